@@ -1,0 +1,94 @@
+//! Ordered verbs under one doorbell: Sherman's command combination (Sherman §4.5).
+
+use crate::{GlobalAddr, MemoryServerId, PageBuf};
+
+/// One verb of a chain.
+#[derive(Debug)]
+pub enum ChainVerb {
+    Read { at: GlobalAddr, into: PageBuf },
+    Write { at: GlobalAddr, from: PageBuf },
+    WriteWord { at: GlobalAddr, value: u64 },
+    CompareSwap { at: GlobalAddr, expected: u64, new: u64 },
+    FetchAdd { at: GlobalAddr, add: u64 },
+}
+
+impl ChainVerb {
+    pub fn at(&self) -> GlobalAddr {
+        match self {
+            Self::Read { at, .. }
+            | Self::Write { at, .. }
+            | Self::WriteWord { at, .. }
+            | Self::CompareSwap { at, .. }
+            | Self::FetchAdd { at, .. } => *at,
+        }
+    }
+}
+
+/// What one verb of a completed chain brought back, in the order of the chain.
+#[derive(Debug)]
+pub enum VerbResult {
+    /// The buffer of a READ or a WRITE.
+    Buf(PageBuf),
+    /// The word before an atomic took effect. A swap that found another word than expected changed nothing and
+    /// does not stop the chain.
+    Word(u64),
+    /// A WRITE of a word.
+    Done,
+}
+
+/// Verbs to one memory server that take effect in the order in which they were added, in one round trip.
+///
+/// A READ or an atomic before a WRITE is fenced by the fabric where its transport would let the WRITE overtake.
+#[derive(Debug, Default)]
+pub struct Chain {
+    verbs: Vec<ChainVerb>,
+}
+
+impl Chain {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn read(self, at: GlobalAddr, into: PageBuf) -> Self {
+        self.push(ChainVerb::Read { at, into })
+    }
+
+    pub fn write(self, at: GlobalAddr, from: PageBuf) -> Self {
+        self.push(ChainVerb::Write { at, from })
+    }
+
+    pub fn write_word(self, at: GlobalAddr, value: u64) -> Self {
+        self.push(ChainVerb::WriteWord { at, value })
+    }
+
+    pub fn compare_swap(self, at: GlobalAddr, expected: u64, new: u64) -> Self {
+        self.push(ChainVerb::CompareSwap { at, expected, new })
+    }
+
+    pub fn fetch_add(self, at: GlobalAddr, add: u64) -> Self {
+        self.push(ChainVerb::FetchAdd { at, add })
+    }
+
+    /// # Panics
+    /// If the verb goes to another memory server than those before it.
+    fn push(mut self, verb: ChainVerb) -> Self {
+        if let Some(server) = self.server() {
+            assert_eq!(server, verb.at().server(), "a chain goes to one memory server");
+        }
+        self.verbs.push(verb);
+        self
+    }
+
+    /// The memory server of all its verbs; `None` for an empty chain.
+    pub fn server(&self) -> Option<MemoryServerId> {
+        self.verbs.first().map(|verb| verb.at().server())
+    }
+
+    pub fn verbs(&self) -> &[ChainVerb] {
+        &self.verbs
+    }
+
+    pub fn into_verbs(self) -> Vec<ChainVerb> {
+        self.verbs
+    }
+}

@@ -1,0 +1,142 @@
+//! The verbs that a worker has.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::{Chain, GlobalAddr, MemoryServerId, PageBuf, Request, Result, VerbCounters, VerbResult};
+
+/// Nanoseconds since some fixed moment, of real or of virtual time.
+pub type Nanos = u64;
+
+/// A memory server as a compute server sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionInfo {
+    pub server: MemoryServerId,
+    /// Bytes of its region.
+    pub len: u64,
+}
+
+/// Compute-side work that a simulated fabric charges in virtual time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Work {
+    /// Search of one cached node.
+    NodeSearch,
+    /// Copy of `bytes` between a frame and a buffer.
+    Copy { bytes: usize },
+    /// One acquisition of an exclusive latch.
+    Latch,
+    /// Admission of a page to the cache.
+    Admit,
+    /// Eviction of a page from the cache.
+    Evict,
+}
+
+/// One worker thread's way to the memory servers. Not `Send`: counters, slots and randomness are the worker's own.
+///
+/// A worker runs up to 64 *slots*, each a future that loops over operations. A future that waits returns
+/// `Pending`; when its verb completes, its bit shows up in [`Endpoint::poll_ready`]. A future that is polled by a
+/// foreign executor is woken through its waker instead, so an implementation does both.
+#[allow(async_fn_in_trait, reason = "an endpoint belongs to one thread, and so do its futures")]
+pub trait Endpoint {
+    /// A registered buffer of `len` bytes (a multiple of 8), not necessarily zeroed.
+    fn buffer(&self, len: usize) -> PageBuf;
+
+    /// Gives a buffer back for reuse.
+    fn recycle(&self, buf: PageBuf);
+
+    /// READ: fills the window of `into` from `at` on.
+    async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf>;
+
+    /// WRITE: stores the window of `from` from `at` on.
+    async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf>;
+
+    /// READ of one word.
+    async fn read_word(&self, at: GlobalAddr) -> Result<u64>;
+
+    /// WRITE of one word.
+    async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()>;
+
+    /// Stores `new` if the word at `at` is `expected`; the word before either way.
+    async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64>;
+
+    /// Compares the bits of `compare_mask` only and swaps those of `swap_mask` only; the word before either way.
+    async fn masked_compare_swap(
+        &self,
+        at: GlobalAddr,
+        expected: u64,
+        compare_mask: u64,
+        new: u64,
+        swap_mask: u64,
+    ) -> Result<u64>;
+
+    /// Adds, wrapping; the word before.
+    async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64>;
+
+    /// Executes a chain; one result per verb, in order.
+    async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>>;
+
+    /// Two-sided call.
+    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply>;
+
+    /// Makes sure that `len` bytes at `at` are backed by memory, so that a later WRITE cannot run out of it.
+    async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()>;
+
+    /// Lets the other slots of this worker run.
+    async fn yield_now(&self);
+
+    /// The memory servers, by ascending number.
+    fn regions(&self) -> &[RegionInfo];
+
+    fn counters(&self) -> &VerbCounters;
+
+    /// Charges compute-side work; nothing on real fabrics.
+    #[inline]
+    fn charge(&self, _work: Work) {}
+
+    fn now(&self) -> Nanos;
+
+    /// The worker's own random numbers, seeded by the fabric.
+    fn random(&self) -> u64;
+
+    /// How many slots the worker runs; 1 until [`Endpoint::set_slots`].
+    fn slots(&self) -> u32;
+
+    /// Tells the endpoint how many slots its worker runs.
+    fn set_slots(&self, slots: u32);
+
+    /// Tells the endpoint which slot the executor polls next.
+    fn enter_slot(&self, slot: u32);
+
+    /// Rings doorbells, polls completions, and takes the bits of the slots that became ready.
+    fn poll_ready(&self) -> u64;
+}
+
+/// Where endpoints come from: the memory servers as one process reaches them.
+pub trait Fabric: Send + Sync {
+    type Endpoint: Endpoint;
+
+    /// An endpoint for the calling thread; `seed` starts its random numbers.
+    fn endpoint(&self, seed: u64) -> Result<Self::Endpoint>;
+
+    fn regions(&self) -> &[RegionInfo];
+}
+
+/// A future that is pending once and wakes its waker at once: what [`Endpoint::yield_now`] does apart from slots.
+pub fn yield_once() -> impl Future<Output = ()> {
+    struct YieldOnce(bool);
+    impl Future for YieldOnce {
+        type Output = ();
+        #[inline]
+        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+            if self.0 {
+                return Poll::Ready(());
+            }
+            self.0 = true;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    }
+    YieldOnce(false)
+}

@@ -1,0 +1,34 @@
+//! How a verb fails.
+
+use crate::{GlobalAddr, MemoryServerId};
+
+pub type Result<T, E = FabricError> = std::result::Result<T, E>;
+
+/// Failure of a verb. Unless the text says otherwise, the verb took no effect.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    #[error("there is no memory server {0}")]
+    UnknownServer(MemoryServerId),
+    #[error("memory server {0} cannot be reached; the verb may or may not have taken effect")]
+    ServerUnreachable(MemoryServerId),
+    #[error("memory server {0} did not answer in time; the verb may or may not have taken effect")]
+    TimedOut(MemoryServerId),
+    #[error("{len} bytes at {at} leave the region of {region_len} bytes")]
+    OutOfRegion { at: GlobalAddr, len: usize, region_len: u64 },
+    #[error("{len} bytes at {at} are not aligned to 8 bytes")]
+    Misaligned { at: GlobalAddr, len: usize },
+    #[error("no space left for {len} bytes at {at}: {reason}")]
+    NoSpace { at: GlobalAddr, len: u64, reason: String },
+    #[error("memory server {server} refused request {op}: {reason}")]
+    Refused { server: MemoryServerId, op: u16, reason: String },
+    #[error("{path}: {reason}")]
+    Open { path: String, reason: String },
+}
+
+impl FabricError {
+    /// Whether the verb may have taken effect although it failed.
+    pub fn may_have_taken_effect(&self) -> bool {
+        matches!(self, Self::ServerUnreachable(_) | Self::TimedOut(_))
+    }
+}

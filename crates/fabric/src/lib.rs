@@ -1,0 +1,37 @@
+//! Vocabulary of the remote memory fabric.
+//!
+//! A memory server offers a *region* of bytes, addressed from 0. Compute servers reach it with *verbs*:
+//! one-sided READ, WRITE, compare-and-swap and fetch-and-add, which need no processor of the memory server, and
+//! two-sided calls, which do. This crate says what a verb looks like ([`Endpoint`]), where it points
+//! ([`GlobalAddr`]), what it moves ([`PageBuf`]), how several are combined ([`Chain`]), how they are counted
+//! ([`VerbCounters`]) and how they fail ([`FabricError`]). It does no I/O and starts no threads; the fabrics do.
+//!
+//! What holds on every fabric:
+//! - Addresses and lengths of verbs are multiples of 8 bytes; an aligned 8-byte word is never torn.
+//! - A READ that races a WRITE may see any mixture of old and new 64-byte lines.
+//! - Verbs of one [`Chain`] take effect in order; verbs of different futures do not.
+//! - An atomic is atomic against other atomics on the same memory server, not against WRITEs.
+#![forbid(unsafe_code)]
+
+mod addr;
+mod buf;
+mod chain;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod counters;
+mod endpoint;
+mod error;
+mod request;
+
+pub use addr::{GlobalAddr, MAX_OFFSET, MAX_SERVERS, MemoryServerId};
+pub use buf::PageBuf;
+pub use chain::{Chain, ChainVerb, VerbResult};
+pub use counters::{VerbCounters, VerbCounts};
+pub use endpoint::{Endpoint, Fabric, Nanos, RegionInfo, Work, yield_once};
+pub use error::{FabricError, Result};
+pub use request::{Request, RequestHandler};
+
+/// Bytes of a word: the unit of addressing and of atomicity.
+pub const WORD: usize = 8;
+/// Bytes of a cache line: the unit in which racing READs and WRITEs may mix.
+pub const LINE: usize = 64;
