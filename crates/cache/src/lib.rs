@@ -1,1 +1,39 @@
-//! (under construction)
+//! The compute-side page cache (DEX §5).
+//!
+//! A cache is an arena of *frames*, each as large as one node. A node is found either through the *swizzled*
+//! pointer in its parent's frame or through the *mapping table* (global address to frame). Pages that were sampled
+//! as cold wait in the *cooling map* for eviction or for a second chance.
+//!
+//! The cache knows the tree only through [`NodeShape`]. Its invariants:
+//! - Frames are type-stable: memory is never given back while the cache lives, and a frame's version never
+//!   decreases. An optimistic reader may follow a stale reference and finds out by the version.
+//! - Word 0 of a frame is its [`latch`](HybridLatch), word 1 the global address of the node in it. The rest is the
+//!   node, where a child word is either a global address or a swizzled reference to a frame ([`Swip`]).
+//! - A hot frame that has a parent is swizzled there, and its parent is hot. A cooling frame is clean, is not
+//!   swizzled, and has no swizzled children.
+//! - An address is in the mapping table once: as a frame, or as an I/O mark whose holder alone may read, write or
+//!   create that node (DEX §5.4).
+//! - Latches are taken from the top of the tree down and never held across an await.
+
+mod admission;
+mod arena;
+mod cache;
+mod cooling;
+mod cooling_map;
+mod error;
+mod frame;
+mod latch;
+mod mapping_table;
+mod stats;
+mod swip;
+pub mod sync;
+
+pub use admission::Admission;
+pub use cache::{Cache, CacheConfig, CacheWorker, Cooling, Eviction, FreeFrame, Resolved};
+pub use cooling_map::{CoolingFifo, CoolingMap};
+pub use error::{CacheError, Conflict, Result};
+pub use frame::{FrameRef, NodeShape, Pin};
+pub use latch::{ExclusiveGuard, FrameState, HybridLatch, SharedGuard, Version};
+pub use mapping_table::{IoTicket, Lookup, MappingTable};
+pub use stats::{CacheCounters, CacheCounts};
+pub use swip::{FrameId, Swip};

@@ -65,6 +65,7 @@ impl GlobalAddr {
     /// # Panics
     /// If the offset leaves its 48 bits.
     #[inline]
+    #[allow(clippy::should_implement_trait, reason = "as pointers do: the operands differ in kind")]
     pub fn add(self, bytes: u64) -> Self {
         Self::new(self.server(), self.offset() + bytes)
     }

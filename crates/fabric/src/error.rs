@@ -18,6 +18,8 @@ pub enum FabricError {
     OutOfRegion { at: GlobalAddr, len: usize, region_len: u64 },
     #[error("{len} bytes at {at} are not aligned to 8 bytes")]
     Misaligned { at: GlobalAddr, len: usize },
+    #[error("{len} bytes at {at} cannot be changed: the pool is open for reading only")]
+    ReadOnly { at: GlobalAddr, len: usize },
     #[error("no space left for {len} bytes at {at}: {reason}")]
     NoSpace { at: GlobalAddr, len: u64, reason: String },
     #[error("memory server {server} refused request {op}: {reason}")]

@@ -1,0 +1,342 @@
+//! How frames become free: sampling, delegated cooling, write-back, eviction (DEX §5.1-§5.3).
+
+use pando_fabric::{Endpoint, GlobalAddr, Work};
+
+use crate::cache::{Cache, CacheWorker, Cooling, Eviction, FreeFrame};
+use crate::error::{CacheError, Conflict, Result};
+use crate::frame::{FrameRef, NodeShape};
+use crate::latch::{ExclusiveGuard, FrameState, Version};
+use crate::stats::CacheCounters;
+use crate::swip::{FrameId, Swip};
+use crate::sync::{Ordering, fence};
+
+/// Frames sampled at a time.
+const SAMPLES: usize = 2;
+/// Buckets of the cooling map looked at for a frame to evict.
+const PROBES: usize = 8;
+/// Fruitless rounds, each with a yield, after which a cache counts as too small.
+const ROUNDS: usize = if cfg!(any(loom, shuttle)) { 200 } else { 20_000 };
+
+/// Sets the write-back flag of a frame for as long as it lives.
+struct Writing<'c>(FrameRef<'c>);
+
+impl<'c> Writing<'c> {
+    fn claim(frame: FrameRef<'c>) -> Option<Self> {
+        let flag = &frame.cache.meta(frame.id()).writing;
+        flag.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(Self(frame))
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.cache.meta(self.0.id()).writing.store(0, Ordering::Release);
+    }
+}
+
+impl Cache {
+    /// A free frame, evicting something if need be.
+    ///
+    /// # Errors
+    /// [`CacheError::Exhausted`] if nothing can be evicted for long; errors of a write-back.
+    pub async fn allocate<'c, E: Endpoint>(
+        &'c self,
+        worker: &'c CacheWorker,
+        endpoint: &E,
+        shape: impl NodeShape,
+    ) -> Result<FreeFrame<'c>> {
+        for round in 0..ROUNDS {
+            if let Some(frame) = self.take_free(worker) {
+                return Ok(frame);
+            }
+            for _ in 0..SAMPLES {
+                if let Some(victim) = self.sample(endpoint.random(), shape) {
+                    self.cool(worker, endpoint, shape, victim).await?;
+                }
+            }
+            if let Some(frame) = self.take_free(worker) {
+                return Ok(frame);
+            }
+            if let Some(cold) = self.pop_cooling(endpoint.random())
+                && self.evict(worker, cold).is_ok()
+            {
+                endpoint.charge(Work::Evict);
+                continue;
+            }
+            if round > 2 * self.frames() {
+                endpoint.yield_now().await;
+            }
+        }
+        Err(CacheError::Exhausted { frames: self.frames(), minimum: self.frames() * 2 })
+    }
+
+    fn pop_cooling(&self, random: u64) -> Option<FrameId> {
+        match &self.cooling {
+            Cooling::Map(map) => map.pop(random, PROBES),
+            Cooling::Fifo(queue) => queue.pop(),
+        }
+    }
+
+    pub(crate) fn forget_cooling(&self, addr: GlobalAddr, frame: FrameId) {
+        match &self.cooling {
+            Cooling::Map(map) => map.remove(addr.raw(), frame),
+            Cooling::Fifo(queue) => queue.remove(frame),
+        }
+    }
+
+    /// Hands `frame`, which just became cooling, to the cooling map, and evicts what falls out of that.
+    pub(crate) fn push_cooling(&self, worker: &CacheWorker, addr: GlobalAddr, frame: FrameId) {
+        let oldest = match &self.cooling {
+            Cooling::Map(map) => map.push(addr.raw(), frame),
+            Cooling::Fifo(queue) => queue.push(frame),
+        };
+        if let Some(oldest) = oldest {
+            // If it is not cooling any more, it stays where it is.
+            let _ = self.evict(worker, oldest);
+        }
+    }
+
+    /// A hot frame picked at random, or, path-aware, a hot descendant of it without cached children.
+    fn sample(&self, random: u64, shape: impl NodeShape) -> Option<FrameId> {
+        let start = ((u128::from(random) * self.frames() as u128) >> 64) as u32;
+        let mut frame = self.try_frame(FrameId(start))?;
+        if self.eviction == Eviction::Random {
+            return Some(frame.id());
+        }
+        // Deeper than any tree, so that a torn read cannot lead in circles.
+        for depth in 0..64 {
+            let version = frame.optimistic().ok()?;
+            if version.state() != FrameState::Hot {
+                return None;
+            }
+            match self.some_cached_child(frame, shape, random.rotate_left(depth * 7)) {
+                None => return Some(frame.id()),
+                Some(child) => {
+                    frame.validate(version).ok()?;
+                    frame = self.try_frame(child)?;
+                }
+            }
+        }
+        None
+    }
+
+    /// A child of the node in `frame` that is in this cache and hot, starting to look at a random one.
+    fn some_cached_child(&self, frame: FrameRef<'_>, shape: impl NodeShape, random: u64) -> Option<FrameId> {
+        let words = frame.words();
+        let count = shape.child_count(words);
+        let by_table = count > 0 && !shape.swizzles(words);
+        (0..count).find_map(|i| {
+            let at = shape.child_word(words, (i + random as usize % count) % count);
+            let swip = Swip::from_raw(words[at].load(Ordering::Relaxed));
+            match swip.global() {
+                None => swip.frame(),
+                Some(addr) if by_table && !addr.is_null() => {
+                    let child = self.try_frame(self.table.frame_of(addr)?)?;
+                    (child.optimistic().ok()?.state() == FrameState::Hot).then_some(child.id())
+                }
+                Some(_) => None,
+            }
+        })
+    }
+
+    /// Whether the node in `frame` may leave the hot state: not pinned, no swizzled children (unless children are
+    /// detached anyway).
+    fn may_cool(&self, frame: FrameRef<'_>, shape: impl NodeShape) -> bool {
+        fence(Ordering::SeqCst);
+        self.meta(frame.id()).pins.load(Ordering::SeqCst) == 0
+            && (self.eviction == Eviction::Random || self.some_cached_child(frame, shape, 0).is_none())
+    }
+
+    /// Writes `victim` back if it is dirty and turns it cooling, or, with [`Eviction::Random`], evicts it at once.
+    /// Does nothing if somebody uses it meanwhile.
+    ///
+    /// # Errors
+    /// Those of the write-back; the node then stays hot and dirty.
+    pub async fn cool<E: Endpoint>(
+        &self,
+        worker: &CacheWorker,
+        endpoint: &E,
+        shape: impl NodeShape,
+        victim: FrameId,
+    ) -> Result<()> {
+        let Some(frame) = self.try_frame(victim) else { return Ok(()) };
+        let Ok(version) = frame.optimistic() else { return Ok(()) };
+        if version.state() != FrameState::Hot || !self.may_cool(frame, shape) {
+            return Ok(());
+        }
+        if version.is_dirty() {
+            let Some(_writing) = Writing::claim(frame) else { return Ok(()) };
+            if !self.write_back(worker, endpoint, shape, frame, version).await? {
+                return Ok(());
+            }
+            let _ = self.finish_cooling(worker, shape, frame, version);
+        } else {
+            let _ = self.finish_cooling(worker, shape, frame, version);
+        }
+        Ok(())
+    }
+
+    /// Writes the node that was in `frame` at `version`; says whether it was one node (or a torn copy that was not
+    /// written).
+    async fn write_back<E: Endpoint>(
+        &self,
+        worker: &CacheWorker,
+        endpoint: &E,
+        shape: impl NodeShape,
+        frame: FrameRef<'_>,
+        version: Version,
+    ) -> Result<bool> {
+        let mut buf = endpoint.buffer(self.node_size());
+        buf.set_window(8..self.node_size());
+        let copied = frame.copy_out(shape, &buf).and_then(|()| frame.validate(version));
+        let Some(addr) = GlobalAddr::from_raw(buf.get(1)).filter(|_| copied.is_ok()) else {
+            endpoint.recycle(buf);
+            return Ok(false);
+        };
+        let buf = endpoint.write(addr.add(8), buf).await?;
+        endpoint.recycle(buf);
+        CacheCounters::bump(&worker.counters().write_backs, 1);
+        Ok(true)
+    }
+
+    /// The latched half of [`Cache::cool`]: from the parent down, if nothing changed since `version`.
+    fn finish_cooling(
+        &self,
+        worker: &CacheWorker,
+        shape: impl NodeShape,
+        frame: FrameRef<'_>,
+        version: Version,
+    ) -> Result<(), Conflict> {
+        let parent = self.latch_parent(frame, shape)?;
+        let mut guard = match frame.upgrade(version) {
+            Ok(guard) => guard,
+            Err(conflict) => {
+                release_untouched(parent);
+                return Err(conflict);
+            }
+        };
+        if !self.may_cool(frame, shape) {
+            guard.release_unchanged();
+            release_untouched(parent);
+            return Err(Conflict);
+        }
+        let addr = GlobalAddr::from_raw(frame.addr()).expect("a frame's own address is not swizzled");
+        if let Some((parent_guard, parent, slot)) = parent {
+            parent.words()[slot].store(Swip::addr(addr).raw(), Ordering::Relaxed);
+            drop(parent_guard);
+            frame.set_parent(None);
+        }
+        if self.eviction == Eviction::Random {
+            self.detach_children(frame, shape);
+        }
+        guard.mark_clean();
+        guard.set_state(FrameState::Cooling);
+        drop(guard);
+        CacheCounters::bump(&worker.counters().coolings, 1);
+        if self.eviction == Eviction::Random {
+            return self.evict(worker, frame.id());
+        }
+        self.push_cooling(worker, addr, frame.id());
+        Ok(())
+    }
+
+    /// Latches the frame in which `frame` is swizzled; `None` if it is swizzled nowhere.
+    #[allow(clippy::type_complexity)]
+    fn latch_parent<'c>(
+        &'c self,
+        frame: FrameRef<'c>,
+        shape: impl NodeShape,
+    ) -> Result<Option<(ExclusiveGuard<'c>, FrameRef<'c>, usize)>, Conflict> {
+        let Some(parent) = frame.parent() else { return Ok(None) };
+        let parent = self.try_frame(parent).ok_or(Conflict)?;
+        let guard = parent.exclusive()?;
+        // Under the parent's latch no child of it can lose or change its parent.
+        let slot = match frame.parent() == Some(parent.id()) {
+            true => parent.slot_of(shape, frame.id()),
+            false => None,
+        };
+        match slot {
+            Some(slot) => Ok(Some((guard, parent, slot))),
+            None => {
+                guard.release_unchanged();
+                Err(Conflict)
+            }
+        }
+    }
+
+    /// Unswizzles all children of a node that is evicted before them. They stay hot, found through the table.
+    fn detach_children(&self, frame: FrameRef<'_>, shape: impl NodeShape) {
+        for i in 0..shape.child_count(frame.words()) {
+            let word = &frame.words()[shape.child_word(frame.words(), i)];
+            if let Some(child) = Swip::from_raw(word.load(Ordering::Relaxed)).frame() {
+                let child = self.frame(child);
+                word.store(child.addr(), Ordering::Relaxed);
+                child.set_parent(None);
+            }
+        }
+    }
+
+    /// Takes the frame from a cooling node and puts it into the free list of `worker`.
+    pub(crate) fn evict(&self, worker: &CacheWorker, cold: FrameId) -> Result<(), Conflict> {
+        let frame = self.try_frame(cold).ok_or(Conflict)?;
+        let version = frame.optimistic()?;
+        if version.state() != FrameState::Cooling {
+            return Err(Conflict);
+        }
+        let mut guard = frame.upgrade(version)?;
+        let addr = GlobalAddr::from_raw(frame.addr()).expect("a frame's own address is not swizzled");
+        let removed = self.table.remove(addr, cold);
+        debug_assert!(removed, "a cooling frame is in the mapping table");
+        guard.set_state(FrameState::Free);
+        drop(guard);
+        CacheCounters::bump(&worker.counters().evictions, 1);
+        self.give_free(worker, cold);
+        Ok(())
+    }
+
+    /// Writes back every dirty node of the cache. For a flush at a quiescent point it leaves no dirty node behind;
+    /// under traffic, those that were dirty when it began.
+    ///
+    /// # Errors
+    /// The first write-back that fails.
+    pub async fn flush<E: Endpoint>(
+        &self,
+        worker: &CacheWorker,
+        endpoint: &E,
+        shape: impl NodeShape,
+    ) -> Result<u64> {
+        let mut written = 0;
+        for id in 0..self.frames() as u32 {
+            let frame = self.frame(FrameId(id));
+            let mut attempts = 0;
+            loop {
+                let Ok(version) = frame.optimistic() else {
+                    endpoint.yield_now().await;
+                    continue;
+                };
+                if !version.is_dirty() || attempts > 1_000 {
+                    break;
+                }
+                attempts += 1;
+                let Some(_writing) = Writing::claim(frame) else {
+                    endpoint.yield_now().await;
+                    continue;
+                };
+                if self.write_back(worker, endpoint, shape, frame, version).await?
+                    && let Ok(mut guard) = frame.upgrade(version)
+                {
+                    guard.mark_clean();
+                    guard.release_unchanged();
+                    written += 1;
+                    break;
+                }
+            }
+        }
+        Ok(written)
+    }
+}
+
+fn release_untouched(parent: Option<(ExclusiveGuard<'_>, FrameRef<'_>, usize)>) {
+    if let Some((guard, _, _)) = parent {
+        guard.release_unchanged();
+    }
+}

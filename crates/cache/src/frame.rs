@@ -1,0 +1,248 @@
+//! Frames as the tree sees them.
+
+use pando_fabric::{GlobalAddr, PageBuf};
+
+use crate::cache::Cache;
+use crate::error::Conflict;
+use crate::latch::{ExclusiveGuard, FrameState, HybridLatch, SharedGuard, Version};
+use crate::swip::{FrameId, Swip};
+use crate::sync::{Ordering, Word, fence};
+
+/// Word of a node that holds its own global address.
+pub(crate) const ADDR_WORD: usize = 1;
+
+/// What the cache must know of the tree's nodes. Called on pages that other threads may be changing, so the answers
+/// must stay inside the page whatever its words say.
+pub trait NodeShape: Copy {
+    /// Child words of the node: 0 for a leaf.
+    fn child_count(&self, page: &[Word]) -> usize;
+
+    /// Index of the `i`-th child word.
+    fn child_word(&self, page: &[Word], i: usize) -> usize;
+
+    /// Whether children of this node may be swizzled.
+    fn swizzles(&self, page: &[Word]) -> bool;
+}
+
+/// One frame of a cache.
+#[derive(Clone, Copy)]
+pub struct FrameRef<'c> {
+    pub(crate) cache: &'c Cache,
+    id: FrameId,
+    words: &'c [Word],
+}
+
+impl<'c> FrameRef<'c> {
+    #[inline]
+    pub(crate) fn new(cache: &'c Cache, id: FrameId, words: &'c [Word]) -> Self {
+        Self { cache, id, words }
+    }
+
+    #[inline]
+    pub fn id(self) -> FrameId {
+        self.id
+    }
+
+    /// The node, with word 0 being the latch.
+    #[inline]
+    pub fn words(self) -> &'c [Word] {
+        self.words
+    }
+
+    #[inline]
+    pub fn latch(self) -> HybridLatch<'c> {
+        HybridLatch::new(&self.words[0])
+    }
+
+    /// Address of the node in the frame; meaningful under a latch or a validated version.
+    #[inline]
+    pub fn addr(self) -> u64 {
+        self.words[ADDR_WORD].load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub fn optimistic(self) -> Result<Version, Conflict> {
+        self.latch().optimistic()
+    }
+
+    #[inline]
+    pub fn validate(self, version: Version) -> Result<(), Conflict> {
+        self.latch().validate(version)
+    }
+
+    #[inline]
+    pub fn upgrade(self, version: Version) -> Result<ExclusiveGuard<'c>, Conflict> {
+        self.latch().upgrade(version)
+    }
+
+    pub fn exclusive(self) -> Result<ExclusiveGuard<'c>, Conflict> {
+        self.latch().exclusive()
+    }
+
+    pub fn shared(self) -> Result<SharedGuard<'c>, Conflict> {
+        self.latch().shared()
+    }
+
+    /// The frame of the parent in which this one is swizzled.
+    pub fn parent(self) -> Option<FrameId> {
+        let raw = self.cache.meta(self.id).parent.load(Ordering::Relaxed);
+        (raw != NO_PARENT).then_some(FrameId(raw))
+    }
+
+    /// Says in which frame this one is swizzled from now on. The caller holds this frame's or its parent's latch.
+    pub fn set_parent(self, parent: Option<FrameId>) {
+        let raw = parent.map_or(NO_PARENT, |id| id.0);
+        self.cache.meta(self.id).parent.store(raw, Ordering::Relaxed);
+    }
+
+    /// Index of the word in which `child` is swizzled here.
+    pub fn slot_of(self, shape: impl NodeShape, child: FrameId) -> Option<usize> {
+        let wanted = Swip::hot(child).raw();
+        (0..shape.child_count(self.words))
+            .map(|i| shape.child_word(self.words, i))
+            .find(|&word| self.words[word].load(Ordering::Relaxed) == wanted)
+    }
+
+    /// Keeps the node in its frame until the pin is dropped. The caller has seen it there by `version`.
+    pub fn pin(self, version: Version) -> Result<Pin<'c>, Conflict> {
+        let pins = &self.cache.meta(self.id).pins;
+        pins.fetch_add(1, Ordering::SeqCst);
+        // Pairs with the fence of who wants to cool the node: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        let pin = Pin { cache: self.cache, id: self.id };
+        self.validate(version)?;
+        if version.state() == FrameState::Hot { Ok(pin) } else { Err(Conflict) }
+    }
+
+    /// Whether a write-back of this frame is under way.
+    pub fn is_writing(self) -> bool {
+        self.cache.meta(self.id).writing.load(Ordering::Acquire) != 0
+    }
+
+    /// Copies words `1..` of the node to `buf`, swizzled children as their addresses. Word 0 becomes 0.
+    ///
+    /// # Errors
+    /// [`Conflict`] if a child was evicted meanwhile; the caller validates the frame's version besides.
+    pub fn copy_out(self, shape: impl NodeShape, buf: &PageBuf) -> Result<(), Conflict> {
+        buf.set(0, 0);
+        for (i, word) in self.words.iter().enumerate().skip(1) {
+            buf.set(i, word.load(Ordering::Relaxed));
+        }
+        for i in 0..shape.child_count(self.words) {
+            let at = shape.child_word(self.words, i);
+            if let Some(child) = Swip::from_raw(buf.get(at)).frame() {
+                let child = self.cache.try_frame(child).ok_or(Conflict)?;
+                let version = child.optimistic()?;
+                let addr = GlobalAddr::from_raw(child.addr()).ok_or(Conflict)?;
+                child.validate(version)?;
+                buf.set(at, addr.raw());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for FrameRef<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("FrameRef").field(&self.id.0).finish()
+    }
+}
+
+const NO_PARENT: u32 = u32::MAX;
+
+/// What a reader never needs of a frame.
+pub(crate) struct FrameMeta {
+    parent: crate::sync::AtomicU32,
+    pub(crate) pins: crate::sync::AtomicU32,
+    pub(crate) writing: crate::sync::AtomicU32,
+}
+
+impl FrameMeta {
+    pub(crate) fn new() -> Self {
+        use crate::sync::AtomicU32;
+        Self { parent: AtomicU32::new(NO_PARENT), pins: AtomicU32::new(0), writing: AtomicU32::new(0) }
+    }
+}
+
+/// Keeps a node hot in its frame, across awaits. Not a latch: the node may be read and changed, even merged away
+/// by an operation that knows of the pin. See [`FrameRef::pin`].
+#[must_use]
+pub struct Pin<'c> {
+    cache: &'c Cache,
+    id: FrameId,
+}
+
+impl Pin<'_> {
+    pub fn id(&self) -> FrameId {
+        self.id
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.cache.meta(self.id).pins.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The cache's own invariants; see the crate documentation.
+pub(crate) fn audit(cache: &Cache, shape: impl NodeShape) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for id in 0..cache.frames() as u32 {
+        audit_frame(cache, shape, cache.frame(FrameId(id)), &mut wrong);
+    }
+    let mut entries = 0;
+    cache.table.for_each(|addr, frame| match frame {
+        None => wrong.push(format!("{addr} has an I/O mark, but nothing runs")),
+        Some(frame) => {
+            entries += 1;
+            if cache.try_frame(frame).is_none_or(|frame| frame.addr() != addr.raw()) {
+                wrong.push(format!("the table maps {addr} to frame {}, which holds another node", frame.0));
+            }
+        }
+    });
+    let held = (0..cache.frames() as u32)
+        .filter_map(|id| cache.frame(FrameId(id)).optimistic().ok())
+        .filter(|version| version.state() != FrameState::Free)
+        .count();
+    if held != entries {
+        wrong.push(format!("{held} frames hold nodes, but the table knows {entries}"));
+    }
+    wrong
+}
+
+fn audit_frame(cache: &Cache, shape: impl NodeShape, frame: FrameRef<'_>, wrong: &mut Vec<String>) {
+    let id = frame.id().0;
+    let Ok(version) = frame.optimistic() else {
+        return wrong.push(format!("frame {id} is latched, but nothing runs"));
+    };
+    if frame.is_writing() {
+        wrong.push(format!("frame {id} is being written back, but nothing runs"));
+    }
+    if version.state() == FrameState::Free {
+        return;
+    }
+    let swizzled: Vec<_> = (0..shape.child_count(frame.words()))
+        .map(|i| Swip::from_raw(frame.words()[shape.child_word(frame.words(), i)].load(Ordering::Relaxed)))
+        .filter_map(Swip::frame)
+        .collect();
+    if version.state() == FrameState::Cooling && (version.is_dirty() || !swizzled.is_empty()) {
+        wrong.push(format!("cooling frame {id} is dirty or has swizzled children"));
+    }
+    for child in swizzled {
+        let child = cache.try_frame(child).map(|frame| (frame.parent(), frame.optimistic()));
+        match child {
+            Some((Some(parent), Ok(seen))) if parent.0 == id && seen.state() == FrameState::Hot => {}
+            _ => wrong.push(format!("frame {id} has a swizzled child that is not hot or not its own")),
+        }
+    }
+    if let Some(parent) = frame.parent() {
+        let hot = cache.frame(parent).optimistic().is_ok_and(|seen| seen.state() == FrameState::Hot);
+        if version.state() != FrameState::Hot || !hot || cache.frame(parent).slot_of(shape, frame.id()).is_none() {
+            wrong.push(format!("frame {id} names frame {} as its parent, which does not point to it", parent.0));
+        }
+    }
+    let known = GlobalAddr::from_raw(frame.addr()).and_then(|addr| cache.table.frame_of(addr));
+    if known != Some(frame.id()) {
+        wrong.push(format!("frame {id} holds a node that the mapping table does not know"));
+    }
+}

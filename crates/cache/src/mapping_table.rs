@@ -1,0 +1,335 @@
+//! The mapping table (DEX §5.1): global address to frame, or to the mark of an I/O under way.
+//!
+//! Buckets of two lines: a latch and seven addresses, then seven values and a count of entries that did not fit and
+//! are in a side map. Looking up takes no latch: it reads under the bucket's sequence number.
+//!
+//! The I/O mark (DEX §5.4) is exclusive: whoever gets the [`IoTicket`] of an address is the only one in this compute
+//! server who may read, write, create or free the node there, until the ticket is published as a frame or dropped.
+
+use std::collections::HashMap;
+
+use pando_fabric::GlobalAddr;
+
+use crate::swip::FrameId;
+use crate::sync::{AtomicU64, Mutex, Ordering, fence, spin_loop};
+
+const SLOTS: usize = 7;
+/// Entries per bucket that the table is sized for.
+const LOAD: usize = 3;
+const IO: u64 = u64::MAX;
+const LOCKED: u64 = 1;
+
+#[repr(align(128))]
+struct Bucket {
+    /// Sequence number; odd while a writer is inside.
+    latch: AtomicU64,
+    addrs: [AtomicU64; SLOTS],
+    values: [AtomicU64; SLOTS],
+    overflow: AtomicU64,
+}
+
+impl Bucket {
+    fn new() -> Self {
+        Self {
+            latch: AtomicU64::new(0),
+            addrs: std::array::from_fn(|_| AtomicU64::new(0)),
+            values: std::array::from_fn(|_| AtomicU64::new(0)),
+            overflow: AtomicU64::new(0),
+        }
+    }
+
+    fn slot_of(&self, addr: u64) -> Option<usize> {
+        self.addrs.iter().position(|slot| slot.load(Ordering::Relaxed) == addr)
+    }
+}
+
+/// What the table says of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    Frame(FrameId),
+    Io,
+}
+
+fn entry_of(value: u64) -> Entry {
+    if value == IO { Entry::Io } else { Entry::Frame(FrameId(value as u32)) }
+}
+
+/// Answer of [`MappingTable::begin`].
+#[must_use]
+pub enum Lookup<'t> {
+    /// The node is in this frame.
+    Frame(FrameId),
+    /// Somebody else has the ticket: descend again later, do not read.
+    InFlight,
+    /// Nobody had it; now the caller has.
+    Miss(IoTicket<'t>),
+}
+
+/// See the module documentation.
+pub struct MappingTable {
+    buckets: Box<[Bucket]>,
+    overflow: Mutex<HashMap<u64, u64>>,
+}
+
+impl MappingTable {
+    /// A table for about `entries` entries; more fit, slower.
+    pub fn new(entries: usize) -> Self {
+        let buckets = (entries / LOAD).max(2).next_power_of_two();
+        Self { buckets: (0..buckets).map(|_| Bucket::new()).collect(), overflow: Mutex::new(HashMap::new()) }
+    }
+
+    /// Bytes that the table takes.
+    pub fn bytes(&self) -> usize {
+        self.buckets.len() * size_of::<Bucket>()
+    }
+
+    #[inline]
+    fn bucket(&self, addr: u64) -> &Bucket {
+        let hash = (addr >> 6 ^ addr >> 47).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.buckets[hash as usize & (self.buckets.len() - 1)]
+    }
+
+    /// The frame of `addr`, if it has one now.
+    pub fn frame_of(&self, addr: GlobalAddr) -> Option<FrameId> {
+        match self.get(addr.raw()) {
+            Some(Entry::Frame(frame)) => Some(frame),
+            _ => None,
+        }
+    }
+
+    /// Whether somebody holds the ticket of `addr` now.
+    pub fn is_in_flight(&self, addr: GlobalAddr) -> bool {
+        self.get(addr.raw()) == Some(Entry::Io)
+    }
+
+    fn get(&self, addr: u64) -> Option<Entry> {
+        let bucket = self.bucket(addr);
+        loop {
+            let before = bucket.latch.load(Ordering::Acquire);
+            if before & LOCKED == 0 {
+                let found = bucket.slot_of(addr).map(|i| bucket.values[i].load(Ordering::Relaxed));
+                let spilled = bucket.overflow.load(Ordering::Relaxed);
+                fence(Ordering::Acquire);
+                if bucket.latch.load(Ordering::Relaxed) == before {
+                    return match found {
+                        Some(value) => Some(entry_of(value)),
+                        None if spilled > 0 => self.spill().get(&addr).copied().map(entry_of),
+                        None => None,
+                    };
+                }
+            }
+            spin_loop();
+        }
+    }
+
+    /// The frame of `addr`, or the ticket to bring it there.
+    pub fn begin(&self, addr: GlobalAddr) -> Lookup<'_> {
+        if let Some(entry) = self.get(addr.raw()) {
+            return match entry {
+                Entry::Frame(frame) => Lookup::Frame(frame),
+                Entry::Io => Lookup::InFlight,
+            };
+        }
+        match self.with_bucket(addr.raw(), |writer| match writer.get() {
+            Some(value) => Some(entry_of(value)),
+            None => {
+                writer.set(IO);
+                None
+            }
+        }) {
+            None => Lookup::Miss(IoTicket { table: self, addr }),
+            Some(Entry::Frame(frame)) => Lookup::Frame(frame),
+            Some(Entry::Io) => Lookup::InFlight,
+        }
+    }
+
+    /// Forgets that `addr` is in `frame`; says whether it was.
+    pub fn remove(&self, addr: GlobalAddr, frame: FrameId) -> bool {
+        self.with_bucket(addr.raw(), |writer| {
+            let present = writer.get() == Some(u64::from(frame.0));
+            if present {
+                writer.clear();
+            }
+            present
+        })
+    }
+
+    /// Turns the frame entry of `addr` into a ticket: from the moment on at which a node leaves its frame for good,
+    /// nobody may bring it back before the holder of the ticket is done with it.
+    ///
+    /// # Panics
+    /// If `addr` is not in `frame`. The caller holds that frame's latch.
+    pub fn frame_to_ticket(&self, addr: GlobalAddr, frame: FrameId) -> IoTicket<'_> {
+        self.with_bucket(addr.raw(), |writer| {
+            assert_eq!(writer.get(), Some(u64::from(frame.0)), "{addr} is in another frame");
+            writer.set(IO);
+        });
+        IoTicket { table: self, addr }
+    }
+
+    /// Visits every entry; others may change the table meanwhile. A value of `None` is an I/O mark.
+    pub fn for_each(&self, mut visit: impl FnMut(GlobalAddr, Option<FrameId>)) {
+        let mut each = |addr: u64, value: u64| {
+            if let Some(addr) = GlobalAddr::from_raw(addr).filter(|addr| !addr.is_null()) {
+                visit(addr, (value != IO).then_some(FrameId(value as u32)));
+            }
+        };
+        for bucket in &self.buckets {
+            for (addr, value) in bucket.addrs.iter().zip(&bucket.values) {
+                each(addr.load(Ordering::Relaxed), value.load(Ordering::Relaxed));
+            }
+        }
+        let spilled: Vec<_> = self.spill().iter().map(|(&addr, &value)| (addr, value)).collect();
+        spilled.into_iter().for_each(|(addr, value)| each(addr, value));
+    }
+
+    #[cfg(not(loom))]
+    fn spill(&self) -> impl std::ops::DerefMut<Target = HashMap<u64, u64>> + '_ {
+        self.overflow.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    #[cfg(loom)]
+    fn spill(&self) -> impl std::ops::DerefMut<Target = HashMap<u64, u64>> + '_ {
+        self.overflow.lock().expect("no panic while the side map is locked")
+    }
+
+    fn with_bucket<R>(&self, addr: u64, change: impl FnOnce(&mut BucketWriter<'_>) -> R) -> R {
+        let bucket = self.bucket(addr);
+        let before = loop {
+            let seen = bucket.latch.load(Ordering::Relaxed);
+            if seen & LOCKED == 0
+                && bucket
+                    .latch
+                    .compare_exchange_weak(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                break seen;
+            }
+            spin_loop();
+        };
+        fence(Ordering::Release);
+        let result = change(&mut BucketWriter { table: self, bucket, addr });
+        bucket.latch.store(before.wrapping_add(2), Ordering::Release);
+        result
+    }
+}
+
+/// One address inside its latched bucket.
+struct BucketWriter<'t> {
+    table: &'t MappingTable,
+    bucket: &'t Bucket,
+    addr: u64,
+}
+
+impl BucketWriter<'_> {
+    fn spilled(&self) -> bool {
+        self.bucket.overflow.load(Ordering::Relaxed) > 0
+    }
+
+    fn get(&self) -> Option<u64> {
+        match self.bucket.slot_of(self.addr) {
+            Some(i) => Some(self.bucket.values[i].load(Ordering::Relaxed)),
+            None if self.spilled() => self.table.spill().get(&self.addr).copied(),
+            None => None,
+        }
+    }
+
+    fn set(&mut self, value: u64) {
+        if let Some(i) = self.bucket.slot_of(self.addr) {
+            self.bucket.values[i].store(value, Ordering::Relaxed);
+        } else if self.spilled() && self.table.spill().contains_key(&self.addr) {
+            self.table.spill().insert(self.addr, value);
+        } else if let Some(i) = self.bucket.slot_of(0) {
+            self.bucket.values[i].store(value, Ordering::Relaxed);
+            self.bucket.addrs[i].store(self.addr, Ordering::Relaxed);
+        } else {
+            self.table.spill().insert(self.addr, value);
+            self.bucket.overflow.store(self.bucket.overflow.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+    }
+
+    fn clear(&mut self) {
+        if let Some(i) = self.bucket.slot_of(self.addr) {
+            self.bucket.addrs[i].store(0, Ordering::Relaxed);
+        } else if self.table.spill().remove(&self.addr).is_some() {
+            self.bucket.overflow.store(self.bucket.overflow.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The exclusive right to a node that is in no frame. Dropping it ends the I/O without a frame.
+#[must_use]
+pub struct IoTicket<'t> {
+    table: &'t MappingTable,
+    addr: GlobalAddr,
+}
+
+impl IoTicket<'_> {
+    pub fn addr(&self) -> GlobalAddr {
+        self.addr
+    }
+
+    /// From now on the node is found in `frame`. The caller holds that frame's latch.
+    pub fn publish(self, frame: FrameId) {
+        self.table.with_bucket(self.addr.raw(), |writer| writer.set(u64::from(frame.0)));
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for IoTicket<'_> {
+    fn drop(&mut self) {
+        self.table.with_bucket(self.addr.raw(), |writer| writer.clear());
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use pando_fabric::MemoryServerId;
+
+    fn addr(i: u64) -> GlobalAddr {
+        GlobalAddr::new(MemoryServerId((i % 3) as u16), 1024 * (i + 1))
+    }
+
+    #[test]
+    fn a_ticket_is_exclusive_until_published_or_dropped() {
+        let table = MappingTable::new(8);
+        let Lookup::Miss(ticket) = table.begin(addr(1)) else { panic!("not there yet") };
+        assert!(matches!(table.begin(addr(1)), Lookup::InFlight) && table.is_in_flight(addr(1)));
+        drop(ticket);
+        let Lookup::Miss(ticket) = table.begin(addr(1)) else { panic!("dropped") };
+        ticket.publish(FrameId(7));
+        assert!(matches!(table.begin(addr(1)), Lookup::Frame(FrameId(7))));
+        assert!(!table.remove(addr(1), FrameId(8)) && table.remove(addr(1), FrameId(7)));
+        assert_eq!(table.frame_of(addr(1)), None);
+    }
+
+    #[test]
+    fn a_frame_becomes_a_ticket() {
+        let table = MappingTable::new(8);
+        let Lookup::Miss(ticket) = table.begin(addr(1)) else { panic!() };
+        ticket.publish(FrameId(3));
+        let ticket = table.frame_to_ticket(addr(1), FrameId(3));
+        assert!(matches!(table.begin(addr(1)), Lookup::InFlight));
+        drop(ticket);
+        assert_eq!(table.frame_of(addr(1)), None);
+    }
+
+    #[test]
+    fn many_more_entries_than_it_was_sized_for_come_back() {
+        let table = MappingTable::new(4);
+        for i in 0..500 {
+            let Lookup::Miss(ticket) = table.begin(addr(i)) else { panic!("fresh") };
+            ticket.publish(FrameId(i as u32));
+        }
+        for i in (0..500).step_by(2) {
+            assert!(table.remove(addr(i), FrameId(i as u32)));
+        }
+        for i in 0..500 {
+            assert_eq!(table.frame_of(addr(i)), (i % 2 == 1).then_some(FrameId(i as u32)));
+        }
+        let mut seen = 0;
+        table.for_each(|_, frame| seen += usize::from(frame.is_some()));
+        assert_eq!(seen, 250);
+    }
+}

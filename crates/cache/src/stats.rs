@@ -1,0 +1,88 @@
+//! What a worker counts about its cache.
+
+use std::ops::{Add, Sub};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counters of one worker on lines of their own; only the worker adds.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        pub struct CacheCounters { $(pub(crate) $name: AtomicU64),* }
+
+        /// A moment of [`CacheCounters`], or a sum or difference of moments.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct CacheCounts { $($(#[$doc])* pub $name: u64),* }
+
+        impl CacheCounters {
+            pub fn snapshot(&self) -> CacheCounts {
+                CacheCounts { $($name: self.$name.load(Relaxed)),* }
+            }
+        }
+
+        impl Add for CacheCounts {
+            type Output = Self;
+            fn add(self, other: Self) -> Self {
+                Self { $($name: self.$name.wrapping_add(other.$name)),* }
+            }
+        }
+
+        impl Sub for CacheCounts {
+            type Output = Self;
+            fn sub(self, other: Self) -> Self {
+                Self { $($name: self.$name.wrapping_sub(other.$name)),* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Leaves that operations needed.
+    leaf_accesses,
+    /// Leaves that had to be read from remote memory.
+    leaf_misses,
+    /// Inner nodes that operations went through, the root included.
+    inner_accesses,
+    /// Inner nodes that had to be read from remote memory.
+    inner_misses,
+    /// Pages that got a frame after a miss.
+    admissions,
+    /// Nodes whose frame was taken away.
+    evictions,
+    /// Nodes that started cooling.
+    coolings,
+    /// Cooling nodes that became hot again.
+    reheats,
+    /// Dirty nodes that were written back.
+    write_backs,
+    /// Descents that started again because something changed under them.
+    restarts,
+}
+
+impl CacheCounters {
+    #[inline]
+    pub(crate) fn bump(counter: &AtomicU64, by: u64) {
+        counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+    }
+
+    /// A descent went through `inner` inner nodes to a leaf.
+    #[inline]
+    pub fn count_descent(&self, inner: u64) {
+        Self::bump(&self.leaf_accesses, 1);
+        Self::bump(&self.inner_accesses, inner);
+    }
+
+    pub fn count_miss(&self, leaf: bool) {
+        Self::bump(if leaf { &self.leaf_misses } else { &self.inner_misses }, 1);
+    }
+
+    pub fn count_restart(&self) {
+        Self::bump(&self.restarts, 1);
+    }
+}
+
+impl std::iter::Sum for CacheCounts {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::default(), Add::add)
+    }
+}

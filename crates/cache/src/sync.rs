@@ -1,0 +1,23 @@
+//! Atomics of the standard library, or of a model checker (`--cfg loom`, `--cfg shuttle`).
+
+#[cfg(loom)]
+pub use loom::{
+    hint::spin_loop,
+    sync::Mutex,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+};
+#[cfg(shuttle)]
+pub use shuttle::{
+    hint::spin_loop,
+    sync::Mutex,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+};
+#[cfg(not(any(loom, shuttle)))]
+pub use std::{
+    hint::spin_loop,
+    sync::Mutex,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+};
+
+/// A word of a frame.
+pub type Word = AtomicU64;
