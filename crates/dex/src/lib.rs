@@ -1,1 +1,7 @@
-//! (under construction)
+//! DEX: a B+-tree for disaggregated memory.
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod layout;
+
+pub use error::{DexError, Result};

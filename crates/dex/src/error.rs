@@ -1,0 +1,79 @@
+//! How an operation on the tree fails.
+
+use pando_cache::{CacheError, Conflict};
+use pando_fabric::{FabricError, GlobalAddr};
+use pando_pool::PoolError;
+
+pub type Result<T, E = DexError> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DexError {
+    #[error("a key of {len} bytes is longer than the {max} bytes that a node of this index can hold")]
+    KeyTooLong { len: usize, max: usize },
+    #[error("a key of {len} bytes in an index whose keys have {expected} bytes")]
+    WrongKeySize { len: usize, expected: usize },
+    #[error("a value of {len} bytes in an index whose values have {expected} bytes")]
+    WrongValueSize { len: usize, expected: usize },
+    #[error("a value of {len} bytes is longer than the {max} bytes that a value can have")]
+    ValueTooLong { len: usize, max: usize },
+    #[error("{0}")]
+    Layout(String),
+    #[error("the key belongs to the key range of another compute server")]
+    NotOwned,
+    #[error("the node at {addr} is corrupt: {reason}")]
+    Corrupt { addr: GlobalAddr, reason: &'static str },
+    #[error("the operation waited too long for {what}")]
+    TimedOut { what: &'static str },
+    #[error("bulk load needs an empty index")]
+    NotEmpty,
+    #[error("bulk load found key number {position} not above the one before")]
+    NotSorted { position: u64 },
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+}
+
+/// Why a step of an operation did not come through.
+#[derive(Debug)]
+pub(crate) enum Retry {
+    /// Something changed under the operation: descend again.
+    Restart,
+    Failed(DexError),
+}
+
+impl From<Conflict> for Retry {
+    fn from(_: Conflict) -> Self {
+        Self::Restart
+    }
+}
+
+impl From<DexError> for Retry {
+    fn from(error: DexError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<CacheError> for Retry {
+    fn from(error: CacheError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<PoolError> for Retry {
+    fn from(error: PoolError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<FabricError> for Retry {
+    fn from(error: FabricError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// Result of one attempt.
+pub(crate) type Attempt<T> = std::result::Result<T, Retry>;

@@ -1,0 +1,514 @@
+//! Keys and values of constant sizes (DEX §3): a header, the keys, then the values or children.
+//!
+//! ```text
+//!          one-word keys          longer keys (w words)
+//! word 0   header                 header
+//!      4   low fence, high fence  -
+//!      8   keys                   low fence [w], high fence [w], keys
+//!          values or children     values or children
+//! ```
+//! A key is kept as big-endian integers, one per 8 bytes, the last one padded with zeros, so that comparing words
+//! compares bytes. With 8-byte keys and values, a node of 1 KiB is 60 entries, or 59 separators and 60 children.
+
+use std::cmp::Ordering;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pando_cache::NodeShape;
+use pando_cache::sync::Word;
+use pando_pool::ValueRef;
+
+use super::header::{self, Format, HIGH_INFINITE, LOW_INFINITE, get, set};
+use super::{Layout, NodeInit, Side, Stored};
+use crate::error::{DexError, Result};
+
+/// Longest key of this layout, in bytes.
+pub const MAX_KEY: usize = 64;
+/// Fewest entries that a node must have room for.
+const MIN_ENTRIES: usize = 3;
+
+/// See the module documentation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedLayout {
+    key_len: usize,
+    value_len: usize,
+    /// Words of a node, a key, a value.
+    node_words: usize,
+    w: usize,
+    vw: usize,
+    /// First word of the keys.
+    body: usize,
+    leaf_cap: usize,
+    inner_cap: usize,
+    leaf_values: usize,
+    children: usize,
+}
+
+/// A key prepared for searching: its first word, and all of its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct FixedKey<'k> {
+    first: u64,
+    bytes: &'k [u8],
+}
+
+/// The big-endian word `i` of a key, padded with zeros.
+#[inline]
+fn key_word(bytes: &[u8], i: usize) -> u64 {
+    let chunk = bytes.get(8 * i..).unwrap_or_default();
+    match chunk.first_chunk::<8>() {
+        Some(whole) => u64::from_be_bytes(*whole),
+        None => {
+            let mut padded = [0; 8];
+            padded[..chunk.len()].copy_from_slice(chunk);
+            u64::from_be_bytes(padded)
+        }
+    }
+}
+
+impl FixedLayout {
+    /// # Errors
+    /// [`DexError::Layout`] if a node of `node_size` bytes cannot hold a few entries of these sizes.
+    pub fn new(node_size: usize, key_len: usize, value_len: usize) -> Result<Self> {
+        let bad = |why: String| Err(DexError::Layout(why));
+        if !node_size.is_power_of_two() || !(256..=1 << 16).contains(&node_size) {
+            return bad(format!("a node size of {node_size} bytes is not a power of two from 256 to 65536"));
+        }
+        if !(1..=MAX_KEY).contains(&key_len) {
+            return bad(format!("fixed keys have 1 to {MAX_KEY} bytes, not {key_len}"));
+        }
+        let node_words = node_size / 8;
+        let (w, vw) = (key_len.div_ceil(8), value_len.div_ceil(8));
+        let body = if w == 1 { header::WORDS } else { header::WORDS + 2 * w };
+        let leaf_cap = (node_words - body) / (w + vw);
+        let inner_cap = (node_words - body - 1) / (w + 1);
+        if leaf_cap.min(inner_cap) < MIN_ENTRIES {
+            return bad(format!(
+                "a node of {node_size} bytes holds only {} entries of {key_len} + {value_len} bytes",
+                leaf_cap.min(inner_cap)
+            ));
+        }
+        let layout = Self {
+            key_len,
+            value_len,
+            node_words,
+            w,
+            vw,
+            body,
+            leaf_cap,
+            inner_cap,
+            leaf_values: body + leaf_cap * w,
+            children: body + inner_cap * w,
+        };
+        Ok(layout)
+    }
+
+    /// Uses at most `entries` of the room in a node: small trees become tall. For tests and experiments.
+    ///
+    /// # Panics
+    /// If `entries` is below 3.
+    pub fn with_fanout_limit(mut self, entries: usize) -> Self {
+        assert!(entries >= MIN_ENTRIES, "a fanout of {entries} cannot be split");
+        self.leaf_cap = self.leaf_cap.min(entries);
+        self.inner_cap = self.inner_cap.min(entries);
+        self
+    }
+
+    pub fn key_len(&self) -> usize {
+        self.key_len
+    }
+
+    pub fn value_len(&self) -> usize {
+        self.value_len
+    }
+
+    /// Entries that a leaf has room for.
+    pub fn leaf_capacity(&self) -> usize {
+        self.leaf_cap
+    }
+
+    /// Separators that an inner node has room for.
+    pub fn inner_capacity(&self) -> usize {
+        self.inner_cap
+    }
+
+    #[inline]
+    fn cap(&self, page: &[Word]) -> usize {
+        if header::level(page) == 0 { self.leaf_cap } else { self.inner_cap }
+    }
+
+    #[inline]
+    fn keys<'p>(&self, page: &'p [Word], count: usize) -> &'p [Word] {
+        page.get(self.body..self.body + count * self.w).unwrap_or_default()
+    }
+
+    #[inline]
+    fn fence_at(&self, side: Side) -> usize {
+        let first = if self.w == 1 { 4 } else { header::WORDS };
+        if side == Side::Low { first } else { first + self.w }
+    }
+
+    /// Compares the key at `word` with `key`.
+    #[inline]
+    fn compare(&self, page: &[Word], word: usize, key: FixedKey<'_>) -> Ordering {
+        let first = get(page, word).cmp(&key.first);
+        if self.w == 1 || first != Ordering::Equal {
+            return first;
+        }
+        (1..self.w)
+            .map(|i| get(page, word + i).cmp(&key_word(key.bytes, i)))
+            .find(|order| order.is_ne())
+            .unwrap_or(Ordering::Equal)
+    }
+
+    /// Number of keys among the first `count` for which `below(order of that key)` holds, those being the first ones.
+    #[inline]
+    fn partition(
+        &self,
+        page: &[Word],
+        count: usize,
+        key: FixedKey<'_>,
+        below: impl Fn(Ordering) -> bool,
+    ) -> usize {
+        let keys = self.keys(page, count);
+        if self.w == 1 {
+            return branchless(keys, |word| below(word.cmp(&key.first)));
+        }
+        let (mut low, mut high) = (0, keys.len() / self.w);
+        while low < high {
+            let middle = low.midpoint(high);
+            if below(self.compare(keys, middle * self.w, key)) { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+
+    fn store_key(&self, page: &[Word], word: usize, bytes: &[u8]) {
+        for i in 0..self.w {
+            set(page, word + i, key_word(bytes, i));
+        }
+    }
+
+    fn append_key_at(&self, page: &[Word], word: usize, out: &mut Vec<u8>) {
+        let end = out.len() + self.key_len;
+        for i in 0..self.w {
+            out.extend_from_slice(&get(page, word + i).to_be_bytes());
+        }
+        out.truncate(end);
+    }
+
+    fn store_value(&self, page: &[Word], i: usize, bytes: &[u8]) {
+        let at = self.leaf_values + i * self.vw;
+        for (j, chunk) in bytes.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            set(page, at + j, u64::from_le_bytes(word));
+        }
+    }
+
+    fn inline<'v>(&self, value: Stored<'v>) -> &'v [u8] {
+        match value {
+            Stored::Inline(bytes) => bytes,
+            Stored::Long(_) => unreachable!("value_is_inline says that all values of this layout are"),
+        }
+    }
+}
+
+/// Binary search without a branch that depends on the data: the count of leading words for which `below` holds.
+#[inline]
+fn branchless(keys: &[Word], below: impl Fn(u64) -> bool) -> usize {
+    let mut rest = keys;
+    let mut base = 0;
+    while rest.len() > 1 {
+        let half = rest.len() / 2;
+        let (left, right) = rest.split_at(half);
+        let go_right = below(left[half - 1].load(Relaxed));
+        // Both halves get the same length, one word of overlap if need be, so that only the start depends on the data.
+        base += std::hint::select_unpredictable(go_right, half, 0);
+        rest = std::hint::select_unpredictable(go_right, right, &rest[..right.len()]);
+    }
+    match rest.first() {
+        Some(word) => base + usize::from(below(word.load(Relaxed))),
+        None => base,
+    }
+}
+
+/// Moves `len` words from `from` to `to` inside a page.
+fn shift(page: &[Word], from: usize, to: usize, len: usize) {
+    if from < to {
+        (0..len).rev().for_each(|i| set(page, to + i, get(page, from + i)));
+    } else {
+        (0..len).for_each(|i| set(page, to + i, get(page, from + i)));
+    }
+}
+
+fn copy(from: &[Word], at: usize, to: &[Word], to_at: usize, len: usize) {
+    (0..len).for_each(|i| set(to, to_at + i, get(from, at + i)));
+}
+
+impl NodeShape for FixedLayout {
+    #[inline]
+    fn child_count(&self, page: &[Word]) -> usize {
+        if header::level(page) == 0 { 0 } else { self.count(page) + 1 }
+    }
+
+    #[inline]
+    fn child_word(&self, _page: &[Word], i: usize) -> usize {
+        self.children + i
+    }
+
+    #[inline]
+    fn swizzles(&self, page: &[Word]) -> bool {
+        !header::has(page, header::SHARED)
+    }
+}
+
+impl Layout for FixedLayout {
+    type Key<'k> = FixedKey<'k>;
+
+    #[inline]
+    fn key<'k>(&self, bytes: &'k [u8]) -> Result<FixedKey<'k>> {
+        if bytes.len() != self.key_len {
+            return Err(DexError::WrongKeySize { len: bytes.len(), expected: self.key_len });
+        }
+        Ok(FixedKey { first: key_word(bytes, 0), bytes })
+    }
+
+    fn key_bytes<'k>(&self, key: FixedKey<'k>) -> &'k [u8] {
+        key.bytes
+    }
+
+    fn value_is_inline(&self, value: &[u8]) -> Result<bool> {
+        if value.len() != self.value_len {
+            return Err(DexError::WrongValueSize { len: value.len(), expected: self.value_len });
+        }
+        Ok(true)
+    }
+
+    fn node_size(&self) -> usize {
+        self.node_words * 8
+    }
+
+    #[inline]
+    fn prefetch_bytes(&self) -> usize {
+        self.leaf_values.max(self.children) * 8
+    }
+
+    #[inline]
+    fn covers(&self, page: &[Word], key: FixedKey<'_>) -> bool {
+        let kind = get(page, header::KIND);
+        (kind & LOW_INFINITE != 0 || self.compare(page, self.fence_at(Side::Low), key).is_le())
+            && (kind & HIGH_INFINITE != 0 || self.compare(page, self.fence_at(Side::High), key).is_gt())
+    }
+
+    #[inline]
+    fn child_index(&self, page: &[Word], key: FixedKey<'_>) -> usize {
+        self.partition(page, self.count(page), key, Ordering::is_le)
+    }
+
+    fn child_index_below(&self, page: &[Word], key: FixedKey<'_>) -> usize {
+        self.partition(page, self.count(page), key, Ordering::is_lt)
+    }
+
+    #[inline]
+    fn find(&self, page: &[Word], key: FixedKey<'_>) -> std::result::Result<usize, usize> {
+        let count = self.count(page);
+        let i = self.partition(page, count, key, Ordering::is_lt);
+        if i < count && self.compare(page, self.body + i * self.w, key).is_eq() { Ok(i) } else { Err(i) }
+    }
+
+    #[inline]
+    fn count(&self, page: &[Word]) -> usize {
+        header::raw_count(page).min(self.cap(page))
+    }
+
+    fn append_key(&self, page: &[Word], i: usize, out: &mut Vec<u8>) {
+        self.append_key_at(page, self.body + i * self.w, out);
+    }
+
+    #[inline]
+    fn append_value(&self, page: &[Word], i: usize, out: &mut Vec<u8>) -> Option<ValueRef> {
+        let at = self.leaf_values + i * self.vw;
+        if self.value_len == 8 {
+            out.extend_from_slice(&get(page, at).to_le_bytes());
+            return None;
+        }
+        let end = out.len() + self.value_len;
+        for j in 0..self.vw {
+            out.extend_from_slice(&get(page, at + j).to_le_bytes());
+        }
+        out.truncate(end);
+        None
+    }
+
+    fn append_fence(&self, page: &[Word], side: Side, out: &mut Vec<u8>) -> bool {
+        if header::has(page, if side == Side::Low { LOW_INFINITE } else { HIGH_INFINITE }) {
+            return false;
+        }
+        self.append_key_at(page, self.fence_at(side), out);
+        true
+    }
+
+    fn verify(&self, page: &[Word]) -> std::result::Result<(), &'static str> {
+        header::verify(page, Format::Fixed)?;
+        let count = header::raw_count(page);
+        if count > self.cap(page) {
+            return Err("more entries than a node can hold");
+        }
+        let keys = self.keys(page, count);
+        let at = |i: usize| (0..self.w).map(move |j| get(keys, i * self.w + j));
+        let in_order = match self.w {
+            1 => keys.windows(2).all(|pair| pair[0].load(Relaxed) < pair[1].load(Relaxed)),
+            _ => (1..count).all(|i| at(i - 1).lt(at(i))),
+        };
+        if !in_order {
+            return Err("keys out of order");
+        }
+        let fence = |side| (0..self.w).map(move |j| get(page, self.fence_at(side) + j));
+        if count > 0 && !header::has(page, LOW_INFINITE) && at(0).lt(fence(Side::Low)) {
+            return Err("a key below the low fence");
+        }
+        if count > 0 && !header::has(page, HIGH_INFINITE) && at(count - 1).ge(fence(Side::High)) {
+            return Err("a key not below the high fence");
+        }
+        let children = if header::level(page) == 0 { 0 } else { count + 1 };
+        if (0..children).any(|i| get(page, self.children + i) << 16 == 0 || get(page, self.children + i) >> 63 == 1) {
+            return Err("a child without an address");
+        }
+        Ok(())
+    }
+
+    fn has_room(&self, page: &[Word], _key: &[u8], _value_len: usize) -> bool {
+        self.count(page) < self.cap(page)
+    }
+
+    fn is_underfull(&self, page: &[Word]) -> bool {
+        self.count(page) <= self.cap(page) / 4
+    }
+
+    fn can_merge(&self, left: &[Word], right: &[Word], _separator: &[u8]) -> bool {
+        let (a, b) = (self.count(left), self.count(right));
+        if header::level(left) > 0 {
+            return a + b < self.inner_cap * 3 / 4;
+        }
+        a + b <= self.leaf_cap * 3 / 4 || (a.min(b) == 0)
+    }
+
+    fn split_point(&self, page: &[Word], key: &[u8], _value_len: usize, separator: &mut Vec<u8>) -> Option<usize> {
+        let count = self.count(page);
+        if count < 2 {
+            return None;
+        }
+        let key = FixedKey { first: key_word(key, 0), bytes: key };
+        // Rising inserts at the right end of the tree leave full nodes behind, not half empty ones.
+        let appends = header::has(page, HIGH_INFINITE) && self.child_index(page, key) == count;
+        let at = if appends { (count * 9 / 10).clamp(1, count - 1) } else { count / 2 };
+        self.append_key(page, at, separator);
+        Some(at)
+    }
+
+    fn position(&self, page: &[Word], separator: &[u8]) -> Option<usize> {
+        let key = FixedKey { first: key_word(separator, 0), bytes: separator };
+        match self.find(page, key) {
+            Ok(i) => Some(i),
+            Err(i) => (header::level(page) == 0).then_some(i),
+        }
+    }
+
+    fn init(&self, page: &[Word], init: &NodeInit<'_>) {
+        header::init(page, Format::Fixed, init.addr, init.index_id, init.level);
+        let fits = self.set_fences(page, init.low, init.high);
+        debug_assert!(fits, "fixed fences always fit");
+    }
+
+    #[inline]
+    fn leaf_insert(&self, page: &[Word], i: usize, key: FixedKey<'_>, value: Stored<'_>) -> bool {
+        let count = self.count(page);
+        if count >= self.leaf_cap {
+            return false;
+        }
+        let key_at = self.body + i * self.w;
+        shift(page, key_at, key_at + self.w, (count - i) * self.w);
+        let value_at = self.leaf_values + i * self.vw;
+        shift(page, value_at, value_at + self.vw, (count - i) * self.vw);
+        self.store_key(page, key_at, key.bytes);
+        self.store_value(page, i, self.inline(value));
+        header::set_count(page, count + 1);
+        true
+    }
+
+    #[inline]
+    fn leaf_replace(&self, page: &[Word], i: usize, value: Stored<'_>) -> bool {
+        self.store_value(page, i, self.inline(value));
+        true
+    }
+
+    fn leaf_remove(&self, page: &[Word], i: usize) {
+        let count = self.count(page);
+        let key_at = self.body + i * self.w;
+        shift(page, key_at + self.w, key_at, (count - i - 1) * self.w);
+        let value_at = self.leaf_values + i * self.vw;
+        shift(page, value_at + self.vw, value_at, (count - i - 1) * self.vw);
+        header::set_count(page, count - 1);
+    }
+
+    fn inner_insert(&self, page: &[Word], i: usize, separator: &[u8], right_child: u64) -> bool {
+        let count = self.count(page);
+        if count >= self.inner_cap {
+            return false;
+        }
+        let key_at = self.body + i * self.w;
+        shift(page, key_at, key_at + self.w, (count - i) * self.w);
+        shift(page, self.children + i + 1, self.children + i + 2, count - i);
+        self.store_key(page, key_at, separator);
+        set(page, self.children + i + 1, right_child);
+        header::set_count(page, count + 1);
+        true
+    }
+
+    fn inner_remove(&self, page: &[Word], i: usize) {
+        let count = self.count(page);
+        let key_at = self.body + i * self.w;
+        shift(page, key_at + self.w, key_at, (count - i - 1) * self.w);
+        shift(page, self.children + i + 2, self.children + i + 1, count - i - 1);
+        header::set_count(page, count - 1);
+    }
+
+    fn split(&self, page: &[Word], right: &[Word], at: usize, separator: &[u8]) {
+        let count = self.count(page);
+        let leaf = header::level(page) == 0;
+        let first = if leaf { at } else { at + 1 };
+        copy(page, self.body + first * self.w, right, self.body, (count - first) * self.w);
+        if leaf {
+            copy(page, self.leaf_values + at * self.vw, right, self.leaf_values, (count - at) * self.vw);
+        } else {
+            copy(page, self.children + first, right, self.children, count - at);
+        }
+        header::set_count(right, count - first);
+        header::set_count(page, at);
+        self.store_key(page, self.fence_at(Side::High), separator);
+        header::set_flag(page, HIGH_INFINITE, false);
+    }
+
+    fn merge(&self, left: &[Word], right: &[Word], separator: &[u8]) {
+        let (a, b) = (self.count(left), self.count(right));
+        let total = if header::level(left) == 0 {
+            copy(right, self.body, left, self.body + a * self.w, b * self.w);
+            copy(right, self.leaf_values, left, self.leaf_values + a * self.vw, b * self.vw);
+            a + b
+        } else {
+            self.store_key(left, self.body + a * self.w, separator);
+            copy(right, self.body, left, self.body + (a + 1) * self.w, b * self.w);
+            copy(right, self.children, left, self.children + a + 1, b + 1);
+            a + b + 1
+        };
+        copy(right, self.fence_at(Side::High), left, self.fence_at(Side::High), self.w);
+        header::set_flag(left, HIGH_INFINITE, header::has(right, HIGH_INFINITE));
+        header::set_count(left, total);
+    }
+
+    fn set_fences(&self, page: &[Word], low: Option<&[u8]>, high: Option<&[u8]>) -> bool {
+        for (side, flag, fence) in [(Side::Low, LOW_INFINITE, low), (Side::High, HIGH_INFINITE, high)] {
+            header::set_flag(page, flag, fence.is_none());
+            self.store_key(page, self.fence_at(side), fence.unwrap_or_default());
+        }
+        true
+    }
+}

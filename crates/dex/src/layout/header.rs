@@ -1,0 +1,122 @@
+//! The first 64 bytes of every node.
+//!
+//! ```text
+//! word 0  remote lock word; in a frame: the latch
+//!      1  own global address
+//!      2  [magic:16][count:16][flags:16][format:8][level:8]
+//!      3  [heap:32, slotted only][index id:32]
+//!      4  fixed, one-word keys: low fence     slotted: where the fences are
+//!      5  fixed, one-word keys: high fence    slotted: prefix length
+//!      6  slotted inner: leftmost child
+//!      7  version of the remote lock word that this copy of a shared node was read at; local
+//! ```
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pando_cache::sync::Word;
+
+pub const LOCK: usize = 0;
+pub const ADDR: usize = 1;
+pub const KIND: usize = 2;
+pub const IDS: usize = 3;
+pub const REMOTE_VERSION: usize = 7;
+/// Words of the header.
+pub const WORDS: usize = 8;
+
+const MAGIC: u64 = 0xde0a;
+const COUNT_SHIFT: u32 = 32;
+const FLAGS_SHIFT: u32 = 16;
+const FORMAT_SHIFT: u32 = 8;
+
+/// The low fence is infinite.
+pub const LOW_INFINITE: u64 = 1 << FLAGS_SHIFT;
+/// The high fence is infinite.
+pub const HIGH_INFINITE: u64 = 1 << (FLAGS_SHIFT + 1);
+/// The node crosses a boundary of the partitions of this run. Set by the compute server in its own copy.
+pub const SHARED: u64 = 1 << (FLAGS_SHIFT + 2);
+/// The node crossed a boundary at some time while several compute servers ran: others may still remember its
+/// address, so that it is not freed before all have left.
+pub const WAS_SHARED: u64 = 1 << (FLAGS_SHIFT + 3);
+
+/// Number of a layout, so that an index is not read with another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Format {
+    Fixed = 1,
+    Slotted = 2,
+}
+
+#[inline]
+pub fn get(page: &[Word], word: usize) -> u64 {
+    page.get(word).map_or(0, |word| word.load(Relaxed))
+}
+
+#[inline]
+pub fn set(page: &[Word], word: usize, value: u64) {
+    page[word].store(value, Relaxed);
+}
+
+#[inline]
+pub fn level(page: &[Word]) -> u8 {
+    get(page, KIND) as u8
+}
+
+#[inline]
+pub fn raw_count(page: &[Word]) -> usize {
+    (get(page, KIND) >> COUNT_SHIFT) as u16 as usize
+}
+
+pub fn set_count(page: &[Word], count: usize) {
+    let kept = get(page, KIND) & !(0xffff << COUNT_SHIFT);
+    set(page, KIND, kept | ((count as u64 & 0xffff) << COUNT_SHIFT));
+}
+
+pub fn set_level(page: &[Word], level: u8) {
+    set(page, KIND, (get(page, KIND) & !0xff) | u64::from(level));
+}
+
+#[inline]
+pub fn has(page: &[Word], flag: u64) -> bool {
+    get(page, KIND) & flag != 0
+}
+
+pub fn set_flag(page: &[Word], flag: u64, on: bool) {
+    let kept = get(page, KIND) & !flag;
+    set(page, KIND, if on { kept | flag } else { kept });
+}
+
+#[inline]
+pub fn addr(page: &[Word]) -> u64 {
+    get(page, ADDR)
+}
+
+#[inline]
+pub fn index_id(page: &[Word]) -> u32 {
+    get(page, IDS) as u32
+}
+
+/// Writes the parts of the header that do not depend on the layout; no entries, infinite fences.
+pub fn init(page: &[Word], format: Format, addr: u64, index_id: u32, level: u8) {
+    for word in &page[IDS..WORDS] {
+        word.store(0, Relaxed);
+    }
+    set(page, ADDR, addr);
+    set(page, IDS, u64::from(index_id));
+    let kind = u64::from(level) | ((format as u64) << FORMAT_SHIFT) | (MAGIC << 48);
+    set(page, KIND, kind | LOW_INFINITE | HIGH_INFINITE);
+}
+
+/// Whether magic and format are right.
+pub fn verify(page: &[Word], format: Format) -> Result<(), &'static str> {
+    let kind = get(page, KIND);
+    if kind >> 48 != MAGIC {
+        return Err("not a node");
+    }
+    if (kind >> FORMAT_SHIFT) as u8 != format as u8 {
+        return Err("a node of another layout");
+    }
+    if level(page) > 60 {
+        return Err("a node of an impossible level");
+    }
+    Ok(())
+}

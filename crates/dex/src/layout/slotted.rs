@@ -1,0 +1,1 @@
+//! Byte-string keys and values of any length (under construction).
