@@ -1,0 +1,273 @@
+//! The endpoint of both fabrics: verbs are loads and stores, and complete at once.
+//!
+//! No verb ever waits, so no future of this endpoint is pending except [`Endpoint::yield_now`], and there is
+//! nothing to time out. A verb that is refused (address, length, read-only pool) is not counted and has no effect,
+//! and neither has any other verb of its chain.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::fence;
+
+use pando_fabric::{
+    Chain, ChainVerb, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request,
+    Result, VerbCounters, VerbResult, WORD, yield_once,
+};
+
+use crate::buffers::Buffers;
+use crate::random::Random;
+use crate::regions::Regions;
+
+/// One worker thread's endpoint of a [`crate::LocalFabric`] or a [`crate::ShmFabric`]. It keeps the regions mapped,
+/// and may move to another thread between operations.
+pub struct LocalEndpoint {
+    regions: Arc<Regions>,
+    counters: VerbCounters,
+    buffers: Buffers,
+    /// Bodies of a two-sided call and its reply.
+    bodies: RefCell<(Vec<u8>, Vec<u8>)>,
+    random: Random,
+    slots: Cell<u32>,
+    /// Bit of the slot that is being polled.
+    slot_bit: Cell<u64>,
+    /// Bits of the slots that became ready.
+    ready: Cell<u64>,
+}
+
+impl LocalEndpoint {
+    pub(crate) fn new(regions: Arc<Regions>, seed: u64) -> Self {
+        Self {
+            regions,
+            counters: VerbCounters::default(),
+            buffers: Buffers::default(),
+            bodies: RefCell::default(),
+            random: Random::new(seed),
+            slots: Cell::new(1),
+            slot_bit: Cell::new(1),
+            ready: Cell::new(0),
+        }
+    }
+
+    #[inline]
+    fn do_read(&self, at: GlobalAddr, into: &PageBuf) -> Result<()> {
+        self.regions.of(at)?.read(at, into.window_words())?;
+        self.counters.count_read(into.window_len());
+        Ok(())
+    }
+
+    #[inline]
+    fn do_write(&self, at: GlobalAddr, from: &PageBuf) -> Result<()> {
+        self.regions.of(at)?.write(at, from.window_words())?;
+        self.counters.count_write(from.window_len());
+        Ok(())
+    }
+
+    #[inline]
+    fn do_write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
+        self.regions.of(at)?.write_word(at, value)?;
+        self.counters.count_write(WORD);
+        Ok(())
+    }
+
+    #[inline]
+    fn counted_atomic(&self, before: Result<u64>) -> Result<u64> {
+        if before.is_ok() {
+            self.counters.count_atomic();
+        }
+        before
+    }
+
+    fn check(&self, verb: &ChainVerb) -> Result<()> {
+        let (at, region) = (verb.at(), self.regions.of(verb.at())?);
+        match verb {
+            ChainVerb::Read { into, .. } => region.words_to_read(at, into.window_words().len())?,
+            ChainVerb::Write { from, .. } => region.words_to_change(at, from.window_words().len())?,
+            ChainVerb::WriteWord { .. } | ChainVerb::CompareSwap { .. } | ChainVerb::FetchAdd { .. } => {
+                region.words_to_change(at, 1)?
+            }
+        };
+        Ok(())
+    }
+
+    fn execute(&self, verb: ChainVerb) -> Result<VerbResult> {
+        Ok(match verb {
+            ChainVerb::Read { at, into } => {
+                self.do_read(at, &into)?;
+                VerbResult::Buf(into)
+            }
+            ChainVerb::Write { at, from } => {
+                self.do_write(at, &from)?;
+                VerbResult::Buf(from)
+            }
+            ChainVerb::WriteWord { at, value } => {
+                self.do_write_word(at, value)?;
+                VerbResult::Done
+            }
+            ChainVerb::CompareSwap { at, expected, new } => {
+                VerbResult::Word(self.counted_atomic(self.regions.of(at)?.compare_swap(at, expected, new))?)
+            }
+            ChainVerb::FetchAdd { at, add } => {
+                VerbResult::Word(self.counted_atomic(self.regions.of(at)?.fetch_add(at, add))?)
+            }
+        })
+    }
+
+    fn execute_all(&self, chain: Chain) -> Result<Vec<VerbResult>> {
+        chain.verbs().iter().try_for_each(|verb| self.check(verb))?;
+        let mut results = Vec::with_capacity(chain.verbs().len());
+        let mut changed = false;
+        for verb in chain.into_verbs() {
+            // The one order that the fences of READ and WRITE do not give: a READ must not overtake a change.
+            if matches!(verb, ChainVerb::Read { .. }) {
+                if changed {
+                    fence(SeqCst);
+                }
+            } else {
+                changed = true;
+            }
+            results.push(self.execute(verb)?);
+        }
+        Ok(results)
+    }
+
+    fn do_call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
+        self.regions.server(server)?;
+        // Taken out, because a handler is free to use an endpoint, even this one.
+        let (mut body, mut reply) = self.bodies.take();
+        body.clear();
+        reply.clear();
+        request.encode(&mut body);
+        let handled = match self.regions.handler() {
+            Some(handler) => handler.handle(server, R::OP, &body, &mut reply),
+            None => Err(FabricError::Refused {
+                server,
+                op: R::OP,
+                reason: "it has no handler for requests".to_owned(),
+            }),
+        };
+        if handled.is_err() {
+            reply.clear();
+        }
+        self.counters.count_two_sided(body.len() + reply.len());
+        let decoded = handled.and_then(|()| request.decode_reply(server, &reply));
+        self.bodies.replace((body, reply));
+        decoded
+    }
+}
+
+impl Endpoint for LocalEndpoint {
+    #[inline]
+    fn buffer(&self, len: usize) -> PageBuf {
+        self.buffers.take(len)
+    }
+
+    #[inline]
+    fn recycle(&self, buf: PageBuf) {
+        self.buffers.put(buf);
+    }
+
+    #[inline]
+    async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
+        self.do_read(at, &into).map(|()| into)
+    }
+
+    #[inline]
+    async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        self.do_write(at, &from).map(|()| from)
+    }
+
+    #[inline]
+    async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
+        let word = self.regions.of(at)?.read_word(at)?;
+        self.counters.count_read(WORD);
+        Ok(word)
+    }
+
+    #[inline]
+    async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
+        self.do_write_word(at, value)
+    }
+
+    #[inline]
+    async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64> {
+        self.counted_atomic(self.regions.of(at)?.compare_swap(at, expected, new))
+    }
+
+    #[inline]
+    async fn masked_compare_swap(
+        &self,
+        at: GlobalAddr,
+        expected: u64,
+        compare_mask: u64,
+        new: u64,
+        swap_mask: u64,
+    ) -> Result<u64> {
+        let region = self.regions.of(at)?;
+        self.counted_atomic(region.masked_compare_swap(at, expected, compare_mask, new, swap_mask))
+    }
+
+    #[inline]
+    async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64> {
+        self.counted_atomic(self.regions.of(at)?.fetch_add(at, add))
+    }
+
+    #[inline]
+    async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
+        self.execute_all(chain)
+    }
+
+    #[inline]
+    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
+        self.do_call(server, request)
+    }
+
+    async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        self.regions.of(at)?.reserve(at, len)
+    }
+
+    #[inline]
+    async fn yield_now(&self) {
+        self.ready.set(self.ready.get() | self.slot_bit.get());
+        yield_once().await;
+    }
+
+    #[inline]
+    fn regions(&self) -> &[RegionInfo] {
+        self.regions.infos()
+    }
+
+    #[inline]
+    fn counters(&self) -> &VerbCounters {
+        &self.counters
+    }
+
+    #[inline]
+    fn now(&self) -> Nanos {
+        self.regions.started().elapsed().as_nanos() as Nanos
+    }
+
+    #[inline]
+    fn random(&self) -> u64 {
+        self.random.next()
+    }
+
+    #[inline]
+    fn slots(&self) -> u32 {
+        self.slots.get()
+    }
+
+    fn set_slots(&self, slots: u32) {
+        self.slots.set(slots);
+    }
+
+    #[inline]
+    fn enter_slot(&self, slot: u32) {
+        debug_assert!(slot < u64::BITS, "slot {slot} of 64");
+        self.slot_bit.set(1 << slot);
+    }
+
+    #[inline]
+    fn poll_ready(&self) -> u64 {
+        self.ready.take()
+    }
+}

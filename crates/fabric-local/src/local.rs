@@ -1,0 +1,91 @@
+//! `local`: memory servers in the memory of this process.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pando_fabric::{Fabric, MAX_OFFSET, MAX_SERVERS, RegionInfo, RequestHandler, Result};
+
+use crate::LocalEndpoint;
+use crate::region::{Region, open_error};
+use crate::regions::Regions;
+
+/// Unit of memory that the kernel hands out: sizes are rounded up to it.
+pub(crate) const PAGE: u64 = 4096;
+
+/// Size of a [`LocalFabric`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalConfig {
+    /// Bytes of each memory server, rounded up to 4096. Memory that nobody touched costs nothing.
+    pub server_sizes: Vec<u64>,
+    /// Whether to ask the kernel for huge pages; memory then comes in steps of 2 MiB where it has them.
+    pub huge_pages: bool,
+}
+
+/// Memory servers inside this process. Clones share them; the last clone or endpoint frees them.
+#[derive(Clone)]
+pub struct LocalFabric {
+    regions: Arc<Regions>,
+}
+
+impl LocalFabric {
+    /// # Errors
+    /// `Open` if there are no memory servers or too many, one is empty or too large, or the address space is used up.
+    pub fn new(config: LocalConfig) -> Result<Self> {
+        let name = Path::new("local");
+        check_servers(name, config.server_sizes.len())?;
+        let mut list = Vec::with_capacity(config.server_sizes.len());
+        for &size in &config.server_sizes {
+            check_size(name, size)?;
+            let bytes = size.next_multiple_of(PAGE) as usize;
+            let region = Region::anonymous(bytes, config.huge_pages)
+                .map_err(|err| open_error(name, format!("cannot map {bytes} bytes: {err}")))?;
+            list.push(region);
+        }
+        Ok(Self { regions: Arc::new(Regions::new(list)) })
+    }
+
+    /// Lets `handler` execute the two-sided calls of all endpoints, on the thread that calls. A handler that owns
+    /// this fabric keeps it alive until [`LocalFabric::clear_handler`].
+    pub fn set_handler(&self, handler: Arc<dyn RequestHandler>) {
+        self.regions.set_handler(Some(handler));
+    }
+
+    /// From now on every two-sided call is refused.
+    pub fn clear_handler(&self) {
+        self.regions.set_handler(None);
+    }
+}
+
+impl Fabric for LocalFabric {
+    type Endpoint = LocalEndpoint;
+
+    fn endpoint(&self, seed: u64) -> Result<LocalEndpoint> {
+        Ok(LocalEndpoint::new(Arc::clone(&self.regions), seed))
+    }
+
+    fn regions(&self) -> &[RegionInfo] {
+        self.regions.infos()
+    }
+}
+
+impl std::fmt::Debug for LocalFabric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("LocalFabric").field(&self.regions.infos()).finish()
+    }
+}
+
+pub(crate) fn check_servers(path: &Path, servers: usize) -> Result<()> {
+    match servers {
+        0 => Err(open_error(path, "a pool needs at least one memory server")),
+        1..=MAX_SERVERS => Ok(()),
+        _ => Err(open_error(path, format!("{servers} memory servers are more than {MAX_SERVERS}"))),
+    }
+}
+
+pub(crate) fn check_size(path: &Path, bytes: u64) -> Result<()> {
+    match bytes {
+        0 => Err(open_error(path, "a memory server needs at least one byte")),
+        1..=MAX_OFFSET => Ok(()),
+        _ => Err(open_error(path, format!("a memory server of {bytes} bytes is larger than 2^48"))),
+    }
+}

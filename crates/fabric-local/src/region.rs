@@ -1,0 +1,234 @@
+//! The bytes of one memory server, as atomic words.
+//!
+//! How verbs map to memory orderings:
+//! - READ copies with relaxed loads and ends with an acquire fence; WRITE starts with a release fence and copies
+//!   with relaxed stores. Whoever READs the effect of a later WRITE or atomic of the same future also READs that
+//!   of an earlier one.
+//! - A word is READ with acquire and written with release; atomics are sequentially consistent.
+//!
+//! Every access is checked against the region before the first word moves, so a refused verb has no effect.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicU64, fence};
+
+use pando_fabric::{FabricError, GlobalAddr, LINE, Result, WORD};
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
+use rustix::io::Errno;
+
+use crate::sys::Mapping;
+
+const LINE_WORDS: usize = LINE / WORD;
+
+pub(crate) struct Region {
+    mapping: Mapping,
+    /// Whether verbs may change it.
+    writable: bool,
+    backing: Backing,
+}
+
+enum Backing {
+    Anonymous,
+    File { file: File, path: PathBuf },
+}
+
+impl Region {
+    pub(crate) fn anonymous(bytes: usize, huge_pages: bool) -> io::Result<Self> {
+        let mapping = Mapping::anonymous(bytes)?;
+        if huge_pages {
+            mapping.advise_huge_pages();
+        }
+        Ok(Self { mapping, writable: true, backing: Backing::Anonymous })
+    }
+
+    /// The first `bytes` of a file that is open for reading and, if `writable`, for writing.
+    pub(crate) fn of_file(
+        file: File,
+        path: PathBuf,
+        bytes: usize,
+        writable: bool,
+        huge_pages: bool,
+    ) -> io::Result<Self> {
+        let mapping = Mapping::of_file(file.as_fd(), bytes, writable)?;
+        if huge_pages {
+            mapping.advise_huge_pages();
+        }
+        Ok(Self { mapping, writable, backing: Backing::File { file, path } })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.mapping.bytes() as u64
+    }
+
+    /// The file and its path, if it is a file.
+    pub(crate) fn file(&self) -> Option<(&File, &Path)> {
+        match &self.backing {
+            Backing::Anonymous => None,
+            Backing::File { file, path } => Some((file, path)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn read(&self, at: GlobalAddr, into: &[AtomicU64]) -> Result<()> {
+        copy_words(self.words_to_read(at, into.len())?, into);
+        fence(Acquire);
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn write(&self, at: GlobalAddr, from: &[AtomicU64]) -> Result<()> {
+        let words = self.words_to_change(at, from.len())?;
+        fence(Release);
+        copy_words(from, words);
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn read_word(&self, at: GlobalAddr) -> Result<u64> {
+        Ok(self.words_to_read(at, 1)?[0].load(Acquire))
+    }
+
+    #[inline]
+    pub(crate) fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
+        self.word_to_change(at)?.store(value, Release);
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64> {
+        let word = self.word_to_change(at)?;
+        Ok(word.compare_exchange(expected, new, SeqCst, SeqCst).unwrap_or_else(|found| found))
+    }
+
+    #[inline]
+    pub(crate) fn masked_compare_swap(
+        &self,
+        at: GlobalAddr,
+        expected: u64,
+        compare_mask: u64,
+        new: u64,
+        swap_mask: u64,
+    ) -> Result<u64> {
+        let word = self.word_to_change(at)?;
+        let mut found = word.load(SeqCst);
+        while (found ^ expected) & compare_mask == 0 {
+            let swapped = (found & !swap_mask) | (new & swap_mask);
+            match word.compare_exchange_weak(found, swapped, SeqCst, SeqCst) {
+                Ok(before) => return Ok(before),
+                Err(changed) => found = changed,
+            }
+        }
+        Ok(found)
+    }
+
+    #[inline]
+    pub(crate) fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64> {
+        Ok(self.word_to_change(at)?.fetch_add(add, SeqCst))
+    }
+
+    #[inline]
+    fn word_to_change(&self, at: GlobalAddr) -> Result<&AtomicU64> {
+        Ok(&self.words_to_change(at, 1)?[0])
+    }
+
+    #[inline]
+    pub(crate) fn words_to_change(&self, at: GlobalAddr, count: usize) -> Result<&[AtomicU64]> {
+        let words = self.words_to_read(at, count)?;
+        if self.writable { Ok(words) } else { Err(FabricError::ReadOnly { at, len: count * WORD }) }
+    }
+
+    #[inline]
+    pub(crate) fn words_to_read(&self, at: GlobalAddr, count: usize) -> Result<&[AtomicU64]> {
+        let first = at.offset() as usize / WORD;
+        match self.mapping.words().get(first..first + count) {
+            Some(words) if at.offset().is_multiple_of(WORD as u64) => Ok(words),
+            _ => Err(self.refusal(at, count * WORD)),
+        }
+    }
+
+    #[cold]
+    fn refusal(&self, at: GlobalAddr, len: usize) -> FabricError {
+        if at.offset().is_multiple_of(WORD as u64) {
+            FabricError::OutOfRegion { at, len, region_len: self.bytes() }
+        } else {
+            FabricError::Misaligned { at, len }
+        }
+    }
+
+    /// Backs `len` bytes at `at` with memory of the file system. Process memory needs nothing of the kind.
+    pub(crate) fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        if len > self.bytes() || at.offset() > self.bytes() - len {
+            return Err(FabricError::OutOfRegion { at, len: len as usize, region_len: self.bytes() });
+        }
+        if !self.writable {
+            return Err(FabricError::ReadOnly { at, len: len as usize });
+        }
+        match &self.backing {
+            Backing::File { file, path } if len > 0 => reserve_in_file(file, path, at, len),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes what changed to the file and waits for it.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let Backing::File { path, .. } = &self.backing else { return Ok(()) };
+        if !self.writable {
+            return Ok(());
+        }
+        self.mapping.flush().map_err(|err| open_error(path, format!("cannot be flushed: {err}")))
+    }
+}
+
+pub(crate) fn open_error(path: &Path, reason: impl Into<String>) -> FabricError {
+    FabricError::Open { path: path.display().to_string(), reason: reason.into() }
+}
+
+fn reserve_in_file(file: &File, path: &Path, at: GlobalAddr, len: u64) -> Result<()> {
+    let no_space = |reason: String| FabricError::NoSpace { at, len, reason };
+    let allocated = loop {
+        match fallocate(file, FallocateFlags::empty(), at.offset(), len) {
+            Err(Errno::INTR) => {}
+            done => break done,
+        }
+    };
+    match allocated {
+        Ok(()) => Ok(()),
+        Err(Errno::NOSPC) => Err(no_space(format!("the file system of {} is full", path.display()))),
+        Err(Errno::DQUOT) => Err(no_space(format!("the disk quota at {} is used up", path.display()))),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            let free =
+                free_bytes(file).map_err(|err| no_space(format!("its free space is unknown: {err}")))?;
+            if free >= len {
+                return Ok(());
+            }
+            Err(no_space(format!("the file system of {} has {free} bytes left", path.display())))
+        }
+        Err(err) => Err(no_space(format!("{}: {err}", path.display()))),
+    }
+}
+
+/// A file system that cannot reserve can still say that it is full; another writer may be faster, though.
+fn free_bytes(file: &File) -> io::Result<u64> {
+    let stat = fstatvfs(file)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Copies word by word; line-wise, so that the loop has nothing to check per word. Lengths are equal.
+#[inline]
+fn copy_words(from: &[AtomicU64], to: &[AtomicU64]) {
+    debug_assert_eq!(from.len(), to.len());
+    let (from_lines, from_rest) = from.as_chunks::<LINE_WORDS>();
+    let (to_lines, to_rest) = to.as_chunks::<LINE_WORDS>();
+    for (from, to) in from_lines.iter().zip(to_lines) {
+        let line: [u64; LINE_WORDS] = std::array::from_fn(|word| from[word].load(Relaxed));
+        for (word, value) in to.iter().zip(line) {
+            word.store(value, Relaxed);
+        }
+    }
+    for (from, to) in from_rest.iter().zip(to_rest) {
+        to.store(from.load(Relaxed), Relaxed);
+    }
+}

@@ -1,0 +1,60 @@
+//! The memory servers of one fabric: what all its endpoints share.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+use pando_fabric::{FabricError, GlobalAddr, MemoryServerId, RegionInfo, RequestHandler, Result};
+
+use crate::region::Region;
+
+pub(crate) struct Regions {
+    list: Vec<Region>,
+    infos: Vec<RegionInfo>,
+    handler: RwLock<Option<Arc<dyn RequestHandler>>>,
+    started: Instant,
+}
+
+impl Regions {
+    /// Memory servers 0, 1, ... in this order; at most `MAX_SERVERS`.
+    pub(crate) fn new(list: Vec<Region>) -> Self {
+        let infos = (0..)
+            .zip(&list)
+            .map(|(server, region)| RegionInfo { server: MemoryServerId(server), len: region.bytes() })
+            .collect();
+        Self { list, infos, handler: RwLock::new(None), started: Instant::now() }
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, at: GlobalAddr) -> Result<&Region> {
+        self.server(at.server())
+    }
+
+    #[inline]
+    pub(crate) fn server(&self, server: MemoryServerId) -> Result<&Region> {
+        self.list.get(usize::from(server.0)).ok_or(FabricError::UnknownServer(server))
+    }
+
+    pub(crate) fn list(&self) -> &[Region] {
+        &self.list
+    }
+
+    pub(crate) fn infos(&self) -> &[RegionInfo] {
+        &self.infos
+    }
+
+    /// Zero of the clock of all endpoints.
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
+    pub(crate) fn handler(&self) -> Option<Arc<dyn RequestHandler>> {
+        self.handler.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_handler(&self, handler: Option<Arc<dyn RequestHandler>>) {
+        let before =
+            std::mem::replace(&mut *self.handler.write().unwrap_or_else(PoisonError::into_inner), handler);
+        // Dropped after the lock: a handler may own an endpoint of this fabric.
+        drop(before);
+    }
+}

@@ -1,0 +1,86 @@
+//! Memory mappings: everything unsafe of this crate.
+//!
+//! A [`Mapping`] owns a range of the address space from `mmap` to `munmap` and lends it as atomic words. Memory
+//! that nobody touched costs nothing: mappings are made without reservation.
+//!
+//! A file that somebody else truncates while it is mapped turns accesses beyond its new end into SIGBUS, and so
+//! does the first touch of a hole when the file system is full (hence `Endpoint::reserve`). Both kill the process;
+//! neither is undefined behaviour.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::AtomicU64;
+
+use pando_fabric::WORD;
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, mmap_anonymous, msync, munmap};
+
+pub(crate) struct Mapping {
+    start: NonNull<c_void>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; its memory is only lent as atomics.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `flush` and `advise_huge_pages` are system calls that any thread may make at any time.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// `bytes` of zeros that belong to this process alone.
+    pub(crate) fn anonymous(bytes: usize) -> io::Result<Self> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: the kernel picks a free range, so no existing object is overlaid.
+        let start = unsafe { mmap_anonymous(null_mut(), bytes, prot, flags) }?;
+        Self::owned(start, bytes)
+    }
+
+    /// The first `bytes` of `file`, shared with whoever else maps it. Stores fault unless `writable`.
+    pub(crate) fn of_file(file: BorrowedFd<'_>, bytes: usize, writable: bool) -> io::Result<Self> {
+        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: the kernel picks a free range, so no existing object is overlaid.
+        let start = unsafe { mmap(null_mut(), bytes, prot, flags, file, 0) }?;
+        Self::owned(start, bytes)
+    }
+
+    fn owned(start: *mut c_void, bytes: usize) -> io::Result<Self> {
+        let start = NonNull::new(start).ok_or_else(|| io::Error::other("memory was mapped at address 0"))?;
+        Ok(Self { start, bytes })
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Asks for huge pages; whether the kernel has any is its own business.
+    pub(crate) fn advise_huge_pages(&self) {
+        // SAFETY: the range is this mapping, which `self` owns; the advice does not change its content.
+        let _ = unsafe { madvise(self.start.as_ptr(), self.bytes, Advice::LinuxHugepage) };
+    }
+
+    /// Writes what changed to the file and waits for it.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        // SAFETY: the range is this mapping, which `self` owns; MS_SYNC does not change its content.
+        Ok(unsafe { msync(self.start.as_ptr(), self.bytes, MsyncFlags::SYNC) }?)
+    }
+
+    /// The memory as words. Storing into those of a mapping that is not writable is a fault that ends the process;
+    /// `Region` never does.
+    #[inline]
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: `start` is page-aligned and valid for `bytes` until drop, which the returned borrow precludes.
+        // Every bit pattern is a u64, and fresh pages read as zeros. This process touches the range through these
+        // atomics only (the obligation of this module); other processes that map the file use atomics as well.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>(), self.bytes / WORD) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is this mapping; no borrow of its words outlives `self`.
+        let unmapped = unsafe { munmap(self.start.as_ptr(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "munmap of an owned range: {unmapped:?}");
+    }
+}

@@ -1,0 +1,43 @@
+//! Pinning threads to cores.
+
+use std::sync::OnceLock;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Pins the calling thread to the core that comes at `index` among those the process was given: those that the
+/// first caller was allowed to run on. Best effort; returns whether it worked.
+pub fn pin_to_core(index: usize) -> bool {
+    static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
+    let Some(&core) = ALLOWED.get_or_init(allowed_cores).get(index) else { return false };
+    let mut only = CpuSet::new();
+    only.set(core);
+    sched_setaffinity(None, &only).is_ok()
+}
+
+fn allowed_cores() -> Vec<usize> {
+    let Ok(allowed) = sched_getaffinity(None) else { return Vec::new() };
+    (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_pinned_to_the_core_it_asked_for_and_stays_there_if_there_is_none() {
+        // On a thread of its own, which takes its pinning with it.
+        let cores = std::thread::spawn(|| {
+            let before = allowed_cores();
+            for (index, &core) in before.iter().enumerate() {
+                assert!(pin_to_core(index));
+                assert_eq!(allowed_cores(), [core]);
+            }
+            assert!(!pin_to_core(before.len()));
+            assert!(!pin_to_core(usize::MAX));
+            before
+        })
+        .join()
+        .expect("the thread did not panic");
+        assert!(!cores.is_empty());
+    }
+}

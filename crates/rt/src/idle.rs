@@ -1,0 +1,56 @@
+//! What a thread does that polls in vain.
+
+use std::hint::spin_loop;
+use std::thread;
+
+/// Vain rounds that only spin, about a microsecond: the time in which a verb may come back.
+const SPINS: u32 = 32;
+
+/// Counts rounds in which nothing was ready.
+#[derive(Default)]
+pub(crate) struct Idle {
+    rounds: u32,
+}
+
+impl Idle {
+    /// Something was ready.
+    #[inline]
+    pub(crate) fn reset(&mut self) {
+        self.rounds = 0;
+    }
+
+    /// Nothing was ready: spins at first, then offers the core to other threads.
+    #[inline]
+    pub(crate) fn wait(&mut self) {
+        if self.rounds < SPINS {
+            self.rounds += 1;
+            spin_loop();
+        } else {
+            thread::yield_now();
+        }
+    }
+}
+
+/// Offers the core to other threads once in a while although something is always ready. Slots that yield may be
+/// waiting for a thread that has no core; the offer costs a system call, which must not show.
+pub(crate) struct Courtesy {
+    polls_left: u32,
+    polls_between: u32,
+}
+
+impl Courtesy {
+    pub(crate) fn every(polls: u32) -> Self {
+        Self { polls_left: polls, polls_between: polls }
+    }
+
+    #[inline]
+    pub(crate) fn count(&mut self, polls: u32) {
+        match self.polls_left.checked_sub(polls) {
+            Some(left) => self.polls_left = left,
+            None => {
+                self.polls_left = self.polls_between;
+                thread::yield_now();
+            }
+        }
+    }
+}
