@@ -1,1 +1,29 @@
-//! (under construction)
+//! Workloads and data: what the field measures indexes with, and real files to load into one.
+//!
+//! - Popularity of keys: [`Zipf`], [`Distribution`]; where the hot ones lie: [`Scatter`].
+//! - Which keys exist and what their bytes are: [`keys`], [`KeySpace`], [`KeyCodec`].
+//! - Operations: [`Mix`] (the named workloads of DEX and YCSB), [`OpStream`].
+//! - Verification: values that identify themselves ([`ValueCodec`]) and the range of values that a concurrent reader
+//!   may legally see ([`Expectation`]).
+//! - Real data: order-preserving composite keys ([`KeyLayout`]) and readers of CSV, TSV, Parquet and word lists
+//!   ([`dataset`]).
+//!
+//! Everything is deterministic: a run is a function of its specification and its seed. The crate knows nothing about
+//! indexes or fabrics.
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod keys;
+mod mix;
+mod ops;
+mod rng;
+mod scatter;
+mod zipf;
+
+pub use error::SpecError;
+pub use keys::{KeyCodec, KeySpace, OwnedRange, is_loaded, loaded_key, new_key};
+pub use mix::{InsertKeys, Mix, ScanLength};
+pub use ops::{Lane, Op, OpKind, OpStream, WorkloadSpec};
+pub use rng::{Rng, mix64, unmix64};
+pub use scatter::{Permutation, Scatter, Scatterer};
+pub use zipf::{DEFAULT_THETA, Distribution, Zipf};

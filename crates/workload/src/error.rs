@@ -1,0 +1,31 @@
+//! Errors of workload specifications. Those of data sets are in [`crate::dataset`].
+
+use crate::mix::Mix;
+
+/// A workload that cannot be generated as asked. Each message is a sentence fit for a command line.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    #[error("the distribution `{0}` is not one of `uniform`, `zipf:THETA`, `latest:THETA`")]
+    UnknownDistribution(String),
+    #[error("the exponent theta of a Zipf distribution must be a number from 0 up, not {0}")]
+    BadTheta(f64),
+    #[error("the scatter `{0}` is not one of `hash`, `permutation`, `none`")]
+    UnknownScatter(String),
+    #[error("the key space `{0}` is not one of `dense`, `random64`")]
+    UnknownKeySpace(String),
+    #[error("the workload `{0}` is not one of {names}", names = Mix::names().collect::<Vec<_>>().join(", "))]
+    UnknownMix(String),
+    #[error("the shares of a workload's operations add up to {0}%, not 100%")]
+    BadShares(u32),
+    #[error("a scan must be at least one record long, and not {min} to {max}")]
+    BadScanLength { min: u32, max: u32 },
+    #[error("the number of keys must be from 1 to {max}, not {keys}")]
+    BadKeyCount { keys: u64, max: u64 },
+    #[error("a key size of {size} bytes is too small for {keys} keys, which need {needed}")]
+    KeySizeTooSmall { size: usize, keys: u64, needed: usize },
+    #[error("thread {thread} of {threads} does not exist")]
+    NoSuchThread { thread: u64, threads: u64 },
+    #[error("the range of keys from {first} to {last} holds no loaded key")]
+    EmptyRange { first: u64, last: u64 },
+}

@@ -1,0 +1,171 @@
+//! What operations a workload is made of: the microbenchmarks of DEX (Table 1, and Table 3 of the extended paper) and
+//! the core workloads of YCSB, by name.
+
+use crate::error::SpecError;
+use crate::zipf::{DEFAULT_THETA, Distribution};
+use std::str::FromStr;
+
+/// Which keys inserts go to. Key numbers are explained in [`crate::keys`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InsertKeys {
+    /// The key is drawn from the distribution like any other, and with even chances it is a loaded key or the new
+    /// key beside it. Inserting a key that is present updates it. So half of the inserts go to places that were
+    /// not loaded, and hot ones come again, as they do in the papers' skewed workloads.
+    Drawn,
+    /// Every insert goes to a key that was never used before, anywhere in the key space, until the n new keys are
+    /// used up; from then on as `Drawn`.
+    Fresh,
+}
+
+/// How many records a scan asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanLength {
+    /// Always the same number.
+    Fixed(u32),
+    /// Any number from `min` to `max`, equally likely.
+    Uniform { min: u32, max: u32 },
+}
+
+/// The shares of operations, in percent, and how they choose keys.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mix {
+    pub read: u8,
+    pub update: u8,
+    pub insert: u8,
+    pub scan: u8,
+    pub read_modify_write: u8,
+    pub scan_length: ScanLength,
+    pub insert_keys: InsertKeys,
+    /// The distribution to use when the user names none.
+    pub distribution: Distribution,
+}
+
+const READ_ONLY: Mix = Mix {
+    read: 100,
+    update: 0,
+    insert: 0,
+    scan: 0,
+    read_modify_write: 0,
+    scan_length: ScanLength::Fixed(100),
+    insert_keys: InsertKeys::Drawn,
+    distribution: Distribution::Zipf { theta: DEFAULT_THETA },
+};
+const WRITE_INTENSIVE: Mix = Mix { read: 50, update: 50, ..READ_ONLY };
+const READ_INTENSIVE: Mix = Mix { read: 95, update: 5, ..READ_ONLY };
+/// The extended paper tests it with uniform keys only, as the only way for all inserts to be new.
+const INSERT_ONLY: Mix = Mix {
+    read: 0,
+    insert: 100,
+    insert_keys: InsertKeys::Fresh,
+    distribution: Distribution::Uniform,
+    ..READ_ONLY
+};
+const YCSB_D: Mix = Mix {
+    read: 95,
+    insert: 5,
+    insert_keys: InsertKeys::Fresh,
+    distribution: Distribution::Latest { theta: DEFAULT_THETA },
+    ..READ_ONLY
+};
+const YCSB_E: Mix = Mix {
+    read: 0,
+    insert: 5,
+    scan: 95,
+    scan_length: ScanLength::Uniform { min: 1, max: 100 },
+    insert_keys: InsertKeys::Fresh,
+    ..READ_ONLY
+};
+
+/// Table 1 of DEX, Table 3 of its extended version, then YCSB.
+const NAMED: [(&str, Mix); 13] = [
+    ("read-only", READ_ONLY),
+    ("read-intensive", READ_INTENSIVE),
+    ("read-intensive-2", Mix { read: 95, insert: 5, ..READ_ONLY }),
+    ("write-intensive", WRITE_INTENSIVE),
+    ("insert-intensive", Mix { read: 50, insert: 50, ..READ_ONLY }),
+    ("insert-only", INSERT_ONLY),
+    ("scan-intensive", Mix { read: 0, insert: 5, scan: 95, ..READ_ONLY }),
+    ("ycsb-a", WRITE_INTENSIVE),
+    ("ycsb-b", READ_INTENSIVE),
+    ("ycsb-c", READ_ONLY),
+    ("ycsb-d", YCSB_D),
+    ("ycsb-e", YCSB_E),
+    ("ycsb-f", Mix { read: 50, read_modify_write: 50, ..READ_ONLY }),
+];
+
+impl Mix {
+    /// The names that [`FromStr`] knows.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        NAMED.iter().map(|(name, _)| *name)
+    }
+
+    /// Whether any operation of the mix changes the index.
+    pub fn writes(&self) -> bool {
+        self.update > 0 || self.insert > 0 || self.read_modify_write > 0
+    }
+
+    /// # Errors
+    /// When the shares do not add up to 100%, or a scan may have no length.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        let total: u32 = self.shares().iter().map(|&share| u32::from(share)).sum();
+        if total != 100 {
+            return Err(SpecError::BadShares(total));
+        }
+        let (min, max) = match self.scan_length {
+            ScanLength::Fixed(length) => (length, length),
+            ScanLength::Uniform { min, max } => (min, max),
+        };
+        if min < 1 || min > max { Err(SpecError::BadScanLength { min, max }) } else { Ok(()) }
+    }
+
+    pub(crate) fn shares(&self) -> [u8; 5] {
+        [self.read, self.update, self.insert, self.scan, self.read_modify_write]
+    }
+}
+
+impl FromStr for Mix {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Mix, SpecError> {
+        let found = NAMED.iter().find(|(name, _)| *name == text);
+        found.map(|(_, mix)| *mix).ok_or_else(|| SpecError::UnknownMix(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_named_mix_is_valid() {
+        for name in Mix::names() {
+            let mix: Mix = name.parse().expect("its name");
+            mix.validate().unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+
+    #[test]
+    fn shares_are_those_of_the_papers() {
+        let shares = |name: &str| name.parse::<Mix>().expect("its name").shares();
+        assert_eq!(shares("read-only"), [100, 0, 0, 0, 0]);
+        assert_eq!(shares("read-intensive"), [95, 5, 0, 0, 0]);
+        assert_eq!(shares("read-intensive-2"), [95, 0, 5, 0, 0]);
+        assert_eq!(shares("write-intensive"), [50, 50, 0, 0, 0]);
+        assert_eq!(shares("insert-intensive"), [50, 0, 50, 0, 0]);
+        assert_eq!(shares("insert-only"), [0, 0, 100, 0, 0]);
+        assert_eq!(shares("scan-intensive"), [0, 0, 5, 95, 0]);
+        assert_eq!(shares("ycsb-d"), [95, 0, 5, 0, 0]);
+        assert_eq!(shares("ycsb-e"), [0, 0, 5, 95, 0]);
+        assert_eq!(shares("ycsb-f"), [50, 0, 0, 0, 50]);
+    }
+
+    #[test]
+    fn bad_mixes_are_refused() {
+        let error = "ycsb-g".parse::<Mix>().expect_err("no such name");
+        assert!(error.to_string().contains("ycsb-f"), "{error}");
+        assert_eq!(Mix { read: 99, ..READ_ONLY }.validate(), Err(SpecError::BadShares(99)));
+        let lengths = ScanLength::Uniform { min: 2, max: 1 };
+        assert!(Mix { scan_length: lengths, ..READ_ONLY }.validate().is_err());
+        assert!(Mix { scan_length: ScanLength::Fixed(0), ..READ_ONLY }.validate().is_err());
+    }
+}

@@ -1,0 +1,315 @@
+//! The stream of operations that one worker thread performs.
+//!
+//! A stream is a function of the specification, a seed and a [`Lane`] (which thread of how many, and which range of
+//! keys its compute server owns). Under logical partitioning every compute server draws from the distribution over
+//! *all* keys and keeps the draws that fall in its own range; all servers perform equally many operations, so a
+//! server without hot keys is not idle, as in the papers' experiments. Drawing again costs a factor of the number of
+//! partitions, a few tens of nanoseconds each.
+
+use crate::error::SpecError;
+use crate::keys::{KeyCodec, KeySpace, OwnedRange, is_loaded, loaded_key, new_key};
+use crate::mix::{InsertKeys, Mix, ScanLength};
+use crate::rng::{Rng, mix64, reduce};
+use crate::scatter::{Permutation, Scatter, Scatterer};
+use crate::zipf::{Distribution, Zipf};
+
+/// What to do with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    /// Look the key up.
+    Read,
+    /// Give a key that should be present a new value.
+    Update,
+    /// Insert the key, or update it if it is present.
+    Insert,
+    /// Read `len` records in ascending order from the key on.
+    Scan { len: u32 },
+    /// Read the key, then update it.
+    ReadModifyWrite,
+}
+
+/// One operation on one key number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op {
+    pub kind: OpKind,
+    /// See [`crate::keys`]: even numbers are loaded records, odd ones new keys.
+    pub key_number: u64,
+}
+
+/// What all threads of a run have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkloadSpec {
+    pub mix: Mix,
+    pub distribution: Distribution,
+    pub scatter: Scatter,
+    pub keys: KeyCodec,
+}
+
+/// Which part of a run a stream is.
+#[derive(Clone, Copy, Debug)]
+pub struct Lane {
+    /// This thread among those that own the same keys, from 0.
+    pub thread: u64,
+    /// Number of threads that own the same keys.
+    pub threads: u64,
+    /// The keys that operations may start at, by their integers.
+    pub owned: OwnedRange,
+}
+
+impl Lane {
+    /// Thread `thread` of `threads`, with operations on all keys.
+    pub const fn new(thread: u64, threads: u64) -> Lane {
+        Lane { thread, threads, owned: OwnedRange::ALL }
+    }
+
+    /// The same, restricted to the keys of a range.
+    pub const fn owning(self, owned: OwnedRange) -> Lane {
+        Lane { owned, ..self }
+    }
+}
+
+/// An endless stream of operations.
+///
+/// ```
+/// use pando_workload::*;
+/// let spec = WorkloadSpec {
+///     mix: "read-intensive".parse()?,
+///     distribution: "zipf:0.99".parse()?,
+///     scatter: Scatter::Hash,
+///     keys: KeyCodec::new(KeySpace::Dense, 8, 1_000_000)?,
+/// };
+/// let mut stream = OpStream::new(&spec, 42, Lane::new(0, 1))?;
+/// let op = stream.next_op();
+/// assert!(is_loaded(op.key_number));
+/// # Ok::<(), SpecError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct OpStream {
+    rng: Rng,
+    codec: KeyCodec,
+    owned: OwnedRange,
+    /// Draws outside of the owned range after which one inside is chosen uniformly; see `draw_owned`.
+    draws_max: u64,
+    /// Cumulative shares of the kinds, as thresholds over 32 random bits.
+    thresholds: [u64; 4],
+    scan_length: ScanLength,
+    insert_keys: InsertKeys,
+    popularity: Popularity,
+    scatterer: Scatterer,
+    fresh: FreshKeys,
+    /// The fresh keys this stream inserted, oldest first; kept for [`Distribution::Latest`] only.
+    recent: Vec<u64>,
+}
+
+#[derive(Clone, Debug)]
+enum Popularity {
+    Uniform,
+    Zipf(Zipf),
+    Latest(Zipf),
+}
+
+impl OpStream {
+    /// The stream of one thread. Streams of different lanes or seeds are independent; hot keys are the same in all.
+    ///
+    /// # Errors
+    /// When the specification is not valid, or the lane owns no loaded key.
+    pub fn new(spec: &WorkloadSpec, seed: u64, lane: Lane) -> Result<OpStream, SpecError> {
+        spec.mix.validate()?;
+        if lane.thread >= lane.threads {
+            return Err(SpecError::NoSuchThread { thread: lane.thread, threads: lane.threads });
+        }
+        let records = spec.keys.records();
+        let draws_max = draws_max(&spec.keys, lane.owned)?;
+        let popularity = match spec.distribution {
+            Distribution::Uniform => Popularity::Uniform,
+            Distribution::Zipf { theta } => Popularity::Zipf(Zipf::new(records, theta)?),
+            Distribution::Latest { theta } => Popularity::Latest(Zipf::new(records, theta)?),
+        };
+        let stream_seed = mix64(mix64(mix64(seed) ^ lane.thread) ^ lane.owned.first);
+        Ok(OpStream {
+            rng: Rng::new(stream_seed),
+            codec: spec.keys,
+            owned: lane.owned,
+            draws_max,
+            thresholds: thresholds(spec.mix.shares()),
+            scan_length: spec.mix.scan_length,
+            insert_keys: spec.mix.insert_keys,
+            popularity,
+            scatterer: spec.scatter.over(records),
+            fresh: FreshKeys::new(records, lane),
+            recent: Vec::new(),
+        })
+    }
+
+    /// The next operation.
+    #[inline]
+    pub fn next_op(&mut self) -> Op {
+        let random = self.rng.next_u64() >> 32;
+        let [read, update, insert, scan] = self.thresholds;
+        if random < read {
+            Op { kind: OpKind::Read, key_number: self.draw_key() }
+        } else if random < update {
+            Op { kind: OpKind::Update, key_number: self.draw_key() }
+        } else if random < insert {
+            Op { kind: OpKind::Insert, key_number: self.insert_key() }
+        } else if random < scan {
+            let len = self.draw_scan_length();
+            Op { kind: OpKind::Scan { len }, key_number: self.draw_key() }
+        } else {
+            Op { kind: OpKind::ReadModifyWrite, key_number: self.draw_key() }
+        }
+    }
+
+    /// Whether inserts have run out of keys that were never used (see [`InsertKeys::Fresh`]).
+    pub fn fresh_keys_exhausted(&self) -> bool {
+        self.fresh.exhausted
+    }
+
+    /// A key that is present: loaded, or inserted earlier by this stream.
+    #[inline]
+    fn draw_key(&mut self) -> u64 {
+        if let Popularity::Latest(zipf) = &self.popularity {
+            let age = zipf.draw(&mut self.rng);
+            if let Some(newest_first) = (self.recent.len() as u64).checked_sub(age + 1) {
+                return self.recent[newest_first as usize];
+            }
+        }
+        self.draw_owned(false)
+    }
+
+    /// Draws keys until one lies in the owned range; with `or_new`, half of the draws are the new key beside the record.
+    ///
+    /// A range may contain no key that hashed ranks ever reach, or only unpopular ones; after 64 times the expected
+    /// number of draws a loaded key is taken uniformly instead.
+    #[inline]
+    fn draw_owned(&mut self, or_new: bool) -> u64 {
+        for _ in 0..self.draws_max {
+            let record = self.draw_record();
+            let take_new = or_new && self.rng.next_u64() >> 63 == 1;
+            let key_number = if take_new { new_key(record) } else { loaded_key(record) };
+            if self.owned.contains(self.codec.integer(key_number)) {
+                return key_number;
+            }
+        }
+        self.draw_owned_uniformly()
+    }
+
+    #[inline]
+    fn draw_record(&mut self) -> u64 {
+        let records = self.codec.records();
+        match &self.popularity {
+            Popularity::Uniform => self.rng.below(records),
+            Popularity::Zipf(zipf) => self.scatterer.position(zipf.draw(&mut self.rng)),
+            Popularity::Latest(zipf) => {
+                let age = zipf.draw(&mut self.rng).saturating_sub(self.recent.len() as u64);
+                self.scatterer.position(records - 1 - age)
+            }
+        }
+    }
+
+    #[cold]
+    fn draw_owned_uniformly(&mut self) -> u64 {
+        let records = self.codec.records();
+        for _ in 0..self.draws_max {
+            let key_number = loaded_key(self.rng.below(records));
+            if self.owned.contains(self.codec.integer(key_number)) {
+                return key_number;
+            }
+        }
+        first_owned(&self.codec, self.owned).expect("a stream is only made for a range with a loaded key")
+    }
+
+    fn insert_key(&mut self) -> u64 {
+        if self.insert_keys == InsertKeys::Fresh
+            && let Some(key_number) = self.fresh.next(&self.codec, self.owned)
+        {
+            if matches!(self.popularity, Popularity::Latest(_)) {
+                self.recent.push(key_number);
+            }
+            return key_number;
+        }
+        self.draw_owned(true)
+    }
+
+    fn draw_scan_length(&mut self) -> u32 {
+        match self.scan_length {
+            ScanLength::Fixed(length) => length,
+            ScanLength::Uniform { min, max } => {
+                min + reduce(self.rng.next_u64(), u64::from(max - min) + 1) as u32
+            }
+        }
+    }
+}
+
+/// Cumulative shares scaled from percent to 2^32; the last kind takes the rest.
+fn thresholds(shares: [u8; 5]) -> [u64; 4] {
+    let mut sum = 0;
+    [0, 1, 2, 3].map(|i| {
+        sum += u64::from(shares[i]);
+        (sum << 32) / 100
+    })
+}
+
+/// How often to draw before giving up on the distribution: 64 times the inverse of the range's share of the keys.
+fn draws_max(codec: &KeyCodec, owned: OwnedRange) -> Result<u64, SpecError> {
+    if owned == OwnedRange::ALL {
+        return Ok(u64::MAX);
+    }
+    let all = codec.width();
+    let end = (u128::from(owned.last) + 1).min(all);
+    let width = end.saturating_sub(owned.first.into());
+    // With that many keys expected, a pseudo-random range is not empty; a range with few can be looked through.
+    let surely_some = u128::from(codec.records()) * width / all >= 256;
+    if !surely_some && first_owned(codec, owned).is_none() {
+        return Err(SpecError::EmptyRange { first: owned.first, last: owned.last });
+    }
+    Ok(u64::try_from(64 * all.div_ceil(width)).unwrap_or(u64::MAX))
+}
+
+/// Some loaded key of the range.
+fn first_owned(codec: &KeyCodec, owned: OwnedRange) -> Option<u64> {
+    let is_owned = |key_number: &u64| owned.contains(codec.integer(*key_number));
+    match codec.space() {
+        KeySpace::Dense => {
+            let record = owned.first.div_ceil(2);
+            (record < codec.records()).then(|| loaded_key(record)).filter(is_owned)
+        }
+        KeySpace::Random64 => (0..codec.records()).map(loaded_key).find(is_owned),
+    }
+}
+
+/// New keys in pseudo-random order, each handed out once among the threads that own the same range.
+#[derive(Clone, Debug)]
+struct FreshKeys {
+    order: Permutation,
+    records: u64,
+    /// Next place in the order; this thread takes every `step`-th.
+    next: u64,
+    step: u64,
+    exhausted: bool,
+}
+
+impl FreshKeys {
+    fn new(records: u64, lane: Lane) -> FreshKeys {
+        FreshKeys {
+            order: Permutation::new(records),
+            records,
+            next: lane.thread,
+            step: lane.threads,
+            exhausted: false,
+        }
+    }
+
+    fn next(&mut self, codec: &KeyCodec, owned: OwnedRange) -> Option<u64> {
+        while self.next < self.records {
+            let key_number = new_key(self.order.apply(self.next));
+            self.next += self.step;
+            debug_assert!(!is_loaded(key_number));
+            if owned.contains(codec.integer(key_number)) {
+                return Some(key_number);
+            }
+        }
+        self.exhausted = true;
+        None
+    }
+}
