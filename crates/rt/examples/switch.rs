@@ -54,7 +54,7 @@ fn main() -> Result<(), FabricError> {
         let ns = best(turns, || {
             let mut buf = kept.take().expect("the buffer came back");
             for _ in 0..turns {
-                buf = block_on(endpoint, endpoint.read(at, black_box(buf))).expect("inside the region");
+                buf = block_on(endpoint, endpoint.read(black_box(at), buf)).expect("inside the region");
             }
             kept = Some(buf);
         });
@@ -62,8 +62,9 @@ fn main() -> Result<(), FabricError> {
     }
     let ns = best(turns, || {
         for _ in 0..turns {
-            let buf = block_on(endpoint, endpoint.read(at, endpoint.buffer(1024))).expect("inside");
-            endpoint.recycle(black_box(buf));
+            let buf =
+                block_on(endpoint, endpoint.read(black_box(at), endpoint.buffer(1024))).expect("inside");
+            endpoint.recycle(buf);
         }
     });
     println!("READ of 1024 bytes with buffer and recycle: {ns:6.2} ns");

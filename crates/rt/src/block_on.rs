@@ -20,19 +20,17 @@ const PATIENCE: u32 = 64;
 pub fn block_on<E: Endpoint, F: Future>(endpoint: &E, future: F) -> F::Output {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());
-    if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-        return output;
-    }
     let (mut idle, mut courtesy) = (Idle::default(), Courtesy::every(PATIENCE));
+    // One call of `poll` only, so that the whole operation is compiled into this loop.
     loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
         if endpoint.poll_ready() == 0 {
             idle.wait();
         } else {
             idle.reset();
             courtesy.count(1);
-        }
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            return output;
         }
     }
 }
