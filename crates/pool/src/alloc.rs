@@ -1,0 +1,337 @@
+//! Blocks for nodes and values: allocation and freeing.
+//!
+//! Where a chunk is leased by this process, both are changes of a bitmap in DRAM under a latch. Leasing another chunk,
+//! or freeing a block in a chunk that another process leases, takes verbs.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
+
+use crate::arena::Freed;
+use crate::chunks::take_surplus;
+use crate::classes::size_of_class;
+use crate::error::{PoolError, Result};
+use crate::layout::Descriptor;
+use crate::pool::{Pool, Server};
+
+/// Which memory server a block goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Placement {
+    /// This one or none.
+    Server(MemoryServerId),
+    /// This one, or the least loaded other one that has room.
+    Prefer(MemoryServerId),
+    /// The least loaded one that has room.
+    LeastLoaded,
+}
+
+/// Consecutive blocks handed out at once, so that a thread that needs many takes no latch for each. All of them
+/// count as allocated; what is left goes back by [`Pool::return_run`].
+#[derive(Debug)]
+#[must_use = "blocks that are not taken leak unless the run is returned"]
+pub struct Run {
+    next: GlobalAddr,
+    left: u32,
+    block_size: u64,
+}
+
+impl Run {
+    /// Blocks not taken yet.
+    pub fn left(&self) -> u32 {
+        self.left
+    }
+
+    /// Bytes from one block to the next: the size asked for, rounded up to its size class.
+    pub fn block_size(&self) -> u64 {
+        self.block_size
+    }
+}
+
+impl Iterator for Run {
+    type Item = GlobalAddr;
+
+    #[inline]
+    fn next(&mut self) -> Option<GlobalAddr> {
+        self.left = self.left.checked_sub(1)?;
+        let block = self.next;
+        if self.left > 0 {
+            self.next = block.add(self.block_size);
+        }
+        Some(block)
+    }
+}
+
+/// A block that somebody wants to free.
+struct Block<'a> {
+    server: &'a Server,
+    class: u8,
+    chunk: u32,
+    block: u32,
+    addr: GlobalAddr,
+    size: u64,
+}
+
+impl Pool {
+    /// A block of at least `size` bytes on `server`, if a chunk that this process leases has one. Without verbs.
+    /// Its content is whatever was there before.
+    #[inline]
+    pub fn try_alloc(&self, server: MemoryServerId, size: u64) -> Option<GlobalAddr> {
+        let server = self.server(server).ok()?;
+        let class = server.class_of(size).ok()?;
+        take_block(server, class)
+    }
+
+    /// A block of at least `size` bytes. Its content is whatever was there before.
+    ///
+    /// # Errors
+    /// [`PoolError::PoolFull`] or [`PoolError::NoSpace`] when there is no room where `placement` allows,
+    /// [`PoolError::BlockTooLarge`].
+    pub async fn alloc<E: Endpoint>(&self, ep: &E, placement: Placement, size: u64) -> Result<GlobalAddr> {
+        let full = match placement {
+            Placement::Server(server) => return self.alloc_on(ep, self.server(server)?, size).await,
+            Placement::Prefer(server) => match self.alloc_on(ep, self.server(server)?, size).await {
+                Err(error) if error.is_full() => Some((server, error)),
+                done => return done,
+            },
+            Placement::LeastLoaded => None,
+        };
+        self.alloc_least_loaded(ep, size, full).await
+    }
+
+    /// The server of [`Placement::LeastLoaded`], by the numbers at hand. Without verbs.
+    pub fn least_loaded(&self) -> MemoryServerId {
+        let servers = self.inner.servers.iter();
+        servers.min_by(|a, b| by_load(a, b)).map_or(MemoryServerId(0), Server::id)
+    }
+
+    async fn alloc_least_loaded<E: Endpoint>(
+        &self,
+        ep: &E,
+        size: u64,
+        tried: Option<(MemoryServerId, PoolError)>,
+    ) -> Result<GlobalAddr> {
+        let (mut full, mut error) = (vec![false; self.servers()], None);
+        if let Some((server, why)) = tried {
+            full[server.0 as usize] = true;
+            error = Some(why);
+        }
+        // The loads are looked up anew each time: a server that turned out full has just been looked at.
+        loop {
+            let servers = self.inner.servers.iter().filter(|server| !full[server.id().0 as usize]);
+            let Some(server) = servers.min_by(|a, b| by_load(a, b)) else {
+                let none = PoolError::UnknownServer { server: MemoryServerId(0), servers: self.servers() };
+                return Err(error.unwrap_or(none));
+            };
+            match self.alloc_on(ep, server, size).await {
+                Err(why) if why.is_full() => {
+                    full[server.id().0 as usize] = true;
+                    error = Some(why);
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn alloc_on<E: Endpoint>(&self, ep: &E, server: &Server, size: u64) -> Result<GlobalAddr> {
+        let class = server.class_of(size)?;
+        self.writer_slot()?;
+        loop {
+            if let Some(addr) = take_block(server, class) {
+                return Ok(addr);
+            }
+            self.grow(ep, server, class).await.map_err(|error| asked(error, size))?;
+        }
+    }
+
+    /// Between one and `want` consecutive blocks of at least `size` bytes on `server`, as many as one chunk offers.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`].
+    pub async fn lease_run<E: Endpoint>(
+        &self,
+        ep: &E,
+        server: MemoryServerId,
+        size: u64,
+        want: u32,
+    ) -> Result<Run> {
+        let server = self.server(server)?;
+        let class = server.class_of(size)?;
+        self.writer_slot()?;
+        loop {
+            let taken = server.arena(class).alloc_run(want.max(1));
+            if let Some((chunk, first, left)) = taken {
+                let block_size = size_of_class(class);
+                server.own_bytes.fetch_add((u64::from(left) * block_size) as i64, Relaxed);
+                return Ok(Run { next: server.geometry.block_addr(chunk, class, first), left, block_size });
+            }
+            self.grow(ep, server, class).await.map_err(|error| asked(error, size))?;
+        }
+    }
+
+    /// Frees the blocks of `run` that were not taken.
+    ///
+    /// # Errors
+    /// As [`Pool::free`].
+    pub async fn return_run<E: Endpoint>(&self, ep: &E, run: Run) -> Result<()> {
+        let size = run.block_size;
+        for addr in run {
+            self.free(ep, addr, size).await?;
+        }
+        Ok(())
+    }
+
+    /// Frees the block of `size` bytes at `addr` if it lies in a chunk that this process leases. Without verbs. False
+    /// if it does not lie there or is not allocated; [`Pool::free`] knows which.
+    #[inline]
+    pub fn try_free_local(&self, addr: GlobalAddr, size: u64) -> bool {
+        let Ok(block) = self.locate(addr, size) else { return false };
+        matches!(free_held(&block), Some(Freed::Done { .. }))
+    }
+
+    /// Frees the block of `size` bytes at `addr`. It may be handed out again at once, so nobody must read it any more
+    /// without noticing a change.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidFree`] if there can be no such block, [`PoolError::DoubleFree`] if it is not allocated (as
+    /// far as that can be seen while another process leases its chunk).
+    pub async fn free<E: Endpoint>(&self, ep: &E, addr: GlobalAddr, size: u64) -> Result<()> {
+        self.writer_slot()?;
+        let block = self.locate(addr, size)?;
+        match free_held(&block) {
+            Some(Freed::Done { surplus: false }) => Ok(()),
+            Some(Freed::Done { surplus: true }) => match take_surplus(block.server, block.class) {
+                // The block is free whatever becomes of its chunk, which stays leased if it cannot be given back.
+                Some(chunk) => Ok(self.give_back(ep, block.server, block.class, chunk).await.unwrap_or(())),
+                None => Ok(()),
+            },
+            Some(Freed::NotAllocated) => Err(PoolError::DoubleFree { addr }),
+            None => self.free_elsewhere(ep, &block).await,
+        }
+    }
+
+    #[inline]
+    fn locate(&self, addr: GlobalAddr, size: u64) -> Result<Block<'_>> {
+        let invalid = |reason| PoolError::InvalidFree { addr, size, reason };
+        let server = self.server(addr.server()).map_err(|_| invalid("there is no such memory server"))?;
+        let class = server.class_of(size).map_err(|_| invalid("blocks are never that large"))?;
+        let (chunk, block) = server.geometry.locate(addr, class).map_err(invalid)?;
+        if server.held(chunk).is_some_and(|(of, _)| of != class) {
+            return Err(invalid("the blocks there have another size"));
+        }
+        Ok(Block { server, class, chunk, block, addr, size })
+    }
+
+    /// Frees a block in a chunk that this process does not lease (or did not a moment ago).
+    async fn free_elsewhere<E: Endpoint>(&self, ep: &E, block: &Block<'_>) -> Result<()> {
+        let &Block { server, class, chunk, addr, size, .. } = block;
+        let (slot, deadline) = (self.writer_slot()?, self.deadline(ep));
+        loop {
+            match free_held(block) {
+                Some(Freed::Done { .. }) => return Ok(()),
+                Some(Freed::NotAllocated) => return Err(PoolError::DoubleFree { addr }),
+                None => {}
+            }
+            let word = ep.read_word(server.geometry.descriptor(chunk)).await?;
+            match server.geometry.decode(chunk, word)? {
+                Descriptor::Free => return Err(PoolError::DoubleFree { addr }),
+                Descriptor::Leased { class: of, .. } | Descriptor::Released { class: of, .. }
+                    if of != class =>
+                {
+                    let reason = "the blocks there have another size";
+                    return Err(PoolError::InvalidFree { addr, size, reason });
+                }
+                // Another worker of this process is just adopting the chunk, or gives it back as empty, or failed to.
+                Descriptor::Leased { slot: of, .. } if of == slot.0 => {
+                    if ep.now() >= deadline {
+                        return Err(PoolError::DoubleFree { addr });
+                    }
+                    drop(self.begin_leasing(ep, server).await?);
+                    ep.yield_now().await;
+                }
+                Descriptor::Leased { .. } => return self.free_at_owner(ep, block).await,
+                Descriptor::Released { .. } => {
+                    let _leasing = self.begin_leasing(ep, server).await?;
+                    self.adopt(ep, server, chunk, word, slot).await?;
+                }
+            }
+        }
+    }
+
+    /// Sets the block's bit in the bitmap *freed by others*.
+    async fn free_at_owner<E: Endpoint>(&self, ep: &E, block: &Block<'_>) -> Result<()> {
+        let &Block { server, chunk, addr, .. } = block;
+        let at = server.geometry.freed_bits(chunk).add(u64::from(block.block / 64) * 8);
+        let bit = 1 << (block.block % 64);
+        let mut seen = ep.read_word(at).await?;
+        loop {
+            if seen & bit != 0 {
+                return Err(PoolError::DoubleFree { addr });
+            }
+            match ep.compare_swap(at, seen, seen | bit).await? {
+                before if before == seen => break,
+                before => seen = before,
+            }
+        }
+        // The block is free now. What follows makes others notice it soon; at the latest the release of the chunk
+        // does, so a failure is no failure to free.
+        Ok(self.announce_free(ep, server, chunk).await.unwrap_or(()))
+    }
+
+    async fn announce_free<E: Endpoint>(&self, ep: &E, server: &Server, chunk: u32) -> Result<()> {
+        ep.fetch_add(server.geometry.frees_by_others(), 1).await?;
+        let word = ep.read_word(server.geometry.descriptor(chunk)).await?;
+        if let Descriptor::Released { .. } = server.geometry.decode(chunk, word)? {
+            let _leasing = self.begin_leasing(ep, server).await?;
+            self.adopt(ep, server, chunk, word, self.writer_slot()?).await?;
+        }
+        Ok(())
+    }
+
+    /// Blocks that other processes freed although they were free, and the last such block. Anything but zero
+    /// is a defect of a program that uses the pool.
+    pub fn stray_frees(&self) -> (u64, Option<GlobalAddr>) {
+        let stray = &self.inner.stray_frees;
+        let last = GlobalAddr::from_raw(stray.last.load(Relaxed)).filter(|addr| !addr.is_null());
+        (stray.count.load(Relaxed), last)
+    }
+}
+
+/// Compares how full two servers are. Exact in integers, so that equal loads compare equal.
+fn by_load(a: &Server, b: &Server) -> std::cmp::Ordering {
+    let weigh =
+        |load: &Server, other: &Server| u128::from(load.load()) * u128::from(other.geometry.region_size);
+    weigh(a, b).cmp(&weigh(b, a)).then(a.id().cmp(&b.id()))
+}
+
+/// The error `error` for the size that the caller asked for.
+fn asked(error: PoolError, size: u64) -> PoolError {
+    match error {
+        PoolError::PoolFull { server, .. } => PoolError::PoolFull { server, size },
+        PoolError::NoSpace { server, reason, .. } => PoolError::NoSpace { server, size, reason },
+        other => other,
+    }
+}
+
+#[inline]
+fn take_block(server: &Server, class: u8) -> Option<GlobalAddr> {
+    let (chunk, block) = server.arena(class).alloc()?;
+    server.own_bytes.fetch_add(size_of_class(class) as i64, Relaxed);
+    Some(server.geometry.block_addr(chunk, class, block))
+}
+
+/// Frees `block` if this process leases its chunk.
+#[inline]
+fn free_held(block: &Block<'_>) -> Option<Freed> {
+    let server = block.server;
+    server.held(block.chunk)?;
+    let mut arena = server.arena(block.class);
+    // Looked up again: the place is stable under the latch only.
+    let (_, place) = server.held(block.chunk).filter(|&(class, _)| class == block.class)?;
+    let freed = arena.free(place, block.block);
+    drop(arena);
+    if let Freed::Done { .. } = freed {
+        server.own_bytes.fetch_sub(size_of_class(block.class) as i64, Relaxed);
+    }
+    Some(freed)
+}

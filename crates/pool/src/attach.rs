@@ -1,0 +1,207 @@
+//! Who is attached to a pool: identities of processes and the table on memory server 0.
+//!
+//! A process claims an entry by compare-and-swap, writes its identity behind it, and then marks the entry complete.
+//! A clean detach clears the entry. So an entry whose process is gone means that the pool was not closed cleanly:
+//! allocation bitmaps and cached pages of that process are lost. The table is the only judge of that.
+
+use std::sync::Arc;
+
+use pando_fabric::{Endpoint, GlobalAddr, Nanos};
+
+use crate::error::{PoolError, Result};
+use crate::io::{read_words, write_words_then_word};
+use crate::layout::{ATTACH_ENTRY_BYTES, ATTACH_TABLE_AT};
+
+/// A process as others can recognise it. The pool compares and stores these numbers and gives them back to
+/// [`AttachOptions::is_alive`]; it knows no operating system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct ProcessIdentity {
+    /// Number of the process on its host.
+    pub pid: u32,
+    /// When it started, in whatever unit tells apart processes that had the same number.
+    pub start_time: u64,
+    /// Its host and the host's boot, hashed; 0 if the pool never leaves one host and one boot.
+    pub host: u64,
+}
+
+/// Place of an attached process in the table; 15 bits, so that it fits into a lock word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AttachSlot(pub u16);
+
+/// Places that 15 bits can tell apart, one being left out to mean nobody.
+pub const MAX_ATTACHED: usize = (1 << 15) - 1;
+
+/// What an attached process is going to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum AttachMode {
+    /// Everything; refused if the pool was not closed cleanly.
+    #[default]
+    ReadWrite,
+    /// Looking, even at a pool that was not closed cleanly. Takes no place in the table and changes nothing; what
+    /// it sees may be incomplete while others are attached.
+    ReadOnlyUnclean,
+    /// [`crate::Pool::rebuild_allocation`]; refused while a live process is attached.
+    Repair,
+}
+
+/// Says whether a process still runs.
+pub type IsAlive = Arc<dyn Fn(&ProcessIdentity) -> bool + Send + Sync>;
+
+/// How to attach to a pool.
+#[derive(Clone)]
+pub struct AttachOptions {
+    /// The process that attaches.
+    pub process: ProcessIdentity,
+    pub mode: AttachMode,
+    /// Asked about the other attached processes, now and when a lock is not released in time.
+    pub is_alive: IsAlive,
+    /// How long to wait for a lock or for the next step of another process, in nanoseconds of [`Endpoint::now`].
+    pub wait_ns_max: Nanos,
+}
+
+impl AttachOptions {
+    /// Read and write, waiting at most five seconds for others.
+    pub fn new(process: ProcessIdentity, is_alive: IsAlive) -> Self {
+        Self { process, mode: AttachMode::ReadWrite, is_alive, wait_ns_max: 5_000_000_000 }
+    }
+
+    /// For a pool in the memory of one process, which nobody else can attach to.
+    pub fn embedded() -> Self {
+        Self::new(ProcessIdentity::default(), Arc::new(|_| true))
+    }
+
+    pub fn mode(mut self, mode: AttachMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    pub fn wait_ns_max(mut self, wait_ns_max: Nanos) -> Self {
+        self.wait_ns_max = wait_ns_max;
+        self
+    }
+}
+
+/// State of an entry: its low byte; the rest of the word is a random number, so that each claim differs.
+const CLAIMED: u64 = 1;
+const ATTACHED: u64 = 2;
+const REPAIRING: u64 = 3;
+
+fn entry_addr(slot: AttachSlot) -> GlobalAddr {
+    GlobalAddr::new(pando_fabric::MemoryServerId(0), ATTACH_TABLE_AT + u64::from(slot.0) * ATTACH_ENTRY_BYTES)
+}
+
+/// How far an entry of the table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryState {
+    /// Claimed by a process that died before it said who it is.
+    HalfFilled,
+    Attached,
+    Repairing,
+}
+
+/// A taken entry of the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttachEntry {
+    pub slot: AttachSlot,
+    pub process: ProcessIdentity,
+    pub state: EntryState,
+    pub word: u64,
+}
+
+/// Entry `slot`, or `None` if it is free. Waits for an entry that is being filled in until `deadline`.
+pub(crate) async fn read_entry<E: Endpoint>(
+    ep: &E,
+    slot: AttachSlot,
+    deadline: Nanos,
+) -> Result<Option<AttachEntry>> {
+    loop {
+        let words = read_words(ep, entry_addr(slot), (ATTACH_ENTRY_BYTES / 8) as usize).await?;
+        let process = ProcessIdentity { pid: words[1] as u32, start_time: words[2], host: words[3] };
+        let entry = |state| Some(AttachEntry { slot, process, state, word: words[0] });
+        match words[0] & 0xff {
+            0 => return Ok(None),
+            ATTACHED => return Ok(entry(EntryState::Attached)),
+            REPAIRING => return Ok(entry(EntryState::Repairing)),
+            CLAIMED if ep.now() < deadline => ep.yield_now().await,
+            CLAIMED => return Ok(entry(EntryState::HalfFilled)),
+            _ => {
+                return Err(PoolError::Corrupt { addr: entry_addr(slot), reason: "this is no attach entry" });
+            }
+        }
+    }
+}
+
+/// All taken entries of a table with `places` places.
+pub(crate) async fn read_table<E: Endpoint>(
+    ep: &E,
+    places: usize,
+    deadline: Nanos,
+) -> Result<Vec<AttachEntry>> {
+    let words = read_words(ep, entry_addr(AttachSlot(0)), places * (ATTACH_ENTRY_BYTES / 8) as usize).await?;
+    let mut entries = Vec::new();
+    for (place, words) in words.chunks((ATTACH_ENTRY_BYTES / 8) as usize).enumerate() {
+        if words[0] != 0 {
+            entries.extend(read_entry(ep, AttachSlot(place as u16), deadline).await?);
+        }
+    }
+    Ok(entries)
+}
+
+/// Claims a free entry for `process`.
+pub(crate) async fn claim_entry<E: Endpoint>(
+    ep: &E,
+    places: usize,
+    process: ProcessIdentity,
+    mode: AttachMode,
+) -> Result<AttachEntry> {
+    let repairing = mode == AttachMode::Repair;
+    let salt = ep.random() << 8;
+    for place in 0..places {
+        let slot = AttachSlot(place as u16);
+        let at = entry_addr(slot);
+        if ep.read_word(at).await? != 0 || ep.compare_swap(at, 0, salt | CLAIMED).await? != 0 {
+            continue;
+        }
+        let word = salt | if repairing { REPAIRING } else { ATTACHED };
+        let identity = [u64::from(process.pid), process.start_time, process.host];
+        write_words_then_word(ep, at.add(8), &identity, at, word).await?;
+        let state = if repairing { EntryState::Repairing } else { EntryState::Attached };
+        return Ok(AttachEntry { slot, process, state, word });
+    }
+    Err(PoolError::AttachTableFull { max: places })
+}
+
+/// Clears `entry`, if it still is what it was.
+pub(crate) async fn clear_entry<E: Endpoint>(ep: &E, entry: &AttachEntry) -> Result<()> {
+    ep.compare_swap(entry_addr(entry.slot), entry.word, 0).await?;
+    Ok(())
+}
+
+impl AttachEntry {
+    pub fn is_alive(&self, is_alive: &IsAlive) -> bool {
+        self.state != EntryState::HalfFilled && is_alive(&self.process)
+    }
+}
+
+/// Whether the process that claimed `mine` may go on with `mode` beside the other `entries`.
+pub(crate) fn judge(
+    mine: &AttachEntry,
+    entries: &[AttachEntry],
+    mode: AttachMode,
+    is_alive: &IsAlive,
+) -> Result<()> {
+    for entry in entries.iter().filter(|entry| mine.slot != entry.slot) {
+        let process = entry.process;
+        match (mode, entry.is_alive(is_alive)) {
+            (AttachMode::ReadOnlyUnclean, _) | (AttachMode::Repair, false) => {}
+            (AttachMode::Repair, true) => return Err(PoolError::InUse { process }),
+            (AttachMode::ReadWrite, false) => return Err(PoolError::NotClosedCleanly { process }),
+            (AttachMode::ReadWrite, true) if entry.state == EntryState::Repairing => {
+                return Err(PoolError::BeingRepaired { process });
+            }
+            (AttachMode::ReadWrite, true) => {}
+        }
+    }
+    Ok(())
+}

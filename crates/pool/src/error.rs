@@ -1,0 +1,117 @@
+//! How an operation on the pool fails. Every text is one sentence for a person; where bytes in the pool are wrong it
+//! names their address.
+
+use std::fmt;
+
+use pando_fabric::{FabricError, GlobalAddr, MemoryServerId};
+
+use crate::attach::{AttachSlot, ProcessIdentity};
+
+pub type Result<T, E = PoolError> = std::result::Result<T, E>;
+
+/// Failure of an operation on the pool. Unless the text says otherwise nothing was changed, nothing leaked, and the
+/// pool can be used on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    #[error("memory server {server} has no room for a block of {size} bytes")]
+    PoolFull { server: MemoryServerId, size: u64 },
+    #[error("memory server {server} cannot back a block of {size} bytes with memory: {reason}")]
+    NoSpace { server: MemoryServerId, size: u64, reason: String },
+    #[error("a block of {size} bytes exceeds the largest of this pool, {max} bytes")]
+    BlockTooLarge { size: u64, max: u64 },
+    #[error("there is no memory server {server}: the pool has {servers}")]
+    UnknownServer { server: MemoryServerId, servers: usize },
+
+    #[error("the region of memory server {server} holds no pool")]
+    NotAPool { server: MemoryServerId },
+    #[error("the region of memory server {server} was cut short: {actual} bytes of {expected} are there")]
+    CutShort { server: MemoryServerId, expected: u64, actual: u64 },
+    #[error(
+        "the pool on memory server {server} has format version {found}, this program reads version {expected}"
+    )]
+    VersionMismatch { server: MemoryServerId, found: u64, expected: u64 },
+    #[error("the superblock of memory server {server} is damaged: {reason}")]
+    DamagedSuperblock { server: MemoryServerId, reason: &'static str },
+    #[error(
+        "the region of memory server {server} belongs to another pool or to another place in this one: {reason}"
+    )]
+    ForeignRegion { server: MemoryServerId, reason: &'static str },
+    #[error("the regions already hold a pool; overwriting it must be asked for")]
+    PoolExists,
+    #[error(
+        "the region of memory server {server} is too small for a pool: {len} bytes, at least {min} are needed"
+    )]
+    RegionTooSmall { server: MemoryServerId, len: u64, min: u64 },
+    #[error("invalid pool options: {reason}")]
+    InvalidOptions { reason: String },
+
+    #[error(
+        "the pool was not closed cleanly: {process} ended while it was attached; look at the pool read-only and save \
+         what is needed, then repair it or create it anew"
+    )]
+    NotClosedCleanly { process: ProcessIdentity },
+    #[error("the pool is in use by {process}, but a repair needs it alone")]
+    InUse { process: ProcessIdentity },
+    #[error("the pool is being repaired by {process}; try again when that is done")]
+    BeingRepaired { process: ProcessIdentity },
+    #[error("all {max} places for attached processes are taken")]
+    AttachTableFull { max: usize },
+    #[error("the pool was opened for looking only")]
+    ReadOnly,
+    #[error("the pool was not opened for repair")]
+    NotInRepair,
+    #[error("this handle was detached from the pool")]
+    Detached,
+    #[error(
+        "{chunks} chunk leases of {process} were left behind by operations cut off midway; the pool stays unclean"
+    )]
+    LeasesLeftBehind { process: ProcessIdentity, chunks: usize },
+
+    #[error("an index named {name:?} already exists")]
+    IndexExists { name: String },
+    #[error("there is no index named {name:?}")]
+    UnknownIndex { name: String },
+    #[error("invalid index description: {reason}")]
+    InvalidIndex { reason: String },
+    #[error("the record of index {name:?} has changed since it was read")]
+    StaleRecord { name: String },
+    #[error("partition {partition} of index {name:?} is owned by {owner}")]
+    PartitionOwned { name: String, partition: usize, owner: ProcessIdentity },
+
+    #[error("the block at {addr} is not allocated: it was freed twice or never handed out")]
+    DoubleFree { addr: GlobalAddr },
+    #[error("{size} bytes at {addr} are not a block of the pool: {reason}")]
+    InvalidFree { addr: GlobalAddr, size: u64, reason: &'static str },
+    #[error("corrupt bytes at {addr}: {reason}")]
+    Corrupt { addr: GlobalAddr, reason: &'static str },
+
+    #[error("a value of {len} bytes exceeds the longest possible, {max} bytes")]
+    ValueTooLong { len: u64, max: u64 },
+    #[error("the value at {addr} was freed or replaced, or its bytes are corrupt")]
+    ValueChanged { addr: GlobalAddr },
+
+    #[error("the lock at {at} was not free in time: the process in place {holder} holds it")]
+    LockTimedOut { at: GlobalAddr, holder: AttachSlot },
+}
+
+impl PoolError {
+    /// Whether the asked memory server had no room, so that another one may be tried.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::PoolFull { .. } | Self::NoSpace { .. })
+    }
+}
+
+impl fmt::Display for ProcessIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.pid)
+    }
+}
+
+impl fmt::Display for AttachSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}

@@ -1,0 +1,86 @@
+//! Small verbs over vectors of words, for metadata. Data paths use [`PageBuf`]s themselves.
+
+use pando_fabric::{Chain, Endpoint, GlobalAddr, PageBuf, WORD};
+
+use crate::error::Result;
+
+/// Bytes that one verb moves at most; longer tables go in pieces.
+const PIECE: usize = 256 << 10;
+
+/// The `words` words from `at` on. Torn where somebody writes at the same time.
+pub(crate) async fn read_words<E: Endpoint>(ep: &E, at: GlobalAddr, words: usize) -> Result<Vec<u64>> {
+    let mut out = Vec::with_capacity(words);
+    while out.len() < words {
+        let bytes = ((words - out.len()) * WORD).min(PIECE);
+        let buf = ep.buffer(bytes).with_window(0..bytes);
+        let buf = ep.read(at.add((out.len() * WORD) as u64), buf).await?;
+        out.extend((0..bytes / WORD).map(|word| buf.get(word)));
+        ep.recycle(buf);
+    }
+    Ok(out)
+}
+
+/// Stores `words` from `at` on.
+pub(crate) async fn write_words<E: Endpoint>(ep: &E, at: GlobalAddr, words: &[u64]) -> Result<()> {
+    for (piece, words) in words.chunks(PIECE / WORD).enumerate() {
+        let buf = ep.write(at.add((piece * PIECE) as u64), buf_of_words(ep, words)).await?;
+        ep.recycle(buf);
+    }
+    Ok(())
+}
+
+/// Stores `words` from `at` on, then `value` at `then`, in one round trip and in this order.
+pub(crate) async fn write_words_then_word<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    words: &[u64],
+    then: GlobalAddr,
+    value: u64,
+) -> Result<()> {
+    ep.submit(Chain::new().write(at, buf_of_words(ep, words)).write_word(then, value)).await?;
+    Ok(())
+}
+
+/// Stores `words` zero words from `at` on.
+pub(crate) async fn write_zeros<E: Endpoint>(ep: &E, at: GlobalAddr, words: usize) -> Result<()> {
+    let zeros = vec![0; words.min(PIECE / WORD)];
+    let mut done = 0;
+    while done < words {
+        let piece = (words - done).min(zeros.len());
+        write_words(ep, at.add((done * WORD) as u64), &zeros[..piece]).await?;
+        done += piece;
+    }
+    Ok(())
+}
+
+fn buf_of_words<E: Endpoint>(ep: &E, words: &[u64]) -> PageBuf {
+    let bytes = words.len() * WORD;
+    let buf = ep.buffer(bytes).with_window(0..bytes);
+    for (word, &value) in words.iter().enumerate() {
+        buf.set(word, value);
+    }
+    buf
+}
+
+/// Checksum of metadata words; `identity` tells apart equal words at different places.
+pub(crate) fn checksum(words: &[u64], identity: u64) -> u64 {
+    let mut hasher = xxhash_rust::xxh3::Xxh3::with_seed(identity);
+    for word in words {
+        hasher.update(&word.to_le_bytes());
+    }
+    hasher.digest()
+}
+
+/// The little-endian bytes of `words`.
+pub(crate) fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Appends `bytes` to `words`, the last word padded with zeros.
+pub(crate) fn push_bytes(words: &mut Vec<u64>, bytes: &[u8]) {
+    words.extend(bytes.chunks(WORD).map(|chunk| {
+        let mut le = [0; WORD];
+        le[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(le)
+    }));
+}

@@ -1,0 +1,156 @@
+//! Locks in remote memory, and reads that notice a writer (DEX §4, Algorithm 1, lines 1-8).
+//!
+//! The lock is the first word of what it protects: `[locked:1][owner's attach slot:15][version:48]`. A writer sets the
+//! bit by compare-and-swap, writes, and stores the unlocked word with the next version behind its data, in one chain.
+//! A reader reads the word, the whole, and the word again, each after the completion of the one before: two equal
+//! unlocked words mean that no writer was there in between, whatever the order in which the fabric fetches lines.
+
+use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
+
+use crate::attach::AttachSlot;
+use crate::error::{PoolError, Result};
+
+const LOCKED: u64 = 1 << 63;
+const VERSION_BITS: u32 = 48;
+const VERSION_MASK: u64 = (1 << VERSION_BITS) - 1;
+
+/// A lock that the caller holds, and the version that it found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the lock stays set until its unlock word is written"]
+pub struct LockedVersion {
+    version: u64,
+}
+
+impl LockedVersion {
+    /// The version of what the lock protects, before any change.
+    pub fn version(self) -> u64 {
+        self.version
+    }
+
+    /// What to store to unlock after a change: the next version.
+    pub fn unlock_word(self) -> u64 {
+        unlock_word(self.version.wrapping_add(1))
+    }
+
+    /// What to store to unlock when nothing was changed.
+    pub fn unlock_unchanged_word(self) -> u64 {
+        unlock_word(self.version)
+    }
+}
+
+/// The unlocked word of version `version` (48 bits of it).
+pub fn unlock_word(version: u64) -> u64 {
+    version & VERSION_MASK
+}
+
+/// Version of an unlocked word; `None` if the word is locked.
+pub fn unlocked_version(word: u64) -> Option<u64> {
+    (word & LOCKED == 0).then_some(word & VERSION_MASK)
+}
+
+/// Who holds a locked word; `None` if the word is unlocked.
+pub fn lock_owner(word: u64) -> Option<AttachSlot> {
+    (word & LOCKED != 0).then_some(AttachSlot((word >> VERSION_BITS) as u16 & 0x7fff))
+}
+
+fn locked_word(version: u64, owner: AttachSlot) -> u64 {
+    LOCKED | u64::from(owner.0) << VERSION_BITS | version & VERSION_MASK
+}
+
+/// Takes the lock at `at` if it is free: a READ and a compare-and-swap.
+///
+/// # Errors
+/// Those of the verbs.
+pub async fn try_lock<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    owner: AttachSlot,
+) -> Result<Option<LockedVersion>> {
+    let word = ep.read_word(at).await?;
+    match unlocked_version(word) {
+        Some(version) => try_lock_version(ep, at, owner, version).await,
+        None => Ok(None),
+    }
+}
+
+/// Takes the lock at `at` if it is free and its version is `version`: one compare-and-swap.
+///
+/// # Errors
+/// Those of the verb.
+pub async fn try_lock_version<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    owner: AttachSlot,
+    version: u64,
+) -> Result<Option<LockedVersion>> {
+    let expected = unlock_word(version);
+    let before = ep.compare_swap(at, expected, locked_word(version, owner)).await?;
+    Ok((before == expected).then_some(LockedVersion { version: expected }))
+}
+
+/// Takes the lock at `at`, trying until `deadline` (a moment of [`Endpoint::now`]), at least once.
+///
+/// # Errors
+/// [`PoolError::LockTimedOut`] with the holder last seen, and those of the verbs.
+pub async fn lock<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    owner: AttachSlot,
+    deadline: Nanos,
+) -> Result<LockedVersion> {
+    loop {
+        let word = ep.read_word(at).await?;
+        match unlocked_version(word) {
+            Some(version) => {
+                if let Some(locked) = try_lock_version(ep, at, owner, version).await? {
+                    return Ok(locked);
+                }
+            }
+            None if ep.now() >= deadline => {
+                let holder = lock_owner(word).expect("the word is locked");
+                return Err(PoolError::LockTimedOut { at, holder });
+            }
+            None => {}
+        }
+        ep.yield_now().await;
+    }
+}
+
+/// Reads the window of `buf` from `at` on; the version that all of it has, or `None` if a writer was there, in
+/// which case the buffer is recycled.
+///
+/// # Errors
+/// Those of the verbs.
+pub async fn read_optimistic<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    buf: PageBuf,
+) -> Result<Option<(u64, PageBuf)>> {
+    let before = ep.read_word(at).await?;
+    let Some(version) = unlocked_version(before) else {
+        ep.recycle(buf);
+        return Ok(None);
+    };
+    let buf = ep.read(at, buf).await?;
+    let after = ep.read_word(at).await?;
+    if after != before {
+        ep.recycle(buf);
+        return Ok(None);
+    }
+    Ok(Some((version, buf)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_lock_word_come_back() {
+        let word = locked_word(VERSION_MASK, AttachSlot(0x7fff));
+        assert_eq!((unlocked_version(word), lock_owner(word)), (None, Some(AttachSlot(0x7fff))));
+        let locked = LockedVersion { version: VERSION_MASK };
+        assert_eq!(unlocked_version(locked.unlock_word()), Some(0));
+        assert_eq!(unlocked_version(locked.unlock_unchanged_word()), Some(VERSION_MASK));
+        assert_eq!(lock_owner(locked.unlock_word()), None);
+    }
+}

@@ -1,0 +1,478 @@
+//! A pool as one process sees it: formatting, attaching, detaching.
+//!
+//! All metadata lies in the regions of the memory servers and is changed by one-sided verbs only, so no processor of
+//! a memory server is needed. A [`Pool`] adds what this process may keep in DRAM: bitmaps of the chunks that it
+//! leases, and a possibly outdated copy of the chunk descriptors. It is shared by all workers of the process; each
+//! call goes through the endpoint of its worker.
+//!
+//! Dropping the future of a call midway may leave a lease or a lock behind; [`Pool::detach`] then leaves the pool
+//! marked as not cleanly closed.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pando_fabric::{Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, RegionInfo};
+
+use crate::arena::Arena;
+use crate::attach::{
+    self, AttachEntry, AttachMode, AttachOptions, AttachSlot, IsAlive, MAX_ATTACHED, ProcessIdentity,
+};
+use crate::classes::{CLASSES, class_of};
+use crate::error::{PoolError, Result};
+use crate::io::{read_words, write_words, write_zeros};
+use crate::layout::{
+    CATALOG_HEAD_AT, CATALOG_LOCK_AT, Descriptor, FREES_BY_OTHERS_AT, Geometry, STATE_AT, SUPERBLOCK_WORDS,
+    Superblock,
+};
+
+/// How to format a pool.
+#[derive(Clone)]
+pub struct PoolOptions {
+    /// Bytes of a chunk, a power of two from 16 KiB on; by default about a thousandth of each region.
+    pub chunk_size: Option<u64>,
+    /// How many processes may be attached at the same time; 64 bytes each.
+    pub max_attached: usize,
+    /// Format regions that already hold a pool.
+    pub overwrite: bool,
+    /// How the formatting process attaches.
+    pub attach: AttachOptions,
+}
+
+impl PoolOptions {
+    pub fn new(attach: AttachOptions) -> Self {
+        Self { chunk_size: None, max_attached: 128, overwrite: false, attach }
+    }
+
+    /// For a pool in the memory of one process.
+    pub fn embedded() -> Self {
+        Self::new(AttachOptions::embedded())
+    }
+
+    pub fn chunk_size(mut self, bytes: u64) -> Self {
+        self.chunk_size = Some(bytes);
+        self
+    }
+
+    pub fn max_attached(mut self, processes: usize) -> Self {
+        self.max_attached = processes;
+        self
+    }
+
+    pub fn overwrite(mut self, overwrite: bool) -> Self {
+        self.overwrite = overwrite;
+        self
+    }
+}
+
+/// A pool that this process is attached to. Clones are the same attachment.
+#[derive(Clone)]
+pub struct Pool {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub pool_id: u64,
+    pub max_attached: usize,
+    pub mode: AttachMode,
+    pub servers: Box<[Server]>,
+    pub is_alive: IsAlive,
+    pub wait_ns_max: Nanos,
+    process: ProcessIdentity,
+    /// `None` when only looking.
+    entry: Option<AttachEntry>,
+    detached: AtomicBool,
+    /// Chunks leased so far; tells when to refresh the loads.
+    pub leases: AtomicU32,
+    pub stray_frees: StrayFrees,
+}
+
+/// Frees by other processes that turned out to be of blocks which were free already.
+#[derive(Default)]
+pub(crate) struct StrayFrees {
+    pub count: AtomicU64,
+    pub last: AtomicU64,
+}
+
+/// What this process keeps about one memory server.
+pub(crate) struct Server {
+    pub geometry: Geometry,
+    /// Descriptor words as last seen; a guide where to try, never a truth.
+    pub seen: Box<[AtomicU64]>,
+    /// Where in its arena each leased chunk is: `(class << 32 | place) + 1`, 0 for chunks not leased by this process.
+    /// Changed under the latch of the arena of that class only.
+    pub held: Box<[AtomicU64]>,
+    pub arenas: Box<[Mutex<Arena>]>,
+    /// Set while some worker leases a chunk: one at a time, so that the others wait instead of leasing one each.
+    pub leasing: AtomicBool,
+    /// Chunks of which this process may hold an unused lease because a verb failed, and the descriptor that each
+    /// is to have. Settled before anything else is leased.
+    pub unsettled: Mutex<Vec<(u32, u64)>>,
+    /// Bytes of the blocks that are allocated in chunks leased by this process.
+    pub own_bytes: AtomicI64,
+    /// Bytes in use elsewhere, as last seen.
+    pub other_bytes: AtomicU64,
+    /// The counter of frees by others, as of the last harvest.
+    pub frees_seen: AtomicU64,
+}
+
+impl Server {
+    fn new(geometry: Geometry) -> Self {
+        let words = || (0..geometry.chunks).map(|_| AtomicU64::new(0)).collect();
+        Self {
+            geometry,
+            seen: words(),
+            held: words(),
+            arenas: (0..CLASSES).map(|_| Mutex::new(Arena::default())).collect(),
+            leasing: AtomicBool::new(false),
+            unsettled: Mutex::new(Vec::new()),
+            own_bytes: AtomicI64::new(0),
+            other_bytes: AtomicU64::new(0),
+            frees_seen: AtomicU64::new(0),
+        }
+    }
+
+    pub fn id(&self) -> MemoryServerId {
+        self.geometry.server
+    }
+
+    #[inline]
+    pub fn arena(&self, class: u8) -> MutexGuard<'_, Arena> {
+        self.arenas[class as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Class and place in its arena of a chunk that this process leases.
+    #[inline]
+    pub fn held(&self, chunk: u32) -> Option<(u8, u32)> {
+        let held = self.held[chunk as usize].load(Relaxed).checked_sub(1)?;
+        Some(((held >> 32) as u8, held as u32))
+    }
+
+    pub fn set_held(&self, chunk: u32, place: Option<(u8, u32)>) {
+        let word = place.map_or(0, |(class, place)| (u64::from(class) << 32 | u64::from(place)) + 1);
+        self.held[chunk as usize].store(word, Relaxed);
+    }
+
+    /// Bytes in use as far as this process knows.
+    pub fn load(&self) -> u64 {
+        self.other_bytes.load(Relaxed).saturating_add_signed(self.own_bytes.load(Relaxed))
+    }
+
+    /// The size class for `size` bytes.
+    #[inline]
+    pub fn class_of(&self, size: u64) -> Result<u8> {
+        class_of(size)
+            .filter(|_| size <= self.geometry.max_block())
+            .ok_or_else(|| PoolError::BlockTooLarge { size, max: self.geometry.max_block() })
+    }
+}
+
+impl Pool {
+    /// Formats the regions of `ep` as a pool and attaches to it.
+    ///
+    /// # Errors
+    /// [`PoolError::PoolExists`] unless `options` say to overwrite, [`PoolError::RegionTooSmall`],
+    /// [`PoolError::InvalidOptions`], and those of [`Pool::attach`].
+    pub async fn create<E: Endpoint>(ep: &E, options: PoolOptions) -> Result<Self> {
+        let superblocks = plan(ep, &options)?;
+        if !options.overwrite && holds_a_pool(ep).await? {
+            return Err(PoolError::PoolExists);
+        }
+        for superblock in superblocks.iter().rev() {
+            format_region(ep, superblock)
+                .await
+                .map_err(|error| no_space(error, superblock.geometry.server))?;
+        }
+        Self::attach(ep, options.attach).await
+    }
+
+    /// Attaches to the pool in the regions of `ep`.
+    ///
+    /// # Errors
+    /// [`PoolError::NotAPool`], [`PoolError::CutShort`], [`PoolError::VersionMismatch`],
+    /// [`PoolError::DamagedSuperblock`] and [`PoolError::ForeignRegion`] by what the regions hold;
+    /// [`PoolError::NotClosedCleanly`], [`PoolError::InUse`] and [`PoolError::BeingRepaired`] by who else is
+    /// attached; [`PoolError::AttachTableFull`].
+    pub async fn attach<E: Endpoint>(ep: &E, options: AttachOptions) -> Result<Self> {
+        let superblocks = read_superblocks(ep).await?;
+        let AttachOptions { process, mode, is_alive, wait_ns_max } = options;
+        let places = superblocks[0].max_attached;
+        let entry = match mode {
+            AttachMode::ReadOnlyUnclean => None,
+            _ => Some(claim(ep, places, process, mode, &is_alive, wait_ns_max).await?),
+        };
+        let pool = Self {
+            inner: Arc::new(Inner {
+                pool_id: superblocks[0].pool_id,
+                max_attached: places,
+                mode,
+                servers: superblocks.iter().map(|superblock| Server::new(superblock.geometry)).collect(),
+                is_alive,
+                wait_ns_max,
+                process,
+                entry,
+                detached: AtomicBool::new(false),
+                leases: AtomicU32::new(0),
+                stray_frees: StrayFrees::default(),
+            }),
+        };
+        match pool.refresh_loads(ep).await {
+            Ok(()) => Ok(pool),
+            Err(error) => {
+                if let Some(entry) = &pool.inner.entry {
+                    attach::clear_entry(ep, entry).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Closes this process's attachment cleanly: gives back partitions and chunk leases, writes allocation bitmaps, and
+    /// clears the entry in the attach table. No other call may be under way; later ones fail. A second
+    /// call does nothing.
+    ///
+    /// # Errors
+    /// [`PoolError::LeasesLeftBehind`] if an earlier call was cut off midway; errors of verbs, after which it may be
+    /// called again.
+    pub async fn detach<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        if self.inner.detached.load(Relaxed) {
+            return Ok(());
+        }
+        if self.inner.mode == AttachMode::ReadWrite {
+            //PART
+        }
+        self.inner.detached.store(true, Relaxed);
+        let left = self.leave(ep).await;
+        self.inner.detached.store(left.is_ok(), Relaxed);
+        left
+    }
+
+    async fn leave<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        if self.inner.mode == AttachMode::ReadWrite {
+            self.release_all_chunks(ep).await?;
+        }
+        match &self.inner.entry {
+            Some(entry) => attach::clear_entry(ep, entry).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Random number of the pool, chosen when it was formatted.
+    pub fn id(&self) -> u64 {
+        self.inner.pool_id
+    }
+
+    /// This process's place in the attach table, which lock words and partitions name. `None` when only looking.
+    pub fn slot(&self) -> Option<AttachSlot> {
+        self.inner.entry.as_ref().map(|entry| entry.slot)
+    }
+
+    pub fn process(&self) -> ProcessIdentity {
+        self.inner.process
+    }
+
+    pub fn mode(&self) -> AttachMode {
+        self.inner.mode
+    }
+
+    /// Memory servers of the pool; they are numbered from 0.
+    pub fn servers(&self) -> usize {
+        self.inner.servers.len()
+    }
+
+    /// Bytes of a chunk of `server`.
+    ///
+    /// # Errors
+    /// [`PoolError::UnknownServer`].
+    pub fn chunk_size(&self, server: MemoryServerId) -> Result<u64> {
+        Ok(self.server(server)?.geometry.chunk_size)
+    }
+
+    /// The attached processes, by their places.
+    ///
+    /// # Errors
+    /// Those of verbs.
+    pub async fn attached<E: Endpoint>(&self, ep: &E) -> Result<Vec<(AttachSlot, ProcessIdentity)>> {
+        let entries = attach::read_table(ep, self.inner.max_attached, self.deadline(ep)).await?;
+        Ok(entries.iter().map(|entry| (entry.slot, entry.process)).collect())
+    }
+
+    #[inline]
+    pub(crate) fn server(&self, server: MemoryServerId) -> Result<&Server> {
+        let servers = &self.inner.servers;
+        servers.get(server.0 as usize).ok_or(PoolError::UnknownServer { server, servers: servers.len() })
+    }
+
+    /// This process's place, if it may change the pool.
+    pub(crate) fn writer_slot(&self) -> Result<AttachSlot> {
+        if self.inner.detached.load(Relaxed) {
+            return Err(PoolError::Detached);
+        }
+        match (&self.inner.entry, self.inner.mode) {
+            (Some(entry), AttachMode::ReadWrite) => Ok(entry.slot),
+            _ => Err(PoolError::ReadOnly),
+        }
+    }
+
+    /// This process's place, if it may repair the pool.
+    pub(crate) fn repair_slot(&self) -> Result<AttachSlot> {
+        match (&self.inner.entry, self.inner.mode) {
+            (Some(entry), AttachMode::Repair) => Ok(entry.slot),
+            _ => Err(PoolError::NotInRepair),
+        }
+    }
+
+    pub(crate) fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
+        ep.now().saturating_add(self.inner.wait_ns_max)
+    }
+
+    pub(crate) fn catalog_lock(&self) -> GlobalAddr {
+        GlobalAddr::new(MemoryServerId(0), CATALOG_LOCK_AT)
+    }
+
+    pub(crate) fn catalog_head(&self) -> GlobalAddr {
+        GlobalAddr::new(MemoryServerId(0), CATALOG_HEAD_AT)
+    }
+
+    /// The process in place `slot`.
+    ///
+    /// # Errors
+    /// [`PoolError::NotClosedCleanly`] if it died.
+    pub(crate) async fn live_process<E: Endpoint>(
+        &self,
+        ep: &E,
+        slot: AttachSlot,
+    ) -> Result<Option<ProcessIdentity>> {
+        if slot.0 as usize >= self.inner.max_attached {
+            return Ok(None);
+        }
+        match attach::read_entry(ep, slot, self.deadline(ep)).await? {
+            Some(entry) if Some(slot) == self.slot() || entry.is_alive(&self.inner.is_alive) => {
+                Ok(Some(entry.process))
+            }
+            Some(entry) => Err(PoolError::NotClosedCleanly { process: entry.process }),
+            None => Ok(None),
+        }
+    }
+}
+
+/// The error for a lack of memory behind metadata.
+fn no_space(error: PoolError, server: MemoryServerId) -> PoolError {
+    match error {
+        PoolError::Fabric(FabricError::NoSpace { len, reason, .. }) => {
+            PoolError::NoSpace { server, size: len, reason }
+        }
+        other => other,
+    }
+}
+
+/// The regions, which must be numbered from 0 without gaps.
+fn regions_of<E: Endpoint>(ep: &E) -> Result<&[RegionInfo]> {
+    let regions = ep.regions();
+    let dense = regions.iter().enumerate().all(|(at, region)| region.server.0 as usize == at);
+    if regions.is_empty() || !dense {
+        let reason = "memory servers must be numbered from 0 without gaps".to_owned();
+        return Err(PoolError::InvalidOptions { reason });
+    }
+    Ok(regions)
+}
+
+fn plan<E: Endpoint>(ep: &E, options: &PoolOptions) -> Result<Vec<Superblock>> {
+    if options.max_attached == 0 || options.max_attached > MAX_ATTACHED {
+        let reason =
+            format!("{} attached processes are not between 1 and {MAX_ATTACHED}", options.max_attached);
+        return Err(PoolError::InvalidOptions { reason });
+    }
+    let regions = regions_of(ep)?;
+    let pool_id = ep.random();
+    let superblock = |&region: &RegionInfo| {
+        let geometry = Geometry::plan(region, options.chunk_size, options.max_attached)?;
+        Ok(Superblock { geometry, servers: regions.len(), pool_id, max_attached: options.max_attached })
+    };
+    regions.iter().map(superblock).collect()
+}
+
+async fn holds_a_pool<E: Endpoint>(ep: &E) -> Result<bool> {
+    for &region in regions_of(ep)? {
+        let words = read_words(ep, GlobalAddr::new(region.server, 0), SUPERBLOCK_WORDS).await?;
+        if words[0] == crate::layout::MAGIC {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Clears the tables of a region and then writes its superblock, so that half a format is no pool.
+async fn format_region<E: Endpoint>(ep: &E, superblock: &Superblock) -> Result<()> {
+    let geometry = &superblock.geometry;
+    let start = geometry.at(0);
+    ep.reserve(start, geometry.tables_len()).await?;
+    write_zeros(ep, start, (geometry.tables_len() / 8) as usize).await?;
+    write_words(ep, start, &superblock.encode()).await?;
+    ep.write_word(geometry.at(STATE_AT), 1).await?;
+    Ok(())
+}
+
+async fn read_superblocks<E: Endpoint>(ep: &E) -> Result<Vec<Superblock>> {
+    let regions = regions_of(ep)?;
+    let mut superblocks: Vec<Superblock> = Vec::with_capacity(regions.len());
+    for &region in regions {
+        let server = region.server;
+        if region.len < STATE_AT + 8 {
+            return Err(PoolError::NotAPool { server });
+        }
+        let superblock =
+            Superblock::decode(&read_words(ep, GlobalAddr::new(server, 0), SUPERBLOCK_WORDS).await?, region)?;
+        if ep.read_word(GlobalAddr::new(server, STATE_AT)).await? != 1 {
+            return Err(PoolError::DamagedSuperblock { server, reason: "formatting was not finished" });
+        }
+        let first = superblocks.first().unwrap_or(&superblock);
+        if superblock.pool_id != first.pool_id || superblock.max_attached != first.max_attached {
+            return Err(PoolError::ForeignRegion {
+                server,
+                reason: "its pool id differs from that of server 0",
+            });
+        }
+        if superblock.servers != regions.len() {
+            let reason = "the pool has another number of memory servers";
+            return Err(PoolError::ForeignRegion { server, reason });
+        }
+        superblocks.push(superblock);
+    }
+    Ok(superblocks)
+}
+
+/// Claims an entry first and looks at the others then, so that of two processes at least one sees the other.
+async fn claim<E: Endpoint>(
+    ep: &E,
+    places: usize,
+    process: ProcessIdentity,
+    mode: AttachMode,
+    is_alive: &IsAlive,
+    wait_ns_max: Nanos,
+) -> Result<AttachEntry> {
+    let deadline = ep.now().saturating_add(wait_ns_max);
+    let mine = attach::claim_entry(ep, places, process, mode).await?;
+    let judged = match attach::read_table(ep, places, deadline).await {
+        Ok(entries) => attach::judge(&mine, &entries, mode, is_alive),
+        Err(error) => Err(error),
+    };
+    match judged {
+        Ok(()) => Ok(mine),
+        Err(error) => {
+            attach::clear_entry(ep, &mine).await?;
+            Err(error)
+        }
+    }
+}
+
+impl Geometry {
+    /// The counter of frees by others.
+    pub(crate) fn frees_by_others(&self) -> GlobalAddr {
+        self.at(FREES_BY_OTHERS_AT)
+    }
+
+    /// What the descriptor word `word` of chunk `chunk` says.
+    pub(crate) fn decode(&self, chunk: u32, word: u64) -> Result<Descriptor> {
+        Descriptor::decode(word, self.descriptor(chunk), self)
+    }
+}

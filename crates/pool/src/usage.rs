@@ -1,0 +1,185 @@
+//! What is used: numbers for people and for placement, and every allocated block for the auditor.
+
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
+
+use crate::classes::{CLASSES, size_of_class};
+use crate::error::Result;
+use crate::io::{read_words, write_words};
+use crate::layout::Descriptor;
+use crate::pool::{Pool, Server};
+
+/// How full a memory server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerUsage {
+    pub server: MemoryServerId,
+    /// Bytes of its region.
+    pub bytes_total: u64,
+    /// Bytes of the chunks that hold blocks or are leased.
+    pub bytes_in_chunks: u64,
+    /// Bytes of allocated blocks, each counted with its size class. Chunks that other processes lease count whole.
+    pub bytes_allocated: u64,
+    /// Allocated blocks, without those in chunks that other processes lease.
+    pub blocks_allocated: u64,
+    pub chunks_total: u64,
+    pub chunks_free: u64,
+    /// Chunks that other processes lease.
+    pub chunks_leased_by_others: u64,
+    /// Bytes of a chunk.
+    pub chunk_size: u64,
+}
+
+impl Pool {
+    /// How full each memory server is. Exact while nobody allocates or frees, up to what other processes do within the
+    /// chunks that they lease.
+    ///
+    /// # Errors
+    /// Those of verbs; [`crate::PoolError::Corrupt`] for a descriptor that is none.
+    pub async fn usage<E: Endpoint>(&self, ep: &E) -> Result<Vec<ServerUsage>> {
+        let mut usage = Vec::with_capacity(self.servers());
+        for server in &self.inner.servers {
+            if self.writer_slot().is_ok() {
+                self.harvest(ep, server).await?;
+            }
+            usage.push(self.usage_of(ep, server).await?);
+        }
+        Ok(usage)
+    }
+
+    async fn usage_of<E: Endpoint>(&self, ep: &E, server: &Server) -> Result<ServerUsage> {
+        let geometry = &server.geometry;
+        let mut usage = ServerUsage {
+            server: server.id(),
+            bytes_total: geometry.region_size,
+            bytes_in_chunks: 0,
+            bytes_allocated: 0,
+            blocks_allocated: 0,
+            chunks_total: u64::from(geometry.chunks),
+            chunks_free: 0,
+            chunks_leased_by_others: 0,
+            chunk_size: geometry.chunk_size,
+        };
+        for (chunk, descriptor) in self.descriptors(ep, server).await? {
+            let (class, blocks) = match descriptor {
+                Descriptor::Free => {
+                    usage.chunks_free += 1;
+                    continue;
+                }
+                Descriptor::Released { class, free } => (class, geometry.blocks(class) - free),
+                Descriptor::Leased { class, .. } => match allocated_here(server, chunk, class) {
+                    Some(blocks) => (class, blocks),
+                    None => {
+                        usage.chunks_leased_by_others += 1;
+                        usage.bytes_allocated += geometry.chunk_size;
+                        continue;
+                    }
+                },
+            };
+            usage.blocks_allocated += u64::from(blocks);
+            usage.bytes_allocated += u64::from(blocks) * size_of_class(class);
+        }
+        usage.bytes_in_chunks = (usage.chunks_total - usage.chunks_free) * geometry.chunk_size;
+        Ok(usage)
+    }
+
+    /// All chunks of `server` with their states.
+    pub(crate) async fn descriptors<E: Endpoint>(
+        &self,
+        ep: &E,
+        server: &Server,
+    ) -> Result<Vec<(u32, Descriptor)>> {
+        let geometry = &server.geometry;
+        let words = read_words(ep, geometry.descriptors(), geometry.chunks as usize).await?;
+        let numbered = (0..geometry.chunks).zip(words);
+        numbered.map(|(chunk, word)| Ok((chunk, geometry.decode(chunk, word)?))).collect()
+    }
+
+    /// Calls `visit` with address and bytes (of the size class) of every allocated block of the pool. Complete while
+    /// nobody allocates or frees; for chunks that other processes lease, as of their last
+    /// [`Pool::publish_bitmaps`].
+    ///
+    /// # Errors
+    /// Those of verbs; [`crate::PoolError::Corrupt`] for a descriptor that is none.
+    pub async fn visit_allocated<E: Endpoint>(
+        &self,
+        ep: &E,
+        mut visit: impl FnMut(GlobalAddr, u64),
+    ) -> Result<()> {
+        for server in &self.inner.servers {
+            for (chunk, descriptor) in self.descriptors(ep, server).await? {
+                let class = match descriptor {
+                    Descriptor::Free => continue,
+                    Descriptor::Leased { class, .. } | Descriptor::Released { class, .. } => class,
+                };
+                let bits = self.allocated_bits(ep, server, chunk, class).await?;
+                for block in set_bits(&bits).take_while(|&block| block < server.geometry.blocks(class)) {
+                    visit(server.geometry.block_addr(chunk, class, block), size_of_class(class));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The allocated blocks of a chunk, without those that others freed.
+    async fn allocated_bits<E: Endpoint>(
+        &self,
+        ep: &E,
+        server: &Server,
+        chunk: u32,
+        class: u8,
+    ) -> Result<Vec<u64>> {
+        let words = server.geometry.bitmap_words(class);
+        let here = stored_bits_here(server, chunk, class);
+        let mut bits = match here {
+            Some(bits) => bits,
+            None => read_words(ep, server.geometry.allocated_bits(chunk), words).await?,
+        };
+        let freed = read_words(ep, server.geometry.freed_bits(chunk), words).await?;
+        for (word, freed) in bits.iter_mut().zip(freed) {
+            *word &= !freed;
+        }
+        Ok(bits)
+    }
+
+    /// Writes the allocation bitmaps of the chunks that this process leases, so that other processes can look at them
+    /// with [`Pool::visit_allocated`].
+    ///
+    /// # Errors
+    /// Those of verbs.
+    pub async fn publish_bitmaps<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        self.writer_slot()?;
+        for server in &self.inner.servers {
+            for class in 0..CLASSES as u8 {
+                let chunks: Vec<(u32, Vec<u64>)> =
+                    server.arena(class).iter().map(|chunk| (chunk.chunk, chunk.stored_bits())).collect();
+                for (chunk, bits) in chunks {
+                    write_words(ep, server.geometry.allocated_bits(chunk), &bits).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn allocated_here(server: &Server, chunk: u32, class: u8) -> Option<u32> {
+    let arena = server.arena(class);
+    let (_, place) = server.held(chunk).filter(|&(of, _)| of == class)?;
+    arena.get(place).map(|chunk| chunk.allocated_blocks())
+}
+
+fn stored_bits_here(server: &Server, chunk: u32, class: u8) -> Option<Vec<u64>> {
+    let arena = server.arena(class);
+    let (_, place) = server.held(chunk).filter(|&(of, _)| of == class)?;
+    arena.get(place).map(|chunk| chunk.stored_bits())
+}
+
+/// Numbers of the set bits, ascending.
+fn set_bits(words: &[u64]) -> impl Iterator<Item = u32> + '_ {
+    words.iter().enumerate().flat_map(|(at, &word)| {
+        let mut left = word;
+        std::iter::from_fn(move || {
+            let bit = (left != 0).then(|| left.trailing_zeros())?;
+            left &= left - 1;
+            Some(at as u32 * 64 + bit)
+        })
+    })
+}

@@ -1,0 +1,280 @@
+//! A fabric for tests: regions as vectors of atomic words, verbs that complete at once or after a yield, and faults on
+//! order. Two fabrics over the same regions act as two processes.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use pando_fabric::{
+    Chain, ChainVerb, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request,
+    Result, VerbCounters, VerbResult, yield_once,
+};
+use pando_pool::{AttachOptions, IsAlive, ProcessIdentity};
+
+pub struct Memory {
+    words: Vec<Vec<AtomicU64>>,
+    regions: Vec<RegionInfo>,
+    /// Bytes that `reserve` still grants.
+    pub reservable: AtomicU64,
+    start: Instant,
+}
+
+impl Memory {
+    pub fn new(sizes: &[u64]) -> Arc<Self> {
+        let words = sizes.iter().map(|&len| (0..len / 8).map(|_| AtomicU64::new(0)).collect()).collect();
+        Self::of(words)
+    }
+
+    fn of(words: Vec<Vec<AtomicU64>>) -> Arc<Self> {
+        let region = |(at, words): (usize, &Vec<AtomicU64>)| RegionInfo {
+            server: MemoryServerId(at as u16),
+            len: words.len() as u64 * 8,
+        };
+        let regions = words.iter().enumerate().map(region).collect();
+        Arc::new(Self { words, regions, reservable: AtomicU64::new(u64::MAX), start: Instant::now() })
+    }
+
+    /// A copy in which region `server` is `len` bytes long.
+    pub fn cut(&self, server: usize, len: u64) -> Arc<Self> {
+        let mut words: Vec<Vec<AtomicU64>> = Vec::new();
+        for region in &self.words {
+            words.push(region.iter().map(|word| AtomicU64::new(word.load(SeqCst))).collect());
+        }
+        words[server].truncate(len as usize / 8);
+        Self::of(words)
+    }
+
+    /// A copy without the last `servers` regions.
+    pub fn without_last(&self, servers: usize) -> Arc<Self> {
+        let keep = &self.words[..self.words.len() - servers];
+        Self::of(
+            keep.iter().map(|r| r.iter().map(|word| AtomicU64::new(word.load(SeqCst))).collect()).collect(),
+        )
+    }
+
+    pub fn endpoint(self: &Arc<Self>, seed: u64) -> Ep {
+        Ep {
+            memory: self.clone(),
+            random: Cell::new(seed.wrapping_mul(2) | 1),
+            fail_after: Cell::new(u64::MAX),
+            counters: VerbCounters::default(),
+        }
+    }
+
+    pub fn word(&self, at: GlobalAddr) -> &AtomicU64 {
+        &self.words[at.server().0 as usize][at.offset() as usize / 8]
+    }
+
+    pub fn copy_region(&self, from: &Memory, server: usize) {
+        for (to, from) in self.words[server].iter().zip(&from.words[server]) {
+            to.store(from.load(SeqCst), SeqCst);
+        }
+    }
+}
+
+pub struct Ep {
+    pub memory: Arc<Memory>,
+    random: Cell<u64>,
+    /// Verbs that still succeed.
+    pub fail_after: Cell<u64>,
+    counters: VerbCounters,
+}
+
+impl Ep {
+    async fn step(&self, at: GlobalAddr, len: usize) -> Result<()> {
+        if self.random() % 4 == 0 {
+            yield_once().await;
+        }
+        let left = self.fail_after.get();
+        if left == 0 {
+            return Err(FabricError::ServerUnreachable(at.server()));
+        }
+        self.fail_after.set(left.saturating_sub(u64::from(left != u64::MAX)));
+        let Some(words) = self.memory.words.get(at.server().0 as usize) else {
+            return Err(FabricError::UnknownServer(at.server()));
+        };
+        let region_len = words.len() as u64 * 8;
+        if at.offset() % 8 != 0 || len % 8 != 0 {
+            return Err(FabricError::Misaligned { at, len });
+        }
+        if at.offset() + len as u64 > region_len {
+            return Err(FabricError::OutOfRegion { at, len, region_len });
+        }
+        Ok(())
+    }
+
+    fn words(&self, at: GlobalAddr, len: usize) -> &[AtomicU64] {
+        let first = at.offset() as usize / 8;
+        &self.memory.words[at.server().0 as usize][first..first + len / 8]
+    }
+}
+
+impl Endpoint for Ep {
+    fn buffer(&self, len: usize) -> PageBuf {
+        let mut buf = PageBuf::zeroed(len);
+        buf.copy_from_bytes(&vec![0xa5; len]);
+        buf
+    }
+
+    fn recycle(&self, _buf: PageBuf) {}
+
+    async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
+        self.step(at, into.window_len()).await?;
+        self.counters.count_read(into.window_len());
+        for (to, from) in into.window_words().iter().zip(self.words(at, into.window_len())) {
+            to.store(from.load(SeqCst), SeqCst);
+        }
+        Ok(into)
+    }
+
+    async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        self.step(at, from.window_len()).await?;
+        self.counters.count_write(from.window_len());
+        for (from, to) in from.window_words().iter().zip(self.words(at, from.window_len())) {
+            to.store(from.load(SeqCst), SeqCst);
+        }
+        Ok(from)
+    }
+
+    async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
+        self.step(at, 8).await?;
+        self.counters.count_read(8);
+        Ok(self.memory.word(at).load(SeqCst))
+    }
+
+    async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
+        self.step(at, 8).await?;
+        self.counters.count_write(8);
+        self.memory.word(at).store(value, SeqCst);
+        Ok(())
+    }
+
+    async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64> {
+        self.step(at, 8).await?;
+        self.counters.count_atomic();
+        Ok(self.memory.word(at).compare_exchange(expected, new, SeqCst, SeqCst).unwrap_or_else(|word| word))
+    }
+
+    async fn masked_compare_swap(
+        &self,
+        at: GlobalAddr,
+        _expected: u64,
+        _compare_mask: u64,
+        _new: u64,
+        _swap_mask: u64,
+    ) -> Result<u64> {
+        unimplemented!("the pool does without it: {at}")
+    }
+
+    async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64> {
+        self.step(at, 8).await?;
+        self.counters.count_atomic();
+        Ok(self.memory.word(at).fetch_add(add, SeqCst))
+    }
+
+    async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
+        let mut results = Vec::new();
+        for verb in chain.into_verbs() {
+            results.push(match verb {
+                ChainVerb::Read { at, into } => VerbResult::Buf(self.read(at, into).await?),
+                ChainVerb::Write { at, from } => VerbResult::Buf(self.write(at, from).await?),
+                ChainVerb::WriteWord { at, value } => {
+                    self.write_word(at, value).await?;
+                    VerbResult::Done
+                }
+                ChainVerb::CompareSwap { at, expected, new } => {
+                    VerbResult::Word(self.compare_swap(at, expected, new).await?)
+                }
+                ChainVerb::FetchAdd { at, add } => VerbResult::Word(self.fetch_add(at, add).await?),
+            });
+        }
+        Ok(results)
+    }
+
+    async fn call<R: Request>(&self, _server: MemoryServerId, _request: &R) -> Result<R::Reply> {
+        unimplemented!("the pool needs no processor of a memory server")
+    }
+
+    async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        let granted = self.memory.reservable.fetch_update(SeqCst, SeqCst, |left| {
+            if left == u64::MAX { Some(left) } else { left.checked_sub(len) }
+        });
+        granted.map(drop).map_err(|_| FabricError::NoSpace { at, len, reason: "the disk is full".to_owned() })
+    }
+
+    async fn yield_now(&self) {
+        std::thread::yield_now();
+        yield_once().await;
+    }
+
+    fn regions(&self) -> &[RegionInfo] {
+        &self.memory.regions
+    }
+
+    fn counters(&self) -> &VerbCounters {
+        &self.counters
+    }
+
+    fn now(&self) -> Nanos {
+        self.memory.start.elapsed().as_nanos() as Nanos
+    }
+
+    fn random(&self) -> u64 {
+        let mut x = self.random.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random.set(x);
+        x.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn slots(&self) -> u32 {
+        1
+    }
+
+    fn set_slots(&self, _slots: u32) {}
+
+    fn enter_slot(&self, _slot: u32) {}
+
+    fn poll_ready(&self) -> u64 {
+        0
+    }
+}
+
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(done) = future.as_mut().poll(&mut context) {
+            return done;
+        }
+    }
+}
+
+/// A process that lives until it is told otherwise.
+#[derive(Clone)]
+pub struct Host {
+    dead: Arc<[AtomicBool]>,
+}
+
+impl Host {
+    pub fn new() -> Self {
+        Self { dead: (0..64).map(|_| AtomicBool::new(false)).collect() }
+    }
+
+    pub fn kill(&self, pid: u32) {
+        self.dead[pid as usize].store(true, SeqCst);
+    }
+
+    pub fn options(&self, pid: u32) -> AttachOptions {
+        let dead = self.dead.clone();
+        let is_alive: IsAlive =
+            Arc::new(move |process: &ProcessIdentity| !dead[process.pid as usize].load(SeqCst));
+        AttachOptions::new(ProcessIdentity { pid, start_time: 1, host: 2 }, is_alive).wait_ns_max(20_000_000)
+    }
+}
