@@ -1,5 +1,6 @@
 //! What holds between threads, whatever the schedule. Each thread has an endpoint of its own.
 
+use std::hint::black_box;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
@@ -8,6 +9,11 @@ use crate::{Chain, Endpoint, Fabric, GlobalAddr, VerbResult, WORD};
 
 /// Words of the pages that race: 1 KiB, the usual node.
 const PAGE_WORDS: usize = 128;
+
+/// Looks for the other thread of a pair before the core is offered to it: the two should start together.
+const LOOKS_PER_YIELD: u32 = 5000;
+/// Steps, of about a nanosecond each, that one thread of a pair waits for the other at most.
+const HEAD_START_MAX: u64 = 256;
 
 /// Additions, swaps and masked swaps of 16-bit lanes from several threads: none is lost, and no two additions
 /// see the same word before.
@@ -170,7 +176,7 @@ async fn check_published<E: Endpoint>(endpoint: &E, page: GlobalAddr, version: G
 }
 
 /// Two threads each WRITE a word of their own and READ the other's in one chain. At least one of them sees the
-/// other's WRITE, or the chain did not take effect in order.
+/// other's WRITE, or the chain did not take effect in order. Sharp in optimised builds only.
 pub fn changes_come_before_later_reads_of_a_chain<F: Fabric>(suite: &Suite<'_, F>) {
     if suite.options.threads < 2 {
         return;
@@ -191,12 +197,21 @@ pub fn changes_come_before_later_reads_of_a_chain<F: Fabric>(suite: &Suite<'_, F
         suite.with_endpoint(61 + thread as u64, async |endpoint| {
             let mut mine = Vec::new();
             for round in 1..=suite.options.rounds {
-                arrived.fetch_add(1, SeqCst);
-                while arrived.load(SeqCst) < 2 * round as usize && suite.all_well() {
-                    endpoint.yield_now().await;
-                }
                 let read = endpoint.buffer(WORD);
                 let chain = Chain::new().write_word(words[thread], round).read(words[1 - thread], read);
+                let head_start = endpoint.random() % HEAD_START_MAX;
+                arrived.fetch_add(1, SeqCst);
+                let mut looks = 0;
+                while arrived.load(SeqCst) < 2 * round as usize && suite.all_well() {
+                    looks += 1;
+                    if looks % LOOKS_PER_YIELD == 0 {
+                        endpoint.yield_now().await;
+                    }
+                }
+                // Who arrives last starts first, by about the time that the other one needs to see it.
+                for step in 0..head_start {
+                    black_box(step);
+                }
                 match ok(endpoint.submit(chain).await).pop() {
                     Some(VerbResult::Buf(buf)) => mine.push(buf.get(0)),
                     other => panic!("a READ gave {other:?}"),
