@@ -201,8 +201,11 @@ impl Pool {
         match free_held(&block) {
             Some(Freed::Done { surplus: false }) => Ok(()),
             Some(Freed::Done { surplus: true }) => match take_surplus(block.server, block.class) {
-                // The block is free whatever becomes of its chunk, which stays leased if it cannot be given back.
-                Some(chunk) => Ok(self.give_back(ep, block.server, block.class, chunk).await.unwrap_or(())),
+                // The block is free whatever becomes of its chunk, which stays leased for now if that fails.
+                Some(chunk) => {
+                    let _ = self.give_back(ep, block.server, block.class, chunk).await;
+                    Ok(())
+                }
                 None => Ok(()),
             },
             Some(Freed::NotAllocated) => Err(PoolError::DoubleFree { addr }),
@@ -275,7 +278,8 @@ impl Pool {
         }
         // The block is free now. What follows makes others notice it soon; at the latest the release of the chunk
         // does, so a failure is no failure to free.
-        Ok(self.announce_free(ep, server, chunk).await.unwrap_or(()))
+        let _ = self.announce_free(ep, server, chunk).await;
+        Ok(())
     }
 
     async fn announce_free<E: Endpoint>(&self, ep: &E, server: &Server, chunk: u32) -> Result<()> {

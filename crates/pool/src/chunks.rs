@@ -208,7 +208,7 @@ impl Pool {
             Err(error) => {
                 let error = leave_unsettled(server, chunk, free, error);
                 // Best now, so that others can have the chunk; else before the next lease.
-                self.settle(ep, server).await.unwrap_or(());
+                let _ = self.settle(ep, server).await;
                 Err(error)
             }
         }

@@ -88,6 +88,9 @@ pub enum PoolError {
     #[error("corrupt bytes at {addr}: {reason}")]
     Corrupt { addr: GlobalAddr, reason: &'static str },
 
+    #[error("the catalog of indexes kept changing while it was read")]
+    CatalogBusy,
+
     #[error("a value of {len} bytes exceeds the longest possible, {max} bytes")]
     ValueTooLong { len: u64, max: u64 },
     #[error("the value at {addr} was freed or replaced, or its bytes are corrupt")]

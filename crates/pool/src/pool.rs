@@ -238,7 +238,7 @@ impl Pool {
             return Ok(());
         }
         if self.inner.mode == AttachMode::ReadWrite {
-            //PART
+            self.release_all_partitions(ep).await?;
         }
         self.inner.detached.store(true, Relaxed);
         let left = self.leave(ep).await;

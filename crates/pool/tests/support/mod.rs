@@ -87,7 +87,7 @@ pub struct Ep {
 
 impl Ep {
     async fn step(&self, at: GlobalAddr, len: usize) -> Result<()> {
-        if self.random() % 4 == 0 {
+        if self.random().is_multiple_of(4) {
             yield_once().await;
         }
         let left = self.fail_after.get();
@@ -99,7 +99,7 @@ impl Ep {
             return Err(FabricError::UnknownServer(at.server()));
         };
         let region_len = words.len() as u64 * 8;
-        if at.offset() % 8 != 0 || len % 8 != 0 {
+        if !at.offset().is_multiple_of(8) || !len.is_multiple_of(8) {
             return Err(FabricError::Misaligned { at, len });
         }
         if at.offset() + len as u64 > region_len {

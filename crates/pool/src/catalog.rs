@@ -1,0 +1,538 @@
+//! The catalog: named indexes, their roots, layouts, partitions and the owners of those.
+//!
+//! It hangs from the superblock of memory server 0: a list of directory blocks, each with entries `(hash of the name,
+//! address of the record block)`; see [`crate::record`] for records. All of it lies in blocks of the pool, so their
+//! number is bounded by the pool only.
+//!
+//! Writers hold the catalog lock. Readers take none: they read the lock word, then what they want, then the lock word
+//! again, and start over if it changed. Checksums tell damage from that. Changes that shrink or keep the size of a
+//! record (dropping an index, claiming and releasing partitions) also work in a full pool.
+
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos};
+
+use crate::alloc::Placement;
+use crate::attach::{AttachMode, AttachSlot};
+use crate::error::{PoolError, Result};
+use crate::io::{checksum, read_words, write_words};
+use crate::lock::{self, LockedVersion, lock_owner};
+use crate::pool::Pool;
+use crate::record::{
+    IndexRecord, IndexSpec, RECORD_BYTES, RecordBlock, decode_boundaries, decode_owners, encode_boundaries,
+    encode_owners,
+};
+use crate::value::ValueRef;
+
+const PLACEMENT: Placement = Placement::Prefer(MemoryServerId(0));
+const DIRECTORY_BYTES: u64 = 1024;
+const DIRECTORY_WORDS: usize = DIRECTORY_BYTES as usize / 8;
+const DIRECTORY_HEADER: usize = 4;
+/// Entries of one directory block.
+const ENTRIES: usize = (DIRECTORY_WORDS - DIRECTORY_HEADER) / 2;
+/// How many times a waiter looks whether the holder of the lock still lives.
+const LOOKS_AT_HOLDER: Nanos = 16;
+
+/// One block of the list: `[checksum][next][entries][0]`, then pairs of words.
+struct Directory {
+    at: GlobalAddr,
+    next: GlobalAddr,
+    entries: Vec<(u64, GlobalAddr)>,
+}
+
+impl Directory {
+    fn encode(&self, pool_id: u64) -> Vec<u64> {
+        let mut words = vec![0, self.next.raw(), self.entries.len() as u64, 0];
+        words.extend(self.entries.iter().flat_map(|&(hash, record)| [hash, record.raw()]));
+        words.resize(DIRECTORY_WORDS, 0);
+        words[0] = checksum(&words[1..], pool_id ^ self.at.raw());
+        words
+    }
+
+    fn decode(words: &[u64], pool_id: u64, at: GlobalAddr) -> Option<Self> {
+        let entries = words[2] as usize;
+        if words[0] != checksum(&words[1..], pool_id ^ at.raw()) || entries > ENTRIES {
+            return None;
+        }
+        let pairs = words[DIRECTORY_HEADER..].chunks_exact(2).take(entries);
+        let entries = pairs.map(|pair| Some((pair[0], GlobalAddr::from_raw(pair[1])?)));
+        Some(Self { at, next: GlobalAddr::from_raw(words[1])?, entries: entries.collect::<Option<_>>()? })
+    }
+}
+
+/// The catalog's line in the superblock.
+#[derive(Clone, Copy)]
+struct Head {
+    first: GlobalAddr,
+    next_id: u32,
+}
+
+/// Where a record was found.
+struct Found {
+    directory: Directory,
+    entry: usize,
+    at: GlobalAddr,
+    block: RecordBlock,
+}
+
+impl Pool {
+    /// Enters an index into the catalog, with nobody owning its partitions.
+    ///
+    /// # Errors
+    /// [`PoolError::IndexExists`], [`PoolError::InvalidIndex`], [`PoolError::PoolFull`]; those of the catalog lock
+    /// ([`PoolError::LockTimedOut`], [`PoolError::NotClosedCleanly`] if its holder died), as for every change of the
+    /// catalog.
+    pub async fn create_index<E: Endpoint>(&self, ep: &E, spec: IndexSpec) -> Result<IndexRecord> {
+        let mut record = IndexRecord::of_spec(spec, 0);
+        record.check()?;
+        self.change_catalog(ep, async || {
+            if self.find(ep, &record.name).await?.is_some() {
+                return Err(PoolError::IndexExists { name: record.name.clone() });
+            }
+            let mut head = self.read_head(ep).await?;
+            record.id = head.next_id;
+            head.next_id += 1;
+            self.write_head(ep, head).await?;
+            self.enter(ep, &record).await
+        })
+        .await?;
+        Ok(record)
+    }
+
+    /// The index named `name`.
+    ///
+    /// # Errors
+    /// [`PoolError::UnknownIndex`]; [`PoolError::Corrupt`] for damaged records, [`PoolError::LockTimedOut`] and
+    /// [`PoolError::NotClosedCleanly`] when a change of the catalog does not end, as for every look at it.
+    pub async fn open_index<E: Endpoint>(&self, ep: &E, name: &str) -> Result<IndexRecord> {
+        self.look_at_catalog(ep, async || {
+            let found = self.find_known(ep, name).await?;
+            self.load(ep, found.block).await
+        })
+        .await
+    }
+
+    /// All indexes, in no particular order.
+    ///
+    /// # Errors
+    /// As [`Pool::open_index`].
+    pub async fn list_indexes<E: Endpoint>(&self, ep: &E) -> Result<Vec<IndexRecord>> {
+        self.look_at_catalog(ep, async || {
+            let mut records = Vec::new();
+            for directory in self.directories(ep).await? {
+                for (_, at) in directory.entries {
+                    let block = self.read_record(ep, at).await?;
+                    records.push(self.load(ep, block).await?);
+                }
+            }
+            Ok(records)
+        })
+        .await
+    }
+
+    /// Takes the index named `name` out of the catalog. Its nodes are the caller's to free; the record that is
+    /// returned says where they are.
+    ///
+    /// # Errors
+    /// [`PoolError::UnknownIndex`], [`PoolError::PartitionOwned`] while another live process owns a partition, and those
+    /// of [`Pool::create_index`].
+    pub async fn drop_index<E: Endpoint>(&self, ep: &E, name: &str) -> Result<IndexRecord> {
+        self.change_catalog(ep, async || {
+            let mut found = self.find_known(ep, name).await?;
+            let record = self.load(ep, found.block.clone()).await?;
+            for partition in 0..record.owners.len() {
+                self.check_owner(ep, &record, partition).await?;
+            }
+            found.directory.entries.swap_remove(found.entry);
+            self.write_directory(ep, &found.directory).await?;
+            self.free(ep, found.at, RECORD_BYTES).await?;
+            self.free_value(ep, found.block.boundaries).await?;
+            self.free_value(ep, found.block.owners).await?;
+            Ok(record)
+        })
+        .await
+    }
+
+    /// Stores a changed record of the index with its name; the same with its new version.
+    ///
+    /// # Errors
+    /// [`PoolError::StaleRecord`] if the record changed since `record` was read, [`PoolError::UnknownIndex`] if there is
+    /// no such index with this id, and those of [`Pool::create_index`].
+    pub async fn update_index<E: Endpoint>(&self, ep: &E, record: &IndexRecord) -> Result<IndexRecord> {
+        record.check()?;
+        self.change_catalog(ep, async || {
+            let found = self.find_known(ep, &record.name).await?;
+            if found.block.id != record.id {
+                return Err(PoolError::UnknownIndex { name: record.name.clone() });
+            }
+            if found.block.version != record.version {
+                return Err(PoolError::StaleRecord { name: record.name.clone() });
+            }
+            self.replace(ep, &found, record.clone()).await
+        })
+        .await
+    }
+
+    /// Makes this process the owner of `partitions` of the index, all of them or none.
+    ///
+    /// # Errors
+    /// [`PoolError::PartitionOwned`] with the process that owns one of them, [`PoolError::InvalidIndex`] if there is no
+    /// such partition, and those of [`Pool::update_index`].
+    pub async fn claim_partitions<E: Endpoint>(
+        &self,
+        ep: &E,
+        name: &str,
+        partitions: &[usize],
+    ) -> Result<IndexRecord> {
+        self.change_owners(ep, name, partitions, Some(self.writer_slot()?)).await
+    }
+
+    /// Gives up `partitions` of the index, all of them or none.
+    ///
+    /// # Errors
+    /// As [`Pool::claim_partitions`].
+    pub async fn release_partitions<E: Endpoint>(
+        &self,
+        ep: &E,
+        name: &str,
+        partitions: &[usize],
+    ) -> Result<IndexRecord> {
+        self.change_owners(ep, name, partitions, None).await
+    }
+
+    async fn change_owners<E: Endpoint>(
+        &self,
+        ep: &E,
+        name: &str,
+        partitions: &[usize],
+        owner: Option<AttachSlot>,
+    ) -> Result<IndexRecord> {
+        self.change_catalog(ep, async || {
+            let found = self.find_known(ep, name).await?;
+            let mut record = self.load(ep, found.block.clone()).await?;
+            for &partition in partitions {
+                self.check_owner(ep, &record, partition).await?;
+                record.owners[partition] = owner;
+            }
+            self.replace(ep, &found, record).await
+        })
+        .await
+    }
+
+    /// Gives up all partitions of all indexes.
+    pub(crate) async fn release_all_partitions<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        let mine = Some(self.writer_slot()?);
+        for record in self.list_indexes(ep).await? {
+            let owned = record.owners.iter().enumerate().filter(|&(_, owner)| *owner == mine);
+            let owned: Vec<usize> = owned.map(|(partition, _)| partition).collect();
+            if !owned.is_empty() {
+                self.release_partitions(ep, &record.name, &owned).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses if another live process owns the partition. A process that left owns nothing any more.
+    async fn check_owner<E: Endpoint>(&self, ep: &E, record: &IndexRecord, partition: usize) -> Result<()> {
+        let Some(owner) = record.owners.get(partition) else {
+            let reason = format!("{:?} has {} partitions, not {partition}", record.name, record.owners.len());
+            return Err(PoolError::InvalidIndex { reason });
+        };
+        let Some(slot) = owner.filter(|&slot| Some(slot) != self.slot()) else { return Ok(()) };
+        match self.live_process(ep, slot).await? {
+            Some(owner) => Err(PoolError::PartitionOwned { name: record.name.clone(), partition, owner }),
+            None => Ok(()),
+        }
+    }
+
+    /// Calls `visit` with address and bytes of each block that the catalog itself occupies.
+    ///
+    /// # Errors
+    /// As [`Pool::open_index`].
+    pub async fn visit_catalog_blocks<E: Endpoint>(
+        &self,
+        ep: &E,
+        visit: impl FnMut(GlobalAddr, u64),
+    ) -> Result<()> {
+        let blocks = self.look_at_catalog(ep, async || self.catalog_blocks(ep).await).await?;
+        let mut visit = visit;
+        blocks.into_iter().for_each(|(addr, size)| visit(addr, size));
+        Ok(())
+    }
+
+    /// The same, whatever the lock says.
+    pub(crate) async fn catalog_blocks<E: Endpoint>(&self, ep: &E) -> Result<Vec<(GlobalAddr, u64)>> {
+        let mut blocks = Vec::new();
+        for directory in self.directories(ep).await? {
+            blocks.push((directory.at, DIRECTORY_BYTES));
+            for (_, at) in directory.entries {
+                blocks.push((at, RECORD_BYTES));
+                let block = self.read_record(ep, at).await?;
+                for value in [block.boundaries, block.owners] {
+                    self.visit_value_blocks(ep, value, |addr, size| blocks.push((addr, size))).await?;
+                }
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// Makes nobody the owner of anything and unlocks the catalog, for a repair.
+    pub(crate) async fn reset_catalog<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        for directory in self.directories(ep).await? {
+            for (_, at) in directory.entries {
+                let mut block = self.read_record(ep, at).await?;
+                let record = self.load(ep, block.clone()).await?;
+                let nobody = encode_owners(&vec![None; record.owners.len()]);
+                block.owners = self.overwrite_value(ep, block.owners, &nobody).await?;
+                block.version += 1;
+                write_words(ep, at, &block.encode(self.id(), at)).await?;
+            }
+        }
+        let word = ep.read_word(self.catalog_lock()).await?;
+        Ok(ep.write_word(self.catalog_lock(), lock::unlock_word(word.wrapping_add(1))).await?)
+    }
+
+    /// Allocates and writes the parts of a new record and enters it; frees them again if that fails.
+    async fn enter<E: Endpoint>(&self, ep: &E, record: &IndexRecord) -> Result<()> {
+        let boundaries = self.put_value(ep, PLACEMENT, &encode_boundaries(&record.boundaries)).await?;
+        let owners = match self.put_value(ep, PLACEMENT, &encode_owners(&record.owners)).await {
+            Ok(owners) => owners,
+            Err(error) => return self.undo(ep, None, &[boundaries], error).await,
+        };
+        let at = match self.alloc(ep, PLACEMENT, RECORD_BYTES).await {
+            Ok(at) => at,
+            Err(error) => return self.undo(ep, None, &[boundaries, owners], error).await,
+        };
+        match self.write_and_link(ep, &RecordBlock::new(record, boundaries, owners), at).await {
+            Ok(()) => Ok(()),
+            Err(error) => self.undo(ep, Some(at), &[boundaries, owners], error).await,
+        }
+    }
+
+    async fn undo<E: Endpoint>(
+        &self,
+        ep: &E,
+        record: Option<GlobalAddr>,
+        values: &[ValueRef],
+        error: PoolError,
+    ) -> Result<()> {
+        if let Some(at) = record {
+            self.free(ep, at, RECORD_BYTES).await?;
+        }
+        for &value in values {
+            self.free_value(ep, value).await?;
+        }
+        Err(error)
+    }
+
+    async fn write_and_link<E: Endpoint>(&self, ep: &E, block: &RecordBlock, at: GlobalAddr) -> Result<()> {
+        write_words(ep, at, &block.encode(self.id(), at)).await?;
+        let entry = (hash_of(&block.name), at);
+        let mut directories = self.directories(ep).await?;
+        if let Some(directory) = directories.iter_mut().find(|directory| directory.entries.len() < ENTRIES) {
+            directory.entries.push(entry);
+            return self.write_directory(ep, directory).await;
+        }
+        let head = self.read_head(ep).await?;
+        let directory_at = self.alloc(ep, PLACEMENT, DIRECTORY_BYTES).await?;
+        let directory = Directory { at: directory_at, next: head.first, entries: vec![entry] };
+        let linked = async {
+            self.write_directory(ep, &directory).await?;
+            self.write_head(ep, Head { first: directory_at, ..head }).await
+        };
+        if let Err(error) = linked.await {
+            self.free(ep, directory_at, DIRECTORY_BYTES).await?;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Writes `record` over the one that was found. New values are in place before, old ones freed after.
+    async fn replace<E: Endpoint>(
+        &self,
+        ep: &E,
+        found: &Found,
+        mut record: IndexRecord,
+    ) -> Result<IndexRecord> {
+        let old = &found.block;
+        record.version += 1;
+        let before = self.load(ep, old.clone()).await?;
+        let boundaries = match before.boundaries == record.boundaries {
+            true => old.boundaries,
+            false => self.put_value(ep, PLACEMENT, &encode_boundaries(&record.boundaries)).await?,
+        };
+        let owners = match self.put_owners(ep, old.owners, &encode_owners(&record.owners)).await {
+            Ok(owners) => owners,
+            Err(error) => {
+                if boundaries != old.boundaries {
+                    self.free_value(ep, boundaries).await?;
+                }
+                return Err(error);
+            }
+        };
+        let block = RecordBlock::new(&record, boundaries, owners);
+        write_words(ep, found.at, &block.encode(self.id(), found.at)).await?;
+        for (old, new) in [(old.boundaries, boundaries), (old.owners, owners)] {
+            if old.addr != new.addr {
+                self.free_value(ep, old).await?;
+            }
+        }
+        Ok(record)
+    }
+
+    /// Puts owners elsewhere, so that the old ones hold until the record is written; only a full pool makes them go
+    /// where the old ones are.
+    async fn put_owners<E: Endpoint>(&self, ep: &E, old: ValueRef, owners: &[u8]) -> Result<ValueRef> {
+        match self.put_value(ep, PLACEMENT, owners).await {
+            Err(error) if error.is_full() && owners.len() as u64 == old.len => {
+                self.overwrite_value(ep, old, owners).await
+            }
+            done => done,
+        }
+    }
+
+    async fn find_known<E: Endpoint>(&self, ep: &E, name: &str) -> Result<Found> {
+        self.find(ep, name).await?.ok_or_else(|| PoolError::UnknownIndex { name: name.to_owned() })
+    }
+
+    async fn find<E: Endpoint>(&self, ep: &E, name: &str) -> Result<Option<Found>> {
+        let hash = hash_of(name);
+        for directory in self.directories(ep).await? {
+            for entry in 0..directory.entries.len() {
+                let (of, at) = directory.entries[entry];
+                if of != hash {
+                    continue;
+                }
+                let block = self.read_record(ep, at).await?;
+                if block.name == name {
+                    return Ok(Some(Found { directory, entry, at, block }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn read_record<E: Endpoint>(&self, ep: &E, at: GlobalAddr) -> Result<RecordBlock> {
+        if !self.can_be_block(at, RECORD_BYTES) {
+            return Err(PoolError::Corrupt { addr: at, reason: "no record of an index can lie there" });
+        }
+        RecordBlock::decode(&read_words(ep, at, RECORD_BYTES as usize / 8).await?, self.id(), at)
+    }
+
+    /// The record with its partitions.
+    async fn load<E: Endpoint>(&self, ep: &E, block: RecordBlock) -> Result<IndexRecord> {
+        let mut bytes = Vec::new();
+        let corrupt = |addr| PoolError::Corrupt { addr, reason: "these are no partitions of an index" };
+        let damaged = |error| match error {
+            PoolError::ValueChanged { addr } => corrupt(addr),
+            other => other,
+        };
+        self.get_value(ep, block.boundaries, &mut bytes).await.map_err(damaged)?;
+        let boundaries = decode_boundaries(&bytes).ok_or_else(|| corrupt(block.boundaries.addr))?;
+        self.get_value(ep, block.owners, &mut bytes).await.map_err(damaged)?;
+        let owners = decode_owners(&bytes)
+            .filter(|owners| owners.len() == boundaries.len() + 1)
+            .ok_or_else(|| corrupt(block.owners.addr))?;
+        Ok(block.with_partitions(boundaries, owners))
+    }
+
+    async fn directories<E: Endpoint>(&self, ep: &E) -> Result<Vec<Directory>> {
+        let mut at = self.read_head(ep).await?.first;
+        let mut directories: Vec<Directory> = Vec::new();
+        while !at.is_null() {
+            let corrupt = PoolError::Corrupt { addr: at, reason: "this is no directory of indexes" };
+            if !self.can_be_block(at, DIRECTORY_BYTES) || directories.iter().any(|seen| seen.at == at) {
+                return Err(corrupt);
+            }
+            let words = read_words(ep, at, DIRECTORY_WORDS).await?;
+            let directory = Directory::decode(&words, self.id(), at).ok_or(corrupt)?;
+            at = directory.next;
+            directories.push(directory);
+        }
+        Ok(directories)
+    }
+
+    async fn write_directory<E: Endpoint>(&self, ep: &E, directory: &Directory) -> Result<()> {
+        write_words(ep, directory.at, &directory.encode(self.id())).await
+    }
+
+    async fn read_head<E: Endpoint>(&self, ep: &E) -> Result<Head> {
+        let at = self.catalog_head();
+        let words = read_words(ep, at, 3).await?;
+        if words == [0; 3] {
+            return Ok(Head { first: GlobalAddr::NULL, next_id: 1 });
+        }
+        let corrupt = PoolError::Corrupt { addr: at, reason: "this is no head of the catalog" };
+        match GlobalAddr::from_raw(words[0]) {
+            Some(first) if words[2] == checksum(&words[..2], self.id()) => {
+                Ok(Head { first, next_id: words[1] as u32 })
+            }
+            _ => Err(corrupt),
+        }
+    }
+
+    async fn write_head<E: Endpoint>(&self, ep: &E, head: Head) -> Result<()> {
+        let mut words = [head.first.raw(), u64::from(head.next_id), 0];
+        words[2] = checksum(&words[..2], self.id());
+        write_words(ep, self.catalog_head(), &words).await
+    }
+
+    /// Runs `look` until nobody changed the catalog meanwhile.
+    async fn look_at_catalog<E: Endpoint, T>(&self, ep: &E, look: impl AsyncFn() -> Result<T>) -> Result<T> {
+        let (at, deadline) = (self.catalog_lock(), self.deadline(ep));
+        loop {
+            let before = ep.read_word(at).await?;
+            let holder = lock_owner(before);
+            if holder.is_none() {
+                let seen = look().await;
+                if ep.read_word(at).await? == before {
+                    return seen;
+                }
+            }
+            if ep.now() >= deadline {
+                return match holder {
+                    // The holder died midway; checksums tell what can still be read.
+                    Some(_) if self.mode() == AttachMode::ReadOnlyUnclean => look().await,
+                    Some(holder) => {
+                        self.live_process(ep, holder).await?;
+                        Err(PoolError::LockTimedOut { at, holder })
+                    }
+                    None => Err(PoolError::CatalogBusy),
+                };
+            }
+            ep.yield_now().await;
+        }
+    }
+
+    /// Runs `change` under the catalog lock.
+    async fn change_catalog<E: Endpoint, T>(
+        &self,
+        ep: &E,
+        mut change: impl AsyncFnMut() -> Result<T>,
+    ) -> Result<T> {
+        let locked = self.lock_catalog(ep).await?;
+        let changed = change().await;
+        ep.write_word(self.catalog_lock(), locked.unlock_word()).await?;
+        changed
+    }
+
+    /// Takes the catalog lock, looking now and then whether its holder still lives.
+    async fn lock_catalog<E: Endpoint>(&self, ep: &E) -> Result<LockedVersion> {
+        let (slot, deadline) = (self.writer_slot()?, self.deadline(ep));
+        let patience = self.inner.wait_ns_max / LOOKS_AT_HOLDER;
+        loop {
+            let next_look = ep.now().saturating_add(patience).min(deadline);
+            match lock::lock(ep, self.catalog_lock(), slot, next_look).await {
+                Err(PoolError::LockTimedOut { at, holder }) => {
+                    self.live_process(ep, holder).await?;
+                    if ep.now() >= deadline {
+                        return Err(PoolError::LockTimedOut { at, holder });
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+fn hash_of(name: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(name.as_bytes())
+}

@@ -1,0 +1,125 @@
+//! What to do after a process died while it was attached: its allocation bitmaps went with it, so what is allocated is
+//! found out anew from what can be reached.
+//!
+//! The caller attaches with [`crate::AttachMode::Repair`], which no live process may share, walks its indexes from the
+//! catalog and reports every block that it reaches. All other blocks become free. Everything is checked before
+//! anything is written.
+
+use std::collections::BTreeMap;
+
+use pando_fabric::{Endpoint, GlobalAddr};
+
+use crate::attach;
+use crate::classes::size_of_class;
+use crate::error::{PoolError, Result};
+use crate::io::{write_words, write_zeros};
+use crate::layout::Descriptor;
+use crate::pool::{Pool, Server};
+
+/// What a rebuilt pool holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RebuildReport {
+    /// Blocks that are allocated, those of the catalog included.
+    pub blocks: u64,
+    /// Their bytes, each counted with its size class.
+    pub bytes: u64,
+    /// Chunks that became free.
+    pub chunks_freed: u64,
+    /// Entries of dead processes that were cleared.
+    pub processes_cleared: u64,
+}
+
+/// The reachable blocks of one chunk.
+struct Reached {
+    class: u8,
+    bits: Vec<u64>,
+    blocks: u32,
+}
+
+/// By memory server, then by chunk.
+type ReachedChunks = Vec<BTreeMap<u32, Reached>>;
+
+impl Pool {
+    /// Makes exactly the blocks `reachable` (address and bytes of each) and those of the catalog allocated, frees all
+    /// leases, unlocks the catalog, makes nobody the owner of any partition, and forgets the dead processes. After
+    /// [`Pool::detach`] the pool counts as closed cleanly. What a process had not written back when it died is lost.
+    ///
+    /// # Errors
+    /// [`PoolError::NotInRepair`]; [`PoolError::Corrupt`] if two blocks overlap or a block can be none, and if the catalog
+    /// is damaged: nothing was changed then. Errors of verbs, after which it may be called again.
+    pub async fn rebuild_allocation<E: Endpoint>(
+        &self,
+        ep: &E,
+        reachable: impl IntoIterator<Item = (GlobalAddr, u64)>,
+    ) -> Result<RebuildReport> {
+        let mine = self.repair_slot()?;
+        let catalog = self.catalog_blocks(ep).await?;
+        let mut reached: ReachedChunks = self.inner.servers.iter().map(|_| BTreeMap::new()).collect();
+        for (addr, size) in reachable.into_iter().chain(catalog) {
+            self.reach(&mut reached, addr, size)?;
+        }
+        let mut report = RebuildReport::default();
+        for (server, chunks) in self.inner.servers.iter().zip(&reached) {
+            self.store_reached(ep, server, chunks, &mut report).await?;
+        }
+        self.reset_catalog(ep).await?;
+        for entry in attach::read_table(ep, self.inner.max_attached, ep.now()).await? {
+            if entry.slot != mine {
+                attach::clear_entry(ep, &entry).await?;
+                report.processes_cleared += 1;
+            }
+        }
+        Ok(report)
+    }
+
+    fn reach(&self, reached: &mut ReachedChunks, addr: GlobalAddr, size: u64) -> Result<()> {
+        let corrupt = |reason| PoolError::Corrupt { addr, reason };
+        let server = self.server(addr.server()).map_err(|_| corrupt("there is no such memory server"))?;
+        let class = server.class_of(size).map_err(|_| corrupt("blocks are never that large"))?;
+        let (chunk, block) = server.geometry.locate(addr, class).map_err(corrupt)?;
+        let chunk = reached[addr.server().0 as usize].entry(chunk).or_insert_with(|| Reached {
+            class,
+            bits: vec![0; server.geometry.bitmap_words(class)],
+            blocks: 0,
+        });
+        if chunk.class != class {
+            return Err(corrupt("its chunk also holds blocks of another size"));
+        }
+        let (word, bit) = (&mut chunk.bits[(block / 64) as usize], 1 << (block % 64));
+        if *word & bit != 0 {
+            return Err(corrupt("the block is reached twice"));
+        }
+        *word |= bit;
+        chunk.blocks += 1;
+        Ok(())
+    }
+
+    async fn store_reached<E: Endpoint>(
+        &self,
+        ep: &E,
+        server: &Server,
+        chunks: &BTreeMap<u32, Reached>,
+        report: &mut RebuildReport,
+    ) -> Result<()> {
+        let geometry = &server.geometry;
+        for chunk in 0..geometry.chunks {
+            let before = ep.read_word(geometry.descriptor(chunk)).await?;
+            let descriptor = match chunks.get(&chunk) {
+                None => Descriptor::Free,
+                Some(Reached { class, bits, blocks }) => {
+                    write_words(ep, geometry.allocated_bits(chunk), bits).await?;
+                    write_zeros(ep, geometry.freed_bits(chunk), bits.len()).await?;
+                    report.blocks += u64::from(*blocks);
+                    report.bytes += u64::from(*blocks) * size_of_class(*class);
+                    Descriptor::Released { class: *class, free: geometry.blocks(*class) - blocks }
+                }
+            };
+            let after = descriptor.encode();
+            report.chunks_freed += u64::from(before != 0 && after == 0);
+            if before != after {
+                ep.compare_swap(geometry.descriptor(chunk), before, after).await?;
+            }
+        }
+        Ok(())
+    }
+}
