@@ -487,10 +487,14 @@ impl Pool {
                     return seen;
                 }
             }
+            if let (Some(holder), AttachMode::ReadOnlyUnclean) = (holder, self.mode())
+                && matches!(self.live_process(ep, holder).await, Err(PoolError::NotClosedCleanly { .. }))
+            {
+                // It died midway. Checksums tell what can still be read.
+                return look().await;
+            }
             if ep.now() >= deadline {
                 return match holder {
-                    // The holder died midway; checksums tell what can still be read.
-                    Some(_) if self.mode() == AttachMode::ReadOnlyUnclean => look().await,
                     Some(holder) => {
                         self.live_process(ep, holder).await?;
                         Err(PoolError::LockTimedOut { at, holder })

@@ -1,4 +1,32 @@
-//! The memory pool: the memory servers' regions as one space of blocks, with a catalog of indexes.
+//! The memory pool: the memory servers' regions as one space of blocks, with a catalog of indexes (DEX §3).
+//!
+//! A [`Pool`] hands out blocks for nodes ([`Pool::alloc`], [`Pool::free`]), keeps long values out of line
+//! ([`Pool::put_value`]) and knows the indexes by name ([`Pool::create_index`], [`Pool::open_index`]). All its metadata
+//! lies in the regions and is changed by one-sided verbs, so it works alike within a process, on files that
+//! several processes map, and over a network with memory servers whose processors do nothing. Where everything lies is
+//! drawn in `layout.rs`; how chunks go from process to process in `chunks.rs`.
+//!
+//! ```
+//! use pando_fabric::{Fabric, MemoryServerId};
+//! use pando_fabric_local::{LocalConfig, LocalFabric};
+//! use pando_pool::{Placement, Pool, PoolOptions};
+//! use pando_rt::block_on;
+//!
+//! let fabric = LocalFabric::new(LocalConfig { server_sizes: vec![1 << 20; 2], huge_pages: false })?;
+//! let ep = &fabric.endpoint(1)?;
+//! let pool = block_on(ep, Pool::create(ep, PoolOptions::embedded()))?;
+//!
+//! let node = block_on(ep, pool.alloc(ep, Placement::Server(MemoryServerId(1)), 1024))?;
+//! assert_eq!((node.server(), node.offset() % 1024), (MemoryServerId(1), 0));
+//! block_on(ep, pool.free(ep, node, 1024))?;
+//!
+//! let value = block_on(ep, pool.put_value(ep, Placement::LeastLoaded, b"a long value"))?;
+//! let mut bytes = Vec::new();
+//! block_on(ep, pool.get_value(ep, value, &mut bytes))?;
+//! assert_eq!(bytes, b"a long value");
+//! block_on(ep, pool.detach(ep))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod alloc;

@@ -98,21 +98,22 @@ pub async fn lock<E: Endpoint>(
     owner: AttachSlot,
     deadline: Nanos,
 ) -> Result<LockedVersion> {
+    let mut word = ep.read_word(at).await?;
     loop {
-        let word = ep.read_word(at).await?;
-        match unlocked_version(word) {
-            Some(version) => {
-                if let Some(locked) = try_lock_version(ep, at, owner, version).await? {
-                    return Ok(locked);
-                }
+        if let Some(version) = unlocked_version(word) {
+            let before = ep.compare_swap(at, word, locked_word(version, owner)).await?;
+            if before == word {
+                return Ok(LockedVersion { version });
             }
-            None if ep.now() >= deadline => {
-                let holder = lock_owner(word).expect("the word is locked");
+            word = before;
+        }
+        if let Some(holder) = lock_owner(word) {
+            if ep.now() >= deadline {
                 return Err(PoolError::LockTimedOut { at, holder });
             }
-            None => {}
+            ep.yield_now().await;
+            word = ep.read_word(at).await?;
         }
-        ep.yield_now().await;
     }
 }
 

@@ -38,6 +38,7 @@ impl Pool {
         let mut usage = Vec::with_capacity(self.servers());
         for server in &self.inner.servers {
             if self.writer_slot().is_ok() {
+                drop(self.begin_leasing(ep, server).await?);
                 self.harvest(ep, server).await?;
             }
             usage.push(self.usage_of(ep, server).await?);

@@ -16,7 +16,8 @@ fn word(server: u16, word: u64) -> GlobalAddr {
 fn regions_that_are_no_whole_pool_are_refused_with_a_reason() {
     let memory = Memory::new(&[1 << 20, 1 << 20]);
     let host = Host::new();
-    let attach = |memory: &std::sync::Arc<Memory>| block_on(Pool::attach(&memory.endpoint(5), host.options(9)));
+    let attach =
+        |memory: &std::sync::Arc<Memory>| block_on(Pool::attach(&memory.endpoint(5), host.options(9)));
     assert!(matches!(attach(&memory).err(), Some(PoolError::NotAPool { .. })));
     let ep = memory.endpoint(1);
     let pool = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
@@ -75,7 +76,8 @@ fn the_table_of_processes_is_bounded_and_reused() {
     let memory = Memory::new(&[1 << 20]);
     let ep = memory.endpoint(1);
     let host = Host::new();
-    let first = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)).max_attached(2))).expect("create");
+    let first =
+        block_on(Pool::create(&ep, PoolOptions::new(host.options(1)).max_attached(2))).expect("create");
     let second = block_on(Pool::attach(&ep, host.options(2))).expect("attach");
     assert_ne!(first.slot(), second.slot());
     assert_eq!(block_on(first.attached(&ep)).expect("table").len(), 2);
