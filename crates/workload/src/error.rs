@@ -26,6 +26,8 @@ pub enum SpecError {
     KeySizeTooSmall { size: usize, keys: u64, needed: usize },
     #[error("thread {thread} of {threads} does not exist")]
     NoSuchThread { thread: u64, threads: u64 },
+    #[error("there is no memory for a table of {bytes} bytes")]
+    NoMemory { bytes: u64 },
     #[error("the range of keys from {first} to {last} holds no loaded key")]
     EmptyRange { first: u64, last: u64 },
 }

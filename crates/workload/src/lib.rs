@@ -12,18 +12,29 @@
 //! indexes or fabrics.
 #![forbid(unsafe_code)]
 
+pub mod dataset;
 mod error;
+mod escape;
+mod expectation;
+mod key_layout;
 pub mod keys;
 mod mix;
 mod ops;
 mod rng;
+mod scan_check;
 mod scatter;
+mod values;
 mod zipf;
 
 pub use error::SpecError;
+pub use escape::{escape, escape_into};
+pub use expectation::{Expectation, Floor, Violation};
+pub use key_layout::{ColumnKind, KeyColumn, KeyLayout, KeyLayoutError};
 pub use keys::{KeyCodec, KeySpace, OwnedRange, is_loaded, loaded_key, new_key};
 pub use mix::{InsertKeys, Mix, ScanLength};
 pub use ops::{Lane, Op, OpKind, OpStream, WorkloadSpec};
 pub use rng::{Rng, mix64, unmix64};
+pub use scan_check::ScanCheck;
 pub use scatter::{Permutation, Scatter, Scatterer};
+pub use values::{ValueCodec, ValueError};
 pub use zipf::{DEFAULT_THETA, Distribution, Zipf};

@@ -1,0 +1,246 @@
+//! CSV and TSV: rows of fields between delimiters.
+//!
+//! The parser is strict where guessing would lose data. A reader that is lenient about quotes takes everything
+//! from a stray quote to the next one, or to the end of the file, for one field; this one rejects the line.
+
+use super::columns::{Header, Plan, layout_without_columns};
+use super::window::{Cut, Window};
+use super::words::cut_line;
+use super::{DatasetError, Format, Progress, ReadOptions, Reason, Record, Rejected, Source};
+use crate::key_layout::KeyLayout;
+use std::collections::VecDeque;
+
+/// What separates fields, and whether they may be quoted.
+#[derive(Clone, Copy)]
+pub(super) struct Dialect {
+    delimiter: u8,
+    quoting: bool,
+}
+
+impl Dialect {
+    pub fn of(format: Format, options: &ReadOptions) -> Dialect {
+        let is_tsv = format == Format::Tsv;
+        let own = if is_tsv { b'\t' } else { b',' };
+        Dialect { delimiter: options.delimiter.unwrap_or(own), quoting: !is_tsv }
+    }
+}
+
+/// The fields of a row, one after the other.
+#[derive(Default)]
+struct Fields {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Fields {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    fn push(&mut self, field: &[u8]) {
+        self.bytes.extend_from_slice(field);
+        self.end_field();
+    }
+
+    fn end_field(&mut self) {
+        self.ends.push(self.bytes.len());
+    }
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn get(&self, index: usize) -> &[u8] {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.bytes[start..self.ends[index]]
+    }
+}
+
+pub(super) struct Delimited {
+    window: Window,
+    dialect: Dialect,
+    /// `None` for a file without rows.
+    plan: Option<Plan>,
+    fields: Fields,
+    /// Without a header row, the first row was read to count its fields; it and the lines rejected before it come first.
+    early: VecDeque<Rejected>,
+    first_row: Option<u64>,
+}
+
+impl Delimited {
+    pub fn open(
+        mut window: Window,
+        dialect: Dialect,
+        options: &ReadOptions,
+    ) -> Result<(Delimited, KeyLayout), DatasetError> {
+        window.skip_byte_order_mark().map_err(DatasetError::BadHeader)?;
+        let (fields, early) = (Fields::default(), VecDeque::new());
+        let mut source = Delimited { window, dialect, plan: None, fields, early, first_row: None };
+        if let Some(header) = source.read_header(options.header)? {
+            source.plan = Some(Plan::new(&header, &options.key, options.value.as_deref())?);
+        }
+        let layout = match &source.plan {
+            Some(plan) => plan.layout.clone(),
+            None => layout_without_columns(&options.key),
+        };
+        Ok((source, layout))
+    }
+
+    /// The columns, from the header row or from the width of the first valid row. `None` when there is no such row.
+    fn read_header(&mut self, has_names: bool) -> Result<Option<Header>, DatasetError> {
+        while let Some((line, row)) = self.read_fields() {
+            match row {
+                Ok(()) if has_names => {
+                    return Ok(Some(Header::named((0..self.fields.len()).map(|i| self.fields.get(i)))));
+                }
+                Ok(()) => {
+                    self.first_row = Some(line);
+                    return Ok(Some(Header::unnamed(self.fields.len())));
+                }
+                Err(reason) if has_names => return Err(DatasetError::BadHeader(reason)),
+                Err(reason) => {
+                    let rejected = Rejected { line, reason };
+                    let is_fatal = rejected.is_fatal();
+                    self.early.push_back(rejected);
+                    if is_fatal {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads the next row that is not blank into `fields`.
+    fn read_fields(&mut self) -> Option<(u64, Result<(), Reason>)> {
+        loop {
+            let (fields, dialect) = (&mut self.fields, self.dialect);
+            let (line, row) =
+                self.window.next_row(|window, at_eof| parse_row(window, at_eof, dialect, fields))?;
+            match row {
+                Ok(Line::Blank) => {}
+                Ok(Line::Fields) => return Some((line, Ok(()))),
+                Err(reason) => return Some((line, Err(reason))),
+            }
+        }
+    }
+
+    fn record(&self) -> Result<Record, Reason> {
+        let plan = self.plan.as_ref().expect("a file with a row has columns");
+        if self.fields.len() != plan.width {
+            return Err(Reason::FieldCount { expected: plan.width, found: self.fields.len() });
+        }
+        plan.record(|index| self.fields.get(index))
+    }
+}
+
+impl Source for Delimited {
+    fn next_row(&mut self) -> Option<Result<Record, Rejected>> {
+        if let Some(rejected) = self.early.pop_front() {
+            return Some(Err(rejected));
+        }
+        let (line, row) = match self.first_row.take() {
+            Some(line) => (line, Ok(())),
+            None => self.read_fields()?,
+        };
+        Some(row.and_then(|()| self.record()).map_err(|reason| Rejected { line, reason }))
+    }
+
+    fn progress(&self) -> Progress {
+        self.window.progress()
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Line {
+    Blank,
+    Fields,
+}
+
+/// Cuts one row from the start of the window into fields.
+fn parse_row(window: &[u8], at_eof: bool, dialect: Dialect, fields: &mut Fields) -> Cut<Line> {
+    fields.clear();
+    let Some((line, bytes)) = cut_line(window, at_eof) else { return Cut::More };
+    if line.is_empty() {
+        return Cut::Row { row: Line::Blank, bytes };
+    }
+    if !dialect.quoting || memchr::memchr(b'"', line).is_none() {
+        let mut start = 0;
+        for end in memchr::memchr_iter(dialect.delimiter, line).chain([line.len()]) {
+            fields.push(&line[start..end]);
+            start = end + 1;
+        }
+        return Cut::Row { row: Line::Fields, bytes };
+    }
+    parse_quoted_row(window, at_eof, dialect.delimiter, fields)
+}
+
+/// The same for a row with quotes, whose fields may contain line ends.
+fn parse_quoted_row(window: &[u8], at_eof: bool, delimiter: u8, fields: &mut Fields) -> Cut<Line> {
+    let mut at = 0;
+    loop {
+        if window.get(at) == Some(&b'"') {
+            match unquote(&window[at + 1..], at_eof, &mut fields.bytes) {
+                Unquoted::Closed { bytes } => at += 1 + bytes,
+                Unquoted::More => return Cut::More,
+                Unquoted::Unclosed => return Cut::Invalid(Reason::UnclosedQuote),
+            }
+        } else {
+            let end = memchr::memchr2(delimiter, b'\n', &window[at..]).map_or(window.len(), |end| at + end);
+            if end == window.len() && !at_eof {
+                return Cut::More;
+            }
+            let is_last = window.get(end) != Some(&delimiter);
+            let field = &window[at..end];
+            let field = if is_last { field.strip_suffix(b"\r").unwrap_or(field) } else { field };
+            fields.bytes.extend_from_slice(field);
+            at = end;
+        }
+        match &window[at..] {
+            [] | [b'\r'] | [b'\r', b'\n', ..] | [b'\n', ..] if !at_eof && window.len() - at < 2 => {
+                return Cut::More;
+            }
+            [] => return end_row(at, fields),
+            [b'\n', ..] | [b'\r'] => return end_row(at + 1, fields),
+            [b'\r', b'\n', ..] => return end_row(at + 2, fields),
+            [byte, ..] if *byte == delimiter => fields.end_field(),
+            _ => return Cut::Invalid(Reason::TextAfterQuote),
+        }
+        at += 1;
+    }
+}
+
+fn end_row(bytes: usize, fields: &mut Fields) -> Cut<Line> {
+    fields.end_field();
+    Cut::Row { row: Line::Fields, bytes }
+}
+
+enum Unquoted {
+    /// `bytes` were taken, the closing quote included.
+    Closed { bytes: usize },
+    /// No closing quote in the window, and the file goes on.
+    More,
+    /// No closing quote in the file.
+    Unclosed,
+}
+
+/// Appends what stands before the closing quote to `field`; two quotes stand for one.
+fn unquote(text: &[u8], at_eof: bool, field: &mut Vec<u8>) -> Unquoted {
+    let mut at = 0;
+    loop {
+        let Some(quote) = memchr::memchr(b'"', &text[at..]) else {
+            return if at_eof { Unquoted::Unclosed } else { Unquoted::More };
+        };
+        field.extend_from_slice(&text[at..at + quote]);
+        at += quote + 1;
+        match text.get(at) {
+            Some(b'"') => {
+                field.push(b'"');
+                at += 1;
+            }
+            None if !at_eof => return Unquoted::More,
+            _ => return Unquoted::Closed { bytes: at },
+        }
+    }
+}

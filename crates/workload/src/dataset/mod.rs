@@ -1,0 +1,286 @@
+//! Real data: records from CSV, TSV and Parquet files and from word lists.
+//!
+//! [`open`] returns an iterator of records. A row that cannot be used is *rejected* with its line number and the reason,
+//! and reading goes on; what concerns the whole file (it is missing, it has no such column) is one error from
+//! [`open`]. A record's key is made of the key columns as [`KeyLayout`] says; its value is the bytes of
+//! the one value column, or several value columns escaped and joined with TAB, or nothing.
+//!
+//! - CSV is read strictly by RFC 4180: a field that starts with a quote must end with one. A quoting error rejects one
+//!   line, and reading resumes on the next.
+//! - TSV has no quoting: fields are what lies between TABs.
+//! - Blank lines of CSV and TSV files are skipped, a byte order mark too. Fields may be any bytes.
+//! - In a word list every line is a key.
+//! - Parquet columns must be flat (neither lists nor structures). NULL reads as an empty field.
+
+mod columns;
+mod delimited;
+#[cfg(feature = "parquet")]
+mod parquet;
+#[cfg(feature = "parquet")]
+mod parquet_text;
+mod window;
+mod words;
+
+use crate::key_layout::KeyLayout;
+pub use columns::Column;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// File formats, as named on the command line: `csv`, `tsv`, `parquet`, `words`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Csv,
+    Tsv,
+    Parquet,
+    Words,
+}
+
+impl Format {
+    /// The format that a file's extension suggests: `.csv`, `.tsv` (also `.tab`), `.parquet`, `.txt` (also none) for words.
+    pub fn of_path(path: &Path) -> Option<Format> {
+        let Some(extension) = path.extension() else { return Some(Format::Words) };
+        match extension.to_ascii_lowercase().to_str()? {
+            "csv" => Some(Format::Csv),
+            "tsv" | "tab" => Some(Format::Tsv),
+            "parquet" | "pq" => Some(Format::Parquet),
+            "txt" | "words" => Some(Format::Words),
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = DatasetError;
+
+    fn from_str(text: &str) -> Result<Format, DatasetError> {
+        match text {
+            "csv" => Ok(Format::Csv),
+            "tsv" => Ok(Format::Tsv),
+            "parquet" => Ok(Format::Parquet),
+            "words" => Ok(Format::Words),
+            _ => Err(DatasetError::UnknownFormat(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Format::Csv => "csv",
+            Format::Tsv => "tsv",
+            Format::Parquet => "parquet",
+            Format::Words => "words",
+        })
+    }
+}
+
+/// What goes into the value of a word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WordValue {
+    /// The number of its line, in decimal digits.
+    #[default]
+    LineNumber,
+    /// Nothing.
+    Empty,
+}
+
+/// How to read a file.
+#[derive(Clone, Debug)]
+pub struct ReadOptions {
+    /// Columns of the key, in order. None: the first column.
+    pub key: Vec<Column>,
+    /// Columns of the value, in order. `None`: all columns that are not part of the key.
+    pub value: Option<Vec<Column>>,
+    /// Whether the first row of a CSV or TSV file names the columns.
+    pub header: bool,
+    /// The byte between fields, if not the format's own.
+    pub delimiter: Option<u8>,
+    pub word_value: WordValue,
+    /// Longest row of a text file in bytes; a longer one is rejected. It bounds memory in the face of a quote that
+    /// is never closed.
+    pub row_bytes_max: usize,
+}
+
+impl Default for ReadOptions {
+    fn default() -> ReadOptions {
+        ReadOptions {
+            key: Vec::new(),
+            value: None,
+            header: true,
+            delimiter: None,
+            word_value: WordValue::default(),
+            row_bytes_max: 64 << 20,
+        }
+    }
+}
+
+/// One record of a data set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub key: Vec<u8>,
+    pub value: Vec<u8>,
+}
+
+/// A row that was not used.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct Rejected {
+    /// The line on which the row starts, counted from 1; the row's number in a Parquet file.
+    pub line: u64,
+    pub reason: Reason,
+}
+
+/// Why a row was not used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Reason {
+    #[error("{found} fields instead of {expected}")]
+    FieldCount { expected: usize, found: usize },
+    #[error("`{text}` in key column `{column}` is not an integer of 64 bits")]
+    NotAnInteger { column: String, text: String },
+    #[error("the key is empty")]
+    EmptyKey,
+    #[error("text follows a closing quote")]
+    TextAfterQuote,
+    #[error("a quote is not closed")]
+    UnclosedQuote,
+    #[error("the row is longer than {max} bytes")]
+    TooLong { max: usize },
+    #[error("column `{column}` has a value that has no text form: {why}")]
+    NoTextForm { column: String, why: &'static str },
+    /// The file cannot be read any further; no record follows.
+    #[error("reading failed, the rest of the file is lost: {0}")]
+    ReadFailed(String),
+}
+
+impl Rejected {
+    /// Whether this ended the reading, and not just a row.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self.reason, Reason::ReadFailed(_))
+    }
+}
+
+/// Why a file cannot be read at all.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatasetError {
+    #[error("cannot open {path}: {error}", path = path.display())]
+    Open { path: PathBuf, error: io::Error },
+    #[error("the format `{0}` is not one of `csv`, `tsv`, `parquet`, `words`")]
+    UnknownFormat(String),
+    #[error("there is no column `{name}`; the columns are {columns}")]
+    UnknownColumn { name: String, columns: String },
+    #[error("there is no column {number}; the file has {count} columns")]
+    NoSuchColumn { number: usize, count: usize },
+    #[error("several columns are named `{0}`; use the number of the one you mean")]
+    AmbiguousColumn(String),
+    #[error(
+        "column `{0}` cannot be found by name in a file without a header row; use its number, counted from 1"
+    )]
+    NoHeader(String),
+    #[error("the header row is not valid: {0}")]
+    BadHeader(Reason),
+    #[error("`{0}` is not a column: expected a name or a number from 1, and perhaps `:int` or `:str`")]
+    BadColumn(String),
+    #[error("column `{0}` is a list or a structure; only flat columns can be read")]
+    NestedColumn(String),
+    #[error("a word list has no columns to choose from")]
+    WordsHaveNoColumns,
+    #[error("{path} is not a valid Parquet file: {why}", path = path.display())]
+    NotParquet { path: PathBuf, why: String },
+    #[error("this program was built without support for Parquet")]
+    NoParquet,
+}
+
+/// Produces the rows of one open file.
+trait Source: Send {
+    fn next_row(&mut self) -> Option<Result<Record, Rejected>>;
+    fn progress(&self) -> Progress;
+}
+
+/// How far reading has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of a text file, rows of a Parquet file.
+    pub done: u64,
+    pub total: u64,
+}
+
+/// The rows of a file: records and rejected rows, in the order of the file.
+pub struct Records {
+    source: Box<dyn Source>,
+    layout: KeyLayout,
+    ended: bool,
+}
+
+impl Records {
+    /// The types of the key's columns.
+    pub fn key_layout(&self) -> &KeyLayout {
+        &self.layout
+    }
+
+    /// How far reading has come.
+    pub fn progress(&self) -> Progress {
+        self.source.progress()
+    }
+}
+
+impl Iterator for Records {
+    type Item = Result<Record, Rejected>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let row = self.source.next_row();
+        self.ended = match &row {
+            None => true,
+            Some(Err(rejected)) => rejected.is_fatal(),
+            Some(Ok(_)) => false,
+        };
+        row
+    }
+}
+
+impl fmt::Debug for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Records").field("layout", &self.layout).field("progress", &self.progress()).finish()
+    }
+}
+
+/// Opens a file for reading.
+///
+/// # Errors
+/// When the file cannot be opened, its header is not valid, or it lacks a column that the options name. An empty
+/// file is no error: it has no records.
+pub fn open(path: &Path, format: Format, options: &ReadOptions) -> Result<Records, DatasetError> {
+    let open_error = |error| DatasetError::Open { path: path.to_owned(), error };
+    let file = File::open(path).map_err(open_error)?;
+    let metadata = file.metadata().map_err(open_error)?;
+    if metadata.is_dir() {
+        return Err(open_error(io::ErrorKind::IsADirectory.into()));
+    }
+    let (source, layout): (Box<dyn Source>, KeyLayout) = match format {
+        Format::Csv | Format::Tsv => {
+            let window = window::Window::new(file, metadata.len(), options.row_bytes_max);
+            let dialect = delimited::Dialect::of(format, options);
+            let (source, layout) = delimited::Delimited::open(window, dialect, options)?;
+            (Box::new(source), layout)
+        }
+        Format::Words => {
+            let window = window::Window::new(file, metadata.len(), options.row_bytes_max);
+            (Box::new(words::Words::open(window, options)?), columns::plain_layout())
+        }
+        #[cfg(feature = "parquet")]
+        Format::Parquet => {
+            let (source, layout) = parquet::ParquetSource::open(file, path, options)?;
+            (Box::new(source), layout)
+        }
+        #[cfg(not(feature = "parquet"))]
+        Format::Parquet => return Err(DatasetError::NoParquet),
+    };
+    Ok(Records { source, layout, ended: false })
+}
