@@ -132,7 +132,9 @@ pub fn prefetch_line(word: &Word) {
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
     // SAFETY: a prefetch of any address is harmless, and this one is a valid reference; SSE is part of x86-64.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(std::ptr::from_ref(word).cast());
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
+            std::ptr::from_ref(word).cast(),
+        );
     }
     #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle)))))]
     let _ = word;

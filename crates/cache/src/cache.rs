@@ -181,8 +181,10 @@ impl Cache {
         &self.meta[id.0 as usize]
     }
 
+    /// The frame of a number that this cache gave out.
+    ///
     /// # Panics
-    /// If there is no such frame; ids come from this cache.
+    /// If there is no such frame.
     #[inline]
     pub fn frame(&self, id: FrameId) -> FrameRef<'_> {
         FrameRef::new(self, id, self.arena.words(id.0))
@@ -209,7 +211,12 @@ impl Cache {
 
     /// A free frame without evicting anything.
     pub fn take_free<'c>(&'c self, worker: &'c CacheWorker) -> Option<FreeFrame<'c>> {
-        let id = worker.stash.borrow_mut().pop().or_else(|| self.take_fresh()).or_else(|| lock(&self.free).pop())?;
+        let id = worker
+            .stash
+            .borrow_mut()
+            .pop()
+            .or_else(|| self.take_fresh())
+            .or_else(|| lock(&self.free).pop())?;
         Some(FreeFrame { cache: self, worker, id: Some(id) })
     }
 
@@ -281,6 +288,16 @@ impl Cache {
             CacheCounters::bump(&worker.counters.reheats, 1);
         }
         Ok(version)
+    }
+
+    /// The node in `frame` is gone for good: the frame becomes free. The caller latched it, found it hot, took its
+    /// address out of the table, and unswizzled it.
+    pub fn discard(&self, worker: &CacheWorker, frame: FrameRef<'_>, mut guard: ExclusiveGuard<'_>) {
+        guard.mark_clean();
+        guard.set_state(FrameState::Free);
+        frame.set_parent(None);
+        drop(guard);
+        self.give_free(worker, frame.id());
     }
 
     /// Checks the cache's own invariants at a quiescent point; each violation is one line.
@@ -391,17 +408,5 @@ impl Drop for FreeFrame<'_> {
         if let Some(id) = self.id {
             self.cache.give_free(self.worker, id);
         }
-    }
-}
-
-impl Cache {
-    /// The node in `frame` is gone for good: the frame becomes free. The caller latched it, found it hot, took its
-    /// address out of the table, and unswizzled it.
-    pub fn discard(&self, worker: &CacheWorker, frame: FrameRef<'_>, mut guard: ExclusiveGuard<'_>) {
-        guard.mark_clean();
-        guard.set_state(FrameState::Free);
-        frame.set_parent(None);
-        drop(guard);
-        self.give_free(worker, frame.id());
     }
 }

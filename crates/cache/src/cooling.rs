@@ -8,7 +8,7 @@ use crate::frame::{FrameRef, NodeShape};
 use crate::latch::{ExclusiveGuard, FrameState, Version};
 use crate::stats::CacheCounters;
 use crate::swip::{FrameId, Swip};
-use crate::sync::{Ordering, fence};
+use crate::sync::Ordering;
 
 /// Frames sampled at a time.
 const SAMPLES: usize = 2;
@@ -123,7 +123,7 @@ impl Cache {
     fn some_cached_child(&self, frame: FrameRef<'_>, shape: impl NodeShape, random: u64) -> Option<FrameId> {
         let words = frame.words();
         let count = shape.child_count(words);
-        let by_table = count > 0 && !shape.swizzles(words);
+        let by_table = count > 0 && !(self.swizzles() && shape.swizzles(words));
         (0..count).find_map(|i| {
             let at = shape.child_word(words, (i + random as usize % count) % count);
             let swip = Swip::from_raw(words[at].load(Ordering::Relaxed));
@@ -141,8 +141,7 @@ impl Cache {
     /// Whether the node in `frame` may leave the hot state: not pinned, no swizzled children (unless children are
     /// detached anyway).
     fn may_cool(&self, frame: FrameRef<'_>, shape: impl NodeShape) -> bool {
-        fence(Ordering::SeqCst);
-        self.meta(frame.id()).pins.load(Ordering::SeqCst) == 0
+        !frame.is_pinned()
             && (self.eviction == Eviction::Random || self.some_cached_child(frame, shape, 0).is_none())
     }
 
@@ -185,14 +184,13 @@ impl Cache {
         frame: FrameRef<'_>,
         version: Version,
     ) -> Result<bool> {
-        let mut buf = endpoint.buffer(self.node_size());
-        buf.set_window(8..self.node_size());
+        let buf = endpoint.buffer(self.node_size());
         let copied = frame.copy_out(shape, &buf).and_then(|()| frame.validate(version));
         let Some(addr) = GlobalAddr::from_raw(buf.get(1)).filter(|_| copied.is_ok()) else {
             endpoint.recycle(buf);
             return Ok(false);
         };
-        let buf = endpoint.write(addr.add(8), buf).await?;
+        let buf = endpoint.write(addr, buf).await?;
         endpoint.recycle(buf);
         CacheCounters::bump(&worker.counters().write_backs, 1);
         Ok(true)

@@ -14,9 +14,13 @@ pub enum CacheError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// Every frame is pinned or has cached children, again and again.
-    #[error("the cache of {frames} frames is too small: no frame could be freed; give it at least {minimum} frames")]
+    #[error(
+        "the cache of {frames} frames is too small: no frame could be freed; give it at least {minimum} frames"
+    )]
     Exhausted { frames: usize, minimum: usize },
-    #[error("a cache of {bytes} bytes holds {frames} nodes of {node_size} bytes; it needs at least {minimum_bytes} bytes")]
+    #[error(
+        "a cache of {bytes} bytes holds {frames} nodes of {node_size} bytes; it needs at least {minimum_bytes} bytes"
+    )]
     TooSmall { bytes: u64, frames: u64, node_size: usize, minimum_bytes: u64 },
     #[error("a cache of {bytes} bytes has more frames than 32 bits can count")]
     TooLarge { bytes: u64 },

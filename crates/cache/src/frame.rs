@@ -114,6 +114,12 @@ impl<'c> FrameRef<'c> {
         if version.state() == FrameState::Hot { Ok(pin) } else { Err(Conflict) }
     }
 
+    /// Whether somebody keeps the node in this frame.
+    pub fn is_pinned(self) -> bool {
+        fence(Ordering::SeqCst);
+        self.cache.meta(self.id).pins.load(Ordering::SeqCst) != 0
+    }
+
     /// Whether a write-back of this frame is under way.
     pub fn is_writing(self) -> bool {
         self.cache.meta(self.id).writing.load(Ordering::Acquire) != 0
@@ -237,8 +243,14 @@ fn audit_frame(cache: &Cache, shape: impl NodeShape, frame: FrameRef<'_>, wrong:
     }
     if let Some(parent) = frame.parent() {
         let hot = cache.frame(parent).optimistic().is_ok_and(|seen| seen.state() == FrameState::Hot);
-        if version.state() != FrameState::Hot || !hot || cache.frame(parent).slot_of(shape, frame.id()).is_none() {
-            wrong.push(format!("frame {id} names frame {} as its parent, which does not point to it", parent.0));
+        if version.state() != FrameState::Hot
+            || !hot
+            || cache.frame(parent).slot_of(shape, frame.id()).is_none()
+        {
+            wrong.push(format!(
+                "frame {id} names frame {} as its parent, which does not point to it",
+                parent.0
+            ));
         }
     }
     let known = GlobalAddr::from_raw(frame.addr()).and_then(|addr| cache.table.frame_of(addr));

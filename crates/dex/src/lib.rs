@@ -1,7 +1,38 @@
 //! DEX: a B+-tree for disaggregated memory.
+//!
+//! After *DEX: Scalable Range Indexing on Disaggregated Memory*. Nodes live in the memory pool; each compute server
+//! has a [`Tree`], a view of the index through its own page cache. The key space is divided among compute servers
+//! ([`KeyRange`], §4), so that all nodes but a few inner ones, those whose keys cross a boundary, belong to one
+//! compute server and need no synchronisation with others.
+//!
+//! Invariants, checked by [`audit`]: the fences of children partition the fences of their parent; every key lies in
+//! its leaf's fences; levels decrease by one; a clean frame equals its remote copy; no node is leaked or reachable
+//! twice; the nodes of a subtree rooted at level M stand on one memory server, unless that was full; each leaf
+//! belongs to exactly one compute server.
+//!
+//! Every single-key operation is linearizable. A scan returns every key that was present throughout it and none that
+//! was absent throughout it, in order, each once.
 #![forbid(unsafe_code)]
 
+pub mod audit;
+mod batch;
+mod bulk;
 mod error;
 pub mod layout;
+mod merge;
+mod partition;
+mod point;
+mod scan;
+mod shared;
+mod smo;
+mod tree;
+mod walk;
 
+pub use batch::Answers;
+pub use bulk::{BulkLoad, SortedSource};
 pub use error::{DexError, Result};
+pub use partition::{KeyRange, partition_of};
+pub use point::Swapped;
+pub use scan::{ScanRange, Scanned};
+pub use tree::{Ctx, Tree, TreeConfig};
+pub use walk::Toward;

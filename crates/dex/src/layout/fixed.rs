@@ -20,6 +20,7 @@ use pando_pool::ValueRef;
 use super::header::{self, Format, HIGH_INFINITE, LOW_INFINITE, get, set};
 use super::{Layout, NodeInit, Side, Stored};
 use crate::error::{DexError, Result};
+use crate::walk::Toward;
 
 /// Longest key of this layout, in bytes.
 pub const MAX_KEY: usize = 64;
@@ -271,7 +272,10 @@ impl Layout for FixedLayout {
         Ok(FixedKey { first: key_word(bytes, 0), bytes })
     }
 
-    fn key_bytes<'k>(&self, key: FixedKey<'k>) -> &'k [u8] {
+    fn key_bytes<'k>(&self, key: FixedKey<'k>) -> &'k [u8]
+    where
+        'k: 'k,
+    {
         key.bytes
     }
 
@@ -284,6 +288,17 @@ impl Layout for FixedLayout {
 
     fn node_size(&self) -> usize {
         self.node_words * 8
+    }
+
+    fn scan_start(&self, bound: &[u8], toward: Toward) -> (Vec<u8>, Toward) {
+        let mut key = bound.to_vec();
+        key.resize(self.key_len, 0);
+        // Descending from a bound that is longer than the keys, the key that it starts with comes first.
+        (key, if bound.len() > self.key_len { Toward::Key } else { toward })
+    }
+
+    fn highest_key(&self) -> Vec<u8> {
+        vec![0xff; self.key_len]
     }
 
     #[inline]
@@ -338,6 +353,10 @@ impl Layout for FixedLayout {
         None
     }
 
+    fn long_value(&self, _page: &[Word], _i: usize) -> Option<ValueRef> {
+        None
+    }
+
     fn append_fence(&self, page: &[Word], side: Side, out: &mut Vec<u8>) -> bool {
         if header::has(page, if side == Side::Low { LOW_INFINITE } else { HIGH_INFINITE }) {
             return false;
@@ -373,6 +392,14 @@ impl Layout for FixedLayout {
             return Err("a child without an address");
         }
         Ok(())
+    }
+
+    fn fullness(&self, page: &[Word]) -> f64 {
+        self.count(page) as f64 / self.cap(page) as f64
+    }
+
+    fn max_children(&self) -> usize {
+        self.inner_cap + 1
     }
 
     fn has_room(&self, page: &[Word], _key: &[u8], _value_len: usize) -> bool {

@@ -8,15 +8,20 @@
 //! returns something and stays inside the page; the caller validates the page's version before it believes the
 //! answer. The writing half is called on pages that the caller has for itself.
 
+#[cfg(any(test, fuzzing))]
+pub mod exercise;
 pub mod fixed;
 pub mod header;
 pub mod slotted;
+#[cfg(test)]
+mod tests;
 
 use pando_cache::NodeShape;
 use pando_cache::sync::Word;
 use pando_pool::ValueRef;
 
 use crate::error::Result;
+use crate::walk::Toward;
 
 /// Which fence of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +79,13 @@ pub trait Layout: NodeShape + Copy + Send + Sync + std::fmt::Debug + 'static {
 
     fn node_size(&self) -> usize;
 
+    /// A key that a scan from `bound` on may start its descent with, though `bound` may be shorter or longer than
+    /// any key, and in which direction. It leads to the leaf that the first entry of the scan is in, or before it.
+    fn scan_start(&self, bound: &[u8], toward: Toward) -> (Vec<u8>, Toward);
+
+    /// A key that no key of this layout is above.
+    fn highest_key(&self) -> Vec<u8>;
+
     /// Bytes at the front of a node that a search looks at first, for prefetching.
     fn prefetch_bytes(&self) -> usize;
 
@@ -100,13 +112,28 @@ pub trait Layout: NodeShape + Copy + Send + Sync + std::fmt::Debug + 'static {
     /// Appends the value of leaf entry `i` if it is inline, else says where it is.
     fn append_value(&self, page: &[Word], i: usize, out: &mut Vec<u8>) -> Option<ValueRef>;
 
+    /// Where the value of leaf entry `i` is, if it is out of line.
+    fn long_value(&self, page: &[Word], i: usize) -> Option<ValueRef>;
+
     /// Appends a fence; `false` if it is infinite.
     fn append_fence(&self, page: &[Word], side: Side, out: &mut Vec<u8>) -> bool;
 
     /// Whether the words are a possible node of this layout; the reason if not.
     fn verify(&self, page: &[Word]) -> std::result::Result<(), &'static str>;
 
+    /// A key above `before` and not above `after`, as short as the layout allows; `before < after`.
+    fn separator(&self, before: &[u8], after: &[u8]) -> Vec<u8> {
+        let _ = before;
+        after.to_vec()
+    }
+
     // Room.
+
+    /// How much of the node's room is used, from 0 to 1.
+    fn fullness(&self, page: &[Word]) -> f64;
+
+    /// Children that an inner node holds at most, when separators are small.
+    fn max_children(&self) -> usize;
 
     /// Whether a leaf of this page could take one more entry, or an inner node one more separator, of this size.
     fn has_room(&self, page: &[Word], key: &[u8], value_len: usize) -> bool;

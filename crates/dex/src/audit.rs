@@ -1,0 +1,303 @@
+//! The auditor: walks a whole index at a quiescent point and checks the invariants of the crate documentation.
+//!
+//! It sees the index as its compute servers do: a node that one of them has in its cache counts as it is there, any
+//! other as it is in remote memory.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf};
+use pando_pool::Pool;
+
+use crate::error::Result;
+use crate::layout::{Layout, Side, header};
+use crate::tree::Tree;
+
+/// Violations listed at most; the others are counted.
+const LISTED: usize = 20;
+
+/// What an audit found.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// The first violations, a sentence each.
+    pub violations: Vec<String>,
+    /// All of them.
+    pub violation_count: u64,
+    pub entries: u64,
+    pub leaves: u64,
+    pub inner_nodes: u64,
+    /// Levels, 1 for a lone root.
+    pub height: u32,
+    /// Bytes of keys and of values, long ones included.
+    pub key_bytes: u64,
+    pub value_bytes: u64,
+    /// Nodes below level M that stand on another memory server than their subtree's root, because that was full.
+    pub strays: u64,
+    /// Nodes on each memory server.
+    pub nodes_per_server: Vec<u64>,
+    /// Blocks that the index uses: address and the bytes asked for.
+    pub blocks: Vec<(GlobalAddr, u64)>,
+    /// Sum over leaves of the share of their room that is used.
+    fullness_sum: f64,
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.violation_count == 0
+    }
+
+    /// Mean share of a leaf's room that is used.
+    pub fn leaf_fullness(&self) -> f64 {
+        if self.leaves == 0 { 0.0 } else { self.fullness_sum / self.leaves as f64 }
+    }
+
+    pub fn violation(&mut self, text: String) {
+        self.violation_count += 1;
+        if self.violations.len() < LISTED {
+            self.violations.push(text);
+        }
+    }
+}
+
+/// A node still to be looked at, and what its parent says of it.
+struct Expected {
+    addr: GlobalAddr,
+    level: Option<u8>,
+    low: Option<Vec<u8>>,
+    high: Option<Vec<u8>>,
+    /// Memory server of the level-M subtree that it is in.
+    subtree: Option<MemoryServerId>,
+}
+
+/// Checks one index, given all compute servers that this process runs for it (at least one). Nothing else may use
+/// the index meanwhile.
+///
+/// # Errors
+/// Those of the fabric; everything else that is wrong is in the report.
+pub async fn audit<L: Layout, E: Endpoint>(ep: &E, trees: &[&Tree<L>]) -> Result<Report> {
+    let first = trees.first().expect("an index is audited through at least one compute server");
+    let mut auditor = Auditor { ep, trees, report: Report::default() };
+    for tree in trees {
+        for wrong in tree.audit_cache() {
+            auditor.report.violation(wrong);
+        }
+    }
+    let root = Expected { addr: first.config.root, level: None, low: None, high: None, subtree: None };
+    let mut stack = vec![root];
+    while let Some(expected) = stack.pop() {
+        auditor.visit(expected, &mut stack).await?;
+    }
+    auditor.compare_clean_frames().await?;
+    Ok(auditor.report)
+}
+
+struct Auditor<'a, L, E> {
+    ep: &'a E,
+    trees: &'a [&'a Tree<L>],
+    report: Report,
+}
+
+impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
+    fn layout(&self) -> L {
+        self.trees[0].layout
+    }
+
+    /// The node as its owner sees it.
+    async fn page_of(&mut self, addr: GlobalAddr) -> Result<PageBuf> {
+        let page = self.ep.buffer(self.layout().node_size());
+        for tree in self.trees {
+            let Some(id) = tree.cache.table().frame_of(addr) else { continue };
+            let frame = tree.cache.frame(id);
+            if header::has(frame.words(), header::SHARED) {
+                continue;
+            }
+            if frame.copy_out(self.layout(), &page).is_ok() {
+                return Ok(page);
+            }
+        }
+        Ok(self.ep.read(addr, page).await?)
+    }
+
+    async fn visit(&mut self, expected: Expected, stack: &mut Vec<Expected>) -> Result<()> {
+        let page = self.page_of(expected.addr).await?;
+        let layout = self.layout();
+        let words = page.words();
+        let addr = expected.addr;
+        if let Err(error) = self.trees[0].check_node(addr, &page) {
+            self.report.violation(error.to_string());
+            self.ep.recycle(page);
+            return Ok(());
+        }
+        let level = header::level(words);
+        if expected.level.is_some_and(|expected| expected != level) {
+            self.report.violation(format!("the node at {addr} is of level {level}, not one below its parent"));
+        }
+        for (side, wanted) in [(Side::Low, &expected.low), (Side::High, &expected.high)] {
+            let mut fence = Vec::new();
+            let fence = layout.append_fence(words, side, &mut fence).then_some(fence);
+            if fence != *wanted {
+                self.report.violation(format!("the {side:?} fence of the node at {addr} is not its parent's separator"));
+            }
+        }
+        self.report.blocks.push((addr, layout.node_size() as u64));
+        self.count_server(addr);
+        self.check_subtree(&expected, level);
+        if level == 0 {
+            self.visit_leaf(&expected, &page).await?;
+        } else {
+            self.report.inner_nodes += 1;
+            self.report.height = self.report.height.max(u32::from(level) + 1);
+            self.push_children(&expected, &page, stack);
+        }
+        self.ep.recycle(page);
+        Ok(())
+    }
+
+    fn count_server(&mut self, addr: GlobalAddr) {
+        let server = usize::from(addr.server().0);
+        if self.report.nodes_per_server.len() <= server {
+            self.report.nodes_per_server.resize(server + 1, 0);
+        }
+        self.report.nodes_per_server[server] += 1;
+    }
+
+    fn check_subtree(&mut self, expected: &Expected, level: u8) {
+        let below = level < self.trees[0].config.subtree_level;
+        if below && expected.subtree.is_some_and(|server| server != expected.addr.server()) {
+            self.report.strays += 1;
+        }
+    }
+
+    async fn visit_leaf(&mut self, expected: &Expected, page: &PageBuf) -> Result<()> {
+        let layout = self.layout();
+        let words = page.words();
+        let count = layout.count(words);
+        self.report.leaves += 1;
+        self.report.height = self.report.height.max(1);
+        self.report.entries += count as u64;
+        self.report.fullness_sum += layout.fullness(words);
+        let partitioned = self.trees.iter().any(|tree| tree.partitioned);
+        let owners = self.trees.iter().filter(|tree| !tree.config.range.is_shared(layout, words)).count();
+        if partitioned && self.trees.len() > 1 && owners != 1 {
+            self.report.violation(format!("the leaf at {} belongs to {owners} compute servers", expected.addr));
+        }
+        let mut bytes = Vec::new();
+        for i in 0..count {
+            bytes.clear();
+            layout.append_key(words, i, &mut bytes);
+            self.report.key_bytes += bytes.len() as u64;
+            bytes.clear();
+            match layout.append_value(words, i, &mut bytes) {
+                None => self.report.value_bytes += bytes.len() as u64,
+                Some(long) => {
+                    self.report.value_bytes += long.len;
+                    let blocks = &mut self.report.blocks;
+                    let pool = &self.trees[0].pool;
+                    let walked = pool.visit_value_blocks(self.ep, long, |addr, size| blocks.push((addr, size))).await;
+                    let read = pool.get_value(self.ep, long, &mut bytes).await;
+                    if let Err(error) = walked.and(read) {
+                        self.report.violation(format!("a long value of the leaf at {}: {error}", expected.addr));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn push_children(&mut self, expected: &Expected, page: &PageBuf, stack: &mut Vec<Expected>) {
+        let layout = self.layout();
+        let words = page.words();
+        let level = header::level(words);
+        let is_root = expected.level.is_none();
+        let subtree = match level {
+            // The root is always cached; no operation is ever offloaded at it.
+            _ if is_root || level > self.trees[0].config.subtree_level => None,
+            _ => expected.subtree.or(Some(expected.addr.server())),
+        };
+        let mut low = expected.low.clone();
+        for i in 0..layout.child_count(words) {
+            let raw = header::get(words, layout.child_word(words, i));
+            let Some(addr) = GlobalAddr::from_raw(raw) else {
+                self.report.violation(format!("a swizzled pointer in remote memory at {}", expected.addr));
+                continue;
+            };
+            let high = if i < layout.count(words) {
+                let mut key = Vec::new();
+                layout.append_key(words, i, &mut key);
+                Some(key)
+            } else {
+                expected.high.clone()
+            };
+            stack.push(Expected { addr, level: Some(level - 1), low, high: high.clone(), subtree });
+            low = high;
+        }
+    }
+
+    /// A clean frame of a node that is not shared equals its remote copy.
+    async fn compare_clean_frames(&mut self) -> Result<()> {
+        let layout = self.layout();
+        for tree in self.trees {
+            let mut frames = Vec::new();
+            tree.cache.table().for_each(|addr, frame| frames.extend(frame.map(|frame| (addr, frame))));
+            for (addr, id) in frames {
+                let frame = tree.cache.frame(id);
+                let shared = header::has(frame.words(), header::SHARED);
+                let dirty = frame.optimistic().is_ok_and(|version| version.is_dirty());
+                let cached = self.ep.buffer(layout.node_size());
+                if shared || dirty || frame.copy_out(layout, &cached).is_err() {
+                    continue;
+                }
+                let remote = self.ep.read(addr, self.ep.buffer(layout.node_size())).await?;
+                // The header's flags and remote version are each side's own.
+                let own = |word: usize| word == header::LOCK || word == header::KIND || word == header::REMOTE_VERSION;
+                let differs = (0..cached.words().len())
+                    .any(|i| !own(i) && cached.words()[i].load(Relaxed) != remote.words()[i].load(Relaxed));
+                if differs {
+                    self.report.violation(format!("the clean cached copy of the node at {addr} differs from it"));
+                }
+                self.ep.recycle(cached);
+                self.ep.recycle(remote);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Compares the blocks that all indexes of a pool use with those that are allocated, besides `others` (catalog and
+/// the like): each allocated block is used once, each used one is allocated.
+///
+/// # Errors
+/// Those of the fabric.
+pub async fn check_blocks<E: Endpoint>(
+    ep: &E,
+    pool: &Pool,
+    reports: &mut [Report],
+    others: &[(GlobalAddr, u64)],
+) -> Result<Vec<String>> {
+    let mut used: Vec<GlobalAddr> =
+        reports.iter_mut().flat_map(|report| std::mem::take(&mut report.blocks)).map(|(addr, _)| addr).collect();
+    used.extend(others.iter().map(|&(addr, _)| addr));
+    used.sort_unstable();
+    let mut wrong = Vec::new();
+    for pair in used.windows(2).filter(|pair| pair[0] == pair[1]) {
+        wrong.push(format!("the block at {} is used twice", pair[0]));
+    }
+    let mut seen = vec![false; used.len()];
+    let mut leaked = 0_u64;
+    let mut first_leak = None;
+    pool.visit_allocated(ep, |addr, size| match used.binary_search(&addr) {
+        Ok(i) => seen[i] = true,
+        Err(_) => {
+            leaked += 1;
+            first_leak.get_or_insert((addr, size));
+        }
+    })
+    .await?;
+    if let Some((addr, size)) = first_leak {
+        wrong.push(format!("{leaked} allocated blocks belong to nothing, the first of {size} bytes at {addr}"));
+    }
+    for (addr, _) in used.iter().zip(&seen).filter(|(_, seen)| !**seen).take(LISTED) {
+        wrong.push(format!("the block at {addr} is used but not allocated"));
+    }
+    Ok(wrong)
+}

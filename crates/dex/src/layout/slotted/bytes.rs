@@ -1,0 +1,108 @@
+//! Bytes of a page at any offset, through its words.
+//!
+//! Byte `i` of a page is byte `i % 8` of word `i / 8`, lowest first. The reading half returns zeros for what lies
+//! beyond the page, so that offsets and lengths need not be believed. Bytes are compared eight at a time, as
+//! big-endian integers.
+
+use std::cmp::Ordering;
+
+use pando_cache::sync::Word;
+
+use crate::layout::header::{get, set};
+
+/// The 8 bytes at `at`, the first one highest.
+#[inline]
+pub fn load_be(page: &[Word], at: usize) -> u64 {
+    let (word, shift) = (at / 8, at as u32 % 8 * 8);
+    let low = get(page, word) >> shift;
+    // In two steps, since a shift by 64 is none.
+    let high = get(page, word + 1) << 1 << (63 - shift);
+    (low | high).swap_bytes()
+}
+
+/// The first `n` bytes of a big-endian word, zeros behind.
+#[inline]
+pub fn first_bytes(word: u64, n: usize) -> u64 {
+    let dropped = u64::MAX.checked_shr(8 * n.min(8) as u32).unwrap_or(0);
+    word & !dropped
+}
+
+/// The first 8 bytes of `bytes`, the first one highest, padded with zeros.
+#[inline]
+pub fn padded_be(bytes: &[u8]) -> u64 {
+    if let Some(whole) = bytes.first_chunk::<8>() {
+        return u64::from_be_bytes(*whole);
+    }
+    let len = bytes.len();
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        // The two overlap in the same bytes.
+        return u64::from(u32::from_be_bytes(*first)) << 32
+            | u64::from(u32::from_be_bytes(*last)) << (64 - 8 * len);
+    }
+    let byte = |i: usize| u64::from(bytes[i]) << (56 - 8 * i);
+    if len == 0 { 0 } else { byte(0) | byte(len / 2) | byte(len - 1) }
+}
+
+/// Compares `len` bytes at `at` with `key`.
+#[inline]
+pub fn compare(page: &[Word], at: usize, len: usize, key: &[u8]) -> Ordering {
+    let common = len.min(key.len());
+    let mut done = 0;
+    while done < common {
+        let left = common - done;
+        let ours = first_bytes(load_be(page, at + done), left);
+        let theirs = first_bytes(padded_be(&key[done..]), left);
+        if ours != theirs {
+            return ours.cmp(&theirs);
+        }
+        done += 8;
+    }
+    len.cmp(&key.len())
+}
+
+/// Compares two ranges `(at, len)` of a page.
+pub fn compare_within(page: &[Word], a: (usize, usize), b: (usize, usize)) -> Ordering {
+    let common = a.1.min(b.1).min(page.len() * 8);
+    let mut done = 0;
+    while done < common {
+        let left = common - done;
+        let ours = first_bytes(load_be(page, a.0 + done), left);
+        let theirs = first_bytes(load_be(page, b.0 + done), left);
+        if ours != theirs {
+            return ours.cmp(&theirs);
+        }
+        done += 8;
+    }
+    a.1.cmp(&b.1)
+}
+
+/// Appends `len` bytes at `at`, as far as the page goes.
+#[inline]
+pub fn read(page: &[Word], at: usize, len: usize, out: &mut Vec<u8>) {
+    let len = len.min((page.len() * 8).saturating_sub(at));
+    let end = out.len() + len;
+    for done in (0..len).step_by(8) {
+        out.extend_from_slice(&load_be(page, at + done).to_be_bytes());
+    }
+    out.truncate(end);
+}
+
+/// Writes `bytes` at `at`, which lies inside the page.
+pub fn write(page: &[Word], at: usize, bytes: &[u8]) {
+    let mut at = at;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let offset = at % 8;
+        let (chunk, behind) = rest.split_at(rest.len().min(8 - offset));
+        let mut word = get(page, at / 8).to_le_bytes();
+        word[offset..offset + chunk.len()].copy_from_slice(chunk);
+        set(page, at / 8, u64::from_le_bytes(word));
+        at += chunk.len();
+        rest = behind;
+    }
+}
+
+/// Bytes that two strings have in common at their front.
+pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}

@@ -1,0 +1,282 @@
+//! Merges (DEX §7, Delete): an underfull node and a neighbour under the same parent become one, and the space of the
+//! other is free for reuse. A root with one child takes that child's content and the tree gets one level lower.
+//!
+//! Merging is optional: where something stands in the way (a neighbour of another compute server, another memory
+//! server, a pin, a write-back under way), the node simply stays small, and the next removal tries again.
+
+use pando_cache::{FrameRef, FrameState, IoTicket, Version};
+use pando_fabric::{Endpoint, GlobalAddr};
+
+use crate::error::{Attempt, Result, Retry};
+use crate::layout::{Layout, header};
+use crate::tree::{Ctx, Hop, Tree, count};
+
+/// Times that a merge starts again before it is left to the next removal.
+const ATTEMPTS: usize = 8;
+
+/// How an attempt to merge ended.
+enum Merge {
+    /// The parent lost a separator: look at it next.
+    Done,
+    /// Nothing to do, or not now.
+    Skipped,
+}
+
+/// Two neighbours in their frames, and the index of the separator between them.
+struct Neighbours<'t> {
+    left: Hop<'t>,
+    right: Hop<'t>,
+    separator: usize,
+}
+
+impl<L: Layout> Tree<L> {
+    /// Merges the leaf of `key` if it is underfull, then its parent, and so on up.
+    pub(crate) async fn merge_upward<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: L::Key<'_>) -> Result<()> {
+        let mut level = 0;
+        let mut attempts = 0;
+        loop {
+            match self.try_merge(ctx, key, level).await {
+                Ok(Merge::Done) => {
+                    level += 1;
+                    attempts = 0;
+                }
+                Ok(Merge::Skipped) => return Ok(()),
+                Err(Retry::Failed(error)) => return Err(error),
+                Err(Retry::Restart) if attempts < ATTEMPTS => {
+                    attempts += 1;
+                    ctx.ep.yield_now().await;
+                }
+                Err(Retry::Restart) => return Ok(()),
+            }
+        }
+    }
+
+    async fn try_merge<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: L::Key<'_>, level: u8) -> Attempt<Merge> {
+        let (node, parent) = self.walk_to(ctx, key, level).await?;
+        let words = node.frame.words();
+        let (underfull, shared) = (self.layout.is_underfull(words), header::has(words, header::SHARED));
+        let (at, lonely) = (header::level(words), self.layout.count(words) == 0);
+        node.validate()?;
+        let Some(parent) = parent else {
+            return match !shared && lonely && at > 0 {
+                true => self.shrink_root(ctx, node, key).await,
+                false => Ok(Merge::Skipped),
+            };
+        };
+        if !underfull || shared {
+            return Ok(Merge::Skipped);
+        }
+        let _pin = node.frame.pin(node.version)?;
+        let Some(pair) = self.neighbours(ctx, node, parent, key).await? else {
+            return Ok(Merge::Skipped);
+        };
+        if !self.may_merge(&pair, parent, level)? {
+            return Ok(Merge::Skipped);
+        }
+        drop(_pin);
+        if header::has(parent.frame.words(), header::SHARED) {
+            self.merge_under_shared(ctx, key, pair, parent).await
+        } else {
+            self.merge_owned(ctx, pair, parent).await
+        }
+    }
+
+    /// The node and a neighbour below `parent`, the right one if there is one. Brings the neighbour into the cache.
+    async fn neighbours<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'t, E>,
+        node: Hop<'t>,
+        parent: Hop<'t>,
+        key: L::Key<'_>,
+    ) -> Attempt<Option<Neighbours<'t>>> {
+        let words = parent.frame.words();
+        let (index, count) = (self.layout.child_index(words, key), self.layout.count(words));
+        parent.validate()?;
+        if count == 0 {
+            return Ok(None);
+        }
+        let to_right = index < count;
+        let separator = if to_right { index } else { index - 1 };
+        let mut bytes = Vec::new();
+        self.layout.append_key(words, separator, &mut bytes);
+        parent.validate()?;
+        // The neighbour holds the separator if it is the right one, and what is just below it if it is the left one.
+        let bound = self.layout.key(&bytes)?;
+        let other = match to_right {
+            true => self.walk_to(ctx, bound, header::level(node.frame.words())).await?.0,
+            false => self.walk_below(ctx, bound, header::level(node.frame.words())).await?,
+        };
+        node.validate()?;
+        parent.validate()?;
+        Ok(Some(match to_right {
+            true => Neighbours { left: node, right: other, separator },
+            false => Neighbours { left: other, right: node, separator },
+        }))
+    }
+
+    async fn walk_below<'t, E: Endpoint>(&'t self, ctx: Ctx<'t, E>, bound: L::Key<'_>, level: u8) -> Attempt<Hop<'t>> {
+        use crate::walk::{Admit, Reached, Toward};
+        match self.walk(ctx, bound, Toward::Below, level, Admit::Always).await? {
+            Reached::Cached { node, .. } => Ok(node),
+            Reached::Private { .. } => unreachable!("every page is admitted"),
+        }
+    }
+
+    /// Whether the two may become one, as they are at their versions.
+    fn may_merge(&self, pair: &Neighbours<'_>, parent: Hop<'_>, level: u8) -> Attempt<bool> {
+        let (left, right) = (pair.left.frame.words(), pair.right.frame.words());
+        let mut separator = Vec::new();
+        self.layout.append_key(parent.frame.words(), pair.separator, &mut separator);
+        let shared = [left, right].iter().any(|words| header::has(words, header::SHARED));
+        let remembered = self.partitioned && header::has(right, header::WAS_SHARED);
+        let one_level = header::level(left) == level && header::level(right) == level;
+        let server = |words| GlobalAddr::from_raw(header::addr(words)).map(GlobalAddr::server);
+        // A subtree below level M stands on one memory server; its parts cannot go to another one.
+        let together = level != self.config.subtree_level || server(left) == server(right);
+        let owned = [left, right].iter().all(|words| !self.partitioned || !self.config.range.is_shared(self.layout, words));
+        let fits = self.layout.can_merge(left, right, &separator);
+        pair.left.validate()?;
+        pair.right.validate()?;
+        parent.validate()?;
+        Ok(fits && one_level && together && owned && !shared && !remembered)
+    }
+
+    async fn merge_owned<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        pair: Neighbours<'_>,
+        parent: Hop<'_>,
+    ) -> Attempt<Merge> {
+        let mut parent_guard = parent.frame.upgrade(parent.version)?;
+        let mut separator = Vec::new();
+        self.layout.append_key(parent.frame.words(), pair.separator, &mut separator);
+        match self.merge_latched(ctx, &pair, &separator) {
+            Ok(freed) => {
+                self.layout.inner_remove(parent.frame.words(), pair.separator);
+                parent_guard.mark_dirty();
+                drop(parent_guard);
+                self.free_node(ctx, freed).await?;
+                count(&self.smo_counters.merges);
+                Ok(Merge::Done)
+            }
+            Err(retry) => {
+                parent_guard.release_unchanged();
+                Err(retry)
+            }
+        }
+    }
+
+    /// Moves the content of the right node to the left one and frees its frame. The parent is latched or locked.
+    fn merge_latched<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        pair: &Neighbours<'_>,
+        separator: &[u8],
+    ) -> Attempt<IoTicket<'_>> {
+        let (left, right) = (pair.left.frame, pair.right.frame);
+        let mut left_guard = left.upgrade(pair.left.version)?;
+        let right_guard = match self.latch_unused(right, pair.right.version) {
+            Ok(guard) => guard,
+            Err(retry) => {
+                left_guard.release_unchanged();
+                return Err(retry);
+            }
+        };
+        let addr = GlobalAddr::from_raw(right.addr()).expect("a frame's own address is not swizzled");
+        self.layout.merge(left.words(), right.words(), separator);
+        self.adopt_children(left);
+        let ticket = self.cache.table().frame_to_ticket(addr, right.id());
+        self.cache.discard(ctx.worker, right, right_guard);
+        left_guard.mark_dirty();
+        Ok(ticket)
+    }
+
+    /// Latches a frame whose node is about to vanish, if nobody has it pinned and it is not being written back.
+    fn latch_unused<'t>(
+        &self,
+        frame: FrameRef<'t>,
+        version: Version,
+    ) -> Attempt<pando_cache::ExclusiveGuard<'t>> {
+        let guard = frame.upgrade(version)?;
+        if guard.state() == FrameState::Hot && !frame.is_pinned() && !frame.is_writing() {
+            return Ok(guard);
+        }
+        guard.release_unchanged();
+        Err(Retry::Restart)
+    }
+
+    /// Frees the space of a node that no parent names any more. Whoever still knows its address finds its parent
+    /// changed once the ticket is gone.
+    async fn free_node<E: Endpoint>(&self, ctx: Ctx<'_, E>, ticket: IoTicket<'_>) -> Result<()> {
+        let addr = ticket.addr();
+        drop(ticket);
+        Ok(self.pool.free(ctx.ep, addr, self.node_bytes()).await?)
+    }
+
+    /// Merges two nodes that only this compute server uses below a shared parent: here first, then the parent is
+    /// written through. In between, the I/O mark of the right node keeps everybody away who still knows it.
+    async fn merge_under_shared<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: L::Key<'_>,
+        pair: Neighbours<'_>,
+        parent: Hop<'_>,
+    ) -> Attempt<Merge> {
+        let addr_of = |hop: Hop<'_>| GlobalAddr::from_raw(hop.frame.addr()).ok_or(Retry::Restart);
+        let (left, right) = (addr_of(pair.left)?, addr_of(pair.right)?);
+        let level = header::level(pair.left.frame.words());
+        let parent_addr = addr_of(parent)?;
+        (pair.left.validate()?, pair.right.validate()?, parent.validate()?);
+        // Which of the two the key is in.
+        let child = if self.layout.covers(pair.left.frame.words(), key) { left } else { right };
+        let parent = self.lock_parent(ctx, parent_addr, key, child, level).await?;
+        let words = parent.words();
+        let child_at = |i| header::get(words, self.layout.child_word(words, i));
+        let at = (0..self.layout.count(words)).find(|&i| child_at(i) == left.raw() && child_at(i + 1) == right.raw());
+        let Some(at) = at else {
+            self.unlock_unchanged(ctx, parent).await?;
+            return Err(Retry::Restart);
+        };
+        let mut separator = Vec::new();
+        self.layout.append_key(words, at, &mut separator);
+        let ticket = match self.merge_latched(ctx, &pair, &separator) {
+            Ok(ticket) => ticket,
+            Err(retry) => {
+                self.unlock_unchanged(ctx, parent).await?;
+                return Err(retry);
+            }
+        };
+        self.layout.inner_remove(parent.words(), at);
+        self.write_unlock(ctx, parent).await?;
+        self.free_node(ctx, ticket).await?;
+        count(&self.smo_counters.merges);
+        Ok(Merge::Done)
+    }
+
+    /// A root with a single child takes over its content.
+    async fn shrink_root<E: Endpoint>(&self, ctx: Ctx<'_, E>, root: Hop<'_>, key: L::Key<'_>) -> Attempt<Merge> {
+        let level = header::level(root.frame.words());
+        let (child, parent) = self.walk_to(ctx, key, level - 1).await?;
+        if parent.map(|parent| parent.frame.id()) != Some(root.frame.id()) {
+            return Err(Retry::Restart);
+        }
+        let mut root_guard = root.frame.upgrade(root.version)?;
+        let child_guard = match self.latch_unused(child.frame, child.version) {
+            Ok(guard) => guard,
+            Err(retry) => {
+                root_guard.release_unchanged();
+                return Err(retry);
+            }
+        };
+        let addr = GlobalAddr::from_raw(child.frame.addr()).expect("a frame's own address is not swizzled");
+        self.layout.copy_content(child.frame.words(), root.frame.words());
+        self.adopt_children(root.frame);
+        let ticket = self.cache.table().frame_to_ticket(addr, child.frame.id());
+        self.cache.discard(ctx.worker, child.frame, child_guard);
+        root_guard.mark_dirty();
+        drop(root_guard);
+        self.free_node(ctx, ticket).await?;
+        count(&self.smo_counters.root_changes);
+        Ok(Merge::Done)
+    }
+}

@@ -1,0 +1,317 @@
+//! Range scans (DEX §7): leaf by leaf, hopping by fence keys, since leaves are not linked.
+//!
+//! A leaf is copied, the copy is validated, and only then are its entries handed out, so that what a scan returns of
+//! one leaf was there at one moment. The next leaf starts where the fences of the copy end. The last inner node is
+//! remembered: while it does not change, the next leaf is its next child, without a descent.
+
+use std::ops::Bound;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pando_cache::Swip;
+use pando_fabric::{Endpoint, PageBuf};
+use pando_pool::ValueRef;
+
+use crate::error::{Attempt, Result, Retry};
+use crate::layout::{Layout, Side, header};
+use crate::tree::{Ctx, Hop, Patience, Tree};
+use crate::walk::{Admit, Reached, Toward};
+
+/// What to scan.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanRange<'k> {
+    pub low: Bound<&'k [u8]>,
+    pub high: Bound<&'k [u8]>,
+    /// Entries at most.
+    pub limit: usize,
+    /// From the high end down.
+    pub reverse: bool,
+}
+
+impl ScanRange<'_> {
+    /// All entries in ascending order.
+    pub fn all() -> Self {
+        Self { low: Bound::Unbounded, high: Bound::Unbounded, limit: usize::MAX, reverse: false }
+    }
+
+    fn below_high(&self, key: &[u8]) -> bool {
+        match self.high {
+            Bound::Unbounded => true,
+            Bound::Included(high) => key <= high,
+            Bound::Excluded(high) => key < high,
+        }
+    }
+
+    fn above_low(&self, key: &[u8]) -> bool {
+        match self.low {
+            Bound::Unbounded => true,
+            Bound::Included(low) => low <= key,
+            Bound::Excluded(low) => low < key,
+        }
+    }
+}
+
+/// How a scan of one compute server's keys ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scanned {
+    /// Entries handed out.
+    pub entries: usize,
+    /// The limit was reached, the visitor had enough, or the range ended; otherwise the compute server's own key
+    /// range ended first.
+    pub complete: bool,
+}
+
+/// Where a scan stands.
+struct Cursor<'t> {
+    /// Copy of the current leaf.
+    page: PageBuf,
+    /// The inner node above it and the index of the leaf there, unless the leaf is the root.
+    above: Option<(Hop<'t>, usize)>,
+    /// Where the next leaf starts (ends, if descending).
+    fence: Vec<u8>,
+}
+
+impl<L: Layout> Tree<L> {
+    /// Hands the entries of `range` that this compute server owns to `visit`, in order, each once, until it returns
+    /// `false`. Every key that is present throughout is handed out, and none that is absent throughout.
+    ///
+    /// # Errors
+    /// Corruption; errors of the fabric. What was handed out before stands.
+    pub async fn scan<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        range: &ScanRange<'_>,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<Scanned> {
+        let mut scanned = Scanned { entries: 0, complete: true };
+        let Some((start, toward)) = self.start_of(range).filter(|_| range.limit > 0) else { return Ok(scanned) };
+        let mut cursor = Cursor { page: ctx.ep.buffer(self.layout.node_size()), above: None, fence: start };
+        let mut toward = toward;
+        loop {
+            self.next_leaf(ctx, &mut cursor, toward).await?;
+            let left = range.limit - scanned.entries;
+            let (entries, more) = self.visit_leaf(ctx, &mut cursor, range, toward, left, &mut visit).await?;
+            scanned.entries += entries;
+            if !more {
+                break;
+            }
+            let side = if range.reverse { Side::Low } else { Side::High };
+            cursor.fence.clear();
+            if !self.layout.append_fence(cursor.page.words(), side, &mut cursor.fence) {
+                break;
+            }
+            let past = match range.reverse {
+                false => !range.below_high(&cursor.fence),
+                true => !range.above_low(&cursor.fence) || range.low == Bound::Included(cursor.fence.as_slice()),
+            };
+            if past {
+                break;
+            }
+            let own_end = if range.reverse { &self.config.range.low } else { &self.config.range.high };
+            if own_end.as_ref().is_some_and(|end| if range.reverse { cursor.fence <= *end } else { cursor.fence >= *end }) {
+                scanned.complete = false;
+                break;
+            }
+            toward = if range.reverse { Toward::Below } else { Toward::Key };
+        }
+        ctx.ep.recycle(cursor.page);
+        Ok(scanned)
+    }
+
+    /// The key at which a scan starts, inside this server's range; `None` if nothing of the range is.
+    fn start_of(&self, range: &ScanRange<'_>) -> Option<(Vec<u8>, Toward)> {
+        let own = &self.config.range;
+        if range.reverse {
+            let bound = match range.high {
+                Bound::Unbounded => None,
+                Bound::Included(high) => Some((high, Toward::Key)),
+                Bound::Excluded(high) => Some((high, Toward::Below)),
+            };
+            return match (bound, own.high.as_deref()) {
+                (Some((high, toward)), end) if end.is_none_or(|end| high < end) => {
+                    Some(self.layout.scan_start(high, toward))
+                }
+                (_, Some(end)) => Some((end.to_vec(), Toward::Below)),
+                (_, None) => Some((self.layout.highest_key(), Toward::Key)),
+            }
+            .filter(|(start, _)| own.low.as_ref().is_none_or(|low| low < start));
+        }
+        let low = match range.low {
+            Bound::Unbounded => &[][..],
+            Bound::Included(low) | Bound::Excluded(low) => low,
+        };
+        let low = own.low.as_deref().map_or(low, |own| own.max(low));
+        let start = self.layout.scan_start(low, Toward::Key);
+        own.contains(&start.0).then_some(start)
+    }
+
+    /// Brings the copy of the leaf at the cursor's fence.
+    async fn next_leaf<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'t, E>,
+        cursor: &mut Cursor<'t>,
+        toward: Toward,
+    ) -> Result<()> {
+        if self.step(cursor, toward).is_some() {
+            ctx.worker.counters().count_descent(1);
+            return Ok(());
+        }
+        let mut patience = Patience::new(self.config.patience_ns);
+        loop {
+            match self.descend_to_leaf(ctx, cursor, toward).await {
+                Ok(()) => return Ok(()),
+                Err(Retry::Failed(error)) => return Err(error),
+                Err(Retry::Restart) => {
+                    ctx.worker.counters().count_restart();
+                    patience.wait(ctx.ep, "a node that others use").await?;
+                }
+            }
+        }
+    }
+
+    /// Goes to the next child of the remembered inner node, if that did not change and has the child swizzled.
+    fn step<'t>(&'t self, cursor: &mut Cursor<'t>, toward: Toward) -> Option<()> {
+        let (above, index) = cursor.above.take()?;
+        let words = above.frame.words();
+        let index = match toward {
+            Toward::Key => index + 1,
+            Toward::Below => index.checked_sub(1)?,
+        };
+        if index > self.layout.count(words) {
+            return None;
+        }
+        let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, index)));
+        let frame = self.cache.try_frame(swip.frame()?)?;
+        let version = frame.optimistic().ok()?;
+        above.validate().ok()?;
+        copy_page(frame.words(), &cursor.page);
+        frame.validate(version).ok()?;
+        cursor.above = Some((above, index));
+        Some(())
+    }
+
+    async fn descend_to_leaf<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'t, E>,
+        cursor: &mut Cursor<'t>,
+        toward: Toward,
+    ) -> Attempt<()> {
+        let fence = std::mem::take(&mut cursor.fence);
+        let key = self.layout.key(&fence)?;
+        let reached = self.walk(ctx, key, toward, 0, Admit::Lazily).await;
+        let above = |parent: Option<Hop<'t>>| {
+            parent.and_then(|hop| {
+                let index = self.child_toward(hop.frame.words(), key, toward);
+                hop.validate().ok().map(|()| (hop, index))
+            })
+        };
+        let result = match reached {
+            Err(retry) => Err(retry),
+            Ok(Reached::Cached { node, parent }) => {
+                copy_page(node.frame.words(), &cursor.page);
+                cursor.above = above(parent);
+                node.validate().map_err(Retry::from)
+            }
+            Ok(Reached::Private { leaf, parent }) => {
+                cursor.above = above(Some(parent));
+                ctx.ep.recycle(std::mem::replace(&mut cursor.page, leaf.page));
+                Ok(())
+            }
+        };
+        cursor.fence = fence;
+        result
+    }
+
+    /// Hands out the entries of the copied leaf; how many, and whether to go on.
+    async fn visit_leaf<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'t, E>,
+        cursor: &mut Cursor<'t>,
+        range: &ScanRange<'_>,
+        toward: Toward,
+        limit: usize,
+        visit: &mut impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(usize, bool)> {
+        let count = self.layout.count(cursor.page.words());
+        let first = match self.layout.find(cursor.page.words(), self.layout.key(&cursor.fence)?) {
+            Ok(i) if range.reverse && toward == Toward::Key => i + 1,
+            Ok(i) | Err(i) => i,
+        };
+        let indexes = if range.reverse { 0..first } else { first..count };
+        if limit > indexes.len() {
+            self.prefetch_next(cursor, toward);
+        }
+        let mut visited = 0;
+        let mut key = Vec::new();
+        let mut value = Vec::new();
+        for step in 0..indexes.len() {
+            let i = if range.reverse { indexes.end - 1 - step } else { indexes.start + step };
+            if visited == limit {
+                return Ok((visited, false));
+            }
+            key.clear();
+            value.clear();
+            self.layout.append_key(cursor.page.words(), i, &mut key);
+            let (skip, stop) = match range.reverse {
+                false => (!range.above_low(&key), !range.below_high(&key)),
+                true => (!range.below_high(&key), !range.above_low(&key)),
+            };
+            if stop {
+                return Ok((visited, false));
+            }
+            if skip {
+                continue;
+            }
+            if let Some(long) = self.layout.append_value(cursor.page.words(), i, &mut value)
+                && !self.long_of(ctx, &key, long, &mut value).await?
+            {
+                // Removed since the leaf was copied: it was not present throughout.
+                continue;
+            }
+            visited += 1;
+            if !visit(&key, &value) {
+                return Ok((visited, false));
+            }
+        }
+        Ok((visited, visited < limit))
+    }
+
+    /// The long value of an entry that was copied; the one it has by now, if that one is gone.
+    async fn long_of<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: &[u8],
+        long: ValueRef,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        match self.read_long(ctx, long, out).await {
+            Ok(()) => Ok(true),
+            Err(Retry::Failed(error)) => Err(error),
+            Err(Retry::Restart) => {
+                out.clear();
+                self.get(ctx, key, out).await
+            }
+        }
+    }
+
+    /// Asks the processor for the leaf after the current one, while the entries of this one are handed out.
+    fn prefetch_next(&self, cursor: &Cursor<'_>, toward: Toward) {
+        let Some((above, index)) = cursor.above else { return };
+        let words = above.frame.words();
+        let index = match toward {
+            Toward::Key => index + 1,
+            Toward::Below => index.wrapping_sub(1),
+        };
+        if index <= self.layout.count(words) {
+            let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, index)));
+            if let Some(id) = swip.frame() {
+                self.cache.prefetch(id, self.layout.node_size());
+            }
+        }
+    }
+}
+
+fn copy_page(from: &[pando_cache::sync::Word], to: &PageBuf) {
+    for (to, from) in to.words().iter().zip(from) {
+        to.store(from.load(Relaxed), Relaxed);
+    }
+}

@@ -1,0 +1,363 @@
+//! Nodes that several compute servers use (DEX §4, §7): refreshed when stale, changed under a remote lock.
+//!
+//! A shared node is an inner node whose fences cross a partition boundary. Its remote copy is always up to date;
+//! cached copies may be stale, hold no swizzled pointers, and are found out by the fences of what they lead to. A
+//! cached copy only ever gets newer, by the version of the remote lock word, so that a child that this compute server
+//! merged away does not come back into it.
+//!
+//! Remote locks are taken from the top down. No shared node is freed while several compute servers run.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pando_cache::{FrameRef, FrameState, FreeFrame};
+use pando_cache::sync::Word;
+use pando_fabric::{Chain, Endpoint, GlobalAddr, PageBuf};
+use pando_pool::lock::{self, LockedVersion};
+
+use crate::error::{Attempt, DexError, Result, Retry};
+use crate::layout::{Layout, NodeInit, Side, header};
+use crate::smo::{NewNode, Pending, Split};
+use crate::tree::{Ctx, Hop, Patience, Tree, clear, count};
+use crate::walk::Toward;
+
+/// A shared node that this worker has locked, as it is in remote memory.
+pub(crate) struct LockedNode {
+    addr: GlobalAddr,
+    lock: LockedVersion,
+    pub page: PageBuf,
+}
+
+impl LockedNode {
+    pub fn words(&self) -> &[Word] {
+        self.page.words()
+    }
+}
+
+impl<L: Layout> Tree<L> {
+    /// Reads the shared nodes on the way to `key` again, from the root down, into their cached copies.
+    pub(crate) async fn refresh<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> Attempt<()> {
+        count(&self.smo_counters.refreshes);
+        let mut addr = self.config.root;
+        loop {
+            let page = ctx.ep.buffer(self.layout.node_size());
+            let page = self.read_node(ctx, addr, page, true).await?;
+            let words = page.words();
+            let index = self.child_toward(words, key, toward);
+            let child = GlobalAddr::from_raw(header::get(words, self.layout.child_word(words, index)));
+            let go_on = header::level(words) > 1 && self.child_is_shared(words, index);
+            self.install(ctx, addr, &page).await?;
+            ctx.ep.recycle(page);
+            match child.filter(|child| go_on && self.cache.table().frame_of(*child).is_some()) {
+                Some(child) => addr = child,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Replaces the cached copy of a shared node, if there is one and it is older than `page`.
+    async fn install<E: Endpoint>(&self, ctx: Ctx<'_, E>, addr: GlobalAddr, page: &PageBuf) -> Result<()> {
+        let mut patience = Patience::new(self.config.patience_ns);
+        loop {
+            let Some(id) = self.cache.table().frame_of(addr) else { return Ok(()) };
+            let frame = self.cache.frame(id);
+            let Ok(guard) = frame.exclusive() else {
+                patience.wait(ctx.ep, "the latch of a shared node").await?;
+                continue;
+            };
+            let held = frame.addr() == addr.raw() && guard.state() != FrameState::Free;
+            let words = frame.words();
+            let newer = header::get(page.words(), header::REMOTE_VERSION) > header::get(words, header::REMOTE_VERSION);
+            if held && newer {
+                debug_assert!(header::has(words, header::SHARED), "only shared nodes are refreshed");
+                for (to, from) in words.iter().zip(page.words()).skip(2) {
+                    to.store(from.load(Relaxed), Relaxed);
+                }
+                drop(guard);
+            } else {
+                guard.release_unchanged();
+            }
+            if held {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes the remote lock of a shared node and reads it.
+    pub(crate) async fn lock_node<E: Endpoint>(&self, ctx: Ctx<'_, E>, addr: GlobalAddr) -> Attempt<LockedNode> {
+        let Some(owner) = self.pool.slot() else {
+            return Err(DexError::Layout("a pool that is only read cannot be changed".into()).into());
+        };
+        let deadline = ctx.ep.now().saturating_add(self.config.patience_ns);
+        let lock = lock::lock(ctx.ep, addr, owner, deadline).await?;
+        let page = ctx.ep.buffer(self.layout.node_size());
+        let page = ctx.ep.read(addr, page).await?;
+        if let Err(error) = self.check_node(addr, &page) {
+            ctx.ep.write_word(addr, lock.unlock_unchanged_word()).await?;
+            return Err(error.into());
+        }
+        self.mark_shared(&page);
+        Ok(LockedNode { addr, lock, page })
+    }
+
+    pub(crate) async fn unlock_unchanged<E: Endpoint>(&self, ctx: Ctx<'_, E>, node: LockedNode) -> Result<()> {
+        ctx.ep.write_word(node.addr, node.lock.unlock_unchanged_word()).await?;
+        ctx.ep.recycle(node.page);
+        Ok(())
+    }
+
+    /// Writes a locked node back, unlocks it in the same chain, and refreshes this server's cached copy.
+    pub(crate) async fn write_unlock<E: Endpoint>(&self, ctx: Ctx<'_, E>, node: LockedNode) -> Result<()> {
+        let LockedNode { addr, lock, mut page } = node;
+        page.set(header::REMOTE_VERSION, lock.unlock_word());
+        page.set_window(8..page.len());
+        let chain = Chain::new().write(addr.add(8), page).write_word(addr, lock.unlock_word());
+        let mut results = ctx.ep.submit(chain).await?;
+        let pando_fabric::VerbResult::Buf(page) = results.swap_remove(0) else {
+            unreachable!("the first verb of the chain was a WRITE");
+        };
+        self.install(ctx, addr, &page).await?;
+        ctx.ep.recycle(page);
+        count(&self.smo_counters.shared_changes);
+        Ok(())
+    }
+
+    /// Locks the shared parent at `addr` and checks that `child` still is its child for `key`. If not, unlocks,
+    /// refreshes, and restarts.
+    pub(crate) async fn lock_parent<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        addr: GlobalAddr,
+        key: L::Key<'_>,
+        child: GlobalAddr,
+        child_level: u8,
+    ) -> Attempt<LockedNode> {
+        let parent = self.lock_node(ctx, addr).await?;
+        let words = parent.words();
+        let index = self.layout.child_index(words, key);
+        let is_parent = header::level(words) == child_level + 1
+            && self.layout.covers(words, key)
+            && header::get(words, self.layout.child_word(words, index)) == child.raw();
+        if is_parent {
+            return Ok(parent);
+        }
+        self.unlock_unchanged(ctx, parent).await?;
+        self.refresh(ctx, key, Toward::Key).await?;
+        Err(Retry::Restart)
+    }
+
+    /// Splits a node that only this compute server uses and whose parent is shared: here first, then the parent is
+    /// written through. In between, a worker that comes for a key of the new node finds fences that do not fit,
+    /// tries to refresh the parent, and waits for its lock.
+    pub(crate) async fn split_under_shared<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: L::Key<'_>,
+        node: Hop<'_>,
+        parent: Hop<'_>,
+        pending: Pending<'_>,
+    ) -> Attempt<Split> {
+        let level = header::level(node.frame.words());
+        let addr = GlobalAddr::from_raw(node.frame.addr()).ok_or(Retry::Restart)?;
+        let parent_addr = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
+        parent.validate()?;
+        let _pin = node.frame.pin(node.version)?;
+        let new = self.new_node(ctx, level, addr).await?;
+        let free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
+        let parent = self.lock_parent(ctx, parent_addr, key, addr, level).await?;
+        match self.split_into_parent(node.frame, addr, &parent, free, &new, pending) {
+            Ok(Split::Done) => {
+                new.link();
+                self.write_unlock(ctx, parent).await?;
+                count(&self.smo_counters.splits);
+                Ok(Split::Done)
+            }
+            other => {
+                self.unlock_unchanged(ctx, parent).await?;
+                other
+            }
+        }
+    }
+
+    /// The latched part of [`Tree::split_under_shared`]: changes the cached node and the locked parent's bytes.
+    fn split_into_parent<'t>(
+        &'t self,
+        frame: FrameRef<'t>,
+        addr: GlobalAddr,
+        parent: &LockedNode,
+        free: FreeFrame<'t>,
+        new: &NewNode<'_, L>,
+        pending: Pending<'_>,
+    ) -> Attempt<Split> {
+        let mut guard = frame.exclusive()?;
+        let words = frame.words();
+        let mut separator = Vec::new();
+        // The parent's lock keeps the node a child of it, but not this frame the node's until the pin was seen.
+        let is_node = guard.state() == FrameState::Hot && frame.addr() == addr.raw();
+        let at = self.layout.split_point(words, pending.key, pending.value_len, &mut separator);
+        let result = match at {
+            Some(at) if is_node => {
+                if self.layout.has_room(parent.words(), &separator, 0) {
+                    self.split_latched(frame, free, new.addr(), at, &separator).map(|_| Split::Done)
+                } else {
+                    Ok(Split::ParentFull(separator.clone()))
+                }
+            }
+            _ => Err(Retry::Restart),
+        };
+        if !matches!(result, Ok(Split::Done)) {
+            guard.release_unchanged();
+            return result;
+        }
+        guard.mark_dirty();
+        let slot = self.separator_slot(parent.words(), &separator);
+        let fits = self.layout.inner_insert(parent.words(), slot, &separator, new.addr().raw());
+        assert!(fits, "room was checked on the same bytes");
+        result
+    }
+
+    /// Splits a shared node: the new right half, the parent and the node are written through, under both locks.
+    pub(crate) async fn split_shared<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: L::Key<'_>,
+        node: Hop<'_>,
+        parent: Hop<'_>,
+        pending: Pending<'_>,
+    ) -> Attempt<Split> {
+        let level = header::level(node.frame.words());
+        let addr = GlobalAddr::from_raw(node.frame.addr()).ok_or(Retry::Restart)?;
+        let parent_addr = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
+        (node.validate()?, parent.validate()?);
+        let new = self.new_node(ctx, level, addr).await?;
+        let parent = self.lock_parent(ctx, parent_addr, key, addr, level).await?;
+        let node = match self.lock_node(ctx, addr).await {
+            Ok(node) => node,
+            Err(retry) => {
+                self.unlock_unchanged(ctx, parent).await?;
+                return Err(retry);
+            }
+        };
+        let mut separator = Vec::new();
+        let words = node.words();
+        let at = match self.layout.has_room(words, pending.key, pending.value_len) {
+            true => None,
+            false => self.layout.split_point(words, pending.key, pending.value_len, &mut separator),
+        };
+        let parent_room = at.is_none() || self.layout.has_room(parent.words(), &separator, 0);
+        let Some(at) = at.filter(|_| parent_room) else {
+            self.unlock_unchanged(ctx, node).await?;
+            self.unlock_unchanged(ctx, parent).await?;
+            if !parent_room {
+                return Ok(Split::ParentFull(separator));
+            }
+            // Somebody else made room meanwhile, which this server's copy does not show.
+            self.refresh(ctx, key, Toward::Key).await?;
+            return Ok(Split::Done);
+        };
+        let right = self.split_page(ctx, &node.page, new.addr(), at, &separator);
+        let slot = self.separator_slot(parent.words(), &separator);
+        let fits = self.layout.inner_insert(parent.words(), slot, &separator, new.addr().raw());
+        assert!(fits, "room was checked on the same bytes");
+        let right = ctx.ep.write(new.addr(), right).await?;
+        ctx.ep.recycle(right);
+        new.link();
+        self.mark_shared(&node.page);
+        self.write_unlock(ctx, parent).await?;
+        self.write_unlock(ctx, node).await?;
+        count(&self.smo_counters.splits);
+        Ok(Split::Done)
+    }
+
+    /// Splits the bytes of a shared node; gives back those of its new right half.
+    fn split_page<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        left: &PageBuf,
+        addr: GlobalAddr,
+        at: usize,
+        separator: &[u8],
+    ) -> PageBuf {
+        let right = ctx.ep.buffer(self.layout.node_size());
+        clear(&right);
+        let mut high = Vec::new();
+        let finite = self.layout.append_fence(left.words(), Side::High, &mut high);
+        let init = NodeInit {
+            addr: addr.raw(),
+            index_id: self.config.index_id,
+            level: header::level(left.words()),
+            low: Some(separator),
+            high: finite.then_some(high.as_slice()),
+        };
+        self.layout.init(right.words(), &init);
+        self.layout.split(left.words(), right.words(), at, separator);
+        // Both halves were reached through a node that others remember.
+        header::set_flag(right.words(), header::WAS_SHARED, true);
+        header::set_flag(left.words(), header::WAS_SHARED, true);
+        right
+    }
+
+    /// A full shared root: its content moves to two new nodes, and the root gets one level higher in place.
+    pub(crate) async fn grow_shared_root<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        pending: Pending<'_>,
+    ) -> Attempt<Split> {
+        let addr = self.config.root;
+        let level = header::level(self.cache.frame(self.root).words());
+        let (left, right) = (self.new_node(ctx, level, addr).await?, self.new_node(ctx, level, addr).await?);
+        let root = self.lock_node(ctx, addr).await?;
+        let words = root.words();
+        let mut separator = Vec::new();
+        let at = match header::level(words) != level || self.layout.has_room(words, pending.key, 0) {
+            true => None,
+            false => self.layout.split_point(words, pending.key, 0, &mut separator),
+        };
+        let Some(at) = at else {
+            // Somebody else grew it meanwhile: this server's copy is stale.
+            let LockedNode { lock, page, .. } = root;
+            ctx.ep.write_word(addr, lock.unlock_unchanged_word()).await?;
+            page.set(header::REMOTE_VERSION, lock.version());
+            self.install(ctx, addr, &page).await?;
+            return Err(Retry::Restart);
+        };
+        let left_page = ctx.ep.buffer(self.layout.node_size());
+        clear(&left_page);
+        self.layout.copy_content(words, left_page.words());
+        header::set(left_page.words(), header::ADDR, left.addr().raw());
+        header::set(left_page.words(), header::REMOTE_VERSION, 0);
+        let right_page = self.split_page(ctx, &left_page, right.addr(), at, &separator);
+        self.write_grown_root(ctx, root, (left, left_page), (right, right_page), &separator).await?;
+        count(&self.smo_counters.root_changes);
+        Ok(Split::Done)
+    }
+
+    async fn write_grown_root<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        root: LockedNode,
+        (left, left_page): (NewNode<'_, L>, PageBuf),
+        (right, right_page): (NewNode<'_, L>, PageBuf),
+        separator: &[u8],
+    ) -> Result<()> {
+        let words = root.words();
+        let level = header::level(words) + 1;
+        let index_id = self.config.index_id;
+        let init = NodeInit { addr: self.config.root.raw(), index_id, level, low: None, high: None };
+        self.layout.init(words, &init);
+        header::set(words, self.layout.child_word(words, 0), left.addr().raw());
+        let fits = self.layout.inner_insert(words, 0, separator, right.addr().raw());
+        assert!(fits, "an empty node holds one separator");
+        self.mark_shared(&root.page);
+        for (addr, page) in [(left.addr(), left_page), (right.addr(), right_page)] {
+            let page = ctx.ep.write(addr, page).await?;
+            ctx.ep.recycle(page);
+        }
+        (left.link(), right.link());
+        self.write_unlock(ctx, root).await
+    }
+}

@@ -1,0 +1,337 @@
+//! One compute server's view of an index: its cache, its key range, and the operations on it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use pando_cache::{Cache, CacheWorker, Conflict, FrameId, FrameRef, FrameState, Version};
+use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
+use pando_pool::{Placement, Pool};
+
+use crate::error::{Attempt, DexError, Result, Retry};
+use crate::layout::{Layout, NodeInit, header};
+use crate::partition::KeyRange;
+
+/// What is fixed about an index when it is opened.
+#[derive(Clone, Debug)]
+pub struct TreeConfig {
+    /// Number of the index in its pool; every node carries it.
+    pub index_id: u32,
+    /// Where the root is; it never moves.
+    pub root: GlobalAddr,
+    /// M: a subtree rooted at this level stands on one memory server (DEX §3). 3 in the paper.
+    pub subtree_level: u8,
+    /// The keys that this compute server owns.
+    pub range: KeyRange,
+    /// How long an operation waits for others before it fails, in nanoseconds.
+    pub patience_ns: Nanos,
+}
+
+impl TreeConfig {
+    /// Defaults: the whole key space, M = 3, 10 s of patience.
+    pub fn new(index_id: u32, root: GlobalAddr) -> Self {
+        Self { index_id, root, subtree_level: 3, range: KeyRange::all(), patience_ns: 10_000_000_000 }
+    }
+}
+
+/// What a worker brings to every operation: its endpoint, and its share of the compute server's cache.
+pub struct Ctx<'w, E> {
+    pub ep: &'w E,
+    pub worker: &'w CacheWorker,
+}
+
+impl<E> Clone for Ctx<'_, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E> Copy for Ctx<'_, E> {}
+
+/// A node that an operation has seen in its frame at a version.
+#[derive(Clone, Copy)]
+pub(crate) struct Hop<'c> {
+    pub frame: FrameRef<'c>,
+    pub version: Version,
+}
+
+impl Hop<'_> {
+    #[inline]
+    pub fn validate(&self) -> std::result::Result<(), Conflict> {
+        self.frame.validate(self.version)
+    }
+}
+
+/// What structure changes this compute server made.
+#[derive(Debug, Default)]
+pub struct SmoCounters {
+    pub splits: AtomicU64,
+    pub merges: AtomicU64,
+    pub root_changes: AtomicU64,
+    pub shared_changes: AtomicU64,
+    pub refreshes: AtomicU64,
+}
+
+/// A B+-tree on disaggregated memory, as one compute server uses it. Shared by the workers of that server.
+pub struct Tree<L> {
+    pub(crate) layout: L,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) pool: Pool,
+    pub(crate) config: TreeConfig,
+    pub(crate) root: FrameId,
+    pub(crate) smo_counters: SmoCounters,
+    /// Whether the key space is divided among several compute servers, so that some nodes are shared.
+    pub(crate) partitioned: bool,
+}
+
+impl<L: Layout> Tree<L> {
+    /// Writes an empty index: a root with one empty leaf per partition, or a root that is a leaf if there is only
+    /// one. Gives back the address of the root.
+    ///
+    /// # Errors
+    /// Those of the pool and the fabric; nothing stays allocated then.
+    pub async fn create<E: Endpoint>(
+        ep: &E,
+        pool: &Pool,
+        layout: L,
+        index_id: u32,
+        boundaries: &[Vec<u8>],
+    ) -> Result<GlobalAddr> {
+        let size = layout.node_size();
+        let root = pool.alloc(ep, Placement::LeastLoaded, size as u64).await?;
+        let write = async |addr: GlobalAddr, page: PageBuf| {
+            let page = ep.write(addr, page).await?;
+            ep.recycle(page);
+            Ok::<_, DexError>(())
+        };
+        let page = ep.buffer(size);
+        clear(&page);
+        let level = u8::from(!boundaries.is_empty());
+        layout.init(page.words(), &NodeInit { addr: root.raw(), index_id, level, low: None, high: None });
+        if level == 1 {
+            for (i, range) in KeyRange::from_boundaries(boundaries).iter().enumerate() {
+                let leaf = pool.alloc(ep, Placement::Prefer(root.server()), size as u64).await?;
+                let leaf_page = ep.buffer(size);
+                clear(&leaf_page);
+                let (low, high) = (range.low.as_deref(), range.high.as_deref());
+                layout.init(leaf_page.words(), &NodeInit { addr: leaf.raw(), index_id, level: 0, low, high });
+                write(leaf, leaf_page).await?;
+                match i.checked_sub(1) {
+                    None => header::set(page.words(), layout.child_word(page.words(), 0), leaf.raw()),
+                    Some(at) => {
+                        let boundary = range.low.as_deref().expect("only the first range has no low end");
+                        if !layout.inner_insert(page.words(), at, boundary, leaf.raw()) {
+                            return Err(DexError::Layout(format!(
+                                "a node of {size} bytes cannot hold the boundaries of {} partitions",
+                                boundaries.len() + 1
+                            )));
+                        }
+                    }
+                }
+            }
+        }
+        write(root, page).await?;
+        Ok(root)
+    }
+
+    /// Opens an index for the compute server that owns `config.range`. The cache must be empty.
+    ///
+    /// # Errors
+    /// A root that is not a node of this index and layout; errors of the fabric.
+    pub async fn open<E: Endpoint>(
+        ctx: Ctx<'_, E>,
+        cache: Arc<Cache>,
+        pool: Pool,
+        layout: L,
+        config: TreeConfig,
+    ) -> Result<Self> {
+        let partitioned = !config.range.is_all();
+        let mut tree = Self {
+            layout,
+            cache,
+            pool,
+            root: FrameId(0),
+            smo_counters: SmoCounters::default(),
+            partitioned,
+            config,
+        };
+        let root = tree.admit_root(ctx).await?;
+        tree.root = root;
+        Ok(tree)
+    }
+
+    async fn admit_root<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<FrameId> {
+        let addr = self.config.root;
+        let mut patience = Patience::new(self.config.patience_ns);
+        let page = loop {
+            let page = ctx.ep.buffer(self.layout.node_size());
+            match self.read_node(ctx, addr, page, self.partitioned).await {
+                Ok(page) => break page,
+                Err(Retry::Restart) => patience.wait(ctx.ep, "the root").await?,
+                Err(Retry::Failed(error)) => return Err(error),
+            }
+        };
+        let free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
+        let pando_cache::Lookup::Miss(ticket) = self.cache.table().begin(addr) else {
+            return Err(DexError::Layout("the cache of a new tree is not empty".into()));
+        };
+        let id = free.id();
+        free.admit(&page, ticket, None::<(FrameRef<'_>, fn() -> Option<usize>)>);
+        ctx.ep.recycle(page);
+        let frame = self.cache.frame(id);
+        let version = frame.optimistic().map_err(|_| DexError::TimedOut { what: "a new root" })?;
+        let pin = frame.pin(version).map_err(|_| DexError::TimedOut { what: "a new root" })?;
+        // The root stays in its frame as long as the cache lives.
+        std::mem::forget(pin);
+        Ok(id)
+    }
+
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub fn layout(&self) -> L {
+        self.layout
+    }
+
+    pub fn config(&self) -> &TreeConfig {
+        &self.config
+    }
+
+    /// Structure changes so far: splits, merges, changes of the root's level, changes of shared nodes, refreshes.
+    pub fn smo_counts(&self) -> [u64; 5] {
+        let counters = &self.smo_counters;
+        [
+            &counters.splits,
+            &counters.merges,
+            &counters.root_changes,
+            &counters.shared_changes,
+            &counters.refreshes,
+        ]
+        .map(|counter| counter.load(Relaxed))
+    }
+
+    /// Writes every dirty node back.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn flush<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<u64> {
+        Ok(self.cache.flush(ctx.worker, ctx.ep, self.layout).await?)
+    }
+
+    /// Bytes of a node, as the pool counts them.
+    pub(crate) fn node_bytes(&self) -> u64 {
+        self.layout.node_size() as u64
+    }
+
+    /// Levels of the tree: 1 if the root is a leaf.
+    pub fn height(&self) -> u32 {
+        u32::from(header::level(self.cache.frame(self.root).words())) + 1
+    }
+
+    #[inline]
+    pub(crate) fn root_hop(&self) -> std::result::Result<Hop<'_>, Conflict> {
+        let frame = self.cache.frame(self.root);
+        Ok(Hop { frame, version: frame.optimistic()? })
+    }
+
+    /// Whether children of the node are swizzled.
+    #[inline]
+    pub(crate) fn swizzles(&self, page: &[pando_cache::sync::Word]) -> bool {
+        self.cache.swizzles() && self.layout.swizzles(page)
+    }
+
+    /// READs the node at `addr` into `page` and checks that it is a node of this index. A shared node is read with
+    /// the optimistic protocol (DEX Algorithm 1); its remote version is kept in the page.
+    pub(crate) async fn read_node<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        addr: GlobalAddr,
+        page: PageBuf,
+        shared: bool,
+    ) -> Attempt<PageBuf> {
+        let page = if shared {
+            let Some((version, page)) = pando_pool::lock::read_optimistic(ctx.ep, addr, page).await? else {
+                return Err(Retry::Restart);
+            };
+            page.set(header::REMOTE_VERSION, version);
+            page
+        } else {
+            ctx.ep.read(addr, page).await?
+        };
+        self.check_node(addr, &page)?;
+        self.mark_shared(&page);
+        Ok(page)
+    }
+
+    /// Checks bytes that came from remote memory before anything believes them.
+    pub(crate) fn check_node(&self, addr: GlobalAddr, page: &PageBuf) -> Result<()> {
+        let words = page.words();
+        let corrupt = |reason| Err(DexError::Corrupt { addr, reason });
+        if let Err(reason) = self.layout.verify(words) {
+            return corrupt(reason);
+        }
+        if header::addr(words) != addr.raw() {
+            return corrupt("a node that belongs elsewhere");
+        }
+        if header::index_id(words) != self.config.index_id {
+            return corrupt("a node of another index");
+        }
+        Ok(())
+    }
+
+    /// Sets the flag that says whether the node is shared under the partitions of this run.
+    pub(crate) fn mark_shared(&self, page: &PageBuf) {
+        let shared = self.partitioned && self.config.range.is_shared(self.layout, page.words());
+        header::set_flag(page.words(), header::SHARED, shared);
+        if shared {
+            header::set_flag(page.words(), header::WAS_SHARED, true);
+        }
+    }
+
+    /// Checks the cache's invariants at a quiescent point.
+    pub fn audit_cache(&self) -> Vec<String> {
+        self.cache.audit(self.layout)
+    }
+
+    /// Whether a frame holds the node `addr` now, hot or cooling.
+    pub(crate) fn holds(&self, frame: FrameRef<'_>, version: Version, addr: GlobalAddr) -> bool {
+        version.state() != FrameState::Free && frame.addr() == addr.raw()
+    }
+}
+
+/// Sets all words to 0; buffers come back with what was in them.
+pub(crate) fn clear(page: &PageBuf) {
+    page.words().iter().for_each(|word| word.store(0, Relaxed));
+}
+
+/// Bounded waiting of one operation.
+pub(crate) struct Patience {
+    patience_ns: Nanos,
+    deadline: Option<Nanos>,
+}
+
+impl Patience {
+    pub fn new(patience_ns: Nanos) -> Self {
+        Self { patience_ns, deadline: None }
+    }
+
+    /// Lets others run; fails once the operation has waited too long in all.
+    pub async fn wait<E: Endpoint>(&mut self, ep: &E, what: &'static str) -> Result<()> {
+        let now = ep.now();
+        match self.deadline {
+            None => self.deadline = Some(now.saturating_add(self.patience_ns)),
+            Some(deadline) if now > deadline => return Err(DexError::TimedOut { what }),
+            Some(_) => {}
+        }
+        ep.yield_now().await;
+        Ok(())
+    }
+}
+
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}

@@ -1,0 +1,287 @@
+//! The way down (DEX §7, Algorithm 1): optimistic lock coupling over cached nodes, and what happens at a miss.
+
+use pando_cache::{FrameRef, IoTicket, Lookup, Resolved, Swip};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
+
+use crate::error::{Attempt, DexError, Retry};
+use crate::layout::{Layout, Side, header};
+use crate::tree::{Ctx, Hop, Tree};
+
+/// Which of two neighbours a key on their common fence leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Toward {
+    /// The node that holds the key.
+    Key,
+    /// The node that holds the largest keys below it: descending scans.
+    Below,
+}
+
+/// Whether a leaf that is read gets a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admit {
+    /// As the admission policy says.
+    Lazily,
+    /// In any case: its structure is about to change.
+    Always,
+}
+
+/// A leaf that was not admitted: its bytes, and the exclusive right to it.
+pub(crate) struct PrivateLeaf<'c> {
+    pub page: PageBuf,
+    pub ticket: IoTicket<'c>,
+}
+
+/// Where a descent ended.
+pub(crate) enum Reached<'c> {
+    Cached { node: Hop<'c>, parent: Option<Hop<'c>> },
+    Private { leaf: PrivateLeaf<'c>, parent: Hop<'c> },
+}
+
+/// A child that was not swizzled, after [`Tree::resolve`].
+enum Child<'c> {
+    Cached(Hop<'c>),
+    Private(PrivateLeaf<'c>),
+}
+
+/// Child word of an inner node that a descent stands at.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot<'c> {
+    pub parent: Hop<'c>,
+    /// Index of the word in the node.
+    pub word: usize,
+    /// Index of the child.
+    pub index: usize,
+    pub addr: GlobalAddr,
+}
+
+impl<L: Layout> Tree<L> {
+    /// The child to go to from a node.
+    #[inline]
+    pub(crate) fn child_toward(&self, page: &[pando_cache::sync::Word], key: L::Key<'_>, toward: Toward) -> usize {
+        match toward {
+            Toward::Key => self.layout.child_index(page, key),
+            Toward::Below => self.layout.child_index_below(page, key),
+        }
+    }
+
+    pub(crate) fn covers(&self, page: &[pando_cache::sync::Word], key: L::Key<'_>, toward: Toward) -> bool {
+        match toward {
+            Toward::Key => self.layout.covers(page, key),
+            Toward::Below => {
+                let bytes = self.layout.key_bytes(key);
+                let mut fence = Vec::new();
+                let above_low = !self.layout.append_fence(page, Side::Low, &mut fence) || fence.as_slice() < bytes;
+                fence.clear();
+                above_low && (!self.layout.append_fence(page, Side::High, &mut fence) || bytes <= fence.as_slice())
+            }
+        }
+    }
+
+    /// Goes down to the node of `level` (or the root, if that is lower) that covers `key`.
+    #[inline]
+    pub(crate) async fn walk<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'t, E>,
+        key: L::Key<'_>,
+        toward: Toward,
+        level: u8,
+        admit: Admit,
+    ) -> Attempt<Reached<'t>> {
+        let interleave = ctx.ep.slots() > 1;
+        let mut node = self.root_hop()?;
+        let mut parent = None;
+        let mut inner = 0;
+        loop {
+            let words = node.frame.words();
+            let at = header::level(words);
+            if at <= level {
+                ctx.worker.counters().count_descent(inner);
+                return Ok(Reached::Cached { node, parent });
+            }
+            inner += 1;
+            let index = self.child_toward(words, key, toward);
+            let word = self.layout.child_word(words, index);
+            let swip = Swip::from_raw(header::get(words, word));
+            if let Some(id) = swip.frame() {
+                if at <= 2 || interleave {
+                    self.cache.prefetch(id, self.layout.prefetch_bytes());
+                }
+                if interleave && at <= 3 {
+                    ctx.ep.yield_now().await;
+                }
+                let child = self.cache.try_frame(id).ok_or(Retry::Restart)?;
+                let version = child.optimistic()?;
+                // The child's version was seen while the parent still pointed to it.
+                node.validate()?;
+                parent = Some(node);
+                node = Hop { frame: child, version };
+                continue;
+            }
+            node.validate()?;
+            let addr = swip.global().filter(|addr| !addr.is_null()).ok_or(Retry::Restart)?;
+            let slot = Slot { parent: node, word, index, addr };
+            match self.resolve(ctx, slot, key, toward, admit).await? {
+                Child::Cached(child) => {
+                    parent = Some(node);
+                    node = child;
+                }
+                Child::Private(leaf) => {
+                    ctx.worker.counters().count_descent(inner);
+                    return Ok(Reached::Private { leaf, parent: node });
+                }
+            }
+        }
+    }
+
+    /// Finds a child that is not swizzled: in the mapping table, or in remote memory.
+    #[cold]
+    #[inline(never)]
+    async fn resolve<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'t, E>,
+        slot: Slot<'t>,
+        key: L::Key<'_>,
+        toward: Toward,
+        admit: Admit,
+    ) -> Attempt<Child<'t>> {
+        match self.cache.table().begin(slot.addr) {
+            Lookup::InFlight => Err(Retry::Restart),
+            Lookup::Frame(id) => {
+                let frame = self.cache.try_frame(id).ok_or(Retry::Restart)?;
+                let child = self.take_cached(ctx, slot, frame)?;
+                self.check_covers(ctx, slot, child, key, toward).await?;
+                Ok(Child::Cached(child))
+            }
+            Lookup::Miss(ticket) => {
+                // Only now nobody can merge the child away or change it, if it still is a child.
+                slot.parent.validate()?;
+                self.fetch(ctx, slot, ticket, key, toward, admit).await
+            }
+        }
+    }
+
+    /// Uses the frame that the mapping table names for a child, swizzling it if its parent swizzles.
+    fn take_cached<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'t, E>,
+        slot: Slot<'t>,
+        frame: FrameRef<'t>,
+    ) -> Attempt<Hop<'t>> {
+        if self.swizzles(slot.parent.frame.words()) {
+            let parent = Some((slot.parent.frame, slot.parent.version, slot.word));
+            let version = self.cache.reheat(ctx.worker, parent, frame, slot.addr)?;
+            return Ok(Hop { frame, version });
+        }
+        let mut version = frame.optimistic()?;
+        if !self.holds(frame, version, slot.addr) {
+            return Err(Retry::Restart);
+        }
+        if version.state() == pando_cache::FrameState::Cooling {
+            version = self.cache.reheat(ctx.worker, None, frame, slot.addr)?;
+        }
+        // The frame was the child's while the parent still pointed to it.
+        slot.parent.validate()?;
+        Ok(Hop { frame, version })
+    }
+
+    /// A cached copy of a shared node may be stale; what it leads to is checked by fences (DEX §4).
+    async fn check_covers<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'t, E>,
+        slot: Slot<'t>,
+        child: Hop<'t>,
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> Attempt<()> {
+        if !header::has(slot.parent.frame.words(), header::SHARED) {
+            return Ok(());
+        }
+        let expected = header::level(slot.parent.frame.words()).wrapping_sub(1);
+        let words = child.frame.words();
+        let right = header::level(words) == expected && self.covers(words, key, toward);
+        child.validate()?;
+        if right {
+            return Ok(());
+        }
+        self.refresh(ctx, key, toward).await?;
+        Err(Retry::Restart)
+    }
+
+    /// READs a missing child and decides what becomes of it. The one place where a leaf miss ends: fetching the
+    /// page, reading part of it, offloading the operation, or answering from elsewhere would be decided here.
+    async fn fetch<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'t, E>,
+        slot: Slot<'t>,
+        ticket: IoTicket<'t>,
+        key: L::Key<'_>,
+        toward: Toward,
+        admit: Admit,
+    ) -> Attempt<Child<'t>> {
+        let parent_words = slot.parent.frame.words();
+        let level = header::level(parent_words).wrapping_sub(1);
+        let parent_shared = header::has(parent_words, header::SHARED);
+        let child_shared = parent_shared && self.child_is_shared(parent_words, slot.index);
+        slot.parent.validate()?;
+        ctx.worker.counters().count_miss(level == 0);
+        let lazily = level == 0 && admit == Admit::Lazily && !self.cache.has_free(ctx.worker);
+        let admitted = !lazily || self.cache.admission().admits(ctx.ep.random());
+        let free = match admitted {
+            true => Some(self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?),
+            false => None,
+        };
+        let page = ctx.ep.buffer(self.layout.node_size());
+        let page = self.read_node(ctx, slot.addr, page, child_shared).await?;
+        if header::level(page.words()) != level || !self.covers(page.words(), key, toward) {
+            ctx.ep.recycle(page);
+            drop(ticket);
+            if !parent_shared {
+                return Err(DexError::Corrupt { addr: slot.addr, reason: "a node that its parent does not mean" }.into());
+            }
+            self.refresh(ctx, key, toward).await?;
+            return Err(Retry::Restart);
+        }
+        let Some(free) = free else {
+            return Ok(Child::Private(PrivateLeaf { page, ticket }));
+        };
+        ctx.ep.charge(Work::Admit);
+        let frame = free.frame();
+        let parent = slot.parent.frame;
+        let still_parent = || {
+            let words = parent.words();
+            let index = self.child_toward(words, key, toward);
+            let word = self.layout.child_word(words, index);
+            let is_parent = header::level(words) == level + 1 && self.covers(words, key, toward);
+            (is_parent && header::get(words, word) == slot.addr.raw()).then_some(word)
+        };
+        let parent = self.swizzles(parent.words()).then_some((parent, still_parent));
+        let resolved = free.admit(&page, ticket, parent);
+        ctx.ep.recycle(page);
+        match resolved {
+            Resolved::Hot(version) => Ok(Child::Cached(Hop { frame, version })),
+            Resolved::Detached => Err(Retry::Restart),
+        }
+    }
+
+    /// Whether child `index` of a shared node crosses a boundary too, by the separators around it.
+    pub(crate) fn child_is_shared(&self, parent: &[pando_cache::sync::Word], index: usize) -> bool {
+        let mut low = Vec::new();
+        let finite_low = match index.checked_sub(1) {
+            Some(i) => {
+                self.layout.append_key(parent, i, &mut low);
+                true
+            }
+            None => self.layout.append_fence(parent, Side::Low, &mut low),
+        };
+        let mut high = Vec::new();
+        let finite_high = if index < self.layout.count(parent) {
+            self.layout.append_key(parent, index, &mut high);
+            true
+        } else {
+            self.layout.append_fence(parent, Side::High, &mut high)
+        };
+        let low = finite_low.then_some(low.as_slice());
+        let high = finite_high.then_some(high.as_slice());
+        !self.config.range.contains_range(low, high)
+    }
+}

@@ -1,0 +1,169 @@
+//! A small cluster in this process for tests of the tree.
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use pando_cache::{Cache, CacheConfig, CacheWorker};
+use pando_dex::audit::{audit, check_blocks};
+use pando_dex::layout::Layout;
+use pando_dex::layout::fixed::FixedLayout;
+use pando_dex::{Ctx, DexError, KeyRange, ScanRange, Swapped, Tree, TreeConfig, partition_of};
+use pando_fabric::Fabric;
+use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
+use pando_pool::{Pool, PoolOptions};
+use pando_rt::block_on;
+
+pub const INDEX: u32 = 7;
+
+/// Memory servers, a pool, and one index with a compute server per partition.
+pub struct Cluster<L: Layout> {
+    pub fabric: LocalFabric,
+    pub pool: Pool,
+    pub trees: Vec<Tree<L>>,
+    pub boundaries: Vec<Vec<u8>>,
+}
+
+pub fn fixed_tiny() -> FixedLayout {
+    FixedLayout::new(256, 8, 8).unwrap().with_fanout_limit(4)
+}
+
+impl<L: Layout> Cluster<L> {
+    pub fn new(layout: L, servers: usize, boundaries: &[Vec<u8>], cache: impl Fn(&mut CacheConfig)) -> Self {
+        let server_sizes = vec![8 << 20; servers];
+        let fabric = LocalFabric::new(LocalConfig { server_sizes, huge_pages: false }).unwrap();
+        let ep = fabric.endpoint(1).unwrap();
+        let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).unwrap();
+        let root = block_on(&ep, Tree::create(&ep, &pool, layout, INDEX, boundaries)).unwrap();
+        let trees = KeyRange::from_boundaries(boundaries)
+            .into_iter()
+            .map(|range| {
+                let mut config = CacheConfig::new(8 * layout.node_size() as u64, layout.node_size());
+                cache(&mut config);
+                let cache = Arc::new(Cache::new(&config).unwrap());
+                let worker = cache.worker();
+                let ctx = Ctx { ep: &ep, worker: &worker };
+                let mut config = TreeConfig::new(INDEX, root);
+                config.range = range;
+                config.patience_ns = 20_000_000_000;
+                let tree = block_on(&ep, Tree::open(ctx, cache, pool.clone(), layout, config)).unwrap();
+                tree.cache().retire(&worker);
+                tree
+            })
+            .collect();
+        Self { fabric, pool, trees, boundaries: boundaries.to_vec() }
+    }
+
+    pub fn client(&self, seed: u64) -> Client<'_, L> {
+        let ep = self.fabric.endpoint(seed).unwrap();
+        let workers = self.trees.iter().map(|tree| tree.cache().worker()).collect();
+        Client { cluster: self, ep, workers }
+    }
+
+    /// Everything that an audit says is wrong, leaks included.
+    pub fn audit(&self) -> Vec<String> {
+        let ep = self.fabric.endpoint(99).unwrap();
+        let trees: Vec<_> = self.trees.iter().collect();
+        let report = block_on(&ep, audit(&ep, &trees)).unwrap();
+        let mut wrong = report.violations.clone();
+        wrong.extend(block_on(&ep, check_blocks(&ep, &self.pool, &mut [report], &[])).unwrap());
+        wrong
+    }
+}
+
+/// One thread's access to all compute servers of a cluster.
+pub struct Client<'c, L: Layout> {
+    pub cluster: &'c Cluster<L>,
+    pub ep: LocalEndpoint,
+    pub workers: Vec<CacheWorker>,
+}
+
+impl<L: Layout> Client<'_, L> {
+    fn route(&self, key: &[u8]) -> (&Tree<L>, Ctx<'_, LocalEndpoint>) {
+        self.server(partition_of(&self.cluster.boundaries, key))
+    }
+
+    pub fn server(&self, i: usize) -> (&Tree<L>, Ctx<'_, LocalEndpoint>) {
+        (&self.cluster.trees[i], Ctx { ep: &self.ep, worker: &self.workers[i] })
+    }
+
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, DexError> {
+        let (tree, ctx) = self.route(key);
+        let mut out = Vec::new();
+        Ok(block_on(&self.ep, tree.get(ctx, key, &mut out))?.then_some(out))
+    }
+
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
+        let (tree, ctx) = self.route(key);
+        block_on(&self.ep, tree.put(ctx, key, value))
+    }
+
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
+        let (tree, ctx) = self.route(key);
+        block_on(&self.ep, tree.insert(ctx, key, value))
+    }
+
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
+        let (tree, ctx) = self.route(key);
+        block_on(&self.ep, tree.update(ctx, key, value))
+    }
+
+    pub fn remove(&self, key: &[u8]) -> Result<bool, DexError> {
+        let (tree, ctx) = self.route(key);
+        block_on(&self.ep, tree.remove(ctx, key))
+    }
+
+    pub fn swap(&self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> Result<Swapped, DexError> {
+        let (tree, ctx) = self.route(key);
+        block_on(&self.ep, tree.compare_and_swap(ctx, key, expected, new))
+    }
+
+    /// A scan over all compute servers, in the order of the scan.
+    pub fn scan(&self, range: &ScanRange<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, DexError> {
+        let mut found = Vec::new();
+        let servers = self.cluster.trees.len();
+        for i in 0..servers {
+            let (tree, ctx) = self.server(if range.reverse { servers - 1 - i } else { i });
+            let part = ScanRange { limit: range.limit - found.len(), ..*range };
+            block_on(
+                &self.ep,
+                tree.scan(ctx, &part, |key, value| {
+                    found.push((key.to_vec(), value.to_vec()));
+                    true
+                }),
+            )?;
+        }
+        Ok(found)
+    }
+}
+
+impl<L: Layout> Drop for Client<'_, L> {
+    fn drop(&mut self) {
+        for (tree, worker) in self.cluster.trees.iter().zip(&self.workers) {
+            tree.cache().retire(worker);
+        }
+    }
+}
+
+/// What a scan should return.
+pub fn model_scan(model: &BTreeMap<Vec<u8>, Vec<u8>>, range: &ScanRange<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let own = |bound: Bound<&[u8]>| match bound {
+        Bound::Unbounded => Bound::Unbounded,
+        Bound::Included(key) => Bound::Included(key.to_vec()),
+        Bound::Excluded(key) => Bound::Excluded(key.to_vec()),
+    };
+    let empty = match (range.low, range.high) {
+        (Bound::Included(low), Bound::Included(high)) => low > high,
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (Bound::Included(low) | Bound::Excluded(low), Bound::Included(high) | Bound::Excluded(high)) => low >= high,
+    };
+    if empty {
+        return Vec::new();
+    }
+    let entries = model.range((own(range.low), own(range.high))).map(|(key, value)| (key.clone(), value.clone()));
+    match range.reverse {
+        false => entries.take(range.limit).collect(),
+        true => entries.rev().take(range.limit).collect(),
+    }
+}
