@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
@@ -62,6 +62,7 @@ impl Memory {
             memory: self.clone(),
             random: Cell::new(seed.wrapping_mul(2) | 1),
             fail_after: Cell::new(u64::MAX),
+            always_yield: Cell::new(false),
             counters: VerbCounters::default(),
         }
     }
@@ -82,12 +83,14 @@ pub struct Ep {
     random: Cell<u64>,
     /// Verbs that still succeed.
     pub fail_after: Cell<u64>,
+    /// Whether each verb is a point where [`interleave`] may switch.
+    pub always_yield: Cell<bool>,
     counters: VerbCounters,
 }
 
 impl Ep {
     async fn step(&self, at: GlobalAddr, len: usize) -> Result<()> {
-        if self.random().is_multiple_of(4) {
+        if self.always_yield.get() || self.random().is_multiple_of(4) {
             yield_once().await;
         }
         let left = self.fail_after.get();
@@ -208,7 +211,9 @@ impl Endpoint for Ep {
     }
 
     async fn yield_now(&self) {
-        std::thread::yield_now();
+        if !self.always_yield.get() {
+            std::thread::yield_now();
+        }
         yield_once().await;
     }
 
@@ -252,6 +257,21 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     loop {
         if let Poll::Ready(done) = future.as_mut().poll(&mut context) {
             return done;
+        }
+    }
+}
+
+/// Runs all `tasks` on this thread, switching between them at random where they are pending.
+pub fn interleave<'a>(ep: &Ep, mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + 'a>>>) {
+    let mut context = Context::from_waker(Waker::noop());
+    while !tasks.is_empty() {
+        let next = (ep.random() % tasks.len() as u64) as usize;
+        // Sometimes one runs far ahead of the others.
+        for _ in 0..=ep.random() % 5 {
+            if tasks[next].as_mut().poll(&mut context).is_ready() {
+                drop(tasks.swap_remove(next));
+                break;
+            }
         }
     }
 }
