@@ -379,7 +379,7 @@ impl<'c> FreeFrame<'c> {
             // Top down would be parent first; nobody can wait for this frame yet, so this order is safe too.
             match parent.exclusive() {
                 Ok(parent_guard) => {
-                    match still_parent() {
+                    match still_parent().filter(|_| parent_guard.state() == FrameState::Hot) {
                         Some(slot) => {
                             parent.words()[slot].store(Swip::hot(frame.id()).raw(), Ordering::Relaxed);
                             frame.set_parent(Some(parent.id()));

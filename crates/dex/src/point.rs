@@ -222,7 +222,11 @@ impl<L: Layout> Tree<L> {
         let outcome = loop {
             match self.try_change(ctx, prepared, change).await {
                 Ok(Ok(outcome)) => break outcome,
-                Ok(Err(Blocked::NoRoom)) => self.make_room(ctx, prepared, stored_len(change)).await?,
+                Ok(Err(Blocked::NoRoom)) => {
+                    self.make_room(ctx, prepared, stored_len(change)).await?;
+                    // Others may take the room first, but not for ever.
+                    patience.wait(ctx.ep, "room in a node").await?;
+                }
                 Ok(Err(Blocked::Compare(value))) => {
                     if !self.matches_long(ctx, value, change).await? {
                         return Ok(Outcome { existed: true, ..Outcome::default() });

@@ -137,7 +137,8 @@ impl<L: Layout> Tree<L> {
         let shared = header::has(words, header::SHARED);
         let has_room = self.layout.has_room(words, pending.key, pending.value_len);
         node.validate()?;
-        if has_room {
+        // A cached copy of a shared node may show room that is long taken.
+        if has_room && !shared {
             return Ok(Split::Done);
         }
         let Some(parent) = parent else {
@@ -181,7 +182,7 @@ impl<L: Layout> Tree<L> {
         }
         let level = header::level(node.frame.words());
         let addr = GlobalAddr::from_raw(node.frame.addr()).ok_or(Retry::Restart)?;
-        let _pin = node.frame.pin(node.version)?;
+        let _pins = (node.frame.pin(node.version)?, parent.frame.pin(parent.version)?);
         let new = self.new_node(ctx, level, addr).await?;
         let free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
         let mut parent_guard = parent.frame.upgrade(parent.version)?;

@@ -222,7 +222,8 @@ impl<L: Layout> Tree<L> {
         let level = header::level(parent_words).wrapping_sub(1);
         let parent_shared = header::has(parent_words, header::SHARED);
         let child_shared = parent_shared && self.child_is_shared(parent_words, slot.index);
-        slot.parent.validate()?;
+        // The parent stays hot, and with it all nodes above, until its child is there.
+        let _pin = slot.parent.frame.pin(slot.parent.version)?;
         ctx.worker.counters().count_miss(level == 0);
         let lazily = level == 0 && admit == Admit::Lazily && !self.cache.has_free(ctx.worker);
         let admitted = !lazily || self.cache.admission().admits(ctx.ep.random());

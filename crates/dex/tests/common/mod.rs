@@ -46,7 +46,7 @@ impl<L: Layout> Cluster<L> {
                 let ctx = Ctx { ep: &ep, worker: &worker };
                 let mut config = TreeConfig::new(INDEX, root);
                 config.range = range;
-                config.patience_ns = 20_000_000_000;
+                config.patience_ns = 2_000_000_000;
                 let tree = block_on(&ep, Tree::open(ctx, cache, pool.clone(), layout, config)).unwrap();
                 tree.cache().retire(&worker);
                 tree

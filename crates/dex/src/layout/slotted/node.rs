@@ -290,15 +290,12 @@ impl<'p> Node<'p> {
 /// Binary search without a branch that depends on the data: the number of leading slots for which `below` holds.
 #[inline]
 fn branchless(slots: &[[Word; 2]], below: impl Fn(&[Word; 2]) -> bool) -> usize {
-    let mut rest = slots;
     let mut base = 0;
-    while rest.len() > 1 {
-        let half = rest.len() / 2;
-        let (left, right) = rest.split_at(half);
-        let go_right = below(&left[half - 1]);
-        // Both ways leave the same length, so that only the start depends on the data.
-        base += select_unpredictable(go_right, half, 0);
-        rest = select_unpredictable(go_right, right, &rest[..right.len()]);
+    let mut rest = slots.len();
+    while rest > 1 {
+        let half = rest / 2;
+        base = select_unpredictable(below(&slots[base + half]), base + half, base);
+        rest -= half;
     }
-    rest.first().map_or(0, |slot| base + usize::from(below(slot)))
+    slots.get(base).map_or(0, |slot| base + usize::from(below(slot)))
 }

@@ -1,0 +1,196 @@
+//! The remote memory of the toy tree: READs and WRITEs take a while, tear, and may not meet at one address.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use pando_fabric::{
+    Chain, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result,
+    VerbCounters, VerbResult, yield_once,
+};
+
+use super::NODE;
+
+/// One memory server.
+pub struct Remote {
+    state: Mutex<State>,
+}
+
+struct State {
+    words: Vec<u64>,
+    /// Nodes that a verb is reading or writing now.
+    busy: HashSet<u64>,
+    /// WRITEs that are still to fail.
+    failing_writes: usize,
+}
+
+impl Remote {
+    pub fn new(nodes: usize) -> Arc<Self> {
+        let words = vec![0; (nodes + 1) * NODE / 8];
+        Arc::new(Self { state: Mutex::new(State { words, busy: HashSet::new(), failing_writes: 0 }) })
+    }
+
+    /// Address of node space `i`.
+    pub fn addr(i: usize) -> GlobalAddr {
+        GlobalAddr::new(MemoryServerId(0), ((i + 1) * NODE) as u64)
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// The node at `addr`, when nothing runs.
+    pub fn node(&self, addr: GlobalAddr) -> [u64; NODE / 8] {
+        let at = addr.offset() as usize / 8;
+        self.state().words[at..at + NODE / 8].try_into().expect("a node has this many words")
+    }
+
+    pub fn set_node(&self, addr: GlobalAddr, node: [u64; NODE / 8]) {
+        let at = addr.offset() as usize / 8;
+        self.state().words[at..at + NODE / 8].copy_from_slice(&node);
+    }
+
+    /// Makes the next `count` WRITEs fail.
+    pub fn fail_writes(&self, count: usize) {
+        self.state().failing_writes = count;
+    }
+}
+
+/// Marks a node busy for as long as it lives.
+struct Busy<'r>(&'r Remote, u64);
+
+impl<'r> Busy<'r> {
+    fn new(remote: &'r Remote, at: GlobalAddr) -> Self {
+        let fresh = remote.state().busy.insert(at.raw());
+        assert!(fresh, "two verbs at {at} at a time");
+        Self(remote, at.raw())
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.state().busy.remove(&self.1);
+    }
+}
+
+/// A worker's way to a [`Remote`].
+pub struct ToyEndpoint {
+    remote: Arc<Remote>,
+    counters: VerbCounters,
+    random: Cell<u64>,
+}
+
+impl ToyEndpoint {
+    pub fn new(remote: &Arc<Remote>, seed: u64) -> Self {
+        let random = Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        Self { remote: Arc::clone(remote), counters: VerbCounters::default(), random }
+    }
+
+    /// Moves a node between `buf` and remote memory in two halves, with a pause before, between and after.
+    async fn transfer(&self, at: GlobalAddr, buf: &PageBuf, move_word: impl Fn(&mut u64, usize)) {
+        assert_eq!(buf.window_len(), NODE, "whole nodes are moved");
+        let _busy = Busy::new(&self.remote, at);
+        let first = at.offset() as usize / 8;
+        for half in [0..NODE / 16, NODE / 16..NODE / 8] {
+            yield_once().await;
+            for i in half {
+                move_word(&mut self.remote.state().words[first + i], i);
+            }
+        }
+        yield_once().await;
+    }
+}
+
+impl Endpoint for ToyEndpoint {
+    fn buffer(&self, len: usize) -> PageBuf {
+        PageBuf::zeroed(len)
+    }
+
+    fn recycle(&self, _buf: PageBuf) {}
+
+    async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
+        self.counters.count_read(into.window_len());
+        self.transfer(at, &into, |word, i| into.set(i, *word)).await;
+        Ok(into)
+    }
+
+    async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        let failing = &mut self.remote.state().failing_writes;
+        if *failing > 0 {
+            *failing -= 1;
+            return Err(FabricError::ServerUnreachable(at.server()));
+        }
+        self.counters.count_write(from.window_len());
+        self.transfer(at, &from, |word, i| *word = from.get(i)).await;
+        Ok(from)
+    }
+
+    async fn read_word(&self, _at: GlobalAddr) -> Result<u64> {
+        unreachable!("the cache moves nodes only")
+    }
+
+    async fn write_word(&self, _at: GlobalAddr, _value: u64) -> Result<()> {
+        unreachable!("the cache moves nodes only")
+    }
+
+    async fn compare_swap(&self, _at: GlobalAddr, _expected: u64, _new: u64) -> Result<u64> {
+        unreachable!("the cache uses no atomics")
+    }
+
+    async fn masked_compare_swap(&self, _: GlobalAddr, _: u64, _: u64, _: u64, _: u64) -> Result<u64> {
+        unreachable!("the cache uses no atomics")
+    }
+
+    async fn fetch_add(&self, _at: GlobalAddr, _add: u64) -> Result<u64> {
+        unreachable!("the cache uses no atomics")
+    }
+
+    async fn submit(&self, _chain: Chain) -> Result<Vec<VerbResult>> {
+        unreachable!("the cache uses no chains")
+    }
+
+    async fn call<R: Request>(&self, _server: MemoryServerId, _request: &R) -> Result<R::Reply> {
+        unreachable!("the cache calls nobody")
+    }
+
+    async fn reserve(&self, _at: GlobalAddr, _len: u64) -> Result<()> {
+        Ok(())
+    }
+
+    async fn yield_now(&self) {
+        yield_once().await;
+    }
+
+    fn regions(&self) -> &[RegionInfo] {
+        &[]
+    }
+
+    fn counters(&self) -> &VerbCounters {
+        &self.counters
+    }
+
+    fn now(&self) -> Nanos {
+        0
+    }
+
+    fn random(&self) -> u64 {
+        let mut x = self.random.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random.set(x);
+        x.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn slots(&self) -> u32 {
+        1
+    }
+
+    fn set_slots(&self, _slots: u32) {}
+
+    fn enter_slot(&self, _slot: u32) {}
+
+    fn poll_ready(&self) -> u64 {
+        0
+    }
+}
