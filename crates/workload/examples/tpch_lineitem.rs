@@ -83,7 +83,9 @@ mod parquet_file {
                 break;
             }
             total += group.len() as u64;
-            write_group(&mut writer.next_row_group()?, &group)?;
+            let mut group_writer = writer.next_row_group()?;
+            write_group(&mut group_writer, &group)?;
+            group_writer.close()?;
         }
         writer.close()?;
         Ok(total)

@@ -4,6 +4,13 @@ use std::fmt::Write;
 
 /// Appends `bytes` to `text`, escaped.
 pub fn escape_into(bytes: &[u8], text: &mut String) {
+    // Nearly all fields need no escape; C1 control characters start with C2.
+    let is_plain = |byte: &u8| !byte.is_ascii_control() && *byte != 0xc2;
+    if bytes.iter().all(is_plain)
+        && let Ok(plain) = std::str::from_utf8(bytes)
+    {
+        return text.push_str(plain);
+    }
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
             if character.is_control() {
@@ -39,5 +46,6 @@ mod tests {
         assert_eq!(escape(b"a\tb\nc\x7f"), "a\\x09b\\x0Ac\\x7F");
         assert_eq!(escape(b"\xff\xfea\xc3"), "\\xFF\\xFEa\\xC3");
         assert_eq!(escape("\u{85}".as_bytes()), "\\xC2\\x85");
+        assert_eq!(escape("§".as_bytes()), "§");
     }
 }

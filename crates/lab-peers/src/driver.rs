@@ -1,0 +1,273 @@
+//! Rounds of measurements: in every round, phase by phase, every map has its turn.
+
+use crate::data::{DataSet, Draw};
+use crate::maps::Entry;
+use crate::measure::Job;
+use crate::report::{MapReport, Report, Table};
+use crate::{BATCH, Contender, WrongAnswer};
+use anyhow::{Context, ensure};
+use pando_workload::{Distribution, KeySpace, mix64};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// Operations that are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// One lookup at a time.
+    Lookup,
+    /// Several independent lookups per call.
+    MultiGet,
+    /// Replacing the value of a present key.
+    Update,
+    /// A range from a drawn key on.
+    Scan,
+}
+
+impl Phase {
+    pub const ALL: [Phase; 4] = [Phase::Lookup, Phase::MultiGet, Phase::Update, Phase::Scan];
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub maps: Vec<Entry>,
+    pub keys: u64,
+    pub spaces: Vec<KeySpace>,
+    pub distributions: Vec<Distribution>,
+    pub threads: Vec<usize>,
+    pub rounds: usize,
+    /// Time of one phase of one map in one round.
+    pub time: Duration,
+    pub scan_len: usize,
+    pub multi_get_len: usize,
+    /// Number of drawn keys per thread; they are used over and over.
+    pub draws: usize,
+    /// Load records in ascending order of keys, not in a pseudo-random one.
+    pub sorted_load: bool,
+    /// Keep all maps in memory, instead of loading each again in every round.
+    pub all_resident: bool,
+}
+
+impl Plan {
+    /// Measures everything. `progress` is told what happens.
+    ///
+    /// # Errors
+    /// When the plan is not valid, a map cannot be loaded, or one gives a wrong answer.
+    pub fn run(&self, mut progress: impl FnMut(&str)) -> anyhow::Result<Report> {
+        ensure!(self.keys > 0 && self.rounds > 0 && !self.maps.is_empty(), "there is nothing to measure");
+        ensure!(self.draws >= BATCH, "at least {BATCH} keys must be drawn");
+        ensure!(self.threads.iter().all(|&threads| threads > 0), "a measurement needs a thread");
+        ensure!(self.multi_get_len > 0 && self.scan_len > 0, "multi-gets and scans need a length");
+        let mut tables = Vec::new();
+        for &space in &self.spaces {
+            progress(&format!("making {} keys, {space}", self.keys));
+            let data = DataSet::new(space, self.keys);
+            let shuffled = if self.sorted_load { Vec::new() } else { data.shuffled() };
+            let mut run = SpaceRun { plan: self, data: &data, shuffled: &shuffled, loads: Vec::new() };
+            tables.extend(run.tables(&mut progress)?);
+        }
+        Ok(Report::new(self, tables))
+    }
+}
+
+/// The measurements over one key space.
+struct SpaceRun<'a> {
+    plan: &'a Plan,
+    data: &'a DataSet,
+    shuffled: &'a [(u64, u64)],
+    /// Cost of the latest load of each map.
+    loads: Vec<Load>,
+}
+
+/// What loading a map cost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    seconds: f64,
+    bytes: u64,
+}
+
+impl SpaceRun<'_> {
+    fn tables(&mut self, progress: &mut impl FnMut(&str)) -> anyhow::Result<Vec<Table>> {
+        let plan = self.plan;
+        self.loads = vec![Load::default(); plan.maps.len()];
+        let mut resident: Vec<Option<Box<dyn Contender>>> = (0..plan.maps.len()).map(|_| None).collect();
+        if plan.all_resident {
+            for (i, slot) in resident.iter_mut().enumerate() {
+                *slot = Some(self.load(i, progress)?);
+            }
+        }
+        let mut tables = Vec::new();
+        let mut sequence = 0;
+        for &distribution in &plan.distributions {
+            for &threads in &plan.threads {
+                progress(&format!("{distribution}, {threads} threads"));
+                let (scan, multi) = (plan.scan_len, plan.multi_get_len);
+                let measurement =
+                    Measurement::new(self.data, distribution, threads, plan.draws, scan, multi, plan.time)?;
+                // Per map and phase: operations per second in each round.
+                let mut rates = vec![[const { Vec::new() }; Phase::ALL.len()]; plan.maps.len()];
+                for round in 0..plan.rounds {
+                    sequence += 1;
+                    self.round(&measurement, &resident, round, sequence, &mut rates, progress)?;
+                }
+                tables.push(self.table(distribution, threads, rates));
+            }
+        }
+        Ok(tables)
+    }
+
+    /// One round. Who begins changes from round to round.
+    fn round(
+        &mut self,
+        measurement: &Measurement<'_>,
+        resident: &[Option<Box<dyn Contender>>],
+        round: usize,
+        sequence: u64,
+        rates: &mut [[Vec<f64>; Phase::ALL.len()]],
+        progress: &mut impl FnMut(&str),
+    ) -> anyhow::Result<()> {
+        let count = self.plan.maps.len();
+        let order = (0..count).map(|i| (i + round) % count);
+        let plan = self.plan;
+        let mut measure = |i: usize, map: &dyn Contender, phase: usize| -> anyhow::Result<()> {
+            let rate = measurement.run(map, Phase::ALL[phase], sequence);
+            rates[i][phase].push(rate.with_context(|| format!("{} gave a wrong answer", plan.maps[i].name))?);
+            Ok(())
+        };
+        if plan.all_resident {
+            for phase in 0..Phase::ALL.len() {
+                for i in order.clone() {
+                    measure(i, resident[i].as_deref().expect("loaded before"), phase)?;
+                }
+            }
+            return Ok(());
+        }
+        for i in order {
+            let map = self.load(i, progress)?;
+            for phase in 0..Phase::ALL.len() {
+                measure(i, &*map, phase)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, i: usize, progress: &mut impl FnMut(&str)) -> anyhow::Result<Box<dyn Contender>> {
+        let entry = &self.plan.maps[i];
+        let sorted = self.plan.sorted_load;
+        let pairs = if sorted { &self.data.pairs } else { self.shuffled };
+        let (before, start) = (resident_bytes(), Instant::now());
+        let map =
+            (entry.load)(pairs, sorted).with_context(|| format!("{} could not be loaded", entry.name))?;
+        let load =
+            Load { seconds: start.elapsed().as_secs_f64(), bytes: resident_bytes().saturating_sub(before) };
+        let (seconds, bytes) = (load.seconds, load.bytes / self.plan.keys);
+        progress(&format!("loaded {} in {seconds:.1} s, {bytes} bytes per key", entry.name));
+        self.loads[i] = load;
+        Ok(map)
+    }
+
+    fn table(
+        &self,
+        distribution: Distribution,
+        threads: usize,
+        rates: Vec<[Vec<f64>; Phase::ALL.len()]>,
+    ) -> Table {
+        let map = |(i, rates)| {
+            let (entry, load): (&Entry, Load) = (&self.plan.maps[i], self.loads[i]);
+            MapReport::new(entry, rates, load.seconds, load.bytes as f64 / self.plan.keys as f64)
+        };
+        let maps = rates.into_iter().enumerate().map(map).collect();
+        Table::new(self.data.space.to_string(), distribution.to_string(), threads, maps)
+    }
+}
+
+/// Drawn keys and everything else that a phase of any map needs.
+pub struct Measurement<'a> {
+    data: &'a DataSet,
+    /// One list per thread.
+    draws: Vec<Vec<Draw>>,
+    /// The same with the expected sums.
+    scans: Vec<Vec<Draw>>,
+    scan_len: usize,
+    multi_get_len: usize,
+    time: Duration,
+}
+
+impl<'a> Measurement<'a> {
+    /// Draws keys for every thread.
+    ///
+    /// # Errors
+    /// When the distribution is not valid or the scans are too long to be checked.
+    pub fn new(
+        data: &'a DataSet,
+        distribution: Distribution,
+        threads: usize,
+        draws: usize,
+        scan_len: usize,
+        multi_get_len: usize,
+        time: Duration,
+    ) -> anyhow::Result<Measurement<'a>> {
+        let lists = |count, len| -> anyhow::Result<Vec<Vec<Draw>>> {
+            let seeds = (0..threads as u64).map(mix64);
+            seeds.map(|seed| data.draws(distribution, count, len, seed)).collect()
+        };
+        // A scan takes about as long as ten lookups.
+        let (draws, scans) = (lists(draws, 0)?, lists((draws / 8).max(BATCH), scan_len)?);
+        Ok(Measurement { data, draws, scans, scan_len, multi_get_len, time })
+    }
+
+    /// Operations per second of all threads together.
+    ///
+    /// # Errors
+    /// At the first wrong answer of any thread.
+    pub fn run(&self, map: &dyn Contender, phase: Phase, sequence: u64) -> Result<f64, WrongAnswer> {
+        let lists = if phase == Phase::Scan { &self.scans } else { &self.draws };
+        let barrier = Barrier::new(lists.len());
+        let work = |thread: usize, draws: &[Draw]| {
+            // Rounds go on elsewhere in the list, so that they are not all about the same keys.
+            let first = mix64(sequence) as usize % (draws.len() / BATCH) * BATCH;
+            let job = Job {
+                phase,
+                data: self.data,
+                draws,
+                first,
+                scan_len: self.scan_len,
+                multi_get_len: self.multi_get_len,
+                sequence,
+                threads: lists.len(),
+                time: self.time,
+            };
+            pin(thread);
+            barrier.wait();
+            map.run(&job)
+        };
+        std::thread::scope(|scope| {
+            let work = &work;
+            let threads: Vec<_> =
+                lists.iter().enumerate().map(|(i, draws)| scope.spawn(move || work(i, draws))).collect();
+            threads.into_iter().try_fold(0.0, |sum, thread| {
+                let tally = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+                Ok(sum + tally.rate())
+            })
+        })
+    }
+}
+
+/// Ties the thread to one of the processors it may run on. Where that is not allowed, it runs anywhere.
+fn pin(thread: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
+    let Some(&cpu) = processors.get(thread % processors.len().max(1)) else { return };
+    let mut one = CpuSet::new();
+    one.set(cpu);
+    let _ = sched_setaffinity(None, &one);
+}
+
+/// Memory of this process that is in use, in bytes. 0 where the system does not tell.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}

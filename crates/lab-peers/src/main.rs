@@ -1,0 +1,108 @@
+//! Compares the ordered maps that exist in Rust: `cargo run --release -p pando-lab-peers -- --help`.
+#![forbid(unsafe_code)]
+
+use anyhow::Context;
+use clap::Parser;
+use pando_lab_peers::driver::Plan;
+use pando_lab_peers::maps::{self, Entry};
+use pando_workload::{Distribution, KeySpace};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Compares ordered maps on the same data, in turns, in one run. Every answer is checked.
+#[derive(Debug, Parser)]
+#[command(name = "pando-lab-peers")]
+struct Arguments {
+    /// Number of keys; `20m` is 20 million.
+    #[arg(long, default_value = "20m", value_parser = count)]
+    keys: u64,
+    /// Key spaces.
+    #[arg(long, value_delimiter = ',', default_value = "dense,random64")]
+    space: Vec<KeySpace>,
+    /// Distributions of keys: `uniform` or `zipf:THETA`. Popular keys are scattered.
+    #[arg(long, value_delimiter = ',', default_value = "zipf:0.99,uniform")]
+    dist: Vec<Distribution>,
+    /// Numbers of threads.
+    #[arg(long, value_delimiter = ',', default_value = "1,2")]
+    threads: Vec<usize>,
+    /// Rounds; the median is reported.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds per phase, map and round.
+    #[arg(long, default_value_t = 1.0, value_parser = seconds)]
+    seconds: f64,
+    /// Maps to compare, by name.
+    #[arg(long, value_delimiter = ',', value_parser = map)]
+    maps: Vec<Entry>,
+    /// Records of a scan.
+    #[arg(long, default_value_t = 100)]
+    scan: usize,
+    /// Keys of a multi-get.
+    #[arg(long, default_value_t = 64)]
+    multi_get: usize,
+    /// Drawn keys per thread, used over and over.
+    #[arg(long, default_value = "4m", value_parser = count)]
+    draws: u64,
+    /// Load the records in pseudo-random instead of ascending order.
+    #[arg(long)]
+    shuffled: bool,
+    /// Load each map anew in every round, instead of keeping all in memory.
+    #[arg(long)]
+    one_at_a_time: bool,
+    /// Also write the results to a file as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let json = arguments.json.clone();
+    let report = plan(arguments)?.run(|what| eprintln!("{what}"))?;
+    print!("{}", report.markdown());
+    if let Some(path) = json {
+        let text = serde_json::to_string_pretty(&report)?;
+        std::fs::write(&path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn plan(arguments: Arguments) -> anyhow::Result<Plan> {
+    Ok(Plan {
+        maps: if arguments.maps.is_empty() { maps::all() } else { arguments.maps },
+        keys: arguments.keys,
+        spaces: arguments.space,
+        distributions: arguments.dist,
+        threads: arguments.threads,
+        rounds: arguments.rounds,
+        time: Duration::from_secs_f64(arguments.seconds),
+        scan_len: arguments.scan,
+        multi_get_len: arguments.multi_get,
+        draws: usize::try_from(arguments.draws)?,
+        sorted_load: !arguments.shuffled,
+        all_resident: !arguments.one_at_a_time,
+    })
+}
+
+/// A count with an optional `k`, `m` or `g` for thousands, millions or billions.
+fn count(text: &str) -> Result<u64, String> {
+    let bad = || format!("`{text}` is not a count such as `1000` or `20m`");
+    let (digits, unit) = match text.to_ascii_lowercase().chars().last() {
+        Some('k') => (&text[..text.len() - 1], 1_000),
+        Some('m') => (&text[..text.len() - 1], 1_000_000),
+        Some('g') => (&text[..text.len() - 1], 1_000_000_000),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(bad)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value: &f64| Duration::try_from_secs_f64(*value).is_ok());
+    value.ok_or_else(|| format!("`{text}` is not a number of seconds"))
+}
+
+fn map(name: &str) -> Result<Entry, String> {
+    let entries = maps::all();
+    let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
+    let found = entries.iter().find(|entry| entry.name == name);
+    found.copied().ok_or_else(|| format!("there is no map `{name}`; there are: {}", names.join(", ")))
+}

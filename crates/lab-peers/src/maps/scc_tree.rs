@@ -1,0 +1,49 @@
+//! scc's TreeIndex: a B+ tree made for reading. Its entries move when nodes split, so values cannot be atomics that are
+//! changed in place; `upsert` is the way to update.
+
+use crate::{OrderedMap, Session};
+use scc::{Guard, TreeIndex};
+
+pub struct SccTreeIndex(TreeIndex<u64, u64>);
+
+pub struct SccSession<'a> {
+    tree: &'a TreeIndex<u64, u64>,
+    guard: Guard,
+}
+
+impl OrderedMap for SccTreeIndex {
+    type Session<'a> = SccSession<'a>;
+
+    fn load(pairs: &[(u64, u64)], _sorted: bool) -> anyhow::Result<Self> {
+        let tree = TreeIndex::new();
+        for &(key, value) in pairs {
+            tree.upsert_sync(key, value);
+        }
+        Ok(SccTreeIndex(tree))
+    }
+
+    fn session(&self, _threads: usize) -> SccSession<'_> {
+        SccSession { tree: &self.0, guard: Guard::new() }
+    }
+}
+
+impl Session for SccSession<'_> {
+    fn get(&mut self, key: u64) -> Option<u64> {
+        self.tree.peek(&key, &self.guard).copied()
+    }
+
+    fn update(&mut self, key: u64, value: u64) -> bool {
+        // The map does not say whether the key was there; the driver looks afterwards.
+        self.tree.upsert_sync(key, value);
+        true
+    }
+
+    fn scan(&mut self, start: u64, len: usize) -> (usize, u64) {
+        let values = self.tree.range(start.., &self.guard).take(len).map(|(_, value)| *value);
+        values.fold((0, 0), |(count, sum), value| (count + 1, sum.wrapping_add(value)))
+    }
+
+    fn refresh(&mut self) {
+        self.guard = Guard::new();
+    }
+}

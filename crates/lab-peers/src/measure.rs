@@ -1,0 +1,166 @@
+//! One thread's part of a measurement: a loop over drawn keys with every answer checked.
+
+use crate::data::{DataSet, Draw, belongs, value_of};
+use crate::driver::Phase;
+use crate::{BATCH, OrderedMap, Session};
+use std::time::{Duration, Instant};
+
+/// An answer that is not the right one.
+#[derive(Debug, Clone)]
+pub struct WrongAnswer(String);
+
+impl std::fmt::Display for WrongAnswer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongAnswer {}
+
+/// What one thread does in a measurement.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    pub phase: Phase,
+    pub data: &'a DataSet,
+    /// Keys, used over and over.
+    pub draws: &'a [Draw],
+    /// Which place of `draws` to start at.
+    pub first: usize,
+    pub scan_len: usize,
+    pub multi_get_len: usize,
+    /// The sequence that updates write.
+    pub sequence: u64,
+    pub threads: usize,
+    pub time: Duration,
+}
+
+/// What one thread did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    pub operations: u64,
+    pub time: Duration,
+}
+
+impl Tally {
+    /// Operations per second.
+    pub fn rate(&self) -> f64 {
+        self.operations as f64 / self.time.as_secs_f64()
+    }
+}
+
+/// A map that is loaded, behind a common interface.
+pub trait Contender: Send + Sync {
+    /// Does a job until its time is over. Called from several threads at once.
+    ///
+    /// # Errors
+    /// At the first wrong answer.
+    fn run(&self, job: &Job<'_>) -> Result<Tally, WrongAnswer>;
+}
+
+/// The [`Contender`] that every [`OrderedMap`] is.
+pub struct Loaded<M>(pub M);
+
+impl<M: OrderedMap> Contender for Loaded<M> {
+    fn run(&self, job: &Job<'_>) -> Result<Tally, WrongAnswer> {
+        let mut session = self.0.session(job.threads);
+        match job.phase {
+            Phase::Lookup => repeat(job, &mut session, |session, draws| {
+                draws.iter().try_for_each(|draw| check(draw.key, session.get(draw.key)))
+            }),
+            Phase::MultiGet => multi_get(job, &mut session),
+            Phase::Update => {
+                let tally = repeat(job, &mut session, |session, draws| {
+                    draws.iter().try_for_each(|draw| {
+                        let is_present = session.update(draw.key, value_of(draw.key, job.sequence));
+                        if is_present { Ok(()) } else { check(draw.key, None) }
+                    })
+                })?;
+                check_updates(job, &mut session, &tally)?;
+                Ok(tally)
+            }
+            Phase::Scan => repeat(job, &mut session, |session, draws| {
+                draws.iter().try_for_each(|draw| {
+                    let (records, sum) = session.scan(draw.key, job.scan_len);
+                    if draw.is_sum(sum) && records > 0 { Ok(()) } else { wrong_scan(job, draw, records) }
+                })
+            }),
+        }
+    }
+}
+
+/// Calls `batch` with the next keys until the time is over.
+fn repeat<S: Session>(
+    job: &Job<'_>,
+    session: &mut S,
+    mut batch: impl FnMut(&mut S, &[Draw]) -> Result<(), WrongAnswer>,
+) -> Result<Tally, WrongAnswer> {
+    let start = Instant::now();
+    let mut operations = 0;
+    let mut chunks = job.draws[job.first..].chunks_exact(BATCH);
+    loop {
+        let Some(draws) = chunks.next() else {
+            chunks = job.draws.chunks_exact(BATCH);
+            continue;
+        };
+        batch(session, draws)?;
+        session.refresh();
+        operations += BATCH as u64;
+        let time = start.elapsed();
+        if time >= job.time {
+            return Ok(Tally { operations, time });
+        }
+    }
+}
+
+fn multi_get<S: Session>(job: &Job<'_>, session: &mut S) -> Result<Tally, WrongAnswer> {
+    let mut keys = vec![0; job.multi_get_len];
+    let mut values = vec![None; job.multi_get_len];
+    repeat(job, session, |session, draws| {
+        for draws in draws.chunks(keys.len()) {
+            for (key, draw) in keys.iter_mut().zip(draws) {
+                *key = draw.key;
+            }
+            let keys = &keys[..draws.len()];
+            session.multi_get(keys, &mut values[..keys.len()]);
+            keys.iter().zip(&values).try_for_each(|(key, value)| check(*key, *value))?;
+        }
+        Ok(())
+    })
+}
+
+/// Updates that this thread made must be there. Other threads write the same sequence.
+fn check_updates<S: Session>(job: &Job<'_>, session: &mut S, tally: &Tally) -> Result<(), WrongAnswer> {
+    let made = usize::try_from(tally.operations).unwrap_or(usize::MAX).min(100 * BATCH);
+    for draw in job.draws[job.first..].iter().take(made) {
+        let found = session.get(draw.key);
+        if found != Some(value_of(draw.key, job.sequence)) {
+            return Err(WrongAnswer(format!("the update of key {} was lost: found {found:x?}", draw.key)));
+        }
+    }
+    Ok(())
+}
+
+#[inline]
+fn check(key: u64, found: Option<u64>) -> Result<(), WrongAnswer> {
+    match found {
+        Some(value) if belongs(key, value) => Ok(()),
+        _ => wrong_value(key, found),
+    }
+}
+
+#[cold]
+fn wrong_value(key: u64, found: Option<u64>) -> Result<(), WrongAnswer> {
+    Err(WrongAnswer(match found {
+        None => format!("key {key} was not found"),
+        Some(value) => format!("key {key} has the value {value:#x} of another key"),
+    }))
+}
+
+#[cold]
+fn wrong_scan(job: &Job<'_>, draw: &Draw, records: usize) -> Result<(), WrongAnswer> {
+    let expected = job.data.records_from(draw.key, job.scan_len);
+    Err(WrongAnswer(format!(
+        "a scan of {} from key {} has the wrong sum; it read {records} of {expected} records",
+        job.scan_len, draw.key
+    )))
+}

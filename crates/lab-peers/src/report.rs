@@ -1,0 +1,182 @@
+//! Results as a Markdown table and as JSON.
+
+use crate::Kind;
+use crate::driver::{Phase, Plan};
+use crate::maps::Entry;
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Maps that were considered and are not in the comparison, and why.
+pub const MISSING: [(&str, &str); 0] = [];
+
+/// Everything that was measured in one run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub keys: u64,
+    pub rounds: usize,
+    pub seconds_per_phase: f64,
+    pub scan_len: usize,
+    pub multi_get_len: usize,
+    pub sorted_load: bool,
+    pub tables: Vec<Table>,
+    notes: Vec<(String, String)>,
+}
+
+/// One combination of key space, distribution and number of threads.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    pub space: String,
+    pub distribution: String,
+    pub threads: usize,
+    pub maps: Vec<MapReport>,
+}
+
+/// One map.
+#[derive(Clone, Debug, Serialize)]
+pub struct MapReport {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub load_seconds: f64,
+    /// Growth of resident memory while the map was loaded.
+    pub bytes_per_key: f64,
+    pub phases: Vec<PhaseReport>,
+}
+
+/// One phase of one map.
+#[derive(Clone, Debug, Serialize)]
+pub struct PhaseReport {
+    pub phase: Phase,
+    /// Median over the rounds, in operations per second.
+    pub median: f64,
+    /// Divided by the median of the fastest B-tree that is not ours.
+    pub ratio: f64,
+    pub rounds: Vec<f64>,
+}
+
+impl MapReport {
+    pub(crate) fn new(
+        entry: &Entry,
+        rates: [Vec<f64>; Phase::ALL.len()],
+        load_seconds: f64,
+        bytes_per_key: f64,
+    ) -> MapReport {
+        let phase = |(phase, rounds): (Phase, Vec<f64>)| {
+            let median = median(&rounds);
+            PhaseReport { phase, median, ratio: 1.0, rounds }
+        };
+        let phases = Phase::ALL.into_iter().zip(rates).map(phase).collect();
+        MapReport { name: entry.name, kind: entry.kind, load_seconds, bytes_per_key, phases }
+    }
+}
+
+impl Table {
+    /// Fills in the ratios.
+    pub(crate) fn new(
+        space: String,
+        distribution: String,
+        threads: usize,
+        mut maps: Vec<MapReport>,
+    ) -> Table {
+        for phase in 0..Phase::ALL.len() {
+            let is_peer = |map: &&MapReport| map.kind == Kind::BTree && !map.name.starts_with("pando");
+            let peers = maps.iter().filter(is_peer).map(|map| map.phases[phase].median);
+            let Some(fastest) = peers.max_by(f64::total_cmp) else { continue };
+            maps.iter_mut().for_each(|map| map.phases[phase].ratio = map.phases[phase].median / fastest);
+        }
+        Table { space, distribution, threads, maps }
+    }
+
+    fn markdown(&self, report: &Report, out: &mut String) -> std::fmt::Result {
+        let plural = if self.threads == 1 { "" } else { "s" };
+        writeln!(out, "### {} keys, {}, {} thread{plural}\n", self.space, self.distribution, self.threads)?;
+        let (multi, scan) = (report.multi_get_len, report.scan_len);
+        writeln!(
+            out,
+            "| map | kind | lookup | multi-get of {multi} | update | scan of {scan} | B/key | load |"
+        )?;
+        writeln!(out, "|---|---|---|---|---|---|---|---|")?;
+        for map in &self.maps {
+            let kind = match map.kind {
+                Kind::BTree => "B-tree",
+                Kind::SkipList => "skip list",
+                Kind::RadixTree => "radix tree",
+            };
+            write!(out, "| {} | {kind} |", map.name)?;
+            for phase in &map.phases {
+                write!(out, " {:.2} ({:.2}x) |", phase.median / 1e6, phase.ratio)?;
+            }
+            writeln!(out, " {:.0} | {:.1} s |", map.bytes_per_key, map.load_seconds)?;
+        }
+        writeln!(out)
+    }
+}
+
+impl Report {
+    pub(crate) fn new(plan: &Plan, tables: Vec<Table>) -> Report {
+        let used = plan.maps.iter().map(|entry| (entry.name.to_owned(), entry.note.to_owned()));
+        let missing = MISSING.iter().map(|(name, why)| ((*name).to_owned(), format!("missing: {why}")));
+        Report {
+            keys: plan.keys,
+            rounds: plan.rounds,
+            seconds_per_phase: plan.time.as_secs_f64(),
+            scan_len: plan.scan_len,
+            multi_get_len: plan.multi_get_len,
+            sorted_load: plan.sorted_load,
+            tables,
+            notes: used.chain(missing).collect(),
+        }
+    }
+
+    /// The tables and what there is to know about them.
+    pub fn markdown(&self) -> String {
+        let mut out = String::new();
+        self.write_markdown(&mut out).expect("writing to a string does not fail");
+        out
+    }
+
+    fn write_markdown(&self, out: &mut String) -> std::fmt::Result {
+        for table in &self.tables {
+            table.markdown(self, out)?;
+        }
+        let order = if self.sorted_load { "ascending" } else { "pseudo-random" };
+        writeln!(
+            out,
+            "{} keys and values of 8 bytes, loaded in {order} order. Million operations (calls of multi-get count their \
+             keys, scans count once) per second, median of {} rounds of {} s, in turns; in brackets the ratio to the \
+             fastest B-tree.\n",
+            self.keys, self.rounds, self.seconds_per_phase
+        )?;
+        self.notes.iter().try_for_each(|(name, note)| writeln!(out, "- {name}: {note}."))
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::maps;
+
+    #[test]
+    fn ratios_are_to_the_fastest_b_tree_of_others() {
+        let entries = maps::all();
+        let rates =
+            |rate: f64| [const { Vec::new() }; 4].map(|_: Vec<f64>| vec![rate, 3.0 * rate, 2.0 * rate]);
+        let map = |i: usize, rate| MapReport::new(&entries[i], rates(rate), 0.0, 0.0);
+        let last = entries.len() - 1;
+        assert_eq!(entries[last].kind, Kind::RadixTree);
+        let table =
+            Table::new(String::new(), String::new(), 1, vec![map(0, 1.0), map(1, 2.0), map(last, 8.0)]);
+        let ratios: Vec<f64> = table.maps.iter().map(|map| map.phases[0].ratio).collect();
+        assert_eq!(ratios, [0.5, 1.0, 4.0]);
+        assert_eq!(table.maps[0].phases[3].median, 2.0);
+    }
+}
