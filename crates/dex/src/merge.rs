@@ -91,15 +91,23 @@ impl<L: Layout> Tree<L> {
     ) -> Attempt<Option<Neighbours<'t>>> {
         let words = parent.frame.words();
         let (index, count) = (self.layout.child_index(words, key), self.layout.count(words));
+        let separator_at = |i: usize| {
+            let mut bytes = Vec::new();
+            self.layout.append_key(words, i, &mut bytes);
+            bytes
+        };
+        // Beyond a boundary, nodes are another compute server's, and what remote memory says of them may be old.
+        let own = &self.config.range;
+        let right = (index < count)
+            .then(|| separator_at(index))
+            .filter(|separator| own.high.as_ref().is_none_or(|high| separator < high));
+        let left = (index > 0)
+            .then(|| separator_at(index - 1))
+            .filter(|separator| own.low.as_ref().is_none_or(|low| separator > low));
         parent.validate()?;
-        if count == 0 {
-            return Ok(None);
-        }
-        let to_right = index < count;
+        let to_right = right.is_some();
+        let Some(bytes) = right.or(left) else { return Ok(None) };
         let separator = if to_right { index } else { index - 1 };
-        let mut bytes = Vec::new();
-        self.layout.append_key(words, separator, &mut bytes);
-        parent.validate()?;
         // The neighbour holds the separator if it is the right one, and what is just below it if it is the left one.
         let bound = self.layout.key(&bytes)?;
         let other = match to_right {
