@@ -1,0 +1,215 @@
+//! The operations of a session as futures, and those that several compute servers take part in.
+
+use std::ops::Bound;
+
+use pando_dex::{Ctx, ScanRange, Swapped};
+
+use crate::answers::Answers;
+use crate::error::{Error, Result};
+use crate::servers::Trees;
+use crate::session::{Session, on_tree};
+
+/// The operations of a [`Session`] as futures. See [`Session::futures`] and [`Session::in_flight`]; each operation is
+/// described where the blocking one is.
+#[derive(Clone, Copy)]
+pub struct AsyncSession<'s> {
+    pub(crate) session: &'s Session,
+}
+
+impl<'s> AsyncSession<'s> {
+    /// See [`Session::get`].
+    ///
+    /// # Errors
+    /// Those of [`Session::get`].
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value).await?.then_some(value))
+    }
+
+    /// See [`Session::get_into`].
+    ///
+    /// # Errors
+    /// Those of [`Session::get`].
+    #[inline]
+    pub async fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        on_tree!(awaiting, self.session, key, |tree, ctx| tree.get(ctx, key, out))
+    }
+
+    /// See [`Session::contains`].
+    ///
+    /// # Errors
+    /// Those of [`Session::get`].
+    pub async fn contains(&self, key: &[u8]) -> Result<bool> {
+        self.get_into(key, &mut Vec::new()).await
+    }
+
+    /// See [`Session::put`].
+    ///
+    /// # Errors
+    /// Those of [`Session::put`].
+    pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.session.check_writable()?;
+        on_tree!(awaiting, self.session, key, |tree, ctx| tree.put(ctx, key, value))
+    }
+
+    /// See [`Session::insert`].
+    ///
+    /// # Errors
+    /// Those of [`Session::put`].
+    pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.session.check_writable()?;
+        on_tree!(awaiting, self.session, key, |tree, ctx| tree.insert(ctx, key, value))
+    }
+
+    /// See [`Session::update`].
+    ///
+    /// # Errors
+    /// Those of [`Session::put`].
+    pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.session.check_writable()?;
+        on_tree!(awaiting, self.session, key, |tree, ctx| tree.update(ctx, key, value))
+    }
+
+    /// See [`Session::remove`].
+    ///
+    /// # Errors
+    /// Those of [`Session::get`].
+    pub async fn remove(&self, key: &[u8]) -> Result<bool> {
+        self.session.check_writable()?;
+        on_tree!(awaiting, self.session, key, |tree, ctx| tree.remove(ctx, key))
+    }
+
+    /// See [`Session::compare_and_swap`].
+    ///
+    /// # Errors
+    /// Those of [`Session::put`].
+    pub async fn compare_and_swap(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Swapped> {
+        self.session.check_writable()?;
+        on_tree!(awaiting, self.session, key, |tree, ctx| tree.compare_and_swap(ctx, key, expected, new))
+    }
+
+    /// See [`Session::multi_get`].
+    ///
+    /// # Errors
+    /// Those of [`Session::get`].
+    pub async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], answers: &mut Answers) -> Result<()> {
+        if self.session.servers.boundaries.is_empty() {
+            return self.multi_get_of(0, keys, answers.of_one()).await;
+        }
+        let partitions = self.session.servers.boundaries.len() + 1;
+        let parts =
+            answers.of_many(partitions, keys.iter().map(|key| self.session.partition_of(key.as_ref())));
+        let mut grouped: Vec<Vec<&[u8]>> = vec![Vec::new(); partitions];
+        for key in keys {
+            grouped[self.session.partition_of(key.as_ref())].push(key.as_ref());
+        }
+        for (partition, (keys, part)) in grouped.iter().zip(parts).enumerate() {
+            if !keys.is_empty() {
+                self.multi_get_of(partition, keys, part).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn multi_get_of<K: AsRef<[u8]>>(
+        &self,
+        partition: usize,
+        keys: &[K],
+        answers: &mut pando_dex::Answers,
+    ) -> Result<()> {
+        let session = self.session;
+        let done = match (&session.servers.trees, session.worker(partition)) {
+            (Trees::Fixed(trees), Some(worker)) if let Some(Some(tree)) = trees.get(partition) => {
+                tree.multi_get(Ctx { ep: &session.ep, worker }, keys, answers).await.map_err(Error::from)
+            }
+            (Trees::Slotted(trees), Some(worker)) if let Some(Some(tree)) = trees.get(partition) => {
+                tree.multi_get(Ctx { ep: &session.ep, worker }, keys, answers).await.map_err(Error::from)
+            }
+            _ => Err(session.not_here(partition).await),
+        };
+        session.count_operation();
+        done
+    }
+
+    /// See [`Session::scan`].
+    ///
+    /// # Errors
+    /// Those of [`Session::scan`].
+    pub async fn scan(
+        &self,
+        range: &ScanRange<'_>,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<usize> {
+        let boundaries = &self.session.servers.boundaries;
+        let mut partition = self.first_partition(range);
+        let mut entries = 0;
+        loop {
+            let mut enough = false;
+            let part = ScanRange { limit: range.limit - entries, ..*range };
+            entries += self
+                .scan_of(partition, &part, |key, value| {
+                    enough = !visit(key, value);
+                    !enough
+                })
+                .await?;
+            if enough || entries >= range.limit {
+                return Ok(entries);
+            }
+            // The boundary to the next compute server, if the range goes on there.
+            let (boundary, next) = match range.reverse {
+                false => (boundaries.get(partition), partition + 1),
+                true => (partition.checked_sub(1).map(|at| &boundaries[at]), partition.wrapping_sub(1)),
+            };
+            match boundary {
+                Some(boundary) if reaches_past(range, boundary) => partition = next,
+                _ => return Ok(entries),
+            }
+        }
+    }
+
+    fn first_partition(&self, range: &ScanRange<'_>) -> usize {
+        let (start, open_end) = match range.reverse {
+            false => (range.low, 0),
+            true => (range.high, self.session.servers.boundaries.len()),
+        };
+        match start {
+            Bound::Unbounded => open_end,
+            Bound::Included(key) | Bound::Excluded(key) => self.session.partition_of(key),
+        }
+    }
+
+    async fn scan_of(
+        &self,
+        partition: usize,
+        range: &ScanRange<'_>,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<usize> {
+        let session = self.session;
+        let scanned = match (&session.servers.trees, session.worker(partition)) {
+            (Trees::Fixed(trees), Some(worker)) if let Some(Some(tree)) = trees.get(partition) => {
+                tree.scan(Ctx { ep: &session.ep, worker }, range, visit).await.map_err(Error::from)
+            }
+            (Trees::Slotted(trees), Some(worker)) if let Some(Some(tree)) = trees.get(partition) => {
+                tree.scan(Ctx { ep: &session.ep, worker }, range, visit).await.map_err(Error::from)
+            }
+            _ => Err(session.not_here(partition).await),
+        };
+        session.count_operation();
+        Ok(scanned?.entries)
+    }
+}
+
+/// Whether keys beyond `boundary`, seen in the direction of the scan, may be in `range`.
+fn reaches_past(range: &ScanRange<'_>, boundary: &[u8]) -> bool {
+    match (range.reverse, range.low, range.high) {
+        (false, _, Bound::Unbounded) | (true, Bound::Unbounded, _) => true,
+        (false, _, Bound::Included(high)) => boundary <= high,
+        (false, _, Bound::Excluded(high)) => boundary < high,
+        (true, Bound::Included(low) | Bound::Excluded(low), _) => low < boundary,
+    }
+}

@@ -1,0 +1,325 @@
+//! Bulk load: many entries into an empty index, by several threads at once, without descents or splits.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+
+use pando_dex::layout::Layout;
+use pando_dex::{BulkLoad, DexError, ScanRange, SortedSource, Tree};
+use pando_fabric_local::LocalEndpoint;
+use pando_pool::IndexRecord;
+use pando_rt::block_on;
+
+use crate::cluster::Shared;
+use crate::error::{Error, Result};
+use crate::index::Index;
+use crate::partitions;
+use crate::servers::{self, Servers, with_layout, with_trees};
+
+const WHAT: &str = "a bulk load";
+const THREADS_MAX: usize = 1024;
+
+/// How to load.
+#[derive(Clone, Copy)]
+pub struct BulkOptions<'p> {
+    /// Threads, 1 to 1024; as many as there are processors.
+    pub threads: usize,
+    /// How full leaves become, 0 to 1; 0.9. At least one entry goes into each.
+    pub leaf_fill: f64,
+    /// How full inner nodes become, 0 to 1; 0.9.
+    pub inner_fill: f64,
+    /// Told now and then, by any of the threads, how many entries are done.
+    pub progress: Option<&'p (dyn Fn(u64) + Sync)>,
+}
+
+impl Default for BulkOptions<'_> {
+    fn default() -> Self {
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+        Self { threads, leaf_fill: 0.9, inner_fill: 0.9, progress: None }
+    }
+}
+
+impl std::fmt::Debug for BulkOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { threads, leaf_fill, inner_fill, .. } = self;
+        let mut fields = f.debug_struct("BulkOptions");
+        fields.field("threads", threads).field("leaf_fill", leaf_fill).field("inner_fill", inner_fill);
+        fields.finish_non_exhaustive()
+    }
+}
+
+impl BulkOptions<'_> {
+    fn check(&self) -> Result<()> {
+        let invalid = |text: String| Err(Error::InvalidOption(text));
+        if !(1..=THREADS_MAX).contains(&self.threads) {
+            return invalid(format!("{} threads are not between 1 and {THREADS_MAX}", self.threads));
+        }
+        for (what, fill) in [("leaves", self.leaf_fill), ("inner nodes", self.inner_fill)] {
+            if !(0.0..=1.0).contains(&fill) {
+                return invalid(format!("{what} cannot be filled to {fill}: it must be between 0 and 1"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What became of unsorted input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    /// Entries in the index.
+    pub entries: u64,
+    /// Entries that a later one with the same key replaced.
+    pub duplicates: u64,
+}
+
+/// A source that tells how much of it was visited.
+struct Counted<'s, S: ?Sized> {
+    source: &'s S,
+    done: &'s AtomicU64,
+    stop: &'s AtomicBool,
+    progress: Option<&'s (dyn Fn(u64) + Sync)>,
+}
+
+impl<S: SortedSource + ?Sized> SortedSource for Counted<'_, S> {
+    fn len(&self) -> u64 {
+        self.source.len()
+    }
+
+    fn visit(
+        &self,
+        range: Range<u64>,
+        each: &mut dyn FnMut(&[u8], &[u8]) -> pando_dex::Result<()>,
+    ) -> pando_dex::Result<()> {
+        if self.stop.load(Relaxed) {
+            return Err(DexError::Layout("another thread of the load failed".to_owned()));
+        }
+        let entries = range.end - range.start;
+        self.source.visit(range, each)?;
+        // Single entries are looked at to find out where a slice ends.
+        if let Some(progress) = self.progress.filter(|_| entries > 1) {
+            let done = self.done.fetch_add(entries, Relaxed) + entries;
+            progress(done.min(self.len()));
+        }
+        Ok(())
+    }
+}
+
+/// Entries in memory that were sorted, with the later of two of the same key only.
+struct Sorted<K, V>(Vec<(K, V)>);
+
+impl<K: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> SortedSource for Sorted<K, V> {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn visit(
+        &self,
+        range: Range<u64>,
+        each: &mut dyn FnMut(&[u8], &[u8]) -> pando_dex::Result<()>,
+    ) -> pando_dex::Result<()> {
+        self.0[..].visit(range, each)
+    }
+}
+
+impl Index {
+    /// Loads sorted entries into this index, which must be empty; how many there were. No session may be open.
+    ///
+    /// If the boundaries of the partitions were chosen when the index was made, without knowing any keys, they are
+    /// chosen anew, so that each compute server gets equally many entries.
+    /// ```
+    /// use pando::{BulkOptions, Cluster, Config, IndexOptions};
+    ///
+    /// let cluster = Cluster::open(Config::embedded())?;
+    /// let index = cluster.create_index("n", &IndexOptions::integers())?;
+    /// let entries: Vec<_> = (0..10_000_u64).map(|n| (n.to_be_bytes(), (2 * n).to_be_bytes())).collect();
+    /// assert_eq!(index.bulk_load(&entries[..], &BulkOptions::default())?, 10_000);
+    /// assert_eq!(index.integers()?.get(21)?, Some(42));
+    /// # Ok::<(), pando::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`]; [`Error::SessionsOpen`]; [`Error::NotAllOwned`]; entries that are out of order or that the
+    /// layout does not hold; a full pool. The index is as empty as before then.
+    pub fn bulk_load(&self, source: &(impl SortedSource + ?Sized), options: &BulkOptions<'_>) -> Result<u64> {
+        options.check()?;
+        self.shared.writable()?;
+        let _alone = self.data.exclusive(WHAT)?;
+        let servers = self.data.servers()?;
+        if let Some(partition) = (0..=servers.boundaries.len()).find(|&partition| !servers.runs(partition)) {
+            return Err(Error::NotAllOwned { what: WHAT, index: self.name().to_owned(), partition });
+        }
+        self.shared.with_endpoint(|ep| {
+            servers.flush(ep)?;
+            if !is_empty(ep, &servers)? {
+                return Err(Error::NotEmpty { name: self.name().to_owned() });
+            }
+            let layout = servers.node_layout()?;
+            let loaded = with_layout!(layout, |layout| {
+                let work = Load { shared: &self.shared, ep, layout, options };
+                work.run(&servers, source, self.data.recut_by_load)
+            });
+            // Whether or not it worked, the cached root may be stale.
+            let reopened = self.shared.record(ep, self.name()).and_then(|record| {
+                servers::open_trees(&self.shared, ep, layout, servers.descriptor, record, |_| true)
+            });
+            self.data.replace(reopened?);
+            loaded
+        })
+    }
+
+    /// Sorts entries and loads them into this index, as [`Index::bulk_load`] does. Of several entries with the same
+    /// key the last one counts.
+    ///
+    /// # Errors
+    /// Those of [`Index::bulk_load`].
+    pub fn bulk_load_unsorted<K, V>(
+        &self,
+        mut entries: Vec<(K, V)>,
+        options: &BulkOptions<'_>,
+    ) -> Result<Loaded>
+    where
+        K: AsRef<[u8]> + Sync,
+        V: AsRef<[u8]> + Sync,
+    {
+        let given = entries.len();
+        // Stable, so that among equals the order says which one is last.
+        entries.sort_by(|(a, _), (b, _)| a.as_ref().cmp(b.as_ref()));
+        entries.dedup_by(|later, kept| {
+            let same = later.0.as_ref() == kept.0.as_ref();
+            if same {
+                std::mem::swap(later, kept);
+            }
+            same
+        });
+        let duplicates = (given - entries.len()) as u64;
+        Ok(Loaded { entries: self.bulk_load(&Sorted(entries), options)?, duplicates })
+    }
+}
+
+fn is_empty(ep: &LocalEndpoint, servers: &Servers) -> Result<bool> {
+    fn holds_nothing<L: Layout>(ep: &LocalEndpoint, tree: &Tree<L>) -> Result<bool> {
+        let first = ScanRange { limit: 1, ..ScanRange::all() };
+        servers::with_ctx(ep, tree, |ctx| {
+            let scanned = block_on(ep, tree.scan(ctx, &first, |_, _| false))?;
+            Ok(scanned.entries == 0)
+        })
+    }
+    with_trees!(servers, |trees| {
+        for tree in trees.iter().flatten() {
+            if !holds_nothing(ep, tree)? {
+                return Ok(false);
+            }
+        }
+    });
+    Ok(true)
+}
+
+/// A load under way into an index that is empty and at rest.
+struct Load<'l, L> {
+    shared: &'l Shared,
+    ep: &'l LocalEndpoint,
+    layout: L,
+    options: &'l BulkOptions<'l>,
+}
+
+impl<L: Layout> Load<'_, L> {
+    fn run(&self, servers: &Servers, source: &(impl SortedSource + ?Sized), recut: bool) -> Result<u64> {
+        let mut record = servers.record.clone();
+        if recut && let Some(boundaries) = boundaries_of(source, record.boundaries.len() + 1)? {
+            record.boundaries = boundaries;
+        }
+        let record = self.plant_bare_root(servers, record)?;
+        let loaded = self.load(&record, source);
+        if loaded.is_err() {
+            // The bare root is one leaf; it must end at the boundaries again.
+            self.shared.losing_on_error(|| {
+                servers::cut(self.shared, self.ep, self.layout, &record, &record.boundaries)
+            })?;
+        }
+        loaded
+    }
+
+    /// Makes the empty index a single leaf, whatever is left of earlier trees, and enters that into the catalog.
+    fn plant_bare_root(&self, servers: &Servers, mut record: IndexRecord) -> Result<IndexRecord> {
+        let (ep, pool) = (self.ep, &self.shared.pool);
+        let height = with_trees!(servers, |trees| trees.iter().flatten().map(Tree::height).max());
+        if height == Some(1) {
+            return Ok(record);
+        }
+        let old = servers::blocks_of(self.shared, ep, self.layout, &servers.record)?;
+        record.root = block_on(ep, Tree::create(ep, pool, self.layout, record.id, &[]))?;
+        match block_on(ep, pool.update_index(ep, &record)) {
+            Ok(record) => {
+                self.shared.losing_on_error(|| servers::free_blocks(self.shared, ep, old))?;
+                Ok(record)
+            }
+            Err(error) => {
+                block_on(ep, pool.free(ep, record.root, self.layout.node_size() as u64))?;
+                Err(error.into())
+            }
+        }
+    }
+
+    fn load(&self, record: &IndexRecord, source: &(impl SortedSource + ?Sized)) -> Result<u64> {
+        let (ep, options) = (self.ep, self.options);
+        let pool = self.shared.pool.clone();
+        let load = BulkLoad::new(self.layout, pool, record.id, record.subtree_level, &record.boundaries)
+            .leaf_fill(options.leaf_fill)
+            .inner_fill(options.inner_fill);
+        let slices = load.plan(source, options.threads)?;
+        let (done, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let counted = Counted { source, done: &done, stop: &stop, progress: options.progress };
+        let (shared, load, counted, count) = (self.shared, &load, &counted, slices.len());
+        let loaded: Vec<Result<_>> = thread::scope(|scope| {
+            let threads = slices.into_iter().enumerate().map(|(number, range)| {
+                scope.spawn(move || {
+                    shared.with_endpoint(|ep| {
+                        let slice = block_on(ep, load.load_slice(ep, counted, range, count, number));
+                        if slice.is_err() {
+                            counted.stop.store(true, Relaxed);
+                        }
+                        Ok(slice?)
+                    })
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(join).collect()
+        });
+        let slices = first_error(loaded)?;
+        let entries = block_on(ep, load.finish(ep, slices, record.root))?;
+        if let Some(progress) = options.progress {
+            progress(entries);
+        }
+        Ok(entries)
+    }
+}
+
+/// All slices, or why the load failed: not the error of a thread that only stopped because another one failed.
+fn first_error<T>(slices: Vec<Result<T>>) -> Result<Vec<T>> {
+    let (good, mut bad): (Vec<_>, Vec<_>) = slices.into_iter().partition(Result::is_ok);
+    let stopped = |error: &Result<T>| matches!(error, Err(Error::Index(DexError::Layout(_))));
+    bad.sort_by_key(stopped);
+    match bad.into_iter().next() {
+        Some(error) => Err(error.err().expect("only errors were put there")),
+        None => good.into_iter().collect(),
+    }
+}
+
+/// Boundaries that cut the source into `parts` of equally many entries, if it has as many.
+fn boundaries_of(source: &(impl SortedSource + ?Sized), parts: usize) -> Result<Option<Vec<Vec<u8>>>> {
+    if source.len() < parts as u64 {
+        return Ok(None);
+    }
+    let mut boundaries = Vec::with_capacity(parts - 1);
+    for at in partitions::quantiles(source.len(), parts) {
+        source.visit(at..at + 1, &mut |key, _| {
+            boundaries.push(key.to_vec());
+            Ok(())
+        })?;
+    }
+    // Of unsorted input the load itself says where it is.
+    Ok(Some(boundaries).filter(|boundaries| partitions::check(boundaries).is_ok()))
+}

@@ -1,0 +1,243 @@
+//! Where the memory is, and how much of this process's own to use.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pando_cache::{Admission, CacheConfig, Eviction};
+use pando_fabric::MAX_SERVERS;
+
+use crate::error::{Error, Result};
+
+/// Compute servers that one process runs at most.
+pub const MAX_COMPUTE_SERVERS: usize = 4096;
+const PATIENCE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
+
+/// What to do about a pool that is not there, or is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Create {
+    /// The pool must be there.
+    Never,
+    /// It is made if it is not there.
+    IfMissing,
+    /// It must not be there, and is made.
+    New,
+    /// It is made, and what was there is thrown away, unless a process uses it.
+    Replace,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Embedded,
+    At(PathBuf),
+}
+
+/// How the cache of a compute server chooses what to keep. The defaults are those of the DEX paper (§5, §8.1).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CacheOptions {
+    /// Probability with which a leaf is admitted once the cache is full, 0 to 1; 0.1.
+    pub leaf_admission: f64,
+    /// How victims are chosen; [`Eviction::PathAware`].
+    pub eviction: Eviction,
+    /// One FIFO queue in place of the cooling map; `false`.
+    pub fifo: bool,
+    /// Whether pointers to cached children are swizzled; `true`.
+    pub swizzle: bool,
+    /// Share of the frames that may be cooling, 0 to 0.9; 0.1.
+    pub cooling_share: f64,
+}
+
+impl Default for CacheOptions {
+    fn default() -> Self {
+        let config = CacheConfig::new(0, 0);
+        Self {
+            leaf_admission: 0.1,
+            eviction: config.eviction,
+            fifo: config.fifo,
+            swizzle: config.swizzle,
+            cooling_share: config.cooling_share,
+        }
+    }
+}
+
+impl CacheOptions {
+    pub(crate) fn config(&self, bytes: u64, node_size: usize) -> CacheConfig {
+        CacheConfig {
+            cooling_share: self.cooling_share,
+            admission: Admission::lazy(self.leaf_admission),
+            eviction: self.eviction,
+            fifo: self.fifo,
+            swizzle: self.swizzle,
+            ..CacheConfig::new(bytes, node_size)
+        }
+    }
+}
+
+/// How to open a [`crate::Cluster`].
+///
+/// ```
+/// use pando::{Cluster, Config};
+///
+/// // Two memory servers of 16 MiB in this process; every index divided among two compute servers.
+/// let config = Config::embedded().memory_servers(2).memory(16 << 20).compute_servers(2).cache(1 << 20);
+/// assert_eq!(Cluster::open(config)?.stats()?.pool.len(), 2);
+/// # Ok::<(), pando::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) place: Place,
+    pub(crate) memory_servers: usize,
+    pub(crate) memory: u64,
+    pub(crate) create: Create,
+    pub(crate) compute_servers: Option<usize>,
+    pub(crate) cache: u64,
+    pub(crate) cache_options: CacheOptions,
+    pub(crate) huge_pages: bool,
+    pub(crate) patience: Duration,
+    pub(crate) seed: Option<u64>,
+    pub(crate) read_only_unclean: bool,
+}
+
+impl Config {
+    fn new(place: Place) -> Self {
+        Self {
+            place,
+            memory_servers: 1,
+            memory: 1 << 30,
+            create: Create::Never,
+            compute_servers: None,
+            cache: 64 << 20,
+            cache_options: CacheOptions::default(),
+            huge_pages: true,
+            patience: Duration::from_secs(10),
+            seed: None,
+            read_only_unclean: false,
+        }
+    }
+
+    /// A pool in the memory of this process, which ends with it.
+    pub fn embedded() -> Self {
+        Self::new(Place::Embedded)
+    }
+
+    /// A pool in a file or a directory, which outlives the process and may be used by several at once.
+    pub fn at(path: impl AsRef<Path>) -> Self {
+        Self::new(Place::At(path.as_ref().to_owned()))
+    }
+
+    /// Memory servers of a new pool, 1 to 32768; 1. More than one make the pool a directory.
+    pub fn memory_servers(mut self, servers: usize) -> Self {
+        self.memory_servers = servers;
+        self
+    }
+
+    /// Bytes of each memory server of a new pool; 1 GiB. What is not used takes no memory.
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// What to do if the pool is not there, or is; [`Create::Never`]. An embedded pool is always made.
+    pub fn create(mut self, create: Create) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Compute servers, that is partitions, of every index that is opened with all its keys, 1 to 4096. Unless this
+    /// is set, an index has the partitions that it had last, and a new one has 1. Each has a cache of its own.
+    pub fn compute_servers(mut self, servers: usize) -> Self {
+        self.compute_servers = Some(servers);
+        self
+    }
+
+    /// Bytes of the cache that each compute server of each index has; 64 MiB.
+    pub fn cache(mut self, bytes: u64) -> Self {
+        self.cache = bytes;
+        self
+    }
+
+    /// How caches choose what to keep.
+    pub fn cache_options(mut self, options: CacheOptions) -> Self {
+        self.cache_options = options;
+        self
+    }
+
+    /// Whether a new pool asks for huge pages, which are never required; `true`.
+    pub fn huge_pages(mut self, huge_pages: bool) -> Self {
+        self.huge_pages = huge_pages;
+        self
+    }
+
+    /// How long an operation waits for others before it fails, 1 ms to 1 h; 10 s.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Makes the random choices of sessions (admission, eviction) start from `seed`; otherwise they differ each time.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Opens the pool for looking only, even if it was not closed cleanly; `false`. What it then shows may be
+    /// incomplete, and reading may end in errors.
+    pub fn read_only_unclean(mut self, looking_only: bool) -> Self {
+        self.read_only_unclean = looking_only;
+        self
+    }
+
+    /// # Errors
+    /// [`Error::InvalidOption`] for what is out of its bounds.
+    pub(crate) fn check(&self) -> Result<()> {
+        let invalid = |text: String| Err(Error::InvalidOption(text));
+        let (servers, patience) = (self.memory_servers, self.patience);
+        if !(1..=MAX_SERVERS).contains(&servers) {
+            return invalid(format!("{servers} memory servers are not between 1 and {MAX_SERVERS}"));
+        }
+        if let Some(servers) = self.compute_servers.filter(|n| !(1..=MAX_COMPUTE_SERVERS).contains(n)) {
+            return invalid(format!("{servers} compute servers are not between 1 and {MAX_COMPUTE_SERVERS}"));
+        }
+        if !PATIENCE.contains(&patience) {
+            return invalid(format!("a patience of {patience:?} is not between 1 ms and 1 h"));
+        }
+        let CacheOptions { leaf_admission, cooling_share, .. } = self.cache_options;
+        if !(0.0..=1.0).contains(&leaf_admission) {
+            return invalid(format!("a leaf admission of {leaf_admission} is not between 0 and 1"));
+        }
+        if !(0.0..=0.9).contains(&cooling_share) {
+            return invalid(format!("a cooling share of {cooling_share} is not between 0 and 0.9"));
+        }
+        if self.read_only_unclean && (self.place == Place::Embedded || self.create != Create::Never) {
+            return invalid("a pool that is opened for looking only must be there already".to_owned());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn patience_ns(&self) -> u64 {
+        self.patience.as_nanos() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_bounded() {
+        let bad = [
+            Config::embedded().memory_servers(0),
+            Config::embedded().memory_servers(MAX_SERVERS + 1),
+            Config::embedded().compute_servers(0),
+            Config::embedded().patience(Duration::ZERO),
+            Config::embedded().patience(Duration::MAX),
+            Config::embedded().cache_options(CacheOptions { leaf_admission: f64::NAN, ..Default::default() }),
+            Config::embedded().cache_options(CacheOptions { cooling_share: 1.0, ..Default::default() }),
+            Config::embedded().read_only_unclean(true),
+            Config::at("x").create(Create::IfMissing).read_only_unclean(true),
+        ];
+        for config in bad {
+            assert!(config.check().is_err_and(|error| error.is_bad_input()), "{config:?}");
+        }
+        assert!(Config::embedded().check().is_ok());
+    }
+}

@@ -1,0 +1,203 @@
+//! How the library fails. Every text is one sentence for a person and says what to do where something can be done.
+
+use std::path::PathBuf;
+
+use pando_cache::CacheError;
+use pando_dex::DexError;
+use pando_fabric::FabricError;
+use pando_pool::{PoolError, ProcessIdentity};
+
+use crate::options::IndexLayout;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Failure of an operation. Unless the text says otherwise, nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A value of [`crate::Config`], [`crate::IndexOptions`] or the like that is out of its bounds.
+    #[error("{0}")]
+    InvalidOption(String),
+    #[error("{}: {error}", .path.display())]
+    CannotOpen { path: PathBuf, error: Box<Error> },
+    #[error(
+        "the pool {} was not closed cleanly: {process} ended while it was attached; open it for looking only, save what \
+         can still be read, and create it anew",
+        .path.display()
+    )]
+    NotClosedCleanly { path: PathBuf, process: ProcessIdentity },
+
+    #[error("there is no index {name:?}; {}", existing_names(.existing))]
+    UnknownIndex { name: String, existing: Vec<String> },
+    #[error("there is an index {name:?} already")]
+    IndexExists { name: String },
+    #[error("index {name:?} holds {found}, but {expected} were expected")]
+    WrongLayout { name: String, found: IndexLayout, expected: IndexLayout },
+    #[error("index {name:?} cannot be used: {reason}")]
+    BadIndex { name: String, reason: String },
+    #[error("index {name:?} has entries, but only an empty index can be loaded in bulk")]
+    NotEmpty { name: String },
+    #[error("index {name:?} is open in this process already, with other partitions")]
+    OpenOtherwise { name: String },
+
+    #[error("the key belongs to partition {partition} of index {index:?}, which {}", owned_by(.owner))]
+    NotOwned { index: String, partition: usize, owner: Option<ProcessIdentity> },
+    #[error(
+        "the key belongs to compute server {belongs_to}, but this session works for compute server {session_of} only"
+    )]
+    OtherComputeServer { belongs_to: usize, session_of: usize },
+    #[error(
+        "partition {partition} of index {index:?} is owned by {owner}, which must close it before {what}"
+    )]
+    PartitionOwned { index: String, partition: usize, owner: ProcessIdentity, what: &'static str },
+    #[error("{what} needs all of index {index:?}, but this process does not own partition {partition}")]
+    NotAllOwned { what: &'static str, index: String, partition: usize },
+    #[error("{what} needs the pool alone, but {process} is attached to it too")]
+    NotAlone { what: &'static str, process: ProcessIdentity },
+    #[error("{what} needs index {index:?} at rest, but {count} sessions of it are open")]
+    SessionsOpen { what: &'static str, index: String, count: usize },
+    #[error("index {index:?} cannot be used during {what}")]
+    Busy { index: String, what: &'static str },
+    #[error(
+        "a blocking call within a slot would never end: use the asynchronous session that the slot was given"
+    )]
+    InsideSlot,
+    #[error("the cluster was closed")]
+    Closed,
+    #[error("the pool was opened for looking only")]
+    ReadOnly,
+
+    #[error(transparent)]
+    Index(DexError),
+    #[error(transparent)]
+    Pool(PoolError),
+    #[error(transparent)]
+    Cache(CacheError),
+    #[error(transparent)]
+    Fabric(FabricError),
+}
+
+impl Error {
+    /// Whether what was asked for is at fault (a wrong name, size, path or key), rather than the attempt to do it.
+    pub fn is_bad_input(&self) -> bool {
+        match self {
+            Self::InvalidOption(_)
+            | Self::UnknownIndex { .. }
+            | Self::IndexExists { .. }
+            | Self::WrongLayout { .. }
+            | Self::NotEmpty { .. }
+            | Self::ReadOnly => true,
+            Self::CannotOpen { error, .. } => error.is_bad_input(),
+            Self::Index(error) => matches!(
+                error,
+                DexError::KeyTooLong { .. }
+                    | DexError::WrongKeySize { .. }
+                    | DexError::WrongValueSize { .. }
+                    | DexError::ValueTooLong { .. }
+                    | DexError::Layout(_)
+                    | DexError::NotSorted { .. }
+            ),
+            Self::Pool(error) => matches!(
+                error,
+                PoolError::NotAPool { .. }
+                    | PoolError::PoolExists
+                    | PoolError::RegionTooSmall { .. }
+                    | PoolError::InvalidOptions { .. }
+                    | PoolError::InvalidIndex { .. }
+                    | PoolError::ValueTooLong { .. }
+            ),
+            Self::Cache(error) => matches!(error, CacheError::TooSmall { .. } | CacheError::TooLarge { .. }),
+            Self::Fabric(error) => matches!(error, FabricError::Open { .. }),
+            _ => false,
+        }
+    }
+
+    /// Whether the memory servers have no room: after freeing some, or with larger ones, it would work.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Pool(error) if error.is_full())
+    }
+}
+
+fn existing_names(names: &[String]) -> String {
+    const LISTED: usize = 10;
+    if names.is_empty() {
+        return "the pool has none".to_owned();
+    }
+    let listed: Vec<String> = names.iter().take(LISTED).map(|name| format!("{name:?}")).collect();
+    let more = names.len().saturating_sub(LISTED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("the pool has {}{more}", listed.join(", "))
+}
+
+fn owned_by(owner: &Option<ProcessIdentity>) -> String {
+    match owner {
+        Some(process) => format!("{process} owns"),
+        None => "nobody owns at the moment".to_owned(),
+    }
+}
+
+impl From<DexError> for Error {
+    fn from(error: DexError) -> Self {
+        match error {
+            DexError::Cache(error) => error.into(),
+            DexError::Pool(error) => error.into(),
+            DexError::Fabric(error) => error.into(),
+            other => Self::Index(other),
+        }
+    }
+}
+
+impl From<CacheError> for Error {
+    fn from(error: CacheError) -> Self {
+        match error {
+            CacheError::Fabric(error) => error.into(),
+            other => Self::Cache(other),
+        }
+    }
+}
+
+impl From<PoolError> for Error {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Fabric(error) => error.into(),
+            PoolError::IndexExists { name } => Self::IndexExists { name },
+            PoolError::Detached => Self::Closed,
+            PoolError::ReadOnly => Self::ReadOnly,
+            other => Self::Pool(other),
+        }
+    }
+}
+
+impl From<FabricError> for Error {
+    fn from(error: FabricError) -> Self {
+        Self::Fabric(error)
+    }
+}
+
+// It travels in the result of every operation.
+const _: () = assert!(size_of::<Error>() <= 128);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_known_ones() {
+        let unknown = |existing: &[&str]| {
+            let existing = existing.iter().map(|&name| name.to_owned()).collect();
+            Error::UnknownIndex { name: "x".into(), existing }.to_string()
+        };
+        assert_eq!(unknown(&[]), "there is no index \"x\"; the pool has none");
+        assert_eq!(unknown(&["a", "b"]), "there is no index \"x\"; the pool has \"a\", \"b\"");
+        assert!(unknown(&["n"; 12]).ends_with("\"n\" and 2 more"));
+    }
+
+    #[test]
+    fn errors_of_lower_layers_are_not_wrapped_twice() {
+        let full = || PoolError::PoolFull { server: pando_fabric::MemoryServerId(0), size: 64 };
+        assert!(Error::from(DexError::Pool(full())).is_full());
+        assert!(matches!(Error::from(DexError::Pool(PoolError::Detached)), Error::Closed));
+        let gone = FabricError::UnknownServer(pando_fabric::MemoryServerId(3));
+        assert!(matches!(Error::from(DexError::Cache(CacheError::Fabric(gone))), Error::Fabric(_)));
+    }
+}

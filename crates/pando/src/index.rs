@@ -1,0 +1,203 @@
+//! A handle to an open index, and what the process knows about it.
+
+use std::sync::{Arc, Mutex};
+
+use pando_dex::KeyRange;
+
+use crate::cluster::{IndexInfo, Shared, lock};
+use crate::error::{Error, Result};
+use crate::integers::IntegerSession;
+use crate::options::{IndexLayout, Ownership};
+use crate::servers::{Past, Servers};
+use crate::session::Session;
+
+/// An open index. Clones are the same index, and may be used by any number of threads; each opens a
+/// [`Session`] for its operations.
+///
+/// ```
+/// use pando::{Cluster, Config, IndexOptions};
+///
+/// let cluster = Cluster::open(Config::embedded())?;
+/// let index = cluster.create_index("squares", &IndexOptions::integers())?;
+/// std::thread::scope(|scope| {
+///     for thread in 0..4 {
+///         let index = &index;
+///         scope.spawn(move || {
+///             let session = index.integers()?;
+///             (thread * 100..thread * 100 + 100).try_for_each(|n| session.put(n, n * n).map(drop))
+///         });
+///     }
+/// });
+/// assert_eq!(index.integers()?.get(399)?, Some(399 * 399));
+/// # Ok::<(), pando::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Index {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) data: Arc<IndexData>,
+}
+
+/// An index as this process has it open.
+pub(crate) struct IndexData {
+    pub name: String,
+    pub own: Ownership,
+    /// The boundaries were chosen without knowing any keys, so a bulk load may choose better ones.
+    pub recut_by_load: bool,
+    /// `None` once it is closed.
+    servers: Mutex<Option<Arc<Servers>>>,
+    gate: Mutex<Gate>,
+    /// What earlier compute servers of this index counted.
+    pub past: Mutex<Past>,
+}
+
+/// Who may use the index: any number of sessions, or one piece of work that needs it at rest.
+#[derive(Default)]
+struct Gate {
+    sessions: usize,
+    exclusive: Option<&'static str>,
+}
+
+/// Keeps sessions out while it lives.
+pub(crate) struct Exclusive<'i>(&'i IndexData);
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.gate).exclusive = None;
+    }
+}
+
+impl IndexData {
+    pub fn new(name: &str, own: Ownership, recut_by_load: bool, servers: Servers) -> Self {
+        Self {
+            name: name.to_owned(),
+            own,
+            recut_by_load,
+            servers: Mutex::new(Some(Arc::new(servers))),
+            gate: Mutex::default(),
+            past: Mutex::default(),
+        }
+    }
+
+    pub fn servers(&self) -> Result<Arc<Servers>> {
+        lock(&self.servers).clone().ok_or(Error::Closed)
+    }
+
+    /// Puts other compute servers in place; what the ones before counted is kept. The caller is [`Exclusive`].
+    pub fn replace(&self, servers: Servers) {
+        let before = lock(&self.servers).replace(Arc::new(servers));
+        if let Some(before) = before {
+            lock(&self.past).add(&before);
+        }
+    }
+
+    pub fn close(&self) {
+        *lock(&self.servers) = None;
+    }
+
+    fn busy(&self, what: &'static str) -> Error {
+        Error::Busy { index: self.name.clone(), what }
+    }
+
+    /// Begins work that needs the index at rest. It fails rather than waits: who waits for a session of its own
+    /// thread would wait for ever.
+    pub fn exclusive(&self, what: &'static str) -> Result<Exclusive<'_>> {
+        let mut gate = lock(&self.gate);
+        if let Some(other) = gate.exclusive {
+            return Err(self.busy(other));
+        }
+        if gate.sessions > 0 {
+            return Err(Error::SessionsOpen { what, index: self.name.clone(), count: gate.sessions });
+        }
+        gate.exclusive = Some(what);
+        Ok(Exclusive(self))
+    }
+
+    pub fn begin_session(&self) -> Result<()> {
+        let mut gate = lock(&self.gate);
+        if let Some(what) = gate.exclusive {
+            return Err(self.busy(what));
+        }
+        gate.sessions += 1;
+        Ok(())
+    }
+
+    pub fn end_session(&self) {
+        lock(&self.gate).sessions -= 1;
+    }
+}
+
+impl Index {
+    pub fn name(&self) -> &str {
+        &self.data.name
+    }
+
+    /// What keys and values look like.
+    pub fn layout(&self) -> IndexLayout {
+        // A closed index has the layout that no session of it can use any more.
+        self.data.servers().map_or(IndexLayout::Bytes, |servers| servers.descriptor.layout)
+    }
+
+    /// What the catalog says of this index.
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`] if it was dropped.
+    pub fn info(&self) -> Result<IndexInfo> {
+        crate::Cluster { shared: Arc::clone(&self.shared) }.index_info(self.name())
+    }
+
+    /// Keys at which a new partition begins.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn boundaries(&self) -> Result<Vec<Vec<u8>>> {
+        Ok(self.data.servers()?.boundaries.clone())
+    }
+
+    /// Compute servers, one per partition, whether this process runs them or another.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn compute_servers(&self) -> Result<usize> {
+        Ok(self.data.servers()?.boundaries.len() + 1)
+    }
+
+    /// The keys that a compute server owns.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; [`Error::InvalidOption`] if there is no such compute server.
+    pub fn range_of(&self, compute_server: usize) -> Result<KeyRange> {
+        self.data.servers()?.range_of(compute_server)
+    }
+
+    /// A session for the calling thread, which sends every key to its compute server.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] during a bulk load and the like; [`Error::Closed`].
+    pub fn session(&self) -> Result<Session> {
+        Session::open(self, None)
+    }
+
+    /// A session for a thread of one compute server; keys of others are refused.
+    ///
+    /// # Errors
+    /// As [`Index::session`]; [`Error::InvalidOption`] if this process runs no such compute server.
+    pub fn session_of(&self, compute_server: usize) -> Result<Session> {
+        Session::open(self, Some(compute_server))
+    }
+
+    /// A session for `u64` keys and values.
+    ///
+    /// # Errors
+    /// As [`Index::session`]; [`Error::WrongLayout`] unless keys and values have 8 bytes.
+    pub fn integers(&self) -> Result<IntegerSession> {
+        let (found, expected) = (self.layout(), IndexLayout::Fixed { key_size: 8, value_size: 8 });
+        crate::servers::check_layout(self.name(), found, Some(expected))?;
+        Ok(IntegerSession::new(self.session()?))
+    }
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Index").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,283 @@
+//! What an index is like: its layout, and how the catalog spells it.
+//!
+//! ```text
+//! layout bytes in the catalog    [version:8 = 1][kind:8][0:16][key size:32][value size:32][fanout limit:32], little-endian
+//! ```
+//! Kind 1 has keys and values of constant sizes, kind 2 has byte strings of any length. A limit of 0 is none.
+
+use std::fmt;
+
+use pando_dex::layout::fixed::FixedLayout;
+use pando_dex::layout::slotted::SlottedLayout;
+
+use crate::error::{Error, Result};
+
+const VERSION: u8 = 1;
+const FIXED: u8 = 1;
+const BYTES: u8 = 2;
+
+/// What keys and values of an index look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexLayout {
+    /// Keys and values of any length: keys up to a quarter of a node, values up to 16 MiB.
+    Bytes,
+    /// Keys and values of these sizes in bytes; keys have 1 to 64.
+    Fixed { key_size: usize, value_size: usize },
+}
+
+impl fmt::Display for IndexLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes => f.write_str("byte strings of any length"),
+            Self::Fixed { key_size, value_size } => {
+                write!(f, "keys of {key_size} bytes with values of {value_size} bytes")
+            }
+        }
+    }
+}
+
+/// Which keys this process works on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Ownership {
+    /// All of them.
+    #[default]
+    All,
+    /// Those of the given partitions, as the boundaries of the index number them from 0; other processes own others.
+    Partitions(Vec<usize>),
+}
+
+/// How to create an index.
+///
+/// ```
+/// use pando::{Cluster, Config, IndexOptions};
+///
+/// let cluster = Cluster::open(Config::embedded())?;
+/// let index = cluster.create_index("ids", &IndexOptions::fixed(16, 4).node_size(512))?;
+/// assert_eq!(index.layout().to_string(), "keys of 16 bytes with values of 4 bytes");
+/// # Ok::<(), pando::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct IndexOptions {
+    pub(crate) layout: IndexLayout,
+    pub(crate) node_size: usize,
+    pub(crate) subtree_level: u8,
+    pub(crate) boundaries: Option<Vec<Vec<u8>>>,
+    pub(crate) fanout_limit: Option<usize>,
+    pub(crate) own: Ownership,
+}
+
+impl IndexOptions {
+    fn new(layout: IndexLayout) -> Self {
+        Self {
+            layout,
+            node_size: 1024,
+            subtree_level: 3,
+            boundaries: None,
+            fanout_limit: None,
+            own: Ownership::All,
+        }
+    }
+
+    /// Byte strings of any length.
+    pub fn bytes() -> Self {
+        Self::new(IndexLayout::Bytes)
+    }
+
+    /// Keys and values of these sizes in bytes.
+    pub fn fixed(key_size: usize, value_size: usize) -> Self {
+        Self::new(IndexLayout::Fixed { key_size, value_size })
+    }
+
+    /// `u64` keys and values, in big-endian byte order.
+    pub fn integers() -> Self {
+        Self::fixed(8, 8)
+    }
+
+    /// Bytes of a node, a power of two: 256 to 65536 with constant sizes, 512 to 8192 without; 1024.
+    pub fn node_size(mut self, bytes: usize) -> Self {
+        self.node_size = bytes;
+        self
+    }
+
+    /// M: a subtree rooted at this level stands on one memory server (DEX §3); 3.
+    pub fn subtree_level(mut self, level: u8) -> Self {
+        self.subtree_level = level;
+        self
+    }
+
+    /// Keys at which a new partition begins, strictly ascending: one less than there are partitions.
+    pub fn boundaries(mut self, boundaries: Vec<Vec<u8>>) -> Self {
+        self.boundaries = Some(boundaries);
+        self
+    }
+
+    /// Boundaries that cut the integers from 0 to `max` into `n` equal ranges.
+    pub fn equal_ranges(self, n: usize, max: u64) -> Self {
+        let width = u128::from(max) + 1;
+        let cut = |i: usize| (width * i as u128 / n.max(1) as u128) as u64;
+        let mut cuts: Vec<Vec<u8>> = (1..n).map(|i| cut(i).to_be_bytes().to_vec()).collect();
+        cuts.dedup();
+        self.boundaries(cuts)
+    }
+
+    /// Uses at most `entries` (3 or more) of the room in a node, so that small indexes become tall: for tests.
+    pub fn fanout_limit(mut self, entries: usize) -> Self {
+        self.fanout_limit = Some(entries);
+        self
+    }
+
+    /// Which partitions this process owns from the start; all.
+    pub fn own(mut self, own: Ownership) -> Self {
+        self.own = own;
+        self
+    }
+
+    pub fn layout(&self) -> IndexLayout {
+        self.layout
+    }
+}
+
+/// How to open an index that exists.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    pub(crate) own: Ownership,
+    pub(crate) expect: Option<IndexLayout>,
+}
+
+impl OpenOptions {
+    /// Which partitions this process owns; all.
+    pub fn own(mut self, own: Ownership) -> Self {
+        self.own = own;
+        self
+    }
+
+    /// Refuses an index of another layout.
+    pub fn expect(mut self, layout: IndexLayout) -> Self {
+        self.expect = Some(layout);
+        self
+    }
+}
+
+/// A layout as the catalog keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Descriptor {
+    pub layout: IndexLayout,
+    pub fanout_limit: Option<u32>,
+}
+
+/// The layout of the tree behind an index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NodeLayout {
+    Fixed(FixedLayout),
+    Slotted(SlottedLayout),
+}
+
+impl Descriptor {
+    pub fn of(options: &IndexOptions) -> Result<Self> {
+        let fanout_limit = match options.fanout_limit {
+            Some(limit) => Some(u32::try_from(limit).ok().filter(|&limit| limit >= 3).ok_or_else(|| {
+                Error::InvalidOption(format!("a fanout limit of {limit} entries is not between 3 and 2^32"))
+            })?),
+            None => None,
+        };
+        Ok(Self { layout: options.layout, fanout_limit })
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let (kind, key_size, value_size) = match self.layout {
+            IndexLayout::Fixed { key_size, value_size } => (FIXED, key_size as u32, value_size as u32),
+            IndexLayout::Bytes => (BYTES, 0, 0),
+        };
+        let mut bytes = vec![VERSION, kind, 0, 0];
+        for number in [key_size, value_size, self.fanout_limit.unwrap_or(0)] {
+            bytes.extend(number.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// # Errors
+    /// What is wrong with the bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
+        match bytes.first() {
+            Some(&VERSION) => {}
+            Some(version) => {
+                return Err(format!("its layout has version {version}, this program reads version {VERSION}"));
+            }
+            None => return Err("its layout is missing".to_owned()),
+        }
+        let (head, numbers) = bytes.split_first_chunk::<4>().ok_or("its layout is cut short")?;
+        let (numbers, rest) = numbers.as_chunks::<4>();
+        let &[key_size, value_size, limit] = numbers else {
+            return Err("its layout is cut short".to_owned());
+        };
+        let number = |le: [u8; 4]| u32::from_le_bytes(le);
+        let layout = match (head[1], rest.is_empty()) {
+            (FIXED, true) => IndexLayout::Fixed {
+                key_size: number(key_size) as usize,
+                value_size: number(value_size) as usize,
+            },
+            (BYTES, true) => IndexLayout::Bytes,
+            _ => return Err(format!("its layout is of an unknown kind {}", head[1])),
+        };
+        Ok(Self { layout, fanout_limit: Some(number(limit)).filter(|&limit| limit > 0) })
+    }
+
+    /// # Errors
+    /// Sizes that do not go together.
+    pub fn node_layout(&self, node_size: usize) -> Result<NodeLayout> {
+        if self.fanout_limit.is_some_and(|limit| limit < 3) {
+            return Err(Error::InvalidOption("a node needs room for 3 entries at least".to_owned()));
+        }
+        let limit = self.fanout_limit.map(|limit| limit as usize);
+        Ok(match self.layout {
+            IndexLayout::Fixed { key_size, value_size } => {
+                let layout = FixedLayout::new(node_size, key_size, value_size)?;
+                NodeLayout::Fixed(limit.map_or(layout, |limit| layout.with_fanout_limit(limit)))
+            }
+            IndexLayout::Bytes => {
+                let layout = SlottedLayout::new(node_size)?;
+                NodeLayout::Slotted(limit.map_or(layout, |limit| layout.with_fanout_limit(limit)))
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_come_back_and_others_are_refused_with_a_reason() {
+        let fixed = IndexLayout::Fixed { key_size: 64, value_size: 0 };
+        for (layout, fanout_limit) in [(fixed, None), (IndexLayout::Bytes, Some(4)), (fixed, Some(u32::MAX))]
+        {
+            let descriptor = Descriptor { layout, fanout_limit };
+            assert_eq!(Descriptor::decode(&descriptor.encode()), Ok(descriptor));
+        }
+        let good = Descriptor { layout: fixed, fanout_limit: None }.encode();
+        for len in 0..good.len() {
+            assert!(Descriptor::decode(&good[..len]).is_err(), "{len} bytes");
+        }
+        let changed = |at: usize| {
+            let mut bytes = good.clone();
+            bytes[at] = 9;
+            Descriptor::decode(&bytes).expect_err("unknown")
+        };
+        assert_eq!(changed(0), "its layout has version 9, this program reads version 1");
+        assert_eq!(changed(1), "its layout is of an unknown kind 9");
+    }
+
+    #[test]
+    fn equal_ranges_are_equal_also_over_all_integers() {
+        let cuts = |n, max| {
+            let options = IndexOptions::integers().equal_ranges(n, max);
+            let cuts = options.boundaries.expect("set");
+            cuts.iter()
+                .map(|cut| u64::from_be_bytes(cut.as_slice().try_into().expect("8 bytes")))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(cuts(4, 399), [100, 200, 300]);
+        assert_eq!(cuts(2, u64::MAX), [1 << 63]);
+        assert!(cuts(1, 10).is_empty());
+    }
+}

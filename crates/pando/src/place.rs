@@ -1,0 +1,188 @@
+//! Where the pool is: concrete fabrics, making and finding pools, and who this process is to the others.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use pando_fabric::{Fabric, FabricError};
+use pando_fabric_local::{
+    ExclusiveLock, HugePages, LocalConfig, LocalEndpoint, LocalFabric, ShmConfig, ShmFabric, process_alive,
+    this_process,
+};
+use pando_pool::{AttachMode, AttachOptions, Pool, PoolError, PoolOptions, ProcessIdentity};
+use pando_rt::block_on;
+
+use crate::config::{Config, Create, Place};
+use crate::error::{Error, Result};
+
+/// The fabric of a cluster. Both kinds have the same endpoint.
+pub(crate) enum AnyFabric {
+    Local(LocalFabric),
+    Shm(ShmFabric),
+}
+
+impl AnyFabric {
+    pub fn endpoint(&self, seed: u64) -> Result<LocalEndpoint> {
+        Ok(match self {
+            Self::Local(fabric) => fabric.endpoint(seed)?,
+            Self::Shm(fabric) => fabric.endpoint(seed)?,
+        })
+    }
+
+    /// Writes what changed to files, if there are any.
+    pub fn flush(&self) -> Result<()> {
+        match self {
+            Self::Local(_) => Ok(()),
+            Self::Shm(fabric) => Ok(fabric.flush()?),
+        }
+    }
+
+    /// Keeps other processes from attaching.
+    pub fn lock_exclusive(&self) -> Result<Option<ExclusiveLock>> {
+        match self {
+            Self::Local(_) => Ok(None),
+            Self::Shm(fabric) => Ok(Some(fabric.lock_exclusive()?)),
+        }
+    }
+}
+
+/// Opens or makes the pool that `config` names and attaches to it.
+pub(crate) fn open(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
+    match &config.place {
+        Place::Embedded => {
+            let server_sizes = vec![config.memory; config.memory_servers];
+            let fabric = LocalFabric::new(LocalConfig { server_sizes, huge_pages: config.huge_pages })?;
+            let ep = fabric.endpoint(seed)?;
+            let attach = AttachOptions::embedded().wait_ns_max(config.patience_ns());
+            let pool = block_on(&ep, Pool::create(&ep, PoolOptions::new(attach)))?;
+            Ok((AnyFabric::Local(fabric), pool))
+        }
+        Place::At(path) => {
+            let (fabric, pool) = open_at(config, path, seed).map_err(|error| at_path(path, error))?;
+            Ok((AnyFabric::Shm(fabric), pool))
+        }
+    }
+}
+
+/// Names the pool in an error that does not.
+fn at_path(path: &Path, error: Error) -> Error {
+    match error {
+        Error::Pool(PoolError::NotClosedCleanly { process }) => {
+            Error::NotClosedCleanly { path: path.to_owned(), process }
+        }
+        Error::Fabric(FabricError::Open { .. }) | Error::InvalidOption(_) => error,
+        error => Error::CannotOpen { path: path.to_owned(), error: Box::new(error) },
+    }
+}
+
+fn open_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)> {
+    let make = match config.create {
+        Create::Never => false,
+        Create::IfMissing => !ShmFabric::exists(path),
+        Create::New => true,
+        Create::Replace => {
+            remove_replaceable(path, seed)?;
+            true
+        }
+    };
+    if make { make_at(config, path, seed) } else { attach_at(config, path, seed) }
+}
+
+fn attach_options(config: &Config) -> AttachOptions {
+    let host = host_and_boot();
+    let (pid, start_time) = this_process();
+    // A process of another boot is gone; one of another host cannot be asked, and pools of files have one host.
+    let is_alive = move |process: &ProcessIdentity| {
+        process.host == host && process_alive(process.pid, process.start_time)
+    };
+    AttachOptions::new(ProcessIdentity { pid, start_time, host }, Arc::new(is_alive))
+        .wait_ns_max(config.patience_ns())
+}
+
+/// The boot of this host as a number; 0 if the kernel does not tell.
+fn host_and_boot() -> u64 {
+    let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    // FNV-1a, which stays the same for ever.
+    boot.iter().fold(0, |hash: u64, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn attach_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)> {
+    let fabric = ShmFabric::open(path, config.read_only_unclean)?;
+    let ep = fabric.endpoint(seed)?;
+    let options = attach_options(config);
+    let pool = if config.read_only_unclean {
+        block_on(&ep, Pool::attach(&ep, options.mode(AttachMode::ReadOnlyUnclean)))?
+    } else {
+        let _lock = fabric.lock_exclusive()?;
+        block_on(&ep, Pool::attach(&ep, options))?
+    };
+    Ok((fabric, pool))
+}
+
+fn make_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)> {
+    let huge_pages = if config.huge_pages { HugePages::WhenOffered } else { HugePages::Never };
+    let (servers, bytes_per_server) = (config.memory_servers, config.memory);
+    let fabric = ShmFabric::create(path, ShmConfig { servers, bytes_per_server, huge_pages })?;
+    let made = (|| {
+        let _lock = fabric.lock_exclusive()?;
+        let ep = fabric.endpoint(seed)?;
+        Ok(block_on(&ep, Pool::create(&ep, PoolOptions::new(attach_options(config))))?)
+    })();
+    match made {
+        Ok(pool) => Ok((fabric, pool)),
+        Err(error) => {
+            // What is left would be in the way of the next attempt; that it cannot be removed is the lesser news.
+            let _ = remove_files(path);
+            Err(error)
+        }
+    }
+}
+
+/// Removes the pool at `path`, if there is one that no living process uses.
+fn remove_replaceable(path: &Path, seed: u64) -> Result<()> {
+    if !ShmFabric::exists(path) {
+        return Ok(());
+    }
+    let refused =
+        |reason: String| Err(Error::InvalidOption(format!("{} is not replaced: {reason}", path.display())));
+    let fabric = match ShmFabric::open(path, true) {
+        Ok(fabric) => fabric,
+        // Files of memory servers are ours by their names; a plain file may be anything.
+        Err(_) if path.is_dir() => return remove_files(path),
+        Err(error) => return refused(format!("{error}; remove it first if it is not needed")),
+    };
+    let ep = fabric.endpoint(seed)?;
+    let options = attach_options(&Config::at(path));
+    let is_alive = options.is_alive.clone();
+    let looking = block_on(&ep, Pool::attach(&ep, options.mode(AttachMode::ReadOnlyUnclean)));
+    match looking {
+        Err(PoolError::NotAPool { .. }) if !path.is_dir() => {
+            refused("it holds no pool; remove it first if it is not needed".to_owned())
+        }
+        Err(_) => remove_files(path),
+        Ok(pool) => match block_on(&ep, pool.attached(&ep))?.iter().find(|(_, process)| is_alive(process)) {
+            Some(&(_, process)) => Err(Error::NotAlone { what: "replacing a pool", process }),
+            None => remove_files(path),
+        },
+    }
+}
+
+/// Removes the files of the memory servers of a pool. What else is in its directory stays.
+fn remove_files(path: &Path) -> Result<()> {
+    let failed = |path: &Path, error: std::io::Error| {
+        let reason = format!("cannot be removed: {error}");
+        Error::Fabric(FabricError::Open { path: path.display().to_string(), reason })
+    };
+    if !path.is_dir() {
+        return fs::remove_file(path).map_err(|error| failed(path, error));
+    }
+    for entry in fs::read_dir(path).map_err(|error| failed(path, error))? {
+        let file = entry.map_err(|error| failed(path, error))?;
+        let name = file.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("server-")?.strip_suffix(".pando"));
+        if number.is_some_and(|number| number.parse::<usize>().is_ok()) {
+            fs::remove_file(file.path()).map_err(|error| failed(&file.path(), error))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! Iteration over a range of keys.
+
+use std::ops::Bound;
+
+use pando_dex::ScanRange;
+
+use crate::error::Result;
+use crate::session::Session;
+
+const BATCH_MIN: usize = 16;
+const BATCH_MAX: usize = 1024;
+/// Bytes of a batch after which it gets no further entry: values may be long.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// A key and its value.
+pub(crate) type Entry = (Vec<u8>, Vec<u8>);
+
+/// Iterator over the entries of a range, in ascending order unless [`Range::reverse`]d. An error ends it.
+#[must_use = "entries are fetched when the iterator is advanced"]
+pub struct Range<'s> {
+    session: &'s Session,
+    low: Bound<Vec<u8>>,
+    high: Bound<Vec<u8>>,
+    reverse: bool,
+    /// Entries still to be fetched at most.
+    left: usize,
+    /// Entries of the next batch.
+    batch: usize,
+    fetched: std::vec::IntoIter<Entry>,
+    /// Nothing is left to be fetched.
+    ended: bool,
+}
+
+impl<'s> Range<'s> {
+    pub(crate) fn new(session: &'s Session, low: Bound<Vec<u8>>, high: Bound<Vec<u8>>) -> Self {
+        Self {
+            session,
+            low,
+            high,
+            reverse: false,
+            left: usize::MAX,
+            batch: BATCH_MIN,
+            fetched: Vec::new().into_iter(),
+            ended: false,
+        }
+    }
+
+    /// From the high end down. For an iterator that was not advanced yet.
+    pub fn reverse(mut self) -> Self {
+        self.reverse = !self.reverse;
+        self
+    }
+
+    /// At most `entries`, which are then not read ahead of. For an iterator that was not advanced yet.
+    pub fn limit(mut self, entries: usize) -> Self {
+        self.left = entries;
+        self
+    }
+
+    fn fetch(&mut self) -> Result<()> {
+        let limit = self.batch.min(self.left);
+        let mut entries: Vec<Entry> = Vec::with_capacity(limit);
+        let mut bytes = 0;
+        let range = ScanRange {
+            low: self.low.as_ref().map(Vec::as_slice),
+            high: self.high.as_ref().map(Vec::as_slice),
+            limit,
+            reverse: self.reverse,
+        };
+        self.session.scan(&range, |key, value| {
+            bytes += key.len() + value.len();
+            entries.push((key.to_vec(), value.to_vec()));
+            bytes < BATCH_BYTES
+        })?;
+        self.left -= entries.len();
+        self.ended = self.left == 0 || (entries.len() < limit && bytes < BATCH_BYTES);
+        if let Some((last, _)) = entries.last() {
+            let next = Bound::Excluded(last.clone());
+            *(if self.reverse { &mut self.high } else { &mut self.low }) = next;
+        }
+        self.batch = (2 * self.batch).min(BATCH_MAX);
+        self.fetched = entries.into_iter();
+        Ok(())
+    }
+}
+
+impl Iterator for Range<'_> {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.fetched.len() == 0 && !self.ended && self.left > 0 {
+            if let Err(error) = self.fetch() {
+                self.ended = true;
+                return Some(Err(error));
+            }
+        }
+        self.fetched.next().map(Ok)
+    }
+}
+
+impl std::iter::FusedIterator for Range<'_> {}

@@ -1,0 +1,424 @@
+//! The compute servers that this process runs for one index: a tree for each partition that it owns.
+//!
+//! Who owns a partition stands in the catalog. Partitions are changed only by a process that owns all of them, so
+//! that nobody else has a cached node of the index.
+
+use std::sync::Arc;
+
+use pando_cache::{Cache, CacheCounts};
+use pando_dex::audit::audit;
+use pando_dex::layout::Layout;
+use pando_dex::layout::fixed::FixedLayout;
+use pando_dex::layout::slotted::SlottedLayout;
+use pando_dex::{Ctx, KeyRange, Tree, TreeConfig};
+use pando_fabric::GlobalAddr;
+use pando_fabric_local::LocalEndpoint;
+use pando_pool::{IndexRecord, IndexSpec, PoolError};
+use pando_rt::block_on;
+
+use crate::cluster::Shared;
+use crate::config::CacheOptions;
+use crate::error::{Error, Result};
+use crate::options::{Descriptor, IndexLayout, IndexOptions, NodeLayout, OpenOptions, Ownership};
+use crate::partitions;
+use crate::stats::{ComputeServerStats, SmoCounts};
+
+/// The catalog's number for DEX.
+const SYSTEM: u16 = 1;
+/// Frames of the cache of a tree that does one thing and is closed again.
+const PASSING_FRAMES: u64 = 256;
+
+/// An index as its compute servers in this process have it. Replaced as a whole when its partitions or root change.
+pub(crate) struct Servers {
+    pub record: IndexRecord,
+    pub descriptor: Descriptor,
+    pub boundaries: Vec<Vec<u8>>,
+    pub trees: Trees,
+}
+
+/// By partition; `None` where another process is the owner.
+pub(crate) enum Trees {
+    Fixed(Vec<Option<Tree<FixedLayout>>>),
+    Slotted(Vec<Option<Tree<SlottedLayout>>>),
+}
+
+/// Does the same with the trees of either layout.
+macro_rules! with_trees {
+    ($servers:expr, |$trees:ident| $body:expr) => {
+        match &$servers.trees {
+            $crate::servers::Trees::Fixed($trees) => $body,
+            $crate::servers::Trees::Slotted($trees) => $body,
+        }
+    };
+}
+pub(crate) use with_trees;
+
+/// Does the same with either layout.
+macro_rules! with_layout {
+    ($layout:expr, |$name:ident| $body:expr) => {
+        match $layout {
+            $crate::options::NodeLayout::Fixed($name) => $body,
+            $crate::options::NodeLayout::Slotted($name) => $body,
+        }
+    };
+}
+pub(crate) use with_layout;
+
+/// How the boundaries of a new index were chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Chosen {
+    Given,
+    /// Without knowing any keys.
+    Equally,
+}
+
+/// What compute servers counted that are gone, by number.
+#[derive(Default)]
+pub(crate) struct Past(Vec<(CacheCounts, SmoCounts)>);
+
+impl Past {
+    pub fn add(&mut self, servers: &Servers) {
+        for server in servers.stats() {
+            if self.0.len() <= server.number {
+                self.0.resize_with(server.number + 1, Default::default);
+            }
+            let (cache, smo) = &mut self.0[server.number];
+            (*cache, *smo) = (*cache + server.cache, *smo + server.smo);
+        }
+    }
+
+    pub fn add_to(&self, stats: &mut [ComputeServerStats]) {
+        for server in stats {
+            if let Some(&(cache, smo)) = self.0.get(server.number) {
+                (server.cache, server.smo) = (server.cache + cache, server.smo + smo);
+            }
+        }
+    }
+}
+
+impl Servers {
+    pub fn node_layout(&self) -> Result<NodeLayout> {
+        self.descriptor.node_layout(self.record.node_size as usize)
+    }
+
+    pub fn range_of(&self, number: usize) -> Result<KeyRange> {
+        let count = self.boundaries.len() + 1;
+        KeyRange::from_boundaries(&self.boundaries).into_iter().nth(number).ok_or_else(|| {
+            Error::InvalidOption(format!(
+                "there is no compute server {number}: the index has {count}, numbered from 0"
+            ))
+        })
+    }
+
+    /// Whether this process runs the compute server of the partition.
+    pub fn runs(&self, partition: usize) -> bool {
+        with_trees!(self, |trees| trees.get(partition).is_some_and(Option::is_some))
+    }
+
+    /// Whether this process runs all compute servers.
+    pub fn runs_all(&self) -> bool {
+        (0..=self.boundaries.len()).all(|partition| self.runs(partition))
+    }
+
+    pub fn flush(&self, ep: &LocalEndpoint) -> Result<()> {
+        with_trees!(self, |trees| trees.iter().flatten().try_for_each(|tree| flush_tree(ep, tree)))
+    }
+
+    pub fn stats(&self) -> Vec<ComputeServerStats> {
+        let ranges = KeyRange::from_boundaries(&self.boundaries);
+        with_trees!(self, |trees| {
+            let running = trees.iter().zip(ranges).enumerate();
+            let stats = running.filter_map(|(number, (tree, range))| {
+                let tree = tree.as_ref()?;
+                let cache = tree.cache();
+                Some(ComputeServerStats {
+                    number,
+                    range,
+                    cache: cache.counts(),
+                    cache_bytes: (cache.frames() * cache.node_size() + cache.overhead_bytes()) as u64,
+                    frames: cache.frames(),
+                    smo: SmoCounts::of(tree.smo_counts()),
+                })
+            });
+            stats.collect()
+        })
+    }
+}
+
+/// Runs `work` with a worker of the tree's cache for it.
+pub(crate) fn with_ctx<L: Layout, T>(
+    ep: &LocalEndpoint,
+    tree: &Tree<L>,
+    work: impl FnOnce(Ctx<'_, LocalEndpoint>) -> Result<T>,
+) -> Result<T> {
+    let worker = tree.cache().worker();
+    let done = work(Ctx { ep, worker: &worker });
+    tree.cache().retire(&worker);
+    done
+}
+
+fn flush_tree<L: Layout>(ep: &LocalEndpoint, tree: &Tree<L>) -> Result<()> {
+    with_ctx(ep, tree, |ctx| Ok(block_on(ep, tree.flush(ctx)).map(drop)?))
+}
+
+/// Opens the index for the compute server that owns `range`, with a cache of `bytes`.
+fn open_tree<L: Layout>(
+    shared: &Shared,
+    ep: &LocalEndpoint,
+    layout: L,
+    record: &IndexRecord,
+    range: KeyRange,
+    (bytes, options): (u64, &CacheOptions),
+) -> Result<Tree<L>> {
+    let cache = Arc::new(Cache::new(&options.config(bytes, layout.node_size()))?);
+    let mut config = TreeConfig::new(record.id, record.root);
+    config.subtree_level = record.subtree_level;
+    config.range = range;
+    config.patience_ns = shared.config.patience_ns();
+    let worker = cache.worker();
+    let ctx = Ctx { ep, worker: &worker };
+    let tree = block_on(ep, Tree::open(ctx, Arc::clone(&cache), shared.pool.clone(), layout, config));
+    cache.retire(&worker);
+    Ok(tree?)
+}
+
+/// Opens the whole index for one piece of work. Nobody else has it open, or has anything of it that was changed.
+pub(crate) fn open_passing<L: Layout>(
+    shared: &Shared,
+    ep: &LocalEndpoint,
+    layout: L,
+    record: &IndexRecord,
+) -> Result<Tree<L>> {
+    let bytes = PASSING_FRAMES * layout.node_size() as u64;
+    open_tree(shared, ep, layout, record, KeyRange::all(), (bytes, &CacheOptions::default()))
+}
+
+/// Every block that the index occupies, for freeing it.
+///
+/// # Errors
+/// [`Error::BadIndex`] if it is damaged.
+pub(crate) fn blocks_of<L: Layout>(
+    shared: &Shared,
+    ep: &LocalEndpoint,
+    layout: L,
+    record: &IndexRecord,
+) -> Result<Vec<(GlobalAddr, u64)>> {
+    let tree = open_passing(shared, ep, layout, record)?;
+    let report = block_on(ep, audit(ep, &[&tree]))?;
+    match report.violations.into_iter().next() {
+        None => Ok(report.blocks),
+        Some(reason) => Err(Error::BadIndex { name: record.name.clone(), reason }),
+    }
+}
+
+pub(crate) fn free_blocks(shared: &Shared, ep: &LocalEndpoint, blocks: Vec<(GlobalAddr, u64)>) -> Result<()> {
+    for (addr, bytes) in blocks {
+        block_on(ep, shared.pool.free(ep, addr, bytes))?;
+    }
+    Ok(())
+}
+
+/// # Errors
+/// [`Error::WrongLayout`] if another one was expected.
+pub(crate) fn check_layout(name: &str, found: IndexLayout, expected: Option<IndexLayout>) -> Result<()> {
+    match expected.filter(|&expected| expected != found) {
+        Some(expected) => Err(Error::WrongLayout { name: name.to_owned(), found, expected }),
+        None => Ok(()),
+    }
+}
+
+/// Makes an index and enters it into the catalog; nothing stays behind if that fails.
+pub(crate) fn create(
+    shared: &Shared,
+    ep: &LocalEndpoint,
+    name: &str,
+    options: &IndexOptions,
+) -> Result<Chosen> {
+    let descriptor = Descriptor::of(options)?;
+    let layout = descriptor.node_layout(options.node_size)?;
+    // So that an index is not made which cannot be opened here.
+    Cache::new(&shared.config.cache_options.config(shared.config.cache, options.node_size))?;
+    let (boundaries, chosen) = match (&options.boundaries, shared.config.compute_servers) {
+        (Some(boundaries), _) => (boundaries.clone(), Chosen::Given),
+        (None, Some(servers)) => (partitions::equal(options.layout, servers)?, Chosen::Equally),
+        (None, None) => (Vec::new(), Chosen::Given),
+    };
+    partitions::check(&boundaries)?;
+    let spec = IndexSpec {
+        name: name.to_owned(),
+        system: SYSTEM,
+        node_size: options.node_size as u32,
+        subtree_level: options.subtree_level,
+        root: GlobalAddr::NULL,
+        layout: descriptor.encode(),
+        boundaries: Vec::new(),
+    };
+    // The record comes first, since every node carries the number that it gets there.
+    let record = block_on(ep, shared.pool.create_index(ep, spec))?;
+    let made = with_layout!(layout, |layout| plant(shared, ep, layout, record, boundaries));
+    if made.is_err() {
+        block_on(ep, shared.pool.drop_index(ep, name))?;
+    }
+    made.map(|()| chosen)
+}
+
+/// Gives a new record a root, and cuts the empty index at the boundaries.
+fn plant<L: Layout>(
+    shared: &Shared,
+    ep: &LocalEndpoint,
+    layout: L,
+    mut record: IndexRecord,
+    boundaries: Vec<Vec<u8>>,
+) -> Result<()> {
+    record.root = block_on(ep, Tree::create(ep, &shared.pool, layout, record.id, &[]))?;
+    let planted = cut(shared, ep, layout, &record, &boundaries).and_then(|()| {
+        record.owners = vec![None; boundaries.len() + 1];
+        record.boundaries = boundaries;
+        Ok(block_on(ep, shared.pool.update_index(ep, &record))?)
+    });
+    match planted {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            free_blocks(shared, ep, blocks_of(shared, ep, layout, &record)?)?;
+            Err(error)
+        }
+    }
+}
+
+/// Makes leaves end at `boundaries`. What was cut when this fails stays cut, which changes nothing else.
+pub(crate) fn cut<L: Layout>(
+    shared: &Shared,
+    ep: &LocalEndpoint,
+    layout: L,
+    record: &IndexRecord,
+    boundaries: &[Vec<u8>],
+) -> Result<()> {
+    if boundaries.is_empty() {
+        return Ok(());
+    }
+    let tree = open_passing(shared, ep, layout, record)?;
+    let cut = with_ctx(ep, &tree, |ctx| {
+        boundaries.iter().try_for_each(|boundary| Ok(block_on(ep, tree.cut_at(ctx, boundary))?))
+    });
+    flush_tree(ep, &tree)?;
+    cut
+}
+
+/// Opens an index of the catalog: claims partitions, cuts it anew if the configuration asks for another number of
+/// compute servers and `keep` does not forbid it, and opens a tree for each.
+pub(crate) fn open(
+    shared: &Shared,
+    ep: &LocalEndpoint,
+    name: &str,
+    options: &OpenOptions,
+    keep: bool,
+) -> Result<Servers> {
+    let mut record = shared.record(ep, name)?;
+    let (descriptor, layout) = described(&record)?;
+    check_layout(name, descriptor.layout, options.expect)?;
+    if shared.read_only() {
+        record.boundaries.clear();
+        return open_trees(shared, ep, layout, descriptor, record, |_| true);
+    }
+    let owned = match &options.own {
+        Ownership::All => (0..record.owners.len()).collect(),
+        Ownership::Partitions(list) => list.clone(),
+    };
+    record = claim(shared, ep, name, &owned)?;
+    let opened = (|| {
+        if let (Some(count), Ownership::All, false) = (shared.config.compute_servers, &options.own, keep)
+            && count != record.boundaries.len() + 1
+        {
+            let boundaries = with_layout!(layout, |layout| {
+                partitions::of_keys(ep, layout, descriptor.layout, &record, count)
+            })?;
+            record = recut(shared, ep, layout, record, boundaries)?;
+        }
+        let mine = shared.pool.slot();
+        let owners = record.owners.clone();
+        open_trees(shared, ep, layout, descriptor, record, |partition| owners[partition] == mine)
+    })();
+    if opened.is_err() {
+        let record = shared.record(ep, name)?;
+        let mine: Vec<usize> =
+            (0..record.owners.len()).filter(|&at| record.owners[at] == shared.pool.slot()).collect();
+        block_on(ep, shared.pool.release_partitions(ep, name, &mine))?;
+    }
+    opened
+}
+
+fn described(record: &IndexRecord) -> Result<(Descriptor, NodeLayout)> {
+    let bad = |reason: String| Error::BadIndex { name: record.name.clone(), reason };
+    if record.system != SYSTEM {
+        return Err(bad(format!("it is of an unknown kind {}", record.system)));
+    }
+    if record.root.is_null() {
+        return Err(bad("it is just being made; try again".to_owned()));
+    }
+    let descriptor = Descriptor::decode(&record.layout).map_err(bad)?;
+    let layout = descriptor.node_layout(record.node_size as usize).map_err(|error| bad(error.to_string()))?;
+    Ok((descriptor, layout))
+}
+
+fn claim(shared: &Shared, ep: &LocalEndpoint, name: &str, partitions: &[usize]) -> Result<IndexRecord> {
+    block_on(ep, shared.pool.claim_partitions(ep, name, partitions)).map_err(|error| match error {
+        PoolError::PartitionOwned { name, partition, owner } => {
+            let what = "this process can work on it";
+            Error::PartitionOwned { index: name, partition, owner, what }
+        }
+        error => error.into(),
+    })
+}
+
+/// Changes the boundaries of an index that this process owns all of and has no trees open for.
+pub(crate) fn recut(
+    shared: &Shared,
+    ep: &LocalEndpoint,
+    layout: NodeLayout,
+    mut record: IndexRecord,
+    boundaries: Vec<Vec<u8>>,
+) -> Result<IndexRecord> {
+    with_layout!(layout, |layout| cut(shared, ep, layout, &record, &boundaries))?;
+    record.owners = vec![shared.pool.slot(); boundaries.len() + 1];
+    record.boundaries = boundaries;
+    Ok(block_on(ep, shared.pool.update_index(ep, &record))?)
+}
+
+/// Opens a tree for each partition that `is_mine`.
+pub(crate) fn open_trees(
+    shared: &Shared,
+    ep: &LocalEndpoint,
+    layout: NodeLayout,
+    descriptor: Descriptor,
+    record: IndexRecord,
+    is_mine: impl Fn(usize) -> bool,
+) -> Result<Servers> {
+    fn each<L: Layout>(
+        shared: &Shared,
+        ep: &LocalEndpoint,
+        layout: L,
+        record: &IndexRecord,
+        is_mine: impl Fn(usize) -> bool,
+    ) -> Result<Vec<Option<Tree<L>>>> {
+        let cache = (shared.config.cache, &shared.config.cache_options);
+        let ranges = KeyRange::from_boundaries(&record.boundaries).into_iter().enumerate();
+        let trees = ranges.map(|(partition, range)| {
+            is_mine(partition).then(|| open_tree(shared, ep, layout, record, range, cache)).transpose()
+        });
+        trees.collect()
+    }
+    let trees = match layout {
+        NodeLayout::Fixed(layout) => Trees::Fixed(each(shared, ep, layout, &record, is_mine)?),
+        NodeLayout::Slotted(layout) => Trees::Slotted(each(shared, ep, layout, &record, is_mine)?),
+    };
+    Ok(Servers { boundaries: record.boundaries.clone(), record, descriptor, trees })
+}
+
+/// Takes the index out of the catalog and frees its blocks. This process owns all of it, and it is at rest.
+pub(crate) fn drop_index(shared: &Shared, ep: &LocalEndpoint, servers: &Servers) -> Result<()> {
+    servers.flush(ep)?;
+    let blocks =
+        with_layout!(servers.node_layout()?, |layout| blocks_of(shared, ep, layout, &servers.record))?;
+    block_on(ep, shared.pool.drop_index(ep, &servers.record.name))?;
+    free_blocks(shared, ep, blocks)
+}

@@ -1,0 +1,444 @@
+//! One thread's access to an index: blocking operations.
+//!
+//! A session has an endpoint and, for each compute server that this process runs, a worker of its cache. A key goes to
+//! the compute server that owns it. Which node layout the index has is decided once per operation, outside of the
+//! loop that runs its future, so that each operation is compiled for its layout.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use pando_cache::CacheWorker;
+use pando_dex::{Ctx, ScanRange, Swapped};
+use pando_fabric::{Endpoint, VerbCounts};
+use pando_fabric_local::LocalEndpoint;
+use pando_rt::{SLOTS_MAX, Worker};
+
+use crate::answers::Answers;
+use crate::async_session::AsyncSession;
+use crate::cluster::lock;
+use crate::error::{Error, Result};
+use crate::index::Index;
+use crate::range::Range;
+use crate::servers::{Servers, Trees};
+
+/// Operations between two times that the cluster learns what a session counted.
+const PUBLISH_EVERY: u32 = 64;
+
+/// A thread's access to an [`Index`]. It belongs to the thread that opened it; threads open one each.
+///
+/// Operations block until they are done; [`Session::futures`] and [`Session::in_flight`] have the same ones as
+/// futures. Single-key operations are linearizable. A scan hands out every key that is present throughout it and
+/// none that is absent throughout it, in order, each once.
+///
+/// ```
+/// use pando::{Cluster, Config, IndexOptions};
+///
+/// let cluster = Cluster::open(Config::embedded())?;
+/// let session = cluster.create_index("birds", &IndexOptions::bytes())?.session()?;
+/// assert!(session.insert(b"owl", b"night")?);
+/// assert!(!session.insert(b"owl", b"day")?, "it is there already");
+/// assert!(session.update(b"owl", b"dusk")?);
+/// assert!(!session.put(b"wren", b"day")?, "it was not there");
+/// assert_eq!(session.get(b"owl")?.as_deref(), Some(&b"dusk"[..]));
+/// assert!(session.remove(b"owl")? && session.get(b"owl")?.is_none());
+/// # Ok::<(), pando::Error>(())
+/// ```
+pub struct Session {
+    index: Index,
+    pub(crate) servers: Arc<Servers>,
+    pub(crate) ep: LocalEndpoint,
+    /// By partition; `None` where this session has no access.
+    workers: Vec<Option<CacheWorker>>,
+    only: Option<usize>,
+    /// Slots are running: blocking calls would take the bits that wake them.
+    in_slots: Cell<bool>,
+    read_only: bool,
+    until_publish: Cell<u32>,
+    published: Arc<Mutex<VerbCounts>>,
+    _of_one_thread: PhantomData<Rc<()>>,
+}
+
+/// Runs the operation on the tree that owns the key, of either layout; `$run` is `blocking` or `awaiting`.
+macro_rules! on_tree {
+    ($run:ident, $session:expr, $key:expr, |$tree:ident, $ctx:ident| $future:expr) => {{
+        let session: &Session = $session;
+        let partition = session.partition_of($key);
+        let done = match (&session.servers.trees, session.worker(partition)) {
+            (Trees::Fixed(trees), Some(worker)) if let Some(Some($tree)) = trees.get(partition) => {
+                let $ctx = Ctx { ep: &session.ep, worker };
+                on_tree!(@$run session, $future).map_err(Error::from)
+            }
+            (Trees::Slotted(trees), Some(worker)) if let Some(Some($tree)) = trees.get(partition) => {
+                let $ctx = Ctx { ep: &session.ep, worker };
+                on_tree!(@$run session, $future).map_err(Error::from)
+            }
+            _ => Err(on_tree!(@$run session, session.not_here(partition))),
+        };
+        session.count_operation();
+        done
+    }};
+    (@blocking $session:ident, $future:expr) => { pando_rt::block_on(&$session.ep, $future) };
+    (@awaiting $session:ident, $future:expr) => { $future.await };
+}
+pub(crate) use on_tree;
+
+impl Session {
+    pub(crate) fn open(index: &Index, only: Option<usize>) -> Result<Self> {
+        let shared = &index.shared;
+        shared.check_open()?;
+        let ep = shared.endpoint()?;
+        index.data.begin_session()?;
+        let servers = match index.data.servers() {
+            Ok(servers) if only.is_none_or(|only| servers.runs(only)) => servers,
+            other => {
+                index.data.end_session();
+                let count = other?.boundaries.len() + 1;
+                let only = only.unwrap_or(count);
+                return Err(Error::InvalidOption(format!(
+                    "this process does not run compute server {only} of the {count} of index {:?}",
+                    index.name()
+                )));
+            }
+        };
+        let workers = crate::servers::with_trees!(servers, |trees| {
+            let mine = trees.iter().enumerate();
+            mine.map(|(partition, tree)| {
+                let wanted = only.is_none_or(|only| only == partition);
+                tree.as_ref().filter(|_| wanted).map(|tree| tree.cache().worker())
+            })
+            .collect()
+        });
+        let published = lock(&shared.counts).begin();
+        Ok(Self {
+            read_only: shared.read_only(),
+            index: index.clone(),
+            servers,
+            ep,
+            workers,
+            only,
+            in_slots: Cell::new(false),
+            until_publish: Cell::new(PUBLISH_EVERY),
+            published,
+            _of_one_thread: PhantomData,
+        })
+    }
+
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    #[inline]
+    pub(crate) fn partition_of(&self, key: &[u8]) -> usize {
+        let boundaries = &self.servers.boundaries;
+        if boundaries.is_empty() { 0 } else { pando_dex::partition_of(boundaries, key) }
+    }
+
+    #[inline]
+    pub(crate) fn worker(&self, partition: usize) -> Option<&CacheWorker> {
+        self.workers.get(partition)?.as_ref()
+    }
+
+    /// Why a partition cannot be reached from here.
+    #[cold]
+    pub(crate) async fn not_here(&self, partition: usize) -> Error {
+        if let Some(session_of) = self.only.filter(|_| self.servers.runs(partition)) {
+            return Error::OtherComputeServer { belongs_to: partition, session_of };
+        }
+        let (pool, index) = (&self.index.shared.pool, self.index.name().to_owned());
+        let owner = async {
+            let record = pool.open_index(&self.ep, &index).await?;
+            let owner = record.owners.get(partition).copied().flatten();
+            let attached = pool.attached(&self.ep).await?;
+            let found = attached.into_iter().find(|(slot, _)| Some(*slot) == owner);
+            Ok::<_, Error>(found.map(|(_, process)| process))
+        };
+        match owner.await {
+            Ok(owner) => Error::NotOwned { index, partition, owner },
+            Err(error) => error,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn check_blocking(&self) -> Result<()> {
+        if self.in_slots.get() { Err(Error::InsideSlot) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn check_change(&self) -> Result<()> {
+        self.check_blocking()?;
+        self.check_writable()
+    }
+
+    #[inline]
+    pub(crate) fn count_operation(&self) {
+        match self.until_publish.get() {
+            0 => self.publish(),
+            left => self.until_publish.set(left - 1),
+        }
+    }
+
+    /// Lets [`crate::Cluster::stats`] see all that this session counted. That happens by itself every 64 operations
+    /// and when the session is dropped.
+    pub fn publish(&self) {
+        self.until_publish.set(PUBLISH_EVERY);
+        *lock(&self.published) = self.verbs();
+    }
+
+    /// The verbs of this session so far.
+    pub fn verbs(&self) -> VerbCounts {
+        self.ep.counters().snapshot()
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// A key that the layout does not hold, [`Error::NotOwned`] with the process that owns it,
+    /// [`Error::OtherComputeServer`], corruption with its address, and errors of the fabric, as for every operation.
+    #[inline]
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then_some(value))
+    }
+
+    /// Appends the value of `key` to `out`; `false` if the key is absent. Needs no allocation once `out` is large
+    /// enough.
+    ///
+    /// # Errors
+    /// As for [`Session::get`].
+    #[inline]
+    pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        self.check_blocking()?;
+        on_tree!(blocking, self, key, |tree, ctx| tree.get(ctx, key, out))
+    }
+
+    /// Whether `key` is present.
+    ///
+    /// # Errors
+    /// As for [`Session::get`].
+    pub fn contains(&self, key: &[u8]) -> Result<bool> {
+        self.get_into(key, &mut Vec::new())
+    }
+
+    /// Stores `value` under `key`; says whether the key was present before.
+    ///
+    /// # Errors
+    /// As for [`Session::get`]; a value that the layout does not hold; a full pool ([`Error::is_full`]).
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.check_change()?;
+        on_tree!(blocking, self, key, |tree, ctx| tree.put(ctx, key, value))
+    }
+
+    /// Stores `value` under a key that is absent; `false`, and nothing changes, if it is present.
+    ///
+    /// # Errors
+    /// As for [`Session::put`].
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.check_change()?;
+        on_tree!(blocking, self, key, |tree, ctx| tree.insert(ctx, key, value))
+    }
+
+    /// Stores `value` under a key that is present; `false`, and nothing changes, if it is absent.
+    ///
+    /// # Errors
+    /// As for [`Session::put`].
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.check_change()?;
+        on_tree!(blocking, self, key, |tree, ctx| tree.update(ctx, key, value))
+    }
+
+    /// Removes `key`; says whether it was present.
+    ///
+    /// # Errors
+    /// As for [`Session::get`].
+    pub fn remove(&self, key: &[u8]) -> Result<bool> {
+        self.check_change()?;
+        on_tree!(blocking, self, key, |tree, ctx| tree.remove(ctx, key))
+    }
+
+    /// Stores `new` (removes the key, if that is `None`) if the value of `key` is `expected` (if it is absent, if that
+    /// is `None`).
+    ///
+    /// # Errors
+    /// As for [`Session::put`].
+    pub fn compare_and_swap(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Swapped> {
+        self.check_change()?;
+        on_tree!(blocking, self, key, |tree, ctx| tree.compare_and_swap(ctx, key, expected, new))
+    }
+
+    /// Looks up all of `keys` side by side, which hides the latency of memory; the answers are in their order.
+    ///
+    /// # Errors
+    /// As for [`Session::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], answers: &mut Answers) -> Result<()> {
+        self.check_blocking()?;
+        pando_rt::block_on(&self.ep, self.futures().multi_get(keys, answers))
+    }
+
+    /// Hands the entries of `range` to `visit`, in order, until it returns `false`; how many it was given.
+    ///
+    /// # Errors
+    /// As for [`Session::get`]. What was handed out before stands.
+    pub fn scan(&self, range: &ScanRange<'_>, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<usize> {
+        self.check_blocking()?;
+        pando_rt::block_on(&self.ep, self.futures().scan(range, visit))
+    }
+
+    /// The entries between two bounds.
+    ///
+    /// They are fetched in batches that grow from 16 to 1024 entries, so that an iterator that is dropped early did
+    /// not read far ahead. Each batch is a scan of its own; changes between two of them show.
+    /// ```
+    /// use pando::{Cluster, Config, IndexOptions};
+    ///
+    /// let cluster = Cluster::open(Config::embedded())?;
+    /// let session = cluster.create_index("trees", &IndexOptions::bytes())?.session()?;
+    /// for tree in ["alder", "ash", "aspen", "beech", "birch"] {
+    ///     session.put(tree.as_bytes(), b"")?;
+    /// }
+    /// let keys = |range: pando::Range<'_>| -> pando::Result<Vec<String>> {
+    ///     range.map(|entry| Ok(String::from_utf8_lossy(&entry?.0).into_owned())).collect()
+    /// };
+    /// assert_eq!(keys(session.range("ash".."birch"))?, ["ash", "aspen", "beech"]);
+    /// assert_eq!(keys(session.range(.."b").reverse().limit(2))?, ["aspen", "ash"]);
+    /// assert_eq!(keys(session.prefix("b"))?, ["beech", "birch"]);
+    /// assert_eq!(session.iter().count(), 5);
+    /// # Ok::<(), pando::Error>(())
+    /// ```
+    pub fn range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Range<'_> {
+        let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
+        Range::new(self, own(bounds.start_bound()), own(bounds.end_bound()))
+    }
+
+    /// All entries; see [`Session::range`].
+    pub fn iter(&self) -> Range<'_> {
+        Range::new(self, Bound::Unbounded, Bound::Unbounded)
+    }
+
+    /// The entries whose keys begin with `prefix`; see [`Session::range`].
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range<'_> {
+        let low = prefix.as_ref().to_vec();
+        // The first key behind all of those: without the trailing 0xff, one more in the last place.
+        let mut high = low.clone();
+        while high.pop_if(|last| *last == u8::MAX).is_some() {}
+        let high = match high.last_mut() {
+            Some(last) => {
+                *last += 1;
+                Bound::Excluded(high)
+            }
+            None => Bound::Unbounded,
+        };
+        Range::new(self, Bound::Included(low), high)
+    }
+
+    /// The operations as futures, for [`crate::block_on`] and other executors.
+    ///
+    /// The futures belong to this thread. Any executor that runs such futures will do, and several operations of one
+    /// session may be under way at once; on the fabrics inside one host they are ready at once unless they must wait
+    /// for another thread. Do not drop them midway: what they had locked or allocated stays so, and the pool then
+    /// counts as not closed cleanly.
+    /// ```
+    /// use pando::{Cluster, Config, IndexOptions};
+    ///
+    /// let cluster = Cluster::open(Config::embedded())?;
+    /// let session = cluster.create_index("birds", &IndexOptions::bytes())?.session()?;
+    /// let answer = pando::block_on(&session, async {
+    ///     let birds = session.futures();
+    ///     birds.put(b"owl", b"night").await?;
+    ///     birds.get(b"owl").await
+    /// })?;
+    /// assert_eq!(answer.as_deref(), Some(&b"night"[..]));
+    /// # Ok::<(), pando::Error>(())
+    /// ```
+    pub fn futures(&self) -> AsyncSession<'_> {
+        AsyncSession { session: self }
+    }
+
+    /// Runs the future that `make` gives for each of `slots` slots side by side on this thread, so that while one
+    /// waits for memory, local or remote, the others run; their outputs by slot. Blocking calls of this session fail
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] unless there are 1 to 64 slots; [`Error::InsideSlot`].
+    /// ```
+    /// use pando::{Cluster, Config, IndexOptions};
+    ///
+    /// let cluster = Cluster::open(Config::embedded())?;
+    /// let session = cluster.create_index("n", &IndexOptions::integers())?.session()?;
+    /// let done = session.in_flight(16, |slot, session| async move {
+    ///     for n in (u64::from(slot)..1600).step_by(16) {
+    ///         session.put(&n.to_be_bytes(), &n.to_be_bytes()).await?;
+    ///     }
+    ///     Ok::<_, pando::Error>(())
+    /// })?;
+    /// assert!(done.into_iter().all(|slot| slot.is_ok()));
+    /// assert_eq!(session.iter().count(), 1600);
+    /// # Ok::<(), pando::Error>(())
+    /// ```
+    pub fn in_flight<'s, F: Future>(
+        &'s self,
+        slots: usize,
+        mut make: impl FnMut(u32, AsyncSession<'s>) -> F,
+    ) -> Result<Vec<F::Output>> {
+        if !(1..=SLOTS_MAX).contains(&slots) {
+            return Err(Error::InvalidOption(format!("{slots} slots are not between 1 and {SLOTS_MAX}")));
+        }
+        self.check_blocking()?;
+        self.in_slots.set(true);
+        let _slots = InSlots(self);
+        let outputs = Worker::new(&self.ep, slots).run(|slot| make(slot, self.futures()));
+        self.publish();
+        Ok(outputs)
+    }
+}
+
+/// Blocking calls are possible again when it goes, also by a panic.
+struct InSlots<'s>(&'s Session);
+
+impl Drop for InSlots<'_> {
+    fn drop(&mut self) {
+        self.0.in_slots.set(false);
+    }
+}
+
+/// Runs a future that works with `session` to its end on this thread.
+///
+/// # Panics
+/// Within a slot of [`Session::in_flight`] of the same session, where it would never end.
+pub fn block_on<F: Future>(session: &Session, future: F) -> F::Output {
+    assert!(!session.in_slots.get(), "{}", Error::InsideSlot);
+    pando_rt::block_on(&session.ep, future)
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        crate::servers::with_trees!(self.servers, |trees| {
+            for (tree, worker) in trees.iter().zip(&self.workers) {
+                if let (Some(tree), Some(worker)) = (tree, worker) {
+                    tree.cache().retire(worker);
+                }
+            }
+        });
+        self.publish();
+        lock(&self.index.shared.counts).end(&self.published);
+        self.index.data.end_session();
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("index", &self.index.name()).finish_non_exhaustive()
+    }
+}
