@@ -23,7 +23,8 @@ struct Writing<'c>(FrameRef<'c>);
 impl<'c> Writing<'c> {
     fn claim(frame: FrameRef<'c>) -> Option<Self> {
         let flag = &frame.cache.meta(frame.id()).writing;
-        flag.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(Self(frame))
+        // Lazily: a value that is made only to be dropped would clear the flag of another.
+        flag.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok().then(|| Self(frame))
     }
 }
 

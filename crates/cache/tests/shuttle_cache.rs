@@ -59,7 +59,8 @@ fn run_once(mix: Mix, configure: fn(&mut CacheConfig)) {
             let toy = Arc::clone(&toy);
             thread::spawn(move || {
                 let (worker, ep) = (toy.cache.worker(), toy.endpoint(thread_rng().r#gen()));
-                let slot = || Box::pin(operations(&toy, &worker, &ep, mix)) as Pin<Box<dyn Future<Output = ()>>>;
+                let slot =
+                    || Box::pin(operations(&toy, &worker, &ep, mix)) as Pin<Box<dyn Future<Output = ()>>>;
                 run_slots((0..mix.slots).map(|_| slot()).collect());
                 toy.cache.retire(&worker);
             })
@@ -71,7 +72,7 @@ fn run_once(mix: Mix, configure: fn(&mut CacheConfig)) {
 
 fn runner(scheduler: impl Scheduler + 'static) -> Runner<impl Scheduler> {
     let mut config = Config::new();
-    config.max_steps = MaxSteps::FailAfter(5_000_000);
+    config.max_steps = MaxSteps::FailAfter(1_000_000);
     config.stack_size = 1 << 18;
     config.silence_warnings = true;
     Runner::new(scheduler, config)

@@ -1,7 +1,7 @@
 //! The remote memory of the toy tree: READs and WRITEs take a while, tear, and may not meet at one address.
 
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use pando_fabric::{
@@ -19,7 +19,7 @@ pub struct Remote {
 struct State {
     words: Vec<u64>,
     /// Nodes that a verb is reading or writing now.
-    busy: HashSet<u64>,
+    busy: HashMap<u64, &'static str>,
     /// WRITEs that are still to fail.
     failing_writes: usize,
 }
@@ -27,7 +27,7 @@ struct State {
 impl Remote {
     pub fn new(nodes: usize) -> Arc<Self> {
         let words = vec![0; (nodes + 1) * NODE / 8];
-        Arc::new(Self { state: Mutex::new(State { words, busy: HashSet::new(), failing_writes: 0 }) })
+        Arc::new(Self { state: Mutex::new(State { words, busy: HashMap::new(), failing_writes: 0 }) })
     }
 
     /// Address of node space `i`.
@@ -50,6 +50,14 @@ impl Remote {
         self.state().words[at..at + NODE / 8].copy_from_slice(&node);
     }
 
+    /// Whether the WRITE that comes now is to fail.
+    fn takes_failure(&self) -> bool {
+        let mut state = self.state();
+        let fails = state.failing_writes > 0;
+        state.failing_writes -= usize::from(fails);
+        fails
+    }
+
     /// Makes the next `count` WRITEs fail.
     pub fn fail_writes(&self, count: usize) {
         self.state().failing_writes = count;
@@ -60,9 +68,9 @@ impl Remote {
 struct Busy<'r>(&'r Remote, u64);
 
 impl<'r> Busy<'r> {
-    fn new(remote: &'r Remote, at: GlobalAddr) -> Self {
-        let fresh = remote.state().busy.insert(at.raw());
-        assert!(fresh, "two verbs at {at} at a time");
+    fn new(remote: &'r Remote, at: GlobalAddr, verb: &'static str) -> Self {
+        let other = remote.state().busy.insert(at.raw(), verb);
+        assert!(other.is_none(), "a {verb} at {at} meets a {}", other.unwrap_or_default());
         Self(remote, at.raw())
     }
 }
@@ -87,9 +95,8 @@ impl ToyEndpoint {
     }
 
     /// Moves a node between `buf` and remote memory in two halves, with a pause before, between and after.
-    async fn transfer(&self, at: GlobalAddr, buf: &PageBuf, move_word: impl Fn(&mut u64, usize)) {
-        assert_eq!(buf.window_len(), NODE, "whole nodes are moved");
-        let _busy = Busy::new(&self.remote, at);
+    async fn transfer(&self, at: GlobalAddr, verb: &'static str, move_word: impl Fn(&mut u64, usize)) {
+        let _busy = Busy::new(&self.remote, at, verb);
         let first = at.offset() as usize / 8;
         for half in [0..NODE / 16, NODE / 16..NODE / 8] {
             yield_once().await;
@@ -109,19 +116,19 @@ impl Endpoint for ToyEndpoint {
     fn recycle(&self, _buf: PageBuf) {}
 
     async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
+        assert_eq!(into.window_len(), NODE, "whole nodes are moved");
         self.counters.count_read(into.window_len());
-        self.transfer(at, &into, |word, i| into.set(i, *word)).await;
+        self.transfer(at, "READ", |word, i| into.set(i, *word)).await;
         Ok(into)
     }
 
     async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
-        let failing = &mut self.remote.state().failing_writes;
-        if *failing > 0 {
-            *failing -= 1;
+        if self.remote.takes_failure() {
             return Err(FabricError::ServerUnreachable(at.server()));
         }
+        assert_eq!(from.window_len(), NODE, "whole nodes are moved");
         self.counters.count_write(from.window_len());
-        self.transfer(at, &from, |word, i| *word = from.get(i)).await;
+        self.transfer(at, "WRITE", |word, i| *word = from.get(i)).await;
         Ok(from)
     }
 

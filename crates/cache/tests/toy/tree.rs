@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pando_cache::{
-    Cache, CacheConfig, CacheError, CacheWorker, Conflict, FrameId, FrameRef, FrameState, FreeFrame, IoTicket,
-    Lookup, Resolved, Swip, Version,
+    Cache, CacheConfig, CacheError, CacheWorker, Conflict, FrameId, FrameRef, FrameState, FreeFrame,
+    IoTicket, Lookup, Resolved, Swip, Version,
 };
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
 
@@ -17,6 +17,8 @@ use super::{
 
 /// Spare node spaces, for moving leaves.
 const SPARE: usize = 2;
+/// Restarts of one operation after which something is wrong for good.
+const RESTARTS: usize = if cfg!(any(loom, shuttle)) { 5_000 } else { 10_000_000 };
 const GARBAGE: u64 = 0x5555_5555_5555;
 
 /// A frame, and the version at which it was looked at.
@@ -232,13 +234,14 @@ impl Toy {
 
     /// Tries until nothing stands in the way any more.
     async fn retry<'t, T>(&'t self, ep: &ToyEndpoint, mut attempt: impl AsyncFnMut() -> Attempt<T>) -> T {
-        loop {
+        for _ in 0..RESTARTS {
             match attempt().await {
                 Ok(value) => return value,
                 Err(Retry::Restart) => ep.yield_now().await,
                 Err(Retry::Failed(error)) => panic!("{error}"),
             }
         }
+        panic!("{RESTARTS} restarts: {:#?}", self.cache.audit(Shape))
     }
 
     /// Adds one to the counter of the node of `level` above leaf `key`.
@@ -339,7 +342,12 @@ impl Toy {
             parent_guard.release_unchanged();
             return Err(Retry::Restart);
         }
-        let Lookup::Miss(ticket) = self.cache.table().begin(to) else { panic!("{to} is not free") };
+        let Lookup::Miss(ticket) = self.cache.table().begin(to) else {
+            // Somebody who remembers the address from before is about to find out.
+            guard.release_unchanged();
+            parent_guard.release_unchanged();
+            return Err(Retry::Restart);
+        };
         let mut new_guard = free.latch();
         let new = free.release_to_cache();
         for (to, from) in new.words().iter().zip(node.frame.words()).skip(1) {
