@@ -2,12 +2,13 @@
 
 #![allow(unsafe_code)]
 
-use crate::error::{CacheError, Result};
+use crate::error::Result;
 use crate::sync::Word;
 
 #[cfg(not(any(loom, shuttle)))]
 mod memory {
     use super::*;
+    use crate::error::CacheError;
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     use std::ptr::NonNull;
 
@@ -88,7 +89,7 @@ pub struct Arena {
 
 impl Arena {
     /// # Errors
-    /// [`CacheError::NoMemory`].
+    /// [`crate::CacheError::NoMemory`].
     ///
     /// # Panics
     /// If `node_size` is not a power of two of at least 64 bytes.

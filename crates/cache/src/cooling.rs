@@ -8,7 +8,7 @@ use crate::frame::{FrameRef, NodeShape};
 use crate::latch::{ExclusiveGuard, FrameState, Version};
 use crate::stats::CacheCounters;
 use crate::swip::{FrameId, Swip};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 
 /// Frames sampled at a time.
 const SAMPLES: usize = 2;
@@ -23,8 +23,11 @@ struct Writing<'c>(FrameRef<'c>);
 impl<'c> Writing<'c> {
     fn claim(frame: FrameRef<'c>) -> Option<Self> {
         let flag = &frame.cache.meta(frame.id()).writing;
+        let free = flag.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        // Pairs with the fence of who latched the frame to discard its node: one of the two sees the other.
+        fence(Ordering::SeqCst);
         // Lazily: a value that is made only to be dropped would clear the flag of another.
-        flag.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok().then(|| Self(frame))
+        free.then(|| Self(frame))
     }
 }
 

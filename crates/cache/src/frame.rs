@@ -120,8 +120,10 @@ impl<'c> FrameRef<'c> {
         self.cache.meta(self.id).pins.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether a write-back of this frame is under way.
+    /// Whether a write-back of this frame is under way. Who asks with the frame latched exclusively may discard the
+    /// node if none is: a later one finds the version changed.
     pub fn is_writing(self) -> bool {
+        fence(Ordering::SeqCst);
         self.cache.meta(self.id).writing.load(Ordering::Acquire) != 0
     }
 

@@ -3,7 +3,7 @@
 //! The root has three inner children, each of them three leaves. Every node carries a counter twice, so that a torn
 //! copy shows; a node can move to another address, which stands for merging one away and making another. The descent
 //! is that of DEX (Algorithm 1): optimistic coupling, then the mapping table, then a ticket and a READ.
-#![allow(dead_code, reason = "not every test uses all of it")]
+#![allow(dead_code, unused_imports, reason = "not every test uses all of it")]
 
 pub mod remote;
 mod tree;

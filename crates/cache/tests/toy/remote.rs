@@ -1,6 +1,6 @@
 //! The remote memory of the toy tree: READs and WRITEs take a while, tear, and may not meet at one address.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -86,12 +86,24 @@ pub struct ToyEndpoint {
     remote: Arc<Remote>,
     counters: VerbCounters,
     random: Cell<u64>,
+    on_write: RefCell<Box<dyn Fn()>>,
 }
 
 impl ToyEndpoint {
     pub fn new(remote: &Arc<Remote>, seed: u64) -> Self {
         let random = Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        Self { remote: Arc::clone(remote), counters: VerbCounters::default(), random }
+        let on_write: Box<dyn Fn()> = Box::new(|| {});
+        Self {
+            remote: Arc::clone(remote),
+            counters: VerbCounters::default(),
+            random,
+            on_write: RefCell::new(on_write),
+        }
+    }
+
+    /// Calls `observe` at each WRITE, at the moment at which it takes effect.
+    pub fn on_write(&self, observe: impl Fn() + 'static) {
+        *self.on_write.borrow_mut() = Box::new(observe);
     }
 
     /// Moves a node between `buf` and remote memory in two halves, with a pause before, between and after.
@@ -128,6 +140,7 @@ impl Endpoint for ToyEndpoint {
         }
         assert_eq!(from.window_len(), NODE, "whole nodes are moved");
         self.counters.count_write(from.window_len());
+        (self.on_write.borrow())();
         self.transfer(at, "WRITE", |word, i| *word = from.get(i)).await;
         Ok(from)
     }

@@ -1,0 +1,106 @@
+//! Pairs of a flag and a latch in a real cache of one node under loom: pins against cooling, write-backs against
+//! nodes that vanish. In each pair, one of the two must see the other.
+#![cfg(loom)]
+
+mod toy;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+use pando_cache::{Cache, CacheConfig, Eviction, FrameId, FrameRef, FrameState, Lookup};
+use pando_fabric::{Endpoint, PageBuf};
+use toy::{KIND, NODE, Remote, Shape, ToyEndpoint, block_on, kind};
+
+/// A cache with one hot leaf and no parent.
+fn cache(dirty: bool, eviction: Eviction) -> (Cache, FrameId) {
+    let mut config = CacheConfig::new(8 * NODE as u64, NODE);
+    config.eviction = eviction;
+    let cache = Cache::new(&config).unwrap();
+    let worker = cache.worker();
+    let page = PageBuf::zeroed(NODE);
+    page.set(1, Remote::addr(0).raw());
+    page.set(KIND, kind(0, 0));
+    let Lookup::Miss(ticket) = cache.table().begin(Remote::addr(0)) else { panic!("an empty cache") };
+    let free = cache.take_free(&worker).unwrap();
+    let id = free.id();
+    free.admit(&page, ticket, None::<(FrameRef<'_>, fn() -> Option<usize>)>);
+    if dirty {
+        cache.frame(id).exclusive().unwrap().mark_dirty();
+    }
+    drop(worker);
+    (cache, id)
+}
+
+fn pin_against_cooling(eviction: Eviction) {
+    loom::model(move || {
+        let (cache, id) = cache(false, eviction);
+        let cache = Arc::new(cache);
+        let cooler = {
+            let cache = Arc::clone(&cache);
+            thread::spawn(move || {
+                let (worker, ep) = (cache.worker(), ToyEndpoint::new(&Remote::new(1), 1));
+                block_on(cache.cool(&worker, &ep, Shape, id)).unwrap();
+            })
+        };
+        let frame = cache.frame(id);
+        let pinned = frame.optimistic().and_then(|version| frame.pin(version)).map(std::mem::forget).is_ok();
+        cooler.join().unwrap();
+        let state = frame.optimistic().unwrap().state();
+        assert!(!pinned || state == FrameState::Hot, "a pinned node is {state:?}");
+    });
+}
+
+#[test]
+fn a_pinned_node_stays_hot() {
+    pin_against_cooling(Eviction::PathAware);
+}
+
+#[test]
+fn a_pinned_node_is_not_evicted_at_random() {
+    pin_against_cooling(Eviction::Random);
+}
+
+/// What happened last to the space of the node.
+const FREED: u64 = 1;
+const WRITTEN: u64 = 2;
+
+/// A flush writes a node back while another thread makes it vanish and its space free. After that, nothing may be
+/// written there.
+#[test]
+fn a_node_does_not_vanish_during_its_write_back() {
+    loom::model(|| {
+        let (cache, id) = cache(true, Eviction::PathAware);
+        let cache = Arc::new(cache);
+        let space = Arc::new(AtomicU64::new(0));
+        let flusher = {
+            let (cache, space) = (Arc::clone(&cache), Arc::clone(&space));
+            thread::spawn(move || {
+                let (worker, remote) = (cache.worker(), Remote::new(1));
+                let ep = ToyEndpoint::new(&remote, 1);
+                ep.on_write(move || {
+                    space.swap(WRITTEN, Ordering::AcqRel);
+                });
+                block_on(cache.flush(&worker, &ep, Shape)).unwrap();
+                assert_eq!(ep.counters().snapshot().reads, 0);
+            })
+        };
+        let (frame, worker) = (cache.frame(id), cache.worker());
+        let mut freed = false;
+        if let Ok(guard) = frame.exclusive() {
+            if frame.is_writing() || frame.is_pinned() {
+                guard.release_unchanged();
+            } else {
+                let ticket = cache.table().frame_to_ticket(Remote::addr(0), id);
+                cache.discard(&worker, frame, guard);
+                drop(ticket);
+                space.swap(FREED, Ordering::AcqRel);
+                freed = true;
+            }
+        }
+        flusher.join().unwrap();
+        assert!(
+            !freed || space.load(Ordering::Relaxed) == FREED,
+            "a space was written to after it was freed"
+        );
+    });
+}

@@ -1,0 +1,102 @@
+//! One bucket of the mapping table under loom: look-ups without a latch against changes under it.
+#![cfg(loom)]
+
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicU32;
+use loom::sync::atomic::Ordering::SeqCst;
+use loom::thread;
+use pando_cache::{FrameId, Lookup, MappingTable};
+use pando_fabric::{GlobalAddr, MemoryServerId};
+
+fn addr(i: u64) -> GlobalAddr {
+    GlobalAddr::new(MemoryServerId(0), 1024 * (i + 1))
+}
+
+/// A table of the least size.
+fn table() -> Arc<MappingTable> {
+    Arc::new(MappingTable::new(1))
+}
+
+fn publish(table: &MappingTable, i: u64) {
+    match table.begin(addr(i)) {
+        Lookup::Miss(ticket) => ticket.publish(FrameId(i as u32)),
+        _ => panic!("{i} is there already"),
+    }
+}
+
+/// One entry goes and another comes, possibly into its slot.
+fn replace_entry(a: u64, b: u64) {
+    loom::model(move || {
+        let table = table();
+        publish(&table, a);
+        let writer = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || {
+                assert!(table.remove(addr(a), FrameId(a as u32)));
+                publish(&table, b);
+            })
+        };
+        assert!(table.frame_of(addr(a)).is_none_or(|frame| frame == FrameId(a as u32)));
+        assert!(table.frame_of(addr(b)).is_none_or(|frame| frame == FrameId(b as u32)));
+        writer.join().unwrap();
+        assert_eq!(table.frame_of(addr(a)), None);
+        assert_eq!(table.frame_of(addr(b)), Some(FrameId(b as u32)));
+    });
+}
+
+/// The table has two buckets, so two of three addresses share one.
+#[test]
+fn a_look_up_never_mixes_two_entries() {
+    for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+        replace_entry(a, b);
+    }
+}
+
+#[test]
+fn a_ticket_is_exclusive() {
+    loom::model(|| {
+        let table = table();
+        let holders = Arc::new(AtomicU32::new(0));
+        let attempt = |table: &MappingTable, holders: &AtomicU32| match table.begin(addr(0)) {
+            Lookup::Miss(ticket) => {
+                assert_eq!(holders.fetch_add(1, SeqCst), 0, "two tickets");
+                holders.fetch_sub(1, SeqCst);
+                drop(ticket);
+            }
+            Lookup::InFlight => {}
+            Lookup::Frame(_) => panic!("nobody published it"),
+        };
+        let other = {
+            let (table, holders) = (Arc::clone(&table), Arc::clone(&holders));
+            thread::spawn(move || attempt(&table, &holders))
+        };
+        attempt(&table, &holders);
+        other.join().unwrap();
+        assert!(!table.is_in_flight(addr(0)));
+    });
+}
+
+/// What the holder of a ticket did is seen by the next holder: the ticket is a lock.
+#[test]
+fn a_ticket_hands_over_what_was_done_under_it() {
+    loom::model(|| {
+        let table = table();
+        let (begun, done) = (Arc::new(AtomicU32::new(0)), Arc::new(loom::cell::UnsafeCell::new(0)));
+        let attempt = |table: &MappingTable, begun: &AtomicU32, done: &loom::cell::UnsafeCell<u32>| {
+            if let Lookup::Miss(ticket) = table.begin(addr(0)) {
+                begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                // SAFETY: loom checks that accesses are ordered; that is what this test is about.
+                done.with_mut(|done| unsafe { *done += 1 });
+                drop(ticket);
+            }
+        };
+        let other = {
+            let (table, begun, done) = (Arc::clone(&table), Arc::clone(&begun), Arc::clone(&done));
+            thread::spawn(move || attempt(&table, &begun, &done))
+        };
+        attempt(&table, &begun, &done);
+        other.join().unwrap();
+        // SAFETY: the other thread has ended.
+        assert_eq!(done.with(|done| unsafe { *done }), begun.load(SeqCst));
+    });
+}
