@@ -26,6 +26,9 @@ pub trait Subject: Layout {
 
     /// Whether values may be out of line.
     fn has_long_values(&self) -> bool;
+
+    /// Whether both halves fit if a leaf is split at any key.
+    fn fits_cut(&self, page: &[Word], at: usize, key: &[u8]) -> bool;
 }
 
 impl Subject for FixedLayout {
@@ -42,6 +45,10 @@ impl Subject for FixedLayout {
     fn has_long_values(&self) -> bool {
         false
     }
+
+    fn fits_cut(&self, _page: &[Word], _at: usize, _key: &[u8]) -> bool {
+        true
+    }
 }
 
 impl Subject for SlottedLayout {
@@ -55,6 +62,10 @@ impl Subject for SlottedLayout {
 
     fn has_long_values(&self) -> bool {
         true
+    }
+
+    fn fits_cut(&self, page: &[Word], at: usize, key: &[u8]) -> bool {
+        self.can_split(page, at, key)
     }
 }
 
@@ -114,6 +125,7 @@ pub fn read_everything<L: Subject>(layout: &L, page: &[Word], probes: &[Vec<u8>]
         assert!(layout.find(page, prepared).map_or_else(|i| i <= count, |i| i < count));
         layout.position(page, &key);
         layout.can_merge(page, page, &key);
+        layout.fits_cut(page, count / 2, &key);
         for len in [0, 8, layout.legal_value(bytes).len()] {
             layout.has_room(page, &key, len);
             let at = layout.split_point(page, &key, len, &mut Vec::new());
@@ -133,7 +145,10 @@ pub fn check_order<L: Subject>(layout: &L, page: &[Word]) {
         let prepared = layout.key(key).expect("a key of a verified page");
         assert!(layout.covers(page, prepared), "key {i} outside the fences");
         assert_eq!(layout.find(page, prepared), Ok(i));
-        assert_eq!((layout.child_index_below(page, prepared), layout.child_index(page, prepared)), (i, i + 1));
+        assert_eq!(
+            (layout.child_index_below(page, prepared), layout.child_index(page, prepared)),
+            (i, i + 1)
+        );
     }
 }
 
@@ -141,23 +156,30 @@ pub fn check_order<L: Subject>(layout: &L, page: &[Word]) {
 pub fn split<L: Subject>(layout: &L, page: &[Word], key: &[u8], value_len: usize) -> (Vec<u8>, Vec<Word>) {
     let mut separator = Vec::new();
     let at = layout.split_point(page, key, value_len, &mut separator).expect("a full node can be split");
-    let (low, high) = (fence_of(layout, page, Side::Low), fence_of(layout, page, Side::High));
-    assert!(low.as_ref().is_none_or(|low| *low < separator), "the separator is not above the low fence");
-    assert!(high.as_ref().is_none_or(|high| separator < *high), "the separator is not below the high fence");
+    assert!(layout.fits_cut(page, at, &separator));
     assert_eq!(layout.position(page, &separator), Some(at));
+    let right = split_at(layout, page, at, &separator);
+    (separator, right)
+}
+
+/// Splits a verified page at `separator`.
+pub fn split_at<L: Subject>(layout: &L, page: &[Word], at: usize, separator: &[u8]) -> Vec<Word> {
+    let (low, high) = (fence_of(layout, page, Side::Low), fence_of(layout, page, Side::High));
+    assert!(low.as_ref().is_none_or(|low| low.as_slice() < separator), "not above the low fence");
+    assert!(high.as_ref().is_none_or(|high| separator < high.as_slice()), "not below the high fence");
     let right = blank(layout);
     let level = header::level(page);
-    let init = NodeInit { addr: CHILD, index_id: 7, level, low: Some(&separator), high: high.as_deref() };
+    let init = NodeInit { addr: CHILD, index_id: 7, level, low: Some(separator), high: high.as_deref() };
     layout.init(&right, &init);
     let mut keys = keys_of(layout, page);
-    layout.split(page, &right, at, &separator);
+    layout.split(page, &right, at, separator);
     let behind = keys.split_off(at);
     assert_eq!(keys_of(layout, page), keys);
     assert_eq!(keys_of(layout, &right), behind[usize::from(level > 0)..]);
     for half in [page, &right] {
         assert_eq!(layout.verify(half), Ok(()));
     }
-    (separator, right)
+    right
 }
 
 /// Puts `key` into a verified page if it belongs there, splits if there is no room, merges again, removes.
@@ -196,7 +218,11 @@ pub fn change_everything<L: Subject>(layout: &L, page: &[Word], raw_key: &[u8], 
     layout.set_fences(page, None, None);
     assert_eq!(layout.verify(page), Ok(()));
     while layout.count(page) > 0 {
-        if leaf { layout.leaf_remove(page, 0) } else { layout.inner_remove(page, 0) }
+        if leaf {
+            layout.leaf_remove(page, 0)
+        } else {
+            layout.inner_remove(page, 0)
+        }
         assert_eq!(layout.verify(page), Ok(()));
     }
     assert!(layout.is_underfull(page));

@@ -93,6 +93,17 @@ impl SlottedLayout {
         self.node_bytes
     }
 
+    /// Whether both halves fit if the node is split at `at`, by a separator that [`Layout::split_point`] did not find:
+    /// it becomes a fence of both, and may be long. A leaf of one entry can be split anywhere.
+    pub fn can_split(&self, page: &[Word], at: usize, separator: &[u8]) -> bool {
+        let node = Node::open(page);
+        let fences = [edit::fence(node, Side::Low), Some(separator.to_vec()), edit::fence(node, Side::High)];
+        let behind = if node.leaf { at } else { at + 1 };
+        let left = plan::part(node, 0..at.min(node.count), &fences[0], &fences[1]);
+        let right = plan::part(node, behind..node.count, &fences[1], &fences[2]);
+        left.max(right) <= self.capacity()
+    }
+
     /// Bytes for fences, slots and the rest of the heap.
     fn capacity(&self) -> usize {
         self.node_bytes - HEADER
@@ -263,11 +274,18 @@ impl Layout for SlottedLayout {
         merged.content <= room / 4 * 3 && merged.count <= self.limit.saturating_mul(3) / 4
     }
 
-    fn split_point(&self, page: &[Word], key: &[u8], value_len: usize, separator: &mut Vec<u8>) -> Option<usize> {
+    fn split_point(
+        &self,
+        page: &[Word],
+        key: &[u8],
+        value_len: usize,
+        separator: &mut Vec<u8>,
+    ) -> Option<usize> {
         let node = Node::open(page);
         // Rising inserts at the right end of the tree leave full nodes behind, not half empty ones.
         let appends = header::has(page, HIGH_INFINITE) && node.search(key) == Err(node.count);
-        let (at, found) = SplitPlan::new(node, key, value_len, self.capacity(), self.limit).choose(appends)?;
+        let (at, found) =
+            SplitPlan::new(node, key, value_len, self.capacity(), self.limit).choose(appends)?;
         separator.extend_from_slice(&found);
         Some(at)
     }
@@ -325,8 +343,7 @@ impl Layout for SlottedLayout {
         let (low, high) = (low.map(<[u8]>::to_vec), high.map(<[u8]>::to_vec));
         let old = edit::snapshot(page);
         let node = Node::open(&old);
-        let content = node.content_with(plan::shared_prefix(&low, &high));
-        if plan::fence_bytes(&low, &high) + content > self.capacity() {
+        if plan::part(node, 0..node.count, &low, &high) > self.capacity() {
             return false;
         }
         edit::refence(page, node, &low, &high);

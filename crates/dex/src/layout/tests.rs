@@ -30,6 +30,7 @@ enum Op {
     Remove(usize),
     Refence(usize),
     Probe(Vec<u8>),
+    Cut(Vec<u8>),
     MergeAll,
 }
 
@@ -71,6 +72,7 @@ fn ops(max_key: usize, max_value: usize, count: usize) -> impl Strategy<Value = 
         6 => any::<usize>().prop_map(Op::Remove),
         1 => any::<usize>().prop_map(Op::Refence),
         2 => keys(max_key).prop_map(Op::Probe),
+        1 => keys(max_key).prop_map(Op::Cut),
         1 => Just(Op::MergeAll),
     ];
     prop::collection::vec(op, 1..count)
@@ -92,6 +94,7 @@ fn run<L: Subject>(layout: L, level: u8, ops: &[Op]) -> Forest<L> {
             Op::Remove(n) => forest.remove_nth(*n),
             Op::Refence(n) => forest.refence_nth(*n),
             Op::Probe(key) => forest.probe(&layout.legal_key(key)),
+            Op::Cut(key) => forest.cut(&layout.legal_key(key)),
             Op::MergeAll => forest.merge_all(),
         }
         if n % 32 == 0 {

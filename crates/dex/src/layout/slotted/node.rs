@@ -5,6 +5,7 @@
 
 use std::cmp::Ordering;
 use std::hint::select_unpredictable;
+use std::ops::Range;
 
 use pando_cache::sync::Word;
 use pando_pool::ValueRef;
@@ -210,9 +211,8 @@ impl<'p> Node<'p> {
 
     #[inline]
     pub fn covers(&self, key: &[u8]) -> bool {
-        let above_low = self
-            .fence(Side::Low)
-            .is_none_or(|(at, len)| bytes::compare(self.page, at, len, key).is_le());
+        let above_low =
+            self.fence(Side::Low).is_none_or(|(at, len)| bytes::compare(self.page, at, len, key).is_le());
         above_low
             && self.fence(Side::High).is_none_or(|(at, len)| {
                 let suffix = key.get(self.prefix..).unwrap_or_default();
@@ -280,10 +280,10 @@ impl<'p> Node<'p> {
         self.gap() + self.heap().1
     }
 
-    /// Bytes of all entries if they were in a node with another prefix.
-    pub fn content_with(&self, prefix: usize) -> usize {
+    /// Bytes of some entries if they were in a node with another prefix.
+    pub fn content_with(&self, entries: Range<usize>, prefix: usize) -> usize {
         let head_bytes = self.head_bytes();
-        (0..self.count).map(|i| entry_size(self.key_len(i), prefix, head_bytes, self.value_len(i))).sum()
+        entries.map(|i| entry_size(self.key_len(i), prefix, head_bytes, self.value_len(i))).sum()
     }
 }
 

@@ -3,6 +3,12 @@
 //! A split is planned for the entries that there would be, the pending one among them. Sizes are those under the
 //! node's present prefix, which are upper bounds: the prefixes of the halves are at least as long. Candidates are
 //! visited from the wanted place outwards, so that mostly a few separators have to be looked at.
+//!
+//! One split makes room if keys have at most 3/16 of a node less 20 bytes. Longer ones may agree for so long that
+//! their separators, which are fences of both halves, leave no half with room; then what fits now is split so that
+//! as little as possible stays with the pending entry, and the caller splits again, up to three times.
+
+use std::ops::Range;
 
 use super::bytes;
 use super::edit::fence;
@@ -77,7 +83,11 @@ impl<'a> SplitPlan<'a> {
     }
 
     fn append_item(&self, i: usize, out: &mut Vec<u8>) {
-        if i == self.pending { out.extend_from_slice(self.key) } else { self.node.append_key(self.entry(i), out) }
+        if i == self.pending {
+            out.extend_from_slice(self.key)
+        } else {
+            self.node.append_key(self.entry(i), out)
+        }
     }
 
     fn separator(&self, at: usize) -> Vec<u8> {
@@ -166,10 +176,17 @@ impl Merged {
         let moved = if left.leaf { 0 } else { entry_size(separator.len(), prefix, left.head_bytes(), 0) };
         Self {
             fences: fence_bytes(&low, &high),
-            content: left.content_with(prefix) + right.content_with(prefix) + moved,
+            content: left.content_with(0..left.count, prefix)
+                + right.content_with(0..right.count, prefix)
+                + moved,
             count: left.count + right.count + usize::from(!left.leaf),
         }
     }
+}
+
+/// Bytes of the fences and of some entries of a node between other fences.
+pub fn part(node: Node<'_>, entries: Range<usize>, low: &Option<Vec<u8>>, high: &Option<Vec<u8>>) -> usize {
+    fence_bytes(low, high) + node.content_with(entries, shared_prefix(low, high))
 }
 
 /// Bytes that all keys between two fences begin with.

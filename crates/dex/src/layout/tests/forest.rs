@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use pando_cache::sync::Word;
 use pando_pool::ValueRef;
 
-use crate::layout::exercise::{CHILD, Subject, blank, check_order, copy_of, fence_of, key_at, split};
+use crate::layout::exercise::{
+    CHILD, Subject, blank, check_order, copy_of, fence_of, key_at, split, split_at,
+};
 use crate::layout::{NodeInit, Side, Stored, header};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +86,26 @@ impl<L: Subject> Forest<L> {
         self.model.insert(key.to_vec(), value);
     }
 
+    /// Makes `key` a fence, splitting for room as often as needed: what a boundary between partitions does to leaves.
+    pub fn cut(&mut self, key: &[u8]) {
+        if self.level > 0 || key.iter().all(|&byte| byte == 0) || self.is_fence(key) {
+            return;
+        }
+        loop {
+            let p = self.locate(key);
+            if self.is_fence(key) {
+                return;
+            }
+            let page = &self.pages[p];
+            let at = self.layout.position(page, key).expect("a leaf");
+            let right = match self.layout.fits_cut(page, at, key) {
+                true => split_at(&self.layout, page, at, key),
+                false => split(&self.layout, page, key, 0).1,
+            };
+            self.pages.insert(p + 1, right);
+        }
+    }
+
     fn try_put(&self, p: usize, key: &[u8], value: &Value) -> bool {
         let page = &self.pages[p];
         let before = copy_of(page);
@@ -117,8 +139,13 @@ impl<L: Subject> Forest<L> {
         }
         let p = self.locate(&key);
         let page = &self.pages[p];
-        let i = self.layout.find(page, self.layout.key(&key).expect("a legal key")).expect("the key is there");
-        if self.level == 0 { self.layout.leaf_remove(page, i) } else { self.layout.inner_remove(page, i) }
+        let i =
+            self.layout.find(page, self.layout.key(&key).expect("a legal key")).expect("the key is there");
+        if self.level == 0 {
+            self.layout.leaf_remove(page, i)
+        } else {
+            self.layout.inner_remove(page, i)
+        }
         assert_eq!(self.layout.verify(page), Ok(()));
         self.model.remove(&key);
         if self.layout.is_underfull(page) && !self.merge_at(p) && p > 0 {
@@ -158,7 +185,8 @@ impl<L: Subject> Forest<L> {
         let page = blank(&self.layout);
         self.layout.copy_content(&self.pages[p], &page);
         header::set(&page, header::ADDR, CHILD);
-        let (low, high) = (fence_of(&self.layout, &page, Side::Low), fence_of(&self.layout, &page, Side::High));
+        let (low, high) =
+            (fence_of(&self.layout, &page, Side::Low), fence_of(&self.layout, &page, Side::High));
         let before = self.content(&page);
         for (new_low, new_high) in [(None, high.as_deref()), (None, None), (low.as_deref(), None)] {
             self.layout.set_fences(&page, new_low, new_high);
@@ -204,7 +232,8 @@ impl<L: Subject> Forest<L> {
     /// Looks `key` up in its page and compares with the model.
     pub fn probe(&self, key: &[u8]) {
         let page = &self.pages[self.locate(key)];
-        let keys: Vec<Vec<u8>> = (0..self.layout.count(page)).map(|i| key_at(&self.layout, page, i)).collect();
+        let keys: Vec<Vec<u8>> =
+            (0..self.layout.count(page)).map(|i| key_at(&self.layout, page, i)).collect();
         let prepared = self.layout.key(key).expect("a legal key");
         let below = keys.partition_point(|k| k.as_slice() < key);
         let up_to = keys.partition_point(|k| k.as_slice() <= key);
@@ -214,8 +243,12 @@ impl<L: Subject> Forest<L> {
         assert_eq!(self.layout.find(page, prepared), expected);
         // Keys that the page does not cover are before or behind all of its own.
         for page in &self.pages {
-            let keys: Vec<Vec<u8>> = (0..self.layout.count(page)).map(|i| key_at(&self.layout, page, i)).collect();
-            assert_eq!(self.layout.child_index(page, prepared), keys.partition_point(|k| k.as_slice() <= key));
+            let keys: Vec<Vec<u8>> =
+                (0..self.layout.count(page)).map(|i| key_at(&self.layout, page, i)).collect();
+            assert_eq!(
+                self.layout.child_index(page, prepared),
+                keys.partition_point(|k| k.as_slice() <= key)
+            );
         }
     }
 }
