@@ -79,7 +79,29 @@ pub struct Cache {
     /// Frames that were never used start here.
     fresh: AtomicU32,
     free: Mutex<Vec<FrameId>>,
-    counters: Mutex<Vec<Arc<CacheCounters>>>,
+    counters: Mutex<Registry>,
+}
+
+/// The counters of all workers.
+#[derive(Default)]
+struct Registry {
+    live: Vec<Arc<CacheCounters>>,
+    /// Sum of those of workers that ended.
+    past: CacheCounts,
+}
+
+impl Registry {
+    /// Moves the counters that nobody else has any more to the sum.
+    fn sweep(&mut self) {
+        let Self { live, past } = self;
+        live.retain_mut(|counters| match Arc::get_mut(counters) {
+            Some(ended) => {
+                *past = *past + ended.snapshot();
+                false
+            }
+            None => true,
+        });
+    }
 }
 
 /// What a worker has of its own: a few free frames, and counters.
@@ -127,14 +149,16 @@ impl Cache {
             node_size: config.node_size,
             fresh: AtomicU32::new(0),
             free: Mutex::new(Vec::new()),
-            counters: Mutex::new(Vec::new()),
+            counters: Mutex::new(Registry::default()),
         })
     }
 
     /// The calling thread's share of this cache.
     pub fn worker(&self) -> CacheWorker {
         let counters = Arc::new(CacheCounters::default());
-        lock(&self.counters).push(Arc::clone(&counters));
+        let mut registry = lock(&self.counters);
+        registry.sweep();
+        registry.live.push(Arc::clone(&counters));
         CacheWorker { stash: RefCell::new(Vec::with_capacity(2 * STASH)), counters }
     }
 
@@ -145,7 +169,15 @@ impl Cache {
 
     /// Sum of what all workers counted so far.
     pub fn counts(&self) -> CacheCounts {
-        lock(&self.counters).iter().map(|counters| counters.snapshot()).sum()
+        let registry = lock(&self.counters);
+        registry.past + registry.live.iter().map(|counters| counters.snapshot()).sum()
+    }
+
+    /// Workers at this moment.
+    pub(crate) fn workers(&self) -> usize {
+        let mut registry = lock(&self.counters);
+        registry.sweep();
+        registry.live.len()
     }
 
     pub fn frames(&self) -> usize {
@@ -281,13 +313,12 @@ impl Cache {
             child.set_parent(Some(parent.id()));
         }
         guard.set_state(FrameState::Hot);
-        let version = guard.version_after();
-        drop(guard);
         if was == FrameState::Cooling {
+            // Under the latch: afterwards it could be cooling again already.
             self.forget_cooling(addr, child.id());
             CacheCounters::bump(&worker.counters.reheats, 1);
         }
-        Ok(version)
+        Ok(guard.version_after())
     }
 
     /// The node in `frame` is gone for good: the frame becomes free. The caller latched it, found it hot, took its

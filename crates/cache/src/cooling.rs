@@ -14,7 +14,11 @@ use crate::sync::{Ordering, fence};
 const SAMPLES: usize = 2;
 /// Buckets of the cooling map looked at for a frame to evict.
 const PROBES: usize = 8;
-/// Fruitless rounds, each with a yield, after which a cache counts as too small.
+/// Fruitless rounds before the first yield.
+const EAGER_ROUNDS: usize = 16;
+/// Deeper than any tree: a walk over words that others change does not go in circles for ever.
+const TREE_LEVELS_MAX: usize = 64;
+/// Fruitless rounds, all but the first with a yield, after which a cache counts as too small.
 const ROUNDS: usize = if cfg!(any(loom, shuttle)) { 200 } else { 20_000 };
 
 /// Sets the write-back flag of a frame for as long as it lives.
@@ -61,16 +65,27 @@ impl Cache {
                 return Ok(frame);
             }
             if let Some(cold) = self.pop_cooling(endpoint.random())
-                && self.evict(worker, cold).is_ok()
+                && self.evict(worker, cold)
             {
                 endpoint.charge(Work::Evict);
                 continue;
             }
-            if round > 2 * self.frames() {
+            // Those who have frames may be other slots of this worker.
+            if round >= EAGER_ROUNDS {
                 endpoint.yield_now().await;
             }
         }
-        Err(CacheError::Exhausted { frames: self.frames(), minimum: self.frames() * 2 })
+        Err(CacheError::Exhausted { frames: self.frames(), minimum: self.minimum_frames(endpoint.slots()) })
+    }
+
+    /// Frames with which every operation in flight can have a path of its own, and one new node at its end.
+    fn minimum_frames(&self, slots: u32) -> usize {
+        let depth = |id: u32| {
+            let parents = std::iter::successors(Some(FrameId(id)), |&id| self.frame(id).parent());
+            parents.take(TREE_LEVELS_MAX).count()
+        };
+        let path = (0..self.frames() as u32).map(depth).max().unwrap_or(1) + 1;
+        (1 + self.workers() * slots as usize * path).max(self.frames() + 1)
     }
 
     fn pop_cooling(&self, random: u64) -> Option<FrameId> {
@@ -89,13 +104,15 @@ impl Cache {
 
     /// Hands `frame`, which just became cooling, to the cooling map, and evicts what falls out of that.
     pub(crate) fn push_cooling(&self, worker: &CacheWorker, addr: GlobalAddr, frame: FrameId) {
-        let oldest = match &self.cooling {
-            Cooling::Map(map) => map.push(addr.raw(), frame),
+        if let Some(oldest) = self.wait_cooling(addr.raw(), frame) {
+            self.evict(worker, oldest);
+        }
+    }
+
+    fn wait_cooling(&self, addr: u64, frame: FrameId) -> Option<FrameId> {
+        match &self.cooling {
+            Cooling::Map(map) => map.push(addr, frame),
             Cooling::Fifo(queue) => queue.push(frame),
-        };
-        if let Some(oldest) = oldest {
-            // If it is not cooling any more, it stays where it is.
-            let _ = self.evict(worker, oldest);
         }
     }
 
@@ -106,8 +123,7 @@ impl Cache {
         if self.eviction == Eviction::Random {
             return Some(frame.id());
         }
-        // Deeper than any tree, so that a torn read cannot lead in circles.
-        for depth in 0..64 {
+        for depth in 0..TREE_LEVELS_MAX as u32 {
             let version = frame.optimistic().ok()?;
             if version.state() != FrameState::Hot {
                 return None;
@@ -235,7 +251,8 @@ impl Cache {
         drop(guard);
         CacheCounters::bump(&worker.counters().coolings, 1);
         if self.eviction == Eviction::Random {
-            return self.evict(worker, frame.id());
+            self.evict(worker, frame.id());
+            return Ok(());
         }
         self.push_cooling(worker, addr, frame.id());
         Ok(())
@@ -277,14 +294,32 @@ impl Cache {
         }
     }
 
-    /// Takes the frame from a cooling node and puts it into the free list of `worker`.
-    pub(crate) fn evict(&self, worker: &CacheWorker, cold: FrameId) -> Result<(), Conflict> {
-        let frame = self.try_frame(cold).ok_or(Conflict)?;
-        let version = frame.optimistic()?;
-        if version.state() != FrameState::Cooling {
-            return Err(Conflict);
+    /// Takes the frame from a cooling node, or from the next in its bucket, and puts it into the free list of `worker`;
+    /// says whether it did. `cold` came out of the cooling map, or was never in it.
+    pub(crate) fn evict(&self, worker: &CacheWorker, mut cold: FrameId) -> bool {
+        loop {
+            match self.try_evict(worker, cold) {
+                Ok(evicted) => return evicted,
+                // Somebody is looking at it. It has to go back: nothing else would ever find a cooling frame again.
+                Err(Conflict) => match self.wait_cooling(self.frame(cold).addr(), cold) {
+                    Some(oldest) => cold = oldest,
+                    None => return false,
+                },
+            }
         }
-        let mut guard = frame.upgrade(version)?;
+    }
+
+    /// `false` for a frame that is not cooling any more.
+    fn try_evict(&self, worker: &CacheWorker, cold: FrameId) -> Result<bool, Conflict> {
+        let frame = self.frame(cold);
+        if frame.optimistic()?.state() != FrameState::Cooling {
+            return Ok(false);
+        }
+        let mut guard = frame.exclusive()?;
+        if guard.state() != FrameState::Cooling {
+            guard.release_unchanged();
+            return Ok(false);
+        }
         let addr = GlobalAddr::from_raw(frame.addr()).expect("a frame's own address is not swizzled");
         let removed = self.table.remove(addr, cold);
         debug_assert!(removed, "a cooling frame is in the mapping table");
@@ -292,11 +327,11 @@ impl Cache {
         drop(guard);
         CacheCounters::bump(&worker.counters().evictions, 1);
         self.give_free(worker, cold);
-        Ok(())
+        Ok(true)
     }
 
-    /// Writes back every dirty node of the cache. For a flush at a quiescent point it leaves no dirty node behind;
-    /// under traffic, those that were dirty when it began.
+    /// Writes back every node that was dirty when it began; the number of WRITEs. At a quiescent point it leaves no
+    /// dirty node behind; under traffic, those that were changed since.
     ///
     /// # Errors
     /// The first write-back that fails.
@@ -309,31 +344,36 @@ impl Cache {
         let mut written = 0;
         for id in 0..self.frames() as u32 {
             let frame = self.frame(FrameId(id));
-            let mut attempts = 0;
-            loop {
-                let Ok(version) = frame.optimistic() else {
-                    endpoint.yield_now().await;
-                    continue;
-                };
-                if !version.is_dirty() || attempts > 1_000 {
-                    break;
-                }
-                attempts += 1;
-                let Some(_writing) = Writing::claim(frame) else {
-                    endpoint.yield_now().await;
-                    continue;
-                };
-                if self.write_back(worker, endpoint, shape, frame, version).await?
-                    && let Ok(mut guard) = frame.upgrade(version)
-                {
-                    guard.mark_clean();
-                    guard.release_unchanged();
-                    written += 1;
-                    break;
-                }
+            while !self.flush_frame(worker, endpoint, shape, frame, &mut written).await? {
+                endpoint.yield_now().await;
             }
         }
         Ok(written)
+    }
+
+    /// `false` if somebody was in the way.
+    async fn flush_frame<E: Endpoint>(
+        &self,
+        worker: &CacheWorker,
+        endpoint: &E,
+        shape: impl NodeShape,
+        frame: FrameRef<'_>,
+        written: &mut u64,
+    ) -> Result<bool> {
+        let Ok(version) = frame.optimistic() else { return Ok(false) };
+        if !version.is_dirty() {
+            return Ok(true);
+        }
+        let Some(_writing) = Writing::claim(frame) else { return Ok(false) };
+        if !self.write_back(worker, endpoint, shape, frame, version).await? {
+            return Ok(false);
+        }
+        *written += 1;
+        if let Ok(mut guard) = frame.upgrade(version) {
+            guard.mark_clean();
+            guard.release_unchanged();
+        }
+        Ok(true)
     }
 }
 

@@ -132,7 +132,7 @@ impl Toy {
         let mut node = self.root_hop()?;
         for at in (level..2).rev() {
             let word = slot_toward(key, at);
-            let swip = Swip::from_raw(node.frame.words()[word].load(pando_cache::sync::Ordering::Acquire));
+            let swip = Swip::from_raw(node.frame.words()[word].load(Relaxed));
             let child = if let Some(id) = swip.frame() {
                 let frame = self.cache.try_frame(id).ok_or(Conflict)?;
                 let version = frame.optimistic()?;
@@ -233,7 +233,7 @@ impl Toy {
     }
 
     /// Tries until nothing stands in the way any more.
-    async fn retry<'t, T>(&'t self, ep: &ToyEndpoint, mut attempt: impl AsyncFnMut() -> Attempt<T>) -> T {
+    async fn retry<T>(&self, ep: &ToyEndpoint, mut attempt: impl AsyncFnMut() -> Attempt<T>) -> T {
         for _ in 0..RESTARTS {
             match attempt().await {
                 Ok(value) => return value,
