@@ -61,11 +61,13 @@ impl Plan {
         ensure!(self.threads.iter().all(|&threads| threads > 0), "a measurement needs a thread");
         ensure!(self.multi_get_len > 0 && self.scan_len > 0, "multi-gets and scans need a length");
         let mut tables = Vec::new();
-        for &space in &self.spaces {
+        for (i, &space) in self.spaces.iter().enumerate() {
             progress(&format!("making {} keys, {space}", self.keys));
             let data = DataSet::new(space, self.keys);
             let shuffled = if self.sorted_load { Vec::new() } else { data.shuffled() };
-            let mut run = SpaceRun { plan: self, data: &data, shuffled: &shuffled, loads: Vec::new() };
+            let is_heap_fresh = i == 0 && self.all_resident;
+            let loads = vec![Load::default(); self.maps.len()];
+            let mut run = SpaceRun { plan: self, data: &data, shuffled: &shuffled, loads, is_heap_fresh };
             tables.extend(run.tables(&mut progress)?);
         }
         Ok(Report::new(self, tables))
@@ -79,19 +81,20 @@ struct SpaceRun<'a> {
     shuffled: &'a [(u64, u64)],
     /// Cost of the latest load of each map.
     loads: Vec<Load>,
+    /// Nothing big has been freed yet.
+    is_heap_fresh: bool,
 }
 
 /// What loading a map cost.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     seconds: f64,
-    bytes: u64,
+    bytes_per_key: Option<f64>,
 }
 
 impl SpaceRun<'_> {
     fn tables(&mut self, progress: &mut impl FnMut(&str)) -> anyhow::Result<Vec<Table>> {
         let plan = self.plan;
-        self.loads = vec![Load::default(); plan.maps.len()];
         let mut resident: Vec<Option<Box<dyn Contender>>> = (0..plan.maps.len()).map(|_| None).collect();
         if plan.all_resident {
             for (i, slot) in resident.iter_mut().enumerate() {
@@ -160,10 +163,12 @@ impl SpaceRun<'_> {
         let (before, start) = (resident_bytes(), Instant::now());
         let map =
             (entry.load)(pairs, sorted).with_context(|| format!("{} could not be loaded", entry.name))?;
-        let load =
-            Load { seconds: start.elapsed().as_secs_f64(), bytes: resident_bytes().saturating_sub(before) };
-        let (seconds, bytes) = (load.seconds, load.bytes / self.plan.keys);
-        progress(&format!("loaded {} in {seconds:.1} s, {bytes} bytes per key", entry.name));
+        let seconds = start.elapsed().as_secs_f64();
+        let grown = resident_bytes().saturating_sub(before);
+        // Once something was freed, the next map may be built in its place without growing the process.
+        let bytes_per_key = self.is_heap_fresh.then(|| grown as f64 / self.plan.keys as f64);
+        progress(&format!("loaded {} in {seconds:.1} s, {} MiB in use", entry.name, resident_bytes() >> 20));
+        let load = Load { seconds, bytes_per_key };
         self.loads[i] = load;
         Ok(map)
     }
@@ -176,7 +181,7 @@ impl SpaceRun<'_> {
     ) -> Table {
         let map = |(i, rates)| {
             let (entry, load): (&Entry, Load) = (&self.plan.maps[i], self.loads[i]);
-            MapReport::new(entry, rates, load.seconds, load.bytes as f64 / self.plan.keys as f64)
+            MapReport::new(entry, rates, load.seconds, load.bytes_per_key)
         };
         let maps = rates.into_iter().enumerate().map(map).collect();
         Table::new(self.data.space.to_string(), distribution.to_string(), threads, maps)

@@ -37,8 +37,9 @@ pub struct MapReport {
     pub name: &'static str,
     pub kind: Kind,
     pub load_seconds: f64,
-    /// Growth of resident memory while the map was loaded.
-    pub bytes_per_key: f64,
+    /// Growth of resident memory while the map was loaded. `None` where freed memory may have been used again: in all
+    /// key spaces but the first, and when maps are loaded anew in every round.
+    pub bytes_per_key: Option<f64>,
     pub phases: Vec<PhaseReport>,
 }
 
@@ -58,7 +59,7 @@ impl MapReport {
         entry: &Entry,
         rates: [Vec<f64>; Phase::ALL.len()],
         load_seconds: f64,
-        bytes_per_key: f64,
+        bytes_per_key: Option<f64>,
     ) -> MapReport {
         let phase = |(phase, rounds): (Phase, Vec<f64>)| {
             let median = median(&rounds);
@@ -105,7 +106,8 @@ impl Table {
             for phase in &map.phases {
                 write!(out, " {:.2} ({:.2}x) |", phase.median / 1e6, phase.ratio)?;
             }
-            writeln!(out, " {:.0} | {:.1} s |", map.bytes_per_key, map.load_seconds)?;
+            let bytes = map.bytes_per_key.map_or_else(|| "-".to_owned(), |bytes| format!("{bytes:.0}"));
+            writeln!(out, " {bytes} | {:.1} s |", map.load_seconds)?;
         }
         writeln!(out)
     }
@@ -170,7 +172,7 @@ mod tests {
         let entries = maps::all();
         let rates =
             |rate: f64| [const { Vec::new() }; 4].map(|_: Vec<f64>| vec![rate, 3.0 * rate, 2.0 * rate]);
-        let map = |i: usize, rate| MapReport::new(&entries[i], rates(rate), 0.0, 0.0);
+        let map = |i: usize, rate| MapReport::new(&entries[i], rates(rate), 0.0, None);
         let last = entries.len() - 1;
         assert_eq!(entries[last].kind, Kind::RadixTree);
         let table =

@@ -9,7 +9,7 @@ pub struct LockFreeBTree(Mutex<ConcurrentMap<u64, u64>>);
 
 pub enum Handle<'a> {
     Only(MutexGuard<'a, ConcurrentMap<u64, u64>>),
-    Own(ConcurrentMap<u64, u64>),
+    Own(Box<ConcurrentMap<u64, u64>>),
 }
 
 impl OrderedMap for LockFreeBTree {
@@ -25,7 +25,7 @@ impl OrderedMap for LockFreeBTree {
 
     fn session(&self, threads: usize) -> Handle<'_> {
         let only = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if threads == 1 { Handle::Only(only) } else { Handle::Own(only.clone()) }
+        if threads == 1 { Handle::Only(only) } else { Handle::Own(Box::new(only.clone())) }
     }
 }
 

@@ -18,8 +18,11 @@ pub struct Entry {
     pub kind: Kind,
     /// How it is used, for the table's notes.
     pub note: &'static str,
-    pub load: fn(&[(u64, u64)], bool) -> anyhow::Result<Box<dyn Contender>>,
+    pub load: Load,
 }
+
+/// Builds a map from pairs, which ascend by key if the flag says so.
+pub type Load = fn(&[(u64, u64)], bool) -> anyhow::Result<Box<dyn Contender>>;
 
 /// All maps. Ours comes first.
 pub fn all() -> Vec<Entry> {

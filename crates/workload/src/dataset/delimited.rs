@@ -244,3 +244,47 @@ fn unquote(text: &[u8], at_eof: bool, field: &mut Vec<u8>) -> Unquoted {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::io::Read;
+
+    /// Gives one byte per read, so that the window ends at every place of the input once.
+    struct ByteByByte<'a>(&'a [u8]);
+
+    impl Read for ByteByByte<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            self.0.read(&mut buffer[..1])
+        }
+    }
+
+    /// All rows: line, and fields or the reason of the rejection.
+    fn rows(input: impl Read, dialect: Dialect) -> Vec<(u64, Result<Vec<Vec<u8>>, String>)> {
+        let mut window = Window::new(input, 0, 1 << 20);
+        let mut fields = Fields::default();
+        let mut found = Vec::new();
+        while let Some((line, row)) =
+            window.next_row(|window, at_eof| parse_row(window, at_eof, dialect, &mut fields))
+        {
+            let all = |_| (0..fields.len()).map(|i| fields.get(i).to_vec()).collect();
+            found.push((line, row.map(all).map_err(|reason| reason.to_string())));
+        }
+        found
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        #[test]
+        fn rows_do_not_depend_on_where_the_window_ends(
+            content in prop::collection::vec(prop::sample::select(b"aaa,,\"\"\"\"\n\n\r".to_vec()), 0..40),
+        ) {
+            for quoting in [false, true] {
+                let dialect = Dialect { delimiter: b',', quoting };
+                prop_assert_eq!(rows(ByteByByte(&content), dialect), rows(&content[..], dialect));
+            }
+        }
+    }
+}

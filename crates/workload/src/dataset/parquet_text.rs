@@ -89,7 +89,13 @@ impl TextForm {
             TextForm::Date => date(value, out),
             TextForm::Time { digits } => time(value, digits, out),
             TextForm::Timestamp { digits } => timestamp(value, digits, out),
-            _ => show(value, out),
+            _ => {
+                if value < 0 {
+                    out.push(b'-');
+                }
+                push_digits(value.unsigned_abs(), 1, out);
+                Ok(())
+            }
         }
     }
 
@@ -136,6 +142,18 @@ fn show(value: impl Display, out: &mut Vec<u8>) -> Outcome {
     Ok(())
 }
 
+/// Appends a number in at least `width` digits. Formatting most of the cells of a file, it avoids the general machinery.
+fn push_digits(mut number: u64, width: usize, out: &mut Vec<u8>) {
+    let mut digits = [b'0'; 20];
+    let mut first = digits.len();
+    while number > 0 {
+        first -= 1;
+        digits[first] += (number % 10) as u8;
+        number /= 10;
+    }
+    out.extend_from_slice(&digits[first.min(digits.len() - width)..]);
+}
+
 /// A big-endian integer in two's complement.
 fn big_endian(bytes: &[u8]) -> Result<i128, &'static str> {
     let is_negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
@@ -153,6 +171,15 @@ fn big_endian(bytes: &[u8]) -> Result<i128, &'static str> {
 }
 
 fn decimal(unscaled: i128, scale: usize, out: &mut Vec<u8>) -> Outcome {
+    if let Ok(small) = u64::try_from(unscaled)
+        && (1..=18).contains(&scale)
+    {
+        let unit = 10u64.pow(scale as u32);
+        push_digits(small / unit, 1, out);
+        out.push(b'.');
+        push_digits(small % unit, scale, out);
+        return Ok(());
+    }
     let sign = if unscaled < 0 { "-" } else { "" };
     // At least one digit before the point.
     let digits = format!("{:0width$}", unscaled.unsigned_abs(), width = scale + 1);
@@ -176,7 +203,15 @@ fn date(days: i64, out: &mut Vec<u8>) -> Outcome {
     let is_next_year = month >= 10;
     let month = if is_next_year { month - 9 } else { month + 3 };
     let year = 400 * cycle + year_of_cycle + i64::from(is_next_year);
-    show(format_args!("{year:04}-{month:02}-{day_of_month:02}"), out)
+    let Ok(past_year_zero) = u64::try_from(year) else {
+        return show(format_args!("{year:05}-{month:02}-{day_of_month:02}"), out);
+    };
+    push_digits(past_year_zero, 4, out);
+    for two_digits in [month, day_of_month] {
+        out.push(b'-');
+        push_digits(two_digits as u64, 2, out);
+    }
+    Ok(())
 }
 
 fn time(units: i64, digits: u32, out: &mut Vec<u8>) -> Outcome {
@@ -234,6 +269,7 @@ mod tests {
         for (days, expected) in known {
             assert_eq!(text(|out| date(days, out)), expected, "{days}");
         }
+        assert_eq!(text(|out| date(-719_529, out)), "-0001-12-31");
         assert!(date(i64::MAX, &mut Vec::new()).is_err());
     }
 
@@ -252,6 +288,9 @@ mod tests {
         assert_eq!(text(|out| decimal(-12_345, 2, out)), "-123.45");
         assert_eq!(text(|out| decimal(-5, 3, out)), "-0.005");
         assert_eq!(text(|out| decimal(7, 0, out)), "7");
+        assert_eq!(text(|out| decimal(7, 2, out)), "0.07");
+        assert_eq!(text(|out| decimal(123_456, 3, out)), "123.456");
+        assert_eq!(text(|out| decimal(0, 1, out)), "0.0");
         let form = TextForm::Decimal { scale: 2 };
         assert_eq!(text(|out| form.bytes(&[0xff, 0x01], out)), "-2.55");
         assert_eq!(text(|out| form.bytes(&[], out)), "0.00");
@@ -263,6 +302,9 @@ mod tests {
 
     #[test]
     fn small_types() {
+        for value in [0, 7, -1, i64::MIN, i64::MAX] {
+            assert_eq!(text(|out| TextForm::Integer.integer(value, out)), value.to_string());
+        }
         assert_eq!(text(|out| TextForm::Unsigned(32).integer(-1, out)), "4294967295");
         assert_eq!(text(|out| TextForm::Unsigned(64).integer(-1, out)), "18446744073709551615");
         assert_eq!(text(|out| TextForm::Float16.bytes(&0x3e00u16.to_le_bytes(), out)), "1.5");
