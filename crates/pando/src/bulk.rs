@@ -145,9 +145,7 @@ impl Index {
         self.shared.writable()?;
         let _alone = self.data.exclusive(WHAT)?;
         let servers = self.data.servers()?;
-        if let Some(partition) = (0..=servers.boundaries.len()).find(|&partition| !servers.runs(partition)) {
-            return Err(Error::NotAllOwned { what: WHAT, index: self.name().to_owned(), partition });
-        }
+        servers.check_runs_all(WHAT)?;
         self.shared.with_endpoint(|ep| {
             servers.flush(ep)?;
             if !is_empty(ep, &servers)? {

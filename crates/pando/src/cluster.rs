@@ -180,13 +180,18 @@ impl Cluster {
     /// Takes an index out of the pool and frees all that it occupies. Handles to it fail from then on.
     ///
     /// # Errors
-    /// [`Error::UnknownIndex`]; [`Error::PartitionOwned`]; [`Error::SessionsOpen`]; [`Error::BadIndex`] for a damaged one.
+    /// [`Error::UnknownIndex`]; [`Error::PartitionOwned`] and [`Error::NotAllOwned`]; [`Error::SessionsOpen`];
+    /// [`Error::BadIndex`] for a damaged one.
     pub fn drop_index(&self, name: &str) -> Result<()> {
         self.shared.writable()?;
         let mut registry = lock(&self.shared.registry);
-        let index = self.open_locked(&mut registry, name, &OpenOptions::default(), None)?;
+        let index = match registry.get(name) {
+            Some(data) => Index { shared: Arc::clone(&self.shared), data: Arc::clone(data) },
+            None => self.open_locked(&mut registry, name, &OpenOptions::default(), None)?,
+        };
         let guard = index.data.exclusive("dropping it")?;
         let servers = index.data.servers()?;
+        servers.check_runs_all("dropping it")?;
         self.shared.losing_on_error(|| {
             self.shared.with_endpoint(|ep| servers::drop_index(&self.shared, ep, &servers))
         })?;

@@ -201,7 +201,9 @@ impl Descriptor {
         match bytes.first() {
             Some(&VERSION) => {}
             Some(version) => {
-                return Err(format!("its layout has version {version}, this program reads version {VERSION}"));
+                return Err(format!(
+                    "its layout has version {version}, this program reads version {VERSION}"
+                ));
             }
             None => return Err("its layout is missing".to_owned()),
         }

@@ -159,7 +159,15 @@ fn remove_replaceable(path: &Path, seed: u64) -> Result<()> {
         Err(PoolError::NotAPool { .. }) if !path.is_dir() => {
             refused("it holds no pool; remove it first if it is not needed".to_owned())
         }
-        Err(_) => remove_files(path),
+        // Nobody can have attached to what is no whole pool.
+        Err(
+            PoolError::NotAPool { .. }
+            | PoolError::CutShort { .. }
+            | PoolError::VersionMismatch { .. }
+            | PoolError::DamagedSuperblock { .. }
+            | PoolError::ForeignRegion { .. },
+        ) => remove_files(path),
+        Err(error) => Err(error.into()),
         Ok(pool) => match block_on(&ep, pool.attached(&ep))?.iter().find(|(_, process)| is_alive(process)) {
             Some(&(_, process)) => Err(Error::NotAlone { what: "replacing a pool", process }),
             None => remove_files(path),

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use pando_dex::ScanRange;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::session::Session;
 
 const BATCH_MIN: usize = 16;
@@ -27,6 +27,8 @@ pub struct Range<'s> {
     /// Entries of the next batch.
     batch: usize,
     fetched: std::vec::IntoIter<Entry>,
+    /// What ends the iteration once the fetched entries are handed out.
+    error: Option<Error>,
     /// Nothing is left to be fetched.
     ended: bool,
 }
@@ -41,6 +43,7 @@ impl<'s> Range<'s> {
             left: usize::MAX,
             batch: BATCH_MIN,
             fetched: Vec::new().into_iter(),
+            error: None,
             ended: false,
         }
     }
@@ -57,7 +60,7 @@ impl<'s> Range<'s> {
         self
     }
 
-    fn fetch(&mut self) -> Result<()> {
+    fn fetch(&mut self) {
         let limit = self.batch.min(self.left);
         let mut entries: Vec<Entry> = Vec::with_capacity(limit);
         let mut bytes = 0;
@@ -67,20 +70,21 @@ impl<'s> Range<'s> {
             limit,
             reverse: self.reverse,
         };
-        self.session.scan(&range, |key, value| {
+        let scanned = self.session.scan(&range, |key, value| {
             bytes += key.len() + value.len();
             entries.push((key.to_vec(), value.to_vec()));
             bytes < BATCH_BYTES
-        })?;
+        });
+        self.error = scanned.err();
         self.left -= entries.len();
-        self.ended = self.left == 0 || (entries.len() < limit && bytes < BATCH_BYTES);
+        let all = self.left == 0 || (entries.len() < limit && bytes < BATCH_BYTES);
+        self.ended = all || self.error.is_some();
         if let Some((last, _)) = entries.last() {
             let next = Bound::Excluded(last.clone());
             *(if self.reverse { &mut self.high } else { &mut self.low }) = next;
         }
         self.batch = (2 * self.batch).min(BATCH_MAX);
         self.fetched = entries.into_iter();
-        Ok(())
     }
 }
 
@@ -89,12 +93,9 @@ impl Iterator for Range<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.fetched.len() == 0 && !self.ended && self.left > 0 {
-            if let Err(error) = self.fetch() {
-                self.ended = true;
-                return Some(Err(error));
-            }
+            self.fetch();
         }
-        self.fetched.next().map(Ok)
+        self.fetched.next().map(Ok).or_else(|| self.error.take().map(Err))
     }
 }
 

@@ -120,6 +120,15 @@ impl Servers {
         (0..=self.boundaries.len()).all(|partition| self.runs(partition))
     }
 
+    /// # Errors
+    /// [`Error::NotAllOwned`] unless this process runs all compute servers.
+    pub fn check_runs_all(&self, what: &'static str) -> Result<()> {
+        match (0..=self.boundaries.len()).find(|&partition| !self.runs(partition)) {
+            Some(partition) => Err(Error::NotAllOwned { what, index: self.record.name.clone(), partition }),
+            None => Ok(()),
+        }
+    }
+
     pub fn flush(&self, ep: &LocalEndpoint) -> Result<()> {
         with_trees!(self, |trees| trees.iter().flatten().try_for_each(|tree| flush_tree(ep, tree)))
     }
