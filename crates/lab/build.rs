@@ -1,0 +1,24 @@
+//! Notes which commit is being built, for reports. Without git or outside of a checkout it is unknown.
+
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    let commit = git(&["rev-parse", "HEAD"]).unwrap_or_else(|| "unknown".to_owned());
+    println!("cargo:rustc-env=PANDO_COMMIT={commit}");
+    println!("cargo:rerun-if-changed=build.rs");
+    // HEAD says which branch is checked out; its log is appended to by every commit.
+    for file in ["HEAD", "logs/HEAD"] {
+        if let Some(path) = git(&["rev-parse", "--git-path", file])
+            && Path::new(&path).exists()
+        {
+            println!("cargo:rerun-if-changed={path}");
+        }
+    }
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned()).filter(|text| !text.is_empty())
+}

@@ -1,0 +1,388 @@
+//! The operations of one thread: drawn from its stream, performed in its slots, checked if asked.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use pando::{Answers, AsyncSession, ScanRange};
+use pando_workload::{
+    Expectation, Floor, KeyCodec, Op, OpKind, OpStream, ScanCheck, ValueCodec, ValueError, Violation,
+};
+
+use super::latency::{Latency, Stopwatch};
+
+/// Operations between two looks at the clock and the flags.
+const STRIDE: u64 = 64;
+/// Complaints that a thread keeps the text of.
+const COMPLAINTS_KEPT: usize = 5;
+
+/// What all threads of a run share.
+pub(crate) struct Shared {
+    pub keys: KeyCodec,
+    pub values: ValueCodec,
+    /// `None`: answers are not checked.
+    pub expected: Option<Expectation>,
+    pub multi_get: usize,
+    /// Operations of this phase that are done, for the progress.
+    pub done: AtomicU64,
+    pub stop: AtomicBool,
+}
+
+/// How much of a phase a thread does.
+#[derive(Clone, Copy)]
+pub(crate) enum Quota {
+    Ops(u64),
+    Until(Instant),
+}
+
+/// What a thread did in a phase.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub ops: u64,
+    pub failed: u64,
+    pub wrong: u64,
+    /// Operations by kind.
+    pub reads: u64,
+    pub updates: u64,
+    pub inserts: u64,
+    pub scans: u64,
+    pub read_modify_writes: u64,
+    /// Inserts of keys that were not there.
+    pub new_keys: u64,
+    /// Records that scans gave back.
+    pub scanned: u64,
+    /// What the first failed and wrong operations said.
+    pub complaints: Vec<String>,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: Tally) {
+        self.ops += other.ops;
+        self.failed += other.failed;
+        self.wrong += other.wrong;
+        self.reads += other.reads;
+        self.updates += other.updates;
+        self.inserts += other.inserts;
+        self.scans += other.scans;
+        self.read_modify_writes += other.read_modify_writes;
+        self.new_keys += other.new_keys;
+        self.scanned += other.scanned;
+        self.complaints.extend(other.complaints);
+    }
+
+    pub fn failed(&mut self, error: impl std::fmt::Display) {
+        self.failed += 1;
+        self.complain(error.to_string());
+    }
+
+    pub fn wrong(&mut self, error: impl std::fmt::Display) {
+        self.wrong += 1;
+        self.complain(error.to_string());
+    }
+
+    fn complain(&mut self, text: String) {
+        if self.complaints.len() < COMPLAINTS_KEPT {
+            self.complaints.push(text);
+        }
+    }
+}
+
+/// A wrong answer.
+#[derive(Debug, thiserror::Error)]
+enum Wrong {
+    #[error(transparent)]
+    Violation(#[from] Violation),
+    #[error("key number {key_number}: {error}")]
+    Value { key_number: u64, error: ValueError },
+    #[error("a scan handed out a key that was never loaded or inserted")]
+    ForeignKey,
+    #[error("key number {key_number} was written, and the answer says that it was not there before")]
+    WasThere { key_number: u64 },
+}
+
+/// How one operation went.
+enum Trouble {
+    Failed(pando::Error),
+    /// A key that had to be there was not.
+    Absent(u64),
+    Wrong(Wrong),
+}
+
+impl From<Wrong> for Trouble {
+    fn from(wrong: Wrong) -> Self {
+        Trouble::Wrong(wrong)
+    }
+}
+
+impl From<pando::Error> for Trouble {
+    fn from(error: pando::Error) -> Self {
+        Trouble::Failed(error)
+    }
+}
+
+/// One thread in one phase.
+pub(crate) struct Lane<'a> {
+    shared: &'a Shared,
+    stream: RefCell<OpStream>,
+    watch: Stopwatch,
+    tally: RefCell<Tally>,
+    issued: Cell<u64>,
+    quota: Quota,
+    /// Sequence of the next write when answers are not checked.
+    sequence: Cell<u32>,
+}
+
+/// Buffers of one slot.
+struct Hands {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    found: Vec<u8>,
+    check: ScanCheck,
+}
+
+impl<'a> Lane<'a> {
+    pub fn new(shared: &'a Shared, stream: OpStream, thread: usize, quota: Quota) -> Lane<'a> {
+        Lane {
+            shared,
+            stream: RefCell::new(stream),
+            watch: Stopwatch::new(thread),
+            tally: RefCell::default(),
+            issued: Cell::new(0),
+            quota,
+            sequence: Cell::new(1),
+        }
+    }
+
+    pub fn finish(self) -> (OpStream, Tally, Latency) {
+        (self.stream.into_inner(), self.tally.into_inner(), self.watch.into_latency())
+    }
+
+    /// What one slot does: operations until the thread's quota is used up.
+    pub async fn slot(&self, session: AsyncSession<'_>) {
+        if self.shared.multi_get > 1 {
+            return self.batches(session).await;
+        }
+        let mut hands = Hands {
+            key: vec![0; self.shared.keys.size()],
+            value: vec![0; self.shared.values.size()],
+            found: Vec::with_capacity(self.shared.values.size()),
+            check: ScanCheck::new(self.shared.keys),
+        };
+        while self.claim(1) > 0 {
+            let op = self.stream.borrow_mut().next_op();
+            let started = self.watch.start();
+            let outcome = self.perform(session, &mut hands, op).await;
+            self.watch.stop(started);
+            self.note(op, outcome);
+        }
+    }
+
+    /// Takes up to `wanted` operations of the quota; 0 when the phase is over for this thread.
+    #[inline]
+    fn claim(&self, wanted: u64) -> u64 {
+        let issued = self.issued.get();
+        let granted = match self.quota {
+            Quota::Ops(max) => wanted.min(max - issued),
+            Quota::Until(_) => wanted,
+        };
+        if issued % STRIDE < granted {
+            self.shared.done.fetch_add(STRIDE.max(granted), Relaxed);
+            let late = matches!(self.quota, Quota::Until(end) if Instant::now() >= end);
+            if late || self.shared.stop.load(Relaxed) {
+                return 0;
+            }
+        }
+        self.issued.set(issued + granted);
+        granted
+    }
+
+    fn note(&self, op: Op, outcome: Result<u64, Trouble>) {
+        let mut tally = self.tally.borrow_mut();
+        tally.ops += 1;
+        let figure = outcome.as_ref().copied().unwrap_or(0);
+        match op.kind {
+            OpKind::Read => tally.reads += 1,
+            OpKind::Update => tally.updates += 1,
+            OpKind::ReadModifyWrite => tally.read_modify_writes += 1,
+            OpKind::Insert => {
+                tally.inserts += 1;
+                tally.new_keys += figure;
+            }
+            OpKind::Scan { .. } => {
+                tally.scans += 1;
+                tally.scanned += figure;
+            }
+        }
+        match outcome {
+            Ok(_) => {}
+            Err(Trouble::Wrong(wrong)) => tally.wrong(wrong),
+            Err(Trouble::Failed(error)) => tally.failed(error),
+            Err(Trouble::Absent(key_number)) => {
+                tally.failed(format_args!("key number {key_number} was not found"));
+            }
+        }
+    }
+
+    /// One operation. Inserts say how many keys are new by it, scans how many records came.
+    async fn perform(&self, session: AsyncSession<'_>, hands: &mut Hands, op: Op) -> Result<u64, Trouble> {
+        self.shared.keys.encode(op.key_number, &mut hands.key);
+        match op.kind {
+            OpKind::Read => self.read(session, hands, op.key_number).await,
+            OpKind::Update => self.write(session, hands, op).await,
+            OpKind::Insert => self.write(session, hands, op).await,
+            OpKind::Scan { len } => self.scan(session, hands, op.key_number, len).await,
+            OpKind::ReadModifyWrite => {
+                self.read(session, hands, op.key_number).await?;
+                self.write(session, hands, op).await
+            }
+        }
+    }
+
+    async fn read(&self, session: AsyncSession<'_>, hands: &mut Hands, number: u64) -> Result<u64, Trouble> {
+        let floor = self.shared.expected.as_ref().map(|expected| expected.before_read(number));
+        hands.found.clear();
+        let found = session.get_into(&hands.key, &mut hands.found).await?;
+        self.check_answer(number, floor, found.then_some(&hands.found))?;
+        Ok(0)
+    }
+
+    fn check_answer(
+        &self,
+        key_number: u64,
+        floor: Option<Floor>,
+        found: Option<impl AsRef<[u8]>>,
+    ) -> Result<(), Trouble> {
+        match (floor, &self.shared.expected) {
+            (Some(floor), Some(expected)) => {
+                let sequence = found.map(|value| self.check_value(key_number, value.as_ref())).transpose()?;
+                Ok(expected.check_read(key_number, floor, sequence).map_err(Wrong::from)?)
+            }
+            _ if found.is_none() => Err(Trouble::Absent(key_number)),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_value(&self, key_number: u64, value: &[u8]) -> Result<u32, Wrong> {
+        self.shared.values.check(key_number, value).map_err(|error| Wrong::Value { key_number, error })
+    }
+
+    /// An update, or an insert that may turn out to be one. 1 if the key is new by it.
+    async fn write(&self, session: AsyncSession<'_>, hands: &mut Hands, op: Op) -> Result<u64, Trouble> {
+        let number = op.key_number;
+        let expected = self.shared.expected.as_ref();
+        let surely_present = expected.is_some_and(|expected| expected.surely_present(number));
+        let sequence = match expected {
+            Some(expected) => expected.issue(number),
+            None => self.sequence.replace(self.sequence.get().wrapping_add(1)),
+        };
+        self.shared.values.write(number, sequence, &mut hands.value);
+        let is_insert = op.kind == OpKind::Insert;
+        let done = match is_insert {
+            true => session.put(&hands.key, &hands.value).await,
+            false => session.update(&hands.key, &hands.value).await,
+        };
+        if let Some(expected) = expected {
+            match done {
+                Ok(existed) if is_insert || existed => expected.ack(number, sequence),
+                _ => expected.fail(number, sequence),
+            }
+        }
+        match (done?, is_insert) {
+            (false, true) if surely_present => Err(Wrong::WasThere { key_number: number }.into()),
+            (existed, true) => Ok(u64::from(!existed)),
+            (false, false) if surely_present => {
+                Err(Wrong::Violation(Violation::Missing { key_number: number }).into())
+            }
+            (false, false) => Err(Trouble::Absent(number)),
+            (true, false) => Ok(0),
+        }
+    }
+
+    async fn scan(
+        &self,
+        session: AsyncSession<'_>,
+        hands: &mut Hands,
+        number: u64,
+        len: u32,
+    ) -> Result<u64, Trouble> {
+        let range = ScanRange { low: Bound::Included(&hands.key), limit: len as usize, ..ScanRange::all() };
+        let Some(expected) = &self.shared.expected else {
+            let mut entries = 0;
+            session
+                .scan(&range, |_, _| {
+                    entries += 1;
+                    true
+                })
+                .await?;
+            return Ok(entries);
+        };
+        let check = &mut hands.check;
+        check.begin(expected, number, len);
+        let (mut entries, mut trouble) = (0, None);
+        session
+            .scan(&range, |key, value| {
+                entries += 1;
+                trouble = self.check_record(expected, check, key, value).err();
+                trouble.is_none()
+            })
+            .await?;
+        match trouble {
+            Some(wrong) => Err(wrong.into()),
+            None => {
+                check.end().map_err(Wrong::from)?;
+                Ok(entries)
+            }
+        }
+    }
+
+    fn check_record(
+        &self,
+        expected: &Expectation,
+        check: &mut ScanCheck,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(), Wrong> {
+        let key_number = self.shared.keys.decode(key).ok_or(Wrong::ForeignKey)?;
+        let sequence = self.check_value(key_number, value)?;
+        Ok(check.record(expected, key_number, sequence)?)
+    }
+
+    /// The same for workloads of lookups only, many at a time. The latency of each is that of its batch.
+    async fn batches(&self, session: AsyncSession<'_>) {
+        let size = self.shared.keys.size();
+        let mut ops: Vec<Op> = Vec::with_capacity(self.shared.multi_get);
+        let mut floors = Vec::with_capacity(self.shared.multi_get);
+        let mut keys = vec![0; self.shared.multi_get * size];
+        let mut answers = Answers::default();
+        loop {
+            let granted = self.claim(self.shared.multi_get as u64) as usize;
+            if granted == 0 {
+                return;
+            }
+            ops.clear();
+            floors.clear();
+            for key in keys.chunks_exact_mut(size).take(granted) {
+                let op = self.stream.borrow_mut().next_op();
+                self.shared.keys.encode(op.key_number, key);
+                floors
+                    .push(self.shared.expected.as_ref().map(|expected| expected.before_read(op.key_number)));
+                ops.push(op);
+            }
+            let batch: Vec<&[u8]> = keys.chunks_exact(size).take(granted).collect();
+            let started = self.watch.start();
+            let done = session.multi_get(&batch, &mut answers).await;
+            self.watch.stop(started);
+            for (i, &op) in ops.iter().enumerate() {
+                let outcome = match &done {
+                    Ok(()) => self.check_answer(op.key_number, floors[i], answers.get(i)).map(|()| 0),
+                    Err(error) => {
+                        self.tally.borrow_mut().failed(error);
+                        Ok(0)
+                    }
+                };
+                self.note(op, outcome);
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Latency of operations, sampled.
+
+use std::cell::{Cell, RefCell};
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+
+/// One operation in so many is timed.
+pub const SAMPLED: u32 = 8;
+
+/// A minute: what takes longer is counted as that.
+const NS_MAX: u64 = 60_000_000_000;
+
+/// Latencies in nanoseconds, three significant digits.
+pub type Latency = Histogram<u64>;
+
+/// No latencies yet.
+pub(crate) fn empty() -> Latency {
+    Histogram::new_with_bounds(1, NS_MAX, 3).expect("a minute and three digits are valid bounds")
+}
+
+/// Times operations of one thread.
+pub(crate) struct Stopwatch {
+    until_next: Cell<u32>,
+    latency: RefCell<Latency>,
+}
+
+impl Stopwatch {
+    /// Threads start at different places, so that they do not look at the clock in step.
+    pub fn new(thread: usize) -> Stopwatch {
+        Stopwatch { until_next: Cell::new(thread as u32 % SAMPLED), latency: RefCell::new(empty()) }
+    }
+
+    /// Call it when an operation starts: the time, if it is to be timed.
+    #[inline]
+    pub fn start(&self) -> Option<Instant> {
+        match self.until_next.get() {
+            0 => {
+                self.until_next.set(SAMPLED - 1);
+                Some(Instant::now())
+            }
+            left => {
+                self.until_next.set(left - 1);
+                None
+            }
+        }
+    }
+
+    /// Call it when that operation has ended.
+    #[inline]
+    pub fn stop(&self, started: Option<Instant>) {
+        if let Some(started) = started {
+            let ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(NS_MAX);
+            self.latency.borrow_mut().saturating_record(ns.max(1));
+        }
+    }
+
+    pub fn into_latency(self) -> Latency {
+        self.latency.into_inner()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_operation_in_eight_is_timed() {
+        let watch = Stopwatch::new(3);
+        for _ in 0..80 {
+            let started = watch.start();
+            watch.stop(started);
+        }
+        assert_eq!(watch.into_latency().len(), 10);
+    }
+}

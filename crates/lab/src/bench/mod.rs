@@ -1,0 +1,83 @@
+//! One workload on one configuration, measured as the papers measure (DEX §8.1).
+//!
+//! Phases: open a cluster, load sorted keys, warm up, measure, scan everything against what the generator knows, audit.
+//! - Every compute server owns an equal part of the key space and has threads of its own, each with its own stream of
+//!   operations on keys of that part; all threads perform equally many.
+//! - A thread keeps `slots` operations in flight by the slot executor; one slot is one operation at a time.
+//! - Verbs and cache accesses are differences of each session's counters over its measured operations.
+//! - One operation in [`SAMPLED`] is timed: two looks at the clock cost about 50 ns, which on every one of them would
+//!   be a sixth of a cached lookup.
+
+mod drive;
+mod lane;
+mod latency;
+mod load;
+mod report;
+mod run;
+mod spec;
+mod text;
+mod verify;
+
+pub use latency::{Latency, SAMPLED};
+pub use report::{BenchReport, CacheFigures, LatencyFigures, PerOp, SmoFigures};
+pub use run::run;
+pub use spec::{BenchSpec, FabricKind, LayoutChoice, Length};
+pub use text::render;
+
+use pando_workload::SpecError;
+
+/// Why a benchmark could not be run, or not to its end. Wrong answers are no error but a figure of the report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    #[error("{0}")]
+    Invalid(String),
+    #[error(transparent)]
+    Pando(#[from] pando::Error),
+    #[error("no place for a temporary pool: {0}")]
+    NoPlace(std::io::Error),
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl BenchError {
+    /// Whether it was asked for what cannot be, rather than that something went wrong.
+    pub fn is_bad_input(&self) -> bool {
+        match self {
+            BenchError::Spec(_) | BenchError::Invalid(_) => true,
+            BenchError::Pando(error) => error.is_bad_input(),
+            BenchError::NoPlace(_) | BenchError::Interrupted => false,
+        }
+    }
+}
+
+/// Parts of a run, for whoever shows its progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Load,
+    WarmUp,
+    Measure,
+    Verify,
+    Audit,
+}
+
+/// Hears how a run is coming along, from the thread that called [`run`].
+pub trait Watch {
+    /// A phase begins; `total` is how much there is to do: entries, operations or, in a run by time, milliseconds.
+    /// 0: unknown.
+    fn begin(&self, phase: Phase, total: u64);
+    /// So much of the phase is done.
+    fn advance(&self, done: u64);
+    /// Whether to stop here; asked several times a second.
+    fn interrupted(&self) -> bool {
+        false
+    }
+}
+
+/// Nobody watches.
+impl Watch for () {
+    fn begin(&self, _: Phase, _: u64) {}
+    fn advance(&self, _: u64) {}
+}

@@ -1,0 +1,384 @@
+//! What a benchmark found, as the JSON that the command line promises (DESIGN §9): fields may be added after the promised
+//! ones, never renamed.
+
+use std::time::Duration;
+
+use pando::{CacheCounts, VerbCounts};
+use serde::Serialize;
+
+use super::lane::Tally;
+use super::latency::Latency;
+use super::{BenchError, BenchSpec};
+use crate::process;
+
+/// A finished benchmark. Its serialised form is the promised object; what is not applicable is null.
+#[derive(Clone, Debug, Serialize)]
+pub struct BenchReport {
+    pub system: &'static str,
+    pub fabric: &'static str,
+    pub workload: String,
+    pub dist: String,
+    pub keys: u64,
+    pub key_size: usize,
+    pub value_size: usize,
+    pub node_size: usize,
+    pub memory_servers: usize,
+    pub compute_servers: usize,
+    /// Per compute server, as are the bytes of the cache.
+    pub threads: usize,
+    pub slots: usize,
+    pub cache_bytes: u64,
+    /// Measured operations.
+    pub ops: u64,
+    /// Operations that ended with an error or missed a key that was there, in the warm-up too.
+    pub failed_ops: u64,
+    /// Wrong answers, in the warm-up too, and what the final scan found wrong. `None`: not verified.
+    pub verify_errors: Option<u64>,
+    pub seconds: f64,
+    /// Of fabrics with a clock of their own.
+    pub virtual_seconds: Option<f64>,
+    pub throughput_ops: f64,
+    pub latency_ns: LatencyFigures,
+    pub per_op: PerOp,
+    pub cache: CacheFigures,
+    pub peak_rss_bytes: Option<u64>,
+    pub config_hash: String,
+    pub commit: &'static str,
+
+    pub layout: &'static str,
+    pub fill: f64,
+    pub scatter: String,
+    pub key_space: String,
+    pub seed: u64,
+    pub warmup_ops: u64,
+    pub load_seconds: f64,
+    pub warmup_seconds: f64,
+    pub operations: Operations,
+    pub smo: SmoFigures,
+    pub multi_get: usize,
+    /// Entries at the end, by the final scan. `None`: not verified.
+    pub entries: Option<u64>,
+    /// `None`: not audited.
+    pub audit_violations: Option<u64>,
+    pub tree: Option<TreeFigures>,
+    /// What the first failures, wrong answers and violations said.
+    pub complaints: Vec<String>,
+
+    /// Every sampled latency, for drawings.
+    #[serde(skip)]
+    pub latency: Latency,
+}
+
+/// Latencies in nanoseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LatencyFigures {
+    pub mean: f64,
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub p999: u64,
+}
+
+/// Verbs and payload bytes of one operation, on average.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PerOp {
+    pub reads: f64,
+    pub writes: f64,
+    pub atomics: f64,
+    pub two_sided: f64,
+    pub bytes_read: f64,
+    pub bytes_written: f64,
+    pub bytes_total: f64,
+}
+
+/// What the caches of all compute servers did.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CacheFigures {
+    /// `None`: no leaf was needed.
+    pub hit_ratio_leaf: Option<f64>,
+    pub hit_ratio_inner: Option<f64>,
+    pub evictions: u64,
+    pub admissions: u64,
+    pub offloads: u64,
+    pub coolings: u64,
+    pub reheats: u64,
+    pub write_backs: u64,
+    pub restarts: u64,
+}
+
+/// Measured operations by kind.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Operations {
+    pub reads: u64,
+    pub updates: u64,
+    pub inserts: u64,
+    /// Inserts of keys that were not there.
+    pub new_keys: u64,
+    pub scans: u64,
+    /// Records that scans gave back.
+    pub scanned: u64,
+    pub read_modify_writes: u64,
+}
+
+/// Structure changes of all compute servers, in the warm-up too.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct SmoFigures {
+    pub splits: u64,
+    pub merges: u64,
+    pub root_changes: u64,
+    pub shared_changes: u64,
+    pub refreshes: u64,
+}
+
+/// The shape of the index at the end, by the auditor.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct TreeFigures {
+    pub entries: u64,
+    pub leaves: u64,
+    pub inner_nodes: u64,
+    pub height: u32,
+    pub leaf_fullness: f64,
+}
+
+/// What operations cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub verbs: VerbCounts,
+    pub cache: CacheCounts,
+}
+
+/// What the phases brought together.
+pub(crate) struct Findings {
+    pub load_time: Duration,
+    pub warmup_time: Duration,
+    pub time: Duration,
+    /// Of the measured phase.
+    pub tally: Tally,
+    pub counts: Counts,
+    pub latency: Latency,
+    /// Of all phases.
+    pub failed_ops: u64,
+    pub wrong: u64,
+    pub complaints: Vec<String>,
+    pub entries: Option<u64>,
+    pub smo: SmoFigures,
+    pub audit_violations: Option<u64>,
+    pub tree: Option<TreeFigures>,
+}
+
+impl BenchReport {
+    /// # Errors
+    /// When the specification is not valid.
+    pub(crate) fn new(spec: &BenchSpec, findings: Findings) -> Result<BenchReport, BenchError> {
+        let ops = findings.tally.ops;
+        let seconds = findings.time.as_secs_f64();
+        Ok(BenchReport {
+            system: "dex",
+            fabric: spec.fabric.name(),
+            workload: spec.workload.clone(),
+            dist: spec.distribution()?.to_string(),
+            keys: spec.keys,
+            key_size: spec.key_size,
+            value_size: spec.value_size,
+            node_size: spec.node_size,
+            memory_servers: spec.memory_servers,
+            compute_servers: spec.compute_servers,
+            threads: spec.threads,
+            slots: spec.slots,
+            cache_bytes: spec.cache_bytes,
+            ops,
+            failed_ops: findings.failed_ops,
+            verify_errors: spec.verify.then_some(findings.wrong),
+            seconds,
+            virtual_seconds: None,
+            throughput_ops: if seconds > 0.0 { ops as f64 / seconds } else { 0.0 },
+            latency_ns: LatencyFigures::of(&findings.latency),
+            per_op: PerOp::of(&findings.counts, ops),
+            cache: CacheFigures::of(&findings.counts),
+            peak_rss_bytes: process::peak_rss_bytes(),
+            config_hash: spec.config_hash(),
+            commit: process::COMMIT,
+            layout: if spec.is_fixed() { "fixed" } else { "slotted" },
+            fill: spec.fill,
+            scatter: spec.scatter.to_string(),
+            key_space: spec.key_space.to_string(),
+            seed: spec.seed,
+            warmup_ops: spec.warmup,
+            load_seconds: findings.load_time.as_secs_f64(),
+            warmup_seconds: findings.warmup_time.as_secs_f64(),
+            operations: Operations::of(&findings.tally),
+            smo: findings.smo,
+            multi_get: spec.multi_get,
+            entries: findings.entries,
+            audit_violations: findings.audit_violations,
+            tree: findings.tree,
+            complaints: findings.complaints,
+            latency: findings.latency,
+        })
+    }
+
+    /// Whether nothing failed, no answer was wrong and the auditor is content.
+    pub fn is_clean(&self) -> bool {
+        self.failed_ops == 0
+            && self.verify_errors.unwrap_or(0) == 0
+            && self.audit_violations.unwrap_or(0) == 0
+    }
+
+    /// The report as one line of JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("numbers and texts can be written as JSON")
+    }
+}
+
+impl LatencyFigures {
+    fn of(latency: &Latency) -> LatencyFigures {
+        let at = |quantile| latency.value_at_quantile(quantile);
+        LatencyFigures { mean: latency.mean(), p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999) }
+    }
+}
+
+impl PerOp {
+    fn of(counts: &Counts, ops: u64) -> PerOp {
+        let per_op = |count: u64| count as f64 / ops.max(1) as f64;
+        let verbs = &counts.verbs;
+        PerOp {
+            reads: per_op(verbs.reads),
+            writes: per_op(verbs.writes),
+            atomics: per_op(verbs.atomics),
+            two_sided: per_op(verbs.two_sided),
+            bytes_read: per_op(verbs.bytes_read),
+            bytes_written: per_op(verbs.bytes_written),
+            bytes_total: per_op(verbs.bytes_total()),
+        }
+    }
+}
+
+impl CacheFigures {
+    fn of(counts: &Counts) -> CacheFigures {
+        let ratio = |misses: u64, accesses: u64| {
+            (accesses > 0).then(|| (accesses.saturating_sub(misses)) as f64 / accesses as f64)
+        };
+        let cache = &counts.cache;
+        CacheFigures {
+            hit_ratio_leaf: ratio(cache.leaf_misses, cache.leaf_accesses),
+            hit_ratio_inner: ratio(cache.inner_misses, cache.inner_accesses),
+            evictions: cache.evictions,
+            admissions: cache.admissions,
+            offloads: 0,
+            coolings: cache.coolings,
+            reheats: cache.reheats,
+            write_backs: cache.write_backs,
+            restarts: cache.restarts,
+        }
+    }
+}
+
+impl Operations {
+    fn of(tally: &Tally) -> Operations {
+        Operations {
+            reads: tally.reads,
+            updates: tally.updates,
+            inserts: tally.inserts,
+            new_keys: tally.new_keys,
+            scans: tally.scans,
+            scanned: tally.scanned,
+            read_modify_writes: tally.read_modify_writes,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::bench::latency;
+
+    /// A report of made-up figures.
+    pub(crate) fn sample() -> BenchReport {
+        let mut latency = latency::empty();
+        for ns in [180, 190, 200, 220, 250, 400, 2100, 2200, 9000, 120_000] {
+            latency.record_n(ns, 1000).expect("in bounds");
+        }
+        let mut counts = Counts::default();
+        counts.verbs.reads = 330;
+        counts.verbs.bytes_read = 330 * 1024;
+        counts.cache.leaf_accesses = 1000;
+        counts.cache.leaf_misses = 330;
+        let findings = Findings {
+            load_time: Duration::from_millis(1500),
+            warmup_time: Duration::from_millis(700),
+            time: Duration::from_secs(2),
+            tally: Tally { ops: 1000, reads: 1000, ..Tally::default() },
+            counts,
+            latency,
+            failed_ops: 0,
+            wrong: 0,
+            complaints: Vec::new(),
+            entries: Some(10_000_000),
+            smo: SmoFigures::default(),
+            audit_violations: Some(0),
+            tree: None,
+        };
+        BenchReport::new(&BenchSpec::default(), findings).expect("valid")
+    }
+
+    #[test]
+    fn the_json_keeps_the_promise() {
+        let json = sample().to_json();
+        let promised = [
+            "system",
+            "fabric",
+            "workload",
+            "dist",
+            "keys",
+            "key_size",
+            "value_size",
+            "node_size",
+            "memory_servers",
+            "compute_servers",
+            "threads",
+            "slots",
+            "cache_bytes",
+            "ops",
+            "failed_ops",
+            "verify_errors",
+            "seconds",
+            "virtual_seconds",
+            "throughput_ops",
+            "latency_ns",
+            "mean",
+            "p50",
+            "p90",
+            "p99",
+            "p999",
+            "per_op",
+            "reads",
+            "writes",
+            "atomics",
+            "two_sided",
+            "bytes_read",
+            "bytes_written",
+            "bytes_total",
+            "cache",
+            "hit_ratio_leaf",
+            "hit_ratio_inner",
+            "evictions",
+            "admissions",
+            "offloads",
+            "peak_rss_bytes",
+            "config_hash",
+            "commit",
+        ];
+        let mut at = 0;
+        for name in promised {
+            let field = format!("\"{name}\":");
+            at += json[at..]
+                .find(&field)
+                .unwrap_or_else(|| panic!("{name} is missing or out of order in {json}"));
+        }
+        assert!(!json.contains('\n'));
+        let value: serde_json::Value = serde_json::from_str(&json).expect("valid JSON");
+        assert_eq!(value["per_op"]["reads"], 0.33);
+        assert_eq!(value["cache"]["hit_ratio_leaf"], 0.67);
+        assert!(value["cache"]["hit_ratio_inner"].is_null() && value["virtual_seconds"].is_null());
+    }
+}

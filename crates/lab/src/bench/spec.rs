@@ -1,0 +1,331 @@
+//! What a benchmark is to do: one struct, with the defaults of the papers where they have one.
+
+use std::path::PathBuf;
+
+use pando::{CacheOptions, Eviction};
+use pando_workload::{Distribution, KeyCodec, KeySpace, Mix, Scatter, ValueCodec, WorkloadSpec};
+use serde::{Serialize, Serializer};
+
+use super::BenchError;
+
+/// Which fabric carries the verbs. Only those that are built can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FabricKind {
+    Local,
+    Shm,
+}
+
+impl FabricKind {
+    pub const fn name(self) -> &'static str {
+        match self {
+            FabricKind::Local => "local",
+            FabricKind::Shm => "shm",
+        }
+    }
+}
+
+/// How nodes hold entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LayoutChoice {
+    /// Fixed if the sizes allow it, else slotted.
+    Auto,
+    Fixed,
+    Slotted,
+}
+
+/// When the measured phase ends.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Length {
+    /// After so many operations in all; every thread performs equally many.
+    Ops(u64),
+    /// After so much time.
+    Seconds(f64),
+}
+
+/// A benchmark of one workload.
+#[derive(Clone, Debug, Serialize)]
+pub struct BenchSpec {
+    pub fabric: FabricKind,
+    /// Where the pool of the shm fabric is made; it stays. `None`: in a place of its own, which is removed afterwards.
+    pub pool: Option<PathBuf>,
+    pub memory_servers: usize,
+    /// Bytes of each memory server; `None`: room for what the workload may insert.
+    pub memory_bytes: Option<u64>,
+    pub huge_pages: bool,
+    pub compute_servers: usize,
+    /// Threads of each compute server.
+    pub threads: usize,
+    /// Operations in flight on each thread, 1 to 64.
+    pub slots: usize,
+    /// Bytes of each compute server's cache.
+    pub cache_bytes: u64,
+    #[serde(serialize_with = "cache_options")]
+    pub cache: CacheOptions,
+    pub node_size: usize,
+    pub layout: LayoutChoice,
+    pub keys: u64,
+    #[serde(serialize_with = "as_text")]
+    pub key_space: KeySpace,
+    pub key_size: usize,
+    pub value_size: usize,
+    /// How full the load leaves leaves and inner nodes, up to 1.
+    pub fill: f64,
+    pub inner_fill: f64,
+    /// Operations before the measured ones, in all.
+    pub warmup: u64,
+    pub length: Length,
+    /// A name that [`Mix`] knows.
+    pub workload: String,
+    /// `None`: the workload's own.
+    #[serde(serialize_with = "optional_text")]
+    pub dist: Option<Distribution>,
+    #[serde(serialize_with = "as_text")]
+    pub scatter: Scatter,
+    /// Lookups handed over together, in workloads that only look up. 1: one at a time.
+    pub multi_get: usize,
+    /// Whether every answer is checked, and the whole index at the end.
+    pub verify: bool,
+    /// Whether the auditor looks at the index at the end.
+    pub audit: bool,
+    pub seed: u64,
+}
+
+impl Default for BenchSpec {
+    /// The papers' cell (DEX §8.1) at an eighth of the threads and a twentieth of the keys, the caches in proportion.
+    fn default() -> BenchSpec {
+        BenchSpec {
+            fabric: FabricKind::Local,
+            pool: None,
+            memory_servers: 4,
+            memory_bytes: None,
+            huge_pages: true,
+            compute_servers: 4,
+            threads: 1,
+            slots: 1,
+            cache_bytes: 13 << 20,
+            cache: CacheOptions::default(),
+            node_size: 1024,
+            layout: LayoutChoice::Auto,
+            keys: 10_000_000,
+            key_space: KeySpace::Dense,
+            key_size: 8,
+            value_size: 8,
+            fill: 0.5,
+            inner_fill: 0.9,
+            warmup: 4_000_000,
+            length: Length::Ops(8_000_000),
+            workload: "read-only".to_owned(),
+            dist: None,
+            scatter: Scatter::Hash,
+            multi_get: 1,
+            verify: true,
+            audit: true,
+            seed: 42,
+        }
+    }
+}
+
+/// Bytes of the longest key that the fixed layout takes.
+const FIXED_KEY_MAX: usize = 64;
+/// Entries that a node of the fixed layout should have room for at least.
+const FIXED_ENTRIES_MIN: usize = 4;
+/// Bytes of a node that are not entries.
+const NODE_HEADER_GUESS: usize = 128;
+
+impl BenchSpec {
+    /// Threads of all compute servers.
+    pub fn total_threads(&self) -> usize {
+        self.compute_servers * self.threads
+    }
+
+    /// The shares of the workload's operations.
+    ///
+    /// # Errors
+    /// When no workload has that name.
+    pub fn mix(&self) -> Result<Mix, BenchError> {
+        Ok(self.workload.parse()?)
+    }
+
+    /// The distribution that keys are drawn from.
+    ///
+    /// # Errors
+    /// When no workload has that name.
+    pub fn distribution(&self) -> Result<Distribution, BenchError> {
+        Ok(self.dist.unwrap_or(self.mix()?.distribution))
+    }
+
+    /// What every thread's stream of operations is made from.
+    ///
+    /// # Errors
+    /// When no workload has that name, or the keys do not fit their size.
+    pub fn workload_spec(&self) -> Result<WorkloadSpec, BenchError> {
+        let keys = KeyCodec::new(self.key_space, self.key_size, self.keys)?;
+        let (mix, distribution) = (self.mix()?, self.distribution()?);
+        Ok(WorkloadSpec { mix, distribution, scatter: self.scatter, keys })
+    }
+
+    pub fn value_codec(&self) -> ValueCodec {
+        ValueCodec::new(self.value_size)
+    }
+
+    /// Whether nodes have the fixed layout.
+    pub fn is_fixed(&self) -> bool {
+        match self.layout {
+            LayoutChoice::Fixed => true,
+            LayoutChoice::Slotted => false,
+            LayoutChoice::Auto => {
+                let room = self.node_size.saturating_sub(NODE_HEADER_GUESS);
+                self.key_size <= FIXED_KEY_MAX
+                    && self.key_size.saturating_add(self.value_size) <= room / FIXED_ENTRIES_MIN
+            }
+        }
+    }
+
+    /// Bytes that each memory server gets: as asked, or room for twice the keys in half-full nodes. Memory that is
+    /// not touched costs nothing.
+    pub fn memory_server_bytes(&self) -> u64 {
+        const SLACK: u64 = 256 << 20;
+        let entry = (self.key_size + self.value_size + 32) as f64;
+        let data = 2.0 * self.keys as f64 * entry / self.fill.clamp(0.05, 0.45) * 1.3;
+        let each = (data / self.memory_servers.max(1) as f64) as u64;
+        self.memory_bytes.unwrap_or_else(|| each.saturating_add(SLACK).next_multiple_of(1 << 21))
+    }
+
+    /// Identifies the configuration: equal for equal specifications, on any machine and in any run.
+    pub fn config_hash(&self) -> String {
+        let described = BenchSpec { pool: None, ..self.clone() };
+        let text = serde_json::to_string(&described).expect("numbers and texts can be written as JSON");
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
+    }
+
+    /// # Errors
+    /// The first thing that cannot be done as asked, in a sentence.
+    pub fn validate(&self) -> Result<(), BenchError> {
+        let invalid = |sentence: String| Err(BenchError::Invalid(sentence));
+        for (name, number, max) in [
+            ("memory servers", self.memory_servers, 1 << 15),
+            ("compute servers", self.compute_servers, 1 << 10),
+            ("threads", self.threads, 1 << 10),
+            ("slots", self.slots, 64),
+            ("lookups of a batch", self.multi_get, 1 << 16),
+        ] {
+            if !(1..=max).contains(&number) {
+                return invalid(format!("the number of {name} must be from 1 to {max}, not {number}"));
+            }
+        }
+        for (name, fill) in [("fill of leaves", self.fill), ("fill of inner nodes", self.inner_fill)] {
+            if !(fill > 0.0 && fill <= 1.0) {
+                return invalid(format!("the {name} must be above 0 and at most 1, not {fill}"));
+            }
+        }
+        match self.length {
+            Length::Ops(0) => return invalid("there must be at least one operation to measure".to_owned()),
+            Length::Seconds(seconds) if !(seconds > 0.0 && seconds <= 1e6) => {
+                return invalid(format!(
+                    "the measured time must be above 0 and at most a million seconds, not {seconds}"
+                ));
+            }
+            _ => {}
+        }
+        let spec = self.workload_spec()?;
+        if self.multi_get > 1 && spec.mix.read != 100 {
+            return invalid(format!(
+                "lookups can be batched in workloads that only look up, which {} is not",
+                self.workload
+            ));
+        }
+        if self.keys < self.total_threads() as u64 {
+            return invalid(format!(
+                "{} keys are too few for {} threads, which own different keys",
+                self.keys,
+                self.total_threads()
+            ));
+        }
+        if self.pool.is_some() && self.fabric != FabricKind::Shm {
+            return invalid("a place for the pool can be named for the shm fabric only".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn as_text<S: Serializer>(value: &impl ToString, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&value.to_string())
+}
+
+fn optional_text<S: Serializer>(value: &Option<impl ToString>, serializer: S) -> Result<S::Ok, S::Error> {
+    value.as_ref().map(ToString::to_string).serialize(serializer)
+}
+
+/// The names are part of the configuration's identity, not those of the cache's fields.
+#[derive(Serialize)]
+struct CacheChoices {
+    leaf_admission: f64,
+    cooling: &'static str,
+    eviction: &'static str,
+    swizzle: bool,
+    cooling_share: f64,
+}
+
+fn cache_options<S: Serializer>(options: &CacheOptions, serializer: S) -> Result<S::Ok, S::Error> {
+    CacheChoices {
+        leaf_admission: options.leaf_admission,
+        cooling: if options.fifo { "fifo" } else { "map" },
+        eviction: if options.eviction == Eviction::Random { "random" } else { "path-aware" },
+        swizzle: options.swizzle,
+        cooling_share: options.cooling_share,
+    }
+    .serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid_and_the_hash_tells_configurations_apart() {
+        let spec = BenchSpec::default();
+        spec.validate().expect("the defaults are valid");
+        let same = BenchSpec { pool: Some("elsewhere".into()), ..spec.clone() };
+        assert_eq!(spec.config_hash(), same.config_hash());
+        let mut other = spec.clone();
+        other.cache.fifo = true;
+        for other in [other, BenchSpec { seed: 1, ..spec.clone() }, BenchSpec { slots: 2, ..spec.clone() }] {
+            assert_ne!(spec.config_hash(), other.config_hash());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused() {
+        let spec = BenchSpec::default();
+        let refused = [
+            BenchSpec { threads: 0, ..spec.clone() },
+            BenchSpec { slots: 65, ..spec.clone() },
+            BenchSpec { fill: 0.0, ..spec.clone() },
+            BenchSpec { inner_fill: 1.5, ..spec.clone() },
+            BenchSpec { length: Length::Ops(0), ..spec.clone() },
+            BenchSpec { length: Length::Seconds(-1.0), ..spec.clone() },
+            BenchSpec { workload: "ycsb-z".into(), ..spec.clone() },
+            BenchSpec { multi_get: 64, workload: "ycsb-a".into(), ..spec.clone() },
+            BenchSpec { keys: 3, ..spec.clone() },
+            BenchSpec { key_size: 2, ..spec.clone() },
+            BenchSpec { pool: Some("p".into()), ..spec.clone() },
+        ];
+        for spec in refused {
+            let error = spec.validate().expect_err("refused");
+            assert!(error.is_bad_input(), "{error}");
+        }
+    }
+
+    #[test]
+    fn small_constant_sizes_are_fixed_and_large_ones_slotted() {
+        let spec = BenchSpec::default();
+        assert!(spec.is_fixed());
+        assert!(BenchSpec { key_size: 64, value_size: 100, ..spec.clone() }.is_fixed());
+        assert!(!BenchSpec { value_size: 1000, ..spec.clone() }.is_fixed());
+        assert!(!BenchSpec { key_size: 65, ..spec.clone() }.is_fixed());
+        assert!(!BenchSpec { layout: LayoutChoice::Slotted, ..spec }.is_fixed());
+    }
+}

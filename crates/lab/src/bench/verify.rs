@@ -1,0 +1,176 @@
+//! The final look: the whole index against what the generator knows, each thread a part of its compute server's keys.
+
+use std::ops::Bound;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pando::ScanRange;
+use pando_workload::{Expectation, KeyCodec, KeySpace, ValueCodec, Violation};
+
+use super::BenchError;
+use super::drive::Bench;
+use super::lane::Tally;
+use super::load::lowest_key;
+
+/// Entries between two reports.
+const STRIDE: u64 = 4096;
+
+/// What the final scan found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Verified {
+    pub entries: u64,
+    /// Wrong entries and lost keys.
+    pub tally: Tally,
+}
+
+/// Scans everything. Nothing may be in flight.
+pub(crate) fn whole_index(bench: &Bench<'_>, expected: &Expectation) -> Result<Verified, BenchError> {
+    let shared = bench.shared;
+    let parts: Vec<u64> = (0..bench.spec.total_threads() as u64).collect();
+    let of = parts.len() as u64;
+    let scans = bench.on_all_threads(parts, |_, part, session| {
+        let owned = shared.keys.partition(part, of);
+        let low = lowest_key(&shared.keys, owned.first);
+        let high = (part + 1 < of).then(|| lowest_key(&shared.keys, owned.last + 1));
+        let range = ScanRange {
+            low: Bound::Included(&low),
+            high: high.as_deref().map_or(Bound::Unbounded, Bound::Excluded),
+            ..ScanRange::all()
+        };
+        // The last part also has the integers beyond all key numbers.
+        let end = if part + 1 < of { owned.last } else { u64::MAX };
+        let mut scan = FinalScan::new(shared.keys, shared.values, expected, owned.first, end);
+        session.scan(&range, |key, value| {
+            scan.entry(key, value);
+            if scan.entries.is_multiple_of(STRIDE) {
+                shared.done.fetch_add(STRIDE, Relaxed);
+                return !shared.stop.load(Relaxed);
+            }
+            true
+        })?;
+        Ok(scan.finish())
+    })?;
+    bench.check_interrupt()?;
+    let mut verified = Verified::default();
+    let mut present = 0;
+    for (entries, surely_present, tally) in scans {
+        verified.entries += entries;
+        present += surely_present;
+        verified.tally.add(tally);
+    }
+    let lost = expected.present_count().saturating_sub(present);
+    let noticed = verified.tally.wrong;
+    if lost > noticed {
+        verified.tally.wrong(format_args!("{lost} keys that must be there were not found by the final scan"));
+        verified.tally.wrong = lost;
+    }
+    Ok(verified)
+}
+
+/// Checks the entries of one part as they come.
+struct FinalScan<'a> {
+    keys: KeyCodec,
+    values: ValueCodec,
+    expected: &'a Expectation,
+    previous: Option<Vec<u8>>,
+    /// In a dense space, the key number that comes next if it is present; and the last of this part.
+    next: u64,
+    last: u64,
+    entries: u64,
+    surely_present: u64,
+    tally: Tally,
+}
+
+impl<'a> FinalScan<'a> {
+    fn new(keys: KeyCodec, values: ValueCodec, expected: &'a Expectation, first: u64, last: u64) -> Self {
+        let last = last.min(keys.key_numbers() - 1);
+        let tally = Tally::default();
+        Self {
+            keys,
+            values,
+            expected,
+            previous: None,
+            next: first,
+            last,
+            entries: 0,
+            surely_present: 0,
+            tally,
+        }
+    }
+
+    fn entry(&mut self, key: &[u8], value: &[u8]) {
+        self.entries += 1;
+        if self.previous.as_deref().is_some_and(|previous| previous >= key) {
+            self.tally.wrong("the final scan gave keys out of order");
+        }
+        let previous = self.previous.get_or_insert_default();
+        previous.clear();
+        previous.extend_from_slice(key);
+        let Some(number) = self.keys.decode(key) else {
+            return self.tally.wrong("the final scan found a key that was never loaded or inserted");
+        };
+        if self.keys.space() == KeySpace::Dense {
+            self.left_out(number);
+            self.next = self.next.max(number + 1);
+        }
+        self.surely_present += u64::from(self.expected.surely_present(number));
+        let floor = self.expected.before_read(number);
+        match self.values.check(number, value) {
+            Err(error) => self.tally.wrong(format_args!("key number {number}: {error}")),
+            Ok(sequence) => {
+                if let Err(violation) = self.expected.check_read(number, floor, Some(sequence)) {
+                    self.tally.wrong(violation);
+                }
+            }
+        }
+    }
+
+    /// Complains of keys before `end` that had to come.
+    fn left_out(&mut self, end: u64) {
+        for key_number in self.next..end {
+            if self.expected.surely_present(key_number) {
+                self.tally.wrong(Violation::Missing { key_number });
+            }
+        }
+    }
+
+    fn finish(mut self) -> (u64, u64, Tally) {
+        if self.keys.space() == KeySpace::Dense {
+            self.left_out(self.last + 1);
+        }
+        (self.entries, self.surely_present, self.tally)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scan_of(numbers: &[u64], damage: Option<u64>) -> (u64, u64, Tally) {
+        let (keys, values) = (KeyCodec::new(KeySpace::Dense, 8, 10).expect("fits"), ValueCodec::new(8));
+        let expected = Expectation::new(10, &values).expect("memory");
+        let sequence = expected.issue(3);
+        expected.ack(3, sequence);
+        let mut scan = FinalScan::new(keys, values, &expected, 0, u64::MAX);
+        for &number in numbers {
+            let of = if damage == Some(number) { number + 2 } else { number };
+            scan.entry(&keys.encode_vec(number), &values.write_vec(of, u32::from(number == 3)));
+        }
+        scan.finish()
+    }
+
+    #[test]
+    fn a_right_index_passes_and_every_kind_of_wrong_one_is_noticed() {
+        let right = [0, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18];
+        let (entries, present, tally) = scan_of(&right, None);
+        assert_eq!((entries, present, tally.wrong), (11, 11, 0), "{:?}", tally.complaints);
+        assert_eq!(scan_of(&right[..10], None).2.wrong, 1, "the last key is lost");
+        assert_eq!(
+            scan_of(&[0, 2, 4, 6, 8, 10, 12, 14, 16, 18], None).2.wrong,
+            1,
+            "the inserted key is lost"
+        );
+        assert_eq!(scan_of(&[0, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 18], None).2.wrong, 1, "a key too many");
+        assert!(scan_of(&[0, 3, 2, 4, 6, 8, 10, 12, 14, 16, 18], None).2.wrong > 0, "out of order");
+        assert_eq!(scan_of(&right, Some(12)).2.wrong, 1, "the value of another key");
+    }
+}

@@ -1,0 +1,122 @@
+//! Whole benchmarks, small: every workload and both layouts, verified and audited.
+
+use std::cell::RefCell;
+
+use pando_lab::bench::{self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Phase, Watch};
+use pando_workload::{Distribution, KeySpace, Mix};
+
+/// A cache far smaller than the index, several compute servers: most paths are taken.
+fn small(workload: &str) -> BenchSpec {
+    BenchSpec {
+        memory_servers: 2,
+        compute_servers: 2,
+        keys: 20_000,
+        cache_bytes: 64 << 10,
+        node_size: 512,
+        warmup: 2_000,
+        length: Length::Ops(if workload.starts_with("scan") || workload == "ycsb-e" {
+            2_000
+        } else {
+            20_000
+        }),
+        workload: workload.to_owned(),
+        ..BenchSpec::default()
+    }
+}
+
+fn run(spec: &BenchSpec) -> BenchReport {
+    let report = bench::run(spec, &()).unwrap_or_else(|error| panic!("{spec:?}: {error}"));
+    assert!(report.is_clean(), "{}", bench::render(&report));
+    if let Length::Ops(ops) = spec.length {
+        assert_eq!(report.ops, ops);
+    }
+    report
+}
+
+#[test]
+fn every_workload_is_performed_without_an_error() {
+    for name in Mix::names() {
+        let report = run(&small(name));
+        let operations = report.operations;
+        let sum = operations.reads + operations.updates + operations.inserts + operations.scans;
+        assert_eq!(sum + operations.read_modify_writes, report.ops, "{name}");
+        let entries = report.entries.expect("verified");
+        assert_eq!(report.tree.expect("audited").entries, entries, "{name}");
+        assert!(entries >= report.keys + operations.new_keys, "{name}");
+    }
+}
+
+#[test]
+fn reads_of_a_small_cache_are_counted_and_writes_are_none() {
+    let report = run(&small("read-only"));
+    assert!(report.per_op.reads > 0.05 && report.per_op.reads < 1.5, "{:?}", report.per_op);
+    assert_eq!((report.per_op.writes, report.per_op.atomics, report.per_op.two_sided), (0.0, 0.0, 0.0));
+    assert_eq!(report.per_op.bytes_read, report.per_op.reads * 512.0);
+    let hits = report.cache.hit_ratio_leaf.expect("leaves were needed");
+    assert!(hits > 0.0 && hits < 1.0);
+    assert!(report.latency.len() * u64::from(bench::SAMPLED) <= report.ops + 2 * u64::from(bench::SAMPLED));
+}
+
+#[test]
+fn slots_batches_threads_layouts_and_key_spaces_all_work() {
+    let with = |change: fn(&mut BenchSpec)| {
+        let mut spec = small("ycsb-a");
+        change(&mut spec);
+        run(&spec)
+    };
+    with(|spec| spec.slots = 16);
+    with(|spec| spec.threads = 2);
+    with(|spec| spec.key_space = KeySpace::Random64);
+    with(|spec| (spec.layout, spec.key_size) = (LayoutChoice::Slotted, 20));
+    with(|spec| (spec.value_size, spec.keys) = (3_000, 2_000));
+    with(|spec| (spec.key_size, spec.value_size) = (16, 40));
+    with(|spec| spec.dist = Some(Distribution::Uniform));
+    with(|spec| (spec.workload, spec.multi_get) = ("read-only".to_owned(), 64));
+    with(|spec| (spec.verify, spec.audit) = (false, false));
+    with(|spec| spec.fabric = FabricKind::Shm);
+    let timed = with(|spec| spec.length = Length::Seconds(0.05));
+    assert!(timed.ops > 0);
+}
+
+#[test]
+fn a_run_can_be_watched_and_interrupted() {
+    #[derive(Default)]
+    struct Listener {
+        phases: RefCell<Vec<Phase>>,
+        stop_at: Option<Phase>,
+    }
+    impl Watch for Listener {
+        fn begin(&self, phase: Phase, _: u64) {
+            self.phases.borrow_mut().push(phase);
+        }
+        fn advance(&self, _: u64) {}
+        fn interrupted(&self) -> bool {
+            self.stop_at.is_some_and(|phase| self.phases.borrow().contains(&phase))
+        }
+    }
+    let patient = Listener::default();
+    bench::run(&small("read-only"), &patient).expect("not interrupted");
+    let all = [Phase::Load, Phase::WarmUp, Phase::Measure, Phase::Verify, Phase::Audit];
+    assert_eq!(patient.phases.into_inner(), all);
+
+    let hasty = Listener { stop_at: Some(Phase::Measure), ..Listener::default() };
+    let endless = BenchSpec { length: Length::Seconds(100_000.0), ..small("ycsb-a") };
+    assert!(matches!(bench::run(&endless, &hasty), Err(bench::BenchError::Interrupted)));
+}
+
+#[test]
+fn what_cannot_be_done_is_said_in_one_sentence() {
+    let refused = [
+        BenchSpec { cache_bytes: 1000, ..small("read-only") },
+        BenchSpec { node_size: 1000, ..small("read-only") },
+        BenchSpec { layout: LayoutChoice::Fixed, key_size: 100, ..small("read-only") },
+    ];
+    for spec in refused {
+        let error = bench::run(&spec, &()).expect_err("refused");
+        assert!(error.is_bad_input(), "{error:?}");
+        assert!(!error.to_string().contains('\n'), "{error}");
+    }
+    let full = BenchSpec { memory_bytes: Some(4 << 20), keys: 1_000_000, ..small("read-only") };
+    let error = bench::run(&full, &()).expect_err("no room");
+    assert!(!error.is_bad_input(), "{error:?}");
+}
