@@ -1,8 +1,8 @@
 //! Keys, values and expected answers.
 //!
-//! A value is a tag of 44 bits that depends on the key and a *sequence* of 12 low bits that says which update wrote it. The
-//! sum of the values of up to 256 records, shifted right by 20, is then known except for the sequences, whose sum
-//! does not reach bit 20: one comparison checks a whole scan.
+//! A value is a tag of 44 bits that depends on the key and a *sequence* of 12 low bits that says which update
+//! wrote it. The sum of the values of up to 256 records, shifted right by 20, is then known except for the
+//! sequences, whose sum does not reach bit 20: one comparison checks a whole scan.
 
 use anyhow::ensure;
 use pando_workload::{Distribution, KeySpace, Permutation, Rng, Scatter, Zipf, mix64};
@@ -71,7 +71,8 @@ impl DataSet {
         (0..self.pairs.len() as u64).map(|i| self.pairs[order.apply(i) as usize]).collect()
     }
 
-    /// Keys as the distribution draws them, each with the expected sum of a scan of `scan_len` if that is not 0.
+    /// Keys as the distribution draws them, each with the expected sum of a scan of `scan_len` if that is not
+    /// 0.
     ///
     /// # Errors
     /// When the distribution is not valid or the scan too long to be checked.

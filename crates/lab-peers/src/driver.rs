@@ -109,13 +109,12 @@ impl SpaceRun<'_> {
                 let (scan, multi) = (plan.scan_len, plan.multi_get_len);
                 let measurement =
                     Measurement::new(self.data, distribution, threads, plan.draws, scan, multi, plan.time)?;
-                // Per map and phase: operations per second in each round.
-                let mut rates = vec![[const { Vec::new() }; Phase::ALL.len()]; plan.maps.len()];
+                let mut outcomes = vec![[const { Vec::new() }; Phase::ALL.len()]; plan.maps.len()];
                 for round in 0..plan.rounds {
                     sequence += 1;
-                    self.round(&measurement, &resident, round, sequence, &mut rates, progress)?;
+                    self.round(&measurement, &resident, round, sequence, &mut outcomes, progress)?;
                 }
-                tables.push(self.table(distribution, threads, rates));
+                tables.push(self.table(distribution, threads, outcomes));
             }
         }
         Ok(tables)
@@ -128,15 +127,16 @@ impl SpaceRun<'_> {
         resident: &[Option<Box<dyn Contender>>],
         round: usize,
         sequence: u64,
-        rates: &mut [[Vec<f64>; Phase::ALL.len()]],
+        outcomes: &mut [Rounds],
         progress: &mut impl FnMut(&str),
     ) -> anyhow::Result<()> {
         let count = self.plan.maps.len();
         let order = (0..count).map(|i| (i + round) % count);
         let plan = self.plan;
         let mut measure = |i: usize, map: &dyn Contender, phase: usize| -> anyhow::Result<()> {
-            let rate = measurement.run(map, Phase::ALL[phase], sequence);
-            rates[i][phase].push(rate.with_context(|| format!("{} gave a wrong answer", plan.maps[i].name))?);
+            let outcome = measurement.run(map, Phase::ALL[phase], sequence);
+            outcomes[i][phase]
+                .push(outcome.with_context(|| format!("{} gave a wrong answer", plan.maps[i].name))?);
             Ok(())
         };
         if plan.all_resident {
@@ -173,20 +173,27 @@ impl SpaceRun<'_> {
         Ok(map)
     }
 
-    fn table(
-        &self,
-        distribution: Distribution,
-        threads: usize,
-        rates: Vec<[Vec<f64>; Phase::ALL.len()]>,
-    ) -> Table {
-        let map = |(i, rates)| {
+    fn table(&self, distribution: Distribution, threads: usize, outcomes: Vec<Rounds>) -> Table {
+        let map = |(i, outcomes)| {
             let (entry, load): (&Entry, Load) = (&self.plan.maps[i], self.loads[i]);
-            MapReport::new(entry, rates, load.seconds, load.bytes_per_key)
+            MapReport::new(entry, outcomes, load.seconds, load.bytes_per_key)
         };
-        let maps = rates.into_iter().enumerate().map(map).collect();
+        let maps = outcomes.into_iter().enumerate().map(map).collect();
         Table::new(self.data.space.to_string(), distribution.to_string(), threads, maps)
     }
 }
+
+/// What one measurement found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// Operations per second of all threads together.
+    pub rate: f64,
+    /// The part of the time that a thread was on a processor, on average.
+    pub processor_share: f64,
+}
+
+/// Outcomes per phase, one of each round.
+type Rounds = [Vec<Outcome>; Phase::ALL.len()];
 
 /// Drawn keys and everything else that a phase of any map needs.
 pub struct Measurement<'a> {
@@ -223,11 +230,11 @@ impl<'a> Measurement<'a> {
         Ok(Measurement { data, draws, scans, scan_len, multi_get_len, time })
     }
 
-    /// Operations per second of all threads together.
+    /// What all threads together achieve.
     ///
     /// # Errors
     /// At the first wrong answer of any thread.
-    pub fn run(&self, map: &dyn Contender, phase: Phase, sequence: u64) -> Result<f64, WrongAnswer> {
+    pub fn run(&self, map: &dyn Contender, phase: Phase, sequence: u64) -> Result<Outcome, WrongAnswer> {
         let lists = if phase == Phase::Scan { &self.scans } else { &self.draws };
         let barrier = Barrier::new(lists.len());
         let work = |thread: usize, draws: &[Draw]| {
@@ -252,10 +259,14 @@ impl<'a> Measurement<'a> {
             let work = &work;
             let threads: Vec<_> =
                 lists.iter().enumerate().map(|(i, draws)| scope.spawn(move || work(i, draws))).collect();
-            threads.into_iter().try_fold(0.0, |sum, thread| {
+            let mut outcome = Outcome::default();
+            for thread in threads {
                 let tally = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-                Ok(sum + tally.rate())
-            })
+                outcome.rate += tally.rate();
+                let share = tally.processor_time.as_secs_f64() / tally.time.as_secs_f64();
+                outcome.processor_share += share / lists.len() as f64;
+            }
+            Ok(outcome)
         })
     }
 }

@@ -1,11 +1,12 @@
 //! The ordered maps that exist in Rust, compared on the same data, in turns, in one run.
 //!
-//! Every map is wrapped by an adapter in [`maps`] that implements [`OrderedMap`], through the fastest interface that
-//! the map's documentation recommends: guards are pinned per batch of operations, keys are not copied where the map
-//! takes integers. [`driver`] measures, [`data`] makes the keys and the expected answers, [`report`] prints.
+//! Every map is wrapped by an adapter in [`maps`] that implements [`OrderedMap`], through the fastest interface
+//! that the map's documentation recommends: guards are pinned per batch of operations, keys are not copied
+//! where the map takes integers. [`driver`] measures, [`data`] makes the keys and the expected answers,
+//! [`report`] prints.
 //!
-//! Every answer is checked while it is measured, by arithmetic on registers, so that nothing can be optimised away
-//! and a map that loses or mixes up records is not called fast.
+//! Every answer is checked while it is measured, by arithmetic on registers, so that nothing can be optimised
+//! away and a map that loses or mixes up records is not called fast.
 #![forbid(unsafe_code)]
 
 pub mod data;
@@ -56,14 +57,15 @@ pub trait Session {
     /// Reads up to `len` records from `start` on, ascending. Returns their number and the sum of their values.
     fn scan(&mut self, start: u64, len: usize) -> (usize, u64);
 
-    /// The values of several keys, which are independent of each other. Maps without such an operation look up one
-    /// after the other.
+    /// The values of several keys, which are independent of each other. Maps without such an operation look up
+    /// one after the other.
     fn multi_get(&mut self, keys: &[u64], values: &mut [Option<u64>]) {
         for (key, value) in keys.iter().zip(values) {
             *value = self.get(*key);
         }
     }
 
-    /// Called every [`BATCH`] operations: lets go of guards, so that memory can be reclaimed, and takes new ones.
+    /// Called every [`BATCH`] operations: lets go of guards, so that memory can be reclaimed, and takes new
+    /// ones.
     fn refresh(&mut self) {}
 }

@@ -3,6 +3,7 @@
 use crate::data::{DataSet, Draw, belongs, value_of};
 use crate::driver::Phase;
 use crate::{BATCH, OrderedMap, Session};
+use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant};
 
 /// An answer that is not the right one.
@@ -39,6 +40,8 @@ pub struct Job<'a> {
 pub struct Tally {
     pub operations: u64,
     pub time: Duration,
+    /// Time on a processor. Less than `time` when the thread waited for a lock or the machine was busy.
+    pub processor_time: Duration,
 }
 
 impl Tally {
@@ -46,6 +49,11 @@ impl Tally {
     pub fn rate(&self) -> f64 {
         self.operations as f64 / self.time.as_secs_f64()
     }
+}
+
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// A map that is loaded, behind a common interface.
@@ -94,7 +102,7 @@ fn repeat<S: Session>(
     session: &mut S,
     mut batch: impl FnMut(&mut S, &[Draw]) -> Result<(), WrongAnswer>,
 ) -> Result<Tally, WrongAnswer> {
-    let start = Instant::now();
+    let (start, processor_start) = (Instant::now(), processor_time());
     let mut operations = 0;
     let mut chunks = job.draws[job.first..].chunks_exact(BATCH);
     loop {
@@ -107,7 +115,7 @@ fn repeat<S: Session>(
         operations += BATCH as u64;
         let time = start.elapsed();
         if time >= job.time {
-            return Ok(Tally { operations, time });
+            return Ok(Tally { operations, time, processor_time: processor_time() - processor_start });
         }
     }
 }

@@ -1,13 +1,16 @@
 //! Results as a Markdown table and as JSON.
 
 use crate::Kind;
-use crate::driver::{Phase, Plan};
+use crate::driver::{Outcome, Phase, Plan};
 use crate::maps::Entry;
 use serde::Serialize;
 use std::fmt::Write;
 
 /// Maps that were considered and are not in the comparison, and why.
 pub const MISSING: [(&str, &str); 0] = [];
+
+/// With less of a processor than this, rates say more about the machine's other work than about the maps.
+const BUSY_BELOW: f64 = 0.97;
 
 /// Everything that was measured in one run.
 #[derive(Clone, Debug, Serialize)]
@@ -37,8 +40,8 @@ pub struct MapReport {
     pub name: &'static str,
     pub kind: Kind,
     pub load_seconds: f64,
-    /// Growth of resident memory while the map was loaded. `None` where freed memory may have been used again: in all
-    /// key spaces but the first, and when maps are loaded anew in every round.
+    /// Growth of resident memory while the map was loaded. `None` where freed memory may have been used again:
+    /// in all key spaces but the first, and when maps are loaded anew in every round.
     pub bytes_per_key: Option<f64>,
     pub phases: Vec<PhaseReport>,
 }
@@ -52,20 +55,24 @@ pub struct PhaseReport {
     /// Divided by the median of the fastest B-tree that is not ours.
     pub ratio: f64,
     pub rounds: Vec<f64>,
+    /// The part of the time that a thread was on a processor: median over the rounds.
+    pub processor_share: f64,
 }
 
 impl MapReport {
     pub(crate) fn new(
         entry: &Entry,
-        rates: [Vec<f64>; Phase::ALL.len()],
+        outcomes: [Vec<Outcome>; Phase::ALL.len()],
         load_seconds: f64,
         bytes_per_key: Option<f64>,
     ) -> MapReport {
-        let phase = |(phase, rounds): (Phase, Vec<f64>)| {
-            let median = median(&rounds);
-            PhaseReport { phase, median, ratio: 1.0, rounds }
+        let phase = |(phase, outcomes): (Phase, Vec<Outcome>)| {
+            let rounds: Vec<f64> = outcomes.iter().map(|outcome| outcome.rate).collect();
+            let shares: Vec<f64> = outcomes.iter().map(|outcome| outcome.processor_share).collect();
+            let processor_share = median(&shares);
+            PhaseReport { phase, median: median(&rounds), ratio: 1.0, rounds, processor_share }
         };
-        let phases = Phase::ALL.into_iter().zip(rates).map(phase).collect();
+        let phases = Phase::ALL.into_iter().zip(outcomes).map(phase).collect();
         MapReport { name: entry.name, kind: entry.kind, load_seconds, bytes_per_key, phases }
     }
 }
@@ -109,7 +116,17 @@ impl Table {
             let bytes = map.bytes_per_key.map_or_else(|| "-".to_owned(), |bytes| format!("{bytes:.0}"));
             writeln!(out, " {bytes} | {:.1} s |", map.load_seconds)?;
         }
-        writeln!(out)
+        writeln!(out)?;
+        let shares = self.maps.iter().flat_map(|map| &map.phases).map(|phase| phase.processor_share);
+        let share = median(&shares.collect::<Vec<f64>>());
+        if share < BUSY_BELOW {
+            let percent = 100.0 * share;
+            writeln!(
+                out,
+                "**The machine was busy: threads had a processor for {percent:.0}% of the time.**\n"
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -143,9 +160,9 @@ impl Report {
         let order = if self.sorted_load { "ascending" } else { "pseudo-random" };
         writeln!(
             out,
-            "{} keys and values of 8 bytes, loaded in {order} order. Million operations (calls of multi-get count their \
-             keys, scans count once) per second, median of {} rounds of {} s, in turns; in brackets the ratio to the \
-             fastest B-tree.\n",
+            "{} keys and values of 8 bytes, loaded in {order} order. Million operations per second (multi-gets \
+             count their keys, scans count once), median of {} rounds of {} s, in turns; in brackets the ratio \
+             to the fastest B-tree.\n",
             self.keys, self.rounds, self.seconds_per_phase
         )?;
         self.notes.iter().try_for_each(|(name, note)| writeln!(out, "- {name}: {note}."))
@@ -170,8 +187,8 @@ mod tests {
     #[test]
     fn ratios_are_to_the_fastest_b_tree_of_others() {
         let entries = maps::all();
-        let rates =
-            |rate: f64| [const { Vec::new() }; 4].map(|_: Vec<f64>| vec![rate, 3.0 * rate, 2.0 * rate]);
+        let outcome = |rate| Outcome { rate, processor_share: 1.0 };
+        let rates = |rate: f64| [(); 4].map(|()| [rate, 3.0 * rate, 2.0 * rate].map(outcome).to_vec());
         let map = |i: usize, rate| MapReport::new(&entries[i], rates(rate), 0.0, None);
         let last = entries.len() - 1;
         assert_eq!(entries[last].kind, Kind::RadixTree);

@@ -1,4 +1,6 @@
-//! Prints what a draw and an operation cost, in nanoseconds: `cargo run --release -p pando-workload --example speed`.
+//! Prints what a draw and an operation cost, in nanoseconds:
+//!
+//! `cargo run --release -p pando-workload --example speed`
 
 use pando_workload::*;
 use std::hint::black_box;

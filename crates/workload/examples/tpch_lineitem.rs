@@ -1,4 +1,5 @@
-//! Writes the lineitem table of TPC-H to a file, as CSV with a header row or as Parquet by the file's extension:
+//! Writes the lineitem table of TPC-H to a file, as CSV with a header row or as Parquet by the file's
+//! extension:
 //!
 //! `cargo run --release -p pando-workload --example tpch_lineitem -- --scale 0.1 lineitem.csv`
 //!

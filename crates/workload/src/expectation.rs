@@ -1,14 +1,15 @@
 //! What a concurrent reader may legally see: the oracle behind `--verify`.
 //!
-//! Every write of a key gets the key's next sequence number ([`Expectation::issue`]) and is acknowledged when it is done
-//! ([`Expectation::ack`]). A write is *overwritten* once another write that was issued after its acknowledgement is
-//! acknowledged too. A read may return any write that was not yet overwritten when the read began and that was
-//! issued before it ended: anything older is a stale read or a lost update, anything newer was never written.
+//! Every write of a key gets the key's next sequence number ([`Expectation::issue`]) and is acknowledged when
+//! it is done ([`Expectation::ack`]). A write is *overwritten* once another write that was issued after its
+//! acknowledgement is acknowledged too. A read may return any write that was not yet overwritten when the read
+//! began and that was issued before it ended: anything older is a stale read or a lost update, anything newer
+//! was never written.
 //!
 //! The table takes 2 bytes per key number, and memory is touched only where keys are written. A key without
-//! concurrent writers needs no more: its word holds the sequence and a bit that says whether that write is still in
-//! flight. A key that is written concurrently moves to a side table for good, where the writes that may still be
-//! visible are listed exactly. Only popular keys get there.
+//! concurrent writers needs no more: its word holds the sequence and a bit that says whether that write is
+//! still in flight. A key that is written concurrently moves to a side table for good, where the writes that
+//! may still be visible are listed exactly. Only popular keys get there.
 //!
 //! A new key (see [`crate::keys`]) is absent at sequence 0 and stays present after its first insert.
 
@@ -140,7 +141,8 @@ impl Expectation {
         Floor { oldest, present }
     }
 
-    /// Checks what a read found: the sequence of the value, or `None` for no value. Call it after the read ended.
+    /// Checks what a read found: the sequence of the value, or `None` for no value. Call it after the read
+    /// ended.
     ///
     /// # Errors
     /// When no legal order of the writes allows that answer.
@@ -223,8 +225,8 @@ impl Expectation {
         lock(&self.contended[mix64(key_number) as usize % SHARDS])
     }
 
-    /// Issues a write of a key that is contended, or becomes so because another write is in flight. `None` if the
-    /// word has changed meanwhile.
+    /// Issues a write of a key that is contended, or becomes so because another write is in flight. `None` if
+    /// the word has changed meanwhile.
     #[cold]
     fn issue_contended(&self, key_number: u64, old: u16) -> Option<u32> {
         let mut shard = self.shard(key_number);

@@ -1,9 +1,9 @@
 //! Keys made of columns: byte strings whose memcmp order is the order of the columns.
 //!
 //! - A key of a single string column is the string's bytes, unchanged.
-//! - Otherwise an integer is 8 bytes big-endian with the sign bit flipped, and a string is its bytes with 00 written as
-//!   00 FF, followed by 00 00. Each column is then prefix-free, so columns can be concatenated, and the encoding
-//!   of the first columns is a prefix of the key: a prefix scan finds all rows that agree on them.
+//! - Otherwise an integer is 8 bytes big-endian with the sign bit flipped, and a string is its bytes with 00
+//!   written as 00 FF, followed by 00 00. Each column is then prefix-free, so columns can be concatenated, and
+//!   the encoding of the first columns is a prefix of the key: a prefix scan finds all rows that agree on them.
 
 use crate::escape::escape_into;
 use std::borrow::Cow;
@@ -144,7 +144,8 @@ impl KeyLayout {
         rest.is_empty().then_some(columns)
     }
 
-    /// A key as text for people: its columns, escaped and separated. `None` for bytes that are no key of this layout.
+    /// A key as text for people: its columns, escaped and separated. `None` for bytes that are no key of this
+    /// layout.
     pub fn display(&self, key: &[u8], separator: char) -> Option<String> {
         let mut text = String::new();
         for (i, column) in self.decode(key)?.iter().enumerate() {
@@ -307,7 +308,8 @@ mod tests {
 
         #[test]
         fn foreign_bytes_never_pass_for_another_key(
-            kinds in kinds(), bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 0..30),
+            kinds in kinds(),
+            bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(0xff), any::<u8>()], 0..30),
         ) {
             let layout = KeyLayout::new(kinds).expect("not empty");
             if let Some(columns) = layout.decode(&bytes) {

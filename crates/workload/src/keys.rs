@@ -4,11 +4,12 @@
 //! - record i is loaded under key number 2i,
 //! - 2i + 1 is a *new* key, absent until an operation inserts it.
 //!
-//! So new keys fall between loaded ones, and the key space can be cut into ranges of equal width before anything is
-//! inserted. A [`KeySpace`] turns a key number into an integer, a [`KeyCodec`] that integer into bytes whose
-//! order is the order of the integers:
+//! So new keys fall between loaded ones, and the key space can be cut into ranges of equal width before
+//! anything is inserted. A [`KeySpace`] turns a key number into an integer, a [`KeyCodec`] that integer into
+//! bytes whose order is the order of the integers:
 //! - [`KeySpace::Dense`]: the integer is the key number.
-//! - [`KeySpace::Random64`]: a bijective mix of it, so records are spread over all integers and sorted differently.
+//! - [`KeySpace::Random64`]: a bijective mix of it, so records are spread over all integers and sorted
+//!   differently.
 
 use crate::error::SpecError;
 use crate::rng::{BitMixer, mix64, unmix64};
@@ -202,8 +203,8 @@ impl KeyCodec {
         (padding == expected).then(|| self.key_number(integer)).flatten()
     }
 
-    /// The integers that partition `index` of `of` owns: ranges of equal width over the key space, which together
-    /// cover all integers. In a dense space partition p owns `p * 2n / of .. (p + 1) * 2n / of`.
+    /// The integers that partition `index` of `of` owns: ranges of equal width over the key space, which
+    /// together cover all integers. In a dense space partition p owns `p * 2n / of .. (p + 1) * 2n / of`.
     pub fn partition(&self, index: u64, of: u64) -> OwnedRange {
         assert!(index < of, "partition {index} of {of} does not exist");
         let width = self.width();

@@ -3,13 +3,13 @@
 //! - Popularity of keys: [`Zipf`], [`Distribution`]; where the hot ones lie: [`Scatter`].
 //! - Which keys exist and what their bytes are: [`keys`], [`KeySpace`], [`KeyCodec`].
 //! - Operations: [`Mix`] (the named workloads of DEX and YCSB), [`OpStream`].
-//! - Verification: values that identify themselves ([`ValueCodec`]) and the range of values that a concurrent reader
-//!   may legally see ([`Expectation`]).
+//! - Verification: values that identify themselves ([`ValueCodec`]) and the range of values that a concurrent
+//!   reader may legally see ([`Expectation`]).
 //! - Real data: order-preserving composite keys ([`KeyLayout`]) and readers of CSV, TSV, Parquet and word lists
 //!   ([`dataset`]).
 //!
-//! Everything is deterministic: a run is a function of its specification and its seed. The crate knows nothing about
-//! indexes or fabrics.
+//! Everything is deterministic: a run is a function of its specification and its seed. The crate knows nothing
+//! about indexes or fabrics.
 #![forbid(unsafe_code)]
 
 pub mod dataset;

@@ -1,5 +1,5 @@
-//! What operations a workload is made of: the microbenchmarks of DEX (Table 1, and Table 3 of the extended paper) and
-//! the core workloads of YCSB, by name.
+//! What operations a workload is made of: the microbenchmarks of DEX (Table 1, and Table 3 of the extended
+//! paper) and the core workloads of YCSB, by name.
 
 use crate::error::SpecError;
 use crate::zipf::{DEFAULT_THETA, Distribution};
@@ -8,12 +8,12 @@ use std::str::FromStr;
 /// Which keys inserts go to. Key numbers are explained in [`crate::keys`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertKeys {
-    /// The key is drawn from the distribution like any other, and with even chances it is a loaded key or the new
-    /// key beside it. Inserting a key that is present updates it. So half of the inserts go to places that were
-    /// not loaded, and hot ones come again, as they do in the papers' skewed workloads.
+    /// The key is drawn from the distribution like any other, and with even chances it is a loaded key or the
+    /// new key beside it. Inserting a key that is present updates it. So half of the inserts go to places that
+    /// were not loaded, and hot ones come again, as they do in the papers' skewed workloads.
     Drawn,
-    /// Every insert goes to a key that was never used before, anywhere in the key space, until the n new keys are
-    /// used up; from then on as `Drawn`.
+    /// Every insert goes to a key that was never used before, anywhere in the key space, until the n new keys
+    /// are used up; from then on as `Drawn`.
     Fresh,
 }
 

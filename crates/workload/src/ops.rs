@@ -1,10 +1,10 @@
 //! The stream of operations that one worker thread performs.
 //!
-//! A stream is a function of the specification, a seed and a [`Lane`] (which thread of how many, and which range of
-//! keys its compute server owns). Under logical partitioning every compute server draws from the distribution over
-//! *all* keys and keeps the draws that fall in its own range; all servers perform equally many operations, so a
-//! server without hot keys is not idle, as in the papers' experiments. Drawing again costs a factor of the number of
-//! partitions, a few tens of nanoseconds each.
+//! A stream is a function of the specification, a seed and a [`Lane`] (which thread of how many, and which
+//! range of keys its compute server owns). Under logical partitioning every compute server draws from the
+//! distribution over *all* keys and keeps the draws that fall in its own range; all servers perform equally
+//! many operations, so a server without hot keys is not idle, as in the papers' experiments. Drawing again
+//! costs a factor of the number of partitions, a few tens of nanoseconds each.
 
 use crate::error::SpecError;
 use crate::keys::{KeyCodec, KeySpace, OwnedRange, is_loaded, loaded_key, new_key};
@@ -109,7 +109,8 @@ enum Popularity {
 }
 
 impl OpStream {
-    /// The stream of one thread. Streams of different lanes or seeds are independent; hot keys are the same in all.
+    /// The stream of one thread. Streams of different lanes or seeds are independent; hot keys are the same in
+    /// all.
     ///
     /// # Errors
     /// When the specification is not valid, or the lane owns no loaded key.
@@ -177,10 +178,11 @@ impl OpStream {
         self.draw_owned(false)
     }
 
-    /// Draws keys until one lies in the owned range; with `or_new`, half of the draws are the new key beside the record.
+    /// Draws keys until one lies in the owned range; with `or_new`, half of the draws are the new key beside
+    /// the record.
     ///
-    /// A range may contain no key that hashed ranks ever reach, or only unpopular ones; after 64 times the expected
-    /// number of draws a loaded key is taken uniformly instead.
+    /// A range may contain no key that hashed ranks ever reach, or only unpopular ones; after 64 times the
+    /// expected number of draws a loaded key is taken uniformly instead.
     #[inline]
     fn draw_owned(&mut self, or_new: bool) -> u64 {
         for _ in 0..self.draws_max {
@@ -250,7 +252,8 @@ fn thresholds(shares: [u8; 5]) -> [u64; 4] {
     })
 }
 
-/// How often to draw before giving up on the distribution: 64 times the inverse of the range's share of the keys.
+/// How often to draw before giving up on the distribution: 64 times the inverse of the range's share of the
+/// keys.
 fn draws_max(codec: &KeyCodec, owned: OwnedRange) -> Result<u64, SpecError> {
     if owned == OwnedRange::ALL {
         return Ok(u64::MAX);

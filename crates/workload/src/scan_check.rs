@@ -1,8 +1,8 @@
 //! Checks the answer of a scan against an [`Expectation`]: order, completeness, and each record's value.
 //!
-//! In a dense key space the keys that a scan must pass are known beforehand, so what is certain about each is noted
-//! before the scan starts, and a key left out is noticed. In a random space the next key is anybody's guess; there the
-//! order is checked, and that each record is one that exists.
+//! In a dense key space the keys that a scan must pass are known beforehand, so what is certain about each is
+//! noted before the scan starts, and a key left out is noticed. In a random space the next key is anybody's
+//! guess; there the order is checked, and that each record is one that exists.
 
 use crate::expectation::{Expectation, Floor, Violation};
 use crate::keys::{KeyCodec, KeySpace, is_loaded};
@@ -38,7 +38,8 @@ impl ScanCheck {
         ScanCheck { keys, floors: Vec::new(), start: 0, next: 0, left: 0 }
     }
 
-    /// Notes what is certain now. Call it before a scan of `len` records from `start_key` (a key number) on starts.
+    /// Notes what is certain now. Call it before a scan of `len` records from `start_key` (a key number) on
+    /// starts.
     pub fn begin(&mut self, expected: &Expectation, start_key: u64, len: u32) {
         self.left = len;
         self.start = start_key;

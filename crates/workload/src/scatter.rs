@@ -1,8 +1,8 @@
 //! Where the popular keys lie: the map from the rank of a key to its position among the loaded keys.
 //!
-//! Without scattering, the hot keys of a Zipf distribution would share a handful of leaves and any page cache would
-//! look brilliant. The field scatters by hashing ([`Scatter::Hash`]), which is not a permutation: 1 - 1/e, about
-//! 63%, of the keys can ever be drawn, and several ranks may share a key.
+//! Without scattering, the hot keys of a Zipf distribution would share a handful of leaves and any page cache
+//! would look brilliant. The field scatters by hashing ([`Scatter::Hash`]), which is not a permutation: 1 -
+//! 1/e, about 63%, of the keys can ever be drawn, and several ranks may share a key.
 //!
 //! The map does not depend on the seed of a run, so a warm-up and a measured phase agree on the hot keys.
 
@@ -80,8 +80,8 @@ impl Scatterer {
     }
 }
 
-/// A pseudo-random bijection of `0..n` in constant memory: a bijection of the next power of two, applied again while
-/// the result falls outside (cycle walking; twice at most on average).
+/// A pseudo-random bijection of `0..n` in constant memory: a bijection of the next power of two, applied again
+/// while the result falls outside (cycle walking; twice at most on average).
 #[derive(Clone, Debug)]
 pub struct Permutation {
     n: u64,

@@ -1,9 +1,10 @@
 //! Values that identify themselves, so that a reader can tell a right answer from a wrong one.
 //!
-//! A value is a function of its key number and of a *sequence*: the number of the write that produced it. It starts with
-//! a little-endian word, the low bits being the sequence (20 bits from 8 bytes on, fewer in shorter values) and the
-//! rest a tag derived from the key; what follows is pseudo-random fill derived from that word. So a value shows
-//! whether it belongs to the key, which write it is, and whether it is a mixture of two writes.
+//! A value is a function of its key number and of a *sequence*: the number of the write that produced it. It
+//! starts with a little-endian word, the low bits being the sequence (20 bits from 8 bytes on, fewer in shorter
+//! values) and the rest a tag derived from the key; what follows is pseudo-random fill derived from that word.
+//! So a value shows whether it belongs to the key, which write it is, and whether it is a mixture of two
+//! writes.
 
 use crate::rng::mix64;
 
@@ -41,8 +42,8 @@ pub struct ValueCodec {
 }
 
 impl ValueCodec {
-    /// Values of `size` bytes. Very short ones carry little: 1 byte holds a tag of 6 bits and a sequence of 2, no
-    /// bytes hold nothing.
+    /// Values of `size` bytes. Very short ones carry little: 1 byte holds a tag of 6 bits and a sequence of 2,
+    /// no bytes hold nothing.
     pub const fn new(size: usize) -> ValueCodec {
         let sequence_bits = if size >= 8 { SEQUENCE_BITS } else { size as u32 * SEQUENCE_BITS / 8 };
         ValueCodec { size, sequence_bits }
@@ -58,7 +59,8 @@ impl ValueCodec {
         self.sequence_bits
     }
 
-    /// Writes the value of `key_number` and `sequence`; `value` must be exactly [`size`](Self::size) bytes long.
+    /// Writes the value of `key_number` and `sequence`; `value` must be exactly [`size`](Self::size) bytes
+    /// long.
     #[inline]
     pub fn write(&self, key_number: u64, sequence: u32, value: &mut [u8]) {
         assert_eq!(value.len(), self.size, "the buffer of a value has the size of the value");
@@ -162,7 +164,9 @@ mod tests {
         }
 
         #[test]
-        fn other_keys_and_flipped_bits_are_noticed(size in 8usize..200, key: u64, other: u64, flip: prop::sample::Index) {
+        fn other_keys_and_flipped_bits_are_noticed(
+            size in 8usize..200, key: u64, other: u64, flip: prop::sample::Index,
+        ) {
             prop_assume!(key != other);
             let codec = ValueCodec::new(size);
             let mut value = codec.write_vec(key, 1);

@@ -1,9 +1,9 @@
 //! How popular keys are: the distribution over *ranks*, rank 0 being the most popular key.
 //!
 //! [`Zipf`] draws rank r with probability proportional to 1 / (r + 1)^theta by rejection-inversion (Hörmann and
-//! Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions", 1996): the exact
-//! distribution, in constant time and memory, for any theta and any number of keys. The approximation that YCSB
-//! uses sums n terms first and is undefined at theta = 1; this one needs neither.
+//! Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions", 1996): the
+//! exact distribution, in constant time and memory, for any theta and any number of keys. The approximation
+//! that YCSB uses sums n terms first and is undefined at theta = 1; this one needs neither.
 //!
 //! Where ranks lie in the key space is the business of [`crate::Scatter`].
 
@@ -15,7 +15,8 @@ use std::str::FromStr;
 /// Largest number of keys whose ranks a double tells apart.
 const MAX_KEYS: u64 = 1 << 52;
 
-/// With |1 - theta| above this, the logarithm may be taken the fast way: at rank 2^40 the error is a 64th of a rank.
+/// With |1 - theta| above this, the logarithm may be taken the fast way: at rank 2^40 the error is a 64th of a
+/// rank.
 const LN_IS_ENOUGH: f64 = 1.0 / 128.0;
 
 /// Popularity of keys, as named on the command line: `uniform`, `zipf:0.99`, `latest:0.99`.

@@ -1,5 +1,5 @@
-//! concurrent-map: a lock-free B+ tree whose writers copy nodes. Every thread has a handle of its own; a thread that
-//! is alone uses the only handle, which spares the map its copies.
+//! concurrent-map: a lock-free B+ tree whose writers copy nodes. Every thread has a handle of its own; a thread
+//! that is alone uses the only handle, which spares the map its copies.
 
 use crate::{OrderedMap, Session};
 use concurrent_map::ConcurrentMap;

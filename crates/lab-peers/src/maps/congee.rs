@@ -1,4 +1,5 @@
-//! congee: an adaptive radix tree with optimistic lock coupling. Not a B-tree; on dense integers it is hard to beat.
+//! congee: an adaptive radix tree with optimistic lock coupling. Not a B-tree; on dense integers it is hard to
+//! beat.
 
 use crate::{OrderedMap, Session};
 use anyhow::anyhow;

@@ -1,5 +1,5 @@
-//! scc's TreeIndex: a B+ tree made for reading. Its entries move when nodes split, so values cannot be atomics that are
-//! changed in place; `upsert` is the way to update.
+//! scc's TreeIndex: a B+ tree made for reading. Its entries move when nodes split, so values cannot be atomics
+//! that are changed in place; `upsert` is the way to update.
 
 use crate::{OrderedMap, Session};
 use scc::tree_index::Proximity;

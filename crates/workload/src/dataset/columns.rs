@@ -6,7 +6,8 @@ use crate::key_layout::{ColumnKind, KeyColumn, KeyLayout, parse_int};
 use std::borrow::Cow;
 use std::str::FromStr;
 
-/// A column as named on the command line: `NAME` or `NUMBER` (from 1), with `:int` or `:str` for its type in a key.
+/// A column as named on the command line: `NAME` or `NUMBER` (from 1), with `:int` or `:str` for its type in a
+/// key.
 ///
 /// Without a type a column is a string, except for integer columns of Parquet files.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -63,7 +63,8 @@ pub(super) struct Delimited {
     /// `None` for a file without rows.
     plan: Option<Plan>,
     fields: Fields,
-    /// Without a header row, the first row was read to count its fields; it and the lines rejected before it come first.
+    /// Without a header row, the first row was read to count its fields; it and the lines rejected before it
+    /// come first.
     early: VecDeque<Rejected>,
     first_row: Option<u64>,
 }
@@ -87,7 +88,8 @@ impl Delimited {
         Ok((source, layout))
     }
 
-    /// The columns, from the header row or from the width of the first valid row. `None` when there is no such row.
+    /// The columns, from the header row or from the width of the first valid row. `None` when there is no such
+    /// row.
     fn read_header(&mut self, has_names: bool) -> Result<Option<Header>, DatasetError> {
         while let Some((line, row)) = self.read_fields() {
             match row {
@@ -260,8 +262,10 @@ mod tests {
         }
     }
 
-    /// All rows: line, and fields or the reason of the rejection.
-    fn rows(input: impl Read, dialect: Dialect) -> Vec<(u64, Result<Vec<Vec<u8>>, String>)> {
+    /// A line number, and fields or the reason of the rejection.
+    type Row = (u64, Result<Vec<Vec<u8>>, String>);
+
+    fn rows(input: impl Read, dialect: Dialect) -> Vec<Row> {
         let mut window = Window::new(input, 0, 1 << 20);
         let mut fields = Fields::default();
         let mut found = Vec::new();

@@ -1,12 +1,12 @@
 //! Real data: records from CSV, TSV and Parquet files and from word lists.
 //!
-//! [`open`] returns an iterator of records. A row that cannot be used is *rejected* with its line number and the reason,
-//! and reading goes on; what concerns the whole file (it is missing, it has no such column) is one error from
-//! [`open`]. A record's key is made of the key columns as [`KeyLayout`] says; its value is the bytes of
-//! the one value column, or several value columns escaped and joined with TAB, or nothing.
+//! [`open`] returns an iterator of records. A row that cannot be used is *rejected* with its line number and
+//! the reason, and reading goes on; what concerns the whole file (it is missing, it has no such column) is one
+//! error from [`open`]. A record's key is made of the key columns as [`KeyLayout`] says; its value is the bytes
+//! of the one value column, or several value columns escaped and joined with TAB, or nothing.
 //!
-//! - CSV is read strictly by RFC 4180: a field that starts with a quote must end with one. A quoting error rejects one
-//!   line, and reading resumes on the next.
+//! - CSV is read strictly by RFC 4180: a field that starts with a quote must end with one. A quoting error
+//!   rejects one line, and reading resumes on the next.
 //! - TSV has no quoting: fields are what lies between TABs.
 //! - Blank lines of CSV and TSV files are skipped, a byte order mark too. Fields may be any bytes.
 //! - In a word list every line is a key.
@@ -39,7 +39,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that a file's extension suggests: `.csv`, `.tsv` (also `.tab`), `.parquet`, `.txt` (also none) for words.
+    /// The format that a file's extension suggests: `.csv`, `.tsv` (also `.tab`), `.parquet`, `.txt` (also
+    /// none) for words.
     pub fn of_path(path: &Path) -> Option<Format> {
         let Some(extension) = path.extension() else { return Some(Format::Words) };
         match extension.to_ascii_lowercase().to_str()? {
@@ -99,8 +100,8 @@ pub struct ReadOptions {
     /// The byte between fields, if not the format's own.
     pub delimiter: Option<u8>,
     pub word_value: WordValue,
-    /// Longest row of a text file in bytes; a longer one is rejected. It bounds memory in the face of a quote that
-    /// is never closed.
+    /// Longest row of a text file in bytes; a longer one is rejected. It bounds memory in the face of a quote
+    /// that is never closed.
     pub row_bytes_max: usize,
 }
 
@@ -254,8 +255,8 @@ impl fmt::Debug for Records {
 /// Opens a file for reading.
 ///
 /// # Errors
-/// When the file cannot be opened, its header is not valid, or it lacks a column that the options name. An empty
-/// file is no error: it has no records.
+/// When the file cannot be opened, its header is not valid, or it lacks a column that the options name. An
+/// empty file is no error: it has no records.
 pub fn open(path: &Path, format: Format, options: &ReadOptions) -> Result<Records, DatasetError> {
     let open_error = |error| DatasetError::Open { path: path.to_owned(), error };
     let file = File::open(path).map_err(open_error)?;

@@ -1,4 +1,5 @@
-//! Parquet files, read column by column in batches of rows. Only the columns that keys and values need are read.
+//! Parquet files, read column by column in batches of rows. Only the columns that keys and values need are
+//! read.
 
 use super::columns::{ColumnInfo, Header, Plan};
 use super::parquet_text::TextForm;

@@ -142,7 +142,8 @@ fn show(value: impl Display, out: &mut Vec<u8>) -> Outcome {
     Ok(())
 }
 
-/// Appends a number in at least `width` digits. Formatting most of the cells of a file, it avoids the general machinery.
+/// Appends a number in at least `width` digits. Formatting most of the cells of a file, it avoids the general
+/// machinery.
 fn push_digits(mut number: u64, width: usize, out: &mut Vec<u8>) {
     let mut digits = [b'0'; 20];
     let mut first = digits.len();

@@ -1,4 +1,5 @@
-//! A file seen through a growing window: rows are cut from its start, and more is read only when a row needs it.
+//! A file seen through a growing window: rows are cut from its start, and more is read only when a row needs
+//! it.
 
 use super::{Progress, Reason};
 use std::fs::File;
@@ -55,8 +56,8 @@ impl<R: Read> Window<R> {
         Ok(())
     }
 
-    /// Cuts the next row with `parse`, which sees the window and whether the file ends with it, and never an empty
-    /// window. Returns the line on which the row starts, and `None` at the end of the file.
+    /// Cuts the next row with `parse`, which sees the window and whether the file ends with it, and never an
+    /// empty window. Returns the line on which the row starts, and `None` at the end of the file.
     pub fn next_row<T>(
         &mut self,
         mut parse: impl FnMut(&[u8], bool) -> Cut<T>,
