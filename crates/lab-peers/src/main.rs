@@ -7,6 +7,7 @@ use pando_lab_peers::driver::Plan;
 use pando_lab_peers::maps::{self, Entry};
 use pando_workload::{Distribution, KeySpace};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// Compares ordered maps on the same data, in turns, in one run. Every answer is checked.
@@ -54,8 +55,17 @@ struct Arguments {
     json: Option<PathBuf>,
 }
 
-fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<()> {
     let json = arguments.json.clone();
     let report = plan(arguments)?.run(|what| eprintln!("{what}"))?;
     print!("{}", report.markdown());
