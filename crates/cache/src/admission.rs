@@ -1,4 +1,7 @@
 //! Lazy admission of leaves (DEX §5.4).
+//!
+//! A leaf that is read once would push out one that is read often, so most leaves that are read from remote memory
+//! are used and forgotten. Inner nodes are not asked about here: they are always admitted.
 
 /// With which probability a leaf that was read from remote memory is admitted once the cache is full. Inner nodes
 /// always are.

@@ -1,4 +1,7 @@
 //! The memory of all frames: one mapping, type-stable for the life of the cache.
+//!
+//! An optimistic reader may follow a stale reference into any frame at any time, so frames are never given back and
+//! are words that may be read while they change. All unsafe code of the cache is here.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,7 @@
-//! The cache as a whole: what it is made of, and how a page gets in.
+//! The cache as a whole: what it is made of, and how a page gets in (DEX §5.1, §5.4).
+//!
+//! A page comes in through a free frame and the ticket of its address: [`FreeFrame::admit`] publishes it hot below a
+//! hot parent, or, if the parent changed during the READ, as a cooling page that the next descent finds by its address.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! How frames become free: sampling, delegated cooling, write-back, eviction (DEX §5.1-§5.3).
+//!
+//! - A node that starts cooling is clean and unswizzled, so that eviction only takes it out of the mapping table.
+//! - A cooling frame is in the cooling map, or in the hands of the one worker that took it from there.
+//! - A write-back copies one version of a node and makes it clean only if it is still that version.
 
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 

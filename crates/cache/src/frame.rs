@@ -1,4 +1,8 @@
-//! Frames as the tree sees them.
+//! Frames as the tree sees them: a latch, an address, the words of a node (DEX §5.1), and pins.
+//!
+//! What lies beside the words belongs to the latch too: the parent of a frame changes under the parent's latch, and
+//! comes from none under the frame's own. Pins and write-backs are counted outside of it; each is a flag that is set
+//! before the version is looked at, and looked at after the latch was taken, with a full fence in between.
 
 use pando_fabric::{GlobalAddr, PageBuf};
 
@@ -89,7 +93,8 @@ impl<'c> FrameRef<'c> {
         (raw != NO_PARENT).then_some(FrameId(raw))
     }
 
-    /// Says in which frame this one is swizzled from now on. The caller holds this frame's or its parent's latch.
+    /// Says in which frame this one is swizzled from now on. The caller holds this frame's latch; to change the parent
+    /// for another or for none, that of the former parent is enough.
     pub fn set_parent(self, parent: Option<FrameId>) {
         let raw = parent.map_or(NO_PARENT, |id| id.0);
         self.cache.meta(self.id).parent.store(raw, Ordering::Relaxed);

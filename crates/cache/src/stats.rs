@@ -1,4 +1,7 @@
 //! What a worker counts about its cache.
+//!
+//! Only the worker adds, so an addition is a load and a store; anybody may take a snapshot at any time. The counts are
+//! those of DEX §8: misses by kind of node, admissions, evictions, and what the cooling map did.
 
 use std::ops::{Add, Sub};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,4 +1,7 @@
 //! Swizzled pointers (DEX §5.1, LeanStore §3.1). The one place that opens the tag.
+//!
+//! A child word of a cached node either holds the child's global address or, with the top bit set, the number of the
+//! frame that the child is in. Remote copies of nodes hold addresses only.
 
 use pando_fabric::GlobalAddr;
 

@@ -101,6 +101,17 @@ impl ToyEndpoint {
         }
     }
 
+    /// A pause, now and then a long one: others may do a lot in between.
+    pub async fn lag(&self) {
+        for _ in 0..match self.random() % 16 {
+            0 => self.random() % 200,
+            1..=3 => 1,
+            _ => 0,
+        } {
+            yield_once().await;
+        }
+    }
+
     /// Calls `observe` at each WRITE, at the moment at which it takes effect.
     pub fn on_write(&self, observe: impl Fn() + 'static) {
         *self.on_write.borrow_mut() = Box::new(observe);

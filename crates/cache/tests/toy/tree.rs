@@ -162,6 +162,7 @@ impl Toy {
         (key, level): (usize, u8),
         admit: bool,
     ) -> Attempt<Reached<'t>> {
+        ep.lag().await;
         match self.cache.table().begin(addr) {
             Lookup::InFlight => Err(Retry::Restart),
             Lookup::Frame(id) => {
@@ -248,6 +249,7 @@ impl Toy {
     pub async fn increment(&self, worker: &CacheWorker, ep: &ToyEndpoint, key: usize, level: u8) {
         self.retry(ep, async || match self.walk(worker, ep, key, level, false).await? {
             Reached::Cached { node, .. } => {
+                ep.lag().await;
                 let mut guard = node.frame.upgrade(node.version)?;
                 for word in COUNTER.map(|word| &node.frame.words()[word]) {
                     word.store(word.load(Relaxed) + 1, Relaxed);
@@ -292,6 +294,7 @@ impl Toy {
             let Reached::Cached { node, .. } = self.walk(worker, ep, key, 0, true).await? else {
                 unreachable!("it was to be admitted")
             };
+            ep.lag().await;
             let pin = node.frame.pin(node.version)?;
             for _ in 0..4 {
                 ep.yield_now().await;
