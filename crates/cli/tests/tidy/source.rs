@@ -1,0 +1,197 @@
+//! Source files as the tidy test looks at them: good enough for code that rustfmt formatted, no parser.
+
+use std::path::{Path, PathBuf};
+
+/// A Rust file: as it is, and with comments and literals blanked out, line by line the same.
+pub struct Source {
+    /// From the root of the repository, with `/`.
+    pub path: String,
+    pub text: String,
+    pub code: String,
+}
+
+impl Source {
+    pub fn new(path: String, text: String) -> Self {
+        let code = blank_literals(&text);
+        Self { path, text, code }
+    }
+
+    /// Lines of code before the tests that stand at the end of the file.
+    pub fn lines_before_tests(&self) -> impl Iterator<Item = (usize, &str)> {
+        let mut lines = self.code.lines().enumerate().peekable();
+        std::iter::from_fn(move || {
+            let (i, line) = lines.next()?;
+            let is_test = line.starts_with("#[cfg(") && line.contains("test");
+            let opens = lines.peek().is_some_and(|(_, next)| next.starts_with("mod ") && next.ends_with('{'));
+            (!(is_test && opens)).then_some((i + 1, line))
+        })
+    }
+
+    /// Names of modules that are tests and stand in files of their own.
+    pub fn test_modules(&self) -> Vec<String> {
+        let lines: Vec<_> = self.code.lines().collect();
+        let declared = |pair: &[&str]| {
+            let name = pair[1]
+                .trim_start_matches("pub")
+                .trim_start_matches("(crate)")
+                .trim()
+                .strip_prefix("mod ")?;
+            let is_test = pair[0].starts_with("#[cfg(") && pair[0].contains("test");
+            is_test.then(|| name.strip_suffix(';').map(str::to_owned)).flatten()
+        };
+        lines.windows(2).filter_map(declared).collect()
+    }
+
+    /// First line, name and number of lines of each function with a body.
+    pub fn functions(&self) -> Vec<(usize, String, usize)> {
+        let mut found = Vec::new();
+        let starts: Vec<_> =
+            std::iter::once(0).chain(self.code.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        let line = |at: usize| starts.partition_point(|&start| start <= at);
+        let mut from = 0;
+        while let Some(at) = find_word(&self.code[from..], "fn").map(|at| from + at) {
+            from = at + 2;
+            let rest = self.code[from..].trim_start();
+            let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            if name.is_empty() {
+                continue;
+            }
+            if let Some(end) = body_end(&self.code[from..]) {
+                found.push((line(at), name, line(from + end) - line(at) + 1));
+            }
+        }
+        found
+    }
+
+    /// Lines of the `//!` header.
+    pub fn header_lines(&self) -> usize {
+        let attribute = |line: &&str| line.starts_with("#!") || line.is_empty();
+        self.text.lines().skip_while(attribute).take_while(|line| line.starts_with("//!")).count()
+    }
+}
+
+/// Where `word` stands in `code` as a word of its own.
+pub fn find_word(code: &str, word: &str) -> Option<usize> {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(word).map(|(at, _)| at).find(|&at| {
+        !code[..at].chars().next_back().is_some_and(part)
+            && !code[at + word.len()..].chars().next().is_some_and(part)
+    })
+}
+
+/// Offset of the brace that closes the body of the function whose name `code` begins with; none without a body.
+fn body_end(code: &str) -> Option<usize> {
+    let (mut braces, mut others) = (0_i32, 0_i32);
+    for (at, c) in code.char_indices() {
+        match c {
+            '(' | '[' => others += 1,
+            ')' | ']' => others -= 1,
+            ';' if braces == 0 && others == 0 => return None,
+            '{' => braces += 1,
+            '}' => braces -= 1,
+            _ => continue,
+        }
+        if c == '}' && braces == 0 && others == 0 {
+            return Some(at);
+        }
+        if braces < 0 || others < 0 {
+            return None;
+        }
+    }
+    None
+}
+
+/// Replaces comments and what stands inside literals by blanks.
+fn blank_literals(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let skipped = match c {
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            '/' if rest.starts_with("/*") => rest.find("*/").map_or(rest.len(), |end| end + 2),
+            '"' => string_len(rest),
+            '\'' => char_len(rest),
+            'r' | 'b' | 'c' if !out.ends_with(|c: char| c.is_alphanumeric() || c == '_') => {
+                prefixed_len(rest)
+            }
+            _ => 0,
+        };
+        let taken = if skipped == 0 { c.len_utf8() } else { skipped };
+        let (here, next) = rest.split_at(taken);
+        match skipped {
+            0 => out.push(c),
+            _ => out.extend(here.chars().map(|c| if c == '\n' { '\n' } else { ' ' })),
+        }
+        rest = next;
+    }
+    out
+}
+
+/// Bytes of the string literal that `text` begins with.
+fn string_len(text: &str) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Bytes of the character literal that `text` begins with; 0 for a lifetime.
+fn char_len(text: &str) -> usize {
+    let mut chars = text.char_indices().skip(1);
+    match chars.next() {
+        Some((_, '\\')) => text[3..].find('\'').map_or(0, |end| end + 4),
+        Some(_) => chars.next().filter(|&(_, c)| c == '\'').map_or(0, |(at, _)| at + 1),
+        None => 0,
+    }
+}
+
+/// Bytes of the raw, byte or C string that `text` begins with; 0 if it begins with something else.
+fn prefixed_len(text: &str) -> usize {
+    let prefix = text.len() - text.trim_start_matches(['r', 'b', 'c']).len();
+    let hashes = text[prefix..].len() - text[prefix..].trim_start_matches('#').len();
+    let opening = prefix + hashes;
+    match text[opening..].chars().next() {
+        Some('"') if text[..prefix].contains('r') => {
+            let closing = format!("\"{}", "#".repeat(hashes));
+            text[opening + 1..].find(&closing).map_or(text.len(), |at| opening + 1 + at + closing.len())
+        }
+        Some('"') if prefix <= 2 && hashes == 0 => prefix + string_len(&text[prefix..]),
+        Some('\'') if &text[..prefix] == "b" && hashes == 0 => match char_len(&text[1..]) {
+            0 => 0,
+            len => len + 1,
+        },
+        _ => 0,
+    }
+}
+
+/// All files below `root` with one of the extensions, apart from what is built or downloaded.
+pub fn files(root: &Path, extensions: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        let entries =
+            std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        for path in entries.map(|entry| entry.expect("a readable entry").path()) {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let built =
+                name.starts_with("target") || ["corpus", "artifacts", "coverage"].contains(&name.as_str());
+            let hidden = name.starts_with('.') && name != ".ci";
+            if path.is_dir() && !built && !hidden {
+                folders.push(path);
+            } else if path.is_file() {
+                let extension = path.extension().map(|extension| extension.to_string_lossy().into_owned());
+                if extensions.contains(&extension.as_deref().unwrap_or("")) {
+                    found.push(path);
+                }
+            }
+        }
+    }
+    found.sort();
+    found
+}
