@@ -258,6 +258,24 @@ fn a_full_cache_goes_on_by_evicting() {
 }
 
 #[test]
+fn a_cooling_frame_that_somebody_looks_at_is_evicted_later() {
+    for configure in [(|_| {}) as fn(&mut CacheConfig), |c| c.fifo = true] {
+        let bench = Bench::new(8, configure);
+        let leaf = bench.admit(0, 0, 0, None);
+        (1..8).for_each(|i| pin_for_good(bench.admit(i, 0, i, None)));
+        bench.cool(leaf);
+        let guard = leaf.exclusive().unwrap();
+        let mut allocation = Box::pin(bench.cache.allocate(&bench.worker, &bench.ep, Shape));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(allocation.as_mut().poll(&mut context).is_pending(), "the only candidate is latched");
+        drop(allocation);
+        guard.release_unchanged();
+        let free = block_on(bench.cache.allocate(&bench.worker, &bench.ep, Shape)).unwrap();
+        assert_eq!(free.id(), leaf.id());
+    }
+}
+
+#[test]
 fn when_nothing_can_be_evicted_the_error_says_how_many_frames_it_takes() {
     let bench = Bench::new(8, |_| {});
     let root = bench.admit(0, 1, 0, None);
