@@ -130,13 +130,16 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
         }
         let level = header::level(words);
         if expected.level.is_some_and(|expected| expected != level) {
-            self.report.violation(format!("the node at {addr} is of level {level}, not one below its parent"));
+            self.report
+                .violation(format!("the node at {addr} is of level {level}, not one below its parent"));
         }
         for (side, wanted) in [(Side::Low, &expected.low), (Side::High, &expected.high)] {
             let mut fence = Vec::new();
             let fence = layout.append_fence(words, side, &mut fence).then_some(fence);
             if fence != *wanted {
-                self.report.violation(format!("the {side:?} fence of the node at {addr} is not its parent's separator"));
+                self.report.violation(format!(
+                    "the {side:?} fence of the node at {addr} is not its parent's separator"
+                ));
             }
         }
         self.report.blocks.push((addr, layout.node_size() as u64));
@@ -179,7 +182,8 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
         let partitioned = self.trees.iter().any(|tree| tree.partitioned);
         let owners = self.trees.iter().filter(|tree| !tree.config.range.is_shared(layout, words)).count();
         if partitioned && self.trees.len() > 1 && owners != 1 {
-            self.report.violation(format!("the leaf at {} belongs to {owners} compute servers", expected.addr));
+            self.report
+                .violation(format!("the leaf at {} belongs to {owners} compute servers", expected.addr));
         }
         let mut bytes = Vec::new();
         for i in 0..count {
@@ -193,10 +197,12 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
                     self.report.value_bytes += long.len;
                     let blocks = &mut self.report.blocks;
                     let pool = &self.trees[0].pool;
-                    let walked = pool.visit_value_blocks(self.ep, long, |addr, size| blocks.push((addr, size))).await;
+                    let walked =
+                        pool.visit_value_blocks(self.ep, long, |addr, size| blocks.push((addr, size))).await;
                     let read = pool.get_value(self.ep, long, &mut bytes).await;
                     if let Err(error) = walked.and(read) {
-                        self.report.violation(format!("a long value of the leaf at {}: {error}", expected.addr));
+                        self.report
+                            .violation(format!("a long value of the leaf at {}: {error}", expected.addr));
                     }
                 }
             }
@@ -249,11 +255,14 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
                 }
                 let remote = self.ep.read(addr, self.ep.buffer(layout.node_size())).await?;
                 // The header's flags and remote version are each side's own.
-                let own = |word: usize| word == header::LOCK || word == header::KIND || word == header::REMOTE_VERSION;
+                let own = |word: usize| {
+                    word == header::LOCK || word == header::KIND || word == header::REMOTE_VERSION
+                };
                 let differs = (0..cached.words().len())
                     .any(|i| !own(i) && cached.words()[i].load(Relaxed) != remote.words()[i].load(Relaxed));
                 if differs {
-                    self.report.violation(format!("the clean cached copy of the node at {addr} differs from it"));
+                    self.report
+                        .violation(format!("the clean cached copy of the node at {addr} differs from it"));
                 }
                 self.ep.recycle(cached);
                 self.ep.recycle(remote);
@@ -274,8 +283,11 @@ pub async fn check_blocks<E: Endpoint>(
     reports: &mut [Report],
     others: &[(GlobalAddr, u64)],
 ) -> Result<Vec<String>> {
-    let mut used: Vec<GlobalAddr> =
-        reports.iter_mut().flat_map(|report| std::mem::take(&mut report.blocks)).map(|(addr, _)| addr).collect();
+    let mut used: Vec<GlobalAddr> = reports
+        .iter_mut()
+        .flat_map(|report| std::mem::take(&mut report.blocks))
+        .map(|(addr, _)| addr)
+        .collect();
     used.extend(others.iter().map(|&(addr, _)| addr));
     used.sort_unstable();
     let mut wrong = Vec::new();
@@ -294,7 +306,9 @@ pub async fn check_blocks<E: Endpoint>(
     })
     .await?;
     if let Some((addr, size)) = first_leak {
-        wrong.push(format!("{leaked} allocated blocks belong to nothing, the first of {size} bytes at {addr}"));
+        wrong.push(format!(
+            "{leaked} allocated blocks belong to nothing, the first of {size} bytes at {addr}"
+        ));
     }
     for (addr, _) in used.iter().zip(&seen).filter(|(_, seen)| !**seen).take(LISTED) {
         wrong.push(format!("the block at {addr} is used but not allocated"));

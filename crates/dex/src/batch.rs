@@ -53,7 +53,10 @@ impl Answers {
 #[derive(Clone, Copy)]
 enum Lane<'t> {
     /// About to look at a node that was prefetched, as the child of this one.
-    Arriving { parent: Hop<'t>, child: FrameId },
+    Arriving {
+        parent: Hop<'t>,
+        child: FrameId,
+    },
     At(Hop<'t>),
     /// Left to a lookup by itself.
     Alone,
@@ -149,7 +152,13 @@ impl<L: Layout> Tree<L> {
     }
 
     #[inline]
-    fn answer<E: Endpoint>(&self, ctx: Ctx<'_, E>, leaf: Hop<'_>, key: &[u8], out: &mut Vec<u8>) -> Attempt<bool> {
+    fn answer<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        leaf: Hop<'_>,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Attempt<bool> {
         let words = leaf.frame.words();
         if header::level(words) != 0 {
             return Err(Retry::Restart);

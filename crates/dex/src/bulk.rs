@@ -55,6 +55,7 @@ struct Orphan {
 pub struct Slice {
     roots: Vec<Orphan>,
     entries: u64,
+    reserve: usize,
 }
 
 /// How to load.
@@ -139,13 +140,28 @@ impl<L: Layout> BulkLoad<L> {
         let cap = if slices > 1 { self.subtree_level } else { u8::MAX };
         let first_server = self.pool.least_loaded().0 as usize + number;
         let mut builder = Builder::new(self, ep, cap, first_server);
+        builder.reserve = self.fence_reserve(source, &range)?;
         match self.fill(&mut builder, source, range).await {
-            Ok(entries) => Ok(Slice { roots: builder.roots, entries }),
+            Ok(entries) => Ok(Slice { roots: builder.roots, entries, reserve: builder.reserve }),
             Err(error) => {
                 builder.free_all().await;
                 Err(error)
             }
         }
+    }
+
+    /// Bytes to leave free in each node for a fence that is not known yet: those of the longest key.
+    fn fence_reserve(&self, source: &(impl SortedSource + ?Sized), range: &Range<u64>) -> Result<usize> {
+        let mut longest = self.boundaries.iter().map(Vec::len).max().unwrap_or(0);
+        if !self.layout.fences_take_room() {
+            return Ok(0);
+        }
+        let with_next = range.start..(range.end + 1).min(source.len());
+        source.visit(with_next, &mut |key, _| {
+            longest = longest.max(key.len());
+            Ok(())
+        })?;
+        Ok(longest)
     }
 
     async fn fill<E: Endpoint>(
@@ -186,7 +202,11 @@ impl<L: Layout> BulkLoad<L> {
         Ok(range.end - range.start)
     }
 
-    fn key_at(&self, source: &(impl SortedSource + ?Sized), position: Option<u64>) -> Result<Option<Vec<u8>>> {
+    fn key_at(
+        &self,
+        source: &(impl SortedSource + ?Sized),
+        position: Option<u64>,
+    ) -> Result<Option<Vec<u8>>> {
         let mut found = None;
         if let Some(at) = position {
             source.visit(at..at + 1, &mut |key, _| {
@@ -213,6 +233,7 @@ impl<L: Layout> BulkLoad<L> {
     pub async fn finish<E: Endpoint>(&self, ep: &E, slices: Vec<Slice>, root: GlobalAddr) -> Result<u64> {
         let entries = slices.iter().map(|slice| slice.entries).sum();
         let mut builder = Builder::new(self, ep, u8::MAX, 0);
+        builder.reserve = slices.iter().map(|slice| slice.reserve).max().unwrap_or(0);
         let roots: Vec<_> = slices.into_iter().flat_map(|slice| slice.roots).collect();
         builder.adopt(&roots);
         match self.build_top(&mut builder, roots, root).await {
@@ -317,6 +338,8 @@ struct Builder<'b, L, E> {
     cap: u8,
     server: usize,
     run: Option<Run>,
+    /// Bytes that a node must keep free for its high fence.
+    reserve: usize,
     leaf: Option<Open>,
     /// `levels[l - 1]` is the open node of level `l`.
     levels: Vec<Option<Open>>,
@@ -333,6 +356,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
             cap,
             server: server % load.pool.servers(),
             run: None,
+            reserve: 0,
             leaf: None,
             levels: Vec::new(),
             roots: Vec::new(),
@@ -371,11 +395,11 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
         };
         let leaf = self.leaf.as_mut().expect("opened by `start`");
         let words = leaf.page.words();
-        if leaf.entries == 0 || layout.fullness(words) < self.load.leaf_fill {
-            if layout.leaf_insert(words, leaf.entries, prepared, stored) {
-                leaf.entries += 1;
-                return Ok(());
-            }
+        let wanted = layout.fullness(words) < self.load.leaf_fill
+            && layout.has_room(words, key, stored.stored_len() + self.reserve);
+        if (leaf.entries == 0 || wanted) && layout.leaf_insert(words, leaf.entries, prepared, stored) {
+            leaf.entries += 1;
+            return Ok(());
         }
         let last = last.expect("a leaf that is full has entries");
         self.close_leaf(Some(layout.separator(last, key))).await?;
@@ -396,7 +420,8 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
             let low = self.leaf.as_ref().and_then(|leaf| leaf.low.as_deref());
             let boundaries = &self.load.boundaries;
             let next = low.map_or(0, |low| boundaries.partition_point(|boundary| boundary.as_slice() <= low));
-            let Some(boundary) = boundaries.get(next).filter(|b| key.is_none_or(|key| b.as_slice() <= key)) else {
+            let Some(boundary) = boundaries.get(next).filter(|b| key.is_none_or(|key| b.as_slice() <= key))
+            else {
                 return Ok(());
             };
             self.close_leaf(Some(boundary.clone())).await?;
@@ -462,9 +487,11 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
             node.entries = 1;
             self.levels[slot] = Some(node);
         }
+        // One more separator may come, and then the fence.
+        let room = 1.0 - (3 * self.reserve) as f64 / layout.node_size() as f64;
         let full = self.levels[slot]
             .as_ref()
-            .is_some_and(|node| layout.fullness(node.page.words()) >= self.load.inner_fill);
+            .is_some_and(|node| layout.fullness(node.page.words()) >= self.load.inner_fill.min(room));
         if full && child.high.is_some() {
             let node = self.levels[slot].take().expect("just found full");
             self.close(node, level, child.high).await?;

@@ -122,7 +122,12 @@ impl<L: Layout> Tree<L> {
         }))
     }
 
-    async fn walk_below<'t, E: Endpoint>(&'t self, ctx: Ctx<'t, E>, bound: L::Key<'_>, level: u8) -> Attempt<Hop<'t>> {
+    async fn walk_below<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'t, E>,
+        bound: L::Key<'_>,
+        level: u8,
+    ) -> Attempt<Hop<'t>> {
         use crate::walk::{Admit, Reached, Toward};
         match self.walk(ctx, bound, Toward::Below, level, Admit::Always).await? {
             Reached::Cached { node, .. } => Ok(node),
@@ -141,7 +146,9 @@ impl<L: Layout> Tree<L> {
         let server = |words| GlobalAddr::from_raw(header::addr(words)).map(GlobalAddr::server);
         // A subtree below level M stands on one memory server; its parts cannot go to another one.
         let together = level != self.config.subtree_level || server(left) == server(right);
-        let owned = [left, right].iter().all(|words| !self.partitioned || !self.config.range.is_shared(self.layout, words));
+        let owned = [left, right]
+            .iter()
+            .all(|words| !self.partitioned || !self.config.range.is_shared(self.layout, words));
         let fits = self.layout.can_merge(left, right, &separator);
         pair.left.validate()?;
         pair.right.validate()?;
@@ -240,7 +247,8 @@ impl<L: Layout> Tree<L> {
         let parent = self.lock_parent(ctx, parent_addr, key, child, level).await?;
         let words = parent.words();
         let child_at = |i| header::get(words, self.layout.child_word(words, i));
-        let at = (0..self.layout.count(words)).find(|&i| child_at(i) == left.raw() && child_at(i + 1) == right.raw());
+        let at = (0..self.layout.count(words))
+            .find(|&i| child_at(i) == left.raw() && child_at(i + 1) == right.raw());
         let Some(at) = at else {
             self.unlock_unchanged(ctx, parent).await?;
             return Err(Retry::Restart);
@@ -262,7 +270,12 @@ impl<L: Layout> Tree<L> {
     }
 
     /// A root with a single child takes over its content.
-    async fn shrink_root<E: Endpoint>(&self, ctx: Ctx<'_, E>, root: Hop<'_>, key: L::Key<'_>) -> Attempt<Merge> {
+    async fn shrink_root<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        root: Hop<'_>,
+        key: L::Key<'_>,
+    ) -> Attempt<Merge> {
         let level = header::level(root.frame.words());
         let (child, parent) = self.walk_to(ctx, key, level - 1).await?;
         if parent.map(|parent| parent.frame.id()) != Some(root.frame.id()) {

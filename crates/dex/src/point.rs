@@ -20,7 +20,10 @@ enum Change<'v> {
     Update(Stored<'v>),
     Remove,
     /// Store (or remove, if `new` is `None`) if what is there is what was expected.
-    Swap { expected: Expected<'v>, new: Option<Stored<'v>> },
+    Swap {
+        expected: Expected<'v>,
+        new: Option<Stored<'v>>,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +94,12 @@ impl<L: Layout> Tree<L> {
     }
 
     #[inline]
-    async fn try_get<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: L::Key<'_>, out: &mut Vec<u8>) -> Attempt<bool> {
+    async fn try_get<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: L::Key<'_>,
+        out: &mut Vec<u8>,
+    ) -> Attempt<bool> {
         let read = |page: &[Word], out: &mut Vec<u8>| match self.layout.find(page, key) {
             Ok(i) => (true, self.layout.append_value(page, i, out)),
             Err(_) => (false, None),
@@ -215,7 +223,12 @@ impl<L: Layout> Tree<L> {
         outcome
     }
 
-    async fn change<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: &[u8], change: &mut Change<'_>) -> Result<Outcome> {
+    async fn change<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: &[u8],
+        change: &mut Change<'_>,
+    ) -> Result<Outcome> {
         self.check_owned(key)?;
         let prepared = self.layout.key(key)?;
         let mut patience = Patience::new(self.config.patience_ns);

@@ -83,7 +83,9 @@ impl<L: Layout> Tree<L> {
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<Scanned> {
         let mut scanned = Scanned { entries: 0, complete: true };
-        let Some((start, toward)) = self.start_of(range).filter(|_| range.limit > 0) else { return Ok(scanned) };
+        let Some((start, toward)) = self.start_of(range).filter(|_| range.limit > 0) else {
+            return Ok(scanned);
+        };
         let mut cursor = Cursor { page: ctx.ep.buffer(self.layout.node_size()), above: None, fence: start };
         let mut toward = toward;
         loop {
@@ -101,13 +103,18 @@ impl<L: Layout> Tree<L> {
             }
             let past = match range.reverse {
                 false => !range.below_high(&cursor.fence),
-                true => !range.above_low(&cursor.fence) || range.low == Bound::Included(cursor.fence.as_slice()),
+                true => {
+                    !range.above_low(&cursor.fence) || range.low == Bound::Included(cursor.fence.as_slice())
+                }
             };
             if past {
                 break;
             }
             let own_end = if range.reverse { &self.config.range.low } else { &self.config.range.high };
-            if own_end.as_ref().is_some_and(|end| if range.reverse { cursor.fence <= *end } else { cursor.fence >= *end }) {
+            if own_end
+                .as_ref()
+                .is_some_and(|end| if range.reverse { cursor.fence <= *end } else { cursor.fence >= *end })
+            {
                 scanned.complete = false;
                 break;
             }

@@ -9,8 +9,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pando_cache::{FrameRef, FrameState, FreeFrame};
 use pando_cache::sync::Word;
+use pando_cache::{FrameRef, FrameState, FreeFrame};
 use pando_fabric::{Chain, Endpoint, GlobalAddr, PageBuf};
 use pando_pool::lock::{self, LockedVersion};
 
@@ -49,14 +49,21 @@ impl<L: Layout> Tree<L> {
             let words = page.words();
             let index = self.child_toward(words, key, toward);
             let child = GlobalAddr::from_raw(header::get(words, self.layout.child_word(words, index)));
-            let go_on = header::level(words) > 1 && self.child_is_shared(words, index);
+            let above_leaves = header::level(words) > 1;
             self.install(ctx, addr, &page).await?;
             ctx.ep.recycle(page);
-            match child.filter(|child| go_on && self.cache.table().frame_of(*child).is_some()) {
+            match child.filter(|&child| above_leaves && self.has_shared_copy(child)) {
                 Some(child) => addr = child,
                 None => return Ok(()),
             }
         }
+    }
+
+    /// Whether this server has a cached copy of the node that it takes for shared. The node itself may have become
+    /// this server's own by a split.
+    fn has_shared_copy(&self, addr: GlobalAddr) -> bool {
+        let frame = self.cache.table().frame_of(addr).map(|id| self.cache.frame(id));
+        frame.is_some_and(|frame| header::has(frame.words(), header::SHARED))
     }
 
     /// Replaces the cached copy of a shared node, if there is one and it is older than `page`.
@@ -71,9 +78,10 @@ impl<L: Layout> Tree<L> {
             };
             let held = frame.addr() == addr.raw() && guard.state() != FrameState::Free;
             let words = frame.words();
-            let newer = header::get(page.words(), header::REMOTE_VERSION) > header::get(words, header::REMOTE_VERSION);
-            if held && newer {
-                debug_assert!(header::has(words, header::SHARED), "only shared nodes are refreshed");
+            let newer = header::get(page.words(), header::REMOTE_VERSION)
+                > header::get(words, header::REMOTE_VERSION);
+            // A copy that is this server's own by now is ahead of remote memory.
+            if held && newer && header::has(words, header::SHARED) {
                 for (to, from) in words.iter().zip(page.words()).skip(2) {
                     to.store(from.load(Relaxed), Relaxed);
                 }
@@ -88,7 +96,11 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Takes the remote lock of a shared node and reads it.
-    pub(crate) async fn lock_node<E: Endpoint>(&self, ctx: Ctx<'_, E>, addr: GlobalAddr) -> Attempt<LockedNode> {
+    pub(crate) async fn lock_node<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        addr: GlobalAddr,
+    ) -> Attempt<LockedNode> {
         let Some(owner) = self.pool.slot() else {
             return Err(DexError::Layout("a pool that is only read cannot be changed".into()).into());
         };
@@ -104,7 +116,11 @@ impl<L: Layout> Tree<L> {
         Ok(LockedNode { addr, lock, page })
     }
 
-    pub(crate) async fn unlock_unchanged<E: Endpoint>(&self, ctx: Ctx<'_, E>, node: LockedNode) -> Result<()> {
+    pub(crate) async fn unlock_unchanged<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        node: LockedNode,
+    ) -> Result<()> {
         ctx.ep.write_word(node.addr, node.lock.unlock_unchanged_word()).await?;
         ctx.ep.recycle(node.page);
         Ok(())
@@ -139,7 +155,9 @@ impl<L: Layout> Tree<L> {
         let parent = self.lock_node(ctx, addr).await?;
         let words = parent.words();
         let index = self.layout.child_index(words, key);
+        // If it is shared no more, this server's copy may be ahead of these bytes.
         let is_parent = header::level(words) == child_level + 1
+            && header::has(words, header::SHARED)
             && self.layout.covers(words, key)
             && header::get(words, self.layout.child_word(words, index)) == child.raw();
         if is_parent {
@@ -242,6 +260,12 @@ impl<L: Layout> Tree<L> {
                 return Err(retry);
             }
         };
+        if !header::has(node.words(), header::SHARED) || !self.layout.covers(node.words(), key) {
+            self.unlock_unchanged(ctx, node).await?;
+            self.unlock_unchanged(ctx, parent).await?;
+            self.refresh(ctx, key, Toward::Key).await?;
+            return Err(Retry::Restart);
+        }
         let mut separator = Vec::new();
         let words = node.words();
         let at = match self.layout.has_room(words, pending.key, pending.value_len) {

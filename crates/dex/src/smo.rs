@@ -5,7 +5,7 @@
 //! first latch, since both may await; then parent and node are latched at the versions at which they were looked
 //! at, and the change happens at once. Nodes that other compute servers use too are changed in `shared.rs`.
 
-use pando_cache::{FrameRef, FrameState, FreeFrame, Lookup, Swip};
+use pando_cache::{ExclusiveGuard, FrameRef, FrameState, FreeFrame, Lookup, Swip};
 use pando_fabric::{Endpoint, GlobalAddr};
 use pando_pool::Placement;
 
@@ -190,7 +190,8 @@ impl<L: Layout> Tree<L> {
             parent_guard.release_unchanged();
             return Err(Retry::Restart);
         };
-        let child = match self.split_latched(node.frame, free, new.addr(), at, &separator) {
+        // The new node stays latched until its parent points to it: found without a parent, it would be cooled.
+        let (child, _child_guard) = match self.split_latched(node.frame, free, new.addr(), at, &separator) {
             Ok(right) => right,
             Err(retry) => {
                 node_guard.release_unchanged();
@@ -226,7 +227,8 @@ impl<L: Layout> Tree<L> {
         self.layout.child_index(words, key)
     }
 
-    /// Moves the upper part of a latched node, from `at` on, to a new hot and dirty frame that is not linked yet.
+    /// Moves the upper part of a latched node, from `at` on, to a new hot and dirty frame that is not linked yet, and
+    /// that the caller unlatches when it is.
     pub(crate) fn split_latched<'t>(
         &'t self,
         left: FrameRef<'t>,
@@ -234,7 +236,7 @@ impl<L: Layout> Tree<L> {
         addr: GlobalAddr,
         at: usize,
         separator: &[u8],
-    ) -> Attempt<FrameRef<'t>> {
+    ) -> Attempt<(FrameRef<'t>, ExclusiveGuard<'t>)> {
         let Lookup::Miss(ticket) = self.cache.table().begin(addr) else {
             return Err(Retry::Restart);
         };
@@ -256,7 +258,7 @@ impl<L: Layout> Tree<L> {
         guard.set_state(FrameState::Hot);
         guard.mark_dirty();
         ticket.publish(right.id());
-        Ok(right)
+        Ok((right, guard))
     }
 
     /// Tells the swizzled children of a latched node that it is their parent now.
@@ -291,16 +293,17 @@ impl<L: Layout> Tree<L> {
         let left_frame = left_free.release_to_cache();
         self.layout.copy_content(root.frame.words(), left_frame.words());
         header::set(left_frame.words(), header::ADDR, left.addr().raw());
-        let right_frame = match self.split_latched(left_frame, right_free, right.addr(), at, &separator) {
-            Ok(frame) => frame,
-            Err(retry) => {
-                // The children of the copy still belong to the root, which is unchanged.
-                left_guard.mark_clean();
-                self.cache.discard(ctx.worker, left_frame, left_guard);
-                root_guard.release_unchanged();
-                return Err(retry);
-            }
-        };
+        let (right_frame, right_guard) =
+            match self.split_latched(left_frame, right_free, right.addr(), at, &separator) {
+                Ok(right) => right,
+                Err(retry) => {
+                    // The children of the copy still belong to the root, which is unchanged.
+                    left_guard.mark_clean();
+                    self.cache.discard(ctx.worker, left_frame, left_guard);
+                    root_guard.release_unchanged();
+                    return Err(retry);
+                }
+            };
         self.adopt_children(left_frame);
         left_frame.set_parent(None);
         left_guard.set_state(FrameState::Hot);
@@ -308,7 +311,7 @@ impl<L: Layout> Tree<L> {
         ticket.publish(left_frame.id());
         self.rewrite_root(root.frame, level + 1, left_frame);
         self.link_child(root.frame, right_frame, &separator);
-        drop(left_guard);
+        drop((left_guard, right_guard));
         left.link();
         right.link();
         root_guard.mark_dirty();
@@ -347,7 +350,9 @@ impl<L: Layout> Tree<L> {
         loop {
             match self.try_cut(ctx, key).await {
                 Ok(Split::Done) => return Ok(()),
-                Ok(Split::ParentFull(separator)) => self.make_room_from(ctx, key, 1, Some(separator), 0).await?,
+                Ok(Split::ParentFull(separator)) => {
+                    self.make_room_from(ctx, key, 1, Some(separator), 0).await?
+                }
                 Err(Retry::Failed(error)) => return Err(error),
                 Err(Retry::Restart) => patience.wait(ctx.ep, "a leaf to cut").await?,
             }
@@ -360,13 +365,22 @@ impl<L: Layout> Tree<L> {
         let bytes = self.layout.key_bytes(boundary);
         let mut low = Vec::new();
         let done = self.layout.append_fence(words, Side::Low, &mut low) && low == bytes;
-        let at = self.layout.position(words, bytes);
+        let at = self.layout.position(words, bytes).ok_or(Retry::Restart)?;
+        let possible = self.layout.can_split(words, at, bytes);
         node.validate()?;
-        let plan = (at.ok_or(Retry::Restart)?, bytes.to_vec());
-        match parent {
-            _ if done => Ok(Split::Done),
-            None => self.grow_root(ctx, node, plan).await,
-            Some(parent) => self.split_owned(ctx, node, parent, plan).await,
+        // A boundary may be too long a fence for so full a leaf: halve it first.
+        let plan = match possible {
+            true => (at, bytes.to_vec()),
+            false => self.plan_split(node, Pending { key: bytes, value_len: 0 })?,
+        };
+        let split = match parent {
+            _ if done => return Ok(Split::Done),
+            None => self.grow_root(ctx, node, plan).await?,
+            Some(parent) => self.split_owned(ctx, node, parent, plan).await?,
+        };
+        match split {
+            Split::Done if !possible => Err(Retry::Restart),
+            split => Ok(split),
         }
     }
 }

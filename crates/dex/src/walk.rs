@@ -57,7 +57,12 @@ pub(crate) struct Slot<'c> {
 impl<L: Layout> Tree<L> {
     /// The child to go to from a node.
     #[inline]
-    pub(crate) fn child_toward(&self, page: &[pando_cache::sync::Word], key: L::Key<'_>, toward: Toward) -> usize {
+    pub(crate) fn child_toward(
+        &self,
+        page: &[pando_cache::sync::Word],
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> usize {
         match toward {
             Toward::Key => self.layout.child_index(page, key),
             Toward::Below => self.layout.child_index_below(page, key),
@@ -70,9 +75,11 @@ impl<L: Layout> Tree<L> {
             Toward::Below => {
                 let bytes = self.layout.key_bytes(key);
                 let mut fence = Vec::new();
-                let above_low = !self.layout.append_fence(page, Side::Low, &mut fence) || fence.as_slice() < bytes;
+                let above_low =
+                    !self.layout.append_fence(page, Side::Low, &mut fence) || fence.as_slice() < bytes;
                 fence.clear();
-                above_low && (!self.layout.append_fence(page, Side::High, &mut fence) || bytes <= fence.as_slice())
+                above_low
+                    && (!self.layout.append_fence(page, Side::High, &mut fence) || bytes <= fence.as_slice())
             }
         }
     }
@@ -237,7 +244,11 @@ impl<L: Layout> Tree<L> {
             ctx.ep.recycle(page);
             drop(ticket);
             if !parent_shared {
-                return Err(DexError::Corrupt { addr: slot.addr, reason: "a node that its parent does not mean" }.into());
+                return Err(DexError::Corrupt {
+                    addr: slot.addr,
+                    reason: "a node that its parent does not mean",
+                }
+                .into());
             }
             self.refresh(ctx, key, toward).await?;
             return Err(Retry::Restart);

@@ -9,6 +9,7 @@ use std::ops::Bound;
 use common::{Cluster, fixed_tiny, model_scan};
 use pando_cache::{Admission, CacheConfig, Eviction};
 use pando_dex::layout::Layout;
+use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{ScanRange, Swapped};
 use proptest::prelude::*;
 
@@ -141,6 +142,26 @@ fn frames(n: u64) -> impl Fn(&mut CacheConfig) {
     move |config| config.bytes = n * config.node_size as u64
 }
 
+/// Keys of very different lengths, some prefixes of others; values from nothing to out of line.
+fn strings() -> Shape {
+    Shape {
+        key: |k| {
+            let mut key = k.to_be_bytes().to_vec();
+            key[0] = b'a' + key[0] * 3 + (k % 3) as u8;
+            key.extend(std::iter::repeat_n((k % 2) as u8 * 0xff, usize::from(k) * 7 % 120));
+            key
+        },
+        value: |k, v| {
+            let len = [0, 5, 40, 700][v as usize] + usize::from(k % 3);
+            (0..len).map(|i| (i as u64 ^ u64::from(k) ^ v) as u8).collect()
+        },
+    }
+}
+
+fn slotted(entries: usize) -> SlottedLayout {
+    SlottedLayout::new(512).unwrap().with_fanout_limit(entries)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -158,6 +179,17 @@ proptest! {
     fn fixed_three_compute_servers(ops in proptest::collection::vec(op(), 1..600)) {
         let boundaries = [(integers().key)(100), (integers().key)(200)];
         run(&Cluster::new(fixed_tiny(), 3, &boundaries, frames(16)), &ops, integers());
+    }
+
+    #[test]
+    fn slotted_tiny_cache(ops in proptest::collection::vec(op(), 1..600)) {
+        run(&Cluster::new(slotted(4), 2, &[], frames(14)), &ops, strings());
+    }
+
+    #[test]
+    fn slotted_two_compute_servers(ops in proptest::collection::vec(op(), 1..500)) {
+        let boundaries = [b"c".to_vec()];
+        run(&Cluster::new(slotted(10), 2, &boundaries, frames(16)), &ops, strings());
     }
 
     #[test]

@@ -116,13 +116,21 @@ async fn scan<L: Layout>(client: &common::Client<'_, L>, start: u64) {
     let reverse = RefCell::new(Vec::new());
     for backwards in [false, true] {
         let mut last: Option<Vec<u8>> = None;
-        let range = ScanRange { low: std::ops::Bound::Included(&low), limit: 30, reverse: backwards, ..ScanRange::all() };
+        let range = ScanRange {
+            low: std::ops::Bound::Included(&low),
+            limit: 30,
+            reverse: backwards,
+            ..ScanRange::all()
+        };
         tree.scan(ctx, &range, |key, value| {
             let k = u64::from_be_bytes(key.try_into().unwrap()) >> 32;
             assert_eq!(u64::from_le_bytes(value.try_into().unwrap()) >> 40, k, "value of another key");
             assert!(key >= low.as_slice(), "below the start");
             if let Some(last) = &last {
-                assert!(if backwards { key < last.as_slice() } else { key > last.as_slice() }, "out of order");
+                assert!(
+                    if backwards { key < last.as_slice() } else { key > last.as_slice() },
+                    "out of order"
+                );
             }
             last = Some(key.to_vec());
             reverse.borrow_mut().push(k);
@@ -173,4 +181,24 @@ fn random_eviction() {
         config.eviction = Eviction::Random;
     };
     run(|| Cluster::new(fixed_tiny(), 1, &[key(200)], cache), &load);
+}
+
+#[test]
+fn eager_admission() {
+    let load = Load { threads: 3, slots: 4, operations: 1500 };
+    let cache = |config: &mut CacheConfig| {
+        frames(64)(config);
+        config.admission = pando_cache::Admission::eager();
+    };
+    run(|| Cluster::new(fixed_tiny(), 2, &[], cache), &load);
+}
+
+#[test]
+fn leaves_never_admitted() {
+    let load = Load { threads: 3, slots: 4, operations: 1500 };
+    let cache = |config: &mut CacheConfig| {
+        frames(64)(config);
+        config.admission = pando_cache::Admission::lazy(0.0);
+    };
+    run(|| Cluster::new(fixed_tiny(), 2, &[], cache), &load);
 }

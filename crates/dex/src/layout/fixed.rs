@@ -380,6 +380,12 @@ impl Layout for FixedLayout {
         if !in_order {
             return Err("keys out of order");
         }
+        let padding = (1_u64 << (8 * (8 * self.w - self.key_len))).wrapping_sub(1);
+        if !self.key_len.is_multiple_of(8)
+            && (0..count).any(|i| get(keys, i * self.w + self.w - 1) & padding != 0)
+        {
+            return Err("a key longer than the keys of this index");
+        }
         let fence = |side| (0..self.w).map(move |j| get(page, self.fence_at(side) + j));
         if count > 0 && !header::has(page, LOW_INFINITE) && at(0).lt(fence(Side::Low)) {
             return Err("a key below the low fence");
@@ -388,7 +394,9 @@ impl Layout for FixedLayout {
             return Err("a key not below the high fence");
         }
         let children = if header::level(page) == 0 { 0 } else { count + 1 };
-        if (0..children).any(|i| get(page, self.children + i) << 16 == 0 || get(page, self.children + i) >> 63 == 1) {
+        if (0..children)
+            .any(|i| get(page, self.children + i) << 16 == 0 || get(page, self.children + i) >> 63 == 1)
+        {
             return Err("a child without an address");
         }
         Ok(())
@@ -418,7 +426,13 @@ impl Layout for FixedLayout {
         a + b <= self.leaf_cap * 3 / 4 || (a.min(b) == 0)
     }
 
-    fn split_point(&self, page: &[Word], key: &[u8], _value_len: usize, separator: &mut Vec<u8>) -> Option<usize> {
+    fn split_point(
+        &self,
+        page: &[Word],
+        key: &[u8],
+        _value_len: usize,
+        separator: &mut Vec<u8>,
+    ) -> Option<usize> {
         let count = self.count(page);
         if count < 2 {
             return None;

@@ -132,6 +132,11 @@ pub trait Layout: NodeShape + Copy + Send + Sync + std::fmt::Debug + 'static {
     /// How much of the node's room is used, from 0 to 1.
     fn fullness(&self, page: &[Word]) -> f64;
 
+    /// Whether fences take room from entries.
+    fn fences_take_room(&self) -> bool {
+        false
+    }
+
     /// Children that an inner node holds at most, when separators are small.
     fn max_children(&self) -> usize;
 
@@ -147,7 +152,19 @@ pub trait Layout: NodeShape + Copy + Send + Sync + std::fmt::Debug + 'static {
     /// Where to split a node so that an entry (or separator) of this key and size fits into the half it belongs to.
     /// Appends the separator; the answer is the first entry of the right leaf, or the separator that moves up.
     /// `None` if the node has too few entries to be split.
-    fn split_point(&self, page: &[Word], key: &[u8], value_len: usize, separator: &mut Vec<u8>) -> Option<usize>;
+    fn split_point(
+        &self,
+        page: &[Word],
+        key: &[u8],
+        value_len: usize,
+        separator: &mut Vec<u8>,
+    ) -> Option<usize>;
+
+    /// Whether [`Layout::split`] at `at` with this separator leaves two nodes that hold their content.
+    fn can_split(&self, page: &[Word], at: usize, separator: &[u8]) -> bool {
+        let _ = (page, at, separator);
+        true
+    }
 
     /// First entry of a leaf that is not below `separator`, or the index of `separator` among those of an inner node.
     fn position(&self, page: &[Word], separator: &[u8]) -> Option<usize>;

@@ -93,17 +93,6 @@ impl SlottedLayout {
         self.node_bytes
     }
 
-    /// Whether both halves fit if the node is split at `at`, by a separator that [`Layout::split_point`] did not find:
-    /// it becomes a fence of both, and may be long. A leaf of one entry can be split anywhere.
-    pub fn can_split(&self, page: &[Word], at: usize, separator: &[u8]) -> bool {
-        let node = Node::open(page);
-        let fences = [edit::fence(node, Side::Low), Some(separator.to_vec()), edit::fence(node, Side::High)];
-        let behind = if node.leaf { at } else { at + 1 };
-        let left = plan::part(node, 0..at.min(node.count), &fences[0], &fences[1]);
-        let right = plan::part(node, behind..node.count, &fences[1], &fences[2]);
-        left.max(right) <= self.capacity()
-    }
-
     /// Bytes for fences, slots and the rest of the heap.
     fn capacity(&self) -> usize {
         self.node_bytes - HEADER
@@ -288,6 +277,21 @@ impl Layout for SlottedLayout {
             SplitPlan::new(node, key, value_len, self.capacity(), self.limit).choose(appends)?;
         separator.extend_from_slice(&found);
         Some(at)
+    }
+
+    // By a separator that `split_point` did not find: it becomes a fence of both, and may be long. A leaf of one entry
+    // can be split anywhere.
+    fn can_split(&self, page: &[Word], at: usize, separator: &[u8]) -> bool {
+        let node = Node::open(page);
+        let fences = [edit::fence(node, Side::Low), Some(separator.to_vec()), edit::fence(node, Side::High)];
+        let behind = if node.leaf { at } else { at + 1 };
+        let left = plan::part(node, 0..at.min(node.count), &fences[0], &fences[1]);
+        let right = plan::part(node, behind..node.count, &fences[1], &fences[2]);
+        left.max(right) <= self.capacity()
+    }
+
+    fn fences_take_room(&self) -> bool {
+        true
     }
 
     fn position(&self, page: &[Word], separator: &[u8]) -> Option<usize> {

@@ -156,12 +156,15 @@ pub fn model_scan(model: &BTreeMap<Vec<u8>, Vec<u8>>, range: &ScanRange<'_>) -> 
     let empty = match (range.low, range.high) {
         (Bound::Included(low), Bound::Included(high)) => low > high,
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
-        (Bound::Included(low) | Bound::Excluded(low), Bound::Included(high) | Bound::Excluded(high)) => low >= high,
+        (Bound::Included(low) | Bound::Excluded(low), Bound::Included(high) | Bound::Excluded(high)) => {
+            low >= high
+        }
     };
     if empty {
         return Vec::new();
     }
-    let entries = model.range((own(range.low), own(range.high))).map(|(key, value)| (key.clone(), value.clone()));
+    let entries =
+        model.range((own(range.low), own(range.high))).map(|(key, value)| (key.clone(), value.clone()));
     match range.reverse {
         false => entries.take(range.limit).collect(),
         true => entries.rev().take(range.limit).collect(),
