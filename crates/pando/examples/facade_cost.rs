@@ -1,6 +1,6 @@
 //! What the facade adds to a cached lookup: the same random keys through `Tree::get` and through sessions, in turns.
 //!
-//! `cargo run --release -p pando --example facade_cost [keys]`
+//! `cargo run --release -p pando --example facade_cost [keys [lookups]]`
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_pool::{Pool, PoolOptions};
 use pando_rt::block_on;
 
-const LOOKUPS: u64 = 4_000_000;
 const ROUNDS: usize = 5;
 
 /// Nanoseconds per lookup of keys in a scattered order.
-fn time(keys: u64, mut lookup: impl FnMut(u64) -> bool) -> f64 {
+fn time(keys: u64, lookups: u64, mut lookup: impl FnMut(u64) -> bool) -> f64 {
     let start = Instant::now();
     let mut state = 1_u64;
-    for _ in 0..LOOKUPS {
+    for _ in 0..lookups {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         assert!(black_box(lookup((state >> 20) % keys)));
     }
-    start.elapsed().as_nanos() as f64 / LOOKUPS as f64
+    start.elapsed().as_nanos() as f64 / lookups as f64
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let keys = std::env::args().nth(1).map_or(Ok(100_000), |keys| keys.parse())?;
+    let number = |at, default| std::env::args().nth(at).map_or(Ok(default), |number| number.parse());
+    let (keys, lookups) = (number(1, 100_000)?, number(2, 4_000_000)?);
     let entries: Vec<_> = (0..keys).map(|n: u64| (n.to_be_bytes(), n.to_be_bytes())).collect();
     let memory = 64 << 20 | (64 * keys).next_power_of_two();
 
@@ -56,26 +56,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("ns per lookup:   tree    session    integers    in a slot");
     for _ in 0..=ROUNDS {
         let mut value = Vec::with_capacity(8);
-        let direct = time(keys, |n| {
+        let direct = time(keys, lookups, |n| {
             value.clear();
             block_on(&ep, tree.get(ctx, &n.to_be_bytes(), &mut value)).expect("cached")
         });
-        let through = time(keys, |n| {
+        let through = time(keys, lookups, |n| {
             value.clear();
             session.get_into(&n.to_be_bytes(), &mut value).expect("cached")
         });
-        let integer = time(keys, |n| integers.get(n).expect("cached").is_some());
+        let integer = time(keys, lookups, |n| integers.get(n).expect("cached").is_some());
         let slot = session.in_flight(1, |_, session| async move {
             let mut value = Vec::with_capacity(8);
             let start = Instant::now();
             let mut state = 1_u64;
-            for _ in 0..LOOKUPS {
+            for _ in 0..lookups {
                 state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
                 value.clear();
                 let key = ((state >> 20) % keys).to_be_bytes();
                 assert!(black_box(session.get_into(&key, &mut value).await.expect("cached")));
             }
-            start.elapsed().as_nanos() as f64 / LOOKUPS as f64
+            start.elapsed().as_nanos() as f64 / lookups as f64
         })?;
         println!("               {direct:6.1}     {through:6.1}      {integer:6.1}       {:6.1}", slot[0]);
     }

@@ -18,6 +18,8 @@ use crate::servers::{self, Servers, with_layout, with_trees};
 
 const WHAT: &str = "a bulk load";
 const THREADS_MAX: usize = 1024;
+/// A load asks for so many entries at once, at most, when it writes them.
+const LOADED_AT_ONCE: u64 = 4096;
 
 /// How to load.
 #[derive(Clone, Copy)]
@@ -95,8 +97,8 @@ impl<S: SortedSource + ?Sized> SortedSource for Counted<'_, S> {
         }
         let entries = range.end - range.start;
         self.source.visit(range, each)?;
-        // Single entries are looked at to find out where a slice ends.
-        if let Some(progress) = self.progress.filter(|_| entries > 1) {
+        // Single entries, and all entries of a slice at once, are only looked at before they are loaded.
+        if let Some(progress) = self.progress.filter(|_| (2..=LOADED_AT_ONCE).contains(&entries)) {
             let done = self.done.fetch_add(entries, Relaxed) + entries;
             progress(done.min(self.len()));
         }

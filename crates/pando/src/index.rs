@@ -23,8 +23,10 @@ use crate::session::Session;
 ///     for thread in 0..4 {
 ///         let index = &index;
 ///         scope.spawn(move || {
-///             let session = index.integers()?;
-///             (thread * 100..thread * 100 + 100).try_for_each(|n| session.put(n, n * n).map(drop))
+///             let session = index.integers().expect("it is open");
+///             for n in thread * 100..thread * 100 + 100 {
+///                 session.put(n, n * n).expect("there is room");
+///             }
 ///         });
 ///     }
 /// });

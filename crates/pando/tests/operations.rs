@@ -48,8 +48,16 @@ fn scans_cross_the_partitions_in_both_directions() {
         for n in 0..KEYS {
             session.put(&key(20 * n), &key(n)).expect("put");
         }
-        let all: Vec<u64> = (0..KEYS).map(|n| 20 * n).collect();
         let bounds = index.boundaries().expect("open");
+        let mut all: Vec<u64> = (0..KEYS).map(|n| 20 * n).collect();
+        for bound in &bounds {
+            // The first key of a partition is where a range may just end.
+            let n = u64::from(u16::from_be_bytes([bound[0], bound[1]]));
+            session.put(&key(n), &key(n)).expect("put");
+            all.push(n);
+        }
+        all.sort_unstable();
+        all.dedup();
         let mut cuts = vec![key(20 * 700).to_vec(), key(20 * 700 + 1).to_vec(), vec![], vec![0xff; 8]];
         cuts.extend(bounds);
         for low in &cuts {
