@@ -10,7 +10,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_cache::sync::Word;
-use pando_cache::{FrameRef, FrameState, FreeFrame};
+use pando_cache::{FrameRef, FrameState, FreeFrame, Swip};
 use pando_fabric::{Chain, Endpoint, GlobalAddr, PageBuf};
 use pando_pool::lock::{self, LockedVersion};
 
@@ -34,7 +34,9 @@ impl LockedNode {
 }
 
 impl<L: Layout> Tree<L> {
-    /// Reads the shared nodes on the way to `key` again, from the root down, into their cached copies.
+    /// Reads the nodes on the way to `key` of which this server has cached copies that it takes for shared again,
+    /// from the root down. A node that a split made this server's own may still have such a copy, below nodes that
+    /// are its own for longer.
     pub(crate) async fn refresh<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
@@ -43,27 +45,47 @@ impl<L: Layout> Tree<L> {
     ) -> Attempt<()> {
         count(&self.smo_counters.refreshes);
         let mut addr = self.config.root;
-        loop {
-            let page = ctx.ep.buffer(self.layout.node_size());
-            let page = self.read_node(ctx, addr, page, true).await?;
-            let words = page.words();
-            let index = self.child_toward(words, key, toward);
-            let child = GlobalAddr::from_raw(header::get(words, self.layout.child_word(words, index)));
-            let above_leaves = header::level(words) > 1;
-            self.install(ctx, addr, &page).await?;
-            ctx.ep.recycle(page);
-            match child.filter(|&child| above_leaves && self.has_shared_copy(child)) {
+        while let Some(id) = self.cache.table().frame_of(addr) {
+            let frame = self.cache.frame(id);
+            let version = frame.optimistic()?;
+            if !self.holds(frame, version, addr) {
+                return Err(Retry::Restart);
+            }
+            let shared = header::has(frame.words(), header::SHARED);
+            let next = match shared {
+                false => self.child_addr(frame.words(), key, toward)?,
+                true => {
+                    let page = ctx.ep.buffer(self.layout.node_size());
+                    let page = self.read_node(ctx, addr, page, true).await?;
+                    self.install(ctx, addr, &page).await?;
+                    let next = self.child_addr(page.words(), key, toward)?;
+                    ctx.ep.recycle(page);
+                    next
+                }
+            };
+            if !shared {
+                frame.validate(version)?;
+            }
+            match next {
                 Some(child) => addr = child,
-                None => return Ok(()),
+                None => break,
             }
         }
+        Ok(())
     }
 
-    /// Whether this server has a cached copy of the node that it takes for shared. The node itself may have become
-    /// this server's own by a split.
-    fn has_shared_copy(&self, addr: GlobalAddr) -> bool {
-        let frame = self.cache.table().frame_of(addr).map(|id| self.cache.frame(id));
-        frame.is_some_and(|frame| header::has(frame.words(), header::SHARED))
+    /// Address of the child on the way to `key`; `None` if that is a leaf.
+    fn child_addr(&self, words: &[Word], key: L::Key<'_>, toward: Toward) -> Attempt<Option<GlobalAddr>> {
+        if header::level(words) <= 1 {
+            return Ok(None);
+        }
+        let index = self.child_toward(words, key, toward);
+        let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, index)));
+        let raw = match swip.frame() {
+            Some(id) => self.cache.try_frame(id).ok_or(Retry::Restart)?.addr(),
+            None => swip.raw(),
+        };
+        Ok(GlobalAddr::from_raw(raw).filter(|addr| !addr.is_null()))
     }
 
     /// Replaces the cached copy of a shared node, if there is one and it is older than `page`.
