@@ -1,4 +1,7 @@
 //! Sizes (`256MiB`) and counts (`20m`) as people write them, and figures as they read them.
+//!
+//! Parsing is exact: no floating point, and a fraction must come out as a whole number. Sizes have binary units unless
+//! they end in KB, MB and so on, counts decimal ones.
 
 use std::time::Duration;
 

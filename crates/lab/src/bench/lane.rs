@@ -1,4 +1,8 @@
 //! The operations of one thread: drawn from its stream, performed in its slots, checked if asked.
+//!
+//! The slots of a thread share its stream, its quota and its tally; nothing of that is borrowed across an await. A write
+//! is announced to the expectation before it starts and acknowledged when it is done, a read asks what is certain
+//! before it starts (see [`Expectation`]).
 
 use std::cell::{Cell, RefCell};
 use std::ops::Bound;

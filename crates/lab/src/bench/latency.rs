@@ -1,4 +1,7 @@
 //! Latency of operations, sampled.
+//!
+//! The clock is looked at before and after one operation in [`SAMPLED`]. With several slots in flight the latency of an
+//! operation includes the time that the others of its thread took meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;

@@ -1,5 +1,6 @@
-//! What a benchmark found, as the JSON that the command line promises (DESIGN §9): fields may be added after the promised
-//! ones, never renamed.
+//! What a benchmark found, as the JSON that the command line promises (DESIGN §9).
+//!
+//! Fields may be added after the promised ones, which keep their names and their order. What is not applicable is null.
 
 use std::time::Duration;
 

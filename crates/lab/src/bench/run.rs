@@ -1,4 +1,7 @@
 //! The phases of a benchmark, one after the other.
+//!
+//! Whatever ends them, the cluster is closed, and a temporary pool is removed. Wrong answers and failed operations end
+//! nothing: they are counted, and the first ones quoted.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

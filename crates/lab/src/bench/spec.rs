@@ -1,4 +1,7 @@
 //! What a benchmark is to do: one struct, with the defaults of the papers where they have one.
+//!
+//! [`BenchSpec::validate`] refuses what cannot be done before anything is allocated, except for what the index itself
+//! decides: whether nodes and caches have a possible size.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,7 @@
-//! The final look: the whole index against what the generator knows, each thread a part of its compute server's keys.
+//! The final look: the whole index against what the generator knows, each thread a part of the keys.
+//!
+//! Order, keys, values and their writes are checked entry by entry. In a dense key space a lost key is named when it is
+//! passed; in a random one the number of keys tells that some are missing.
 
 use std::ops::Bound;
 use std::sync::atomic::Ordering::Relaxed;
