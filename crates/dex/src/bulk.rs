@@ -7,11 +7,14 @@
 use std::ops::Range;
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf};
-use pando_pool::{Placement, Pool, Run};
+use pando_pool::{Placement, Pool, Run, ValueRef};
 
 use crate::error::{DexError, Result};
 use crate::layout::{Layout, NodeInit, Stored, header};
 use crate::tree::clear;
+
+/// What takes entries, key and value, one by one.
+pub type EachEntry<'e> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'e;
 
 /// Sorted entries that several threads may read at once.
 pub trait SortedSource: Sync {
@@ -26,7 +29,7 @@ pub trait SortedSource: Sync {
     ///
     /// # Errors
     /// That of `each`.
-    fn visit(&self, range: Range<u64>, each: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()>;
+    fn visit(&self, range: Range<u64>, each: &mut EachEntry<'_>) -> Result<()>;
 }
 
 impl<K: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> SortedSource for [(K, V)] {
@@ -34,7 +37,7 @@ impl<K: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> SortedSource for [(K, V)] {
         self.len() as u64
     }
 
-    fn visit(&self, range: Range<u64>, each: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+    fn visit(&self, range: Range<u64>, each: &mut EachEntry<'_>) -> Result<()> {
         self[range.start as usize..range.end as usize]
             .iter()
             .try_for_each(|(key, value)| each(key.as_ref(), value.as_ref()))
@@ -56,6 +59,9 @@ pub struct Slice {
     roots: Vec<Orphan>,
     entries: u64,
     reserve: usize,
+    /// What it occupies, to be freed if another slice fails.
+    written: Vec<GlobalAddr>,
+    values: Vec<ValueRef>,
 }
 
 /// How to load.
@@ -142,7 +148,10 @@ impl<L: Layout> BulkLoad<L> {
         let mut builder = Builder::new(self, ep, cap, first_server);
         builder.reserve = self.fence_reserve(source, &range)?;
         match self.fill(&mut builder, source, range).await {
-            Ok(entries) => Ok(Slice { roots: builder.roots, entries, reserve: builder.reserve }),
+            Ok(entries) => {
+                let Builder { roots, reserve, written, values, .. } = builder;
+                Ok(Slice { roots, entries, reserve, written, values })
+            }
             Err(error) => {
                 builder.free_all().await;
                 Err(error)
@@ -234,8 +243,7 @@ impl<L: Layout> BulkLoad<L> {
         let entries = slices.iter().map(|slice| slice.entries).sum();
         let mut builder = Builder::new(self, ep, u8::MAX, 0);
         builder.reserve = slices.iter().map(|slice| slice.reserve).max().unwrap_or(0);
-        let roots: Vec<_> = slices.into_iter().flat_map(|slice| slice.roots).collect();
-        builder.adopt(&roots);
+        let roots = builder.adopt(slices);
         match self.build_top(&mut builder, roots, root).await {
             Ok(()) => Ok(entries),
             Err(error) => {
@@ -243,6 +251,13 @@ impl<L: Layout> BulkLoad<L> {
                 Err(error)
             }
         }
+    }
+
+    /// Frees all that was loaded, after another slice failed.
+    pub async fn discard<E: Endpoint>(&self, ep: &E, slices: Vec<Slice>) {
+        let mut builder = Builder::new(self, ep, u8::MAX, 0);
+        builder.adopt(slices);
+        builder.free_all().await;
     }
 
     async fn build_top<E: Endpoint>(
@@ -267,6 +282,9 @@ impl<L: Layout> BulkLoad<L> {
         header::set(page.words(), header::ADDR, root.raw());
         let page = ep.write(root, page).await?;
         ep.recycle(page);
+        // From here on it is the index, whatever fails.
+        builder.written.clear();
+        builder.values.clear();
         for addr in stale.into_iter().chain([top.addr]) {
             self.pool.free(ep, addr, self.layout.node_size() as u64).await?;
         }
@@ -346,6 +364,7 @@ struct Builder<'b, L, E> {
     roots: Vec<Orphan>,
     /// Everything that was allocated, to be freed if the load fails.
     written: Vec<GlobalAddr>,
+    values: Vec<ValueRef>,
 }
 
 impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
@@ -361,11 +380,19 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
             levels: Vec::new(),
             roots: Vec::new(),
             written: Vec::new(),
+            values: Vec::new(),
         }
     }
 
-    fn adopt(&mut self, roots: &[Orphan]) {
-        self.written.extend(roots.iter().map(|orphan| orphan.addr));
+    /// Takes over what slices wrote; their roots.
+    fn adopt(&mut self, slices: Vec<Slice>) -> Vec<Orphan> {
+        let mut roots = Vec::new();
+        for mut slice in slices {
+            self.written.append(&mut slice.written);
+            self.values.append(&mut slice.values);
+            roots.append(&mut slice.roots);
+        }
+        roots
     }
 
     fn open(&self, low: Option<Vec<u8>>, level: u8) -> Open {
@@ -390,7 +417,9 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
             true => Stored::Inline(value),
             false => {
                 let near = Placement::Prefer(MemoryServerId(self.server as u16));
-                Stored::Long(self.load.pool.put_value(self.ep, near, value).await?)
+                let value = self.load.pool.put_value(self.ep, near, value).await?;
+                self.values.push(value);
+                Stored::Long(value)
             }
         };
         let leaf = self.leaf.as_mut().expect("opened by `start`");
@@ -578,6 +607,9 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
         let _ = self.drop_run().await;
         for addr in std::mem::take(&mut self.written) {
             let _ = self.load.pool.free(self.ep, addr, size).await;
+        }
+        for value in std::mem::take(&mut self.values) {
+            let _ = self.load.pool.free_value(self.ep, value).await;
         }
     }
 }

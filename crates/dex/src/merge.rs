@@ -162,17 +162,27 @@ impl<L: Layout> Tree<L> {
         pair: Neighbours<'_>,
         parent: Hop<'_>,
     ) -> Attempt<Merge> {
+        let freed = self.merge_below(ctx, &pair, parent)?;
+        self.free_node(ctx, freed).await?;
+        count(&self.smo_counters.merges);
+        Ok(Merge::Done)
+    }
+
+    /// The latched part of [`Tree::merge_owned`].
+    fn merge_below<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        pair: &Neighbours<'_>,
+        parent: Hop<'_>,
+    ) -> Attempt<IoTicket<'_>> {
         let mut parent_guard = parent.frame.upgrade(parent.version)?;
         let mut separator = Vec::new();
         self.layout.append_key(parent.frame.words(), pair.separator, &mut separator);
-        match self.merge_latched(ctx, &pair, &separator) {
+        match self.merge_latched(ctx, pair, &separator) {
             Ok(freed) => {
                 self.layout.inner_remove(parent.frame.words(), pair.separator);
                 parent_guard.mark_dirty();
-                drop(parent_guard);
-                self.free_node(ctx, freed).await?;
-                count(&self.smo_counters.merges);
-                Ok(Merge::Done)
+                Ok(freed)
             }
             Err(retry) => {
                 parent_guard.release_unchanged();
@@ -241,7 +251,9 @@ impl<L: Layout> Tree<L> {
         let (left, right) = (addr_of(pair.left)?, addr_of(pair.right)?);
         let level = header::level(pair.left.frame.words());
         let parent_addr = addr_of(parent)?;
-        (pair.left.validate()?, pair.right.validate()?, parent.validate()?);
+        pair.left.validate()?;
+        pair.right.validate()?;
+        parent.validate()?;
         // Which of the two the key is in.
         let child = if self.layout.covers(pair.left.frame.words(), key) { left } else { right };
         let parent = self.lock_parent(ctx, parent_addr, key, child, level).await?;
@@ -281,6 +293,19 @@ impl<L: Layout> Tree<L> {
         if parent.map(|parent| parent.frame.id()) != Some(root.frame.id()) {
             return Err(Retry::Restart);
         }
+        let freed = self.take_over(ctx, root, child)?;
+        self.free_node(ctx, freed).await?;
+        count(&self.smo_counters.root_changes);
+        Ok(Merge::Done)
+    }
+
+    /// The latched part of [`Tree::shrink_root`].
+    fn take_over<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        root: Hop<'_>,
+        child: Hop<'_>,
+    ) -> Attempt<IoTicket<'_>> {
         let mut root_guard = root.frame.upgrade(root.version)?;
         let child_guard = match self.latch_unused(child.frame, child.version) {
             Ok(guard) => guard,
@@ -295,9 +320,6 @@ impl<L: Layout> Tree<L> {
         let ticket = self.cache.table().frame_to_ticket(addr, child.frame.id());
         self.cache.discard(ctx.worker, child.frame, child_guard);
         root_guard.mark_dirty();
-        drop(root_guard);
-        self.free_node(ctx, ticket).await?;
-        count(&self.smo_counters.root_changes);
-        Ok(Merge::Done)
+        Ok(ticket)
     }
 }

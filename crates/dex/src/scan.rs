@@ -140,7 +140,10 @@ impl<L: Layout> Tree<L> {
                 (_, Some(end)) => Some((end.to_vec(), Toward::Below)),
                 (_, None) => Some((self.layout.highest_key(), Toward::Key)),
             }
-            .filter(|(start, _)| own.low.as_ref().is_none_or(|low| low < start));
+            .filter(|(start, toward)| {
+                let at_low = |low: &Vec<u8>| low == start && *toward == Toward::Key;
+                own.low.as_ref().is_none_or(|low| low < start || at_low(low))
+            });
         }
         let low = match range.low {
             Bound::Unbounded => &[][..],

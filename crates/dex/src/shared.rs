@@ -272,7 +272,8 @@ impl<L: Layout> Tree<L> {
         let level = header::level(node.frame.words());
         let addr = GlobalAddr::from_raw(node.frame.addr()).ok_or(Retry::Restart)?;
         let parent_addr = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
-        (node.validate()?, parent.validate()?);
+        node.validate()?;
+        parent.validate()?;
         let new = self.new_node(ctx, level, addr).await?;
         let parent = self.lock_parent(ctx, parent_addr, key, addr, level).await?;
         let node = match self.lock_node(ctx, addr).await {
@@ -403,7 +404,8 @@ impl<L: Layout> Tree<L> {
             let page = ctx.ep.write(addr, page).await?;
             ctx.ep.recycle(page);
         }
-        (left.link(), right.link());
+        left.link();
+        right.link();
         self.write_unlock(ctx, root).await
     }
 }

@@ -288,7 +288,13 @@ impl<L: Layout> Load<'_, L> {
             };
             threads.into_iter().map(join).collect()
         });
-        let slices = first_error(loaded)?;
+        let slices = match first_error(loaded) {
+            Ok(slices) => slices,
+            Err((error, others)) => {
+                block_on(ep, load.discard(ep, others));
+                return Err(error);
+            }
+        };
         let entries = block_on(ep, load.finish(ep, slices, record.root))?;
         if let Some(progress) = options.progress {
             progress(entries);
@@ -297,14 +303,20 @@ impl<L: Layout> Load<'_, L> {
     }
 }
 
-/// All slices, or why the load failed: not the error of a thread that only stopped because another one failed.
-fn first_error<T>(slices: Vec<Result<T>>) -> Result<Vec<T>> {
-    let (good, mut bad): (Vec<_>, Vec<_>) = slices.into_iter().partition(Result::is_ok);
-    let stopped = |error: &Result<T>| matches!(error, Err(Error::Index(DexError::Layout(_))));
-    bad.sort_by_key(stopped);
+/// All slices; or why the load failed, not the error of a thread that only stopped because another one did, and the
+/// slices that were loaded.
+fn first_error<T>(slices: Vec<Result<T>>) -> Result<Vec<T>, (Error, Vec<T>)> {
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    for slice in slices {
+        match slice {
+            Ok(slice) => good.push(slice),
+            Err(error) => bad.push(error),
+        }
+    }
+    bad.sort_by_key(|error| matches!(error, Error::Index(DexError::Layout(_))));
     match bad.into_iter().next() {
-        Some(error) => Err(error.err().expect("only errors were put there")),
-        None => good.into_iter().collect(),
+        Some(error) => Err((error, good)),
+        None => Ok(good),
     }
 }
 

@@ -17,6 +17,9 @@ use pando_rt::block_on;
 
 pub const INDEX: u32 = 7;
 
+/// Keys and values in the order of a scan.
+pub type Entries = Vec<(Vec<u8>, Vec<u8>)>;
+
 /// Memory servers, a pool, and one index with a compute server per partition.
 pub struct Cluster<L: Layout> {
     pub fabric: LocalFabric,
@@ -120,7 +123,7 @@ impl<L: Layout> Client<'_, L> {
     }
 
     /// A scan over all compute servers, in the order of the scan.
-    pub fn scan(&self, range: &ScanRange<'_>) -> Result<Vec<(Vec<u8>, Vec<u8>)>, DexError> {
+    pub fn scan(&self, range: &ScanRange<'_>) -> Result<Entries, DexError> {
         let mut found = Vec::new();
         let servers = self.cluster.trees.len();
         for i in 0..servers {
@@ -147,7 +150,7 @@ impl<L: Layout> Drop for Client<'_, L> {
 }
 
 /// What a scan should return.
-pub fn model_scan(model: &BTreeMap<Vec<u8>, Vec<u8>>, range: &ScanRange<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub fn model_scan(model: &BTreeMap<Vec<u8>, Vec<u8>>, range: &ScanRange<'_>) -> Entries {
     let own = |bound: Bound<&[u8]>| match bound {
         Bound::Unbounded => Bound::Unbounded,
         Bound::Included(key) => Bound::Included(key.to_vec()),
