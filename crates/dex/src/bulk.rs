@@ -13,10 +13,8 @@ use crate::error::{DexError, Result};
 use crate::layout::{Layout, NodeInit, Stored, header};
 use crate::tree::clear;
 
-/// What takes entries, key and value, one by one.
-pub type EachEntry<'e> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'e;
-
 /// Sorted entries that several threads may read at once.
+#[allow(clippy::type_complexity, reason = "an alias would tie the two lifetimes of the callback together")]
 pub trait SortedSource: Sync {
     /// Number of entries.
     fn len(&self) -> u64;
@@ -29,7 +27,7 @@ pub trait SortedSource: Sync {
     ///
     /// # Errors
     /// That of `each`.
-    fn visit(&self, range: Range<u64>, each: &mut EachEntry<'_>) -> Result<()>;
+    fn visit(&self, range: Range<u64>, each: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()>;
 }
 
 impl<K: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> SortedSource for [(K, V)] {
@@ -37,7 +35,7 @@ impl<K: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> SortedSource for [(K, V)] {
         self.len() as u64
     }
 
-    fn visit(&self, range: Range<u64>, each: &mut EachEntry<'_>) -> Result<()> {
+    fn visit(&self, range: Range<u64>, each: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
         self[range.start as usize..range.end as usize]
             .iter()
             .try_for_each(|(key, value)| each(key.as_ref(), value.as_ref()))
