@@ -64,6 +64,8 @@ pub struct IndexInfo {
     pub boundaries: Vec<Vec<u8>>,
     /// The processes that own the partitions.
     pub owners: Vec<Option<ProcessIdentity>>,
+    /// What the creator of the index said of it.
+    pub description: Vec<u8>,
 }
 
 pub(crate) struct Shared {
@@ -351,6 +353,7 @@ impl Shared {
             owners: record.owners.iter().map(|owner| owner.and_then(process)).collect(),
             boundaries: record.boundaries,
             name: record.name,
+            description: Descriptor::description(&record.layout),
         })
     }
 

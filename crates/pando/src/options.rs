@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! layout bytes in the catalog    [version:8 = 1][kind:8][0:16][key size:32][value size:32][fanout limit:32], little-endian
+//!                                [description: the rest]
 //! ```
 //! Kind 1 has keys and values of constant sizes, kind 2 has byte strings of any length. A limit of 0 is none.
 
@@ -15,6 +16,10 @@ use crate::error::{Error, Result};
 const VERSION: u8 = 1;
 const FIXED: u8 = 1;
 const BYTES: u8 = 2;
+/// Bytes of an encoded descriptor; a description follows.
+const ENCODED: usize = 16;
+/// Longest description, so that both fit into the catalog's record.
+const MAX_DESCRIPTION: usize = 240;
 
 /// What keys and values of an index look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +69,7 @@ pub struct IndexOptions {
     pub(crate) boundaries: Option<Vec<Vec<u8>>>,
     pub(crate) fanout_limit: Option<usize>,
     pub(crate) own: Ownership,
+    pub(crate) description: Vec<u8>,
 }
 
 impl IndexOptions {
@@ -75,6 +81,7 @@ impl IndexOptions {
             boundaries: None,
             fanout_limit: None,
             own: Ownership::All,
+            description: Vec::new(),
         }
     }
 
@@ -123,6 +130,12 @@ impl IndexOptions {
     /// Uses at most `entries` (3 or more) of the room in a node, so that small indexes become tall: for tests.
     pub fn fanout_limit(mut self, entries: usize) -> Self {
         self.fanout_limit = Some(entries);
+        self
+    }
+
+    /// Up to 240 bytes that the catalog keeps for whoever opens the index: what its keys mean, say.
+    pub fn description(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.description = bytes.into();
         self
     }
 
@@ -180,7 +193,18 @@ impl Descriptor {
             })?),
             None => None,
         };
+        if options.description.len() > MAX_DESCRIPTION {
+            let len = options.description.len();
+            return Err(Error::InvalidOption(format!(
+                "a description of {len} bytes is longer than {MAX_DESCRIPTION} bytes"
+            )));
+        }
         Ok(Self { layout: options.layout, fanout_limit })
+    }
+
+    /// What follows the descriptor in the layout bytes of the catalog.
+    pub fn description(layout: &[u8]) -> Vec<u8> {
+        layout.get(ENCODED..).unwrap_or_default().to_vec()
     }
 
     pub fn encode(&self) -> Vec<u8> {
@@ -208,17 +232,16 @@ impl Descriptor {
             None => return Err("its layout is missing".to_owned()),
         }
         let (head, numbers) = bytes.split_first_chunk::<4>().ok_or("its layout is cut short")?;
-        let (numbers, rest) = numbers.as_chunks::<4>();
-        let &[key_size, value_size, limit] = numbers else {
+        let Some(&[key_size, value_size, limit]) = numbers.as_chunks::<4>().0.first_chunk() else {
             return Err("its layout is cut short".to_owned());
         };
         let number = |le: [u8; 4]| u32::from_le_bytes(le);
-        let layout = match (head[1], rest.is_empty()) {
-            (FIXED, true) => IndexLayout::Fixed {
+        let layout = match head[1] {
+            FIXED => IndexLayout::Fixed {
                 key_size: number(key_size) as usize,
                 value_size: number(value_size) as usize,
             },
-            (BYTES, true) => IndexLayout::Bytes,
+            BYTES => IndexLayout::Bytes,
             _ => return Err(format!("its layout is of an unknown kind {}", head[1])),
         };
         Ok(Self { layout, fanout_limit: Some(number(limit)).filter(|&limit| limit > 0) })
@@ -265,6 +288,9 @@ mod tests {
             bytes[at] = 9;
             Descriptor::decode(&bytes).expect_err("unknown")
         };
+        let described = [good.as_slice(), b"about"].concat();
+        assert_eq!(Descriptor::decode(&described), Descriptor::decode(&good));
+        assert_eq!(Descriptor::description(&described), b"about");
         assert_eq!(changed(0), "its layout has version 9, this program reads version 1");
         assert_eq!(changed(1), "its layout is of an unknown kind 9");
     }

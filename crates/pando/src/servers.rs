@@ -259,7 +259,7 @@ pub(crate) fn create(
         node_size: options.node_size as u32,
         subtree_level: options.subtree_level,
         root: GlobalAddr::NULL,
-        layout: descriptor.encode(),
+        layout: [descriptor.encode(), options.description.clone()].concat(),
         boundaries: Vec::new(),
     };
     // The record comes first, since every node carries the number that it gets there.
