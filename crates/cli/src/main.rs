@@ -1,1 +1,59 @@
-fn main() {}
+//! `pando`: the command line.
+//!
+//! One module for each command. A command gives back a [`Failure`], which becomes one sentence on standard error and
+//! an exit status: 2 for bad usage or input, 1 for an operation that failed. Data goes to standard output,
+//! everything else to standard error; a reader that goes away ends a command quietly.
+#![forbid(unsafe_code)]
+
+mod args;
+mod batch;
+mod bench;
+mod check;
+mod del;
+mod failure;
+mod get;
+mod help;
+mod indexes;
+mod keys;
+mod load;
+mod output;
+mod pool;
+mod progress;
+mod put;
+mod scan;
+mod signals;
+mod stats;
+mod text;
+
+use std::process::ExitCode;
+
+use args::Command;
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let ended = match args::parse() {
+        Ok(Some(command)) => run(command),
+        // Help or the version was asked for and printed.
+        Ok(None) => Ok(()),
+        Err(failure) => Err(failure),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Bench(args) => bench::run(*args),
+        Command::Load(args) => load::run(&args),
+        Command::Create(args) => indexes::create(&args),
+        Command::Drop(args) => indexes::drop(&args),
+        Command::Get(args) => get::run(&args),
+        Command::Put(args) => put::run(&args),
+        Command::Del(args) => del::run(&args),
+        Command::Scan(args) => scan::run(&args),
+        Command::Stats(args) => stats::run(&args),
+        Command::Check(args) => check::run(&args),
+    }
+}

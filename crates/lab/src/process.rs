@@ -10,6 +10,12 @@ pub fn peak_rss_bytes() -> Option<u64> {
     status_kib(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:").map(|kib| kib * 1024)
 }
 
+/// Lets [`peak_rss_bytes`] start anew, where the system can do that.
+pub fn reset_peak_rss() {
+    // Best effort: without it the peak is that of the whole process.
+    let _ = fs::write("/proc/self/clear_refs", "5");
+}
+
 fn status_kib(status: &str, field: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()

@@ -18,6 +18,7 @@ use super::lane::{Shared, Tally};
 use super::load::{Generated, boundaries};
 use super::report::{BenchReport, Findings, SmoFigures, TreeFigures};
 use super::{BenchError, BenchSpec, FabricKind, Length, Phase, Watch, verify};
+use crate::process;
 
 /// Name of the index in the pool.
 const INDEX: &str = "bench";
@@ -31,6 +32,7 @@ const COMPLAINTS_QUOTED: usize = 10;
 /// fail, wrong answers and violations of the auditor are part of the report.
 pub fn run(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchError> {
     spec.validate()?;
+    process::reset_peak_rss();
     let (cluster, _place) = open(spec)?;
     let report = run_on(spec, &cluster, watch);
     match report {

@@ -14,6 +14,8 @@ use crate::units;
 const BAR: usize = 48;
 /// Characters of the table's first column.
 const LABEL: usize = 15;
+/// Where the drawing of latencies ends.
+const TAIL: f64 = 0.999;
 
 /// The report as text of several lines, the last one ended.
 pub fn render(report: &BenchReport) -> String {
@@ -72,7 +74,7 @@ fn results(report: &BenchReport, text: &mut String) {
         "measured",
         &format!("{} operations in {seconds}: {}", units::count(report.ops), by_kind(report)),
     );
-    row(text, "throughput", &format!("{}operations/s", spaced(units::figure(report.throughput_ops))));
+    row(text, "throughput", &format!("{} operations/s", units::count(report.throughput_ops as u64)));
     let ns = &report.latency_ns;
     let latency = format!(
         "mean {}, median {}, 90% {}, 99% {}, 99.9% {}",
@@ -137,11 +139,6 @@ fn tree(report: &BenchReport, text: &mut String) {
     }
 }
 
-/// `1.25 M` reads on as it is, `830` needs a blank.
-fn spaced(figure: String) -> String {
-    if figure.ends_with(|last: char| last.is_ascii_digit()) { figure + " " } else { figure + "" }
-}
-
 fn short(commit: &str) -> &str {
     commit.get(..12).unwrap_or(commit)
 }
@@ -194,23 +191,27 @@ fn complaints(report: &BenchReport, text: &mut String) {
     }
 }
 
-/// Bars over latencies that double from one line to the next.
+/// Bars over latencies that double from one line to the next, and one line for the slowest thousandth.
 fn histogram(latency: &Latency, text: &mut String) {
-    let total = latency.len();
-    if total == 0 {
+    if latency.is_empty() {
         return;
     }
     writeln!(text, "  latency of one operation in {SAMPLED}").expect("writing to a string does not fail");
     let first = latency.min().max(1).ilog2();
-    let last = latency.max().max(1).ilog2();
-    let counts: Vec<u64> =
-        (first..=last).map(|power| latency.count_between(1 << power, (2 << power) - 1)).collect();
-    let longest = counts.iter().copied().max().unwrap_or(1).max(1);
-    for (power, count) in (first..=last).zip(counts) {
-        let bar = bar(count, longest);
-        let share = count as f64 * 100.0 / total as f64;
-        let (low, high) = (units::nanos(1 << power), units::nanos(2 << power));
-        let line = format!("  {low:>9} to {high:>9} {share:6.2}% {bar}");
+    let last = latency.value_at_quantile(TAIL).max(1).ilog2();
+    let bins = (first..=last).map(|power| {
+        let range = format!("{:>9} to {:>9}", units::nanos(1 << power), units::nanos(2 << power));
+        (range, latency.count_between(1 << power, (2 << power) - 1))
+    });
+    let mut bins: Vec<(String, u64)> = bins.collect();
+    let slower = latency.count_between(2 << last, u64::MAX);
+    if slower > 0 {
+        bins.push((format!("  more, up to {:>9}", units::nanos(latency.max())), slower));
+    }
+    let longest = bins.iter().map(|bin| bin.1).max().unwrap_or(1).max(1);
+    for (range, count) in bins {
+        let share = count as f64 * 100.0 / latency.len() as f64;
+        let line = format!("  {range} {share:7.3}% {}", bar(count, longest));
         writeln!(text, "{}", line.trim_end()).expect("writing to a string does not fail");
     }
 }

@@ -1,0 +1,337 @@
+//! What can be asked for on the command line.
+//!
+//! Options mean the same wherever they occur: `--pool` and `--index` say where, `--cache` how much memory of this process
+//! may be used, `--json` where a report goes. What clap refuses becomes one sentence, as every other failure does.
+
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use pando_lab::units::{parse_count, parse_size};
+use pando_workload::dataset::{Column, Format};
+
+use crate::failure::Failure;
+use crate::help;
+
+/// A range index for disaggregated memory: load data into a pool, look at it, measure the index.
+#[derive(Debug, Parser)]
+#[command(name = "pando", version, about, max_term_width = 110, after_help = help::EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure the index with a workload
+    Bench(Box<crate::bench::BenchArgs>),
+    /// Load a file into an index
+    Load(LoadArgs),
+    /// Make an empty index
+    Create(CreateArgs),
+    /// Remove an index and free its memory
+    Drop(IndexArgs),
+    /// Look up keys
+    Get(GetArgs),
+    /// Insert a key or replace its value
+    Put(PutArgs),
+    /// Delete keys or a range of them
+    Del(DelArgs),
+    /// Print a range of an index, or all of it, in order
+    Scan(ScanArgs),
+    /// Show the shape of a pool and its indexes
+    Stats(StatsArgs),
+    /// Check every invariant of a pool and its indexes
+    Check(CheckArgs),
+}
+
+/// Where the pool is.
+#[derive(Args, Debug)]
+pub struct PoolArgs {
+    /// The pool: a file, or a directory with one file per memory server
+    #[arg(long, value_name = "POOL")]
+    pub pool: PathBuf,
+    /// Bytes of this process's cache per index
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
+    pub cache: u64,
+}
+
+/// Shape of a pool that is made.
+#[derive(Args, Debug)]
+pub struct NewPoolArgs {
+    /// Size of the pool, if it is made (its files are sparse) [default: at least 1GiB, room for what is loaded]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub pool_size: Option<u64>,
+    /// Memory servers of the pool, if it is made; more than one make it a directory
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub memory_servers: usize,
+}
+
+/// An index in a pool.
+#[derive(Args, Debug)]
+pub struct IndexArgs {
+    #[command(flatten)]
+    pub pool: PoolArgs,
+    /// The index
+    #[arg(long, value_name = "NAME")]
+    pub index: String,
+}
+
+#[derive(Args, Debug)]
+pub struct LoadArgs {
+    /// The file
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub target: IndexArgs,
+    #[command(flatten)]
+    pub new_pool: NewPoolArgs,
+    /// csv, tsv, parquet or words (one key a line) [default: by the file's extension]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<Format>,
+    /// Columns of the key: names or numbers from 1, each with :int or :str for its type [default: the first]
+    #[arg(long, value_name = "COL,..", value_delimiter = ',')]
+    pub key: Vec<Column>,
+    /// Columns of the value [default: all others]
+    #[arg(long, value_name = "COL,..", value_delimiter = ',')]
+    pub value: Option<Vec<Column>>,
+    /// The first row is data, not names of columns
+    #[arg(long)]
+    pub no_header: bool,
+    /// The byte between fields, if not the format's own
+    #[arg(long, value_name = "CHAR")]
+    pub delimiter: Option<char>,
+    /// Empty the index first, instead of replacing the values of keys that are there
+    #[arg(long)]
+    pub replace: bool,
+    /// Bytes of a node, if the index is made
+    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = parse_size)]
+    pub node_size: u64,
+    /// How full to make leaves when an empty index is loaded
+    #[arg(long, value_name = "F", default_value = "0.9")]
+    pub fill: f64,
+    /// Keys at which new partitions begin, if the index is made; repeat the option for composite keys
+    #[arg(long, value_name = "KEY,..")]
+    pub boundaries: Vec<String>,
+    /// Own these partitions only, counted from 0, and leave rows of others to other processes
+    #[arg(long, value_name = "I,..", value_delimiter = ',')]
+    pub own: Vec<usize>,
+    /// Threads that insert [default: the cores]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Memory in which rows are sorted before they are inserted
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = parse_size)]
+    pub sort_memory: u64,
+    /// Write the summary as JSON to a file, or to standard output
+    #[arg(long, value_name = "FILE|-")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct CreateArgs {
+    #[command(flatten)]
+    pub target: IndexArgs,
+    #[command(flatten)]
+    pub new_pool: NewPoolArgs,
+    /// Types of the key's columns, int or str each
+    #[arg(long, value_name = "TYPE,..", default_value = "str")]
+    pub columns: String,
+    /// All keys have this many bytes (with --value-size)
+    #[arg(long, value_name = "B", requires = "value_size")]
+    pub key_size: Option<usize>,
+    /// All values have this many bytes (with --key-size)
+    #[arg(long, value_name = "B", requires = "key_size")]
+    pub value_size: Option<usize>,
+    /// Bytes of a node
+    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = parse_size)]
+    pub node_size: u64,
+    /// Subtrees rooted at this level stand on one memory server each
+    #[arg(long, value_name = "M", default_value = "3")]
+    pub subtree_level: u8,
+    /// Keys at which new partitions begin; repeat the option for composite keys
+    #[arg(long, value_name = "KEY,..")]
+    pub boundaries: Vec<String>,
+}
+
+/// How rows are printed.
+#[derive(Args, Debug)]
+pub struct OutputArgs {
+    /// How to print
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = Form::Text)]
+    pub output: Form,
+    /// Print keys without their values
+    #[arg(long)]
+    pub keys_only: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// Key, TAB, value; control characters and bytes that are not UTF-8 as \xNN
+    Text,
+    /// One object a line
+    Json,
+    /// As text, but every byte as it is
+    Raw,
+}
+
+/// Looking at a pool that some process left without closing it.
+#[derive(Args, Debug)]
+pub struct LookArgs {
+    /// Look at a pool that was not closed cleanly, and change nothing
+    #[arg(long)]
+    pub unclean: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct GetArgs {
+    /// The keys; composite ones as columns with commas between
+    #[arg(required_unless_present = "stdin", allow_negative_numbers = true)]
+    pub keys: Vec<String>,
+    #[command(flatten)]
+    pub target: IndexArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub look: LookArgs,
+    /// Read keys from standard input, one a line
+    #[arg(long, conflicts_with = "keys")]
+    pub stdin: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct PutArgs {
+    /// The key
+    #[arg(required_unless_present = "stdin", requires = "value", allow_negative_numbers = true)]
+    pub key: Option<String>,
+    /// Its value
+    #[arg(allow_negative_numbers = true)]
+    pub value: Option<String>,
+    #[command(flatten)]
+    pub target: IndexArgs,
+    /// Fail if the key is there
+    #[arg(long, conflicts_with = "only_present")]
+    pub only_absent: bool,
+    /// Fail if the key is not there
+    #[arg(long)]
+    pub only_present: bool,
+    /// Read lines of key, TAB, value from standard input
+    #[arg(long, conflicts_with = "key")]
+    pub stdin: bool,
+}
+
+/// A range of keys.
+#[derive(Args, Debug)]
+pub struct RangeArgs {
+    /// First key; of a composite key, the first columns will do
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
+    pub from: Option<String>,
+    /// Key to end before
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
+    pub to: Option<String>,
+    /// Only keys that begin so; of a composite key, those with these first columns
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"], allow_negative_numbers = true)]
+    pub prefix: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct DelArgs {
+    /// The keys
+    #[arg(allow_negative_numbers = true)]
+    pub keys: Vec<String>,
+    #[command(flatten)]
+    pub target: IndexArgs,
+    #[command(flatten)]
+    pub range: RangeArgs,
+    /// Delete everything
+    #[arg(long, conflicts_with_all = ["keys", "stdin", "from", "to", "prefix"])]
+    pub all: bool,
+    /// Read keys from standard input, one a line
+    #[arg(long, conflicts_with_all = ["keys", "from", "to", "prefix"])]
+    pub stdin: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct ScanArgs {
+    #[command(flatten)]
+    pub target: IndexArgs,
+    #[command(flatten)]
+    pub range: RangeArgs,
+    /// Entries at most
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub limit: Option<u64>,
+    /// From the last key down
+    #[arg(long)]
+    pub reverse: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct StatsArgs {
+    #[command(flatten)]
+    pub pool: PoolArgs,
+    #[command(flatten)]
+    pub look: LookArgs,
+    /// Print JSON to a file, or to standard output
+    #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub pool: PoolArgs,
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// The command that was asked for; `None` if help or the version was asked for, and printed.
+pub fn parse() -> Result<Option<Command>, Failure> {
+    match Cli::try_parse() {
+        Ok(cli) => Ok(Some(cli.command)),
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                error.print()?;
+                Ok(None)
+            }
+            _ => Err(Failure::BadInput(sentence_of(&error))),
+        },
+    }
+}
+
+/// What clap has to say, in one sentence: it adds the usage and tips in paragraphs of their own.
+fn sentence_of(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "a command is missing; `pando help` lists them".to_owned();
+    }
+    let text = error.render().to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    first.strip_prefix("error: ").unwrap_or(first).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_clap_refuses_is_one_sentence() {
+        for arguments in [
+            &["pando"][..],
+            &["pando", "sing"],
+            &["pando", "get", "--pool", "p"],
+            &["pando", "load", "x", "--pool", "p", "--index", "i", "--format", "xml"],
+            &["pando", "scan", "--pool", "p", "--index", "i", "--limit", "many"],
+        ] {
+            let error = Cli::try_parse_from(arguments).expect_err("refused");
+            let sentence = sentence_of(&error);
+            assert!(!sentence.is_empty() && !sentence.contains("Usage"), "{sentence}");
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! `pando bench`: measures the index with generated workloads (DEX §8.1).
+//!
+//! The options are those of [`BenchSpec`], with its defaults. All workloads that are named are checked before the first
+//! one runs; each has a cluster of its own.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
+use pando::{CacheOptions, Eviction};
+use pando_lab::bench::{self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Phase, Watch};
+use pando_lab::units::{parse_count, parse_size};
+use pando_workload::{Distribution, KeySpace, Scatter};
+
+use crate::failure::Failure;
+use crate::output::write_document;
+use crate::progress;
+use crate::signals::Interrupt;
+
+/// What runs when no workload is named and the report is for people.
+const TOUR: [&str; 2] = ["read-only", "write-intensive"];
+
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// Which index: dex
+    #[arg(long, value_name = "SYSTEM", default_value = "dex")]
+    system: String,
+    /// What carries the verbs: local or shm
+    #[arg(long, value_name = "FABRIC", default_value = "local")]
+    fabric: String,
+    /// Where to make the pool of the shm fabric, which then stays [default: a temporary place]
+    #[arg(long, value_name = "POOL")]
+    pool: Option<PathBuf>,
+    #[arg(long, value_name = "N", default_value = "4")]
+    memory_servers: usize,
+    /// Bytes of each memory server [default: room for what the workload may insert]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
+    /// Do not ask for huge pages
+    #[arg(long)]
+    no_huge_pages: bool,
+    #[arg(long, value_name = "N", default_value = "4")]
+    compute_servers: usize,
+    /// Threads of each compute server
+    #[arg(long, value_name = "N", default_value = "1")]
+    threads: usize,
+    /// Operations in flight on each thread, up to 64
+    #[arg(long, value_name = "N", default_value = "1")]
+    slots: usize,
+    /// Bytes of each compute server's cache
+    #[arg(long, value_name = "SIZE", default_value = "13MiB", value_parser = parse_size)]
+    cache: u64,
+    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = parse_size)]
+    node_size: u64,
+    /// How nodes hold entries: fixed if the sizes allow it, or slotted
+    #[arg(long, value_name = "LAYOUT", value_enum, default_value_t = LayoutArg::Auto)]
+    layout: LayoutArg,
+    /// Records that are loaded
+    #[arg(long, value_name = "N", default_value = "10m", value_parser = parse_count)]
+    keys: u64,
+    /// dense or random64
+    #[arg(long, value_name = "SPACE", default_value = "dense")]
+    key_space: KeySpace,
+    #[arg(long, value_name = "B", default_value = "8")]
+    key_size: usize,
+    #[arg(long, value_name = "B", default_value = "8")]
+    value_size: usize,
+    /// How full the load leaves the leaves, up to 1
+    #[arg(long, value_name = "F", default_value = "0.5")]
+    fill: f64,
+    /// How full the load leaves inner nodes, up to 1
+    #[arg(long, value_name = "F", default_value = "0.9")]
+    inner_fill: f64,
+    /// Operations before the measured ones
+    #[arg(long, value_name = "N", default_value = "4m", value_parser = parse_count)]
+    warmup: u64,
+    /// Operations to measure
+    #[arg(long, value_name = "N", default_value = "8m", value_parser = parse_count, conflicts_with = "seconds")]
+    ops: u64,
+    /// Measure for a time instead
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
+    /// Workloads, one after the other: read-only, read-intensive, read-intensive-2, write-intensive,
+    /// insert-intensive, insert-only, scan-intensive, ycsb-a to ycsb-f [default: read-only, and without --json
+    /// write-intensive too]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    workload: Vec<String>,
+    /// zipf:THETA, uniform or latest:THETA [default: the workload's own, mostly zipf:0.99]
+    #[arg(long, value_name = "DIST")]
+    dist: Option<Distribution>,
+    /// How hot keys are spread: hash, permutation or none
+    #[arg(long, value_name = "SCATTER", default_value = "hash")]
+    scatter: Scatter,
+    /// Lookups handed over together, in workloads that only look up
+    #[arg(long, value_name = "N", default_value = "1")]
+    multi_get: usize,
+    /// Check every answer, and the whole index at the end (the default)
+    #[arg(long, overrides_with = "no_verify")]
+    verify: bool,
+    /// Do not check answers
+    #[arg(long)]
+    no_verify: bool,
+    /// Let the auditor look at the index at the end (the default)
+    #[arg(long, overrides_with = "no_audit")]
+    audit: bool,
+    /// Do not audit
+    #[arg(long)]
+    no_audit: bool,
+    #[arg(long, value_name = "N", default_value = "42")]
+    seed: u64,
+    /// Probability with which a leaf is admitted to a full cache; 1 is eager admission
+    #[arg(long, value_name = "P", default_value = "0.1")]
+    leaf_admission: f64,
+    /// Where cooling nodes wait
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = CoolingArg::Map)]
+    cooling: CoolingArg,
+    /// How victims are chosen
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = EvictionArg::PathAware)]
+    eviction: EvictionArg,
+    /// Find every cached child through the mapping table
+    #[arg(long)]
+    no_swizzle: bool,
+    /// Share of the frames that may be cooling
+    #[arg(long, value_name = "SHARE", default_value = "0.1")]
+    cooling_share: f64,
+    /// Write JSON, one object a line for each workload, to a file or to standard output
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LayoutArg {
+    Auto,
+    Fixed,
+    Slotted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CoolingArg {
+    /// Hash table of small FIFO buckets
+    Map,
+    /// One FIFO queue under a lock
+    Fifo,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum EvictionArg {
+    /// Cooling starts at nodes without cached children
+    PathAware,
+    /// Any sampled node
+    Random,
+}
+
+pub fn run(args: BenchArgs) -> Result<(), Failure> {
+    let specs = specs(&args)?;
+    let interrupt = Interrupt::listen()?;
+    let mut documents = String::new();
+    let mut clean = true;
+    for (number, spec) in specs.iter().enumerate() {
+        let watch = Bars { interrupt: interrupt.clone(), bar: RefCell::new(ProgressBar::hidden()) };
+        let report = bench::run(spec, &watch);
+        watch.bar.borrow().finish_and_clear();
+        let report = report?;
+        clean &= report.is_clean();
+        match &args.json {
+            Some(_) => documents.extend([report.to_json().as_str(), "\n"]),
+            None => print(&report, number > 0)?,
+        }
+    }
+    if let Some(path) = &args.json {
+        write_document(path, &documents)?;
+    }
+    if clean {
+        Ok(())
+    } else {
+        Err(Failure::failed("the index did not do all that was asked of it; see the report"))
+    }
+}
+
+fn print(report: &BenchReport, another: bool) -> Result<(), Failure> {
+    let blank = if another { "\n" } else { "" };
+    write_document(Path::new("-"), &format!("{blank}{}", bench::render(report)))
+}
+
+/// One specification for each workload, all checked before the first runs.
+fn specs(args: &BenchArgs) -> Result<Vec<BenchSpec>, Failure> {
+    let spec = spec(args)?;
+    let names: Vec<String> = match (args.workload.is_empty(), &args.json) {
+        (false, _) => args.workload.clone(),
+        (true, Some(_)) => vec![TOUR[0].to_owned()],
+        (true, None) if args.multi_get > 1 => vec![TOUR[0].to_owned()],
+        (true, None) => TOUR.map(str::to_owned).to_vec(),
+    };
+    if names.len() > 1 && args.pool.is_some() {
+        return Err(Failure::bad_input("--pool holds the index of one workload; name one with --workload"));
+    }
+    let specs: Vec<BenchSpec> =
+        names.into_iter().map(|workload| BenchSpec { workload, ..spec.clone() }).collect();
+    specs.iter().try_for_each(BenchSpec::validate)?;
+    Ok(specs)
+}
+
+fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
+    check_system(&args.system)?;
+    Ok(BenchSpec {
+        fabric: fabric(&args.fabric)?,
+        pool: args.pool.clone(),
+        memory_servers: args.memory_servers,
+        memory_bytes: args.memory,
+        huge_pages: !args.no_huge_pages,
+        compute_servers: args.compute_servers,
+        threads: args.threads,
+        slots: args.slots,
+        cache_bytes: args.cache,
+        cache: CacheOptions {
+            leaf_admission: args.leaf_admission,
+            eviction: match args.eviction {
+                EvictionArg::PathAware => Eviction::PathAware,
+                EvictionArg::Random => Eviction::Random,
+            },
+            fifo: args.cooling == CoolingArg::Fifo,
+            swizzle: !args.no_swizzle,
+            cooling_share: args.cooling_share,
+        },
+        node_size: crate::indexes::node_size(args.node_size)?,
+        layout: match args.layout {
+            LayoutArg::Auto => LayoutChoice::Auto,
+            LayoutArg::Fixed => LayoutChoice::Fixed,
+            LayoutArg::Slotted => LayoutChoice::Slotted,
+        },
+        keys: args.keys,
+        key_space: args.key_space,
+        key_size: args.key_size,
+        value_size: args.value_size,
+        fill: args.fill,
+        inner_fill: args.inner_fill,
+        warmup: args.warmup,
+        length: args.seconds.map_or(Length::Ops(args.ops), Length::Seconds),
+        workload: TOUR[0].to_owned(),
+        dist: args.dist,
+        scatter: args.scatter,
+        multi_get: args.multi_get,
+        verify: !args.no_verify,
+        audit: !args.no_audit,
+        seed: args.seed,
+    })
+}
+
+fn check_system(system: &str) -> Result<(), Failure> {
+    match system {
+        "dex" => Ok(()),
+        "sherman" | "smart" | "elf" | "fg" | "art" => {
+            Err(Failure::bad_input(format_args!("the system `{system}` is not built yet; there is `dex`")))
+        }
+        _ => Err(Failure::bad_input(format_args!("the system `{system}` is not known; there is `dex`"))),
+    }
+}
+
+fn fabric(name: &str) -> Result<FabricKind, Failure> {
+    match name {
+        "local" => Ok(FabricKind::Local),
+        "shm" => Ok(FabricKind::Shm),
+        "tcp" | "verbs" | "sim" => Err(Failure::bad_input(format_args!(
+            "the fabric `{name}` is not built yet; there are `local` and `shm`"
+        ))),
+        _ => Err(Failure::bad_input(format_args!(
+            "the fabric `{name}` is not known; there are `local` and `shm`"
+        ))),
+    }
+}
+
+/// Shows the phases of a run one after the other.
+struct Bars {
+    interrupt: Interrupt,
+    bar: RefCell<ProgressBar>,
+}
+
+impl Watch for Bars {
+    fn begin(&self, phase: Phase, total: u64) {
+        let name = match phase {
+            Phase::Load => "load",
+            Phase::WarmUp => "warm-up",
+            Phase::Measure => "measure",
+            Phase::Verify => "verify",
+            Phase::Audit => "audit",
+        };
+        self.bar.replace(progress::bar(name, total)).finish_and_clear();
+    }
+
+    fn advance(&self, done: u64) {
+        self.bar.borrow().set_position(done);
+    }
+
+    fn interrupted(&self) -> bool {
+        self.interrupt.wanted()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use pando_workload::Mix;
+
+    #[derive(Parser)]
+    struct Wrapped {
+        #[command(flatten)]
+        args: BenchArgs,
+    }
+
+    fn parse(arguments: &str) -> BenchArgs {
+        Wrapped::parse_from(["bench"].into_iter().chain(arguments.split_whitespace())).args
+    }
+
+    #[test]
+    fn the_defaults_of_the_command_are_those_of_the_library() {
+        let spec = spec(&parse("")).expect("valid");
+        assert_eq!(spec.config_hash(), BenchSpec::default().config_hash());
+    }
+
+    #[test]
+    fn without_a_workload_people_see_two_and_json_is_one_object() {
+        let names = |arguments: &str| -> Vec<String> {
+            specs(&parse(arguments)).expect("valid").into_iter().map(|spec| spec.workload).collect()
+        };
+        assert_eq!(names(""), TOUR);
+        assert_eq!(names("--json -"), ["read-only"]);
+        assert_eq!(names("--workload ycsb-a,ycsb-f --json -"), ["ycsb-a", "ycsb-f"]);
+    }
+
+    #[test]
+    fn switches_reach_the_specification() {
+        let args = parse(
+            "--leaf-admission 0.5 --cooling fifo --eviction random --no-swizzle --cooling-share 0.2 --seconds 2 \
+             --no-verify --no-audit --layout slotted --keys 2m --cache 1MiB",
+        );
+        let spec = spec(&args).expect("valid");
+        let cache = &spec.cache;
+        assert!(cache.fifo && !cache.swizzle && cache.eviction == Eviction::Random);
+        assert_eq!((cache.leaf_admission, cache.cooling_share), (0.5, 0.2));
+        assert_eq!((spec.keys, spec.cache_bytes, spec.length), (2_000_000, 1 << 20, Length::Seconds(2.0)));
+        assert!(!spec.verify && !spec.audit && !spec.is_fixed());
+    }
+
+    #[test]
+    fn what_is_not_built_is_refused_with_what_there_is() {
+        for (arguments, part) in [
+            ("--fabric tcp", "not built yet; there are `local` and `shm`"),
+            ("--fabric telepathy", "not known"),
+            ("--system sherman", "not built yet; there is `dex`"),
+            ("--workload ycsb-q", "ycsb-q"),
+            ("--workload read-only,ycsb-a --fabric shm --pool p", "name one"),
+        ] {
+            match specs(&parse(arguments)) {
+                Err(Failure::BadInput(sentence)) => assert!(sentence.contains(part), "{sentence}"),
+                other => panic!("{arguments}: {other:?}"),
+            }
+        }
+        assert!(Mix::names().all(|name| specs(&parse(&format!("--workload {name}"))).is_ok()));
+    }
+}

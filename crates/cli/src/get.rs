@@ -1,0 +1,73 @@
+//! `pando get`: looks up keys.
+//!
+//! Those that are found are printed in the order in which they were asked for, the others named on standard error; one
+//! that is missing makes the exit status 1.
+
+use std::io::{BufRead, Write, stderr, stdin};
+
+use pando::Session;
+
+use crate::args::GetArgs;
+use crate::failure::Failure;
+use crate::keys::KeySchema;
+use crate::output::RowPrinter;
+use crate::pool;
+
+pub fn run(args: &GetArgs) -> Result<(), Failure> {
+    let config = pool::looking(&args.target.pool, &args.look)?;
+    pool::with_index(config, &args.target, |index, schema| {
+        let mut lookup = Lookup {
+            schema,
+            session: index.session()?,
+            printer: RowPrinter::new(&args.output, schema),
+            value: Vec::new(),
+            missing: 0,
+        };
+        if args.stdin {
+            each_line(|line| lookup.key(line))?;
+        } else {
+            args.keys.iter().try_for_each(|key| lookup.key(key.as_bytes()))?;
+        }
+        lookup.printer.finish()?;
+        if lookup.missing > 0 { Err(Failure::Told) } else { Ok(()) }
+    })
+}
+
+struct Lookup<'a> {
+    schema: &'a KeySchema,
+    session: Session,
+    printer: RowPrinter<'a>,
+    value: Vec<u8>,
+    missing: u64,
+}
+
+impl Lookup<'_> {
+    fn key(&mut self, text: &[u8]) -> Result<(), Failure> {
+        let key = self.schema.key(text)?;
+        self.value.clear();
+        if self.session.get_into(&key, &mut self.value)? {
+            return Ok(self.printer.print(&key, &self.value)?);
+        }
+        self.missing += 1;
+        // Nobody may be listening; the exit status tells it too.
+        let _ = writeln!(stderr(), "pando: there is no key `{}`", self.schema.display(&key));
+        Ok(())
+    }
+}
+
+/// Hands the lines of standard input to `each`, without their ends.
+pub fn each_line(mut each: impl FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
+    let mut input = stdin().lock();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = input
+            .read_until(b'\n', &mut line)
+            .map_err(|error| Failure::failed(format_args!("cannot read standard input: {error}")))?;
+        if read == 0 {
+            return Ok(());
+        }
+        let text = line.strip_suffix(b"\n").unwrap_or(&line);
+        each(text.strip_suffix(b"\r").unwrap_or(text))?;
+    }
+}

@@ -1,0 +1,21 @@
+//! Examples at the end of the help. A test runs them as they are written, one after the other in an empty directory.
+
+pub const EXAMPLES: &str = "\
+Examples:
+  printf 'plum\\npear\\napple\\n' > fruit.txt
+  pando load fruit.txt --pool fruit.pando --index fruit
+  pando get --pool fruit.pando --index fruit pear
+  pando put --pool fruit.pando --index fruit quince 4
+  pando scan --pool fruit.pando --index fruit --prefix p
+  pando scan --pool fruit.pando --index fruit --reverse --limit 2 --keys-only
+  pando del --pool fruit.pando --index fruit plum
+  printf 'id,line,what\\n7,2,pears\\n7,1,plums\\n' > sold.csv
+  pando load sold.csv --pool fruit.pando --index sold --key id:int,line:int
+  pando get --pool fruit.pando --index sold 7,1
+  pando scan --pool fruit.pando --index sold --prefix 7 --output json
+  pando stats --pool fruit.pando
+  pando check --pool fruit.pando
+  pando bench --keys 100k --warmup 50k --ops 100k --cache 256KiB --workload write-intensive
+
+Sizes are written like 64KiB or 1.5GiB, counts like 500k or 20m. In keys and values \\xNN is a byte.
+Exit status: 0, 1 if an operation failed, 2 for bad usage or input.";

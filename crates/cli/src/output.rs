@@ -1,0 +1,72 @@
+//! Rows and documents on standard output.
+//!
+//! Rows are buffered; whoever prints them calls [`RowPrinter::finish`] and learns of errors there at the latest. An
+//! error here means that the reader has gone, or that the disk is full.
+
+use std::io::{self, BufWriter, StdoutLock, Write, stdout};
+
+use serde_json::json;
+
+use crate::args::{Form, OutputArgs};
+use crate::keys::{KeySchema, bytes_json};
+use crate::text;
+
+const BUFFER: usize = 1 << 18;
+
+/// Prints rows; what was printed shows after [`RowPrinter::finish`] at the latest.
+pub struct RowPrinter<'s> {
+    schema: &'s KeySchema,
+    form: Form,
+    keys_only: bool,
+    line: String,
+    output: BufWriter<StdoutLock<'static>>,
+}
+
+impl<'s> RowPrinter<'s> {
+    pub fn new(args: &OutputArgs, schema: &'s KeySchema) -> RowPrinter<'s> {
+        let output = BufWriter::with_capacity(BUFFER, stdout().lock());
+        RowPrinter { schema, form: args.output, keys_only: args.keys_only, line: String::new(), output }
+    }
+
+    pub fn print(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.line.clear();
+        match self.form {
+            Form::Text => {
+                self.schema.display_to(key, &mut self.line);
+                if !self.keys_only {
+                    self.line.push('\t');
+                    text::escape_to(value, &mut self.line);
+                }
+            }
+            Form::Json if self.keys_only => self.line = json!({ "key": self.schema.json(key) }).to_string(),
+            Form::Json => {
+                self.line = json!({ "key": self.schema.json(key), "value": bytes_json(value) }).to_string();
+            }
+            Form::Raw => {
+                self.output.write_all(key)?;
+                if !self.keys_only {
+                    self.output.write_all(b"\t")?;
+                    self.output.write_all(value)?;
+                }
+            }
+        }
+        self.line.push('\n');
+        self.output.write_all(self.line.as_bytes())
+    }
+
+    pub fn finish(mut self) -> io::Result<()> {
+        self.output.flush()
+    }
+}
+
+/// Writes a document to a file, or to standard output for `-`.
+pub fn write_document(path: &std::path::Path, document: &str) -> Result<(), crate::failure::Failure> {
+    if path.as_os_str() == "-" {
+        let mut output = stdout().lock();
+        output.write_all(document.as_bytes())?;
+        return Ok(output.flush()?);
+    }
+    std::fs::write(path, document).map_err(|error| {
+        crate::failure::Failure::failed(format_args!("cannot write {}: {error}", path.display()))
+    })
+}

@@ -1,0 +1,87 @@
+//! Opening a pool for a command, and closing it whatever happens.
+//!
+//! A pool that is not closed counts as unclean and is refused by the next command. So commands never leave by another
+//! way than through [`with_cluster`], also when they are interrupted or their reader has gone.
+
+use std::path::Path;
+
+use pando::{Cluster, Config, Create, Index, IndexInfo, OpenOptions};
+
+use crate::args::{IndexArgs, LookArgs, NewPoolArgs, PoolArgs};
+use crate::failure::Failure;
+use crate::keys::KeySchema;
+
+/// The least that a new pool gets: its files are sparse.
+const SIZE_MIN: u64 = 1 << 30;
+
+/// How to open a pool that is there.
+pub fn existing(args: &PoolArgs) -> Result<Config, Failure> {
+    let path = args.pool.as_path();
+    check_place(path)?;
+    Ok(Config::at(path).cache(args.cache))
+}
+
+/// How to open a pool that is there only to look at it.
+pub fn looking(args: &PoolArgs, look: &LookArgs) -> Result<Config, Failure> {
+    Ok(existing(args)?.read_only_unclean(look.unclean))
+}
+
+/// How to open a pool or make it, with room for `data` bytes.
+pub fn perhaps_new(args: &PoolArgs, new: &NewPoolArgs, data: u64) -> Result<Config, Failure> {
+    let size = new.pool_size.unwrap_or_else(|| data.saturating_mul(8).max(SIZE_MIN));
+    let servers = new.memory_servers.max(1);
+    let each = (size / servers as u64).next_multiple_of(1 << 12);
+    Ok(existing(args)?.create(Create::IfMissing).memory_servers(new.memory_servers).memory(each))
+}
+
+fn check_place(path: &Path) -> Result<(), Failure> {
+    let text = path.to_string_lossy();
+    if text == "local" {
+        return Err(Failure::bad_input(
+            "a local pool ends with its process, so only bench can use one; name a file or a directory",
+        ));
+    }
+    if text.contains("://") {
+        return Err(Failure::bad_input(format_args!(
+            "pools over a network are not built yet, so `{text}` cannot be reached; name a file or a directory"
+        )));
+    }
+    Ok(())
+}
+
+/// Opens the pool, does `work`, and closes the pool also when that failed. What `work` has of the cluster must be gone
+/// when it returns.
+pub fn with_cluster<T>(
+    config: Config,
+    work: impl FnOnce(&Cluster) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let cluster = Cluster::open(config)?;
+    let worked = work(&cluster);
+    let closed = cluster.close();
+    match (worked, closed) {
+        (Ok(result), Ok(())) => Ok(result),
+        (Ok(_), Err(error)) => Err(Failure::from(error)),
+        (Err(failure), Ok(())) => Err(failure),
+        (Err(failure), Err(error)) => {
+            Err(failure.with(format_args!("the pool could not be closed: {error}")))
+        }
+    }
+}
+
+/// The same with an index that is there, and the schema of its keys.
+pub fn with_index<T>(
+    config: Config,
+    args: &IndexArgs,
+    work: impl FnOnce(&Index, &KeySchema) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    with_cluster(config, |cluster| {
+        let schema = schema_of(&cluster.index_info(&args.index)?)?;
+        let index = cluster.open_index_with(&args.index, &OpenOptions::default())?;
+        work(&index, &schema)
+    })
+}
+
+/// What an index's keys look like.
+pub fn schema_of(info: &IndexInfo) -> Result<KeySchema, Failure> {
+    KeySchema::of_description(&info.name, &info.description)
+}

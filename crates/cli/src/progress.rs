@@ -1,0 +1,32 @@
+//! Progress bars on standard error, if that is a terminal.
+
+use std::io::{IsTerminal, stderr};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How often a bar is drawn again although nothing was reported.
+const TICK: Duration = Duration::from_millis(200);
+
+/// A bar that fills up to `total` (0: unknown) units of whatever is counted.
+pub fn bar(what: &str, total: u64) -> ProgressBar {
+    let with_total = "{msg:<10} {wide_bar} {percent:>3}% {human_pos} {per_sec} {eta}";
+    let without = "{msg:<10} {spinner} {human_pos} {per_sec} {elapsed}";
+    draw(what, total, if total > 0 { with_total } else { without })
+}
+
+/// The same over bytes of a file.
+pub fn bytes_bar(what: &str, total: u64) -> ProgressBar {
+    draw(what, total, "{msg:<10} {wide_bar} {percent:>3}% {binary_bytes} {binary_bytes_per_sec} {eta}")
+}
+
+fn draw(what: &str, total: u64, template: &str) -> ProgressBar {
+    if !stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = if total > 0 { ProgressBar::new(total) } else { ProgressBar::new_spinner() };
+    bar.set_style(ProgressStyle::with_template(template).expect("the templates are valid"));
+    bar.set_message(what.to_owned());
+    bar.enable_steady_tick(TICK);
+    bar
+}

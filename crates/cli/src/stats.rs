@@ -1,0 +1,160 @@
+//! `pando stats`: the shape of a pool and its indexes.
+//!
+//! What memory is in use comes from the pool, the shape of an index from the auditor, which walks it at rest; while
+//! other processes are attached it stays unknown.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use pando::{Cluster, IndexInfo, IndexReport, ServerUsage};
+use pando_lab::units;
+use serde_json::{Value, json};
+
+use crate::args::StatsArgs;
+use crate::failure::Failure;
+use crate::keys::KeySchema;
+use crate::output::write_document;
+use crate::pool;
+
+/// An index: what the catalog says, and its shape unless others are changing it.
+struct Shape {
+    info: IndexInfo,
+    schema: KeySchema,
+    report: Option<IndexReport>,
+}
+
+pub fn run(args: &StatsArgs) -> Result<(), Failure> {
+    let config = pool::looking(&args.pool, &args.look)?;
+    let (servers, shapes) = pool::with_cluster(config, |cluster| {
+        let servers = cluster.stats()?.pool;
+        Ok((servers, shapes(cluster)?))
+    })?;
+    match &args.json {
+        Some(path) => write_document(path, &format!("{}\n", document(&args.pool.pool, &servers, &shapes))),
+        None => write_document(Path::new("-"), &text(&args.pool.pool, &servers, &shapes)),
+    }
+}
+
+fn shapes(cluster: &Cluster) -> Result<Vec<Shape>, Failure> {
+    // Indexes can be walked at rest only.
+    let mut reports = match cluster.check() {
+        Ok(report) => report.indexes,
+        Err(pando::Error::NotAlone { .. }) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    let shape = |info: IndexInfo| {
+        let schema = pool::schema_of(&info)?;
+        let report = reports.iter().position(|report| report.name == info.name).map(|at| reports.remove(at));
+        Ok(Shape { info, schema, report })
+    };
+    cluster.indexes()?.into_iter().map(shape).collect()
+}
+
+fn document(path: &Path, servers: &[ServerUsage], shapes: &[Shape]) -> Value {
+    let servers: Vec<Value> = servers
+        .iter()
+        .map(|server| {
+            json!({
+                "server": server.server.0,
+                "bytes_total": server.bytes_total,
+                "bytes_in_chunks": server.bytes_in_chunks,
+                "bytes_allocated": server.bytes_allocated,
+                "blocks_allocated": server.blocks_allocated,
+                "chunks_total": server.chunks_total,
+                "chunks_free": server.chunks_free,
+                "chunk_size": server.chunk_size,
+            })
+        })
+        .collect();
+    let indexes: Vec<Value> = shapes.iter().map(index_document).collect();
+    json!({ "pool": path.to_string_lossy(), "servers": servers, "indexes": indexes })
+}
+
+fn index_document(shape: &Shape) -> Value {
+    let Shape { info, schema, report } = shape;
+    let boundaries: Vec<String> = info.boundaries.iter().map(|boundary| schema.display(boundary)).collect();
+    let of_report = |figure: fn(&IndexReport) -> Value| report.as_ref().map(figure);
+    json!({
+        "name": info.name,
+        "layout": info.layout.to_string(),
+        "key_columns": schema.columns(),
+        "node_size": info.node_size,
+        "subtree_level": info.subtree_level,
+        "boundaries": boundaries,
+        "entries": of_report(|report| json!(report.entries)),
+        "leaves": of_report(|report| json!(report.leaves)),
+        "inner_nodes": of_report(|report| json!(report.inner_nodes)),
+        "height": of_report(|report| json!(report.height)),
+        "leaf_fullness": of_report(|report| json!(report.leaf_fullness)),
+        "key_bytes": of_report(|report| json!(report.key_bytes)),
+        "value_bytes": of_report(|report| json!(report.value_bytes)),
+        "bytes": of_report(|report| json!(report.bytes)),
+        "strays": of_report(|report| json!(report.strays)),
+    })
+}
+
+fn text(path: &Path, servers: &[ServerUsage], shapes: &[Shape]) -> String {
+    let mut text = format!("pool {}\n\n", path.display());
+    table(servers, &mut text);
+    for shape in shapes {
+        text.push('\n');
+        index_text(shape, &mut text);
+    }
+    if shapes.is_empty() {
+        text.push_str("\nno indexes\n");
+    }
+    text
+}
+
+fn table(servers: &[ServerUsage], text: &mut String) {
+    let mut rows =
+        vec![["memory server", "size", "in chunks", "allocated", "blocks", "free chunks"].map(str::to_owned)];
+    rows.extend(servers.iter().map(|server| {
+        [
+            server.server.0.to_string(),
+            units::size(server.bytes_total),
+            units::size(server.bytes_in_chunks),
+            units::size(server.bytes_allocated),
+            units::count(server.blocks_allocated),
+            units::count(server.chunks_free),
+        ]
+    }));
+    for row in &rows {
+        let cells: Vec<String> = (0..row.len())
+            .map(|column| {
+                let width = rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+                format!("{:>width$}", row[column])
+            })
+            .collect();
+        writeln!(text, "  {}", cells.join("  ")).expect("writing to a string does not fail");
+    }
+}
+
+fn index_text(shape: &Shape, text: &mut String) {
+    let Shape { info, schema, report } = shape;
+    let mut line = |label: &str, content: String| {
+        writeln!(text, "  {label:<10} {content}").expect("writing to a string does not fail");
+    };
+    line("index", info.name.clone());
+    line("layout", format!("{}, nodes of {}", info.layout, units::size(info.node_size as u64)));
+    line("key", schema.columns());
+    if !info.boundaries.is_empty() {
+        let boundaries: Vec<String> =
+            info.boundaries.iter().map(|boundary| schema.display(boundary)).collect();
+        line("partitions", format!("{}, cut at {}", boundaries.len() + 1, boundaries.join(" | ")));
+    }
+    let Some(report) = report else {
+        return line("shape", "not known while other processes are attached".to_owned());
+    };
+    let data = report.key_bytes + report.value_bytes;
+    line("entries", format!("{}, {} of keys and values", units::count(report.entries), units::size(data)));
+    let shape = format!(
+        "{} levels, {} leaves ({:.0}% full), {} inner nodes, {}",
+        report.height,
+        units::count(report.leaves),
+        report.leaf_fullness * 100.0,
+        units::count(report.inner_nodes),
+        units::size(report.bytes)
+    );
+    line("shape", shape);
+}

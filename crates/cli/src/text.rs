@@ -1,0 +1,82 @@
+//! Bytes as text and back: UTF-8 as it is, other bytes and control characters as `\xNN`.
+//!
+//! Text that happens to look like such an escape has its backslash escaped (`\x5Cx41`), so that what a scan prints can be
+//! put back byte for byte.
+
+use pando_workload::escape_into;
+
+/// Appends `bytes` to `text`, escaped.
+pub fn escape_to(bytes: &[u8], text: &mut String) {
+    let mut rest = bytes;
+    while let Some(at) = find_escape(rest) {
+        escape_into(&rest[..at], text);
+        text.push_str("\\x5C");
+        rest = &rest[at + 1..];
+    }
+    escape_into(rest, text);
+}
+
+/// The same in a string of its own.
+pub fn escape(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    escape_to(bytes, &mut text);
+    text
+}
+
+/// The bytes that escaped text means. A backslash that starts no escape is itself.
+pub fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = find_escape(rest) {
+        bytes.extend_from_slice(&rest[..at]);
+        let digit =
+            |byte: u8| (byte as char).to_digit(16).expect("an escape has two hexadecimal digits") as u8;
+        bytes.push(digit(rest[at + 2]) << 4 | digit(rest[at + 3]));
+        rest = &rest[at + 4..];
+    }
+    bytes.extend_from_slice(rest);
+    bytes
+}
+
+/// Where the first `\xNN` starts.
+fn find_escape(text: &[u8]) -> Option<usize> {
+    let is_escape = |four: &[u8]| four.starts_with(b"\\x") && four[2..].iter().all(u8::is_ascii_hexdigit);
+    if !text.contains(&b'\\') {
+        return None;
+    }
+    text.windows(4).position(is_escape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn escapes_are_bytes_and_everything_else_is_itself() {
+        assert_eq!(unescape(b"a\\x09b\\xfF"), b"a\tb\xff");
+        assert_eq!(
+            unescape("Zürich \\ \\n \\x4 \\xg0 \\".as_bytes()),
+            "Zürich \\ \\n \\x4 \\xg0 \\".as_bytes()
+        );
+        assert_eq!(escape(b"tab\there"), "tab\\x09here");
+        assert_eq!(escape(b"C:\\x41"), "C:\\x5Cx41");
+        assert_eq!(escape(b"C:\\temp"), "C:\\temp");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_escaped_comes_back(bytes in prop::collection::vec(
+            prop_oneof![Just(b'\\'), Just(b'x'), Just(b'4'), Just(b'C'), any::<u8>()], 0..40,
+        )) {
+            let text = escape(&bytes);
+            prop_assert!(!text.chars().any(char::is_control));
+            prop_assert_eq!(unescape(text.as_bytes()), bytes);
+        }
+
+        #[test]
+        fn plain_text_is_as_it_is(text in "[a-zäöü ,.]{0,20}") {
+            prop_assert_eq!(escape(text.as_bytes()), text);
+        }
+    }
+}

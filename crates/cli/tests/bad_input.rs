@@ -1,0 +1,163 @@
+//! What is asked for and cannot be, and what goes wrong: one sentence each and an exit status, and nothing is lost.
+
+mod common;
+
+use std::fs::OpenOptions;
+use std::io::{Read, Seek, SeekFrom, Write};
+
+use common::Place;
+
+/// A pool with an index of three fruits, and some files.
+fn place() -> Place {
+    let place = Place::new();
+    place.write("fruit.txt", "plum\npear\napple\n");
+    place.write("sold.csv", "id,what\n1,pears\n");
+    place.write("table.xlsx", "no format");
+    place.ok("load fruit.txt --pool f.pando --index fruit --pool-size 32MiB");
+    place.ok("load sold.csv --pool f.pando --index sold --key id:int");
+    place.ok("create --pool f.pando --index fixed --key-size 4 --value-size 2");
+    place
+}
+
+#[test]
+fn bad_usage_and_input_have_status_2() {
+    let place = place();
+    for (arguments, part) in [
+        ("", "a command is missing"),
+        ("sing", "sing"),
+        ("scan --pool f.pando", "--index"),
+        ("scan --pool f.pando --index fruit --limit many", "`many` is not a count"),
+        ("scan --pool f.pando --index fruit --cache 12parsecs", "`12parsecs` is not a size"),
+        ("scan --pool f.pando --index fruit --prefix a --from b", "--from"),
+        ("scan --pool f.pando --index roots", "there is no index \"roots\""),
+        ("scan --pool nowhere.pando --index fruit", "nowhere.pando"),
+        ("scan --pool local --index fruit", "only bench can use one"),
+        ("scan --pool tcp://host:1 --index fruit", "not built yet"),
+        ("scan --pool f.pando --index fruit --cache 2KiB", "at least"),
+        ("get --pool f.pando --index sold one", "must be an integer"),
+        ("get --pool f.pando --index sold 1,2", "1,2"),
+        ("put --pool f.pando --index fixed abc xy", "3 bytes"),
+        ("put --pool f.pando --index fixed abcd xyz", "3 bytes"),
+        ("put --pool f.pando --index fruit", "required"),
+        ("del --pool f.pando --index fruit", "--all"),
+        ("del --pool f.pando --index fruit pear --from a", "not both"),
+        ("create --pool f.pando --index fruit", "already"),
+        ("create --pool f.pando --index new --node-size 1000", "1000"),
+        ("create --pool f.pando --index new --columns int,float", "`float`"),
+        ("create --pool f.pando --index new --boundaries m,m", "twice"),
+        ("drop --pool f.pando --index roots", "there is no index \"roots\""),
+        ("load nowhere.txt --pool f.pando --index fruit", "nowhere.txt"),
+        ("load table.xlsx --pool f.pando --index fruit", "--format"),
+        ("load fruit.txt --pool f.pando --index fruit --format xml", "`xml`"),
+        ("load sold.csv --pool f.pando --index sold --key id:int,price", "no column `price`"),
+        ("load sold.csv --pool f.pando --index sold", "int"),
+        ("load fruit.txt --pool f.pando --index fruit --fill 2", "--fill"),
+        ("load fruit.txt --pool f.pando --index fruit --own 7", "7"),
+        ("load fruit.txt --pool new.pando --index fruit --pool-size 4KiB", "too small"),
+        ("load fruit.txt --pool f.pando --index fruit --threads 0", "--threads"),
+        ("bench --workload ycsb-z", "`ycsb-z` is not one of"),
+        ("bench --fabric tcp", "not built yet; there are `local` and `shm`"),
+        ("bench --system sherman", "not built yet; there is `dex`"),
+        ("bench --dist pareto", "`pareto`"),
+        ("bench --keys 0", "number of keys"),
+        ("bench --cache 1KiB --keys 1000", "at least"),
+        ("bench --slots 65", "65"),
+        ("bench --ops 5 --seconds 1", "--seconds"),
+        ("bench --workload ycsb-a --multi-get 8", "only look up"),
+        ("bench --fabric shm --pool f.pando --keys 1000 --workload ycsb-a", "f.pando"),
+    ] {
+        let sentence = place.refused(arguments, 2);
+        assert!(sentence.contains(part), "pando {arguments}: `{part}` is not in `{sentence}`");
+    }
+    nothing_is_lost(&place);
+}
+
+fn nothing_is_lost(place: &Place) {
+    assert_eq!(place.ok("scan --pool f.pando --index fruit"), "apple\t3\npear\t2\nplum\t1\n");
+    place.ok("check --pool f.pando");
+}
+
+#[test]
+fn a_cache_just_above_the_minimum_works() {
+    let place = place();
+    place.write("words.txt", common::word_list(5_000));
+    let sentence = place.refused("scan --pool f.pando --index fruit --cache 1KiB", 2);
+    let digits: Vec<u64> =
+        sentence.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect();
+    let minimum = digits.into_iter().max().expect("the sentence names the minimum");
+    place.ok(&format!("load words.txt --pool f.pando --index fruit --cache {minimum}"));
+    let scanned = place.ok(&format!("scan --pool f.pando --index fruit --cache {minimum} --keys-only"));
+    assert!(scanned.lines().is_sorted() && scanned.lines().count() > 4_000);
+    place.ok("check --pool f.pando");
+}
+
+#[test]
+fn a_damaged_pool_is_refused_with_status_1_or_2_and_one_sentence() {
+    let place = place();
+    let whole = std::fs::read(place.path("f.pando")).expect("readable");
+    place.write("cut.pando", &whole[..whole.len() / 2]);
+    assert!(place.refused("scan --pool cut.pando --index fruit", 1).contains("cut short"));
+    place.write("odd.pando", &whole[..whole.len() / 2 + 100]);
+    let odd = place.run("scan --pool odd.pando --index fruit");
+    assert!(odd.status > 0 && odd.stderr.lines().count() == 1 && odd.stderr.contains("cut short"), "{odd:?}");
+    place.write("text.pando", "this is no pool\n".repeat(4096));
+    let text = place.run("scan --pool text.pando --index fruit");
+    assert!(text.status > 0 && text.stderr.lines().count() == 1, "{text:?}");
+    nothing_is_lost(&place);
+}
+
+#[test]
+fn a_corrupt_node_is_an_error_that_names_its_address() {
+    let place = place();
+    let mut file = OpenOptions::new().read(true).write(true).open(place.path("f.pando")).expect("it opens");
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).expect("readable");
+    // The heads of keys are integers, so `pear` stands there backwards; up to a node's size before is its node's header.
+    let places: Vec<usize> =
+        bytes.windows(4).enumerate().filter(|(_, four)| four == b"raep").map(|(at, _)| at).collect();
+    assert!(!places.is_empty());
+    for at in places {
+        file.seek(SeekFrom::Start(at.saturating_sub(1024) as u64)).expect("within the file");
+        file.write_all(&[0xa5; 1024]).expect("writable");
+    }
+    drop(file);
+    let scanned = place.run("scan --pool f.pando --index fruit");
+    assert_eq!(scanned.status, 1, "{scanned:?}");
+    assert_eq!(scanned.stderr.lines().count(), 1, "{scanned:?}");
+    let checked = place.run("check --pool f.pando");
+    assert_eq!(checked.status, 1, "{checked:?}");
+}
+
+#[test]
+fn a_pool_without_room_says_so_and_can_be_used_on() {
+    let place = place();
+    place.write("words.txt", common::word_list(300_000));
+    let full = place.run("load words.txt --pool small.pando --index words --pool-size 5MiB");
+    assert_eq!(full.status, 1, "{full:?}");
+    assert!(full.stderr.contains("no room") && full.stderr.contains("rows were loaded before"), "{full:?}");
+    place.ok("check --pool small.pando");
+    place.ok("load fruit.txt --pool small.pando --index words");
+    assert!(place.ok("scan --pool small.pando --index words --keys-only").contains("pear\n"));
+    nothing_is_lost(&place);
+}
+
+#[test]
+fn a_pool_that_was_not_closed_can_be_looked_at() {
+    let place = place();
+    place.write("words.txt", common::word_list(1_000));
+    let fifo = place.path("slow.txt");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().expect("there is mkfifo").success());
+    let mut child = place.start("load slow.txt --pool f.pando --index slow");
+    let mut feed = OpenOptions::new().write(true).open(&fifo).expect("somebody reads");
+    // The index is made before the first row is read, so once a row has gone through the pipe and the name is there
+    // the process is attached.
+    writeln!(feed, "word").expect("somebody reads");
+    while !place.ok("stats --pool f.pando").contains("slow") {
+        std::thread::yield_now();
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    drop(feed);
+    assert!(place.refused("scan --pool f.pando --index fruit", 1).contains("not closed cleanly"));
+    assert_eq!(place.ok("scan --pool f.pando --index fruit --unclean"), "apple\t3\npear\t2\nplum\t1\n");
+}
