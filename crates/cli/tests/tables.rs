@@ -71,8 +71,13 @@ fn half_of_the_orders_go_and_come_back_in_the_same_memory() {
     place.ok(&format!("load lineitem.csv {POOL} {KEY} --value l_comment,l_shipdate"));
     place.ok("check --pool tpch.pando");
     assert_eq!(place.ok(&format!("scan {POOL} --keys-only")), key_lines(keys.iter().copied()));
+    // Leaves that were loaded 90% full may come back half full, but once only.
     let again = place.allocated("tpch.pando");
-    assert!(again as f64 <= full as f64 * 1.3, "the pool has grown from {full} to {again} bytes");
+    assert!(again as f64 <= full as f64 * 1.45, "the pool has grown from {full} to {again} bytes");
+    place.ok(&format!("del {POOL} --to {middle}"));
+    place.ok(&format!("load lineitem.csv {POOL} {KEY} --value l_comment,l_shipdate"));
+    let third = place.allocated("tpch.pando");
+    assert!(third as f64 <= again as f64 * 1.05, "the pool has grown from {again} to {third} bytes");
 
     place.ok(&format!("load lineitem.csv {POOL} {KEY} --value l_comment --replace"));
     place.ok("check --pool tpch.pando");
