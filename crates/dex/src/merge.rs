@@ -251,6 +251,9 @@ impl<L: Layout> Tree<L> {
         let (left, right) = (addr_of(pair.left)?, addr_of(pair.right)?);
         let level = header::level(pair.left.frame.words());
         let parent_addr = addr_of(parent)?;
+        // The parent stays cached, so that its copy is replaced below: an old one, read by another worker while this
+        // one waits for the lock and admitted after that, would still lead to the freed node.
+        let _parent_pin = parent.frame.pin(parent.version)?;
         pair.left.validate()?;
         pair.right.validate()?;
         parent.validate()?;

@@ -5,7 +5,7 @@ use pando_fabric::Endpoint;
 use pando_pool::{Placement, PoolError, ValueRef};
 
 use crate::error::{Attempt, DexError, Result, Retry};
-use crate::layout::{Layout, Stored};
+use crate::layout::{Layout, Stored, header};
 use crate::tree::{Ctx, Hop, Patience, Tree};
 use crate::walk::{Admit, PrivateLeaf, Reached, Toward};
 
@@ -364,7 +364,13 @@ impl<L: Layout> Tree<L> {
                 outcome.unlinked = self.long_value(page, i);
                 self.layout.leaf_replace(page, i, value)
             }
-            Err(i) => self.layout.leaf_insert(page, i, key, value),
+            Err(i) => {
+                let fits = self.layout.leaf_insert(page, i, key, value);
+                if fits {
+                    header::note_insert(page, i);
+                }
+                fits
+            }
         };
         if fits { Ok(outcome) } else { Err(Blocked::NoRoom) }
     }

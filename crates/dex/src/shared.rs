@@ -129,13 +129,13 @@ impl<L: Layout> Tree<L> {
         let deadline = ctx.ep.now().saturating_add(self.config.patience_ns);
         let lock = lock::lock(ctx.ep, addr, owner, deadline).await?;
         let page = ctx.ep.buffer(self.layout.node_size());
-        let page = ctx.ep.read(addr, page).await?;
-        if let Err(error) = self.check_node(addr, &page) {
-            ctx.ep.write_word(addr, lock.unlock_unchanged_word()).await?;
-            return Err(error.into());
+        match self.read_checked(ctx, addr, page).await {
+            Ok(page) => Ok(LockedNode { addr, lock, page }),
+            Err(error) => {
+                ctx.ep.write_word(addr, lock.unlock_unchanged_word()).await?;
+                Err(error.into())
+            }
         }
-        self.mark_shared(&page);
-        Ok(LockedNode { addr, lock, page })
     }
 
     pub(crate) async fn unlock_unchanged<E: Endpoint>(
@@ -238,7 +238,7 @@ impl<L: Layout> Tree<L> {
         let mut separator = Vec::new();
         // The parent's lock keeps the node a child of it, but not this frame the node's until the pin was seen.
         let is_node = guard.state() == FrameState::Hot && frame.addr() == addr.raw();
-        let at = self.layout.split_point(words, pending.key, pending.value_len, &mut separator);
+        let at = self.choose_split(words, pending, &mut separator);
         let result = match at {
             Some(at) if is_node => {
                 if self.layout.has_room(parent.words(), &separator, 0) {

@@ -5,6 +5,7 @@
 //! first latch, since both may await; then parent and node are latched at the versions at which they were looked
 //! at, and the change happens at once. Nodes that other compute servers use too are changed in `shared.rs`.
 
+use pando_cache::sync::Word;
 use pando_cache::{ExclusiveGuard, FrameRef, FrameState, FreeFrame, Lookup, Swip};
 use pando_fabric::{Endpoint, GlobalAddr};
 use pando_pool::Placement;
@@ -160,12 +161,46 @@ impl<L: Layout> Tree<L> {
     pub(crate) fn plan_split(&self, hop: Hop<'_>, pending: Pending<'_>) -> Attempt<(usize, Vec<u8>)> {
         let mut separator = Vec::new();
         let words = hop.frame.words();
-        let at = self.layout.split_point(words, pending.key, pending.value_len, &mut separator);
+        let at = self.choose_split(words, pending, &mut separator);
         hop.validate()?;
         match at {
             Some(at) => Ok((at, separator)),
             None => Err(DexError::Layout("a node is too small for two entries of this size".into()).into()),
         }
+    }
+
+    /// Where to split a node: behind the last of rising inserts, so that these leave full leaves behind wherever they
+    /// go, or where the layout says.
+    pub(crate) fn choose_split(
+        &self,
+        words: &[Word],
+        pending: Pending<'_>,
+        separator: &mut Vec<u8>,
+    ) -> Option<usize> {
+        if header::level(words) == 0
+            && let Some((at, behind_run)) = self.split_behind_run(words, pending.key)
+        {
+            separator.extend_from_slice(&behind_run);
+            return Some(at);
+        }
+        self.layout.split_point(words, pending.key, pending.value_len, separator)
+    }
+
+    fn split_behind_run(&self, words: &[Word], key: &[u8]) -> Option<(usize, Vec<u8>)> {
+        let at = self.layout.find(words, self.layout.key(key).ok()?).err()?;
+        if at == 0 || !header::continues_run(words, at) {
+            return None;
+        }
+        let key_at = |i| {
+            let mut bytes = Vec::new();
+            self.layout.append_key(words, i, &mut bytes);
+            bytes
+        };
+        let separator = match at < self.layout.count(words) {
+            true => self.layout.separator(key, &key_at(at)),
+            false => self.layout.separator(&key_at(at - 1), key),
+        };
+        self.layout.can_split(words, at, &separator).then_some((at, separator))
     }
 
     async fn split_owned<E: Endpoint>(
@@ -222,7 +257,7 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Where `separator` goes among the separators of an inner node.
-    pub(crate) fn separator_slot(&self, words: &[pando_cache::sync::Word], separator: &[u8]) -> usize {
+    pub(crate) fn separator_slot(&self, words: &[Word], separator: &[u8]) -> usize {
         let key = self.layout.key(separator).expect("a separator is a key that a node held");
         self.layout.child_index(words, key)
     }

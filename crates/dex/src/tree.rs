@@ -11,6 +11,9 @@ use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, header};
 use crate::partition::KeyRange;
 
+/// READs of a node that was torn each time, after which it counts as corrupt.
+const TORN_READS: u32 = 16;
+
 /// What is fixed about an index when it is opened.
 #[derive(Clone, Debug)]
 pub struct TreeConfig {
@@ -253,16 +256,48 @@ impl<L: Layout> Tree<L> {
         page: PageBuf,
         shared: bool,
     ) -> Attempt<PageBuf> {
-        let page = if shared {
-            let Some((version, page)) = pando_pool::lock::read_optimistic(ctx.ep, addr, page).await? else {
+        if !shared {
+            return Ok(self.read_checked(ctx, addr, page).await?);
+        }
+        let mut torn = 0;
+        let mut page = page;
+        loop {
+            let Some((version, read)) = pando_pool::lock::read_optimistic(ctx.ep, addr, page).await? else {
                 return Err(Retry::Restart);
             };
-            page.set(header::REMOTE_VERSION, version);
-            page
-        } else {
-            ctx.ep.read(addr, page).await?
-        };
-        self.check_node(addr, &page)?;
+            match self.check_node(addr, &read) {
+                Ok(()) => {
+                    read.set(header::REMOTE_VERSION, version);
+                    self.mark_shared(&read);
+                    return Ok(read);
+                }
+                Err(error) if torn == TORN_READS => return Err(error.into()),
+                Err(_) => torn += 1,
+            }
+            ctx.ep.yield_now().await;
+            page = read;
+        }
+    }
+
+    /// READs the node at `addr` and checks it. A node that was shared may be another server's own by now, which
+    /// writes it back without its lock, so that bytes may be torn: they are read again a few times before they
+    /// count as corrupt.
+    pub(crate) async fn read_checked<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        addr: GlobalAddr,
+        page: PageBuf,
+    ) -> Result<PageBuf> {
+        let mut torn = if self.partitioned { 0 } else { TORN_READS };
+        let mut page = ctx.ep.read(addr, page).await?;
+        while let Err(error) = self.check_node(addr, &page) {
+            if torn == TORN_READS {
+                return Err(error);
+            }
+            torn += 1;
+            ctx.ep.yield_now().await;
+            page = ctx.ep.read(addr, page).await?;
+        }
         self.mark_shared(&page);
         Ok(page)
     }

@@ -97,7 +97,7 @@ impl<M: OrderedMap> Contender for Loaded<M> {
 }
 
 /// Calls `batch` with the next keys until the time is over.
-fn repeat<S: Session>(
+pub(crate) fn repeat<S: Session>(
     job: &Job<'_>,
     session: &mut S,
     mut batch: impl FnMut(&mut S, &[Draw]) -> Result<(), WrongAnswer>,
@@ -149,7 +149,7 @@ fn check_updates<S: Session>(job: &Job<'_>, session: &mut S, tally: &Tally) -> R
 }
 
 #[inline]
-fn check(key: u64, found: Option<u64>) -> Result<(), WrongAnswer> {
+pub(crate) fn check(key: u64, found: Option<u64>) -> Result<(), WrongAnswer> {
     match found {
         Some(value) if belongs(key, value) => Ok(()),
         _ => wrong_value(key, found),

@@ -8,7 +8,8 @@
 //!      4  fixed, one-word keys: low fence     slotted: where the fences are
 //!      5  fixed, one-word keys: high fence    slotted: prefix length
 //!      6  slotted inner: leftmost child
-//!      7  version of the remote lock word that this copy of a shared node was read at; local
+//!      7  inner: version of the remote lock word that this copy of a shared node was read at; local
+//!         leaf: [length of the run:16][index after the last insert:16], a hint for splits
 //! ```
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -93,6 +94,22 @@ pub fn addr(page: &[Word]) -> u64 {
 #[inline]
 pub fn index_id(page: &[Word]) -> u32 {
     get(page, IDS) as u32
+}
+
+/// Inserts one behind the other after which they count as a run.
+const RUN: u64 = 3;
+
+/// Remembers that an entry was inserted at `i` of a leaf, so that rising inserts are recognised anywhere in the tree.
+pub fn note_insert(page: &[Word], i: usize) {
+    let hint = get(page, REMOTE_VERSION);
+    let run = if hint & 0xffff == i as u64 { ((hint >> 16) & 0xffff).min(0xfffe) + 1 } else { 0 };
+    set(page, REMOTE_VERSION, run << 16 | (i as u64 + 1));
+}
+
+/// Whether an insert at `i` of a leaf would go on with a run of inserts, each right behind the one before.
+pub fn continues_run(page: &[Word], i: usize) -> bool {
+    let hint = get(page, REMOTE_VERSION);
+    hint >> 16 & 0xffff >= RUN && hint & 0xffff == i as u64
 }
 
 /// Writes the parts of the header that do not depend on the layout; no entries, infinite fences.

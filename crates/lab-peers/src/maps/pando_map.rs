@@ -1,12 +1,149 @@
-//! Our own index in the comparison. Everything that depends on it stays in this file.
-//!
-//! An entry's map implements [`crate::OrderedMap`] (one lookup at a time, `multi_get` in batches) or, for a
-//! mode that does not fit that loop, such as lookups in flight in several slots of one thread,
-//! [`crate::Contender`].
+//! Our own index in the comparison, with everything cached. Everything that depends on it stays in this file.
 
-use super::Entry;
+use std::ops::Bound;
+
+use pando::{Answers, BulkOptions, Cluster, Config, Index, IndexOptions, ScanRange, SortedSource};
+
+use super::{Entry, entry};
+use crate::driver::Phase;
+use crate::measure::{Job, Tally, WrongAnswer, check, repeat};
+use crate::{Contender, Kind, Loaded, OrderedMap, Session};
+
+/// Lookups in flight on one thread.
+const SLOTS: usize = 16;
 
 /// Our entries.
 pub fn entries() -> Vec<Entry> {
-    Vec::new()
+    let mut slots =
+        entry::<Pando>("Pando, 16 slots", Kind::BTree, "16 lookups in flight per thread, all cached");
+    slots.load = |pairs, sorted| Ok(Box::new(InSlots(Loaded(Pando::load(pairs, sorted)?))));
+    vec![
+        entry::<Pando>(
+            "Pando",
+            Kind::BTree,
+            "one compute server with everything cached, a session per thread",
+        ),
+        slots,
+    ]
+}
+
+/// Pairs in ascending order as the bulk load wants them.
+struct Pairs<'p>(&'p [(u64, u64)]);
+
+impl SortedSource for Pairs<'_> {
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    fn visit(
+        &self,
+        range: std::ops::Range<u64>,
+        each: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), pando::IndexError>,
+    ) -> Result<(), pando::IndexError> {
+        self.0[range.start as usize..range.end as usize]
+            .iter()
+            .try_for_each(|(key, value)| each(&key.to_be_bytes(), &value.to_le_bytes()))
+    }
+}
+
+/// An embedded cluster of one memory server and one compute server.
+pub struct Pando {
+    index: Index,
+}
+
+impl OrderedMap for Pando {
+    type Session<'a> = PandoSession;
+
+    fn load(pairs: &[(u64, u64)], sorted: bool) -> anyhow::Result<Self> {
+        // Nodes are about nine tenths full; what is not used costs no memory.
+        let bytes = pairs.len() as u64 * 24 + (64 << 20);
+        let config = Config::embedded().memory_servers(1).memory(bytes).cache(bytes).huge_pages(true);
+        let cluster = Cluster::open(config)?;
+        let index = cluster.create_index("peers", &IndexOptions::integers())?;
+        if sorted {
+            index.bulk_load(&Pairs(pairs), &BulkOptions::default())?;
+        } else {
+            let mut pairs = pairs.to_vec();
+            pairs.sort_unstable();
+            index.bulk_load(&Pairs(&pairs), &BulkOptions::default())?;
+        }
+        // Everything into the cache.
+        let session = index.session()?;
+        session.scan(&ScanRange::all(), |_, _| true)?;
+        Ok(Self { index })
+    }
+
+    fn session(&self, _threads: usize) -> PandoSession {
+        let session = self.index.session().expect("a cluster of this process");
+        PandoSession { session, value: Vec::with_capacity(8), answers: Answers::default() }
+    }
+}
+
+pub struct PandoSession {
+    session: pando::Session,
+    value: Vec<u8>,
+    answers: Answers,
+}
+
+fn integer(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(*bytes.first_chunk().expect("values have 8 bytes"))
+}
+
+impl Session for PandoSession {
+    #[inline]
+    fn get(&mut self, key: u64) -> Option<u64> {
+        self.value.clear();
+        let found =
+            self.session.get_into(&key.to_be_bytes(), &mut self.value).expect("memory of this process");
+        found.then(|| integer(&self.value))
+    }
+
+    fn update(&mut self, key: u64, value: u64) -> bool {
+        self.session.update(&key.to_be_bytes(), &value.to_le_bytes()).expect("memory of this process")
+    }
+
+    fn scan(&mut self, start: u64, len: usize) -> (usize, u64) {
+        let start = start.to_be_bytes();
+        let range = ScanRange { low: Bound::Included(&start), limit: len, ..ScanRange::all() };
+        let (mut count, mut sum) = (0, 0_u64);
+        let add = |_: &[u8], value: &[u8]| {
+            count += 1;
+            sum = sum.wrapping_add(integer(value));
+            true
+        };
+        self.session.scan(&range, add).expect("memory of this process");
+        (count, sum)
+    }
+
+    fn multi_get(&mut self, keys: &[u64], values: &mut [Option<u64>]) {
+        let keys: Vec<_> = keys.iter().map(|key| key.to_be_bytes()).collect();
+        self.session.multi_get(&keys, &mut self.answers).expect("memory of this process");
+        for (value, answer) in values.iter_mut().zip(self.answers.iter()) {
+            *value = answer.map(integer);
+        }
+    }
+}
+
+/// The same, with lookups in several slots of a thread: while one waits for memory, the others go on.
+struct InSlots(Loaded<Pando>);
+
+impl Contender for InSlots {
+    fn run(&self, job: &Job<'_>) -> Result<Tally, WrongAnswer> {
+        if job.phase != Phase::Lookup {
+            return self.0.run(job);
+        }
+        let mut session = self.0.0.session(job.threads);
+        repeat(job, &mut session, |session, draws| {
+            let lookups = session.session.in_flight(SLOTS, |slot, lookups| async move {
+                let mut value = Vec::with_capacity(8);
+                for draw in draws.iter().skip(slot as usize).step_by(SLOTS) {
+                    value.clear();
+                    let found = lookups.get_into(&draw.key.to_be_bytes(), &mut value).await;
+                    check(draw.key, found.expect("memory of this process").then(|| integer(&value)))?;
+                }
+                Ok(())
+            });
+            lookups.expect("a legal number of slots").into_iter().collect()
+        })
+    }
 }
