@@ -68,7 +68,12 @@ struct Cursor<'t> {
     above: Option<(Hop<'t>, usize)>,
     /// Where the next leaf starts (ends, if descending).
     fence: Vec<u8>,
+    /// Entries that are still to be handed out.
+    wanted: usize,
 }
+
+/// Entries that one leaf mostly has.
+const SHORT: usize = 16;
 
 impl<L: Layout> Tree<L> {
     /// Hands the entries of `range` that this compute server owns to `visit`, in order, each once, until it returns
@@ -86,13 +91,19 @@ impl<L: Layout> Tree<L> {
         let Some((start, toward)) = self.start_of(range).filter(|_| range.limit > 0) else {
             return Ok(scanned);
         };
-        let mut cursor = Cursor { page: ctx.ep.buffer(self.layout.node_size()), above: None, fence: start };
+        let mut cursor = Cursor {
+            page: ctx.ep.buffer(self.layout.node_size()),
+            above: None,
+            fence: start,
+            wanted: range.limit,
+        };
         let mut toward = toward;
         loop {
             self.next_leaf(ctx, &mut cursor, toward).await?;
             let left = range.limit - scanned.entries;
             let (entries, more) = self.visit_leaf(ctx, &mut cursor, range, toward, left, &mut visit).await?;
             scanned.entries += entries;
+            cursor.wanted = range.limit - scanned.entries;
             if !more {
                 break;
             }
@@ -193,9 +204,13 @@ impl<L: Layout> Tree<L> {
         let frame = self.cache.try_frame(swip.frame()?)?;
         let version = frame.optimistic().ok()?;
         above.validate().ok()?;
-        copy_page(frame.words(), &cursor.page);
-        frame.validate(version).ok()?;
         cursor.above = Some((above, index));
+        self.prefetch_next(cursor, toward);
+        copy_page(frame.words(), &cursor.page);
+        if frame.validate(version).is_err() {
+            cursor.above = None;
+            return None;
+        }
         Some(())
     }
 
@@ -217,8 +232,9 @@ impl<L: Layout> Tree<L> {
         let result = match reached {
             Err(retry) => Err(retry),
             Ok(Reached::Cached { node, parent }) => {
-                copy_page(node.frame.words(), &cursor.page);
                 cursor.above = above(parent);
+                self.prefetch_next(cursor, toward);
+                copy_page(node.frame.words(), &cursor.page);
                 node.validate().map_err(Retry::from)
             }
             Ok(Reached::Private { leaf, parent }) => {
@@ -241,18 +257,30 @@ impl<L: Layout> Tree<L> {
         limit: usize,
         visit: &mut impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(usize, bool)> {
-        let count = self.layout.count(cursor.page.words());
-        let first = match self.layout.find(cursor.page.words(), self.layout.key(&cursor.fence)?) {
+        let words = cursor.page.words();
+        let count = self.layout.count(words);
+        let first = match self.layout.find(words, self.layout.key(&cursor.fence)?) {
             Ok(i) if range.reverse && toward == Toward::Key => i + 1,
             Ok(i) | Err(i) => i,
         };
         let indexes = if range.reverse { 0..first } else { first..count };
-        if limit > indexes.len() {
-            self.prefetch_next(cursor, toward);
+        let (mut visited, mut key, mut value) = (0, Vec::new(), Vec::new());
+        // Ascending from an inclusive start to no end, every entry from the first on belongs to the scan.
+        let all =
+            !range.reverse && range.high == Bound::Unbounded && !matches!(range.low, Bound::Excluded(_));
+        if all
+            && (range.low == Bound::Unbounded || self.layout.key(low_of(range)).is_ok())
+            && self.layout.entry_of_words(words, 0).is_some()
+        {
+            for (i, _) in indexes.zip(0..limit) {
+                let Some((key, value)) = self.layout.entry_of_words(words, i) else { break };
+                visited += 1;
+                if !visit(&key, &value) {
+                    return Ok((visited, false));
+                }
+            }
+            return Ok((visited, visited < limit));
         }
-        let mut visited = 0;
-        let mut key = Vec::new();
-        let mut value = Vec::new();
         for step in 0..indexes.len() {
             let i = if range.reverse { indexes.end - 1 - step } else { indexes.start + step };
             if visited == limit {
@@ -303,8 +331,12 @@ impl<L: Layout> Tree<L> {
         }
     }
 
-    /// Asks the processor for the leaf after the current one, while the entries of this one are handed out.
+    /// Asks the processor for the leaf after the current one, while this one is copied and handed out; not if the
+    /// scan will likely end in this one.
     fn prefetch_next(&self, cursor: &Cursor<'_>, toward: Toward) {
+        if cursor.wanted < SHORT {
+            return;
+        }
         let Some((above, index)) = cursor.above else { return };
         let words = above.frame.words();
         let index = match toward {
@@ -323,5 +355,12 @@ impl<L: Layout> Tree<L> {
 fn copy_page(from: &[pando_cache::sync::Word], to: &PageBuf) {
     for (to, from) in to.words().iter().zip(from) {
         to.store(from.load(Relaxed), Relaxed);
+    }
+}
+
+fn low_of<'k>(range: &ScanRange<'k>) -> &'k [u8] {
+    match range.low {
+        Bound::Unbounded => &[],
+        Bound::Included(low) | Bound::Excluded(low) => low,
     }
 }

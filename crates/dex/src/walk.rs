@@ -113,7 +113,7 @@ impl<L: Layout> Tree<L> {
                 if at <= 2 || interleave {
                     self.cache.prefetch(id, self.layout.prefetch_bytes());
                 }
-                if interleave && at <= 3 {
+                if interleave && at <= 2 {
                     ctx.ep.yield_now().await;
                 }
                 let child = self.cache.try_frame(id).ok_or(Retry::Restart)?;

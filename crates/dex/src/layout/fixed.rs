@@ -353,6 +353,14 @@ impl Layout for FixedLayout {
         None
     }
 
+    #[inline]
+    fn entry_of_words(&self, page: &[Word], i: usize) -> Option<([u8; 8], [u8; 8])> {
+        if self.key_len != 8 || self.value_len != 8 {
+            return None;
+        }
+        Some((get(page, self.body + i).to_be_bytes(), get(page, self.leaf_values + i).to_le_bytes()))
+    }
+
     fn long_value(&self, _page: &[Word], _i: usize) -> Option<ValueRef> {
         None
     }

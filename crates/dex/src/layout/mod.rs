@@ -112,6 +112,13 @@ pub trait Layout: NodeShape + Copy + Send + Sync + std::fmt::Debug + 'static {
     /// Appends the value of leaf entry `i` if it is inline, else says where it is.
     fn append_value(&self, page: &[Word], i: usize, out: &mut Vec<u8>) -> Option<ValueRef>;
 
+    /// Key and value of leaf entry `i` if both have 8 bytes in every entry: a scan need not copy them to buffers then.
+    #[inline]
+    fn entry_of_words(&self, page: &[Word], i: usize) -> Option<([u8; 8], [u8; 8])> {
+        let _ = (page, i);
+        None
+    }
+
     /// Where the value of leaf entry `i` is, if it is out of line.
     fn long_value(&self, page: &[Word], i: usize) -> Option<ValueRef>;
 

@@ -15,7 +15,7 @@ const SLOTS: usize = 16;
 /// Our entries.
 pub fn entries() -> Vec<Entry> {
     let mut slots =
-        entry::<Pando>("Pando, 16 slots", Kind::BTree, "16 lookups in flight per thread, all cached");
+        entry::<Pando>("Pando 16 slots", Kind::BTree, "16 lookups in flight per thread, all cached");
     slots.load = |pairs, sorted| Ok(Box::new(InSlots(Loaded(Pando::load(pairs, sorted)?))));
     vec![
         entry::<Pando>(
