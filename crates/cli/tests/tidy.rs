@@ -60,10 +60,11 @@ const PROGRAMS: &[&str] = &["crates/cli", "crates/lab-peers", "crates/server"];
 
 const FILE_LINES_MAX: usize = 1_000;
 const FUNCTION_LINES_MAX: usize = 70;
-const HEADER_LINES_MAX: usize = 15;
+/// Room for the drawing of a byte layout.
+const HEADER_LINES_MAX: usize = 24;
 const CRATE_HEADER_LINES_MAX: usize = 40;
 /// Lines up to which one line of header is enough.
-const SHORT_FILE_LINES: usize = 40;
+const SHORT_FILE_LINES: usize = 400;
 const HEADER_LINES_MIN: usize = 3;
 
 fn root() -> PathBuf {

@@ -1,4 +1,8 @@
-//! Operations on one key (DEX §7).
+//! Operations on one key (DEX §7): look up, store, remove, compare and swap.
+//!
+//! All changes are one: find the leaf, apply a [`Change`] to it under its latch, or to a private copy that is written
+//! back at once, and start again where there is no room. Long values go to the pool before, and come back from it
+//! after, the change of the leaf; a reader that comes in between finds by the value's hash that it was replaced.
 
 use pando_cache::sync::Word;
 use pando_fabric::Endpoint;

@@ -1,4 +1,6 @@
 //! Properties of both layouts: random operations against a model, garbage and torn words, and what a search costs.
+//!
+//! Each test runs a random sequence of operations on one node, or on a few, and compares with a model after every step.
 
 mod forest;
 
