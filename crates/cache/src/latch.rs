@@ -175,11 +175,6 @@ impl ExclusiveGuard<'_> {
         self.before = (self.before & !STATE) | ((state as u64) << STATE_SHIFT);
     }
 
-    /// Whether nothing changed between `version` and the moment the latch was taken.
-    pub fn is_still(&self, version: Version) -> bool {
-        self.before == version.0
-    }
-
     /// What an optimistic reader will see once this guard is dropped.
     pub fn version_after(&self) -> Version {
         Version(self.released())

@@ -15,7 +15,7 @@ use pando_fabric::{Chain, Endpoint, GlobalAddr, PageBuf};
 use pando_pool::lock::{self, LockedVersion};
 
 use crate::error::{Attempt, DexError, Result, Retry};
-use crate::layout::{Layout, NodeInit, Side, header};
+use crate::layout::{Layout, NodeInit, header};
 use crate::smo::{NewNode, Pending, Split};
 use crate::tree::{Ctx, Hop, Patience, Tree, clear, count};
 use crate::walk::Toward;
@@ -331,17 +331,7 @@ impl<L: Layout> Tree<L> {
     ) -> PageBuf {
         let right = ctx.ep.buffer(self.layout.node_size());
         clear(&right);
-        let mut high = Vec::new();
-        let finite = self.layout.append_fence(left.words(), Side::High, &mut high);
-        let init = NodeInit {
-            addr: addr.raw(),
-            index_id: self.config.index_id,
-            level: header::level(left.words()),
-            low: Some(separator),
-            high: finite.then_some(high.as_slice()),
-        };
-        self.layout.init(right.words(), &init);
-        self.layout.split(left.words(), right.words(), at, separator);
+        self.split_words(left.words(), right.words(), addr, at, separator);
         // Both halves were reached through a node that others remember.
         header::set_flag(right.words(), header::WAS_SHARED, true);
         header::set_flag(left.words(), header::WAS_SHARED, true);

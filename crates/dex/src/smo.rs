@@ -275,25 +275,37 @@ impl<L: Layout> Tree<L> {
         let Lookup::Miss(ticket) = self.cache.table().begin(addr) else {
             return Err(Retry::Restart);
         };
-        let mut high = Vec::new();
-        let finite = self.layout.append_fence(left.words(), Side::High, &mut high);
         let mut guard = free.latch();
         let right = free.release_to_cache();
-        let init = NodeInit {
-            addr: addr.raw(),
-            index_id: self.config.index_id,
-            level: header::level(left.words()),
-            low: Some(separator),
-            high: finite.then_some(high.as_slice()),
-        };
-        self.layout.init(right.words(), &init);
-        self.layout.split(left.words(), right.words(), at, separator);
+        self.split_words(left.words(), right.words(), addr, at, separator);
         self.adopt_children(right);
         right.set_parent(None);
         guard.set_state(FrameState::Hot);
         guard.mark_dirty();
         ticket.publish(right.id());
         Ok((right, guard))
+    }
+
+    /// Makes `right` the node at `addr` with the upper part of `left`, from `at` on.
+    pub(crate) fn split_words(
+        &self,
+        left: &[Word],
+        right: &[Word],
+        addr: GlobalAddr,
+        at: usize,
+        separator: &[u8],
+    ) {
+        let mut high = Vec::new();
+        let finite = self.layout.append_fence(left, Side::High, &mut high);
+        let init = NodeInit {
+            addr: addr.raw(),
+            index_id: self.config.index_id,
+            level: header::level(left),
+            low: Some(separator),
+            high: finite.then_some(high.as_slice()),
+        };
+        self.layout.init(right, &init);
+        self.layout.split(left, right, at, separator);
     }
 
     /// Tells the swizzled children of a latched node that it is their parent now.
