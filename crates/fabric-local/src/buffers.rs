@@ -1,4 +1,8 @@
 //! Buffers that came back, one shelf per length, for reuse by the next verb of that length.
+//!
+//! Indexes use few lengths (nodes, words, pieces of long values), so a search through some shelves beats an
+//! allocation. What is kept is bounded by bytes per shelf and by the number of shelves; a buffer comes back with
+//! its full window and whatever was in it.
 
 use std::cell::RefCell;
 

@@ -225,6 +225,10 @@ impl Endpoint for LocalEndpoint {
         self.regions.of(at)?.reserve(at, len)
     }
 
+    async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        self.regions.of(at)?.persist(at, len)
+    }
+
     #[inline]
     async fn yield_now(&self) {
         self.ready.set(self.ready.get() | self.slot_bit.get());

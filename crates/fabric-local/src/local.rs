@@ -1,4 +1,8 @@
 //! `local`: memory servers in the memory of this process.
+//!
+//! Each is an anonymous mapping without reservation, so memory that nobody touched costs nothing and sizes may
+//! exceed what the machine has. It ends with the last clone or endpoint; there is nothing to reserve, flush or
+//! lock.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,7 @@
-//! The worker's own random numbers: a Weyl sequence through a 64-bit mixer. Any seed is a good one.
+//! The worker's own random numbers: a Weyl sequence through a 64-bit mixer.
+//!
+//! Any seed is a good one, and neighbouring seeds give unrelated sequences. Everything random above the fabric
+//! comes from here, so a run with one worker repeats itself under the same seed. Not for secrets.
 
 use std::cell::Cell;
 

@@ -160,9 +160,7 @@ impl Region {
 
     /// Backs `len` bytes at `at` with memory of the file system. Process memory needs nothing of the kind.
     pub(crate) fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
-        if len > self.bytes() || at.offset() > self.bytes() - len {
-            return Err(FabricError::OutOfRegion { at, len: len as usize, region_len: self.bytes() });
-        }
+        self.check_range(at, len)?;
         if !self.writable {
             return Err(FabricError::ReadOnly { at, len: len as usize });
         }
@@ -172,18 +170,41 @@ impl Region {
         }
     }
 
+    fn check_range(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        if len > self.bytes() || at.offset() > self.bytes() - len {
+            return Err(FabricError::OutOfRegion { at, len: len as usize, region_len: self.bytes() });
+        }
+        Ok(())
+    }
+
     /// Writes what changed to the file and waits for it.
     pub(crate) fn flush(&self) -> Result<()> {
+        self.flush_range(0, self.mapping.bytes())
+    }
+
+    /// The same for `len` bytes at `at`.
+    pub(crate) fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        self.check_range(at, len)?;
+        self.flush_range(at.offset() as usize, len as usize)
+    }
+
+    fn flush_range(&self, start: usize, len: usize) -> Result<()> {
         let Backing::File { path, .. } = &self.backing else { return Ok(()) };
-        if !self.writable {
+        if !self.writable || len == 0 {
             return Ok(());
         }
-        self.mapping.flush().map_err(|err| open_error(path, format!("cannot be flushed: {err}")))
+        self.mapping
+            .flush(start, len)
+            .map_err(|err| system_error(path, format!("cannot be written to its device: {err}")))
     }
 }
 
 pub(crate) fn open_error(path: &Path, reason: impl Into<String>) -> FabricError {
     FabricError::Open { path: path.display().to_string(), reason: reason.into() }
+}
+
+pub(crate) fn system_error(path: &Path, reason: impl Into<String>) -> FabricError {
+    FabricError::System { path: path.display().to_string(), reason: reason.into() }
 }
 
 fn reserve_in_file(file: &File, path: &Path, at: GlobalAddr, len: u64) -> Result<()> {

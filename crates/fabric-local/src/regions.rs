@@ -1,4 +1,7 @@
 //! The memory servers of one fabric: what all its endpoints share.
+//!
+//! Regions are numbered from 0 without gaps and stay mapped while any endpoint lives. Beside them stand the handler
+//! of two-sided calls, which may be replaced at any time, and the zero of the endpoints' clock.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;

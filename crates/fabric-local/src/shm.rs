@@ -8,15 +8,17 @@
 //! A file that somebody truncates while it is mapped ends the processes that touch the missing part (SIGBUS).
 
 use std::fs::{self, File, OpenOptions};
-use std::io::ErrorKind;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pando_fabric::{Fabric, RegionInfo, RequestHandler, Result};
-use rustix::fs::fstatvfs;
+use pando_fabric::{Fabric, FabricError, RegionInfo, RequestHandler, Result};
+use rustix::fs::{SeekFrom, fstatvfs, seek};
+use rustix::process::{Resource, getrlimit};
 
 use crate::local::{PAGE, check_servers, check_size};
-use crate::region::{Region, open_error};
+use crate::region::{Region, open_error, system_error};
 use crate::regions::Regions;
 use crate::{ExclusiveLock, LocalEndpoint};
 
@@ -51,8 +53,8 @@ impl ShmFabric {
     /// slash, else a plain file. A directory may hold other files.
     ///
     /// # Errors
-    /// `Open` if there is a pool already, the shape is impossible, or the file system refuses; whatever was made
-    /// until then is removed.
+    /// `Open` if there is a pool already or the shape is impossible, `System` if the file system refuses or is full;
+    /// whatever was made until then is removed.
     pub fn create(path: impl AsRef<Path>, config: ShmConfig) -> Result<Self> {
         let path = path.as_ref();
         check_servers(path, config.servers)?;
@@ -68,6 +70,7 @@ impl ShmFabric {
             list.push(made.region(path, &config)?);
         }
         list.reverse();
+        made.sync_names(path)?;
         made.keep();
         Ok(Self { regions: Arc::new(Regions::new(list)), path: path.into() })
     }
@@ -75,12 +78,12 @@ impl ShmFabric {
     /// Maps the pool at `path`. With `read_only` every WRITE and atomic of its endpoints is refused.
     ///
     /// # Errors
-    /// `Open` if there is no pool, a file of it is missing, cut short or not accessible.
+    /// `Open` if there is no pool, or a file of it is missing or cut short; `System` if one is not accessible.
     pub fn open(path: impl AsRef<Path>, read_only: bool) -> Result<Self> {
         let path = path.as_ref();
         let found = fs::metadata(path).map_err(|err| match err.kind() {
-            ErrorKind::NotFound => open_error(path, "there is no pool"),
-            _ => open_error(path, format!("cannot be opened: {err}")),
+            io::ErrorKind::NotFound => open_error(path, "there is no pool"),
+            _ => os_error(path, "cannot be opened", &err),
         })?;
         let paths = if found.is_dir() { server_files(path)? } else { vec![path.to_owned()] };
         let list = paths.into_iter().map(|path| open_region(path, read_only)).collect::<Result<_>>()?;
@@ -101,7 +104,7 @@ impl ShmFabric {
     /// Writes what changed to the files and waits until it is there.
     ///
     /// # Errors
-    /// `Open` with what the file system says.
+    /// `System` with what the file system says.
     pub fn flush(&self) -> Result<()> {
         self.regions.list().iter().try_for_each(Region::flush)
     }
@@ -109,10 +112,25 @@ impl ShmFabric {
     /// Waits until nobody else holds the lock of this pool, in this process or another.
     ///
     /// # Errors
-    /// `Open` if somebody holds it for 30 s.
+    /// `System` if somebody holds it for 30 s.
     pub fn lock_exclusive(&self) -> Result<ExclusiveLock> {
         let (file, path) = self.regions.list()[0].file().expect("regions of this fabric are files");
         ExclusiveLock::of(file, path)
+    }
+
+    /// Waits until nobody else makes, removes or replaces a pool at `path`. There may be nothing at `path` yet; what is
+    /// locked is the directory around it.
+    ///
+    /// # Errors
+    /// `Open` if there is no such directory, `System` if somebody holds the lock for 30 s or there can be none.
+    pub fn lock_place(path: impl AsRef<Path>) -> Result<ExclusiveLock> {
+        let path = path.as_ref();
+        // Others may know the pool by another name.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        match path.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => ExclusiveLock::of_directory(Path::new(".")),
+            parent => ExclusiveLock::of_directory(parent.unwrap_or(&path)),
+        }
     }
 
     /// Lets `handler` execute the two-sided calls of this process's endpoints, on the thread that calls. A handler
@@ -164,8 +182,7 @@ fn server_numbers(directory: &Path) -> std::io::Result<Vec<usize>> {
 }
 
 fn server_files(directory: &Path) -> Result<Vec<PathBuf>> {
-    let numbers =
-        server_numbers(directory).map_err(|err| open_error(directory, format!("cannot be listed: {err}")))?;
+    let numbers = server_numbers(directory).map_err(|err| os_error(directory, "cannot be listed", &err))?;
     if numbers.is_empty() {
         return Err(open_error(directory, "there is no pool in this directory"));
     }
@@ -181,9 +198,8 @@ fn open_region(path: PathBuf, read_only: bool) -> Result<Region> {
         .read(true)
         .write(!read_only)
         .open(&path)
-        .map_err(|err| open_error(&path, format!("cannot be opened: {err}")))?;
-    let found =
-        file.metadata().map_err(|err| open_error(&path, format!("its size cannot be asked: {err}")))?;
+        .map_err(|err| os_error(&path, "cannot be opened", &err))?;
+    let found = file.metadata().map_err(|err| os_error(&path, "its size cannot be asked", &err))?;
     if !found.is_file() {
         return Err(open_error(&path, "this is not a file"));
     }
@@ -195,7 +211,49 @@ fn open_region(path: PathBuf, read_only: bool) -> Result<Region> {
         }
         len => check_size(&path, len)?,
     }
+    if begins_with_hole(&file) {
+        return Err(open_error(&path, "nothing was ever written to its beginning: it holds no pool"));
+    }
     map_file(file, path, found.len(), !read_only, HugePages::WhenOffered)
+}
+
+/// Whether the first page has no memory: touching it could find the file system full. Where holes cannot be told,
+/// there are none.
+fn begins_with_hole(file: &File) -> bool {
+    match seek(file, SeekFrom::Data(0)) {
+        Ok(first) => first >= PAGE,
+        Err(errno) => errno == rustix::io::Errno::NXIO,
+    }
+}
+
+/// The error of a system call for `path`: what was asked for is at fault, or the system.
+fn os_error(path: &Path, what: &str, err: &io::Error) -> FabricError {
+    use io::ErrorKind::{
+        AlreadyExists, FileTooLarge, InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound,
+    };
+    let reason = format!("{what}: {err}");
+    match err.kind() {
+        AlreadyExists | FileTooLarge | InvalidFilename | InvalidInput | IsADirectory | NotADirectory
+        | NotFound => open_error(path, reason),
+        _ => system_error(path, reason),
+    }
+}
+
+/// Gives a new file its length without memory, and memory to its first page, which is looked at before anything
+/// can be reserved.
+fn grow(file: &File, path: &Path, bytes: u64) -> Result<()> {
+    let what = format!("cannot grow to {bytes} bytes");
+    // Beyond it the kernel would not only refuse but also send a signal that ends the process.
+    if let Some(most) = getrlimit(Resource::Fsize).current.filter(|&most| most < bytes) {
+        let reason = format!("{what}: files of this process may have at most {most} bytes");
+        return Err(system_error(path, reason));
+    }
+    file.set_len(bytes).map_err(|err| os_error(path, &what, &err))?;
+    match file.write_all_at(&[0; PAGE as usize], 0) {
+        // Files of hugetlbfs are mapped, but not written.
+        Err(err) if err.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        written => written.map_err(|err| os_error(path, &what, &err)),
+    }
 }
 
 fn map_file(file: File, path: PathBuf, bytes: u64, writable: bool, huge_pages: HugePages) -> Result<Region> {
@@ -219,7 +277,7 @@ impl Made {
             if servers == 1 && !ends_in_slash {
                 return Ok(vec![path.to_owned()]);
             }
-            fs::create_dir(path).map_err(|err| open_error(path, format!("cannot be created: {err}")))?;
+            fs::create_dir(path).map_err(|err| os_error(path, "cannot be created", &err))?;
             self.directory = Some(path.to_owned());
         }
         Ok((0..servers).map(|server| server_file(path, server)).collect())
@@ -231,17 +289,34 @@ impl Made {
             .write(true)
             .create_new(true)
             .open(&path)
-            .map_err(|err| open_error(&path, format!("cannot be created: {err}")))?;
+            .map_err(|err| os_error(&path, "cannot be created", &err))?;
         self.files.push(path.clone());
-        let cannot_grow = |err: std::io::Error| {
-            open_error(&path, format!("cannot grow to {} bytes: {err}", config.bytes_per_server))
-        };
         // On hugetlbfs a block is a huge page, and nothing else can be mapped.
-        let block = fstatvfs(&file).map_err(|err| cannot_grow(err.into()))?.f_bsize.max(1);
+        let system =
+            fstatvfs(&file).map_err(|err| os_error(&path, "its file system cannot be asked", &err.into()))?;
+        let block = system.f_bsize.max(1);
         let bytes = config.bytes_per_server.next_multiple_of(block).next_multiple_of(PAGE);
         check_size(&path, bytes)?;
-        file.set_len(bytes).map_err(cannot_grow)?;
+        grow(&file, &path, bytes)?;
         map_file(file, path, bytes, true, config.huge_pages)
+    }
+
+    /// Makes the names of what was made outlive a crash, as the content will.
+    fn sync_names(&self, path: &Path) -> Result<()> {
+        let around = |path: &Path| path.parent().unwrap_or(path).to_owned();
+        let inside = self.files.first().map(|file| around(file));
+        let outside = self.directory.is_some().then(|| around(path));
+        for directory in inside.into_iter().chain(outside) {
+            let directory = if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory };
+            match File::open(&directory).and_then(|directory| directory.sync_all()) {
+                // Some file systems have nothing to do there.
+                Err(err) if err.kind() != io::ErrorKind::InvalidInput => {
+                    return Err(os_error(&directory, "cannot be written to its device", &err));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     fn keep(mut self) {

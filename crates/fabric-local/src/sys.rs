@@ -60,10 +60,14 @@ impl Mapping {
         let _ = unsafe { madvise(self.start.as_ptr(), self.bytes, Advice::LinuxHugepage) };
     }
 
-    /// Writes what changed to the file and waits for it.
-    pub(crate) fn flush(&self) -> io::Result<()> {
-        // SAFETY: the range is this mapping, which `self` owns; MS_SYNC does not change its content.
-        Ok(unsafe { msync(self.start.as_ptr(), self.bytes, MsyncFlags::SYNC) }?)
+    /// Writes what changed in the pages of `len` bytes from byte `start` on to the file and waits for it.
+    pub(crate) fn flush(&self, start: usize, len: usize) -> io::Result<()> {
+        let first = start - start % rustix::param::page_size();
+        let end = start.checked_add(len).filter(|&end| end <= self.bytes);
+        let end = end.ok_or_else(|| io::Error::other("a range beyond the mapping"))?;
+        // SAFETY: the range lies in this mapping, which `self` owns (checked above); MS_SYNC does not change its
+        // content.
+        Ok(unsafe { msync(self.start.as_ptr().byte_add(first), end - first, MsyncFlags::SYNC) }?)
     }
 
     /// The memory as words. Storing into those of a mapping that is not writable is a fault that ends the process;

@@ -1,4 +1,8 @@
 //! Global addresses (DEX §3): `[swizzled:1][memory-server-id:15][offset:48]`.
+//!
+//! An address that travels, or lies in remote memory, has a clear top bit; only a cache sets it, in words of its
+//! own frames. So reading a word from remote memory goes through [`GlobalAddr::from_raw`], which refuses a swizzled
+//! one, and bytes that are corrupt cannot become a frame reference.
 
 use std::fmt;
 

@@ -1,4 +1,8 @@
 //! Buffers that verbs read into and write from.
+//!
+//! They are owned: a verb takes one and gives it back, and until then nobody else has it, which is what lets a
+//! device write into it after the future of the verb was dropped. Words are atomics, so that pages in buffers and
+//! in cache frames are searched by the same code.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

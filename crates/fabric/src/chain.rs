@@ -1,4 +1,8 @@
 //! Ordered verbs under one doorbell: Sherman's command combination (Sherman §4.5).
+//!
+//! All verbs of a chain go to one memory server and take effect in the order in which they were added, in one round
+//! trip. That is how a writer stores data and its unlock word together. A chain is refused as a whole or executed
+//! as a whole; a swap that finds another word than expected is not a refusal and does not stop what follows.
 
 use crate::{GlobalAddr, MemoryServerId, PageBuf};
 

@@ -25,8 +25,8 @@ pub use refusals::{
 };
 pub use verbs::{
     atomics, buffers_come_back, calls, chains_keep_order, clock_and_random_numbers, counters_are_exact,
-    endpoints_see_each_other, masked_swaps, pages_round_trip, ranges_are_reserved, regions_are_described,
-    windows_limit_what_moves, words_round_trip, yields_set_the_slot_bit,
+    endpoints_see_each_other, masked_swaps, pages_round_trip, ranges_are_made_to_last, ranges_are_reserved,
+    regions_are_described, windows_limit_what_moves, words_round_trip, yields_set_the_slot_bit,
 };
 
 use crate::{Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, Request, RequestHandler, Result};
@@ -82,6 +82,7 @@ pub fn run_all<F: Fabric>(fabric: &F, block_on: BlockOn<'_, F::Endpoint>, option
     counters_are_exact(suite);
     endpoints_see_each_other(suite);
     ranges_are_reserved(suite);
+    ranges_are_made_to_last(suite);
     calls(suite);
     clock_and_random_numbers(suite);
     yields_set_the_slot_bit(suite);

@@ -1,4 +1,8 @@
-//! The verbs that a worker has.
+//! The verbs that a worker has, and where endpoints come from.
+//!
+//! The traits are used by static dispatch only: an operation on an index is one future, compiled for its fabric, without
+//! a box or an allocation per verb. Time and random numbers come from the endpoint too, so that code above it runs the
+//! same on real hardware and in a simulation.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -36,7 +40,8 @@ pub enum Work {
 /// One worker thread's way to the memory servers. Not `Send`: counters, slots and randomness are the worker's own.
 ///
 /// A worker runs up to 64 *slots*, each a future that loops over operations. A future that waits returns
-/// `Pending`; when its verb completes, its bit shows up in [`Endpoint::poll_ready`]. A future that is polled by a
+/// `Pending`; when its verb completes, its bit shows up in [`Endpoint::poll_ready`]. A future may have several verbs
+/// outstanding at once, whose own futures it polls side by side; the bit shows up for each. A future that is polled by a
 /// foreign executor is woken through its waker instead, so an implementation does both.
 #[allow(async_fn_in_trait, reason = "an endpoint belongs to one thread, and so do its futures")]
 pub trait Endpoint {
@@ -82,6 +87,17 @@ pub trait Endpoint {
 
     /// Makes sure that `len` bytes at `at` are backed by memory, so that a later WRITE cannot run out of it.
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()>;
+
+    /// Makes `len` bytes at `at` last: what completed verbs stored there outlives a crash of the memory server's machine
+    /// once this has returned. Without it they may be lost, or be there before what was stored earlier. Does nothing
+    /// where memory does not outlive the machine, which is what happens unless a fabric says otherwise.
+    ///
+    /// # Errors
+    /// Any after which the bytes may or may not last.
+    async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        let _ = (at, len);
+        Ok(())
+    }
 
     /// Lets the other slots of this worker run.
     async fn yield_now(&self);

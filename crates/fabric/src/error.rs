@@ -1,4 +1,7 @@
 //! How a verb fails.
+//!
+//! A refused verb took no effect. Where that is not known, when a memory server did not answer, the error says so
+//! ([`FabricError::may_have_taken_effect`]). Opening a fabric tells apart what was asked for from what the system did.
 
 use crate::{GlobalAddr, MemoryServerId};
 
@@ -24,8 +27,12 @@ pub enum FabricError {
     NoSpace { at: GlobalAddr, len: u64, reason: String },
     #[error("memory server {server} refused request {op}: {reason}")]
     Refused { server: MemoryServerId, op: u16, reason: String },
+    /// What was asked for is at fault: there is no such file, or it is something else, or the sizes are impossible.
     #[error("{path}: {reason}")]
     Open { path: String, reason: String },
+    /// The system did not do what was asked: permissions, no space left, a limit, a device that fails.
+    #[error("{path}: {reason}")]
+    System { path: String, reason: String },
 }
 
 impl FabricError {

@@ -1,4 +1,8 @@
 //! Two-sided calls: a request that the memory server's processor executes.
+//!
+//! The seam for offloading (DEX §6). Requests and replies are bytes of the caller's choosing; the fabric knows
+//! their number and length only. Memory servers have little processor, so whatever can be done by one-sided verbs
+//! is.
 
 use crate::{MemoryServerId, Result};
 

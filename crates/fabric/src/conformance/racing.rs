@@ -1,4 +1,8 @@
 //! What holds between threads, whatever the schedule. Each thread has an endpoint of its own.
+//!
+//! Atomics lose nothing, words do not tear, and who sees a later WRITE sees the earlier ones. The checks assert
+//! only what must hold in every schedule; pairs of threads start together with a varying head start, so that
+//! different moments are hit.
 
 use std::hint::black_box;
 use std::sync::Mutex;

@@ -1,4 +1,7 @@
 //! Verbs that must fail, and must have no effect when they do.
+//!
+//! Wrong alignment, addresses beyond a region, servers that do not exist or do not answer; alone and in chains,
+//! where one bad verb keeps all others from happening. The error must be the one that names the cause.
 
 use super::{Echo, Suite, at, get, ok, put};
 use crate::{

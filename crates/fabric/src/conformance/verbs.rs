@@ -1,4 +1,7 @@
 //! What each verb does when nobody else is about.
+//!
+//! Values and neighbours of what was written, windows, atomics, order within chains, exact counters, two-sided
+//! calls, and the calls that move no data: `reserve`, `persist`, clock, random numbers, slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -243,6 +246,20 @@ pub fn ranges_are_reserved<F: Fabric>(suite: &Suite<'_, F>) {
             let len = suite.region_len(server);
             let beyond = endpoint.reserve(place, len).await;
             assert!(matches!(beyond, Err(FabricError::OutOfRegion { .. })), "{beyond:?}");
+        }
+    });
+}
+
+/// Making a range last changes nothing in it, whether or not anything was written there.
+pub fn ranges_are_made_to_last<F: Fabric>(suite: &Suite<'_, F>) {
+    suite.with_endpoint(13, async |endpoint| {
+        for server in suite.servers() {
+            let place = at(server, 65_544);
+            put(endpoint, place, &[5; 8]).await;
+            ok(endpoint.persist(place, 64).await);
+            ok(endpoint.persist(at(server, 0), suite.region_len(server)).await);
+            ok(endpoint.persist(place, 0).await);
+            assert_eq!(get(endpoint, place, 8).await, [5; 8]);
         }
     });
 }
