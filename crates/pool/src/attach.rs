@@ -2,7 +2,9 @@
 //!
 //! A process claims an entry by compare-and-swap, writes its identity behind it, and then marks the entry complete.
 //! A clean detach clears the entry. So an entry whose process is gone means that the pool was not closed cleanly:
-//! allocation bitmaps and cached pages of that process are lost. The table is the only judge of that.
+//! allocation bitmaps and cached pages of that process are lost. The table is the only judge of that, also after a crash
+//! of the machine: an entry is made to last before its process changes anything, and what a process changed is made to
+//! last before its entry is cleared.
 
 use std::sync::Arc;
 
@@ -176,6 +178,11 @@ pub(crate) async fn claim_entry<E: Endpoint>(
 pub(crate) async fn clear_entry<E: Endpoint>(ep: &E, entry: &AttachEntry) -> Result<()> {
     ep.compare_swap(entry_addr(entry.slot), entry.word, 0).await?;
     Ok(())
+}
+
+/// Makes `entry`, or that it was cleared, outlive a crash.
+pub(crate) async fn persist_entry<E: Endpoint>(ep: &E, entry: &AttachEntry) -> Result<()> {
+    Ok(ep.persist(entry_addr(entry.slot), ATTACH_ENTRY_BYTES).await?)
 }
 
 impl AttachEntry {

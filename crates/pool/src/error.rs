@@ -1,5 +1,8 @@
-//! How an operation on the pool fails. Every text is one sentence for a person; where bytes in the pool are wrong it
-//! names their address.
+//! How an operation on the pool fails. Every text is one sentence for a person; where bytes in the pool are wrong
+//! it names their address.
+//!
+//! A full memory server is an ordinary error ([`PoolError::is_full`]) after which everything still works. A value
+//! that was replaced while it was read is none to the user: callers look up its reference again.
 
 use std::fmt;
 
@@ -18,8 +21,10 @@ pub enum PoolError {
     Fabric(#[from] FabricError),
     #[error("memory server {server} has no room for a block of {size} bytes")]
     PoolFull { server: MemoryServerId, size: u64 },
-    #[error("memory server {server} cannot back a block of {size} bytes with memory: {reason}")]
+    #[error("memory server {server} got no memory for a block of {size} bytes: {reason}")]
     NoSpace { server: MemoryServerId, size: u64, reason: String },
+    #[error("memory server {server} got no memory for {size} bytes of tables: {reason}")]
+    NoSpaceForTables { server: MemoryServerId, size: u64, reason: String },
     #[error("a block of {size} bytes exceeds the largest of this pool, {max} bytes")]
     BlockTooLarge { size: u64, max: u64 },
     #[error("there is no memory server {server}: the pool has {servers}")]

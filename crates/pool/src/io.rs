@@ -1,4 +1,7 @@
 //! Small verbs over vectors of words, for metadata. Data paths use [`PageBuf`]s themselves.
+//!
+//! Long tables move in pieces. What is read may be torn where somebody writes at the same time, so everything that
+//! others change under it has a checksum or is one word.
 
 use pando_fabric::{Chain, Endpoint, GlobalAddr, PageBuf, WORD};
 

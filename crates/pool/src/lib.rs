@@ -54,4 +54,4 @@ pub use pool::{Pool, PoolOptions};
 pub use rebuild::RebuildReport;
 pub use record::{IndexRecord, IndexSpec, MAX_BOUNDARIES, MAX_INDEX_NAME, MAX_LAYOUT};
 pub use usage::ServerUsage;
-pub use value::{MAX_VALUE, ValueRef};
+pub use value::{FailedReads, MAX_VALUE, ValueRef};

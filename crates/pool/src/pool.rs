@@ -171,7 +171,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::PoolExists`] unless `options` say to overwrite, [`PoolError::RegionTooSmall`],
-    /// [`PoolError::InvalidOptions`], and those of [`Pool::attach`].
+    /// [`PoolError::InvalidOptions`], [`PoolError::NoSpaceForTables`], and those of [`Pool::attach`].
     pub async fn create<E: Endpoint>(ep: &E, options: PoolOptions) -> Result<Self> {
         let superblocks = plan(ep, &options)?;
         if !options.overwrite && holds_a_pool(ep).await? {
@@ -226,8 +226,9 @@ impl Pool {
         }
     }
 
-    /// Closes this process's attachment cleanly: gives back partitions and chunk leases, writes allocation bitmaps, and
-    /// clears the entry in the attach table. No other call may be under way; later ones fail. A second
+    /// Closes this process's attachment cleanly: gives back partitions and chunk leases, writes allocation bitmaps,
+    /// makes everything in the regions last, and only then clears the entry in the attach table. So a crash of a
+    /// machine at any moment leaves either a pool that is seen to be unclean or one with everything in it. No other call may be under way; later ones fail. A second
     /// call does nothing.
     ///
     /// # Errors
@@ -250,10 +251,12 @@ impl Pool {
         if self.inner.mode == AttachMode::ReadWrite {
             self.release_all_chunks(ep).await?;
         }
-        match &self.inner.entry {
-            Some(entry) => attach::clear_entry(ep, entry).await,
-            None => Ok(()),
+        let Some(entry) = &self.inner.entry else { return Ok(()) };
+        for region in ep.regions() {
+            ep.persist(GlobalAddr::new(region.server, 0), region.len).await?;
         }
+        attach::clear_entry(ep, entry).await?;
+        attach::persist_entry(ep, entry).await
     }
 
     /// Random number of the pool, chosen when it was formatted.
@@ -359,7 +362,7 @@ impl Pool {
 fn no_space(error: PoolError, server: MemoryServerId) -> PoolError {
     match error {
         PoolError::Fabric(FabricError::NoSpace { len, reason, .. }) => {
-            PoolError::NoSpace { server, size: len, reason }
+            PoolError::NoSpaceForTables { server, size: len, reason }
         }
         other => other,
     }
@@ -407,9 +410,11 @@ async fn format_region<E: Endpoint>(ep: &E, superblock: &Superblock) -> Result<(
     let start = geometry.at(0);
     ep.reserve(start, geometry.tables_len()).await?;
     write_zeros(ep, start, (geometry.tables_len() / 8) as usize).await?;
+    // A crash must not leave a superblock before tables that still hold what was there before.
+    ep.persist(start, geometry.tables_len()).await?;
     write_words(ep, start, &superblock.encode()).await?;
     ep.write_word(geometry.at(STATE_AT), 1).await?;
-    Ok(())
+    Ok(ep.persist(start, STATE_AT + 8).await?)
 }
 
 async fn read_superblocks<E: Endpoint>(ep: &E) -> Result<Vec<Superblock>> {
@@ -452,11 +457,12 @@ async fn claim<E: Endpoint>(
 ) -> Result<AttachEntry> {
     let deadline = ep.now().saturating_add(wait_ns_max);
     let mine = attach::claim_entry(ep, places, process, mode).await?;
-    let judged = match attach::read_table(ep, places, deadline).await {
-        Ok(entries) => attach::judge(&mine, &entries, mode, is_alive),
-        Err(error) => Err(error),
+    let judged = async {
+        attach::judge(&mine, &attach::read_table(ep, places, deadline).await?, mode, is_alive)?;
+        // Before anything else of this process can be seen after a crash, the entry that makes it unclean.
+        attach::persist_entry(ep, &mine).await
     };
-    match judged {
+    match judged.await {
         Ok(()) => Ok(mine),
         Err(error) => {
             attach::clear_entry(ep, &mine).await?;

@@ -1,4 +1,7 @@
 //! What is used: numbers for people and for placement, and every allocated block for the auditor.
+//!
+//! It comes from the chunk descriptors and from bitmaps: those in the region for released chunks, those in DRAM for
+//! chunks that this process leases. Of chunks that others lease only the lease is known, and they count whole.
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 

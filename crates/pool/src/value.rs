@@ -19,6 +19,35 @@ const LIST_HEADER: usize = 2;
 /// Pieces that one chain moves.
 const PIECES_PER_CHAIN: usize = 32;
 
+/// How often a value whose reference stays the same may fail to be read before it counts as corrupt.
+const READS_MAX: u32 = 3;
+
+/// The reads of one operation that found other bytes than the reference says. A value that was replaced is no longer
+/// referred to, so when the reference is still the same it is the bytes that are wrong.
+#[derive(Debug, Default)]
+pub struct FailedReads {
+    last: Option<ValueRef>,
+    count: u32,
+}
+
+impl FailedReads {
+    /// Notes that reading `value` gave [`PoolError::ValueChanged`]; the caller looks up its reference again.
+    ///
+    /// # Errors
+    /// [`PoolError::Corrupt`] if the reference did not change over several such reads.
+    pub fn note(&mut self, value: ValueRef) -> Result<()> {
+        self.count = if self.last == Some(value) { self.count + 1 } else { 1 };
+        self.last = Some(value);
+        if self.count < READS_MAX {
+            return Ok(());
+        }
+        Err(PoolError::Corrupt {
+            addr: value.addr,
+            reason: "the bytes of the value there are not those that were stored",
+        })
+    }
+}
+
 /// Where a long value is, and what it must look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ValueRef {
@@ -149,14 +178,24 @@ impl Pool {
     /// again; [`PoolError::Corrupt`] if there can be no value there at all.
     pub async fn get_value<E: Endpoint>(&self, ep: &E, value: ValueRef, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
+        self.append_value(ep, value, out).await
+    }
+
+    /// Appends the value to `out`, which is as before if that fails.
+    ///
+    /// # Errors
+    /// As for [`Pool::get_value`].
+    pub async fn append_value<E: Endpoint>(&self, ep: &E, value: ValueRef, out: &mut Vec<u8>) -> Result<()> {
         let pieces = self.pieces_of(ep, value).await?;
+        let start = out.len();
         out.reserve(value.len as usize);
-        read_pieces(ep, &pieces, Shape { len: value.len, max_block: self.max_block() }, out).await?;
-        if hash_of(out) != value.hash {
-            out.clear();
-            return Err(PoolError::ValueChanged { addr: value.addr });
+        let shape = Shape { len: value.len, max_block: self.max_block() };
+        let read = read_pieces(ep, &pieces, shape, out).await;
+        if read.is_ok() && hash_of(&out[start..]) == value.hash {
+            return Ok(());
         }
-        Ok(())
+        out.truncate(start);
+        read.and(Err(PoolError::ValueChanged { addr: value.addr }))
     }
 
     /// Replaces the bytes of `value` by as many others, in place, for owners that lock out or warn its readers.

@@ -5,8 +5,8 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
@@ -16,9 +16,20 @@ use pando_fabric::{
 };
 use pando_pool::{AttachOptions, IsAlive, ProcessIdentity};
 
+/// Bytes that reach a disk together.
+const PAGE: u64 = 4096;
+
 pub struct Memory {
     words: Vec<Vec<AtomicU64>>,
     regions: Vec<RegionInfo>,
+    /// What would be left after a crash, by pages: those that were made to last, and others as it happens.
+    durable: Mutex<Vec<Vec<u64>>>,
+    /// Verbs until the machine crashes.
+    pub crash_after: AtomicU64,
+    /// A number by which a test tells what it is doing.
+    pub phase: AtomicU64,
+    /// What a crash left, and the phase in which it came.
+    pub crashed: Mutex<Option<(Arc<Memory>, u64)>>,
     /// Bytes that `reserve` still grants.
     pub reservable: AtomicU64,
     start: Instant,
@@ -36,7 +47,48 @@ impl Memory {
             len: words.len() as u64 * 8,
         };
         let regions = words.iter().enumerate().map(region).collect();
-        Arc::new(Self { words, regions, reservable: AtomicU64::new(u64::MAX), start: Instant::now() })
+        Arc::new(Self {
+            durable: Mutex::new(words.iter().map(|region| vec![0; region.len()]).collect()),
+            words,
+            regions,
+            crash_after: AtomicU64::new(u64::MAX),
+            phase: AtomicU64::new(0),
+            crashed: Mutex::new(None),
+            reservable: AtomicU64::new(u64::MAX),
+            start: Instant::now(),
+        })
+    }
+
+    fn persist(&self, at: GlobalAddr, len: u64) {
+        let server = at.server().0 as usize;
+        let pages = at.offset() / PAGE..(at.offset() + len).div_ceil(PAGE);
+        let words = (pages.start * PAGE / 8) as usize..(pages.end * PAGE / 8) as usize;
+        let words = words.start..words.end.min(self.words[server].len());
+        let mut durable = self.durable.lock().expect("no panic");
+        for (to, from) in durable[server][words.clone()].iter_mut().zip(&self.words[server][words]) {
+            *to = from.load(SeqCst);
+        }
+    }
+
+    /// Before each verb: a page may be written by chance, and the machine may crash.
+    fn tick(&self, random: u64) {
+        if self.crash_after.load(SeqCst) == u64::MAX {
+            return;
+        }
+        let server = random as usize % self.words.len();
+        // Mostly one of the first pages, where the tables are.
+        let pages = self.regions[server].len / PAGE;
+        let page = if random & 1 << 40 == 0 { (random >> 8) % 4 } else { (random >> 8) % pages };
+        if random & 1 << 41 == 0 {
+            self.persist(GlobalAddr::new(MemoryServerId(server as u16), page * PAGE), PAGE);
+        }
+        if self.crash_after.fetch_sub(1, SeqCst) == 0 {
+            self.crash_after.store(u64::MAX, SeqCst);
+            let left = self.durable.lock().expect("no panic").clone();
+            let left = left.into_iter().map(|region| region.into_iter().map(AtomicU64::new).collect());
+            let left = (Self::of(left.collect()), self.phase.load(SeqCst));
+            *self.crashed.lock().expect("no panic") = Some(left);
+        }
     }
 
     /// A copy in which region `server` is `len` bytes long.
@@ -98,6 +150,7 @@ impl Ep {
             return Err(FabricError::ServerUnreachable(at.server()));
         }
         self.fail_after.set(left.saturating_sub(u64::from(left != u64::MAX)));
+        self.memory.tick(self.random());
         let Some(words) = self.memory.words.get(at.server().0 as usize) else {
             return Err(FabricError::UnknownServer(at.server()));
         };
@@ -208,6 +261,12 @@ impl Endpoint for Ep {
             if left == u64::MAX { Some(left) } else { left.checked_sub(len) }
         });
         granted.map(drop).map_err(|_| FabricError::NoSpace { at, len, reason: "the disk is full".to_owned() })
+    }
+
+    async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        self.step(at, 0).await?;
+        self.memory.persist(at, len);
+        Ok(())
     }
 
     async fn yield_now(&self) {
