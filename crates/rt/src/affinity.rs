@@ -1,4 +1,7 @@
 //! Pinning threads to cores.
+//!
+//! A core is asked for by its place among those that the process may use, so that a run in a container or under
+//! `taskset` needs no other numbers. Best effort: a thread that cannot be pinned runs all the same.
 
 use std::sync::OnceLock;
 

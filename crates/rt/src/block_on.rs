@@ -1,4 +1,7 @@
 //! One operation at a time, for blocking interfaces.
+//!
+//! The future is polled on the calling thread until it is ready, with the endpoint polled in between. On the local
+//! fabrics operations are seldom pending, so the whole of one compiles into a single call.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

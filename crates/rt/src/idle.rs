@@ -1,4 +1,7 @@
 //! What a thread does that polls in vain.
+//!
+//! It spins for as long as a verb may take, then offers its core to other threads: a worker that waits for another
+//! one, on a machine with fewer cores than workers, must not keep it from running.
 
 use std::hint::spin_loop;
 use std::thread;
