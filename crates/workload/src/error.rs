@@ -1,4 +1,7 @@
 //! Errors of workload specifications. Those of data sets are in [`crate::dataset`].
+//!
+//! Everything that a user can ask for in vain has a variant whose text names what was asked and what there is
+//! instead, fit to be printed as it is.
 
 use crate::mix::Mix;
 
@@ -14,6 +17,8 @@ pub enum SpecError {
     UnknownScatter(String),
     #[error("the key space `{0}` is not one of `dense`, `random64`")]
     UnknownKeySpace(String),
+    #[error("the choice of insert keys `{0}` is not one of `drawn`, `half-new`, `new`")]
+    UnknownInsertKeys(String),
     #[error("the workload `{0}` is not one of {names}", names = Mix::names().collect::<Vec<_>>().join(", "))]
     UnknownMix(String),
     #[error("the shares of a workload's operations add up to {0}%, not 100%")]

@@ -1,4 +1,7 @@
 //! Bytes as text for a terminal: UTF-8 as it is, everything else and control characters as `\xNN`.
+//!
+//! So what is printed never moves a cursor or ends a line, and nearly all fields need no copy. It is for reading;
+//! the raw output exists for programs.
 
 use std::fmt::Write;
 

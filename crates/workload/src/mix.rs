@@ -1,20 +1,46 @@
-//! What operations a workload is made of: the microbenchmarks of DEX (Table 1, and Table 3 of the extended
-//! paper) and the core workloads of YCSB, by name.
+//! What operations a workload is made of, by name.
+//!
+//! The microbenchmarks of DEX (Table 1, and Table 3 of the extended paper) and the core workloads of YCSB. A mix is
+//! shares in percent and the rules by which they choose keys; drawing the operations is `ops.rs`.
 
 use crate::error::SpecError;
 use crate::zipf::{DEFAULT_THETA, Distribution};
+use std::fmt;
 use std::str::FromStr;
 
-/// Which keys inserts go to. Key numbers are explained in [`crate::keys`].
+/// Which keys inserts go to, as named on the command line: `drawn`, `half-new`, `new`. Key numbers are explained in
+/// [`crate::keys`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertKeys {
     /// The key is drawn from the distribution like any other, and with even chances it is a loaded key or the
     /// new key beside it. Inserting a key that is present updates it. So half of the inserts go to places that
-    /// were not loaded, and hot ones come again, as they do in the papers' skewed workloads.
+    /// were not loaded; but hot ones come again, so that of skewed keys few inserts are of a key that is absent.
     Drawn,
+    /// With even chances a loaded key that is drawn from the distribution, which is an update, or a key as `New`
+    /// takes it: half of the inserts make the index larger, as in the papers' mixes, whatever the distribution.
+    HalfNew,
     /// Every insert goes to a key that was never used before, anywhere in the key space, until the n new keys
     /// are used up; from then on as `Drawn`.
-    Fresh,
+    New,
+}
+
+const INSERT_KEYS: [(&str, InsertKeys); 3] =
+    [("drawn", InsertKeys::Drawn), ("half-new", InsertKeys::HalfNew), ("new", InsertKeys::New)];
+
+impl FromStr for InsertKeys {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<InsertKeys, SpecError> {
+        let found = INSERT_KEYS.iter().find(|(name, _)| *name == text);
+        found.map(|&(_, keys)| keys).ok_or_else(|| SpecError::UnknownInsertKeys(text.to_owned()))
+    }
+}
+
+impl fmt::Display for InsertKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = INSERT_KEYS.iter().find(|(_, keys)| keys == self).map(|(name, _)| *name);
+        f.write_str(name.expect("every choice has a name"))
+    }
 }
 
 /// How many records a scan asks for.
@@ -47,7 +73,7 @@ const READ_ONLY: Mix = Mix {
     scan: 0,
     read_modify_write: 0,
     scan_length: ScanLength::Fixed(100),
-    insert_keys: InsertKeys::Drawn,
+    insert_keys: InsertKeys::HalfNew,
     distribution: Distribution::Zipf { theta: DEFAULT_THETA },
 };
 const WRITE_INTENSIVE: Mix = Mix { read: 50, update: 50, ..READ_ONLY };
@@ -56,14 +82,14 @@ const READ_INTENSIVE: Mix = Mix { read: 95, update: 5, ..READ_ONLY };
 const INSERT_ONLY: Mix = Mix {
     read: 0,
     insert: 100,
-    insert_keys: InsertKeys::Fresh,
+    insert_keys: InsertKeys::New,
     distribution: Distribution::Uniform,
     ..READ_ONLY
 };
 const YCSB_D: Mix = Mix {
     read: 95,
     insert: 5,
-    insert_keys: InsertKeys::Fresh,
+    insert_keys: InsertKeys::New,
     distribution: Distribution::Latest { theta: DEFAULT_THETA },
     ..READ_ONLY
 };
@@ -72,7 +98,7 @@ const YCSB_E: Mix = Mix {
     insert: 5,
     scan: 95,
     scan_length: ScanLength::Uniform { min: 1, max: 100 },
-    insert_keys: InsertKeys::Fresh,
+    insert_keys: InsertKeys::New,
     ..READ_ONLY
 };
 
@@ -157,6 +183,24 @@ mod tests {
         assert_eq!(shares("ycsb-d"), [95, 0, 5, 0, 0]);
         assert_eq!(shares("ycsb-e"), [0, 0, 5, 95, 0]);
         assert_eq!(shares("ycsb-f"), [50, 0, 0, 0, 50]);
+    }
+
+    #[test]
+    fn half_of_the_papers_inserts_are_of_new_keys_and_all_of_the_others() {
+        for (name, keys) in [
+            ("insert-intensive", InsertKeys::HalfNew),
+            ("read-intensive-2", InsertKeys::HalfNew),
+            ("scan-intensive", InsertKeys::HalfNew),
+            ("insert-only", InsertKeys::New),
+            ("ycsb-d", InsertKeys::New),
+            ("ycsb-e", InsertKeys::New),
+        ] {
+            assert_eq!(name.parse::<Mix>().expect("its name").insert_keys, keys, "{name}");
+        }
+        for (name, keys) in INSERT_KEYS {
+            assert_eq!((name.parse(), keys.to_string()), (Ok(keys), name.to_owned()));
+        }
+        assert!("old".parse::<InsertKeys>().expect_err("no such name").to_string().contains("half-new"));
     }
 
     #[test]

@@ -161,7 +161,7 @@ impl OpStream {
         }
     }
 
-    /// Whether inserts have run out of keys that were never used (see [`InsertKeys::Fresh`]).
+    /// Whether inserts have run out of keys that were never used (see [`InsertKeys`]).
     pub fn fresh_keys_exhausted(&self) -> bool {
         self.fresh.exhausted
     }
@@ -222,9 +222,13 @@ impl OpStream {
     }
 
     fn insert_key(&mut self) -> u64 {
-        if self.insert_keys == InsertKeys::Fresh
-            && let Some(key_number) = self.fresh.next(&self.codec, self.owned)
-        {
+        let take_new = match self.insert_keys {
+            InsertKeys::Drawn => false,
+            InsertKeys::New => true,
+            InsertKeys::HalfNew if self.rng.next_u64() >> 63 == 1 => true,
+            InsertKeys::HalfNew => return self.draw_owned(false),
+        };
+        if take_new && let Some(key_number) = self.fresh.next(&self.codec, self.owned) {
             if matches!(self.popularity, Popularity::Latest(_)) {
                 self.recent.push(key_number);
             }

@@ -65,9 +65,47 @@ fn scan_lengths_cover_their_range() {
     assert_eq!(lengths("scan-intensive"), HashSet::from([100]));
 }
 
+/// Share of the inserts whose key was neither loaded nor inserted before.
+fn truly_new(drawn: &[Op]) -> f64 {
+    let mut inserted = HashSet::new();
+    let inserts: Vec<Op> = drawn.iter().copied().filter(|op| op.kind == OpKind::Insert).collect();
+    let new = inserts.iter().filter(|op| !is_loaded(op.key_number) && inserted.insert(op.key_number)).count();
+    new as f64 / inserts.len() as f64
+}
+
+#[test]
+fn half_of_the_papers_inserts_are_of_keys_that_were_never_there() {
+    for (name, count) in
+        [("insert-intensive", 100_000), ("read-intensive-2", 1_000_000), ("scan-intensive", 1_000_000)]
+    {
+        for distribution in ["zipf:0.99", "uniform"] {
+            let spec = spec(name, distribution, KeySpace::Dense, 100_000);
+            let new = truly_new(&ops(&spec, 9, Lane::new(0, 1), count));
+            assert!((new - 0.5).abs() < 0.015, "{name} {distribution}: {new}");
+        }
+    }
+    let mut old = spec("insert-intensive", "zipf:0.99", KeySpace::Dense, 100_000);
+    old.mix.insert_keys = InsertKeys::Drawn;
+    let new = truly_new(&ops(&old, 9, Lane::new(0, 1), 100_000));
+    assert!(new < 0.3, "hot new keys come again: {new}");
+}
+
+#[test]
+fn inserts_go_on_when_no_key_is_new_any_more() {
+    let spec = spec("insert-intensive", "zipf:0.99", KeySpace::Dense, 1000);
+    let mut stream = OpStream::new(&spec, 3, Lane::new(0, 1)).expect("valid");
+    let drawn: Vec<Op> = (0..10_000).map(|_| stream.next_op()).collect();
+    assert!(stream.fresh_keys_exhausted());
+    let new: HashSet<u64> =
+        drawn.iter().map(|op| op.key_number).filter(|&number| !is_loaded(number)).collect();
+    assert_eq!(new.len(), 1000, "every new key was used");
+}
+
 #[test]
 fn only_inserts_touch_new_keys_and_half_of_the_drawn_ones_do() {
-    let drawn = ops(&spec("insert-intensive", "zipf", KeySpace::Dense, 100_000), 9, Lane::new(0, 1), 100_000);
+    let mut spec = spec("insert-intensive", "zipf", KeySpace::Dense, 100_000);
+    spec.mix.insert_keys = InsertKeys::Drawn;
+    let drawn = ops(&spec, 9, Lane::new(0, 1), 100_000);
     let (inserts, reads): (Vec<Op>, Vec<Op>) = drawn.iter().partition(|op| op.kind == OpKind::Insert);
     assert!(reads.iter().all(|op| is_loaded(op.key_number)));
     let new = share(&inserts, |op| !is_loaded(op.key_number));

@@ -1,4 +1,8 @@
 //! Which columns of a row make its key and its value.
+//!
+//! Columns are named or numbered, and a key column may have a type. The plan is made once from the header, so that
+//! a wrong name is an error before the first row; values are all columns that the key does not use, unless some are
+//! named.
 
 use super::{DatasetError, Reason, Record};
 use crate::escape::escape_into;

@@ -192,7 +192,9 @@ pub enum DatasetError {
     WordsHaveNoColumns,
     #[error("{path} is not a valid Parquet file: {why}", path = path.display())]
     NotParquet { path: PathBuf, why: String },
-    #[error("this program was built without support for Parquet")]
+    #[error(
+        "this program was built without support for Parquet; give it CSV, or build it with the feature `parquet`"
+    )]
     NoParquet,
 }
 

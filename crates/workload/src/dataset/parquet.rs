@@ -1,5 +1,7 @@
-//! Parquet files, read column by column in batches of rows. Only the columns that keys and values need are
-//! read.
+//! Parquet files, read column by column in batches of rows.
+//!
+//! Only the columns that keys and values need are read. Columns must be flat; values become the text that CSV would
+//! have, so that both formats of a table load into the same index.
 
 use super::columns::{ColumnInfo, Header, Plan};
 use super::parquet_text::TextForm;

@@ -1,4 +1,7 @@
-//! Values of Parquet's types as text: integers and decimals in digits, dates and times as in ISO 8601 (UTC).
+//! Values of Parquet's types as text.
+//!
+//! Integers and decimals in digits, dates and times as in ISO 8601 (UTC), without going through floating point. The
+//! form is found once per column, from its logical type where there is one.
 
 use parquet::basic::{ConvertedType, LogicalType, TimeUnit, Type};
 use parquet::schema::types::ColumnDescriptor;

@@ -1,5 +1,7 @@
-//! A file seen through a growing window: rows are cut from its start, and more is read only when a row needs
-//! it.
+//! A file seen through a growing window: rows are cut from its start, and more is read only when a row needs it.
+//!
+//! So a file of any size, or a pipe, is read in little memory. A row that outgrows the bound is rejected with its
+//! line number, and reading goes on behind it.
 
 use super::{Progress, Reason};
 use std::fs::File;

@@ -1,4 +1,7 @@
 //! Word lists: every line is a key.
+//!
+//! The value is the number of the line, or empty. Lines end in LF or CRLF; an empty line is rejected, since an
+//! empty word is more likely a mistake than a key.
 
 use super::window::{Cut, Window};
 use super::{DatasetError, Progress, ReadOptions, Reason, Record, Rejected, Source, WordValue};
