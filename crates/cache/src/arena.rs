@@ -123,22 +123,29 @@ impl Arena {
     pub fn prefetch(&self, index: u32, bytes: usize) {
         if (index as usize) < self.frames {
             let words = self.words(index);
-            for line in (0..bytes.min(words.len() * 8) / 8).step_by(8) {
-                prefetch_line(&words[line]);
+            let lines = bytes.min(size_of_val(words)).div_ceil(LINE);
+            for line in 0..lines {
+                prefetch_address(words.as_ptr().wrapping_byte_add(line * LINE));
             }
         }
     }
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// Asks the processor for the line that `word` is in.
 #[inline]
 pub fn prefetch_line(word: &Word) {
+    prefetch_address(std::ptr::from_ref(word));
+}
+
+#[inline(always)]
+fn prefetch_address(word: *const Word) {
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
-    // SAFETY: a prefetch of any address is harmless, and this one is a valid reference; SSE is part of x86-64.
+    // SAFETY: a prefetch of any address is harmless; SSE is part of x86-64.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
-            std::ptr::from_ref(word).cast(),
-        );
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(word.cast());
     }
     #[cfg(not(all(target_arch = "x86_64", not(any(loom, shuttle)))))]
     let _ = word;

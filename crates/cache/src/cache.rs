@@ -18,9 +18,14 @@ use crate::mapping_table::{IoTicket, MappingTable};
 use crate::stats::{CacheCounters, CacheCounts};
 use crate::swip::{FrameId, Swip};
 use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::turn::TurnFlag;
 
-/// Frames below which no tree of any height can be walked and changed.
+/// Frames with which a tree of any height can be walked and changed by any number of operations: twice what one of
+/// them holds at most, which is the root, a node and its parent, and a free frame.
 const MIN_FRAMES: u64 = 8;
+
+/// Frames of a path, neighbours to be merged and spare ones included, as rarely a tree has more.
+const PATH_FRAMES: usize = 16;
 
 /// How victims are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +87,9 @@ pub struct Cache {
     /// Frames that were never used start here.
     fresh: AtomicU32,
     free: Mutex<Vec<FrameId>>,
+    /// Workers at the time of the latest one.
+    workers: AtomicU32,
+    pub(crate) turn: TurnFlag,
     counters: Mutex<Registry>,
 }
 
@@ -111,12 +119,19 @@ impl Registry {
 pub struct CacheWorker {
     stash: RefCell<Vec<FrameId>>,
     counters: Arc<CacheCounters>,
+    /// Whether it stands for an operation that has the turn.
+    pub(crate) in_turn: bool,
 }
 
-/// Free frames that a worker keeps to itself.
+/// Free frames that a worker keeps to itself at most.
 const STASH: usize = 4;
 
 impl CacheWorker {
+    /// The same worker during a turn.
+    pub(crate) fn for_turn(&self) -> Self {
+        Self { stash: RefCell::default(), counters: Arc::clone(&self.counters), in_turn: true }
+    }
+
     #[inline]
     pub fn counters(&self) -> &CacheCounters {
         &self.counters
@@ -152,6 +167,8 @@ impl Cache {
             node_size: config.node_size,
             fresh: AtomicU32::new(0),
             free: Mutex::new(Vec::new()),
+            workers: AtomicU32::new(0),
+            turn: TurnFlag::new(),
             counters: Mutex::new(Registry::default()),
         })
     }
@@ -162,7 +179,18 @@ impl Cache {
         let mut registry = lock(&self.counters);
         registry.sweep();
         registry.live.push(Arc::clone(&counters));
-        CacheWorker { stash: RefCell::new(Vec::with_capacity(2 * STASH)), counters }
+        self.workers.store(registry.live.len() as u32, Ordering::Relaxed);
+        CacheWorker { stash: RefCell::new(Vec::with_capacity(STASH)), counters, in_turn: false }
+    }
+
+    fn workers(&self) -> usize {
+        self.workers.load(Ordering::Relaxed).max(1) as usize
+    }
+
+    /// Whether the cache may not hold the paths of all operations that workers of `slots` slots have in flight, so
+    /// that what one of them has brought in is likely evicted by another before it is used.
+    pub fn is_tight(&self, slots: u32) -> bool {
+        self.frames() < PATH_FRAMES * self.workers() * slots as usize
     }
 
     /// Gives the free frames of a worker that ends back to all.
@@ -174,13 +202,6 @@ impl Cache {
     pub fn counts(&self) -> CacheCounts {
         let registry = lock(&self.counters);
         registry.past + registry.live.iter().map(|counters| counters.snapshot()).sum()
-    }
-
-    /// Workers at this moment.
-    pub(crate) fn workers(&self) -> usize {
-        let mut registry = lock(&self.counters);
-        registry.sweep();
-        registry.live.len()
     }
 
     pub fn frames(&self) -> usize {
@@ -269,8 +290,8 @@ impl Cache {
     }
 
     pub(crate) fn give_free(&self, worker: &CacheWorker, id: FrameId) {
-        // A stash of a tiny cache would keep frames from those who need them.
-        let keep = STASH.min(self.frames() / 64);
+        // The stashes of a tiny cache, or of many workers, would keep frames from those who need them.
+        let keep = if worker.in_turn { 0 } else { STASH.min(self.frames() / (32 * self.workers())) };
         let mut stash = worker.stash.borrow_mut();
         if stash.len() < keep { stash.push(id) } else { lock(&self.free).push(id) }
     }
@@ -358,8 +379,8 @@ pub struct FreeFrame<'c> {
 /// How a page that was read from remote memory ended up.
 #[derive(Clone, Copy, Debug)]
 pub enum Resolved {
-    /// Hot and swizzled, at this version.
-    Hot(Version),
+    /// Hot at this version, and swizzled in a parent, if one was given, that is at the other one.
+    Hot { version: Version, parent: Option<Version> },
     /// In the cache, but its parent changed meanwhile: descend again.
     Detached,
 }
@@ -408,7 +429,7 @@ impl<'c> FreeFrame<'c> {
         frame.set_parent(None);
         guard.mark_clean();
         CacheCounters::bump(&worker.counters.admissions, 1);
-        let mut state = FrameState::Hot;
+        let (mut state, mut parent_version) = (FrameState::Hot, None);
         if let Some((parent, still_parent)) = parent {
             // Top down would be parent first; nobody can wait for this frame yet, so this order is safe too.
             match parent.exclusive() {
@@ -417,6 +438,7 @@ impl<'c> FreeFrame<'c> {
                         Some(slot) => {
                             parent.words()[slot].store(Swip::hot(frame.id()).raw(), Ordering::Relaxed);
                             frame.set_parent(Some(parent.id()));
+                            parent_version = Some(parent_guard.version_before());
                         }
                         None => state = FrameState::Cooling,
                     }
@@ -433,7 +455,7 @@ impl<'c> FreeFrame<'c> {
             cache.push_cooling(worker, addr, frame.id());
             return Resolved::Detached;
         }
-        Resolved::Hot(version)
+        Resolved::Hot { version, parent: parent_version }
     }
 }
 

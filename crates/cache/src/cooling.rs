@@ -7,7 +7,7 @@
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 
 use crate::cache::{Cache, CacheWorker, Cooling, Eviction, FreeFrame};
-use crate::error::{CacheError, Conflict, Result};
+use crate::error::{Conflict, NoFrame, Result};
 use crate::frame::{FrameRef, NodeShape};
 use crate::latch::{ExclusiveGuard, FrameState, Version};
 use crate::stats::CacheCounters;
@@ -18,12 +18,21 @@ use crate::sync::{Ordering, fence};
 const SAMPLES: usize = 2;
 /// Buckets of the cooling map looked at for a frame to evict.
 const PROBES: usize = 8;
-/// Fruitless rounds before the first yield.
+/// Fruitless rounds before the first yield, and before nodes are cooled above cached children.
 const EAGER_ROUNDS: usize = 16;
+/// Fruitless rounds after which an operation lets go of what it holds.
+const ROUNDS: usize = 48;
 /// Deeper than any tree: a walk over words that others change does not go in circles for ever.
 const TREE_LEVELS_MAX: usize = 64;
-/// Fruitless rounds, all but the first with a yield, after which a cache counts as too small.
-const ROUNDS: usize = if cfg!(any(loom, shuttle)) { 200 } else { 20_000 };
+
+/// What becomes of the hot children of a node that is to be cooled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Children {
+    /// They keep it hot.
+    Keep,
+    /// They stay hot, but are found through the table from then on.
+    Leave,
+}
 
 /// Sets the write-back flag of a frame for as long as it lives.
 struct Writing<'c>(FrameRef<'c>);
@@ -49,20 +58,24 @@ impl Cache {
     /// A free frame, evicting something if need be.
     ///
     /// # Errors
-    /// [`CacheError::Exhausted`] if nothing can be evicted for long; errors of a write-back.
+    /// [`NoFrame`]: the operation lets go of what it holds and starts again; or a write-back failed.
     pub async fn allocate<'c, E: Endpoint>(
         &'c self,
         worker: &'c CacheWorker,
         endpoint: &E,
         shape: impl NodeShape,
-    ) -> Result<FreeFrame<'c>> {
+    ) -> Result<FreeFrame<'c>, NoFrame> {
         for round in 0..ROUNDS {
+            self.give_way(worker)?;
             if let Some(frame) = self.take_free(worker) {
                 return Ok(frame);
             }
+            // All that could be cooled may be the path to a pinned node.
+            let keep = round < EAGER_ROUNDS && self.eviction == Eviction::PathAware;
+            let children = if keep { Children::Keep } else { Children::Leave };
             for _ in 0..SAMPLES {
                 if let Some(victim) = self.sample(endpoint.random(), shape) {
-                    self.cool(worker, endpoint, shape, victim).await?;
+                    self.cool_with(worker, endpoint, shape, victim, children).await?;
                 }
             }
             if let Some(frame) = self.take_free(worker) {
@@ -79,17 +92,7 @@ impl Cache {
                 endpoint.yield_now().await;
             }
         }
-        Err(CacheError::Exhausted { frames: self.frames(), minimum: self.minimum_frames(endpoint.slots()) })
-    }
-
-    /// Frames with which every operation in flight can have a path of its own, and one new node at its end.
-    fn minimum_frames(&self, slots: u32) -> usize {
-        let depth = |id: u32| {
-            let parents = std::iter::successors(Some(FrameId(id)), |&id| self.frame(id).parent());
-            parents.take(TREE_LEVELS_MAX).count()
-        };
-        let path = (0..self.frames() as u32).map(depth).max().unwrap_or(1) + 1;
-        (1 + self.workers() * slots as usize * path).max(self.frames() + 1)
+        Err(NoFrame::Crowded)
     }
 
     fn pop_cooling(&self, random: u64) -> Option<FrameId> {
@@ -120,20 +123,24 @@ impl Cache {
         }
     }
 
-    /// A hot frame picked at random, or, path-aware, a hot descendant of it without cached children.
+    /// A hot frame picked at random, or, path-aware, the lowest on a random hot path from there that is not pinned.
     fn sample(&self, random: u64, shape: impl NodeShape) -> Option<FrameId> {
         let start = ((u128::from(random) * self.frames() as u128) >> 64) as u32;
         let mut frame = self.try_frame(FrameId(start))?;
         if self.eviction == Eviction::Random {
             return Some(frame.id());
         }
+        let mut lowest = None;
         for depth in 0..TREE_LEVELS_MAX as u32 {
             let version = frame.optimistic().ok()?;
             if version.state() != FrameState::Hot {
                 return None;
             }
+            if self.meta(frame.id()).pins.load(Ordering::Relaxed) == 0 {
+                lowest = Some(frame.id());
+            }
             match self.some_cached_child(frame, shape, random.rotate_left(depth * 7)) {
-                None => return Some(frame.id()),
+                None => return lowest,
                 Some(child) => {
                     frame.validate(version).ok()?;
                     frame = self.try_frame(child)?;
@@ -162,11 +169,10 @@ impl Cache {
         })
     }
 
-    /// Whether the node in `frame` may leave the hot state: not pinned, no swizzled children (unless children are
-    /// detached anyway).
-    fn may_cool(&self, frame: FrameRef<'_>, shape: impl NodeShape) -> bool {
+    /// Whether the node in `frame` may leave the hot state: not pinned, and no cached children that keep it.
+    fn may_cool(&self, frame: FrameRef<'_>, shape: impl NodeShape, children: Children) -> bool {
         !frame.is_pinned()
-            && (self.eviction == Eviction::Random || self.some_cached_child(frame, shape, 0).is_none())
+            && (children == Children::Leave || self.some_cached_child(frame, shape, 0).is_none())
     }
 
     /// Writes `victim` back if it is dirty and turns it cooling, or, with [`Eviction::Random`], evicts it at once.
@@ -181,9 +187,21 @@ impl Cache {
         shape: impl NodeShape,
         victim: FrameId,
     ) -> Result<()> {
+        let children = if self.eviction == Eviction::Random { Children::Leave } else { Children::Keep };
+        self.cool_with(worker, endpoint, shape, victim, children).await
+    }
+
+    async fn cool_with<E: Endpoint>(
+        &self,
+        worker: &CacheWorker,
+        endpoint: &E,
+        shape: impl NodeShape,
+        victim: FrameId,
+        children: Children,
+    ) -> Result<()> {
         let Some(frame) = self.try_frame(victim) else { return Ok(()) };
         let Ok(version) = frame.optimistic() else { return Ok(()) };
-        if version.state() != FrameState::Hot || !self.may_cool(frame, shape) {
+        if version.state() != FrameState::Hot || !self.may_cool(frame, shape, children) {
             return Ok(());
         }
         if version.is_dirty() {
@@ -191,9 +209,9 @@ impl Cache {
             if !self.write_back(worker, endpoint, shape, frame, version).await? {
                 return Ok(());
             }
-            let _ = self.finish_cooling(worker, shape, frame, version);
+            let _ = self.finish_cooling(worker, shape, frame, version, children);
         } else {
-            let _ = self.finish_cooling(worker, shape, frame, version);
+            let _ = self.finish_cooling(worker, shape, frame, version, children);
         }
         Ok(())
     }
@@ -227,6 +245,7 @@ impl Cache {
         shape: impl NodeShape,
         frame: FrameRef<'_>,
         version: Version,
+        children: Children,
     ) -> Result<(), Conflict> {
         let parent = self.latch_parent(frame, shape)?;
         let mut guard = match frame.upgrade(version) {
@@ -236,7 +255,7 @@ impl Cache {
                 return Err(conflict);
             }
         };
-        if !self.may_cool(frame, shape) {
+        if !self.may_cool(frame, shape, children) {
             guard.release_unchanged();
             release_untouched(parent);
             return Err(Conflict);
@@ -247,7 +266,7 @@ impl Cache {
             drop(parent_guard);
             frame.set_parent(None);
         }
-        if self.eviction == Eviction::Random {
+        if children == Children::Leave {
             self.detach_children(frame, shape);
         }
         guard.mark_clean();
@@ -286,7 +305,7 @@ impl Cache {
         }
     }
 
-    /// Unswizzles all children of a node that is evicted before them. They stay hot, found through the table.
+    /// Unswizzles all children of a latched node that is cooled before them. They stay hot, found through the table.
     fn detach_children(&self, frame: FrameRef<'_>, shape: impl NodeShape) {
         for i in 0..shape.child_count(frame.words()) {
             let word = &frame.words()[shape.child_word(frame.words(), i)];

@@ -1,4 +1,8 @@
 //! How the cache fails.
+//!
+//! Two kinds that never mix: [`Conflict`] says that an optimistic step met a change and must start again; index
+//! crates catch it and callers never see it. [`CacheError`] is for the caller: a sentence that names the size which
+//! would do.
 
 use pando_fabric::FabricError;
 
@@ -13,11 +17,11 @@ pub struct Conflict;
 pub enum CacheError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// Every frame is pinned or has cached children, again and again.
+    /// Other operations kept every frame for too long.
     #[error(
-        "the cache of {frames} frames is too small: no frame could be freed; give it at least {minimum} frames"
+        "none of the {frames} frames of the cache came free for too long: give it more, or use it less at once"
     )]
-    Exhausted { frames: usize, minimum: usize },
+    Exhausted { frames: usize },
     #[error(
         "a cache of {bytes} bytes holds {frames} nodes of {node_size} bytes; it needs at least {minimum_bytes} bytes"
     )]
@@ -26,4 +30,22 @@ pub enum CacheError {
     TooLarge { bytes: u64 },
     #[error("no memory for a cache of {bytes} bytes: {reason}")]
     NoMemory { bytes: u64, reason: String },
+}
+
+/// Why there is no free frame for an operation. Never leaves the index crates.
+#[derive(Debug)]
+pub enum NoFrame {
+    /// Another operation has the turn: let go of every pin, ticket and frame, wait for the end of the turn, and start
+    /// again.
+    GiveWay,
+    /// Nothing could be evicted: let go of everything, take the turn, and start again.
+    Crowded,
+    /// A write-back failed.
+    Failed(CacheError),
+}
+
+impl From<CacheError> for NoFrame {
+    fn from(error: CacheError) -> Self {
+        Self::Failed(error)
+    }
 }

@@ -175,6 +175,12 @@ impl ExclusiveGuard<'_> {
         self.before = (self.before & !STATE) | ((state as u64) << STATE_SHIFT);
     }
 
+    /// What an optimistic reader saw before, and will see again after [`ExclusiveGuard::release_unchanged`] if nothing
+    /// was marked.
+    pub fn version_before(&self) -> Version {
+        Version(self.before)
+    }
+
     /// What an optimistic reader will see once this guard is dropped.
     pub fn version_after(&self) -> Version {
         Version(self.released())

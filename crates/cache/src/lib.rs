@@ -9,7 +9,7 @@
 //!   decreases. An optimistic reader may follow a stale reference and finds out by the version.
 //! - Word 0 of a frame is its [`latch`](HybridLatch), word 1 the global address of the node in it. The rest is the
 //!   node, where a child word is either a global address or a swizzled reference to a frame ([`Swip`]).
-//! - A hot frame that has a parent is swizzled there, and its parent is hot. A cooling frame is clean, is not
+//! - A hot frame that has a parent is swizzled there, and its parent is hot. One without is found through the table. A cooling frame is clean, is not
 //!   swizzled, and has no swizzled children.
 //! - An address is in the mapping table once: as a frame, or as an I/O mark whose holder alone may read, write or
 //!   create that node (DEX §5.4).
@@ -24,16 +24,21 @@ mod error;
 mod frame;
 mod latch;
 mod mapping_table;
+mod rank;
 mod stats;
 mod swip;
 pub mod sync;
+mod turn;
 
 pub use admission::Admission;
+pub use arena::prefetch_line;
 pub use cache::{Cache, CacheConfig, CacheWorker, Cooling, Eviction, FreeFrame, Resolved};
 pub use cooling_map::{CoolingFifo, CoolingMap};
-pub use error::{CacheError, Conflict, Result};
+pub use error::{CacheError, Conflict, NoFrame, Result};
 pub use frame::{FrameRef, NodeShape, Pin};
 pub use latch::{ExclusiveGuard, FrameState, HybridLatch, SharedGuard, Version};
 pub use mapping_table::{IoTicket, Lookup, MappingTable};
+pub use rank::Ranker;
 pub use stats::{CacheCounters, CacheCounts};
 pub use swip::{FrameId, Swip};
+pub use turn::Turn;

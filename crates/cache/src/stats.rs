@@ -75,6 +75,12 @@ impl CacheCounters {
         Self::bump(&self.inner_accesses, inner);
     }
 
+    /// An operation went through one more inner node than its descent counted.
+    #[inline]
+    pub fn count_inner(&self) {
+        Self::bump(&self.inner_accesses, 1);
+    }
+
     pub fn count_miss(&self, leaf: bool) {
         Self::bump(if leaf { &self.leaf_misses } else { &self.inner_misses }, 1);
     }

@@ -5,7 +5,7 @@ mod toy;
 
 use pando_cache::{
     Admission, Cache, CacheConfig, CacheError, CacheWorker, Conflict, Eviction, FrameRef, FrameState, Lookup,
-    Pin, Resolved, Swip,
+    NoFrame, Pin, Resolved, Swip,
 };
 use pando_fabric::{GlobalAddr, PageBuf};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Bench {
             (parent, move || Some(slot))
         });
         let resolved = free.admit(&self.page(i, level, index), ticket, parent);
-        assert!(matches!(resolved, Resolved::Hot(version) if version.state() == FrameState::Hot));
+        assert!(matches!(resolved, Resolved::Hot { version, .. } if version.state() == FrameState::Hot));
         frame
     }
 
@@ -275,25 +275,72 @@ fn a_cooling_frame_that_somebody_looks_at_is_evicted_later() {
     }
 }
 
+/// The frames of a hot path as long as the cache, the first pinned for good.
+fn path_of_all_frames(bench: &Bench) -> Vec<FrameRef<'_>> {
+    let mut path = vec![bench.admit(0, 2, 0, None)];
+    pin_for_good(path[0]);
+    for i in 1..bench.cache.frames() {
+        let parent = path[i - 1];
+        path.push(bench.admit(i, if i + 1 < bench.cache.frames() { 1 } else { 0 }, 0, Some(parent)));
+    }
+    path
+}
+
 #[test]
-fn when_nothing_can_be_evicted_the_error_says_how_many_frames_it_takes() {
+fn the_path_to_a_pinned_node_is_shortened_from_below() {
+    for configure in [(|_| {}) as fn(&mut CacheConfig), |c| c.fifo = true] {
+        let bench = Bench::new(8, configure);
+        let path = path_of_all_frames(&bench);
+        let pins = [6, 7].map(|i| path[i].pin(path[i].optimistic().unwrap()).unwrap());
+        bench.change(path[5]);
+        let free = block_on(bench.cache.allocate(&bench.worker, &bench.ep, Shape)).unwrap();
+        assert_eq!(free.id(), path[5].id());
+        let word = bench.remote.node(Remote::addr(5))[slot_toward(0, 0)];
+        assert_eq!(
+            GlobalAddr::from_raw(word),
+            Some(Remote::addr(6)),
+            "written back with the child's address"
+        );
+        assert_eq!((bench.state(path[6]), path[6].parent()), (FrameState::Hot, None));
+        assert_eq!(bench.swip(path[6], 0).frame(), Some(path[7].id()));
+        assert!(
+            matches!(bench.cache.table().begin(Remote::addr(6)), Lookup::Frame(id) if id == path[6].id())
+        );
+        drop((free, pins));
+        bench.audit();
+    }
+}
+
+#[test]
+fn without_a_frame_to_be_had_operations_take_turns() {
     let bench = Bench::new(8, |_| {});
-    let root = bench.admit(0, 1, 0, None);
-    pin_for_good(root);
-    let leaf = bench.admit(1, 0, 0, Some(root));
-    pin_for_good(leaf);
-    (2..8).for_each(|i| pin_for_good(bench.admit(i, 0, i, None)));
-    match block_on(bench.cache.allocate(&bench.worker, &bench.ep, Shape)).map(drop) {
-        Err(CacheError::Exhausted { frames: 8, minimum: 9 }) => {}
-        other => panic!("{other:?}"),
-    }
-    let others: Vec<_> = (0..4).map(|_| bench.cache.worker()).collect();
-    match block_on(bench.cache.allocate(&bench.worker, &bench.ep, Shape)).map(drop) {
-        // Five workers of one slot, two levels and a new node each, and the root.
-        Err(CacheError::Exhausted { minimum: 16, .. }) => {}
-        other => panic!("{other:?}"),
-    }
-    drop(others);
+    let path = path_of_all_frames(&bench);
+    let mut pins: Vec<_> = path[1..].iter().map(|f| f.pin(f.optimistic().unwrap()).unwrap()).collect();
+    let allocate =
+        |worker: &CacheWorker| block_on(bench.cache.allocate(worker, &bench.ep, Shape)).map(|free| free.id());
+    assert!(matches!(allocate(&bench.worker), Err(NoFrame::Crowded)));
+    let turn = bench.cache.try_turn(&bench.worker).unwrap();
+    assert!(turn.worker().has_turn() && bench.cache.try_turn(&bench.worker).is_none());
+    assert!(matches!(allocate(turn.worker()), Err(NoFrame::Crowded)), "a turn frees no pins");
+    pins.pop();
+    assert!(matches!(allocate(&bench.worker), Err(NoFrame::GiveWay)));
+    assert_eq!(allocate(turn.worker()).unwrap(), path[7].id());
+    assert!(matches!(allocate(&bench.worker), Err(NoFrame::GiveWay)), "not even a free one");
+    drop(turn);
+    assert_eq!(allocate(&bench.worker).unwrap(), path[7].id());
+    drop(pins);
+    bench.audit();
+}
+
+#[test]
+fn many_workers_keep_few_frames_to_themselves() {
+    let bench = Bench::new(256, |_| {});
+    let workers: Vec<_> = (0..600).map(|_| bench.cache.worker()).collect();
+    let frames: Vec<_> = workers.iter().filter_map(|worker| bench.cache.take_free(worker)).collect();
+    assert_eq!(frames.len(), 256);
+    drop(frames);
+    let frames: Vec<_> = std::iter::from_fn(|| bench.cache.take_free(&bench.worker)).collect();
+    assert!(frames.len() >= 240, "{} of 256", frames.len());
 }
 
 #[test]

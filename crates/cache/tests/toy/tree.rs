@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pando_cache::{
     Cache, CacheConfig, CacheError, CacheWorker, Conflict, FrameId, FrameRef, FrameState, FreeFrame,
-    IoTicket, Lookup, Resolved, Swip, Version,
+    IoTicket, Lookup, NoFrame, Resolved, Swip, Version,
 };
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
 
@@ -38,7 +38,7 @@ pub enum Reached<'c> {
 #[derive(Debug)]
 pub enum Retry {
     Restart,
-    Failed(CacheError),
+    NoFrame(NoFrame),
 }
 
 impl From<Conflict> for Retry {
@@ -47,9 +47,15 @@ impl From<Conflict> for Retry {
     }
 }
 
+impl From<NoFrame> for Retry {
+    fn from(no_frame: NoFrame) -> Self {
+        Self::NoFrame(no_frame)
+    }
+}
+
 impl From<CacheError> for Retry {
     fn from(error: CacheError) -> Self {
-        Self::Failed(error)
+        Self::NoFrame(NoFrame::Failed(error))
     }
 }
 
@@ -123,7 +129,7 @@ impl Toy {
     /// Goes down to the node of `level` on the way to leaf `key`.
     async fn walk<'t>(
         &'t self,
-        worker: &'t CacheWorker,
+        worker: &CacheWorker,
         ep: &ToyEndpoint,
         key: usize,
         level: u8,
@@ -156,7 +162,7 @@ impl Toy {
 
     async fn resolve<'t>(
         &'t self,
-        worker: &'t CacheWorker,
+        worker: &CacheWorker,
         ep: &ToyEndpoint,
         (parent, word, addr): (Hop<'t>, usize, GlobalAddr),
         (key, level): (usize, u8),
@@ -201,13 +207,15 @@ impl Toy {
 
     async fn fetch<'t>(
         &'t self,
-        worker: &'t CacheWorker,
+        worker: &CacheWorker,
         ep: &ToyEndpoint,
         (parent, word, ticket): (Hop<'t>, usize, IoTicket<'t>),
         (key, level): (usize, u8),
         admit: bool,
     ) -> Attempt<Reached<'t>> {
         let addr = ticket.addr();
+        self.cache.give_way(worker)?;
+        let _pin = parent.frame.pin(parent.version)?;
         let lazily = level == 0 && !admit && !self.cache.has_free(worker);
         let free = match !lazily || self.cache.admission().admits(ep.random()) {
             true => Some(self.cache.allocate(worker, ep, Shape).await?),
@@ -219,7 +227,7 @@ impl Toy {
         let Some(free) = free else {
             return Ok(Reached::Private { page, ticket });
         };
-        let frame = free.frame();
+        let frame = self.cache.frame(free.id());
         let parent_kind = kind(level + 1, index_at(key, level + 1));
         let still_parent = || {
             let words = parent.frame.words();
@@ -228,26 +236,39 @@ impl Toy {
         };
         let below = self.cache.swizzles().then_some((parent.frame, still_parent));
         match free.admit(&page, ticket, below) {
-            Resolved::Hot(version) => Ok(Reached::Cached { node: Hop { frame, version }, parent }),
+            Resolved::Hot { version, parent: above } => {
+                let parent = Hop { version: above.unwrap_or(parent.version), ..parent };
+                Ok(Reached::Cached { node: Hop { frame, version }, parent })
+            }
             Resolved::Detached => Err(Retry::Restart),
         }
     }
 
     /// Tries until nothing stands in the way any more.
-    async fn retry<T>(&self, ep: &ToyEndpoint, mut attempt: impl AsyncFnMut() -> Attempt<T>) -> T {
+    async fn retry<T>(
+        &self,
+        worker: &CacheWorker,
+        ep: &ToyEndpoint,
+        mut attempt: impl AsyncFnMut(&CacheWorker) -> Attempt<T>,
+    ) -> T {
+        let mut turn = None;
         for _ in 0..RESTARTS {
-            match attempt().await {
+            let worker = turn.as_ref().map_or(worker, pando_cache::Turn::worker);
+            match attempt(worker).await {
                 Ok(value) => return value,
-                Err(Retry::Restart) => ep.yield_now().await,
-                Err(Retry::Failed(error)) => panic!("{error}"),
+                Err(Retry::Restart | Retry::NoFrame(NoFrame::GiveWay)) => {}
+                Err(Retry::NoFrame(NoFrame::Crowded)) if turn.is_some() => {}
+                Err(Retry::NoFrame(NoFrame::Crowded)) => turn = self.cache.try_turn(worker),
+                Err(Retry::NoFrame(NoFrame::Failed(error))) => panic!("{error}"),
             }
+            ep.yield_now().await;
         }
         panic!("{RESTARTS} restarts: {:#?}", self.cache.audit(Shape))
     }
 
     /// Adds one to the counter of the node of `level` above leaf `key`.
     pub async fn increment(&self, worker: &CacheWorker, ep: &ToyEndpoint, key: usize, level: u8) {
-        self.retry(ep, async || match self.walk(worker, ep, key, level, false).await? {
+        self.retry(worker, ep, async |worker| match self.walk(worker, ep, key, level, false).await? {
             Reached::Cached { node, .. } => {
                 ep.lag().await;
                 let mut guard = node.frame.upgrade(node.version)?;
@@ -271,7 +292,7 @@ impl Toy {
 
     /// Reads the counter of leaf `key`, which must not be torn.
     pub async fn read(&self, worker: &CacheWorker, ep: &ToyEndpoint, key: usize) -> u64 {
-        self.retry(ep, async || {
+        self.retry(worker, ep, async |worker| {
             let (kind_word, counter) = match self.walk(worker, ep, key, 0, false).await? {
                 Reached::Cached { node, .. } => {
                     let load = |word: usize| node.frame.words()[word].load(Relaxed);
@@ -290,7 +311,7 @@ impl Toy {
 
     /// Keeps leaf `key` in its frame over a few pauses.
     pub async fn pin(&self, worker: &CacheWorker, ep: &ToyEndpoint, key: usize) {
-        self.retry(ep, async || {
+        self.retry(worker, ep, async |worker| {
             let Reached::Cached { node, .. } = self.walk(worker, ep, key, 0, true).await? else {
                 unreachable!("it was to be admitted")
             };
@@ -311,7 +332,7 @@ impl Toy {
     pub async fn relocate(&self, worker: &CacheWorker, ep: &ToyEndpoint, key: usize) {
         let Some(to) = self.spare.lock().expect("no panic").pop() else { return };
         let from = self
-            .retry(ep, async || {
+            .retry(worker, ep, async |worker| {
                 let Reached::Cached { node, parent } = self.walk(worker, ep, key, 0, true).await? else {
                     unreachable!("it was to be admitted")
                 };
@@ -331,7 +352,7 @@ impl Toy {
         &'t self,
         worker: &CacheWorker,
         (node, parent): (Hop<'t>, Hop<'t>),
-        free: FreeFrame<'t>,
+        free: FreeFrame<'_>,
         to: GlobalAddr,
         slot: usize,
     ) -> Attempt<IoTicket<'t>> {
@@ -417,9 +438,10 @@ impl Toy {
     fn check_frames(&self, worker: &CacheWorker, ep: &ToyEndpoint) {
         let wanted = self.cache.frames() - 1;
         let free: Vec<_> = (0..wanted)
-            .map(|i| match block_on(self.cache.allocate(worker, ep, Shape)) {
-                Ok(free) => free,
-                Err(error) => panic!("only {i} of {wanted} frames can be had: {error}"),
+            .map(|i| {
+                let tries = (0..RESTARTS).map(|_| block_on(self.cache.allocate(worker, ep, Shape)));
+                let free = tries.filter_map(Result::ok).next();
+                free.unwrap_or_else(|| panic!("only {i} of {wanted} frames can be had"))
             })
             .collect();
         let mut ids: Vec<_> = free.iter().map(FreeFrame::id).collect();
