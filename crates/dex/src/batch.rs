@@ -1,12 +1,15 @@
-//! Lookups of many keys at once: all of them go down the tree side by side, one level a round, so that the memory
-//! accesses of a round overlap. What is not cached, or changes meanwhile, is looked up by itself afterwards.
+//! Lookups of many keys at once: all of them go down the tree side by side.
+//!
+//! One level a round, so that the memory accesses of a round overlap. Leaves that are not cached are READ together
+//! afterwards; what else goes amiss, or changes meanwhile, is looked up by itself. So a batch has the answers of single
+//! lookups, each linearizable by itself, and none as a whole.
 
 use std::ops::Range;
 
-use pando_cache::{FrameId, Swip};
 use pando_fabric::Endpoint;
 
-use crate::error::{Attempt, Result, Retry};
+use crate::cached::{Descent, Step};
+use crate::error::Result;
 use crate::layout::{Layout, header};
 use crate::tree::{Ctx, Hop, Tree};
 
@@ -52,13 +55,11 @@ impl Answers {
 /// One key on its way down.
 #[derive(Clone, Copy)]
 enum Lane<'t> {
-    /// About to look at a node that was prefetched, as the child of this one.
-    Arriving {
-        parent: Hop<'t>,
-        child: FrameId,
-    },
-    At(Hop<'t>),
-    /// Left to a lookup by itself.
+    /// Between a node and its child.
+    Below(Step<'t>),
+    /// At its leaf, with what a search there gave.
+    At(Hop<'t>, std::result::Result<usize, usize>),
+    /// Not cached, or changed meanwhile.
     Alone,
 }
 
@@ -75,103 +76,70 @@ impl<L: Layout> Tree<L> {
     ) -> Result<()> {
         answers.clear();
         for group in keys.chunks(GROUP) {
-            let mut lanes = [Lane::Alone; GROUP];
-            self.descend_together(group, &mut lanes);
-            for (key, lane) in group.iter().zip(&lanes) {
-                let key = key.as_ref();
+            let lanes = self.descend_together(group);
+            let missing = self.fetch_leaves_of(ctx, group, |i| matches!(lanes[i], Lane::Alone)).await?;
+            for (i, (key, lane)) in group.iter().zip(&lanes).enumerate() {
                 let start = answers.bytes.len();
                 let quick = match *lane {
-                    Lane::At(leaf) => self.answer(ctx, leaf, key, &mut answers.bytes),
-                    _ => Err(Retry::Restart),
+                    Lane::At(leaf, found) => self.cached_value(ctx.worker, leaf, found, &mut answers.bytes),
+                    _ => None,
                 };
                 let found = match quick {
-                    Ok(found) => found,
-                    Err(_) => {
+                    Some(found) => found,
+                    None => {
                         answers.bytes.truncate(start);
-                        self.get(ctx, key, &mut answers.bytes).await?
+                        let key = key.as_ref();
+                        match missing.leaf_of(i) {
+                            Some(page) => self.get_from_copy(ctx, page, key, &mut answers.bytes).await?,
+                            None => self.get(ctx, key, &mut answers.bytes).await?,
+                        }
                     }
                 };
                 answers.push(found, start);
             }
+            missing.recycle(ctx.ep);
         }
         Ok(())
     }
 
-    fn descend_together<'t, K: AsRef<[u8]>>(&'t self, keys: &[K], lanes: &mut [Lane<'t>; GROUP]) {
-        let Ok(root) = self.root_hop() else { return };
-        lanes[..keys.len()].fill(Lane::At(root));
-        let levels = header::level(root.frame.words());
-        // One round more than levels, since the root may have grown meanwhile; whoever is late goes alone.
-        for _ in 0..=levels {
-            let mut moved = false;
-            for (key, lane) in keys.iter().zip(lanes.iter_mut()) {
-                let hop = match *lane {
-                    Lane::At(hop) => hop,
-                    Lane::Arriving { parent, child } => match self.arrive(parent, child) {
-                        Ok(hop) => hop,
-                        Err(_) => {
-                            *lane = Lane::Alone;
-                            continue;
-                        }
-                    },
-                    Lane::Alone => continue,
-                };
-                *lane = self.advance(hop, key.as_ref());
-                moved |= matches!(lane, Lane::Arriving { .. });
-            }
-            if !moved {
-                return;
+    /// Takes all keys as far down as cached nodes lead.
+    #[inline]
+    fn descend_together<K: AsRef<[u8]>>(&self, keys: &[K]) -> [Lane<'_>; GROUP] {
+        let mut lanes = [Lane::Alone; GROUP];
+        let Ok(root) = self.root_hop() else { return lanes };
+        for (key, lane) in keys.iter().zip(&mut lanes) {
+            if let Ok(key) = self.own_key(key.as_ref()) {
+                *lane = self.search(root, key);
             }
         }
-    }
-
-    #[inline]
-    fn arrive<'t>(&'t self, parent: Hop<'t>, child: FrameId) -> Attempt<Hop<'t>> {
-        let frame = self.cache.try_frame(child).ok_or(Retry::Restart)?;
-        let version = frame.optimistic()?;
-        parent.validate()?;
-        Ok(Hop { frame, version })
-    }
-
-    #[inline]
-    fn advance<'t>(&'t self, hop: Hop<'t>, key: &[u8]) -> Lane<'t> {
-        let words = hop.frame.words();
-        if header::level(words) == 0 {
-            return Lane::At(hop);
-        }
-        let Ok(prepared) = self.layout.key(key) else { return Lane::Alone };
-        let index = self.layout.child_index(words, prepared);
-        let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, index)));
-        match swip.frame() {
-            Some(child) => {
-                self.cache.prefetch(child, self.layout.prefetch_bytes());
-                Lane::Arriving { parent: hop, child }
+        // The root may grow meanwhile; whoever is late goes alone.
+        for _ in 0..header::level(root.frame.words()) {
+            for (key, lane) in keys.iter().zip(&mut lanes) {
+                if let Lane::Below(step) = *lane {
+                    let key = self.layout.key(key.as_ref());
+                    *lane = match (self.arrive(step), key) {
+                        (Some(node), Ok(key)) => self.search(node, key),
+                        _ => Lane::Alone,
+                    };
+                }
             }
-            None => Lane::Alone,
         }
+        lanes
     }
 
-    #[inline]
-    fn answer<E: Endpoint>(
-        &self,
-        ctx: Ctx<'_, E>,
-        leaf: Hop<'_>,
-        key: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Attempt<bool> {
-        let words = leaf.frame.words();
-        if header::level(words) != 0 {
-            return Err(Retry::Restart);
+    #[inline(always)]
+    fn search<'t>(&'t self, node: Hop<'t>, key: L::Key<'_>) -> Lane<'t> {
+        match self.descend(node, key) {
+            Descent::To(step) => Lane::Below(step),
+            Descent::Leaf => {
+                let words = node.frame.words();
+                let found = self.layout.find(words, key);
+                if let Ok(i) = found {
+                    self.layout.prefetch_value(words, i);
+                }
+                Lane::At(node, found)
+            }
+            Descent::Elsewhere => Lane::Alone,
         }
-        let found = match self.layout.find(words, self.layout.key(key)?) {
-            Ok(i) => match self.layout.append_value(words, i, out) {
-                None => true,
-                Some(_long) => return Err(Retry::Restart),
-            },
-            Err(_) => false,
-        };
-        leaf.validate()?;
-        ctx.worker.counters().count_descent(0);
-        Ok(found)
     }
 }

@@ -89,7 +89,7 @@ impl<L: Layout> BulkLoad<L> {
         self
     }
 
-    /// How full the inner nodes become; the default is 0.9.
+    /// How full the inner nodes become; the default is 0.9. At least two children go into each.
     pub fn inner_fill(mut self, fill: f64) -> Self {
         self.inner_fill = fill.clamp(0.0, 1.0);
         self
@@ -516,9 +516,11 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
         }
         // One more separator may come, and then the fence.
         let room = 1.0 - (3 * self.reserve) as f64 / layout.node_size() as f64;
+        let fill = self.load.inner_fill.min(room);
+        // With a single child each, the levels would never come to a root.
         let full = self.levels[slot]
             .as_ref()
-            .is_some_and(|node| layout.fullness(node.page.words()) >= self.load.inner_fill.min(room));
+            .is_some_and(|node| node.entries > 1 && layout.fullness(node.page.words()) >= fill);
         if full && child.high.is_some() {
             let node = self.levels[slot].take().expect("just found full");
             self.close(node, level, child.high).await?;

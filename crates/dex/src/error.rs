@@ -1,8 +1,13 @@
 //! How an operation on the tree fails.
+//!
+//! [`DexError`] goes to the caller; corrupt bytes are an error that names their address. `Retry` stays within the
+//! crate: it also says that something changed under the operation, which then descends again, within its patience.
 
 use pando_cache::{CacheError, Conflict};
 use pando_fabric::{FabricError, GlobalAddr};
 use pando_pool::PoolError;
+
+use crate::turn::Crowding;
 
 pub type Result<T, E = DexError> = std::result::Result<T, E>;
 
@@ -42,6 +47,8 @@ pub enum DexError {
 pub(crate) enum Retry {
     /// Something changed under the operation: descend again.
     Restart,
+    /// There is no frame for the operation: descend again when [`crate::turn::OwnTurn::wait`] says so.
+    Crowded(Crowding),
     Failed(DexError),
 }
 

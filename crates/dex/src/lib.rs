@@ -15,17 +15,22 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+mod balance;
 mod batch;
 mod bulk;
+mod cached;
 mod error;
+mod fetch_many;
 pub mod layout;
 mod merge;
 mod partition;
 mod point;
+mod read_ahead;
 mod scan;
 mod shared;
 mod smo;
 mod tree;
+mod turn;
 mod walk;
 
 pub use batch::Answers;

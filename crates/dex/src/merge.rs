@@ -4,12 +4,14 @@
 //! Merging is optional: where something stands in the way (a neighbour of another compute server, another memory
 //! server, a pin, a write-back under way), the node simply stays small, and the next removal tries again.
 
-use pando_cache::{FrameRef, FrameState, IoTicket, Version};
+use pando_cache::{FrameRef, FrameState, IoTicket, Swip, Version};
 use pando_fabric::{Endpoint, GlobalAddr};
 
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::{Layout, header};
 use crate::tree::{Ctx, Hop, Tree, count};
+use crate::turn::OwnTurn;
+use crate::walk::{Admit, Child, Slot, Toward};
 
 /// Times that a merge starts again before it is left to the next removal.
 const ATTEMPTS: usize = 8;
@@ -22,16 +24,19 @@ enum Merge {
     Skipped,
 }
 
-/// Two neighbours in their frames, and the index of the separator between them.
-struct Neighbours<'t> {
-    left: Hop<'t>,
-    right: Hop<'t>,
-    separator: usize,
+/// Two neighbours in their frames, their parent, and the index of the separator between them.
+pub(crate) struct Neighbours<'t> {
+    pub parent: Hop<'t>,
+    pub left: Hop<'t>,
+    pub right: Hop<'t>,
+    pub separator: usize,
 }
 
 impl<L: Layout> Tree<L> {
     /// Merges the leaf of `key` if it is underfull, then its parent, and so on up.
     pub(crate) async fn merge_upward<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: L::Key<'_>) -> Result<()> {
+        let turn = OwnTurn::default();
+        let mut ctx = ctx;
         let mut level = 0;
         let mut attempts = 0;
         loop {
@@ -42,9 +47,11 @@ impl<L: Layout> Tree<L> {
                 }
                 Ok(Merge::Skipped) => return Ok(()),
                 Err(Retry::Failed(error)) => return Err(error),
+                Err(Retry::Crowded(crowding)) => ctx = turn.wait(self, ctx, crowding).await?,
                 Err(Retry::Restart) if attempts < ATTEMPTS => {
                     attempts += 1;
                     ctx.ep.yield_now().await;
+                    ctx = turn.restart(self, ctx);
                 }
                 Err(Retry::Restart) => return Ok(()),
             }
@@ -66,14 +73,15 @@ impl<L: Layout> Tree<L> {
         if !underfull || shared {
             return Ok(Merge::Skipped);
         }
-        let _pin = node.frame.pin(node.version)?;
+        let pins = (node.frame.pin(node.version)?, parent.frame.pin(parent.version)?);
         let Some(pair) = self.neighbours(ctx, node, parent, key).await? else {
             return Ok(Merge::Skipped);
         };
+        let parent = pair.parent;
         if !self.may_merge(&pair, parent, level)? {
             return Ok(Merge::Skipped);
         }
-        drop(_pin);
+        drop(pins);
         if header::has(parent.frame.words(), header::SHARED) {
             self.merge_under_shared(ctx, key, pair, parent).await
         } else {
@@ -84,7 +92,7 @@ impl<L: Layout> Tree<L> {
     /// The node and a neighbour below `parent`, the right one if there is one. Brings the neighbour into the cache.
     async fn neighbours<'t, E: Endpoint>(
         &'t self,
-        ctx: Ctx<'t, E>,
+        ctx: Ctx<'_, E>,
         node: Hop<'t>,
         parent: Hop<'t>,
         key: L::Key<'_>,
@@ -110,28 +118,47 @@ impl<L: Layout> Tree<L> {
         let separator = if to_right { index } else { index - 1 };
         // The neighbour holds the separator if it is the right one, and what is just below it if it is the left one.
         let bound = self.layout.key(&bytes)?;
-        let other = match to_right {
-            true => self.walk_to(ctx, bound, header::level(node.frame.words())).await?.0,
-            false => self.walk_below(ctx, bound, header::level(node.frame.words())).await?,
+        let (other, parent) = match to_right {
+            true => self.child_of(ctx, parent, separator + 1, bound, Toward::Key).await?,
+            false => self.child_of(ctx, parent, separator, bound, Toward::Below).await?,
         };
+        let (left, right) = if to_right { (node, other) } else { (other, node) };
+        let leads_to = |i: usize, child: Hop<'_>| {
+            let swip = header::get(words, self.layout.child_word(words, i));
+            swip == Swip::hot(child.frame.id()).raw() || swip == child.frame.addr()
+        };
+        let neighbours = leads_to(separator, left) && leads_to(separator + 1, right);
         node.validate()?;
         parent.validate()?;
-        Ok(Some(match to_right {
-            true => Neighbours { left: node, right: other, separator },
-            false => Neighbours { left: other, right: node, separator },
-        }))
+        match neighbours {
+            true => Ok(Some(Neighbours { parent, left, right, separator })),
+            false => Err(Retry::Restart),
+        }
     }
 
-    async fn walk_below<'t, E: Endpoint>(
+    /// Child `index` of a pinned node, to which `key` leads, brought into the cache; and that node as it is by then.
+    async fn child_of<'t, E: Endpoint>(
         &'t self,
-        ctx: Ctx<'t, E>,
-        bound: L::Key<'_>,
-        level: u8,
-    ) -> Attempt<Hop<'t>> {
-        use crate::walk::{Admit, Reached, Toward};
-        match self.walk(ctx, bound, Toward::Below, level, Admit::Always).await? {
-            Reached::Cached { node, .. } => Ok(node),
-            Reached::Private { .. } => unreachable!("every page is admitted"),
+        ctx: Ctx<'_, E>,
+        parent: Hop<'t>,
+        index: usize,
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> Attempt<(Hop<'t>, Hop<'t>)> {
+        let word = self.layout.child_word(parent.frame.words(), index);
+        let swip = Swip::from_raw(header::get(parent.frame.words(), word));
+        if let Some(id) = swip.frame() {
+            let frame = self.cache.try_frame(id).ok_or(Retry::Restart)?;
+            let version = frame.optimistic()?;
+            parent.validate()?;
+            return Ok((Hop { frame, version }, parent));
+        }
+        parent.validate()?;
+        let addr = swip.global().filter(|addr| !addr.is_null()).ok_or(Retry::Restart)?;
+        let slot = Slot { parent, word, index, addr };
+        match self.resolve(ctx, slot, key, toward, Admit::Always).await? {
+            Child::Cached { child, parent } => Ok((child, parent)),
+            Child::Private(_) => unreachable!("every page is admitted"),
         }
     }
 

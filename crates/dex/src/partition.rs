@@ -1,4 +1,8 @@
 //! Logical partitions (DEX §4): the key range that one compute server owns.
+//!
+//! The ranges of an index tile the key space, low ends inclusive. A node whose fences lie within one range belongs
+//! to that compute server alone; one whose fences cross a boundary is *shared* and follows the protocol of
+//! `shared.rs`. A leaf never crosses one.
 
 use std::cmp::Ordering;
 

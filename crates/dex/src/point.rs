@@ -6,11 +6,12 @@
 
 use pando_cache::sync::Word;
 use pando_fabric::Endpoint;
-use pando_pool::{Placement, PoolError, ValueRef};
+use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Stored, header};
 use crate::tree::{Ctx, Hop, Patience, Tree};
+use crate::turn::OwnTurn;
 use crate::walk::{Admit, PrivateLeaf, Reached, Toward};
 
 /// What to do with the entry of a key.
@@ -67,6 +68,14 @@ pub enum Swapped {
 }
 
 impl<L: Layout> Tree<L> {
+    /// The key prepared for searching, if this compute server owns it.
+    #[inline]
+    pub(crate) fn own_key<'k>(&self, key: &'k [u8]) -> Result<L::Key<'k>> {
+        self.check_owned(key)?;
+        self.layout.key(key)
+    }
+
+    #[inline]
     fn check_owned(&self, key: &[u8]) -> Result<()> {
         if self.partitioned && !self.config.range.contains(key) {
             return Err(DexError::NotOwned);
@@ -80,18 +89,55 @@ impl<L: Layout> Tree<L> {
     /// A key that the layout or this compute server does not hold; corruption; errors of the fabric.
     #[inline]
     pub async fn get<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        self.check_owned(key)?;
-        let key = self.layout.key(key)?;
+        let key = self.own_key(key)?;
+        let start = out.len();
+        if let Some(found) = self.cached_get(ctx, key, out).await {
+            return Ok(found);
+        }
+        out.truncate(start);
+        self.get_anyhow(ctx, key, out).await
+    }
+
+    /// [`Tree::get`] after [`Tree::get_now`] gave up: does not look among the cached nodes first once more.
+    ///
+    /// # Errors
+    /// As for [`Tree::get`].
+    #[inline]
+    pub async fn get_later<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        self.get_anyhow(ctx, self.own_key(key)?, out).await
+    }
+
+    /// Looks `key` up wherever the nodes of its way are.
+    #[inline(never)]
+    async fn get_anyhow<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: L::Key<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         let mut patience = Patience::new(self.config.patience_ns);
+        let turn = OwnTurn::default();
+        let mut ctx = ctx;
+        let mut failed = FailedReads::default();
         let start = out.len();
         loop {
-            match self.try_get(ctx, key, out).await {
+            match self.try_get(ctx, key, out, &mut failed).await {
                 Ok(found) => return Ok(found),
                 Err(Retry::Failed(error)) => return Err(error),
+                Err(Retry::Crowded(crowding)) => {
+                    out.truncate(start);
+                    ctx = turn.wait(self, ctx, crowding).await?;
+                }
                 Err(Retry::Restart) => {
                     out.truncate(start);
                     ctx.worker.counters().count_restart();
                     patience.wait(ctx.ep, "a node that others use").await?;
+                    ctx = turn.restart(self, ctx);
                 }
             }
         }
@@ -103,6 +149,7 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
         out: &mut Vec<u8>,
+        failed: &mut FailedReads,
     ) -> Attempt<bool> {
         let read = |page: &[Word], out: &mut Vec<u8>| match self.layout.find(page, key) {
             Ok(i) => (true, self.layout.append_value(page, i, out)),
@@ -121,7 +168,11 @@ impl<L: Layout> Tree<L> {
             }
         };
         if let Some(value) = long {
-            self.read_long(ctx, value, out).await?;
+            let read = self.read_long(ctx, value, out).await;
+            if matches!(read, Err(Retry::Restart)) {
+                failed.note(value)?;
+            }
+            read?;
         }
         Ok(found)
     }
@@ -133,7 +184,7 @@ impl<L: Layout> Tree<L> {
         value: ValueRef,
         out: &mut Vec<u8>,
     ) -> Attempt<()> {
-        match self.pool.get_value(ctx.ep, value, out).await {
+        match self.pool.append_value(ctx.ep, value, out).await {
             Ok(()) => Ok(()),
             Err(PoolError::ValueChanged { .. }) => Err(Retry::Restart),
             Err(error) => Err(error.into()),
@@ -236,6 +287,9 @@ impl<L: Layout> Tree<L> {
         self.check_owned(key)?;
         let prepared = self.layout.key(key)?;
         let mut patience = Patience::new(self.config.patience_ns);
+        let turn = OwnTurn::default();
+        let mut ctx = ctx;
+        let mut failed = FailedReads::default();
         let outcome = loop {
             match self.try_change(ctx, prepared, change).await {
                 Ok(Ok(outcome)) => break outcome,
@@ -245,14 +299,16 @@ impl<L: Layout> Tree<L> {
                     patience.wait(ctx.ep, "room in a node").await?;
                 }
                 Ok(Err(Blocked::Compare(value))) => {
-                    if !self.matches_long(ctx, value, change).await? {
+                    if !self.matches_long(ctx, value, change, &mut failed).await? {
                         return Ok(Outcome { existed: true, ..Outcome::default() });
                     }
                 }
                 Err(Retry::Failed(error)) => return Err(error),
+                Err(Retry::Crowded(crowding)) => ctx = turn.wait(self, ctx, crowding).await?,
                 Err(Retry::Restart) => {
                     ctx.worker.counters().count_restart();
                     patience.wait(ctx.ep, "a node that others use").await?;
+                    ctx = turn.restart(self, ctx);
                 }
             }
         };
@@ -271,6 +327,7 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         value: ValueRef,
         change: &mut Change<'_>,
+        failed: &mut FailedReads,
     ) -> Result<bool> {
         let Change::Swap { expected, .. } = change else { return Ok(false) };
         let wanted = match *expected {
@@ -283,7 +340,7 @@ impl<L: Layout> Tree<L> {
             Ok(()) if bytes == wanted => *expected = Expected::Exactly(value),
             Ok(()) => return Ok(false),
             // Replaced meanwhile: look at the leaf again.
-            Err(PoolError::ValueChanged { .. }) => {}
+            Err(PoolError::ValueChanged { .. }) => failed.note(value)?,
             Err(error) => return Err(error.into()),
         }
         Ok(true)
@@ -295,6 +352,10 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         change: &Change<'_>,
     ) -> Attempt<std::result::Result<Outcome, Blocked>> {
+        if let Some(leaf) = self.cached_leaf_in_turns(ctx, key).await {
+            ctx.worker.counters().count_descent(self.inner_levels());
+            return self.change_cached(leaf, key, change);
+        }
         match self.walk(ctx, key, Toward::Key, 0, Admit::Lazily).await? {
             Reached::Cached { node, .. } => self.change_cached(node, key, change),
             Reached::Private { leaf, .. } => self.change_private(ctx, leaf, key, change).await,

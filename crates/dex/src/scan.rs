@@ -2,19 +2,22 @@
 //!
 //! A leaf is copied, the copy is validated, and only then are its entries handed out, so that what a scan returns of
 //! one leaf was there at one moment. The next leaf starts where the fences of the copy end. The last inner node is
-//! remembered: while it does not change, the next leaf is its next child, without a descent.
+//! remembered: while it does not change, the next leaf is its next child, without a descent. At a leaf that is not
+//! cached, those that the scan surely needs after it are READ together with it (see [`read_ahead`](crate::read_ahead)).
 
 use std::ops::Bound;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pando_cache::Swip;
-use pando_fabric::{Endpoint, PageBuf};
+use pando_cache::{FrameId, Lookup, Swip};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
 use pando_pool::ValueRef;
 
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::{Layout, Side, header};
+use crate::read_ahead::ReadAhead;
 use crate::tree::{Ctx, Hop, Patience, Tree};
-use crate::walk::{Admit, Reached, Toward};
+use crate::turn::OwnTurn;
+use crate::walk::{Admit, Reached, Slot, Toward};
 
 /// What to scan.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +73,8 @@ struct Cursor<'t> {
     fence: Vec<u8>,
     /// Entries that are still to be handed out.
     wanted: usize,
+    /// Leaves that were READ together with one before.
+    ahead: ReadAhead<'t>,
 }
 
 /// Entries that one leaf mostly has.
@@ -78,6 +83,10 @@ const SHORT: usize = 16;
 impl<L: Layout> Tree<L> {
     /// Hands the entries of `range` that this compute server owns to `visit`, in order, each once, until it returns
     /// `false`. Every key that is present throughout is handed out, and none that is absent throughout.
+    ///
+    /// READs the leaves that it touches and that are not cached, several at once. A visitor that has enough early may
+    /// have had up to [`TreeConfig::read_ahead`](crate::TreeConfig::read_ahead) less one leaves read for nothing; a limit
+    /// has none.
     ///
     /// # Errors
     /// Corruption; errors of the fabric. What was handed out before stands.
@@ -96,10 +105,11 @@ impl<L: Layout> Tree<L> {
             above: None,
             fence: start,
             wanted: range.limit,
+            ahead: ReadAhead::default(),
         };
         let mut toward = toward;
         loop {
-            self.next_leaf(ctx, &mut cursor, toward).await?;
+            self.next_leaf(ctx, &mut cursor, range, toward).await?;
             let left = range.limit - scanned.entries;
             let (entries, more) = self.visit_leaf(ctx, &mut cursor, range, toward, left, &mut visit).await?;
             scanned.entries += entries;
@@ -112,26 +122,17 @@ impl<L: Layout> Tree<L> {
             if !self.layout.append_fence(cursor.page.words(), side, &mut cursor.fence) {
                 break;
             }
-            let past = match range.reverse {
-                false => !range.below_high(&cursor.fence),
-                true => {
-                    !range.above_low(&cursor.fence) || range.low == Bound::Included(cursor.fence.as_slice())
-                }
-            };
-            if past {
+            if range.is_past(&cursor.fence) {
                 break;
             }
-            let own_end = if range.reverse { &self.config.range.low } else { &self.config.range.high };
-            if own_end
-                .as_ref()
-                .is_some_and(|end| if range.reverse { cursor.fence <= *end } else { cursor.fence >= *end })
-            {
+            if self.is_own_end(range, &cursor.fence) {
                 scanned.complete = false;
                 break;
             }
             toward = if range.reverse { Toward::Below } else { Toward::Key };
         }
         ctx.ep.recycle(cursor.page);
+        cursor.ahead.recycle(ctx.ep);
         Ok(scanned)
     }
 
@@ -168,25 +169,49 @@ impl<L: Layout> Tree<L> {
     /// Brings the copy of the leaf at the cursor's fence.
     async fn next_leaf<'t, E: Endpoint>(
         &'t self,
-        ctx: Ctx<'t, E>,
+        ctx: Ctx<'_, E>,
         cursor: &mut Cursor<'t>,
+        range: &ScanRange<'_>,
         toward: Toward,
     ) -> Result<()> {
-        if self.step(cursor, toward).is_some() {
+        if self.take_ahead(ctx, cursor, toward)? || self.step(cursor, toward).is_some() {
             ctx.worker.counters().count_descent(1);
             return Ok(());
         }
         let mut patience = Patience::new(self.config.patience_ns);
+        let turn = OwnTurn::default();
+        let mut ctx = ctx;
         loop {
-            match self.descend_to_leaf(ctx, cursor, toward).await {
+            match self.descend_to_leaf(ctx, cursor, range, toward).await {
                 Ok(()) => return Ok(()),
                 Err(Retry::Failed(error)) => return Err(error),
+                Err(Retry::Crowded(crowding)) => ctx = turn.wait(self, ctx, crowding).await?,
                 Err(Retry::Restart) => {
                     ctx.worker.counters().count_restart();
                     patience.wait(ctx.ep, "a node that others use").await?;
+                    ctx = turn.restart(self, ctx);
                 }
             }
         }
+    }
+
+    /// Goes on with a copy that was READ together with a leaf before.
+    fn take_ahead<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        cursor: &mut Cursor<'t>,
+        toward: Toward,
+    ) -> Result<bool> {
+        if cursor.ahead.is_empty() {
+            return Ok(false);
+        }
+        let key = self.layout.key(&cursor.fence)?;
+        let Some(copy) = cursor.ahead.take(self, ctx.ep, key, toward) else { return Ok(false) };
+        ctx.ep.recycle(std::mem::replace(&mut cursor.page, copy.page));
+        // While that node is as it was, the copy has the fences that it gives this child.
+        cursor.above = Some(copy.above);
+        self.prefetch_next(cursor, toward);
+        Ok(true)
     }
 
     /// Goes to the next child of the remembered inner node, if that did not change and has the child swizzled.
@@ -216,35 +241,115 @@ impl<L: Layout> Tree<L> {
 
     async fn descend_to_leaf<'t, E: Endpoint>(
         &'t self,
-        ctx: Ctx<'t, E>,
+        ctx: Ctx<'_, E>,
         cursor: &mut Cursor<'t>,
+        range: &ScanRange<'_>,
         toward: Toward,
     ) -> Attempt<()> {
         let fence = std::mem::take(&mut cursor.fence);
-        let key = self.layout.key(&fence)?;
-        let reached = self.walk(ctx, key, toward, 0, Admit::Lazily).await;
-        let above = |parent: Option<Hop<'t>>| {
-            parent.and_then(|hop| {
-                let index = self.child_toward(hop.frame.words(), key, toward);
-                hop.validate().ok().map(|()| (hop, index))
-            })
-        };
-        let result = match reached {
-            Err(retry) => Err(retry),
-            Ok(Reached::Cached { node, parent }) => {
-                cursor.above = above(parent);
-                self.prefetch_next(cursor, toward);
-                copy_page(node.frame.words(), &cursor.page);
-                node.validate().map_err(Retry::from)
-            }
-            Ok(Reached::Private { leaf, parent }) => {
-                cursor.above = above(Some(parent));
-                ctx.ep.recycle(std::mem::replace(&mut cursor.page, leaf.page));
-                Ok(())
-            }
+        let result = match self.layout.key(&fence) {
+            Ok(key) => self.descend_by_parent(ctx, cursor, range, key, toward).await,
+            Err(error) => Err(error.into()),
         };
         cursor.fence = fence;
         result
+    }
+
+    /// Goes down to the node above the leaf, and from there to the leaf, or READs it and some after it.
+    async fn descend_by_parent<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        cursor: &mut Cursor<'t>,
+        range: &ScanRange<'_>,
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> Attempt<()> {
+        let Reached::Cached { node: above, .. } = self.walk(ctx, key, toward, 1, Admit::Lazily).await? else {
+            unreachable!("inner nodes are always admitted");
+        };
+        let words = above.frame.words();
+        if header::level(words) == 0 {
+            cursor.above = None;
+            copy_page(words, &cursor.page);
+            return above.validate().map_err(Retry::from);
+        }
+        ctx.worker.counters().count_inner();
+        let index = self.child_toward(words, key, toward);
+        let word = self.layout.child_word(words, index);
+        let swip = Swip::from_raw(header::get(words, word));
+        let leaf = match swip.frame() {
+            Some(id) => self.enter_leaf(ctx, above, id).await?,
+            None => {
+                above.validate()?;
+                let addr = swip.global().filter(|addr: &GlobalAddr| !addr.is_null()).ok_or(Retry::Restart)?;
+                let slot = Slot { parent: above, word, index, addr };
+                match self.cache.table().begin(addr) {
+                    Lookup::InFlight => return Err(Retry::Restart),
+                    Lookup::Frame(id) => {
+                        let frame = self.cache.try_frame(id).ok_or(Retry::Restart)?;
+                        let leaf = self.take_cached(ctx, slot, frame)?;
+                        self.check_covers(ctx, slot, leaf, key, toward).await?;
+                        leaf
+                    }
+                    Lookup::Miss(ticket) => {
+                        let first = (slot, ticket, key, toward);
+                        let wanted = cursor.wanted;
+                        let page =
+                            self.read_with_coming(ctx, first, range, wanted, &mut cursor.ahead).await?;
+                        return self.enter_copy(ctx, cursor, (above, index), page, key, toward).await;
+                    }
+                }
+            }
+        };
+        cursor.above = Some((above, index));
+        self.prefetch_next(cursor, toward);
+        copy_page(leaf.frame.words(), &cursor.page);
+        leaf.validate().map_err(Retry::from)
+    }
+
+    /// Goes to a swizzled leaf.
+    async fn enter_leaf<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        above: Hop<'t>,
+        id: FrameId,
+    ) -> Attempt<Hop<'t>> {
+        self.cache.prefetch(id, self.layout.node_size());
+        if ctx.ep.slots() > 1 {
+            ctx.ep.yield_now().await;
+        }
+        Ok(self.enter(above, id)?)
+    }
+
+    /// Goes on with the copy of a leaf that was READ. If the bytes are another node, an ordinary descent finds out
+    /// why: a stale copy of the parent, or corruption.
+    async fn enter_copy<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        cursor: &mut Cursor<'t>,
+        above: (Hop<'t>, usize),
+        page: Option<PageBuf>,
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> Attempt<()> {
+        let page = match page {
+            Some(page) => {
+                cursor.above = Some(above);
+                page
+            }
+            None => {
+                cursor.above = None;
+                match self.walk(ctx, key, toward, 0, Admit::Lazily).await? {
+                    Reached::Private { leaf, .. } => leaf.page,
+                    Reached::Cached { node, .. } => {
+                        copy_page(node.frame.words(), &cursor.page);
+                        return node.validate().map_err(Retry::from);
+                    }
+                }
+            }
+        };
+        ctx.ep.recycle(std::mem::replace(&mut cursor.page, page));
+        Ok(())
     }
 
     /// Hands out the entries of the copied leaf; how many, and whether to go on.
@@ -313,19 +418,20 @@ impl<L: Layout> Tree<L> {
         Ok((visited, visited < limit))
     }
 
-    /// The long value of an entry that was copied; the one it has by now, if that one is gone.
-    async fn long_of<E: Endpoint>(
+    /// Appends the long value of an entry that was copied; the one it has by now, if that one is gone.
+    pub(crate) async fn long_of<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
         key: &[u8],
         long: ValueRef,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
+        let start = out.len();
         match self.read_long(ctx, long, out).await {
             Ok(()) => Ok(true),
             Err(Retry::Failed(error)) => Err(error),
-            Err(Retry::Restart) => {
-                out.clear();
+            Err(Retry::Restart | Retry::Crowded(_)) => {
+                out.truncate(start);
                 self.get(ctx, key, out).await
             }
         }

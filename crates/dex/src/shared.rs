@@ -16,7 +16,7 @@ use pando_pool::lock::{self, LockedVersion};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, header};
-use crate::smo::{NewNode, Pending, Split};
+use crate::smo::{NewNode, Pending, Separator, Split};
 use crate::tree::{Ctx, Hop, Patience, Tree, clear, count};
 use crate::walk::Toward;
 
@@ -244,7 +244,7 @@ impl<L: Layout> Tree<L> {
                 if self.layout.has_room(parent.words(), &separator, 0) {
                     self.split_latched(frame, free, new.addr(), at, &separator).map(|_| Split::Done)
                 } else {
-                    Ok(Split::ParentFull(separator.clone()))
+                    Ok(Split::ParentFull(Separator { key: separator.clone(), rising: false }))
                 }
             }
             _ => Err(Retry::Restart),
@@ -300,7 +300,7 @@ impl<L: Layout> Tree<L> {
             self.unlock_unchanged(ctx, node).await?;
             self.unlock_unchanged(ctx, parent).await?;
             if !parent_room {
-                return Ok(Split::ParentFull(separator));
+                return Ok(Split::ParentFull(Separator { key: separator, rising: false }));
             }
             // Somebody else made room meanwhile, which this server's copy does not show.
             self.refresh(ctx, key, Toward::Key).await?;

@@ -2,8 +2,8 @@
 //!
 //! A node is split when an entry does not fit. Its parent must have room for the separator; if not, the parent is
 //! split first. What is needed of others, an address from the pool and a frame of the cache, is taken before the
-//! first latch, since both may await; then parent and node are latched at the versions at which they were looked
-//! at, and the change happens at once. Nodes that other compute servers use too are changed in `shared.rs`.
+//! first latch, since both may await; then parent and node, pinned meanwhile, are latched and looked at again, and
+//! the change happens at once. Nodes that other compute servers use too are changed in `shared.rs`.
 
 use pando_cache::sync::Word;
 use pando_cache::{ExclusiveGuard, FrameRef, FrameState, FreeFrame, Lookup, Swip};
@@ -13,6 +13,7 @@ use pando_pool::Placement;
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, Side, header};
 use crate::tree::{Ctx, Hop, Patience, Tree, count};
+use crate::turn::OwnTurn;
 use crate::walk::{Admit, Reached, Toward};
 
 /// How an attempt to split ended.
@@ -20,7 +21,22 @@ pub(crate) enum Split {
     /// The node was split, or has room by now.
     Done,
     /// The parent has no room for this separator.
-    ParentFull(Vec<u8>),
+    ParentFull(Separator),
+}
+
+/// A separator that a parent needs room for.
+#[derive(Clone)]
+pub(crate) struct Separator {
+    pub key: Vec<u8>,
+    /// It stands behind rising inserts, so that the next one will come right behind it.
+    pub rising: bool,
+}
+
+/// Where a node is to be split.
+struct SplitAt {
+    /// The first entry of the right leaf, or the separator that moves up.
+    at: usize,
+    separator: Separator,
 }
 
 /// What does not fit: an entry or a separator.
@@ -28,6 +44,17 @@ pub(crate) enum Split {
 pub(crate) struct Pending<'k> {
     pub key: &'k [u8],
     pub value_len: usize,
+    /// See [`Separator::rising`]. Of entries, the leaf knows.
+    pub rising: bool,
+}
+
+/// Where to split a node.
+#[derive(Clone, Copy)]
+enum Cut<'k> {
+    /// Where it makes room.
+    ForRoom(Pending<'k>),
+    /// At exactly this key, so that no leaf spans two partitions.
+    At(&'k [u8]),
 }
 
 /// An address for a node that is not linked yet; freed again unless it is.
@@ -88,15 +115,17 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
         start: u8,
-        first: Option<Vec<u8>>,
+        first: Option<Separator>,
         value_len: usize,
     ) -> Result<()> {
         let mut patience = Patience::new(self.config.patience_ns);
+        let turn = OwnTurn::default();
+        let mut ctx = ctx;
         let (mut level, mut separator) = (start, first.clone());
         loop {
             let pending = match &separator {
-                None => Pending { key: self.layout.key_bytes(key), value_len },
-                Some(separator) => Pending { key: separator, value_len: 0 },
+                None => Pending { key: self.layout.key_bytes(key), value_len, rising: false },
+                Some(Separator { key, rising }) => Pending { key, value_len: 0, rising: *rising },
             };
             match self.try_split(ctx, key, level, pending).await {
                 Ok(Split::Done) => return Ok(()),
@@ -105,8 +134,13 @@ impl<L: Layout> Tree<L> {
                     separator = Some(needed);
                 }
                 Err(Retry::Failed(error)) => return Err(error),
+                Err(Retry::Crowded(crowding)) => {
+                    ctx = turn.wait(self, ctx, crowding).await?;
+                    (level, separator) = (start, first.clone());
+                }
                 Err(Retry::Restart) => {
                     patience.wait(ctx.ep, "a node to split").await?;
+                    ctx = turn.restart(self, ctx);
                     (level, separator) = (start, first.clone());
                 }
             }
@@ -116,7 +150,7 @@ impl<L: Layout> Tree<L> {
     /// The cached node of `level` on the way to `key`, and its parent.
     pub(crate) async fn walk_to<'t, E: Endpoint>(
         &'t self,
-        ctx: Ctx<'t, E>,
+        ctx: Ctx<'_, E>,
         key: L::Key<'_>,
         level: u8,
     ) -> Attempt<(Hop<'t>, Option<Hop<'t>>)> {
@@ -145,7 +179,7 @@ impl<L: Layout> Tree<L> {
         let Some(parent) = parent else {
             return match shared {
                 true => self.grow_shared_root(ctx, pending).await,
-                false => self.grow_root(ctx, node, self.plan_split(node, pending)?).await,
+                false => self.grow_root(ctx, node, Cut::ForRoom(pending)).await,
             };
         };
         let parent_shared = header::has(parent.frame.words(), header::SHARED);
@@ -153,20 +187,43 @@ impl<L: Layout> Tree<L> {
         match (shared, parent_shared) {
             (true, _) => self.split_shared(ctx, key, node, parent, pending).await,
             (false, true) => self.split_under_shared(ctx, key, node, parent, pending).await,
-            (false, false) => self.split_owned(ctx, node, parent, self.plan_split(node, pending)?).await,
+            (false, false) => {
+                let rising = self.is_long_run(words, pending);
+                node.validate()?;
+                if level == 0 && !rising && self.balance(node, parent, pending)? {
+                    return Ok(Split::Done);
+                }
+                self.split_owned(ctx, key, node, parent, Cut::ForRoom(pending)).await
+            }
         }
     }
 
     /// Where to split the node of `hop`, as it is at that version.
-    pub(crate) fn plan_split(&self, hop: Hop<'_>, pending: Pending<'_>) -> Attempt<(usize, Vec<u8>)> {
-        let mut separator = Vec::new();
-        let words = hop.frame.words();
-        let at = self.choose_split(words, pending, &mut separator);
+    fn plan_split(&self, hop: Hop<'_>, cut: Cut<'_>) -> Attempt<SplitAt> {
+        let plan = self.choose_cut(hop.frame.words(), cut);
         hop.validate()?;
-        match at {
-            Some(at) => Ok((at, separator)),
-            None => Err(DexError::Layout("a node is too small for two entries of this size".into()).into()),
-        }
+        let too_small = || DexError::Layout("a node is too small for two entries of this size".into());
+        Ok(plan.ok_or_else(too_small)?)
+    }
+
+    fn choose_cut(&self, words: &[Word], cut: Cut<'_>) -> Option<SplitAt> {
+        let pending = match cut {
+            Cut::ForRoom(pending) => pending,
+            Cut::At(key) => match self.layout.position(words, key) {
+                Some(at) if self.layout.can_split(words, at, key) => {
+                    return Some(SplitAt { at, separator: Separator { key: key.to_vec(), rising: false } });
+                }
+                // It may be too long a fence for so full a leaf: halve that first.
+                _ => Pending { key, value_len: 0, rising: false },
+            },
+        };
+        let rising = match header::level(words) {
+            0 => self.is_long_run(words, pending),
+            _ => pending.rising,
+        };
+        let mut key = Vec::new();
+        let at = self.choose_split(words, pending, &mut key)?;
+        Some(SplitAt { at, separator: Separator { key, rising } })
     }
 
     /// Where to split a node: behind the last of rising inserts, so that these leave full leaves behind wherever they
@@ -183,7 +240,30 @@ impl<L: Layout> Tree<L> {
             separator.extend_from_slice(&behind_run);
             return Some(at);
         }
+        if header::level(words) > 0
+            && pending.rising
+            && let Some((at, behind_run)) = self.split_behind_child(words, pending.key)
+        {
+            separator.extend_from_slice(&behind_run);
+            return Some(at);
+        }
         self.layout.split_point(words, pending.key, pending.value_len, separator)
+    }
+
+    /// Whether the pending entry of a leaf goes on with rising inserts: these fill a leaf of their own.
+    fn is_long_run(&self, leaf: &[Word], pending: Pending<'_>) -> bool {
+        let at = self.layout.key(pending.key).ok().and_then(|key| self.layout.find(leaf, key).err());
+        at.is_some_and(|at| header::continues_long_run(leaf, at))
+    }
+
+    /// Splits an inner node right of the child that rising inserts have reached, or before its last child if it is that.
+    fn split_behind_child(&self, words: &[Word], separator: &[u8]) -> Option<(usize, Vec<u8>)> {
+        let count = self.layout.count(words);
+        let at = self.layout.child_index(words, self.layout.key(separator).ok()?).min(count.checked_sub(1)?);
+        let mut up = Vec::new();
+        self.layout.append_key(words, at, &mut up);
+        // A node of two children is not made smaller.
+        (count > 2 && self.layout.can_split(words, at, &up)).then_some((at, up))
     }
 
     fn split_behind_run(&self, words: &[Word], key: &[u8]) -> Option<(usize, Vec<u8>)> {
@@ -206,11 +286,13 @@ impl<L: Layout> Tree<L> {
     async fn split_owned<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
+        key: L::Key<'_>,
         node: Hop<'_>,
         parent: Hop<'_>,
-        (at, separator): (usize, Vec<u8>),
+        cut: Cut<'_>,
     ) -> Attempt<Split> {
-        let room = self.layout.has_room(parent.frame.words(), &separator, 0);
+        let SplitAt { separator, .. } = self.plan_split(node, cut)?;
+        let room = self.layout.has_room(parent.frame.words(), &separator.key, 0);
         parent.validate()?;
         if !room {
             return Ok(Split::ParentFull(separator));
@@ -220,25 +302,54 @@ impl<L: Layout> Tree<L> {
         let _pins = (node.frame.pin(node.version)?, parent.frame.pin(parent.version)?);
         let new = self.new_node(ctx, level, addr).await?;
         let free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
-        let mut parent_guard = parent.frame.upgrade(parent.version)?;
-        let Ok(mut node_guard) = node.frame.upgrade(node.version) else {
+        let mut parent_guard = parent.frame.exclusive()?;
+        let Ok(mut node_guard) = node.frame.exclusive() else {
             parent_guard.release_unchanged();
             return Err(Retry::Restart);
         };
-        // The new node stays latched until its parent points to it: found without a parent, it would be cooled.
-        let (child, _child_guard) = match self.split_latched(node.frame, free, new.addr(), at, &separator) {
-            Ok(right) => right,
-            Err(retry) => {
+        match self.split_pinned(key, (node.frame, parent.frame), free, &new, cut) {
+            Ok(Split::Done) => {
+                new.link();
+                node_guard.mark_dirty();
+                parent_guard.mark_dirty();
+                count(&self.smo_counters.splits);
+                Ok(Split::Done)
+            }
+            other => {
                 node_guard.release_unchanged();
                 parent_guard.release_unchanged();
-                return Err(retry);
+                other
             }
+        }
+    }
+
+    /// The latched part of [`Tree::split_owned`]. Pinned, the two are still in their frames, but the frame that was
+    /// waited for may have been that of another child, and others may have changed them too.
+    fn split_pinned<'t>(
+        &'t self,
+        key: L::Key<'_>,
+        (node, parent): (FrameRef<'t>, FrameRef<'t>),
+        free: FreeFrame<'t>,
+        new: &NewNode<'_, L>,
+        cut: Cut<'_>,
+    ) -> Attempt<Split> {
+        let (words, above) = (node.words(), parent.words());
+        let is_parent = header::level(above) == header::level(words) + 1 && self.layout.covers(above, key);
+        let swip = header::get(above, self.layout.child_word(above, self.layout.child_index(above, key)));
+        let is_child = swip == Swip::hot(node.id()).raw() || swip == node.addr();
+        let wanted = match cut {
+            Cut::ForRoom(pending) => !self.layout.has_room(words, pending.key, pending.value_len),
+            Cut::At(_) => true,
         };
-        new.link();
-        self.link_child(parent.frame, child, &separator);
-        node_guard.mark_dirty();
-        parent_guard.mark_dirty();
-        count(&self.smo_counters.splits);
+        let plan = self.choose_cut(words, cut).filter(|_| is_parent && is_child && wanted);
+        let SplitAt { at, separator } = plan.ok_or(Retry::Restart)?;
+        if !self.layout.has_room(above, &separator.key, 0) {
+            return Ok(Split::ParentFull(separator));
+        }
+        let separator = separator.key;
+        // The new node stays latched until its parent points to it: found without a parent, it would be cooled.
+        let (child, _guard) = self.split_latched(node, free, new.addr(), at, &separator)?;
+        self.link_child(parent, child, &separator);
         Ok(Split::Done)
     }
 
@@ -320,18 +431,22 @@ impl<L: Layout> Tree<L> {
     }
 
     /// A full root that only this compute server uses: its content moves to two new children.
-    async fn grow_root<E: Endpoint>(
-        &self,
-        ctx: Ctx<'_, E>,
-        root: Hop<'_>,
-        (at, separator): (usize, Vec<u8>),
-    ) -> Attempt<Split> {
+    async fn grow_root<E: Endpoint>(&self, ctx: Ctx<'_, E>, root: Hop<'_>, cut: Cut<'_>) -> Attempt<Split> {
+        self.plan_split(root, cut)?;
         let level = header::level(root.frame.words());
+        root.validate()?;
         let addr = GlobalAddr::from_raw(root.frame.addr()).ok_or(Retry::Restart)?;
         let (left, right) = (self.new_node(ctx, level, addr).await?, self.new_node(ctx, level, addr).await?);
         let left_free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
         let right_free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
-        let mut root_guard = root.frame.upgrade(root.version)?;
+        let mut root_guard = root.frame.exclusive()?;
+        let same_level = header::level(root.frame.words()) == level;
+        let Some(SplitAt { at, separator }) = self.choose_cut(root.frame.words(), cut).filter(|_| same_level)
+        else {
+            root_guard.release_unchanged();
+            return Err(Retry::Restart);
+        };
+        let separator = separator.key;
         let Lookup::Miss(ticket) = self.cache.table().begin(left.addr()) else {
             root_guard.release_unchanged();
             return Err(Retry::Restart);
@@ -394,6 +509,8 @@ impl<L: Layout> Tree<L> {
     pub async fn cut_at<E: Endpoint>(&self, ctx: Ctx<'_, E>, boundary: &[u8]) -> Result<()> {
         let key = self.layout.key(boundary)?;
         let mut patience = Patience::new(self.config.patience_ns);
+        let turn = OwnTurn::default();
+        let mut ctx = ctx;
         loop {
             match self.try_cut(ctx, key).await {
                 Ok(Split::Done) => return Ok(()),
@@ -401,7 +518,11 @@ impl<L: Layout> Tree<L> {
                     self.make_room_from(ctx, key, 1, Some(separator), 0).await?
                 }
                 Err(Retry::Failed(error)) => return Err(error),
-                Err(Retry::Restart) => patience.wait(ctx.ep, "a leaf to cut").await?,
+                Err(Retry::Crowded(crowding)) => ctx = turn.wait(self, ctx, crowding).await?,
+                Err(Retry::Restart) => {
+                    patience.wait(ctx.ep, "a leaf to cut").await?;
+                    ctx = turn.restart(self, ctx);
+                }
             }
         }
     }
@@ -412,22 +533,16 @@ impl<L: Layout> Tree<L> {
         let bytes = self.layout.key_bytes(boundary);
         let mut low = Vec::new();
         let done = self.layout.append_fence(words, Side::Low, &mut low) && low == bytes;
-        let at = self.layout.position(words, bytes).ok_or(Retry::Restart)?;
-        let possible = self.layout.can_split(words, at, bytes);
         node.validate()?;
-        // A boundary may be too long a fence for so full a leaf: halve it first.
-        let plan = match possible {
-            true => (at, bytes.to_vec()),
-            false => self.plan_split(node, Pending { key: bytes, value_len: 0 })?,
-        };
         let split = match parent {
             _ if done => return Ok(Split::Done),
-            None => self.grow_root(ctx, node, plan).await?,
-            Some(parent) => self.split_owned(ctx, node, parent, plan).await?,
+            None => self.grow_root(ctx, node, Cut::At(bytes)).await?,
+            Some(parent) => self.split_owned(ctx, boundary, node, parent, Cut::At(bytes)).await?,
         };
         match split {
-            Split::Done if !possible => Err(Retry::Restart),
-            split => Ok(split),
+            // It may have been halved only.
+            Split::Done => Err(Retry::Restart),
+            full => Ok(full),
         }
     }
 }

@@ -1,4 +1,8 @@
 //! One compute server's view of an index: its cache, its key range, and the operations on it.
+//!
+//! Made empty, opened, flushed and waited with here; the operations are in the sibling modules. The root never
+//! moves and stays in its frame as long as the cache lives, so every descent can begin there without looking
+//! anything up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -27,12 +31,22 @@ pub struct TreeConfig {
     pub range: KeyRange,
     /// How long an operation waits for others before it fails, in nanoseconds.
     pub patience_ns: Nanos,
+    /// Leaves that a scan READs together at most; 1 is one after the other. A quarter of the cache's frames is the
+    /// most in any case.
+    pub read_ahead: usize,
 }
 
 impl TreeConfig {
-    /// Defaults: the whole key space, M = 3, 10 s of patience.
+    /// Defaults: the whole key space, M = 3, 10 s of patience, 8 leaves at a time.
     pub fn new(index_id: u32, root: GlobalAddr) -> Self {
-        Self { index_id, root, subtree_level: 3, range: KeyRange::all(), patience_ns: 10_000_000_000 }
+        Self {
+            index_id,
+            root,
+            subtree_level: 3,
+            range: KeyRange::all(),
+            patience_ns: 10_000_000_000,
+            read_ahead: 8,
+        }
     }
 }
 
@@ -99,40 +113,54 @@ impl<L: Layout> Tree<L> {
         index_id: u32,
         boundaries: &[Vec<u8>],
     ) -> Result<GlobalAddr> {
-        let size = layout.node_size();
-        let root = pool.alloc(ep, Placement::LeastLoaded, size as u64).await?;
-        let write = async |addr: GlobalAddr, page: PageBuf| {
-            let page = ep.write(addr, page).await?;
-            ep.recycle(page);
-            Ok::<_, DexError>(())
-        };
-        let page = ep.buffer(size);
-        clear(&page);
-        let level = u8::from(!boundaries.is_empty());
-        layout.init(page.words(), &NodeInit { addr: root.raw(), index_id, level, low: None, high: None });
-        if level == 1 {
-            for (i, range) in KeyRange::from_boundaries(boundaries).iter().enumerate() {
-                let leaf = pool.alloc(ep, Placement::Prefer(root.server()), size as u64).await?;
-                let leaf_page = ep.buffer(size);
-                clear(&leaf_page);
-                let (low, high) = (range.low.as_deref(), range.high.as_deref());
-                layout.init(leaf_page.words(), &NodeInit { addr: leaf.raw(), index_id, level: 0, low, high });
-                write(leaf, leaf_page).await?;
-                match i.checked_sub(1) {
-                    None => header::set(page.words(), layout.child_word(page.words(), 0), leaf.raw()),
-                    Some(at) => {
-                        let boundary = range.low.as_deref().expect("only the first range has no low end");
-                        if !layout.inner_insert(page.words(), at, boundary, leaf.raw()) {
-                            return Err(DexError::Layout(format!(
-                                "a node of {size} bytes cannot hold the boundaries of {} partitions",
-                                boundaries.len() + 1
-                            )));
-                        }
-                    }
-                }
+        let mut nodes = Vec::new();
+        let created = Self::create_nodes(ep, pool, layout, index_id, boundaries, &mut nodes).await;
+        if created.is_err() {
+            for node in nodes {
+                pool.free(ep, node, layout.node_size() as u64).await?;
             }
         }
-        write(root, page).await?;
+        created
+    }
+
+    /// Every allocated node is in `nodes` whatever happens, the root first.
+    async fn create_nodes<E: Endpoint>(
+        ep: &E,
+        pool: &Pool,
+        layout: L,
+        index_id: u32,
+        boundaries: &[Vec<u8>],
+        nodes: &mut Vec<GlobalAddr>,
+    ) -> Result<GlobalAddr> {
+        let size = layout.node_size();
+        let root = pool.alloc(ep, Placement::LeastLoaded, size as u64).await?;
+        nodes.push(root);
+        let new_page = |addr: GlobalAddr, level, low, high| {
+            let page = ep.buffer(size);
+            clear(&page);
+            layout.init(page.words(), &NodeInit { addr: addr.raw(), index_id, level, low, high });
+            page
+        };
+        let page = new_page(root, u8::from(!boundaries.is_empty()), None, None);
+        let ranges = if boundaries.is_empty() { Vec::new() } else { KeyRange::from_boundaries(boundaries) };
+        for (i, range) in ranges.iter().enumerate() {
+            let leaf = pool.alloc(ep, Placement::Prefer(root.server()), size as u64).await?;
+            nodes.push(leaf);
+            let leaf_page = new_page(leaf, 0, range.low.as_deref(), range.high.as_deref());
+            ep.recycle(ep.write(leaf, leaf_page).await?);
+            match (&range.low, i.checked_sub(1)) {
+                (Some(boundary), Some(at)) => {
+                    if !layout.inner_insert(page.words(), at, boundary, leaf.raw()) {
+                        return Err(DexError::Layout(format!(
+                            "a node of {size} bytes cannot hold the boundaries of {} partitions",
+                            boundaries.len() + 1
+                        )));
+                    }
+                }
+                _ => header::set(page.words(), layout.child_word(page.words(), 0), leaf.raw()),
+            }
+        }
+        ep.recycle(ep.write(root, page).await?);
         Ok(root)
     }
 
@@ -169,13 +197,14 @@ impl<L: Layout> Tree<L> {
             let page = ctx.ep.buffer(self.layout.node_size());
             match self.read_node(ctx, addr, page, self.partitioned).await {
                 Ok(page) => break page,
-                Err(Retry::Restart) => patience.wait(ctx.ep, "the root").await?,
+                Err(Retry::Restart | Retry::Crowded(_)) => patience.wait(ctx.ep, "the root").await?,
                 Err(Retry::Failed(error)) => return Err(error),
             }
         };
-        let free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
+        let not_empty = || DexError::Layout("the cache of a new tree is not empty".into());
+        let free = self.cache.take_free(ctx.worker).ok_or_else(not_empty)?;
         let pando_cache::Lookup::Miss(ticket) = self.cache.table().begin(addr) else {
-            return Err(DexError::Layout("the cache of a new tree is not empty".into()));
+            return Err(not_empty());
         };
         let id = free.id();
         free.admit(&page, ticket, None::<(FrameRef<'_>, fn() -> Option<usize>)>);

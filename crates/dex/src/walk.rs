@@ -1,6 +1,11 @@
 //! The way down (DEX §7, Algorithm 1): optimistic lock coupling over cached nodes, and what happens at a miss.
+//!
+//! A child's version is taken before its parent is validated. A missing child is marked in the mapping table, so
+//! that only one worker reads it while the others descend anew. What a stale copy of a shared node leads to is
+//! found out by fences (DEX §4). A single leaf miss ends in one function, the place for other answers than fetching the
+//! page.
 
-use pando_cache::{FrameRef, IoTicket, Lookup, Resolved, Swip};
+use pando_cache::{FrameRef, FreeFrame, IoTicket, Lookup, Resolved, Swip};
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
 
 use crate::error::{Attempt, DexError, Retry};
@@ -34,12 +39,16 @@ pub(crate) struct PrivateLeaf<'c> {
 /// Where a descent ended.
 pub(crate) enum Reached<'c> {
     Cached { node: Hop<'c>, parent: Option<Hop<'c>> },
-    Private { leaf: PrivateLeaf<'c>, parent: Hop<'c> },
+    Private { leaf: PrivateLeaf<'c> },
 }
 
 /// A child that was not swizzled, after [`Tree::resolve`].
-enum Child<'c> {
-    Cached(Hop<'c>),
+pub(crate) enum Child<'c> {
+    /// And the parent, which changed if another child of it had to go.
+    Cached {
+        child: Hop<'c>,
+        parent: Hop<'c>,
+    },
     Private(PrivateLeaf<'c>),
 }
 
@@ -88,13 +97,12 @@ impl<L: Layout> Tree<L> {
     #[inline]
     pub(crate) async fn walk<'t, E: Endpoint>(
         &'t self,
-        ctx: Ctx<'t, E>,
+        ctx: Ctx<'_, E>,
         key: L::Key<'_>,
         toward: Toward,
         level: u8,
         admit: Admit,
     ) -> Attempt<Reached<'t>> {
-        let interleave = ctx.ep.slots() > 1;
         let mut node = self.root_hop()?;
         let mut parent = None;
         let mut inner = 0;
@@ -110,31 +118,22 @@ impl<L: Layout> Tree<L> {
             let word = self.layout.child_word(words, index);
             let swip = Swip::from_raw(header::get(words, word));
             if let Some(id) = swip.frame() {
-                if at <= 2 || interleave {
-                    self.cache.prefetch(id, self.layout.prefetch_bytes());
-                }
-                if interleave && at <= 2 {
-                    ctx.ep.yield_now().await;
-                }
-                let child = self.cache.try_frame(id).ok_or(Retry::Restart)?;
-                let version = child.optimistic()?;
-                // The child's version was seen while the parent still pointed to it.
-                node.validate()?;
+                let child = self.enter(node, id)?;
                 parent = Some(node);
-                node = Hop { frame: child, version };
+                node = child;
                 continue;
             }
             node.validate()?;
             let addr = swip.global().filter(|addr| !addr.is_null()).ok_or(Retry::Restart)?;
             let slot = Slot { parent: node, word, index, addr };
             match self.resolve(ctx, slot, key, toward, admit).await? {
-                Child::Cached(child) => {
-                    parent = Some(node);
+                Child::Cached { child, parent: above } => {
+                    parent = Some(above);
                     node = child;
                 }
                 Child::Private(leaf) => {
                     ctx.worker.counters().count_descent(inner);
-                    return Ok(Reached::Private { leaf, parent: node });
+                    return Ok(Reached::Private { leaf });
                 }
             }
         }
@@ -143,9 +142,9 @@ impl<L: Layout> Tree<L> {
     /// Finds a child that is not swizzled: in the mapping table, or in remote memory.
     #[cold]
     #[inline(never)]
-    async fn resolve<'t, E: Endpoint>(
+    pub(crate) async fn resolve<'t, E: Endpoint>(
         &'t self,
-        ctx: Ctx<'t, E>,
+        ctx: Ctx<'_, E>,
         slot: Slot<'t>,
         key: L::Key<'_>,
         toward: Toward,
@@ -157,7 +156,7 @@ impl<L: Layout> Tree<L> {
                 let frame = self.cache.try_frame(id).ok_or(Retry::Restart)?;
                 let child = self.take_cached(ctx, slot, frame)?;
                 self.check_covers(ctx, slot, child, key, toward).await?;
-                Ok(Child::Cached(child))
+                Ok(Child::Cached { child, parent: slot.parent })
             }
             Lookup::Miss(ticket) => {
                 // Only now nobody can merge the child away or change it, if it still is a child.
@@ -168,9 +167,9 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Uses the frame that the mapping table names for a child, swizzling it if its parent swizzles.
-    fn take_cached<'t, E: Endpoint>(
+    pub(crate) fn take_cached<'t, E: Endpoint>(
         &'t self,
-        ctx: Ctx<'t, E>,
+        ctx: Ctx<'_, E>,
         slot: Slot<'t>,
         frame: FrameRef<'t>,
     ) -> Attempt<Hop<'t>> {
@@ -192,9 +191,9 @@ impl<L: Layout> Tree<L> {
     }
 
     /// A cached copy of a shared node may be stale; what it leads to is checked by fences (DEX §4).
-    async fn check_covers<'t, E: Endpoint>(
+    pub(crate) async fn check_covers<'t, E: Endpoint>(
         &'t self,
-        ctx: Ctx<'t, E>,
+        ctx: Ctx<'_, E>,
         slot: Slot<'t>,
         child: Hop<'t>,
         key: L::Key<'_>,
@@ -214,11 +213,12 @@ impl<L: Layout> Tree<L> {
         Err(Retry::Restart)
     }
 
-    /// READs a missing child and decides what becomes of it. The one place where a leaf miss ends: fetching the
-    /// page, reading part of it, offloading the operation, or answering from elsewhere would be decided here.
+    /// READs a missing child and decides what becomes of it. The one place where a single leaf miss ends: fetching
+    /// the page, reading part of it, offloading the operation, or answering from elsewhere would be decided here.
+    /// Leaves that are known to be missing together come by [`Tree::fetch_many`].
     async fn fetch<'t, E: Endpoint>(
         &'t self,
-        ctx: Ctx<'t, E>,
+        ctx: Ctx<'_, E>,
         slot: Slot<'t>,
         ticket: IoTicket<'t>,
         key: L::Key<'_>,
@@ -229,7 +229,8 @@ impl<L: Layout> Tree<L> {
         let level = header::level(parent_words).wrapping_sub(1);
         let parent_shared = header::has(parent_words, header::SHARED);
         let child_shared = parent_shared && self.child_is_shared(parent_words, slot.index);
-        // The parent stays hot, and with it all nodes above, until its child is there.
+        self.give_way(ctx)?;
+        // The parent stays hot until its child is there.
         let _pin = slot.parent.frame.pin(slot.parent.version)?;
         ctx.worker.counters().count_miss(level == 0);
         let lazily = level == 0 && admit == Admit::Lazily && !self.cache.has_free(ctx.worker);
@@ -257,22 +258,40 @@ impl<L: Layout> Tree<L> {
             return Ok(Child::Private(PrivateLeaf { page, ticket }));
         };
         ctx.ep.charge(Work::Admit);
-        let frame = free.frame();
-        let parent = slot.parent.frame;
+        let frame = self.cache.frame(free.id());
+        let resolved = self.admit_below(free, &page, ticket, slot, (key, toward));
+        ctx.ep.recycle(page);
+        match resolved {
+            Resolved::Hot { version, parent } => {
+                let parent = Hop { version: parent.unwrap_or(slot.parent.version), ..slot.parent };
+                Ok(Child::Cached { child: Hop { frame, version }, parent })
+            }
+            Resolved::Detached => Err(Retry::Restart),
+        }
+    }
+
+    /// Publishes a page that was READ as the child of `slot`, wherever in that parent it stands by now. `key` is one
+    /// that leads to the child. The parent may have left its frame: what is there now is checked under its latch.
+    pub(crate) fn admit_below(
+        &self,
+        free: FreeFrame<'_>,
+        page: &PageBuf,
+        ticket: IoTicket<'_>,
+        slot: Slot<'_>,
+        (key, toward): (L::Key<'_>, Toward),
+    ) -> Resolved {
+        let level = header::level(page.words());
+        let parent = self.cache.frame(slot.parent.frame.id());
         let still_parent = || {
             let words = parent.words();
             let index = self.child_toward(words, key, toward);
             let word = self.layout.child_word(words, index);
-            let is_parent = header::level(words) == level + 1 && self.covers(words, key, toward);
+            let is_parent =
+                self.swizzles(words) && header::level(words) == level + 1 && self.covers(words, key, toward);
             (is_parent && header::get(words, word) == slot.addr.raw()).then_some(word)
         };
         let parent = self.swizzles(parent.words()).then_some((parent, still_parent));
-        let resolved = free.admit(&page, ticket, parent);
-        ctx.ep.recycle(page);
-        match resolved {
-            Resolved::Hot(version) => Ok(Child::Cached(Hop { frame, version })),
-            Resolved::Detached => Err(Retry::Restart),
-        }
+        free.admit(page, ticket, parent)
     }
 
     /// Whether child `index` of a shared node crosses a boundary too, by the separators around it.

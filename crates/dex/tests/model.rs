@@ -17,6 +17,7 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Op {
     Get(u16),
+    MultiGet(Vec<u16>),
     Put(u16, u64),
     Insert(u16, u64),
     Update(u16, u64),
@@ -40,6 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
     let value = || 0..4_u64;
     prop_oneof![
         4 => (0..KEYS).prop_map(Op::Get),
+        1 => proptest::collection::vec(0..KEYS, 0..80).prop_map(Op::MultiGet),
         6 => (0..KEYS, value()).prop_map(|(key, value)| Op::Put(key, value)),
         6 => (0..KEYS, value()).prop_map(|(key, value)| Op::Insert(key, value)),
         2 => (0..KEYS, value()).prop_map(|(key, value)| Op::Update(key, value)),
@@ -80,6 +82,11 @@ fn check<L: Layout>(
 ) {
     let (key, value) = (shape.key, shape.value);
     match *op {
+        Op::MultiGet(ref keys) => {
+            let keys: Vec<_> = keys.iter().map(|&k| key(k)).collect();
+            let expected: Vec<_> = keys.iter().map(|key| model.get(key).cloned()).collect();
+            assert_eq!(client.multi_get(&keys).unwrap(), expected, "{op:?}");
+        }
         Op::Get(k) => assert_eq!(client.get(&key(k)).unwrap().as_ref(), model.get(&key(k)), "{op:?}"),
         Op::Put(k, v) => {
             let existed = client.put(&key(k), &value(k, v)).unwrap();
@@ -162,12 +169,22 @@ fn slotted(entries: usize) -> SlottedLayout {
     SlottedLayout::new(512).unwrap().with_fanout_limit(entries)
 }
 
+#[test]
+fn lookups_at_once_keep_long_values_and_short_ones_apart() {
+    let cluster = Cluster::new(slotted(4), 1, &[], frames(8));
+    let (client, mut model) = (cluster.client(1), BTreeMap::new());
+    for k in 0..60 {
+        check(&client, &mut model, &Op::Put(k, u64::from(k) % 4), strings());
+    }
+    check(&client, &mut model, &Op::MultiGet((0..70).rev().collect()), strings());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn fixed_tiny_cache(ops in proptest::collection::vec(op(), 1..600)) {
-        run(&Cluster::new(fixed_tiny(), 2, &[], frames(12)), &ops, integers());
+        run(&Cluster::new(fixed_tiny(), 2, &[], frames(8)), &ops, integers());
     }
 
     #[test]
@@ -178,24 +195,30 @@ proptest! {
     #[test]
     fn fixed_three_compute_servers(ops in proptest::collection::vec(op(), 1..600)) {
         let boundaries = [(integers().key)(100), (integers().key)(200)];
-        run(&Cluster::new(fixed_tiny(), 3, &boundaries, frames(16)), &ops, integers());
+        run(&Cluster::new(fixed_tiny(), 3, &boundaries, frames(8)), &ops, integers());
     }
 
     #[test]
     fn slotted_tiny_cache(ops in proptest::collection::vec(op(), 1..600)) {
-        run(&Cluster::new(slotted(4), 2, &[], frames(14)), &ops, strings());
+        run(&Cluster::new(slotted(4), 2, &[], frames(8)), &ops, strings());
     }
 
     #[test]
     fn slotted_two_compute_servers(ops in proptest::collection::vec(op(), 1..500)) {
         let boundaries = [b"c".to_vec()];
-        run(&Cluster::new(slotted(10), 2, &boundaries, frames(16)), &ops, strings());
+        run(&Cluster::new(slotted(4), 2, &boundaries, frames(8)), &ops, strings());
+    }
+
+    #[test]
+    fn slotted_five_compute_servers(ops in proptest::collection::vec(op(), 1..400)) {
+        let boundaries = [&b"aa"[..], b"b", b"c\xff", b"d\x01"].map(<[u8]>::to_vec);
+        run(&Cluster::new(slotted(4), 2, &boundaries, frames(8)), &ops, strings());
     }
 
     #[test]
     fn fixed_random_eviction(ops in proptest::collection::vec(op(), 1..400)) {
         let cache = |config: &mut CacheConfig| {
-            frames(16)(config);
+            frames(8)(config);
             config.eviction = Eviction::Random;
         };
         run(&Cluster::new(fixed_tiny(), 1, &[], cache), &ops, integers());
@@ -204,7 +227,7 @@ proptest! {
     #[test]
     fn fixed_no_swizzling_fifo_eager(ops in proptest::collection::vec(op(), 1..400)) {
         let cache = |config: &mut CacheConfig| {
-            frames(16)(config);
+            frames(8)(config);
             config.swizzle = false;
             config.fifo = true;
             config.admission = Admission::eager();

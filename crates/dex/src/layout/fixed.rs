@@ -13,8 +13,8 @@
 use std::cmp::Ordering;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pando_cache::NodeShape;
 use pando_cache::sync::Word;
+use pando_cache::{NodeShape, Ranker};
 use pando_pool::ValueRef;
 
 use super::header::{self, Format, HIGH_INFINITE, LOW_INFINITE, get, set};
@@ -42,6 +42,7 @@ pub struct FixedLayout {
     inner_cap: usize,
     leaf_values: usize,
     children: usize,
+    ranker: Ranker,
 }
 
 /// A key prepared for searching: its first word, and all of its bytes.
@@ -98,6 +99,7 @@ impl FixedLayout {
             inner_cap,
             leaf_values: body + leaf_cap * w,
             children: body + inner_cap * w,
+            ranker: Ranker::new(),
         };
         Ok(layout)
     }
@@ -160,23 +162,22 @@ impl FixedLayout {
             .unwrap_or(Ordering::Equal)
     }
 
-    /// Number of keys among the first `count` for which `below(order of that key)` holds, those being the first ones.
-    #[inline]
-    fn partition(
-        &self,
-        page: &[Word],
-        count: usize,
-        key: FixedKey<'_>,
-        below: impl Fn(Ordering) -> bool,
-    ) -> usize {
-        let keys = self.keys(page, count);
+    /// Number of keys among the first `count` that are below `key`, or equal to it with `OR_EQUAL`.
+    #[inline(always)]
+    fn rank<const OR_EQUAL: bool>(&self, page: &[Word], count: usize, key: FixedKey<'_>) -> usize {
         if self.w == 1 {
-            return branchless(keys, |word| below(word.cmp(&key.first)));
+            return match OR_EQUAL {
+                true => self.ranker.up_to(page, self.body, count, key.first),
+                false => self.ranker.below(page, self.body, count, key.first),
+            };
         }
+        let keys = self.keys(page, count);
         let (mut low, mut high) = (0, keys.len() / self.w);
         while low < high {
             let middle = low.midpoint(high);
-            if below(self.compare(keys, middle * self.w, key)) { low = middle + 1 } else { high = middle }
+            let order = self.compare(keys, middle * self.w, key);
+            let counts = if OR_EQUAL { order.is_le() } else { order.is_lt() };
+            if counts { low = middle + 1 } else { high = middle }
         }
         low
     }
@@ -209,25 +210,6 @@ impl FixedLayout {
             Stored::Inline(bytes) => bytes,
             Stored::Long(_) => unreachable!("value_is_inline says that all values of this layout are"),
         }
-    }
-}
-
-/// Binary search without a branch that depends on the data: the count of leading words for which `below` holds.
-#[inline]
-fn branchless(keys: &[Word], below: impl Fn(u64) -> bool) -> usize {
-    let mut rest = keys;
-    let mut base = 0;
-    while rest.len() > 1 {
-        let half = rest.len() / 2;
-        let (left, right) = rest.split_at(half);
-        let go_right = below(left[half - 1].load(Relaxed));
-        // Both halves get the same length, one word of overlap if need be, so that only the start depends on the data.
-        base += std::hint::select_unpredictable(go_right, half, 0);
-        rest = std::hint::select_unpredictable(go_right, right, &rest[..right.len()]);
-    }
-    match rest.first() {
-        Some(word) => base + usize::from(below(word.load(Relaxed))),
-        None => base,
     }
 }
 
@@ -315,17 +297,17 @@ impl Layout for FixedLayout {
 
     #[inline]
     fn child_index(&self, page: &[Word], key: FixedKey<'_>) -> usize {
-        self.partition(page, self.count(page), key, Ordering::is_le)
+        self.rank::<true>(page, self.count(page), key)
     }
 
     fn child_index_below(&self, page: &[Word], key: FixedKey<'_>) -> usize {
-        self.partition(page, self.count(page), key, Ordering::is_lt)
+        self.rank::<false>(page, self.count(page), key)
     }
 
     #[inline]
     fn find(&self, page: &[Word], key: FixedKey<'_>) -> std::result::Result<usize, usize> {
         let count = self.count(page);
-        let i = self.partition(page, count, key, Ordering::is_lt);
+        let i = self.rank::<false>(page, count, key);
         if i < count && self.compare(page, self.body + i * self.w, key).is_eq() { Ok(i) } else { Err(i) }
     }
 
@@ -351,6 +333,13 @@ impl Layout for FixedLayout {
         }
         out.truncate(end);
         None
+    }
+
+    #[inline]
+    fn prefetch_value(&self, page: &[Word], i: usize) {
+        if let Some(word) = page.get(self.leaf_values + i * self.vw) {
+            pando_cache::prefetch_line(word);
+        }
     }
 
     #[inline]
@@ -412,6 +401,10 @@ impl Layout for FixedLayout {
 
     fn fullness(&self, page: &[Word]) -> f64 {
         self.count(page) as f64 / self.cap(page) as f64
+    }
+
+    fn max_entries(&self) -> usize {
+        self.leaf_cap
     }
 
     fn max_children(&self) -> usize {

@@ -1,4 +1,7 @@
-//! The first 64 bytes of every node.
+//! The first 64 bytes of every node, the same in both layouts.
+//!
+//! A node says who it is: address, index, level and format, so that a pointer to anything else is found out. Word 0 is
+//! never taken from a page: in remote memory it is the lock, in a frame the latch.
 //!
 //! ```text
 //! word 0  remote lock word; in a frame: the latch
@@ -110,6 +113,12 @@ pub fn note_insert(page: &[Word], i: usize) {
 pub fn continues_run(page: &[Word], i: usize) -> bool {
     let hint = get(page, REMOTE_VERSION);
     hint >> 16 & 0xffff >= RUN && hint & 0xffff == i as u64
+}
+
+/// Whether an insert at `i` of a leaf would go on with a run that half of what is before it came with.
+pub fn continues_long_run(page: &[Word], i: usize) -> bool {
+    let run = get(page, REMOTE_VERSION) >> 16 & 0xffff;
+    continues_run(page, i) && 2 * run >= i as u64
 }
 
 /// Writes the parts of the header that do not depend on the layout; no entries, infinite fences.

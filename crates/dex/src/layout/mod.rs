@@ -112,6 +112,10 @@ pub trait Layout: NodeShape + Copy + Send + Sync + std::fmt::Debug + 'static {
     /// Appends the value of leaf entry `i` if it is inline, else says where it is.
     fn append_value(&self, page: &[Word], i: usize, out: &mut Vec<u8>) -> Option<ValueRef>;
 
+    /// Asks the processor for the value of entry `i` of a leaf.
+    #[inline]
+    fn prefetch_value(&self, _page: &[Word], _i: usize) {}
+
     /// Key and value of leaf entry `i` if both have 8 bytes in every entry: a scan need not copy them to buffers then.
     #[inline]
     fn entry_of_words(&self, page: &[Word], i: usize) -> Option<([u8; 8], [u8; 8])> {
@@ -143,6 +147,9 @@ pub trait Layout: NodeShape + Copy + Send + Sync + std::fmt::Debug + 'static {
     fn fences_take_room(&self) -> bool {
         false
     }
+
+    /// Entries that a leaf holds at most, when they are as small as entries can be.
+    fn max_entries(&self) -> usize;
 
     /// Children that an inner node holds at most, when separators are small.
     fn max_children(&self) -> usize;

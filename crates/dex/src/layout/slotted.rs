@@ -230,6 +230,11 @@ impl Layout for SlottedLayout {
         bytes.max(node.count as f64 / self.limit as f64)
     }
 
+    fn max_entries(&self) -> usize {
+        // A short suffix is in the slot, and so is where an empty value would be.
+        (self.capacity() / SLOT).min(self.limit)
+    }
+
     fn max_children(&self) -> usize {
         (self.capacity() / SLOT).min(self.limit) + 1
     }

@@ -1,6 +1,7 @@
 //! Properties of both layouts: random operations against a model, garbage and torn words, and what a search costs.
 //!
 //! Each test runs a random sequence of operations on one node, or on a few, and compares with a model after every step.
+//! Pages of garbage must be refused or be harmless: no accessor may leave the page, whatever the bytes are.
 
 mod forest;
 

@@ -1,6 +1,8 @@
 //! A small cluster in this process for tests of the tree.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub mod observed;
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -9,11 +11,15 @@ use pando_cache::{Cache, CacheConfig, CacheWorker};
 use pando_dex::audit::{audit, check_blocks};
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
-use pando_dex::{Ctx, DexError, KeyRange, ScanRange, Swapped, Tree, TreeConfig, partition_of};
-use pando_fabric::Fabric;
+use pando_dex::{
+    Answers, BulkLoad, Ctx, DexError, KeyRange, ScanRange, Swapped, Tree, TreeConfig, partition_of,
+};
+use pando_fabric::{Endpoint, Fabric};
 use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
 use pando_pool::{Pool, PoolOptions};
 use pando_rt::block_on;
+
+use self::observed::Observed;
 
 pub const INDEX: u32 = 7;
 
@@ -34,11 +40,28 @@ pub fn fixed_tiny() -> FixedLayout {
 
 impl<L: Layout> Cluster<L> {
     pub fn new(layout: L, servers: usize, boundaries: &[Vec<u8>], cache: impl Fn(&mut CacheConfig)) -> Self {
+        Self::loaded(layout, servers, boundaries, &[], 1.0, cache)
+    }
+
+    /// A cluster whose index is loaded with `entries`, leaves `fill` full.
+    pub fn loaded(
+        layout: L,
+        servers: usize,
+        boundaries: &[Vec<u8>],
+        entries: &[(Vec<u8>, Vec<u8>)],
+        fill: f64,
+        cache: impl Fn(&mut CacheConfig),
+    ) -> Self {
         let server_sizes = vec![8 << 20; servers];
         let fabric = LocalFabric::new(LocalConfig { server_sizes, huge_pages: false }).unwrap();
         let ep = fabric.endpoint(1).unwrap();
         let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).unwrap();
         let root = block_on(&ep, Tree::create(&ep, &pool, layout, INDEX, boundaries)).unwrap();
+        if !entries.is_empty() {
+            let load = BulkLoad::new(layout, pool.clone(), INDEX, 3, boundaries).leaf_fill(fill);
+            let slice = block_on(&ep, load.load_slice(&ep, entries, 0..entries.len() as u64, 1, 0)).unwrap();
+            block_on(&ep, load.finish(&ep, vec![slice], root)).unwrap();
+        }
         let trees = KeyRange::from_boundaries(boundaries)
             .into_iter()
             .map(|range| {
@@ -59,7 +82,15 @@ impl<L: Layout> Cluster<L> {
     }
 
     pub fn client(&self, seed: u64) -> Client<'_, L> {
-        let ep = self.fabric.endpoint(seed).unwrap();
+        self.client_of(self.fabric.endpoint(seed).unwrap())
+    }
+
+    /// A client whose READs are pending up to `delay_max` times.
+    pub fn observed(&self, seed: u64, delay_max: u64) -> Client<'_, L, Observed> {
+        self.client_of(Observed::new(self.fabric.endpoint(seed).unwrap(), delay_max))
+    }
+
+    fn client_of<E: Endpoint>(&self, ep: E) -> Client<'_, L, E> {
         let workers = self.trees.iter().map(|tree| tree.cache().worker()).collect();
         Client { cluster: self, ep, workers }
     }
@@ -76,18 +107,18 @@ impl<L: Layout> Cluster<L> {
 }
 
 /// One thread's access to all compute servers of a cluster.
-pub struct Client<'c, L: Layout> {
+pub struct Client<'c, L: Layout, E: Endpoint = LocalEndpoint> {
     pub cluster: &'c Cluster<L>,
-    pub ep: LocalEndpoint,
+    pub ep: E,
     pub workers: Vec<CacheWorker>,
 }
 
-impl<L: Layout> Client<'_, L> {
-    fn route(&self, key: &[u8]) -> (&Tree<L>, Ctx<'_, LocalEndpoint>) {
+impl<L: Layout, E: Endpoint> Client<'_, L, E> {
+    fn route(&self, key: &[u8]) -> (&Tree<L>, Ctx<'_, E>) {
         self.server(partition_of(&self.cluster.boundaries, key))
     }
 
-    pub fn server(&self, i: usize) -> (&Tree<L>, Ctx<'_, LocalEndpoint>) {
+    pub fn server(&self, i: usize) -> (&Tree<L>, Ctx<'_, E>) {
         (&self.cluster.trees[i], Ctx { ep: &self.ep, worker: &self.workers[i] })
     }
 
@@ -95,6 +126,20 @@ impl<L: Layout> Client<'_, L> {
         let (tree, ctx) = self.route(key);
         let mut out = Vec::new();
         Ok(block_on(&self.ep, tree.get(ctx, key, &mut out))?.then_some(out))
+    }
+
+    /// One by one server, in the order of the keys.
+    pub fn multi_get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, DexError> {
+        let mut found = vec![None; keys.len()];
+        for i in 0..self.cluster.trees.len() {
+            let own = (0..keys.len()).filter(|&k| partition_of(&self.cluster.boundaries, &keys[k]) == i);
+            let own: Vec<_> = own.collect();
+            let wanted: Vec<_> = own.iter().map(|&k| &keys[k]).collect();
+            let ((tree, ctx), mut answers) = (self.server(i), Answers::default());
+            block_on(&self.ep, tree.multi_get(ctx, &wanted, &mut answers))?;
+            own.iter().zip(answers.iter()).for_each(|(&k, value)| found[k] = value.map(<[u8]>::to_vec));
+        }
+        Ok(found)
     }
 
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
@@ -124,6 +169,15 @@ impl<L: Layout> Client<'_, L> {
 
     /// A scan over all compute servers, in the order of the scan.
     pub fn scan(&self, range: &ScanRange<'_>) -> Result<Entries, DexError> {
+        self.scan_and(range, |_| ())
+    }
+
+    /// The same, with `meddle` called after each entry.
+    pub fn scan_and(
+        &self,
+        range: &ScanRange<'_>,
+        mut meddle: impl FnMut(&Entries),
+    ) -> Result<Entries, DexError> {
         let mut found = Vec::new();
         let servers = self.cluster.trees.len();
         for i in 0..servers {
@@ -133,6 +187,7 @@ impl<L: Layout> Client<'_, L> {
                 &self.ep,
                 tree.scan(ctx, &part, |key, value| {
                     found.push((key.to_vec(), value.to_vec()));
+                    meddle(&found);
                     true
                 }),
             )?;
@@ -141,7 +196,7 @@ impl<L: Layout> Client<'_, L> {
     }
 }
 
-impl<L: Layout> Drop for Client<'_, L> {
+impl<L: Layout, E: Endpoint> Drop for Client<'_, L, E> {
     fn drop(&mut self) {
         for (tree, worker) in self.cluster.trees.iter().zip(&self.workers) {
             tree.cache().retire(worker);

@@ -1,4 +1,8 @@
-//! Whether a page is a well-formed slotted node. Linear in the size of the page, without allocation.
+//! Whether a page is a well-formed slotted node.
+//!
+//! Pages come from memory that others write, so nothing in them is believed: after this check every accessor of the
+//! layout stays within the page, whatever the bytes are. It says why a page is none, it runs on every page that is
+//! read, and it is therefore linear in the size of the page and allocates nothing.
 
 use std::cmp::Ordering;
 

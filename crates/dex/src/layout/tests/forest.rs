@@ -1,4 +1,7 @@
 //! One level of a tree without parents: pages side by side whose fences cover all keys.
+//!
+//! It drives the edits of a layout (insert, replace, remove, split, merge) as a tree would, beside a `BTreeMap`,
+//! and verifies every page after every step. Both layouts are its subjects.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;

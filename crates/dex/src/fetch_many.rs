@@ -1,0 +1,244 @@
+//! Leaves that one operation misses together are READ together: one round trip for all of them, not one for each.
+//!
+//! A scan knows the leaves to come from the node above them ([`read_ahead`](crate::read_ahead)), and a lookup of many
+//! keys knows its own. What such an operation gets is a private copy of every leaf, whether or not the leaf also gets a
+//! frame. A copy is right because of how it was read: the ticket of the leaf was taken first, then the parent was seen
+//! unchanged, so the leaf was still its child; while the ticket is held, nobody in this compute server changes,
+//! merges or frees it, and nobody else ever does. So the copy is the leaf as it was at one moment of the operation.
+//!
+//! Tickets are taken without waiting, those that others have are left out, and all are dropped before anything else is
+//! waited for but frames. So two operations that want the same leaves never wait for each other in a circle. Frames
+//! are taken one at a time, each filled at once; where there is none, or another operation has the turn, the leaf gets none.
+
+use std::future::Future;
+use std::task::Poll;
+
+use pando_cache::{FreeFrame, IoTicket, Lookup, NoFrame, Swip};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
+
+use crate::error::{Attempt, DexError, Result, Retry};
+use crate::layout::{Layout, header};
+use crate::tree::{Ctx, Hop, Tree};
+use crate::walk::{Admit, Reached, Slot, Toward};
+
+/// Share of a cache's frames that copies of leaves in flight may take besides.
+const FRAMES_PER_LEAF: usize = 4;
+
+/// A leaf that is about to be READ.
+pub(crate) struct Missing<'t> {
+    pub slot: Slot<'t>,
+    pub ticket: IoTicket<'t>,
+    /// A key that leads to the leaf, seen in this direction.
+    pub key: Vec<u8>,
+    pub toward: Toward,
+}
+
+/// Leaves that were missing for a lookup of many keys, and which key found its leaf among them.
+#[derive(Default)]
+pub(crate) struct Fetched {
+    leaf_of_key: Vec<Option<usize>>,
+    pages: Vec<Option<PageBuf>>,
+}
+
+impl Fetched {
+    /// The copy of the leaf that the `i`-th key belongs to.
+    pub fn leaf_of(&self, i: usize) -> Option<&PageBuf> {
+        self.pages[self.leaf_of_key.get(i).copied().flatten()?].as_ref()
+    }
+
+    pub fn recycle(self, ep: &impl Endpoint) {
+        self.pages.into_iter().flatten().for_each(|page| ep.recycle(page));
+    }
+}
+
+impl<L: Layout> Tree<L> {
+    /// How many leaves may be in flight for one operation that wants `wanted`.
+    pub(crate) fn leaves_at_once(&self, wanted: usize) -> usize {
+        wanted.min(self.cache.frames() / FRAMES_PER_LEAF).max(1)
+    }
+
+    /// READs leaves side by side and gives back copies, in the order of `leaves`; `None` where the bytes are not the
+    /// leaf that the parent seemed to mean. Admits leaves as any miss does.
+    pub(crate) async fn fetch_many<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        leaves: Vec<Missing<'t>>,
+    ) -> Vec<Result<Option<PageBuf>>> {
+        let reads = leaves.iter().map(|leaf| {
+            ctx.worker.counters().count_miss(true);
+            self.read_checked(ctx, leaf.slot.addr, ctx.ep.buffer(self.layout.node_size()))
+        });
+        let mut pages = Vec::with_capacity(leaves.len());
+        let mut chosen = Vec::new();
+        for (leaf, page) in leaves.iter().zip(join_all(reads).await) {
+            pages.push(page.map(|page| {
+                let is_leaf = self.layout.key(&leaf.key).is_ok_and(|key| {
+                    header::level(page.words()) == 0 && self.covers(page.words(), key, leaf.toward)
+                });
+                if is_leaf {
+                    return Some(page);
+                }
+                ctx.ep.recycle(page);
+                None
+            }));
+        }
+        // Tickets of leaves that get no frame go before anything is waited for.
+        for (i, leaf) in leaves.into_iter().enumerate() {
+            let Ok(Some(page)) = &pages[i] else { continue };
+            if self.cache.give_way(ctx.worker).is_err() {
+                continue;
+            }
+            if let Some(free) = self.cache.take_free(ctx.worker) {
+                self.admit_copy(ctx, free, page, leaf);
+            } else if self.cache.admission().admits(ctx.ep.random()) {
+                chosen.push((i, leaf));
+            }
+        }
+        for (i, leaf) in chosen {
+            match (self.cache.allocate(ctx.worker, ctx.ep, self.layout).await, &pages[i]) {
+                (Ok(free), Ok(Some(page))) => self.admit_copy(ctx, free, page, leaf),
+                // The copy serves as well.
+                (Ok(_) | Err(NoFrame::GiveWay | NoFrame::Crowded), _) => {}
+                (Err(NoFrame::Failed(error)), _) => pages[i] = Err(error.into()),
+            }
+        }
+        pages
+    }
+
+    fn admit_copy<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        free: FreeFrame<'_>,
+        page: &PageBuf,
+        leaf: Missing<'_>,
+    ) {
+        let key = self.layout.key(&leaf.key).expect("the leaf was seen to cover this key");
+        ctx.ep.charge(Work::Admit);
+        // Hot or cooling: nobody is on the way to it.
+        let _ = self.admit_below(free, page, leaf.ticket, leaf.slot, (key, leaf.toward));
+    }
+
+    /// READs the leaves of those of `keys` that `wanted` says, as far as they are known to be missing by the nodes
+    /// above them. What it leaves out is to be looked up by itself.
+    ///
+    /// # Errors
+    /// Corruption; errors of the fabric.
+    pub(crate) async fn fetch_leaves_of<'t, E: Endpoint, K: AsRef<[u8]>>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        keys: &[K],
+        wanted: impl Fn(usize) -> bool,
+    ) -> Result<Fetched> {
+        let mut fetched = Fetched::default();
+        // One alone gains nothing.
+        if (0..keys.len()).filter(|&i| wanted(i)).nth(1).is_none() {
+            return Ok(fetched);
+        }
+        fetched.leaf_of_key.resize(keys.len(), None);
+        let mut slots: Vec<(Slot<'t>, usize)> = Vec::new();
+        for (i, key) in keys.iter().enumerate().filter(|&(i, _)| wanted(i)) {
+            let slot = match self.missing_leaf(ctx, key.as_ref()).await {
+                Ok(Some(slot)) => slot,
+                Ok(None) | Err(Retry::Restart | Retry::Crowded(_)) => continue,
+                Err(Retry::Failed(error)) => return Err(error),
+            };
+            let same = slots.iter().position(|(other, _)| other.addr == slot.addr);
+            fetched.leaf_of_key[i] = Some(same.unwrap_or(slots.len()));
+            if same.is_none() {
+                slots.push((slot, i));
+            }
+        }
+        for some in slots.chunks(self.leaves_at_once(slots.len())) {
+            let start = fetched.pages.len();
+            fetched.pages.resize_with(start + some.len(), || None);
+            let (places, leaves): (Vec<_>, Vec<_>) = some
+                .iter()
+                .enumerate()
+                .filter_map(|(at, &(slot, i))| {
+                    Some((start + at, self.claim(slot, keys[i].as_ref(), Toward::Key)?))
+                })
+                .unzip();
+            for (at, page) in places.into_iter().zip(self.fetch_many(ctx, leaves).await) {
+                fetched.pages[at] = page?;
+            }
+        }
+        Ok(fetched)
+    }
+
+    /// Where the parent of the leaf of `key` names it, if the leaf is in no frame. The nodes above are brought in.
+    async fn missing_leaf<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        key: &[u8],
+    ) -> Attempt<Option<Slot<'t>>> {
+        if !self.config.range.contains(key) {
+            return Err(DexError::NotOwned.into());
+        }
+        let key = self.layout.key(key)?;
+        let Reached::Cached { node: parent, .. } = self.walk(ctx, key, Toward::Key, 1, Admit::Lazily).await?
+        else {
+            unreachable!("inner nodes are always admitted");
+        };
+        let words = parent.frame.words();
+        if header::level(words) != 1 {
+            return Ok(None);
+        }
+        let index = self.layout.child_index(words, key);
+        Ok(self
+            .unswizzled_child(parent, index)?
+            .filter(|slot| self.cache.table().frame_of(slot.addr).is_none()))
+    }
+
+    /// The child word `index` of `parent`, unless it is swizzled or the child is another compute server's too.
+    pub(crate) fn unswizzled_child<'t>(&self, parent: Hop<'t>, index: usize) -> Attempt<Option<Slot<'t>>> {
+        let words = parent.frame.words();
+        let word = self.layout.child_word(words, index);
+        let swip = Swip::from_raw(header::get(words, word));
+        let shared = header::has(words, header::SHARED) && self.child_is_shared(words, index);
+        parent.validate()?;
+        let addr = swip.global().filter(|addr: &GlobalAddr| !shared && !addr.is_null());
+        Ok(addr.map(|addr| Slot { parent, word, index, addr }))
+    }
+
+    /// Takes the ticket of a leaf that is in no frame, if nobody else has it and the parent did not change.
+    pub(crate) fn claim<'t>(&'t self, slot: Slot<'t>, key: &[u8], toward: Toward) -> Option<Missing<'t>> {
+        let Lookup::Miss(ticket) = self.cache.table().begin(slot.addr) else { return None };
+        // Only now nobody can merge the child away or change it, if it still is a child.
+        slot.parent.validate().ok()?;
+        Some(Missing { slot, ticket, key: key.to_vec(), toward })
+    }
+
+    /// Appends the value of `key` to `out` if it is in the copy of its leaf; whether it is.
+    pub(crate) async fn get_from_copy<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        page: &PageBuf,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        ctx.worker.counters().count_inner();
+        let Ok(i) = self.layout.find(page.words(), self.layout.key(key)?) else { return Ok(false) };
+        match self.layout.append_value(page.words(), i, out) {
+            Some(long) => self.long_of(ctx, key, long, out).await,
+            None => Ok(true),
+        }
+    }
+}
+
+/// Runs futures side by side to their ends; their outputs in the same order.
+async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut running: Vec<_> = futures.map(|future| (Some(Box::pin(future)), None)).collect();
+    std::future::poll_fn(|cx| {
+        let mut pending = false;
+        for (slot, output) in &mut running {
+            let Some(future) = slot else { continue };
+            match future.as_mut().poll(cx) {
+                Poll::Ready(done) => (*slot, *output) = (None, Some(done)),
+                Poll::Pending => pending = true,
+            }
+        }
+        if pending { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    running.into_iter().map(|(_, output)| output.expect("every future ran to its end")).collect()
+}

@@ -1,0 +1,168 @@
+//! What a scan READs before it gets there (DEX §7): the node above a missing leaf names the leaves to come, and those
+//! that the scan surely goes to are READ together with it.
+//!
+//! Surely means that the scan would READ them one after the other too: they begin before the end of the range and of
+//! the compute server's keys, and the limit is above what all leaves before them can hold. So a scan READs nothing
+//! more than it would, unless its visitor stops it early or others change the index meanwhile.
+//!
+//! The copies wait in the scan, not in the cache. Each was the leaf of its fences at one moment of the scan, which is all
+//! that a scan promises of a leaf. It is used for what lies between its fences and was not handed out yet, whatever
+//! became of the leaf since. Copies that the scan jumped over, because a leaf before them grew by a merge, are dropped.
+
+use std::ops::Bound;
+
+use pando_cache::IoTicket;
+use pando_fabric::{Endpoint, PageBuf};
+
+use crate::error::Attempt;
+use crate::fetch_many::Missing;
+use crate::layout::{Layout, Side, header};
+use crate::scan::ScanRange;
+use crate::tree::{Ctx, Hop, Tree};
+use crate::walk::{Slot, Toward};
+
+/// A copy of a leaf that the scan comes to.
+pub(crate) struct Ahead<'t> {
+    pub page: PageBuf,
+    /// The node that named it, and which child it was there.
+    pub above: (Hop<'t>, usize),
+}
+
+/// The leaves that a scan was brought before it got there, in no order.
+#[derive(Default)]
+pub(crate) struct ReadAhead<'t> {
+    copies: Vec<Ahead<'t>>,
+}
+
+impl<'t> ReadAhead<'t> {
+    pub fn is_empty(&self) -> bool {
+        self.copies.is_empty()
+    }
+
+    /// The copy that the scan goes on with at `key`. Those that it will not come to any more are dropped.
+    pub fn take<L: Layout, E: Endpoint>(
+        &mut self,
+        tree: &Tree<L>,
+        ep: &E,
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> Option<Ahead<'t>> {
+        let at = self.copies.iter().position(|copy| tree.covers(copy.page.words(), key, toward));
+        let bytes = tree.layout().key_bytes(key);
+        let found = at.map(|at| self.copies.swap_remove(at));
+        for passed in self.copies.extract_if(.., |copy| tree.is_behind(&copy.page, bytes, toward)) {
+            ep.recycle(passed.page);
+        }
+        found
+    }
+
+    pub fn recycle(self, ep: &impl Endpoint) {
+        self.copies.into_iter().for_each(|copy| ep.recycle(copy.page));
+    }
+
+    fn holds(&self, slot: &Slot<'_>) -> bool {
+        self.copies.iter().any(|copy| header::addr(copy.page.words()) == slot.addr.raw())
+    }
+}
+
+impl<L: Layout> Tree<L> {
+    /// READs the leaf at `slot`, whose ticket was just taken, and with it those after it that a scan surely goes to if
+    /// it hands out `wanted` more entries of `range`. Gives back the first; the others wait in `ahead`. `None` if the
+    /// bytes are not the leaf that the parent seemed to mean.
+    ///
+    /// # Errors
+    /// Corruption of the first leaf; errors of the fabric. Errors of others come up when the scan gets there.
+    pub(crate) async fn read_with_coming<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        first: (Slot<'t>, IoTicket<'t>, L::Key<'_>, Toward),
+        range: &ScanRange<'_>,
+        wanted: usize,
+        ahead: &mut ReadAhead<'t>,
+    ) -> Attempt<Option<PageBuf>> {
+        let (slot, ticket, key, toward) = first;
+        self.give_way(ctx)?;
+        let coming = self.coming(slot, range, wanted, ahead);
+        // Seen unchanged after the ticket was taken. It stays hot, so that leaves are swizzled below it and the scan can
+        // go on from it.
+        let _pin = slot.parent.frame.pin(slot.parent.version)?;
+        let mut leaves = vec![Missing { slot, ticket, key: self.layout.key_bytes(key).to_vec(), toward }];
+        leaves.extend(coming.iter().filter_map(|(slot, key, toward)| self.claim(*slot, key, *toward)));
+        let hops: Vec<_> = leaves.iter().map(|leaf| (leaf.slot.parent, leaf.slot.index)).collect();
+        let mut pages = hops.into_iter().zip(self.fetch_many(ctx, leaves).await);
+        let (_, first) = pages.next().expect("as many pages as leaves, and one at least");
+        ahead.copies.extend(pages.filter_map(|(above, page)| Some(Ahead { page: page.ok()??, above })));
+        Ok(first?)
+    }
+
+    /// The leaves after the one at `first`, under the same parent, that the scan surely goes to and that are in no
+    /// frame, each with a key that leads to it. Believed only once the parent is validated.
+    fn coming<'t>(
+        &self,
+        first: Slot<'t>,
+        range: &ScanRange<'_>,
+        wanted: usize,
+        ahead: &ReadAhead<'t>,
+    ) -> Vec<(Slot<'t>, Vec<u8>, Toward)> {
+        // The leaf after `n` others is needed if those cannot hold all that is wanted.
+        let needed = wanted.div_ceil(self.layout.max_entries());
+        let window = self.leaves_at_once(self.config.read_ahead).saturating_sub(ahead.copies.len());
+        let words = first.parent.frame.words();
+        let mut coming = Vec::new();
+        for n in 1..needed.min(window) {
+            let (index, separator) = match range.reverse {
+                false => (first.index + n, first.index + n - 1),
+                true if n > first.index => break,
+                true => (first.index - n, first.index - n),
+            };
+            if index > self.layout.count(words) {
+                break;
+            }
+            let mut fence = Vec::new();
+            self.layout.append_key(words, separator, &mut fence);
+            if self.ends_before(range, &fence) {
+                break;
+            }
+            let Ok(slot) = self.unswizzled_child(first.parent, index) else { break };
+            let toward = if range.reverse { Toward::Below } else { Toward::Key };
+            if let Some(slot) = slot.filter(|slot| !ahead.holds(slot)) {
+                coming.push((slot, fence, toward));
+            }
+        }
+        coming
+    }
+
+    /// Whether a scan that came to a fence between two leaves ends there: at the end of its range or of the keys of
+    /// this compute server.
+    pub(crate) fn ends_before(&self, range: &ScanRange<'_>, fence: &[u8]) -> bool {
+        range.is_past(fence) || self.is_own_end(range, fence)
+    }
+
+    pub(crate) fn is_own_end(&self, range: &ScanRange<'_>, fence: &[u8]) -> bool {
+        let own = &self.config.range;
+        match range.reverse {
+            false => own.high.as_deref().is_some_and(|end| fence >= end),
+            true => own.low.as_deref().is_some_and(|end| fence <= end),
+        }
+    }
+
+    /// Whether a scan that stands at `key` is past all of a leaf.
+    fn is_behind(&self, page: &PageBuf, key: &[u8], toward: Toward) -> bool {
+        let side = if toward == Toward::Below { Side::Low } else { Side::High };
+        let mut fence = Vec::new();
+        let finite = self.layout.append_fence(page.words(), side, &mut fence);
+        finite && if toward == Toward::Below { fence.as_slice() >= key } else { fence.as_slice() <= key }
+    }
+}
+
+impl ScanRange<'_> {
+    /// Whether no key of the range is beyond a fence between two leaves.
+    pub(crate) fn is_past(&self, fence: &[u8]) -> bool {
+        match (self.reverse, self.low, self.high) {
+            (false, _, Bound::Unbounded) | (true, Bound::Unbounded, _) => false,
+            (false, _, Bound::Included(high)) => fence > high,
+            (false, _, Bound::Excluded(high)) => fence >= high,
+            (true, Bound::Included(low) | Bound::Excluded(low), _) => fence <= low,
+        }
+    }
+}

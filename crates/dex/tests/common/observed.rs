@@ -1,0 +1,132 @@
+//! An endpoint whose READs take a while, like those of a network: each is pending a few times before it happens. It
+//! counts how many are outstanding together, and how many rounds of them there were.
+
+use std::cell::Cell;
+
+use pando_fabric::{
+    Chain, Endpoint, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result, VerbCounters,
+    VerbResult,
+};
+use pando_fabric_local::LocalEndpoint;
+
+pub struct Observed {
+    inner: LocalEndpoint,
+    /// READs are pending 1 to so many times.
+    delay_max: u64,
+    outstanding: Cell<u64>,
+    most: Cell<u64>,
+    rounds: Cell<u64>,
+}
+
+impl Observed {
+    pub fn new(inner: LocalEndpoint, delay_max: u64) -> Self {
+        Self { inner, delay_max, outstanding: Cell::new(0), most: Cell::new(0), rounds: Cell::new(0) }
+    }
+
+    /// READs that were outstanding together at most, and the times that READs went out while none were; since the
+    /// last call.
+    pub fn take(&self) -> (u64, u64) {
+        (self.most.take(), self.rounds.take())
+    }
+}
+
+impl Endpoint for Observed {
+    fn buffer(&self, len: usize) -> PageBuf {
+        self.inner.buffer(len)
+    }
+
+    fn recycle(&self, buf: PageBuf) {
+        self.inner.recycle(buf);
+    }
+
+    async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
+        self.rounds.set(self.rounds.get() + u64::from(self.outstanding.get() == 0));
+        self.outstanding.set(self.outstanding.get() + 1);
+        self.most.set(self.most.get().max(self.outstanding.get()));
+        for _ in 0..1 + self.inner.random() % self.delay_max {
+            self.inner.yield_now().await;
+        }
+        let read = self.inner.read(at, into).await;
+        self.outstanding.set(self.outstanding.get() - 1);
+        read
+    }
+
+    async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        self.inner.write(at, from).await
+    }
+
+    async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
+        self.inner.read_word(at).await
+    }
+
+    async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
+        self.inner.write_word(at, value).await
+    }
+
+    async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64> {
+        self.inner.compare_swap(at, expected, new).await
+    }
+
+    async fn masked_compare_swap(
+        &self,
+        at: GlobalAddr,
+        expected: u64,
+        compare_mask: u64,
+        new: u64,
+        swap_mask: u64,
+    ) -> Result<u64> {
+        self.inner.masked_compare_swap(at, expected, compare_mask, new, swap_mask).await
+    }
+
+    async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64> {
+        self.inner.fetch_add(at, add).await
+    }
+
+    async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
+        self.inner.submit(chain).await
+    }
+
+    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
+        self.inner.call(server, request).await
+    }
+
+    async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        self.inner.reserve(at, len).await
+    }
+
+    async fn yield_now(&self) {
+        self.inner.yield_now().await;
+    }
+
+    fn regions(&self) -> &[RegionInfo] {
+        self.inner.regions()
+    }
+
+    fn counters(&self) -> &VerbCounters {
+        self.inner.counters()
+    }
+
+    fn now(&self) -> Nanos {
+        self.inner.now()
+    }
+
+    fn random(&self) -> u64 {
+        self.inner.random()
+    }
+
+    fn slots(&self) -> u32 {
+        self.inner.slots()
+    }
+
+    fn set_slots(&self, slots: u32) {
+        self.inner.set_slots(slots);
+    }
+
+    fn enter_slot(&self, slot: u32) {
+        self.inner.enter_slot(slot);
+    }
+
+    fn poll_ready(&self) -> u64 {
+        self.inner.poll_ready()
+    }
+}
