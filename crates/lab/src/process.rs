@@ -1,4 +1,7 @@
 //! What a report says about this process: its memory, its program.
+//!
+//! The peak of resident memory is the kernel's own figure and can be set back between phases where the system
+//! allows it; where it says nothing the report says nothing. The commit comes from the build.
 
 use std::fs;
 

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use pando_lab::bench::{self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Phase, Watch};
-use pando_workload::{Distribution, KeySpace, Mix};
+use pando_workload::{Distribution, InsertKeys, KeySpace, Mix};
 
 /// A cache far smaller than the index, several compute servers: most paths are taken.
 fn small(workload: &str) -> BenchSpec {
@@ -44,6 +44,25 @@ fn every_workload_is_performed_without_an_error() {
         assert_eq!(report.tree.expect("audited").entries, entries, "{name}");
         assert!(entries >= report.keys + operations.new_keys, "{name}");
     }
+}
+
+#[test]
+fn half_of_the_papers_inserts_make_the_index_larger() {
+    for (name, seed) in [("insert-intensive", 1), ("read-intensive-2", 2), ("scan-intensive", 3)] {
+        let length = Length::Ops(if name == "insert-intensive" { 20_000 } else { 40_000 });
+        let report = run(&BenchSpec { seed, length, ..small(name) });
+        let operations = report.operations;
+        let new = operations.new_keys as f64 / operations.inserts as f64;
+        // Six standard deviations of 2,000 inserts.
+        assert!((new - 0.5).abs() < 0.07, "{name}: {new}");
+        assert!(bench::render(&report).contains("new keys"));
+    }
+    let drawn = BenchSpec { insert_keys: Some(InsertKeys::Drawn), ..small("insert-intensive") };
+    let operations = run(&drawn).operations;
+    assert!((operations.new_keys as f64) < 0.4 * operations.inserts as f64, "{operations:?}");
+    let new = BenchSpec { insert_keys: Some(InsertKeys::New), ..small("insert-intensive") };
+    let operations = run(&new).operations;
+    assert_eq!(operations.new_keys, operations.inserts);
 }
 
 #[test]

@@ -1,4 +1,8 @@
 //! Answers of many lookups, which may come from several compute servers.
+//!
+//! Each compute server answers its share of the keys into a buffer of its own; an index over those gives the
+//! answers in the order of the keys without copying a value. Kept for reuse, so that a loop over batches allocates
+//! little.
 
 /// Answers of [`crate::Session::multi_get`], in the order of its keys. Kept for reuse: it then allocates little.
 ///

@@ -1,4 +1,8 @@
 //! The operations of a session as futures, and those that several compute servers take part in.
+//!
+//! A key is routed to the compute server that owns its partition; ranges and many keys go to each in turn. The
+//! blocking session drives these same futures, so there is one implementation of every operation. A future must be
+//! polled on the thread of its session.
 
 use std::ops::Bound;
 

@@ -1,4 +1,8 @@
 //! Bulk load: many entries into an empty index, by several threads at once, without descents or splits.
+//!
+//! Sorted input is cut into slices, one writes each, and the level above is built over them. Unsorted input is
+//! sorted first; of several entries with one key the last one stays. A load that fails leaves the index as empty as
+//! it was and frees what it had written.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

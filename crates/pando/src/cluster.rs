@@ -1,4 +1,8 @@
-//! A pool of memory as this process uses it: opening, the indexes in it, closing.
+//! A pool as this process uses it: opening, indexes by name, flushing, closing.
+//!
+//! Closing writes back what caches hold, gives up partitions and chunk leases, and then marks the pool as closed,
+//! in this order; whatever fails before leaves it unclean. A failure that may have lost data is remembered, so that
+//! merely dropping the last handle does not call the pool clean.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -361,8 +365,13 @@ impl Shared {
         if self.read_only() {
             return Ok(());
         }
-        self.with_endpoint(|ep| registry.values().try_for_each(|data| data.servers()?.flush(ep)))?;
+        self.write_back(registry)?;
         self.fabric.flush()
+    }
+
+    /// Writes what changed in caches to the memory servers.
+    fn write_back(&self, registry: &BTreeMap<String, Arc<IndexData>>) -> Result<()> {
+        self.with_endpoint(|ep| registry.values().try_for_each(|data| data.servers()?.flush(ep)))
     }
 
     fn close(&self) -> Result<()> {
@@ -373,9 +382,11 @@ impl Shared {
         let guards = registry.values().map(|data| data.exclusive("closing the cluster"));
         let guards = guards.collect::<Result<Vec<_>>>()?;
         self.losing_on_error(|| {
-            self.flush(&registry)?;
-            self.with_endpoint(|ep| Ok(block_on(ep, self.pool.detach(ep))?))?;
-            if self.read_only() { Ok(()) } else { self.fabric.flush() }
+            if !self.read_only() {
+                self.write_back(&registry)?;
+            }
+            // Makes everything last before it marks the pool as closed.
+            self.with_endpoint(|ep| Ok(block_on(ep, self.pool.detach(ep))?))
         })?;
         self.closed.store(true, Relaxed);
         registry.values().for_each(|data| data.close());

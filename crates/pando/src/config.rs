@@ -1,4 +1,7 @@
 //! Where the memory is, and how much of this process's own to use.
+//!
+//! Everything has a default and bounds, which are checked when the cluster is opened and answered with a sentence.
+//! Sizes are bytes. The defaults of the cache are those of the DEX paper (§5, §8.1).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,6 +13,9 @@ use crate::error::{Error, Result};
 
 /// Compute servers that one process runs at most.
 pub const MAX_COMPUTE_SERVERS: usize = 4096;
+/// Leaves that a scan READs together at most, unless [`Config::read_ahead`] says otherwise.
+pub const READ_AHEAD: usize = 8;
+const READ_AHEAD_MAX: usize = 1 << 16;
 const PATIENCE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
 /// What to do about a pool that is not there, or is.
@@ -93,6 +99,7 @@ pub struct Config {
     pub(crate) cache_options: CacheOptions,
     pub(crate) huge_pages: bool,
     pub(crate) patience: Duration,
+    pub(crate) read_ahead: usize,
     pub(crate) seed: Option<u64>,
     pub(crate) read_only_unclean: bool,
 }
@@ -109,6 +116,7 @@ impl Config {
             cache_options: CacheOptions::default(),
             huge_pages: true,
             patience: Duration::from_secs(10),
+            read_ahead: READ_AHEAD,
             seed: None,
             read_only_unclean: false,
         }
@@ -173,6 +181,14 @@ impl Config {
         self
     }
 
+    /// Leaves that a scan READs together at most when they are not cached, 1 to 65536; 8. They take memory besides the
+    /// cache while the scan runs, at most a quarter of the cache's size. A scan with a limit reads no leaf that it does
+    /// not need.
+    pub fn read_ahead(mut self, leaves: usize) -> Self {
+        self.read_ahead = leaves;
+        self
+    }
+
     /// Makes the random choices of sessions (admission, eviction) start from `seed`; otherwise they differ each time.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
@@ -196,6 +212,10 @@ impl Config {
         }
         if let Some(servers) = self.compute_servers.filter(|n| !(1..=MAX_COMPUTE_SERVERS).contains(n)) {
             return invalid(format!("{servers} compute servers are not between 1 and {MAX_COMPUTE_SERVERS}"));
+        }
+        if !(1..=READ_AHEAD_MAX).contains(&self.read_ahead) {
+            let leaves = self.read_ahead;
+            return invalid(format!("{leaves} leaves read together are not between 1 and {READ_AHEAD_MAX}"));
         }
         if !PATIENCE.contains(&patience) {
             return invalid(format!("a patience of {patience:?} is not between 1 ms and 1 h"));
@@ -230,6 +250,7 @@ mod tests {
             Config::embedded().compute_servers(0),
             Config::embedded().patience(Duration::ZERO),
             Config::embedded().patience(Duration::MAX),
+            Config::embedded().read_ahead(0),
             Config::embedded().cache_options(CacheOptions { leaf_admission: f64::NAN, ..Default::default() }),
             Config::embedded().cache_options(CacheOptions { cooling_share: 1.0, ..Default::default() }),
             Config::embedded().read_only_unclean(true),

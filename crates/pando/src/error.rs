@@ -1,4 +1,8 @@
 //! How the library fails. Every text is one sentence for a person and says what to do where something can be done.
+//!
+//! Errors of lower layers are passed on as they are, wrapped at most once to name a path or an index. Callers who
+//! must choose an exit status or an answer ask [`Error::is_bad_input`] and [`Error::is_full`] and need not know the
+//! variants.
 
 use std::path::PathBuf;
 

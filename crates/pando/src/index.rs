@@ -1,4 +1,8 @@
 //! A handle to an open index, and what the process knows about it.
+//!
+//! Either sessions use an index, any number of them, or one piece of work has it at rest (a bulk load, a check,
+//! closing). The latter fails while sessions are open; it does not wait, because a session of its own thread would
+//! never go.
 
 use std::sync::{Arc, Mutex};
 

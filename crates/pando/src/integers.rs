@@ -1,4 +1,7 @@
 //! Sessions for integer keys and values.
+//!
+//! A thin layer over byte strings: `u64` in big-endian order, in which bytes compare as the numbers do. It is
+//! offered for indexes whose layout is eight bytes each, so no answer can have another length.
 
 use std::cell::Cell;
 use std::ops::{Bound, RangeBounds};

@@ -46,6 +46,7 @@ mod place;
 mod range;
 mod servers;
 mod session;
+mod shape;
 mod stats;
 
 pub use answers::Answers;
@@ -53,7 +54,7 @@ pub use async_session::AsyncSession;
 pub use bulk::{BulkOptions, Loaded};
 pub use check::{CheckReport, IndexReport};
 pub use cluster::{Cluster, IndexInfo};
-pub use config::{CacheOptions, Config, Create, MAX_COMPUTE_SERVERS};
+pub use config::{CacheOptions, Config, Create, MAX_COMPUTE_SERVERS, READ_AHEAD};
 pub use error::{Error, Result};
 pub use index::Index;
 pub use integers::{IntegerRange, IntegerSession};

@@ -1,5 +1,8 @@
 //! What an index is like: its layout, and how the catalog spells it.
 //!
+//! The pool keeps these bytes without reading them; a version or a kind that this program does not know is an error that
+//! names the index, never a guess.
+//!
 //! ```text
 //! layout bytes in the catalog    [version:8 = 1][kind:8][0:16][key size:32][value size:32][fanout limit:32], little-endian
 //!                                [description: the rest]

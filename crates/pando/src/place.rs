@@ -1,4 +1,9 @@
 //! Where the pool is: concrete fabrics, making and finding pools, and who this process is to the others.
+//!
+//! The only module that knows that there are two fabrics. A pool is made and replaced under the lock of the
+//! directory around it, and attached to under the lock of its first file, so that of several processes that come at
+//! once one makes it and the others find it whole. A process is its number, its start time and the boot of its
+//! host.
 
 use std::fs;
 use std::path::Path;
@@ -70,22 +75,53 @@ fn at_path(path: &Path, error: Error) -> Error {
         Error::Pool(PoolError::NotClosedCleanly { process }) => {
             Error::NotClosedCleanly { path: path.to_owned(), process }
         }
-        Error::Fabric(FabricError::Open { .. }) | Error::InvalidOption(_) => error,
+        Error::Fabric(FabricError::Open { .. } | FabricError::System { .. }) | Error::InvalidOption(_) => {
+            error
+        }
         error => Error::CannotOpen { path: path.to_owned(), error: Box::new(error) },
     }
 }
 
 fn open_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)> {
-    let make = match config.create {
-        Create::Never => false,
-        Create::IfMissing => !ShmFabric::exists(path),
-        Create::New => true,
-        Create::Replace => {
-            remove_replaceable(path, seed)?;
-            true
+    match config.create {
+        Create::Never => {}
+        Create::IfMissing if ShmFabric::exists(path) => {}
+        Create::IfMissing | Create::New | Create::Replace => {
+            // One process makes a pool at a time, and nobody removes what another is making.
+            let _lock = ShmFabric::lock_place(path)?;
+            if config.create == Create::Replace {
+                remove_replaceable(path, seed)?;
+            }
+            if config.create != Create::IfMissing || !ShmFabric::exists(path) {
+                return make_at(config, path, seed);
+            }
         }
-    };
-    if make { make_at(config, path, seed) } else { attach_at(config, path, seed) }
+    }
+    match attach_at(config, path, seed) {
+        // Somebody may be making it just now.
+        Err(error) if may_be_half_made(&error) => match ShmFabric::lock_place(path) {
+            Ok(lock) => {
+                drop(lock);
+                attach_at(config, path, seed)
+            }
+            Err(_) => Err(error),
+        },
+        attached => attached,
+    }
+}
+
+/// Whether a pool whose maker has not finished looks so.
+fn may_be_half_made(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Fabric(FabricError::Open { .. })
+            | Error::Pool(
+                PoolError::NotAPool { .. }
+                    | PoolError::CutShort { .. }
+                    | PoolError::DamagedSuperblock { .. }
+                    | PoolError::ForeignRegion { .. }
+            )
+    )
 }
 
 fn attach_options(config: &Config) -> AttachOptions {
@@ -122,6 +158,7 @@ fn attach_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool
 fn make_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)> {
     let huge_pages = if config.huge_pages { HugePages::WhenOffered } else { HugePages::Never };
     let (servers, bytes_per_server) = (config.memory_servers, config.memory);
+    let made_directory = !path.is_dir();
     let fabric = ShmFabric::create(path, ShmConfig { servers, bytes_per_server, huge_pages })?;
     let made = (|| {
         let _lock = fabric.lock_exclusive()?;
@@ -133,6 +170,9 @@ fn make_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)>
         Err(error) => {
             // What is left would be in the way of the next attempt; that it cannot be removed is the lesser news.
             let _ = remove_files(path);
+            if made_directory {
+                let _ = fs::remove_dir(path);
+            }
             Err(error)
         }
     }
@@ -179,7 +219,7 @@ fn remove_replaceable(path: &Path, seed: u64) -> Result<()> {
 fn remove_files(path: &Path) -> Result<()> {
     let failed = |path: &Path, error: std::io::Error| {
         let reason = format!("cannot be removed: {error}");
-        Error::Fabric(FabricError::Open { path: path.display().to_string(), reason })
+        Error::Fabric(FabricError::System { path: path.display().to_string(), reason })
     };
     if !path.is_dir() {
         return fs::remove_file(path).map_err(|error| failed(path, error));

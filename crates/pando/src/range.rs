@@ -1,4 +1,8 @@
 //! Iteration over a range of keys.
+//!
+//! Entries are fetched in batches that grow, up to a bound in bytes, and each batch is a scan of its own that goes
+//! on behind the last key. So an iterator holds no latch and no place in the tree between two entries, and changes
+//! may come in between.
 
 use std::ops::Bound;
 

@@ -4,6 +4,7 @@
 //! that nobody else has a cached node of the index.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use pando_cache::{Cache, CacheCounts};
 use pando_dex::audit::audit;
@@ -184,6 +185,7 @@ fn open_tree<L: Layout>(
     config.subtree_level = record.subtree_level;
     config.range = range;
     config.patience_ns = shared.config.patience_ns();
+    config.read_ahead = shared.config.read_ahead;
     let worker = cache.worker();
     let ctx = Ctx { ep, worker: &worker };
     let tree = block_on(ep, Tree::open(ctx, Arc::clone(&cache), shared.pool.clone(), layout, config));
@@ -322,7 +324,7 @@ pub(crate) fn open(
     options: &OpenOptions,
     keep: bool,
 ) -> Result<Servers> {
-    let mut record = shared.record(ep, name)?;
+    let mut record = finished_record(shared, ep, name)?;
     let (descriptor, layout) = described(&record)?;
     check_layout(name, descriptor.layout, options.expect)?;
     if shared.read_only() {
@@ -356,13 +358,27 @@ pub(crate) fn open(
     opened
 }
 
+/// The record of an index; waits for a process that has entered the name but not yet the root.
+fn finished_record(shared: &Shared, ep: &LocalEndpoint, name: &str) -> Result<IndexRecord> {
+    const PAUSE: Duration = Duration::from_micros(200);
+    let deadline = Instant::now() + shared.config.patience;
+    loop {
+        let record = shared.record(ep, name)?;
+        // Who only looks may look at a pool whose maker has died.
+        if !record.root.is_null() || shared.read_only() || Instant::now() >= deadline {
+            return Ok(record);
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
 fn described(record: &IndexRecord) -> Result<(Descriptor, NodeLayout)> {
     let bad = |reason: String| Error::BadIndex { name: record.name.clone(), reason };
     if record.system != SYSTEM {
         return Err(bad(format!("it is of an unknown kind {}", record.system)));
     }
     if record.root.is_null() {
-        return Err(bad("it is just being made; try again".to_owned()));
+        return Err(bad("another process is making it and has not finished; try again".to_owned()));
     }
     let descriptor = Descriptor::decode(&record.layout).map_err(bad)?;
     let layout = descriptor.node_layout(record.node_size as usize).map_err(|error| bad(error.to_string()))?;

@@ -216,7 +216,22 @@ impl Session {
     #[inline]
     pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         self.check_blocking()?;
-        on_tree!(blocking, self, key, |tree, ctx| tree.get(ctx, key, out))
+        // Most lookups find everything cached; then there is no future to run.
+        if let Some(found) = self.get_now(key, out) {
+            self.count_operation();
+            return Ok(found);
+        }
+        on_tree!(blocking, self, key, |tree, ctx| tree.get_later(ctx, key, out))
+    }
+
+    #[inline]
+    fn get_now(&self, key: &[u8], out: &mut Vec<u8>) -> Option<bool> {
+        let partition = self.partition_of(key);
+        let worker = self.worker(partition)?;
+        crate::servers::with_trees!(self.servers, |trees| trees
+            .get(partition)?
+            .as_ref()?
+            .get_now(worker, key, out))
     }
 
     /// Whether `key` is present.

@@ -1,4 +1,7 @@
 //! What was counted: verbs, caches, structure changes, memory in use.
+//!
+//! Counters only grow; what a phase cost is the difference of two moments. Sessions publish theirs now and then, so
+//! those that are still open may be some operations behind. Nothing here takes a latch of a cache.
 
 use std::ops::{Add, Sub};
 use std::sync::{Arc, Mutex};

@@ -319,6 +319,21 @@ fn bad_indexes_keys_and_sizes_are_refused_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_bulk_load_of_the_least_fill_has_few_levels() {
+    for (shape, options) in layouts() {
+        let cluster = Cluster::open(Config::embedded().memory(32 << 20)).expect("opens");
+        let index = cluster.create_index("x", &options).expect("new");
+        let load = BulkOptions { leaf_fill: 0.0, inner_fill: 0.0, ..Default::default() };
+        let entries: Vec<_> = (0..3000_u64).map(|n| (key(n), key(n))).collect();
+        index.bulk_load(entries.as_slice(), &load).expect("loads");
+        assert_eq!(keys_of(&index), (0..3000).collect::<Vec<_>>(), "{shape}");
+        let height = cluster.check().expect("at rest").indexes[0].height;
+        assert!(height <= 13, "{shape}: {height} levels");
+        sound(&cluster);
+    }
+}
+
+#[test]
 fn a_cache_below_the_minimum_says_it_and_one_at_the_minimum_works() {
     let directory = temporary();
     let path = directory.path().join("pool");

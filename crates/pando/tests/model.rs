@@ -59,9 +59,16 @@ fn spread(n: u64) -> [u8; 8] {
     key(n * 300)
 }
 
-fn open(path: &Path, servers: Option<usize>, options: &IndexOptions) -> (Cluster, Index) {
-    let mut config =
-        Config::at(path).memory_servers(2).memory(8 << 20).create(Create::IfMissing).cache(16 << 10);
+/// Frames of each cache: as few as it may have.
+const FRAMES: u64 = 8;
+
+fn open(
+    path: &Path,
+    servers: Option<usize>,
+    (options, node_size): &(IndexOptions, usize),
+) -> (Cluster, Index) {
+    let config = Config::at(path).memory_servers(2).memory(8 << 20).create(Create::IfMissing);
+    let mut config = config.cache(FRAMES * *node_size as u64);
     if let Some(servers) = servers {
         config = config.compute_servers(servers);
     }
@@ -70,7 +77,7 @@ fn open(path: &Path, servers: Option<usize>, options: &IndexOptions) -> (Cluster
     (cluster, index)
 }
 
-fn run(options: &IndexOptions, ops: &[Op]) {
+fn run(options: &(IndexOptions, usize), ops: &[Op]) {
     let directory = tempfile::tempdir().expect("temporary directory");
     let path = directory.path().join("pool");
     let (mut cluster, mut index) = open(&path, Some(2), options);
@@ -163,6 +170,7 @@ proptest! {
 
     #[test]
     fn a_cluster_is_a_sorted_map(shape in 0..4_usize, ops in proptest::collection::vec(op(), 1..400)) {
-        run(&layouts()[shape].1, &ops);
+        let node_size = [1024, 256, 1024, 512][shape];
+        run(&(layouts()[shape].1.clone(), node_size), &ops);
     }
 }

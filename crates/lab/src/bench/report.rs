@@ -1,6 +1,7 @@
 //! What a benchmark found, as the JSON that the command line promises (DESIGN §9).
 //!
 //! Fields may be added after the promised ones, which keep their names and their order. What is not applicable is null.
+//! Figures per operation are those of the measured phase only.
 
 use std::time::Duration;
 

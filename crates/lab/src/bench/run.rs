@@ -63,6 +63,7 @@ fn open(spec: &BenchSpec) -> Result<(Cluster, Option<TempDir>), BenchError> {
         .memory(spec.memory_server_bytes())
         .cache(spec.cache_bytes)
         .cache_options(spec.cache)
+        .read_ahead(spec.read_ahead)
         .huge_pages(spec.huge_pages)
         .seed(spec.seed);
     Ok((Cluster::open(config)?, place))

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use pando::{CacheOptions, Eviction};
-use pando_workload::{Distribution, KeyCodec, KeySpace, Mix, Scatter, ValueCodec, WorkloadSpec};
+use pando_workload::{Distribution, InsertKeys, KeyCodec, KeySpace, Mix, Scatter, ValueCodec, WorkloadSpec};
 use serde::{Serialize, Serializer};
 
 use super::BenchError;
@@ -67,6 +67,8 @@ pub struct BenchSpec {
     pub cache_bytes: u64,
     #[serde(serialize_with = "cache_options")]
     pub cache: CacheOptions,
+    /// Leaves that a scan READs together at most; 1 is one after the other.
+    pub read_ahead: usize,
     pub node_size: usize,
     pub layout: LayoutChoice,
     pub keys: u64,
@@ -85,6 +87,9 @@ pub struct BenchSpec {
     /// `None`: the workload's own.
     #[serde(serialize_with = "optional_text")]
     pub dist: Option<Distribution>,
+    /// Which keys inserts go to. `None`: as the workload has it.
+    #[serde(serialize_with = "optional_text")]
+    pub insert_keys: Option<InsertKeys>,
     #[serde(serialize_with = "as_text")]
     pub scatter: Scatter,
     /// Lookups handed over together, in workloads that only look up. 1: one at a time.
@@ -110,6 +115,7 @@ impl Default for BenchSpec {
             slots: 1,
             cache_bytes: 13 << 20,
             cache: CacheOptions::default(),
+            read_ahead: pando::READ_AHEAD,
             node_size: 1024,
             layout: LayoutChoice::Auto,
             keys: 10_000_000,
@@ -122,6 +128,7 @@ impl Default for BenchSpec {
             length: Length::Ops(8_000_000),
             workload: "read-only".to_owned(),
             dist: None,
+            insert_keys: None,
             scatter: Scatter::Hash,
             multi_get: 1,
             verify: true,
@@ -144,12 +151,13 @@ impl BenchSpec {
         self.compute_servers * self.threads
     }
 
-    /// The shares of the workload's operations.
+    /// The shares of the workload's operations, and which keys they go to.
     ///
     /// # Errors
     /// When no workload has that name.
     pub fn mix(&self) -> Result<Mix, BenchError> {
-        Ok(self.workload.parse()?)
+        let mix: Mix = self.workload.parse()?;
+        Ok(Mix { insert_keys: self.insert_keys.unwrap_or(mix.insert_keys), ..mix })
     }
 
     /// The distribution that keys are drawn from.
@@ -214,6 +222,7 @@ impl BenchSpec {
             ("threads", self.threads, 1 << 10),
             ("slots", self.slots, 64),
             ("lookups of a batch", self.multi_get, 1 << 16),
+            ("leaves read together", self.read_ahead, 1 << 16),
         ] {
             if !(1..=max).contains(&number) {
                 return invalid(format!("the number of {name} must be from 1 to {max}, not {number}"));
@@ -308,6 +317,7 @@ mod tests {
             BenchSpec { slots: 65, ..spec.clone() },
             BenchSpec { fill: 0.0, ..spec.clone() },
             BenchSpec { inner_fill: 1.5, ..spec.clone() },
+            BenchSpec { read_ahead: 0, ..spec.clone() },
             BenchSpec { length: Length::Ops(0), ..spec.clone() },
             BenchSpec { length: Length::Seconds(-1.0), ..spec.clone() },
             BenchSpec { workload: "ycsb-z".into(), ..spec.clone() },
