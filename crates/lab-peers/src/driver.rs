@@ -1,4 +1,7 @@
 //! Rounds of measurements: in every round, phase by phase, every map has its turn.
+//!
+//! Maps alternate within one run, so that a machine that is busy for a while hurts all of them alike; the report
+//! takes medians over the rounds. A wrong answer ends the run.
 
 use crate::data::{DataSet, Draw};
 use crate::maps::Entry;
@@ -250,6 +253,7 @@ impl<'a> Measurement<'a> {
                 sequence,
                 threads: lists.len(),
                 time: self.time,
+                limit: u64::MAX,
             };
             pin(thread);
             barrier.wait();

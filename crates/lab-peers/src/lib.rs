@@ -11,6 +11,7 @@
 
 pub mod data;
 pub mod driver;
+pub mod instructions;
 pub mod maps;
 mod measure;
 pub mod report;

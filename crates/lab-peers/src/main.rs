@@ -1,9 +1,13 @@
 //! Compares the ordered maps that exist in Rust: `cargo run --release -p pando-lab-peers -- --help`.
+//!
+//! The same keys, distribution and threads for every map, in turns, in one run, with every answer checked. The only
+//! crate that depends on other people's indexes.
 #![forbid(unsafe_code)]
 
 use anyhow::Context;
 use clap::Parser;
 use pando_lab_peers::driver::Plan;
+use pando_lab_peers::instructions::{self, Count};
 use pando_lab_peers::maps::{self, Entry};
 use pando_workload::{Distribution, KeySpace};
 use std::path::PathBuf;
@@ -53,6 +57,12 @@ struct Arguments {
     /// Also write the results to a file as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Count instructions per operation instead of time, over so many operations of each kind.
+    #[arg(long, value_name = "OPERATIONS", num_args = 0..=1, default_missing_value = "256", value_parser = count)]
+    instructions: Option<u64>,
+    /// What the process runs in which instructions of one map are counted.
+    #[arg(long, hide = true, value_parser = map)]
+    counted: Option<Entry>,
 }
 
 fn main() -> ExitCode {
@@ -66,6 +76,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if let Some(operations) = arguments.instructions {
+        return instructions(&arguments, operations);
+    }
     let json = arguments.json.clone();
     let report = plan(arguments)?.run(|what| eprintln!("{what}"))?;
     print!("{}", report.markdown());
@@ -73,6 +86,35 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(&report)?;
         std::fs::write(&path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     }
+    Ok(())
+}
+
+/// Counts instructions for each map, in a process of its own, with the first key space and distribution.
+fn instructions(arguments: &Arguments, operations: u64) -> anyhow::Result<()> {
+    let (Some(&space), Some(&distribution)) = (arguments.space.first(), arguments.dist.first()) else {
+        anyhow::bail!("counting needs a key space and a distribution");
+    };
+    let maps = if arguments.maps.is_empty() { maps::all() } else { arguments.maps.clone() };
+    let count = |map| Count {
+        map,
+        keys: arguments.keys,
+        space,
+        distribution,
+        scan_len: arguments.scan,
+        multi_get_len: arguments.multi_get,
+        operations,
+    };
+    if let Some(map) = arguments.counted {
+        return count(map).child();
+    }
+    let mut counts = Vec::new();
+    for &map in &maps {
+        eprintln!("counting {}", map.name);
+        let own = ["--counted", map.name].map(str::to_owned);
+        let arguments: Vec<String> = std::env::args().skip(1).chain(own).collect();
+        counts.push((map.name, count(map).run(&arguments)?));
+    }
+    print!("{}", instructions::markdown(&counts, &count(maps[0])));
     Ok(())
 }
 

@@ -1,9 +1,13 @@
 //! One thread's part of a measurement: a loop over drawn keys with every answer checked.
+//!
+//! The keys are drawn beforehand, so that the generator is not measured. Beside the time by the clock the time on a
+//! processor is taken, which tells a slow map from a busy machine.
 
 use crate::data::{DataSet, Draw, belongs, value_of};
 use crate::driver::Phase;
 use crate::{BATCH, OrderedMap, Session};
 use rustix::time::{ClockId, clock_gettime};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// An answer that is not the right one.
@@ -33,6 +37,8 @@ pub struct Job<'a> {
     pub sequence: u64,
     pub threads: usize,
     pub time: Duration,
+    /// Operations after which it ends even before its time.
+    pub limit: u64,
 }
 
 /// What one thread did.
@@ -83,7 +89,10 @@ impl<M: OrderedMap> Contender for Loaded<M> {
                         if is_present { Ok(()) } else { check(draw.key, None) }
                     })
                 })?;
-                check_updates(job, &mut session, &tally)?;
+                // Where instructions are counted, nothing else may be done.
+                if job.limit == u64::MAX {
+                    check_updates(job, &mut session, &tally)?;
+                }
                 Ok(tally)
             }
             Phase::Scan => repeat(job, &mut session, |session, draws| {
@@ -96,28 +105,64 @@ impl<M: OrderedMap> Contender for Loaded<M> {
     }
 }
 
+/// Draws of a job, a batch at a time, until its time is over.
+pub(crate) struct Feed<'a> {
+    job: &'a Job<'a>,
+    start: Instant,
+    processor_start: Duration,
+    /// Place of the next batch in the draws.
+    next: Cell<usize>,
+    operations: Cell<u64>,
+}
+
+impl<'a> Feed<'a> {
+    pub fn new(job: &'a Job<'a>) -> Self {
+        Self {
+            job,
+            start: Instant::now(),
+            processor_start: processor_time(),
+            next: Cell::new(job.first),
+            operations: Cell::new(0),
+        }
+    }
+
+    /// The next batch; whoever takes it does it. `None` when the time is over.
+    #[inline]
+    pub fn next(&self) -> Option<&'a [Draw]> {
+        if self.operations.get() >= self.job.limit || self.start.elapsed() >= self.job.time {
+            return None;
+        }
+        let mut at = self.next.get();
+        if at + BATCH > self.job.draws.len() {
+            at = 0;
+        }
+        let done = self.operations.get();
+        let len = (self.job.limit - done).min(BATCH as u64);
+        self.next.set(at + BATCH);
+        self.operations.set(done + len);
+        Some(&self.job.draws[at..at + len as usize])
+    }
+
+    /// What was done. Batches that are under way count, so call it when the last one has ended.
+    pub fn tally(&self) -> Tally {
+        let time = self.start.elapsed();
+        let processor_time = processor_time() - self.processor_start;
+        Tally { operations: self.operations.get(), time, processor_time }
+    }
+}
+
 /// Calls `batch` with the next keys until the time is over.
 pub(crate) fn repeat<S: Session>(
     job: &Job<'_>,
     session: &mut S,
     mut batch: impl FnMut(&mut S, &[Draw]) -> Result<(), WrongAnswer>,
 ) -> Result<Tally, WrongAnswer> {
-    let (start, processor_start) = (Instant::now(), processor_time());
-    let mut operations = 0;
-    let mut chunks = job.draws[job.first..].chunks_exact(BATCH);
-    loop {
-        let Some(draws) = chunks.next() else {
-            chunks = job.draws.chunks_exact(BATCH);
-            continue;
-        };
+    let feed = Feed::new(job);
+    while let Some(draws) = feed.next() {
         batch(session, draws)?;
         session.refresh();
-        operations += BATCH as u64;
-        let time = start.elapsed();
-        if time >= job.time {
-            return Ok(Tally { operations, time, processor_time: processor_time() - processor_start });
-        }
     }
+    Ok(feed.tally())
 }
 
 fn multi_get<S: Session>(job: &Job<'_>, session: &mut S) -> Result<Tally, WrongAnswer> {

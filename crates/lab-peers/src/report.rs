@@ -1,4 +1,7 @@
 //! Results as a Markdown table and as JSON.
+//!
+//! Rates are medians over the rounds, beside their ratio to the fastest B-tree that is not ours. A thread that was
+//! kept from its processor is marked, since such a rate says more about the machine than about the map.
 
 use crate::Kind;
 use crate::driver::{Outcome, Phase, Plan};
@@ -39,6 +42,8 @@ pub struct Table {
 pub struct MapReport {
     pub name: &'static str,
     pub kind: Kind,
+    /// It is one of ours, which the others are not compared with.
+    pub ours: bool,
     pub load_seconds: f64,
     /// Growth of resident memory while the map was loaded. `None` where freed memory may have been used again:
     /// in all key spaces but the first, and when maps are loaded anew in every round.
@@ -73,7 +78,8 @@ impl MapReport {
             PhaseReport { phase, median: median(&rounds), ratio: 1.0, rounds, processor_share }
         };
         let phases = Phase::ALL.into_iter().zip(outcomes).map(phase).collect();
-        MapReport { name: entry.name, kind: entry.kind, load_seconds, bytes_per_key, phases }
+        let (name, kind, ours) = (entry.name, entry.kind, entry.ours);
+        MapReport { name, kind, ours, load_seconds, bytes_per_key, phases }
     }
 }
 
@@ -86,7 +92,7 @@ impl Table {
         mut maps: Vec<MapReport>,
     ) -> Table {
         for phase in 0..Phase::ALL.len() {
-            let is_peer = |map: &&MapReport| map.kind == Kind::BTree && !map.name.starts_with("pando");
+            let is_peer = |map: &&MapReport| map.kind == Kind::BTree && !map.ours;
             let peers = maps.iter().filter(is_peer).map(|map| map.phases[phase].median);
             let Some(fastest) = peers.max_by(f64::total_cmp) else { continue };
             maps.iter_mut().for_each(|map| map.phases[phase].ratio = map.phases[phase].median / fastest);
@@ -162,7 +168,7 @@ impl Report {
             out,
             "{} keys and values of 8 bytes, loaded in {order} order. Million operations per second (multi-gets \
              count their keys, scans count once), median of {} rounds of {} s, in turns; in brackets the ratio \
-             to the fastest B-tree.\n",
+             to the fastest B-tree of others.\n",
             self.keys, self.rounds, self.seconds_per_phase
         )?;
         self.notes.iter().try_for_each(|(name, note)| writeln!(out, "- {name}: {note}."))
@@ -192,10 +198,11 @@ mod tests {
         let map = |i: usize, rate| MapReport::new(&entries[i], rates(rate), 0.0, None);
         let last = entries.len() - 1;
         assert_eq!(entries[last].kind, Kind::RadixTree);
-        let table =
-            Table::new(String::new(), String::new(), 1, vec![map(0, 1.0), map(1, 2.0), map(last, 8.0)]);
+        let others = entries.iter().position(|entry| !entry.ours).expect("there are others");
+        let maps = vec![map(0, 6.0), map(others, 1.0), map(others + 1, 2.0), map(last, 8.0)];
+        let table = Table::new(String::new(), String::new(), 1, maps);
         let ratios: Vec<f64> = table.maps.iter().map(|map| map.phases[0].ratio).collect();
-        assert_eq!(ratios, [0.5, 1.0, 4.0]);
-        assert_eq!(table.maps[0].phases[3].median, 2.0);
+        assert_eq!(ratios, [3.0, 0.5, 1.0, 4.0]);
+        assert_eq!(table.maps[0].phases[3].median, 12.0);
     }
 }

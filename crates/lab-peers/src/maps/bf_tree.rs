@@ -1,4 +1,7 @@
 //! Bf-Tree with its pages in memory. Keys and values are byte strings.
+//!
+//! Keys go in big-endian, so that they sort as numbers. The buffer in front of the pages is large enough for every
+//! record: as everywhere here, the figures are those of data that is all in memory.
 
 use crate::{OrderedMap, Session};
 use anyhow::{anyhow, ensure};

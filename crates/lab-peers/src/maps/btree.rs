@@ -1,4 +1,7 @@
 //! std's `BTreeMap`: not concurrent, so one lock goes around it as soon as there is a second thread.
+//!
+//! Alone, a thread takes the lock once for all its operations, which is the map as it is without any lock. It is
+//! filled one by one, because collecting would pack its nodes as no map that grew has them.
 
 use crate::{OrderedMap, Session};
 use std::collections::BTreeMap;

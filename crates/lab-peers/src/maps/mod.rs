@@ -1,4 +1,7 @@
 //! The maps, one adapter per file, and the table of them.
+//!
+//! An adapter uses its map as the map's authors would: with its own guards and handles, and without locks that it
+//! does not need. The table says how each is used; the note appears under the results.
 
 mod bf_tree;
 mod btree;
@@ -16,6 +19,8 @@ use crate::{Contender, Kind, Loaded, OrderedMap};
 pub struct Entry {
     pub name: &'static str,
     pub kind: Kind,
+    /// One of ours, not a peer.
+    pub ours: bool,
     /// How it is used, for the table's notes.
     pub note: &'static str,
     pub load: Load,
@@ -64,7 +69,7 @@ fn entry<M: OrderedMap + 'static>(name: &'static str, kind: Kind, note: &'static
         let map = M::load(pairs, sorted)?;
         Ok(Box::new(Loaded(map)) as Box<dyn Contender>)
     };
-    Entry { name, kind, note, load }
+    Entry { name, kind, ours: false, note, load }
 }
 
 #[cfg(test)]

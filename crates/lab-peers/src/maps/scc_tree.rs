@@ -1,5 +1,7 @@
-//! scc's TreeIndex: a B+ tree made for reading. Its entries move when nodes split, so values cannot be atomics
-//! that are changed in place; `upsert` is the way to update.
+//! scc's TreeIndex: a B+ tree made for reading.
+//!
+//! Its entries move when nodes split, so values cannot be atomics that are changed in place; `upsert` is the way to
+//! update. It does not say whether the key was there, so the driver looks afterwards.
 
 use crate::{OrderedMap, Session};
 use scc::tree_index::Proximity;
