@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 use pando::{CacheOptions, Eviction};
 use pando_lab::bench::{self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Phase, Watch};
 use pando_lab::units::{parse_count, parse_size};
-use pando_workload::{Distribution, KeySpace, Scatter};
+use pando_workload::{Distribution, InsertKeys, KeySpace, Scatter};
 
 use crate::failure::Failure;
 use crate::output::write_document;
@@ -89,6 +89,10 @@ pub struct BenchArgs {
     /// zipf:THETA, uniform or latest:THETA [default: the workload's own, mostly zipf:0.99]
     #[arg(long, value_name = "DIST")]
     dist: Option<Distribution>,
+    /// Which keys inserts go to: drawn, half-new or new [default: the workload's own: half-new, and new for
+    /// insert-only and ycsb]
+    #[arg(long, value_name = "KEYS")]
+    insert_keys: Option<InsertKeys>,
     /// How hot keys are spread: hash, permutation or none
     #[arg(long, value_name = "SCATTER", default_value = "hash")]
     scatter: Scatter,
@@ -112,6 +116,9 @@ pub struct BenchArgs {
     /// Probability with which a leaf is admitted to a full cache; 1 is eager admission
     #[arg(long, value_name = "P", default_value = "0.1")]
     leaf_admission: f64,
+    /// Leaves that a scan reads together at most; 1 is one after the other
+    #[arg(long, value_name = "N", default_value = "8")]
+    read_ahead: usize,
     /// Where cooling nodes wait
     #[arg(long, value_name = "HOW", value_enum, default_value_t = CoolingArg::Map)]
     cooling: CoolingArg,
@@ -223,6 +230,7 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
             swizzle: !args.no_swizzle,
             cooling_share: args.cooling_share,
         },
+        read_ahead: args.read_ahead,
         node_size: crate::indexes::node_size(args.node_size)?,
         layout: match args.layout {
             LayoutArg::Auto => LayoutChoice::Auto,
@@ -239,6 +247,7 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
         length: args.seconds.map_or(Length::Ops(args.ops), Length::Seconds),
         workload: TOUR[0].to_owned(),
         dist: args.dist,
+        insert_keys: args.insert_keys,
         scatter: args.scatter,
         multi_get: args.multi_get,
         verify: !args.no_verify,
@@ -333,7 +342,7 @@ mod tests {
     fn switches_reach_the_specification() {
         let args = parse(
             "--leaf-admission 0.5 --cooling fifo --eviction random --no-swizzle --cooling-share 0.2 --seconds 2 \
-             --no-verify --no-audit --layout slotted --keys 2m --cache 1MiB",
+             --no-verify --no-audit --layout slotted --keys 2m --cache 1MiB --insert-keys drawn --read-ahead 3",
         );
         let spec = spec(&args).expect("valid");
         let cache = &spec.cache;
@@ -341,6 +350,7 @@ mod tests {
         assert_eq!((cache.leaf_admission, cache.cooling_share), (0.5, 0.2));
         assert_eq!((spec.keys, spec.cache_bytes, spec.length), (2_000_000, 1 << 20, Length::Seconds(2.0)));
         assert!(!spec.verify && !spec.audit && !spec.is_fixed());
+        assert_eq!((spec.insert_keys, spec.read_ahead), (Some(InsertKeys::Drawn), 3));
     }
 
     #[test]

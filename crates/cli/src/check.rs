@@ -1,4 +1,7 @@
-//! `pando check`: the auditor.
+//! `pando check`: the auditor over every index of a pool and every allocated block.
+//!
+//! It needs the pool alone (or `--unclean`, which only looks). Violations are data, so they go to standard output;
+//! that there were any is the failure, with exit status 1.
 
 use std::io::{Write, stdout};
 

@@ -1,4 +1,7 @@
-//! Examples at the end of the help. A test runs them as they are written, one after the other in an empty directory.
+//! Examples at the end of the help.
+//!
+//! A test runs them as they are written, one after the other in an empty directory, so each may use what the ones
+//! before it made, and none can go stale.
 
 pub const EXAMPLES: &str = "\
 Examples:

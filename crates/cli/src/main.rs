@@ -32,7 +32,7 @@ use failure::Failure;
 
 fn main() -> ExitCode {
     let ended = match args::parse() {
-        Ok(Some(command)) => run(command),
+        Ok(Some(command)) => signals::outlive_size_limit().and_then(|()| run(command)),
         // Help or the version was asked for and printed.
         Ok(None) => Ok(()),
         Err(failure) => Err(failure),

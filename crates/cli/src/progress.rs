@@ -1,4 +1,7 @@
-//! Progress bars on standard error, if that is a terminal.
+//! Progress bars of commands that take long.
+//!
+//! They are drawn on standard error, so that they never mix with data, and only if that is a terminal; otherwise a
+//! bar is hidden and costs next to nothing.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;

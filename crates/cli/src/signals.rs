@@ -1,12 +1,24 @@
-//! Ctrl-C and termination: the first one asks the command to stop and close the pool, the second one ends it.
+//! Signals that would end a command before it closed its pool.
+//!
+//! Ctrl-C and termination: the first one asks the command to stop and close the pool, the second one ends it. Output
+//! that outgrows the limit on the size of files is an error of the write, not the end of the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 use crate::failure::Failure;
+
+/// Makes a write beyond the limit on the size of files fail like one to a full disk. Without, the command would be
+/// ended at any point, and the pool that it uses would not be closed.
+pub fn outlive_size_limit() -> Result<(), Failure> {
+    // Nobody looks at the flag: it is enough that the signal is heard.
+    flag::register(SIGXFSZ, Arc::default())
+        .map(drop)
+        .map_err(|error| Failure::failed(format_args!("cannot listen for signals: {error}")))
+}
 
 /// Whether somebody wants the command to stop.
 #[derive(Clone, Debug, Default)]

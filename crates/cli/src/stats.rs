@@ -1,7 +1,8 @@
 //! `pando stats`: the shape of a pool and its indexes.
 //!
-//! What memory is in use comes from the pool, the shape of an index from the auditor, which walks it at rest; while
-//! other processes are attached it stays unknown.
+//! What memory is in use comes from the pool, the shape of an index from the auditor, which walks it at rest. While
+//! other processes are attached it comes from a walk that needs nobody's leave and sees what was last written back;
+//! the output says so (`approximate` in the JSON).
 
 use std::fmt::Write;
 use std::path::Path;
@@ -16,11 +17,14 @@ use crate::keys::KeySchema;
 use crate::output::write_document;
 use crate::pool;
 
-/// An index: what the catalog says, and its shape unless others are changing it.
+/// An index: what the catalog says, and its shape.
 struct Shape {
     info: IndexInfo,
     schema: KeySchema,
+    /// `None` if nothing could be made out, such as that of an index which is just being made.
     report: Option<IndexReport>,
+    /// Others are attached, and may be changing it.
+    approximate: bool,
 }
 
 pub fn run(args: &StatsArgs) -> Result<(), Failure> {
@@ -36,16 +40,15 @@ pub fn run(args: &StatsArgs) -> Result<(), Failure> {
 }
 
 fn shapes(cluster: &Cluster) -> Result<Vec<Shape>, Failure> {
-    // Indexes can be walked at rest only.
-    let mut reports = match cluster.check() {
-        Ok(report) => report.indexes,
-        Err(pando::Error::NotAlone { .. }) => Vec::new(),
+    let (mut reports, approximate) = match cluster.check() {
+        Ok(report) => (report.indexes, false),
+        Err(pando::Error::NotAlone { .. }) => (cluster.shapes()?, true),
         Err(error) => return Err(error.into()),
     };
     let shape = |info: IndexInfo| {
         let schema = pool::schema_of(&info)?;
         let report = reports.iter().position(|report| report.name == info.name).map(|at| reports.remove(at));
-        Ok(Shape { info, schema, report })
+        Ok(Shape { info, schema, report, approximate })
     };
     cluster.indexes()?.into_iter().map(shape).collect()
 }
@@ -71,7 +74,7 @@ fn document(path: &Path, servers: &[ServerUsage], shapes: &[Shape]) -> Value {
 }
 
 fn index_document(shape: &Shape) -> Value {
-    let Shape { info, schema, report } = shape;
+    let Shape { info, schema, report, approximate } = shape;
     let boundaries: Vec<String> = info.boundaries.iter().map(|boundary| schema.display(boundary)).collect();
     let of_report = |figure: fn(&IndexReport) -> Value| report.as_ref().map(figure);
     json!({
@@ -81,6 +84,7 @@ fn index_document(shape: &Shape) -> Value {
         "node_size": info.node_size,
         "subtree_level": info.subtree_level,
         "boundaries": boundaries,
+        "approximate": approximate,
         "entries": of_report(|report| json!(report.entries)),
         "leaves": of_report(|report| json!(report.leaves)),
         "inner_nodes": of_report(|report| json!(report.inner_nodes)),
@@ -131,7 +135,7 @@ fn table(servers: &[ServerUsage], text: &mut String) {
 }
 
 fn index_text(shape: &Shape, text: &mut String) {
-    let Shape { info, schema, report } = shape;
+    let Shape { info, schema, report, approximate } = shape;
     let mut line = |label: &str, content: String| {
         writeln!(text, "  {label:<10} {content}").expect("writing to a string does not fail");
     };
@@ -144,7 +148,7 @@ fn index_text(shape: &Shape, text: &mut String) {
         line("partitions", format!("{}, cut at {}", boundaries.len() + 1, boundaries.join(" | ")));
     }
     let Some(report) = report else {
-        return line("shape", "not known while other processes are attached".to_owned());
+        return line("shape", "not to be made out; it may be just being made".to_owned());
     };
     let data = report.key_bytes + report.value_bytes;
     line("entries", format!("{}, {} of keys and values", units::count(report.entries), units::size(data)));
@@ -157,4 +161,11 @@ fn index_text(shape: &Shape, text: &mut String) {
         units::size(report.bytes)
     );
     line("shape", shape);
+    if *approximate {
+        let unread = match report.unreadable {
+            0 => String::new(),
+            nodes => format!("; {} nodes changed too fast to be read", units::count(nodes)),
+        };
+        line("", format!("as last written back, while other processes are attached{unread}"));
+    }
 }

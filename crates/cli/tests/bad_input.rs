@@ -72,6 +72,16 @@ fn bad_usage_and_input_have_status_2() {
     nothing_is_lost(&place);
 }
 
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn a_program_without_parquet_says_so() {
+    let place = place();
+    place.write("table.parquet", "PAR1");
+    let sentence = place.refused("load table.parquet --pool f.pando --index table --key a", 2);
+    assert!(sentence.contains("without support for Parquet"), "{sentence}");
+    nothing_is_lost(&place);
+}
+
 fn nothing_is_lost(place: &Place) {
     assert_eq!(place.ok("scan --pool f.pando --index fruit"), "apple\t3\npear\t2\nplum\t1\n");
     place.ok("check --pool f.pando");

@@ -53,3 +53,59 @@ fn an_interrupted_load_leaves_a_clean_pool() {
     );
     place.ok("check --pool p.pando");
 }
+
+#[test]
+fn shapes_are_known_while_others_are_attached() {
+    let place = Place::new();
+    place.write("words.txt", word_list(20_000));
+    place.ok("load words.txt --pool p.pando --index words --node-size 512 --memory-servers 2");
+    let alone = place.index_stats("p.pando");
+    assert_eq!(alone["approximate"], false);
+    // Another process is attached, and waits for rows.
+    let fifo = place.path("slow.txt");
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("there is mkfifo").success());
+    let child = place.start("load slow.txt --pool p.pando --index slow");
+    let mut feed = std::fs::OpenOptions::new().write(true).open(&fifo).expect("somebody reads");
+    std::io::Write::write_all(&mut feed, b"word\n").expect("somebody reads");
+    let stats = loop {
+        let stats = place.stats("p.pando");
+        match stats["indexes"].as_array().expect("a list").len() {
+            2 if stats["indexes"][1]["approximate"] == true => break stats,
+            _ => std::thread::yield_now(),
+        }
+    };
+    // Nobody has anything of it in a cache. The leaves were summed up in another order.
+    let mut beside = stats["indexes"][1].clone();
+    beside["approximate"] = false.into();
+    let fullness = [&beside, &alone].map(|stats| stats["leaf_fullness"].as_f64().expect("a share"));
+    assert!((fullness[0] - fullness[1]).abs() < 1e-9, "{fullness:?}");
+    beside["leaf_fullness"] = alone["leaf_fullness"].clone();
+    assert_eq!(beside, alone);
+    let text = place.ok("stats --pool p.pando");
+    assert!(text.contains("as last written back, while other processes are attached"), "{text}");
+    drop(feed);
+    assert_eq!(ran(child.wait_with_output().expect("it ends")).status, 0);
+    place.ok("check --pool p.pando");
+}
+
+#[test]
+fn looking_at_an_index_that_is_being_changed_never_fails() {
+    let place = Place::new();
+    place.write("words.txt", word_list(60_000));
+    place.ok("create --pool p.pando --index words --node-size 512");
+    let load = "load words.txt --pool p.pando --index words --cache 64KiB --sort-memory 64KiB";
+    let mut approximate = 0;
+    // The first round loads into an empty index, the others change every entry.
+    for _ in 0..3 {
+        let mut child = place.start(load);
+        while child.try_wait().expect("it is ours").is_none() {
+            let stats = place.index_stats("p.pando");
+            let entries = stats["entries"].as_u64().expect("a shape");
+            assert!(entries <= 120_000, "{stats}");
+            approximate += u32::from(stats["approximate"] == true);
+        }
+        assert_eq!(ran(child.wait_with_output().expect("it ends")).status, 0);
+    }
+    assert!(approximate > 0, "no look fell into a load");
+    place.ok("check --pool p.pando");
+}

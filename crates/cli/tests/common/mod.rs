@@ -102,6 +102,13 @@ impl Place {
         servers.iter().map(|server| server["bytes_allocated"].as_u64().expect("a number")).sum()
     }
 
+    /// Bytes of the chunks that all memory servers of a pool have in use, whole.
+    pub fn in_chunks(&self, pool: &str) -> u64 {
+        let stats = self.stats(pool);
+        let servers = stats["servers"].as_array().expect("a list");
+        servers.iter().map(|server| server["bytes_in_chunks"].as_u64().expect("a number")).sum()
+    }
+
     /// The lines of a file of this place, sorted as bytes, each once, by the system's `sort`.
     pub fn sorted(&self, name: &str) -> String {
         let output = Command::new("sort")

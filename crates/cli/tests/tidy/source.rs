@@ -66,7 +66,14 @@ impl Source {
     /// Lines of the `//!` header.
     pub fn header_lines(&self) -> usize {
         let attribute = |line: &&str| line.starts_with("#!") || line.is_empty();
-        self.text.lines().skip_while(attribute).take_while(|line| line.starts_with("//!")).count()
+        let header = self.text.lines().skip_while(attribute).map_while(|line| line.strip_prefix("//!"));
+        let mut drawing = false;
+        let is_text = |line: &&str| {
+            let fence = line.trim_start().starts_with("```");
+            drawing ^= fence;
+            !(drawing || fence || line.trim().is_empty())
+        };
+        header.filter(is_text).count()
     }
 }
 
