@@ -1,0 +1,7 @@
+#!/usr/bin/env bash
+# The command line without Parquet, the one feature that can be left out.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo clippy -p pando-cli --no-default-features --all-targets -- -D warnings
+cargo test -p pando-cli --no-default-features --test bad_input
