@@ -18,7 +18,7 @@ use crate::mapping_table::{IoTicket, MappingTable};
 use crate::stats::{CacheCounters, CacheCounts};
 use crate::swip::{FrameId, Swip};
 use crate::sync::{AtomicU32, Mutex, Ordering};
-use crate::turn::TurnFlag;
+use crate::turn::Turns;
 
 /// Frames with which a tree of any height can be walked and changed by any number of operations: twice what one of
 /// them holds at most, which is the root, a node and its parent, and a free frame.
@@ -89,7 +89,7 @@ pub struct Cache {
     free: Mutex<Vec<FrameId>>,
     /// Workers at the time of the latest one.
     workers: AtomicU32,
-    pub(crate) turn: TurnFlag,
+    pub(crate) turns: Turns,
     counters: Mutex<Registry>,
 }
 
@@ -168,7 +168,7 @@ impl Cache {
             fresh: AtomicU32::new(0),
             free: Mutex::new(Vec::new()),
             workers: AtomicU32::new(0),
-            turn: TurnFlag::new(),
+            turns: Turns::new(),
             counters: Mutex::new(Registry::default()),
         })
     }

@@ -41,4 +41,4 @@ pub use mapping_table::{IoTicket, Lookup, MappingTable};
 pub use rank::Ranker;
 pub use stats::{CacheCounters, CacheCounts};
 pub use swip::{FrameId, Swip};
-pub use turn::Turn;
+pub use turn::{Turn, TurnPlace};

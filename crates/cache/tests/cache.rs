@@ -333,6 +333,23 @@ fn without_a_frame_to_be_had_operations_take_turns() {
 }
 
 #[test]
+fn every_eighth_turn_is_for_the_one_who_waited_longest() {
+    let bench = Bench::new(8, |_| {});
+    let (cache, worker) = (&bench.cache, &bench.worker);
+    let (oldest, gone, second) = (cache.wait_for_turn(), cache.wait_for_turn(), cache.wait_for_turn());
+    let others = || (0..100).take_while(|_| cache.try_turn(worker).is_some()).count();
+    assert_eq!(others(), 7);
+    assert!(second.try_turn(worker).is_none() && !cache.turn_is_taken(), "kept for the oldest");
+    assert!(oldest.try_turn(worker).is_some());
+    drop((oldest, gone));
+    assert_eq!(others(), 7, "who gave up its place holds up nobody");
+    assert!(second.try_turn(worker).is_some());
+    drop(second);
+    assert_eq!(others(), 100, "nobody waits");
+    assert_eq!(cache.turns_ended(), 116);
+}
+
+#[test]
 fn many_workers_keep_few_frames_to_themselves() {
     let bench = Bench::new(256, |_| {});
     let workers: Vec<_> = (0..600).map(|_| bench.cache.worker()).collect();

@@ -9,7 +9,7 @@ use std::cell::{Cell, OnceCell};
 use pando_cache::{CacheError, NoFrame};
 use pando_fabric::{Endpoint, Nanos};
 
-use crate::error::{Attempt, Result, Retry};
+use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::Layout;
 use crate::tree::{Ctx, Tree};
 
@@ -28,7 +28,8 @@ const RESTARTS: u32 = 4;
 #[derive(Default)]
 pub(crate) struct OwnTurn<'t> {
     turn: OnceCell<pando_cache::Turn<'t>>,
-    deadline: Cell<Option<Nanos>>,
+    /// Until when it waits, and how many turns had ended when that was set.
+    deadline: Cell<Option<(Nanos, u64)>>,
     restarts: Cell<u32>,
 }
 
@@ -36,7 +37,7 @@ impl<'t> OwnTurn<'t> {
     /// With what the operation starts again, once it may. It holds no pin, ticket or frame meanwhile.
     ///
     /// # Errors
-    /// [`CacheError::Exhausted`] after all of the operation's patience.
+    /// [`CacheError::Exhausted`] if for all of the operation's patience nobody, with the turn or without, came through.
     #[cold]
     pub async fn wait<'s, L: Layout, E: Endpoint>(
         &'s self,
@@ -45,28 +46,43 @@ impl<'t> OwnTurn<'t> {
         crowding: Crowding,
     ) -> Result<Ctx<'s, E>> {
         ctx.worker.counters().count_restart();
-        let deadline = match self.deadline.get() {
-            Some(deadline) => deadline,
-            None => ctx.ep.now().saturating_add(tree.config.patience_ns),
-        };
-        self.deadline.set(Some(deadline));
+        if ctx.worker.has_turn() {
+            // Those who are in the way have verbs under way.
+            ctx.ep.yield_now().await;
+            return if self.has_patience(tree, ctx) { Ok(ctx) } else { Err(exhausted(tree)) };
+        }
+        self.restarts.set(self.restarts.get() + 1);
+        let place = tree.cache.wait_for_turn();
         loop {
             // Whoever has frames may be another slot of this worker.
             ctx.ep.yield_now().await;
-            if ctx.worker.has_turn() {
-                // Those who are in the way have verbs under way.
-                if ctx.ep.now() < deadline {
-                    return Ok(ctx);
-                }
-            } else if crowding == Crowding::GiveWay && !self.is_starving(tree, ctx) {
-                if !tree.cache.turn_is_taken() {
-                    return Ok(ctx);
-                }
-            } else if let Some(turn) = tree.cache.try_turn(ctx.worker) {
-                return Ok(Ctx { ep: ctx.ep, worker: self.turn.get_or_init(|| turn).worker() });
+            let wants_turn = crowding == Crowding::Crowded || self.is_starving(tree, ctx);
+            if !wants_turn && !tree.cache.turn_is_taken() {
+                return Ok(ctx);
             }
-            if ctx.ep.now() >= deadline {
-                return Err(CacheError::Exhausted { frames: tree.cache.frames() }.into());
+            if let Some(turn) = place.try_turn(ctx.worker) {
+                return Ok(self.start(ctx, turn));
+            }
+            if !self.has_patience(tree, ctx) {
+                return Err(exhausted(tree));
+            }
+        }
+    }
+
+    /// The context of an operation that goes on with its turn.
+    fn start<'s, E: Endpoint>(&'s self, ctx: Ctx<'s, E>, turn: pando_cache::Turn<'t>) -> Ctx<'s, E> {
+        self.deadline.set(None);
+        Ctx { ep: ctx.ep, worker: self.turn.get_or_init(|| turn).worker() }
+    }
+
+    /// Whether it may wait longer. Its patience begins anew whenever another's turn has ended: that one came through.
+    fn has_patience<L: Layout, E: Endpoint>(&self, tree: &Tree<L>, ctx: Ctx<'_, E>) -> bool {
+        let (now, ended) = (ctx.ep.now(), tree.cache.turns_ended());
+        match self.deadline.get() {
+            Some((deadline, seen)) if seen == ended => now < deadline,
+            _ => {
+                self.deadline.set(Some((now.saturating_add(tree.config.patience_ns), ended)));
+                true
             }
         }
     }
@@ -79,7 +95,7 @@ impl<'t> OwnTurn<'t> {
             && !ctx.worker.has_turn()
             && let Some(turn) = tree.cache.try_turn(ctx.worker)
         {
-            return Ctx { ep: ctx.ep, worker: self.turn.get_or_init(|| turn).worker() };
+            return self.start(ctx, turn);
         }
         ctx
     }
@@ -87,6 +103,10 @@ impl<'t> OwnTurn<'t> {
     fn is_starving<L: Layout, E: Endpoint>(&self, tree: &Tree<L>, ctx: Ctx<'_, E>) -> bool {
         self.restarts.get() >= RESTARTS && tree.cache.is_tight(ctx.ep.slots())
     }
+}
+
+fn exhausted<L: Layout>(tree: &Tree<L>) -> DexError {
+    CacheError::Exhausted { frames: tree.cache.frames() }.into()
 }
 
 impl<L: Layout> Tree<L> {

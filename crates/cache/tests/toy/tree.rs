@@ -251,15 +251,20 @@ impl Toy {
         ep: &ToyEndpoint,
         mut attempt: impl AsyncFnMut(&CacheWorker) -> Attempt<T>,
     ) -> T {
-        let mut turn = None;
+        let (mut turn, mut place) = (None, None);
         for _ in 0..RESTARTS {
             let worker = turn.as_ref().map_or(worker, pando_cache::Turn::worker);
             match attempt(worker).await {
                 Ok(value) => return value,
                 Err(Retry::Restart | Retry::NoFrame(NoFrame::GiveWay)) => {}
                 Err(Retry::NoFrame(NoFrame::Crowded)) if turn.is_some() => {}
-                Err(Retry::NoFrame(NoFrame::Crowded)) => turn = self.cache.try_turn(worker),
+                Err(Retry::NoFrame(NoFrame::Crowded)) => {
+                    turn = place.get_or_insert_with(|| self.cache.wait_for_turn()).try_turn(worker);
+                }
                 Err(Retry::NoFrame(NoFrame::Failed(error))) => panic!("{error}"),
+            }
+            if turn.is_some() {
+                place = None;
             }
             ep.yield_now().await;
         }
