@@ -2,6 +2,7 @@
 # The published cell of DEX, scaled (docs/performance.md): every workload, leaf admissions and ablations, as a
 # Markdown table. Counts of verbs and bytes do not depend on the machine's speed. About a minute per row on 2 cores.
 #   benchmarks/published_cell.sh [workloads|admission|ablations|all]
+#   KEYS=200m CACHE=256MiB benchmarks/published_cell.sh workloads     # the paper's size
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo build --release --quiet
@@ -16,13 +17,15 @@ row() { # name, options...
   local name=$1 json
   shift
   json=$("$pando" bench "${cell[@]}" "$@")
-  printf '| %s | %.3f | %.3f | %.4f | %.0f | %.3f | %s | %s |\n' "$name" "$(field reads "${json#*per_op}")" \
-    "$(field writes "${json#*per_op}")" "$(field atomics "$json")" "$(field bytes_total "$json")" \
-    "$(field hit_ratio_leaf "$json")" "$(field verify_errors "$json")" "$(field audit_violations "$json")"
+  printf '| %s | %.3f | %.3f | %.4f | %.0f | %.3f | %s | %s | %.1f | %.2f |\n' "$name" \
+    "$(field reads "${json#*per_op}")" "$(field writes "${json#*per_op}")" "$(field atomics "$json")" \
+    "$(field bytes_total "$json")" "$(field hit_ratio_leaf "$json")" "$(field verify_errors "$json")" \
+    "$(field audit_violations "$json")" "$(field load_seconds "$json")" "$(field peak_rss_bytes "$json")e-9"
 }
 
-echo '| run | READs/op | WRITEs/op | atomics/op | bytes/op | leaf hit ratio | verify errors | audit violations |'
-echo '|---|---|---|---|---|---|---|---|'
+echo '| run | READs/op | WRITEs/op | atomics/op | bytes/op | leaf hit ratio | verify errors | audit violations |' \
+  'load, s | peak RSS, GB |'
+echo '|---|---|---|---|---|---|---|---|---|---|'
 part=${1:-all}
 if [[ $part == workloads || $part == all ]]; then
   for workload in read-only read-intensive write-intensive insert-intensive insert-only scan-intensive; do
