@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use crate::cache::{Cache, CacheWorker, lock};
 use crate::error::NoFrame;
-use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 
 /// Turns in a row that others may take before the one who has waited longest.
 const TURNS_BEFORE_OLDEST: u32 = 7;
@@ -23,6 +23,8 @@ pub(crate) struct Turns {
     /// Whether somebody has the turn. Changed under the lock of `queue` only.
     taken: AtomicU32,
     queue: Mutex<Queue>,
+    /// Turns that ended.
+    ended: AtomicU64,
 }
 
 #[derive(Default)]
@@ -32,13 +34,11 @@ struct Queue {
     ticket: u64,
     /// Turns since the one who had waited longest got one.
     since_oldest: u32,
-    /// Turns that ended.
-    ended: u64,
 }
 
 impl Turns {
     pub(crate) fn new() -> Self {
-        Self { taken: AtomicU32::new(0), queue: Mutex::new(Queue::default()) }
+        Self { taken: AtomicU32::new(0), queue: Mutex::new(Queue::default()), ended: AtomicU64::new(0) }
     }
 
     fn is_taken(&self) -> bool {
@@ -62,8 +62,8 @@ impl Turns {
     }
 
     fn end(&self) {
-        let mut queue = lock(&self.queue);
-        queue.ended += 1;
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        let _queue = lock(&self.queue);
         self.taken.store(0, Ordering::Relaxed);
     }
 }
@@ -105,7 +105,7 @@ impl Cache {
 
     /// How many turns have ended: those who wait see by it that the others come through.
     pub fn turns_ended(&self) -> u64 {
-        lock(&self.turns.queue).ended
+        self.turns.ended.load(Ordering::Relaxed)
     }
 
     /// To be asked before a frame is wanted or a node is pinned over an await.

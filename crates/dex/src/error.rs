@@ -7,7 +7,7 @@ use pando_cache::{CacheError, Conflict};
 use pando_fabric::{FabricError, GlobalAddr};
 use pando_pool::PoolError;
 
-use crate::turn::Crowding;
+use crate::tries::Crowding;
 
 pub type Result<T, E = DexError> = std::result::Result<T, E>;
 
@@ -47,7 +47,7 @@ pub enum DexError {
 pub(crate) enum Retry {
     /// Something changed under the operation: descend again.
     Restart,
-    /// There is no frame for the operation: descend again when [`crate::turn::OwnTurn::wait`] says so.
+    /// There is no frame for the operation: descend again when [`crate::tries::Tries`] says so.
     Crowded(Crowding),
     Failed(DexError),
 }

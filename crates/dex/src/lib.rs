@@ -30,7 +30,7 @@ mod scan;
 mod shared;
 mod smo;
 mod tree;
-mod turn;
+mod tries;
 mod walk;
 
 pub use batch::Answers;

@@ -10,7 +10,7 @@ use pando_fabric::{Endpoint, GlobalAddr};
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::{Layout, header};
 use crate::tree::{Ctx, Hop, Tree, count};
-use crate::turn::OwnTurn;
+use crate::tries::Tries;
 use crate::walk::{Admit, Child, Slot, Toward};
 
 /// Times that a merge starts again before it is left to the next removal.
@@ -35,7 +35,7 @@ pub(crate) struct Neighbours<'t> {
 impl<L: Layout> Tree<L> {
     /// Merges the leaf of `key` if it is underfull, then its parent, and so on up.
     pub(crate) async fn merge_upward<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: L::Key<'_>) -> Result<()> {
-        let turn = OwnTurn::default();
+        let tries = Tries::default();
         let mut ctx = ctx;
         let mut level = 0;
         let mut attempts = 0;
@@ -46,14 +46,11 @@ impl<L: Layout> Tree<L> {
                     attempts = 0;
                 }
                 Ok(Merge::Skipped) => return Ok(()),
-                Err(Retry::Failed(error)) => return Err(error),
-                Err(Retry::Crowded(crowding)) => ctx = turn.wait(self, ctx, crowding).await?,
-                Err(Retry::Restart) if attempts < ATTEMPTS => {
-                    attempts += 1;
-                    ctx.ep.yield_now().await;
-                    ctx = turn.restart(self, ctx);
+                Err(Retry::Restart) if attempts == ATTEMPTS => return Ok(()),
+                Err(retry) => {
+                    attempts += usize::from(matches!(retry, Retry::Restart));
+                    ctx = tries.again(self, ctx, retry, "two nodes to merge").await?;
                 }
-                Err(Retry::Restart) => return Ok(()),
             }
         }
     }

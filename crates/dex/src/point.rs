@@ -10,8 +10,8 @@ use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Stored, header};
-use crate::tree::{Ctx, Hop, Patience, Tree};
-use crate::turn::OwnTurn;
+use crate::tree::{Ctx, Hop, Tree};
+use crate::tries::Tries;
 use crate::walk::{Admit, PrivateLeaf, Reached, Toward};
 
 /// What to do with the entry of a key.
@@ -120,24 +120,16 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        let mut patience = Patience::new(self.config.patience_ns);
-        let turn = OwnTurn::default();
+        let tries = Tries::default();
         let mut ctx = ctx;
         let mut failed = FailedReads::default();
         let start = out.len();
         loop {
             match self.try_get(ctx, key, out, &mut failed).await {
                 Ok(found) => return Ok(found),
-                Err(Retry::Failed(error)) => return Err(error),
-                Err(Retry::Crowded(crowding)) => {
+                Err(retry) => {
                     out.truncate(start);
-                    ctx = turn.wait(self, ctx, crowding).await?;
-                }
-                Err(Retry::Restart) => {
-                    out.truncate(start);
-                    ctx.worker.counters().count_restart();
-                    patience.wait(ctx.ep, "a node that others use").await?;
-                    ctx = turn.restart(self, ctx);
+                    ctx = tries.again(self, ctx, retry, "a node that others use").await?;
                 }
             }
         }
@@ -286,8 +278,7 @@ impl<L: Layout> Tree<L> {
     ) -> Result<Outcome> {
         self.check_owned(key)?;
         let prepared = self.layout.key(key)?;
-        let mut patience = Patience::new(self.config.patience_ns);
-        let turn = OwnTurn::default();
+        let tries = Tries::default();
         let mut ctx = ctx;
         let mut failed = FailedReads::default();
         let outcome = loop {
@@ -296,20 +287,14 @@ impl<L: Layout> Tree<L> {
                 Ok(Err(Blocked::NoRoom)) => {
                     self.make_room(ctx, prepared, stored_len(change)).await?;
                     // Others may take the room first, but not for ever.
-                    patience.wait(ctx.ep, "room in a node").await?;
+                    ctx = tries.pause(self, ctx, "room in a node").await?;
                 }
                 Ok(Err(Blocked::Compare(value))) => {
                     if !self.matches_long(ctx, value, change, &mut failed).await? {
                         return Ok(Outcome { existed: true, ..Outcome::default() });
                     }
                 }
-                Err(Retry::Failed(error)) => return Err(error),
-                Err(Retry::Crowded(crowding)) => ctx = turn.wait(self, ctx, crowding).await?,
-                Err(Retry::Restart) => {
-                    ctx.worker.counters().count_restart();
-                    patience.wait(ctx.ep, "a node that others use").await?;
-                    ctx = turn.restart(self, ctx);
-                }
+                Err(retry) => ctx = tries.again(self, ctx, retry, "a node that others use").await?,
             }
         };
         if let Some(value) = outcome.unlinked {

@@ -8,16 +8,16 @@
 use std::ops::Bound;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pando_cache::{FrameId, Lookup, Swip};
+use pando_cache::{FrameId, Swip};
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
 use pando_pool::ValueRef;
 
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::{Layout, Side, header};
 use crate::read_ahead::ReadAhead;
-use crate::tree::{Ctx, Hop, Patience, Tree};
-use crate::turn::OwnTurn;
-use crate::walk::{Admit, Reached, Slot, Toward};
+use crate::tree::{Ctx, Hop, Tree};
+use crate::tries::Tries;
+use crate::walk::{Admit, Located, Reached, Slot, Toward};
 
 /// What to scan.
 #[derive(Clone, Copy, Debug)]
@@ -178,19 +178,12 @@ impl<L: Layout> Tree<L> {
             ctx.worker.counters().count_descent(1);
             return Ok(());
         }
-        let mut patience = Patience::new(self.config.patience_ns);
-        let turn = OwnTurn::default();
+        let tries = Tries::default();
         let mut ctx = ctx;
         loop {
             match self.descend_to_leaf(ctx, cursor, range, toward).await {
                 Ok(()) => return Ok(()),
-                Err(Retry::Failed(error)) => return Err(error),
-                Err(Retry::Crowded(crowding)) => ctx = turn.wait(self, ctx, crowding).await?,
-                Err(Retry::Restart) => {
-                    ctx.worker.counters().count_restart();
-                    patience.wait(ctx.ep, "a node that others use").await?;
-                    ctx = turn.restart(self, ctx);
-                }
+                Err(retry) => ctx = tries.again(self, ctx, retry, "a node that others use").await?,
             }
         }
     }
@@ -283,15 +276,9 @@ impl<L: Layout> Tree<L> {
                 above.validate()?;
                 let addr = swip.global().filter(|addr: &GlobalAddr| !addr.is_null()).ok_or(Retry::Restart)?;
                 let slot = Slot { parent: above, word, index, addr };
-                match self.cache.table().begin(addr) {
-                    Lookup::InFlight => return Err(Retry::Restart),
-                    Lookup::Frame(id) => {
-                        let frame = self.cache.try_frame(id).ok_or(Retry::Restart)?;
-                        let leaf = self.take_cached(ctx, slot, frame)?;
-                        self.check_covers(ctx, slot, leaf, key, toward).await?;
-                        leaf
-                    }
-                    Lookup::Miss(ticket) => {
+                match self.locate(ctx, slot, key, toward).await? {
+                    Located::Cached(leaf) => leaf,
+                    Located::Missing(ticket) => {
                         let first = (slot, ticket, key, toward);
                         let wanted = cursor.wanted;
                         let page =

@@ -12,8 +12,8 @@ use pando_pool::Placement;
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, Side, header};
-use crate::tree::{Ctx, Hop, Patience, Tree, count};
-use crate::turn::OwnTurn;
+use crate::tree::{Ctx, Hop, Tree, count};
+use crate::tries::Tries;
 use crate::walk::{Admit, Reached, Toward};
 
 /// How an attempt to split ended.
@@ -118,8 +118,7 @@ impl<L: Layout> Tree<L> {
         first: Option<Separator>,
         value_len: usize,
     ) -> Result<()> {
-        let mut patience = Patience::new(self.config.patience_ns);
-        let turn = OwnTurn::default();
+        let tries = Tries::default();
         let mut ctx = ctx;
         let (mut level, mut separator) = (start, first.clone());
         loop {
@@ -133,14 +132,8 @@ impl<L: Layout> Tree<L> {
                     level += 1;
                     separator = Some(needed);
                 }
-                Err(Retry::Failed(error)) => return Err(error),
-                Err(Retry::Crowded(crowding)) => {
-                    ctx = turn.wait(self, ctx, crowding).await?;
-                    (level, separator) = (start, first.clone());
-                }
-                Err(Retry::Restart) => {
-                    patience.wait(ctx.ep, "a node to split").await?;
-                    ctx = turn.restart(self, ctx);
+                Err(retry) => {
+                    ctx = tries.again(self, ctx, retry, "a node to split").await?;
                     (level, separator) = (start, first.clone());
                 }
             }
@@ -508,8 +501,7 @@ impl<L: Layout> Tree<L> {
     /// Those of a split.
     pub async fn cut_at<E: Endpoint>(&self, ctx: Ctx<'_, E>, boundary: &[u8]) -> Result<()> {
         let key = self.layout.key(boundary)?;
-        let mut patience = Patience::new(self.config.patience_ns);
-        let turn = OwnTurn::default();
+        let tries = Tries::default();
         let mut ctx = ctx;
         loop {
             match self.try_cut(ctx, key).await {
@@ -517,12 +509,7 @@ impl<L: Layout> Tree<L> {
                 Ok(Split::ParentFull(separator)) => {
                     self.make_room_from(ctx, key, 1, Some(separator), 0).await?
                 }
-                Err(Retry::Failed(error)) => return Err(error),
-                Err(Retry::Crowded(crowding)) => ctx = turn.wait(self, ctx, crowding).await?,
-                Err(Retry::Restart) => {
-                    patience.wait(ctx.ep, "a leaf to cut").await?;
-                    ctx = turn.restart(self, ctx);
-                }
+                Err(retry) => ctx = tries.again(self, ctx, retry, "a leaf to cut").await?,
             }
         }
     }

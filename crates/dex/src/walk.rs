@@ -52,6 +52,13 @@ pub(crate) enum Child<'c> {
     Private(PrivateLeaf<'c>),
 }
 
+/// A child that was not swizzled, after [`Tree::locate`].
+pub(crate) enum Located<'t> {
+    Cached(Hop<'t>),
+    /// In no frame, and the right to READ it.
+    Missing(IoTicket<'t>),
+}
+
 /// Child word of an inner node that a descent stands at.
 #[derive(Clone, Copy)]
 pub(crate) struct Slot<'c> {
@@ -150,18 +157,32 @@ impl<L: Layout> Tree<L> {
         toward: Toward,
         admit: Admit,
     ) -> Attempt<Child<'t>> {
+        match self.locate(ctx, slot, key, toward).await? {
+            Located::Cached(child) => Ok(Child::Cached { child, parent: slot.parent }),
+            Located::Missing(ticket) => self.fetch(ctx, slot, ticket, key, toward, admit).await,
+        }
+    }
+
+    /// Looks for a child that is not swizzled in the mapping table.
+    pub(crate) async fn locate<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        slot: Slot<'t>,
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> Attempt<Located<'t>> {
         match self.cache.table().begin(slot.addr) {
             Lookup::InFlight => Err(Retry::Restart),
             Lookup::Frame(id) => {
                 let frame = self.cache.try_frame(id).ok_or(Retry::Restart)?;
                 let child = self.take_cached(ctx, slot, frame)?;
                 self.check_covers(ctx, slot, child, key, toward).await?;
-                Ok(Child::Cached { child, parent: slot.parent })
+                Ok(Located::Cached(child))
             }
             Lookup::Miss(ticket) => {
                 // Only now nobody can merge the child away or change it, if it still is a child.
                 slot.parent.validate()?;
-                self.fetch(ctx, slot, ticket, key, toward, admit).await
+                Ok(Located::Missing(ticket))
             }
         }
     }

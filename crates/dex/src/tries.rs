@@ -1,8 +1,9 @@
-//! What an operation does that gets no frame of the cache: it lets go of everything and waits for its turn.
+//! How an operation starts again: after something changed under it, or when it gets no frame of the cache.
 //!
-//! The cache's side is [`pando_cache::Turn`]. Every loop that restarts an operation keeps an [`OwnTurn`] beside its
-//! patience, and goes on with the context that it gives; the turn ends when the operation does, well or badly. Who has it
-//! gets frames although others want them, so a cache of 8 frames serves any number of operations, one after the other.
+//! In the second case it lets go of everything and waits for its turn. The cache's side is [`pando_cache::Turn`]. Every
+//! loop that restarts an operation keeps its [`Tries`] and goes on with the context that they give; the turn ends when
+//! the operation does, well or badly. Who has it gets frames although others want them, so a cache of 8 frames serves any
+//! number of operations, one after the other.
 
 use std::cell::{Cell, OnceCell};
 
@@ -24,32 +25,75 @@ pub(crate) enum Crowding {
 /// comes back from a verb.
 const RESTARTS: u32 = 4;
 
-/// The turn of an operation, from the moment that it needs it until the operation ends.
+/// What an operation that starts again and again keeps: how long it may go on, and its turn once it has it.
 #[derive(Default)]
-pub(crate) struct OwnTurn<'t> {
+pub(crate) struct Tries<'t> {
     turn: OnceCell<pando_cache::Turn<'t>>,
-    /// Until when it waits, and how many turns had ended when that was set.
+    /// Until when it tries, and how many turns had ended when that was set.
     deadline: Cell<Option<(Nanos, u64)>>,
     restarts: Cell<u32>,
 }
 
-impl<'t> OwnTurn<'t> {
-    /// With what the operation starts again, once it may. It holds no pin, ticket or frame meanwhile.
+impl<'t> Tries<'t> {
+    /// With what an operation starts again that met `retry`, once it may. It holds no pin, ticket or frame meanwhile.
     ///
     /// # Errors
-    /// [`CacheError::Exhausted`] if for all of the operation's patience nobody, with the turn or without, came through.
+    /// That of `retry`. [`DexError::TimedOut`] with `what` it waited for, or [`CacheError::Exhausted`], if for all of
+    /// the operation's patience nobody's turn ended.
     #[cold]
-    pub async fn wait<'s, L: Layout, E: Endpoint>(
+    pub async fn again<'s, L: Layout, E: Endpoint>(
+        &'s self,
+        tree: &'t Tree<L>,
+        ctx: Ctx<'s, E>,
+        retry: Retry,
+        what: &'static str,
+    ) -> Result<Ctx<'s, E>> {
+        match retry {
+            Retry::Failed(error) => Err(error),
+            Retry::Crowded(crowding) => {
+                ctx.worker.counters().count_restart();
+                self.wait_for_frame(tree, ctx, crowding).await
+            }
+            Retry::Restart => {
+                ctx.worker.counters().count_restart();
+                self.pause(tree, ctx, what).await
+            }
+        }
+    }
+
+    /// As [`Tries::again`], for an operation in whose way something was that it has put aside.
+    #[cold]
+    pub async fn pause<'s, L: Layout, E: Endpoint>(
+        &'s self,
+        tree: &'t Tree<L>,
+        ctx: Ctx<'s, E>,
+        what: &'static str,
+    ) -> Result<Ctx<'s, E>> {
+        self.restarts.set(self.restarts.get() + 1);
+        if !self.has_patience(tree, ctx) {
+            return Err(DexError::TimedOut { what });
+        }
+        ctx.ep.yield_now().await;
+        if self.is_starving(tree, ctx)
+            && !ctx.worker.has_turn()
+            && let Some(turn) = tree.cache.try_turn(ctx.worker)
+        {
+            return Ok(self.start(ctx, turn));
+        }
+        Ok(ctx)
+    }
+
+    async fn wait_for_frame<'s, L: Layout, E: Endpoint>(
         &'s self,
         tree: &'t Tree<L>,
         ctx: Ctx<'s, E>,
         crowding: Crowding,
     ) -> Result<Ctx<'s, E>> {
-        ctx.worker.counters().count_restart();
+        let exhausted = || CacheError::Exhausted { frames: tree.cache.frames() }.into();
         if ctx.worker.has_turn() {
             // Those who are in the way have verbs under way.
             ctx.ep.yield_now().await;
-            return if self.has_patience(tree, ctx) { Ok(ctx) } else { Err(exhausted(tree)) };
+            return if self.has_patience(tree, ctx) { Ok(ctx) } else { Err(exhausted()) };
         }
         self.restarts.set(self.restarts.get() + 1);
         let place = tree.cache.wait_for_turn();
@@ -64,7 +108,7 @@ impl<'t> OwnTurn<'t> {
                 return Ok(self.start(ctx, turn));
             }
             if !self.has_patience(tree, ctx) {
-                return Err(exhausted(tree));
+                return Err(exhausted());
             }
         }
     }
@@ -75,7 +119,7 @@ impl<'t> OwnTurn<'t> {
         Ctx { ep: ctx.ep, worker: self.turn.get_or_init(|| turn).worker() }
     }
 
-    /// Whether it may wait longer. Its patience begins anew whenever another's turn has ended: that one came through.
+    /// Whether it may try longer. Its patience begins anew whenever another's turn has ended: that one came through.
     fn has_patience<L: Layout, E: Endpoint>(&self, tree: &Tree<L>, ctx: Ctx<'_, E>) -> bool {
         let (now, ended) = (ctx.ep.now(), tree.cache.turns_ended());
         match self.deadline.get() {
@@ -87,26 +131,9 @@ impl<'t> OwnTurn<'t> {
         }
     }
 
-    /// With what the operation starts again after something changed under it.
-    #[cold]
-    pub fn restart<'s, L: Layout, E: Endpoint>(&'s self, tree: &'t Tree<L>, ctx: Ctx<'s, E>) -> Ctx<'s, E> {
-        self.restarts.set(self.restarts.get() + 1);
-        if self.is_starving(tree, ctx)
-            && !ctx.worker.has_turn()
-            && let Some(turn) = tree.cache.try_turn(ctx.worker)
-        {
-            return self.start(ctx, turn);
-        }
-        ctx
-    }
-
     fn is_starving<L: Layout, E: Endpoint>(&self, tree: &Tree<L>, ctx: Ctx<'_, E>) -> bool {
         self.restarts.get() >= RESTARTS && tree.cache.is_tight(ctx.ep.slots())
     }
-}
-
-fn exhausted<L: Layout>(tree: &Tree<L>) -> DexError {
-    CacheError::Exhausted { frames: tree.cache.frames() }.into()
 }
 
 impl<L: Layout> Tree<L> {
