@@ -111,15 +111,21 @@ fn open_index(args: &LoadArgs, cluster: &Cluster, schema: &KeySchema) -> Result<
     if exists {
         check_schema(args, cluster, schema)?;
     }
-    let options = match exists {
-        true if !args.replace => return Ok(cluster.open_index_with(name, &OpenOptions::default().own(own))?),
-        true => emptied(args, cluster)?,
-        false => IndexOptions::bytes()
-            .node_size(node_size(args.node_size)?)
-            .boundaries(boundaries(&args.boundaries, schema)?)
-            .description(schema.description()),
-    };
-    Ok(cluster.create_index(name, &options.own(own))?)
+    if !exists || args.replace {
+        let options = match exists {
+            true => emptied(args, cluster)?,
+            false => IndexOptions::bytes()
+                .node_size(node_size(args.node_size)?)
+                .boundaries(boundaries(&args.boundaries, schema)?)
+                .description(schema.description()),
+        };
+        match cluster.create_index(name, &options.own(own.clone())) {
+            // Another process was quicker.
+            Err(pando::Error::IndexExists { .. }) => check_schema(args, cluster, schema)?,
+            made => return Ok(made?),
+        }
+    }
+    Ok(cluster.open_index_with(name, &OpenOptions::default().own(own))?)
 }
 
 /// Drops the index; what to make in its place.

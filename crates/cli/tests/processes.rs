@@ -27,6 +27,27 @@ fn two_processes_each_own_half_of_the_keys_and_nothing_is_lost() {
 }
 
 #[test]
+fn two_loads_that_make_one_pool_and_one_index_at_once_share_them() {
+    let place = Place::new();
+    place.write("words.txt", word_list(2_000));
+    let sorted = place.sorted("words.txt");
+    let middle = sorted.lines().nth(sorted.lines().count() / 2).expect("there is one");
+    for round in 0..20 {
+        let load = |own| {
+            place.start(&format!(
+                "load words.txt --pool {round}.pando --index words --boundaries={middle} --own {own}"
+            ))
+        };
+        for child in [load(0), load(1)] {
+            let ended = ran(child.wait_with_output().expect("it ends"));
+            assert_eq!(ended.status, 0, "round {round}: {ended:?}");
+        }
+        place.ok(&format!("check --pool {round}.pando"));
+        assert_eq!(place.ok(&format!("scan --pool {round}.pando --index words --keys-only")), sorted);
+    }
+}
+
+#[test]
 fn an_interrupted_load_leaves_a_clean_pool() {
     let place = Place::new();
     let fifo = place.path("endless.txt");
