@@ -34,10 +34,30 @@ pub struct Report {
     pub strays: u64,
     /// Nodes on each memory server.
     pub nodes_per_server: Vec<u64>,
-    /// Blocks that the index uses: address and the bytes asked for.
-    pub blocks: Vec<(GlobalAddr, u64)>,
+    /// Blocks that the index uses.
+    pub blocks: Blocks,
     /// Sum over leaves of the share of their room that is used.
     fullness_sum: f64,
+}
+
+/// The blocks of an index: its nodes, and those of its long values. There may be many millions.
+#[derive(Debug, Default)]
+pub struct Blocks {
+    node_size: u64,
+    nodes: Vec<GlobalAddr>,
+    of_values: Vec<(GlobalAddr, u64)>,
+}
+
+impl Blocks {
+    /// Address of each block, and the bytes asked for.
+    pub fn iter(&self) -> impl Iterator<Item = (GlobalAddr, u64)> {
+        self.nodes.iter().map(|&node| (node, self.node_size)).chain(self.of_values.iter().copied())
+    }
+
+    /// Sum of the bytes asked for.
+    pub fn bytes(&self) -> u64 {
+        self.iter().map(|(_, bytes)| bytes).sum()
+    }
 }
 
 impl Report {
@@ -76,7 +96,8 @@ struct Expected {
 /// Those of the fabric; everything else that is wrong is in the report.
 pub async fn audit<L: Layout, E: Endpoint>(ep: &E, trees: &[&Tree<L>]) -> Result<Report> {
     let first = trees.first().expect("an index is audited through at least one compute server");
-    let mut auditor = Auditor { ep, trees, report: Report::default() };
+    let blocks = Blocks { node_size: first.layout.node_size() as u64, ..Blocks::default() };
+    let mut auditor = Auditor { ep, trees, report: Report { blocks, ..Report::default() } };
     for tree in trees {
         for wrong in tree.audit_cache() {
             auditor.report.violation(wrong);
@@ -142,7 +163,7 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
                 ));
             }
         }
-        self.report.blocks.push((addr, layout.node_size() as u64));
+        self.report.blocks.nodes.push(addr);
         self.count_server(addr);
         self.check_subtree(&expected, level);
         if level == 0 {
@@ -195,7 +216,7 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
                 None => self.report.value_bytes += bytes.len() as u64,
                 Some(long) => {
                     self.report.value_bytes += long.len;
-                    let blocks = &mut self.report.blocks;
+                    let blocks = &mut self.report.blocks.of_values;
                     let pool = &self.trees[0].pool;
                     let walked =
                         pool.visit_value_blocks(self.ep, long, |addr, size| blocks.push((addr, size))).await;
@@ -283,11 +304,15 @@ pub async fn check_blocks<E: Endpoint>(
     reports: &mut [Report],
     others: &[(GlobalAddr, u64)],
 ) -> Result<Vec<String>> {
-    let mut used: Vec<GlobalAddr> = reports
-        .iter_mut()
-        .flat_map(|report| std::mem::take(&mut report.blocks))
-        .map(|(addr, _)| addr)
-        .collect();
+    let mut used = Vec::new();
+    for report in reports {
+        let blocks = std::mem::take(&mut report.blocks);
+        match used.is_empty() {
+            true => used = blocks.nodes,
+            false => used.extend(blocks.nodes),
+        }
+        used.extend(blocks.of_values.iter().map(|&(addr, _)| addr));
+    }
     used.extend(others.iter().map(|&(addr, _)| addr));
     used.sort_unstable();
     let mut wrong = Vec::new();

@@ -51,6 +51,23 @@ struct Orphan {
     high: Option<Vec<u8>>,
 }
 
+/// Nodes that were written, as stretches of neighbours: the first, and how many. A load of many millions has few.
+#[derive(Debug, Default)]
+struct Written(Vec<(GlobalAddr, u64)>);
+
+impl Written {
+    fn push(&mut self, addr: GlobalAddr, node_size: u64) {
+        match self.0.last_mut() {
+            Some((first, nodes)) if first.add(*nodes * node_size) == addr => *nodes += 1,
+            _ => self.0.push((addr, 1)),
+        }
+    }
+
+    fn nodes(&self, node_size: u64) -> impl Iterator<Item = GlobalAddr> {
+        self.0.iter().flat_map(move |&(first, nodes)| (0..nodes).map(move |i| first.add(i * node_size)))
+    }
+}
+
 /// What one slice of the input became.
 #[derive(Debug)]
 pub struct Slice {
@@ -58,7 +75,7 @@ pub struct Slice {
     entries: u64,
     reserve: usize,
     /// What it occupies, to be freed if another slice fails.
-    written: Vec<GlobalAddr>,
+    written: Written,
     values: Vec<ValueRef>,
 }
 
@@ -281,7 +298,7 @@ impl<L: Layout> BulkLoad<L> {
         let page = ep.write(root, page).await?;
         ep.recycle(page);
         // From here on it is the index, whatever fails.
-        builder.written.clear();
+        builder.written.0.clear();
         builder.values.clear();
         for addr in stale.into_iter().chain([top.addr]) {
             self.pool.free(ep, addr, self.layout.node_size() as u64).await?;
@@ -361,7 +378,7 @@ struct Builder<'b, L, E> {
     levels: Vec<Option<Open>>,
     roots: Vec<Orphan>,
     /// Everything that was allocated, to be freed if the load fails.
-    written: Vec<GlobalAddr>,
+    written: Written,
     values: Vec<ValueRef>,
 }
 
@@ -377,7 +394,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
             leaf: None,
             levels: Vec::new(),
             roots: Vec::new(),
-            written: Vec::new(),
+            written: Written::default(),
             values: Vec::new(),
         }
     }
@@ -386,7 +403,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
     fn adopt(&mut self, slices: Vec<Slice>) -> Vec<Orphan> {
         let mut roots = Vec::new();
         for mut slice in slices {
-            self.written.append(&mut slice.written);
+            self.written.0.append(&mut slice.written.0);
             self.values.append(&mut slice.values);
             roots.append(&mut slice.roots);
         }
@@ -469,7 +486,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
     /// Writes a node that is complete and hands it to the level above.
     async fn close(&mut self, node: Open, level: u8, high: Option<Vec<u8>>) -> Result<()> {
         let addr = self.address(level).await?;
-        self.written.push(addr);
+        self.written.push(addr, self.load.layout.node_size() as u64);
         let words = node.page.words();
         header::set(words, header::ADDR, addr.raw());
         if !self.load.layout.set_fences(words, node.low.as_deref(), high.as_deref()) {
@@ -605,7 +622,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
     async fn free_all(&mut self) {
         let size = self.load.layout.node_size() as u64;
         let _ = self.drop_run().await;
-        for addr in std::mem::take(&mut self.written) {
+        for addr in std::mem::take(&mut self.written).nodes(size) {
             let _ = self.load.pool.free(self.ep, addr, size).await;
         }
         for value in std::mem::take(&mut self.values) {

@@ -254,7 +254,7 @@ impl<L: Layout> Load<'_, L> {
         record.root = block_on(ep, Tree::create(ep, pool, self.layout, record.id, &[]))?;
         match block_on(ep, pool.update_index(ep, &record)) {
             Ok(record) => {
-                self.shared.losing_on_error(|| servers::free_blocks(self.shared, ep, old))?;
+                self.shared.losing_on_error(|| servers::free_blocks(self.shared, ep, &old))?;
                 Ok(record)
             }
             Err(error) => {

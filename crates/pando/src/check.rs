@@ -72,7 +72,7 @@ impl CheckReport {
             leaf_fullness: report.leaf_fullness(),
             key_bytes: report.key_bytes,
             value_bytes: report.value_bytes,
-            bytes: report.blocks.iter().map(|&(_, bytes)| bytes).sum(),
+            bytes: report.blocks.bytes(),
             strays: report.strays,
             nodes_per_server: report.nodes_per_server.clone(),
             unreadable: 0,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pando_cache::{Cache, CacheCounts};
-use pando_dex::audit::audit;
+use pando_dex::audit::{Blocks, audit};
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
@@ -213,7 +213,7 @@ pub(crate) fn blocks_of<L: Layout>(
     ep: &LocalEndpoint,
     layout: L,
     record: &IndexRecord,
-) -> Result<Vec<(GlobalAddr, u64)>> {
+) -> Result<Blocks> {
     let tree = open_passing(shared, ep, layout, record)?;
     let report = block_on(ep, audit(ep, &[&tree]))?;
     match report.violations.into_iter().next() {
@@ -222,8 +222,8 @@ pub(crate) fn blocks_of<L: Layout>(
     }
 }
 
-pub(crate) fn free_blocks(shared: &Shared, ep: &LocalEndpoint, blocks: Vec<(GlobalAddr, u64)>) -> Result<()> {
-    for (addr, bytes) in blocks {
+pub(crate) fn free_blocks(shared: &Shared, ep: &LocalEndpoint, blocks: &Blocks) -> Result<()> {
+    for (addr, bytes) in blocks.iter() {
         block_on(ep, shared.pool.free(ep, addr, bytes))?;
     }
     Ok(())
@@ -290,7 +290,7 @@ fn plant<L: Layout>(
     match planted {
         Ok(_) => Ok(()),
         Err(error) => {
-            free_blocks(shared, ep, blocks_of(shared, ep, layout, &record)?)?;
+            free_blocks(shared, ep, &blocks_of(shared, ep, layout, &record)?)?;
             Err(error)
         }
     }
@@ -445,5 +445,5 @@ pub(crate) fn drop_index(shared: &Shared, ep: &LocalEndpoint, servers: &Servers)
     let blocks =
         with_layout!(servers.node_layout()?, |layout| blocks_of(shared, ep, layout, &servers.record))?;
     block_on(ep, shared.pool.drop_index(ep, &servers.record.name))?;
-    free_blocks(shared, ep, blocks)
+    free_blocks(shared, ep, &blocks)
 }

@@ -14,7 +14,7 @@
 //! A new key (see [`crate::keys`]) is absent at sequence 0 and stays present after its first insert.
 
 use crate::error::SpecError;
-use crate::keys::is_loaded;
+use crate::keys::{NewKeyOrder, is_loaded};
 use crate::rng::mix64;
 use crate::values::ValueCodec;
 use std::collections::HashMap;
@@ -66,9 +66,11 @@ impl Floor {
 pub struct Expectation {
     records: u64,
     sequence_bits: u32,
-    /// Loaded keys first, then new keys, so that workloads without inserts never touch the second half.
+    /// Loaded keys first, then new keys in the order in which they are inserted, so that memory is touched for those
+    /// only that were.
     words: Box<[AtomicU16]>,
-    /// One bit per new key: an insert of it was acknowledged.
+    order: NewKeyOrder,
+    /// One bit per new key, in the same order: an insert of it was acknowledged.
     present: Box<[AtomicU64]>,
     contended: Box<[Mutex<ContendedKeys>]>,
 }
@@ -88,6 +90,7 @@ impl Expectation {
         Ok(Expectation {
             records,
             sequence_bits: values.sequence_bits(),
+            order: NewKeyOrder::new(records.max(1)),
             words: <[AtomicU16]>::new_box_zeroed_with_elems(key_numbers).map_err(|_| no_memory())?,
             present: <[AtomicU64]>::new_box_zeroed_with_elems(bitmap_words).map_err(|_| no_memory())?,
             contended: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -205,13 +208,16 @@ impl Expectation {
 
     #[inline]
     fn word(&self, key_number: u64) -> &AtomicU16 {
-        let offset = if is_loaded(key_number) { 0 } else { self.records };
-        &self.words[(key_number / 2 + offset) as usize]
+        let at = match is_loaded(key_number) {
+            true => key_number / 2,
+            false => self.records + self.order.place(key_number),
+        };
+        &self.words[at as usize]
     }
 
     fn presence(&self, key_number: u64) -> (&AtomicU64, u64) {
-        let record = key_number / 2;
-        (&self.present[(record / 64) as usize], 1 << (record % 64))
+        let place = self.order.place(key_number);
+        (&self.present[(place / 64) as usize], 1 << (place % 64))
     }
 
     fn mark_present(&self, key_number: u64) {

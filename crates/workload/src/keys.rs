@@ -13,6 +13,7 @@
 
 use crate::error::SpecError;
 use crate::rng::{BitMixer, mix64, unmix64};
+use crate::scatter::Permutation;
 use std::fmt;
 use std::str::FromStr;
 
@@ -35,6 +36,28 @@ pub const fn new_key(record: u64) -> u64 {
 #[inline]
 pub const fn is_loaded(key_number: u64) -> bool {
     key_number.is_multiple_of(2)
+}
+
+/// The pseudo-random order in which workloads insert new keys.
+#[derive(Clone, Debug)]
+pub(crate) struct NewKeyOrder(Permutation);
+
+impl NewKeyOrder {
+    pub fn new(records: u64) -> Self {
+        Self(Permutation::new(records))
+    }
+
+    /// The new key that comes at `place`.
+    #[inline]
+    pub fn key_number(&self, place: u64) -> u64 {
+        new_key(self.0.apply(place))
+    }
+
+    /// The place of a new key.
+    #[inline]
+    pub fn place(&self, key_number: u64) -> u64 {
+        self.0.invert(key_number / 2)
+    }
 }
 
 /// How key numbers become integers, as named on the command line: `dense`, `random64`.

@@ -7,10 +7,10 @@
 //! costs a factor of the number of partitions, a few tens of nanoseconds each.
 
 use crate::error::SpecError;
-use crate::keys::{KeyCodec, KeySpace, OwnedRange, is_loaded, loaded_key, new_key};
+use crate::keys::{KeyCodec, KeySpace, NewKeyOrder, OwnedRange, is_loaded, loaded_key, new_key};
 use crate::mix::{InsertKeys, Mix, ScanLength};
 use crate::rng::{Rng, mix64, reduce};
-use crate::scatter::{Permutation, Scatter, Scatterer};
+use crate::scatter::{Scatter, Scatterer};
 use crate::zipf::{Distribution, Zipf};
 
 /// What to do with a key.
@@ -288,7 +288,7 @@ fn first_owned(codec: &KeyCodec, owned: OwnedRange) -> Option<u64> {
 /// New keys in pseudo-random order, each handed out once among the threads that own the same range.
 #[derive(Clone, Debug)]
 struct FreshKeys {
-    order: Permutation,
+    order: NewKeyOrder,
     records: u64,
     /// Next place in the order; this thread takes every `step`-th.
     next: u64,
@@ -299,7 +299,7 @@ struct FreshKeys {
 impl FreshKeys {
     fn new(records: u64, lane: Lane) -> FreshKeys {
         FreshKeys {
-            order: Permutation::new(records),
+            order: NewKeyOrder::new(records),
             records,
             next: lane.thread,
             step: lane.threads,
@@ -309,7 +309,7 @@ impl FreshKeys {
 
     fn next(&mut self, codec: &KeyCodec, owned: OwnedRange) -> Option<u64> {
         while self.next < self.records {
-            let key_number = new_key(self.order.apply(self.next));
+            let key_number = self.order.key_number(self.next);
             self.next += self.step;
             debug_assert!(!is_loaded(key_number));
             if owned.contains(codec.integer(key_number)) {

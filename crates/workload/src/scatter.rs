@@ -106,6 +106,17 @@ impl Permutation {
         }
         y
     }
+
+    /// The number whose image is `y`, which must be below n.
+    #[inline]
+    pub fn invert(&self, y: u64) -> u64 {
+        debug_assert!(y < self.n, "{y} is outside of 0..{}", self.n);
+        let mut x = self.mixer.unmix(y);
+        while x >= self.n {
+            x = self.mixer.unmix(x);
+        }
+        x
+    }
 }
 
 #[cfg(test)]
@@ -120,6 +131,7 @@ mod tests {
             for rank in 0..n {
                 let position = scatterer.position(rank) as usize;
                 assert!(!std::mem::replace(&mut hit[position], true), "{position} of {n} twice");
+                assert_eq!(Permutation::new(n).invert(position as u64), rank);
             }
         }
     }

@@ -107,6 +107,8 @@ fn run_on(spec: &BenchSpec, cluster: &Cluster, watch: &dyn Watch) -> Result<Benc
         entries = Some(verified.entries);
         problems.add(verified.tally);
     }
+    // The auditor takes memory of its own.
+    drop(shared);
     let smo = smo_figures(cluster)?;
     let mut findings = Findings {
         load_time,
