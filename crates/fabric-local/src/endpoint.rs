@@ -10,12 +10,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
 
 use pando_fabric::{
-    Chain, ChainVerb, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request,
-    Result, VerbCounters, VerbResult, WORD, yield_once,
+    Buffers, Chain, ChainVerb, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, Random,
+    RegionInfo, Request, Result, VerbCounters, VerbResult, WORD, yield_once,
 };
 
-use crate::buffers::Buffers;
-use crate::random::Random;
 use crate::regions::Regions;
 
 /// One worker thread's endpoint of a [`crate::LocalFabric`] or a [`crate::ShmFabric`]. It keeps the regions mapped,

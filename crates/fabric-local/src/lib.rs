@@ -25,12 +25,10 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod buffers;
 mod endpoint;
 mod local;
 mod lock;
 mod process;
-mod random;
 mod region;
 mod regions;
 mod shm;

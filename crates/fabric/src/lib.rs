@@ -15,20 +15,24 @@
 
 mod addr;
 mod buf;
+mod buffers;
 mod chain;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod counters;
 mod endpoint;
 mod error;
+mod random;
 mod request;
 
 pub use addr::{GlobalAddr, MAX_OFFSET, MAX_SERVERS, MemoryServerId};
 pub use buf::PageBuf;
+pub use buffers::Buffers;
 pub use chain::{Chain, ChainVerb, VerbResult};
 pub use counters::{VerbCounters, VerbCounts};
 pub use endpoint::{Endpoint, Fabric, Nanos, RegionInfo, Work, yield_once};
 pub use error::{FabricError, Result};
+pub use random::Random;
 pub use request::{Request, RequestHandler};
 
 /// Bytes of a word: the unit of addressing and of atomicity.

@@ -8,16 +8,19 @@ use std::cell::Cell;
 /// The golden ratio in 64 bits, odd: its multiples visit every u64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-pub(crate) struct Random(Cell<u64>);
+/// The random numbers of one worker.
+pub struct Random(Cell<u64>);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         // Mixed, so that endpoints seeded 0, 1, 2, ... do not walk in step.
         Self(Cell::new(mix(seed)))
     }
 
+    /// Any 64 bits.
     #[inline]
-    pub(crate) fn next(&self) -> u64 {
+    #[allow(clippy::should_implement_trait, reason = "it takes no `mut`, and never ends")]
+    pub fn next(&self) -> u64 {
         let state = self.0.get().wrapping_add(STEP);
         self.0.set(state);
         mix(state)

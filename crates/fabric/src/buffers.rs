@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 
-use pando_fabric::PageBuf;
+use crate::PageBuf;
 
 /// Bytes that one shelf keeps at most. Longer buffers are not kept at all.
 const SHELF_BYTES: usize = 1 << 20;
@@ -14,7 +14,8 @@ const SHELF_BYTES: usize = 1 << 20;
 const SHELVES: usize = 16;
 
 #[derive(Default)]
-pub(crate) struct Buffers {
+/// The buffers of one endpoint that wait for reuse.
+pub struct Buffers {
     shelves: RefCell<Vec<Shelf>>,
 }
 
@@ -26,14 +27,15 @@ struct Shelf {
 impl Buffers {
     /// A buffer of `len` bytes with its full window and any content.
     #[inline]
-    pub(crate) fn take(&self, len: usize) -> PageBuf {
+    pub fn take(&self, len: usize) -> PageBuf {
         let mut shelves = self.shelves.borrow_mut();
         let shelf = shelves.iter_mut().find(|shelf| shelf.len == len);
         shelf.and_then(|shelf| shelf.buffers.pop()).unwrap_or_else(|| PageBuf::zeroed(len))
     }
 
+    /// Keeps a buffer for reuse, or drops it if there are enough.
     #[inline]
-    pub(crate) fn put(&self, mut buffer: PageBuf) {
+    pub fn put(&self, mut buffer: PageBuf) {
         let len = buffer.len();
         if len == 0 || len > SHELF_BYTES {
             return;
