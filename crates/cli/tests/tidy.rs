@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("pando-fabric", &[]),
     ("pando-rt", &["pando-fabric"]),
     ("pando-fabric-local", &["pando-fabric"]),
+    ("pando-sim", &["pando-fabric"]),
     ("pando-pool", &["pando-fabric"]),
     ("pando-cache", &["pando-fabric"]),
     ("pando-dex", &["pando-fabric", "pando-pool", "pando-cache"]),

@@ -1,0 +1,53 @@
+//! Resources that serve one thing at a time: a direction of a NIC, a unit for atomics, a core.
+//!
+//! Who comes while it is busy waits its turn. That is all there is to saturation: a queue in time, without a list. Who
+//! is served first is whoever asks first, so each is asked in the order of virtual time.
+
+use pando_fabric::Nanos;
+
+/// Picoseconds, since a NIC handles a message in a few dozen ns and rounding each up would cost a tenth of its rate.
+pub(crate) type Picos = u64;
+
+const PICOS: Picos = 1_000;
+
+/// One such resource.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Serial {
+    free: Picos,
+}
+
+impl Serial {
+    /// Serves what arrives at `now` and takes `duration`; when that is done.
+    #[inline]
+    pub fn serve(&mut self, now: Nanos, duration: Picos) -> Nanos {
+        self.free = self.free.max(now * PICOS) + duration;
+        self.free.div_ceil(PICOS)
+    }
+
+    /// When it can begin with the next.
+    pub fn free_at(&self) -> Nanos {
+        self.free.div_ceil(PICOS)
+    }
+}
+
+/// How long `amount` takes at a rate per µs.
+#[inline]
+pub(crate) fn at_rate(amount: u64, per_us: u64) -> Picos {
+    (amount * 1_000_000).div_ceil(per_us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_while_it_is_busy_waits() {
+        let mut port = Serial::default();
+        let message = at_rate(1, 35);
+        assert_eq!(port.serve(100, message), 129);
+        assert_eq!(port.serve(100, message), 158);
+        assert_eq!(port.serve(1_000, message), 1_029);
+        let last = (0..34).map(|_| port.serve(1_000, message)).last();
+        assert_eq!(last, Some(2_001), "35 messages in a µs, rounded up once");
+    }
+}
