@@ -148,6 +148,19 @@ impl<L: Layout> Tree<L> {
         Ok(())
     }
 
+    /// Unlocks a node that was not changed because this server's copy of it turned out to be stale: what was read under
+    /// the lock becomes that copy. A refresh might never find the node unlocked, if others lock it as often and as
+    /// fruitlessly.
+    async fn unlock_seen<E: Endpoint>(&self, ctx: Ctx<'_, E>, node: LockedNode) -> Result<()> {
+        let LockedNode { addr, lock, page } = node;
+        ctx.ep.write_word(addr, lock.unlock_unchanged_word()).await?;
+        page.set(header::REMOTE_VERSION, lock.version());
+        self.mark_shared(&page);
+        self.install(ctx, addr, &page).await?;
+        ctx.ep.recycle(page);
+        Ok(())
+    }
+
     /// Writes a locked node back, unlocks it in the same chain, and refreshes this server's cached copy.
     pub(crate) async fn write_unlock<E: Endpoint>(&self, ctx: Ctx<'_, E>, node: LockedNode) -> Result<()> {
         let LockedNode { addr, lock, mut page } = node;
@@ -185,7 +198,7 @@ impl<L: Layout> Tree<L> {
         if is_parent {
             return Ok(parent);
         }
-        self.unlock_unchanged(ctx, parent).await?;
+        self.unlock_seen(ctx, parent).await?;
         self.refresh(ctx, key, Toward::Key).await?;
         Err(Retry::Restart)
     }
@@ -284,8 +297,8 @@ impl<L: Layout> Tree<L> {
             }
         };
         if !header::has(node.words(), header::SHARED) || !self.layout.covers(node.words(), key) {
-            self.unlock_unchanged(ctx, node).await?;
-            self.unlock_unchanged(ctx, parent).await?;
+            self.unlock_seen(ctx, node).await?;
+            self.unlock_seen(ctx, parent).await?;
             self.refresh(ctx, key, Toward::Key).await?;
             return Err(Retry::Restart);
         }
@@ -297,8 +310,8 @@ impl<L: Layout> Tree<L> {
         };
         let parent_room = at.is_none() || self.layout.has_room(parent.words(), &separator, 0);
         let Some(at) = at.filter(|_| parent_room) else {
-            self.unlock_unchanged(ctx, node).await?;
-            self.unlock_unchanged(ctx, parent).await?;
+            self.unlock_seen(ctx, node).await?;
+            self.unlock_seen(ctx, parent).await?;
             if !parent_room {
                 return Ok(Split::ParentFull(Separator { key: separator, rising: false }));
             }
@@ -356,10 +369,7 @@ impl<L: Layout> Tree<L> {
         };
         let Some(at) = at else {
             // Somebody else grew it meanwhile: this server's copy is stale.
-            let LockedNode { lock, page, .. } = root;
-            ctx.ep.write_word(addr, lock.unlock_unchanged_word()).await?;
-            page.set(header::REMOTE_VERSION, lock.version());
-            self.install(ctx, addr, &page).await?;
+            self.unlock_seen(ctx, root).await?;
             return Err(Retry::Restart);
         };
         let left_page = ctx.ep.buffer(self.layout.node_size());

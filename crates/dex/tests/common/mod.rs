@@ -1,6 +1,7 @@
 //! A small cluster in this process for tests of the tree.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub mod load;
 pub mod observed;
 
 use std::collections::BTreeMap;
@@ -27,8 +28,8 @@ pub const INDEX: u32 = 7;
 pub type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Memory servers, a pool, and one index with a compute server per partition.
-pub struct Cluster<L: Layout> {
-    pub fabric: LocalFabric,
+pub struct Cluster<L: Layout, F: Fabric = LocalFabric> {
+    pub fabric: F,
     pub pool: Pool,
     pub trees: Vec<Tree<L>>,
     pub boundaries: Vec<Vec<u8>>,
@@ -54,6 +55,25 @@ impl<L: Layout> Cluster<L> {
     ) -> Self {
         let server_sizes = vec![8 << 20; servers];
         let fabric = LocalFabric::new(LocalConfig { server_sizes, huge_pages: false }).unwrap();
+        Self::loaded_on(fabric, layout, boundaries, entries, fill, cache)
+    }
+
+    /// A client whose READs are pending up to `delay_max` times.
+    pub fn observed(&self, seed: u64, delay_max: u64) -> Client<'_, L, Observed> {
+        self.client_of(Observed::new(self.fabric.endpoint(seed).unwrap(), delay_max))
+    }
+}
+
+impl<L: Layout, F: Fabric> Cluster<L, F> {
+    /// The same on some fabric.
+    pub fn loaded_on(
+        fabric: F,
+        layout: L,
+        boundaries: &[Vec<u8>],
+        entries: &[(Vec<u8>, Vec<u8>)],
+        fill: f64,
+        cache: impl Fn(&mut CacheConfig),
+    ) -> Self {
         let ep = fabric.endpoint(1).unwrap();
         let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).unwrap();
         let root = block_on(&ep, Tree::create(&ep, &pool, layout, INDEX, boundaries)).unwrap();
@@ -81,16 +101,11 @@ impl<L: Layout> Cluster<L> {
         Self { fabric, pool, trees, boundaries: boundaries.to_vec() }
     }
 
-    pub fn client(&self, seed: u64) -> Client<'_, L> {
+    pub fn client(&self, seed: u64) -> Client<'_, L, F::Endpoint, F> {
         self.client_of(self.fabric.endpoint(seed).unwrap())
     }
 
-    /// A client whose READs are pending up to `delay_max` times.
-    pub fn observed(&self, seed: u64, delay_max: u64) -> Client<'_, L, Observed> {
-        self.client_of(Observed::new(self.fabric.endpoint(seed).unwrap(), delay_max))
-    }
-
-    fn client_of<E: Endpoint>(&self, ep: E) -> Client<'_, L, E> {
+    pub fn client_of<E: Endpoint>(&self, ep: E) -> Client<'_, L, E, F> {
         let workers = self.trees.iter().map(|tree| tree.cache().worker()).collect();
         Client { cluster: self, ep, workers }
     }
@@ -107,13 +122,13 @@ impl<L: Layout> Cluster<L> {
 }
 
 /// One thread's access to all compute servers of a cluster.
-pub struct Client<'c, L: Layout, E: Endpoint = LocalEndpoint> {
-    pub cluster: &'c Cluster<L>,
+pub struct Client<'c, L: Layout, E: Endpoint = LocalEndpoint, F: Fabric = LocalFabric> {
+    pub cluster: &'c Cluster<L, F>,
     pub ep: E,
     pub workers: Vec<CacheWorker>,
 }
 
-impl<L: Layout, E: Endpoint> Client<'_, L, E> {
+impl<L: Layout, E: Endpoint, F: Fabric> Client<'_, L, E, F> {
     fn route(&self, key: &[u8]) -> (&Tree<L>, Ctx<'_, E>) {
         self.server(partition_of(&self.cluster.boundaries, key))
     }
@@ -196,7 +211,7 @@ impl<L: Layout, E: Endpoint> Client<'_, L, E> {
     }
 }
 
-impl<L: Layout, E: Endpoint> Drop for Client<'_, L, E> {
+impl<L: Layout, E: Endpoint, F: Fabric> Drop for Client<'_, L, E, F> {
     fn drop(&mut self) {
         for (tree, worker) in self.cluster.trees.iter().zip(&self.workers) {
             tree.cache().retire(worker);

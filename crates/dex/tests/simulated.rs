@@ -1,0 +1,117 @@
+//! The tree on a simulated cluster: verbs that take their time, READs and WRITEs that are torn, dozens of threads whose
+//! steps interleave in virtual time. The same seed is the same history; a failure names the seed.
+//!
+//! `PANDO_SIM_SEEDS=A..B` replays seeds A to B - 1.
+
+mod common;
+
+use common::load::{Load, key, work};
+use common::{Client, Cluster, fixed_tiny};
+use pando_cache::{Admission, CacheConfig, Eviction};
+use pando_dex::layout::Layout;
+use pando_dex::layout::slotted::SlottedLayout;
+use pando_fabric::{Endpoint, Nanos, Random, VerbCounts};
+use pando_sim::{Faults, Model, SimConfig, SimEndpoint, SimFabric};
+
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("PANDO_SIM_SEEDS") else { return 0..30 };
+    let (first, end) = text.split_once("..").expect("PANDO_SIM_SEEDS=A..B");
+    first.parse().expect("a number")..end.parse().expect("a number")
+}
+
+/// What a seed stands for, choice by choice.
+struct Draw(Random);
+
+impl Draw {
+    fn one_of<T: Copy>(&self, choices: &[T]) -> T {
+        choices[(self.0.next() >> 32) as usize % choices.len()]
+    }
+}
+
+/// Runs the load of `seed`; the virtual time at its end, and the verbs of all threads.
+fn run<L: Layout>(seed: u64, layout: L) -> (Nanos, VerbCounts) {
+    let draw = Draw(Random::new(seed));
+    let compute_servers = draw.one_of(&[1, 2, 3]);
+    let boundaries: Vec<_> = (1..compute_servers).map(|i| key(400 * i / compute_servers)).collect();
+    let faults = Faults { torn_share: draw.one_of(&[0.0, 0.1, 1.0]), ..Faults::default() };
+    let config = SimConfig {
+        regions: vec![8 << 20; draw.one_of(&[1, 2, 3])],
+        compute_servers: compute_servers as usize,
+        seed,
+        model: Model { faults, ..Model::default() },
+    };
+    let frames = draw.one_of(&[8, 12, 24, 64, 256, 1024]);
+    let cache = |config: &mut CacheConfig| {
+        config.bytes = frames * config.node_size as u64;
+        config.admission = Admission::lazy(draw.one_of(&[0.0, 0.1, 0.5, 1.0]));
+        config.eviction = draw.one_of(&[Eviction::PathAware, Eviction::PathAware, Eviction::Random]);
+        config.fifo = draw.one_of(&[false, false, true]);
+        config.swizzle = draw.one_of(&[true, true, false]);
+    };
+    let (threads, slots) = (draw.one_of(&[1, 2, 6, 12]), draw.one_of(&[1, 2, 4]));
+    let load = Load {
+        keys: draw.one_of(&[100, 400]),
+        fill: draw.one_of(&[false, true]),
+        threads,
+        slots,
+        operations: 2_400 / (threads * slots),
+        height: 2,
+        delay_max: 0,
+    };
+    let fabric = SimFabric::new(&config).expect("a sound model");
+    let cluster = Cluster::loaded_on(fabric, layout, &boundaries, &[], 1.0, cache);
+    let thread =
+        |thread| cluster.fabric.thread(thread as usize % compute_servers as usize, seed * 1000 + thread);
+    let clients: Vec<Client<'_, L, SimEndpoint, SimFabric>> =
+        (0..threads).map(|number| cluster.client_of(thread(number))).collect();
+    let endpoints: Vec<_> = clients.iter().map(|client| &client.ep).collect();
+    cluster.fabric.run(&endpoints, slots as u32, |thread, slot| {
+        work(&clients[thread], &load, thread as u64 * slots + u64::from(slot))
+    });
+    let counts = endpoints.iter().map(|ep| ep.counters().snapshot()).sum();
+    let end = cluster.fabric.now();
+    drop(endpoints);
+    drop(clients);
+    assert_eq!(cluster.audit(), Vec::<String>::new(), "seed {seed}");
+    (end, counts)
+}
+
+fn run_all<L: Layout>(layout: impl Fn() -> L) {
+    for seed in seeds() {
+        // Shown if it fails.
+        eprintln!("seed {seed}");
+        run(seed, layout());
+    }
+}
+
+#[test]
+fn fixed_nodes() {
+    run_all(fixed_tiny);
+}
+
+#[test]
+fn fixed_nodes_of_three_children() {
+    run_all(|| fixed_tiny().with_fanout_limit(3));
+}
+
+#[test]
+fn slotted_nodes() {
+    run_all(|| SlottedLayout::new(512).unwrap().with_fanout_limit(4));
+}
+
+/// Several slots whose copies of a shared node were stale locked it in turns, so that none of their refreshes ever found
+/// it unlocked.
+#[test]
+fn stale_copies_of_a_locked_node_are_refreshed() {
+    run(17, fixed_tiny());
+    run(3, fixed_tiny().with_fanout_limit(3));
+    run(19, fixed_tiny());
+}
+
+#[test]
+fn the_same_seed_is_the_same_history() {
+    for seed in 0..3 {
+        let histories = [0, 1].map(|_| run(seed, fixed_tiny()));
+        assert_eq!(histories[0], histories[1], "seed {seed}");
+    }
+}
