@@ -148,16 +148,23 @@ impl<L: Layout> Tree<L> {
         Ok(())
     }
 
-    /// Unlocks a node that was not changed because this server's copy of it turned out to be stale: what was read under
-    /// the lock becomes that copy. A refresh might never find the node unlocked, if others lock it as often and as
-    /// fruitlessly.
-    async fn unlock_seen<E: Endpoint>(&self, ctx: Ctx<'_, E>, node: LockedNode) -> Result<()> {
-        let LockedNode { addr, lock, page } = node;
-        ctx.ep.write_word(addr, lock.unlock_unchanged_word()).await?;
-        page.set(header::REMOTE_VERSION, lock.version());
-        self.mark_shared(&page);
-        self.install(ctx, addr, &page).await?;
-        ctx.ep.recycle(page);
+    /// Unlocks nodes that were not changed because this server's copies of them turned out to be stale: what was read
+    /// under the locks becomes those copies. A refresh might never find a node unlocked, if others lock it as often and
+    /// as fruitlessly. All are unlocked before the latch of a copy is waited for.
+    async fn unlock_seen<E: Endpoint, const N: usize>(
+        &self,
+        ctx: Ctx<'_, E>,
+        nodes: [LockedNode; N],
+    ) -> Result<()> {
+        for node in &nodes {
+            ctx.ep.write_word(node.addr, node.lock.unlock_unchanged_word()).await?;
+        }
+        for LockedNode { addr, lock, page } in nodes {
+            page.set(header::REMOTE_VERSION, lock.version());
+            self.mark_shared(&page);
+            self.install(ctx, addr, &page).await?;
+            ctx.ep.recycle(page);
+        }
         Ok(())
     }
 
@@ -198,7 +205,7 @@ impl<L: Layout> Tree<L> {
         if is_parent {
             return Ok(parent);
         }
-        self.unlock_seen(ctx, parent).await?;
+        self.unlock_seen(ctx, [parent]).await?;
         self.refresh(ctx, key, Toward::Key).await?;
         Err(Retry::Restart)
     }
@@ -297,8 +304,7 @@ impl<L: Layout> Tree<L> {
             }
         };
         if !header::has(node.words(), header::SHARED) || !self.layout.covers(node.words(), key) {
-            self.unlock_seen(ctx, node).await?;
-            self.unlock_seen(ctx, parent).await?;
+            self.unlock_seen(ctx, [node, parent]).await?;
             self.refresh(ctx, key, Toward::Key).await?;
             return Err(Retry::Restart);
         }
@@ -310,8 +316,7 @@ impl<L: Layout> Tree<L> {
         };
         let parent_room = at.is_none() || self.layout.has_room(parent.words(), &separator, 0);
         let Some(at) = at.filter(|_| parent_room) else {
-            self.unlock_seen(ctx, node).await?;
-            self.unlock_seen(ctx, parent).await?;
+            self.unlock_seen(ctx, [node, parent]).await?;
             if !parent_room {
                 return Ok(Split::ParentFull(Separator { key: separator, rising: false }));
             }
@@ -369,7 +374,7 @@ impl<L: Layout> Tree<L> {
         };
         let Some(at) = at else {
             // Somebody else grew it meanwhile: this server's copy is stale.
-            self.unlock_seen(ctx, root).await?;
+            self.unlock_seen(ctx, [root]).await?;
             return Err(Retry::Restart);
         };
         let left_page = ctx.ep.buffer(self.layout.node_size());

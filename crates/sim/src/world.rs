@@ -215,25 +215,26 @@ impl World {
     }
 
     pub fn arrive(&mut self, id: OpId) {
-        let network = self.model.network.clone();
-        let (now, op) = (self.now, self.ops[id].as_mut().expect("it is under way"));
-        let server = &mut self.servers[op.server];
+        let Self { ops, servers, model, now, .. } = self;
+        let (now, network) = (*now, &model.network);
+        let op = ops[id].as_mut().expect("it is under way");
+        let server = &mut servers[op.server];
         if server.is_down {
             op.error = Some(FabricError::TimedOut(MemoryServerId(op.server as u16)));
-            let timeout = self.model.faults.timeout_ns;
+            let timeout = model.faults.timeout_ns;
             self.schedule(now + timeout, Event::Complete(id));
             return;
         }
         if let Some(call) = &op.call {
-            let arrived = server.nic.inbound.serve(now, message_cost(call.body.len(), &network));
+            let arrived = server.nic.inbound.serve(now, message_cost(call.body.len(), network));
             let core = server.cores.iter_mut().min_by_key(|core| core.free_at()).expect("at least one core");
-            let handled = core.serve(arrived, self.model.memory_server.dispatch_ns * 1_000);
+            let handled = core.serve(arrived, model.memory_server.dispatch_ns * 1_000);
             self.schedule(handled, Event::Handle(id));
             return;
         }
         let mut arrived = now;
         for verb in op.verbs.iter().rev() {
-            arrived = server.nic.inbound.serve(now, verb.request_cost(&network));
+            arrived = server.nic.inbound.serve(now, verb.request_cost(network));
         }
         self.execute_from(id, arrived);
     }
