@@ -29,7 +29,9 @@ pub use verbs::{
     regions_are_described, windows_limit_what_moves, words_round_trip, yields_set_the_slot_bit,
 };
 
-use crate::{Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, Request, RequestHandler, Result};
+use crate::{
+    Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, Request, RequestHandler, Result, ServerMemory,
+};
 
 /// Drives a future of an endpoint to its end.
 pub type BlockOn<'a, E> = &'a (dyn Fn(&E, Pin<&mut dyn Future<Output = ()>>) + Sync);
@@ -209,7 +211,8 @@ impl Request for Echo {
 struct EchoHandler;
 
 impl RequestHandler for EchoHandler {
-    fn handle(&self, server: MemoryServerId, op: u16, body: &[u8], reply: &mut Vec<u8>) -> Result<()> {
+    fn handle(&self, memory: &ServerMemory<'_>, op: u16, body: &[u8], reply: &mut Vec<u8>) -> Result<()> {
+        let server = memory.server();
         let refused = |reason: &str| Err(FabricError::Refused { server, op, reason: reason.to_owned() });
         if op != Echo::OP {
             return refused("it knows no such request");

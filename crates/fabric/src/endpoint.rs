@@ -25,16 +25,34 @@ pub struct RegionInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Work {
-    /// Search of one cached node.
+    /// Search of one node: a level of a descent, or the leaf.
     NodeSearch,
-    /// Copy of `bytes` between a frame and a buffer.
+    /// Copy of `bytes` of a node or a value.
     Copy { bytes: usize },
-    /// One acquisition of an exclusive latch.
-    Latch,
+    /// So many entries handed to whoever scans.
+    Entries { count: usize },
+    /// A look at the mapping table of the cache.
+    TableLookup,
+    /// Looking whether the bytes of a page that was READ are a node.
+    PageCheck,
+    /// One acquisition of something that one worker of a compute server has at a time. Others wait for it.
+    Hold(Resource),
     /// Admission of a page to the cache.
     Admit,
-    /// Eviction of a page from the cache.
+    /// One attempt to make a frame free: sampling, cooling, eviction.
     Evict,
+}
+
+/// What the workers of one compute server contend for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Resource {
+    /// The exclusive latch of a cache frame.
+    Frame(u32),
+    /// A bucket of the cooling map.
+    CoolingBucket(u32),
+    /// The one queue in place of the cooling map, while a page is put in, taken out or evicted under its lock.
+    CoolingQueue,
 }
 
 /// One worker thread's way to the memory servers. Not `Send`: counters, slots and randomness are the worker's own.
@@ -101,6 +119,12 @@ pub trait Endpoint {
 
     /// Lets the other slots of this worker run.
     async fn yield_now(&self);
+
+    /// To be called between operations by whoever drives many workers: waits until nobody else is behind this worker's
+    /// clock. Nothing on real fabrics, whose workers share one time; in a simulation operations that wait for no verb
+    /// would run ahead of those of other workers without end.
+    #[inline]
+    async fn pace(&self) {}
 
     /// The memory servers, by ascending number.
     fn regions(&self) -> &[RegionInfo];

@@ -30,10 +30,10 @@ pub use buf::PageBuf;
 pub use buffers::Buffers;
 pub use chain::{Chain, ChainVerb, VerbResult};
 pub use counters::{VerbCounters, VerbCounts};
-pub use endpoint::{Endpoint, Fabric, Nanos, RegionInfo, Work, yield_once};
+pub use endpoint::{Endpoint, Fabric, Nanos, RegionInfo, Resource, Work, yield_once};
 pub use error::{FabricError, Result};
 pub use random::Random;
-pub use request::{Request, RequestHandler};
+pub use request::{Request, RequestHandler, ServerMemory};
 
 /// Bytes of a word: the unit of addressing and of atomicity.
 pub const WORD: usize = 8;
