@@ -4,7 +4,7 @@
 //! nothing to time out. A verb that is refused (address, length, read-only pool) is not counted and has no effect,
 //! and neither has any other verb of its chain.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
@@ -22,8 +22,6 @@ pub struct LocalEndpoint {
     regions: Arc<Regions>,
     counters: VerbCounters,
     buffers: Buffers,
-    /// Bodies of a two-sided call and its reply.
-    bodies: RefCell<(Vec<u8>, Vec<u8>)>,
     random: Random,
     slots: Cell<u32>,
     /// Bit of the slot that is being polled.
@@ -38,7 +36,6 @@ impl LocalEndpoint {
             regions,
             counters: VerbCounters::default(),
             buffers: Buffers::default(),
-            bodies: RefCell::default(),
             random: Random::new(seed),
             slots: Cell::new(1),
             slot_bit: Cell::new(1),
@@ -128,28 +125,23 @@ impl LocalEndpoint {
         Ok(results)
     }
 
-    fn do_call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
+    async fn do_call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
         self.regions.server(server)?;
-        // Taken out, because a handler is free to use an endpoint, even this one.
-        let (mut body, mut reply) = self.bodies.take();
-        body.clear();
-        reply.clear();
+        let mut body = Vec::new();
         request.encode(&mut body);
-        let handled = match self.regions.handler() {
-            Some(handler) => handler.handle(server, R::OP, &body, &mut reply),
-            None => Err(FabricError::Refused {
-                server,
-                op: R::OP,
-                reason: "it has no handler for requests".to_owned(),
-            }),
+        let sent = body.len();
+        let answer = match self.regions.cores() {
+            Some(cores) => match cores.execute_here(server, R::OP, &body) {
+                Some(answer) => answer,
+                None => cores.post(server, R::OP, body).await,
+            },
+            None => {
+                let reason = "it has no handler for requests".to_owned();
+                Err(FabricError::Refused { server, op: R::OP, reason })
+            }
         };
-        if handled.is_err() {
-            reply.clear();
-        }
-        self.counters.count_two_sided(body.len() + reply.len());
-        let decoded = handled.and_then(|()| request.decode_reply(server, &reply));
-        self.bodies.replace((body, reply));
-        decoded
+        self.counters.count_two_sided(sent + answer.as_ref().map_or(0, Vec::len));
+        request.decode_reply(server, &answer?)
     }
 }
 
@@ -216,7 +208,7 @@ impl Endpoint for LocalEndpoint {
 
     #[inline]
     async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
-        self.do_call(server, request)
+        self.do_call(server, request).await
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {

@@ -25,6 +25,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod cores;
 mod endpoint;
 mod local;
 mod lock;

@@ -48,15 +48,18 @@ impl LocalFabric {
         Ok(Self { regions: Arc::new(Regions::new(list)) })
     }
 
-    /// Lets `handler` execute the two-sided calls of all endpoints, on the thread that calls. A handler that owns
-    /// this fabric keeps it alive until [`LocalFabric::clear_handler`].
-    pub fn set_handler(&self, handler: Arc<dyn RequestHandler>) {
-        self.regions.set_handler(Some(handler));
+    /// Lets `handler` execute the two-sided calls of all endpoints, on `threads` threads per memory server, or on the thread that
+    /// calls if that is 0. A handler that owns this fabric keeps it alive until [`LocalFabric::clear_handler`].
+    ///
+    /// # Errors
+    /// `System` if a thread cannot be started; the handler before stays then.
+    pub fn set_handler(&self, handler: Arc<dyn RequestHandler>, threads: usize) -> Result<()> {
+        self.regions.set_handler(handler, threads)
     }
 
     /// From now on every two-sided call is refused.
     pub fn clear_handler(&self) {
-        self.regions.set_handler(None);
+        self.regions.clear_handler();
     }
 }
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 
-use pando_fabric::{FabricError, GlobalAddr, LINE, Result, WORD};
+use pando_fabric::{FabricError, GlobalAddr, LINE, MemoryServerId, Result, WORD};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 use rustix::io::Errno;
 
@@ -147,6 +147,18 @@ impl Region {
             Some(words) if at.offset().is_multiple_of(WORD as u64) => Ok(words),
             _ => Err(self.refusal(at, count * WORD)),
         }
+    }
+
+    /// All words, for the handler of a call of kind `op` of this server.
+    ///
+    /// # Errors
+    /// `Refused` if nothing may be changed here.
+    pub(crate) fn words_of_server(&self, server: MemoryServerId, op: u16) -> Result<&[AtomicU64]> {
+        if self.writable {
+            return Ok(self.mapping.words());
+        }
+        let reason = "its memory is only read here".to_owned();
+        Err(FabricError::Refused { server, op, reason })
     }
 
     #[cold]

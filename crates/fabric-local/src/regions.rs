@@ -8,12 +8,13 @@ use std::time::Instant;
 
 use pando_fabric::{FabricError, GlobalAddr, MemoryServerId, RegionInfo, RequestHandler, Result};
 
+use crate::cores::Cores;
 use crate::region::Region;
 
 pub(crate) struct Regions {
-    list: Vec<Region>,
+    list: Arc<[Region]>,
     infos: Vec<RegionInfo>,
-    handler: RwLock<Option<Arc<dyn RequestHandler>>>,
+    cores: RwLock<Option<Arc<Cores>>>,
     started: Instant,
 }
 
@@ -24,7 +25,7 @@ impl Regions {
             .zip(&list)
             .map(|(server, region)| RegionInfo { server: MemoryServerId(server), len: region.bytes() })
             .collect();
-        Self { list, infos, handler: RwLock::new(None), started: Instant::now() }
+        Self { list: list.into(), infos, cores: RwLock::new(None), started: Instant::now() }
     }
 
     #[inline]
@@ -50,13 +51,22 @@ impl Regions {
         self.started
     }
 
-    pub(crate) fn handler(&self) -> Option<Arc<dyn RequestHandler>> {
-        self.handler.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn cores(&self) -> Option<Arc<Cores>> {
+        self.cores.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn set_handler(&self, handler: Option<Arc<dyn RequestHandler>>) {
+    pub(crate) fn set_handler(&self, handler: Arc<dyn RequestHandler>, threads: usize) -> Result<()> {
+        self.replace(Some(Arc::new(Cores::start(Arc::clone(&self.list), handler, threads)?)));
+        Ok(())
+    }
+
+    pub(crate) fn clear_handler(&self) {
+        self.replace(None);
+    }
+
+    fn replace(&self, cores: Option<Arc<Cores>>) {
         let before =
-            std::mem::replace(&mut *self.handler.write().unwrap_or_else(PoisonError::into_inner), handler);
+            std::mem::replace(&mut *self.cores.write().unwrap_or_else(PoisonError::into_inner), cores);
         // Dropped after the lock: a handler may own an endpoint of this fabric.
         drop(before);
     }

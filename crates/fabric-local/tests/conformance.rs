@@ -33,8 +33,17 @@ fn local() {
         let sizes = vec![2 << 20, 1 << 20, (1 << 20) + 5];
         let fabric = LocalFabric::new(LocalConfig { server_sizes: sizes, huge_pages }).expect("memory");
         conformance::run_all(&fabric, &block_on, Options::default());
-        fabric.set_handler(Echo::handler());
+        fabric.set_handler(Echo::handler(), 0).expect("no threads");
         conformance::run_all(&fabric, &block_on, Options { echo: true, threads: 0, ..Options::default() });
+        // The same on threads of memory servers.
+        for threads in [1, 3] {
+            fabric.set_handler(Echo::handler(), threads).expect("threads");
+            conformance::run_all(
+                &fabric,
+                &block_on,
+                Options { echo: true, threads: 0, ..Options::default() },
+            );
+        }
         fabric.clear_handler();
         conformance::calls(&conformance::Suite::new(&fabric, &block_on, Options::default()));
     }
@@ -46,7 +55,7 @@ fn shm_in_a_directory_in_memory() {
     let config = ShmConfig { servers: 3, bytes_per_server: 1 << 20, huge_pages: HugePages::WhenOffered };
     let fabric = ShmFabric::create(temporary.path().join("pool"), config).expect("a pool");
     conformance::run_all(&fabric, &block_on, Options::default());
-    fabric.set_handler(Echo::handler());
+    fabric.set_handler(Echo::handler(), 0).expect("no threads");
     conformance::run_all(&fabric, &block_on, Options { echo: true, threads: 0, ..Options::default() });
 }
 

@@ -1,0 +1,202 @@
+//! The processors of memory servers: threads that execute two-sided calls, a bounded number per server.
+//!
+//! Who calls puts the call into the queue of the server and waits for its waker. A thread without work looks for some for
+//! a moment and then sleeps. Without threads, calls are executed by who calls, which tests want.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, JoinHandle};
+
+use pando_fabric::{FabricError, MemoryServerId, RequestHandler, Result, ServerMemory};
+
+use crate::region::Region;
+
+/// Looks for work before a thread sleeps: some µs, which is what waking it up would take.
+const LOOKS: u32 = 200;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What executes calls: a handler, and the threads that run it.
+pub(crate) struct Cores {
+    handler: Arc<dyn RequestHandler>,
+    regions: Arc<[Region]>,
+    /// By memory server; empty without threads.
+    queues: Vec<Arc<Queue>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Calls that wait for one memory server.
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    filled: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    calls: VecDeque<Arc<Call>>,
+    is_closed: bool,
+}
+
+/// A call, and its answer once it is there.
+pub(crate) struct Call {
+    op: u16,
+    body: Vec<u8>,
+    is_done: AtomicBool,
+    answer: Mutex<Option<Result<Vec<u8>>>>,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Cores {
+    /// Starts `threads` threads for each of the memory servers.
+    ///
+    /// # Errors
+    /// `System` if a thread cannot be started.
+    pub fn start(regions: Arc<[Region]>, handler: Arc<dyn RequestHandler>, threads: usize) -> Result<Self> {
+        let mut cores = Self { handler, regions, queues: Vec::new(), threads: Vec::new() };
+        if threads == 0 {
+            return Ok(cores);
+        }
+        for server in 0..cores.regions.len() {
+            let queue = Arc::new(Queue::default());
+            cores.queues.push(Arc::clone(&queue));
+            for core in 0..threads {
+                let (queue, regions) = (Arc::clone(&queue), Arc::clone(&cores.regions));
+                let handler = Arc::clone(&cores.handler);
+                let name = format!("pando-m{server}.{core}");
+                let run = move || queue.serve(MemoryServerId(server as u16), &regions[server], &*handler);
+                let thread = thread::Builder::new().name(name.clone()).spawn(run).map_err(|error| {
+                    FabricError::System { path: name, reason: format!("cannot be started: {error}") }
+                })?;
+                cores.threads.push(thread);
+            }
+        }
+        Ok(cores)
+    }
+
+    /// Executes a call here if there are no threads.
+    pub fn execute_here(&self, server: MemoryServerId, op: u16, body: &[u8]) -> Option<Result<Vec<u8>>> {
+        self.queues
+            .is_empty()
+            .then(|| execute(server, &self.regions[usize::from(server.0)], &*self.handler, op, body))
+    }
+
+    /// Hands a call to the threads of a server.
+    pub fn post(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Answer {
+        let call = Arc::new(Call {
+            op,
+            body,
+            is_done: AtomicBool::new(false),
+            answer: Mutex::default(),
+            waker: Mutex::default(),
+        });
+        let queue = &self.queues[usize::from(server.0)];
+        lock(&queue.waiting).calls.push_back(Arc::clone(&call));
+        queue.filled.notify_one();
+        Answer(call)
+    }
+}
+
+impl Drop for Cores {
+    /// What is still waiting is executed before the threads end.
+    fn drop(&mut self) {
+        for queue in &self.queues {
+            lock(&queue.waiting).is_closed = true;
+            queue.filled.notify_all();
+        }
+        for thread in self.threads.drain(..) {
+            // A handler that panicked said so already, and its caller heard of it.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Queue {
+    /// Executes calls until the queue is closed and empty.
+    fn serve(&self, server: MemoryServerId, region: &Region, handler: &dyn RequestHandler) {
+        while let Some(call) = self.next() {
+            // Answers the call also if the handler panics.
+            let mut answering = Answering { call: &call, answer: None, server };
+            answering.answer = Some(execute(server, region, handler, call.op, &call.body));
+        }
+    }
+
+    fn next(&self) -> Option<Arc<Call>> {
+        for _ in 0..LOOKS {
+            if let Some(call) = lock(&self.waiting).calls.pop_front() {
+                return Some(call);
+            }
+            thread::yield_now();
+        }
+        let mut waiting = lock(&self.waiting);
+        loop {
+            if let Some(call) = waiting.calls.pop_front() {
+                return Some(call);
+            }
+            if waiting.is_closed {
+                return None;
+            }
+            waiting = self.filled.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn execute(
+    server: MemoryServerId,
+    region: &Region,
+    handler: &dyn RequestHandler,
+    op: u16,
+    body: &[u8],
+) -> Result<Vec<u8>> {
+    let words = region.words_of_server(server, op)?;
+    let mut reply = Vec::new();
+    handler.handle(&ServerMemory::new(server, words, &|_| ()), op, body, &mut reply)?;
+    Ok(reply)
+}
+
+/// Answers a call when it goes.
+struct Answering<'c> {
+    call: &'c Call,
+    answer: Option<Result<Vec<u8>>>,
+    server: MemoryServerId,
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        let refused = || FabricError::Refused {
+            server: self.server,
+            op: self.call.op,
+            reason: "its handler panicked".to_owned(),
+        };
+        *lock(&self.call.answer) = Some(self.answer.take().unwrap_or_else(|| Err(refused())));
+        self.call.is_done.store(true, Release);
+        if let Some(waker) = lock(&self.call.waker).take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Waits for the answer of a call. Dropped before, it leaves the call to itself.
+pub(crate) struct Answer(Arc<Call>);
+
+impl Future for Answer {
+    type Output = Result<Vec<u8>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let call = &self.0;
+        if !call.is_done.load(Acquire) {
+            *lock(&call.waker) = Some(cx.waker().clone());
+            // It may have been answered before the waker was there.
+            if !call.is_done.load(Acquire) {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(lock(&call.answer).take().expect("an answer is taken once"))
+    }
+}
