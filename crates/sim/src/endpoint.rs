@@ -1,44 +1,57 @@
-//! The endpoint of one simulated thread.
+//! The endpoint of one simulated thread, and the one that stands outside of time.
 //!
-//! It has a clock of its own, which runs ahead of the cluster's while its thread computes, and stands still while it
-//! waits. A verb is refused at once, or posted at the thread's time; what becomes of it is the affair of
+//! A thread has a clock of its own, which runs ahead of the cluster's while the thread computes, and stands still while
+//! it waits. A verb is refused at once, or posted at the thread's time; what becomes of it is the affair of
 //! [`World`](crate::world::World).
+//!
+//! A *direct* endpoint belongs to no thread. Its verbs take effect at once, whole, at the present, and no time passes. What
+//! is charged on it counts only while a memory server executes a call: it makes that call longer.
 
-use std::cell::Cell;
-use std::pin::Pin;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Poll, Waker};
 
 use pando_fabric::{
-    Buffers, Chain, Endpoint, FabricError, GlobalAddr, LINE, MemoryServerId, Nanos, PageBuf, Random,
-    RegionInfo, Request, Result, VerbCounters, VerbResult, WORD, Work, yield_once,
+    Buffers, Chain, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, Random, RegionInfo,
+    Request, Result, VerbCounters, VerbResult, WORD, Work,
 };
 
+use crate::events::Event;
 use crate::fabric::Shared;
+use crate::op::{Call, Op, OpId, Poster, WorkerId};
 use crate::verb::Verb;
-use crate::world::{Call, Op, OpId, WorkerId};
 
-/// One thread of one simulated compute server.
+/// What time passes for somebody who yields on a direct endpoint, so that whoever waits in vain gives up some day.
+const DIRECT_YIELD_NS: Nanos = 1_000;
+
+/// One thread of one simulated compute server ([`SimFabric::thread`](crate::SimFabric::thread)), or nobody's direct way
+/// to the memory ([`SimFabric::direct`](crate::SimFabric::direct)).
 pub struct SimEndpoint {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) worker: WorkerId,
+    /// `None`: it is direct.
+    pub(crate) worker: Option<WorkerId>,
     counters: VerbCounters,
     buffers: Buffers,
     random: Random,
-    /// The thread's time.
+    /// The thread's time; what a direct one waited in all.
     pub(crate) clock: Cell<Nanos>,
     slots: Cell<u32>,
     slot_bit: Cell<u64>,
+    /// The wakers of its slots while it is part of a run, which needs none of them to be woken.
+    pub(crate) wakers: RefCell<Vec<Waker>>,
     /// Slots that yielded.
     pub(crate) yielded: Cell<u64>,
+    /// The slot that was polled last goes on once the others have come to its time.
+    pub(crate) paced: Cell<bool>,
 }
 
 impl SimEndpoint {
-    pub(crate) fn new(shared: Arc<Shared>, compute_server: usize, seed: u64) -> Self {
-        let (worker, now) = {
-            let mut world = shared.world();
-            (world.add_worker(compute_server), world.now)
-        };
+    /// A thread of a compute server, or a direct one.
+    pub(crate) fn new(shared: Arc<Shared>, compute_server: Option<usize>, seed: u64) -> Self {
+        let mut world = shared.world();
+        let worker = compute_server.map(|server| world.add_worker(server));
+        let now = if worker.is_some() { world.now } else { 0 };
+        drop(world);
         Self {
             shared,
             worker,
@@ -48,10 +61,13 @@ impl SimEndpoint {
             clock: Cell::new(now),
             slots: Cell::new(1),
             slot_bit: Cell::new(1),
+            wakers: RefCell::default(),
             yielded: Cell::new(0),
+            paced: Cell::new(false),
         }
     }
 
+    #[inline]
     fn spend(&self, ns: Nanos) {
         self.clock.set(self.clock.get() + ns);
     }
@@ -80,24 +96,67 @@ impl SimEndpoint {
         }
     }
 
-    /// Posts an operation and waits for it.
-    async fn perform(&self, server: MemoryServerId, verbs: Vec<Verb>, call: Option<Call>) -> Result<Op> {
+    /// Posts an operation of a thread: what `fill` puts in.
+    fn post(&self, worker: WorkerId, server: MemoryServerId, fill: impl FnOnce(&mut Op)) -> Posted<'_> {
         self.spend(self.shared.compute.post_ns);
-        verbs.iter().for_each(|verb| self.count(verb));
-        let poster = (self.worker, self.slot_bit.get());
-        let id = self.shared.world().post(poster, self.clock.get(), server, verbs, call);
-        let mut op = Completion { endpoint: self, op: Some(id) }.await;
-        match op.error.take() {
-            Some(error) => Err(error),
-            None => Ok(op),
-        }
+        let server = usize::from(server.0);
+        let poster = Poster { worker, slot_bit: self.slot_bit.get(), server, posted: self.clock.get() };
+        Posted { endpoint: self, op: Some(self.shared.world().post(poster, fill)) }
     }
 
     async fn one(&self, verb: Verb) -> Result<VerbResult> {
         self.check(verb.at(), verb.words() * WORD)?;
         let server = verb.at().server();
-        let mut op = self.perform(server, vec![verb], None).await?;
-        Ok(op.results.pop().expect("one result for one verb"))
+        let Some(worker) = self.worker else { return self.one_direct(server, verb) };
+        self.count(&verb);
+        let posted = self.post(worker, server, |op| op.verbs.push(verb));
+        posted.result(|op| op.results.pop().expect("one result for one verb")).await
+    }
+
+    /// Whether a waker is that of the slot that is polled by a run.
+    fn is_own(&self, waker: &Waker) -> bool {
+        let slot = self.slot_bit.get().trailing_zeros() as usize;
+        self.wakers.borrow().get(slot).is_some_and(|own| own.will_wake(waker))
+    }
+
+    /// Lets time pass until the thread's clock shows `at`; its other slots go on meanwhile. For what is to happen at some
+    /// moment of a [run](crate::SimFabric::run), in a slot of that. A direct endpoint, outside of time, does not wait.
+    pub async fn sleep_until(&self, at: Nanos) {
+        let Some(worker) = self.worker.filter(|_| self.clock.get() < at) else { return };
+        let slot = self.slot_bit.get().trailing_zeros() as u8;
+        self.shared.world().schedule(at, Event::Awake(worker, slot));
+        // Verbs that others of this slot's futures wait for wake it too.
+        while self.clock.get() < at {
+            self.pause().await;
+        }
+    }
+
+    /// Pending once. Whoever is in a run goes on by its slot's bit.
+    async fn pause(&self) {
+        let mut paused = false;
+        std::future::poll_fn(|cx| {
+            if std::mem::replace(&mut paused, true) {
+                return Poll::Ready(());
+            }
+            if !self.is_own(cx.waker()) {
+                cx.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn one_direct(&self, server: MemoryServerId, verb: Verb) -> Result<VerbResult> {
+        self.count(&verb);
+        self.shared.world().take_effect_now(server, verb)
+    }
+
+    /// The body of the reply to a request.
+    fn call_direct(&self, server: MemoryServerId, op: u16, body: &[u8]) -> Result<Vec<u8>> {
+        self.shared.world().check_up(server)?;
+        let mut reply = Vec::new();
+        self.shared.execute(server, op, body, &mut reply)?;
+        Ok(reply)
     }
 
     async fn buffer_of(&self, verb: Verb) -> Result<PageBuf> {
@@ -115,32 +174,37 @@ impl SimEndpoint {
     }
 }
 
-/// Waits for an operation. Dropped before, it leaves the operation to itself.
-struct Completion<'e> {
+/// An operation that was posted. Dropped before it is done, it is left to itself.
+struct Posted<'e> {
     endpoint: &'e SimEndpoint,
     op: Option<OpId>,
 }
 
-impl Future for Completion<'_> {
-    type Output = Op;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Op> {
-        let id = self.op.expect("not polled again after its end");
-        let done = self.endpoint.shared.world().take_done(id, cx.waker());
-        match done {
-            Some(op) => {
-                self.op = None;
-                Poll::Ready(op)
-            }
-            None => Poll::Pending,
-        }
+impl Posted<'_> {
+    /// Waits for it; its error, or what `take` takes from it.
+    async fn result<T>(mut self, take: impl FnOnce(&mut Op) -> T) -> Result<T> {
+        let mut take = Some(take);
+        std::future::poll_fn(|cx| {
+            let id = self.op.expect("not polled again after its end");
+            let waker = (!self.endpoint.is_own(cx.waker())).then(|| cx.waker());
+            let mut world = self.endpoint.shared.world();
+            let Some(op) = world.take_done(id, waker) else { return Poll::Pending };
+            let result = match op.error.take() {
+                Some(error) => Err(error),
+                None => Ok(take.take().expect("done only once")(op)),
+            };
+            world.ops.forget(id);
+            self.op = None;
+            Poll::Ready(result)
+        })
+        .await
     }
 }
 
-impl Drop for Completion<'_> {
+impl Drop for Posted<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.op {
-            self.endpoint.shared.world().abandon(id);
+            self.endpoint.shared.world().ops.abandon(id);
         }
     }
 }
@@ -193,18 +257,31 @@ impl Endpoint for SimEndpoint {
         let Some(server) = chain.server() else { return Ok(Vec::new()) };
         let verbs: Vec<Verb> = chain.into_verbs().into_iter().map(Verb::from).collect();
         verbs.iter().try_for_each(|verb| self.check(verb.at(), verb.words() * WORD))?;
-        Ok(self.perform(server, verbs, None).await?.results)
+        match self.worker {
+            Some(worker) => {
+                verbs.iter().for_each(|verb| self.count(verb));
+                let posted = self.post(worker, server, |op| op.verbs.extend(verbs));
+                posted.result(|op| std::mem::take(&mut op.results)).await
+            }
+            None => verbs.into_iter().map(|verb| self.one_direct(server, verb)).collect(),
+        }
     }
 
     async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
         self.region(server)?;
-        let mut call = Call { op: R::OP, body: Vec::new(), reply: Vec::new() };
-        request.encode(&mut call.body);
-        let sent = call.body.len();
-        let op = self.perform(server, Vec::new(), Some(call)).await;
-        let reply = op.as_ref().ok().and_then(|op| op.call.as_ref()).map_or(&[][..], |call| &call.reply);
-        self.counters.count_two_sided(sent + reply.len());
-        request.decode_reply(server, op.map(|op| op.call.expect("it was one"))?.reply.as_slice())
+        let mut body = Vec::new();
+        request.encode(&mut body);
+        let sent = body.len();
+        let reply = match self.worker {
+            None => self.call_direct(server, R::OP, &body),
+            Some(worker) => {
+                let call = Call { op: R::OP, body, reply: Vec::new() };
+                let posted = self.post(worker, server, |op| op.call = Some(call));
+                posted.result(|op| op.call.take().expect("it was one").reply).await
+            }
+        };
+        self.counters.count_two_sided(sent + reply.as_ref().map_or(0, Vec::len));
+        request.decode_reply(server, &reply?)
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
@@ -216,8 +293,18 @@ impl Endpoint for SimEndpoint {
     }
 
     async fn yield_now(&self) {
+        if self.worker.is_none() {
+            self.spend(DIRECT_YIELD_NS);
+        }
         self.yielded.set(self.yielded.get() | self.slot_bit.get());
-        yield_once().await;
+        self.pause().await;
+    }
+
+    async fn pace(&self) {
+        if self.worker.is_some() && self.shared.next_time().is_some_and(|at| at < self.clock.get()) {
+            self.paced.set(true);
+            self.pause().await;
+        }
     }
 
     fn regions(&self) -> &[RegionInfo] {
@@ -228,22 +315,27 @@ impl Endpoint for SimEndpoint {
         &self.counters
     }
 
+    #[inline]
     fn charge(&self, work: Work) {
-        let compute = &self.shared.compute;
-        self.spend(match work {
-            Work::NodeSearch => compute.node_search_ns,
-            Work::Copy { bytes } => compute.copy_line_ns * bytes.div_ceil(LINE) as u64,
-            Work::Latch => compute.latch_ns,
-            Work::Admit => compute.admit_ns,
-            Work::Evict => compute.evict_ns,
-            _ => 0,
-        });
+        match (self.worker, work) {
+            (Some(worker), Work::Hold(resource)) => {
+                let at = self.clock.get();
+                self.clock.set(self.shared.world().hold(worker, resource, at));
+            }
+            (Some(_), work) => self.spend(self.shared.compute.cost(work)),
+            (None, work) => self.shared.charge_call(self.shared.compute.cost(work)),
+        }
     }
 
+    #[inline]
     fn now(&self) -> Nanos {
-        self.clock.get()
+        match self.worker {
+            Some(_) => self.clock.get(),
+            None => self.shared.world().now + self.clock.get(),
+        }
     }
 
+    #[inline]
     fn random(&self) -> u64 {
         self.random.next()
     }
@@ -264,13 +356,18 @@ impl Endpoint for SimEndpoint {
     /// Lets time pass until a slot of this worker is ready. Workers that run side by side are driven by
     /// [`SimFabric::run`](crate::SimFabric::run) instead.
     fn poll_ready(&self) -> u64 {
-        self.spend(self.shared.compute.poll_ns);
         let mut ready = self.yielded.take();
+        let Some(worker) = self.worker else { return ready };
+        if self.paced.take() {
+            ready |= self.slot_bit.get();
+        } else {
+            self.spend(self.shared.compute.poll_ns);
+        }
         while self.shared.next_time().is_some_and(|at| ready == 0 || at <= self.clock.get()) {
             self.shared.step();
-            ready |= self.shared.world().take_ready(self.worker);
+            ready |= self.shared.world().take_ready(worker);
         }
-        ready |= self.shared.world().take_ready(self.worker);
+        ready |= self.shared.world().take_ready(worker);
         self.clock.set(self.clock.get().max(self.shared.world().now));
         ready
     }

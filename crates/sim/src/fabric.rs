@@ -1,21 +1,22 @@
-//! A simulated cluster, and the loop that runs its threads.
+//! A simulated cluster: its servers, where its endpoints come from, and what its memory servers do with calls.
 //!
-//! Whatever happens next in virtual time happens next, and that is all: an event of the network, or one poll of one slot of
-//! one thread. Nothing is borrowed while a slot is polled, or while a handler executes a call.
+//! The world is borrowed while something happens in it, and never while a slot is polled or a handler executes a call, which
+//! use endpoints themselves. How its threads run is in [`crate::run`].
 
-use std::collections::HashMap;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Waker;
 
 use pando_fabric::{
-    Endpoint, Fabric, FabricError, MemoryServerId, Nanos, RegionInfo, RequestHandler, Result,
+    Fabric, FabricError, MemoryServerId, Nanos, RegionInfo, RequestHandler, Result, ServerMemory,
 };
 
 use crate::endpoint::SimEndpoint;
+use crate::events::Event;
+use crate::faults::{Fault, FaultPlan};
 use crate::model::{Compute, Model, ModelError};
-use crate::world::{Event, OpId, WorkerId, World};
+use crate::op::OpId;
+use crate::world::World;
 
 /// Servers of a simulated cluster.
 #[derive(Clone, Debug)]
@@ -31,7 +32,7 @@ pub struct SimConfig {
 /// A cluster in virtual time. Nothing happens but what [`SimFabric::run`], or an executor that polls one endpoint, makes
 /// happen; so everything is a function of the seeds, the model and the code that runs.
 pub struct SimFabric {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     compute_servers: usize,
 }
 
@@ -41,9 +42,11 @@ pub(crate) struct Shared {
     pub regions: Vec<RegionInfo>,
     pub compute: Compute,
     handler: Mutex<Option<Arc<dyn RequestHandler>>>,
+    /// What direct endpoints charged since the present call began.
+    call_ns: AtomicU64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -56,47 +59,62 @@ impl Shared {
         self.world().next_time()
     }
 
-    /// Lets the next event happen; the worker whose turn it is, if it is that.
-    pub fn step(&self) -> Option<WorkerId> {
+    /// Lets the next event happen, if it is none of a run. Whether there was one.
+    pub fn step(&self) -> bool {
         let mut world = self.world();
-        match world.next_event()? {
-            Event::Arrive(op) => world.arrive(op),
-            Event::Execute(op) => world.execute(op),
-            Event::Handle(op) => {
+        match world.next_event() {
+            None => return false,
+            Some(Event::Handle(op)) => {
                 drop(world);
                 self.handle(op);
-                world = self.world();
             }
-            Event::Complete(op) => world.complete(op),
-            Event::Run(worker) => return Some(worker),
+            Some(Event::Run(_)) => {}
+            Some(event) => {
+                world.happen(event);
+                let wakers = world.take_wakers();
+                drop(world);
+                wakers.into_iter().for_each(Waker::wake);
+            }
         }
-        let wakers = world.take_wakers();
-        drop(world);
-        wakers.into_iter().for_each(Waker::wake);
-        None
+        true
     }
 
     /// Has the server's handler execute a call. It may use endpoints, so the world is not borrowed meanwhile.
-    fn handle(&self, op: OpId) {
-        let (server, mut call) = self.world().take_call(op);
-        let handler = lock(&self.handler).clone();
-        let result = match handler {
-            Some(handler) => handler.handle(server, call.op, &call.body, &mut call.reply),
-            None => {
-                let reason = "it has no handler for requests".to_owned();
-                Err(FabricError::Refused { server, op: call.op, reason })
-            }
-        };
+    pub fn handle(&self, op: OpId) {
+        let Some((server, mut call)) = self.world().take_call(op) else { return };
+        self.call_ns.store(0, Relaxed);
+        let result = self.execute(server, call.op, &call.body, &mut call.reply);
         if result.is_err() {
             call.reply.clear();
         }
-        self.world().handled(op, call, result);
+        self.world().handled(op, call, result, self.call_ns.load(Relaxed));
+    }
+
+    /// Executes a request, whatever time it takes.
+    pub fn execute(&self, server: MemoryServerId, op: u16, body: &[u8], reply: &mut Vec<u8>) -> Result<()> {
+        let handler = lock(&self.handler).clone();
+        match handler {
+            Some(handler) => {
+                let region = self.world().region(server).ok_or(FabricError::UnknownServer(server))?;
+                let charge = |work| self.charge_call(self.compute.cost(work));
+                handler.handle(&ServerMemory::new(server, &region, &charge), op, body, reply)
+            }
+            None => {
+                let reason = "it has no handler for requests".to_owned();
+                Err(FabricError::Refused { server, op, reason })
+            }
+        }
+    }
+
+    /// Adds to the work of the call that is executed.
+    pub fn charge_call(&self, ns: Nanos) {
+        self.call_ns.fetch_add(ns, Relaxed);
     }
 }
 
 impl SimFabric {
     /// # Errors
-    /// [`ModelError`] for a model with which nothing would ever end.
+    /// [`ModelError`] for a model with which nothing would ever end, and for regions that this machine has no room for.
     ///
     /// # Panics
     /// If there is no server of a kind, or a region is no multiple of 8 bytes.
@@ -110,12 +128,13 @@ impl SimFabric {
         let regions = config.regions.iter().zip(0..);
         let regions =
             regions.map(|(&len, server)| RegionInfo { server: MemoryServerId(server), len }).collect();
-        let world = World::new(config.model.clone(), &config.regions, config.compute_servers, config.seed);
+        let world = World::new(config.model.clone(), &config.regions, config.compute_servers, config.seed)?;
         let shared = Shared {
             world: Mutex::new(world),
             regions,
             compute: config.model.compute.clone(),
             handler: Mutex::default(),
+            call_ns: AtomicU64::new(0),
         };
         Ok(Self { shared: Arc::new(shared), compute_servers: config.compute_servers })
     }
@@ -130,75 +149,63 @@ impl SimFabric {
             "{compute_server} of {} servers",
             self.compute_servers
         );
-        SimEndpoint::new(Arc::clone(&self.shared), compute_server, seed)
+        SimEndpoint::new(Arc::clone(&self.shared), Some(compute_server), seed)
     }
 
-    /// What the memory servers execute two-sided calls with; without one they refuse them.
+    /// An endpoint outside of time, for whoever loads, verifies or audits, or is a memory server's handler: its verbs take
+    /// effect at once, whole, at the present, and never wait; its calls reach the handler at once; all are counted.
+    /// Servers that do not answer answer it neither. Work that a handler charges on it makes the call longer that it
+    /// executes, as work does a thread; other work on it costs nothing. Several threads of the host may use such endpoints,
+    /// as long as nothing [runs](SimFabric::run).
+    pub fn direct(&self, seed: u64) -> SimEndpoint {
+        SimEndpoint::new(Arc::clone(&self.shared), None, seed)
+    }
+
+    /// The fabric whose endpoints are all direct, for handlers to keep: it does not keep the cluster's handler alive.
+    pub fn direct_fabric(&self) -> DirectFabric {
+        DirectFabric { shared: Arc::clone(&self.shared) }
+    }
+
+    /// What the memory servers execute two-sided calls with until this fabric is dropped; without one they refuse them.
     pub fn set_handler(&self, handler: Arc<dyn RequestHandler>) {
         *lock(&self.shared.handler) = Some(handler);
     }
 
     /// Stops a memory server, which then answers nothing, or lets it go on.
     pub fn set_down(&self, server: MemoryServerId, is_down: bool) {
-        self.shared.world().set_down(usize::from(server.0), is_down);
+        self.fail(if is_down { Fault::Stop { server } } else { Fault::Resume { server } });
+    }
+
+    /// Has something go wrong, or right again, now.
+    ///
+    /// # Panics
+    /// If there is no such server.
+    pub fn fail(&self, fault: Fault) {
+        self.shared.world().apply(fault);
+    }
+
+    /// Has things go wrong when time comes to them.
+    ///
+    /// # Panics
+    /// When it does, if there is no such server.
+    pub fn plan(&self, plan: &FaultPlan) {
+        let mut world = self.shared.world();
+        plan.faults.iter().for_each(|&(at, fault)| world.add_fault(at, fault));
     }
 
     /// Virtual time of the cluster.
     pub fn now(&self) -> Nanos {
         self.shared.world().now
     }
-
-    /// Runs `slots` futures on each of the threads, side by side in virtual time, to their ends; their outputs by
-    /// thread and slot. Nothing else may use these endpoints meanwhile.
-    ///
-    /// # Panics
-    /// If all futures wait and nothing is under way that could wake one, or if `slots` is not 1 to 64.
-    pub fn run<F: Future>(
-        &self,
-        threads: &[&SimEndpoint],
-        slots: u32,
-        mut make: impl FnMut(usize, u32) -> F,
-    ) -> Vec<Vec<F::Output>> {
-        assert!((1..=u64::BITS).contains(&slots), "a thread has 1 to 64 slots, not {slots}");
-        let woken = Arc::new(Woken::default());
-        let mut runs: Vec<_> = threads
-            .iter()
-            .enumerate()
-            .map(|(thread, ep)| Run::new(ep, (0..slots).map(|slot| make(thread, slot)), &woken))
-            .collect();
-        let of_worker: HashMap<WorkerId, usize> =
-            threads.iter().zip(0..).map(|(ep, thread)| (ep.worker, thread)).collect();
-        for ep in threads {
-            ep.set_slots(slots);
-            let mut world = self.shared.world();
-            world.drive(ep.worker, true);
-            world.make_ready(ep.worker, u64::MAX >> (u64::BITS - slots));
-        }
-        let mut live = runs.len() * slots as usize;
-        while live > 0 {
-            assert!(self.shared.next_time().is_some(), "{live} futures wait for nothing that is under way");
-            if let Some(worker) = self.shared.step() {
-                live -= usize::from(runs[of_worker[&worker]].poll_one(&self.shared));
-            }
-            for (worker, slot) in woken.take() {
-                self.shared.world().make_ready(worker, 1 << slot);
-            }
-        }
-        for ep in threads {
-            self.shared.world().drive(ep.worker, false);
-            ep.set_slots(1);
-            ep.enter_slot(0);
-        }
-        runs.into_iter().map(Run::outputs).collect()
-    }
 }
 
 impl Fabric for SimFabric {
     type Endpoint = SimEndpoint;
 
-    /// A thread of the first compute server.
+    /// A [direct](SimFabric::direct) endpoint: code that is written for any fabric and is not part of what is simulated
+    /// loads and checks an index here as on a local fabric. Who is simulated has a [thread](SimFabric::thread).
     fn endpoint(&self, seed: u64) -> Result<SimEndpoint> {
-        Ok(self.thread(0, seed))
+        Ok(self.direct(seed))
     }
 
     fn regions(&self) -> &[RegionInfo] {
@@ -206,99 +213,27 @@ impl Fabric for SimFabric {
     }
 }
 
-/// One thread of [`SimFabric::run`].
-struct Run<'e, F: Future> {
-    endpoint: &'e SimEndpoint,
-    slots: Vec<Slot<F>>,
-    last: u32,
-}
-
-struct Slot<F: Future> {
-    future: Option<Pin<Box<F>>>,
-    output: Option<F::Output>,
-    waker: Waker,
-}
-
-impl<'e, F: Future> Run<'e, F> {
-    fn new(endpoint: &'e SimEndpoint, futures: impl Iterator<Item = F>, woken: &Arc<Woken>) -> Self {
-        let slots = futures.zip(0..).map(|(future, slot)| Slot {
-            future: Some(Box::pin(future)),
-            output: None,
-            waker: Waker::from(Arc::new(SlotWaker {
-                worker: endpoint.worker,
-                slot,
-                woken: Arc::clone(woken),
-            })),
-        });
-        Self { endpoint, slots: slots.collect(), last: 63 }
-    }
-
-    /// Polls the next ready slot at the time that the cluster has come to; whether its future ended.
-    fn poll_one(&mut self, shared: &Shared) -> bool {
-        let ep = self.endpoint;
-        let (slot, now) = {
-            let mut world = shared.world();
-            (world.take_slot(ep.worker, self.last), world.now)
-        };
-        let Some(slot) = slot else { return false };
-        self.last = slot;
-        ep.clock.set(now);
-        ep.enter_slot(slot);
-        let ended = self.slots[slot as usize].poll();
-        let free_at = ep.clock.get() + shared.compute.poll_ns;
-        shared.world().polled(ep.worker, free_at, ep.yielded.take());
-        ended
-    }
-
-    fn outputs(self) -> Vec<F::Output> {
-        self.slots.into_iter().map(|slot| slot.output.expect("every slot ran to its end")).collect()
+/// The handler may have the cluster's memory, and the cluster has the handler.
+impl Drop for SimFabric {
+    fn drop(&mut self) {
+        *lock(&self.shared.handler) = None;
     }
 }
 
-impl<F: Future> Slot<F> {
-    /// Whether the future ended by this poll.
-    fn poll(&mut self) -> bool {
-        let Some(future) = &mut self.future else { return false };
-        match future.as_mut().poll(&mut Context::from_waker(&self.waker)) {
-            Poll::Pending => false,
-            Poll::Ready(output) => {
-                self.output = Some(output);
-                self.future = None;
-                true
-            }
-        }
-    }
+/// A simulated cluster outside of time: every endpoint is a [direct](SimFabric::direct) one.
+#[derive(Clone)]
+pub struct DirectFabric {
+    shared: Arc<Shared>,
 }
 
-/// Slots whose wakers were called, for futures that wait for something else than verbs.
-#[derive(Default)]
-struct Woken {
-    any: AtomicBool,
-    slots: Mutex<Vec<(WorkerId, u32)>>,
-}
+impl Fabric for DirectFabric {
+    type Endpoint = SimEndpoint;
 
-impl Woken {
-    fn take(&self) -> Vec<(WorkerId, u32)> {
-        match self.any.swap(false, Relaxed) {
-            true => std::mem::take(&mut *lock(&self.slots)),
-            false => Vec::new(),
-        }
-    }
-}
-
-struct SlotWaker {
-    worker: WorkerId,
-    slot: u32,
-    woken: Arc<Woken>,
-}
-
-impl Wake for SlotWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
+    fn endpoint(&self, seed: u64) -> Result<SimEndpoint> {
+        Ok(SimEndpoint::new(Arc::clone(&self.shared), None, seed))
     }
 
-    fn wake_by_ref(self: &Arc<Self>) {
-        lock(&self.woken.slots).push((self.worker, self.slot));
-        self.woken.any.store(true, Relaxed);
+    fn regions(&self) -> &[RegionInfo] {
+        &self.shared.regions
     }
 }

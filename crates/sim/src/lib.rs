@@ -24,13 +24,21 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod contention;
 mod endpoint;
+mod events;
 mod fabric;
+mod faults;
 mod model;
+mod network;
+mod op;
+mod run;
 mod serial;
 mod verb;
+mod worker;
 mod world;
 
 pub use endpoint::SimEndpoint;
-pub use fabric::{SimConfig, SimFabric};
+pub use fabric::{DirectFabric, SimConfig, SimFabric};
+pub use faults::{Fault, FaultBounds, FaultKind, FaultPlan, UnknownFault};
 pub use model::{Compute, Faults, MemoryServer, Model, ModelError, Network};

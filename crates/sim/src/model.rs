@@ -3,7 +3,7 @@
 //! What they describe is a cluster of servers with one 100 Gb/s ConnectX-5 each, the hardware of the DEX paper (§8.1).
 //! Latencies are those of an idle network; waiting comes on top of them, from the resources that verbs share.
 
-use pando_fabric::Nanos;
+use pando_fabric::{LINE, Nanos, Resource, Work};
 use serde::{Deserialize, Serialize};
 
 /// Why a model cannot be used.
@@ -14,6 +14,8 @@ pub enum ModelError {
     Syntax(#[from] toml::de::Error),
     #[error("the cluster model: {name} must be {range}, not {value}")]
     OutOfRange { name: &'static str, range: &'static str, value: String },
+    #[error("this machine has no room for a memory server of {bytes} bytes")]
+    NoMemory { bytes: u64 },
 }
 
 /// All numbers of a simulated cluster.
@@ -44,6 +46,10 @@ pub struct Network {
     pub messages_per_us: u64,
     /// READs of 64 bytes and less that one NIC answers per µs: 19 to 20 million a second for a ConnectX-5.
     pub small_reads_per_us: u64,
+    /// READs and atomics that one queue pair, a thread's to a memory server, has outstanding at most: the default of verbs.
+    pub reads_outstanding: u32,
+    /// Whether compute server i and memory server i are one machine with one NIC (DEX §8.1: four machines, each both).
+    pub nic_shared: bool,
     /// Units that execute atomics, by low bits of the address: 4,096 (Sherman §3.2.2).
     pub atomic_units: u64,
     /// How long an atomic on host memory keeps its unit: two PCIe transactions, 2.04 million a second on one address.
@@ -58,24 +64,50 @@ pub struct MemoryServer {
     pub cores: usize,
     /// What a core needs for any call, in ns. eRPC does up to 10 million a second on one; a third of that here.
     pub dispatch_ns: Nanos,
+    /// What work of a call takes there, in per cent of what it takes a thread of a compute server: the same processors do
+    /// both in the paper (DEX §8.1).
+    pub work_percent: u64,
 }
 
-/// Compute-side work in ns, one thread.
+/// Compute-side work in ns, one thread. Numbers without another source are medians that `pando calibrate` measured on an AMD
+/// EPYC (two virtual cores, others at work on them); it prints a section with those of the machine at hand.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Compute {
     /// Posting a verb and ringing the doorbell; an estimate.
     pub post_ns: Nanos,
-    /// Going to the next slot and looking for completions: a yield costs 10 to 20 ns (`pando_rt`).
+    /// Going to the next slot and looking for completions. The first takes 3 ns there; the second, where there is a NIC, is
+    /// an estimate.
     pub poll_ns: Nanos,
-    /// One level of a descent. `pando-lab-peers` measured 0.37 to 0.46 µs for five levels of cached nodes.
+    /// One level of a descent among cached nodes, keys drawn by Zipf 0.99. Five take 0.41 µs.
     pub node_search_ns: Nanos,
-    /// Copying 64 bytes; an estimate.
+    /// Copying 64 bytes of a page that is in no cache of the core.
     pub copy_line_ns: Nanos,
-    /// Taking and releasing an exclusive latch that nobody else wants; an estimate.
+    /// Handing out one entry of a scan.
+    pub entry_ns: Nanos,
+    /// A look at the mapping table.
+    pub table_lookup_ns: Nanos,
+    /// Checking a page of 1 KiB that was READ.
+    pub page_check_ns: Nanos,
+    /// Holding the exclusive latch of a leaf while a value is replaced.
     pub latch_ns: Nanos,
-    /// Publishing a page in the cache, and evicting one; estimates.
+    /// Holding a bucket of the cooling map.
+    pub bucket_ns: Nanos,
+    /// Holding the one queue in place of the cooling map. Not measured: in the paper's code most of an eviction happens under
+    /// that lock, and with this number the map is about as much faster than the queue as in DEX Figure 9 (10 and 12 times).
+    pub queue_ns: Nanos,
+    /// Taking over a cache line that another core of the socket changed last: 60 to 100 ns on the processors of the paper.
+    /// Two virtual cores of the machine above, which may be one core, take 26 ns.
+    pub hand_over_ns: Nanos,
+    /// The same from another socket: 2 to 3 times as long.
+    pub hand_over_far_ns: Nanos,
+    /// What each thread that spins on a lock adds to its hand-over; an estimate.
+    pub spinner_ns: Nanos,
+    /// Threads of a compute server on one socket: 18 (DEX §8.1: 36 threads on two sockets).
+    pub threads_per_socket: u32,
+    /// Publishing a page in the cache.
     pub admit_ns: Nanos,
+    /// Making a frame free: two sampled, one cooled, one evicted.
     pub evict_ns: Nanos,
 }
 
@@ -87,6 +119,11 @@ pub struct Faults {
     pub torn_share: f64,
     /// After so long a verb to a server that does not answer fails, in ns.
     pub timeout_ns: Nanos,
+    /// Share of ways there or back that take longer, by up to `spike_ns`.
+    pub spike_share: f64,
+    pub spike_ns: Nanos,
+    /// Share of verbs and calls that take effect, but fail after the timeout because their answer is lost.
+    pub lost_answer_share: f64,
 }
 
 impl Default for Network {
@@ -99,6 +136,8 @@ impl Default for Network {
             bytes_per_us: 11_000,
             messages_per_us: 35,
             small_reads_per_us: 20,
+            reads_outstanding: 16,
+            nic_shared: true,
             atomic_units: 4_096,
             atomic_unit_ns: 480,
         }
@@ -107,7 +146,7 @@ impl Default for Network {
 
 impl Default for MemoryServer {
     fn default() -> Self {
-        Self { cores: 4, dispatch_ns: 300 }
+        Self { cores: 4, dispatch_ns: 300, work_percent: 100 }
     }
 }
 
@@ -116,18 +155,61 @@ impl Default for Compute {
         Self {
             post_ns: 50,
             poll_ns: 15,
-            node_search_ns: 80,
-            copy_line_ns: 3,
-            latch_ns: 20,
-            admit_ns: 150,
-            evict_ns: 150,
+            node_search_ns: 82,
+            copy_line_ns: 15,
+            entry_ns: 2,
+            table_lookup_ns: 60,
+            page_check_ns: 38,
+            latch_ns: 70,
+            bucket_ns: 8,
+            queue_ns: 600,
+            hand_over_ns: 80,
+            hand_over_far_ns: 200,
+            spinner_ns: 15,
+            threads_per_socket: 18,
+            admit_ns: 245,
+            evict_ns: 555,
         }
     }
 }
 
 impl Default for Faults {
     fn default() -> Self {
-        Self { torn_share: 0.01, timeout_ns: 1_000_000 }
+        Self {
+            torn_share: 0.01,
+            timeout_ns: 1_000_000,
+            spike_share: 0.0,
+            spike_ns: 20_000,
+            lost_answer_share: 0.0,
+        }
+    }
+}
+
+impl Compute {
+    /// What a piece of work costs.
+    #[inline]
+    pub(crate) fn cost(&self, work: Work) -> Nanos {
+        match work {
+            Work::NodeSearch => self.node_search_ns,
+            Work::Copy { bytes } => self.copy_line_ns * bytes.div_ceil(LINE) as u64,
+            Work::Entries { count } => self.entry_ns * count as u64,
+            Work::TableLookup => self.table_lookup_ns,
+            Work::PageCheck => self.page_check_ns,
+            Work::Hold(resource) => self.held(resource),
+            Work::Admit => self.admit_ns,
+            Work::Evict => self.evict_ns,
+            _ => 0,
+        }
+    }
+
+    /// How long a resource is held by who has it.
+    pub(crate) fn held(&self, resource: Resource) -> Nanos {
+        match resource {
+            Resource::Frame(_) => self.latch_ns,
+            Resource::CoolingBucket(_) => self.bucket_ns,
+            Resource::CoolingQueue => self.queue_ns,
+            _ => 0,
+        }
     }
 }
 
@@ -143,7 +225,7 @@ impl Model {
     }
 
     /// # Errors
-    /// [`ModelError::OutOfRange`] for a number with which nothing would ever end.
+    /// [`ModelError::OutOfRange`] for a number with which nothing would ever end, or time would overflow.
     pub fn check(&self) -> Result<(), ModelError> {
         const LATENCY: &str = "from 1 to 1,000,000,000";
         let Self { network, memory_server, compute, faults } = self;
@@ -155,10 +237,11 @@ impl Model {
             ("network.bytes_per_us", network.bytes_per_us),
             ("network.messages_per_us", network.messages_per_us),
             ("network.small_reads_per_us", network.small_reads_per_us),
-            ("network.atomic_units", network.atomic_units),
+            ("network.reads_outstanding", u64::from(network.reads_outstanding)),
             ("memory_server.cores", memory_server.cores as u64),
             // Two slots that wait for each other would stop the clock.
             ("compute.poll_ns", compute.poll_ns),
+            ("compute.threads_per_socket", u64::from(compute.threads_per_socket)),
             ("faults.timeout_ns", faults.timeout_ns),
         ];
         for (name, value) in at_least_1 {
@@ -166,9 +249,46 @@ impl Model {
                 return Err(ModelError::OutOfRange { name, range: LATENCY, value: value.to_string() });
             }
         }
-        if !(0.0..=1.0).contains(&faults.torn_share) {
-            let value = faults.torn_share.to_string();
-            return Err(ModelError::OutOfRange { name: "faults.torn_share", range: "from 0 to 1", value });
+        let any = [
+            ("network.atomic_unit_ns", network.atomic_unit_ns),
+            ("memory_server.dispatch_ns", memory_server.dispatch_ns),
+            ("memory_server.work_percent", memory_server.work_percent),
+            ("compute.post_ns", compute.post_ns),
+            ("compute.node_search_ns", compute.node_search_ns),
+            ("compute.copy_line_ns", compute.copy_line_ns),
+            ("compute.entry_ns", compute.entry_ns),
+            ("compute.table_lookup_ns", compute.table_lookup_ns),
+            ("compute.page_check_ns", compute.page_check_ns),
+            ("compute.latch_ns", compute.latch_ns),
+            ("compute.bucket_ns", compute.bucket_ns),
+            ("compute.queue_ns", compute.queue_ns),
+            ("compute.hand_over_ns", compute.hand_over_ns),
+            ("compute.hand_over_far_ns", compute.hand_over_far_ns),
+            ("compute.spinner_ns", compute.spinner_ns),
+            ("compute.admit_ns", compute.admit_ns),
+            ("compute.evict_ns", compute.evict_ns),
+            ("faults.spike_ns", faults.spike_ns),
+        ];
+        for (name, value) in any {
+            if value > 1_000_000_000 {
+                let range = "at most 1,000,000,000";
+                return Err(ModelError::OutOfRange { name, range, value: value.to_string() });
+            }
+        }
+        if !(1..=1 << 20).contains(&network.atomic_units) {
+            let value = network.atomic_units.to_string();
+            let (name, range) = ("network.atomic_units", "from 1 to 1,048,576");
+            return Err(ModelError::OutOfRange { name, range, value });
+        }
+        let shares = [
+            ("faults.torn_share", faults.torn_share),
+            ("faults.spike_share", faults.spike_share),
+            ("faults.lost_answer_share", faults.lost_answer_share),
+        ];
+        for (name, share) in shares {
+            if !(0.0..=1.0).contains(&share) {
+                return Err(ModelError::OutOfRange { name, range: "from 0 to 1", value: share.to_string() });
+            }
         }
         Ok(())
     }
@@ -193,6 +313,11 @@ mod tests {
             ("[network]\nread_us = 2", "read_us"),
             ("[network]\nbytes_per_us = 0", "network.bytes_per_us"),
             ("[compute]\npoll_ns = 0", "compute.poll_ns"),
+            ("[compute]\nqueue_ns = 9000000000000000000", "compute.queue_ns"),
+            ("[compute]\nthreads_per_socket = 0", "compute.threads_per_socket"),
+            ("[network]\nreads_outstanding = 0", "network.reads_outstanding"),
+            ("[network]\natomic_units = 2000000", "network.atomic_units"),
+            ("[faults]\nspike_share = -0.1", "faults.spike_share"),
             ("[faults]\ntorn_share = 1.5", "faults.torn_share"),
             ("[faults]\ntorn_share = nan", "faults.torn_share"),
             ("network = 3", "network"),

@@ -23,11 +23,6 @@ impl Serial {
         self.free = self.free.max(now * PICOS) + duration;
         self.free.div_ceil(PICOS)
     }
-
-    /// When it can begin with the next.
-    pub fn free_at(&self) -> Nanos {
-        self.free.div_ceil(PICOS)
-    }
 }
 
 /// How long `amount` takes at a rate per µs.

@@ -4,7 +4,7 @@
 //! (one-sided verbs promise no more than whole words and lines).
 
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pando_fabric::{ChainVerb, GlobalAddr, LINE, PageBuf, VerbResult, WORD};
 
@@ -65,6 +65,11 @@ impl Verb {
         matches!(self, Self::MaskedSwap { .. } | Self::FetchAdd { .. })
     }
 
+    /// READs and atomics, of which a queue pair has few outstanding.
+    pub fn is_answered_by_data(&self) -> bool {
+        self.is_atomic() || self.is_read()
+    }
+
     fn is_read(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::ReadWord { .. })
     }
@@ -83,17 +88,17 @@ impl Verb {
     }
 
     /// How long it keeps a NIC on the way to the server.
-    pub fn request_cost(&self, network: &Network) -> Picos {
+    pub fn request_cost(&self, costs: &Costs) -> Picos {
         let bytes = if self.is_write() { self.words() * WORD } else { 0 };
-        message_cost(bytes, network)
+        costs.message(bytes)
     }
 
     /// How long its answer keeps the server's NIC.
-    pub fn reply_cost(&self, network: &Network) -> Picos {
+    pub fn reply_cost(&self, costs: &Costs) -> Picos {
         let bytes = if self.is_read() { self.words() * WORD } else { 0 };
-        let message = message_cost(bytes, network);
+        let message = costs.message(bytes);
         match self.is_read() && bytes <= LINE {
-            true => message.max(at_rate(1, network.small_reads_per_us)),
+            true => message.max(costs.small_read),
             false => message,
         }
     }
@@ -104,36 +109,31 @@ impl Verb {
     }
 
     /// Takes effect on `words` of its own, of the region of its server. Atomics have one word.
-    pub fn take_effect(&self, region: &mut [u64], words: Range<usize>) -> Option<u64> {
+    pub fn take_effect(&self, region: &[AtomicU64], words: Range<usize>) -> Option<u64> {
         let first = self.at().offset() as usize / WORD;
-        let word = &mut region[first..][words.clone()];
+        let memory = &region[first..][words.clone()];
+        let copy = |from: &[AtomicU64], to: &[AtomicU64]| {
+            to.iter().zip(from).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+        };
+        let change = |new: &dyn Fn(u64) -> u64| {
+            let found = memory[0].load(Relaxed);
+            memory[0].store(new(found), Relaxed);
+            Some(found)
+        };
         match self {
-            Self::Read { into, .. } => {
-                into.window_words()[words].iter().zip(word).for_each(|(to, from)| to.store(*from, Relaxed));
-                None
-            }
-            Self::Write { from, .. } => {
-                from.window_words()[words].iter().zip(word).for_each(|(from, to)| *to = from.load(Relaxed));
-                None
-            }
-            Self::ReadWord { .. } => Some(word[0]),
-            Self::WriteWord { value, .. } => {
-                word[0] = *value;
-                None
-            }
+            Self::Read { into, .. } => copy(memory, &into.window_words()[words]),
+            Self::Write { from, .. } => copy(&from.window_words()[words], memory),
+            Self::ReadWord { .. } => return Some(memory[0].load(Relaxed)),
+            Self::WriteWord { value, .. } => memory[0].store(*value, Relaxed),
             Self::MaskedSwap { expected, compare_mask, new, swap_mask, .. } => {
-                let found = word[0];
-                if (found ^ expected) & compare_mask == 0 {
-                    word[0] = (found & !swap_mask) | (new & swap_mask);
-                }
-                Some(found)
+                return change(&|found| match (found ^ expected) & compare_mask {
+                    0 => (found & !swap_mask) | (new & swap_mask),
+                    _ => found,
+                });
             }
-            Self::FetchAdd { add, .. } => {
-                let found = word[0];
-                word[0] = found.wrapping_add(*add);
-                Some(found)
-            }
+            Self::FetchAdd { add, .. } => return change(&|found| found.wrapping_add(*add)),
         }
+        None
     }
 
     /// What the caller gets back, with the word that [`Verb::take_effect`] found.
@@ -146,7 +146,29 @@ impl Verb {
     }
 }
 
-/// How long a message of so many payload bytes keeps one direction of a NIC.
-pub(crate) fn message_cost(bytes: usize, network: &Network) -> Picos {
-    at_rate(1, network.messages_per_us).max(at_rate(bytes as u64, network.bytes_per_us))
+/// What messages cost a NIC.
+#[derive(Clone, Copy)]
+pub(crate) struct Costs {
+    /// Any message at least.
+    message: Picos,
+    /// Answering any READ at least.
+    small_read: Picos,
+    /// 1 KiB of payload.
+    kib: Picos,
+}
+
+impl Costs {
+    pub fn new(network: &Network) -> Self {
+        Self {
+            message: at_rate(1, network.messages_per_us),
+            small_read: at_rate(1, network.small_reads_per_us),
+            kib: at_rate(1024, network.bytes_per_us),
+        }
+    }
+
+    /// How long a message of so many payload bytes keeps one direction of a NIC.
+    #[inline]
+    pub fn message(&self, bytes: usize) -> Picos {
+        self.message.max(bytes as u64 * self.kib / 1024)
+    }
 }

@@ -1,414 +1,315 @@
-//! The cluster: clock, events, memory, and the resources that verbs wait for.
+//! The cluster's state, and what happens to it next.
 //!
-//! Everything that happens is an event `(time, number, what)`, and events happen in that order, so a run is a function of
-//! the seeds and the model alone. An operation (a verb or a chain of them) goes through its NIC, reaches the server after
-//! half a round trip, takes effect there verb by verb, and completes after the other half. What it takes effect on is the
-//! memory of that moment: two verbs are ordered by when they reach the server, not by when they were posted.
+//! Everything that happens is an [event](crate::events), so a run is a function of the seeds, the faults and the model
+//! alone. What becomes of an operation is in [`crate::network`]; here are the threads, and what goes wrong.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::Waker;
 
-use pando_fabric::{FabricError, MemoryServerId, Nanos, Random, VerbResult, WORD};
+use pando_fabric::{FabricError, MemoryServerId, Nanos, Random, Resource, VerbResult, WORD};
+use zerocopy::FromZeros;
 
-use crate::model::Model;
+use crate::contention::Contended;
+use crate::events::{Event, Events};
+use crate::faults::Fault;
+use crate::model::{Model, ModelError};
+use crate::op::{Op, OpId, Ops, WorkerId};
 use crate::serial::Serial;
-use crate::verb::{LINE_WORDS, Verb, message_cost};
+use crate::verb::{Costs, Verb};
+use crate::worker::Worker;
 
-pub(crate) type OpId = usize;
-pub(crate) type WorkerId = usize;
-
-/// What happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Event {
-    /// An operation reaches its server.
-    Arrive(OpId),
-    /// The next verb of an operation takes effect, or the rest of one.
-    Execute(OpId),
-    /// A two-sided call gets its core.
-    Handle(OpId),
-    /// The caller hears of it.
-    Complete(OpId),
-    /// A worker polls a slot.
-    Run(WorkerId),
-}
-
-/// A two-sided call under way.
-#[derive(Debug)]
-pub(crate) struct Call {
-    pub op: u16,
-    pub body: Vec<u8>,
-    pub reply: Vec<u8>,
-}
-
-/// An operation under way.
-#[derive(Debug)]
-pub(crate) struct Op {
-    worker: WorkerId,
-    slot_bit: u64,
-    server: usize,
-    /// Verbs that are still to take effect, the next one last.
-    verbs: Vec<Verb>,
-    /// Words of the next verb that already took effect, if it is torn: from the front, or all but so many of them.
-    torn: Option<usize>,
-    pub call: Option<Call>,
-    pub results: Vec<VerbResult>,
-    pub error: Option<FabricError>,
-    stage: Stage,
-    waker: Option<Waker>,
+/// Both directions of one.
+#[derive(Default)]
+pub(crate) struct Nic {
+    pub outbound: Serial,
+    pub inbound: Serial,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    UnderWay,
-    Done,
-    /// Under way, but nobody waits for it any more.
-    Abandoned,
+pub(crate) enum Power {
+    On,
+    /// It answers nothing, but may go on.
+    Stopped,
+    Off,
 }
 
-#[derive(Default)]
-struct Nic {
-    outbound: Serial,
-    inbound: Serial,
+pub(crate) struct Server {
+    pub region: Arc<Vec<AtomicU64>>,
+    pub nic: usize,
+    pub idle_cores: usize,
+    pub atomic_units: Vec<Serial>,
+    /// Calls that wait for a core.
+    pub waiting: VecDeque<OpId>,
+    pub power: Power,
+    /// Counts deaths and births.
+    pub life: u32,
+    /// Everything there takes so many times as long.
+    pub slowness: u64,
 }
 
-struct Server {
-    region: Vec<u64>,
-    nic: Nic,
-    cores: Vec<Serial>,
-    is_down: bool,
-}
-
-struct Worker {
-    nic: usize,
-    ready: u64,
-    /// Whether the cluster polls its slots. If not, whoever drives it looks at the bits.
-    is_driven: bool,
-    is_scheduled: bool,
-    free_at: Nanos,
+/// The connections from one compute server to one memory server.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Link {
+    pub is_lost: bool,
+    /// Counts losses.
+    pub life: u32,
 }
 
 pub(crate) struct World {
     pub model: Model,
+    pub costs: Costs,
     pub now: Nanos,
-    number: u64,
-    events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
-    ops: Vec<Option<Op>>,
-    free_ops: Vec<OpId>,
-    servers: Vec<Server>,
-    /// Of the compute servers.
-    nics: Vec<Nic>,
-    workers: Vec<Worker>,
-    atomic_units: HashMap<(usize, u64), Serial>,
-    random: Random,
+    pub events: Events,
+    pub ops: Ops,
+    pub servers: Vec<Server>,
+    pub nics: Vec<Nic>,
+    /// By compute server, then memory server.
+    pub links: Vec<Vec<Link>>,
+    pub workers: Vec<Worker>,
+    /// By compute server: what its threads contend for.
+    contended: Vec<Contended>,
+    pub random: Random,
+    faults: Vec<Fault>,
+    /// Compute servers that were killed; whoever drives their threads is to drop these.
+    killed: Vec<bool>,
     /// To be woken once the world is not borrowed any more.
     wakers: Vec<Waker>,
 }
 
 impl World {
-    pub fn new(model: Model, regions: &[u64], compute_servers: usize, seed: u64) -> Self {
-        let servers = regions.iter().map(|&bytes| Server {
-            region: vec![0; bytes as usize / WORD],
-            nic: Nic::default(),
-            cores: vec![Serial::default(); model.memory_server.cores],
-            is_down: false,
+    /// # Errors
+    /// [`ModelError::NoMemory`].
+    pub fn new(model: Model, regions: &[u64], compute_servers: usize, seed: u64) -> Result<Self, ModelError> {
+        let memory = regions.iter().map(|&bytes| zeroed(bytes).ok_or(ModelError::NoMemory { bytes }));
+        let memory = memory.collect::<Result<Vec<_>, _>>()?;
+        let servers = memory.into_iter().enumerate().map(|(number, region)| Server {
+            region,
+            nic: match model.network.nic_shared && number < compute_servers {
+                true => number,
+                false => compute_servers + number,
+            },
+            idle_cores: model.memory_server.cores,
+            atomic_units: vec![Serial::default(); model.network.atomic_units as usize],
+            waiting: VecDeque::new(),
+            power: Power::On,
+            life: 0,
+            slowness: 1,
         });
-        Self {
+        Ok(Self {
             servers: servers.collect(),
-            model,
+            costs: Costs::new(&model.network),
             now: 0,
-            number: 0,
-            events: BinaryHeap::new(),
-            ops: Vec::new(),
-            free_ops: Vec::new(),
-            nics: (0..compute_servers).map(|_| Nic::default()).collect(),
+            events: Events::default(),
+            ops: Ops::default(),
+            nics: (0..compute_servers + regions.len()).map(|_| Nic::default()).collect(),
+            links: vec![vec![Link::default(); regions.len()]; compute_servers],
             workers: Vec::new(),
-            atomic_units: HashMap::new(),
+            contended: (0..compute_servers).map(|_| Contended::new(&model.compute)).collect(),
             random: Random::new(seed),
+            faults: Vec::new(),
+            killed: vec![false; compute_servers],
             wakers: Vec::new(),
-        }
+            model,
+        })
     }
 
     pub fn add_worker(&mut self, compute_server: usize) -> WorkerId {
-        let free_at = self.now;
-        self.workers.push(Worker {
-            nic: compute_server,
-            ready: 0,
-            is_driven: false,
-            is_scheduled: false,
-            free_at,
-        });
-        self.workers.len() - 1
+        let core = self.workers.iter().filter(|other| other.compute_server == compute_server).count();
+        self.workers.push(Worker::new(compute_server, core as u32, self.servers.len(), self.now));
+        self.workers.len() as WorkerId - 1
     }
 
-    pub fn set_down(&mut self, server: usize, is_down: bool) {
-        self.servers[server].is_down = is_down;
+    #[inline]
+    pub fn worker(&mut self, id: WorkerId) -> &mut Worker {
+        &mut self.workers[id as usize]
     }
 
-    fn schedule(&mut self, at: Nanos, event: Event) {
-        self.number += 1;
-        self.events.push(Reverse((at.max(self.now), self.number, event)));
+    #[inline]
+    pub fn schedule(&mut self, at: Nanos, event: Event) {
+        self.events.push(at.max(self.now), event);
     }
 
-    /// Sends an operation on its way at `at`. `verbs` are in order and checked; or there is a call.
-    pub fn post(
-        &mut self,
-        (worker, slot_bit): (WorkerId, u64),
-        at: Nanos,
-        server: MemoryServerId,
-        mut verbs: Vec<Verb>,
-        call: Option<Call>,
-    ) -> OpId {
-        let network = &self.model.network;
-        let outbound = &mut self.nics[self.workers[worker].nic].outbound;
-        let mut sent = at;
-        for verb in &verbs {
-            sent = outbound.serve(at, verb.request_cost(network));
-        }
-        let way = match &call {
-            Some(call) => {
-                sent = outbound.serve(at, message_cost(call.body.len(), network));
-                network.send_ns
-            }
-            None => verbs.iter().map(|verb| verb.round_trip(network)).max().unwrap_or(0) / 2,
-        };
-        verbs.reverse();
-        let op = Op {
-            worker,
-            slot_bit,
-            server: usize::from(server.0),
-            verbs,
-            torn: None,
-            call,
-            results: Vec::new(),
-            error: None,
-            stage: Stage::UnderWay,
-            waker: None,
-        };
-        let id = match self.free_ops.pop() {
-            Some(id) => {
-                self.ops[id] = Some(op);
-                id
-            }
-            None => {
-                self.ops.push(Some(op));
-                self.ops.len() - 1
-            }
-        };
-        self.schedule(sent + way, Event::Arrive(id));
-        id
-    }
-
-    /// The next event, without those that only drivers understand.
+    /// The next event; it is the present now.
+    #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
-        let Reverse((at, _, event)) = self.events.pop()?;
+        let (at, event) = self.events.pop()?;
         self.now = at;
         Some(event)
     }
 
+    #[inline]
     pub fn next_time(&self) -> Option<Nanos> {
-        self.events.peek().map(|Reverse((at, ..))| *at)
+        self.events.next_time()
     }
 
-    fn op(&mut self, id: OpId) -> &mut Op {
-        self.ops[id].as_mut().expect("an operation lives until it has completed")
-    }
-
-    pub fn arrive(&mut self, id: OpId) {
-        let Self { ops, servers, model, now, .. } = self;
-        let (now, network) = (*now, &model.network);
-        let op = ops[id].as_mut().expect("it is under way");
-        let server = &mut servers[op.server];
-        if server.is_down {
-            op.error = Some(FabricError::TimedOut(MemoryServerId(op.server as u16)));
-            let timeout = model.faults.timeout_ns;
-            self.schedule(now + timeout, Event::Complete(id));
-            return;
-        }
-        if let Some(call) = &op.call {
-            let arrived = server.nic.inbound.serve(now, message_cost(call.body.len(), network));
-            let core = server.cores.iter_mut().min_by_key(|core| core.free_at()).expect("at least one core");
-            let handled = core.serve(arrived, model.memory_server.dispatch_ns * 1_000);
-            self.schedule(handled, Event::Handle(id));
-            return;
-        }
-        let mut arrived = now;
-        for verb in op.verbs.iter().rev() {
-            arrived = server.nic.inbound.serve(now, verb.request_cost(network));
-        }
-        self.execute_from(id, arrived);
-    }
-
-    /// Lets the next verb take effect at `at`, or once the unit for its address is free.
-    fn execute_from(&mut self, id: OpId, at: Nanos) {
-        let network = &self.model.network;
-        let op = self.ops[id].as_ref().expect("it is under way");
-        let begin = match op.verbs.last() {
-            Some(verb) if verb.is_atomic() => {
-                let unit = verb.at().offset() / WORD as u64 % network.atomic_units;
-                let unit = self.atomic_units.entry((op.server, unit)).or_default();
-                unit.serve(at, network.atomic_unit_ns * 1_000) - network.atomic_unit_ns
-            }
-            _ => at,
-        };
-        self.schedule(begin, Event::Execute(id));
-    }
-
-    pub fn execute(&mut self, id: OpId) {
-        let Self { ops, servers, random, model, now, .. } = self;
-        let op = ops[id].as_mut().expect("it is under way");
-        let server = &mut servers[op.server];
-        let verb = op.verbs.last().expect("a chain without verbs is not posted");
-        let words = verb.words();
-        let reply = verb.reply_cost(&model.network).max(verb.request_cost(&model.network)).div_ceil(1_000);
-        let range = match op.torn {
-            Some(done) => done..words,
-            None if verb.can_tear() && is_one_of(model.faults.torn_share, random.next()) => {
-                let lines = words.div_ceil(LINE_WORDS);
-                let first = (1 + random.next() as usize % (lines - 1)) * LINE_WORDS;
-                op.torn = Some(first);
-                0..first
-            }
-            None => 0..words,
-        };
-        let is_whole = range.end == words;
-        let found = verb.take_effect(&mut server.region, range);
-        if !is_whole {
-            let later = *now + reply;
-            self.schedule(later, Event::Execute(id));
-            return;
-        }
-        let verb = op.verbs.pop().expect("just looked at");
-        let cost = verb.reply_cost(&model.network);
-        let sent = server.nic.outbound.serve(*now, cost);
-        op.torn = None;
-        let round_trip = verb.round_trip(&model.network);
-        op.results.push(verb.into_result(found));
-        match op.verbs.is_empty() {
-            true => self.answer(id, sent, cost, round_trip / 2),
-            false => {
-                let next = self.now;
-                self.execute_from(id, next);
+    /// Lets an event happen that concerns nobody outside.
+    #[inline]
+    pub fn happen(&mut self, event: Event) {
+        match event {
+            Event::Post(id) => self.post_late(id),
+            Event::Arrive(id) => self.arrive(id),
+            Event::Execute(id) => self.execute(id),
+            Event::Answer(id) => self.answer_call(id),
+            Event::Return(id) => self.come_back(id),
+            Event::Complete(id) => self.complete(id),
+            Event::Awake(worker, slot) => self.make_ready(worker, 1 << slot),
+            Event::Fault(number) => self.apply(self.faults[number as usize]),
+            Event::Handle(_) | Event::Run(_) => {
+                unreachable!("whoever has handler and threads looks at these")
             }
         }
     }
 
-    /// Sends the answer of an operation back: out of the server's NIC at `sent`, `way` long, into the caller's.
-    fn answer(&mut self, id: OpId, sent: Nanos, cost: u64, way: Nanos) {
-        let worker = self.op(id).worker;
-        let nic = self.workers[worker].nic;
-        // Into the caller's NIC as it comes out of the server's: only waiting there takes longer.
-        let begun = (sent + way).saturating_sub(cost / 1_000);
-        let heard = self.nics[nic].inbound.serve(begun, cost).max(sent + way);
-        self.schedule(heard, Event::Complete(id));
-    }
-
-    /// Takes the call that gets its core now, and the number of its server.
-    pub fn take_call(&mut self, id: OpId) -> (MemoryServerId, Call) {
-        let op = self.op(id);
-        (MemoryServerId(op.server as u16), op.call.take().expect("a call is under way"))
-    }
-
-    /// What the handler said.
-    pub fn handled(&mut self, id: OpId, call: Call, result: Result<(), FabricError>) {
-        let cost = message_cost(call.reply.len(), &self.model.network);
-        let (now, way) = (self.now, self.model.network.send_ns);
-        let op = self.ops[id].as_mut().expect("it is under way");
-        op.call = Some(call);
-        op.error = result.err();
-        let sent = self.servers[op.server].nic.outbound.serve(now, cost);
-        self.answer(id, sent, cost, way);
-    }
-
-    pub fn complete(&mut self, id: OpId) {
-        let op = self.op(id);
-        let (worker, slot_bit) = (op.worker, op.slot_bit);
-        if op.stage == Stage::Abandoned {
-            self.forget(id);
-            return;
+    fn complete(&mut self, id: OpId) {
+        self.return_credits(id);
+        if let Some((poster, waker)) = self.ops.complete(id) {
+            self.wakers.extend(waker);
+            self.make_ready(poster.worker, poster.slot_bit);
         }
-        op.stage = Stage::Done;
-        let waker = op.waker.take();
-        self.wakers.extend(waker);
-        self.make_ready(worker, slot_bit);
     }
 
+    #[inline]
     pub fn make_ready(&mut self, worker: WorkerId, bits: u64) {
-        self.workers[worker].ready |= bits;
+        self.worker(worker).ready |= bits;
         self.schedule_run(worker);
     }
 
+    #[inline]
     fn schedule_run(&mut self, id: WorkerId) {
-        let worker = &mut self.workers[id];
-        if worker.is_driven && !worker.is_scheduled && worker.ready != 0 {
+        let worker = &mut self.workers[id as usize];
+        if worker.thread.is_some() && !worker.is_scheduled && worker.ready != 0 {
             worker.is_scheduled = true;
             let at = worker.free_at;
             self.schedule(at, Event::Run(id));
         }
     }
 
-    /// The worker polls its slots from the cluster's loop from now on, or not any more.
-    pub fn drive(&mut self, worker: WorkerId, is_driven: bool) {
+    /// The worker polls its slots from a run from now on, or not any more.
+    pub fn drive(&mut self, worker: WorkerId, thread: Option<u32>) {
         let now = self.now;
-        let worker = &mut self.workers[worker];
-        *worker = Worker { nic: worker.nic, ready: 0, is_driven, is_scheduled: false, free_at: now };
+        self.worker(worker).drive(thread, now);
     }
 
-    /// Takes one ready slot of a worker whose turn has come: the next after `last`.
-    pub fn take_slot(&mut self, id: WorkerId, last: u32) -> Option<u32> {
-        let worker = &mut self.workers[id];
-        worker.is_scheduled = false;
-        let after = worker.ready & u64::MAX.checked_shl(last + 1).unwrap_or(0);
-        let candidates = if after != 0 { after } else { worker.ready };
-        let slot = (candidates != 0).then(|| candidates.trailing_zeros())?;
-        worker.ready &= !(1 << slot);
-        Some(slot)
-    }
-
-    /// The worker polled a slot until `free_at`, and these others became ready meanwhile.
-    pub fn polled(&mut self, id: WorkerId, free_at: Nanos, ready: u64) {
-        let worker = &mut self.workers[id];
-        worker.free_at = free_at;
-        worker.ready |= ready;
+    #[inline]
+    pub fn polled(&mut self, id: WorkerId, free_at: Nanos, ready: u64, next: Option<u32>) {
+        self.worker(id).polled(free_at, ready, next);
         self.schedule_run(id);
     }
 
+    #[inline]
     pub fn take_ready(&mut self, worker: WorkerId) -> u64 {
-        std::mem::take(&mut self.workers[worker].ready)
+        std::mem::take(&mut self.worker(worker).ready)
+    }
+
+    #[inline]
+    pub fn has_wakers(&self) -> bool {
+        !self.wakers.is_empty()
     }
 
     pub fn take_wakers(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.wakers)
     }
 
-    /// The operation, if it has completed; if not, `waker` is told when it has.
-    pub fn take_done(&mut self, id: OpId, waker: &Waker) -> Option<Op> {
-        let op = self.op(id);
-        if op.stage != Stage::Done {
-            if !op.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
-                op.waker = Some(waker.clone());
-            }
-            return None;
+    /// The operation, if it has completed; to be forgotten then. If not, `waker` is told when it has.
+    #[inline]
+    pub fn take_done(&mut self, id: OpId, waker: Option<&Waker>) -> Option<&mut Op> {
+        self.ops.take_done(id, waker)
+    }
+
+    /// A thread wants at `at` what one thread of its server has at a time; when it is done with it.
+    #[inline]
+    pub fn hold(&mut self, id: WorkerId, resource: Resource, at: Nanos) -> Nanos {
+        let worker = &self.workers[id as usize];
+        self.contended[worker.compute_server].hold(resource, worker.core, at, self.now)
+    }
+
+    /// Whether the server answers whoever asks at once.
+    pub fn check_up(&self, server: MemoryServerId) -> Result<(), FabricError> {
+        match self.servers[usize::from(server.0)].power {
+            Power::On => Ok(()),
+            Power::Stopped => Err(FabricError::TimedOut(server)),
+            Power::Off => Err(FabricError::ServerUnreachable(server)),
         }
-        self.forget(id)
     }
 
-    fn forget(&mut self, id: OpId) -> Option<Op> {
-        self.free_ops.push(id);
-        self.ops[id].take()
+    /// A verb that is checked takes effect outside of time.
+    pub fn take_effect_now(&mut self, server: MemoryServerId, verb: Verb) -> Result<VerbResult, FabricError> {
+        self.check_up(server)?;
+        let found = verb.take_effect(&self.servers[usize::from(server.0)].region, 0..verb.words());
+        Ok(verb.into_result(found))
     }
 
-    /// Nobody waits for the operation any more. It goes on: its buffer is the network's until it has completed.
-    pub fn abandon(&mut self, id: OpId) {
-        let op = self.op(id);
-        match op.stage {
-            Stage::Done => drop(self.forget(id)),
-            _ => op.stage = Stage::Abandoned,
+    /// The memory of a server.
+    pub fn region(&self, server: MemoryServerId) -> Option<Arc<Vec<AtomicU64>>> {
+        self.servers.get(usize::from(server.0)).map(|server| Arc::clone(&server.region))
+    }
+
+    pub fn add_fault(&mut self, at: Nanos, fault: Fault) {
+        self.faults.push(fault);
+        self.schedule(at, Event::Fault(self.faults.len() as u32 - 1));
+    }
+
+    pub fn is_dead(&self, worker: WorkerId) -> bool {
+        self.killed[self.workers[worker as usize].compute_server]
+    }
+
+    pub fn is_killed(&self, compute_server: usize) -> bool {
+        self.killed[compute_server]
+    }
+
+    /// What goes wrong, or right again, now.
+    pub fn apply(&mut self, fault: Fault) {
+        let index = |server: MemoryServerId| usize::from(server.0);
+        match fault {
+            Fault::Slow { server, factor } => self.servers[index(server)].slowness = u64::from(factor.max(1)),
+            Fault::Stop { server } => self.servers[index(server)].power = Power::Stopped,
+            Fault::Resume { server } => self.servers[index(server)].power = Power::On,
+            Fault::Kill { server } => self.kill(index(server)),
+            Fault::Restart { server, memory_lost } => {
+                let server = &mut self.servers[index(server)];
+                server.life += 1;
+                server.power = Power::On;
+                if memory_lost {
+                    let bytes = (server.region.len() * WORD) as u64;
+                    server.region = zeroed(bytes).expect("as much as it had before");
+                }
+            }
+            Fault::KillCompute { compute_server } => {
+                self.killed[compute_server] = true;
+                let workers =
+                    self.workers.iter_mut().filter(|worker| worker.compute_server == compute_server);
+                workers.for_each(|worker| worker.ready = 0);
+            }
+            Fault::Disconnect { compute_server, server } => {
+                let link = &mut self.links[compute_server][index(server)];
+                link.is_lost = true;
+                link.life += 1;
+            }
+            Fault::Reconnect { compute_server, server } => {
+                self.links[compute_server][index(server)].is_lost = false;
+            }
+            Fault::Torn { share } => self.model.faults.torn_share = share,
+            Fault::Spikes { share, ns } => {
+                (self.model.faults.spike_share, self.model.faults.spike_ns) = (share, ns);
+            }
+            Fault::LostAnswers { share } => self.model.faults.lost_answer_share = share,
+        }
+    }
+
+    /// A memory server ends. Its memory is left alone until it is restarted.
+    fn kill(&mut self, server: usize) {
+        let Server { power, life, idle_cores, waiting, .. } = &mut self.servers[server];
+        (*power, *idle_cores) = (Power::Off, self.model.memory_server.cores);
+        *life += 1;
+        for id in std::mem::take(waiting) {
+            self.fail(id, self.now, FabricError::ServerUnreachable(MemoryServerId(server as u16)));
         }
     }
 }
 
-/// Whether a random number falls into a share of all.
-fn is_one_of(share: f64, random: u64) -> bool {
-    share > 0.0 && (random >> 11) as f64 * (1.0 / (1u64 << 53) as f64) < share
+/// Memory of a server, if there is room for it; what nobody touches costs nothing.
+fn zeroed(bytes: u64) -> Option<Arc<Vec<AtomicU64>>> {
+    AtomicU64::new_vec_zeroed(bytes as usize / WORD).map(Arc::new).ok()
 }

@@ -1,13 +1,29 @@
-//! The suite of all fabrics, without the checks that race threads of the host: a simulated cluster has none.
+//! The suite of all fabrics, for simulated threads and for direct endpoints. Simulated threads skip the checks that race
+//! threads of the host: they have none.
 
 use std::pin::Pin;
 
-use pando_fabric::MemoryServerId;
 use pando_fabric::conformance::{self, Echo, Options};
+use pando_fabric::{Fabric, MemoryServerId, RegionInfo, Result};
 use pando_sim::{Faults, Model, SimConfig, SimEndpoint, SimFabric};
 
 fn block_on(endpoint: &SimEndpoint, future: Pin<&mut dyn Future<Output = ()>>) {
     pando_rt::block_on(endpoint, future);
+}
+
+/// The cluster as its simulated threads see it.
+struct Threads(SimFabric);
+
+impl Fabric for Threads {
+    type Endpoint = SimEndpoint;
+
+    fn endpoint(&self, seed: u64) -> Result<SimEndpoint> {
+        Ok(self.0.thread(0, seed))
+    }
+
+    fn regions(&self) -> &[RegionInfo] {
+        self.0.regions()
+    }
 }
 
 fn cluster(torn_share: f64) -> SimFabric {
@@ -18,13 +34,22 @@ fn cluster(torn_share: f64) -> SimFabric {
 }
 
 #[test]
-fn all_servers_up() {
+fn threads_while_all_servers_are_up() {
     for torn_share in [0.0, 1.0] {
-        let cluster = cluster(torn_share);
+        let cluster = Threads(cluster(torn_share));
         conformance::run_all(&cluster, &block_on, Options { threads: 0, ..Options::default() });
-        cluster.set_handler(Echo::handler());
+        cluster.0.set_handler(Echo::handler());
         conformance::run_all(&cluster, &block_on, Options { threads: 0, echo: true, ..Options::default() });
     }
+}
+
+#[test]
+fn direct_endpoints_while_all_servers_are_up() {
+    let cluster = cluster(1.0);
+    conformance::run_all(&cluster, &block_on, Options { rounds: 2_000, ..Options::default() });
+    cluster.set_handler(Echo::handler());
+    conformance::run_all(&cluster, &block_on, Options { rounds: 2_000, echo: true, ..Options::default() });
+    assert_eq!(cluster.now(), 0, "no time passes");
 }
 
 #[test]
@@ -32,5 +57,6 @@ fn one_server_down() {
     let cluster = cluster(0.01);
     cluster.set_down(MemoryServerId(1), true);
     let options = Options { threads: 0, down: Some(MemoryServerId(1)), ..Options::default() };
-    conformance::servers_that_are_down(&conformance::Suite::new(&cluster, &block_on, options));
+    conformance::servers_that_are_down(&conformance::Suite::new(&cluster, &block_on, options.clone()));
+    conformance::servers_that_are_down(&conformance::Suite::new(&Threads(cluster), &block_on, options));
 }

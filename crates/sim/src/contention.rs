@@ -1,0 +1,173 @@
+//! What the threads of one compute server have to have for themselves for a moment: latches, buckets, queues.
+//!
+//! Threads run one after the other in here, so none ever finds a latch taken. What it would have waited is worked out from
+//! when others had it: each resource knows the intervals in which it is held, and who asks gets the first gap that is long
+//! enough. A thread that computes is ahead of the present, so intervals may be asked for in any order, and gaps are filled.
+//!
+//! Who takes over from another thread waits for a cache line, longer if that runs on another socket, and longer still the
+//! more threads spin on it.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use pando_fabric::{Nanos, Resource};
+
+use crate::model::Compute;
+
+/// A line that nobody asked for that long is in no other core's cache.
+const FORGOTTEN_NS: Nanos = 100_000;
+/// Resources that are known at the same time before the forgotten ones go.
+const KNOWN: usize = 4_096;
+
+#[derive(Clone, Copy)]
+struct Interval {
+    begin: Nanos,
+    end: Nanos,
+    core: u32,
+}
+
+/// Intervals in which a resource is held, by time; the first may be over.
+type Holds = Vec<Interval>;
+
+pub(crate) struct Contended {
+    holds: HashMap<u64, Holds, BuildHasherDefault<Mix>>,
+    /// Grows if more resources than [`KNOWN`] are in use.
+    limit: usize,
+    compute: Compute,
+}
+
+impl Contended {
+    pub fn new(compute: &Compute) -> Self {
+        Self { holds: HashMap::default(), limit: KNOWN, compute: compute.clone() }
+    }
+
+    /// `core` wants the resource at `at`, which is not before `now`; when it lets go of it.
+    pub fn hold(&mut self, resource: Resource, core: u32, at: Nanos, now: Nanos) -> Nanos {
+        let Self { holds, limit, compute } = self;
+        if holds.len() >= *limit {
+            holds.retain(|_, holds| holds.last().is_some_and(|last| last.end + FORGOTTEN_NS > now));
+            *limit = KNOWN.max(2 * holds.len());
+        }
+        let holds = holds.entry(number(resource)).or_default();
+        // The last that is over says where the line is.
+        let over = holds.iter().take_while(|hold| hold.end <= now).count();
+        holds.drain(..over.saturating_sub(1));
+        let mut begin = at;
+        let mut before = None;
+        let mut ahead = 0;
+        let mut place = 0;
+        let needed = loop {
+            let taking = before.map_or(0, |before| take_over(compute, before, core, begin, ahead));
+            let needed = taking + compute.held(resource);
+            let Some(next) = holds.get(place) else { break needed };
+            if begin + needed <= next.begin {
+                break needed;
+            }
+            ahead += u64::from(next.end > at);
+            begin = begin.max(next.end);
+            before = Some(*next);
+            place += 1;
+        };
+        holds.insert(place, Interval { begin, end: begin + needed, core });
+        begin + needed
+    }
+}
+
+/// What it costs to take over from who had it before, with so many who wanted it earlier.
+fn take_over(compute: &Compute, before: Interval, core: u32, begin: Nanos, ahead: u64) -> Nanos {
+    if before.core == core || before.end + FORGOTTEN_NS < begin {
+        return 0;
+    }
+    let socket = |core: u32| core / compute.threads_per_socket;
+    let line = match socket(before.core) == socket(core) {
+        true => compute.hand_over_ns,
+        false => compute.hand_over_far_ns,
+    };
+    line + compute.spinner_ns * ahead
+}
+
+fn number(resource: Resource) -> u64 {
+    let (kind, number) = match resource {
+        Resource::Frame(frame) => (0, frame),
+        Resource::CoolingBucket(bucket) => (1, bucket),
+        Resource::CoolingQueue => (2, 0),
+        _ => (3, 0),
+    };
+    u64::from(number) << 2 | kind
+}
+
+/// Numbers are spread by a multiplication.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are numbers");
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compute() -> Compute {
+        Compute {
+            latch_ns: 10,
+            queue_ns: 100,
+            hand_over_ns: 50,
+            hand_over_far_ns: 150,
+            spinner_ns: 5,
+            threads_per_socket: 2,
+            ..Compute::default()
+        }
+    }
+
+    #[test]
+    fn one_thread_never_waits() {
+        let mut local = Contended::new(&compute());
+        assert_eq!(local.hold(Resource::Frame(7), 0, 1_000, 1_000), 1_010);
+        assert_eq!(local.hold(Resource::Frame(7), 0, 1_010, 1_000), 1_020);
+        assert_eq!(local.hold(Resource::Frame(7), 0, 5_000, 5_000), 5_010);
+        assert_eq!(local.hold(Resource::Frame(8), 1, 1_010, 1_000), 1_020, "another frame");
+    }
+
+    #[test]
+    fn who_comes_second_waits_and_pays_for_the_line() {
+        let mut local = Contended::new(&compute());
+        assert_eq!(local.hold(Resource::CoolingQueue, 0, 1_000, 1_000), 1_100);
+        // One ahead of it, on the same socket; two ahead, on another one.
+        assert_eq!(local.hold(Resource::CoolingQueue, 1, 1_050, 1_000), 1_100 + 50 + 5 + 100);
+        assert_eq!(local.hold(Resource::CoolingQueue, 2, 1_060, 1_000), 1_255 + 150 + 10 + 100);
+        // Long after, and after the line was forgotten.
+        assert_eq!(local.hold(Resource::CoolingQueue, 0, 50_000, 50_000), 50_000 + 150 + 100);
+        assert_eq!(local.hold(Resource::CoolingQueue, 1, 500_000, 500_000), 500_100);
+    }
+
+    #[test]
+    fn who_asks_late_for_an_earlier_time_gets_a_gap() {
+        let mut local = Contended::new(&compute());
+        assert_eq!(local.hold(Resource::CoolingQueue, 0, 2_000, 1_000), 2_100);
+        assert_eq!(local.hold(Resource::CoolingQueue, 1, 1_000, 1_000), 1_100);
+        // No gap of 250 is left before 2,000.
+        assert_eq!(local.hold(Resource::CoolingQueue, 3, 1_800, 1_000), 2_100 + 150 + 5 + 100);
+    }
+
+    #[test]
+    fn what_is_known_is_bounded() {
+        let mut local = Contended::new(&compute());
+        for frame in 0..100_000 {
+            let at = u64::from(frame) * 1_000;
+            local.hold(Resource::Frame(frame), 0, at, at);
+        }
+        assert!(local.holds.len() <= KNOWN, "{} resources", local.holds.len());
+    }
+}

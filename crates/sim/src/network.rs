@@ -1,0 +1,327 @@
+//! What becomes of an operation: out of its NIC, to the server, into its memory, and back.
+//!
+//! It waits for its NIC, travels half a round trip, waits for the server's NIC, takes effect there verb by verb, and comes
+//! back the same way. What it takes effect on is the memory of that moment: two verbs are ordered by when they reach the
+//! server, not by when they were posted. Each resource is asked at the moment at which it is needed, so that who comes
+//! first is served first.
+
+use pando_fabric::{FabricError, MemoryServerId, Nanos, WORD};
+
+use crate::events::Event;
+use crate::op::{Call, OpId, Poster};
+use crate::serial::Picos;
+use crate::verb::LINE_WORDS;
+use crate::world::{Power, Server, World};
+
+/// A server that does not answer is tried again so often before an operation fails.
+const RETRIES: Nanos = 8;
+
+impl World {
+    /// Posts an operation: whatever `fill` puts in, in order and checked.
+    pub fn post(&mut self, poster: Poster, fill: impl FnOnce(&mut crate::op::Op)) -> OpId {
+        let id = self.ops.begin(poster);
+        let op = self.ops.get(id);
+        fill(op);
+        op.verbs.reverse();
+        op.credits = op.verbs.iter().filter(|verb| verb.is_answered_by_data()).count() as u32;
+        let at = poster.posted;
+        match self.next_time().is_none_or(|next| at < next) {
+            true => self.post_now(id, at),
+            false => self.schedule(at, Event::Post(id)),
+        }
+        id
+    }
+
+    /// The thread's clock was ahead; unless it was killed meanwhile, it posts now.
+    pub fn post_late(&mut self, id: OpId) {
+        let worker = self.ops.get(id).poster.worker;
+        let compute_server = self.worker(worker).compute_server;
+        if self.is_killed(compute_server) && self.ops.is_abandoned(id) {
+            self.ops.get(id).credits = 0;
+            self.ops.forget(id);
+            return;
+        }
+        self.post_now(id, self.now);
+    }
+
+    /// Into the queue pair, and on if that is not full.
+    fn post_now(&mut self, id: OpId, at: Nanos) {
+        let op = self.ops.get(id);
+        let (Poster { worker, server, .. }, credits) = (op.poster, op.credits);
+        let limit = self.model.network.reads_outstanding;
+        let queue_pair = &mut self.worker(worker).queue_pairs[server];
+        let is_full = queue_pair.outstanding > 0 && queue_pair.outstanding + credits > limit && credits > 0;
+        if is_full || !queue_pair.waiting.is_empty() {
+            queue_pair.waiting.push_back(id);
+            return;
+        }
+        queue_pair.outstanding += credits;
+        self.send(id, at);
+    }
+
+    /// An operation has completed: those that waited for it in the queue pair may go.
+    pub fn return_credits(&mut self, id: OpId) {
+        let op = self.ops.get(id);
+        let (Poster { worker, server, .. }, credits) = (op.poster, std::mem::take(&mut op.credits));
+        let limit = self.model.network.reads_outstanding;
+        self.worker(worker).queue_pairs[server].outstanding -= credits;
+        while let Some(&next) = self.worker(worker).queue_pairs[server].waiting.front() {
+            let credits = self.ops.get(next).credits;
+            let queue_pair = &mut self.worker(worker).queue_pairs[server];
+            if queue_pair.outstanding > 0 && queue_pair.outstanding + credits > limit && credits > 0 {
+                return;
+            }
+            queue_pair.waiting.pop_front();
+            queue_pair.outstanding += credits;
+            self.send(next, self.now);
+        }
+    }
+
+    /// Out of the caller's NIC at `at` or later, and to the server.
+    fn send(&mut self, id: OpId, at: Nanos) {
+        let op = self.ops.get(id);
+        let Poster { worker, server, .. } = op.poster;
+        let compute_server = self.worker(worker).compute_server;
+        let (link, life) = (self.links[compute_server][server], self.servers[server].life);
+        let op = self.ops.get(id);
+        (op.link_life, op.server_life) = (link.life, life);
+        if link.is_lost {
+            let error = FabricError::ServerUnreachable(MemoryServerId(server as u16));
+            return self.fail(id, at + self.model.network.send_ns, error);
+        }
+        let Self { ops, nics, model, costs, .. } = self;
+        let (network, op) = (&model.network, ops.get(id));
+        let outbound = &mut nics[compute_server].outbound;
+        let mut sent = at;
+        for verb in op.verbs.iter().rev() {
+            sent = outbound.serve(at, verb.request_cost(costs));
+        }
+        let way = match &op.call {
+            Some(call) => {
+                sent = outbound.serve(at, costs.message(call.body.len()));
+                network.send_ns
+            }
+            None => op.verbs.iter().map(|verb| verb.round_trip(network)).max().unwrap_or(0) / 2,
+        };
+        let way = self.delayed(server, way);
+        let lost = is_one_of(self.model.faults.lost_answer_share, || self.random.next());
+        self.ops.get(id).answer_lost = lost;
+        self.schedule(sent + way, Event::Arrive(id));
+    }
+
+    /// A way to or from a server, with what delays it.
+    fn delayed(&mut self, server: usize, way: Nanos) -> Nanos {
+        let faults = &self.model.faults;
+        let spike = match is_one_of(faults.spike_share, || self.random.next()) {
+            true => self.random.next() % (faults.spike_ns + 1),
+            false => 0,
+        };
+        way * self.servers[server].slowness + spike
+    }
+
+    /// The operation fails at `at`, with what of it has taken effect. The caller learns no earlier than now.
+    pub fn fail(&mut self, id: OpId, at: Nanos, error: FabricError) {
+        self.ops.get(id).error = Some(error);
+        self.schedule(at, Event::Complete(id));
+    }
+
+    /// Fails an operation whose server died, or whose connection was lost, since it was sent. With `on_its_way` it has not
+    /// taken effect yet: a lost connection may have lost its request, or will lose its answer.
+    fn is_cut_off(&mut self, id: OpId, on_its_way: bool) -> bool {
+        let op = self.ops.get(id);
+        let (Poster { worker, server, .. }, lives) = (op.poster, (op.server_life, op.link_life));
+        let compute_server = self.worker(worker).compute_server;
+        let (server_life, link_life) = (self.servers[server].life, self.links[compute_server][server].life);
+        if lives.0 != server_life {
+            self.fail(id, self.now, FabricError::ServerUnreachable(MemoryServerId(server as u16)));
+            return true;
+        }
+        if lives.1 == link_life || (on_its_way && self.random.next() & 1 == 0) {
+            return false;
+        }
+        self.fail(id, self.now, FabricError::ServerUnreachable(MemoryServerId(server as u16)));
+        true
+    }
+
+    pub fn arrive(&mut self, id: OpId) {
+        if self.is_cut_off(id, true) {
+            return;
+        }
+        let Self { ops, servers, nics, model, costs, now, .. } = self;
+        let now = *now;
+        let op = ops.get(id);
+        let server = &mut servers[op.poster.server];
+        match server.power {
+            Power::On => {}
+            Power::Stopped | Power::Off => {
+                let deadline = (op.poster.posted + model.faults.timeout_ns).max(now);
+                let again = now + model.faults.timeout_ns.div_ceil(RETRIES);
+                let number = MemoryServerId(op.poster.server as u16);
+                return match (again < deadline, server.power) {
+                    (true, _) => self.schedule(again, Event::Arrive(id)),
+                    (false, Power::Off) => self.fail(id, deadline, FabricError::ServerUnreachable(number)),
+                    (false, _) => self.fail(id, deadline, FabricError::TimedOut(number)),
+                };
+            }
+        }
+        let inbound = &mut nics[server.nic].inbound;
+        if let Some(call) = &op.call {
+            let cost = costs.message(call.body.len()) * server.slowness;
+            let arrived = inbound.serve(now, cost);
+            match server.idle_cores.checked_sub(1) {
+                Some(idle) => {
+                    server.idle_cores = idle;
+                    let dispatch = model.memory_server.dispatch_ns * server.slowness;
+                    self.schedule(arrived + dispatch, Event::Handle(id));
+                }
+                None => server.waiting.push_back(id),
+            }
+            return;
+        }
+        let mut arrived = now;
+        for verb in op.verbs.iter().rev() {
+            arrived = inbound.serve(now, verb.request_cost(costs) * server.slowness);
+        }
+        self.execute_from(id, arrived);
+    }
+
+    /// Lets the next verb take effect at `at`, or once the unit for its address is free.
+    fn execute_from(&mut self, id: OpId, at: Nanos) {
+        let op = self.ops.get(id);
+        let begin = match op.verbs.last() {
+            Some(verb) if verb.is_atomic() => {
+                let (server, word) = (op.poster.server, verb.at().offset() / WORD as u64);
+                let network = &self.model.network;
+                let Server { atomic_units, slowness, .. } = &mut self.servers[server];
+                let unit = &mut atomic_units[(word % network.atomic_units) as usize];
+                let ns = network.atomic_unit_ns * *slowness;
+                unit.serve(at, ns * 1_000) - ns
+            }
+            _ => at,
+        };
+        self.schedule(begin, Event::Execute(id));
+    }
+
+    pub fn execute(&mut self, id: OpId) {
+        let server_life = self.ops.get(id).server_life;
+        if self.servers[self.ops.get(id).poster.server].life != server_life {
+            let server = MemoryServerId(self.ops.get(id).poster.server as u16);
+            return self.fail(id, self.now, FabricError::ServerUnreachable(server));
+        }
+        let Self { ops, servers, nics, random, model, costs, now, .. } = self;
+        let op = ops.get(id);
+        let server = &mut servers[op.poster.server];
+        let verb = op.verbs.last().expect("a chain without verbs is not posted");
+        let words = verb.words();
+        let cost = verb.reply_cost(costs) * server.slowness;
+        let range = match op.torn {
+            Some(done) => done..words,
+            None if verb.can_tear() && is_one_of(model.faults.torn_share, || random.next()) => {
+                let lines = words.div_ceil(LINE_WORDS);
+                let first = (1 + random.next() as usize % (lines - 1)) * LINE_WORDS;
+                op.torn = Some(first);
+                0..first
+            }
+            None => 0..words,
+        };
+        let is_whole = range.end == words;
+        let found = verb.take_effect(&server.region, range);
+        if !is_whole {
+            let later = *now + cost.max(verb.request_cost(costs)).div_ceil(1_000);
+            self.schedule(later, Event::Execute(id));
+            return;
+        }
+        let verb = op.verbs.pop().expect("just looked at");
+        op.answer_cost = verb.reply_cost(costs);
+        let sent = nics[server.nic].outbound.serve(*now, cost);
+        op.torn = None;
+        let round_trip = verb.round_trip(&model.network);
+        op.results.push(verb.into_result(found));
+        match op.verbs.is_empty() {
+            true => self.answer(id, sent, cost, round_trip / 2),
+            false => {
+                let next = self.now;
+                self.execute_from(id, next);
+            }
+        }
+    }
+
+    /// Sends the answer of an operation back: out of the server's NIC at `sent`, `way` long.
+    fn answer(&mut self, id: OpId, sent: Nanos, cost: Picos, way: Nanos) {
+        let op = self.ops.get(id);
+        let server = op.poster.server;
+        if op.answer_lost {
+            let deadline = op.poster.posted + self.model.faults.timeout_ns;
+            return self.fail(id, deadline, FabricError::TimedOut(MemoryServerId(server as u16)));
+        }
+        let way = self.delayed(server, way);
+        // Into the caller's NIC as it comes out of the server's: only waiting there takes longer.
+        self.schedule((sent + way).saturating_sub(cost / 1_000), Event::Return(id));
+    }
+
+    /// The answer reaches the caller's NIC.
+    pub fn come_back(&mut self, id: OpId) {
+        if self.is_cut_off(id, false) {
+            return;
+        }
+        let op = self.ops.get(id);
+        let (worker, cost) = (op.poster.worker, op.answer_cost);
+        let nic = self.workers[worker as usize].compute_server;
+        let heard = self.nics[nic].inbound.serve(self.now, cost);
+        self.schedule(heard, Event::Complete(id));
+    }
+
+    /// Takes the call that gets its core now, and the number of its server; `None` if that died meanwhile.
+    pub fn take_call(&mut self, id: OpId) -> Option<(MemoryServerId, Call)> {
+        let op = self.ops.get(id);
+        let number = MemoryServerId(op.poster.server as u16);
+        if self.servers[op.poster.server].life != op.server_life {
+            self.fail(id, self.now, FabricError::ServerUnreachable(number));
+            return None;
+        }
+        Some((number, op.call.take().expect("a call is under way")))
+    }
+
+    /// What the handler said after so much work.
+    pub fn handled(&mut self, id: OpId, call: Call, result: Result<(), FabricError>, work: Nanos) {
+        let op = self.ops.get(id);
+        op.call = Some(call);
+        op.error = result.err();
+        let slowness = self.servers[op.poster.server].slowness;
+        let work = work * self.model.memory_server.work_percent / 100 * slowness;
+        match work {
+            0 => self.answer_call(id),
+            _ => self.schedule(self.now + work, Event::Answer(id)),
+        }
+    }
+
+    /// The reply to a call leaves, and its core takes the next one.
+    pub fn answer_call(&mut self, id: OpId) {
+        let (now, way) = (self.now, self.model.network.send_ns);
+        let op = self.ops.get(id);
+        let (server, life) = (op.poster.server, op.server_life);
+        if self.servers[server].life != life {
+            return self.fail(id, now, FabricError::ServerUnreachable(MemoryServerId(server as u16)));
+        }
+        let reply = op.call.as_ref().map_or(0, |call| call.reply.len());
+        let Self { servers, nics, model, costs, ops, .. } = self;
+        let server = &mut servers[server];
+        let cost = costs.message(reply);
+        ops.get(id).answer_cost = cost;
+        let cost = cost * server.slowness;
+        let sent = nics[server.nic].outbound.serve(now, cost);
+        match server.waiting.pop_front() {
+            Some(next) => {
+                let dispatch = model.memory_server.dispatch_ns * server.slowness;
+                self.schedule(now + dispatch, Event::Handle(next));
+            }
+            None => server.idle_cores += 1,
+        }
+        self.answer(id, sent, cost, way);
+    }
+}
+
+/// Whether a random number falls into a share of all. None is drawn where the share is 0.
+fn is_one_of(share: f64, random: impl FnOnce() -> u64) -> bool {
+    share > 0.0 && (random() >> 11) as f64 * (1.0 / (1u64 << 53) as f64) < share
+}
