@@ -105,6 +105,11 @@ impl Pool {
         servers.min_by(|a, b| by_load(a, b)).map_or(MemoryServerId(0), Server::id)
     }
 
+    /// Bytes in use on each memory server, by the numbers at hand. Without verbs.
+    pub fn loads(&self) -> Vec<(MemoryServerId, u64)> {
+        self.inner.servers.iter().map(|server| (server.id(), server.load())).collect()
+    }
+
     async fn alloc_least_loaded<E: Endpoint>(
         &self,
         ep: &E,

@@ -4,6 +4,10 @@
 //! bit by compare-and-swap, writes, and stores the unlocked word with the next version behind its data, in one chain.
 //! A reader reads the word, the whole, and the word again, each after the completion of the one before: two equal
 //! unlocked words mean that no writer was there in between, whatever the order in which the fabric fetches lines.
+//!
+//! The version that an unlock will store is chosen with the lock, some random number above the one before, and stands in the
+//! locked word already. So whoever lost the answer to a lock or an unlock sees by the word whether the lock is its own, and
+//! not that of another thread of its process.
 
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
 
@@ -19,22 +23,32 @@ const VERSION_MASK: u64 = (1 << VERSION_BITS) - 1;
 #[must_use = "the lock stays set until its unlock word is written"]
 pub struct LockedVersion {
     version: u64,
+    next: u64,
+    owner: AttachSlot,
 }
 
+/// Versions are skipped at random, fewer than so many: 48 bits of them last for billions of changes.
+const SKIPPED_MAX: u64 = 1 << 16;
+
 impl LockedVersion {
+    fn draw<E: Endpoint>(ep: &E, version: u64, owner: AttachSlot) -> Self {
+        let next = version.wrapping_add(1 + (ep.random() >> 32) % SKIPPED_MAX) & VERSION_MASK;
+        Self { version, next, owner }
+    }
+
     /// The version of what the lock protects, before any change.
     pub fn version(self) -> u64 {
         self.version
     }
 
-    /// What to store to unlock after a change: the next version.
+    /// What to store to unlock: the next version.
     pub fn unlock_word(self) -> u64 {
-        unlock_word(self.version.wrapping_add(1))
+        unlock_word(self.next)
     }
 
-    /// What to store to unlock when nothing was changed.
-    pub fn unlock_unchanged_word(self) -> u64 {
-        unlock_word(self.version)
+    /// The word as long as the lock is held.
+    fn locked_word(self) -> u64 {
+        locked_word(self.next, self.owner)
     }
 }
 
@@ -84,8 +98,9 @@ pub async fn try_lock_version<E: Endpoint>(
     version: u64,
 ) -> Result<Option<LockedVersion>> {
     let expected = unlock_word(version);
-    let before = ep.compare_swap(at, expected, locked_word(version, owner)).await?;
-    Ok((before == expected).then_some(LockedVersion { version: expected }))
+    let locked = LockedVersion::draw(ep, expected, owner);
+    let before = ep.compare_swap(at, expected, locked.locked_word()).await?;
+    Ok((before == expected).then_some(locked))
 }
 
 /// Takes the lock at `at`, trying until `deadline` (a moment of [`Endpoint::now`]), at least once.
@@ -101,11 +116,14 @@ pub async fn lock<E: Endpoint>(
     let mut word = ep.read_word(at).await?;
     loop {
         if let Some(version) = unlocked_version(word) {
-            let before = ep.compare_swap(at, word, locked_word(version, owner)).await?;
-            if before == word {
-                return Ok(LockedVersion { version });
+            let locked = LockedVersion::draw(ep, version, owner);
+            match ep.compare_swap(at, word, locked.locked_word()).await {
+                Ok(before) if before == word => return Ok(locked),
+                Ok(before) => word = before,
+                Err(error) if !error.may_have_taken_effect() => return Err(error.into()),
+                Err(_) if is_held(ep, at, locked, deadline).await? => return Ok(locked),
+                Err(error) => return Err(error.into()),
             }
-            word = before;
         }
         if let Some(holder) = lock_owner(word) {
             if ep.now() >= deadline {
@@ -113,6 +131,41 @@ pub async fn lock<E: Endpoint>(
             }
             ep.yield_now().await;
             word = ep.read_word(at).await?;
+        }
+    }
+}
+
+/// Unlocks what the caller holds. As long as nobody knows whether that took effect it is done again, until `deadline`.
+///
+/// # Errors
+/// Those of the verbs; the lock may still be set.
+pub async fn unlock<E: Endpoint>(ep: &E, at: GlobalAddr, lock: LockedVersion, deadline: Nanos) -> Result<()> {
+    loop {
+        match ep.write_word(at, lock.unlock_word()).await {
+            Ok(()) => return Ok(()),
+            Err(error) if !error.may_have_taken_effect() => return Err(error.into()),
+            Err(_) if is_held(ep, at, lock, deadline).await? => {}
+            Err(_) => return Ok(()),
+        }
+    }
+}
+
+/// Whether a lock that the caller tried to take or to give back is its own, by a READ that is done again until `deadline` if
+/// it gets no answer.
+///
+/// # Errors
+/// Those of the READ.
+pub async fn is_held<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    lock: LockedVersion,
+    deadline: Nanos,
+) -> Result<bool> {
+    loop {
+        match ep.read_word(at).await {
+            Ok(word) => return Ok(word == lock.locked_word()),
+            Err(error) if !error.may_have_taken_effect() || ep.now() >= deadline => return Err(error.into()),
+            Err(_) => ep.yield_now().await,
         }
     }
 }
@@ -149,9 +202,10 @@ mod tests {
     fn the_parts_of_a_lock_word_come_back() {
         let word = locked_word(VERSION_MASK, AttachSlot(0x7fff));
         assert_eq!((unlocked_version(word), lock_owner(word)), (None, Some(AttachSlot(0x7fff))));
-        let locked = LockedVersion { version: VERSION_MASK };
-        assert_eq!(unlocked_version(locked.unlock_word()), Some(0));
-        assert_eq!(unlocked_version(locked.unlock_unchanged_word()), Some(VERSION_MASK));
+        let locked =
+            LockedVersion { version: VERSION_MASK - 1, next: VERSION_MASK, owner: AttachSlot(0x7fff) };
+        assert_eq!(locked.locked_word(), word);
+        assert_eq!(unlocked_version(locked.unlock_word()), Some(VERSION_MASK));
         assert_eq!(lock_owner(locked.unlock_word()), None);
     }
 }

