@@ -22,6 +22,11 @@ impl Admission {
         Self { threshold: u64::MAX }
     }
 
+    /// Share of pages that are admitted.
+    pub fn share(self) -> f64 {
+        self.threshold as f64 / u64::MAX as f64
+    }
+
     /// Decides with a uniform random number.
     #[inline]
     pub fn admits(self, random: u64) -> bool {

@@ -90,6 +90,8 @@ pub struct Cache {
     /// Workers at the time of the latest one.
     workers: AtomicU32,
     pub(crate) turns: Turns,
+    /// Hot frames whose parents were cooled before them.
+    pub(crate) orphans: AtomicU32,
     counters: Mutex<Registry>,
 }
 
@@ -169,6 +171,7 @@ impl Cache {
             free: Mutex::new(Vec::new()),
             workers: AtomicU32::new(0),
             turns: Turns::new(),
+            orphans: AtomicU32::new(0),
             counters: Mutex::new(Registry::default()),
         })
     }
@@ -218,6 +221,12 @@ impl Cache {
         self.swizzle
     }
 
+    /// Whether below a missing child of a swizzling node nothing is cached but cooling, clean copies (DEX §5.3). The caller
+    /// holds the child's ticket and has the node pinned; it stays so as long as he does.
+    pub fn paths_are_whole(&self) -> bool {
+        self.swizzle && self.eviction == Eviction::PathAware && self.orphans.load(Ordering::SeqCst) == 0
+    }
+
     pub fn admission(&self) -> Admission {
         self.admission
     }
@@ -235,6 +244,10 @@ impl Cache {
     #[inline]
     pub(crate) fn meta(&self, id: FrameId) -> &FrameMeta {
         &self.meta[id.0 as usize]
+    }
+
+    pub(crate) fn meta_of_all(&self) -> impl Iterator<Item = &FrameMeta> {
+        self.meta.iter()
     }
 
     /// The frame of a number that this cache gave out.
@@ -351,6 +364,7 @@ impl Cache {
         guard.mark_clean();
         guard.set_state(FrameState::Free);
         frame.set_parent(None);
+        frame.set_orphan(false);
         drop(guard);
         self.give_free(worker, frame.id());
     }

@@ -2,11 +2,14 @@
 //!
 //! - A node that starts cooling is clean and unswizzled, so that eviction only takes it out of the mapping table.
 //! - A cooling frame is in the cooling map, or in the hands of the one worker that took it from there.
+//! - A node with a child that is hot, or that somebody READs or changes elsewhere, stays hot; so below a node that is
+//!   missing nothing is cached but cooling copies. The exception are orphans, which are counted.
 //! - A write-back copies one version of a node and makes it clean only if it is still that version.
 
-use pando_fabric::{Endpoint, GlobalAddr, Work};
+use pando_fabric::{Endpoint, GlobalAddr, Resource, Work};
 
 use crate::cache::{Cache, CacheWorker, Cooling, Eviction, FreeFrame};
+use crate::defect::{Defect, defect};
 use crate::error::{Conflict, NoFrame, Result};
 use crate::frame::{FrameRef, NodeShape};
 use crate::latch::{ExclusiveGuard, FrameState, Version};
@@ -70,6 +73,7 @@ impl Cache {
             if let Some(frame) = self.take_free(worker) {
                 return Ok(frame);
             }
+            endpoint.charge(Work::Evict);
             // All that could be cooled may be the path to a pinned node.
             let keep = round < EAGER_ROUNDS && self.eviction == Eviction::PathAware;
             let children = if keep { Children::Keep } else { Children::Leave };
@@ -81,10 +85,14 @@ impl Cache {
             if let Some(frame) = self.take_free(worker) {
                 return Ok(frame);
             }
-            if let Some(cold) = self.pop_cooling(endpoint.random())
+            let random = endpoint.random();
+            endpoint.charge(Work::Hold(match &self.cooling {
+                Cooling::Map(map) => map.resource_of_pop(random),
+                Cooling::Fifo(_) => Resource::CoolingQueue,
+            }));
+            if let Some(cold) = self.pop_cooling(random)
                 && self.evict(worker, cold)
             {
-                endpoint.charge(Work::Evict);
                 continue;
             }
             // Those who have frames may be other slots of this worker.
@@ -93,6 +101,14 @@ impl Cache {
             }
         }
         Err(NoFrame::Crowded)
+    }
+
+    /// What it takes to put node `addr` among those that are cooling, or to take it out.
+    pub fn cooling_resource(&self, addr: GlobalAddr) -> Resource {
+        match &self.cooling {
+            Cooling::Map(map) => map.resource(addr.raw()),
+            Cooling::Fifo(_) => Resource::CoolingQueue,
+        }
     }
 
     fn pop_cooling(&self, random: u64) -> Option<FrameId> {
@@ -175,6 +191,16 @@ impl Cache {
             && (children == Children::Leave || self.some_cached_child(frame, shape, 0).is_none())
     }
 
+    /// Whether somebody has the ticket of a child of the latched node. The pin of who READs a child may be that of the
+    /// frame that its parent was split from.
+    fn has_child_in_flight(&self, frame: FrameRef<'_>, shape: impl NodeShape) -> bool {
+        let words = frame.words();
+        (0..shape.child_count(words)).any(|i| {
+            let swip = Swip::from_raw(words[shape.child_word(words, i)].load(Ordering::Relaxed));
+            swip.global().is_some_and(|addr| !addr.is_null() && self.table.is_in_flight(addr))
+        })
+    }
+
     /// Writes `victim` back if it is dirty and turns it cooling, or, with [`Eviction::Random`], evicts it at once.
     /// Does nothing if somebody uses it meanwhile.
     ///
@@ -204,16 +230,37 @@ impl Cache {
         if version.state() != FrameState::Hot || !self.may_cool(frame, shape, children) {
             return Ok(());
         }
-        if version.is_dirty() {
+        if version.is_dirty() && !defect(Defect::LostWriteBack) {
             let Some(_writing) = Writing::claim(frame) else { return Ok(()) };
             if !self.write_back(worker, endpoint, shape, frame, version).await? {
                 return Ok(());
             }
-            let _ = self.finish_cooling(worker, shape, frame, version, children);
+            self.finish_and_charge(worker, endpoint, shape, (frame, version), children);
         } else {
-            let _ = self.finish_cooling(worker, shape, frame, version, children);
+            self.finish_and_charge(worker, endpoint, shape, (frame, version), children);
         }
         Ok(())
+    }
+
+    /// [`Cache::finish_cooling`], and what it contends for.
+    fn finish_and_charge<E: Endpoint>(
+        &self,
+        worker: &CacheWorker,
+        endpoint: &E,
+        shape: impl NodeShape,
+        (frame, version): (FrameRef<'_>, Version),
+        children: Children,
+    ) {
+        let (addr, parent) = (GlobalAddr::from_raw(frame.addr()), frame.parent());
+        if self.finish_cooling(worker, shape, frame, version, children).is_err() {
+            return;
+        }
+        for latched in [parent, Some(frame.id())].into_iter().flatten() {
+            endpoint.charge(Work::Hold(Resource::Frame(latched.0)));
+        }
+        if let Some(addr) = addr.filter(|_| self.eviction == Eviction::PathAware) {
+            endpoint.charge(Work::Hold(self.cooling_resource(addr)));
+        }
     }
 
     /// Writes the node that was in `frame` at `version`; says whether it was one node (or a torn copy that was not
@@ -232,6 +279,7 @@ impl Cache {
             endpoint.recycle(buf);
             return Ok(false);
         };
+        endpoint.charge(Work::Copy { bytes: self.node_size() });
         let buf = endpoint.write(addr, buf).await?;
         endpoint.recycle(buf);
         CacheCounters::bump(&worker.counters().write_backs, 1);
@@ -255,7 +303,7 @@ impl Cache {
                 return Err(conflict);
             }
         };
-        if !self.may_cool(frame, shape, children) {
+        if !self.may_cool(frame, shape, children) || self.has_child_in_flight(frame, shape) {
             guard.release_unchanged();
             release_untouched(parent);
             return Err(Conflict);
@@ -271,6 +319,7 @@ impl Cache {
         }
         guard.mark_clean();
         guard.set_state(FrameState::Cooling);
+        frame.set_orphan(false);
         drop(guard);
         CacheCounters::bump(&worker.counters().coolings, 1);
         if self.eviction == Eviction::Random {
@@ -313,6 +362,7 @@ impl Cache {
                 let child = self.frame(child);
                 word.store(child.addr(), Ordering::Relaxed);
                 child.set_parent(None);
+                child.set_orphan(true);
             }
         }
     }
@@ -351,6 +401,30 @@ impl Cache {
         CacheCounters::bump(&worker.counters().evictions, 1);
         self.give_free(worker, cold);
         Ok(true)
+    }
+
+    /// Forgets the cooling copy of a node, if there is one: it was changed in remote memory by somebody who had, for this
+    /// compute server, its whole subtree to himself (DEX §6.2).
+    ///
+    /// # Errors
+    /// [`Conflict`] if somebody looks at the copy just now: try again.
+    pub fn invalidate(&self, worker: &CacheWorker, addr: GlobalAddr) -> Result<(), Conflict> {
+        let Some(id) = self.table.frame_of(addr) else {
+            return if self.table.is_in_flight(addr) { Err(Conflict) } else { Ok(()) };
+        };
+        let frame = self.frame(id);
+        let mut guard = frame.exclusive()?;
+        if frame.addr() != addr.raw() || guard.state() != FrameState::Cooling {
+            guard.release_unchanged();
+            return Err(Conflict);
+        }
+        self.table.remove(addr, id);
+        self.forget_cooling(addr, id);
+        guard.set_state(FrameState::Free);
+        drop(guard);
+        CacheCounters::bump(&worker.counters().evictions, 1);
+        self.give_free(worker, id);
+        Ok(())
     }
 
     /// Writes back every node that was dirty when it began; the number of WRITEs. At a quiescent point it leaves no

@@ -5,6 +5,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use pando_fabric::Resource;
+
 use crate::swip::FrameId;
 use crate::sync::{AtomicU64, Mutex, Ordering, spin_loop};
 
@@ -68,20 +70,25 @@ impl CoolingMap {
         Self { buckets: (0..frames.div_ceil(SLOTS).max(1)).map(|_| Bucket::new()).collect() }
     }
 
-    fn bucket(&self, hash: u64) -> &Bucket {
+    /// The bucket that a random number picks.
+    fn pick(&self, random: u64) -> usize {
+        ((u128::from(random) * self.buckets.len() as u128) >> 64) as usize
+    }
+
+    /// The bucket of a node.
+    fn number(&self, addr: u64) -> usize {
         // The high bits of the product, so that any number of buckets is used evenly.
-        let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.buckets[((u128::from(mixed) * self.buckets.len() as u128) >> 64) as usize]
+        self.pick((addr >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Adds `frame`, which holds node `addr`; gives back the oldest of the bucket if that was full.
     pub fn push(&self, addr: u64, frame: FrameId) -> Option<FrameId> {
-        self.bucket(addr >> 6).with(|bucket| bucket.push(frame))
+        self.buckets[self.number(addr)].with(|bucket| bucket.push(frame))
     }
 
     /// Takes `frame` out again, if it is still there.
     pub fn remove(&self, addr: u64, frame: FrameId) {
-        self.bucket(addr >> 6).with(|bucket| {
+        self.buckets[self.number(addr)].with(|bucket| {
             if let Some(i) = (0..SLOTS).find(|&i| bucket.at(i) == Some(frame)) {
                 bucket.take(i);
             }
@@ -90,9 +97,19 @@ impl CoolingMap {
 
     /// Takes the oldest of the bucket that `random` picks, or of one of the `probes` next ones.
     pub fn pop(&self, random: u64, probes: usize) -> Option<FrameId> {
-        let start = ((u128::from(random) * self.buckets.len() as u128) >> 64) as usize;
+        let start = self.pick(random);
         (0..probes.min(self.buckets.len()))
             .find_map(|i| self.buckets[(start + i) % self.buckets.len()].with(|bucket| bucket.take(0)))
+    }
+
+    /// What [`CoolingMap::push`] and [`CoolingMap::remove`] of a node hold.
+    pub fn resource(&self, addr: u64) -> Resource {
+        Resource::CoolingBucket(self.number(addr) as u32)
+    }
+
+    /// What [`CoolingMap::pop`] holds, if it finds something at once.
+    pub fn resource_of_pop(&self, random: u64) -> Resource {
+        Resource::CoolingBucket(self.pick(random) as u32)
     }
 
     /// Buckets in the map.

@@ -98,6 +98,23 @@ impl<'c> FrameRef<'c> {
     pub fn set_parent(self, parent: Option<FrameId>) {
         let raw = parent.map_or(NO_PARENT, |id| id.0);
         self.cache.meta(self.id).parent.store(raw, Ordering::Relaxed);
+        if parent.is_some() {
+            self.set_orphan(false);
+        }
+    }
+
+    /// Counts the frame among the hot ones whose parent was cooled before them, or not any more. The caller holds its latch,
+    /// or that of its parent.
+    pub(crate) fn set_orphan(self, is_orphan: bool) {
+        let flag = &self.cache.meta(self.id).orphan;
+        if (flag.load(Ordering::Relaxed) != 0) == is_orphan {
+            return;
+        }
+        flag.store(u32::from(is_orphan), Ordering::Relaxed);
+        match is_orphan {
+            true => self.cache.orphans.fetch_add(1, Ordering::SeqCst),
+            false => self.cache.orphans.fetch_sub(1, Ordering::SeqCst),
+        };
     }
 
     /// Index of the word in which `child` is swizzled here.
@@ -168,12 +185,18 @@ pub(crate) struct FrameMeta {
     parent: crate::sync::AtomicU32,
     pub(crate) pins: crate::sync::AtomicU32,
     pub(crate) writing: crate::sync::AtomicU32,
+    orphan: crate::sync::AtomicU32,
 }
 
 impl FrameMeta {
     pub(crate) fn new() -> Self {
         use crate::sync::AtomicU32;
-        Self { parent: AtomicU32::new(NO_PARENT), pins: AtomicU32::new(0), writing: AtomicU32::new(0) }
+        Self {
+            parent: AtomicU32::new(NO_PARENT),
+            pins: AtomicU32::new(0),
+            writing: AtomicU32::new(0),
+            orphan: AtomicU32::new(0),
+        }
     }
 }
 
@@ -220,6 +243,11 @@ pub(crate) fn audit(cache: &Cache, shape: impl NodeShape) -> Vec<String> {
     if held != entries {
         wrong.push(format!("{held} frames hold nodes, but the table knows {entries}"));
     }
+    let orphans = cache.meta_of_all().filter(|meta| meta.orphan.load(Ordering::Relaxed) != 0).count();
+    let counted = cache.orphans.load(Ordering::Relaxed);
+    if orphans != counted as usize {
+        wrong.push(format!("{orphans} frames are orphans, but {counted} are counted"));
+    }
     wrong
 }
 
@@ -247,6 +275,11 @@ fn audit_frame(cache: &Cache, shape: impl NodeShape, frame: FrameRef<'_>, wrong:
             Some((Some(parent), Ok(seen))) if parent.0 == id && seen.state() == FrameState::Hot => {}
             _ => wrong.push(format!("frame {id} has a swizzled child that is not hot or not its own")),
         }
+    }
+    if cache.meta(frame.id()).orphan.load(Ordering::Relaxed) != 0
+        && (version.state() != FrameState::Hot || frame.parent().is_some())
+    {
+        wrong.push(format!("frame {id} is an orphan, but cold or with a parent"));
     }
     if let Some(parent) = frame.parent() {
         let hot = cache.frame(parent).optimistic().is_ok_and(|seen| seen.state() == FrameState::Hot);

@@ -4,12 +4,14 @@
 //! are in a side map. Looking up takes no latch: it reads under the bucket's sequence number.
 //!
 //! The I/O mark (DEX §5.4) is exclusive: whoever gets the [`IoTicket`] of an address is the only one in this compute
-//! server who may read, write, create or free the node there, until the ticket is published as a frame or dropped.
+//! server who may read, write, create or free the node there, until the ticket is published as a frame or dropped. Those
+//! who leave what is below a missing node to its memory server (§6.2) share a ticket: [`CommonTicket`].
 
 use std::collections::HashMap;
 
 use pando_fabric::GlobalAddr;
 
+use crate::defect::{Defect, defect};
 use crate::swip::FrameId;
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, spin_loop};
 
@@ -18,6 +20,10 @@ const SLOTS: usize = 7;
 const LOAD: usize = 3;
 const IO: u64 = u64::MAX;
 const LOCKED: u64 = 1;
+/// Below this bit stands how many share the ticket.
+const COMMON: u64 = 1 << 62;
+/// Nobody joins them any more.
+const CLOSED: u64 = 1 << 61;
 
 #[repr(align(128))]
 struct Bucket {
@@ -48,10 +54,15 @@ impl Bucket {
 enum Entry {
     Frame(FrameId),
     Io,
+    Common,
 }
 
 fn entry_of(value: u64) -> Entry {
-    if value == IO { Entry::Io } else { Entry::Frame(FrameId(value as u32)) }
+    match value {
+        IO => Entry::Io,
+        _ if value & COMMON != 0 => Entry::Common,
+        _ => Entry::Frame(FrameId(value as u32)),
+    }
 }
 
 /// Answer of [`MappingTable::begin`].
@@ -61,6 +72,8 @@ pub enum Lookup<'t> {
     Frame(FrameId),
     /// Somebody else has the ticket: descend again later, do not read.
     InFlight,
+    /// Others share the ticket: [`MappingTable::join`] them, or [`MappingTable::close`] it and descend again later.
+    Common,
     /// Nobody had it; now the caller has.
     Miss(IoTicket<'t>),
 }
@@ -97,9 +110,9 @@ impl MappingTable {
         }
     }
 
-    /// Whether somebody holds the ticket of `addr` now.
+    /// Whether somebody holds the ticket of `addr` now, alone or with others.
     pub fn is_in_flight(&self, addr: GlobalAddr) -> bool {
-        self.get(addr.raw()) == Some(Entry::Io)
+        matches!(self.get(addr.raw()), Some(Entry::Io | Entry::Common))
     }
 
     fn get(&self, addr: u64) -> Option<Entry> {
@@ -127,7 +140,9 @@ impl MappingTable {
         if let Some(entry) = self.get(addr.raw()) {
             return match entry {
                 Entry::Frame(frame) => Lookup::Frame(frame),
+                Entry::Io if defect(Defect::NoIoMark) => Lookup::Miss(IoTicket { table: self, addr }),
                 Entry::Io => Lookup::InFlight,
+                Entry::Common => Lookup::Common,
             };
         }
         match self.with_bucket(addr.raw(), |writer| match writer.get() {
@@ -140,7 +155,26 @@ impl MappingTable {
             None => Lookup::Miss(IoTicket { table: self, addr }),
             Some(Entry::Frame(frame)) => Lookup::Frame(frame),
             Some(Entry::Io) => Lookup::InFlight,
+            Some(Entry::Common) => Lookup::Common,
         }
+    }
+
+    /// A share of the ticket that others share already, unless somebody waits for them to be done.
+    pub fn join(&self, addr: GlobalAddr) -> Option<CommonTicket<'_>> {
+        self.with_bucket(addr.raw(), |writer| {
+            let open = writer.get().filter(|value| value & (COMMON | CLOSED) == COMMON && *value != IO)?;
+            writer.set(open + 1);
+            Some(CommonTicket { table: self, addr })
+        })
+    }
+
+    /// Lets nobody join those who share the ticket of `addr`, so that it will be free once they are done.
+    pub fn close(&self, addr: GlobalAddr) {
+        self.with_bucket(addr.raw(), |writer| {
+            if let Some(value) = writer.get().filter(|&value| entry_of(value) == Entry::Common) {
+                writer.set(value | CLOSED);
+            }
+        });
     }
 
     /// Forgets that `addr` is in `frame`; says whether it was.
@@ -171,7 +205,8 @@ impl MappingTable {
     pub fn for_each(&self, mut visit: impl FnMut(GlobalAddr, Option<FrameId>)) {
         let mut each = |addr: u64, value: u64| {
             if let Some(addr) = GlobalAddr::from_raw(addr).filter(|addr| !addr.is_null()) {
-                visit(addr, (value != IO).then_some(FrameId(value as u32)));
+                let Entry::Frame(frame) = entry_of(value) else { return visit(addr, None) };
+                visit(addr, Some(frame));
             }
         };
         for bucket in &self.buckets {
@@ -179,7 +214,9 @@ impl MappingTable {
                 each(addr.load(Ordering::Relaxed), value.load(Ordering::Relaxed));
             }
         }
-        let spilled: Vec<_> = self.spill().iter().map(|(&addr, &value)| (addr, value)).collect();
+        let mut spilled: Vec<_> = self.spill().iter().map(|(&addr, &value)| (addr, value)).collect();
+        // The order of a hash map differs from run to run, and whoever visits may write.
+        spilled.sort_unstable();
         spilled.into_iter().for_each(|(addr, value)| each(addr, value));
     }
 
@@ -276,6 +313,42 @@ impl IoTicket<'_> {
     }
 }
 
+impl<'t> IoTicket<'t> {
+    /// Makes it a ticket that others may have a share of.
+    pub fn share(self) -> CommonTicket<'t> {
+        let Self { table, addr } = self;
+        table.with_bucket(addr.raw(), |writer| writer.set(COMMON | 1));
+        std::mem::forget(self);
+        CommonTicket { table, addr }
+    }
+}
+
+/// A share of the right to a node that is in no frame. Those who have one do nothing with the node themselves. The last
+/// share that is dropped ends the I/O.
+#[must_use]
+pub struct CommonTicket<'t> {
+    table: &'t MappingTable,
+    addr: GlobalAddr,
+}
+
+impl CommonTicket<'_> {
+    pub fn addr(&self) -> GlobalAddr {
+        self.addr
+    }
+}
+
+impl Drop for CommonTicket<'_> {
+    fn drop(&mut self) {
+        self.table.with_bucket(self.addr.raw(), |writer| {
+            let value = writer.get().expect("a ticket is in the table until its last share is gone");
+            match value & !(COMMON | CLOSED) {
+                1 => writer.clear(),
+                _ => writer.set(value - 1),
+            }
+        });
+    }
+}
+
 impl Drop for IoTicket<'_> {
     fn drop(&mut self) {
         self.table.with_bucket(self.addr.raw(), |writer| writer.clear());
@@ -302,6 +375,28 @@ mod tests {
         assert!(matches!(table.begin(addr(1)), Lookup::Frame(FrameId(7))));
         assert!(!table.remove(addr(1), FrameId(8)) && table.remove(addr(1), FrameId(7)));
         assert_eq!(table.frame_of(addr(1)), None);
+    }
+
+    #[test]
+    fn a_ticket_is_shared_until_it_is_closed_and_all_are_done() {
+        let table = MappingTable::new(8);
+        assert!(table.join(addr(1)).is_none(), "nobody has it");
+        let Lookup::Miss(ticket) = table.begin(addr(1)) else { panic!("not there yet") };
+        assert!(table.join(addr(1)).is_none(), "it is one's own");
+        let first = ticket.share();
+        assert!(matches!(table.begin(addr(1)), Lookup::Common) && table.is_in_flight(addr(1)));
+        let second = table.join(addr(1)).expect("it is common");
+        drop(first);
+        let third = table.join(addr(1)).expect("it still is");
+        table.close(addr(1));
+        assert!(table.join(addr(1)).is_none(), "closed");
+        drop(second);
+        assert!(table.is_in_flight(addr(1)) && table.frame_of(addr(1)).is_none());
+        drop(third);
+        let Lookup::Miss(ticket) = table.begin(addr(1)) else { panic!("all are done") };
+        ticket.publish(FrameId(7));
+        table.close(addr(1));
+        assert!(matches!(table.begin(addr(1)), Lookup::Frame(FrameId(7))), "there was nothing to close");
     }
 
     #[test]

@@ -60,6 +60,10 @@ counters! {
     write_backs,
     /// Descents that started again because something changed under them.
     restarts,
+    /// Operations that memory servers were asked to finish.
+    offloads,
+    /// Those that they refused.
+    offloads_refused,
 }
 
 impl CacheCounters {
@@ -83,6 +87,12 @@ impl CacheCounters {
 
     pub fn count_miss(&self, leaf: bool) {
         Self::bump(if leaf { &self.leaf_misses } else { &self.inner_misses }, 1);
+    }
+
+    /// A memory server finished an operation, or refused to.
+    pub fn count_offload(&self, refused: bool) {
+        Self::bump(&self.offloads, 1);
+        Self::bump(&self.offloads_refused, u64::from(refused));
     }
 
     pub fn count_restart(&self) {

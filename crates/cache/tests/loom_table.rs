@@ -63,7 +63,7 @@ fn a_ticket_is_exclusive() {
                 holders.fetch_sub(1, SeqCst);
                 drop(ticket);
             }
-            Lookup::InFlight => {}
+            Lookup::InFlight | Lookup::Common => {}
             Lookup::Frame(_) => panic!("nobody published it"),
         };
         let other = {
@@ -71,6 +71,44 @@ fn a_ticket_is_exclusive() {
             thread::spawn(move || attempt(&table, &holders))
         };
         attempt(&table, &holders);
+        other.join().unwrap();
+        assert!(!table.is_in_flight(addr(0)));
+    });
+}
+
+/// Some share a ticket, and somebody wants it for himself: never both at once, and in the end nobody has it.
+#[test]
+fn a_shared_ticket_is_nobody_elses() {
+    loom::model(|| {
+        let table = table();
+        let sharers = Arc::new(AtomicU32::new(0));
+        let share = |table: &MappingTable, sharers: &AtomicU32| {
+            let ticket = match table.begin(addr(0)) {
+                Lookup::Miss(ticket) => Some(ticket.share()),
+                Lookup::Common => table.join(addr(0)),
+                _ => None,
+            };
+            if let Some(ticket) = ticket {
+                sharers.fetch_add(1, SeqCst);
+                sharers.fetch_sub(1, SeqCst);
+                drop(ticket);
+            }
+        };
+        let other = {
+            let (table, sharers) = (Arc::clone(&table), Arc::clone(&sharers));
+            thread::spawn(move || share(&table, &sharers))
+        };
+        match table.begin(addr(0)) {
+            Lookup::Miss(ticket) => {
+                assert_eq!(sharers.load(SeqCst), 0, "shared and one's own");
+                drop(ticket);
+            }
+            Lookup::Common => {
+                table.close(addr(0));
+                share(&table, &sharers);
+            }
+            _ => {}
+        }
         other.join().unwrap();
         assert!(!table.is_in_flight(addr(0)));
     });

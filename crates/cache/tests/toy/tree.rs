@@ -170,7 +170,7 @@ impl Toy {
     ) -> Attempt<Reached<'t>> {
         ep.lag().await;
         match self.cache.table().begin(addr) {
-            Lookup::InFlight => Err(Retry::Restart),
+            Lookup::InFlight | Lookup::Common => Err(Retry::Restart),
             Lookup::Frame(id) => {
                 let frame = self.cache.try_frame(id).ok_or(Conflict)?;
                 let version = if self.cache.swizzles() {
