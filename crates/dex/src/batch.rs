@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use pando_fabric::Endpoint;
+use pando_fabric::{Endpoint, Work};
 
 use crate::cached::{Descent, Step};
 use crate::error::Result;
@@ -77,6 +77,10 @@ impl<L: Layout> Tree<L> {
         answers.clear();
         for group in keys.chunks(GROUP) {
             let lanes = self.descend_together(group);
+            // Each lane went down all levels, or most.
+            for _ in 0..group.len() as u64 * (self.inner_levels() + 1) {
+                ctx.ep.charge(Work::NodeSearch);
+            }
             let missing = self.fetch_leaves_of(ctx, group, |i| matches!(lanes[i], Lane::Alone)).await?;
             for (i, (key, lane)) in group.iter().zip(&lanes).enumerate() {
                 let start = answers.bytes.len();

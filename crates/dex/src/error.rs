@@ -42,6 +42,17 @@ pub enum DexError {
     Fabric(#[from] FabricError),
 }
 
+impl DexError {
+    /// Whether the operation that failed with this may have been done all the same.
+    pub fn may_have_taken_effect(&self) -> bool {
+        match self {
+            Self::Fabric(error) | Self::Pool(PoolError::Fabric(error)) => error.may_have_taken_effect(),
+            Self::Cache(CacheError::Fabric(error)) => error.may_have_taken_effect(),
+            _ => false,
+        }
+    }
+}
+
 /// Why a step of an operation did not come through.
 #[derive(Debug)]
 pub(crate) enum Retry {

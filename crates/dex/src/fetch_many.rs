@@ -14,12 +14,12 @@ use std::future::Future;
 use std::task::Poll;
 
 use pando_cache::{FreeFrame, IoTicket, Lookup, NoFrame, Swip};
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Resource, Work};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, header};
 use crate::tree::{Ctx, Hop, Tree};
-use crate::walk::{Admit, Reached, Slot, Toward};
+use crate::walk::{Admit, Miss, Reached, Slot, Toward};
 
 /// Share of a cache's frames that copies of leaves in flight may take besides.
 const FRAMES_PER_LEAF: usize = 4;
@@ -114,6 +114,7 @@ impl<L: Layout> Tree<L> {
     ) {
         let key = self.layout.key(&leaf.key).expect("the leaf was seen to cover this key");
         ctx.ep.charge(Work::Admit);
+        ctx.ep.charge(Work::Hold(Resource::Frame(leaf.slot.parent.frame.id().0)));
         // Hot or cooling: nobody is on the way to it.
         let _ = self.admit_below(free, page, leaf.ticket, leaf.slot, (key, leaf.toward));
     }
@@ -175,7 +176,8 @@ impl<L: Layout> Tree<L> {
             return Err(DexError::NotOwned.into());
         }
         let key = self.layout.key(key)?;
-        let Reached::Cached { node: parent, .. } = self.walk(ctx, key, Toward::Key, 1, Admit::Lazily).await?
+        let Reached::Cached { node: parent, .. } =
+            self.walk(ctx, key, Toward::Key, 1, Miss::fetched(Admit::Lazily)).await?
         else {
             unreachable!("inner nodes are always admitted");
         };
@@ -217,6 +219,7 @@ impl<L: Layout> Tree<L> {
         out: &mut Vec<u8>,
     ) -> Result<bool> {
         ctx.worker.counters().count_inner();
+        ctx.ep.charge(Work::NodeSearch);
         let Ok(i) = self.layout.find(page.words(), self.layout.key(key)?) else { return Ok(false) };
         match self.layout.append_value(page.words(), i, out) {
             Some(long) => self.long_of(ctx, key, long, out).await,

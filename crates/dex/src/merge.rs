@@ -5,13 +5,13 @@
 //! server, a pin, a write-back under way), the node simply stays small, and the next removal tries again.
 
 use pando_cache::{FrameRef, FrameState, IoTicket, Swip, Version};
-use pando_fabric::{Endpoint, GlobalAddr};
+use pando_fabric::{Endpoint, GlobalAddr, Work};
 
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::{Layout, header};
 use crate::tree::{Ctx, Hop, Tree, count};
 use crate::tries::Tries;
-use crate::walk::{Admit, Child, Slot, Toward};
+use crate::walk::{Admit, Child, Miss, Slot, Toward};
 
 /// Times that a merge starts again before it is left to the next removal.
 const ATTEMPTS: usize = 8;
@@ -42,6 +42,7 @@ impl<L: Layout> Tree<L> {
         loop {
             match self.try_merge(ctx, key, level).await {
                 Ok(Merge::Done) => {
+                    ctx.ep.charge(Work::Copy { bytes: 2 * self.layout.node_size() });
                     level += 1;
                     attempts = 0;
                 }
@@ -153,9 +154,9 @@ impl<L: Layout> Tree<L> {
         parent.validate()?;
         let addr = swip.global().filter(|addr| !addr.is_null()).ok_or(Retry::Restart)?;
         let slot = Slot { parent, word, index, addr };
-        match self.resolve(ctx, slot, key, toward, Admit::Always).await? {
+        match self.resolve(ctx, slot, key, toward, Miss::fetched(Admit::Always)).await? {
             Child::Cached { child, parent } => Ok((child, parent)),
-            Child::Private(_) => unreachable!("every page is admitted"),
+            Child::Private(_) | Child::Below(_) => unreachable!("every page is READ and admitted"),
         }
     }
 

@@ -4,60 +4,18 @@
 //! back at once, and start again where there is no room. Long values go to the pool before, and come back from it
 //! after, the change of the leaf; a reader that comes in between finds by the value's hash that it was replaced.
 
+use pando_cache::defect::{Defect, defect};
 use pando_cache::sync::Word;
-use pando_fabric::Endpoint;
+use pando_fabric::{Endpoint, Resource, Work};
 use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
 
+use crate::change::{Blocked, Change, Expected, Outcome, apply, stored_len, work_of};
 use crate::error::{Attempt, DexError, Result, Retry};
-use crate::layout::{Layout, Stored, header};
+use crate::layout::{Layout, Stored};
+use crate::offload::Offer;
 use crate::tree::{Ctx, Hop, Tree};
 use crate::tries::Tries;
-use crate::walk::{Admit, PrivateLeaf, Reached, Toward};
-
-/// What to do with the entry of a key.
-#[derive(Clone, Copy, Debug)]
-enum Change<'v> {
-    /// Store the value whether or not the key is present.
-    Upsert(Stored<'v>),
-    /// Store the value if the key is absent.
-    Insert(Stored<'v>),
-    /// Store the value if the key is present.
-    Update(Stored<'v>),
-    Remove,
-    /// Store (or remove, if `new` is `None`) if what is there is what was expected.
-    Swap {
-        expected: Expected<'v>,
-        new: Option<Stored<'v>>,
-    },
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Expected<'v> {
-    Absent,
-    Bytes(&'v [u8]),
-    /// A long value that was read and compared already.
-    Exactly(ValueRef),
-}
-
-/// What became of a change.
-#[derive(Debug, Default)]
-struct Outcome {
-    /// The key was present before.
-    existed: bool,
-    /// The change was made.
-    changed: bool,
-    /// A long value that no entry refers to any more.
-    unlinked: Option<ValueRef>,
-    /// The leaf should be merged with a neighbour.
-    underfull: bool,
-}
-
-/// Why a change could not be applied to a leaf.
-enum Blocked {
-    NoRoom,
-    /// The value there is long: read and compare it first.
-    Compare(ValueRef),
-}
+use crate::walk::{Admit, Miss, PrivateLeaf, Reached, Toward};
 
 /// Outcome of [`Tree::compare_and_swap`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +35,7 @@ impl<L: Layout> Tree<L> {
 
     #[inline]
     fn check_owned(&self, key: &[u8]) -> Result<()> {
-        if self.partitioned && !self.config.range.contains(key) {
+        if self.partitioned && !self.config.range.contains(key) && !defect(Defect::StaleRoute) {
             return Err(DexError::NotOwned);
         }
         Ok(())
@@ -122,10 +80,10 @@ impl<L: Layout> Tree<L> {
     ) -> Result<bool> {
         let tries = Tries::default();
         let mut ctx = ctx;
-        let mut failed = FailedReads::default();
+        let (mut failed, mut offer) = (FailedReads::default(), Offer::Lookup);
         let start = out.len();
         loop {
-            match self.try_get(ctx, key, out, &mut failed).await {
+            match self.try_get(ctx, key, out, &mut failed, &mut offer).await {
                 Ok(found) => return Ok(found),
                 Err(retry) => {
                     out.truncate(start);
@@ -142,12 +100,14 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         out: &mut Vec<u8>,
         failed: &mut FailedReads,
+        offer: &mut Offer,
     ) -> Attempt<bool> {
         let read = |page: &[Word], out: &mut Vec<u8>| match self.layout.find(page, key) {
             Ok(i) => (true, self.layout.append_value(page, i, out)),
             Err(_) => (false, None),
         };
-        let (found, long) = match self.walk(ctx, key, Toward::Key, 0, Admit::Lazily).await? {
+        let miss = Miss { admit: Admit::Lazily, offer: *offer };
+        let (found, long) = match self.walk(ctx, key, Toward::Key, 0, miss).await? {
             Reached::Cached { node, .. } => {
                 let result = read(node.frame.words(), out);
                 node.validate()?;
@@ -158,7 +118,15 @@ impl<L: Layout> Tree<L> {
                 ctx.ep.recycle(leaf.page);
                 result
             }
+            Reached::Below(below) => match self.get_below(ctx, below, key, out).await? {
+                Some(result) => result,
+                None => {
+                    *offer = Offer::Nothing;
+                    return Err(Retry::Restart);
+                }
+            },
         };
+        ctx.ep.charge(Work::Copy { bytes: out.len() });
         if let Some(value) = long {
             let read = self.read_long(ctx, value, out).await;
             if matches!(read, Err(Retry::Restart)) {
@@ -263,14 +231,30 @@ impl<L: Layout> Tree<L> {
             return self.change(ctx, key, &mut change(Stored::Inline(value))).await;
         }
         let long = self.pool.put_value(ctx.ep, Placement::LeastLoaded, value).await?;
-        let outcome = self.change(ctx, key, &mut change(Stored::Long(long))).await;
-        if !outcome.as_ref().is_ok_and(|outcome| outcome.changed) {
+        let outcome = self.change_leaf(ctx, key, &mut change(Stored::Long(long))).await;
+        let is_stored = match &outcome {
+            Ok(outcome) => outcome.changed,
+            // An entry may refer to it: rather leaked than freed under it.
+            Err(error) => error.may_have_taken_effect(),
+        };
+        if !is_stored {
             self.pool.free_value(ctx.ep, long).await?;
         }
-        outcome
+        self.settle(ctx, key, outcome?).await
     }
 
     async fn change<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: &[u8],
+        change: &mut Change<'_>,
+    ) -> Result<Outcome> {
+        let outcome = self.change_leaf(ctx, key, change).await?;
+        self.settle(ctx, key, outcome).await
+    }
+
+    /// Makes a change in the leaf that it belongs to, and nothing more.
+    async fn change_leaf<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
         key: &[u8],
@@ -280,10 +264,10 @@ impl<L: Layout> Tree<L> {
         let prepared = self.layout.key(key)?;
         let tries = Tries::default();
         let mut ctx = ctx;
-        let mut failed = FailedReads::default();
-        let outcome = loop {
-            match self.try_change(ctx, prepared, change).await {
-                Ok(Ok(outcome)) => break outcome,
+        let (mut failed, mut offer) = (FailedReads::default(), Offer::Change);
+        loop {
+            match self.try_change(ctx, prepared, change, &mut offer).await {
+                Ok(Ok(outcome)) => return Ok(outcome),
                 Ok(Err(Blocked::NoRoom)) => {
                     self.make_room(ctx, prepared, stored_len(change)).await?;
                     // Others may take the room first, but not for ever.
@@ -296,12 +280,16 @@ impl<L: Layout> Tree<L> {
                 }
                 Err(retry) => ctx = tries.again(self, ctx, retry, "a node that others use").await?,
             }
-        };
+        }
+    }
+
+    /// What a change that was made leaves to do.
+    async fn settle<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: &[u8], outcome: Outcome) -> Result<Outcome> {
         if let Some(value) = outcome.unlinked {
             self.pool.free_value(ctx.ep, value).await?;
         }
         if outcome.underfull {
-            self.merge_upward(ctx, prepared).await?;
+            self.merge_upward(ctx, self.layout.key(key)?).await?;
         }
         Ok(outcome)
     }
@@ -336,25 +324,37 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
         change: &Change<'_>,
+        offer: &mut Offer,
     ) -> Attempt<std::result::Result<Outcome, Blocked>> {
         if let Some(leaf) = self.cached_leaf_in_turns(ctx, key).await {
             ctx.worker.counters().count_descent(self.inner_levels());
-            return self.change_cached(leaf, key, change);
+            return self.change_cached(ctx, leaf, key, change);
         }
-        match self.walk(ctx, key, Toward::Key, 0, Admit::Lazily).await? {
-            Reached::Cached { node, .. } => self.change_cached(node, key, change),
+        let miss = Miss { admit: Admit::Lazily, offer: *offer };
+        match self.walk(ctx, key, Toward::Key, 0, miss).await? {
+            Reached::Cached { node, .. } => self.change_cached(ctx, node, key, change),
             Reached::Private { leaf, .. } => self.change_private(ctx, leaf, key, change).await,
+            Reached::Below(below) => {
+                let changed = self.change_below(ctx, below, key, change).await?;
+                changed.ok_or_else(|| {
+                    *offer = Offer::Nothing;
+                    Retry::Restart
+                })
+            }
         }
     }
 
-    fn change_cached(
+    fn change_cached<E: Endpoint>(
         &self,
+        ctx: Ctx<'_, E>,
         node: Hop<'_>,
         key: L::Key<'_>,
         change: &Change<'_>,
     ) -> Attempt<std::result::Result<Outcome, Blocked>> {
+        ctx.ep.charge(Work::Hold(Resource::Frame(node.frame.id().0)));
         let mut guard = node.frame.upgrade(node.version)?;
-        let result = self.apply(node.frame.words(), key, change);
+        let result = apply(self.layout, node.frame.words(), key, change);
+        ctx.ep.charge(work_of(self.layout, change, &result));
         match &result {
             Ok(outcome) if outcome.changed => {
                 guard.mark_dirty();
@@ -374,7 +374,8 @@ impl<L: Layout> Tree<L> {
         change: &Change<'_>,
     ) -> Attempt<std::result::Result<Outcome, Blocked>> {
         let PrivateLeaf { mut page, ticket } = leaf;
-        let result = self.apply(page.words(), key, change);
+        let result = apply(self.layout, page.words(), key, change);
+        ctx.ep.charge(work_of(self.layout, change, &result));
         if result.as_ref().is_ok_and(|outcome| outcome.changed) {
             page.set(0, 0);
             page = ctx.ep.write(ticket.addr(), page).await?;
@@ -382,77 +383,5 @@ impl<L: Layout> Tree<L> {
         ctx.ep.recycle(page);
         drop(ticket);
         Ok(result)
-    }
-
-    /// Makes the change in a leaf that the caller has for itself.
-    fn apply(
-        &self,
-        page: &[Word],
-        key: L::Key<'_>,
-        change: &Change<'_>,
-    ) -> std::result::Result<Outcome, Blocked> {
-        let position = self.layout.find(page, key);
-        let existed = position.is_ok();
-        let stored = match *change {
-            Change::Upsert(value) => Some(value),
-            Change::Insert(value) if !existed => Some(value),
-            Change::Update(value) if existed => Some(value),
-            Change::Remove if existed => None,
-            Change::Swap { expected, new } if self.is_expected(page, position, expected)? => new,
-            _ => return Ok(Outcome { existed, ..Outcome::default() }),
-        };
-        let mut outcome = Outcome { existed, changed: true, ..Outcome::default() };
-        let Some(value) = stored else {
-            let Ok(i) = position else { return Ok(Outcome::default()) };
-            outcome.unlinked = self.long_value(page, i);
-            self.layout.leaf_remove(page, i);
-            outcome.underfull = self.layout.is_underfull(page);
-            return Ok(outcome);
-        };
-        let fits = match position {
-            Ok(i) => {
-                outcome.unlinked = self.long_value(page, i);
-                self.layout.leaf_replace(page, i, value)
-            }
-            Err(i) => {
-                let fits = self.layout.leaf_insert(page, i, key, value);
-                if fits {
-                    header::note_insert(page, i);
-                }
-                fits
-            }
-        };
-        if fits { Ok(outcome) } else { Err(Blocked::NoRoom) }
-    }
-
-    fn long_value(&self, page: &[Word], i: usize) -> Option<ValueRef> {
-        self.layout.long_value(page, i)
-    }
-
-    fn is_expected(
-        &self,
-        page: &[Word],
-        position: std::result::Result<usize, usize>,
-        expected: Expected<'_>,
-    ) -> std::result::Result<bool, Blocked> {
-        let Ok(i) = position else { return Ok(matches!(expected, Expected::Absent)) };
-        match (expected, self.long_value(page, i)) {
-            (Expected::Absent, _) | (Expected::Exactly(_), None) => Ok(false),
-            (Expected::Exactly(wanted), Some(found)) => Ok(wanted == found),
-            (Expected::Bytes(_), Some(found)) => Err(Blocked::Compare(found)),
-            (Expected::Bytes(wanted), None) => {
-                let mut bytes = Vec::with_capacity(wanted.len());
-                self.layout.append_value(page, i, &mut bytes);
-                Ok(bytes == wanted)
-            }
-        }
-    }
-}
-
-fn stored_len(change: &Change<'_>) -> usize {
-    match change {
-        Change::Upsert(value) | Change::Insert(value) | Change::Update(value) => value.stored_len(),
-        Change::Remove | Change::Swap { new: None, .. } => 0,
-        Change::Swap { new: Some(value), .. } => value.stored_len(),
     }
 }

@@ -9,9 +9,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use pando_cache::defect::{Defect, defect};
 use pando_cache::sync::Word;
 use pando_cache::{FrameRef, FrameState, FreeFrame, Swip};
-use pando_fabric::{Chain, Endpoint, GlobalAddr, PageBuf};
+use pando_fabric::{Chain, Endpoint, FabricError, GlobalAddr, Nanos, PageBuf, VerbResult};
 use pando_pool::lock::{self, LockedVersion};
 
 use crate::error::{Attempt, DexError, Result, Retry};
@@ -126,13 +127,12 @@ impl<L: Layout> Tree<L> {
         let Some(owner) = self.pool.slot() else {
             return Err(DexError::Layout("a pool that is only read cannot be changed".into()).into());
         };
-        let deadline = ctx.ep.now().saturating_add(self.config.patience_ns);
-        let lock = lock::lock(ctx.ep, addr, owner, deadline).await?;
+        let lock = lock::lock(ctx.ep, addr, owner, self.deadline(ctx)).await?;
         let page = ctx.ep.buffer(self.layout.node_size());
         match self.read_checked(ctx, addr, page).await {
             Ok(page) => Ok(LockedNode { addr, lock, page }),
             Err(error) => {
-                ctx.ep.write_word(addr, lock.unlock_unchanged_word()).await?;
+                lock::unlock(ctx.ep, addr, lock, self.deadline(ctx)).await?;
                 Err(error.into())
             }
         }
@@ -143,9 +143,14 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         node: LockedNode,
     ) -> Result<()> {
-        ctx.ep.write_word(node.addr, node.lock.unlock_unchanged_word()).await?;
+        lock::unlock(ctx.ep, node.addr, node.lock, self.deadline(ctx)).await?;
         ctx.ep.recycle(node.page);
         Ok(())
+    }
+
+    /// Until when an operation that begins to wait now waits for others.
+    fn deadline<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Nanos {
+        ctx.ep.now().saturating_add(self.config.patience_ns)
     }
 
     /// Unlocks nodes that were not changed because this server's copies of them turned out to be stale: what was read
@@ -157,10 +162,10 @@ impl<L: Layout> Tree<L> {
         nodes: [LockedNode; N],
     ) -> Result<()> {
         for node in &nodes {
-            ctx.ep.write_word(node.addr, node.lock.unlock_unchanged_word()).await?;
+            lock::unlock(ctx.ep, node.addr, node.lock, self.deadline(ctx)).await?;
         }
         for LockedNode { addr, lock, page } in nodes {
-            page.set(header::REMOTE_VERSION, lock.version());
+            page.set(header::REMOTE_VERSION, lock.unlock_word());
             self.mark_shared(&page);
             self.install(ctx, addr, &page).await?;
             ctx.ep.recycle(page);
@@ -170,17 +175,41 @@ impl<L: Layout> Tree<L> {
 
     /// Writes a locked node back, unlocks it in the same chain, and refreshes this server's cached copy.
     pub(crate) async fn write_unlock<E: Endpoint>(&self, ctx: Ctx<'_, E>, node: LockedNode) -> Result<()> {
-        let LockedNode { addr, lock, mut page } = node;
+        let LockedNode { addr, lock, page } = node;
         page.set(header::REMOTE_VERSION, lock.unlock_word());
-        page.set_window(8..page.len());
-        let chain = Chain::new().write(addr.add(8), page).write_word(addr, lock.unlock_word());
-        let mut results = ctx.ep.submit(chain).await?;
-        let pando_fabric::VerbResult::Buf(page) = results.swap_remove(0) else {
-            unreachable!("the first verb of the chain was a WRITE");
-        };
+        if defect(Defect::EarlyUnlock) {
+            ctx.ep.write_word(addr, lock.unlock_word()).await?;
+        }
+        let deadline = self.deadline(ctx);
+        // A chain that fails may have taken effect in part. As long as the lock is held, all of it can be done again.
+        while let Err(error) = self.write_and_unlock(ctx, addr, lock, &page).await {
+            if !error.may_have_taken_effect() {
+                return Err(error.into());
+            }
+            if !lock::is_held(ctx.ep, addr, lock, deadline).await? {
+                break;
+            }
+        }
         self.install(ctx, addr, &page).await?;
         ctx.ep.recycle(page);
         count(&self.smo_counters.shared_changes);
+        Ok(())
+    }
+
+    async fn write_and_unlock<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        addr: GlobalAddr,
+        lock: LockedVersion,
+        page: &PageBuf,
+    ) -> std::result::Result<(), FabricError> {
+        let mut copy = ctx.ep.buffer(page.len());
+        copy.words().iter().zip(page.words()).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+        copy.set_window(8..copy.len());
+        let chain = Chain::new().write(addr.add(8), copy).write_word(addr, lock.unlock_word());
+        if let VerbResult::Buf(copy) = ctx.ep.submit(chain).await?.swap_remove(0) {
+            ctx.ep.recycle(copy);
+        }
         Ok(())
     }
 
@@ -226,7 +255,7 @@ impl<L: Layout> Tree<L> {
         let parent_addr = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
         parent.validate()?;
         let _pin = node.frame.pin(node.version)?;
-        let new = self.new_node(ctx, level, addr).await?;
+        let new = self.new_node(ctx, level, self.near(level, addr, parent_addr)).await?;
         let free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
         let parent = self.lock_parent(ctx, parent_addr, key, addr, level).await?;
         match self.split_into_parent(node.frame, addr, &parent, free, &new, pending) {
@@ -294,7 +323,7 @@ impl<L: Layout> Tree<L> {
         let parent_addr = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
         node.validate()?;
         parent.validate()?;
-        let new = self.new_node(ctx, level, addr).await?;
+        let new = self.new_node(ctx, level, self.near(level, addr, parent_addr)).await?;
         let parent = self.lock_parent(ctx, parent_addr, key, addr, level).await?;
         let node = match self.lock_node(ctx, addr).await {
             Ok(node) => node,
@@ -328,8 +357,14 @@ impl<L: Layout> Tree<L> {
         let slot = self.separator_slot(parent.words(), &separator);
         let fits = self.layout.inner_insert(parent.words(), slot, &separator, new.addr().raw());
         assert!(fits, "room was checked on the same bytes");
-        let right = ctx.ep.write(new.addr(), right).await?;
-        ctx.ep.recycle(right);
+        match ctx.ep.write(new.addr(), right).await {
+            Ok(right) => ctx.ep.recycle(right),
+            Err(error) => {
+                self.unlock_unchanged(ctx, node).await?;
+                self.unlock_unchanged(ctx, parent).await?;
+                return Err(error.into());
+            }
+        }
         new.link();
         self.mark_shared(&node.page);
         self.write_unlock(ctx, parent).await?;
@@ -406,8 +441,13 @@ impl<L: Layout> Tree<L> {
         assert!(fits, "an empty node holds one separator");
         self.mark_shared(&root.page);
         for (addr, page) in [(left.addr(), left_page), (right.addr(), right_page)] {
-            let page = ctx.ep.write(addr, page).await?;
-            ctx.ep.recycle(page);
+            match ctx.ep.write(addr, page).await {
+                Ok(page) => ctx.ep.recycle(page),
+                Err(error) => {
+                    self.unlock_unchanged(ctx, root).await?;
+                    return Err(error.into());
+                }
+            }
         }
         left.link();
         right.link();

@@ -7,14 +7,14 @@
 
 use pando_cache::sync::Word;
 use pando_cache::{ExclusiveGuard, FrameRef, FrameState, FreeFrame, Lookup, Swip};
-use pando_fabric::{Endpoint, GlobalAddr};
+use pando_fabric::{Endpoint, GlobalAddr, Work};
 use pando_pool::Placement;
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, Side, header};
 use crate::tree::{Ctx, Hop, Tree, count};
 use crate::tries::Tries;
-use crate::walk::{Admit, Reached, Toward};
+use crate::walk::{Admit, Miss, Reached, Toward};
 
 /// How an attempt to split ended.
 pub(crate) enum Split {
@@ -63,7 +63,12 @@ pub(crate) struct NewNode<'t, L: Layout> {
     addr: Option<GlobalAddr>,
 }
 
-impl<L: Layout> NewNode<'_, L> {
+impl<'t, L: Layout> NewNode<'t, L> {
+    /// One at an address that was allocated for it.
+    pub fn at(tree: &'t Tree<L>, addr: GlobalAddr) -> Self {
+        Self { tree, addr: Some(addr) }
+    }
+
     pub fn addr(&self) -> GlobalAddr {
         self.addr.expect("taken only by `link`")
     }
@@ -99,6 +104,12 @@ impl<L: Layout> Tree<L> {
         Ok(NewNode { tree: self, addr: Some(addr) })
     }
 
+    /// What a node of `level` that is split off one at `addr` should stand beside: the parent says where its subtree is,
+    /// whatever became of the node.
+    pub(crate) fn near(&self, level: u8, addr: GlobalAddr, parent: GlobalAddr) -> GlobalAddr {
+        if level < self.config.subtree_level { parent } else { addr }
+    }
+
     /// Splits what is too full for an entry of `key` and `value_len` bytes to be stored.
     pub(crate) async fn make_room<E: Endpoint>(
         &self,
@@ -126,8 +137,16 @@ impl<L: Layout> Tree<L> {
                 None => Pending { key: self.layout.key_bytes(key), value_len, rising: false },
                 Some(Separator { key, rising }) => Pending { key, value_len: 0, rising: *rising },
             };
+            // Half a node is copied, the room that it leaves filled, and the parent changed.
+            ctx.ep.charge(Work::Copy { bytes: 2 * self.layout.node_size() });
             match self.try_split(ctx, key, level, pending).await {
-                Ok(Split::Done) => return Ok(()),
+                Ok(Split::Done) => {
+                    return match self.spread_some(ctx).await {
+                        Err(error @ DexError::Corrupt { .. }) => Err(error),
+                        // The split is done; that no node could be moved now is nobody's failure.
+                        _ => Ok(()),
+                    };
+                }
                 Ok(Split::ParentFull(needed)) => {
                     level += 1;
                     separator = Some(needed);
@@ -147,9 +166,9 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         level: u8,
     ) -> Attempt<(Hop<'t>, Option<Hop<'t>>)> {
-        match self.walk(ctx, key, Toward::Key, level, Admit::Always).await? {
+        match self.walk(ctx, key, Toward::Key, level, Miss::fetched(Admit::Always)).await? {
             Reached::Cached { node, parent } => Ok((node, parent)),
-            Reached::Private { .. } => unreachable!("every page is admitted"),
+            Reached::Private { .. } | Reached::Below(_) => unreachable!("every page is READ and admitted"),
         }
     }
 
@@ -293,7 +312,8 @@ impl<L: Layout> Tree<L> {
         let level = header::level(node.frame.words());
         let addr = GlobalAddr::from_raw(node.frame.addr()).ok_or(Retry::Restart)?;
         let _pins = (node.frame.pin(node.version)?, parent.frame.pin(parent.version)?);
-        let new = self.new_node(ctx, level, addr).await?;
+        let above = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
+        let new = self.new_node(ctx, level, self.near(level, addr, above)).await?;
         let free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
         let mut parent_guard = parent.frame.exclusive()?;
         let Ok(mut node_guard) = node.frame.exclusive() else {

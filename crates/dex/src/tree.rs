@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pando_cache::{Cache, CacheWorker, Conflict, FrameId, FrameRef, FrameState, Version};
-use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
+use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, Work};
 use pando_pool::{Placement, Pool};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, header};
+use crate::offload::{Costs, Offloading};
 use crate::partition::KeyRange;
+use crate::spread::Spread;
 
 /// READs of a node that was torn each time, after which it counts as corrupt.
 const TORN_READS: u32 = 16;
@@ -34,10 +36,15 @@ pub struct TreeConfig {
     /// Leaves that a scan READs together at most; 1 is one after the other. A quarter of the cache's frames is the
     /// most in any case.
     pub read_ahead: usize,
+    /// When what is below a missing node is left to its memory server.
+    pub offloading: Offloading,
+    /// Bytes on a memory server above which the index is spread evenly over all of them.
+    pub spread_above: u64,
 }
 
 impl TreeConfig {
-    /// Defaults: the whole key space, M = 3, 10 s of patience, 8 leaves at a time.
+    /// Defaults: the whole key space, M = 3, 10 s of patience, 8 leaves at a time, nothing offloaded, spread
+    /// above 1 MiB.
     pub fn new(index_id: u32, root: GlobalAddr) -> Self {
         Self {
             index_id,
@@ -46,6 +53,8 @@ impl TreeConfig {
             range: KeyRange::all(),
             patience_ns: 10_000_000_000,
             read_ahead: 8,
+            offloading: Offloading::default(),
+            spread_above: 1 << 20,
         }
     }
 }
@@ -86,6 +95,7 @@ pub struct SmoCounters {
     pub root_changes: AtomicU64,
     pub shared_changes: AtomicU64,
     pub refreshes: AtomicU64,
+    pub relocations: AtomicU64,
 }
 
 /// A B+-tree on disaggregated memory, as one compute server uses it. Shared by the workers of that server.
@@ -98,6 +108,8 @@ pub struct Tree<L> {
     pub(crate) smo_counters: SmoCounters,
     /// Whether the key space is divided among several compute servers, so that some nodes are shared.
     pub(crate) partitioned: bool,
+    pub(crate) costs: Costs,
+    pub(crate) spread: Spread,
 }
 
 impl<L: Layout> Tree<L> {
@@ -183,6 +195,8 @@ impl<L: Layout> Tree<L> {
             root: FrameId(0),
             smo_counters: SmoCounters::default(),
             partitioned,
+            spread: Spread::default(),
+            costs: Costs::new(config.offloading, ctx.ep.regions().len()),
             config,
         };
         let root = tree.admit_root(ctx).await?;
@@ -246,6 +260,11 @@ impl<L: Layout> Tree<L> {
         .map(|counter| counter.load(Relaxed))
     }
 
+    /// Nodes that moved to another memory server.
+    pub fn relocations(&self) -> u64 {
+        self.smo_counters.relocations.load(Relaxed)
+    }
+
     /// Writes every dirty node back.
     ///
     /// # Errors
@@ -294,6 +313,7 @@ impl<L: Layout> Tree<L> {
             let Some((version, read)) = pando_pool::lock::read_optimistic(ctx.ep, addr, page).await? else {
                 return Err(Retry::Restart);
             };
+            ctx.ep.charge(Work::PageCheck);
             match self.check_node(addr, &read) {
                 Ok(()) => {
                     read.set(header::REMOTE_VERSION, version);
@@ -319,6 +339,7 @@ impl<L: Layout> Tree<L> {
     ) -> Result<PageBuf> {
         let mut torn = if self.partitioned { 0 } else { TORN_READS };
         let mut page = ctx.ep.read(addr, page).await?;
+        ctx.ep.charge(Work::PageCheck);
         while let Err(error) = self.check_node(addr, &page) {
             if torn == TORN_READS {
                 return Err(error);

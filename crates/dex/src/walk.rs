@@ -5,11 +5,13 @@
 //! found out by fences (DEX §4). A single leaf miss ends in one function, the place for other answers than fetching the
 //! page.
 
-use pando_cache::{FrameRef, FreeFrame, IoTicket, Lookup, Resolved, Swip};
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
+use pando_cache::defect::{Defect, defect};
+use pando_cache::{FrameRef, FrameState, FreeFrame, IoTicket, Lookup, Resolved, Swip};
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf, Resource, Work};
 
 use crate::error::{Attempt, DexError, Retry};
 use crate::layout::{Layout, Side, header};
+use crate::offload::{Below, Offer};
 use crate::tree::{Ctx, Hop, Tree};
 
 /// Which of two neighbours a key on their common fence leads to.
@@ -30,6 +32,21 @@ pub(crate) enum Admit {
     Always,
 }
 
+/// What becomes of a missing node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Miss {
+    pub admit: Admit,
+    /// What its memory server might do instead of handing it out.
+    pub offer: Offer,
+}
+
+impl Miss {
+    /// It is READ.
+    pub fn fetched(admit: Admit) -> Self {
+        Self { admit, offer: Offer::Nothing }
+    }
+}
+
 /// A leaf that was not admitted: its bytes, and the exclusive right to it.
 pub(crate) struct PrivateLeaf<'c> {
     pub page: PageBuf,
@@ -38,8 +55,15 @@ pub(crate) struct PrivateLeaf<'c> {
 
 /// Where a descent ended.
 pub(crate) enum Reached<'c> {
-    Cached { node: Hop<'c>, parent: Option<Hop<'c>> },
-    Private { leaf: PrivateLeaf<'c> },
+    Cached {
+        node: Hop<'c>,
+        parent: Option<Hop<'c>>,
+    },
+    Private {
+        leaf: PrivateLeaf<'c>,
+    },
+    /// At a missing node, whose memory server is to do the rest.
+    Below(Below<'c>),
 }
 
 /// A child that was not swizzled, after [`Tree::resolve`].
@@ -50,6 +74,7 @@ pub(crate) enum Child<'c> {
         parent: Hop<'c>,
     },
     Private(PrivateLeaf<'c>),
+    Below(Below<'c>),
 }
 
 /// A child that was not swizzled, after [`Tree::locate`].
@@ -57,6 +82,8 @@ pub(crate) enum Located<'t> {
     Cached(Hop<'t>),
     /// In no frame, and the right to READ it.
     Missing(IoTicket<'t>),
+    /// In no frame, and others leave what is below it to its memory server.
+    Offloaded,
 }
 
 /// Child word of an inner node that a descent stands at.
@@ -108,12 +135,13 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         toward: Toward,
         level: u8,
-        admit: Admit,
+        miss: Miss,
     ) -> Attempt<Reached<'t>> {
         let mut node = self.root_hop()?;
         let mut parent = None;
         let mut inner = 0;
         loop {
+            ctx.ep.charge(Work::NodeSearch);
             let words = node.frame.words();
             let at = header::level(words);
             if at <= level {
@@ -133,15 +161,17 @@ impl<L: Layout> Tree<L> {
             node.validate()?;
             let addr = swip.global().filter(|addr| !addr.is_null()).ok_or(Retry::Restart)?;
             let slot = Slot { parent: node, word, index, addr };
-            match self.resolve(ctx, slot, key, toward, admit).await? {
+            match self.resolve(ctx, slot, key, toward, miss).await? {
                 Child::Cached { child, parent: above } => {
                     parent = Some(above);
                     node = child;
                 }
                 Child::Private(leaf) => {
+                    ctx.ep.charge(Work::NodeSearch);
                     ctx.worker.counters().count_descent(inner);
                     return Ok(Reached::Private { leaf });
                 }
+                Child::Below(below) => return Ok(Reached::Below(Below { inner, ..below })),
             }
         }
     }
@@ -155,11 +185,12 @@ impl<L: Layout> Tree<L> {
         slot: Slot<'t>,
         key: L::Key<'_>,
         toward: Toward,
-        admit: Admit,
+        miss: Miss,
     ) -> Attempt<Child<'t>> {
         match self.locate(ctx, slot, key, toward).await? {
             Located::Cached(child) => Ok(Child::Cached { child, parent: slot.parent }),
-            Located::Missing(ticket) => self.fetch(ctx, slot, ticket, key, toward, admit).await,
+            Located::Missing(ticket) => self.fetch(ctx, slot, ticket, (key, toward), miss).await,
+            Located::Offloaded => self.join_offload(ctx, slot, miss.offer).map(Child::Below),
         }
     }
 
@@ -171,8 +202,10 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         toward: Toward,
     ) -> Attempt<Located<'t>> {
+        ctx.ep.charge(Work::TableLookup);
         match self.cache.table().begin(slot.addr) {
             Lookup::InFlight => Err(Retry::Restart),
+            Lookup::Common => Ok(Located::Offloaded),
             Lookup::Frame(id) => {
                 let frame = self.cache.try_frame(id).ok_or(Retry::Restart)?;
                 let child = self.take_cached(ctx, slot, frame)?;
@@ -194,6 +227,9 @@ impl<L: Layout> Tree<L> {
         slot: Slot<'t>,
         frame: FrameRef<'t>,
     ) -> Attempt<Hop<'t>> {
+        if frame.optimistic()?.state() == FrameState::Cooling {
+            ctx.ep.charge(Work::Hold(self.cache.cooling_resource(slot.addr)));
+        }
         if self.swizzles(slot.parent.frame.words()) {
             let parent = Some((slot.parent.frame, slot.parent.version, slot.word));
             let version = self.cache.reheat(ctx.worker, parent, frame, slot.addr)?;
@@ -203,7 +239,7 @@ impl<L: Layout> Tree<L> {
         if !self.holds(frame, version, slot.addr) {
             return Err(Retry::Restart);
         }
-        if version.state() == pando_cache::FrameState::Cooling {
+        if version.state() == FrameState::Cooling {
             version = self.cache.reheat(ctx.worker, None, frame, slot.addr)?;
         }
         // The frame was the child's while the parent still pointed to it.
@@ -223,15 +259,19 @@ impl<L: Layout> Tree<L> {
         if !header::has(slot.parent.frame.words(), header::SHARED) {
             return Ok(());
         }
-        let expected = header::level(slot.parent.frame.words()).wrapping_sub(1);
-        let words = child.frame.words();
-        let right = header::level(words) == expected && self.covers(words, key, toward);
+        let level = header::level(slot.parent.frame.words()).wrapping_sub(1);
+        let right = self.is_right(child.frame.words(), level, key, toward);
         child.validate()?;
         if right {
             return Ok(());
         }
         self.refresh(ctx, key, toward).await?;
         Err(Retry::Restart)
+    }
+
+    /// Whether a node is what its parent promised for `key`.
+    fn is_right(&self, page: &[pando_cache::sync::Word], level: u8, key: L::Key<'_>, toward: Toward) -> bool {
+        header::level(page) == level && (self.covers(page, key, toward) || defect(Defect::SkipFenceCheck))
     }
 
     /// READs a missing child and decides what becomes of it. The one place where a single leaf miss ends: fetching
@@ -242,9 +282,8 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         slot: Slot<'t>,
         ticket: IoTicket<'t>,
-        key: L::Key<'_>,
-        toward: Toward,
-        admit: Admit,
+        (key, toward): (L::Key<'_>, Toward),
+        Miss { admit, offer }: Miss,
     ) -> Attempt<Child<'t>> {
         let parent_words = slot.parent.frame.words();
         let level = header::level(parent_words).wrapping_sub(1);
@@ -252,7 +291,10 @@ impl<L: Layout> Tree<L> {
         let child_shared = parent_shared && self.child_is_shared(parent_words, slot.index);
         self.give_way(ctx)?;
         // The parent stays hot until its child is there.
-        let _pin = slot.parent.frame.pin(slot.parent.version)?;
+        let pin = slot.parent.frame.pin(slot.parent.version)?;
+        if !parent_shared && self.offloads(ctx, slot.addr.server(), (level, offer)) {
+            return Ok(Child::Below(Below { level, inner: 0, ticket: ticket.share(), _pin: pin }));
+        }
         ctx.worker.counters().count_miss(level == 0);
         let lazily = level == 0 && admit == Admit::Lazily && !self.cache.has_free(ctx.worker);
         let admitted = !lazily || self.cache.admission().admits(ctx.ep.random());
@@ -261,8 +303,10 @@ impl<L: Layout> Tree<L> {
             false => None,
         };
         let page = ctx.ep.buffer(self.layout.node_size());
+        let started = self.costs.start(ctx.ep);
         let page = self.read_node(ctx, slot.addr, page, child_shared).await?;
-        if header::level(page.words()) != level || !self.covers(page.words(), key, toward) {
+        self.costs.note_read(ctx.ep, slot.addr.server(), started);
+        if !self.is_right(page.words(), level, key, toward) {
             ctx.ep.recycle(page);
             drop(ticket);
             if !parent_shared {
@@ -279,6 +323,7 @@ impl<L: Layout> Tree<L> {
             return Ok(Child::Private(PrivateLeaf { page, ticket }));
         };
         ctx.ep.charge(Work::Admit);
+        ctx.ep.charge(Work::Hold(Resource::Frame(slot.parent.frame.id().0)));
         let frame = self.cache.frame(free.id());
         let resolved = self.admit_below(free, &page, ticket, slot, (key, toward));
         ctx.ep.recycle(page);
@@ -289,6 +334,41 @@ impl<L: Layout> Tree<L> {
             }
             Resolved::Detached => Err(Retry::Restart),
         }
+    }
+
+    /// Leaves what is below a missing node to its memory server as others do, or waits until they are done.
+    fn join_offload<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        slot: Slot<'t>,
+        offer: Offer,
+    ) -> Attempt<Below<'t>> {
+        let words = slot.parent.frame.words();
+        let (level, shared) = (header::level(words).wrapping_sub(1), header::has(words, header::SHARED));
+        if shared || !self.offloads(ctx, slot.addr.server(), (level, offer)) {
+            self.cache.table().close(slot.addr);
+            return Err(Retry::Restart);
+        }
+        self.give_way(ctx)?;
+        let ticket = self.cache.table().join(slot.addr).ok_or(Retry::Restart)?;
+        let pin = slot.parent.frame.pin(slot.parent.version)?;
+        Ok(Below { level, inner: 0, ticket, _pin: pin })
+    }
+
+    /// Whether to leave what is below a missing node of `level`, whose ticket the caller has and whose parent is this compute
+    /// server's own and pinned, to the memory server (DEX §6).
+    fn offloads<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        server: MemoryServerId,
+        (level, offer): (u8, Offer),
+    ) -> bool {
+        if offer == Offer::Nothing || level > self.config.subtree_level || self.costs.never() {
+            return false;
+        }
+        let unadmitted =
+            if self.cache.has_free(ctx.worker) { 0.0 } else { 1.0 - self.cache.admission().share() };
+        self.costs.decide(ctx.ep, server, (level, offer), unadmitted) && self.cache.paths_are_whole()
     }
 
     /// Publishes a page that was READ as the child of `slot`, wherever in that parent it stands by now. `key` is one

@@ -18,14 +18,12 @@ use pando_cache::{NodeShape, Ranker};
 use pando_pool::ValueRef;
 
 use super::header::{self, Format, HIGH_INFINITE, LOW_INFINITE, get, set};
-use super::{Layout, NodeInit, Side, Stored};
+use super::{FANOUT_MIN, Layout, LayoutId, NodeInit, Side, Stored};
 use crate::error::{DexError, Result};
 use crate::walk::Toward;
 
 /// Longest key of this layout, in bytes.
 pub const MAX_KEY: usize = 64;
-/// Fewest entries that a node must have room for.
-const MIN_ENTRIES: usize = 3;
 
 /// See the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +80,7 @@ impl FixedLayout {
         let body = if w == 1 { header::WORDS } else { header::WORDS + 2 * w };
         let leaf_cap = (node_words - body) / (w + vw);
         let inner_cap = (node_words - body - 1) / (w + 1);
-        if leaf_cap.min(inner_cap) < MIN_ENTRIES {
+        if leaf_cap.min(inner_cap) < FANOUT_MIN {
             return bad(format!(
                 "a node of {node_size} bytes holds only {} entries of {key_len} + {value_len} bytes",
                 leaf_cap.min(inner_cap)
@@ -109,7 +107,7 @@ impl FixedLayout {
     /// # Panics
     /// If `entries` is below 3.
     pub fn with_fanout_limit(mut self, entries: usize) -> Self {
-        assert!(entries >= MIN_ENTRIES, "a fanout of {entries} cannot be split");
+        assert!(entries >= FANOUT_MIN, "a fanout of {entries} cannot be split");
         self.leaf_cap = self.leaf_cap.min(entries);
         self.inner_cap = self.inner_cap.min(entries);
         self
@@ -268,6 +266,16 @@ impl Layout for FixedLayout {
         Ok(true)
     }
 
+    fn id(&self) -> LayoutId {
+        LayoutId {
+            format: Format::Fixed as u8,
+            node_size: self.node_size() as u32,
+            key_len: self.key_len as u32,
+            value_len: self.value_len as u32,
+            limit: self.leaf_cap.max(self.inner_cap) as u32,
+        }
+    }
+
     fn node_size(&self) -> usize {
         self.node_words * 8
     }
@@ -277,6 +285,10 @@ impl Layout for FixedLayout {
         key.resize(self.key_len, 0);
         // Descending from a bound that is longer than the keys, the key that it starts with comes first.
         (key, if bound.len() > self.key_len { Toward::Key } else { toward })
+    }
+
+    fn lowest_key(&self) -> Vec<u8> {
+        vec![0; self.key_len]
     }
 
     fn highest_key(&self) -> Vec<u8> {

@@ -12,16 +12,21 @@
 pub mod exercise;
 pub mod fixed;
 pub mod header;
+mod id;
 pub mod slotted;
 #[cfg(test)]
 mod tests;
 
+pub use id::{AnyLayout, LayoutId};
 use pando_cache::NodeShape;
 use pando_cache::sync::Word;
 use pando_pool::ValueRef;
 
 use crate::error::Result;
 use crate::walk::Toward;
+
+/// Fewest entries that a node of any layout must have room for, so that it can be split.
+const FANOUT_MIN: usize = 3;
 
 /// Which fence of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,9 +84,15 @@ pub trait Layout: NodeShape + Copy + Send + Sync + std::fmt::Debug + 'static {
 
     fn node_size(&self) -> usize;
 
+    /// From which [`AnyLayout::of`] makes this layout again.
+    fn id(&self) -> LayoutId;
+
     /// A key that a scan from `bound` on may start its descent with, though `bound` may be shorter or longer than
     /// any key, and in which direction. It leads to the leaf that the first entry of the scan is in, or before it.
     fn scan_start(&self, bound: &[u8], toward: Toward) -> (Vec<u8>, Toward);
+
+    /// A key that no key of this layout is below.
+    fn lowest_key(&self) -> Vec<u8>;
 
     /// A key that no key of this layout is above.
     fn highest_key(&self) -> Vec<u8>;

@@ -37,7 +37,7 @@ use self::edit::{Payload, with_payload};
 use self::node::{HEADER, LEFTMOST, Node, SLOT, entry_size, slot_word};
 use self::plan::{Merged, SplitPlan};
 use super::header::{self, Format, HIGH_INFINITE};
-use super::{Layout, NodeInit, Side, Stored};
+use super::{FANOUT_MIN, Layout, LayoutId, NodeInit, Side, Stored};
 use crate::error::{DexError, Result};
 use crate::walk::Toward;
 
@@ -45,8 +45,6 @@ use crate::walk::Toward;
 pub const NODE_SIZES: RangeInclusive<usize> = 512..=8192;
 /// Bytes of the longest value, inline or not.
 const MAX_VALUE: usize = pando_pool::MAX_VALUE as usize;
-/// Fewest entries that a node must be allowed.
-const MIN_ENTRIES: usize = 3;
 
 /// See the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +71,7 @@ impl SlottedLayout {
     /// # Panics
     /// If `entries` is below 3.
     pub fn with_fanout_limit(mut self, entries: usize) -> Self {
-        assert!(entries >= MIN_ENTRIES, "a fanout of {entries} cannot be split");
+        assert!(entries >= FANOUT_MIN, "a fanout of {entries} cannot be split");
         self.limit = self.limit.min(entries);
         self
     }
@@ -146,6 +144,16 @@ impl Layout for SlottedLayout {
         Ok(value.len() <= self.max_inline())
     }
 
+    fn id(&self) -> LayoutId {
+        LayoutId {
+            format: Format::Slotted as u8,
+            node_size: self.node_bytes as u32,
+            key_len: 0,
+            value_len: 0,
+            limit: u32::try_from(self.limit).unwrap_or(u32::MAX),
+        }
+    }
+
     fn node_size(&self) -> usize {
         self.node_bytes
     }
@@ -154,6 +162,10 @@ impl Layout for SlottedLayout {
         let key = bound[..bound.len().min(self.max_key())].to_vec();
         // Descending from a bound that is longer than any key, the key that it starts with comes first.
         (key, if bound.len() > self.max_key() { Toward::Key } else { toward })
+    }
+
+    fn lowest_key(&self) -> Vec<u8> {
+        Vec::new()
     }
 
     fn highest_key(&self) -> Vec<u8> {

@@ -58,6 +58,19 @@ impl<L: Layout> Cluster<L> {
         Self::loaded_on(fabric, layout, boundaries, entries, fill, cache)
     }
 
+    /// An empty index on memory servers of `bytes` each.
+    pub fn loaded_with_room(
+        layout: L,
+        servers: usize,
+        bytes: u64,
+        boundaries: &[Vec<u8>],
+        cache: impl Fn(&mut CacheConfig),
+    ) -> Self {
+        let config = LocalConfig { server_sizes: vec![bytes; servers], huge_pages: false };
+        let fabric = LocalFabric::new(config).unwrap();
+        Self::loaded_on(fabric, layout, boundaries, &[], 1.0, cache)
+    }
+
     /// A client whose READs are pending up to `delay_max` times.
     pub fn observed(&self, seed: u64, delay_max: u64) -> Client<'_, L, Observed> {
         self.client_of(Observed::new(self.fabric.endpoint(seed).unwrap(), delay_max))
@@ -73,6 +86,19 @@ impl<L: Layout, F: Fabric> Cluster<L, F> {
         entries: &[(Vec<u8>, Vec<u8>)],
         fill: f64,
         cache: impl Fn(&mut CacheConfig),
+    ) -> Self {
+        Self::tuned_on(fabric, layout, boundaries, entries, fill, cache, |_| ())
+    }
+
+    /// The same with trees that `tune` changes the configuration of.
+    pub fn tuned_on(
+        fabric: F,
+        layout: L,
+        boundaries: &[Vec<u8>],
+        entries: &[(Vec<u8>, Vec<u8>)],
+        fill: f64,
+        cache: impl Fn(&mut CacheConfig),
+        tune: impl Fn(&mut TreeConfig),
     ) -> Self {
         let ep = fabric.endpoint(1).unwrap();
         let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).unwrap();
@@ -93,6 +119,7 @@ impl<L: Layout, F: Fabric> Cluster<L, F> {
                 let mut config = TreeConfig::new(INDEX, root);
                 config.range = range;
                 config.patience_ns = 2_000_000_000;
+                tune(&mut config);
                 let tree = block_on(&ep, Tree::open(ctx, cache, pool.clone(), layout, config)).unwrap();
                 tree.cache().retire(&worker);
                 tree

@@ -98,6 +98,10 @@ impl Endpoint for Observed {
         self.inner.yield_now().await;
     }
 
+    async fn pace(&self) {
+        self.inner.pace().await;
+    }
+
     fn regions(&self) -> &[RegionInfo] {
         self.inner.regions()
     }

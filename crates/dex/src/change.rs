@@ -1,0 +1,140 @@
+//! A change of one entry of a leaf, and what becomes of it.
+//!
+//! The same wherever it is made: in a frame under its latch, in a private copy that is written back at once, or by a
+//! memory server in its own memory (DEX §6). Long values are put into the pool before, and freed after it.
+
+use pando_cache::sync::Word;
+use pando_fabric::Work;
+use pando_pool::ValueRef;
+
+use crate::layout::{Layout, Stored, header};
+
+/// What to do with the entry of a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change<'v> {
+    /// Store the value whether or not the key is present.
+    Upsert(Stored<'v>),
+    /// Store the value if the key is absent.
+    Insert(Stored<'v>),
+    /// Store the value if the key is present.
+    Update(Stored<'v>),
+    Remove,
+    /// Store (or remove, if `new` is `None`) if what is there is what was expected.
+    Swap {
+        expected: Expected<'v>,
+        new: Option<Stored<'v>>,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Expected<'v> {
+    Absent,
+    Bytes(&'v [u8]),
+    /// A long value that was read and compared already.
+    Exactly(ValueRef),
+}
+
+/// What became of a change.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// The key was present before.
+    pub existed: bool,
+    /// The change was made.
+    pub changed: bool,
+    /// A long value that no entry refers to any more.
+    pub unlinked: Option<ValueRef>,
+    /// The leaf should be merged with a neighbour.
+    pub underfull: bool,
+}
+
+/// Why a change could not be applied to a leaf.
+pub(crate) enum Blocked {
+    NoRoom,
+    /// The value there is long: read and compare it first.
+    Compare(ValueRef),
+}
+
+/// Makes the change in a leaf that the caller has for itself.
+pub(crate) fn apply<L: Layout>(
+    layout: L,
+    page: &[Word],
+    key: L::Key<'_>,
+    change: &Change<'_>,
+) -> std::result::Result<Outcome, Blocked> {
+    let position = layout.find(page, key);
+    let existed = position.is_ok();
+    let stored = match *change {
+        Change::Upsert(value) => Some(value),
+        Change::Insert(value) if !existed => Some(value),
+        Change::Update(value) if existed => Some(value),
+        Change::Remove if existed => None,
+        Change::Swap { expected, new } if is_expected(layout, page, position, expected)? => new,
+        _ => return Ok(Outcome { existed, ..Outcome::default() }),
+    };
+    let mut outcome = Outcome { existed, changed: true, ..Outcome::default() };
+    let Some(value) = stored else {
+        let Ok(i) = position else { return Ok(Outcome::default()) };
+        outcome.unlinked = layout.long_value(page, i);
+        layout.leaf_remove(page, i);
+        outcome.underfull = layout.is_underfull(page);
+        return Ok(outcome);
+    };
+    let fits = match position {
+        Ok(i) => {
+            outcome.unlinked = layout.long_value(page, i);
+            layout.leaf_replace(page, i, value)
+        }
+        Err(i) => {
+            let fits = layout.leaf_insert(page, i, key, value);
+            if fits {
+                header::note_insert(page, i);
+            }
+            fits
+        }
+    };
+    if fits { Ok(outcome) } else { Err(Blocked::NoRoom) }
+}
+
+fn is_expected<L: Layout>(
+    layout: L,
+    page: &[Word],
+    position: std::result::Result<usize, usize>,
+    expected: Expected<'_>,
+) -> std::result::Result<bool, Blocked> {
+    let Ok(i) = position else { return Ok(matches!(expected, Expected::Absent)) };
+    match (expected, layout.long_value(page, i)) {
+        (Expected::Absent, _) | (Expected::Exactly(_), None) => Ok(false),
+        (Expected::Exactly(wanted), Some(found)) => Ok(wanted == found),
+        (Expected::Bytes(_), Some(found)) => Err(Blocked::Compare(found)),
+        (Expected::Bytes(wanted), None) => {
+            let mut bytes = Vec::with_capacity(wanted.len());
+            layout.append_value(page, i, &mut bytes);
+            Ok(bytes == wanted)
+        }
+    }
+}
+
+/// What a change of a leaf cost: the new value, or half of a leaf if entries had to make or fill room.
+pub(crate) fn work_of<L: Layout>(
+    layout: L,
+    change: &Change<'_>,
+    result: &std::result::Result<Outcome, Blocked>,
+) -> Work {
+    let bytes = match result {
+        Ok(outcome) if outcome.changed => match outcome.existed && stored_len(change) > 0 {
+            true => stored_len(change),
+            false => layout.node_size() / 2,
+        },
+        _ => 0,
+    };
+    Work::Copy { bytes }
+}
+
+/// Bytes that the new value takes inside a leaf.
+pub(crate) fn stored_len(change: &Change<'_>) -> usize {
+    match change {
+        Change::Upsert(value) | Change::Insert(value) | Change::Update(value) => value.stored_len(),
+        Change::Remove | Change::Swap { new: None, .. } => 0,
+        Change::Swap { new: Some(value), .. } => value.stored_len(),
+    }
+}

@@ -1,0 +1,111 @@
+//! The memory server's half: goes down in its own memory and reads or changes a leaf there.
+//!
+//! It looks at every node before it believes it, so a call that is out of date is answered with
+//! [`Answer::Elsewhere`], never with an error, and changes nothing.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pando_fabric::{FabricError, GlobalAddr, RequestHandler, Result, ServerMemory, Work};
+
+use super::wire::{Action, Answer, Call, Found};
+use crate::change::{Blocked, apply, work_of};
+use crate::layout::{AnyLayout, Layout, header};
+
+/// Executes the operations that compute servers leave to a memory server (DEX §6), on every index of its pool. Knows
+/// nothing of them beforehand: a call says what the nodes are like.
+#[derive(Debug)]
+pub struct MemorySide {
+    /// Of leaves, by a hash of their addresses.
+    latches: Box<[Mutex<()>]>,
+}
+
+/// Latches for leaves: many more than there are cores.
+const LATCHES: usize = 1024;
+
+impl Default for MemorySide {
+    fn default() -> Self {
+        Self { latches: (0..LATCHES).map(|_| Mutex::new(())).collect() }
+    }
+}
+
+impl MemorySide {
+    /// The leaf for oneself among the cores of its server.
+    fn latch(&self, leaf: &[AtomicU64]) -> MutexGuard<'_, ()> {
+        let hash = header::addr(leaf).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        // Nothing is left half done by who panics: a change is checked before it is made.
+        self.latches[hash as usize % LATCHES].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RequestHandler for MemorySide {
+    fn handle(&self, memory: &ServerMemory<'_>, op: u16, body: &[u8], reply: &mut Vec<u8>) -> Result<()> {
+        let refused =
+            |reason: &str| FabricError::Refused { server: memory.server(), op, reason: reason.to_owned() };
+        let call = Call::decode(op, body).ok_or_else(|| refused("it knows no such request"))?;
+        let answer = match AnyLayout::of(call.layout) {
+            Some(AnyLayout::Fixed(layout)) => self.execute(memory, layout, &call),
+            Some(AnyLayout::Slotted(layout)) => self.execute(memory, layout, &call),
+            None => return Err(refused("there are no nodes like that")),
+        };
+        answer.encode(reply);
+        Ok(())
+    }
+}
+
+impl MemorySide {
+    fn execute<L: Layout>(&self, memory: &ServerMemory<'_>, layout: L, call: &Call<'_>) -> Answer {
+        let Ok(key) = layout.key(call.key) else { return Answer::Elsewhere };
+        let Some((addr, leaf)) = go_down(memory, layout, call, key) else { return Answer::Elsewhere };
+        let _latch = self.latch(leaf);
+        let change = match call.action {
+            Action::Get => return get(layout, leaf, key),
+            Action::Change(change) => change,
+        };
+        let result = apply(layout, leaf, key, &change);
+        memory.charge(work_of(layout, &change, &result));
+        match result {
+            Ok(outcome) => Answer::Changed { leaf: addr, outcome },
+            Err(Blocked::NoRoom) => Answer::NoRoom,
+            Err(Blocked::Compare(value)) => Answer::Compare(value),
+        }
+    }
+}
+
+fn get<L: Layout>(layout: L, leaf: &[AtomicU64], key: L::Key<'_>) -> Answer {
+    let Ok(i) = layout.find(leaf, key) else { return Answer::Got(None) };
+    let mut value = Vec::new();
+    Answer::Got(Some(match layout.append_value(leaf, i, &mut value) {
+        None => Found::Inline(value),
+        Some(long) => Found::Long(long),
+    }))
+}
+
+/// The leaf of `key` and its address, if every node on the way is what the call takes it for and stands here.
+fn go_down<'m, L: Layout>(
+    memory: &ServerMemory<'m>,
+    layout: L,
+    call: &Call<'_>,
+    key: L::Key<'_>,
+) -> Option<(GlobalAddr, &'m [AtomicU64])> {
+    let (mut addr, mut level) = (call.node, call.level);
+    loop {
+        let words = memory.words(addr, layout.node_size()).ok()?;
+        memory.charge(Work::NodeSearch);
+        let is_meant = layout.verify(words).is_ok()
+            && header::addr(words) == addr.raw()
+            && header::index_id(words) == call.index_id
+            && header::level(words) == level
+            && layout.covers(words, key);
+        // Below a node that was shared, a compute server may have nodes that are ahead of memory.
+        if !is_meant || header::has(words, header::WAS_SHARED) {
+            return None;
+        }
+        level = match level.checked_sub(1) {
+            Some(below) => below,
+            None => return Some((addr, words)),
+        };
+        let child = header::get(words, layout.child_word(words, layout.child_index(words, key)));
+        addr = GlobalAddr::from_raw(child).filter(|addr| !addr.is_null())?;
+    }
+}

@@ -1,0 +1,264 @@
+//! Calls to a memory server and its answers as bytes, little-endian. Whatever bytes come, they are a call, an answer, or are
+//! refused; nothing that they say is believed before the node is looked at. A call says what the nodes of its index are like,
+//! so that memory servers need to know of no index.
+//!
+//! ```text
+//! call   [action:8][level:8][format:8][expected:8][index id:32][node:64]
+//!        [node size:32][key size:32][value size:32][fanout limit:32][key: len, bytes] and, for a change,
+//!        [expected value: len, bytes or three words][new value: kind:8, len, bytes or three words]
+//! answer [status:8] and what belongs to it
+//! ```
+
+use pando_fabric::{FabricError, GlobalAddr, MemoryServerId, Request};
+use pando_pool::ValueRef;
+
+use crate::change::{Change, Expected, Outcome};
+use crate::layout::{LayoutId, Stored};
+
+/// The fabric's number for these calls ("DX").
+const OP: u16 = 0x4458;
+
+/// What the memory server is to do with the key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Action<'c> {
+    Get,
+    Change(Change<'c>),
+}
+
+/// An operation on a key below a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call<'c> {
+    pub layout: LayoutId,
+    pub index_id: u32,
+    pub node: GlobalAddr,
+    pub level: u8,
+    pub key: &'c [u8],
+    pub action: Action<'c>,
+}
+
+/// What the memory server says.
+#[derive(Debug)]
+pub(super) enum Answer {
+    /// The key's value, if it is present: inline, or where it is.
+    Got(Option<Found>),
+    /// What became of a change of the leaf at this address.
+    Changed { leaf: GlobalAddr, outcome: Outcome },
+    /// The change does not fit into the leaf.
+    NoRoom,
+    /// The value there is long: it must be read and compared first.
+    Compare(ValueRef),
+    /// The way down is not one for this memory server.
+    Elsewhere,
+}
+
+#[derive(Debug)]
+pub(super) enum Found {
+    Inline(Vec<u8>),
+    Long(ValueRef),
+}
+
+const GET: u8 = 0;
+const UPSERT: u8 = 1;
+const INSERT: u8 = 2;
+const UPDATE: u8 = 3;
+const REMOVE: u8 = 4;
+const SWAP: u8 = 5;
+
+const ABSENT: u8 = 0;
+const BYTES: u8 = 1;
+const LONG: u8 = 2;
+
+const FOUND: u8 = 0;
+const MISSING: u8 = 1;
+const FOUND_LONG: u8 = 2;
+const CHANGED: u8 = 3;
+const NO_ROOM: u8 = 4;
+const COMPARE: u8 = 5;
+const ELSEWHERE: u8 = 6;
+
+const EXISTED: u8 = 1;
+const DID_CHANGE: u8 = 2;
+const UNDERFULL: u8 = 4;
+const UNLINKED: u8 = 8;
+
+impl Request for Call<'_> {
+    type Reply = Answer;
+    const OP: u16 = OP;
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        let (action, expected, new) = match self.action {
+            Action::Get => (GET, None, None),
+            Action::Change(Change::Upsert(value)) => (UPSERT, None, Some(value)),
+            Action::Change(Change::Insert(value)) => (INSERT, None, Some(value)),
+            Action::Change(Change::Update(value)) => (UPDATE, None, Some(value)),
+            Action::Change(Change::Remove) => (REMOVE, None, None),
+            Action::Change(Change::Swap { expected, new }) => (SWAP, Some(expected), new),
+        };
+        let expected_kind = match expected {
+            None | Some(Expected::Absent) => ABSENT,
+            Some(Expected::Bytes(_)) => BYTES,
+            Some(Expected::Exactly(_)) => LONG,
+        };
+        out.extend([action, self.level, self.layout.format, expected_kind]);
+        out.extend(self.index_id.to_le_bytes());
+        out.extend(self.node.raw().to_le_bytes());
+        let LayoutId { node_size, key_len, value_len, limit, .. } = self.layout;
+        [node_size, key_len, value_len, limit].iter().for_each(|size| out.extend(size.to_le_bytes()));
+        push_bytes(out, self.key);
+        match expected {
+            Some(Expected::Bytes(bytes)) => push_bytes(out, bytes),
+            Some(Expected::Exactly(value)) => push_value(out, value),
+            _ => {}
+        }
+        match new {
+            None => out.push(ABSENT),
+            Some(Stored::Inline(bytes)) => {
+                out.push(BYTES);
+                push_bytes(out, bytes);
+            }
+            Some(Stored::Long(value)) => {
+                out.push(LONG);
+                push_value(out, value);
+            }
+        }
+    }
+
+    fn decode_reply(&self, server: MemoryServerId, reply: &[u8]) -> Result<Answer, FabricError> {
+        let mut bytes = Bytes(reply);
+        Answer::decode(&mut bytes).filter(|_| bytes.0.is_empty()).ok_or_else(|| FabricError::Refused {
+            server,
+            op: OP,
+            reason: "the answer is none to this call".to_owned(),
+        })
+    }
+}
+
+impl<'c> Call<'c> {
+    /// `None` if the bytes are not a call.
+    pub fn decode(op: u16, body: &'c [u8]) -> Option<Self> {
+        if op != OP {
+            return None;
+        }
+        let mut bytes = Bytes(body);
+        let [action, level, format, expected] = bytes.take()?;
+        let index_id = u32::from_le_bytes(bytes.take()?);
+        let node = GlobalAddr::from_raw(bytes.word()?)?;
+        let mut size = || Some(u32::from_le_bytes(bytes.take()?));
+        let layout =
+            LayoutId { format, node_size: size()?, key_len: size()?, value_len: size()?, limit: size()? };
+        let key = bytes.bytes()?;
+        let expected = match expected {
+            ABSENT => Expected::Absent,
+            BYTES => Expected::Bytes(bytes.bytes()?),
+            LONG => Expected::Exactly(bytes.value()?),
+            _ => return None,
+        };
+        let [kind] = bytes.take()?;
+        let new = match kind {
+            ABSENT => None,
+            BYTES => Some(Stored::Inline(bytes.bytes()?)),
+            LONG => Some(Stored::Long(bytes.value()?)),
+            _ => return None,
+        };
+        let action = match (action, new) {
+            (GET, None) => Action::Get,
+            (UPSERT, Some(new)) => Action::Change(Change::Upsert(new)),
+            (INSERT, Some(new)) => Action::Change(Change::Insert(new)),
+            (UPDATE, Some(new)) => Action::Change(Change::Update(new)),
+            (REMOVE, None) => Action::Change(Change::Remove),
+            (SWAP, new) => Action::Change(Change::Swap { expected, new }),
+            _ => return None,
+        };
+        bytes.0.is_empty().then_some(Self { layout, index_id, node, level, key, action })
+    }
+}
+
+impl Answer {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Got(Some(Found::Inline(value))) => {
+                out.push(FOUND);
+                push_bytes(out, value);
+            }
+            Self::Got(Some(Found::Long(value))) => {
+                out.push(FOUND_LONG);
+                push_value(out, *value);
+            }
+            Self::Got(None) => out.push(MISSING),
+            Self::Changed { leaf, outcome } => {
+                let flag = |on: bool, flag: u8| if on { flag } else { 0 };
+                let flags = flag(outcome.existed, EXISTED)
+                    | flag(outcome.changed, DID_CHANGE)
+                    | flag(outcome.underfull, UNDERFULL)
+                    | flag(outcome.unlinked.is_some(), UNLINKED);
+                out.extend([CHANGED, flags]);
+                out.extend(leaf.raw().to_le_bytes());
+                if let Some(value) = outcome.unlinked {
+                    push_value(out, value);
+                }
+            }
+            Self::NoRoom => out.push(NO_ROOM),
+            Self::Compare(value) => {
+                out.push(COMPARE);
+                push_value(out, *value);
+            }
+            Self::Elsewhere => out.push(ELSEWHERE),
+        }
+    }
+
+    fn decode(bytes: &mut Bytes<'_>) -> Option<Self> {
+        let [status] = bytes.take()?;
+        Some(match status {
+            FOUND => Self::Got(Some(Found::Inline(bytes.bytes()?.to_vec()))),
+            FOUND_LONG => Self::Got(Some(Found::Long(bytes.value()?))),
+            MISSING => Self::Got(None),
+            CHANGED => {
+                let [flags] = bytes.take()?;
+                let leaf = GlobalAddr::from_raw(bytes.word()?)?;
+                let unlinked = if flags & UNLINKED != 0 { Some(bytes.value()?) } else { None };
+                let is = |flag: u8| flags & flag != 0;
+                let (existed, changed, underfull) = (is(EXISTED), is(DID_CHANGE), is(UNDERFULL));
+                Self::Changed { leaf, outcome: Outcome { existed, changed, unlinked, underfull } }
+            }
+            NO_ROOM => Self::NoRoom,
+            COMPARE => Self::Compare(bytes.value()?),
+            ELSEWHERE => Self::Elsewhere,
+            _ => return None,
+        })
+    }
+}
+
+fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend((bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+fn push_value(out: &mut Vec<u8>, value: ValueRef) {
+    value.to_words().iter().for_each(|word| out.extend(word.to_le_bytes()));
+}
+
+/// What is left of a message.
+struct Bytes<'m>(&'m [u8]);
+
+impl<'m> Bytes<'m> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn word(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn bytes(&mut self) -> Option<&'m [u8]> {
+        let len = u32::from_le_bytes(self.take()?) as usize;
+        let (bytes, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn value(&mut self) -> Option<ValueRef> {
+        ValueRef::from_words([self.word()?, self.word()?, self.word()?])
+    }
+}
