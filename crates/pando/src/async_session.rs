@@ -7,6 +7,7 @@
 use std::ops::Bound;
 
 use pando_dex::{Ctx, ScanRange, Swapped};
+use pando_fabric::VerbCounts;
 
 use crate::answers::Answers;
 use crate::error::{Error, Result};
@@ -21,6 +22,11 @@ pub struct AsyncSession<'s> {
 }
 
 impl<'s> AsyncSession<'s> {
+    /// See [`Session::verbs`].
+    pub fn verbs(&self) -> VerbCounts {
+        self.session.verbs()
+    }
+
     /// See [`Session::get`].
     ///
     /// # Errors

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pando_cache::{Admission, CacheConfig, Eviction};
+use pando_dex::OffloadPolicy;
 use pando_fabric::MAX_SERVERS;
 
 use crate::error::{Error, Result};
@@ -16,6 +17,7 @@ pub const MAX_COMPUTE_SERVERS: usize = 4096;
 /// Leaves that a scan READs together at most, unless [`Config::read_ahead`] says otherwise.
 pub const READ_AHEAD: usize = 8;
 const READ_AHEAD_MAX: usize = 1 << 16;
+const MEMORY_CORES_MAX: usize = 256;
 const PATIENCE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
 /// What to do about a pool that is not there, or is.
@@ -66,7 +68,22 @@ impl Default for CacheOptions {
 }
 
 impl CacheOptions {
-    pub(crate) fn config(&self, bytes: u64, node_size: usize) -> CacheConfig {
+    /// # Errors
+    /// [`Error::InvalidOption`] for what is out of its bounds.
+    pub fn check(&self) -> Result<()> {
+        let Self { leaf_admission, cooling_share, .. } = self;
+        let invalid = |text: String| Err(Error::InvalidOption(text));
+        if !(0.0..=1.0).contains(leaf_admission) {
+            return invalid(format!("a leaf admission of {leaf_admission} is not between 0 and 1"));
+        }
+        if !(0.0..=0.9).contains(cooling_share) {
+            return invalid(format!("a cooling share of {cooling_share} is not between 0 and 0.9"));
+        }
+        Ok(())
+    }
+
+    /// The configuration of a cache of `bytes` for nodes of `node_size` bytes.
+    pub fn config(&self, bytes: u64, node_size: usize) -> CacheConfig {
         CacheConfig {
             cooling_share: self.cooling_share,
             admission: Admission::lazy(self.leaf_admission),
@@ -100,6 +117,8 @@ pub struct Config {
     pub(crate) huge_pages: bool,
     pub(crate) patience: Duration,
     pub(crate) read_ahead: usize,
+    pub(crate) offload: OffloadPolicy,
+    pub(crate) memory_cores: usize,
     pub(crate) seed: Option<u64>,
     pub(crate) read_only_unclean: bool,
 }
@@ -117,6 +136,8 @@ impl Config {
             huge_pages: true,
             patience: Duration::from_secs(10),
             read_ahead: READ_AHEAD,
+            offload: OffloadPolicy::Never,
+            memory_cores: 1,
             seed: None,
             read_only_unclean: false,
         }
@@ -189,6 +210,20 @@ impl Config {
         self
     }
 
+    /// Whether operations whose nodes are not cached are finished by memory servers (DEX §6);
+    /// [`OffloadPolicy::Never`]. On the fabrics inside one host that seldom pays: what it saves is round trips.
+    pub fn offload(mut self, policy: OffloadPolicy) -> Self {
+        self.offload = policy;
+        self
+    }
+
+    /// Threads with which this process serves as the processor of each memory server, if anything is offloaded, 1 to 256;
+    /// 1.
+    pub fn memory_cores(mut self, threads: usize) -> Self {
+        self.memory_cores = threads;
+        self
+    }
+
     /// Makes the random choices of sessions (admission, eviction) start from `seed`; otherwise they differ each time.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
@@ -217,16 +252,16 @@ impl Config {
             let leaves = self.read_ahead;
             return invalid(format!("{leaves} leaves read together are not between 1 and {READ_AHEAD_MAX}"));
         }
+        if !(1..=MEMORY_CORES_MAX).contains(&self.memory_cores) {
+            let cores = self.memory_cores;
+            return invalid(format!(
+                "{cores} cores of a memory server are not between 1 and {MEMORY_CORES_MAX}"
+            ));
+        }
         if !PATIENCE.contains(&patience) {
             return invalid(format!("a patience of {patience:?} is not between 1 ms and 1 h"));
         }
-        let CacheOptions { leaf_admission, cooling_share, .. } = self.cache_options;
-        if !(0.0..=1.0).contains(&leaf_admission) {
-            return invalid(format!("a leaf admission of {leaf_admission} is not between 0 and 1"));
-        }
-        if !(0.0..=0.9).contains(&cooling_share) {
-            return invalid(format!("a cooling share of {cooling_share} is not between 0 and 0.9"));
-        }
+        self.cache_options.check()?;
         if self.read_only_unclean && (self.place == Place::Embedded || self.create != Create::Never) {
             return invalid("a pool that is opened for looking only must be there already".to_owned());
         }
@@ -251,6 +286,7 @@ mod tests {
             Config::embedded().patience(Duration::ZERO),
             Config::embedded().patience(Duration::MAX),
             Config::embedded().read_ahead(0),
+            Config::embedded().memory_cores(0),
             Config::embedded().cache_options(CacheOptions { leaf_admission: f64::NAN, ..Default::default() }),
             Config::embedded().cache_options(CacheOptions { cooling_share: 1.0, ..Default::default() }),
             Config::embedded().read_only_unclean(true),

@@ -63,8 +63,8 @@ pub use range::Range;
 pub use session::{Session, block_on};
 pub use stats::{ComputeServerStats, IndexStats, SmoCounts, Stats};
 
-pub use pando_cache::{CacheCounts, Eviction};
-pub use pando_dex::{DexError as IndexError, KeyRange, ScanRange, SortedSource, Swapped};
+pub use pando_cache::{CacheConfig, CacheCounts, Eviction};
+pub use pando_dex::{DexError as IndexError, KeyRange, OffloadPolicy, ScanRange, SortedSource, Swapped};
 pub use pando_fabric::{FabricError, GlobalAddr, MemoryServerId, VerbCounts};
 pub use pando_pool::{PoolError, ProcessIdentity, ServerUsage};
 pub use pando_rt::pin_to_core;

@@ -9,7 +9,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use pando_fabric::{Fabric, FabricError};
+use pando_dex::{MemorySide, OffloadPolicy};
+use pando_fabric::{Fabric, FabricError, RequestHandler};
 use pando_fabric_local::{
     ExclusiveLock, HugePages, LocalConfig, LocalEndpoint, LocalFabric, ShmConfig, ShmFabric, process_alive,
     this_process,
@@ -42,6 +43,14 @@ impl AnyFabric {
         }
     }
 
+    fn set_handler(&self, handler: Arc<dyn RequestHandler>, threads: usize) -> Result<()> {
+        let set = match self {
+            Self::Local(fabric) => fabric.set_handler(handler, threads),
+            Self::Shm(fabric) => fabric.set_handler(handler, threads),
+        };
+        Ok(set?)
+    }
+
     /// Keeps other processes from attaching.
     pub fn lock_exclusive(&self) -> Result<Option<ExclusiveLock>> {
         match self {
@@ -51,8 +60,16 @@ impl AnyFabric {
     }
 }
 
-/// Opens or makes the pool that `config` names and attaches to it.
+/// Opens or makes the pool that `config` names and attaches to it, with memory servers that execute what is offloaded.
 pub(crate) fn open(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
+    let (fabric, pool) = open_pool(config, seed)?;
+    if config.offload != OffloadPolicy::Never && !config.read_only_unclean {
+        fabric.set_handler(Arc::new(MemorySide::default()), config.memory_cores)?;
+    }
+    Ok((fabric, pool))
+}
+
+fn open_pool(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
     match &config.place {
         Place::Embedded => {
             let server_sizes = vec![config.memory; config.memory_servers];

@@ -11,7 +11,7 @@ use pando_dex::audit::{Blocks, audit};
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
-use pando_dex::{Ctx, KeyRange, Tree, TreeConfig};
+use pando_dex::{Ctx, KeyRange, Offloading, Tree, TreeConfig};
 use pando_fabric::GlobalAddr;
 use pando_fabric_local::LocalEndpoint;
 use pando_pool::{IndexRecord, IndexSpec, PoolError};
@@ -186,6 +186,7 @@ fn open_tree<L: Layout>(
     config.range = range;
     config.patience_ns = shared.config.patience_ns();
     config.read_ahead = shared.config.read_ahead;
+    config.offloading = Offloading::with_policy(shared.config.offload);
     let worker = cache.worker();
     let ctx = Ctx { ep, worker: &worker };
     let tree = block_on(ep, Tree::open(ctx, Arc::clone(&cache), shared.pool.clone(), layout, config));
