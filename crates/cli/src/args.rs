@@ -43,6 +43,13 @@ pub enum Command {
     Stats(StatsArgs),
     /// Check every invariant of a pool and its indexes
     Check(CheckArgs),
+    /// Measure what the code costs on this machine, for the model of the simulated cluster
+    Calibrate(crate::calibrate::CalibrateArgs),
+    /// Reproduce the papers' tables and figures
+    #[command(subcommand)]
+    Lab(crate::lab::LabCommand),
+    /// Run random configurations on a simulated cluster and check every history
+    Simulate(crate::simulate::SimulateArgs),
 }
 
 /// Where the pool is.

@@ -4,13 +4,16 @@
 //! one runs; each has a cluster of its own.
 
 use std::cell::RefCell;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
-use pando::{CacheOptions, Eviction};
-use pando_lab::bench::{self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Phase, Watch};
-use pando_lab::units::{parse_count, parse_size};
+use pando::{CacheOptions, Eviction, OffloadPolicy};
+use pando_lab::bench::{
+    self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Model, Phase, System, Watch,
+};
+use pando_lab::units::{parse_count, parse_nanos, parse_size};
 use pando_workload::{Distribution, InsertKeys, KeySpace, Scatter};
 
 use crate::failure::Failure;
@@ -23,12 +26,18 @@ const TOUR: [&str; 2] = ["read-only", "write-intensive"];
 
 #[derive(Args, Debug)]
 pub struct BenchArgs {
-    /// Which index: dex
+    /// Which index: dex, plain or plain-partitioned (a tree without a cache, on the sim fabric only)
     #[arg(long, value_name = "SYSTEM", default_value = "dex")]
     system: String,
-    /// What carries the verbs: local or shm
+    /// What carries the verbs: local, shm, or sim, a simulated cluster in virtual time
     #[arg(long, value_name = "FABRIC", default_value = "local")]
     fabric: String,
+    /// Numbers of the simulated cluster, as TOML; what it leaves out is as it is without it
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
+    /// Cores of each memory server for what is offloaded [default: the cluster's, or 1 where cores are real]
+    #[arg(long, value_name = "N")]
+    memory_cores: Option<usize>,
     /// Where to make the pool of the shm fabric, which then stays [default: a temporary place]
     #[arg(long, value_name = "POOL")]
     pool: Option<PathBuf>,
@@ -53,6 +62,9 @@ pub struct BenchArgs {
     cache: u64,
     #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = parse_size)]
     node_size: u64,
+    /// Subtrees rooted at this level stand on one memory server each
+    #[arg(long, value_name = "M", default_value = "3")]
+    subtree_level: u8,
     /// How nodes hold entries: fixed if the sizes allow it, or slotted
     #[arg(long, value_name = "LAYOUT", value_enum, default_value_t = LayoutArg::Auto)]
     layout: LayoutArg,
@@ -78,7 +90,7 @@ pub struct BenchArgs {
     /// Operations to measure
     #[arg(long, value_name = "N", default_value = "8m", value_parser = parse_count, conflicts_with = "seconds")]
     ops: u64,
-    /// Measure for a time instead
+    /// Measure for a time instead, of virtual time on the simulated cluster
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
     /// Workloads, one after the other: read-only, read-intensive, read-intensive-2, write-intensive,
@@ -111,6 +123,9 @@ pub struct BenchArgs {
     /// Do not audit
     #[arg(long)]
     no_audit: bool,
+    /// Count operations over time too, by intervals of this length, such as 50ms [for --json]
+    #[arg(long, value_name = "TIME", value_parser = parse_nanos)]
+    interval: Option<u64>,
     #[arg(long, value_name = "N", default_value = "42")]
     seed: u64,
     /// Probability with which a leaf is admitted to a full cache; 1 is eager admission
@@ -119,6 +134,9 @@ pub struct BenchArgs {
     /// Leaves that a scan reads together at most; 1 is one after the other
     #[arg(long, value_name = "N", default_value = "8")]
     read_ahead: usize,
+    /// When operations whose nodes are not cached are left to memory servers
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = OffloadArg::Never)]
+    offload: OffloadArg,
     /// Where cooling nodes wait
     #[arg(long, value_name = "HOW", value_enum, default_value_t = CoolingArg::Map)]
     cooling: CoolingArg,
@@ -141,6 +159,16 @@ enum LayoutArg {
     Auto,
     Fixed,
     Slotted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OffloadArg {
+    /// They read every node themselves
+    Never,
+    /// Whenever the memory server can do it
+    Always,
+    /// While that is expected to take less time
+    CostAware,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -171,12 +199,16 @@ pub fn run(args: BenchArgs) -> Result<(), Failure> {
         let report = report?;
         clean &= report.is_clean();
         match &args.json {
-            Some(_) => documents.extend([report.to_json().as_str(), "\n"]),
+            Some(path) => {
+                // At once: whatever ends a later workload, this one is done. A file is written anew each time.
+                if path.as_os_str() == "-" {
+                    documents.clear();
+                }
+                documents.extend([report.to_json().as_str(), "\n"]);
+                write_document(path, &documents)?;
+            }
             None => print(&report, number > 0)?,
         }
-    }
-    if let Some(path) = &args.json {
-        write_document(path, &documents)?;
     }
     if clean {
         Ok(())
@@ -209,9 +241,12 @@ fn specs(args: &BenchArgs) -> Result<Vec<BenchSpec>, Failure> {
 }
 
 fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
-    check_system(&args.system)?;
+    let fabric = fabric(&args.fabric)?;
     Ok(BenchSpec {
-        fabric: fabric(&args.fabric)?,
+        system: system(&args.system)?,
+        fabric,
+        model: model(fabric, args.cluster.as_deref())?,
+        memory_cores: args.memory_cores,
         pool: args.pool.clone(),
         memory_servers: args.memory_servers,
         memory_bytes: args.memory,
@@ -231,7 +266,13 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
             cooling_share: args.cooling_share,
         },
         read_ahead: args.read_ahead,
+        offload: match args.offload {
+            OffloadArg::Never => OffloadPolicy::Never,
+            OffloadArg::Always => OffloadPolicy::Always,
+            OffloadArg::CostAware => OffloadPolicy::CostAware,
+        },
         node_size: crate::indexes::node_size(args.node_size)?,
+        subtree_level: args.subtree_level,
         layout: match args.layout {
             LayoutArg::Auto => LayoutChoice::Auto,
             LayoutArg::Fixed => LayoutChoice::Fixed,
@@ -252,17 +293,23 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
         multi_get: args.multi_get,
         verify: !args.no_verify,
         audit: !args.no_audit,
+        interval_ns: args.interval,
         seed: args.seed,
     })
 }
 
-fn check_system(system: &str) -> Result<(), Failure> {
-    match system {
-        "dex" => Ok(()),
-        "sherman" | "smart" | "elf" | "fg" | "art" => {
-            Err(Failure::bad_input(format_args!("the system `{system}` is not built yet; there is `dex`")))
+fn system(name: &str) -> Result<System, Failure> {
+    let systems = [System::Dex, System::Plain, System::PlainPartitioned];
+    match systems.into_iter().find(|system| system.name() == name) {
+        Some(system) => Ok(system),
+        None => {
+            let known = ["sherman", "smart", "elf", "fg", "art"].contains(&name);
+            let what = if known { "built yet" } else { "known" };
+            Err(Failure::bad_input(format_args!(
+                "the system `{name}` is not {what}; there is `dex`, and on the simulated cluster `plain` and \
+                 `plain-partitioned`"
+            )))
         }
-        _ => Err(Failure::bad_input(format_args!("the system `{system}` is not known; there is `dex`"))),
     }
 }
 
@@ -270,13 +317,25 @@ fn fabric(name: &str) -> Result<FabricKind, Failure> {
     match name {
         "local" => Ok(FabricKind::Local),
         "shm" => Ok(FabricKind::Shm),
-        "tcp" | "verbs" | "sim" => Err(Failure::bad_input(format_args!(
-            "the fabric `{name}` is not built yet; there are `local` and `shm`"
+        "sim" => Ok(FabricKind::Sim),
+        "tcp" | "verbs" => Err(Failure::bad_input(format_args!(
+            "the fabric `{name}` is not built yet; there are `local`, `shm` and `sim`"
         ))),
         _ => Err(Failure::bad_input(format_args!(
-            "the fabric `{name}` is not known; there are `local` and `shm`"
+            "the fabric `{name}` is not known; there are `local`, `shm` and `sim`"
         ))),
     }
+}
+
+/// The numbers of the simulated cluster.
+fn model(fabric: FabricKind, file: Option<&Path>) -> Result<Model, Failure> {
+    let Some(path) = file else { return Ok(Model::default()) };
+    if fabric != FabricKind::Sim {
+        return Err(Failure::bad_input("--cluster describes a simulated cluster; it goes with --fabric sim"));
+    }
+    let text = fs::read_to_string(path)
+        .map_err(|error| Failure::bad_input(format_args!("{}: {error}", path.display())))?;
+    Model::from_toml(&text).map_err(|error| Failure::bad_input(format_args!("{}: {error}", path.display())))
 }
 
 /// Shows the phases of a run one after the other.
@@ -354,9 +413,18 @@ mod tests {
     }
 
     #[test]
+    fn a_simulated_cluster_is_described() {
+        let args = parse("--fabric sim --memory-cores 2 --interval 1.5ms --threads 36");
+        let spec = spec(&args).expect("valid");
+        assert_eq!((spec.fabric, spec.interval_ns), (FabricKind::Sim, Some(1_500_000)));
+        assert_eq!(spec.cluster_model().memory_server.cores, 2);
+        assert_eq!(spec.model, Model::default());
+    }
+
+    #[test]
     fn what_is_not_built_is_refused_with_what_there_is() {
         for (arguments, part) in [
-            ("--fabric tcp", "not built yet; there are `local` and `shm`"),
+            ("--fabric tcp", "not built yet; there are `local`, `shm` and `sim`"),
             ("--fabric telepathy", "not known"),
             ("--system sherman", "not built yet; there is `dex`"),
             ("--workload ycsb-q", "ycsb-q"),

@@ -8,6 +8,7 @@ use std::io;
 use std::process::ExitCode;
 
 use pando_lab::bench::BenchError;
+use pando_lab::experiments::LabError;
 use pando_workload::dataset::DatasetError;
 
 /// Why a command ended early.
@@ -70,6 +71,15 @@ impl From<pando::Error> for Failure {
 
 impl From<BenchError> for Failure {
     fn from(error: BenchError) -> Failure {
+        match error.is_bad_input() {
+            true => Failure::bad_input(error),
+            false => Failure::failed(error),
+        }
+    }
+}
+
+impl From<LabError> for Failure {
+    fn from(error: LabError) -> Failure {
         match error.is_bad_input() {
             true => Failure::bad_input(error),
             false => Failure::failed(error),

@@ -18,7 +18,10 @@ Examples:
   pando scan --pool fruit.pando --index sold --prefix 7 --output json
   pando stats --pool fruit.pando
   pando check --pool fruit.pando
+  pando simulate --seeds 0..10 --faults torn
   pando bench --keys 100k --warmup 50k --ops 100k --cache 256KiB --workload write-intensive
+  pando bench --fabric sim --threads 36 --keys 100k --warmup 50k --ops 100k --cache 256KiB --seed 7
+  pando lab list
 
 Sizes are written like 64KiB or 1.5GiB, counts like 500k or 20m. In keys and values \\xNN is a byte.
 Exit status: 0, 1 if an operation failed, 2 for bad usage or input.";

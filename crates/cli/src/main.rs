@@ -8,6 +8,7 @@
 mod args;
 mod batch;
 mod bench;
+mod calibrate;
 mod check;
 mod del;
 mod failure;
@@ -15,6 +16,7 @@ mod get;
 mod help;
 mod indexes;
 mod keys;
+mod lab;
 mod load;
 mod output;
 mod pool;
@@ -22,6 +24,7 @@ mod progress;
 mod put;
 mod scan;
 mod signals;
+mod simulate;
 mod stats;
 mod text;
 
@@ -55,5 +58,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Scan(args) => scan::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Calibrate(args) => calibrate::run(&args),
+        Command::Lab(command) => lab::run(&command),
+        Command::Simulate(args) => simulate::run(&args),
     }
 }

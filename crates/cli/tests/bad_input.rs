@@ -13,6 +13,8 @@ fn place() -> Place {
     place.write("fruit.txt", "plum\npear\napple\n");
     place.write("sold.csv", "id,what\n1,pears\n");
     place.write("table.xlsx", "no format");
+    place.write("fast.toml", "[network]\nread_ns = 600\n");
+    place.write("stopped.toml", "[network]\nbytes_per_us = 0\n");
     place.ok("load fruit.txt --pool f.pando --index fruit --pool-size 32MiB");
     place.ok("load sold.csv --pool f.pando --index sold --key id:int");
     place.ok("create --pool f.pando --index fixed --key-size 4 --value-size 2");
@@ -56,7 +58,26 @@ fn bad_usage_and_input_have_status_2() {
         ("load fruit.txt --pool new.pando --index fruit --pool-size 4KiB", "too small"),
         ("load fruit.txt --pool f.pando --index fruit --threads 0", "--threads"),
         ("bench --workload ycsb-z", "`ycsb-z` is not one of"),
-        ("bench --fabric tcp", "not built yet; there are `local` and `shm`"),
+        ("bench --fabric tcp", "not built yet; there are `local`, `shm` and `sim`"),
+        ("bench --fabric sim --pool f.pando --workload ycsb-a", "for the shm fabric only"),
+        ("bench --fabric sim --cluster nowhere.toml", "nowhere.toml"),
+        ("bench --fabric sim --cluster sold.csv", "sold.csv: the cluster model cannot be read"),
+        (
+            "bench --fabric sim --cluster stopped.toml",
+            "stopped.toml: the cluster model: network.bytes_per_us",
+        ),
+        ("bench --cluster fast.toml", "--fabric sim"),
+        ("bench --fabric shm --cluster fast.toml", "--fabric sim"),
+        ("bench --memory-cores 2", "nothing is offloaded"),
+        ("bench --fabric sim --memory-cores 0", "memory_server.cores"),
+        ("bench --fabric sim --interval 5", "`5` is not a time"),
+        ("bench --fabric sim --interval 5us", "at least 10.00 µs"),
+        ("bench --fabric sim --cache 1KiB --keys 1000", "at least"),
+        ("bench --fabric sim --node-size 1000 --keys 1000", "1000"),
+        ("bench --fabric sim --memory 1001 --keys 1000", "multiple of 8"),
+        ("bench --fabric sim --memory 8192TiB --keys 1000", "no room for a memory server"),
+        ("bench --fabric sim --leaf-admission 2 --keys 1000", "not between 0 and 1"),
+        ("bench --fabric sim --threads 0", "number of threads"),
         ("bench --system sherman", "not built yet; there is `dex`"),
         ("bench --dist pareto", "`pareto`"),
         ("bench --keys 0", "number of keys"),

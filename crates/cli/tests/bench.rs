@@ -105,3 +105,42 @@ fn every_ablation_runs_verified_and_a_pool_in_a_file_stays() {
     place.ok(&format!("{SMALL} --workload read-only --fabric shm --pool bench.pando/ --json -"));
     assert_eq!(place.index_stats("bench.pando")["entries"], 20_000);
 }
+
+/// What two runs of the program agree on.
+fn without_wall_clock(text: &str) -> Value {
+    let mut report: Value = serde_json::from_str(text).expect("nothing but one object is printed");
+    let fields = report.as_object_mut().expect("an object");
+    for field in ["seconds", "load_seconds", "warmup_seconds", "peak_rss_bytes"] {
+        assert!(fields.remove(field).expect(field).is_number(), "{field}");
+    }
+    report
+}
+
+#[test]
+fn a_simulated_cluster_repeats_itself_in_another_process() {
+    let place = Place::new();
+    place.write("slow.toml", "[network]\nread_ns = 6000\n");
+    let simulate = |more: &str| {
+        let workload = "--workload insert-intensive --threads 8 --interval 500us";
+        without_wall_clock(&place.ok(&format!("{SMALL} --fabric sim {workload} {more} --json -")))
+    };
+    let first = simulate("--seed 7");
+    assert_eq!(first, simulate("--seed 7"));
+    for field in PROMISED.iter().filter(|field| !["seconds", "peak_rss_bytes"].contains(*field)) {
+        assert!(first.get(field).is_some(), "{field} is missing");
+    }
+    assert_eq!(
+        (&first["fabric"], &first["verify_errors"], &first["ops"]),
+        (&"sim".into(), &0.into(), &20_000.into())
+    );
+    let seconds = first["virtual_seconds"].as_f64().expect("virtual time");
+    assert_eq!(first["throughput_ops"].as_f64(), Some(20_000.0 / seconds));
+    assert_eq!(first["series"]["ops"].as_array().map(Vec::len), Some(4));
+
+    let other = simulate("--seed 8");
+    assert_ne!((&first["virtual_seconds"], &first["per_op"]), (&other["virtual_seconds"], &other["per_op"]));
+    let slow = simulate("--seed 7 --cluster slow.toml --memory-cores 1");
+    assert_eq!(slow["memory_cores"], 1);
+    assert_ne!(slow["config_hash"], first["config_hash"]);
+    assert!(slow["virtual_seconds"].as_f64() > Some(1.5 * seconds), "{slow}");
+}

@@ -36,7 +36,20 @@ fn the_examples_of_the_help_run_as_written() {
 #[test]
 fn every_command_has_help_and_the_version_is_known() {
     let place = Place::new();
-    for command in ["bench", "load", "create", "drop", "get", "put", "del", "scan", "stats", "check"] {
+    for command in [
+        "bench",
+        "load",
+        "create",
+        "drop",
+        "get",
+        "put",
+        "del",
+        "scan",
+        "stats",
+        "check",
+        "calibrate",
+        "simulate",
+    ] {
         assert!(place.ok(&format!("help {command}")).contains("Usage: pando"), "{command}");
     }
     assert!(place.ok("--version").starts_with("pando "));

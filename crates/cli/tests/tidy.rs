@@ -32,7 +32,20 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pando-workload",
         ],
     ),
-    ("pando-lab", &["pando", "pando-dex", "pando-pool", "pando-rt", "pando-fabric", "pando-workload"]),
+    (
+        "pando-lab",
+        &[
+            "pando",
+            "pando-fabric",
+            "pando-rt",
+            "pando-fabric-local",
+            "pando-sim",
+            "pando-pool",
+            "pando-cache",
+            "pando-dex",
+            "pando-workload",
+        ],
+    ),
     ("pando-lab-peers", &["pando", "pando-rt", "pando-fabric", "pando-workload"]),
     ("pando-cli", &["pando", "pando-lab", "pando-workload"]),
 ];

@@ -19,6 +19,11 @@ pub fn reset_peak_rss() {
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
+/// Memory that could be used without pushing anything else out, in bytes. `None` where the system does not say.
+pub fn available_memory_bytes() -> Option<u64> {
+    status_kib(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:").map(|kib| kib * 1024)
+}
+
 fn status_kib(status: &str, field: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()

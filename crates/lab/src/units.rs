@@ -1,4 +1,4 @@
-//! Sizes (`256MiB`) and counts (`20m`) as people write them, and figures as they read them.
+//! Sizes (`256MiB`), counts (`20m`) and times (`50ms`) as people write them, and figures as they read them.
 //!
 //! Parsing is exact: no floating point, and a fraction must come out as a whole number. Sizes have binary units unless
 //! they end in KB, MB and so on, counts decimal ones.
@@ -12,6 +12,8 @@ pub enum UnitError {
     NotASize(String),
     #[error("`{0}` is not a count; counts are written like 5000, 20m, 1.5k or 2g")]
     NotACount(String),
+    #[error("`{0}` is not a time; times are written like 500us, 1.5ms or 2s")]
+    NotATime(String),
     #[error("`{0}` is too large")]
     TooLarge(String),
 }
@@ -32,6 +34,8 @@ const SIZES: [(&str, u64); 14] = [
     ("gb", 1_000_000_000),
     ("tb", 1_000_000_000_000),
 ];
+const TIMES: [(&str, u64); 5] =
+    [("ns", 1), ("us", 1_000), ("µs", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 const COUNTS: [(&str, u64); 5] =
     [("", 1), ("k", 1_000), ("m", 1_000_000), ("g", 1_000_000_000), ("b", 1_000_000_000)];
 
@@ -49,6 +53,14 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
 /// Text that is no count, is no whole number, or exceeds 64 bits.
 pub fn parse_count(text: &str) -> Result<u64, UnitError> {
     scaled(text, &COUNTS).ok_or_else(|| UnitError::NotACount(text.to_owned()))?.ok_or_else(|| too_large(text))
+}
+
+/// Nanoseconds: a number and `ns`, `us`, `ms` or `s`.
+///
+/// # Errors
+/// Text that is no time, is no whole number of nanoseconds, or exceeds 64 bits.
+pub fn parse_nanos(text: &str) -> Result<u64, UnitError> {
+    scaled(text, &TIMES).ok_or_else(|| UnitError::NotATime(text.to_owned()))?.ok_or_else(|| too_large(text))
 }
 
 fn too_large(text: &str) -> UnitError {
@@ -163,6 +175,18 @@ mod tests {
             [("20m", 20_000_000), ("1_000", 1000), ("2.5k", 2500), ("1g", 1_000_000_000), ("7", 7)]
         {
             assert_eq!(parse_count(text), Ok(count), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_read_as_people_write_them() {
+        for (text, ns) in
+            [("50ms", 50_000_000), ("1.5us", 1_500), ("2 s", 2_000_000_000), ("7ns", 7), ("3µs", 3_000)]
+        {
+            assert_eq!(parse_nanos(text), Ok(ns), "{text}");
+        }
+        for text in ["", "5", "ms", "-1s", "0.5ns", "1min"] {
+            assert!(parse_nanos(text).is_err(), "{text}");
         }
     }
 

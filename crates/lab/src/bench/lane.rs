@@ -1,5 +1,6 @@
 //! The operations of one thread: drawn from its stream, performed in its slots, checked if asked.
 //!
+//! A lane knows the index as an [`IndexClient`] only: threads of this machine and of a simulated cluster run the same lane.
 //! The slots of a thread share its stream, its quota and its tally; nothing of that is borrowed across an await. A write
 //! is announced to the expectation before it starts and acknowledged when it is done, a read asks what is certain
 //! before it starts (see [`Expectation`]).
@@ -7,16 +8,17 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
 
-use pando::{Answers, AsyncSession, ScanRange};
+use pando::{ScanRange, VerbCounts};
+use pando_fabric::Nanos;
 use pando_workload::{
     Expectation, Floor, KeyCodec, Op, OpKind, OpStream, ScanCheck, ValueCodec, ValueError, Violation,
 };
 
 use super::latency::{Latency, Stopwatch};
+use crate::under_test::IndexClient;
 
-/// Operations between two looks at the clock and the flags.
+/// Operations between two looks at the flags, and at a clock that is not free.
 const STRIDE: u64 = 64;
 /// Complaints that a thread keeps the text of.
 const COMPLAINTS_KEPT: usize = 5;
@@ -37,7 +39,48 @@ pub(crate) struct Shared {
 #[derive(Clone, Copy)]
 pub(crate) enum Quota {
     Ops(u64),
-    Until(Instant),
+    /// Until this time of the client's clock.
+    Until(Nanos),
+}
+
+/// Operations of a thread by the interval of time in which they ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Series {
+    /// When the first interval begins.
+    origin: Nanos,
+    interval_ns: Nanos,
+    counts: Vec<u32>,
+}
+
+impl Series {
+    pub fn new(origin: Nanos, interval_ns: Nanos) -> Series {
+        Series { origin, interval_ns, counts: Vec::new() }
+    }
+
+    fn count(&mut self, now: Nanos) {
+        let at = (now.saturating_sub(self.origin) / self.interval_ns) as usize;
+        if self.counts.len() <= at {
+            self.counts.resize(at + 1, 0);
+        }
+        self.counts[at] += 1;
+    }
+
+    /// Adds the counts to those of the same intervals.
+    pub fn add_to(&self, sums: &mut Vec<u64>) {
+        if sums.len() < self.counts.len() {
+            sums.resize(self.counts.len(), 0);
+        }
+        sums.iter_mut().zip(&self.counts).for_each(|(sum, &count)| *sum += u64::from(count));
+    }
+}
+
+/// What a thread is to do in a phase.
+pub(crate) struct Task {
+    pub stream: OpStream,
+    /// Among all threads.
+    pub thread: usize,
+    pub quota: Quota,
+    pub series: Option<Series>,
 }
 
 /// What a thread did in a phase.
@@ -107,7 +150,8 @@ enum Wrong {
 
 /// How one operation went.
 enum Trouble {
-    Failed(pando::Error),
+    /// What the index said.
+    Failed(String),
     /// A key that had to be there was not.
     Absent(u64),
     Wrong(Wrong),
@@ -119,9 +163,10 @@ impl From<Wrong> for Trouble {
     }
 }
 
-impl From<pando::Error> for Trouble {
-    fn from(error: pando::Error) -> Self {
-        Trouble::Failed(error)
+impl Trouble {
+    #[cold]
+    fn failed(error: impl std::error::Error) -> Trouble {
+        Trouble::Failed(error.to_string())
     }
 }
 
@@ -133,6 +178,10 @@ pub(crate) struct Lane<'a> {
     tally: RefCell<Tally>,
     issued: Cell<u64>,
     quota: Quota,
+    series: Option<RefCell<Series>>,
+    /// When the first slot began, and the last one ended.
+    began: Cell<Option<Nanos>>,
+    ended: Cell<Nanos>,
     /// Sequence of the next write when answers are not checked.
     sequence: Cell<u32>,
 }
@@ -145,63 +194,104 @@ struct Hands {
     check: ScanCheck,
 }
 
+/// What came of a lane.
+pub(crate) struct LaneOutcome {
+    /// To go on with in the next phase.
+    pub stream: OpStream,
+    pub tally: Tally,
+    pub latency: Latency,
+    pub series: Option<Series>,
+    /// What the operations cost.
+    pub verbs: VerbCounts,
+    /// When the first operation began and the last one ended, by the client's clock.
+    pub began: Nanos,
+    pub ended: Nanos,
+}
+
 impl<'a> Lane<'a> {
-    pub fn new(shared: &'a Shared, stream: OpStream, thread: usize, quota: Quota) -> Lane<'a> {
+    pub fn new(shared: &'a Shared, task: Task) -> Lane<'a> {
         Lane {
             shared,
-            stream: RefCell::new(stream),
-            watch: Stopwatch::new(thread),
+            stream: RefCell::new(task.stream),
+            watch: Stopwatch::new(task.thread),
             tally: RefCell::default(),
             issued: Cell::new(0),
-            quota,
+            quota: task.quota,
+            series: task.series.map(RefCell::new),
+            began: Cell::new(None),
+            ended: Cell::new(0),
             sequence: Cell::new(1),
         }
     }
 
-    pub fn finish(self) -> (OpStream, Tally, Latency) {
-        (self.stream.into_inner(), self.tally.into_inner(), self.watch.into_latency())
+    /// `verbs` are those of the thread in this phase.
+    pub fn finish(self, verbs: VerbCounts) -> LaneOutcome {
+        LaneOutcome {
+            stream: self.stream.into_inner(),
+            tally: self.tally.into_inner(),
+            latency: self.watch.into_latency(),
+            series: self.series.map(RefCell::into_inner),
+            verbs,
+            began: self.began.get().unwrap_or(self.ended.get()),
+            ended: self.ended.get(),
+        }
     }
 
     /// What one slot does: operations until the thread's quota is used up.
-    pub async fn slot(&self, session: AsyncSession<'_>) {
-        if self.shared.multi_get > 1 {
-            return self.batches(session).await;
+    pub async fn slot<C: IndexClient>(&self, client: C) {
+        if self.began.get().is_none() {
+            self.began.set(Some(client.now()));
         }
+        match self.shared.multi_get > 1 {
+            true => self.batches(client).await,
+            false => self.single_operations(client).await,
+        }
+        self.ended.set(client.now());
+    }
+
+    async fn single_operations<C: IndexClient>(&self, client: C) {
         let mut hands = Hands {
             key: vec![0; self.shared.keys.size()],
             value: vec![0; self.shared.values.size()],
             found: Vec::with_capacity(self.shared.values.size()),
             check: ScanCheck::new(self.shared.keys),
         };
-        while self.claim(1) > 0 {
+        while self.claim(&client, 1) > 0 {
             let op = self.stream.borrow_mut().next_op();
-            let started = self.watch.start();
-            let outcome = self.perform(session, &mut hands, op).await;
-            self.watch.stop(started);
-            self.note(op, outcome);
+            let started = self.watch.start(&client);
+            let outcome = self.perform(client, &mut hands, op).await;
+            self.watch.stop(&client, started);
+            self.note(&client, op, outcome);
+            client.pace().await;
         }
     }
 
     /// Takes up to `wanted` operations of the quota; 0 when the phase is over for this thread.
     #[inline]
-    fn claim(&self, wanted: u64) -> u64 {
+    fn claim<C: IndexClient>(&self, client: &C, wanted: u64) -> u64 {
         let issued = self.issued.get();
         let granted = match self.quota {
             Quota::Ops(max) => wanted.min(max - issued),
             Quota::Until(_) => wanted,
         };
-        if issued % STRIDE < granted {
+        let looks_up = issued % STRIDE < granted;
+        if looks_up {
             self.shared.done.fetch_add(STRIDE.max(granted), Relaxed);
-            let late = matches!(self.quota, Quota::Until(end) if Instant::now() >= end);
-            if late || self.shared.stop.load(Relaxed) {
+            if self.shared.stop.load(Relaxed) {
                 return 0;
             }
+        }
+        if (looks_up || C::CLOCK_IS_FREE) && matches!(self.quota, Quota::Until(end) if client.now() >= end) {
+            return 0;
         }
         self.issued.set(issued + granted);
         granted
     }
 
-    fn note(&self, op: Op, outcome: Result<u64, Trouble>) {
+    fn note<C: IndexClient>(&self, client: &C, op: Op, outcome: Result<u64, Trouble>) {
+        if let Some(series) = &self.series {
+            series.borrow_mut().count(client.now());
+        }
         let mut tally = self.tally.borrow_mut();
         tally.ops += 1;
         let figure = outcome.as_ref().copied().unwrap_or(0);
@@ -229,24 +319,24 @@ impl<'a> Lane<'a> {
     }
 
     /// One operation. Inserts say how many keys are new by it, scans how many records came.
-    async fn perform(&self, session: AsyncSession<'_>, hands: &mut Hands, op: Op) -> Result<u64, Trouble> {
+    async fn perform<C: IndexClient>(&self, client: C, hands: &mut Hands, op: Op) -> Result<u64, Trouble> {
         self.shared.keys.encode(op.key_number, &mut hands.key);
         match op.kind {
-            OpKind::Read => self.read(session, hands, op.key_number).await,
-            OpKind::Update => self.write(session, hands, op).await,
-            OpKind::Insert => self.write(session, hands, op).await,
-            OpKind::Scan { len } => self.scan(session, hands, op.key_number, len).await,
+            OpKind::Read => self.read(client, hands, op.key_number).await,
+            OpKind::Update => self.write(client, hands, op).await,
+            OpKind::Insert => self.write(client, hands, op).await,
+            OpKind::Scan { len } => self.scan(client, hands, op.key_number, len).await,
             OpKind::ReadModifyWrite => {
-                self.read(session, hands, op.key_number).await?;
-                self.write(session, hands, op).await
+                self.read(client, hands, op.key_number).await?;
+                self.write(client, hands, op).await
             }
         }
     }
 
-    async fn read(&self, session: AsyncSession<'_>, hands: &mut Hands, number: u64) -> Result<u64, Trouble> {
+    async fn read<C: IndexClient>(&self, client: C, hands: &mut Hands, number: u64) -> Result<u64, Trouble> {
         let floor = self.shared.expected.as_ref().map(|expected| expected.before_read(number));
         hands.found.clear();
-        let found = session.get_into(&hands.key, &mut hands.found).await?;
+        let found = client.get_into(&hands.key, &mut hands.found).await.map_err(Trouble::failed)?;
         self.check_answer(number, floor, found.then_some(&hands.found))?;
         Ok(0)
     }
@@ -272,7 +362,7 @@ impl<'a> Lane<'a> {
     }
 
     /// An update, or an insert that may turn out to be one. 1 if the key is new by it.
-    async fn write(&self, session: AsyncSession<'_>, hands: &mut Hands, op: Op) -> Result<u64, Trouble> {
+    async fn write<C: IndexClient>(&self, client: C, hands: &mut Hands, op: Op) -> Result<u64, Trouble> {
         let number = op.key_number;
         let expected = self.shared.expected.as_ref();
         let surely_present = expected.is_some_and(|expected| expected.surely_present(number));
@@ -283,8 +373,8 @@ impl<'a> Lane<'a> {
         self.shared.values.write(number, sequence, &mut hands.value);
         let is_insert = op.kind == OpKind::Insert;
         let done = match is_insert {
-            true => session.put(&hands.key, &hands.value).await,
-            false => session.update(&hands.key, &hands.value).await,
+            true => client.put(&hands.key, &hands.value).await,
+            false => client.update(&hands.key, &hands.value).await,
         };
         if let Some(expected) = expected {
             match done {
@@ -292,7 +382,7 @@ impl<'a> Lane<'a> {
                 _ => expected.fail(number, sequence),
             }
         }
-        match (done?, is_insert) {
+        match (done.map_err(Trouble::failed)?, is_insert) {
             (false, true) if surely_present => Err(Wrong::WasThere { key_number: number }.into()),
             (existed, true) => Ok(u64::from(!existed)),
             (false, false) if surely_present => {
@@ -303,9 +393,9 @@ impl<'a> Lane<'a> {
         }
     }
 
-    async fn scan(
+    async fn scan<C: IndexClient>(
         &self,
-        session: AsyncSession<'_>,
+        client: C,
         hands: &mut Hands,
         number: u64,
         len: u32,
@@ -313,24 +403,26 @@ impl<'a> Lane<'a> {
         let range = ScanRange { low: Bound::Included(&hands.key), limit: len as usize, ..ScanRange::all() };
         let Some(expected) = &self.shared.expected else {
             let mut entries = 0;
-            session
+            client
                 .scan(&range, |_, _| {
                     entries += 1;
                     true
                 })
-                .await?;
+                .await
+                .map_err(Trouble::failed)?;
             return Ok(entries);
         };
         let check = &mut hands.check;
         check.begin(expected, number, len);
         let (mut entries, mut trouble) = (0, None);
-        session
+        client
             .scan(&range, |key, value| {
                 entries += 1;
                 trouble = self.check_record(expected, check, key, value).err();
                 trouble.is_none()
             })
-            .await?;
+            .await
+            .map_err(Trouble::failed)?;
         match trouble {
             Some(wrong) => Err(wrong.into()),
             None => {
@@ -353,14 +445,14 @@ impl<'a> Lane<'a> {
     }
 
     /// The same for workloads of lookups only, many at a time. The latency of each is that of its batch.
-    async fn batches(&self, session: AsyncSession<'_>) {
+    async fn batches<C: IndexClient>(&self, client: C) {
         let size = self.shared.keys.size();
         let mut ops: Vec<Op> = Vec::with_capacity(self.shared.multi_get);
         let mut floors = Vec::with_capacity(self.shared.multi_get);
         let mut keys = vec![0; self.shared.multi_get * size];
-        let mut answers = Answers::default();
+        let mut answers = C::Answers::default();
         loop {
-            let granted = self.claim(self.shared.multi_get as u64) as usize;
+            let granted = self.claim(&client, self.shared.multi_get as u64) as usize;
             if granted == 0 {
                 return;
             }
@@ -374,19 +466,20 @@ impl<'a> Lane<'a> {
                 ops.push(op);
             }
             let batch: Vec<&[u8]> = keys.chunks_exact(size).take(granted).collect();
-            let started = self.watch.start();
-            let done = session.multi_get(&batch, &mut answers).await;
-            self.watch.stop(started);
+            let started = self.watch.start(&client);
+            let done = client.multi_get(&batch, &mut answers).await;
+            self.watch.stop(&client, started);
             for (i, &op) in ops.iter().enumerate() {
                 let outcome = match &done {
-                    Ok(()) => self.check_answer(op.key_number, floors[i], answers.get(i)).map(|()| 0),
+                    Ok(()) => self.check_answer(op.key_number, floors[i], C::answer(&answers, i)).map(|()| 0),
                     Err(error) => {
                         self.tally.borrow_mut().failed(error);
                         Ok(0)
                     }
                 };
-                self.note(op, outcome);
+                self.note(&client, op, outcome);
             }
+            client.pace().await;
         }
     }
 }

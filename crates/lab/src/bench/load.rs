@@ -9,7 +9,7 @@ use std::thread;
 use pando::SortedSource;
 use pando_workload::{KeyCodec, KeySpace, ValueCodec, loaded_key};
 
-use super::drive::joined;
+use super::bed::joined;
 
 /// The loaded records of a workload in the order of their keys.
 pub(crate) struct Generated {

@@ -4,25 +4,32 @@
 //! - Every compute server owns an equal part of the key space and has threads of its own, each with its own stream of
 //!   operations on keys of that part; all threads perform equally many.
 //! - A thread keeps `slots` operations in flight by the slot executor; one slot is one operation at a time.
-//! - Verbs and cache accesses are differences of each session's counters over its measured operations.
+//! - Verbs and cache accesses are differences of each thread's counters over its measured operations.
 //! - One operation in [`SAMPLED`] is timed: two looks at the clock cost about 50 ns, which on every one of them would
-//!   be a sixth of a cached lookup.
+//!   be a sixth of a cached lookup. On the simulated cluster, whose clock is free, every one is.
+//!
+//! Threads are those of this machine, or those of a simulated cluster ([`FabricKind::Sim`]), where times are virtual and
+//! a run repeats itself.
 
-mod drive;
+mod bed;
+mod hosted;
 mod lane;
 mod latency;
 mod load;
 mod report;
 mod run;
+mod simulated;
 mod spec;
 mod text;
 mod verify;
 
 pub use latency::{Latency, SAMPLED};
-pub use report::{BenchReport, CacheFigures, LatencyFigures, PerOp, SmoFigures};
+pub use report::{BenchReport, CacheFigures, LatencyFigures, PerOp, SeriesFigures, SmoFigures, WALL_CLOCK};
 pub use run::run;
-pub use spec::{BenchSpec, FabricKind, LayoutChoice, Length};
+pub use spec::{BenchSpec, FabricKind, LayoutChoice, Length, System};
 pub use text::render;
+
+pub use pando_sim::{Model, ModelError};
 
 use pando_workload::SpecError;
 
@@ -34,8 +41,14 @@ pub enum BenchError {
     Spec(#[from] SpecError),
     #[error("{0}")]
     Invalid(String),
+    /// A simulated cluster that cannot be.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     #[error(transparent)]
     Pando(#[from] pando::Error),
+    /// The index under test failed where it must not.
+    #[error("{0}")]
+    Index(String),
     #[error("no place for a temporary pool: {0}")]
     NoPlace(std::io::Error),
     #[error("interrupted")]
@@ -43,12 +56,16 @@ pub enum BenchError {
 }
 
 impl BenchError {
+    pub(crate) fn index(error: impl std::error::Error) -> BenchError {
+        BenchError::Index(error.to_string())
+    }
+
     /// Whether it was asked for what cannot be, rather than that something went wrong.
     pub fn is_bad_input(&self) -> bool {
         match self {
-            BenchError::Spec(_) | BenchError::Invalid(_) => true,
+            BenchError::Spec(_) | BenchError::Invalid(_) | BenchError::Model(_) => true,
             BenchError::Pando(error) => error.is_bad_input(),
-            BenchError::NoPlace(_) | BenchError::Interrupted => false,
+            BenchError::Index(_) | BenchError::NoPlace(_) | BenchError::Interrupted => false,
         }
     }
 }

@@ -1,17 +1,23 @@
 //! What a benchmark found, as the JSON that the command line promises (DESIGN §9).
 //!
 //! Fields may be added after the promised ones, which keep their names and their order. What is not applicable is null.
-//! Figures per operation are those of the measured phase only.
+//! Figures per operation are those of the measured phase only. [`WALL_CLOCK`] lists what is not the same in every run of
+//! a simulated cluster.
 
 use std::time::Duration;
 
-use pando::{CacheCounts, VerbCounts};
+use pando::{OffloadPolicy, SmoCounts};
 use serde::Serialize;
 
+use super::bed::{Counts, PhaseOutcome};
 use super::lane::Tally;
 use super::latency::Latency;
-use super::{BenchError, BenchSpec};
+use super::{BenchError, BenchSpec, FabricKind, SAMPLED};
 use crate::process;
+
+/// Fields that say something about this run on this machine. On the simulated cluster all others are a function of the
+/// specification and the commit.
+pub const WALL_CLOCK: [&str; 4] = ["seconds", "load_seconds", "warmup_seconds", "peak_rss_bytes"];
 
 /// A finished benchmark. Its serialised form is the promised object; what is not applicable is null.
 #[derive(Clone, Debug, Serialize)]
@@ -36,9 +42,11 @@ pub struct BenchReport {
     pub failed_ops: u64,
     /// Wrong answers, in the warm-up too, and what the final scan found wrong. `None`: not verified.
     pub verify_errors: Option<u64>,
+    /// By the clock of this machine.
     pub seconds: f64,
     /// Of fabrics with a clock of their own.
     pub virtual_seconds: Option<f64>,
+    /// Operations a second, of virtual seconds if there are.
     pub throughput_ops: f64,
     pub latency_ns: LatencyFigures,
     pub per_op: PerOp,
@@ -65,6 +73,12 @@ pub struct BenchReport {
     pub tree: Option<TreeFigures>,
     /// What the first failures, wrong answers and violations said.
     pub complaints: Vec<String>,
+    /// One operation in so many was timed.
+    pub timed_one_in: u32,
+    /// Cores that execute two-sided calls, per memory server. `None`: there are no such calls.
+    pub memory_cores: Option<usize>,
+    /// Throughput over time, if it was asked for.
+    pub series: Option<SeriesFigures>,
 
     /// Every sampled latency, for drawings.
     #[serde(skip)]
@@ -102,6 +116,7 @@ pub struct CacheFigures {
     pub evictions: u64,
     pub admissions: u64,
     pub offloads: u64,
+    pub offloads_refused: u64,
     pub coolings: u64,
     pub reheats: u64,
     pub write_backs: u64,
@@ -142,28 +157,25 @@ pub struct TreeFigures {
     pub leaf_fullness: f64,
 }
 
-/// What operations cost.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    pub verbs: VerbCounts,
-    pub cache: CacheCounts,
+/// Operations of the measured phase by when they ended.
+#[derive(Clone, Debug, Serialize)]
+pub struct SeriesFigures {
+    pub interval_ns: u64,
+    /// By compute server and interval, from the beginning of the phase on. All have equally many.
+    pub ops: Vec<Vec<u64>>,
 }
 
 /// What the phases brought together.
 pub(crate) struct Findings {
     pub load_time: Duration,
     pub warmup_time: Duration,
-    pub time: Duration,
-    /// Of the measured phase.
-    pub tally: Tally,
-    pub counts: Counts,
-    pub latency: Latency,
+    pub measured: PhaseOutcome,
     /// Of all phases.
     pub failed_ops: u64,
     pub wrong: u64,
     pub complaints: Vec<String>,
     pub entries: Option<u64>,
-    pub smo: SmoFigures,
+    pub smo: SmoCounts,
     pub audit_violations: Option<u64>,
     pub tree: Option<TreeFigures>,
 }
@@ -172,10 +184,13 @@ impl BenchReport {
     /// # Errors
     /// When the specification is not valid.
     pub(crate) fn new(spec: &BenchSpec, findings: Findings) -> Result<BenchReport, BenchError> {
-        let ops = findings.tally.ops;
-        let seconds = findings.time.as_secs_f64();
+        let PhaseOutcome { tally, latency, counts, ns, host_time, series, .. } = findings.measured;
+        let ops = tally.ops;
+        // The clock that operations are measured by.
+        let seconds = Duration::from_nanos(ns).as_secs_f64();
+        let is_virtual = spec.fabric == FabricKind::Sim;
         Ok(BenchReport {
-            system: "dex",
+            system: spec.system.name(),
             fabric: spec.fabric.name(),
             workload: spec.workload.clone(),
             dist: spec.distribution()?.to_string(),
@@ -191,12 +206,12 @@ impl BenchReport {
             ops,
             failed_ops: findings.failed_ops,
             verify_errors: spec.verify.then_some(findings.wrong),
-            seconds,
-            virtual_seconds: None,
+            seconds: host_time.map_or(seconds, |time| time.as_secs_f64()),
+            virtual_seconds: is_virtual.then_some(seconds),
             throughput_ops: if seconds > 0.0 { ops as f64 / seconds } else { 0.0 },
-            latency_ns: LatencyFigures::of(&findings.latency),
-            per_op: PerOp::of(&findings.counts, ops),
-            cache: CacheFigures::of(&findings.counts),
+            latency_ns: LatencyFigures::of(&latency),
+            per_op: PerOp::of(&counts, ops),
+            cache: CacheFigures::of(&counts),
             peak_rss_bytes: process::peak_rss_bytes(),
             config_hash: spec.config_hash(),
             commit: process::COMMIT,
@@ -208,14 +223,20 @@ impl BenchReport {
             warmup_ops: spec.warmup,
             load_seconds: findings.load_time.as_secs_f64(),
             warmup_seconds: findings.warmup_time.as_secs_f64(),
-            operations: Operations::of(&findings.tally),
-            smo: findings.smo,
+            operations: Operations::of(&tally),
+            smo: SmoFigures::of(findings.smo),
             multi_get: spec.multi_get,
             entries: findings.entries,
             audit_violations: findings.audit_violations,
             tree: findings.tree,
             complaints: findings.complaints,
-            latency: findings.latency,
+            timed_one_in: if is_virtual { 1 } else { SAMPLED },
+            memory_cores: match spec.fabric {
+                FabricKind::Sim => Some(spec.cluster_model().memory_server.cores),
+                _ => (spec.offload != OffloadPolicy::Never).then(|| spec.memory_cores.unwrap_or(1)),
+            },
+            series: series.zip(spec.interval_ns).map(|(ops, interval_ns)| SeriesFigures { interval_ns, ops }),
+            latency,
         })
     }
 
@@ -266,11 +287,24 @@ impl CacheFigures {
             hit_ratio_inner: ratio(cache.inner_misses, cache.inner_accesses),
             evictions: cache.evictions,
             admissions: cache.admissions,
-            offloads: 0,
+            offloads: cache.offloads,
+            offloads_refused: cache.offloads_refused,
             coolings: cache.coolings,
             reheats: cache.reheats,
             write_backs: cache.write_backs,
             restarts: cache.restarts,
+        }
+    }
+}
+
+impl SmoFigures {
+    fn of(smo: SmoCounts) -> SmoFigures {
+        SmoFigures {
+            splits: smo.splits,
+            merges: smo.merges,
+            root_changes: smo.root_changes,
+            shared_changes: smo.shared_changes,
+            refreshes: smo.refreshes,
         }
     }
 }
@@ -296,6 +330,24 @@ pub(crate) mod tests {
 
     /// A report of made-up figures.
     pub(crate) fn sample() -> BenchReport {
+        BenchReport::new(&BenchSpec::default(), findings()).expect("valid")
+    }
+
+    /// The same, said to be of a simulated cluster that took two virtual seconds, and half a minute here.
+    pub(crate) fn simulated_sample() -> BenchReport {
+        let mut findings = findings();
+        findings.measured.host_time = Some(Duration::from_secs(30));
+        findings.measured.series = Some(vec![vec![600, 400]]);
+        let spec = BenchSpec {
+            fabric: FabricKind::Sim,
+            interval_ns: Some(1_000_000_000),
+            memory_cores: Some(2),
+            ..BenchSpec::default()
+        };
+        BenchReport::new(&spec, findings).expect("valid")
+    }
+
+    fn findings() -> Findings {
         let mut latency = latency::empty();
         for ns in [180, 190, 200, 220, 250, 400, 2100, 2200, 9000, 120_000] {
             latency.record_n(ns, 1000).expect("in bounds");
@@ -305,22 +357,36 @@ pub(crate) mod tests {
         counts.verbs.bytes_read = 330 * 1024;
         counts.cache.leaf_accesses = 1000;
         counts.cache.leaf_misses = 330;
-        let findings = Findings {
+        Findings {
             load_time: Duration::from_millis(1500),
             warmup_time: Duration::from_millis(700),
-            time: Duration::from_secs(2),
-            tally: Tally { ops: 1000, reads: 1000, ..Tally::default() },
-            counts,
-            latency,
+            measured: PhaseOutcome {
+                tally: Tally { ops: 1000, reads: 1000, ..Tally::default() },
+                latency,
+                counts,
+                ns: 2_000_000_000,
+                host_time: None,
+                series: None,
+                streams: Vec::new(),
+            },
             failed_ops: 0,
             wrong: 0,
             complaints: Vec::new(),
             entries: Some(10_000_000),
-            smo: SmoFigures::default(),
+            smo: SmoCounts::default(),
             audit_violations: Some(0),
             tree: None,
-        };
-        BenchReport::new(&BenchSpec::default(), findings).expect("valid")
+        }
+    }
+
+    #[test]
+    fn virtual_time_is_what_throughput_is_about() {
+        let report = simulated_sample();
+        assert_eq!((report.seconds, report.virtual_seconds, report.throughput_ops), (30.0, Some(2.0), 500.0));
+        assert_eq!((report.timed_one_in, report.memory_cores), (1, Some(2)));
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("valid JSON");
+        assert_eq!(json["series"]["ops"], serde_json::json!([[600, 400]]));
+        assert!(WALL_CLOCK.iter().all(|field| json[field].is_number()), "{json}");
     }
 
     #[test]

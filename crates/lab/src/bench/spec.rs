@@ -5,7 +5,8 @@
 
 use std::path::PathBuf;
 
-use pando::{CacheOptions, Eviction};
+use pando::{CacheOptions, Eviction, OffloadPolicy};
+use pando_sim::Model;
 use pando_workload::{Distribution, InsertKeys, KeyCodec, KeySpace, Mix, Scatter, ValueCodec, WorkloadSpec};
 use serde::{Serialize, Serializer};
 
@@ -17,6 +18,8 @@ use super::BenchError;
 pub enum FabricKind {
     Local,
     Shm,
+    /// A simulated cluster, in virtual time.
+    Sim,
 }
 
 impl FabricKind {
@@ -24,6 +27,28 @@ impl FabricKind {
         match self {
             FabricKind::Local => "local",
             FabricKind::Shm => "shm",
+            FabricKind::Sim => "sim",
+        }
+    }
+}
+
+/// Which index is measured. Those without a cache run on the simulated cluster only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum System {
+    Dex,
+    /// A B+-tree whose every access is remote, under remote locks: what DEX's ablation begins with.
+    Plain,
+    /// The same, without remote synchronisation of nodes that one compute server owns.
+    PlainPartitioned,
+}
+
+impl System {
+    pub const fn name(self) -> &'static str {
+        match self {
+            System::Dex => "dex",
+            System::Plain => "plain",
+            System::PlainPartitioned => "plain-partitioned",
         }
     }
 }
@@ -44,14 +69,21 @@ pub enum LayoutChoice {
 pub enum Length {
     /// After so many operations in all; every thread performs equally many.
     Ops(u64),
-    /// After so much time.
+    /// After so much time, virtual time on the simulated cluster.
     Seconds(f64),
 }
 
 /// A benchmark of one workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchSpec {
+    pub system: System,
     pub fabric: FabricKind,
+    /// The numbers of the simulated cluster; only there.
+    #[serde(skip)]
+    pub model: Model,
+    /// Cores of each memory server for two-sided calls. `None`: the model's, or 1 where cores are real.
+    #[serde(skip)]
+    pub memory_cores: Option<usize>,
     /// Where the pool of the shm fabric is made; it stays. `None`: in a place of its own, which is removed afterwards.
     pub pool: Option<PathBuf>,
     pub memory_servers: usize,
@@ -69,7 +101,12 @@ pub struct BenchSpec {
     pub cache: CacheOptions,
     /// Leaves that a scan READs together at most; 1 is one after the other.
     pub read_ahead: usize,
+    /// When operations that miss are left to memory servers.
+    #[serde(serialize_with = "policy_name")]
+    pub offload: OffloadPolicy,
     pub node_size: usize,
+    /// M: subtrees rooted at this level stand on one memory server each.
+    pub subtree_level: u8,
     pub layout: LayoutChoice,
     pub keys: u64,
     #[serde(serialize_with = "as_text")]
@@ -98,6 +135,8 @@ pub struct BenchSpec {
     pub verify: bool,
     /// Whether the auditor looks at the index at the end.
     pub audit: bool,
+    /// Length of the intervals by which operations are counted over time. `None`: they are not.
+    pub interval_ns: Option<u64>,
     pub seed: u64,
 }
 
@@ -105,7 +144,10 @@ impl Default for BenchSpec {
     /// The papers' cell (DEX §8.1) at an eighth of the threads and a twentieth of the keys, the caches in proportion.
     fn default() -> BenchSpec {
         BenchSpec {
+            system: System::Dex,
             fabric: FabricKind::Local,
+            model: Model::default(),
+            memory_cores: None,
             pool: None,
             memory_servers: 4,
             memory_bytes: None,
@@ -116,7 +158,9 @@ impl Default for BenchSpec {
             cache_bytes: 13 << 20,
             cache: CacheOptions::default(),
             read_ahead: pando::READ_AHEAD,
+            offload: OffloadPolicy::Never,
             node_size: 1024,
+            subtree_level: 3,
             layout: LayoutChoice::Auto,
             keys: 10_000_000,
             key_space: KeySpace::Dense,
@@ -133,11 +177,14 @@ impl Default for BenchSpec {
             multi_get: 1,
             verify: true,
             audit: true,
+            interval_ns: None,
             seed: 42,
         }
     }
 }
 
+/// Shortest interval of a series: every thread keeps a count for each.
+const INTERVAL_NS_MIN: u64 = 10_000;
 /// Bytes of the longest key that the fixed layout takes.
 const FIXED_KEY_MAX: usize = 64;
 /// Entries that a node of the fixed layout should have room for at least.
@@ -205,10 +252,23 @@ impl BenchSpec {
         self.memory_bytes.unwrap_or_else(|| each.saturating_add(SLACK).next_multiple_of(1 << 21))
     }
 
+    /// The numbers of the cluster to simulate.
+    pub fn cluster_model(&self) -> Model {
+        let mut model = self.model.clone();
+        if let Some(cores) = self.memory_cores {
+            model.memory_server.cores = cores;
+        }
+        model
+    }
+
     /// Identifies the configuration: equal for equal specifications, on any machine and in any run.
     pub fn config_hash(&self) -> String {
-        let described = BenchSpec { pool: None, ..self.clone() };
-        let text = serde_json::to_string(&described).expect("numbers and texts can be written as JSON");
+        let described = BenchSpec { pool: None, interval_ns: None, ..self.clone() };
+        let model = (self.fabric == FabricKind::Sim).then(|| self.cluster_model());
+        // The model has them already.
+        let cores = self.memory_cores.filter(|_| model.is_none());
+        let text = serde_json::to_string(&(described, model, cores));
+        let text = text.expect("numbers and texts can be written as JSON");
         format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
     }
 
@@ -256,11 +316,41 @@ impl BenchSpec {
                 self.total_threads()
             ));
         }
-        if self.pool.is_some() && self.fabric != FabricKind::Shm {
-            return invalid("a place for the pool can be named for the shm fabric only".to_owned());
-        }
-        Ok(())
+        self.cache.check()?;
+        self.validate_fabric()
     }
+
+    /// What goes with one fabric only.
+    fn validate_fabric(&self) -> Result<(), BenchError> {
+        let invalid = |sentence: &str| Err(BenchError::Invalid(sentence.to_owned()));
+        if self.system != System::Dex && self.fabric != FabricKind::Sim {
+            return invalid("a tree without a cache is measured on the sim fabric only");
+        }
+        if self.pool.is_some() && self.fabric != FabricKind::Shm {
+            return invalid("a place for the pool can be named for the shm fabric only");
+        }
+        if self.fabric == FabricKind::Sim {
+            self.cluster_model().check()?;
+            if !self.memory_server_bytes().is_multiple_of(8) {
+                return invalid("the memory of a simulated memory server must be a multiple of 8 bytes");
+            }
+        } else if self.model != Model::default() {
+            return invalid("a model of the cluster can be given for the sim fabric only");
+        } else if self.memory_cores.is_some() && self.offload == OffloadPolicy::Never {
+            return invalid("cores of memory servers have nothing to do when nothing is offloaded");
+        }
+        match self.interval_ns {
+            Some(ns) if ns < INTERVAL_NS_MIN => {
+                let least = crate::units::nanos(INTERVAL_NS_MIN);
+                Err(BenchError::Invalid(format!("the intervals of a series must be at least {least} long")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn policy_name<S: Serializer>(policy: &OffloadPolicy, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(policy.name())
 }
 
 fn as_text<S: Serializer>(value: &impl ToString, serializer: S) -> Result<S::Ok, S::Error> {
@@ -307,17 +397,28 @@ mod tests {
         for other in [other, BenchSpec { seed: 1, ..spec.clone() }, BenchSpec { slots: 2, ..spec.clone() }] {
             assert_ne!(spec.config_hash(), other.config_hash());
         }
+        let simulated = BenchSpec { fabric: FabricKind::Sim, ..spec.clone() };
+        let cores = |memory_cores| BenchSpec { memory_cores, ..simulated.clone() }.config_hash();
+        assert_ne!(cores(Some(3)), cores(None));
+        assert_eq!(cores(Some(4)), cores(None), "4 is what the model has");
+        let mut slower = simulated.clone();
+        slower.model.network.read_ns += 1;
+        assert_ne!(slower.config_hash(), simulated.config_hash());
     }
 
     #[test]
     fn what_cannot_be_done_is_refused() {
         let spec = BenchSpec::default();
+        let (mut slow, mut stopped) = (Model::default(), Model::default());
+        slow.network.read_ns = 3_000;
+        stopped.network.bytes_per_us = 0;
         let refused = [
             BenchSpec { threads: 0, ..spec.clone() },
             BenchSpec { slots: 65, ..spec.clone() },
             BenchSpec { fill: 0.0, ..spec.clone() },
             BenchSpec { inner_fill: 1.5, ..spec.clone() },
             BenchSpec { read_ahead: 0, ..spec.clone() },
+            BenchSpec { system: System::Plain, ..spec.clone() },
             BenchSpec { length: Length::Ops(0), ..spec.clone() },
             BenchSpec { length: Length::Seconds(-1.0), ..spec.clone() },
             BenchSpec { workload: "ycsb-z".into(), ..spec.clone() },
@@ -325,6 +426,17 @@ mod tests {
             BenchSpec { keys: 3, ..spec.clone() },
             BenchSpec { key_size: 2, ..spec.clone() },
             BenchSpec { pool: Some("p".into()), ..spec.clone() },
+            BenchSpec { pool: Some("p".into()), fabric: FabricKind::Sim, ..spec.clone() },
+            BenchSpec { model: slow, ..spec.clone() },
+            BenchSpec { model: stopped, fabric: FabricKind::Sim, ..spec.clone() },
+            BenchSpec { memory_cores: Some(1), ..spec.clone() },
+            BenchSpec { memory_cores: Some(0), fabric: FabricKind::Sim, ..spec.clone() },
+            BenchSpec { interval_ns: Some(9_999), ..spec.clone() },
+            BenchSpec {
+                cache: CacheOptions { leaf_admission: 2.0, ..CacheOptions::default() },
+                fabric: FabricKind::Sim,
+                ..spec.clone()
+            },
         ];
         for spec in refused {
             let error = spec.validate().expect_err("refused");

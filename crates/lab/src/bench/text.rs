@@ -6,8 +6,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use super::BenchReport;
 use super::latency::Latency;
-use super::{BenchReport, SAMPLED};
 use crate::units;
 
 /// Characters of the longest bar.
@@ -23,7 +23,7 @@ pub fn render(report: &BenchReport) -> String {
     heading(report, &mut text);
     results(report, &mut text);
     text.push('\n');
-    histogram(&report.latency, &mut text);
+    histogram(report, &mut text);
     complaints(report, &mut text);
     text
 }
@@ -68,12 +68,12 @@ fn heading(report: &BenchReport, text: &mut String) {
 }
 
 fn results(report: &BenchReport, text: &mut String) {
-    let seconds = units::duration(Duration::from_secs_f64(report.seconds));
-    row(
-        text,
-        "measured",
-        &format!("{} operations in {seconds}: {}", units::count(report.ops), by_kind(report)),
-    );
+    let here = units::duration(Duration::from_secs_f64(report.seconds));
+    let time = match report.virtual_seconds {
+        None => here,
+        Some(seconds) => format!("{} of virtual time ({here} here)", units::nanos((seconds * 1e9) as u64)),
+    };
+    row(text, "measured", &format!("{} operations in {time}: {}", units::count(report.ops), by_kind(report)));
     row(text, "throughput", &format!("{} operations/s", units::count(report.throughput_ops as u64)));
     let ns = &report.latency_ns;
     let latency = format!(
@@ -192,11 +192,16 @@ fn complaints(report: &BenchReport, text: &mut String) {
 }
 
 /// Bars over latencies that double from one line to the next, and one line for the slowest thousandth.
-fn histogram(latency: &Latency, text: &mut String) {
+fn histogram(report: &BenchReport, text: &mut String) {
+    let latency: &Latency = &report.latency;
     if latency.is_empty() {
         return;
     }
-    writeln!(text, "  latency of one operation in {SAMPLED}").expect("writing to a string does not fail");
+    let timed = match report.timed_one_in {
+        1 => "every operation".to_owned(),
+        n => format!("one operation in {n}"),
+    };
+    writeln!(text, "  latency of {timed}").expect("writing to a string does not fail");
     let first = latency.min().max(1).ilog2();
     let last = latency.value_at_quantile(TAIL).max(1).ilog2();
     let bins = (first..=last).map(|power| {
@@ -229,7 +234,7 @@ fn bar(count: u64, longest: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::report::tests::sample;
+    use crate::bench::report::tests::{sample, simulated_sample};
 
     #[test]
     fn the_text_says_what_the_report_says() {
@@ -244,6 +249,19 @@ mod tests {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
         assert!(text.lines().all(|line| !line.ends_with(' ')), "no line ends in blanks:\n{text}");
+    }
+
+    #[test]
+    fn the_text_of_a_simulation_says_which_time_is_meant() {
+        let text = render(&simulated_sample());
+        for part in [
+            "on the sim fabric",
+            "in 2.00 s of virtual time (30.0 s here)",
+            "500 operations/s",
+            "of every operation",
+        ] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
     }
 
     #[test]

@@ -10,9 +10,10 @@ use pando::ScanRange;
 use pando_workload::{Expectation, KeyCodec, KeySpace, ValueCodec, Violation};
 
 use super::BenchError;
-use super::drive::Bench;
-use super::lane::Tally;
+use super::bed::{Bed, Stage};
+use super::lane::{Shared, Tally};
 use super::load::lowest_key;
+use crate::under_test::IndexClient;
 
 /// Entries between two reports.
 const STRIDE: u64 = 4096;
@@ -26,36 +27,25 @@ pub(crate) struct Verified {
 }
 
 /// Scans everything. Nothing may be in flight.
-pub(crate) fn whole_index(bench: &Bench<'_>, expected: &Expectation) -> Result<Verified, BenchError> {
-    let shared = bench.shared;
-    let parts: Vec<u64> = (0..bench.spec.total_threads() as u64).collect();
-    let of = parts.len() as u64;
-    let scans = bench.on_all_threads(parts, |_, part, session| {
-        let owned = shared.keys.partition(part, of);
-        let low = lowest_key(&shared.keys, owned.first);
-        let high = (part + 1 < of).then(|| lowest_key(&shared.keys, owned.last + 1));
-        let range = ScanRange {
-            low: Bound::Included(&low),
-            high: high.as_deref().map_or(Bound::Unbounded, Bound::Excluded),
-            ..ScanRange::all()
-        };
+pub(crate) fn whole_index(
+    bed: &impl Bed,
+    stage: &Stage<'_>,
+    expected: &Expectation,
+) -> Result<Verified, BenchError> {
+    let Shared { keys, values, .. } = *stage.shared;
+    let of = stage.spec.total_threads() as u64;
+    let scans = (0..of).map(|part| {
+        let owned = keys.partition(part, of);
+        let low = lowest_key(&keys, owned.first);
+        let high = (part + 1 < of).then(|| lowest_key(&keys, owned.last + 1));
         // The last part also has the integers beyond all key numbers.
         let end = if part + 1 < of { owned.last } else { u64::MAX };
-        let mut scan = FinalScan::new(shared.keys, shared.values, expected, owned.first, end);
-        session.scan(&range, |key, value| {
-            scan.entry(key, value);
-            if scan.entries.is_multiple_of(STRIDE) {
-                shared.done.fetch_add(STRIDE, Relaxed);
-                return !shared.stop.load(Relaxed);
-            }
-            true
-        })?;
-        Ok(scan.finish())
-    })?;
-    bench.check_interrupt()?;
+        FinalScan::new(keys, values, expected, (owned.first, end), (low, high))
+    });
     let mut verified = Verified::default();
     let mut present = 0;
-    for (entries, surely_present, tally) in scans {
+    for scan in bed.final_scans(stage, scans.collect())? {
+        let (entries, surely_present, tally) = scan.finish();
         verified.entries += entries;
         present += surely_present;
         verified.tally.add(tally);
@@ -69,8 +59,33 @@ pub(crate) fn whole_index(bench: &Bench<'_>, expected: &Expectation) -> Result<V
     Ok(verified)
 }
 
+/// Scans the part of the index that `scan` is about.
+pub(crate) async fn perform<C: IndexClient>(
+    client: C,
+    shared: &Shared,
+    scan: &mut FinalScan<'_>,
+) -> Result<(), BenchError> {
+    let (low, high) = scan.bounds.clone();
+    let range = ScanRange {
+        low: Bound::Included(&low),
+        high: high.as_deref().map_or(Bound::Unbounded, Bound::Excluded),
+        ..ScanRange::all()
+    };
+    let scanned = client.scan(&range, |key, value| {
+        scan.entry(key, value);
+        if scan.entries.is_multiple_of(STRIDE) {
+            shared.done.fetch_add(STRIDE, Relaxed);
+            return !shared.stop.load(Relaxed);
+        }
+        true
+    });
+    scanned.await.map(drop).map_err(BenchError::index)
+}
+
 /// Checks the entries of one part as they come.
-struct FinalScan<'a> {
+pub(crate) struct FinalScan<'a> {
+    /// The keys to scan: from, and up to.
+    bounds: (Vec<u8>, Option<Vec<u8>>),
     keys: KeyCodec,
     values: ValueCodec,
     expected: &'a Expectation,
@@ -84,10 +99,17 @@ struct FinalScan<'a> {
 }
 
 impl<'a> FinalScan<'a> {
-    fn new(keys: KeyCodec, values: ValueCodec, expected: &'a Expectation, first: u64, last: u64) -> Self {
+    fn new(
+        keys: KeyCodec,
+        values: ValueCodec,
+        expected: &'a Expectation,
+        (first, last): (u64, u64),
+        bounds: (Vec<u8>, Option<Vec<u8>>),
+    ) -> Self {
         let last = last.min(keys.key_numbers() - 1);
         let tally = Tally::default();
         Self {
+            bounds,
             keys,
             values,
             expected,
@@ -153,7 +175,7 @@ mod tests {
         let expected = Expectation::new(10, &values).expect("memory");
         let sequence = expected.issue(3);
         expected.ack(3, sequence);
-        let mut scan = FinalScan::new(keys, values, &expected, 0, u64::MAX);
+        let mut scan = FinalScan::new(keys, values, &expected, (0, u64::MAX), (Vec::new(), None));
         for &number in numbers {
             let of = if damage == Some(number) { number + 2 } else { number };
             scan.entry(&keys.encode_vec(number), &values.write_vec(of, u32::from(number == 3)));

@@ -1,0 +1,134 @@
+//! `pando simulate`: random configurations on a simulated cluster, every history checked.
+//!
+//! One line on standard output for what was done, and for each seed that shows something wrong: what that is, the operations
+//! around it, and the command that repeats exactly this run. Exit status 1 if there was any.
+
+use std::fmt::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use pando_lab::simulate::{FaultSet, SeedReport, Summary, run_seed};
+use pando_lab::units;
+
+use crate::failure::Failure;
+use crate::output::write_document;
+use crate::progress;
+use crate::signals::Interrupt;
+
+#[derive(Args, Debug)]
+pub struct SimulateArgs {
+    /// The seeds to run: from A to B - 1
+    #[arg(long, value_name = "A..B", default_value = "0..100", value_parser = parse_seeds)]
+    seeds: Range<u64>,
+    /// Go on with the seeds after these for so many minutes in all
+    #[arg(long, value_name = "M")]
+    minutes: Option<f64>,
+    /// What may go wrong, where a seed wants it: torn, spikes, slow, stop, kill, disconnect, lost-answers, all or none
+    #[arg(long, value_name = "FAULT,..", default_value = "none")]
+    faults: FaultSet,
+    /// Write JSON to a file or to standard output: the summary, and the seeds that show something wrong
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<PathBuf>,
+}
+
+fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
+    let range = text.split_once("..").and_then(|(first, end)| Some(first.parse().ok()?..end.parse().ok()?));
+    match range {
+        Some(seeds) if seeds.start < seeds.end => Ok(seeds),
+        _ => Err("seeds are written like 0..100, the last one not included".into()),
+    }
+}
+
+pub fn run(args: &SimulateArgs) -> Result<(), Failure> {
+    let time = match args.minutes {
+        Some(minutes) if !(minutes > 0.0 && minutes <= 100_000.0) => {
+            return Err(Failure::bad_input(format_args!(
+                "--minutes must be above 0 and at most 100000, not {minutes}"
+            )));
+        }
+        minutes => minutes.map(|minutes| Duration::from_secs_f64(minutes * 60.0)),
+    };
+    let interrupt = Interrupt::listen()?;
+    let began = Instant::now();
+    let bar = progress::bar("simulate", if time.is_some() { 0 } else { args.seeds.end - args.seeds.start });
+    let mut summary = Summary::new(args.faults);
+    let seeds = args.seeds.clone().chain((args.seeds.end..u64::MAX).take_while(|_| time.is_some()));
+    for seed in seeds {
+        let is_late = time.is_some_and(|time| began.elapsed() >= time);
+        if interrupt.wanted() || is_late {
+            break;
+        }
+        let report = run_seed(seed, args.faults);
+        if !report.violations.is_empty() && args.json.is_none() {
+            bar.suspend(|| write_document(Path::new("-"), &render(&report, args.faults)))?;
+        }
+        summary.add(report);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    summary.seconds = began.elapsed().as_secs_f64();
+    match &args.json {
+        Some(path) => write_document(path, &(summary.to_json() + "\n"))?,
+        None => write_document(Path::new("-"), &line(&summary, interrupt.wanted()))?,
+    }
+    match summary.failed_seeds.len() {
+        0 => Ok(()),
+        1 => Err(Failure::failed("one seed shows something wrong")),
+        wrong => Err(Failure::failed(format_args!("{wrong} seeds show something wrong"))),
+    }
+}
+
+/// What was done.
+fn line(summary: &Summary, interrupted: bool) -> String {
+    format!(
+        "{}{} seeds, {} operations ({} failed by faults), {} histories of a key checked, {} violations, {} of virtual time, {}\n",
+        if interrupted { "interrupted after " } else { "" },
+        units::count(summary.seeds),
+        units::count(summary.operations),
+        units::count(summary.failed_operations),
+        units::count(summary.key_histories),
+        units::count(summary.violations),
+        units::duration(Duration::from_nanos(summary.virtual_ns)),
+        units::duration(Duration::from_secs_f64(summary.seconds)),
+    )
+}
+
+/// What is wrong with a seed, and how to see it again.
+fn render(report: &SeedReport, faults: FaultSet) -> String {
+    let seed = report.setup.seed;
+    let mut text = format!("seed {seed}:\n");
+    for violation in &report.violations {
+        let _ = write!(text, " {}\n{}", violation.what, violation.excerpt);
+    }
+    let _ = writeln!(text, " again: pando simulate --seeds {seed}..{} --faults {faults}", seed + 1);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pando_lab::simulate::{Kind, Violation};
+
+    #[test]
+    fn a_violation_comes_with_the_command_that_repeats_it() {
+        let mut report = run_seed(7, FaultSet::NONE);
+        report.violations.push(Violation {
+            kind: Kind::Scan,
+            what: "a scan went astray".into(),
+            excerpt: "  put 1\n".into(),
+        });
+        let text = render(&report, "torn,stop".parse().expect("valid"));
+        assert!(text.contains("went astray\n  put 1\n"), "{text}");
+        assert!(text.ends_with(" again: pando simulate --seeds 7..8 --faults torn,stop\n"), "{text}");
+    }
+
+    #[test]
+    fn seeds_are_a_range_that_is_not_empty() {
+        assert_eq!(parse_seeds("3..7"), Ok(3..7));
+        for text in ["", "3", "3..", "3..3", "7..3", "a..b", "-1..2"] {
+            assert!(parse_seeds(text).is_err(), "{text}");
+        }
+    }
+}

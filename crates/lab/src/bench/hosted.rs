@@ -1,0 +1,195 @@
+//! Benchmarks of the facade on this machine: its threads, its clock, its memory.
+//!
+//! Each thread is a worker of one compute server, with a session of its own. Threads live for one phase; what they carry
+//! on (the stream of operations) is handed from phase to phase. Sessions reach all compute servers, because scans go on
+//! into the keys of the next one. All other operations of a thread are on keys of its own compute server.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::channel;
+use std::thread;
+
+use pando::{BulkOptions, Cluster, Config, Create, Index, IndexOptions, Session, SmoCounts};
+use pando_workload::OpStream;
+use tempfile::TempDir;
+
+use super::bed::{Bed, Counts, PhaseOutcome, Stage, joined};
+use super::lane::Lane;
+use super::load::{Generated, boundaries};
+use super::verify::{self, FinalScan};
+use super::{BenchError, BenchSpec, FabricKind, Length};
+use crate::under_test::{Audited, host_now};
+
+/// Name of the index in the pool.
+const INDEX: &str = "bench";
+
+/// An index of the facade.
+pub(crate) struct Hosted {
+    cluster: Cluster,
+    index: Index,
+    /// Of the pool, if it has a temporary one.
+    _place: Option<TempDir>,
+}
+
+impl Hosted {
+    /// A new cluster with a loaded index.
+    pub fn open(stage: &Stage<'_>) -> Result<Hosted, BenchError> {
+        let (cluster, place) = open_cluster(stage.spec)?;
+        match load(stage, &cluster) {
+            Ok(index) => Ok(Hosted { cluster, index, _place: place }),
+            Err(error) => {
+                // Best effort: the error that led here is the one to report.
+                let _ = cluster.close();
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs `work` on every thread of the benchmark with a session of its own, pinned if there are cores enough;
+    /// reports `shared.done` meanwhile. The results are in the order of the threads.
+    fn on_all_threads<I: Send, O: Send>(
+        &self,
+        stage: &Stage<'_>,
+        inputs: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator>,
+        work: impl Fn(I, &Session) -> Result<O, BenchError> + Sync,
+    ) -> Result<Vec<O>, BenchError> {
+        stage.shared.done.store(0, Relaxed);
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let inputs = inputs.into_iter();
+        let pin = inputs.len() <= cores;
+        let (ended, end) = channel::<()>();
+        let results: Result<Vec<O>, BenchError> = thread::scope(|scope| {
+            let threads = inputs.enumerate().map(|(number, input)| {
+                let (work, ended, index) = (&work, ended.clone(), &self.index);
+                scope.spawn(move || {
+                    // Dropped when the thread ends, in whichever way.
+                    let _ended = ended;
+                    if pin {
+                        pando::pin_to_core(number);
+                    }
+                    work(input, &index.session()?)
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            drop(ended);
+            stage.watch_until(&end);
+            threads.into_iter().map(joined).collect()
+        });
+        stage.check_interrupt()?;
+        results
+    }
+}
+
+impl Bed for Hosted {
+    fn operations(
+        &self,
+        stage: &Stage<'_>,
+        streams: Vec<OpStream>,
+        length: Length,
+    ) -> Result<PhaseOutcome, BenchError> {
+        let before = self.cluster.stats()?.cache();
+        let tasks: Vec<_> = stage.tasks(streams, length, host_now()).collect();
+        let lanes = self.on_all_threads(stage, tasks, |task, session| {
+            let lane = Lane::new(stage.shared, task);
+            let before = session.verbs();
+            session.in_flight(stage.spec.slots, |_, client| lane.slot(client))?;
+            Ok(lane.finish(session.verbs() - before))
+        })?;
+        let cache = self.cluster.stats()?.cache() - before;
+        Ok(stage.outcome(lanes, Counts { cache, ..Counts::default() }))
+    }
+
+    fn final_scans<'s>(
+        &self,
+        stage: &Stage<'_>,
+        scans: Vec<FinalScan<'s>>,
+    ) -> Result<Vec<FinalScan<'s>>, BenchError> {
+        self.on_all_threads(stage, scans, |mut scan, session| {
+            let scanning = verify::perform(session.futures(), stage.shared, &mut scan);
+            pando::block_on(session, scanning)?;
+            Ok(scan)
+        })
+    }
+
+    fn smo_counts(&self) -> Result<SmoCounts, BenchError> {
+        Ok(self.cluster.stats()?.smo())
+    }
+
+    fn audit(&self) -> Result<Audited, BenchError> {
+        let report = self.cluster.check()?;
+        let mut audited = Audited {
+            violations: report.violations,
+            violation_count: report.violation_count,
+            ..Audited::default()
+        };
+        if let Some(index) = report.indexes.first() {
+            audited.entries = index.entries;
+            audited.leaves = index.leaves;
+            audited.inner_nodes = index.inner_nodes;
+            audited.height = index.height;
+            audited.leaf_fullness = index.leaf_fullness;
+        }
+        Ok(audited)
+    }
+
+    fn close(self) -> Result<(), BenchError> {
+        Ok(self.cluster.close()?)
+    }
+}
+
+/// Best effort, for runs that end early.
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        let _ = self.cluster.close();
+    }
+}
+
+/// The cluster, and the temporary place of its pool, if it has one.
+fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Option<TempDir>), BenchError> {
+    let (config, place) = match (spec.fabric, &spec.pool) {
+        (FabricKind::Shm, Some(path)) => (Config::at(path).create(Create::New), None),
+        (FabricKind::Shm, None) => {
+            let place = temporary_place().map_err(BenchError::NoPlace)?;
+            (Config::at(place.path()).create(Create::New), Some(place))
+        }
+        (FabricKind::Local | FabricKind::Sim, _) => (Config::embedded(), None),
+    };
+    let config = config
+        .memory_servers(spec.memory_servers)
+        .memory(spec.memory_server_bytes())
+        .cache(spec.cache_bytes)
+        .cache_options(spec.cache)
+        .read_ahead(spec.read_ahead)
+        .offload(spec.offload)
+        .memory_cores(spec.memory_cores.unwrap_or(1))
+        .huge_pages(spec.huge_pages)
+        .seed(spec.seed);
+    Ok((Cluster::open(config)?, place))
+}
+
+fn temporary_place() -> std::io::Result<TempDir> {
+    let shared_memory = Path::new("/dev/shm");
+    let parent = if shared_memory.is_dir() { PathBuf::from(shared_memory) } else { std::env::temp_dir() };
+    tempfile::Builder::new().prefix("pando-bench-").tempdir_in(parent)
+}
+
+fn load(stage: &Stage<'_>, cluster: &Cluster) -> Result<Index, BenchError> {
+    let Stage { spec, shared, .. } = *stage;
+    let options = match spec.is_fixed() {
+        true => IndexOptions::fixed(spec.key_size, spec.value_size),
+        false => IndexOptions::bytes(),
+    };
+    let options = options.node_size(spec.node_size).subtree_level(spec.subtree_level);
+    let boundaries = boundaries(&shared.keys, spec.compute_servers);
+    let index = cluster.create_index(INDEX, &options.boundaries(boundaries))?;
+    stage.watched(|| {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let source = Generated::new(shared.keys, shared.values, threads);
+        let note = |entries: u64| shared.done.store(entries, Relaxed);
+        let options =
+            BulkOptions { threads, leaf_fill: spec.fill, inner_fill: spec.inner_fill, progress: Some(&note) };
+        index.bulk_load(&source, &options)?;
+        Ok(())
+    })?;
+    Ok(index)
+}

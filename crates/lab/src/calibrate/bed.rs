@@ -1,0 +1,116 @@
+//! What is measured in: an index in the memory of this process, once with a cache that holds all of it.
+//!
+//! It stands on the local fabric, whose verbs cost next to nothing, so that differences between two runs are the work of the
+//! compute server alone.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use pando_cache::{Cache, CacheConfig, CacheWorker};
+use pando_dex::layout::Layout;
+use pando_dex::layout::fixed::FixedLayout;
+use pando_dex::{BulkLoad, Ctx, ScanRange, SortedSource, Tree, TreeConfig};
+use pando_fabric::{Endpoint, Fabric, GlobalAddr};
+use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
+use pando_pool::{Pool, PoolOptions};
+use pando_rt::block_on;
+use pando_workload::{KeyCodec, KeySpace, Rng, Scatter, Zipf, loaded_key};
+
+use super::CalibrateError;
+
+pub(super) const NODE_SIZE: usize = 1024;
+const INDEX: u32 = 1;
+/// Half full, as in the paper.
+const FILL: f64 = 0.5;
+
+/// Records in order.
+struct Records(KeyCodec);
+
+impl SortedSource for Records {
+    fn len(&self) -> u64 {
+        self.0.records()
+    }
+
+    fn visit(
+        &self,
+        range: Range<u64>,
+        each: &mut dyn FnMut(&[u8], &[u8]) -> pando_dex::Result<()>,
+    ) -> pando_dex::Result<()> {
+        let mut key = [0; 8];
+        for record in range {
+            self.0.encode(loaded_key(record), &mut key);
+            each(&key, &record.to_le_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// A loaded index, all of which is cached.
+pub(super) struct Bed {
+    pub layout: FixedLayout,
+    pub ep: LocalEndpoint,
+    pub tree: Tree<FixedLayout>,
+    pub worker: CacheWorker,
+    codec: KeyCodec,
+    zipf: Zipf,
+}
+
+impl Bed {
+    pub fn new(keys: u64) -> Result<Self, CalibrateError> {
+        let codec = KeyCodec::new(KeySpace::Dense, 8, keys)?;
+        let layout = FixedLayout::new(NODE_SIZE, 8, 8)?;
+        let per_leaf = (layout.max_entries() as f64 * FILL) as u64;
+        let nodes = (keys / per_leaf + 1) * 11 / 10 + 64;
+        let size = (nodes * NODE_SIZE as u64 * 2).next_multiple_of(4096) + (64 << 20);
+        let fabric = LocalFabric::new(LocalConfig { server_sizes: vec![size], huge_pages: false })?;
+        let ep = fabric.endpoint(1)?;
+        let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded()))?;
+        let root = block_on(&ep, Tree::create(&ep, &pool, layout, INDEX, &[]))?;
+        let load = BulkLoad::new(layout, pool.clone(), INDEX, 3, &[]).leaf_fill(FILL);
+        let slice = block_on(&ep, load.load_slice(&ep, &Records(codec), 0..keys, 1, 0))?;
+        block_on(&ep, load.finish(&ep, vec![slice], root))?;
+        let cache = Arc::new(Cache::new(&CacheConfig::new(2 * nodes * NODE_SIZE as u64, NODE_SIZE))?);
+        let worker = cache.worker();
+        let ctx = Ctx { ep: &ep, worker: &worker };
+        let tree = block_on(&ep, Tree::open(ctx, cache, pool, layout, TreeConfig::new(INDEX, root)))?;
+        block_on(&ep, tree.scan(ctx, &ScanRange::all(), |_, _| true))?;
+        // Whatever the scan only copied comes in by lookups.
+        let mut value = Vec::new();
+        for record in (0..keys).step_by(per_leaf as usize / 2) {
+            value.clear();
+            block_on(&ep, tree.get(ctx, &codec.encode_vec(loaded_key(record)), &mut value))?;
+        }
+        Ok(Self { layout, ep, tree, worker, codec, zipf: Zipf::new(keys, 0.99)? })
+    }
+
+    pub fn ctx(&self) -> Ctx<'_, LocalEndpoint> {
+        Ctx { ep: &self.ep, worker: &self.worker }
+    }
+
+    /// Keys as a skewed workload draws them.
+    pub fn keys(&self, seed: u64, count: usize) -> Vec<[u8; 8]> {
+        let mut rng = Rng::new(seed);
+        let scatter = Scatter::Hash.over(self.codec.records());
+        let mut draw = || {
+            let mut key = [0; 8];
+            self.codec.encode(loaded_key(scatter.position(self.zipf.draw(&mut rng))), &mut key);
+            key
+        };
+        (0..count).map(|_| draw()).collect()
+    }
+
+    /// An empty leaf that stands at `addr`.
+    pub fn leaf_at(&self, addr: GlobalAddr) -> pando_fabric::PageBuf {
+        let page = self.ep.buffer(NODE_SIZE);
+        page.words().iter().for_each(|word| word.store(0, std::sync::atomic::Ordering::Relaxed));
+        let init = pando_dex::layout::NodeInit {
+            addr: addr.raw(),
+            index_id: INDEX,
+            level: 0,
+            low: None,
+            high: None,
+        };
+        self.layout.init(page.words(), &init);
+        page
+    }
+}

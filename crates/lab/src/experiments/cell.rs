@@ -1,0 +1,154 @@
+//! One measurement of an experiment, and the figures that are taken from its report.
+//!
+//! A report is looked at as JSON, by the promised names of its fields (DESIGN §9): so experiments with drivers of
+//! their own have the same tables, and what a report gains is in the files without anybody's doing.
+
+use serde_json::Value;
+
+use crate::bench::{self, BenchError, BenchSpec, FabricKind, Watch};
+
+/// A measurement and where it belongs.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    /// The part of the figure, such as the workload; empty if there is one only.
+    pub panel: String,
+    pub series: String,
+    /// Where on the x axis, and what that is called.
+    pub x: f64,
+    pub x_name: String,
+    pub work: Work,
+    /// What the paper gives for this cell, by the name of the metric.
+    pub paper: Vec<(&'static str, f64)>,
+}
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// A workload on a configuration.
+    Bench(Box<BenchSpec>),
+}
+
+impl Work {
+    /// # Errors
+    /// What makes the whole measurement impossible; what went wrong within it is in the report.
+    pub(super) fn run(&self, watch: &dyn Watch) -> Result<Value, BenchError> {
+        match self {
+            Work::Bench(spec) => {
+                let report = bench::run(spec, watch)?;
+                Ok(serde_json::to_value(report).expect("a report is made of numbers and texts"))
+            }
+        }
+    }
+
+    /// # Errors
+    /// The first thing that cannot be done as asked.
+    pub(super) fn validate(&self) -> Result<(), BenchError> {
+        match self {
+            Work::Bench(spec) => spec.validate(),
+        }
+    }
+
+    /// Everything that decides the result.
+    pub(super) fn config(&self) -> Value {
+        match self {
+            Work::Bench(spec) => {
+                let config = serde_json::to_value(spec);
+                let mut config = config.expect("a specification is made of numbers and texts");
+                // What the cluster's model says is known by its part in the hash.
+                config["memory_cores"] = spec.memory_cores.into();
+                config["config_hash"] = spec.config_hash().into();
+                config
+            }
+        }
+    }
+
+    /// Memory that it takes at most, roughly: nodes and what the fabric keeps of them, caches, expectations.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        match self {
+            Work::Bench(spec) => bench_memory_bytes(spec),
+        }
+    }
+
+    /// Whether several can be measured side by side: their time is virtual.
+    pub(super) fn is_timeless(&self) -> bool {
+        match self {
+            Work::Bench(spec) => spec.fabric == FabricKind::Sim,
+        }
+    }
+}
+
+fn bench_memory_bytes(spec: &BenchSpec) -> u64 {
+    // Inner nodes and headers add a few percent, frames of the cache a fifth.
+    let node_bytes = (spec.key_size + spec.value_size) as f64 * spec.keys as f64 / spec.fill * 1.12;
+    let grown = match spec.mix() {
+        Ok(mix) if mix.writes() && mix.insert > 0 => 1.3,
+        _ => 1.0,
+    };
+    let caches = spec.compute_servers as f64 * spec.cache_bytes as f64 * 1.2;
+    let checks = if spec.verify || spec.audit { spec.keys as f64 * 8.0 } else { 0.0 };
+    (node_bytes * grown + caches + checks) as u64 + (100 << 20)
+}
+
+/// A figure that is taken from a report.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Metric {
+    pub name: &'static str,
+    /// Heading of its column.
+    pub title: &'static str,
+    /// Where it stands in the report.
+    pub pointer: &'static str,
+    /// What the number there is multiplied with.
+    pub factor: f64,
+    /// Digits after the point.
+    pub digits: usize,
+}
+
+impl Metric {
+    pub(super) fn of(&self, report: &Value) -> Option<f64> {
+        Some(report.pointer(self.pointer)?.as_f64()? * self.factor)
+    }
+
+    pub(super) fn show(&self, value: f64) -> String {
+        format!("{value:.*}", self.digits)
+    }
+}
+
+const fn metric(
+    name: &'static str,
+    title: &'static str,
+    pointer: &'static str,
+    factor: f64,
+    digits: usize,
+) -> Metric {
+    Metric { name, title, pointer, factor, digits }
+}
+
+pub(super) const THROUGHPUT: Metric = metric("throughput", "Mops/s", "/throughput_ops", 1e-6, 2);
+pub(super) const READS: Metric = metric("reads", "READs/op", "/per_op/reads", 1.0, 3);
+pub(super) const WRITES: Metric = metric("writes", "WRITEs/op", "/per_op/writes", 1.0, 3);
+pub(super) const ATOMICS: Metric = metric("atomics", "atomics/op", "/per_op/atomics", 1.0, 3);
+pub(super) const TWO_SIDED: Metric = metric("two_sided", "two-sided/op", "/per_op/two_sided", 1.0, 4);
+pub(super) const TRAFFIC: Metric = metric("traffic", "bytes/op", "/per_op/bytes_total", 1.0, 1);
+pub(super) const LATENCY: Metric = metric("p99", "p99 µs", "/latency_ns/p99", 1e-3, 1);
+pub(super) const LEAF_HITS: Metric = metric("leaf_hits", "leaf hits", "/cache/hit_ratio_leaf", 1.0, 3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::{Scale, Setting};
+
+    #[test]
+    fn figures_are_found_by_the_promised_names() {
+        let report = serde_json::json!({"throughput_ops": 2.5e6, "per_op": {"reads": 0.33}, "cache": {}});
+        assert_eq!(THROUGHPUT.of(&report), Some(2.5));
+        assert_eq!(READS.of(&report).map(|reads| READS.show(reads)), Some("0.330".to_owned()));
+        assert_eq!(LEAF_HITS.of(&report), None);
+    }
+
+    #[test]
+    fn the_papers_cell_needs_about_eight_gigabytes() {
+        let spec = Setting::new(Scale::Full, 1).spec("read-only");
+        let bytes = Work::Bench(Box::new(spec)).memory_bytes();
+        assert!((8_000_000_000..10_000_000_000).contains(&bytes), "{bytes}");
+    }
+}

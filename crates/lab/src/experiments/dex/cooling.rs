@@ -1,0 +1,126 @@
+//! Figures 4 and 9: what the structure of cooling nodes and the admission of leaves do for throughput.
+//!
+//! The paper's "single lock that protects the cooling map" is our FIFO queue under a lock: both serialise every cooling
+//! and every eviction of a compute server.
+
+use pando::OffloadPolicy;
+
+use super::super::cell::{Cell, THROUGHPUT};
+use super::super::plot::{self, MOPS, Spacing};
+use super::super::scale::with_threads;
+use super::super::{Claim, Experiment, Results, Setting};
+use super::{METRICS, THREADS, claim, percent, times};
+use crate::bench::BenchSpec;
+use crate::figure::Figure;
+
+const MAP: &str = "cooling map";
+const FIFO: &str = "FIFO queue under one lock";
+const PARTS: [&str; 2] = ["read-intensive", "write-intensive"];
+
+pub(super) const FIG4: Experiment = Experiment {
+    name: "fig4",
+    title: "Cooling map against a FIFO queue, over compute threads",
+    source: "DEX, Figure 4, §5.2",
+    shows: "Whether keeping eviction candidates in many small buckets lets the cache scale, where one queue does not.",
+    setting: "The default cell (§8.1). The paper names no workload; here the two skewed ones with updates.",
+    varied: "compute threads",
+    hundredths: 1,
+    metrics: METRICS,
+    cells: fig4_cells,
+    claims: fig4_claims,
+    figure: |results| {
+        let says = "with a FIFO queue DEX cannot scale, because every cooling and eviction takes its lock; with the \
+                    cooling map it scales.";
+        plot::figure(results, plot::throughput_lines(results, Spacing::Numbers), says)
+    },
+};
+
+fn fig4_cells(setting: &Setting) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for workload in PARTS {
+        for (series, fifo) in [(MAP, false), (FIFO, true)] {
+            for threads in THREADS {
+                let mut spec = with_threads(setting.spec(workload), setting.threads(threads));
+                spec.cache.fifo = fifo;
+                cells.push(plot::cell(workload, series, (threads as f64, threads), spec));
+            }
+        }
+    }
+    cells
+}
+
+fn fig4_claims(results: &Results<'_>) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for workload in PARTS {
+        for (series, paper) in [(MAP, "scales"), (FIFO, "does not scale")] {
+            // Within one compute server: others bring queues of their own.
+            let ours = results.ratio(workload, (series, 36.0), (series, 2.0), &THROUGHPUT);
+            let what =
+                format!("{workload}, {series}: throughput of 36 threads over that of 2, on one server");
+            claims.push(claim(what, paper, times(ours), "§5.2"));
+        }
+        let ours = results.ratio(workload, (MAP, 144.0), (FIFO, 144.0), &THROUGHPUT);
+        let what = format!("{workload}: cooling map over FIFO queue with 144 threads");
+        claims.push(claim(what, "outperforms", times(ours), "§5.2"));
+    }
+    claims
+}
+
+const STEPS: [&str; 3] =
+    ["single lock, eager admission", "+ cooling map", "+ lazy admission of leaves (10%)"];
+/// Cache sizes in MiB.
+const SIZES: [u64; 2] = [64, 256];
+/// Throughput of the second step over the first, of the third over the second, by cache size.
+const PAPER: [(f64, f64); 2] = [(12.0, 1.25), (10.0, 1.21)];
+
+pub(super) const FIG9: Experiment = Experiment {
+    name: "fig9",
+    title: "Cooling map and lazy admission, step by step, at two cache sizes",
+    source: "DEX, Figure 9, §8.3",
+    shows: "What each of the cache's two techniques adds to throughput.",
+    setting: "144 threads, no offloading, caches of 64 and 256 MiB (§8.3). The paper names no workload; here \
+              write-intensive, as in the ablation beside it.",
+    varied: "cache of a compute server",
+    hundredths: 2,
+    metrics: METRICS,
+    cells: fig9_cells,
+    claims: fig9_claims,
+    figure: fig9_figure,
+};
+
+fn fig9_cells(setting: &Setting) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for (step, series) in STEPS.iter().enumerate() {
+        for mib in SIZES {
+            let spec = setting.spec("write-intensive");
+            let (cache_bytes, offload) = (setting.bytes(mib << 20), OffloadPolicy::Never);
+            let mut spec = BenchSpec { cache_bytes, offload, ..spec };
+            spec.cache.fifo = step == 0;
+            spec.cache.leaf_admission = if step < 2 { 1.0 } else { 0.1 };
+            cells.push(plot::cell("", series, (mib as f64, format!("{mib} MiB")), spec));
+        }
+    }
+    cells
+}
+
+fn fig9_claims(results: &Results<'_>) -> Vec<Claim> {
+    let mut claims = Vec::new();
+    for (mib, (map, lazy)) in SIZES.into_iter().zip(PAPER) {
+        let x = mib as f64;
+        let step =
+            |over: usize, under: usize| results.ratio("", (STEPS[over], x), (STEPS[under], x), &THROUGHPUT);
+        let paper = times(Some(map)).unwrap_or_default();
+        claims.push(claim(format_args!("{mib} MiB: cooling map"), paper, times(step(1, 0)), "§8.3"));
+        let paper = percent(Some(lazy)).unwrap_or_default();
+        claims.push(claim(format_args!("{mib} MiB: lazy admission"), paper, percent(step(2, 1)), "§8.3"));
+    }
+    claims
+}
+
+fn fig9_figure(results: &Results<'_>) -> Figure {
+    let mut panel = plot::bars(results, "", &THROUGHPUT, MOPS);
+    panel.title = "write-intensive, 144 threads".to_owned();
+    let says =
+        "the cooling map gives 12x with 64 MiB of cache and 10x with 256; lazy admission adds 25% and 21%.";
+    plot::figure(results, vec![panel], says)
+}

@@ -1,0 +1,99 @@
+//! Figures 16 and 17: the size of keys, and how skewed their popularity is.
+//!
+//! Keys of more than eight bytes are made of hashed integers; nodes stay at 1 KiB and caches as they are, so that longer keys
+//! make the index larger and the cache relatively smaller.
+
+use pando_workload::Distribution;
+
+use super::super::cell::{Cell, THROUGHPUT};
+use super::super::plot::{self, Spacing};
+use super::super::{Claim, Experiment, Results, Setting};
+use super::{METRICS, claim, times};
+use crate::bench::{BenchSpec, Length};
+
+const SERIES: &str = "DEX";
+
+pub(super) const FIG16: Experiment = Experiment {
+    name: "fig16",
+    title: "Throughput over the size of keys",
+    source: "DEX, Figure 16, Appendix C",
+    shows: "What longer keys cost: fewer fit a node, the index grows, and the cache does not.",
+    setting: "144 threads, Zipf 0.99, 256 MiB of cache per compute server, nodes of 1 KiB; the data grows from 2.98 GiB with keys \
+              of 8 B to 13.41 GiB with 64 B.",
+    varied: "bytes of a key",
+    hundredths: 1,
+    metrics: METRICS,
+    cells: fig16_cells,
+    claims: fig16_claims,
+    figure: |results| {
+        let says = "throughput drops with the size of keys in all workloads, as the index grows and the cache does not.";
+        plot::figure(results, plot::throughput_lines(results, Spacing::Names), says)
+    },
+};
+
+const KEY_SIZES: [usize; 4] = [8, 16, 32, 64];
+const KEY_WORKLOADS: [&str; 5] =
+    ["read-only", "read-intensive", "write-intensive", "insert-intensive", "scan-intensive"];
+
+fn fig16_cells(setting: &Setting) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for workload in KEY_WORKLOADS {
+        for key_size in KEY_SIZES {
+            let (warmup, ops) = setting.operations(if workload == "scan-intensive" { 0.1 } else { 1.0 });
+            let spec = setting.spec(workload);
+            let spec = BenchSpec { key_size, warmup, length: Length::Ops(ops), ..spec };
+            cells.push(plot::cell(workload, SERIES, (key_size as f64, key_size), spec));
+        }
+    }
+    cells
+}
+
+fn fig16_claims(results: &Results<'_>) -> Vec<Claim> {
+    let claims = KEY_WORKLOADS.map(|workload| {
+        let ours = results.ratio(workload, (SERIES, 64.0), (SERIES, 8.0), &THROUGHPUT);
+        let what = format!("{workload}: throughput with keys of 64 B over that with 8 B");
+        claim(what, "drops", times(ours), "Appendix C")
+    });
+    claims.into()
+}
+
+pub(super) const FIG17: Experiment = Experiment {
+    name: "fig17",
+    title: "Throughput over the skew of the workload",
+    source: "DEX, Figure 17, Appendix C",
+    shows: "What it does for the cache that some keys are more popular than others.",
+    setting: "144 threads, 256 MiB of cache per compute server; theta of the Zipf distribution. The paper's values of theta \
+              are in its figure only; 0.99 is the default.",
+    varied: "theta",
+    hundredths: 2,
+    metrics: METRICS,
+    cells: fig17_cells,
+    claims: fig17_claims,
+    figure: |results| {
+        let says = "the more skewed the workload, the better DEX performs, because more of the hot paths are cached.";
+        plot::figure(results, plot::throughput_lines(results, Spacing::Names), says)
+    },
+};
+
+const THETAS: [f64; 6] = [0.5, 0.6, 0.7, 0.8, 0.9, 0.99];
+const SKEW_WORKLOADS: [&str; 2] = ["read-intensive", "write-intensive"];
+
+fn fig17_cells(setting: &Setting) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for workload in SKEW_WORKLOADS {
+        for theta in THETAS {
+            let spec = BenchSpec { dist: Some(Distribution::Zipf { theta }), ..setting.spec(workload) };
+            cells.push(plot::cell(workload, SERIES, (theta, theta), spec));
+        }
+    }
+    cells
+}
+
+fn fig17_claims(results: &Results<'_>) -> Vec<Claim> {
+    let claims = SKEW_WORKLOADS.map(|workload| {
+        let ours = results.ratio(workload, (SERIES, 0.99), (SERIES, 0.5), &THROUGHPUT);
+        let what = format!("{workload}: throughput with theta 0.99 over that with 0.5");
+        claim(what, "grows with theta", times(ours), "Appendix C")
+    });
+    claims.into()
+}

@@ -1,0 +1,141 @@
+//! Figures 12 and 18: the size of the cache, and how readily leaves are admitted to it.
+//!
+//! A cache ratio is the cache of one compute server over the records' bytes, so 256 MiB are about 8% (DEX §8.1).
+//! Both sweeps keep 144 threads, so that a small cache has many pages under way in it.
+
+use super::super::cell::{Cell, THROUGHPUT};
+use super::super::plot::{self, MOPS, Spacing};
+use super::super::scale::with_threads;
+use super::super::{Claim, Experiment, Results, Setting};
+use super::{METRICS, claim, percent, times};
+use crate::bench::BenchSpec;
+use crate::figure::{Figure, Reference};
+
+const ALL: &str = "DEX, 144 threads";
+const SOCKET: &str = "DEX, 18 threads of one server";
+/// In percent.
+const RATIOS: [u32; 6] = [1, 2, 4, 8, 16, 32];
+const PARTS: [&str; 2] = ["read-intensive", "write-intensive"];
+/// Bytes of the paper's 200 million records of 8 B/8 B.
+const PAPER_DATA: u64 = 200_000_000 * 16;
+
+pub(super) const FIG12: Experiment = Experiment {
+    name: "fig12",
+    title: "Throughput over the size of the cache",
+    source: "DEX, Figure 12, §8.4",
+    shows: "What more cache is good for.",
+    setting: "144 threads, Zipf 0.99; the cache of a compute server as a share of the records' 2.98 GiB. 18 threads of one \
+              socket beside it, write-intensive.",
+    varied: "cache of a compute server / data",
+    hundredths: 2,
+    metrics: METRICS,
+    cells: fig12_cells,
+    claims: fig12_claims,
+    figure: |results| {
+        let says = "read-intensive throughput grows with the cache; write-intensive throughput grows from 1% to 8% and \
+                    falls beyond, where latches of hot nodes become the bottleneck, but not with 18 threads of one \
+                    socket.";
+        plot::figure(results, plot::throughput_lines(results, Spacing::Names), says)
+    },
+};
+
+fn fig12_cells(setting: &Setting) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for (workload, series, threads) in [(PARTS[0], ALL, 144), (PARTS[1], ALL, 144), (PARTS[1], SOCKET, 18)] {
+        for ratio in RATIOS {
+            let spec = with_threads(setting.spec(workload), setting.threads(threads));
+            let cache_bytes = setting.bytes(PAPER_DATA / 100 * u64::from(ratio));
+            let spec = BenchSpec { cache_bytes, ..spec };
+            cells.push(plot::cell(workload, series, (f64::from(ratio), format!("{ratio}%")), spec));
+        }
+    }
+    cells
+}
+
+fn fig12_claims(results: &Results<'_>) -> Vec<Claim> {
+    let grows = |workload: &str, series: &str, over: f64, under: f64| {
+        times(results.ratio(workload, (series, over), (series, under), &THROUGHPUT))
+    };
+    vec![
+        claim("read-intensive: 32% of cache over 1%", "grows", grows(PARTS[0], ALL, 32.0, 1.0), "§8.4"),
+        claim("write-intensive: 8% of cache over 1%", "grows", grows(PARTS[1], ALL, 8.0, 1.0), "§8.4"),
+        claim("write-intensive: 32% of cache over 8%", "falls", grows(PARTS[1], ALL, 32.0, 8.0), "§8.4"),
+        claim(
+            "write-intensive, 18 threads: 32% of cache over 8%",
+            "scales well",
+            grows(PARTS[1], SOCKET, 32.0, 8.0),
+            "§8.4",
+        ),
+    ]
+}
+
+/// In MiB.
+const SIZES: [u64; 5] = [64, 128, 256, 512, 1024];
+/// In percent.
+const PROBABILITIES: [u32; 6] = [1, 5, 10, 20, 50, 100];
+const EAGER: f64 = 100.0;
+
+pub(super) const FIG18: Experiment = Experiment {
+    name: "fig18",
+    title: "Throughput over the probability with which leaves are admitted",
+    source: "DEX, Figure 18, Appendix C",
+    shows: "How readily leaves should come into a full cache, by the size of the cache.",
+    setting: "144 threads, read-intensive, Zipf 0.99, caches of 64 to 1,024 MiB; throughput relative to that of admitting \
+              every leaf.",
+    varied: "admission probability",
+    hundredths: 1,
+    metrics: METRICS,
+    cells: fig18_cells,
+    claims: fig18_claims,
+    figure: fig18_figure,
+};
+
+fn size_name(mib: u64) -> String {
+    format!("{mib} MiB")
+}
+
+fn fig18_cells(setting: &Setting) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for mib in SIZES {
+        for probability in PROBABILITIES {
+            let spec = setting.spec("read-intensive");
+            let mut spec = BenchSpec { cache_bytes: setting.bytes(mib << 20), ..spec };
+            spec.cache.leaf_admission = f64::from(probability) / 100.0;
+            let x = (f64::from(probability), format!("{probability}%"));
+            cells.push(plot::cell("", &size_name(mib), x, spec));
+        }
+    }
+    cells
+}
+
+fn fig18_claims(results: &Results<'_>) -> Vec<Claim> {
+    let over_eager = |mib: u64, probability: f64| {
+        let series = size_name(mib);
+        percent(results.ratio("", (&series, probability), (&series, EAGER), &THROUGHPUT))
+    };
+    let place = "Appendix C";
+    vec![
+        claim("64 MiB: 1% over admitting always", "helps", over_eager(64, 1.0), place),
+        claim("128 MiB: 1% over admitting always", "helps", over_eager(128, 1.0), place),
+        claim("256 MiB: 10% over admitting always", "helps", over_eager(256, 10.0), place),
+        claim("1,024 MiB: 1% over admitting always", "down to -7%", over_eager(1024, 1.0), place),
+    ]
+}
+
+fn fig18_figure(results: &Results<'_>) -> Figure {
+    let mut panel = plot::lines(results, "", Spacing::Names, &THROUGHPUT, MOPS);
+    panel.title = "read-intensive, 144 threads".to_owned();
+    panel.y_label = "throughput / that of admitting every leaf".to_owned();
+    let eager_place = PROBABILITIES.len() as f64 - 1.0;
+    for series in &mut panel.series {
+        let eager = series.points.iter().find(|point| point.0 == eager_place).map(|point| point.1);
+        series.points = match eager.filter(|eager| *eager > 0.0) {
+            Some(eager) => series.points.iter().map(|&(x, y)| (x, y / eager)).collect(),
+            None => Vec::new(),
+        };
+    }
+    panel.references.push(Reference { label: "every leaf admitted".to_owned(), y: 1.0 });
+    let says = "with small caches (64 to 128 MiB) a low probability helps; with 256 to 512 MiB a higher one is best; with \
+                1,024 MiB lazy admission can cost 7%.";
+    plot::figure(results, vec![panel], says)
+}

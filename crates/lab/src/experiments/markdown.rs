@@ -1,0 +1,114 @@
+//! The report for readers: what was measured, the paper's values beside ours.
+//!
+//! Two tables: what the paper says and what came out, then every cell. A metric has a column for the paper's values only if
+//! it gives any.
+
+use std::fmt::Write;
+
+use super::cell::Metric;
+use super::results::{Outcome, Results};
+use super::{Claim, Setting};
+use crate::process::COMMIT;
+
+pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
+    let experiment = results.experiment;
+    let Setting { scale, seed, .. } = results.setting;
+    let mut text = String::new();
+    let mut line = |sentence: &str| {
+        let _ = writeln!(text, "{sentence}");
+    };
+    line(&format!("# {}: {}\n", experiment.name, experiment.title));
+    line(&format!("{} From {}.\n", experiment.shows, experiment.source));
+    line(&format!("*The paper's setting.* {}\n", experiment.setting));
+    line(&format!(
+        "*Here.* A simulated cluster, scale `{scale}`, seed {seed}, commit {}. {}\n",
+        short(COMMIT),
+        results.setting.describe()
+    ));
+    line(&format!("![{}]({}.svg)\n", experiment.title, experiment.name));
+    if !claims.is_empty() {
+        line("| what the paper says | the paper | here | place |\n|---|---|---|---|");
+        for Claim { what, paper, ours, place } in claims {
+            let ours = ours.as_deref().unwrap_or("failed");
+            line(&format!("| {} | {} | {} | {place} |", escaped(what), escaped(paper), escaped(ours)));
+        }
+        line("");
+    }
+    text.push_str(&cells(results));
+    text.push_str(&troubles(results));
+    text
+}
+
+fn short(commit: &str) -> &str {
+    commit.get(..12).unwrap_or(commit)
+}
+
+/// Text that does not end its field of a table.
+fn escaped(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}
+
+/// Every cell with its metrics.
+fn cells(results: &Results<'_>) -> String {
+    let experiment = results.experiment;
+    let with_panels = results.panels().iter().any(|panel| !panel.is_empty());
+    let quoted = |metric: &Metric| {
+        let all = results.outcomes.iter().flat_map(|outcome| &outcome.cell.paper);
+        all.into_iter().any(|(name, _)| *name == metric.name)
+    };
+    let mut heads = vec!["series".to_owned()];
+    if with_panels {
+        heads.insert(0, "part".to_owned());
+    }
+    if !experiment.varied.is_empty() {
+        heads.push(experiment.varied.to_owned());
+    }
+    let text_columns = heads.len();
+    for metric in experiment.metrics {
+        heads.push(metric.title.to_owned());
+        if quoted(metric) {
+            heads.push("the paper".to_owned());
+        }
+    }
+    let rule = (0..heads.len()).map(|i| if i < text_columns { "---" } else { "---:" });
+    let mut text = format!("| {} |\n|{}|\n", heads.join(" | "), rule.collect::<Vec<_>>().join("|"));
+    for outcome in &results.outcomes {
+        let cell = &outcome.cell;
+        let mut fields = vec![escaped(&cell.series)];
+        if with_panels {
+            fields.insert(0, escaped(&cell.panel));
+        }
+        if !experiment.varied.is_empty() {
+            fields.push(escaped(&cell.x_name));
+        }
+        for metric in experiment.metrics {
+            fields.push(measured(outcome, metric));
+            if quoted(metric) {
+                let paper = cell.paper.iter().find(|(name, _)| *name == metric.name);
+                fields.push(paper.map_or_else(String::new, |(_, value)| value.to_string()));
+            }
+        }
+        let _ = writeln!(text, "| {} |", fields.join(" | "));
+    }
+    text
+}
+
+fn measured(outcome: &Outcome, metric: &Metric) -> String {
+    match &outcome.report {
+        Ok(report) => metric.of(report).map_or_else(|| "-".to_owned(), |value| metric.show(value)),
+        Err(_) => "failed".to_owned(),
+    }
+}
+
+fn troubles(results: &Results<'_>) -> String {
+    let mut text = String::new();
+    for outcome in &results.outcomes {
+        if let Some(trouble) = outcome.trouble() {
+            if text.is_empty() {
+                text.push_str("\nWhat went wrong:\n\n");
+            }
+            let _ = writeln!(text, "- {}: {}", outcome.name(), trouble.replace('\n', " "));
+        }
+    }
+    text
+}

@@ -1,0 +1,111 @@
+//! Panels from results: what most figures have in common.
+//!
+//! Places on the x axis keep their distances if they are numbers of the same kind (threads), and stand at equal
+//! distances with their names if they are powers of two and the like.
+
+use super::cell::{Cell, Metric, THROUGHPUT};
+use super::results::Results;
+use crate::figure::{Figure, Panel, Series, Shape, XAxis, XTicks, YScale};
+
+pub(super) const MOPS: &str = "throughput (million operations/s)";
+
+/// How the x axis is made of the places.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spacing {
+    Numbers,
+    Names,
+}
+
+/// Titles and notes around one panel for each panel of the results.
+pub(super) fn figure(results: &Results<'_>, panels: Vec<Panel>, paper_says: &str) -> Figure {
+    let failed = match results.trouble_count() {
+        0 => None,
+        count => Some(format!("{count} of {} cells failed and are not shown.", results.outcomes.len())),
+    };
+    let notes = [
+        Some(format!("The paper ({}): {paper_says}", results.experiment.source)),
+        Some(format!("Measured on a simulated cluster. {}", results.setting.describe())),
+        failed,
+    ];
+    Figure {
+        title: results.experiment.title.to_owned(),
+        panels,
+        notes: notes.into_iter().flatten().collect(),
+    }
+}
+
+/// Throughput of all series of each panel as lines.
+pub(super) fn throughput_lines(results: &Results<'_>, spacing: Spacing) -> Vec<Panel> {
+    results.panels().into_iter().map(|panel| lines(results, panel, spacing, &THROUGHPUT, MOPS)).collect()
+}
+
+/// A metric of all series of a panel as lines.
+pub(super) fn lines(
+    results: &Results<'_>,
+    panel: &str,
+    spacing: Spacing,
+    metric: &Metric,
+    y_label: &str,
+) -> Panel {
+    shaped(results, panel, Shape::Lines, spacing, metric, y_label)
+}
+
+/// The same as groups of bars, with the paper's values as bars of their own where it gives them.
+pub(super) fn bars(results: &Results<'_>, panel: &str, metric: &Metric, y_label: &str) -> Panel {
+    shaped(results, panel, Shape::Bars, Spacing::Names, metric, y_label)
+}
+
+fn shaped(
+    results: &Results<'_>,
+    panel: &str,
+    shape: Shape,
+    spacing: Spacing,
+    metric: &Metric,
+    y_label: &str,
+) -> Panel {
+    let places = results.places(panel);
+    let place_of = |x: f64| match spacing {
+        Spacing::Numbers => x,
+        Spacing::Names => places.iter().position(|place| place.0 == x).unwrap_or(0) as f64,
+    };
+    let placed = |points: Vec<(f64, f64)>| points.into_iter().map(|(x, y)| (place_of(x), y)).collect();
+    let mut series = Vec::new();
+    for name in results.series(panel) {
+        let measured = placed(results.points(panel, name, metric));
+        series.push(Series { name: name.to_owned(), points: measured, quoted: false });
+        let paper: Vec<(f64, f64)> = placed(results.paper_points(panel, name, metric));
+        if !paper.is_empty() {
+            series.push(Series { name: format!("{name}, the paper"), points: paper, quoted: true });
+        }
+    }
+    let ticks = match spacing {
+        Spacing::Numbers => XTicks::Numbers(places.iter().map(|place| place.0).collect()),
+        Spacing::Names => XTicks::Names(places.iter().map(|place| place.1.to_owned()).collect()),
+    };
+    Panel {
+        title: panel.to_owned(),
+        shape,
+        x: XAxis { label: results.experiment.varied.to_owned(), ticks },
+        y_label: y_label.to_owned(),
+        y_scale: YScale::Linear,
+        series,
+        references: Vec::new(),
+    }
+}
+
+/// A cell of the benchmark driver, without a value of the paper.
+pub(super) fn cell(
+    panel: &str,
+    series: &str,
+    (x, x_name): (f64, impl ToString),
+    spec: crate::bench::BenchSpec,
+) -> Cell {
+    Cell {
+        panel: panel.to_owned(),
+        series: series.to_owned(),
+        x,
+        x_name: x_name.to_string(),
+        work: super::Work::Bench(Box::new(spec)),
+        paper: Vec::new(),
+    }
+}

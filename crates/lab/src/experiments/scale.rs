@@ -1,0 +1,163 @@
+//! How large experiments are: as in the papers, or smaller with the same ratios.
+//!
+//! The papers load 200 million records and give each compute server 256 MiB of cache, about 8% of the data (DEX §8.1).
+//! Whatever is measured in bytes of the data shrinks with the records; threads, servers and the network do not.
+
+use std::fmt;
+
+use pando::OffloadPolicy;
+
+use crate::bench::{BenchSpec, FabricKind, Length};
+
+/// Records that the papers load.
+const PAPER_KEYS: u64 = 200_000_000;
+/// The cache of a compute server in the papers.
+pub(super) const PAPER_CACHE: u64 = 256 << 20;
+/// Threads of a compute server, and servers of each kind, in the papers.
+pub(super) const SERVER_THREADS: usize = 36;
+pub(super) const SERVERS: usize = 4;
+/// All compute threads of the papers.
+pub(super) const ALL_THREADS: usize = SERVER_THREADS * SERVERS;
+/// Caches below this many nodes cannot hold the upper levels and what threads have in hand.
+const CACHE_MIN: u64 = 128 << 10;
+
+/// How large an experiment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// A hundredth of the papers' data: under two minutes on two cores.
+    Quick,
+    /// The papers' 200 million records.
+    Full,
+    /// To see that an experiment runs. Its figures mean nothing.
+    Tiny,
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Scale::Quick => "quick",
+            Scale::Full => "full",
+            Scale::Tiny => "tiny",
+        })
+    }
+}
+
+/// What cells are made from: a scale and a seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    pub scale: Scale,
+    pub seed: u64,
+    /// Hundredths of the papers' data at the quick scale: more where there are few cells, or tiny caches.
+    pub hundredths: u64,
+}
+
+impl Setting {
+    pub fn new(scale: Scale, seed: u64) -> Setting {
+        Setting { scale, seed, hundredths: 1 }
+    }
+
+    pub fn keys(&self) -> u64 {
+        match self.scale {
+            Scale::Quick => 2_000_000 * self.hundredths,
+            Scale::Full => PAPER_KEYS,
+            Scale::Tiny => 20_000,
+        }
+    }
+
+    /// Operations before the measured ones, and those: of a cell of which `share` of the work of a usual one is enough.
+    pub fn operations(&self, share: f64) -> (u64, u64) {
+        let (warmup, measured) = match self.scale {
+            Scale::Quick => (800_000 * self.hundredths.min(4), 500_000 * self.hundredths.min(4)),
+            Scale::Full => (30_000_000, 30_000_000),
+            Scale::Tiny => (3_000, 6_000),
+        };
+        ((warmup as f64 * share) as u64, (measured as f64 * share) as u64)
+    }
+
+    /// Bytes that correspond to so many of the papers'.
+    pub fn bytes(&self, papers: u64) -> u64 {
+        let scaled = u128::from(papers) * u128::from(self.keys()) / u128::from(PAPER_KEYS);
+        (scaled as u64).max(CACHE_MIN)
+    }
+
+    /// The papers' cell with 144 threads and 256 MiB caches; answers are not checked one by one, failures are counted.
+    pub fn spec(&self, workload: &str) -> BenchSpec {
+        let (warmup, ops) = self.operations(1.0);
+        BenchSpec {
+            fabric: FabricKind::Sim,
+            memory_servers: SERVERS,
+            offload: OffloadPolicy::CostAware,
+            subtree_level: self.subtree_level(),
+            keys: self.keys(),
+            cache_bytes: self.bytes(PAPER_CACHE),
+            warmup,
+            length: Length::Ops(ops),
+            workload: workload.to_owned(),
+            verify: false,
+            audit: false,
+            seed: self.seed,
+            ..with_threads(BenchSpec::default(), self.threads(ALL_THREADS))
+        }
+    }
+
+    /// M, so much lower as the tree is: subtrees are to be many more than memory servers, as in the papers.
+    fn subtree_level(&self) -> u8 {
+        match self.scale {
+            Scale::Full => 3,
+            Scale::Quick => 2,
+            Scale::Tiny => 1,
+        }
+    }
+
+    /// Compute threads of so many in the papers.
+    pub fn threads(&self, papers: usize) -> usize {
+        match self.scale {
+            Scale::Tiny => papers.div_ceil(SERVER_THREADS),
+            _ => papers,
+        }
+    }
+
+    /// Says how the scale differs from the paper's, for readers.
+    pub fn describe(&self) -> String {
+        match self.scale {
+            Scale::Full => "The paper's 200 million records and caches.".to_owned(),
+            Scale::Quick | Scale::Tiny => format!(
+                "{} records instead of 200 million, caches smaller in proportion; servers, threads and the network are \
+                 the paper's size.",
+                crate::units::count(self.keys())
+            ),
+        }
+    }
+}
+
+/// So many compute threads: servers are filled with 36 before there is another one (DEX §8.2).
+pub(super) fn with_threads(spec: BenchSpec, threads: usize) -> BenchSpec {
+    let compute_servers = threads.div_ceil(SERVER_THREADS).max(1);
+    BenchSpec { compute_servers, threads: threads / compute_servers, ..spec }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_the_papers() {
+        let full = Setting::new(Scale::Full, 1);
+        let quick = Setting { scale: Scale::Quick, ..full };
+        assert_eq!(full.bytes(PAPER_CACHE), PAPER_CACHE);
+        assert_eq!(quick.bytes(PAPER_CACHE), PAPER_CACHE / 100);
+        for setting in [full, quick, Setting { scale: Scale::Tiny, ..full }] {
+            setting.spec("read-only").validate().expect("valid");
+        }
+        let spec = full.spec("read-only");
+        assert_eq!((spec.compute_servers, spec.threads, spec.memory_servers), (4, 36, 4));
+    }
+
+    #[test]
+    fn servers_are_filled_one_after_the_other() {
+        for (threads, expected) in [(2, (1, 2)), (36, (1, 36)), (72, (2, 36)), (144, (4, 36))] {
+            let spec = with_threads(BenchSpec::default(), threads);
+            assert_eq!((spec.compute_servers, spec.threads), expected);
+        }
+    }
+}

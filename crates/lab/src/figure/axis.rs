@@ -1,0 +1,163 @@
+//! Where ticks stand and how they read.
+//!
+//! Both axes are drawn in plain coordinates: a logarithmic y axis has the logarithm as its coordinate, named places have
+//! their numbers. So whatever draws knows one kind of axis only.
+
+use super::{Panel, Shape, XTicks, YScale};
+
+/// Ticks aimed at on a linear y axis.
+const TICKS: f64 = 5.0;
+/// Room above the highest point.
+const HEADROOM: f64 = 1.08;
+
+/// One axis in coordinates of the drawing.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Axis {
+    pub range: (f64, f64),
+    pub ticks: Vec<(f64, String)>,
+}
+
+pub(super) fn x_axis(panel: &Panel) -> Axis {
+    match &panel.x.ticks {
+        XTicks::Names(names) => Axis {
+            range: (-0.5, names.len() as f64 - 0.5),
+            ticks: names.iter().enumerate().map(|(i, name)| (i as f64, name.clone())).collect(),
+        },
+        XTicks::Numbers(numbers) => {
+            let high = numbers.iter().chain(xs(panel)).copied().fold(0.0, f64::max);
+            let high = if high > 0.0 { high } else { 1.0 };
+            let ticks = apart(numbers, high / 16.0);
+            Axis { range: (0.0, high * 1.04), ticks: ticks.into_iter().map(|x| (x, plain(x))).collect() }
+        }
+    }
+}
+
+fn xs(panel: &Panel) -> impl Iterator<Item = &f64> {
+    panel.series.iter().flat_map(|series| series.points.iter().map(|(x, _)| x))
+}
+
+/// Those of the numbers that are so far from the one before, and the last.
+fn apart(numbers: &[f64], distance: f64) -> Vec<f64> {
+    let mut kept: Vec<f64> = Vec::new();
+    for &number in numbers.iter().rev() {
+        if kept.last().is_none_or(|last| last - number >= distance) {
+            kept.push(number);
+        }
+    }
+    kept.reverse();
+    kept
+}
+
+/// The coordinate of a value; `None` where the axis has no place for it.
+pub(super) fn y_coordinate(scale: YScale, y: f64) -> Option<f64> {
+    match scale {
+        YScale::Linear => y.is_finite().then_some(y),
+        YScale::Log => (y.is_finite() && y > 0.0).then(|| y.log10()),
+    }
+}
+
+pub(super) fn y_axis(panel: &Panel) -> Axis {
+    let points = panel.series.iter().flat_map(|series| series.points.iter().map(|&(_, y)| y));
+    let values: Vec<f64> = points.chain(panel.references.iter().map(|reference| reference.y)).collect();
+    let coordinates = values.iter().filter_map(|&y| y_coordinate(panel.y_scale, y));
+    match panel.y_scale {
+        YScale::Linear => linear(coordinates.fold(0.0, f64::max), panel.shape),
+        YScale::Log => {
+            let (low, high) = coordinates
+                .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)));
+            if low > high { decades(0.0, 1.0) } else { decades(low, high) }
+        }
+    }
+}
+
+/// From zero to a little above `highest`, with ticks at round numbers.
+fn linear(highest: f64, shape: Shape) -> Axis {
+    // Numbers stand above bars.
+    let headroom = if shape == Shape::Bars { HEADROOM + 0.06 } else { HEADROOM };
+    let high = if highest > 0.0 { highest * headroom } else { 1.0 };
+    let rough = high / TICKS;
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= rough * 0.999);
+    let step = step.unwrap_or(rough);
+    let count = (high / step).floor() as u32;
+    let ticks = (0..=count).map(|i| f64::from(i) * step);
+    Axis { range: (0.0, high), ticks: ticks.map(|y| (y, plain(y))).collect() }
+}
+
+/// Whole powers of ten around two logarithms; their doubles and fives too if there are few.
+fn decades(low: f64, high: f64) -> Axis {
+    let (low, high) = (low.floor(), (high + 0.05).ceil().max(low.floor() + 1.0));
+    let decades = low as i32..=high as i32;
+    let few = high - low <= 3.0;
+    let marks: &[f64] = if few { &[1.0, 2.0, 5.0] } else { &[1.0] };
+    let ticks = decades.flat_map(|decade| marks.iter().map(move |mark| mark * 10f64.powi(decade)));
+    let ticks = ticks.filter(|y| y.log10() <= high + 1e-9).map(|y| (y.log10(), plain(y)));
+    Axis { range: (low, high), ticks: ticks.collect() }
+}
+
+/// A number as people write it: no trailing zeros, three digits or so.
+pub(super) fn plain(number: f64) -> String {
+    with_digits(number, 2.0)
+}
+
+/// The same with two digits or so: for labels of bars.
+pub(super) fn short(number: f64) -> String {
+    with_digits(number, if number.abs() < 1.0 { 1.0 } else { 2.0 })
+}
+
+/// So many digits after the first.
+fn with_digits(number: f64, more: f64) -> String {
+    let size = number.abs();
+    let digits = match size {
+        s if s >= 100.0 || s == 0.0 => 0,
+        s if s >= 10.0 => 1,
+        s if s >= 1.0 => 2,
+        s => (more - s.log10().floor()).min(9.0) as usize,
+    };
+    let text = format!("{number:.digits$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(axis: &Axis) -> Vec<&str> {
+        axis.ticks.iter().map(|(_, label)| label.as_str()).collect()
+    }
+
+    #[test]
+    fn ticks_are_round_and_reach_above_the_data() {
+        let axis = linear(57.3, Shape::Lines);
+        assert_eq!(labels(&axis), ["0", "20", "40", "60"]);
+        assert!(axis.range.1 > 57.3);
+        assert_eq!(labels(&linear(0.0031, Shape::Lines)), ["0", "0.001", "0.002", "0.003"]);
+        assert_eq!(linear(0.0, Shape::Lines).range, (0.0, 1.0));
+    }
+
+    #[test]
+    fn logarithmic_axes_have_powers_of_ten() {
+        let axis = decades(0.03f64.log10(), 14f64.log10());
+        assert_eq!(axis.range, (-2.0, 2.0));
+        assert_eq!(labels(&axis), ["0.01", "0.1", "1", "10", "100"]);
+        assert_eq!(labels(&decades(0.0, 0.5)), ["1", "2", "5", "10"]);
+        assert_eq!(y_coordinate(YScale::Log, 0.0), None);
+    }
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(
+            [plain(0.0), plain(0.33), plain(144.0), plain(0.0002), plain(12.54), plain(1.10)],
+            ["0", "0.33", "144", "0.0002", "12.5", "1.1"]
+        );
+        assert_eq!([short(0.1849), short(0.0132), short(75.3)], ["0.18", "0.013", "75.3"]);
+    }
+
+    #[test]
+    fn crowded_ticks_are_left_out() {
+        assert_eq!(apart(&[2.0, 4.0, 18.0, 36.0, 144.0], 9.0), [4.0, 18.0, 36.0, 144.0]);
+    }
+}

@@ -1,0 +1,213 @@
+//! What must be true of a history.
+//!
+//! - *Operations on one key* are linearizable, key by key ([`linear`](super::linear)).
+//! - *Scans* hand out keys of their range, in order, each once, up to their limit. Of every key that a scan passed it says
+//!   what the key held at some moment of the scan: that value, or nothing. These looks stand in the histories of their keys
+//!   beside those of lookups, so that a scan may neither miss what was there throughout nor show what was not.
+//! - *Failures* happen only while faults do: an operation that began after the last one ended succeeds.
+//! - *Progress*: every operation ends within a bound of virtual time after it began and after faults have ended.
+//!
+//! Of what failed while it changed something nothing is known: it may take effect at any time, or never.
+
+use pando_fabric::Nanos;
+use serde::Serialize;
+
+use super::client::OPERATION_NS_MAX;
+use super::history::{Answer, Entries, History, Key, Op, Record, Scan};
+use super::linear::{self, Event, Found, Held, Left, Rejection, Step, Value};
+
+/// What a violation is one of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Answers on one key that no order explains.
+    Answers,
+    /// A scan that handed out what it must not.
+    Scan,
+    /// An operation that failed though nothing was wrong.
+    Failure,
+    /// An operation that did not end.
+    Progress,
+    /// What the auditor found at rest.
+    Audit,
+    /// The code gave up on itself.
+    Panic,
+    /// The search for an order took too long: not known to be wrong.
+    Undecided,
+}
+
+/// Something that must not be.
+#[derive(Clone, Debug, Serialize)]
+pub struct Violation {
+    pub kind: Kind,
+    /// One sentence.
+    pub what: String,
+    /// The operations around it, a line each.
+    pub excerpt: String,
+}
+
+/// Violations of one kind that are told; more of them are mostly the same again.
+const TOLD: usize = 5;
+/// Operations shown around a violation, before and after.
+const AROUND: usize = 12;
+
+/// Everything that is wrong with a history whose last fault ended at `calm`.
+pub fn check(history: &History, calm: Nanos) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let failures = history.records.iter().filter_map(|record| check_end(history, record, calm));
+    violations.extend(failures.take(TOLD));
+    violations.extend(history.records.iter().filter_map(|record| check_scan(history, record)).take(TOLD));
+    let mut events: Vec<Vec<Event>> = vec![Vec::new(); history.known];
+    for (number, record) in history.records.iter().enumerate() {
+        add_events(&mut events, number, record);
+    }
+    let keys = events.iter().zip(0..);
+    violations.extend(keys.filter_map(|(events, key)| check_key(history, key, events)).take(TOLD));
+    violations
+}
+
+/// Whether the operation ended in time, and well.
+fn check_end(history: &History, record: &Record, calm: Nanos) -> Option<Violation> {
+    let key = history.names.len() as Key;
+    let began = record.invoked_at.max(calm);
+    let told = |kind, what: String| {
+        Some(Violation { kind, what, excerpt: format!("  {}\n", history.line(record, key)) })
+    };
+    match &record.returned {
+        None => told(Kind::Progress, "an operation never ended".into()),
+        Some((_, _, Answer::Stuck)) => told(
+            Kind::Progress,
+            format!("an operation did not end within {} ms", OPERATION_NS_MAX / 1_000_000),
+        ),
+        Some((_, at, _)) if at.saturating_sub(began) > OPERATION_NS_MAX => {
+            told(Kind::Progress, format!("an operation took {} ms", (at - began) / 1_000_000))
+        }
+        Some(_) => {
+            let why = record.failure().filter(|_| record.is_broken(calm))?;
+            told(Kind::Failure, format!("an operation failed although nothing was wrong any more: {why}"))
+        }
+    }
+}
+
+fn check_scan(history: &History, record: &Record) -> Option<Violation> {
+    let (Op::Scan(scan), Some((.., Answer::Entries(Entries { found, .. })))) = (&record.op, &record.returned)
+    else {
+        return None;
+    };
+    let told = |what: String, key| {
+        let excerpt = format!("  {}\n", history.line(record, key));
+        Some(Violation { kind: Kind::Scan, what, excerpt })
+    };
+    if let Some((key, _)) = found.iter().find(|(key, _)| !scan.keys.contains(key)) {
+        let range = format!("{} to {}", scan.keys.start, scan.keys.end - 1);
+        return told(format!("a scan of keys {range} handed out key {}", history.name(*key)), *key);
+    }
+    let in_order =
+        |pair: &&[(Key, Value)]| if scan.reverse { pair[0].0 > pair[1].0 } else { pair[0].0 < pair[1].0 };
+    if let Some(pair) = found.windows(2).find(|pair| !in_order(pair)) {
+        let (before, after) = (history.name(pair[0].0), history.name(pair[1].0));
+        return told(format!("a scan handed out key {after} after key {before}"), pair[1].0);
+    }
+    if found.len() > scan.limit {
+        return told(format!("a scan of {} entries handed out {}", scan.limit, found.len()), found[0].0);
+    }
+    None
+}
+
+/// The keys that a scan passed: all of its range, unless it ended early.
+fn passed(scan: &Scan, entries: &Entries) -> std::ops::Range<Key> {
+    let ended_early = entries.failed.is_some() || entries.found.len() >= scan.limit;
+    match (ended_early, entries.found.last(), scan.reverse) {
+        (false, ..) => scan.keys.clone(),
+        (true, None, _) => scan.keys.start..scan.keys.start,
+        (true, Some((last, _)), false) => scan.keys.start..last + 1,
+        (true, Some((last, _)), true) => *last..scan.keys.end,
+    }
+}
+
+/// Adds what an operation did to the histories of its keys.
+fn add_events(events: &mut [Vec<Event>], number: usize, record: &Record) {
+    let returned = record.returned.as_ref();
+    let step = returned.map(|(step, ..)| *step);
+    let mut add = |key: Key, found: Found, left: Left, returned: Option<Step>| {
+        // Keys that are not of the run are violations of scans already.
+        if let Some(events) = events.get_mut(key as usize) {
+            events.push(Event { found, left, invoked: record.invoked, returned, record: number });
+        }
+    };
+    let holds = |value: Option<Value>| value.map_or(Found::Absent, Found::Exactly);
+    let leaves = |value: Option<Value>| value.map_or(Left::Absent, Left::Value);
+    let known = |present: bool| if present { Found::Present } else { Found::Absent };
+    match (&record.op, returned.map(|(.., answer)| answer)) {
+        (Op::Get(key) | Op::Swap { key, .. }, Some(Answer::Found(found))) => {
+            add(*key, holds(*found), Left::AsItWas, step);
+        }
+        (Op::Put(key, value), Some(Answer::Flag(existed))) => {
+            add(*key, known(*existed), Left::Value(*value), step);
+        }
+        (Op::Insert(key, value), Some(Answer::Flag(done))) => {
+            add(*key, known(!*done), if *done { Left::Value(*value) } else { Left::AsItWas }, step);
+        }
+        (Op::Update(key, value), Some(Answer::Flag(done))) => {
+            add(*key, known(*done), if *done { Left::Value(*value) } else { Left::AsItWas }, step);
+        }
+        (Op::Remove(key), Some(Answer::Flag(existed))) => add(*key, known(*existed), Left::Absent, step),
+        (Op::Swap { key, expected, new }, Some(Answer::Swapped)) => {
+            add(*key, holds(*expected), leaves(*new), step)
+        }
+        (Op::MultiGet(keys), Some(Answer::Values(values))) => {
+            keys.iter().zip(values).for_each(|(key, value)| add(*key, holds(*value), Left::AsItWas, step));
+        }
+        (Op::Scan(scan), Some(Answer::Entries(entries))) => {
+            let mut found: Vec<Option<Value>> = vec![None; scan.keys.len()];
+            for (key, value) in entries.found.iter().filter(|(key, _)| scan.keys.contains(key)) {
+                found[(key - scan.keys.start) as usize] = Some(*value);
+            }
+            for key in passed(scan, entries) {
+                add(key, holds(found[(key - scan.keys.start) as usize]), Left::AsItWas, step);
+            }
+        }
+        // It failed: what it would do if it took effect.
+        (Op::Put(key, value), _) => add(*key, Found::Anything, Left::Value(*value), None),
+        (Op::Insert(key, value), _) => add(*key, Found::Absent, Left::Value(*value), None),
+        (Op::Update(key, value), _) => add(*key, Found::Present, Left::Value(*value), None),
+        (Op::Remove(key), _) => add(*key, Found::Present, Left::Absent, None),
+        (Op::Swap { key, expected, new }, _) => add(*key, holds(*expected), leaves(*new), None),
+        (Op::Get(_) | Op::MultiGet(_) | Op::Scan(_) | Op::Flush, _) => {}
+    }
+}
+
+fn check_key(history: &History, key: Key, events: &[Event]) -> Option<Violation> {
+    let (held, record) = match linear::check(events, history.before[key as usize]) {
+        Ok(()) => return None,
+        Err(Rejection::Undecided) => {
+            let what =
+                format!("the search gave up on {} operations on key {}", events.len(), history.name(key));
+            return Some(Violation { kind: Kind::Undecided, what, excerpt: String::new() });
+        }
+        Err(Rejection::Impossible { held, record }) => (held, record),
+    };
+    let held = match held {
+        Held::Absent => "nothing".to_owned(),
+        Held::Value(value) => history.value(value),
+        Held::Unseen => "a value that nobody saw".to_owned(),
+    };
+    let blamed = &history.records[record];
+    let what = format!(
+        "no order explains the answers on key {}: where it holds {held}, there is no place for `{}`",
+        history.name(key),
+        history.line(blamed, key).trim_start()
+    );
+    Some(Violation { kind: Kind::Answers, what, excerpt: around(history, key, events, blamed) })
+}
+
+/// The operations on `key` shortly before and after one.
+fn around(history: &History, key: Key, events: &[Event], blamed: &Record) -> String {
+    let mut steps: Vec<Step> =
+        events.iter().flat_map(|event| [Some(event.invoked), event.returned]).flatten().collect();
+    steps.sort_unstable();
+    let end = blamed.returned.as_ref().map_or(blamed.invoked, |(step, ..)| *step);
+    let before = steps.partition_point(|&step| step < blamed.invoked).saturating_sub(AROUND);
+    let after = (steps.partition_point(|&step| step <= end) + AROUND / 2).min(steps.len() - 1);
+    history.excerpt(key, steps[before], steps[after])
+}

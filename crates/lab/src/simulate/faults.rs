@@ -1,0 +1,126 @@
+//! Which kinds of faults may occur, and which of them a seed has.
+//!
+//! The caller names the kinds. A seed takes each of them or not, and draws when they happen ([`pando_sim::FaultPlan`]);
+//! everything is well again in the end. What cannot get well again is not offered: memory that is lost, since there is no
+//! second copy of it, and compute servers that end, since nobody takes over their keys.
+
+use std::fmt;
+use std::str::FromStr;
+
+use pando_fabric::{Nanos, Random};
+use pando_sim::{FaultBounds, FaultKind, FaultPlan};
+use serde::{Serialize, Serializer};
+
+/// Kinds that may occur.
+const KINDS: [FaultKind; 7] = [
+    FaultKind::Torn,
+    FaultKind::Spikes,
+    FaultKind::Slow,
+    FaultKind::Stop,
+    FaultKind::Kill,
+    FaultKind::Disconnect,
+    FaultKind::LostAnswers,
+];
+
+/// Faults of one run at most.
+const FAULTS_MAX: u64 = 6;
+
+/// Some kinds of faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultSet(u32);
+
+impl FaultSet {
+    pub const NONE: Self = Self(0);
+    pub const ALL: Self = Self((1 << KINDS.len()) - 1);
+
+    pub fn of(kind: FaultKind) -> Self {
+        Self(
+            KINDS
+                .iter()
+                .zip(0..)
+                .filter(|(known, _)| **known == kind)
+                .fold(0, |set, (_, bit)| set | 1 << bit),
+        )
+    }
+
+    pub fn has(self, kind: FaultKind) -> bool {
+        self.0 & Self::of(kind).0 != 0
+    }
+
+    fn kinds(self) -> impl Iterator<Item = FaultKind> {
+        KINDS.into_iter().filter(move |kind| self.has(*kind))
+    }
+
+    /// The kinds of this set that one seed has: each with probability one half.
+    pub fn draw(self, random: &Random) -> Self {
+        Self(self.0 & (random.next() >> 32) as u32)
+    }
+
+    /// What goes wrong in a run of these kinds, and when.
+    pub fn plan(self, random: &Random, mut bounds: FaultBounds) -> FaultPlan {
+        bounds.faults = 1 + (random.next() >> 32) as usize % FAULTS_MAX as usize;
+        FaultPlan::draw(random.next(), &self.kinds().collect::<Vec<_>>(), &bounds)
+    }
+}
+
+/// When everything is well again.
+pub fn end_of(plan: &FaultPlan) -> Nanos {
+    plan.faults.iter().map(|(at, _)| *at).max().unwrap_or(0)
+}
+
+impl fmt::Display for FaultSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NONE => f.write_str("none"),
+            Self::ALL => f.write_str("all"),
+            _ => f.write_str(&self.kinds().map(FaultKind::name).collect::<Vec<_>>().join(",")),
+        }
+    }
+}
+
+impl Serialize for FaultSet {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.kinds().map(FaultKind::name))
+    }
+}
+
+impl FromStr for FaultSet {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut set = Self::NONE;
+        for name in text.split(',') {
+            set.0 |= match name {
+                "none" if text == "none" => 0,
+                "all" => Self::ALL.0,
+                _ => match KINDS.iter().find(|kind| kind.name() == name) {
+                    Some(kind) => Self::of(*kind).0,
+                    None => {
+                        let known = KINDS.map(FaultKind::name).join(", ");
+                        return Err(format!(
+                            "`{name}` is no fault of a simulation; there are {known}, all and none"
+                        ));
+                    }
+                },
+            };
+        }
+        Ok(set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_faults_comes_back_as_it_was_written() {
+        for text in ["none", "all", "torn", "spikes,stop,lost-answers"] {
+            assert_eq!(text.parse::<FaultSet>().expect(text).to_string(), text);
+        }
+        assert_eq!("stop,torn,stop".parse::<FaultSet>().expect("valid").to_string(), "torn,stop");
+        for text in ["", "tornado", "torn,none", "torn, stop", "kill-memory"] {
+            let error = text.parse::<FaultSet>().expect_err(text);
+            assert!(error.contains("is no fault"), "{error}");
+        }
+    }
+}

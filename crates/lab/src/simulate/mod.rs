@@ -1,0 +1,22 @@
+//! Random configurations of the index on a simulated cluster, and every history checked.
+//!
+//! A *seed* stands for servers, nodes, caches, keys, operations and faults ([`Setup`]). Its operations run in virtual time
+//! ([`pando_sim`]), each noted with its invocation and response. Then the history is checked, and the index audited. The
+//! same seed with the same options gives the same history, so that a seed and the command line repeat what it found.
+
+mod check;
+mod client;
+mod cluster;
+mod faults;
+mod history;
+mod keys;
+mod linear;
+mod report;
+mod run;
+mod setup;
+
+pub use check::{Kind, Violation};
+pub use faults::FaultSet;
+pub use report::Summary;
+pub use run::{SeedReport, run_seed, run_setup};
+pub use setup::Setup;

@@ -1,0 +1,65 @@
+//! What many seeds showed together, as text and JSON report it.
+//!
+//! Only seeds with violations are kept whole, so that a run of hours keeps little. The figures of a summary are sums over
+//! all seeds. Fields may be added to the JSON; those there are keep their names.
+
+use serde::Serialize;
+
+use super::faults::FaultSet;
+use super::run::SeedReport;
+use crate::process;
+
+/// Sums over seeds, and those that show something wrong.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    pub faults: FaultSet,
+    pub seeds: u64,
+    pub operations: u64,
+    /// Those that failed; while faults happen they may.
+    pub failed_operations: u64,
+    /// Keys whose histories were checked.
+    pub key_histories: u64,
+    pub violations: u64,
+    pub virtual_ns: u64,
+    /// Of the host.
+    pub seconds: f64,
+    /// Of the histories of all seeds, in their order.
+    pub history_hash: u64,
+    pub failed_seeds: Vec<SeedReport>,
+    pub commit: &'static str,
+}
+
+impl Summary {
+    pub fn new(faults: FaultSet) -> Self {
+        Self {
+            faults,
+            seeds: 0,
+            operations: 0,
+            failed_operations: 0,
+            key_histories: 0,
+            violations: 0,
+            virtual_ns: 0,
+            seconds: 0.0,
+            history_hash: 0,
+            failed_seeds: Vec::new(),
+            commit: process::COMMIT,
+        }
+    }
+
+    pub fn add(&mut self, report: SeedReport) {
+        self.seeds += 1;
+        self.operations += report.operations;
+        self.failed_operations += report.failed_operations;
+        self.key_histories += report.setup.keys as u64;
+        self.violations += report.violations.len() as u64;
+        self.virtual_ns += report.virtual_ns;
+        self.history_hash = self.history_hash.rotate_left(1) ^ report.history_hash;
+        if !report.violations.is_empty() {
+            self.failed_seeds.push(report);
+        }
+    }
+
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("plain data is always JSON")
+    }
+}

@@ -1,0 +1,187 @@
+//! One seed, from its configuration to what is wrong with its history.
+//!
+//! The operations of all slots run side by side until each has done its share and faults are over. Then one thread looks
+//! at every key, by lookups and by scans, in both directions; the auditor comes last. A panic of the code under test is a
+//! violation like any other.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pando_dex::layout::Layout;
+use pando_dex::layout::fixed::FixedLayout;
+use pando_dex::layout::slotted::SlottedLayout;
+use pando_fabric::{Endpoint, Nanos, Work};
+use pando_rt::block_on;
+use pando_sim::{FaultBounds, FaultPlan, SimEndpoint};
+use serde::Serialize;
+
+use super::check::{self, Kind, Violation};
+use super::client::Client;
+use super::cluster::{Cluster, ClusterError};
+use super::faults::{FaultSet, end_of};
+use super::history::{Book, History, Op, Scan};
+use super::keys::draw_keys;
+use super::setup::{Nodes, Setup, random_of};
+
+/// Operations of each slot after the last fault.
+const CALM_OPERATIONS: usize = 8;
+
+/// What became of one seed.
+#[derive(Clone, Debug, Serialize)]
+pub struct SeedReport {
+    pub setup: Setup,
+    pub operations: u64,
+    pub failed_operations: u64,
+    pub virtual_ns: Nanos,
+    /// Of the whole history: the same whenever the same seed runs with the same options and the same code.
+    pub history_hash: u64,
+    pub violations: Vec<Violation>,
+}
+
+/// Runs a seed with those of `faults` that it has.
+pub fn run_seed(seed: u64, faults: FaultSet) -> SeedReport {
+    run_setup(Setup::draw(seed, faults))
+}
+
+/// Runs one configuration.
+pub fn run_setup(setup: Setup) -> SeedReport {
+    let ran = catch_unwind(AssertUnwindSafe(|| match setup.nodes {
+        Nodes::Fixed { bytes, fanout } => {
+            let layout = FixedLayout::new(bytes, setup.sizes.key, setup.sizes.value);
+            run_on(&setup, layout.map(|layout| layout.with_fanout_limit(fanout)))
+        }
+        Nodes::Slotted { bytes, fanout } => {
+            run_on(&setup, SlottedLayout::new(bytes).map(|layout| layout.with_fanout_limit(fanout)))
+        }
+    }));
+    let told = |kind, what: String| vec![Violation { kind, what, excerpt: String::new() }];
+    let mut report = SeedReport {
+        setup,
+        operations: 0,
+        failed_operations: 0,
+        virtual_ns: 0,
+        history_hash: 0,
+        violations: Vec::new(),
+    };
+    match ran {
+        Ok(Ok(ran)) => {
+            let records = &ran.history.records;
+            report.operations = records.len() as u64;
+            report.failed_operations =
+                records.iter().filter(|record| record.failure().is_some()).count() as u64;
+            report.virtual_ns = ran.ended;
+            report.history_hash = ran.history.hash();
+            report.violations = check::check(&ran.history, ran.calm);
+            report.violations.extend(ran.audit);
+        }
+        Ok(Err(error)) => {
+            report.violations = told(Kind::Failure, format!("the index could not be made: {error}"))
+        }
+        Err(panic) => {
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            let said = said.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+            report.violations = told(Kind::Panic, said.to_owned());
+        }
+    }
+    report
+}
+
+/// A run that came to its end.
+struct Ran {
+    history: History,
+    /// When the last fault ended, in virtual time.
+    calm: Nanos,
+    ended: Nanos,
+    audit: Vec<Violation>,
+}
+
+fn run_on<L: Layout>(setup: &Setup, layout: pando_dex::Result<L>) -> Result<Ran, ClusterError> {
+    let keys = draw_keys(&random_of(setup.seed, "keys of the run"), setup.key_style, setup.sizes, setup.keys);
+    let mut book = Book::new(keys);
+    let cluster = Cluster::new(setup, layout?, &mut book)?;
+    let began = cluster.fabric.now();
+    let clients: Vec<_> = (0..setup.threads)
+        .map(|thread| {
+            let seed = setup.seed.wrapping_mul(1_000).wrapping_add(thread as u64);
+            let ep = cluster.fabric.thread(thread % setup.compute_servers, seed);
+            Client::new(setup, &cluster, &book, ep, thread as u32)
+        })
+        .collect();
+    let plan = plan_faults(setup, began);
+    cluster.fabric.plan(&plan);
+    let calm = end_of(&plan);
+    book.calm.set(calm);
+    let endpoints: Vec<_> = clients.iter().map(|client| &client.ep).collect();
+    cluster.fabric.run(&endpoints, setup.slots, |thread, slot| work(&clients[thread], calm, slot));
+    look_at_everything(&clients[0]);
+    let ended = clients[0].ep.now();
+    let mut audit = Vec::new();
+    if !book.is_over.get() {
+        let mut wrong = cluster.audit(&cluster.fabric.direct(setup.seed))?;
+        if book.has_failures() {
+            // An operation that failed half-way leaves blocks behind, which a rebuild of the allocation finds.
+            wrong.retain(|what| !what.contains("belong to nothing"));
+        }
+        let told = |what| Violation { kind: Kind::Audit, what, excerpt: String::new() };
+        audit.extend(wrong.into_iter().take(5).map(told));
+    }
+    drop(endpoints);
+    drop(clients);
+    drop(cluster);
+    Ok(Ran { history: book.close(), calm, ended, audit })
+}
+
+/// The life of one slot. All is well again from `calm` on.
+async fn work<L: Layout>(client: &Client<'_, L>, calm: Nanos, slot: u32) {
+    for n in 0..client.setup.operations_per_slot() {
+        if client.book.is_over.get() {
+            return;
+        }
+        client.operate(slot, n).await;
+    }
+    while client.ep.now() <= calm {
+        pass_time(&client.ep).await;
+    }
+    for n in 0..CALM_OPERATIONS {
+        if client.book.is_over.get() {
+            return;
+        }
+        client.operate(slot, n).await;
+    }
+}
+
+/// Looks up every key and scans all of them, up and down.
+fn look_at_everything<L: Layout>(client: &Client<'_, L>) {
+    if client.book.is_over.get() {
+        return;
+    }
+    for key in 0..client.book.keys.len() {
+        block_on(&client.ep, client.perform(0, Op::Get(key as u32)));
+    }
+    for server in 0..client.cluster.trees.len() {
+        for reverse in [false, true] {
+            let scan = Scan { keys: client.keys_of(server), limit: usize::MAX, reverse };
+            block_on(&client.ep, client.perform(0, Op::Scan(scan)));
+        }
+    }
+}
+
+/// What goes wrong while the operations run, about as long as they take when all is well.
+fn plan_faults(setup: &Setup, began: Nanos) -> FaultPlan {
+    let span = setup.operations_per_slot() as f64 * 8_000.0 * setup.latency_scale;
+    let bounds = FaultBounds {
+        compute_servers: setup.compute_servers,
+        memory_servers: setup.memory_servers,
+        from: began + 1,
+        until: began + 2 + span as Nanos,
+        faults: 0,
+        usual: setup.model().faults,
+    };
+    setup.faults.plan(&random_of(setup.seed, "faults of the run"), bounds)
+}
+
+/// Lets some virtual time pass.
+async fn pass_time(ep: &SimEndpoint) {
+    ep.charge(Work::Copy { bytes: 1 << 16 });
+    ep.pace().await;
+    ep.yield_now().await;
+}

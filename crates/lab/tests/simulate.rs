@@ -1,0 +1,61 @@
+//! Simulated runs: what they find where nothing is wrong, and that a seed repeats itself.
+
+use pando_lab::simulate::{FaultSet, SeedReport, run_seed};
+
+fn faults(list: &str) -> FaultSet {
+    list.parse().expect("a list of faults")
+}
+
+fn is_clean(report: &SeedReport) {
+    assert!(report.violations.is_empty(), "{report:#?}");
+}
+
+#[test]
+fn nothing_is_found_where_nothing_is_wrong() {
+    for seed in 0..40 {
+        let report = run_seed(seed, faults("torn,spikes,slow"));
+        is_clean(&report);
+        assert!(report.operations >= 800 && report.failed_operations == 0, "{report:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_history() {
+    let mut hashes = Vec::new();
+    for seed in 0..12 {
+        let [one, two] = [0, 1].map(|_| run_seed(seed, faults("all")));
+        assert_eq!((one.history_hash, one.virtual_ns), (two.history_hash, two.virtual_ns), "seed {seed}");
+        hashes.push(one.history_hash);
+    }
+    hashes.sort_unstable();
+    hashes.dedup();
+    assert_eq!(hashes.len(), 12, "seeds differ");
+    // What goes wrong is part of the history.
+    assert!((0..12).any(
+        |seed| run_seed(seed, faults("none")).history_hash != run_seed(seed, faults("all")).history_hash
+    ));
+}
+
+/// A long value was freed although the change that stored it, which got no answer, had been made.
+#[test]
+fn a_long_value_is_not_freed_under_an_entry() {
+    for seed in [1337, 1811, 2079, 2381, 2504] {
+        is_clean(&run_seed(seed, faults("all")));
+    }
+}
+
+/// Unlocking a shared node got no answer, and nobody unlocked it again.
+#[test]
+fn a_lock_is_given_back_although_answers_are_lost() {
+    for (seed, list) in
+        [(7, "stop"), (69, "stop"), (36, "kill"), (45, "kill"), (66, "kill"), (66, "lost-answers")]
+    {
+        is_clean(&run_seed(seed, faults(list)));
+    }
+}
+
+#[test]
+fn operations_fail_while_servers_do_and_not_otherwise() {
+    let failed: u64 = (0..12).map(|seed| run_seed(seed, faults("kill")).failed_operations).sum();
+    assert!(failed > 0);
+}
