@@ -39,6 +39,10 @@ pub fn fixed_tiny() -> FixedLayout {
     FixedLayout::new(256, 8, 8).unwrap().with_fanout_limit(4)
 }
 
+fn local(servers: usize, bytes: u64) -> LocalFabric {
+    LocalFabric::new(LocalConfig { server_sizes: vec![bytes; servers], huge_pages: false }).unwrap()
+}
+
 impl<L: Layout> Cluster<L> {
     pub fn new(layout: L, servers: usize, boundaries: &[Vec<u8>], cache: impl Fn(&mut CacheConfig)) -> Self {
         Self::loaded(layout, servers, boundaries, &[], 1.0, cache)
@@ -53,9 +57,7 @@ impl<L: Layout> Cluster<L> {
         fill: f64,
         cache: impl Fn(&mut CacheConfig),
     ) -> Self {
-        let server_sizes = vec![8 << 20; servers];
-        let fabric = LocalFabric::new(LocalConfig { server_sizes, huge_pages: false }).unwrap();
-        Self::loaded_on(fabric, layout, boundaries, entries, fill, cache)
+        Self::loaded_on(local(servers, 8 << 20), layout, boundaries, entries, fill, cache)
     }
 
     /// An empty index on memory servers of `bytes` each.
@@ -66,9 +68,7 @@ impl<L: Layout> Cluster<L> {
         boundaries: &[Vec<u8>],
         cache: impl Fn(&mut CacheConfig),
     ) -> Self {
-        let config = LocalConfig { server_sizes: vec![bytes; servers], huge_pages: false };
-        let fabric = LocalFabric::new(config).unwrap();
-        Self::loaded_on(fabric, layout, boundaries, &[], 1.0, cache)
+        Self::loaded_on(local(servers, bytes), layout, boundaries, &[], 1.0, cache)
     }
 
     /// A client whose READs are pending up to `delay_max` times.

@@ -19,7 +19,7 @@ use super::{Audited, IndexClient, PlacedIndex};
 use crate::bench::BenchSpec;
 
 /// Number of the index in its pool, which holds nothing else.
-const INDEX: u32 = 1;
+pub(super) const INDEX: u32 = 1;
 
 /// DEX with all its compute servers.
 pub struct Dex<L> {
@@ -48,13 +48,7 @@ impl<L: Layout> Dex<L> {
         });
         // Before anything is loaded: a cache may be too small.
         let caches: Vec<_> = caches.collect::<pando::Result<_>>()?;
-        let root = Tree::create(ep, &pool, layout, INDEX, &boundaries).await?;
-        let load = BulkLoad::new(layout, pool.clone(), INDEX, spec.subtree_level, &boundaries)
-            .leaf_fill(spec.fill)
-            .inner_fill(spec.inner_fill);
-        // One slice, so that where nodes lie does not depend on how the threads of this machine take turns.
-        let slice = load.load_slice(ep, source, 0..source.len(), 1, 0).await?;
-        load.finish(ep, vec![slice], root).await?;
+        let root = load_nodes(spec, ep, &pool, layout, &boundaries, source).await?;
         let mut trees = Vec::with_capacity(caches.len());
         for (range, cache) in caches {
             let worker = cache.worker();
@@ -71,6 +65,25 @@ impl<L: Layout> Dex<L> {
     pub fn trees(&self) -> &[Tree<L>] {
         &self.trees
     }
+}
+
+/// Makes the nodes of an index with the records of `source`; where its root is.
+pub(super) async fn load_nodes<L: Layout, E: Endpoint>(
+    spec: &BenchSpec,
+    ep: &E,
+    pool: &Pool,
+    layout: L,
+    boundaries: &[Vec<u8>],
+    source: &impl SortedSource,
+) -> pando::Result<GlobalAddr> {
+    let root = Tree::create(ep, pool, layout, INDEX, boundaries).await?;
+    let load = BulkLoad::new(layout, pool.clone(), INDEX, spec.subtree_level, boundaries)
+        .leaf_fill(spec.fill)
+        .inner_fill(spec.inner_fill);
+    // One slice, so that where nodes lie does not depend on how the threads of this machine take turns.
+    let slice = load.load_slice(ep, source, 0..source.len(), 1, 0).await?;
+    load.finish(ep, vec![slice], root).await?;
+    Ok(root)
 }
 
 /// How the compute server that owns `range` runs its tree.

@@ -8,15 +8,13 @@ use std::ops::Bound;
 use pando::{CacheCounts, KeyRange, ScanRange, SmoCounts, SortedSource, VerbCounts};
 use pando_dex::layout::Layout;
 use pando_dex::plain::{PlainConfig, PlainTree};
-use pando_dex::{BulkLoad, DexError, Tree, partition_of};
+use pando_dex::{DexError, partition_of};
 use pando_fabric::{Endpoint, Nanos};
 use pando_pool::Pool;
 
+use super::dex::{INDEX, load_nodes};
 use super::{Audited, IndexClient, PlacedIndex};
 use crate::bench::BenchSpec;
-
-/// Number of the index in its pool, which holds nothing else.
-const INDEX: u32 = 1;
 
 /// A tree without a cache, with all its compute servers.
 pub struct Plain<L> {
@@ -39,12 +37,7 @@ impl<L: Layout> Plain<L> {
         boundaries: Vec<Vec<u8>>,
         source: &impl SortedSource,
     ) -> pando::Result<Self> {
-        let root = Tree::create(ep, &pool, layout, INDEX, &boundaries).await?;
-        let load = BulkLoad::new(layout, pool.clone(), INDEX, spec.subtree_level, &boundaries)
-            .leaf_fill(spec.fill)
-            .inner_fill(spec.inner_fill);
-        let slice = load.load_slice(ep, source, 0..source.len(), 1, 0).await?;
-        load.finish(ep, vec![slice], root).await?;
+        let root = load_nodes(spec, ep, &pool, layout, &boundaries, source).await?;
         let trees = KeyRange::from_boundaries(&boundaries).into_iter().map(|range| {
             let subtree_level = spec.subtree_level;
             let config = PlainConfig { range, partitioned, subtree_level, ..PlainConfig::new(INDEX, root) };
