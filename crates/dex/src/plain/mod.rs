@@ -4,7 +4,7 @@
 //! whole node, whichever compute server makes it.
 //! - A node is *remote* or *local*. A remote one is read optimistically (version, node, version) and changed under the lock in
 //!   its first word. A local one belongs to one compute server, whose threads synchronise among themselves
-//!   ([`LocalLocks`]); it costs one READ, and one WRITE to change.
+//!   (`LocalLocks`); it costs one READ, and one WRITE to change.
 //! - Without partitions every node is remote. With them a node is local if its fences lie in one partition, unless it
 //!   once crossed a boundary: it keeps its address when it is split, and others may come to it by what its parent said
 //!   before. `WAS_SHARED` in its header says so, and never changes again.
