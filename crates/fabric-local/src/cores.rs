@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, JoinHandle};
 
-use pando_fabric::{FabricError, MemoryServerId, RequestHandler, Result, ServerMemory};
+use pando_fabric::{FabricError, Growing, MemoryServerId, RequestHandler, Result, ServerMemory};
 
 use crate::region::Region;
 
@@ -25,10 +25,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What executes calls: a handler, and the threads that run it.
 pub(crate) struct Cores {
     handler: Arc<dyn RequestHandler>,
-    regions: Arc<[Region]>,
+    regions: Arc<Growing<Region>>,
     /// By memory server; empty without threads.
     queues: Vec<Arc<Queue>>,
     threads: Vec<JoinHandle<()>>,
+    /// Threads of each server.
+    per_server: usize,
 }
 
 /// Calls that wait for one memory server.
@@ -58,8 +60,13 @@ impl Cores {
     ///
     /// # Errors
     /// `System` if a thread cannot be started.
-    pub fn start(regions: Arc<[Region]>, handler: Arc<dyn RequestHandler>, threads: usize) -> Result<Self> {
-        let mut cores = Self { handler, regions, queues: Vec::new(), threads: Vec::new() };
+    pub fn start(
+        regions: Arc<Growing<Region>>,
+        handler: Arc<dyn RequestHandler>,
+        threads: usize,
+    ) -> Result<Self> {
+        let mut cores =
+            Self { handler, regions, per_server: threads, queues: Vec::new(), threads: Vec::new() };
         if threads == 0 {
             return Ok(cores);
         }
@@ -80,6 +87,15 @@ impl Cores {
         Ok(cores)
     }
 
+    pub fn handler(&self) -> Arc<dyn RequestHandler> {
+        Arc::clone(&self.handler)
+    }
+
+    /// Threads per memory server.
+    pub fn threads(&self) -> usize {
+        self.per_server
+    }
+
     /// Executes a call here if there are no threads.
     pub fn execute_here(&self, server: MemoryServerId, op: u16, body: &[u8]) -> Option<Result<Vec<u8>>> {
         self.queues
@@ -87,7 +103,7 @@ impl Cores {
             .then(|| execute(server, &self.regions[usize::from(server.0)], &*self.handler, op, body))
     }
 
-    /// Hands a call to the threads of a server.
+    /// Hands a call to the threads of a server. One that joined a moment ago has none yet, and refuses it.
     pub fn post(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Answer {
         let call = Arc::new(Call {
             op,
@@ -96,9 +112,17 @@ impl Cores {
             answer: Mutex::default(),
             waker: Mutex::default(),
         });
-        let queue = &self.queues[usize::from(server.0)];
-        lock(&queue.waiting).calls.push_back(Arc::clone(&call));
-        queue.filled.notify_one();
+        match self.queues.get(usize::from(server.0)) {
+            Some(queue) => {
+                lock(&queue.waiting).calls.push_back(Arc::clone(&call));
+                queue.filled.notify_one();
+            }
+            None => {
+                let reason = "it has no threads for requests yet".to_owned();
+                *lock(&call.answer) = Some(Err(FabricError::Refused { server, op, reason }));
+                call.is_done.store(true, Release);
+            }
+        }
         Answer(call)
     }
 }

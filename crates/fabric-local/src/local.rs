@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use pando_fabric::{Fabric, MAX_OFFSET, MAX_SERVERS, RegionInfo, RequestHandler, Result};
+use pando_fabric::{Fabric, MAX_OFFSET, MAX_SERVERS, MemoryServerId, RegionInfo, RequestHandler, Result};
 
 use crate::LocalEndpoint;
 use crate::region::{Region, open_error};
@@ -25,27 +25,36 @@ pub struct LocalConfig {
     pub huge_pages: bool,
 }
 
+/// What errors call the pool.
+const NAME: &str = "local";
+
 /// Memory servers inside this process. Clones share them; the last clone or endpoint frees them.
 #[derive(Clone)]
 pub struct LocalFabric {
     regions: Arc<Regions>,
+    huge_pages: bool,
 }
 
 impl LocalFabric {
     /// # Errors
     /// `Open` if there are no memory servers or too many, one is empty or too large, or the address space is used up.
     pub fn new(config: LocalConfig) -> Result<Self> {
-        let name = Path::new("local");
+        let name = Path::new(NAME);
         check_servers(name, config.server_sizes.len())?;
         let mut list = Vec::with_capacity(config.server_sizes.len());
         for &size in &config.server_sizes {
-            check_size(name, size)?;
-            let bytes = size.next_multiple_of(PAGE) as usize;
-            let region = Region::anonymous(bytes, config.huge_pages)
-                .map_err(|err| open_error(name, format!("cannot map {bytes} bytes: {err}")))?;
-            list.push(region);
+            list.push(anonymous(size, config.huge_pages)?);
         }
-        Ok(Self { regions: Arc::new(Regions::new(list)) })
+        Ok(Self { regions: Arc::new(Regions::new(list, name)), huge_pages: config.huge_pages })
+    }
+
+    /// Lets one more memory server of `bytes` join; its number. All endpoints reach it from now on. Nothing of a pool is in it
+    /// yet.
+    ///
+    /// # Errors
+    /// `Open` if its size is impossible, or too many have joined; `System` if threads for its requests cannot be started.
+    pub fn add_server(&self, bytes: u64) -> Result<MemoryServerId> {
+        self.regions.add(|_| anonymous(bytes, self.huge_pages))
     }
 
     /// Lets `handler` execute the two-sided calls of all endpoints, on `threads` threads per memory server, or on the thread that
@@ -79,6 +88,14 @@ impl std::fmt::Debug for LocalFabric {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("LocalFabric").field(&self.regions.infos()).finish()
     }
+}
+
+fn anonymous(size: u64, huge_pages: bool) -> Result<Region> {
+    let name = Path::new(NAME);
+    check_size(name, size)?;
+    let bytes = size.next_multiple_of(PAGE) as usize;
+    Region::anonymous(bytes, huge_pages)
+        .map_err(|err| open_error(name, format!("cannot map {bytes} bytes: {err}")))
 }
 
 pub(crate) fn check_servers(path: &Path, servers: usize) -> Result<()> {

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pando_fabric::{Fabric, FabricError, RegionInfo, RequestHandler, Result};
+use pando_fabric::{Fabric, FabricError, MemoryServerId, RegionInfo, RequestHandler, Result};
 use rustix::fs::{SeekFrom, fstatvfs, seek};
 use rustix::process::{Resource, getrlimit};
 
@@ -72,7 +72,7 @@ impl ShmFabric {
         list.reverse();
         made.sync_names(path)?;
         made.keep();
-        Ok(Self { regions: Arc::new(Regions::new(list)), path: path.into() })
+        Ok(Self { regions: Arc::new(regions(list, path, false)), path: path.into() })
     }
 
     /// Maps the pool at `path`. With `read_only` every WRITE and atomic of its endpoints is refused.
@@ -87,7 +87,7 @@ impl ShmFabric {
         })?;
         let paths = if found.is_dir() { server_files(path)? } else { vec![path.to_owned()] };
         let list = paths.into_iter().map(|path| open_region(path, read_only)).collect::<Result<_>>()?;
-        Ok(Self { regions: Arc::new(Regions::new(list)), path: path.into() })
+        Ok(Self { regions: Arc::new(regions(list, path, read_only)), path: path.into() })
     }
 
     /// Whether there is a pool at `path`, or what is left of one: a plain file, or a directory with files of memory
@@ -99,6 +99,39 @@ impl ShmFabric {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Lets one more memory server of `bytes` join, in a file of its own; its number. All endpoints of this process reach it
+    /// from now on, and those of others when they come upon an address there. Nothing of a pool is in it yet.
+    ///
+    /// # Errors
+    /// `Open` if the pool is one plain file, or its size is impossible, or too many have joined; `System` if the file
+    /// system refuses.
+    pub fn add_server(&self, bytes: u64, huge_pages: HugePages) -> Result<MemoryServerId> {
+        if !self.path.is_dir() {
+            let reason =
+                "a pool of one plain file has no place for another memory server; only a directory has";
+            return Err(open_error(&self.path, reason));
+        }
+        // Others may be adding one too.
+        let _lock = Self::lock_place(&self.path)?;
+        self.regions.look_for_all()?;
+        self.regions.add(|number| {
+            let mut made = Made::default();
+            let config = ShmConfig { servers: 1, bytes_per_server: bytes, huge_pages };
+            let region = made.region(server_file(&self.path, number), &config)?;
+            made.sync_names(&self.path)?;
+            made.keep();
+            Ok(region)
+        })
+    }
+
+    /// Maps the memory servers that other processes added since this one opened the pool.
+    ///
+    /// # Errors
+    /// As of [`ShmFabric::open`].
+    pub fn look_for_servers(&self) -> Result<()> {
+        self.regions.look_for_all()
     }
 
     /// Writes what changed to the files and waits until it is there.
@@ -164,6 +197,22 @@ impl std::fmt::Debug for ShmFabric {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ShmFabric").field("path", &self.path).field("regions", &self.regions.infos()).finish()
     }
+}
+
+/// The regions of a pool that others may add to while it is in use, if it is a directory.
+fn regions(list: Vec<Region>, path: &Path, read_only: bool) -> Regions {
+    let regions = Regions::new(list, path);
+    if !path.is_dir() {
+        return regions;
+    }
+    let directory = path.to_owned();
+    regions.with_finder(Box::new(move |number| {
+        let file = server_file(&directory, number);
+        match file.exists() {
+            true => open_region(file, read_only).map(Some),
+            false => Ok(None),
+        }
+    }))
 }
 
 fn server_file(directory: &Path, server: usize) -> PathBuf {

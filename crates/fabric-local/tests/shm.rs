@@ -352,3 +352,32 @@ fn huge_pages_where_the_system_has_them() {
     let endpoint = fabric.endpoint(1).expect("an endpoint");
     assert_eq!(block_on(endpoint.read_word(at(1, len - 8))).expect("a READ"), 3);
 }
+
+#[test]
+fn a_server_joins_under_endpoints_that_are_there_and_other_mappings_find_it() {
+    let directory = temporary();
+    let path = directory.path().join("pool");
+    let fabric = ShmFabric::create(&path, config(2, 8192)).expect("a new pool");
+    let other = ShmFabric::open(&path, false).expect("the pool");
+    let endpoints = [fabric.endpoint(1).expect("an endpoint"), other.endpoint(2).expect("an endpoint")];
+    for ep in &endpoints {
+        let unknown = block_on(ep.read_word(at(2, 0)));
+        assert!(matches!(unknown, Err(FabricError::UnknownServer(MemoryServerId(2)))), "{unknown:?}");
+    }
+    assert_eq!(fabric.add_server(12_000, HugePages::Never).expect("room"), MemoryServerId(2));
+    assert_eq!((endpoints[0].regions().len(), endpoints[1].regions().len()), (3, 2));
+    assert_eq!(block_on(endpoints[0].fetch_add(at(2, 4096), 5)).expect("it is there"), 0);
+    assert_eq!(block_on(endpoints[1].read_word(at(2, 4096))).expect("found by its address"), 5);
+    assert_eq!(
+        endpoints[1].regions().iter().map(|region| region.len).collect::<Vec<_>>(),
+        [8192, 8192, 12_288]
+    );
+    // The other one may add the next.
+    assert_eq!(other.add_server(8192, HugePages::Never).expect("room"), MemoryServerId(3));
+    fabric.look_for_servers().expect("no error");
+    assert_eq!(fabric.regions().len(), 4);
+    assert_eq!(ShmFabric::open(&path, true).expect("the pool").regions().len(), 4);
+    assert!(refusal(fabric.add_server(0, HugePages::Never)).contains("at least one byte"));
+    let plain = ShmFabric::create(directory.path().join("plain"), config(1, 8192)).expect("a new pool");
+    assert!(refusal(plain.add_server(8192, HugePages::Never)).contains("one plain file"));
+}

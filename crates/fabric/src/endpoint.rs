@@ -120,13 +120,20 @@ pub trait Endpoint {
     /// Lets the other slots of this worker run.
     async fn yield_now(&self);
 
+    /// Lets the other slots of this worker run until its clock shows `at`.
+    async fn sleep_until(&self, at: Nanos) {
+        while self.now() < at {
+            self.yield_now().await;
+        }
+    }
+
     /// To be called between operations by whoever drives many workers: waits until nobody else is behind this worker's
     /// clock. Nothing on real fabrics, whose workers share one time; in a simulation operations that wait for no verb
     /// would run ahead of those of other workers without end.
     #[inline]
     async fn pace(&self) {}
 
-    /// The memory servers, by ascending number.
+    /// The memory servers, by ascending number. Some may join while the endpoint is in use, and none ever leaves.
     fn regions(&self) -> &[RegionInfo];
 
     fn counters(&self) -> &VerbCounters;

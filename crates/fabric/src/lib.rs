@@ -22,6 +22,7 @@ pub mod conformance;
 mod counters;
 mod endpoint;
 mod error;
+mod growing;
 mod random;
 mod request;
 
@@ -32,6 +33,7 @@ pub use chain::{Chain, ChainVerb, VerbResult};
 pub use counters::{VerbCounters, VerbCounts};
 pub use endpoint::{Endpoint, Fabric, Nanos, RegionInfo, Resource, Work, yield_once};
 pub use error::{FabricError, Result};
+pub use growing::{Growing, LATER_MAX};
 pub use random::Random;
 pub use request::{Request, RequestHandler, ServerMemory};
 

@@ -73,7 +73,7 @@ impl SimEndpoint {
     }
 
     fn region(&self, server: MemoryServerId) -> Result<RegionInfo> {
-        self.shared.regions.get(usize::from(server.0)).copied().ok_or(FabricError::UnknownServer(server))
+        self.shared.regions().get(usize::from(server.0)).copied().ok_or(FabricError::UnknownServer(server))
     }
 
     fn check(&self, at: GlobalAddr, len: usize) -> Result<()> {
@@ -300,6 +300,13 @@ impl Endpoint for SimEndpoint {
         self.pause().await;
     }
 
+    async fn sleep_until(&self, at: Nanos) {
+        SimEndpoint::sleep_until(self, at).await;
+        while self.now() < at {
+            self.yield_now().await;
+        }
+    }
+
     async fn pace(&self) {
         if self.worker.is_some() && self.shared.next_time().is_some_and(|at| at < self.clock.get()) {
             self.paced.set(true);
@@ -308,7 +315,7 @@ impl Endpoint for SimEndpoint {
     }
 
     fn regions(&self) -> &[RegionInfo] {
-        &self.shared.regions
+        self.shared.regions()
     }
 
     fn counters(&self) -> &VerbCounters {

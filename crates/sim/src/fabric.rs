@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use pando_fabric::{
-    Fabric, FabricError, MemoryServerId, Nanos, RegionInfo, RequestHandler, Result, ServerMemory,
+    Fabric, FabricError, Growing, LATER_MAX, MemoryServerId, Nanos, RegionInfo, RequestHandler, Result,
+    ServerMemory,
 };
 
 use crate::endpoint::SimEndpoint;
@@ -39,7 +40,8 @@ pub struct SimFabric {
 /// What the endpoints of a cluster share.
 pub(crate) struct Shared {
     world: Mutex<World>,
-    pub regions: Vec<RegionInfo>,
+    /// All regions as they were after each that joined; the last list is the present one.
+    regions: Growing<Vec<RegionInfo>>,
     pub compute: Compute,
     handler: Mutex<Option<Arc<dyn RequestHandler>>>,
     /// What direct endpoints charged since the present call began.
@@ -53,6 +55,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     pub fn world(&self) -> MutexGuard<'_, World> {
         lock(&self.world)
+    }
+
+    pub fn regions(&self) -> &[RegionInfo] {
+        &self.regions[self.regions.len() - 1]
     }
 
     pub fn next_time(&self) -> Option<Nanos> {
@@ -131,12 +137,33 @@ impl SimFabric {
         let world = World::new(config.model.clone(), &config.regions, config.compute_servers, config.seed)?;
         let shared = Shared {
             world: Mutex::new(world),
-            regions,
+            regions: Growing::new(vec![regions]),
             compute: config.model.compute.clone(),
             handler: Mutex::default(),
             call_ns: AtomicU64::new(0),
         };
         Ok(Self { shared: Arc::new(shared), compute_servers: config.compute_servers })
+    }
+
+    /// Lets one more memory server join, now, with a region of `bytes`; its number. Threads may call this in the middle of a
+    /// run: all endpoints reach the server from then on. Nothing of a pool is in it yet.
+    ///
+    /// # Errors
+    /// [`ModelError::NoMemory`] if this machine has no room for it.
+    ///
+    /// # Panics
+    /// If `bytes` is no multiple of 8, or more servers join than [`LATER_MAX`].
+    pub fn add_memory_server(&self, bytes: u64) -> Result<MemoryServerId, ModelError> {
+        assert!(bytes.is_multiple_of(8), "regions are made of words");
+        let shared = &self.shared;
+        let mut world = shared.world();
+        let mut regions = shared.regions().to_vec();
+        let server = MemoryServerId(regions.len() as u16);
+        assert!(shared.regions.len() <= LATER_MAX, "{LATER_MAX} memory servers have joined already");
+        world.add_server(bytes)?;
+        regions.push(RegionInfo { server, len: bytes });
+        shared.regions.push(regions).expect("there is room, and the world is borrowed");
+        Ok(server)
     }
 
     /// An endpoint for one more thread of a compute server.
@@ -209,7 +236,7 @@ impl Fabric for SimFabric {
     }
 
     fn regions(&self) -> &[RegionInfo] {
-        &self.shared.regions
+        self.shared.regions()
     }
 }
 
@@ -234,6 +261,6 @@ impl Fabric for DirectFabric {
     }
 
     fn regions(&self) -> &[RegionInfo] {
-        &self.shared.regions
+        self.shared.regions()
     }
 }

@@ -43,6 +43,11 @@ impl Worker {
         Self { compute_server, core, free_at: now, queue_pairs, ..Self::default() }
     }
 
+    /// A memory server joined.
+    pub fn add_server(&mut self) {
+        self.queue_pairs.push(QueuePair::default());
+    }
+
     /// Begins or ends to be a thread of a run.
     pub fn drive(&mut self, thread: Option<u32>, now: Nanos) {
         (self.thread, self.free_at) = (thread, now);

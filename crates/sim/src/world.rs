@@ -49,6 +49,21 @@ pub(crate) struct Server {
     pub slowness: u64,
 }
 
+impl Server {
+    fn new(model: &Model, region: Arc<Vec<AtomicU64>>, nic: usize) -> Self {
+        Self {
+            region,
+            nic,
+            idle_cores: model.memory_server.cores,
+            atomic_units: vec![Serial::default(); model.network.atomic_units as usize],
+            waiting: VecDeque::new(),
+            power: Power::On,
+            life: 0,
+            slowness: 1,
+        }
+    }
+}
+
 /// The connections from one compute server to one memory server.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Link {
@@ -71,6 +86,8 @@ pub(crate) struct World {
     /// By compute server: what its threads contend for.
     contended: Vec<Contended>,
     pub random: Random,
+    /// The thread whose slot became ready just now: it is polled before anything else happens.
+    due: Option<WorkerId>,
     faults: Vec<Fault>,
     /// Compute servers that were killed; whoever drives their threads is to drop these.
     killed: Vec<bool>,
@@ -84,18 +101,12 @@ impl World {
     pub fn new(model: Model, regions: &[u64], compute_servers: usize, seed: u64) -> Result<Self, ModelError> {
         let memory = regions.iter().map(|&bytes| zeroed(bytes).ok_or(ModelError::NoMemory { bytes }));
         let memory = memory.collect::<Result<Vec<_>, _>>()?;
-        let servers = memory.into_iter().enumerate().map(|(number, region)| Server {
-            region,
-            nic: match model.network.nic_shared && number < compute_servers {
+        let servers = memory.into_iter().enumerate().map(|(number, region)| {
+            let nic = match model.network.nic_shared && number < compute_servers {
                 true => number,
                 false => compute_servers + number,
-            },
-            idle_cores: model.memory_server.cores,
-            atomic_units: vec![Serial::default(); model.network.atomic_units as usize],
-            waiting: VecDeque::new(),
-            power: Power::On,
-            life: 0,
-            slowness: 1,
+            };
+            Server::new(&model, region, nic)
         });
         Ok(Self {
             servers: servers.collect(),
@@ -108,11 +119,25 @@ impl World {
             workers: Vec::new(),
             contended: (0..compute_servers).map(|_| Contended::new(&model.compute)).collect(),
             random: Random::new(seed),
+            due: None,
             faults: Vec::new(),
             killed: vec![false; compute_servers],
             wakers: Vec::new(),
             model,
         })
+    }
+
+    /// A memory server joins, with a NIC of its own and connections to everybody.
+    ///
+    /// # Errors
+    /// [`ModelError::NoMemory`].
+    pub fn add_server(&mut self, bytes: u64) -> Result<(), ModelError> {
+        let region = zeroed(bytes).ok_or(ModelError::NoMemory { bytes })?;
+        self.servers.push(Server::new(&self.model, region, self.nics.len()));
+        self.nics.push(Nic::default());
+        self.links.iter_mut().for_each(|links| links.push(Link::default()));
+        self.workers.iter_mut().for_each(Worker::add_server);
+        Ok(())
     }
 
     pub fn add_worker(&mut self, compute_server: usize) -> WorkerId {
@@ -134,6 +159,9 @@ impl World {
     /// The next event; it is the present now.
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
+        if let Some(worker) = self.due.take() {
+            return Some(Event::Run(worker));
+        }
         let (at, event) = self.events.pop()?;
         self.now = at;
         Some(event)
@@ -166,7 +194,7 @@ impl World {
         self.return_credits(id);
         if let Some((poster, waker)) = self.ops.complete(id) {
             self.wakers.extend(waker);
-            self.make_ready(poster.worker, poster.slot_bit);
+            self.make_ready_now(poster.worker, poster.slot_bit);
         }
     }
 
@@ -174,6 +202,19 @@ impl World {
     pub fn make_ready(&mut self, worker: WorkerId, bits: u64) {
         self.worker(worker).ready |= bits;
         self.schedule_run(worker);
+    }
+
+    /// As [`World::make_ready`]. Most threads that an answer reaches wait for nothing else: no event is made of that.
+    #[inline]
+    fn make_ready_now(&mut self, id: WorkerId, bits: u64) {
+        let worker = &mut self.workers[id as usize];
+        worker.ready |= bits;
+        if worker.thread.is_some() && !worker.is_scheduled && worker.free_at <= self.now {
+            worker.is_scheduled = true;
+            self.due = Some(id);
+        } else {
+            self.schedule_run(id);
+        }
     }
 
     #[inline]

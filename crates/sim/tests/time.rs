@@ -257,3 +257,33 @@ fn threads_of_a_server_wait_for_each_other_and_for_nobody_else() {
     let latch = contending(1, 8, |thread| Resource::Frame(thread as u32));
     assert!(latch < 101 * Model::default().compute.latch_ns.max(1), "each thread has its own: {latch}");
 }
+
+#[test]
+fn a_memory_server_joins_in_the_middle_of_a_run() {
+    let cluster = cluster(Model::default());
+    let threads: Vec<_> = (0..2).map(|thread| cluster.thread(thread, 1)).collect();
+    let threads: Vec<_> = threads.iter().collect();
+    let ends = cluster.run(&threads, 1, |thread, _| {
+        let (ep, cluster) = (threads[thread], &cluster);
+        async move {
+            let unknown = ep.read_word(word(2, 0)).await;
+            assert!(matches!(unknown, Err(FabricError::UnknownServer(_))), "{unknown:?}");
+            if thread == 0 {
+                ep.read_word(word(0, 0)).await.expect("it is there");
+                assert_eq!(cluster.add_memory_server(1 << 16).expect("memory"), MemoryServerId(2));
+                assert_eq!(ep.fetch_add(word(2, 8), 7).await.expect("it is there"), 0);
+            }
+            // The other one was there before.
+            while !matches!(ep.read_word(word(2, 8)).await, Ok(7)) {
+                ep.read_word(word(1, 0)).await.expect("it is there");
+            }
+            assert_eq!(ep.regions().len(), 3);
+            ep.now()
+        }
+    });
+    assert!(ends.into_iter().flatten().all(|end| end > 4_000), "verbs there take their time");
+    assert_eq!(
+        block_on(&cluster.direct(1), cluster.direct(1).read_word(word(2, 8))).expect("it is there"),
+        7
+    );
+}

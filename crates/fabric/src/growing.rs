@@ -1,0 +1,116 @@
+//! A list that only grows, and whose elements stay where they are: memory servers that join while others are in use.
+//!
+//! Reading takes no lock. What the list began with is found by one comparison, as in a slice; what came later is found
+//! by one load more. Few things come later, and how many is bounded when the list is made.
+
+use std::ops::Index;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Elements that a list takes besides those that it began with.
+pub const LATER_MAX: usize = 64;
+
+/// See the module documentation.
+///
+/// ```
+/// use pando_fabric::Growing;
+///
+/// let list = Growing::new(vec!["a", "b"]);
+/// let first = &list[0];
+/// assert_eq!(list.push("c"), Ok(2));
+/// assert_eq!((list.len(), list.get(2), first), (3, Some(&"c"), &"a"));
+/// ```
+#[derive(Debug)]
+pub struct Growing<T> {
+    first: Box<[T]>,
+    /// Filled from the front.
+    later: Box<[OnceLock<T>]>,
+    pushing: Mutex<()>,
+}
+
+impl<T> Growing<T> {
+    /// A list that begins with `first` and takes [`LATER_MAX`] elements more.
+    pub fn new(first: Vec<T>) -> Self {
+        let later = (0..LATER_MAX).map(|_| OnceLock::new()).collect();
+        Self { first: first.into(), later, pushing: Mutex::new(()) }
+    }
+
+    #[inline]
+    pub fn get(&self, at: usize) -> Option<&T> {
+        match self.first.get(at) {
+            Some(element) => Some(element),
+            None => self.get_later(at),
+        }
+    }
+
+    #[inline(never)]
+    fn get_later(&self, at: usize) -> Option<&T> {
+        self.later.get(at - self.first.len())?.get()
+    }
+
+    pub fn len(&self) -> usize {
+        self.first.len() + self.later.iter().take_while(|element| element.get().is_some()).count()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.first.iter().chain(self.later.iter().map_while(OnceLock::get))
+    }
+
+    /// Appends an element; its number.
+    ///
+    /// # Errors
+    /// The element, if there is no room for it.
+    pub fn push(&self, element: T) -> Result<usize, T> {
+        self.push_as(self.len(), element)
+    }
+
+    /// Appends an element if its number is to be `at`; its number.
+    ///
+    /// # Errors
+    /// The element, if there is no room for it or somebody else was faster.
+    pub fn push_as(&self, at: usize, element: T) -> Result<usize, T> {
+        let _pushing = self.pushing.lock().unwrap_or_else(PoisonError::into_inner);
+        match at.checked_sub(self.first.len()).and_then(|later| self.later.get(later)) {
+            Some(place) if at == self.len() => place.set(element).map(|()| at),
+            _ => Err(element),
+        }
+    }
+}
+
+impl<T> Index<usize> for Growing<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, at: usize) -> &T {
+        self.get(at).expect("the list has an element of this number")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_stay_where_they_are_until_the_list_is_full() {
+        let list = Growing::new(vec![0]);
+        let first: *const i32 = &raw const list[0];
+        for n in 1..=LATER_MAX {
+            assert_eq!(list.push(n as i32), Ok(n));
+        }
+        assert_eq!(list.push(-1), Err(-1));
+        assert_eq!(list.len(), LATER_MAX + 1);
+        assert!(list.iter().copied().eq(0..=LATER_MAX as i32));
+        assert!(std::ptr::eq(first, &raw const list[0]));
+        assert_eq!((list.get(LATER_MAX), list.get(LATER_MAX + 1)), (Some(&(LATER_MAX as i32)), None));
+    }
+
+    #[test]
+    fn of_two_that_append_the_same_number_one_fails() {
+        let list = Growing::new(vec!['a']);
+        assert_eq!(list.push_as(1, 'b'), Ok(1));
+        assert_eq!((list.push_as(1, 'c'), list.push_as(3, 'd')), (Err('c'), Err('d')));
+    }
+}
