@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 
 use crate::arena::Freed;
-use crate::chunks::take_surplus;
+use crate::chunks::{take_empty, take_surplus};
 use crate::classes::size_of_class;
 use crate::error::{PoolError, Result};
 use crate::layout::Descriptor;
@@ -18,7 +18,7 @@ use crate::pool::{Pool, Server};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Placement {
-    /// This one or none.
+    /// This one or none. Nothing goes to a server that is not [active](crate::ServerState).
     Server(MemoryServerId),
     /// This one, or the least loaded other one that has room.
     Prefer(MemoryServerId),
@@ -77,7 +77,7 @@ impl Pool {
     /// Its content is whatever was there before.
     #[inline]
     pub fn try_alloc(&self, server: MemoryServerId, size: u64) -> Option<GlobalAddr> {
-        let server = self.server(server).ok()?;
+        let server = self.server(server).ok().filter(|server| server.is_active())?;
         let class = server.class_of(size).ok()?;
         take_block(server, class)
     }
@@ -85,8 +85,8 @@ impl Pool {
     /// A block of at least `size` bytes. Its content is whatever was there before.
     ///
     /// # Errors
-    /// [`PoolError::PoolFull`] or [`PoolError::NoSpace`] when there is no room where `placement` allows,
-    /// [`PoolError::BlockTooLarge`].
+    /// [`PoolError::PoolFull`], [`PoolError::NoSpace`] or [`PoolError::Draining`] when there is no room where `placement`
+    /// allows, [`PoolError::BlockTooLarge`].
     pub async fn alloc<E: Endpoint>(&self, ep: &E, placement: Placement, size: u64) -> Result<GlobalAddr> {
         let full = match placement {
             Placement::Server(server) => return self.alloc_on(ep, self.server(server)?, size).await,
@@ -101,13 +101,14 @@ impl Pool {
 
     /// The server of [`Placement::LeastLoaded`], by the numbers at hand. Without verbs.
     pub fn least_loaded(&self) -> MemoryServerId {
-        let servers = self.inner.servers.iter();
+        let servers = self.inner.servers.iter().filter(|server| server.is_active());
         servers.min_by(|a, b| by_load(a, b)).map_or(MemoryServerId(0), Server::id)
     }
 
-    /// Bytes in use on each memory server, by the numbers at hand. Without verbs.
+    /// Bytes in use on each memory server that takes new blocks, by the numbers at hand. Without verbs.
     pub fn loads(&self) -> Vec<(MemoryServerId, u64)> {
-        self.inner.servers.iter().map(|server| (server.id(), server.load())).collect()
+        let servers = self.inner.servers.iter().filter(|server| server.is_active());
+        servers.map(|server| (server.id(), server.load())).collect()
     }
 
     async fn alloc_least_loaded<E: Endpoint>(
@@ -116,21 +117,22 @@ impl Pool {
         size: u64,
         tried: Option<(MemoryServerId, PoolError)>,
     ) -> Result<GlobalAddr> {
-        let (mut full, mut error) = (vec![false; self.servers()], None);
+        let (mut full, mut error) = (Vec::new(), None);
         if let Some((server, why)) = tried {
-            full[server.0 as usize] = true;
+            full.push(server);
             error = Some(why);
         }
         // The loads are looked up anew each time: a server that turned out full has just been looked at.
         loop {
-            let servers = self.inner.servers.iter().filter(|server| !full[server.id().0 as usize]);
+            let servers = self.inner.servers.iter();
+            let servers = servers.filter(|server| server.is_active() && !full.contains(&server.id()));
             let Some(server) = servers.min_by(|a, b| by_load(a, b)) else {
                 let none = PoolError::UnknownServer { server: MemoryServerId(0), servers: self.servers() };
                 return Err(error.unwrap_or(none));
             };
             match self.alloc_on(ep, server, size).await {
                 Err(why) if why.is_full() => {
-                    full[server.id().0 as usize] = true;
+                    full.push(server.id());
                     error = Some(why);
                 }
                 done => return done,
@@ -142,6 +144,7 @@ impl Pool {
         let class = server.class_of(size)?;
         self.writer_slot()?;
         loop {
+            server.check_active()?;
             if let Some(addr) = take_block(server, class) {
                 return Ok(addr);
             }
@@ -164,6 +167,7 @@ impl Pool {
         let class = server.class_of(size)?;
         self.writer_slot()?;
         loop {
+            server.check_active()?;
             let taken = server.arena(class).alloc_run(want.max(1));
             if let Some((chunk, first, left)) = taken {
                 let block_size = size_of_class(class);
@@ -202,19 +206,32 @@ impl Pool {
     /// far as that can be seen while another process leases its chunk).
     pub async fn free<E: Endpoint>(&self, ep: &E, addr: GlobalAddr, size: u64) -> Result<()> {
         self.writer_slot()?;
+        // Another process may have had a block on a server that joined.
+        if usize::from(addr.server().0) >= self.servers() {
+            self.learn(ep).await?;
+        }
         let block = self.locate(addr, size)?;
         match free_held(&block) {
-            Some(Freed::Done { surplus: false }) => Ok(()),
-            Some(Freed::Done { surplus: true }) => match take_surplus(block.server, block.class) {
-                // The block is free whatever becomes of its chunk, which stays leased for now if that fails.
-                Some(chunk) => {
-                    let _ = self.give_back(ep, block.server, block.class, chunk).await;
-                    Ok(())
-                }
-                None => Ok(()),
-            },
+            Some(Freed::Done { surplus }) => {
+                self.after_free(ep, &block, surplus).await;
+                Ok(())
+            }
             Some(Freed::NotAllocated) => Err(PoolError::DoubleFree { addr }),
             None => self.free_elsewhere(ep, &block).await,
+        }
+    }
+
+    /// Gives a chunk back that became empty, if another one has room or none is needed there any more. The block is free
+    /// whatever becomes of its chunk, which stays leased for now if that fails.
+    async fn after_free<E: Endpoint>(&self, ep: &E, block: &Block<'_>, surplus: bool) {
+        let (server, class) = (block.server, block.class);
+        let chunk = match server.is_active() {
+            true if surplus => take_surplus(server, class),
+            true => None,
+            false => take_empty(server, class),
+        };
+        if let Some(chunk) = chunk {
+            let _ = self.give_back(ep, server, class, chunk).await;
         }
     }
 
@@ -236,7 +253,10 @@ impl Pool {
         let (slot, deadline) = (self.writer_slot()?, self.deadline(ep));
         loop {
             match free_held(block) {
-                Some(Freed::Done { .. }) => return Ok(()),
+                Some(Freed::Done { surplus }) => {
+                    self.after_free(ep, block, surplus).await;
+                    return Ok(());
+                }
                 Some(Freed::NotAllocated) => return Err(PoolError::DoubleFree { addr }),
                 None => {}
             }

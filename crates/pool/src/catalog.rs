@@ -243,6 +243,88 @@ impl Pool {
         }
     }
 
+    /// Moves the blocks of the catalog that went to `server`, because server 0 was full, elsewhere. What is new is in place
+    /// before anything leads there, and the old is freed after.
+    pub(crate) async fn vacate_catalog<E: Endpoint>(&self, ep: &E, server: MemoryServerId) -> Result<()> {
+        self.change_catalog(ep, async || {
+            let mut directories = self.directories(ep).await?;
+            for at in 0..directories.len() {
+                for entry in 0..directories[at].entries.len() {
+                    self.vacate_record(ep, &mut directories[at], entry, server).await?;
+                }
+                if directories[at].at.server() == server {
+                    self.vacate_directory(ep, &mut directories, at).await?;
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn vacate_record<E: Endpoint>(
+        &self,
+        ep: &E,
+        directory: &mut Directory,
+        entry: usize,
+        server: MemoryServerId,
+    ) -> Result<()> {
+        let old_at = directory.entries[entry].1;
+        let mut block = self.read_record(ep, old_at).await?;
+        let old_values = [block.boundaries, block.owners];
+        let mut is_there = old_at.server() == server;
+        for value in old_values {
+            self.visit_value_blocks(ep, value, |addr, _| is_there |= addr.server() == server).await?;
+        }
+        if !is_there {
+            return Ok(());
+        }
+        let (mut at, mut values) = (None, Vec::new());
+        let linked = async {
+            for value in [&mut block.boundaries, &mut block.owners] {
+                let mut bytes = Vec::new();
+                self.get_value(ep, *value, &mut bytes).await?;
+                *value = self.put_value(ep, PLACEMENT, &bytes).await?;
+                values.push(*value);
+            }
+            let new = *at.insert(self.alloc(ep, PLACEMENT, RECORD_BYTES).await?);
+            write_words(ep, new, &block.encode(self.id(), new)).await?;
+            directory.entries[entry].1 = new;
+            self.write_directory(ep, directory).await
+        };
+        if let Err(error) = linked.await {
+            directory.entries[entry].1 = old_at;
+            return self.undo(ep, at, &values, error).await;
+        }
+        self.free(ep, old_at, RECORD_BYTES).await?;
+        for value in old_values {
+            self.free_value(ep, value).await?;
+        }
+        Ok(())
+    }
+
+    async fn vacate_directory<E: Endpoint>(
+        &self,
+        ep: &E,
+        directories: &mut [Directory],
+        at: usize,
+    ) -> Result<()> {
+        let old = directories[at].at;
+        directories[at].at = self.alloc(ep, PLACEMENT, DIRECTORY_BYTES).await?;
+        self.write_directory(ep, &directories[at]).await?;
+        let new = directories[at].at;
+        match at.checked_sub(1) {
+            Some(before) => {
+                directories[before].next = new;
+                self.write_directory(ep, &directories[before]).await?;
+            }
+            None => {
+                let head = self.read_head(ep).await?;
+                self.write_head(ep, Head { first: new, ..head }).await?;
+            }
+        }
+        self.free(ep, old, DIRECTORY_BYTES).await
+    }
+
     /// Calls `visit` with address and bytes of each block that the catalog itself occupies.
     ///
     /// # Errors
@@ -507,7 +589,7 @@ impl Pool {
     }
 
     /// Runs `change` under the catalog lock.
-    async fn change_catalog<E: Endpoint, T>(
+    pub(crate) async fn change_catalog<E: Endpoint, T>(
         &self,
         ep: &E,
         mut change: impl AsyncFnMut() -> Result<T>,

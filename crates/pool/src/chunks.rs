@@ -45,6 +45,18 @@ impl Pool {
     /// # Errors
     /// [`PoolError::PoolFull`], [`PoolError::NoSpace`].
     pub(crate) async fn grow<E: Endpoint>(&self, ep: &E, server: &Server, class: u8) -> Result<()> {
+        self.lease_for(ep, server, class).await?;
+        // The lease is in the pool: whoever drains this server from now on sees it, and who did before is seen here.
+        if self.learn(ep).await? {
+            // The turn to lease on this server is over, so that turns on others can be taken. What cannot be given back
+            // now is when the drain is finished.
+            let _ = self.leave_inactive(ep).await;
+        }
+        server.check_active()
+    }
+
+    /// Comes to a chunk with room for blocks of `class`.
+    async fn lease_for<E: Endpoint>(&self, ep: &E, server: &Server, class: u8) -> Result<()> {
         let _leasing = self.begin_leasing(ep, server).await?;
         // Another worker may have made room while this one waited for its turn.
         if server.arena(class).has_room() {
@@ -119,8 +131,12 @@ impl Pool {
         Ok(())
     }
 
-    pub(crate) async fn refresh_loads<E: Endpoint>(&self, ep: &E) -> Result<()> {
-        for server in &self.inner.servers {
+    /// Looks how much is in use on each memory server, for placement.
+    ///
+    /// # Errors
+    /// Those of verbs.
+    pub async fn refresh_loads<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        for server in self.inner.servers.iter() {
             self.look(ep, server).await?;
         }
         Ok(())
@@ -246,7 +262,7 @@ impl Pool {
         word: u64,
         slot: AttachSlot,
     ) -> Result<bool> {
-        let Descriptor::Released { class, .. } = server.geometry.decode(chunk, word)? else {
+        let Descriptor::Released { class, free } = server.geometry.decode(chunk, word)? else {
             return Ok(false);
         };
         let leased = Descriptor::Leased { class, slot: slot.0 }.encode();
@@ -260,6 +276,11 @@ impl Pool {
         match bits.await {
             Ok(None) => Ok(false),
             Ok(Some(bits)) => {
+                // They are this process's own from now on.
+                let bytes = u64::from(server.geometry.blocks(class) - free) * size_of_class(class);
+                let _ = server
+                    .other_bytes
+                    .fetch_update(Relaxed, Relaxed, |other| Some(other.saturating_sub(bytes)));
                 insert(server, class, LocalChunk::new(chunk, server.geometry.blocks(class), bits));
                 self.harvest_chunk(ep, server, class, chunk).await?;
                 Ok(true)
@@ -333,14 +354,20 @@ impl Pool {
 
     /// Gives back all chunks that this process leases.
     pub(crate) async fn release_all_chunks<E: Endpoint>(&self, ep: &E) -> Result<()> {
-        for server in &self.inner.servers {
-            for class in 0..CLASSES as u8 {
-                while let Some(chunk) = take_any(server, class) {
-                    self.release(ep, server, class, chunk).await?;
-                }
-            }
+        for server in self.inner.servers.iter() {
+            self.release_chunks_of(ep, server).await?;
             self.settle(ep, server).await?;
             self.expect_no_leases(ep, server).await?;
+        }
+        Ok(())
+    }
+
+    /// The same on one server. Nothing is being leased there meanwhile.
+    pub(crate) async fn release_chunks_of<E: Endpoint>(&self, ep: &E, server: &Server) -> Result<()> {
+        for class in 0..CLASSES as u8 {
+            while let Some(chunk) = take_any(server, class) {
+                self.release(ep, server, class, chunk).await?;
+            }
         }
         Ok(())
     }
@@ -384,6 +411,8 @@ impl Pool {
             }
             let late = read_words(ep, geometry.freed_bits(number), geometry.bitmap_words(class)).await?;
             if late.iter().all(|&word| word == 0) || !self.swap(ep, server, number, released, leased).await? {
+                let bytes = u64::from(chunk.allocated_blocks()) * size_of_class(class);
+                server.other_bytes.fetch_add(bytes, Relaxed);
                 return Ok(());
             }
         }
@@ -487,7 +516,7 @@ fn forget(server: &Server, class: u8, chunk: &LocalChunk) {
     server.set_held(chunk.chunk, None);
 }
 
-fn take_empty(server: &Server, class: u8) -> Option<LocalChunk> {
+pub(crate) fn take_empty(server: &Server, class: u8) -> Option<LocalChunk> {
     let mut arena = server.arena(class);
     arena.take_empty().inspect(|chunk| forget(server, class, chunk))
 }

@@ -27,6 +27,21 @@ pub enum PoolError {
     NoSpaceForTables { server: MemoryServerId, size: u64, reason: String },
     #[error("a block of {size} bytes exceeds the largest of this pool, {max} bytes")]
     BlockTooLarge { size: u64, max: u64 },
+    #[error("memory server {server} is being drained and takes nothing new")]
+    Draining { server: MemoryServerId },
+    #[error(
+        "memory server 0 cannot be drained: it holds the tables of the pool and the roots of its indexes"
+    )]
+    HomeServer,
+    #[error("memory server {server} is not being drained")]
+    NotDraining { server: MemoryServerId },
+    #[error(
+        "memory server {server} still holds {bytes} bytes, in blocks and in {leased} chunks that other processes lease; \
+         it takes nothing new, and can be drained again"
+    )]
+    NotEmpty { server: MemoryServerId, bytes: u64, leased: u64 },
+    #[error("there is no region for memory server {server}")]
+    NoRegion { server: MemoryServerId },
     #[error("there is no memory server {server}: the pool has {servers}")]
     UnknownServer { server: MemoryServerId, servers: usize },
 
@@ -106,9 +121,9 @@ pub enum PoolError {
 }
 
 impl PoolError {
-    /// Whether the asked memory server had no room, so that another one may be tried.
+    /// Whether the asked memory server had no room or takes nothing new, so that another one may be tried.
     pub fn is_full(&self) -> bool {
-        matches!(self, Self::PoolFull { .. } | Self::NoSpace { .. })
+        matches!(self, Self::PoolFull { .. } | Self::NoSpace { .. } | Self::Draining { .. })
     }
 }
 

@@ -13,6 +13,8 @@
 //!             byte  192       frees by others, counted
 //!             byte  256       catalog lock                                (server 0)
 //!             byte  320       catalog head, next index id, checksum       (server 0)
+//!             byte  384       membership epoch, servers that joined since (server 0)
+//!             byte  512..4096 state of each server, two bits              (server 0)
 //!
 //! descriptor  [blocks free:32][attach slot:16][size class:8][state:8]     state: 0 free, 1 leased, 2 released
 //! ```
@@ -35,6 +37,11 @@ pub(crate) const STATE_AT: u64 = 128;
 pub(crate) const FREES_BY_OTHERS_AT: u64 = 192;
 pub(crate) const CATALOG_LOCK_AT: u64 = 256;
 pub(crate) const CATALOG_HEAD_AT: u64 = 320;
+pub(crate) const EPOCH_AT: u64 = 384;
+pub(crate) const JOINED_AT: u64 = 392;
+pub(crate) const STATES_AT: u64 = 512;
+/// Servers whose states have a place: two bits each.
+pub(crate) const STATES_MAX: usize = (ATTACH_TABLE_AT - STATES_AT) as usize * 4;
 pub(crate) const ATTACH_TABLE_AT: u64 = 4096;
 pub(crate) const ATTACH_ENTRY_BYTES: u64 = 64;
 

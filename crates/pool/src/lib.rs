@@ -4,7 +4,8 @@
 //! ([`Pool::put_value`]) and knows the indexes by name ([`Pool::create_index`], [`Pool::open_index`]). All its metadata
 //! lies in the regions and is changed by one-sided verbs, so it works alike within a process, on files that
 //! several processes map, and over a network with memory servers whose processors do nothing. Where everything lies is
-//! drawn in `layout.rs`; how chunks go from process to process in `chunks.rs`.
+//! drawn in `layout.rs`; how chunks go from process to process in `chunks.rs`, and how memory servers join and leave in
+//! `membership.rs`.
 //!
 //! ```
 //! use pando_fabric::{Fabric, MemoryServerId};
@@ -39,6 +40,7 @@ mod error;
 mod io;
 mod layout;
 pub mod lock;
+mod membership;
 mod pool;
 mod rebuild;
 mod record;
@@ -50,6 +52,7 @@ pub use attach::{AttachMode, AttachOptions, AttachSlot, IsAlive, MAX_ATTACHED, P
 pub use classes::MAX_BLOCK;
 pub use error::{PoolError, Result};
 pub use layout::MIN_CHUNK;
+pub use membership::ServerState;
 pub use pool::{Pool, PoolOptions};
 pub use rebuild::RebuildReport;
 pub use record::{IndexRecord, IndexSpec, MAX_BOUNDARIES, MAX_INDEX_NAME, MAX_LAYOUT};

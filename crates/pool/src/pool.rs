@@ -8,10 +8,10 @@
 //! Dropping the future of a call midway may leave a lease or a lock behind; [`Pool::detach`] then leaves the pool
 //! marked as not cleanly closed.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pando_fabric::{Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, RegionInfo};
+use pando_fabric::{Endpoint, FabricError, GlobalAddr, Growing, MemoryServerId, Nanos, RegionInfo};
 
 use crate::arena::Arena;
 use crate::attach::{
@@ -21,8 +21,8 @@ use crate::classes::{CLASSES, class_of};
 use crate::error::{PoolError, Result};
 use crate::io::{read_words, write_words, write_zeros};
 use crate::layout::{
-    CATALOG_HEAD_AT, CATALOG_LOCK_AT, Descriptor, FREES_BY_OTHERS_AT, Geometry, STATE_AT, SUPERBLOCK_WORDS,
-    Superblock,
+    CATALOG_HEAD_AT, CATALOG_LOCK_AT, Descriptor, FREES_BY_OTHERS_AT, Geometry, JOINED_AT, STATE_AT,
+    SUPERBLOCK_WORDS, Superblock,
 };
 
 /// How to format a pool.
@@ -74,7 +74,14 @@ pub(crate) struct Inner {
     pub pool_id: u64,
     pub max_attached: usize,
     pub mode: AttachMode,
-    pub servers: Box<[Server]>,
+    /// Those that the pool was formatted with.
+    pub formatted_servers: usize,
+    /// Some may join at any time; see `membership.rs`.
+    pub servers: Growing<Server>,
+    /// Of the membership, as last learnt.
+    pub epoch: AtomicU64,
+    /// Somebody is learning just now.
+    pub learning: AtomicBool,
     pub is_alive: IsAlive,
     pub wait_ns_max: Nanos,
     process: ProcessIdentity,
@@ -96,6 +103,8 @@ pub(crate) struct StrayFrees {
 /// What this process keeps about one memory server.
 pub(crate) struct Server {
     pub geometry: Geometry,
+    /// A `ServerState`, as last learnt.
+    pub state: AtomicU8,
     /// Descriptor words as last seen; a guide where to try, never a truth.
     pub seen: Box<[AtomicU64]>,
     /// Where in its arena each leased chunk is: `(class << 32 | place) + 1`, 0 for chunks not leased by this process.
@@ -116,10 +125,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    fn new(geometry: Geometry) -> Self {
+    pub fn new(geometry: Geometry) -> Self {
         let words = || (0..geometry.chunks).map(|_| AtomicU64::new(0)).collect();
         Self {
             geometry,
+            state: AtomicU8::new(0),
             seen: words(),
             held: words(),
             arenas: (0..CLASSES).map(|_| Mutex::new(Arena::default())).collect(),
@@ -145,6 +155,11 @@ impl Server {
     pub fn held(&self, chunk: u32) -> Option<(u8, u32)> {
         let held = self.held[chunk as usize].load(Relaxed).checked_sub(1)?;
         Some(((held >> 32) as u8, held as u32))
+    }
+
+    /// Whether this process leases chunks there.
+    pub fn holds_chunks(&self) -> bool {
+        (0..CLASSES as u8).any(|class| self.arena(class).iter().next().is_some())
     }
 
     pub fn set_held(&self, chunk: u32, place: Option<(u8, u32)>) {
@@ -205,7 +220,13 @@ impl Pool {
                 pool_id: superblocks[0].pool_id,
                 max_attached: places,
                 mode,
-                servers: superblocks.iter().map(|superblock| Server::new(superblock.geometry)).collect(),
+                formatted_servers: superblocks[0].servers,
+                servers: Growing::new(
+                    superblocks.iter().map(|superblock| Server::new(superblock.geometry)).collect(),
+                ),
+                // Not yet: the states are read below.
+                epoch: AtomicU64::new(u64::MAX),
+                learning: AtomicBool::new(false),
                 is_alive,
                 wait_ns_max,
                 process,
@@ -215,7 +236,11 @@ impl Pool {
                 stray_frees: StrayFrees::default(),
             }),
         };
-        match pool.refresh_loads(ep).await {
+        let looked = async {
+            pool.learn(ep).await?;
+            pool.refresh_loads(ep).await
+        };
+        match looked.await {
             Ok(()) => Ok(pool),
             Err(error) => {
                 if let Some(entry) = &pool.inner.entry {
@@ -277,7 +302,7 @@ impl Pool {
         self.inner.mode
     }
 
-    /// Memory servers of the pool; they are numbered from 0.
+    /// Memory servers of the pool that this process knows, whatever their state; they are numbered from 0.
     pub fn servers(&self) -> usize {
         self.inner.servers.len()
     }
@@ -359,7 +384,7 @@ impl Pool {
 }
 
 /// The error for a lack of memory behind metadata.
-fn no_space(error: PoolError, server: MemoryServerId) -> PoolError {
+pub(crate) fn no_space(error: PoolError, server: MemoryServerId) -> PoolError {
     match error {
         PoolError::Fabric(FabricError::NoSpace { len, reason, .. }) => {
             PoolError::NoSpaceForTables { server, size: len, reason }
@@ -404,8 +429,9 @@ async fn holds_a_pool<E: Endpoint>(ep: &E) -> Result<bool> {
     Ok(false)
 }
 
-/// Clears the tables of a region and then writes its superblock, so that half a format is no pool.
-async fn format_region<E: Endpoint>(ep: &E, superblock: &Superblock) -> Result<()> {
+/// Clears the tables of a region and then writes its superblock, so that half a format is no pool. On server 0 that makes all
+/// servers active.
+pub(crate) async fn format_region<E: Endpoint>(ep: &E, superblock: &Superblock) -> Result<()> {
     let geometry = &superblock.geometry;
     let start = geometry.at(0);
     ep.reserve(start, geometry.tables_len()).await?;
@@ -417,33 +443,47 @@ async fn format_region<E: Endpoint>(ep: &E, superblock: &Superblock) -> Result<(
     Ok(ep.persist(start, STATE_AT + 8).await?)
 }
 
+/// Those of the regions that are part of the pool: others may be left from an addition that failed, or be about to join.
 async fn read_superblocks<E: Endpoint>(ep: &E) -> Result<Vec<Superblock>> {
     let regions = regions_of(ep)?;
-    let mut superblocks: Vec<Superblock> = Vec::with_capacity(regions.len());
-    for &region in regions {
+    let first = read_superblock(ep, regions[0]).await?;
+    let joined = ep.read_word(first.geometry.at(JOINED_AT)).await?;
+    let servers = first.servers.saturating_add(joined as usize);
+    if servers > regions.len() {
+        let reason = "the pool has another number of memory servers";
+        return Err(PoolError::ForeignRegion { server: MemoryServerId(0), reason });
+    }
+    let mut superblocks = vec![first];
+    for &region in &regions[1..servers] {
+        let superblock = read_superblock(ep, region).await?;
         let server = region.server;
-        if region.len < STATE_AT + 8 {
-            return Err(PoolError::NotAPool { server });
-        }
-        let superblock =
-            Superblock::decode(&read_words(ep, GlobalAddr::new(server, 0), SUPERBLOCK_WORDS).await?, region)?;
-        if ep.read_word(GlobalAddr::new(server, STATE_AT)).await? != 1 {
-            return Err(PoolError::DamagedSuperblock { server, reason: "formatting was not finished" });
-        }
-        let first = superblocks.first().unwrap_or(&superblock);
         if superblock.pool_id != first.pool_id || superblock.max_attached != first.max_attached {
             return Err(PoolError::ForeignRegion {
                 server,
                 reason: "its pool id differs from that of server 0",
             });
         }
-        if superblock.servers != regions.len() {
+        let at = superblocks.len();
+        if superblock.servers != first.servers.max(at + 1) {
             let reason = "the pool has another number of memory servers";
             return Err(PoolError::ForeignRegion { server, reason });
         }
         superblocks.push(superblock);
     }
     Ok(superblocks)
+}
+
+pub(crate) async fn read_superblock<E: Endpoint>(ep: &E, region: RegionInfo) -> Result<Superblock> {
+    let server = region.server;
+    if region.len < STATE_AT + 8 {
+        return Err(PoolError::NotAPool { server });
+    }
+    let superblock =
+        Superblock::decode(&read_words(ep, GlobalAddr::new(server, 0), SUPERBLOCK_WORDS).await?, region)?;
+    if ep.read_word(GlobalAddr::new(server, STATE_AT)).await? != 1 {
+        return Err(PoolError::DamagedSuperblock { server, reason: "formatting was not finished" });
+    }
+    Ok(superblock)
 }
 
 /// Claims an entry first and looks at the others then, so that of two processes at least one sees the other.

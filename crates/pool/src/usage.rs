@@ -9,12 +9,15 @@ use crate::classes::{CLASSES, size_of_class};
 use crate::error::Result;
 use crate::io::{read_words, write_words};
 use crate::layout::Descriptor;
+use crate::membership::ServerState;
 use crate::pool::{Pool, Server};
 
 /// How full a memory server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerUsage {
     pub server: MemoryServerId,
+    /// Whether it takes new blocks.
+    pub state: ServerState,
     /// Bytes of its region.
     pub bytes_total: u64,
     /// Bytes of the chunks that hold blocks or are leased.
@@ -38,8 +41,9 @@ impl Pool {
     /// # Errors
     /// Those of verbs; [`crate::PoolError::Corrupt`] for a descriptor that is none.
     pub async fn usage<E: Endpoint>(&self, ep: &E) -> Result<Vec<ServerUsage>> {
+        self.learn(ep).await?;
         let mut usage = Vec::with_capacity(self.servers());
-        for server in &self.inner.servers {
+        for server in self.inner.servers.iter() {
             if self.writer_slot().is_ok() {
                 drop(self.begin_leasing(ep, server).await?);
                 self.harvest(ep, server).await?;
@@ -49,10 +53,11 @@ impl Pool {
         Ok(usage)
     }
 
-    async fn usage_of<E: Endpoint>(&self, ep: &E, server: &Server) -> Result<ServerUsage> {
+    pub(crate) async fn usage_of<E: Endpoint>(&self, ep: &E, server: &Server) -> Result<ServerUsage> {
         let geometry = &server.geometry;
         let mut usage = ServerUsage {
             server: server.id(),
+            state: server.state(),
             bytes_total: geometry.region_size,
             bytes_in_chunks: 0,
             bytes_allocated: 0,
@@ -108,7 +113,7 @@ impl Pool {
         ep: &E,
         mut visit: impl FnMut(GlobalAddr, u64),
     ) -> Result<()> {
-        for server in &self.inner.servers {
+        for server in self.inner.servers.iter() {
             for (chunk, descriptor) in self.descriptors(ep, server).await? {
                 let class = match descriptor {
                     Descriptor::Free => continue,
@@ -151,7 +156,7 @@ impl Pool {
     /// Those of verbs.
     pub async fn publish_bitmaps<E: Endpoint>(&self, ep: &E) -> Result<()> {
         self.writer_slot()?;
-        for server in &self.inner.servers {
+        for server in self.inner.servers.iter() {
             for class in 0..CLASSES as u8 {
                 let chunks: Vec<(u32, Vec<u64>)> =
                     server.arena(class).iter().map(|chunk| (chunk.chunk, chunk.stored_bits())).collect();

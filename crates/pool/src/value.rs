@@ -249,10 +249,13 @@ impl Pool {
 
     /// The blocks that hold the value's bytes, all of them within the chunks.
     async fn pieces_of<E: Endpoint>(&self, ep: &E, value: ValueRef) -> Result<Vec<GlobalAddr>> {
-        let shape = Shape { len: value.len, max_block: self.max_block() };
         if value.len == 0 {
             return Ok(Vec::new());
         }
+        if usize::from(value.addr.server().0) >= self.servers() {
+            self.learn(ep).await?;
+        }
+        let shape = Shape { len: value.len, max_block: self.max_block() };
         let addr = value.addr;
         if value.len > MAX_VALUE {
             return Err(PoolError::Corrupt { addr, reason: "a value is never that long" });
