@@ -99,6 +99,8 @@ pub struct Cache {
 #[derive(Default)]
 struct Registry {
     live: Vec<Arc<CacheCounters>>,
+    /// Workers so far.
+    started: u32,
     /// Sum of those of workers that ended.
     past: CacheCounts,
 }
@@ -106,7 +108,7 @@ struct Registry {
 impl Registry {
     /// Moves the counters that nobody else has any more to the sum.
     fn sweep(&mut self) {
-        let Self { live, past } = self;
+        let Self { live, past, .. } = self;
         live.retain_mut(|counters| match Arc::get_mut(counters) {
             Some(ended) => {
                 *past = *past + ended.snapshot();
@@ -123,6 +125,7 @@ pub struct CacheWorker {
     counters: Arc<CacheCounters>,
     /// Whether it stands for an operation that has the turn.
     pub(crate) in_turn: bool,
+    number: u32,
 }
 
 /// Free frames that a worker keeps to itself at most.
@@ -131,12 +134,23 @@ const STASH: usize = 4;
 impl CacheWorker {
     /// The same worker during a turn.
     pub(crate) fn for_turn(&self) -> Self {
-        Self { stash: RefCell::default(), counters: Arc::clone(&self.counters), in_turn: true }
+        Self {
+            stash: RefCell::default(),
+            counters: Arc::clone(&self.counters),
+            in_turn: true,
+            number: self.number,
+        }
     }
 
     #[inline]
     pub fn counters(&self) -> &CacheCounters {
         &self.counters
+    }
+
+    /// How many workers the cache had before this one.
+    #[inline]
+    pub fn number(&self) -> usize {
+        self.number as usize
     }
 }
 
@@ -183,7 +197,9 @@ impl Cache {
         registry.sweep();
         registry.live.push(Arc::clone(&counters));
         self.workers.store(registry.live.len() as u32, Ordering::Relaxed);
-        CacheWorker { stash: RefCell::new(Vec::with_capacity(STASH)), counters, in_turn: false }
+        let number = registry.started;
+        registry.started = number.wrapping_add(1);
+        CacheWorker { stash: RefCell::new(Vec::with_capacity(STASH)), counters, in_turn: false, number }
     }
 
     fn workers(&self) -> usize {

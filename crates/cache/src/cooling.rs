@@ -38,10 +38,10 @@ enum Children {
 }
 
 /// Sets the write-back flag of a frame for as long as it lives.
-struct Writing<'c>(FrameRef<'c>);
+pub(crate) struct Writing<'c>(FrameRef<'c>);
 
 impl<'c> Writing<'c> {
-    fn claim(frame: FrameRef<'c>) -> Option<Self> {
+    pub(crate) fn claim(frame: FrameRef<'c>) -> Option<Self> {
         let flag = &frame.cache.meta(frame.id()).writing;
         let free = flag.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         // Pairs with the fence of who latched the frame to discard its node: one of the two sees the other.
@@ -265,7 +265,7 @@ impl Cache {
 
     /// Writes the node that was in `frame` at `version`; says whether it was one node (or a torn copy that was not
     /// written).
-    async fn write_back<E: Endpoint>(
+    pub(crate) async fn write_back<E: Endpoint>(
         &self,
         worker: &CacheWorker,
         endpoint: &E,
@@ -273,14 +273,20 @@ impl Cache {
         frame: FrameRef<'_>,
         version: Version,
     ) -> Result<bool> {
-        let buf = endpoint.buffer(self.node_size());
+        let mut buf = endpoint.buffer(self.node_size());
+        let leaves_first_word = shape.leaves_first_word(frame.words());
         let copied = frame.copy_out(shape, &buf).and_then(|()| frame.validate(version));
         let Some(addr) = GlobalAddr::from_raw(buf.get(1)).filter(|_| copied.is_ok()) else {
             endpoint.recycle(buf);
             return Ok(false);
         };
         endpoint.charge(Work::Copy { bytes: self.node_size() });
-        let buf = endpoint.write(addr, buf).await?;
+        let mut at = addr;
+        if leaves_first_word {
+            buf.set_window(size_of::<u64>()..self.node_size());
+            at = addr.add(size_of::<u64>() as u64);
+        }
+        let buf = endpoint.write(at, buf).await?;
         endpoint.recycle(buf);
         CacheCounters::bump(&worker.counters().write_backs, 1);
         Ok(true)
@@ -332,7 +338,7 @@ impl Cache {
 
     /// Latches the frame in which `frame` is swizzled; `None` if it is swizzled nowhere.
     #[allow(clippy::type_complexity)]
-    fn latch_parent<'c>(
+    pub(crate) fn latch_parent<'c>(
         &'c self,
         frame: FrameRef<'c>,
         shape: impl NodeShape,
@@ -448,8 +454,11 @@ impl Cache {
         Ok(written)
     }
 
-    /// `false` if somebody was in the way.
-    async fn flush_frame<E: Endpoint>(
+    /// Writes a node back if it is dirty, and counts that; `false` if somebody was in the way.
+    ///
+    /// # Errors
+    /// Those of the write-back.
+    pub async fn flush_frame<E: Endpoint>(
         &self,
         worker: &CacheWorker,
         endpoint: &E,
@@ -474,7 +483,7 @@ impl Cache {
     }
 }
 
-fn release_untouched(parent: Option<(ExclusiveGuard<'_>, FrameRef<'_>, usize)>) {
+pub(crate) fn release_untouched(parent: Option<(ExclusiveGuard<'_>, FrameRef<'_>, usize)>) {
     if let Some((guard, _, _)) = parent {
         guard.release_unchanged();
     }

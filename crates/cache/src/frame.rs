@@ -26,6 +26,11 @@ pub trait NodeShape: Copy {
 
     /// Whether children of this node may be swizzled.
     fn swizzles(&self, page: &[Word]) -> bool;
+
+    /// Whether word 0 of the node's remote copy may be in use by others, so that a write-back leaves it as it is.
+    fn leaves_first_word(&self, _page: &[Word]) -> bool {
+        false
+    }
 }
 
 /// One frame of a cache.
