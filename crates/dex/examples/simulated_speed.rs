@@ -104,6 +104,13 @@ fn load(keys: u64, cache_share: f64, (fifo, eager): (bool, bool)) -> Result<Clus
     Ok(Cluster { fabric, trees, codec })
 }
 
+/// Time that this thread had on a core, where the system tells: others may have the core too.
+fn processor_seconds() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let ns: f64 = text.split_whitespace().next()?.parse().ok()?;
+    Some(ns / 1e9)
+}
+
 /// One thread: as many operations, on keys of its compute server.
 async fn work(
     cluster: &Cluster,
@@ -159,7 +166,9 @@ fn measure(cluster: &Cluster, workload: &str, operations: u64, server_threads: u
     for phase in ["warm-up", workload] {
         let per_thread = operations / endpoints.len() as u64;
         let before = endpoints.iter().map(|ep| ep.counters().snapshot()).sum::<pando_fabric::VerbCounts>();
+        let restarts_before = restarts(&workers);
         let (began, virtual_began) = (Instant::now(), cluster.fabric.now());
+        let processor_began = processor_seconds();
         let mut lent = streams.iter_mut();
         let outcomes = cluster.fabric.run(&endpoints, 1, |thread, _| {
             let stream = lent.next().expect("one for each thread");
@@ -167,22 +176,29 @@ fn measure(cluster: &Cluster, workload: &str, operations: u64, server_threads: u
         });
         outcomes.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
         let operations = per_thread * endpoints.len() as u64;
-        let (real, virtual_ns) = (began.elapsed().as_secs_f64(), cluster.fabric.now() - virtual_began);
+        let elapsed = began.elapsed().as_secs_f64();
+        let processor = processor_seconds().zip(processor_began).map(|(now, began)| now - began);
+        let (real, virtual_ns) = (processor.unwrap_or(elapsed), cluster.fabric.now() - virtual_began);
         let verbs =
             endpoints.iter().map(|ep| ep.counters().snapshot()).sum::<pando_fabric::VerbCounts>() - before;
         println!(
-            "{phase}: {operations} operations in {real:.2} s, {:.2} million/s; in the cluster {:.1} million/s, \
-             {:.3} READs and {:.3} WRITEs each",
+            "{phase}: {operations} operations in {real:.2} s of a core ({elapsed:.2} s passed), {:.3} million/s; in the \
+             cluster {:.2} million/s, {:.3} READs, {:.3} WRITEs, {:.3} restarts each",
             operations as f64 / real / 1e6,
             operations as f64 * 1e3 / virtual_ns as f64,
             verbs.reads as f64 / operations as f64,
             verbs.writes as f64 / operations as f64,
+            (restarts(&workers) - restarts_before) as f64 / operations as f64,
         );
     }
     for (worker, thread) in workers.iter().zip(0..) {
         cluster.trees[thread / server_threads].cache().retire(worker);
     }
     Ok(())
+}
+
+fn restarts(workers: &[CacheWorker]) -> u64 {
+    workers.iter().map(|worker| worker.counters().snapshot().restarts).sum()
 }
 
 fn main() -> Result<(), Error> {

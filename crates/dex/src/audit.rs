@@ -177,6 +177,11 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
         Ok(())
     }
 
+    /// Level of the subtrees that should be on one memory server each.
+    fn placement_level(&self) -> u8 {
+        self.trees[0].spread_level(self.trees[0].height())
+    }
+
     fn count_server(&mut self, addr: GlobalAddr) {
         let server = usize::from(addr.server().0);
         if self.report.nodes_per_server.len() <= server {
@@ -186,7 +191,7 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
     }
 
     fn check_subtree(&mut self, expected: &Expected, level: u8) {
-        let below = level < self.trees[0].config.subtree_level;
+        let below = level < self.placement_level();
         if below && expected.subtree.is_some_and(|server| server != expected.addr.server()) {
             self.report.strays += 1;
         }
@@ -200,8 +205,8 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
         self.report.height = self.report.height.max(1);
         self.report.entries += count as u64;
         self.report.fullness_sum += layout.fullness(words);
-        let partitioned = self.trees.iter().any(|tree| tree.partitioned);
-        let owners = self.trees.iter().filter(|tree| !tree.config.range.is_shared(layout, words)).count();
+        let partitioned = self.trees.iter().any(|tree| !tree.range().is_all());
+        let owners = self.trees.iter().filter(|tree| !tree.range().is_crossed_by(layout, words)).count();
         if partitioned && self.trees.len() > 1 && owners != 1 {
             self.report
                 .violation(format!("the leaf at {} belongs to {owners} compute servers", expected.addr));
@@ -238,7 +243,7 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
         let is_root = expected.level.is_none();
         let subtree = match level {
             // The root is always cached; no operation is ever offloaded at it.
-            _ if is_root || level > self.trees[0].config.subtree_level => None,
+            _ if is_root || level > self.placement_level() => None,
             _ => expected.subtree.or(Some(expected.addr.server())),
         };
         let mut low = expected.low.clone();

@@ -13,8 +13,10 @@ use pando_pool::ValueRef;
 use crate::error::Attempt;
 use crate::layout::{Layout, NodeInit, Side, Stored, header};
 use crate::merge::Neighbours;
+use crate::ownership::View;
+use crate::partition::fence;
 use crate::smo::Pending;
-use crate::tree::{Hop, Tree};
+use crate::tree::{Ctx, Hop, Tree};
 
 /// How full two leaves may be on average. What is left is room for the inserts that pay for the next time.
 const FILL: f64 = 0.9;
@@ -74,7 +76,14 @@ impl Entries {
 
 impl<L: Layout> Tree<L> {
     /// Moves entries of a full leaf to a neighbour, so that the pending one finds room; `false` if none can take any.
-    pub(crate) fn balance(&self, leaf: Hop<'_>, parent: Hop<'_>, pending: Pending<'_>) -> Attempt<bool> {
+    pub(crate) fn balance<E>(
+        &self,
+        ctx: Ctx<'_, E>,
+        leaf: Hop<'_>,
+        parent: Hop<'_>,
+        pending: Pending<'_>,
+    ) -> Attempt<bool> {
+        let view = self.view(ctx);
         let words = parent.frame.words();
         let index = self.layout.child_index(words, self.layout.key(pending.key)?);
         if self.hot_child(parent, index)?.is_none_or(|child| child.frame.id() != leaf.frame.id()) {
@@ -82,14 +91,18 @@ impl<L: Layout> Tree<L> {
         }
         // Where keys come in order, the leaves to the right are those that wait for theirs.
         if let Some(right) = self.hot_child(parent, index + 1)?
-            && self.balance_pair(&Neighbours { parent, left: leaf, right, separator: index }, pending)?
+            && self.balance_pair(
+                &Neighbours { parent, left: leaf, right, separator: index },
+                &view,
+                pending,
+            )?
         {
             return Ok(true);
         }
         let Some(index) = index.checked_sub(1) else { return Ok(false) };
         match self.hot_child(parent, index)? {
             Some(left) => {
-                self.balance_pair(&Neighbours { parent, left, right: leaf, separator: index }, pending)
+                self.balance_pair(&Neighbours { parent, left, right: leaf, separator: index }, &view, pending)
             }
             None => Ok(false),
         }
@@ -111,8 +124,15 @@ impl<L: Layout> Tree<L> {
         Ok(child)
     }
 
-    fn balance_pair(&self, pair: &Neighbours<'_>, pending: Pending<'_>) -> Attempt<bool> {
+    fn balance_pair(&self, pair: &Neighbours<'_>, view: &View, pending: Pending<'_>) -> Attempt<bool> {
         let parent = pair.parent;
+        // Keys beyond a boundary that is moving here are another compute server's soon, or were.
+        if [pair.left, pair.right]
+            .iter()
+            .any(|leaf| view.nodes.is_crossed_by(self.layout, leaf.frame.words()))
+        {
+            return Ok(false);
+        }
         let fullness = |hop: Hop<'_>| self.layout.fullness(hop.frame.words());
         if fullness(pair.left) + fullness(pair.right) > 2.0 * FILL {
             return Ok(false);
@@ -155,7 +175,7 @@ impl<L: Layout> Tree<L> {
         if separator.len() > old.len() && !layout.has_room(parent, &separator, 0) {
             return None;
         }
-        let (low, high) = (self.fence(left, Side::Low), self.fence(right, Side::High));
+        let (low, high) = (fence(self.layout, left, Side::Low), fence(self.layout, right, Side::High));
         let (low, middle, high) = (low.as_deref(), Some(separator.as_slice()), high.as_deref());
         let new_left = self.rebuilt(left, low, middle, &entries, 0..cut)?;
         let new_right = self.rebuilt(right, middle, high, &entries, cut..entries.entries.len())?;
@@ -171,11 +191,6 @@ impl<L: Layout> Tree<L> {
         let fits = layout.inner_insert(parent, pair.separator, &separator, child);
         assert!(fits, "a separator is replaced by one that is no longer, or that would fit beside it");
         Some(())
-    }
-
-    fn fence(&self, page: &[Word], side: Side) -> Option<Vec<u8>> {
-        let mut bytes = Vec::new();
-        self.layout.append_fence(page, side, &mut bytes).then_some(bytes)
     }
 
     /// What the leaf `old` is to become; `None` if the entries do not fit.

@@ -112,7 +112,7 @@ impl<L: Layout> Tree<L> {
         let mut lanes = [Lane::Alone; GROUP];
         let Ok(root) = self.root_hop() else { return lanes };
         for (key, lane) in keys.iter().zip(&mut lanes) {
-            if let Ok(key) = self.own_key(key.as_ref()) {
+            if let Ok(key) = self.layout.key(key.as_ref()) {
                 *lane = self.search(root, key);
             }
         }

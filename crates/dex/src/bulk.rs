@@ -1,7 +1,7 @@
 //! Bulk load: sorted entries become an index, bottom up, without a descent or a split.
 //!
-//! The input is cut into slices that threads load side by side. A slice builds whole subtrees up to level M and moves
-//! on to another memory server with each (DEX §3, §8.1); [`BulkLoad::finish`] builds the few levels above them. A
+//! The input is cut into slices that threads load side by side. A slice builds whole subtrees up to level M, or below in
+//! an index with too few of these for all memory servers, and moves on to another one with each (DEX §3, §8.1); [`BulkLoad::finish`] builds the few levels above them. A
 //! small input is one slice. Leaves end at partition boundaries, so that each belongs to one compute server.
 
 use std::ops::Range;
@@ -41,6 +41,11 @@ impl<K: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> SortedSource for [(K, V)] {
             .try_for_each(|(key, value)| each(key.as_ref(), value.as_ref()))
     }
 }
+
+/// Subtrees that are enough for each memory server to get about as much as the others.
+const SUBTREES_PER_SERVER: usize = 2;
+/// Blocks that are leased at once at most.
+const RUN_MAX: u32 = 1024;
 
 /// A finished node that has no parent yet.
 #[derive(Clone, Debug)]
@@ -125,6 +130,21 @@ impl<L: Layout> BulkLoad<L> {
         Ok((0..slices).map(|i| len * i / slices..len * (i + 1) / slices).collect())
     }
 
+    /// Up to which level, and at most M, the nodes of a subtree stand on one memory server, so that there are enough subtrees
+    /// for all of them; and about how many nodes a subtree has. Not lower than the level of the subtrees that
+    /// [spread](crate::spread) later, of which there are always many.
+    fn placement(&self, source: &(impl SortedSource + ?Sized)) -> Result<(u8, u32)> {
+        let servers = self.pool.active_servers().len();
+        let leaves = source.len() as f64 / self.sample_entries_per_leaf(source)?;
+        let fanout = (self.layout.max_children() as f64 * self.inner_fill).max(2.0);
+        let subtrees = |level: u8| leaves / fanout.powi(i32::from(level));
+        let root = (0..u8::MAX).find(|&level| subtrees(level) <= 1.0).unwrap_or(u8::MAX);
+        let lowest = crate::spread::placement_level(self.subtree_level, root);
+        let enough = |&level: &u8| servers < 2 || subtrees(level) >= (SUBTREES_PER_SERVER * servers) as f64;
+        let level = (lowest..=self.subtree_level).rev().find(enough).unwrap_or(lowest);
+        Ok((level, (2.0 * fanout.powi(i32::from(level))).clamp(1.0, f64::from(RUN_MAX)) as u32))
+    }
+
     fn sample_entries_per_leaf(&self, source: &(impl SortedSource + ?Sized)) -> Result<f64> {
         let page = PageBuf::zeroed(self.layout.node_size());
         self.layout.init(page.words(), &NodeInit { addr: 0, index_id: 0, level: 0, low: None, high: None });
@@ -162,6 +182,7 @@ impl<L: Layout> BulkLoad<L> {
         let first_server = self.pool.least_loaded().0 as usize + number;
         let mut builder = Builder::new(self, ep, cap, first_server);
         builder.reserve = self.fence_reserve(source, &range)?;
+        (builder.subtree_level, builder.run_len) = self.placement(source)?;
         match self.fill(&mut builder, source, range).await {
             Ok(entries) => {
                 let Builder { roots, reserve, written, values, .. } = builder;
@@ -363,12 +384,23 @@ struct Open {
     entries: usize,
 }
 
+/// The first memory server that takes new blocks from number `server` on, all round.
+fn active_from(pool: &Pool, server: usize) -> usize {
+    let servers = pool.servers();
+    let is_active = |number: &usize| pool.is_active(MemoryServerId(*number as u16));
+    (server..server + servers).map(|number| number % servers).find(is_active).unwrap_or(0)
+}
+
 /// Builds nodes bottom up, from the left to the right.
 struct Builder<'b, L, E> {
     load: &'b BulkLoad<L>,
     ep: &'b E,
     /// Nodes of this level get no parent here.
     cap: u8,
+    /// Nodes up to this level stand where the others of their subtree do.
+    subtree_level: u8,
+    /// Blocks that a run is to have.
+    run_len: u32,
     server: usize,
     run: Option<Run>,
     /// Bytes that a node must keep free for its high fence.
@@ -388,7 +420,9 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
             load,
             ep,
             cap,
-            server: server % load.pool.servers(),
+            subtree_level: load.subtree_level,
+            run_len: RUN_MAX,
+            server: active_from(&load.pool, server),
             run: None,
             reserve: 0,
             leaf: None,
@@ -495,7 +529,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
         let page = self.ep.write(addr, node.page).await?;
         self.ep.recycle(page);
         let orphan = Orphan { addr, level, low: node.low, high };
-        if level == self.load.subtree_level {
+        if level == self.subtree_level {
             // The next subtree goes to the next memory server.
             self.change_server().await?;
         }
@@ -585,14 +619,14 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
 
     async fn address(&mut self, level: u8) -> Result<GlobalAddr> {
         let size = self.load.layout.node_size() as u64;
-        if level > self.load.subtree_level {
+        if level > self.subtree_level {
             return Ok(self.load.pool.alloc(self.ep, Placement::LeastLoaded, size).await?);
         }
         if let Some(addr) = self.run.as_mut().and_then(Iterator::next) {
             return Ok(addr);
         }
         let server = MemoryServerId(self.server as u16);
-        match self.load.pool.lease_run(self.ep, server, size, 1024).await {
+        match self.load.pool.lease_run(self.ep, server, size, self.run_len).await {
             Ok(mut run) => {
                 let addr = run.next().expect("a run is not empty");
                 self.run = Some(run);
@@ -607,7 +641,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
 
     async fn change_server(&mut self) -> Result<()> {
         self.drop_run().await?;
-        self.server = (self.server + 1) % self.load.pool.servers();
+        self.server = active_from(&self.load.pool, self.server + 1);
         Ok(())
     }
 

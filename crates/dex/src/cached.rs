@@ -140,7 +140,7 @@ impl<L: Layout> Tree<L> {
     /// It charges nothing, so that simulated threads call [`Tree::get`].
     #[inline]
     pub fn get_now(&self, worker: &CacheWorker, key: &[u8], out: &mut Vec<u8>) -> Option<bool> {
-        let key = self.own_key(key).ok()?;
+        let key = self.layout.key(key).ok()?;
         let leaf = self.cached_leaf(key, || ())?;
         let start = out.len();
         let found = self.cached_value(worker, leaf, self.layout.find(leaf.frame.words(), key), out);

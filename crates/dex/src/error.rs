@@ -26,6 +26,12 @@ pub enum DexError {
     Layout(String),
     #[error("the key belongs to the key range of another compute server")]
     NotOwned,
+    #[error("{0}")]
+    Routes(&'static str),
+    #[error("the keys of this compute server are being moved already")]
+    Moving,
+    #[error("a range of keys that {0}")]
+    WrongRange(&'static str),
     #[error("the node at {addr} is corrupt: {reason}")]
     Corrupt { addr: GlobalAddr, reason: &'static str },
     #[error("the operation waited too long for {what}")]
@@ -43,6 +49,11 @@ pub enum DexError {
 }
 
 impl DexError {
+    /// Whether the same may succeed later, with everything as it is: somebody was busy, or did not answer.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::Fabric(_) | Self::Pool(_) | Self::Cache(_) | Self::Moving)
+    }
+
     /// Whether the operation that failed with this may have been done all the same.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {

@@ -18,6 +18,7 @@ use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Resource, Work};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, header};
+use crate::ownership::View;
 use crate::tree::{Ctx, Hop, Tree};
 use crate::walk::{Admit, Miss, Reached, Slot, Toward};
 
@@ -136,9 +137,10 @@ impl<L: Layout> Tree<L> {
             return Ok(fetched);
         }
         fetched.leaf_of_key.resize(keys.len(), None);
+        let (_entered, view) = self.enter_any(ctx);
         let mut slots: Vec<(Slot<'t>, usize)> = Vec::new();
         for (i, key) in keys.iter().enumerate().filter(|&(i, _)| wanted(i)) {
-            let slot = match self.missing_leaf(ctx, key.as_ref()).await {
+            let slot = match self.missing_leaf(ctx, &view, key.as_ref()).await {
                 Ok(Some(slot)) => slot,
                 Ok(None) | Err(Retry::Restart | Retry::Crowded(_)) => continue,
                 Err(Retry::Failed(error)) => return Err(error),
@@ -170,9 +172,10 @@ impl<L: Layout> Tree<L> {
     async fn missing_leaf<'t, E: Endpoint>(
         &'t self,
         ctx: Ctx<'_, E>,
+        view: &View,
         key: &[u8],
     ) -> Attempt<Option<Slot<'t>>> {
-        if !self.config.range.contains(key) {
+        if !view.owns(key, Toward::Key) {
             return Err(DexError::NotOwned.into());
         }
         let key = self.layout.key(key)?;
@@ -187,16 +190,21 @@ impl<L: Layout> Tree<L> {
         }
         let index = self.layout.child_index(words, key);
         Ok(self
-            .unswizzled_child(parent, index)?
+            .unswizzled_child(view, parent, index)?
             .filter(|slot| self.cache.table().frame_of(slot.addr).is_none()))
     }
 
     /// The child word `index` of `parent`, unless it is swizzled or the child is another compute server's too.
-    pub(crate) fn unswizzled_child<'t>(&self, parent: Hop<'t>, index: usize) -> Attempt<Option<Slot<'t>>> {
+    pub(crate) fn unswizzled_child<'t>(
+        &self,
+        view: &View,
+        parent: Hop<'t>,
+        index: usize,
+    ) -> Attempt<Option<Slot<'t>>> {
         let words = parent.frame.words();
         let word = self.layout.child_word(words, index);
         let swip = Swip::from_raw(header::get(words, word));
-        let shared = header::has(words, header::SHARED) && self.child_is_shared(words, index);
+        let shared = header::has(words, header::SHARED) && self.child_is_shared(view, words, index);
         parent.validate()?;
         let addr = swip.global().filter(|addr: &GlobalAddr| !shared && !addr.is_null());
         Ok(addr.map(|addr| Slot { parent, word, index, addr }))
@@ -229,7 +237,7 @@ impl<L: Layout> Tree<L> {
 }
 
 /// Runs futures side by side to their ends; their outputs in the same order.
-async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+pub(crate) async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut running: Vec<_> = futures.map(|future| (Some(Box::pin(future)), None)).collect();
     std::future::poll_fn(|cx| {
         let mut pending = false;

@@ -7,8 +7,9 @@
 use pando_cache::{FrameRef, FrameState, IoTicket, Swip, Version};
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 
-use crate::error::{Attempt, Result, Retry};
+use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, header};
+use crate::ownership::{Purpose, View};
 use crate::tree::{Ctx, Hop, Tree, count};
 use crate::tries::Tries;
 use crate::walk::{Admit, Child, Miss, Slot, Toward};
@@ -46,7 +47,7 @@ impl<L: Layout> Tree<L> {
                     level += 1;
                     attempts = 0;
                 }
-                Ok(Merge::Skipped) => return Ok(()),
+                Ok(Merge::Skipped) | Err(Retry::Failed(DexError::NotOwned)) => return Ok(()),
                 Err(Retry::Restart) if attempts == ATTEMPTS => return Ok(()),
                 Err(retry) => {
                     attempts += usize::from(matches!(retry, Retry::Restart));
@@ -57,6 +58,7 @@ impl<L: Layout> Tree<L> {
     }
 
     async fn try_merge<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: L::Key<'_>, level: u8) -> Attempt<Merge> {
+        let _entered = self.enter_for(ctx, key, Purpose::Operation)?;
         let (node, parent) = self.walk_to(ctx, key, level).await?;
         let words = node.frame.words();
         let (underfull, shared) = (self.layout.is_underfull(words), header::has(words, header::SHARED));
@@ -76,7 +78,7 @@ impl<L: Layout> Tree<L> {
             return Ok(Merge::Skipped);
         };
         let parent = pair.parent;
-        if !self.may_merge(&pair, parent, level)? {
+        if !self.may_merge(&self.view(ctx), &pair, parent, level)? {
             return Ok(Merge::Skipped);
         }
         drop(pins);
@@ -103,7 +105,11 @@ impl<L: Layout> Tree<L> {
             bytes
         };
         // Beyond a boundary, nodes are another compute server's, and what remote memory says of them may be old.
-        let own = &self.config.range;
+        let view = self.view(ctx);
+        let own = &view.nodes;
+        if own.is_empty() {
+            return Ok(None);
+        }
         let right = (index < count)
             .then(|| separator_at(index))
             .filter(|separator| own.high.as_ref().is_none_or(|high| separator < high));
@@ -161,19 +167,17 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Whether the two may become one, as they are at their versions.
-    fn may_merge(&self, pair: &Neighbours<'_>, parent: Hop<'_>, level: u8) -> Attempt<bool> {
+    fn may_merge(&self, view: &View, pair: &Neighbours<'_>, parent: Hop<'_>, level: u8) -> Attempt<bool> {
         let (left, right) = (pair.left.frame.words(), pair.right.frame.words());
         let mut separator = Vec::new();
         self.layout.append_key(parent.frame.words(), pair.separator, &mut separator);
         let shared = [left, right].iter().any(|words| header::has(words, header::SHARED));
-        let remembered = self.partitioned && header::has(right, header::WAS_SHARED);
+        let remembered = view.is_partitioned() && header::has(right, header::WAS_SHARED);
         let one_level = header::level(left) == level && header::level(right) == level;
         let server = |words| GlobalAddr::from_raw(header::addr(words)).map(GlobalAddr::server);
         // A subtree below level M stands on one memory server; its parts cannot go to another one.
         let together = level != self.config.subtree_level || server(left) == server(right);
-        let owned = [left, right]
-            .iter()
-            .all(|words| !self.partitioned || !self.config.range.is_shared(self.layout, words));
+        let owned = [left, right].iter().all(|words| !view.nodes.is_crossed_by(self.layout, words));
         let fits = self.layout.can_merge(left, right, &separator);
         pair.left.validate()?;
         pair.right.validate()?;
@@ -321,14 +325,14 @@ impl<L: Layout> Tree<L> {
         if parent.map(|parent| parent.frame.id()) != Some(root.frame.id()) {
             return Err(Retry::Restart);
         }
-        let freed = self.take_over(ctx, root, child)?;
+        let freed = self.absorb_child(ctx, root, child)?;
         self.free_node(ctx, freed).await?;
         count(&self.smo_counters.root_changes);
         Ok(Merge::Done)
     }
 
     /// The latched part of [`Tree::shrink_root`].
-    fn take_over<E: Endpoint>(
+    fn absorb_child<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
         root: Hop<'_>,
@@ -343,7 +347,9 @@ impl<L: Layout> Tree<L> {
             }
         };
         let addr = GlobalAddr::from_raw(child.frame.addr()).expect("a frame's own address is not swizzled");
+        let was_shared = header::has(root.frame.words(), header::WAS_SHARED);
         self.layout.copy_content(child.frame.words(), root.frame.words());
+        header::set_flag(root.frame.words(), header::WAS_SHARED, was_shared);
         self.adopt_children(root.frame);
         let ticket = self.cache.table().frame_to_ticket(addr, child.frame.id());
         self.cache.discard(ctx.worker, child.frame, child_guard);

@@ -2,7 +2,7 @@
 //!
 //! The ranges of an index tile the key space, low ends inclusive. A node whose fences lie within one range belongs
 //! to that compute server alone; one whose fences cross a boundary is *shared* and follows the protocol of
-//! `shared.rs`. A leaf never crosses one.
+//! `shared.rs`. A leaf never crosses one. Ranges change while the index is in use: see `ownership.rs`.
 
 use std::cmp::Ordering;
 
@@ -36,9 +36,56 @@ impl KeyRange {
         self.low.is_none() && self.high.is_none()
     }
 
+    /// A range without keys: of a compute server that is being added, or has given all away.
+    pub fn none() -> Self {
+        Self { low: Some(Vec::new()), high: Some(Vec::new()) }
+    }
+
+    /// Whether no key is in the range.
+    pub fn is_empty(&self) -> bool {
+        matches!((&self.low, &self.high), (Some(low), Some(high)) if low >= high)
+    }
+
     #[inline]
     pub fn contains(&self, key: &[u8]) -> bool {
         self.low.as_deref().is_none_or(|low| low <= key) && self.high.as_deref().is_none_or(|high| key < high)
+    }
+
+    /// Whether the largest keys below `key` are in this range.
+    pub(crate) fn contains_below(&self, key: &[u8]) -> bool {
+        self.low.as_deref().is_none_or(|low| low < key) && self.high.as_deref().is_none_or(|high| key <= high)
+    }
+
+    /// Whether no key of `[low, high)` is in this range.
+    pub(crate) fn is_apart_from(&self, low: Option<&[u8]>, high: Option<&[u8]>) -> bool {
+        let below = |end: Option<&[u8]>, start: Option<&[u8]>| matches!((end, start), (Some(end), Some(start)) if end <= start);
+        self.is_empty() || below(high, self.low.as_deref()) || below(self.high.as_deref(), low)
+    }
+
+    /// This range and a neighbour of it as one; `None` if keys between them would be missing, or they overlap.
+    pub fn joined(&self, other: &Self) -> Option<Self> {
+        if self.is_empty() || other.is_empty() {
+            return Some(if self.is_empty() { other.clone() } else { self.clone() });
+        }
+        if self.high.is_some() && self.high == other.low {
+            return Some(Self { low: self.low.clone(), high: other.high.clone() });
+        }
+        (self.low.is_some() && self.low == other.high)
+            .then(|| Self { low: other.low.clone(), high: self.high.clone() })
+    }
+
+    /// What of this range is not in `kept`, which is empty or has one end of it; `None` if it has neither.
+    pub fn without(&self, kept: &Self) -> Option<Self> {
+        if kept.is_empty() {
+            return Some(self.clone());
+        }
+        match (self.low == kept.low, self.high == kept.high) {
+            (true, true) => Some(Self::none()),
+            (true, false) => Some(Self { low: kept.high.clone(), high: self.high.clone() }),
+            (false, true) => Some(Self { low: self.low.clone(), high: kept.low.clone() }),
+            (false, false) => None,
+        }
+        .filter(|_| self.contains_range(kept.low.as_deref(), kept.high.as_deref()))
     }
 
     /// Whether all keys of `[low, high)` are in this range.
@@ -56,16 +103,56 @@ impl KeyRange {
         low_inside && high_inside
     }
 
-    /// Whether a node with these fences belongs to more than this range, so that other compute servers use it too.
-    pub fn is_shared<L: Layout>(&self, layout: L, page: &[Word]) -> bool {
+    /// Whether keys of a node are outside of this range.
+    pub(crate) fn is_crossed_by<L: Layout>(&self, layout: L, page: &[Word]) -> bool {
         if self.is_all() {
             return false;
         }
-        let fence = |side| {
-            let mut key = Vec::new();
-            layout.append_fence(page, side, &mut key).then_some(key)
-        };
-        !self.contains_range(fence(Side::Low).as_deref(), fence(Side::High).as_deref())
+        let fences = Fences::of(layout, page);
+        !self.contains_range(fences.low(), fences.high())
+    }
+
+    /// Whether no key of a node is in this range.
+    pub(crate) fn is_apart_from_node<L: Layout>(&self, layout: L, page: &[Word]) -> bool {
+        let fences = Fences::of(layout, page);
+        self.is_apart_from(fences.low(), fences.high())
+    }
+}
+
+/// A fence of a node; `None` if it is infinite.
+pub(crate) fn fence<L: Layout>(layout: L, page: &[Word], side: Side) -> Option<Vec<u8>> {
+    let mut key = Vec::new();
+    layout.append_fence(page, side, &mut key).then_some(key)
+}
+
+/// Room for two fences of usual length.
+const FENCES_BYTES: usize = 64;
+
+/// The fences of a node, in one allocation: every page that is READ is looked at in this way.
+struct Fences {
+    bytes: Vec<u8>,
+    /// Where the high one begins.
+    middle: usize,
+    has_low: bool,
+    has_high: bool,
+}
+
+impl Fences {
+    fn of<L: Layout>(layout: L, page: &[Word]) -> Self {
+        let mut bytes = Vec::with_capacity(FENCES_BYTES);
+        let has_low = layout.append_fence(page, Side::Low, &mut bytes);
+        let middle = bytes.len();
+        let has_high = layout.append_fence(page, Side::High, &mut bytes);
+        Self { bytes, middle, has_low, has_high }
+    }
+
+    /// `None` is infinite, as for [`Fences::high`].
+    fn low(&self) -> Option<&[u8]> {
+        self.has_low.then(|| &self.bytes[..self.middle])
+    }
+
+    fn high(&self) -> Option<&[u8]> {
+        self.has_high.then(|| &self.bytes[self.middle..])
     }
 }
 
@@ -97,5 +184,45 @@ mod tests {
         assert!(range.contains_range(Some(b"b"), Some(b"d")) && range.contains_range(Some(b"c"), Some(b"d")));
         assert!(!range.contains_range(None, Some(b"c")) && !range.contains_range(Some(b"c"), None));
         assert!(!range.contains_range(Some(b"c"), Some(b"e")) && KeyRange::all().contains_range(None, None));
+    }
+
+    fn range(low: &str, high: &str) -> KeyRange {
+        let end = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());
+        KeyRange { low: end(low), high: end(high) }
+    }
+
+    #[test]
+    fn neighbours_join_and_part_again() {
+        let (left, right) = (range("b", "d"), range("d", ""));
+        let both = range("b", "");
+        assert_eq!((left.joined(&right), right.joined(&left)), (Some(both.clone()), Some(both.clone())));
+        assert_eq!((both.without(&left), both.without(&right)), (Some(right.clone()), Some(left.clone())));
+        assert_eq!(
+            (both.without(&KeyRange::none()), both.joined(&KeyRange::none())),
+            (Some(both.clone()), Some(both.clone()))
+        );
+        assert_eq!(both.without(&both), Some(KeyRange::none()));
+        // A gap, an overlap, a hole, and what was never there.
+        assert_eq!((left.joined(&range("e", "")), left.joined(&range("c", ""))), (None, None));
+        assert_eq!((both.without(&range("c", "d")), left.without(&range("b", "e"))), (None, None));
+    }
+
+    #[test]
+    fn what_lies_apart_has_no_key_in_common() {
+        let own = range("b", "d");
+        for (low, high, apart) in [
+            ("", "b", true),
+            ("", "c", false),
+            ("d", "", true),
+            ("c", "", false),
+            ("", "", false),
+            ("b", "c", false),
+        ] {
+            let node = range(low, high);
+            assert_eq!(own.is_apart_from(node.low.as_deref(), node.high.as_deref()), apart, "{low}..{high}");
+            assert!(KeyRange::none().is_apart_from(node.low.as_deref(), node.high.as_deref()));
+        }
+        assert!(own.contains_below(b"d") && !own.contains_below(b"b") && !own.contains_below(b"e"));
+        assert!(KeyRange::none().is_empty() && !own.is_empty() && !KeyRange::none().contains(b""));
     }
 }

@@ -4,15 +4,15 @@
 //! back at once, and start again where there is no room. Long values go to the pool before, and come back from it
 //! after, the change of the leaf; a reader that comes in between finds by the value's hash that it was replaced.
 
-use pando_cache::defect::{Defect, defect};
 use pando_cache::sync::Word;
 use pando_fabric::{Endpoint, Resource, Work};
 use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
 
 use crate::change::{Blocked, Change, Expected, Outcome, apply, stored_len, work_of};
-use crate::error::{Attempt, DexError, Result, Retry};
+use crate::error::{Attempt, Result, Retry};
 use crate::layout::{Layout, Stored};
 use crate::offload::Offer;
+use crate::ownership::Purpose;
 use crate::tree::{Ctx, Hop, Tree};
 use crate::tries::Tries;
 use crate::walk::{Admit, Miss, PrivateLeaf, Reached, Toward};
@@ -26,28 +26,13 @@ pub enum Swapped {
 }
 
 impl<L: Layout> Tree<L> {
-    /// The key prepared for searching, if this compute server owns it.
-    #[inline]
-    pub(crate) fn own_key<'k>(&self, key: &'k [u8]) -> Result<L::Key<'k>> {
-        self.check_owned(key)?;
-        self.layout.key(key)
-    }
-
-    #[inline]
-    fn check_owned(&self, key: &[u8]) -> Result<()> {
-        if self.partitioned && !self.config.range.contains(key) && !defect(Defect::StaleRoute) {
-            return Err(DexError::NotOwned);
-        }
-        Ok(())
-    }
-
     /// Appends the value of `key` to `out`; `false` if the key is absent.
     ///
     /// # Errors
     /// A key that the layout or this compute server does not hold; corruption; errors of the fabric.
     #[inline]
     pub async fn get<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        let key = self.own_key(key)?;
+        let key = self.layout.key(key)?;
         let start = out.len();
         if let Some(found) = self.cached_get(ctx, key, out).await {
             return Ok(found);
@@ -67,7 +52,7 @@ impl<L: Layout> Tree<L> {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        self.get_anyhow(ctx, self.own_key(key)?, out).await
+        self.get_anyhow(ctx, self.layout.key(key)?, out).await
     }
 
     /// Looks `key` up wherever the nodes of its way are.
@@ -106,6 +91,7 @@ impl<L: Layout> Tree<L> {
             Ok(i) => (true, self.layout.append_value(page, i, out)),
             Err(_) => (false, None),
         };
+        let entered = self.enter_for(ctx, key, Purpose::Operation)?;
         let miss = Miss { admit: Admit::Lazily, offer: *offer };
         let (found, long) = match self.walk(ctx, key, Toward::Key, 0, miss).await? {
             Reached::Cached { node, .. } => {
@@ -126,9 +112,10 @@ impl<L: Layout> Tree<L> {
                 }
             },
         };
+        drop(entered);
         ctx.ep.charge(Work::Copy { bytes: out.len() });
         if let Some(value) = long {
-            let read = self.read_long(ctx, value, out).await;
+            let read = Box::pin(self.read_long(ctx, value, out)).await;
             if matches!(read, Err(Retry::Restart)) {
                 failed.note(value)?;
             }
@@ -225,7 +212,6 @@ impl<L: Layout> Tree<L> {
         value: &'v [u8],
         change: impl FnOnce(Stored<'v>) -> Change<'v>,
     ) -> Result<Outcome> {
-        self.check_owned(key)?;
         self.layout.key(key)?;
         if self.layout.value_is_inline(value)? {
             return self.change(ctx, key, &mut change(Stored::Inline(value))).await;
@@ -254,13 +240,12 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Makes a change in the leaf that it belongs to, and nothing more.
-    async fn change_leaf<E: Endpoint>(
+    pub(crate) async fn change_leaf<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
         key: &[u8],
         change: &mut Change<'_>,
     ) -> Result<Outcome> {
-        self.check_owned(key)?;
         let prepared = self.layout.key(key)?;
         let tries = Tries::default();
         let mut ctx = ctx;
@@ -269,7 +254,8 @@ impl<L: Layout> Tree<L> {
             match self.try_change(ctx, prepared, change, &mut offer).await {
                 Ok(Ok(outcome)) => return Ok(outcome),
                 Ok(Err(Blocked::NoRoom)) => {
-                    self.make_room(ctx, prepared, stored_len(change)).await?;
+                    // In a box: it is rare, and would more than double every change's future.
+                    Box::pin(self.make_room(ctx, prepared, stored_len(change))).await?;
                     // Others may take the room first, but not for ever.
                     ctx = tries.pause(self, ctx, "room in a node").await?;
                 }
@@ -284,12 +270,17 @@ impl<L: Layout> Tree<L> {
     }
 
     /// What a change that was made leaves to do.
-    async fn settle<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: &[u8], outcome: Outcome) -> Result<Outcome> {
+    pub(crate) async fn settle<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: &[u8],
+        outcome: Outcome,
+    ) -> Result<Outcome> {
         if let Some(value) = outcome.unlinked {
             self.pool.free_value(ctx.ep, value).await?;
         }
         if outcome.underfull {
-            self.merge_upward(ctx, self.layout.key(key)?).await?;
+            Box::pin(self.merge_upward(ctx, self.layout.key(key)?)).await?;
         }
         Ok(outcome)
     }
@@ -330,6 +321,7 @@ impl<L: Layout> Tree<L> {
             ctx.worker.counters().count_descent(self.inner_levels());
             return self.change_cached(ctx, leaf, key, change);
         }
+        let _entered = self.enter_for(ctx, key, Purpose::Operation)?;
         let miss = Miss { admit: Admit::Lazily, offer: *offer };
         match self.walk(ctx, key, Toward::Key, 0, miss).await? {
             Reached::Cached { node, .. } => self.change_cached(ctx, node, key, change),

@@ -17,6 +17,8 @@ use pando_fabric::{Endpoint, PageBuf};
 use crate::error::Attempt;
 use crate::fetch_many::Missing;
 use crate::layout::{Layout, Side, header};
+use crate::ownership::View;
+use crate::partition::KeyRange;
 use crate::scan::ScanRange;
 use crate::tree::{Ctx, Hop, Tree};
 use crate::walk::{Slot, Toward};
@@ -82,7 +84,7 @@ impl<L: Layout> Tree<L> {
     ) -> Attempt<Option<PageBuf>> {
         let (slot, ticket, key, toward) = first;
         self.give_way(ctx)?;
-        let coming = self.coming(slot, range, wanted, ahead);
+        let coming = self.coming(&self.view(ctx), slot, range, wanted, ahead);
         // Seen unchanged after the ticket was taken. It stays hot, so that leaves are swizzled below it and the scan can
         // go on from it.
         let _pin = slot.parent.frame.pin(slot.parent.version)?;
@@ -99,6 +101,7 @@ impl<L: Layout> Tree<L> {
     /// frame, each with a key that leads to it. Believed only once the parent is validated.
     fn coming<'t>(
         &self,
+        view: &View,
         first: Slot<'t>,
         range: &ScanRange<'_>,
         wanted: usize,
@@ -120,30 +123,16 @@ impl<L: Layout> Tree<L> {
             }
             let mut fence = Vec::new();
             self.layout.append_key(words, separator, &mut fence);
-            if self.ends_before(range, &fence) {
+            if range.is_past(&fence) || range.is_end_of(&view.keys, &fence) {
                 break;
             }
-            let Ok(slot) = self.unswizzled_child(first.parent, index) else { break };
+            let Ok(slot) = self.unswizzled_child(view, first.parent, index) else { break };
             let toward = if range.reverse { Toward::Below } else { Toward::Key };
             if let Some(slot) = slot.filter(|slot| !ahead.holds(slot)) {
                 coming.push((slot, fence, toward));
             }
         }
         coming
-    }
-
-    /// Whether a scan that came to a fence between two leaves ends there: at the end of its range or of the keys of
-    /// this compute server.
-    pub(crate) fn ends_before(&self, range: &ScanRange<'_>, fence: &[u8]) -> bool {
-        range.is_past(fence) || self.is_own_end(range, fence)
-    }
-
-    pub(crate) fn is_own_end(&self, range: &ScanRange<'_>, fence: &[u8]) -> bool {
-        let own = &self.config.range;
-        match range.reverse {
-            false => own.high.as_deref().is_some_and(|end| fence >= end),
-            true => own.low.as_deref().is_some_and(|end| fence <= end),
-        }
     }
 
     /// Whether a scan that stands at `key` is past all of a leaf.
@@ -156,6 +145,15 @@ impl<L: Layout> Tree<L> {
 }
 
 impl ScanRange<'_> {
+    /// Whether a scan that came to a fence between two leaves has come to the end of a compute server's keys.
+    pub(crate) fn is_end_of(&self, own: &KeyRange, fence: &[u8]) -> bool {
+        own.is_empty()
+            || match self.reverse {
+                false => own.high.as_deref().is_some_and(|end| fence >= end),
+                true => own.low.as_deref().is_some_and(|end| fence <= end),
+            }
+    }
+
     /// Whether no key of the range is beyond a fence between two leaves.
     pub(crate) fn is_past(&self, fence: &[u8]) -> bool {
         match (self.reverse, self.low, self.high) {

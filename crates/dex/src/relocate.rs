@@ -4,53 +4,79 @@
 //! back like any other change; nobody reads the old copy any more, whose block is freed. Until that is done whoever still
 //! knows the old address finds an I/O mark on it, and descends anew.
 //!
-//! What moves belongs to this compute server alone and was never shared, so nobody else knows its address. The root never
-//! moves.
+//! To spread an index, only nodes move that belong to this compute server alone and were never shared, so that nobody else
+//! knows their addresses. Off a memory server that is drained the others move too (`shared.rs`); since nothing is ever written
+//! there again, a note stays at the old address for whoever remembers it. The root never moves.
 
-use pando_cache::{ExclusiveGuard, FrameRef, FrameState, IoTicket, Lookup, Swip};
+use pando_cache::{ExclusiveGuard, FrameRef, FrameState, IoTicket, Lookup};
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
-use pando_pool::Placement;
+use pando_pool::{Placement, lock};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Side, header};
+use crate::ownership::Purpose;
 use crate::smo::NewNode;
 use crate::tree::{Ctx, Hop, Tree, count};
 use crate::tries::Tries;
+use crate::walk::Toward;
 
-/// What became of a node that should move.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Moved {
-    /// It is on the other server, and maybe was before. Its high fence, unless that is infinite.
-    There(Option<Vec<u8>>),
-    /// It stays: it is the root, others may know its address, or the other server is full. Its high fence.
-    Stays(Option<Vec<u8>>),
+/// Which node is to move, and where to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order<'k> {
+    /// A key on whose way it stands.
+    pub key: &'k [u8],
+    pub level: u8,
+    pub goal: Goal<'k>,
 }
 
-impl Moved {
-    pub fn high(&self) -> Option<&[u8]> {
-        match self {
-            Self::There(high) | Self::Stays(high) => high.as_deref(),
-        }
-    }
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal<'k> {
+    /// To this memory server.
+    To(MemoryServerId),
+    /// The same, if this is its high fence.
+    ToIfEndsAt(MemoryServerId, Option<&'k [u8]>),
+    /// Away from this one, which is being drained: to where its subtree stands.
+    Off(MemoryServerId),
+}
+
+/// A node that is to move, as it was when it was found.
+#[derive(Clone, Copy)]
+struct Seen {
+    addr: GlobalAddr,
+    level: u8,
+    shared: bool,
+    /// It is or was.
+    was_shared: bool,
+}
+
+/// What became of a node that should move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Moved,
+    /// It is where it should be, or is not the one that was meant.
+    WasThere,
+    /// It is the root, others may know its address, or there is no room.
+    Stays,
+}
+
+/// The same, and where the node ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Moved {
+    pub fate: Fate,
+    pub high: Option<Vec<u8>>,
 }
 
 impl<L: Layout> Tree<L> {
-    /// Moves the node of `level` on the way to `key` to `target`.
+    /// Moves a node as `order` says.
     ///
     /// # Errors
     /// Those of operations.
-    pub(crate) async fn relocate<E: Endpoint>(
-        &self,
-        ctx: Ctx<'_, E>,
-        key: &[u8],
-        level: u8,
-        target: MemoryServerId,
-    ) -> Result<Moved> {
-        let key = self.layout.key(key)?;
+    pub(crate) async fn relocate<E: Endpoint>(&self, ctx: Ctx<'_, E>, order: Order<'_>) -> Result<Moved> {
+        let key = self.layout.key(order.key)?;
         let tries = Tries::default();
         let mut ctx = ctx;
         loop {
-            match self.try_relocate(ctx, key, level, target).await {
+            match self.try_relocate(ctx, key, order).await {
                 Ok(moved) => return Ok(moved),
                 Err(retry) => ctx = tries.again(self, ctx, retry, "a node to move").await?,
             }
@@ -61,35 +87,94 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
-        level: u8,
-        target: MemoryServerId,
+        order: Order<'_>,
     ) -> Attempt<Moved> {
-        let (node, parent) = self.walk_to(ctx, key, level).await?;
+        let _entered = self.enter_for(ctx, key, Purpose::Operation)?;
+        let (node, parent) = self.walk_to(ctx, key, order.level).await?;
         let words = node.frame.words();
         let mut high = Vec::new();
         let high = self.layout.append_fence(words, Side::High, &mut high).then_some(high);
-        let is_fixed = header::has(words, header::SHARED | header::WAS_SHARED);
-        let addr = GlobalAddr::from_raw(node.frame.addr()).ok_or(Retry::Restart)?;
+        let seen = Seen {
+            addr: GlobalAddr::from_raw(node.frame.addr()).ok_or(Retry::Restart)?,
+            level: header::level(words),
+            shared: header::has(words, header::SHARED),
+            was_shared: header::has(words, header::SHARED | header::WAS_SHARED),
+        };
         node.validate()?;
-        let Some(parent) = parent.filter(|_| !is_fixed) else { return Ok(Moved::Stays(high)) };
-        if addr.server() == target {
-            return Ok(Moved::There(high));
+        let (addr, ended) = (seen.addr, |fate, high| Ok(Moved { fate, high }));
+        let is_there = match order.goal {
+            Goal::To(target) => addr.server() == target,
+            Goal::ToIfEndsAt(target, end) => addr.server() == target || high.as_deref() != end,
+            Goal::Off(server) => addr.server() != server,
+        };
+        let is_drain = matches!(order.goal, Goal::Off(_));
+        if is_there || seen.level != order.level {
+            return ended(Fate::WasThere, high);
         }
+        let Some(parent) = parent.filter(|_| is_drain || !seen.was_shared) else {
+            return ended(Fate::Stays, high);
+        };
+        let above = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
         let parent_shared = header::has(parent.frame.words(), header::SHARED);
+        self.give_way(ctx)?;
         let _pins = (node.frame.pin(node.version)?, parent.frame.pin(parent.version)?);
-        let new = match self.pool.alloc(ctx.ep, Placement::Server(target), self.node_bytes()).await {
+        let placement = self.place_of(order.goal, seen.level, above);
+        let new = match self.pool.alloc(ctx.ep, placement, self.node_bytes()).await {
             Ok(addr) => NewNode::at(self, addr),
-            Err(error) if error.is_full() => return Ok(Moved::Stays(high)),
+            Err(error) if error.is_full() => return ended(Fate::Stays, high),
             Err(error) => return Err(DexError::from(error).into()),
         };
-        let old = match parent_shared {
-            false => self.relocate_owned(key, (node.frame, parent.frame), addr, new)?,
-            true => self.relocate_under_shared(ctx, key, (node.frame, parent), addr, new).await?,
-        };
+        let old =
+            self.relocate_pinned(ctx, key, (node.frame, parent), (seen, above, parent_shared), new).await?;
         count(&self.smo_counters.relocations);
-        self.pool.free(ctx.ep, addr, self.node_bytes()).await?;
+        let needs_notice = is_drain && !seen.shared && (seen.was_shared || parent_shared);
+        self.free_behind(ctx, addr, needs_notice).await?;
         drop(old);
-        Ok(Moved::There(high))
+        ended(Fate::Moved, high)
+    }
+
+    /// Moves a node to `new`, by who uses it and its parent. The ticket of its old address, unless others look after that.
+    async fn relocate_pinned<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        key: L::Key<'_>,
+        (node, parent): (FrameRef<'t>, Hop<'t>),
+        (seen, above, parent_shared): (Seen, GlobalAddr, bool),
+        new: NewNode<'_, L>,
+    ) -> Attempt<Option<IoTicket<'t>>> {
+        let Seen { addr, level, shared, was_shared } = seen;
+        if was_shared && !shared {
+            // It is written back without its lock word, which goes on from where it is.
+            let word = ctx.ep.read_word(addr).await.map_err(DexError::from)?;
+            ctx.ep.write_word(new.addr(), lock::unlock_word(word)).await.map_err(DexError::from)?;
+        }
+        match (shared, parent_shared) {
+            (true, true) => {
+                self.move_shared(ctx, key, (addr, level), above, new).await?;
+                Ok(None)
+            }
+            (true, false) => {
+                // It is this server's own by now, or its parent is not.
+                drop(new);
+                self.refresh(ctx, key, Toward::Key).await?;
+                Err(Retry::Restart)
+            }
+            (false, false) => self.relocate_owned(key, (node, parent.frame), seen, new).map(Some),
+            (false, true) => self.relocate_under_shared(ctx, key, (node, parent), seen, new).await.map(Some),
+        }
+    }
+
+    /// Where a node below one at `above` goes.
+    fn place_of(&self, goal: Goal<'_>, level: u8, above: GlobalAddr) -> Placement {
+        match goal {
+            Goal::To(target) | Goal::ToIfEndsAt(target, _) => Placement::Server(target),
+            Goal::Off(_)
+                if level < self.spread_level(self.height()) && self.pool.is_active(above.server()) =>
+            {
+                Placement::Prefer(above.server())
+            }
+            Goal::Off(_) => Placement::LeastLoaded,
+        }
     }
 
     /// Gives a node and its parent, both pinned, the new address. The ticket of the old one keeps others away from it.
@@ -97,25 +182,20 @@ impl<L: Layout> Tree<L> {
         &'t self,
         key: L::Key<'_>,
         (node, parent): (FrameRef<'t>, FrameRef<'t>),
-        addr: GlobalAddr,
+        seen: Seen,
         new: NewNode<'_, L>,
     ) -> Attempt<IoTicket<'t>> {
+        let addr = seen.addr;
         let mut parent_guard = parent.exclusive()?;
-        let above = parent.words();
-        let word = self.layout.child_word(above, self.layout.child_index(above, key));
-        let swip = header::get(above, word);
-        let is_parent = header::level(above) == header::level(node.words()) + 1
-            && !header::has(above, header::SHARED)
-            && self.layout.covers(above, key)
-            && (swip == Swip::hot(node.id()).raw() || swip == addr.raw());
-        let latched = match is_parent {
-            true => self.latch_to_move(node, addr),
-            false => Err(Retry::Restart),
-        };
-        match latched.and_then(|guard| self.readdress(node, guard, addr, new.addr())) {
-            Ok(old) => {
-                if swip == addr.raw() {
-                    header::set(above, word, new.addr().raw());
+        let word = self.word_to(parent, node, key).ok_or(Retry::Restart);
+        let moved = word.and_then(|word| {
+            let guard = self.latch_to_move(node, seen)?;
+            Ok((word, self.readdress(node, guard, addr, new.addr())?))
+        });
+        match moved {
+            Ok((word, old)) => {
+                if header::get(parent.words(), word) == addr.raw() {
+                    header::set(parent.words(), word, new.addr().raw());
                 }
                 new.link();
                 parent_guard.mark_dirty();
@@ -134,13 +214,14 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
         (node, parent): (FrameRef<'t>, Hop<'_>),
-        addr: GlobalAddr,
+        seen: Seen,
         new: NewNode<'_, L>,
     ) -> Attempt<IoTicket<'t>> {
+        let addr = seen.addr;
         let parent_addr = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
         let parent = self.lock_parent(ctx, parent_addr, key, addr, header::level(node.words())).await?;
         let moved =
-            self.latch_to_move(node, addr).and_then(|guard| self.readdress(node, guard, addr, new.addr()));
+            self.latch_to_move(node, seen).and_then(|guard| self.readdress(node, guard, addr, new.addr()));
         match moved {
             Ok(old) => {
                 let words = parent.words();
@@ -164,11 +245,12 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Latches the pinned frame of a node, if it still is that node and no write-back to its old address is under way.
-    fn latch_to_move<'t>(&'t self, node: FrameRef<'t>, addr: GlobalAddr) -> Attempt<ExclusiveGuard<'t>> {
+    fn latch_to_move<'t>(&'t self, node: FrameRef<'t>, seen: Seen) -> Attempt<ExclusiveGuard<'t>> {
         let guard = node.exclusive()?;
         let is_node = guard.state() == FrameState::Hot
-            && node.addr() == addr.raw()
-            && !header::has(node.words(), header::SHARED | header::WAS_SHARED);
+            && node.addr() == seen.addr.raw()
+            && !header::has(node.words(), header::SHARED)
+            && header::has(node.words(), header::WAS_SHARED) == seen.was_shared;
         if is_node && !node.is_writing() {
             return Ok(guard);
         }

@@ -13,8 +13,9 @@ use pando_cache::{FrameId, Swip};
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
 use pando_pool::ValueRef;
 
-use crate::error::{Attempt, Result, Retry};
+use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Side, header};
+use crate::partition::KeyRange;
 use crate::read_ahead::ReadAhead;
 use crate::tree::{Ctx, Hop, Tree};
 use crate::tries::Tries;
@@ -37,7 +38,8 @@ impl ScanRange<'_> {
         Self { low: Bound::Unbounded, high: Bound::Unbounded, limit: usize::MAX, reverse: false }
     }
 
-    pub(crate) fn below_high(&self, key: &[u8]) -> bool {
+    /// Whether a key is not beyond the high end.
+    pub fn below_high(&self, key: &[u8]) -> bool {
         match self.high {
             Bound::Unbounded => true,
             Bound::Included(high) => key <= high,
@@ -45,23 +47,48 @@ impl ScanRange<'_> {
         }
     }
 
-    pub(crate) fn above_low(&self, key: &[u8]) -> bool {
+    /// Whether a key is not before the low end.
+    pub fn above_low(&self, key: &[u8]) -> bool {
         match self.low {
             Bound::Unbounded => true,
             Bound::Included(low) => low <= key,
             Bound::Excluded(low) => low < key,
         }
     }
+
+    /// Whether the first key of the range is one of `own`.
+    fn starts_in(&self, own: &KeyRange) -> bool {
+        match (self.reverse, if self.reverse { self.high } else { self.low }) {
+            (false, Bound::Unbounded) => own.low.is_none(),
+            (true, Bound::Unbounded) => own.high.is_none(),
+            (true, Bound::Excluded(high)) => own.contains_below(high),
+            (_, Bound::Included(key) | Bound::Excluded(key)) => own.contains(key),
+        }
+    }
+
+    /// Where a scan goes on that came to a fence between two leaves.
+    fn bound_at(&self, fence: &[u8]) -> Bound<Vec<u8>> {
+        if self.reverse { Bound::Excluded(fence.to_vec()) } else { Bound::Included(fence.to_vec()) }
+    }
 }
 
 /// How a scan of one compute server's keys ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scanned {
     /// Entries handed out.
     pub entries: usize,
     /// The limit was reached, the visitor had enough, or the range ended; otherwise the compute server's own key
     /// range ended first.
     pub complete: bool,
+    /// Where the scan goes on at another compute server, if it is not complete: the low bound of what is left, or the high
+    /// bound if it is descending.
+    pub next: Bound<Vec<u8>>,
+}
+
+impl Scanned {
+    fn end_at(&mut self, next: Bound<Vec<u8>>) {
+        (self.complete, self.next) = (false, next);
+    }
 }
 
 /// Where a scan stands.
@@ -76,6 +103,8 @@ struct Cursor<'t> {
     wanted: usize,
     /// Leaves that were READ together with one before.
     ahead: ReadAhead<'t>,
+    /// Where the keys of this compute server ended in the middle of the leaf.
+    lost: Option<Bound<Vec<u8>>>,
 }
 
 /// Entries that one leaf mostly has.
@@ -95,22 +124,71 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         range: &ScanRange<'_>,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<Scanned> {
+        let own = self.view(ctx);
+        match self.start_of(&own.keys, range).filter(|_| range.limit > 0) {
+            Some(start) => self.scan_from(ctx, range, start, visit).await,
+            None => Ok(Scanned { entries: 0, complete: true, next: Bound::Unbounded }),
+        }
+    }
+
+    /// [`Tree::scan`] for those who do not know for sure who owns what: the first key of `range` must be this
+    /// compute server's. The scan ends early where its keys end, or have come to end meanwhile, and
+    /// [`Scanned::next`] says from where on to ask another.
+    ///
+    /// # Errors
+    /// [`DexError::NotOwned`](crate::DexError::NotOwned), before anything was handed out; as for [`Tree::scan`].
+    pub async fn scan_owned<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        range: &ScanRange<'_>,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<Scanned> {
+        let own = self.view(ctx);
+        if !range.starts_in(&own.keys) {
+            return Err(DexError::NotOwned);
+        }
+        match self.start_of(&own.keys, range).filter(|_| range.limit > 0) {
+            Some(start) => self.scan_from(ctx, range, start, visit).await,
+            // No key of this layout is in both ranges: what is left of `range` is another's.
+            None => {
+                let end = if range.reverse { &own.keys.low } else { &own.keys.high };
+                let mut scanned = Scanned { entries: 0, complete: true, next: Bound::Unbounded };
+                if let Some(end) = end.as_ref().filter(|end| range.limit > 0 && !range.is_past(end)) {
+                    scanned.end_at(range.bound_at(end));
+                }
+                Ok(scanned)
+            }
+        }
+    }
+
+    async fn scan_from<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        range: &ScanRange<'_>,
+        (start, mut toward): (Vec<u8>, Toward),
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<Scanned> {
-        let mut scanned = Scanned { entries: 0, complete: true };
-        let Some((start, toward)) = self.start_of(range).filter(|_| range.limit > 0) else {
-            return Ok(scanned);
-        };
+        let mut scanned = Scanned { entries: 0, complete: true, next: Bound::Unbounded };
         let mut cursor = Cursor {
             page: ctx.ep.buffer(self.layout.node_size()),
             above: None,
             fence: start,
             wanted: range.limit,
             ahead: ReadAhead::default(),
+            lost: None,
         };
-        let mut toward = toward;
+        let mut is_first = true;
         loop {
-            self.next_leaf(ctx, &mut cursor, range, toward).await?;
+            match self.next_leaf(ctx, &mut cursor, range, toward).await {
+                Err(DexError::NotOwned) if !is_first => {
+                    scanned.end_at(range.bound_at(&cursor.fence));
+                    break;
+                }
+                result => result?,
+            }
+            is_first = false;
             let left = range.limit - scanned.entries;
             // The leaf was copied, and the first entry is looked for in the copy.
             ctx.ep.charge(Work::Copy { bytes: self.layout.node_size() });
@@ -119,19 +197,18 @@ impl<L: Layout> Tree<L> {
             ctx.ep.charge(Work::Entries { count: entries });
             scanned.entries += entries;
             cursor.wanted = range.limit - scanned.entries;
-            if !more {
+            if let Some(next) = cursor.lost.take() {
+                scanned.end_at(next);
                 break;
             }
             let side = if range.reverse { Side::Low } else { Side::High };
             cursor.fence.clear();
-            if !self.layout.append_fence(cursor.page.words(), side, &mut cursor.fence) {
+            let is_last = !self.layout.append_fence(cursor.page.words(), side, &mut cursor.fence);
+            if !more || is_last || range.is_past(&cursor.fence) {
                 break;
             }
-            if range.is_past(&cursor.fence) {
-                break;
-            }
-            if self.is_own_end(range, &cursor.fence) {
-                scanned.complete = false;
+            if range.is_end_of(&self.view(ctx).keys, &cursor.fence) {
+                scanned.end_at(range.bound_at(&cursor.fence));
                 break;
             }
             toward = if range.reverse { Toward::Below } else { Toward::Key };
@@ -142,8 +219,7 @@ impl<L: Layout> Tree<L> {
     }
 
     /// The key at which a scan starts, inside this server's range; `None` if nothing of the range is.
-    fn start_of(&self, range: &ScanRange<'_>) -> Option<(Vec<u8>, Toward)> {
-        let own = &self.config.range;
+    fn start_of(&self, own: &KeyRange, range: &ScanRange<'_>) -> Option<(Vec<u8>, Toward)> {
         if range.reverse {
             let bound = match range.high {
                 Bound::Unbounded => None,
@@ -246,6 +322,7 @@ impl<L: Layout> Tree<L> {
         range: &ScanRange<'_>,
         toward: Toward,
     ) -> Attempt<()> {
+        let _entered = self.enter_gate(ctx, &cursor.fence, toward)?;
         let fence = std::mem::take(&mut cursor.fence);
         let result = match self.layout.key(&fence) {
             Ok(key) => self.descend_by_parent(ctx, cursor, range, key, toward).await,
@@ -405,11 +482,17 @@ impl<L: Layout> Tree<L> {
             if skip {
                 continue;
             }
-            if let Some(long) = self.layout.append_value(cursor.page.words(), i, &mut value)
-                && !self.long_of(ctx, &key, long, &mut value).await?
-            {
-                // Removed since the leaf was copied: it was not present throughout.
-                continue;
+            if let Some(long) = self.layout.append_value(cursor.page.words(), i, &mut value) {
+                match self.long_of(ctx, &key, long, &mut value).await {
+                    Ok(true) => {}
+                    // Removed since the leaf was copied: it was not present throughout.
+                    Ok(false) => continue,
+                    Err(DexError::NotOwned) => {
+                        cursor.lost = Some(Bound::Included(key));
+                        return Ok((visited, false));
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             visited += 1;
             if !visit(&key, &value) {

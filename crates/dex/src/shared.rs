@@ -5,7 +5,8 @@
 //! cached copy only ever gets newer, by the version of the remote lock word, so that a child that this compute server
 //! merged away does not come back into it.
 //!
-//! Remote locks are taken from the top down. No shared node is freed while several compute servers run.
+//! Remote locks are taken from the top down. No shared node is freed while several compute servers run. Whether a node is
+//! shared changes when boundaries move, so whoever has locked one looks again ([`LockedNode::is_shared`]).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,7 +18,7 @@ use pando_pool::lock::{self, LockedVersion};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, header};
-use crate::smo::{NewNode, Pending, Separator, Split};
+use crate::smo::{Cut, NewNode, Pending, Separator, Split, SplitAt};
 use crate::tree::{Ctx, Hop, Patience, Tree, clear, count};
 use crate::walk::Toward;
 
@@ -25,12 +26,23 @@ use crate::walk::Toward;
 pub(crate) struct LockedNode {
     addr: GlobalAddr,
     lock: LockedVersion,
+    /// Whether it is to be changed like this: it is shared, and this compute server has no copy that is ahead of these bytes.
+    pub is_shared: bool,
     pub page: PageBuf,
 }
 
 impl LockedNode {
     pub fn words(&self) -> &[Word] {
         self.page.words()
+    }
+
+    pub fn addr(&self) -> GlobalAddr {
+        self.addr
+    }
+
+    /// The version that it will have once it is unlocked.
+    pub fn next_version(&self) -> u64 {
+        self.lock.unlock_word()
     }
 }
 
@@ -56,8 +68,8 @@ impl<L: Layout> Tree<L> {
             let next = match shared {
                 false => self.child_addr(frame.words(), key, toward)?,
                 true => {
-                    let page = ctx.ep.buffer(self.layout.node_size());
-                    let page = self.read_node(ctx, addr, page, true).await?;
+                    let (view, page) = (self.view(ctx), ctx.ep.buffer(self.layout.node_size()));
+                    let page = self.read_node(ctx, addr, page, (&view, true)).await?;
                     self.install(ctx, addr, &page).await?;
                     let next = self.child_addr(page.words(), key, toward)?;
                     ctx.ep.recycle(page);
@@ -76,7 +88,12 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Address of the child on the way to `key`; `None` if that is a leaf.
-    fn child_addr(&self, words: &[Word], key: L::Key<'_>, toward: Toward) -> Attempt<Option<GlobalAddr>> {
+    pub(crate) fn child_addr(
+        &self,
+        words: &[Word],
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> Attempt<Option<GlobalAddr>> {
         if header::level(words) <= 1 {
             return Ok(None);
         }
@@ -90,7 +107,12 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Replaces the cached copy of a shared node, if there is one and it is older than `page`.
-    async fn install<E: Endpoint>(&self, ctx: Ctx<'_, E>, addr: GlobalAddr, page: &PageBuf) -> Result<()> {
+    pub(crate) async fn install<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        addr: GlobalAddr,
+        page: &PageBuf,
+    ) -> Result<()> {
         let mut patience = Patience::new(self.config.patience_ns);
         loop {
             let Some(id) = self.cache.table().frame_of(addr) else { return Ok(()) };
@@ -105,8 +127,10 @@ impl<L: Layout> Tree<L> {
                 > header::get(words, header::REMOTE_VERSION);
             // A copy that is this server's own by now is ahead of remote memory.
             if held && newer && header::has(words, header::SHARED) {
-                for (to, from) in words.iter().zip(page.words()).skip(2) {
-                    to.store(from.load(Relaxed), Relaxed);
+                self.layout.copy_content(page.words(), words);
+                if !header::has(words, header::SHARED) {
+                    // Its lock word goes on.
+                    header::set_flag(words, header::WAS_SHARED, true);
                 }
                 drop(guard);
             } else {
@@ -124,18 +148,48 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         addr: GlobalAddr,
     ) -> Attempt<LockedNode> {
-        let Some(owner) = self.pool.slot() else {
-            return Err(DexError::Layout("a pool that is only read cannot be changed".into()).into());
-        };
-        let lock = lock::lock(ctx.ep, addr, owner, self.deadline(ctx)).await?;
+        let lock = self.lock_word(ctx, addr).await?;
         let page = ctx.ep.buffer(self.layout.node_size());
         match self.read_checked(ctx, addr, page).await {
-            Ok(page) => Ok(LockedNode { addr, lock, page }),
+            Ok(page) => {
+                self.mark_shared(&self.view(ctx), &page);
+                let is_shared = header::has(page.words(), header::SHARED) && !self.has_own_copy(addr);
+                Ok(LockedNode { addr, lock, is_shared, page })
+            }
             Err(error) => {
                 lock::unlock(ctx.ep, addr, lock, self.deadline(ctx)).await?;
                 Err(error.into())
             }
         }
+    }
+
+    async fn lock_word<E: Endpoint>(&self, ctx: Ctx<'_, E>, addr: GlobalAddr) -> Attempt<LockedVersion> {
+        let Some(owner) = self.pool.slot() else {
+            return Err(DexError::Layout("a pool that is only read cannot be changed".into()).into());
+        };
+        Ok(lock::lock(ctx.ep, addr, owner, self.deadline(ctx)).await?)
+    }
+
+    /// Takes the remote lock of a node whose remote copy is behind this compute server's: its bytes are the caller's to fill
+    /// in.
+    pub(crate) async fn lock_unread<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        addr: GlobalAddr,
+    ) -> Attempt<LockedNode> {
+        let lock = self.lock_word(ctx, addr).await?;
+        let page = ctx.ep.buffer(self.layout.node_size());
+        clear(&page);
+        Ok(LockedNode { addr, lock, is_shared: false, page })
+    }
+
+    /// Whether a frame has the node as this compute server's own, or nobody can tell.
+    fn has_own_copy(&self, addr: GlobalAddr) -> bool {
+        let Some(id) = self.cache.table().frame_of(addr) else { return false };
+        let frame = self.cache.frame(id);
+        let Ok(version) = frame.optimistic() else { return true };
+        let own = self.holds(frame, version, addr) && !header::has(frame.words(), header::SHARED);
+        own || frame.validate(version).is_err()
     }
 
     pub(crate) async fn unlock_unchanged<E: Endpoint>(
@@ -164,9 +218,8 @@ impl<L: Layout> Tree<L> {
         for node in &nodes {
             lock::unlock(ctx.ep, node.addr, node.lock, self.deadline(ctx)).await?;
         }
-        for LockedNode { addr, lock, page } in nodes {
+        for LockedNode { addr, lock, page, .. } in nodes {
             page.set(header::REMOTE_VERSION, lock.unlock_word());
-            self.mark_shared(&page);
             self.install(ctx, addr, &page).await?;
             ctx.ep.recycle(page);
         }
@@ -175,7 +228,7 @@ impl<L: Layout> Tree<L> {
 
     /// Writes a locked node back, unlocks it in the same chain, and refreshes this server's cached copy.
     pub(crate) async fn write_unlock<E: Endpoint>(&self, ctx: Ctx<'_, E>, node: LockedNode) -> Result<()> {
-        let LockedNode { addr, lock, page } = node;
+        let LockedNode { addr, lock, page, .. } = node;
         page.set(header::REMOTE_VERSION, lock.unlock_word());
         if defect(Defect::EarlyUnlock) {
             ctx.ep.write_word(addr, lock.unlock_word()).await?;
@@ -226,9 +279,9 @@ impl<L: Layout> Tree<L> {
         let parent = self.lock_node(ctx, addr).await?;
         let words = parent.words();
         let index = self.layout.child_index(words, key);
-        // If it is shared no more, this server's copy may be ahead of these bytes.
         let is_parent = header::level(words) == child_level + 1
-            && header::has(words, header::SHARED)
+            && parent.is_shared
+            && !header::has(words, header::MOVED)
             && self.layout.covers(words, key)
             && header::get(words, self.layout.child_word(words, index)) == child.raw();
         if is_parent {
@@ -248,7 +301,7 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         node: Hop<'_>,
         parent: Hop<'_>,
-        pending: Pending<'_>,
+        cut: Cut<'_>,
     ) -> Attempt<Split> {
         let level = header::level(node.frame.words());
         let addr = GlobalAddr::from_raw(node.frame.addr()).ok_or(Retry::Restart)?;
@@ -258,7 +311,7 @@ impl<L: Layout> Tree<L> {
         let new = self.new_node(ctx, level, self.near(level, addr, parent_addr)).await?;
         let free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
         let parent = self.lock_parent(ctx, parent_addr, key, addr, level).await?;
-        match self.split_into_parent(node.frame, addr, &parent, free, &new, pending) {
+        match self.split_into_parent(node.frame, addr, &parent, free, &new, cut) {
             Ok(Split::Done) => {
                 new.link();
                 self.write_unlock(ctx, parent).await?;
@@ -280,28 +333,27 @@ impl<L: Layout> Tree<L> {
         parent: &LockedNode,
         free: FreeFrame<'t>,
         new: &NewNode<'_, L>,
-        pending: Pending<'_>,
+        cut: Cut<'_>,
     ) -> Attempt<Split> {
         let mut guard = frame.exclusive()?;
         let words = frame.words();
-        let mut separator = Vec::new();
         // The parent's lock keeps the node a child of it, but not this frame the node's until the pin was seen.
-        let is_node = guard.state() == FrameState::Hot && frame.addr() == addr.raw();
-        let at = self.choose_split(words, pending, &mut separator);
-        let result = match at {
-            Some(at) if is_node => {
-                if self.layout.has_room(parent.words(), &separator, 0) {
-                    self.split_latched(frame, free, new.addr(), at, &separator).map(|_| Split::Done)
-                } else {
-                    Ok(Split::ParentFull(Separator { key: separator.clone(), rising: false }))
-                }
-            }
-            _ => Err(Retry::Restart),
+        let is_node = guard.state() == FrameState::Hot
+            && frame.addr() == addr.raw()
+            && !header::has(words, header::SHARED);
+        let Some(SplitAt { at, separator }) = self.choose_cut(words, cut).filter(|_| is_node) else {
+            guard.release_unchanged();
+            return Err(Retry::Restart);
+        };
+        let result = match self.layout.has_room(parent.words(), &separator.key, 0) {
+            true => self.split_latched(frame, free, new.addr(), at, &separator.key).map(|_| Split::Done),
+            false => Ok(Split::ParentFull(Separator { rising: false, ..separator.clone() })),
         };
         if !matches!(result, Ok(Split::Done)) {
             guard.release_unchanged();
             return result;
         }
+        let separator = separator.key;
         guard.mark_dirty();
         let slot = self.separator_slot(parent.words(), &separator);
         let fits = self.layout.inner_insert(parent.words(), slot, &separator, new.addr().raw());
@@ -332,7 +384,7 @@ impl<L: Layout> Tree<L> {
                 return Err(retry);
             }
         };
-        if !header::has(node.words(), header::SHARED) || !self.layout.covers(node.words(), key) {
+        if !self.is_shared_now(&node, key) {
             self.unlock_seen(ctx, [node, parent]).await?;
             self.refresh(ctx, key, Toward::Key).await?;
             return Err(Retry::Restart);
@@ -366,11 +418,63 @@ impl<L: Layout> Tree<L> {
             }
         }
         new.link();
-        self.mark_shared(&node.page);
+        self.mark_shared(&self.view(ctx), &node.page);
         self.write_unlock(ctx, parent).await?;
         self.write_unlock(ctx, node).await?;
         count(&self.smo_counters.splits);
         Ok(Split::Done)
+    }
+
+    /// Whether a locked node is a shared one that covers `key`, and not what was left behind of it.
+    fn is_shared_now(&self, node: &LockedNode, key: L::Key<'_>) -> bool {
+        let words = node.words();
+        node.is_shared && !header::has(words, header::MOVED) && self.layout.covers(words, key)
+    }
+
+    /// Moves a shared node: the new copy is written first, then the parent with its unlock, then the old copy, which from
+    /// then on says that the node is elsewhere. A reader that comes by the parent's new bytes finds the new copy complete; who
+    /// remembers the old address finds the node locked, and then moved.
+    pub(crate) async fn move_shared<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: L::Key<'_>,
+        (addr, level): (GlobalAddr, u8),
+        parent_addr: GlobalAddr,
+        new: NewNode<'_, L>,
+    ) -> Attempt<()> {
+        let parent = self.lock_parent(ctx, parent_addr, key, addr, level).await?;
+        let node = match self.lock_node(ctx, addr).await {
+            Ok(node) => node,
+            Err(retry) => {
+                self.unlock_unchanged(ctx, parent).await?;
+                return Err(retry);
+            }
+        };
+        if !self.is_shared_now(&node, key) {
+            self.unlock_seen(ctx, [node, parent]).await?;
+            self.refresh(ctx, key, Toward::Key).await?;
+            return Err(Retry::Restart);
+        }
+        let copy = ctx.ep.buffer(node.page.len());
+        copy.words().iter().zip(node.words()).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+        // Versions go on from where they are.
+        copy.set(0, node.next_version());
+        copy.set(header::REMOTE_VERSION, node.next_version());
+        copy.set(header::ADDR, new.addr().raw());
+        match ctx.ep.write(new.addr(), copy).await {
+            Ok(copy) => ctx.ep.recycle(copy),
+            Err(error) => {
+                self.unlock_unchanged(ctx, node).await?;
+                self.unlock_unchanged(ctx, parent).await?;
+                return Err(error.into());
+            }
+        }
+        let word = self.layout.child_word(parent.words(), self.layout.child_index(parent.words(), key));
+        header::set(parent.words(), word, new.addr().raw());
+        new.link();
+        self.write_unlock(ctx, parent).await?;
+        header::set_flag(node.words(), header::MOVED, true);
+        Ok(self.write_unlock(ctx, node).await?)
     }
 
     /// Splits the bytes of a shared node; gives back those of its new right half.
@@ -403,14 +507,16 @@ impl<L: Layout> Tree<L> {
         let root = self.lock_node(ctx, addr).await?;
         let words = root.words();
         let mut separator = Vec::new();
-        let at = match header::level(words) != level || self.layout.has_room(words, pending.key, 0) {
-            true => None,
-            false => self.layout.split_point(words, pending.key, 0, &mut separator),
+        let is_root = root.is_shared && header::level(words) == level;
+        let has_room = is_root && self.layout.has_room(words, pending.key, 0);
+        let at = match is_root && !has_room {
+            true => self.layout.split_point(words, pending.key, 0, &mut separator),
+            false => None,
         };
         let Some(at) = at else {
-            // Somebody else grew it meanwhile: this server's copy is stale.
+            // Somebody else made room or grew it meanwhile: this server's copy is stale.
             self.unlock_seen(ctx, [root]).await?;
-            return Err(Retry::Restart);
+            return if has_room { Ok(Split::Done) } else { Err(Retry::Restart) };
         };
         let left_page = ctx.ep.buffer(self.layout.node_size());
         clear(&left_page);
@@ -439,7 +545,7 @@ impl<L: Layout> Tree<L> {
         header::set(words, self.layout.child_word(words, 0), left.addr().raw());
         let fits = self.layout.inner_insert(words, 0, separator, right.addr().raw());
         assert!(fits, "an empty node holds one separator");
-        self.mark_shared(&root.page);
+        self.mark_shared(&self.view(ctx), &root.page);
         for (addr, page) in [(left.addr(), left_page), (right.addr(), right_page)] {
             match ctx.ep.write(addr, page).await {
                 Ok(page) => ctx.ep.recycle(page),

@@ -12,6 +12,7 @@ use pando_pool::Placement;
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, Side, header};
+use crate::ownership::Purpose;
 use crate::tree::{Ctx, Hop, Tree, count};
 use crate::tries::Tries;
 use crate::walk::{Admit, Miss, Reached, Toward};
@@ -33,10 +34,10 @@ pub(crate) struct Separator {
 }
 
 /// Where a node is to be split.
-struct SplitAt {
+pub(crate) struct SplitAt {
     /// The first entry of the right leaf, or the separator that moves up.
-    at: usize,
-    separator: Separator,
+    pub at: usize,
+    pub separator: Separator,
 }
 
 /// What does not fit: an entry or a separator.
@@ -50,7 +51,7 @@ pub(crate) struct Pending<'k> {
 
 /// Where to split a node.
 #[derive(Clone, Copy)]
-enum Cut<'k> {
+pub(crate) enum Cut<'k> {
     /// Where it makes room.
     ForRoom(Pending<'k>),
     /// At exactly this key, so that no leaf spans two partitions.
@@ -84,7 +85,10 @@ impl<L: Layout> Drop for NewNode<'_, L> {
         if let Some(addr) = self.addr {
             // It came from a chunk of this process, so that it can go back without a verb.
             let freed = self.tree.pool.try_free_local(addr, self.tree.node_bytes());
-            debug_assert!(freed, "a fresh block is in a chunk of this process");
+            if !freed {
+                // The server is being drained, and the chunk was given back meanwhile.
+                self.tree.left_behind.add(addr, false);
+            }
         }
     }
 }
@@ -117,7 +121,7 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         value_len: usize,
     ) -> Result<()> {
-        self.make_room_from(ctx, key, 0, None, value_len).await
+        self.make_room_from(ctx, key, (0, None), value_len, Purpose::Operation).await
     }
 
     /// The same from `level` on; above the leaves, for a separator.
@@ -125,9 +129,9 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
-        start: u8,
-        first: Option<Separator>,
+        (start, first): (u8, Option<Separator>),
         value_len: usize,
+        purpose: Purpose,
     ) -> Result<()> {
         let tries = Tries::default();
         let mut ctx = ctx;
@@ -139,7 +143,7 @@ impl<L: Layout> Tree<L> {
             };
             // Half a node is copied, the room that it leaves filled, and the parent changed.
             ctx.ep.charge(Work::Copy { bytes: 2 * self.layout.node_size() });
-            match self.try_split(ctx, key, level, pending).await {
+            match self.try_split(ctx, key, level, pending, purpose).await {
                 Ok(Split::Done) => {
                     return match self.spread_some(ctx).await {
                         Err(error @ DexError::Corrupt { .. }) => Err(error),
@@ -178,7 +182,9 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         level: u8,
         pending: Pending<'_>,
+        purpose: Purpose,
     ) -> Attempt<Split> {
+        let _entered = self.enter_for(ctx, key, purpose)?;
         let (node, parent) = self.walk_to(ctx, key, level).await?;
         let words = node.frame.words();
         let shared = header::has(words, header::SHARED);
@@ -198,11 +204,11 @@ impl<L: Layout> Tree<L> {
         parent.validate()?;
         match (shared, parent_shared) {
             (true, _) => self.split_shared(ctx, key, node, parent, pending).await,
-            (false, true) => self.split_under_shared(ctx, key, node, parent, pending).await,
+            (false, true) => self.split_under_shared(ctx, key, node, parent, Cut::ForRoom(pending)).await,
             (false, false) => {
                 let rising = self.is_long_run(words, pending);
                 node.validate()?;
-                if level == 0 && !rising && self.balance(node, parent, pending)? {
+                if level == 0 && !rising && self.balance(ctx, node, parent, pending)? {
                     return Ok(Split::Done);
                 }
                 self.split_owned(ctx, key, node, parent, Cut::ForRoom(pending)).await
@@ -218,7 +224,7 @@ impl<L: Layout> Tree<L> {
         Ok(plan.ok_or_else(too_small)?)
     }
 
-    fn choose_cut(&self, words: &[Word], cut: Cut<'_>) -> Option<SplitAt> {
+    pub(crate) fn choose_cut(&self, words: &[Word], cut: Cut<'_>) -> Option<SplitAt> {
         let pending = match cut {
             Cut::ForRoom(pending) => pending,
             Cut::At(key) => match self.layout.position(words, key) {
@@ -347,14 +353,12 @@ impl<L: Layout> Tree<L> {
         cut: Cut<'_>,
     ) -> Attempt<Split> {
         let (words, above) = (node.words(), parent.words());
-        let is_parent = header::level(above) == header::level(words) + 1 && self.layout.covers(above, key);
-        let swip = header::get(above, self.layout.child_word(above, self.layout.child_index(above, key)));
-        let is_child = swip == Swip::hot(node.id()).raw() || swip == node.addr();
+        let is_child = self.word_to(parent, node, key).is_some();
         let wanted = match cut {
             Cut::ForRoom(pending) => !self.layout.has_room(words, pending.key, pending.value_len),
             Cut::At(_) => true,
         };
-        let plan = self.choose_cut(words, cut).filter(|_| is_parent && is_child && wanted);
+        let plan = self.choose_cut(words, cut).filter(|_| is_child && wanted);
         let SplitAt { at, separator } = plan.ok_or(Retry::Restart)?;
         if !self.layout.has_room(above, &separator.key, 0) {
             return Ok(Split::ParentFull(separator));
@@ -364,6 +368,17 @@ impl<L: Layout> Tree<L> {
         let (child, _guard) = self.split_latched(node, free, new.addr(), at, &separator)?;
         self.link_child(parent, child, &separator);
         Ok(Split::Done)
+    }
+
+    /// The word of a latched parent that leads to `node` for `key`, if both are this compute server's own and one does.
+    pub(crate) fn word_to(&self, parent: FrameRef<'_>, node: FrameRef<'_>, key: L::Key<'_>) -> Option<usize> {
+        let (words, above) = (node.words(), parent.words());
+        let is_own = [words, above].iter().all(|words| !header::has(words, header::SHARED));
+        let is_parent = header::level(above) == header::level(words) + 1 && self.layout.covers(above, key);
+        let word = self.layout.child_word(above, self.layout.child_index(above, key));
+        let swip = header::get(above, word);
+        let leads = swip == Swip::hot(node.id()).raw() || swip == node.addr();
+        (is_own && is_parent && leads).then_some(word)
     }
 
     /// Enters a new hot right neighbour into its latched parent.
@@ -453,9 +468,9 @@ impl<L: Layout> Tree<L> {
         let left_free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
         let right_free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
         let mut root_guard = root.frame.exclusive()?;
-        let same_level = header::level(root.frame.words()) == level;
-        let Some(SplitAt { at, separator }) = self.choose_cut(root.frame.words(), cut).filter(|_| same_level)
-        else {
+        let words = root.frame.words();
+        let same = header::level(words) == level && !header::has(words, header::SHARED);
+        let Some(SplitAt { at, separator }) = self.choose_cut(words, cut).filter(|_| same) else {
             root_guard.release_unchanged();
             return Err(Retry::Restart);
         };
@@ -468,6 +483,8 @@ impl<L: Layout> Tree<L> {
         let left_frame = left_free.release_to_cache();
         self.layout.copy_content(root.frame.words(), left_frame.words());
         header::set(left_frame.words(), header::ADDR, left.addr().raw());
+        // Nobody knows this address: its lock word is yet to be written.
+        header::set_flag(left_frame.words(), header::WAS_SHARED, false);
         let (right_frame, right_guard) =
             match self.split_latched(left_frame, right_free, right.addr(), at, &separator) {
                 Ok(right) => right,
@@ -504,7 +521,9 @@ impl<L: Layout> Tree<L> {
             low: None,
             high: None,
         };
+        let was_shared = header::has(words, header::WAS_SHARED);
         self.layout.init(words, &init);
+        header::set_flag(words, header::WAS_SHARED, was_shared);
         let swip = if self.swizzles(words) {
             child.set_parent(Some(root.id()));
             Swip::hot(child.id()).raw()
@@ -515,7 +534,7 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Splits the leaf that `boundary` falls into at exactly that key, so that no leaf spans two partitions. For an
-    /// index that no other compute server uses at this moment.
+    /// index that no other compute server uses at this moment, or for its owner who moves the boundary there.
     ///
     /// # Errors
     /// Those of a split.
@@ -527,7 +546,8 @@ impl<L: Layout> Tree<L> {
             match self.try_cut(ctx, key).await {
                 Ok(Split::Done) => return Ok(()),
                 Ok(Split::ParentFull(separator)) => {
-                    self.make_room_from(ctx, key, 1, Some(separator), 0).await?
+                    let from = (1, Some(separator));
+                    self.make_room_from(ctx, key, from, 0, Purpose::Move).await?
                 }
                 Err(retry) => ctx = tries.again(self, ctx, retry, "a leaf to cut").await?,
             }
@@ -541,10 +561,18 @@ impl<L: Layout> Tree<L> {
         let mut low = Vec::new();
         let done = self.layout.append_fence(words, Side::Low, &mut low) && low == bytes;
         node.validate()?;
+        let cut = Cut::At(bytes);
         let split = match parent {
             _ if done => return Ok(Split::Done),
-            None => self.grow_root(ctx, node, Cut::At(bytes)).await?,
-            Some(parent) => self.split_owned(ctx, boundary, node, parent, Cut::At(bytes)).await?,
+            None => self.grow_root(ctx, node, cut).await?,
+            Some(parent) => {
+                let shared = header::has(parent.frame.words(), header::SHARED);
+                parent.validate()?;
+                match shared {
+                    true => self.split_under_shared(ctx, boundary, node, parent, cut).await?,
+                    false => self.split_owned(ctx, boundary, node, parent, cut).await?,
+                }
+            }
         };
         match split {
             // It may have been halved only.

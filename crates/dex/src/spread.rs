@@ -3,16 +3,17 @@
 //! A new node stands where its neighbour stands, so an index that grows from nothing would stay on one memory server. Who
 //! splits a node therefore also moves a few others, if one server holds too much: subtree by subtree, leaf by leaf, from
 //! the fullest server to the emptiest, until they are even enough. Nothing runs in the background, and what moves is what
-//! is being worked on by nobody else. While a subtree moves it stands on two servers; nothing of it is offloaded
+//! is being worked on by nobody else. [`Tree::spread_all`] does the same at once, for an index that does not grow. While a subtree moves it stands on two servers; nothing of it is offloaded
 //! meanwhile.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pando_fabric::{Endpoint, MemoryServerId};
 
-use crate::error::Result;
+use crate::error::{DexError, Result};
 use crate::layout::{Layout, Side};
-use crate::relocate::Moved;
+use crate::ownership::Purpose;
+use crate::relocate::{Fate, Goal, Order};
 use crate::tree::{Ctx, Tree};
 
 /// Nodes that a split moves at most.
@@ -32,6 +33,15 @@ struct Move {
     /// Level of its root.
     level: u8,
     target: MemoryServerId,
+}
+
+/// What comes of looking for a subtree to move.
+enum Choice {
+    Move(Move),
+    /// Another one, maybe.
+    NotThis,
+    /// None: the servers are even enough, or the index is too small.
+    Even,
 }
 
 /// What a compute server is moving.
@@ -63,6 +73,12 @@ impl Drop for Busy<'_> {
     }
 }
 
+/// Level of the subtrees that stand on one memory server each, in an index whose root is of level `root`: M, or below in an
+/// index that has too few of these for all servers.
+pub fn placement_level(subtree_level: u8, root: u8) -> u8 {
+    subtree_level.min(root.saturating_sub(2))
+}
+
 impl<L: Layout> Tree<L> {
     /// To be called after a split: goes on with the move that is under way, or begins one if that is due.
     ///
@@ -87,14 +103,21 @@ impl<L: Layout> Tree<L> {
         };
         let _busy = Busy(&self.spread);
         let moving = match moving {
-            None if is_due => self.choose_move(ctx).await?,
+            None if is_due => match self.choose_move(ctx, self.config.spread_above).await {
+                Ok(Choice::Move(moving)) => Some(moving),
+                Ok(Choice::NotThis | Choice::Even) | Err(DexError::NotOwned) => None,
+                Err(error) => return Err(error),
+            },
             moving => moving,
         };
-        let Some(mut moving) = moving else { return Ok(()) };
+        let Some(mut moving) = moving.filter(|moving| self.pool.is_active(moving.target)) else {
+            return Ok(());
+        };
         for _ in 0..NODES_PER_SPLIT {
             match self.move_next(ctx, &moving).await {
-                Ok(Some(cursor)) => moving.cursor = cursor,
-                Ok(None) => return Ok(()),
+                Ok((_, Some(cursor))) => moving.cursor = cursor,
+                // What is left of the subtree may be another compute server's by now.
+                Ok((_, None)) | Err(DexError::NotOwned) => return Ok(()),
                 Err(error) => {
                     self.spread.state().moving = Some(moving);
                     return Err(error);
@@ -105,23 +128,74 @@ impl<L: Layout> Tree<L> {
         Ok(())
     }
 
-    /// Moves the next leaf of a subtree, and the inner nodes that end with it; how far everything has moved then, or
-    /// `None` if all has.
-    async fn move_next<E: Endpoint>(&self, ctx: Ctx<'_, E>, moving: &Move) -> Result<Option<Vec<u8>>> {
-        let leaf = self.relocate(ctx, &moving.cursor, 0, moving.target).await?;
+    /// Moves subtrees from servers that hold too much to others until all are even enough or every subtree was looked at once;
+    /// the nodes that were moved. For an index that does not grow, after a memory server has joined. What splits move goes
+    /// on beside it.
+    ///
+    /// # Errors
+    /// Those of operations. What was moved stays moved.
+    pub async fn spread_all<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        mut progress: impl FnMut(u64),
+    ) -> Result<u64> {
+        self.pool.learn(ctx.ep).await?;
+        self.pool.refresh_loads(ctx.ep).await?;
+        let mut moved = 0;
+        loop {
+            {
+                let mut state = self.spread.state();
+                if !state.is_busy {
+                    state.is_busy = true;
+                    state.moving = None;
+                    state.next.clear();
+                    break;
+                }
+            }
+            ctx.ep.yield_now().await;
+        }
+        let _busy = Busy(&self.spread);
+        loop {
+            match self.choose_move(ctx, 0).await? {
+                Choice::Even => return Ok(moved),
+                Choice::NotThis => {}
+                Choice::Move(mut moving) => loop {
+                    let (nodes, cursor) = self.move_next(ctx, &moving).await?;
+                    moved += nodes;
+                    progress(moved);
+                    match cursor {
+                        Some(cursor) => moving.cursor = cursor,
+                        None => break,
+                    }
+                },
+            }
+            // Back at the first subtree.
+            if self.spread.state().next.is_empty() {
+                return Ok(moved);
+            }
+        }
+    }
+
+    /// Moves the next leaf of a subtree, and the inner nodes that end with it. How many were moved, and how far everything
+    /// has moved then, or `None` if all has.
+    async fn move_next<E: Endpoint>(&self, ctx: Ctx<'_, E>, moving: &Move) -> Result<(u64, Option<Vec<u8>>)> {
+        let (key, target) = (moving.cursor.as_slice(), moving.target);
+        let leaf = self.relocate(ctx, Order { key, level: 0, goal: Goal::To(target) }).await?;
+        let mut moved = u64::from(leaf.fate == Fate::Moved);
         for level in 1..=moving.level {
-            if self.fences(ctx, &moving.cursor, level).await?.1.as_deref() != leaf.high() {
+            let goal = Goal::ToIfEndsAt(target, leaf.high.as_deref());
+            let node = self.relocate(ctx, Order { key, level, goal }).await?;
+            if node.high != leaf.high {
                 break;
             }
-            self.relocate(ctx, &moving.cursor, level, moving.target).await?;
+            moved += u64::from(node.fate == Fate::Moved);
         }
-        let (Moved::There(high) | Moved::Stays(high)) = leaf;
-        let is_over = match (&high, &moving.end) {
+        let is_over = match (&leaf.high, &moving.end) {
             (None, _) => true,
             (Some(high), Some(end)) => high >= end,
             (Some(_), None) => false,
         };
-        Ok(high.filter(|_| !is_over))
+        Ok((moved, leaf.high.filter(|_| !is_over)))
     }
 
     /// Memory server, and fences, of the node of `level` on the way to `key`.
@@ -136,6 +210,7 @@ impl<L: Layout> Tree<L> {
         let mut ctx = ctx;
         loop {
             let attempt = async {
+                let _entered = self.enter_for(ctx, key, Purpose::Operation)?;
                 let (node, _) = self.walk_to(ctx, key, level).await?;
                 let mut high = Vec::new();
                 let high =
@@ -151,42 +226,43 @@ impl<L: Layout> Tree<L> {
         }
     }
 
-    /// The next subtree of the fullest server, if that holds too much and the subtree is this compute server's own.
-    async fn choose_move<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<Option<Move>> {
-        let Some((from, target)) = self.uneven_servers() else { return Ok(None) };
+    /// The next subtree, if it is on the fullest server and that holds too much, and more than `above` bytes.
+    async fn choose_move<E: Endpoint>(&self, ctx: Ctx<'_, E>, above: u64) -> Result<Choice> {
+        let Some((from, target)) = self.uneven_servers(above) else { return Ok(Choice::Even) };
         let height = self.height();
         let level = self.spread_level(height);
         if u32::from(level) + 1 >= height {
-            return Ok(None);
+            return Ok(Choice::Even);
         }
-        let low = self.config.range.low.clone().unwrap_or_else(|| self.layout.lowest_key());
+        let own = self.view(ctx);
+        let own = &own.keys;
+        let low = own.low.clone().unwrap_or_else(|| self.layout.lowest_key());
         let start = {
             let mut state = self.spread.state();
             let next = std::mem::take(&mut state.next);
             if next.is_empty() || next < low { low } else { next }
         };
         let (server, end) = self.fences(ctx, &start, level).await?;
-        let is_last = end.as_deref().is_none_or(|end| !self.config.range.contains(end));
+        let is_last = end.as_deref().is_none_or(|end| !own.contains(end));
         self.spread.state().next = end.clone().filter(|_| !is_last).unwrap_or_default();
         // A shared node reaches into the keys of others.
-        let end = [end, self.config.range.high.clone()].into_iter().flatten().min();
+        let end = [end, own.high.clone()].into_iter().flatten().min();
         let moving = Move { cursor: start, end, level, target };
-        Ok((server == Some(from)).then_some(moving))
+        Ok(if server == Some(from) { Choice::Move(moving) } else { Choice::NotThis })
     }
 
     /// Level of the subtrees that move: M, or below in an index that has too few such subtrees for all servers.
-    fn spread_level(&self, height: u32) -> u8 {
+    pub(crate) fn spread_level(&self, height: u32) -> u8 {
         let root = height.saturating_sub(1) as u8;
-        self.config.subtree_level.min(root.saturating_sub(2))
+        placement_level(self.config.subtree_level, root)
     }
 
-    /// The fullest memory server, if it holds too much, and the emptiest.
-    fn uneven_servers(&self) -> Option<(MemoryServerId, MemoryServerId)> {
+    /// The fullest memory server, if it holds too much and more than `above` bytes, and the emptiest.
+    fn uneven_servers(&self, above: u64) -> Option<(MemoryServerId, MemoryServerId)> {
         let loads = self.pool.loads();
         let mean = loads.iter().map(|&(_, bytes)| bytes as f64).sum::<f64>() / loads.len() as f64;
         let &(fullest, most) = loads.iter().max_by_key(|(_, bytes)| *bytes)?;
         let &(emptiest, _) = loads.iter().min_by_key(|(_, bytes)| *bytes)?;
-        (most > self.config.spread_above && most as f64 > mean * TOO_MUCH && fullest != emptiest)
-            .then_some((fullest, emptiest))
+        (most > above && most as f64 > mean * TOO_MUCH && fullest != emptiest).then_some((fullest, emptiest))
     }
 }

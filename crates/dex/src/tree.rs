@@ -8,14 +8,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pando_cache::{Cache, CacheWorker, Conflict, FrameId, FrameRef, FrameState, Version};
-use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, Work};
+use pando_fabric::{Endpoint, GlobalAddr, LATER_MAX, MemoryServerId, Nanos, PageBuf, Work};
 use pando_pool::{Placement, Pool};
 
+use crate::drain::LeftBehind;
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, header};
 use crate::offload::{Costs, Offloading};
+use crate::ownership::{Ownership, View};
 use crate::partition::KeyRange;
 use crate::spread::Spread;
+
+/// Where roots stand, unless it is full.
+pub(crate) const HOME: MemoryServerId = MemoryServerId(0);
 
 /// READs of a node that was torn each time, after which it counts as corrupt.
 const TORN_READS: u32 = 16;
@@ -29,7 +34,7 @@ pub struct TreeConfig {
     pub root: GlobalAddr,
     /// M: a subtree rooted at this level stands on one memory server (DEX §3). 3 in the paper.
     pub subtree_level: u8,
-    /// The keys that this compute server owns.
+    /// The keys that this compute server owns at first; [`Tree::range`] says which it owns now.
     pub range: KeyRange,
     /// How long an operation waits for others before it fails, in nanoseconds.
     pub patience_ns: Nanos,
@@ -106,10 +111,10 @@ pub struct Tree<L> {
     pub(crate) config: TreeConfig,
     pub(crate) root: FrameId,
     pub(crate) smo_counters: SmoCounters,
-    /// Whether the key space is divided among several compute servers, so that some nodes are shared.
-    pub(crate) partitioned: bool,
+    pub(crate) ownership: Ownership,
     pub(crate) costs: Costs,
     pub(crate) spread: Spread,
+    pub(crate) left_behind: LeftBehind,
 }
 
 impl<L: Layout> Tree<L> {
@@ -145,7 +150,8 @@ impl<L: Layout> Tree<L> {
         nodes: &mut Vec<GlobalAddr>,
     ) -> Result<GlobalAddr> {
         let size = layout.node_size();
-        let root = pool.alloc(ep, Placement::LeastLoaded, size as u64).await?;
+        // The one memory server that is never drained, since a root never moves.
+        let root = pool.alloc(ep, Placement::Prefer(HOME), size as u64).await?;
         nodes.push(root);
         let new_page = |addr: GlobalAddr, level, low, high| {
             let page = ep.buffer(size);
@@ -176,7 +182,7 @@ impl<L: Layout> Tree<L> {
         Ok(root)
     }
 
-    /// Opens an index for the compute server that owns `config.range`. The cache must be empty.
+    /// Opens an index for the compute server that owns `config.range`, which may be empty. The cache must be empty.
     ///
     /// # Errors
     /// A root that is not a node of this index and layout; errors of the fabric.
@@ -187,16 +193,16 @@ impl<L: Layout> Tree<L> {
         layout: L,
         config: TreeConfig,
     ) -> Result<Self> {
-        let partitioned = !config.range.is_all();
         let mut tree = Self {
             layout,
             cache,
             pool,
             root: FrameId(0),
             smo_counters: SmoCounters::default(),
-            partitioned,
+            ownership: Ownership::new(config.range.clone()),
             spread: Spread::default(),
-            costs: Costs::new(config.offloading, ctx.ep.regions().len()),
+            costs: Costs::new(config.offloading, ctx.ep.regions().len() + LATER_MAX),
+            left_behind: LeftBehind::default(),
             config,
         };
         let root = tree.admit_root(ctx).await?;
@@ -209,12 +215,16 @@ impl<L: Layout> Tree<L> {
         let mut patience = Patience::new(self.config.patience_ns);
         let page = loop {
             let page = ctx.ep.buffer(self.layout.node_size());
-            match self.read_node(ctx, addr, page, self.partitioned).await {
+            let view = self.view(ctx);
+            match self.read_node(ctx, addr, page, (&view, view.is_partitioned())).await {
                 Ok(page) => break page,
                 Err(Retry::Restart | Retry::Crowded(_)) => patience.wait(ctx.ep, "the root").await?,
                 Err(Retry::Failed(error)) => return Err(error),
             }
         };
+        if self.range().is_empty() {
+            self.make_placeholder(page.words());
+        }
         let not_empty = || DexError::Layout("the cache of a new tree is not empty".into());
         let free = self.cache.take_free(ctx.worker).ok_or_else(not_empty)?;
         let pando_cache::Lookup::Miss(ticket) = self.cache.table().begin(addr) else {
@@ -270,6 +280,7 @@ impl<L: Layout> Tree<L> {
     /// # Errors
     /// Those of the fabric.
     pub async fn flush<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<u64> {
+        self.free_left_behind(ctx).await?;
         Ok(self.cache.flush(ctx.worker, ctx.ep, self.layout).await?)
     }
 
@@ -295,14 +306,29 @@ impl<L: Layout> Tree<L> {
         self.cache.swizzles() && self.layout.swizzles(page)
     }
 
+    /// Makes the words the root as somebody has it in a frame who owns no key: nothing can be found there.
+    pub(crate) fn make_placeholder(&self, words: &[pando_cache::sync::Word]) {
+        let init = NodeInit {
+            addr: self.config.root.raw(),
+            index_id: self.config.index_id,
+            level: 1,
+            low: None,
+            high: None,
+        };
+        self.layout.init(words, &init);
+        header::set(words, self.layout.child_word(words, 0), 0);
+        header::set_flag(words, header::SHARED, true);
+    }
+
     /// READs the node at `addr` into `page` and checks that it is a node of this index. A shared node is read with
-    /// the optimistic protocol (DEX Algorithm 1); its remote version is kept in the page.
+    /// the optimistic protocol (DEX Algorithm 1); its remote version is kept in the page. The caller looked at the view
+    /// before.
     pub(crate) async fn read_node<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
         addr: GlobalAddr,
         page: PageBuf,
-        shared: bool,
+        (view, shared): (&View, bool),
     ) -> Attempt<PageBuf> {
         if !shared {
             return Ok(self.read_checked(ctx, addr, page).await?);
@@ -317,7 +343,7 @@ impl<L: Layout> Tree<L> {
             match self.check_node(addr, &read) {
                 Ok(()) => {
                     read.set(header::REMOTE_VERSION, version);
-                    self.mark_shared(&read);
+                    self.mark_shared(view, &read);
                     return Ok(read);
                 }
                 Err(error) if torn == TORN_READS => return Err(error.into()),
@@ -328,16 +354,16 @@ impl<L: Layout> Tree<L> {
         }
     }
 
-    /// READs the node at `addr` and checks it. A node that was shared may be another server's own by now, which
-    /// writes it back without its lock, so that bytes may be torn: they are read again a few times before they
-    /// count as corrupt.
+    /// READs the node at `addr` as this compute server's own and checks it. A node that was shared may be another server's own
+    /// by now, which writes it back without its lock, so that bytes may be torn: they are read again a few times
+    /// before they count as corrupt.
     pub(crate) async fn read_checked<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
         addr: GlobalAddr,
         page: PageBuf,
     ) -> Result<PageBuf> {
-        let mut torn = if self.partitioned { 0 } else { TORN_READS };
+        let mut torn = if self.view(ctx).is_partitioned() { 0 } else { TORN_READS };
         let mut page = ctx.ep.read(addr, page).await?;
         ctx.ep.charge(Work::PageCheck);
         while let Err(error) = self.check_node(addr, &page) {
@@ -348,7 +374,7 @@ impl<L: Layout> Tree<L> {
             ctx.ep.yield_now().await;
             page = ctx.ep.read(addr, page).await?;
         }
-        self.mark_shared(&page);
+        header::set_flag(page.words(), header::SHARED, false);
         Ok(page)
     }
 
@@ -368,9 +394,9 @@ impl<L: Layout> Tree<L> {
         Ok(())
     }
 
-    /// Sets the flag that says whether the node is shared under the partitions of this run.
-    pub(crate) fn mark_shared(&self, page: &PageBuf) {
-        let shared = self.partitioned && self.config.range.is_shared(self.layout, page.words());
+    /// Sets the flag that says whether the node is shared by a view.
+    pub(crate) fn mark_shared(&self, view: &View, page: &PageBuf) {
+        let shared = view.is_shared(self.layout, page.words());
         header::set_flag(page.words(), header::SHARED, shared);
         if shared {
             header::set_flag(page.words(), header::WAS_SHARED, true);

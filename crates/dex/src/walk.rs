@@ -12,6 +12,7 @@ use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf, Resource, Work
 use crate::error::{Attempt, DexError, Retry};
 use crate::layout::{Layout, Side, header};
 use crate::offload::{Below, Offer};
+use crate::ownership::View;
 use crate::tree::{Ctx, Hop, Tree};
 
 /// Which of two neighbours a key on their common fence leads to.
@@ -265,13 +266,14 @@ impl<L: Layout> Tree<L> {
         if right {
             return Ok(());
         }
-        self.refresh(ctx, key, toward).await?;
+        Box::pin(self.refresh(ctx, key, toward)).await?;
         Err(Retry::Restart)
     }
 
     /// Whether a node is what its parent promised for `key`.
     fn is_right(&self, page: &[pando_cache::sync::Word], level: u8, key: L::Key<'_>, toward: Toward) -> bool {
-        header::level(page) == level && (self.covers(page, key, toward) || defect(Defect::SkipFenceCheck))
+        let is_meant = header::level(page) == level && !header::has(page, header::MOVED);
+        is_meant && (self.covers(page, key, toward) || defect(Defect::SkipFenceCheck))
     }
 
     /// READs a missing child and decides what becomes of it. The one place where a single leaf miss ends: fetching
@@ -288,11 +290,12 @@ impl<L: Layout> Tree<L> {
         let parent_words = slot.parent.frame.words();
         let level = header::level(parent_words).wrapping_sub(1);
         let parent_shared = header::has(parent_words, header::SHARED);
-        let child_shared = parent_shared && self.child_is_shared(parent_words, slot.index);
+        let view = self.view(ctx);
+        let child_shared = parent_shared && self.child_is_shared(&view, parent_words, slot.index);
         self.give_way(ctx)?;
         // The parent stays hot until its child is there.
         let pin = slot.parent.frame.pin(slot.parent.version)?;
-        if !parent_shared && self.offloads(ctx, slot.addr.server(), (level, offer)) {
+        if !parent_shared && !view.is_growing && self.offloads(ctx, slot.addr.server(), (level, offer)) {
             return Ok(Child::Below(Below { level, inner: 0, ticket: ticket.share(), _pin: pin }));
         }
         ctx.worker.counters().count_miss(level == 0);
@@ -304,7 +307,7 @@ impl<L: Layout> Tree<L> {
         };
         let page = ctx.ep.buffer(self.layout.node_size());
         let started = self.costs.start(ctx.ep);
-        let page = self.read_node(ctx, slot.addr, page, child_shared).await?;
+        let page = self.read_child(ctx, slot, page, (&view, level, child_shared)).await?;
         self.costs.note_read(ctx.ep, slot.addr.server(), started);
         if !self.is_right(page.words(), level, key, toward) {
             ctx.ep.recycle(page);
@@ -316,7 +319,7 @@ impl<L: Layout> Tree<L> {
                 }
                 .into());
             }
-            self.refresh(ctx, key, toward).await?;
+            Box::pin(self.refresh(ctx, key, toward)).await?;
             return Err(Retry::Restart);
         }
         let Some(free) = free else {
@@ -336,6 +339,29 @@ impl<L: Layout> Tree<L> {
         }
     }
 
+    /// READs a missing child as what it is by a view: shared below a shared parent if its keys are not all this compute
+    /// server's, else own.
+    async fn read_child<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        slot: Slot<'_>,
+        page: PageBuf,
+        (view, level, shared): (&View, u8, bool),
+    ) -> Attempt<PageBuf> {
+        // What is own for a moment only may still be locked by one of this compute server's own attempts.
+        let page =
+            self.read_node(ctx, slot.addr, page, (view, shared || view.is_growing && level > 0)).await?;
+        if shared {
+            return Ok(page);
+        }
+        header::set_flag(page.words(), header::SHARED, false);
+        let parent_shared = header::has(slot.parent.frame.words(), header::SHARED);
+        match parent_shared && view.is_shared(self.layout, page.words()) {
+            true => self.read_node(ctx, slot.addr, page, (view, true)).await,
+            false => Ok(page),
+        }
+    }
+
     /// Leaves what is below a missing node to its memory server as others do, or waits until they are done.
     fn join_offload<'t, E: Endpoint>(
         &'t self,
@@ -345,7 +371,8 @@ impl<L: Layout> Tree<L> {
     ) -> Attempt<Below<'t>> {
         let words = slot.parent.frame.words();
         let (level, shared) = (header::level(words).wrapping_sub(1), header::has(words, header::SHARED));
-        if shared || !self.offloads(ctx, slot.addr.server(), (level, offer)) {
+        let is_growing = self.view(ctx).is_growing;
+        if shared || is_growing || !self.offloads(ctx, slot.addr.server(), (level, offer)) {
             self.cache.table().close(slot.addr);
             return Err(Retry::Restart);
         }
@@ -363,7 +390,9 @@ impl<L: Layout> Tree<L> {
         server: MemoryServerId,
         (level, offer): (u8, Offer),
     ) -> bool {
-        if offer == Offer::Nothing || level > self.config.subtree_level || self.costs.never() {
+        let is_possible = level <= self.config.subtree_level && !self.costs.never();
+        // What is done on a server that is being drained would have to be moved away after.
+        if offer == Offer::Nothing || !is_possible || !self.pool.is_active(server) {
             return false;
         }
         let unadmitted =
@@ -396,7 +425,15 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Whether child `index` of a shared node crosses a boundary too, by the separators around it.
-    pub(crate) fn child_is_shared(&self, parent: &[pando_cache::sync::Word], index: usize) -> bool {
+    pub(crate) fn child_is_shared(
+        &self,
+        view: &View,
+        parent: &[pando_cache::sync::Word],
+        index: usize,
+    ) -> bool {
+        if header::level(parent) <= 1 {
+            return false;
+        }
         let mut low = Vec::new();
         let finite_low = match index.checked_sub(1) {
             Some(i) => {
@@ -414,6 +451,6 @@ impl<L: Layout> Tree<L> {
         };
         let low = finite_low.then_some(low.as_slice());
         let high = finite_high.then_some(high.as_slice());
-        !self.config.range.contains_range(low, high)
+        !view.nodes.contains_range(low, high)
     }
 }

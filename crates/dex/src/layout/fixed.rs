@@ -239,6 +239,10 @@ impl NodeShape for FixedLayout {
     fn swizzles(&self, page: &[Word]) -> bool {
         !header::has(page, header::SHARED)
     }
+
+    fn leaves_first_word(&self, page: &[Word]) -> bool {
+        header::has(page, header::WAS_SHARED)
+    }
 }
 
 impl Layout for FixedLayout {

@@ -39,8 +39,12 @@ pub const HIGH_INFINITE: u64 = 1 << (FLAGS_SHIFT + 1);
 /// The node crosses a boundary of the partitions of this run. Set by the compute server in its own copy.
 pub const SHARED: u64 = 1 << (FLAGS_SHIFT + 2);
 /// The node crossed a boundary at some time while several compute servers ran: others may still remember its
-/// address, so that it is not freed before all have left.
+/// address and lock it, so that it is not freed before all have left, and the lock word changes by its protocol only.
 pub const WAS_SHARED: u64 = 1 << (FLAGS_SHIFT + 3);
+
+/// What is left behind of a node that was moved away from a memory server that is drained: whoever still remembered the
+/// address looks for the node anew.
+pub const MOVED: u64 = 1 << (FLAGS_SHIFT + 4);
 
 /// Number of a layout, so that an index is not read with another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

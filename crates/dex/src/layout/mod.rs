@@ -134,6 +134,11 @@ pub trait Layout: NodeShape + Copy + Send + Sync + std::fmt::Debug + 'static {
         None
     }
 
+    /// Whether values may be out of line.
+    fn holds_long_values(&self) -> bool {
+        false
+    }
+
     /// Where the value of leaf entry `i` is, if it is out of line.
     fn long_value(&self, page: &[Word], i: usize) -> Option<ValueRef>;
 

@@ -116,6 +116,10 @@ impl NodeShape for SlottedLayout {
     fn swizzles(&self, page: &[Word]) -> bool {
         !header::has(page, header::SHARED)
     }
+
+    fn leaves_first_word(&self, page: &[Word]) -> bool {
+        header::has(page, header::WAS_SHARED)
+    }
 }
 
 impl Layout for SlottedLayout {
@@ -215,6 +219,10 @@ impl Layout for SlottedLayout {
         }
         bytes::read(page, value.span.0, value.span.1, out);
         None
+    }
+
+    fn holds_long_values(&self) -> bool {
+        true
     }
 
     fn long_value(&self, page: &[Word], i: usize) -> Option<ValueRef> {

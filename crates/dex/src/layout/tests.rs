@@ -87,7 +87,7 @@ fn run<L: Subject>(layout: L, level: u8, ops: &[Op]) -> Forest<L> {
     for (n, op) in ops.iter().enumerate() {
         match op {
             Op::Put { key, value_len, long } => {
-                let value = match (level, *long && layout.has_long_values()) {
+                let value = match (level, *long && Subject::has_long_values(&layout)) {
                     (0, true) => Value::Long(long_value(n as u64)),
                     (0, false) => Value::Inline(layout.legal_value(*value_len)),
                     _ => Value::Child(CHILD + 64 * n as u64),

@@ -97,8 +97,9 @@ fn go_down<'m, L: Layout>(
             && header::index_id(words) == call.index_id
             && header::level(words) == level
             && layout.covers(words, key);
-        // Below a node that was shared, a compute server may have nodes that are ahead of memory.
-        if !is_meant || header::has(words, header::WAS_SHARED) {
+        // Below a node that was shared, a compute server may have nodes that are ahead of memory; what is left of a moved
+        // one is behind it.
+        if !is_meant || header::has(words, header::WAS_SHARED | header::MOVED) {
             return None;
         }
         level = match level.checked_sub(1) {

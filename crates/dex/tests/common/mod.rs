@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 pub mod load;
+pub mod moving;
 pub mod observed;
 
 use std::collections::BTreeMap;
@@ -108,24 +109,24 @@ impl<L: Layout, F: Fabric> Cluster<L, F> {
             let slice = block_on(&ep, load.load_slice(&ep, entries, 0..entries.len() as u64, 1, 0)).unwrap();
             block_on(&ep, load.finish(&ep, vec![slice], root)).unwrap();
         }
-        let trees = KeyRange::from_boundaries(boundaries)
-            .into_iter()
-            .map(|range| {
-                let mut config = CacheConfig::new(8 * layout.node_size() as u64, layout.node_size());
-                cache(&mut config);
-                let cache = Arc::new(Cache::new(&config).unwrap());
-                let worker = cache.worker();
-                let ctx = Ctx { ep: &ep, worker: &worker };
-                let mut config = TreeConfig::new(INDEX, root);
-                config.range = range;
-                config.patience_ns = 2_000_000_000;
-                tune(&mut config);
-                let tree = block_on(&ep, Tree::open(ctx, cache, pool.clone(), layout, config)).unwrap();
-                tree.cache().retire(&worker);
-                tree
-            })
-            .collect();
+        let open = |range| {
+            let mut config = TreeConfig::new(INDEX, root);
+            config.range = range;
+            config.patience_ns = 2_000_000_000;
+            tune(&mut config);
+            open(&ep, &pool, layout, &cache, config)
+        };
+        let trees = KeyRange::from_boundaries(boundaries).into_iter().map(open).collect();
         Self { fabric, pool, trees, boundaries: boundaries.to_vec() }
+    }
+
+    /// One more compute server, without keys, like the first.
+    pub fn add_server(&mut self, cache: impl Fn(&mut CacheConfig)) {
+        let ep = self.fabric.endpoint(2).unwrap();
+        let mut config = self.trees[0].config().clone();
+        config.range = KeyRange::none();
+        let tree = open(&ep, &self.pool, self.trees[0].layout(), &cache, config);
+        self.trees.push(tree);
     }
 
     pub fn client(&self, seed: u64) -> Client<'_, L, F::Endpoint, F> {
@@ -146,6 +147,23 @@ impl<L: Layout, F: Fabric> Cluster<L, F> {
         wrong.extend(block_on(&ep, check_blocks(&ep, &self.pool, &mut [report], &[])).unwrap());
         wrong
     }
+}
+
+fn open<L: Layout>(
+    ep: &impl Endpoint,
+    pool: &Pool,
+    layout: L,
+    cache: &impl Fn(&mut CacheConfig),
+    config: TreeConfig,
+) -> Tree<L> {
+    let mut cache_config = CacheConfig::new(8 * layout.node_size() as u64, layout.node_size());
+    cache(&mut cache_config);
+    let cache = Arc::new(Cache::new(&cache_config).unwrap());
+    let worker = cache.worker();
+    let tree =
+        block_on(ep, Tree::open(Ctx { ep, worker: &worker }, cache, pool.clone(), layout, config)).unwrap();
+    tree.cache().retire(&worker);
+    tree
 }
 
 /// One thread's access to all compute servers of a cluster.

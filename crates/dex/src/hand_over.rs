@@ -1,0 +1,438 @@
+//! Handing keys over to a neighbour, the former owner's half (DEX §8, repartitioning): what is cached of them is written
+//! back and leaves the cache, while operations on all other keys go on.
+//!
+//! 1. [`Tree::begin_leave`] shrinks the range at one moment and waits until nobody is in flight who began before. From
+//!    then on no node of the keys that go is looked for; operations on leaves that are cached still come through.
+//! 2. [`Leaving::flush_share`], by any number of workers: leaves of those keys are written back, WRITEs side by side, and
+//!    evicted; then the nodes above them.
+//! 3. [`Leaving::finish`] cuts the leaf that the new boundary falls into, and makes the nodes on the way to it shared, from
+//!    the root down ([`Tree::share_path`]); it evicts what is left. After that the neighbour may take the keys over.
+//!
+//! Invariants: a node is shared in a frame only if its parent is. A node that becomes shared is written through under its
+//! remote lock, so that nobody sees a copy that is behind; its children are not swizzled from then on.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use pando_cache::{Expelled, FrameId, FrameState};
+use pando_fabric::{Endpoint, GlobalAddr};
+
+use crate::error::{Attempt, DexError, Result, Retry};
+use crate::fetch_many::join_all;
+use crate::layout::{Layout, Side, header};
+use crate::ownership::{Mover, View};
+use crate::partition::{KeyRange, fence};
+use crate::shared::LockedNode;
+use crate::tree::{Ctx, Hop, Patience, Tree};
+use crate::tries::Tries;
+use crate::walk::Toward;
+
+/// Frames that a worker looks at before it draws the next ones.
+const CHUNK: u64 = 64;
+/// Nodes that a worker writes back side by side.
+const AT_ONCE: usize = 16;
+
+/// What became of a node that should be shared.
+enum Shared {
+    Done,
+    /// It is not what it was.
+    Not,
+    /// A write-back is under way.
+    NotYet,
+}
+
+/// What was written back and evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flushed {
+    pub nodes_written: u64,
+    pub bytes_written: u64,
+    pub nodes_evicted: u64,
+}
+
+impl std::ops::AddAssign for Flushed {
+    fn add_assign(&mut self, other: Self) {
+        self.nodes_written += other.nodes_written;
+        self.bytes_written += other.bytes_written;
+        self.nodes_evicted += other.nodes_evicted;
+    }
+}
+
+/// A compute server that is giving keys away. Dropped before [`Leaving::finish`] came through, nobody owns those keys
+/// until this compute server takes them over again.
+#[must_use = "the keys have no owner until the hand-over is finished and another takes them over"]
+pub struct Leaving<'t, L> {
+    tree: &'t Tree<L>,
+    _mover: Mover<'t>,
+    before: KeyRange,
+    keep: KeyRange,
+    /// Boundaries that are new.
+    ends: Vec<Vec<u8>>,
+    /// How many frames were drawn: first all for their leaves, then all for other nodes.
+    drawn: AtomicU64,
+}
+
+impl<L: Layout> Tree<L> {
+    /// Gives up all keys but those of `keep`, which is empty or shares an end with the present range. Returns when no
+    /// operation that began before is in flight. Operations on the keys that go fail with [`DexError::NotOwned`]
+    /// from now on, unless they find their leaf cached.
+    ///
+    /// # Errors
+    /// A range that does not share an end with the present one; a boundary that is no key of this layout;
+    /// [`DexError::Moving`] while keys are being moved; [`DexError::TimedOut`]. Nothing is given up then.
+    pub async fn begin_leave<E: Endpoint>(&self, ctx: Ctx<'_, E>, keep: KeyRange) -> Result<Leaving<'_, L>> {
+        let mover = self.mover()?;
+        let old = self.view(ctx);
+        if old.nodes.without(&keep).is_none() {
+            return Err(DexError::WrongRange("is no part with an end of the keys that are to be left"));
+        }
+        let keep = if keep.is_empty() { KeyRange::none() } else { keep };
+        let mut ends = Vec::new();
+        if !keep.is_empty() {
+            let new = |end: &Option<Vec<u8>>, old: &Option<Vec<u8>>| end.clone().filter(|_| end != old);
+            ends.extend(new(&keep.low, &old.nodes.low));
+            ends.extend(new(&keep.high, &old.nodes.high));
+        }
+        for end in &ends {
+            self.layout.key(end)?;
+        }
+        let smaller = |view: &View| View { keys: keep.clone(), nodes: keep.clone(), ..view.clone() };
+        let mut changed = false;
+        if let Err(error) = self.change_view(ctx, smaller, &mut changed).await {
+            if changed {
+                // Who has a node locked that is own again may take his time: until the next change that came through.
+                self.update_view(|_| View { is_growing: true, ..View::clone(&old) });
+            }
+            return Err(error);
+        }
+        self.update_view(|view| View { is_growing: false, ..view.clone() });
+        let before = old.nodes.clone();
+        Ok(Leaving { tree: self, _mover: mover, before, keep, ends, drawn: AtomicU64::new(0) })
+    }
+
+    /// Makes the nodes on the way to a new boundary, whose keys are not this compute server's alone any more, shared.
+    async fn share_path<E: Endpoint>(&self, ctx: Ctx<'_, E>, boundary: &[u8]) -> Result<()> {
+        let key = self.layout.key(boundary)?;
+        let tries = Tries::default();
+        let mut ctx = ctx;
+        loop {
+            match self.try_share_path(ctx, key).await {
+                Ok(()) => return Ok(()),
+                Err(retry) => ctx = tries.again(self, ctx, retry, "a node that becomes shared").await?,
+            }
+        }
+    }
+
+    async fn try_share_path<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: L::Key<'_>) -> Attempt<()> {
+        let mut addr = self.config.root;
+        loop {
+            let next = match self.cache.table().frame_of(addr) {
+                None if self.cache.table().is_in_flight(addr) => return Err(Retry::Restart),
+                None => {
+                    // Who READs it from now on sees that its parent is shared.
+                    let (view, page) = (self.view(ctx), ctx.ep.buffer(self.layout.node_size()));
+                    let page = self.read_node(ctx, addr, page, (&view, true)).await?;
+                    let next = match self.reaches_boundary(page.words(), key) {
+                        Some(false) => Ok(self.child_addr(page.words(), key, Toward::Key)?),
+                        Some(true) => Ok(None),
+                        None => Err(Retry::Restart),
+                    };
+                    ctx.ep.recycle(page);
+                    next
+                }
+                Some(id) => {
+                    let frame = self.cache.frame(id);
+                    let hop = Hop { frame, version: frame.optimistic()? };
+                    if !self.holds(frame, hop.version, addr) {
+                        return Err(Retry::Restart);
+                    }
+                    let words = frame.words();
+                    let reaches = self.reaches_boundary(words, key);
+                    let is_shared = header::has(words, header::SHARED);
+                    let next = self.child_addr(words, key, Toward::Key)?;
+                    hop.validate()?;
+                    match reaches {
+                        Some(true) => Ok(None),
+                        Some(false) if is_shared => Ok(next),
+                        Some(false) => {
+                            self.share(ctx, hop, addr).await?;
+                            continue;
+                        }
+                        None => Err(Retry::Restart),
+                    }
+                }
+            };
+            match next {
+                Ok(Some(child)) => addr = child,
+                Ok(None) => return Ok(()),
+                Err(retry) => {
+                    // A stale copy led to a node that was split meanwhile.
+                    self.refresh(ctx, key, Toward::Key).await?;
+                    return Err(retry);
+                }
+            }
+        }
+    }
+
+    /// Whether a node begins at a boundary, so that none below it crosses that, or is a leaf; `None` if it does not lie on the
+    /// way to it.
+    fn reaches_boundary(&self, words: &[pando_cache::sync::Word], key: L::Key<'_>) -> Option<bool> {
+        if !self.layout.covers(words, key) {
+            return None;
+        }
+        let low = fence(self.layout, words, Side::Low);
+        Some(header::level(words) == 0 || low.as_deref() == Some(self.layout.key_bytes(key)))
+    }
+
+    /// Makes a cached node of this compute server shared: locks it, and writes it through.
+    async fn share<E: Endpoint>(&self, ctx: Ctx<'_, E>, node: Hop<'_>, addr: GlobalAddr) -> Attempt<()> {
+        if node.version.state() == FrameState::Cooling {
+            let is_node = |words: &[pando_cache::sync::Word]| header::addr(words) == addr.raw();
+            self.cache.expel(ctx.worker, ctx.ep, self.layout, node.frame.id(), is_node).await?;
+            return Err(Retry::Restart);
+        }
+        let _pin = node.frame.pin(node.version)?;
+        self.own_lock_word(ctx, node, addr).await?;
+        let locked = self.lock_unread(ctx, addr).await?;
+        let shared = self.share_locked(ctx, node, &locked).await;
+        if !matches!(shared, Ok(true)) {
+            self.unlock_unchanged(ctx, locked).await?;
+            shared?;
+            return Err(Retry::Restart);
+        }
+        if let Err(error) = self.write_unlock(ctx, locked).await {
+            // Pinned, it is there still, and nobody could change it without the lock.
+            let mut patience = Patience::new(self.config.patience_ns);
+            loop {
+                if let Ok(mut guard) = node.frame.exclusive() {
+                    header::set_flag(node.frame.words(), header::SHARED, false);
+                    guard.mark_dirty();
+                    return Err(error.into());
+                }
+                patience.wait(ctx.ep, "the latch of a node that stays what it was").await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the first word of a node's remote copy is a lock, which nobody else writes: others know the address
+    /// from now on.
+    async fn own_lock_word<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        node: Hop<'_>,
+        addr: GlobalAddr,
+    ) -> Attempt<()> {
+        if !self.claim_lock_word(node, addr)? {
+            return Ok(());
+        }
+        let written = ctx.ep.write_word(addr, 0).await;
+        if written.is_err()
+            && let Ok(guard) = node.frame.exclusive()
+        {
+            header::set_flag(node.frame.words(), header::WAS_SHARED, false);
+            drop(guard);
+        }
+        Ok(written?)
+    }
+
+    /// From now on no write-back touches the first word of the node's remote copy; whether any did before.
+    fn claim_lock_word(&self, node: Hop<'_>, addr: GlobalAddr) -> Attempt<bool> {
+        let words = node.frame.words();
+        let mut guard = node.frame.exclusive()?;
+        if node.frame.addr() != addr.raw() || node.frame.is_writing() || guard.state() != FrameState::Hot {
+            guard.release_unchanged();
+            return Err(Retry::Restart);
+        }
+        if header::has(words, header::WAS_SHARED) {
+            guard.release_unchanged();
+            return Ok(false);
+        }
+        header::set_flag(words, header::WAS_SHARED, true);
+        guard.mark_dirty();
+        Ok(true)
+    }
+
+    /// Makes the frame of a node whose lock is held that of a shared node, and copies it to the page that is written through.
+    /// `false` if it is not what it was.
+    async fn share_locked<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        node: Hop<'_>,
+        locked: &LockedNode,
+    ) -> Attempt<bool> {
+        let view = self.view(ctx);
+        let mut patience = Patience::new(self.config.patience_ns);
+        loop {
+            match self.share_latched(&view, node, locked)? {
+                Shared::Done => return Ok(true),
+                Shared::Not => return Ok(false),
+                Shared::NotYet => {}
+            }
+            // A write-back that is under way would land after what is written through.
+            patience.wait(ctx.ep, "the write-back of a node that becomes shared").await?;
+        }
+    }
+
+    fn share_latched(&self, view: &View, node: Hop<'_>, locked: &LockedNode) -> Attempt<Shared> {
+        let (frame, words) = (node.frame, node.frame.words());
+        let mut guard = frame.exclusive()?;
+        let is_meant = frame.addr() == locked.addr().raw()
+            && guard.state() == FrameState::Hot
+            && !header::has(words, header::SHARED)
+            && view.is_shared(self.layout, words);
+        if !is_meant || frame.is_writing() {
+            guard.release_unchanged();
+            return Ok(if is_meant { Shared::NotYet } else { Shared::Not });
+        }
+        self.cache.unswizzle_children(frame, self.layout);
+        header::set_flag(words, header::SHARED | header::WAS_SHARED, true);
+        header::set(words, header::REMOTE_VERSION, locked.next_version());
+        for (to, from) in locked.words().iter().zip(words).skip(1) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        guard.mark_clean();
+        drop(guard);
+        Ok(Shared::Done)
+    }
+
+    /// Writes the root back that was this compute server's own, who has no keys any more.
+    async fn leave_root<E: Endpoint>(&self, ctx: Ctx<'_, E>, flushed: &mut Flushed) -> Result<()> {
+        let frame = self.cache.frame(self.root);
+        let mut patience = Patience::new(self.config.patience_ns);
+        let mut written = 0;
+        while !header::has(frame.words(), header::SHARED) {
+            let clean = self.cache.flush_frame(ctx.worker, ctx.ep, self.layout, frame, &mut written).await?;
+            if clean && let Ok(guard) = frame.exclusive() {
+                if !guard.is_dirty() && !frame.is_writing() {
+                    self.make_placeholder(frame.words());
+                    drop(guard);
+                    break;
+                }
+                guard.release_unchanged();
+            }
+            patience.wait(ctx.ep, "the root to be written back").await?;
+        }
+        flushed.nodes_written += written;
+        flushed.bytes_written += written * self.node_bytes();
+        Ok(())
+    }
+}
+
+impl<L: Layout> Leaving<'_, L> {
+    /// The keys that stay.
+    pub fn keep(&self) -> &KeyRange {
+        &self.keep
+    }
+
+    /// The keys that go.
+    pub fn leaves(&self) -> KeyRange {
+        self.before.without(&self.keep).expect("checked when it began")
+    }
+
+    /// One worker's share of writing back and evicting; any number of workers and slots may call it side by side. Returns when
+    /// nothing is left to be drawn.
+    ///
+    /// # Errors
+    /// The first write-back that fails; another call goes on, and [`Leaving::finish`] does what was left out.
+    pub async fn flush_share<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<Flushed> {
+        let frames = self.tree.cache.frames() as u64;
+        let chunks = frames.div_ceil(CHUNK);
+        let mut flushed = Flushed::default();
+        loop {
+            let drawn = self.drawn.fetch_add(1, Relaxed);
+            if drawn >= 2 * chunks {
+                // Not on for ever.
+                self.drawn.store(2 * chunks, Relaxed);
+                return Ok(flushed);
+            }
+            let (start, leaves_only) = (drawn % chunks * CHUNK, drawn < chunks);
+            let ids = start..(start + CHUNK).min(frames);
+            let ids: Vec<_> = ids.map(|id| FrameId(id as u32)).collect();
+            for some in ids.chunks(AT_ONCE) {
+                self.expel_some(ctx, some, leaves_only, &mut flushed).await?;
+            }
+        }
+    }
+
+    /// Writes back and evicts those of some nodes that go; those that were busy.
+    async fn expel_some<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        ids: &[FrameId],
+        leaves_only: bool,
+        flushed: &mut Flushed,
+    ) -> Result<Vec<FrameId>> {
+        let tree = self.tree;
+        let goes = |words: &[pando_cache::sync::Word]| {
+            !(leaves_only && header::level(words) > 0) && self.keep.is_apart_from_node(tree.layout, words)
+        };
+        let ids = || ids.iter().copied().filter(|&id| id != tree.root);
+        let each = ids().map(|id| tree.cache.expel(ctx.worker, ctx.ep, tree.layout, id, goes));
+        let mut busy = Vec::new();
+        let mut failed = None;
+        for (id, expelled) in ids().zip(join_all(each).await) {
+            match expelled {
+                Ok(Expelled::Other) => {}
+                Ok(Expelled::Busy) => busy.push(id),
+                Ok(Expelled::Gone { written }) => {
+                    flushed.nodes_evicted += 1;
+                    flushed.nodes_written += u64::from(written);
+                    flushed.bytes_written += u64::from(written) * tree.node_bytes();
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(busy), |error| Err(error.into()))
+    }
+
+    /// The rest, alone: makes the new boundary one between leaves, the nodes that cross it shared, and evicts what
+    /// [`Leaving::flush_share`] left over. Then the keys may be taken over by their new owner, and `self` be dropped.
+    ///
+    /// # Errors
+    /// Those of the fabric, and [`DexError::TimedOut`]. It may be called again, or [`Leaving::abandon`].
+    pub async fn finish<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<Flushed> {
+        let tree = self.tree;
+        let mut flushed = Flushed::default();
+        for end in &self.ends {
+            tree.cut_at(ctx, end).await?;
+            tree.share_path(ctx, end).await?;
+        }
+        let mut patience = Patience::new(tree.config.patience_ns);
+        let mut left: Vec<_> = (0..tree.cache.frames() as u32).map(FrameId).collect();
+        while !left.is_empty() {
+            let mut busy = Vec::new();
+            for some in left.chunks(AT_ONCE) {
+                busy.extend(self.expel_some(ctx, some, false, &mut flushed).await?);
+            }
+            if busy.len() == left.len() {
+                patience.wait(ctx.ep, "nodes of the keys that go").await?;
+            }
+            left = busy;
+        }
+        if self.keep.is_empty() {
+            tree.leave_root(ctx, &mut flushed).await?;
+        }
+        debug_assert!(self.nothing_is_left(), "nobody comes for these nodes any more");
+        Ok(flushed)
+    }
+
+    fn nothing_is_left(&self) -> bool {
+        let tree = self.tree;
+        (0..tree.cache.frames() as u32).map(FrameId).filter(|&id| id != tree.root).all(|id| {
+            let frame = tree.cache.frame(id);
+            let Ok(version) = frame.optimistic() else { return true };
+            let apart = self.keep.is_apart_from_node(tree.layout, frame.words());
+            version.state() == FrameState::Free || !apart || frame.validate(version).is_err()
+        })
+    }
+
+    /// This compute server keeps its keys after all: what was evicted is READ again when it is needed.
+    ///
+    /// # Errors
+    /// Those of the fabric, and [`DexError::TimedOut`]: the keys are this compute server's again all the same, and all
+    /// operations go on; some are slower until the next move of keys came through.
+    pub async fn abandon<E: Endpoint>(self, ctx: Ctx<'_, E>) -> Result<()> {
+        let before = self.before.clone();
+        self.tree.update_view(|_| View { keys: before.clone(), nodes: before.clone(), is_growing: true });
+        self.tree.extend_to(ctx, &self.keep, &before).await
+    }
+}
