@@ -4,9 +4,7 @@
 //! blocking session drives these same futures, so there is one implementation of every operation. A future must be
 //! polled on the thread of its session.
 
-use std::ops::Bound;
-
-use pando_dex::{Ctx, ScanRange, Swapped};
+use pando_dex::{Ctx, Detour, DexError, ScanRange, Scanned, Swapped};
 use pando_fabric::VerbCounts;
 
 use crate::answers::Answers;
@@ -108,15 +106,27 @@ impl<'s> AsyncSession<'s> {
     /// # Errors
     /// Those of [`Session::get`].
     pub async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], answers: &mut Answers) -> Result<()> {
-        if self.session.servers.boundaries.is_empty() {
+        let session = self.session;
+        let mut detour = Detour::new(session.patience_ns);
+        loop {
+            match self.multi_get_now(keys, answers).await {
+                Err(Error::Index(DexError::NotOwned)) => detour.next(&session.ep, &session.router).await?,
+                done => return done,
+            }
+        }
+    }
+
+    /// The same by the routes as the session knows them.
+    async fn multi_get_now<K: AsRef<[u8]>>(&self, keys: &[K], answers: &mut Answers) -> Result<()> {
+        let partitions = self.session.router.table().owners().len();
+        if partitions == 1 {
             return self.multi_get_of(0, keys, answers.of_one()).await;
         }
-        let partitions = self.session.servers.boundaries.len() + 1;
-        let parts =
-            answers.of_many(partitions, keys.iter().map(|key| self.session.partition_of(key.as_ref())));
+        let owners: Vec<usize> = keys.iter().map(|key| self.session.partition_of(key.as_ref())).collect();
+        let parts = answers.of_many(partitions, owners.iter().copied());
         let mut grouped: Vec<Vec<&[u8]>> = vec![Vec::new(); partitions];
-        for key in keys {
-            grouped[self.session.partition_of(key.as_ref())].push(key.as_ref());
+        for (key, owner) in keys.iter().zip(owners) {
+            grouped[owner].push(key.as_ref());
         }
         for (partition, (keys, part)) in grouped.iter().zip(parts).enumerate() {
             if !keys.is_empty() {
@@ -155,41 +165,24 @@ impl<'s> AsyncSession<'s> {
         range: &ScanRange<'_>,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<usize> {
-        let boundaries = &self.session.servers.boundaries;
-        let mut partition = self.first_partition(range);
-        let mut entries = 0;
-        loop {
-            let mut enough = false;
-            let part = ScanRange { limit: range.limit - entries, ..*range };
-            entries += self
-                .scan_of(partition, &part, |key, value| {
-                    enough = !visit(key, value);
-                    !enough
-                })
-                .await?;
-            if enough || entries >= range.limit {
-                return Ok(entries);
+        let session = self.session;
+        // What stops the scan that is no answer of a compute server.
+        let mut elsewhere = None;
+        let scan_of = async |partition: usize, part: &ScanRange<'_>| match self
+            .scan_of(partition, part, &mut visit)
+            .await
+        {
+            Err(Error::Index(error)) => Err(error),
+            Err(error) => {
+                elsewhere = Some(error);
+                Err(DexError::Routes("the scan stops at this compute server"))
             }
-            // The boundary to the next compute server, if the range goes on there.
-            let (boundary, next) = match range.reverse {
-                false => (boundaries.get(partition), partition + 1),
-                true => (partition.checked_sub(1).map(|at| &boundaries[at]), partition.wrapping_sub(1)),
-            };
-            match boundary {
-                Some(boundary) if reaches_past(range, boundary) => partition = next,
-                _ => return Ok(entries),
-            }
-        }
-    }
-
-    fn first_partition(&self, range: &ScanRange<'_>) -> usize {
-        let (start, open_end) = match range.reverse {
-            false => (range.low, 0),
-            true => (range.high, self.session.servers.boundaries.len()),
+            Ok(scanned) => Ok(scanned),
         };
-        match start {
-            Bound::Unbounded => open_end,
-            Bound::Included(key) | Bound::Excluded(key) => self.session.partition_of(key),
+        let scanned = session.router.scanned(&session.ep, range, session.patience_ns, scan_of).await;
+        match elsewhere {
+            Some(error) => Err(error),
+            None => Ok(scanned?),
         }
     }
 
@@ -198,28 +191,18 @@ impl<'s> AsyncSession<'s> {
         partition: usize,
         range: &ScanRange<'_>,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<usize> {
+    ) -> Result<Scanned> {
         let session = self.session;
         let scanned = match (&session.servers.trees, session.worker(partition)) {
             (Trees::Fixed(trees), Some(worker)) if let Some(Some(tree)) = trees.get(partition) => {
-                tree.scan(Ctx { ep: &session.ep, worker }, range, visit).await.map_err(Error::from)
+                tree.scan_owned(Ctx { ep: &session.ep, worker }, range, visit).await.map_err(Error::from)
             }
             (Trees::Slotted(trees), Some(worker)) if let Some(Some(tree)) = trees.get(partition) => {
-                tree.scan(Ctx { ep: &session.ep, worker }, range, visit).await.map_err(Error::from)
+                tree.scan_owned(Ctx { ep: &session.ep, worker }, range, visit).await.map_err(Error::from)
             }
             _ => Err(session.not_here(partition).await),
         };
         session.count_operation();
-        Ok(scanned?.entries)
-    }
-}
-
-/// Whether keys beyond `boundary`, seen in the direction of the scan, may be in `range`.
-fn reaches_past(range: &ScanRange<'_>, boundary: &[u8]) -> bool {
-    match (range.reverse, range.low, range.high) {
-        (false, _, Bound::Unbounded) | (true, Bound::Unbounded, _) => true,
-        (false, _, Bound::Included(high)) => boundary <= high,
-        (false, _, Bound::Excluded(high)) => boundary < high,
-        (true, Bound::Included(low) | Bound::Excluded(low), _) => low < boundary,
+        scanned
     }
 }

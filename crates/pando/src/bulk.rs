@@ -228,7 +228,8 @@ struct Load<'l, L> {
 
 impl<L: Layout> Load<'_, L> {
     fn run(&self, servers: &Servers, source: &(impl SortedSource + ?Sized), recut: bool) -> Result<u64> {
-        let mut record = servers.record.clone();
+        // Boundaries may have moved since it was opened.
+        let mut record = self.shared.record(self.ep, &servers.record.name)?;
         if recut && let Some(boundaries) = boundaries_of(source, record.boundaries.len() + 1)? {
             record.boundaries = boundaries;
         }

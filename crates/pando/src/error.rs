@@ -60,6 +60,8 @@ pub enum Error {
     NotAlone { what: &'static str, process: ProcessIdentity },
     #[error("{what} needs index {index:?} at rest, but {count} sessions of it are open")]
     SessionsOpen { what: &'static str, index: String, count: usize },
+    #[error("{what} needs all indexes closed, but index {index:?} is open")]
+    IndexesOpen { what: &'static str, index: String },
     #[error("index {index:?} cannot be used during {what}")]
     Busy { index: String, what: &'static str },
     #[error(
@@ -108,6 +110,8 @@ impl Error {
                     | PoolError::RegionTooSmall { .. }
                     | PoolError::InvalidOptions { .. }
                     | PoolError::InvalidIndex { .. }
+                    | PoolError::HomeServer
+                    | PoolError::UnknownServer { .. }
                     | PoolError::ValueTooLong { .. }
             ),
             Self::Cache(error) => matches!(error, CacheError::TooSmall { .. } | CacheError::TooLarge { .. }),

@@ -156,7 +156,7 @@ impl Index {
     /// # Errors
     /// [`Error::Closed`].
     pub fn boundaries(&self) -> Result<Vec<Vec<u8>>> {
-        Ok(self.data.servers()?.boundaries.clone())
+        Ok(self.data.servers()?.boundaries())
     }
 
     /// Compute servers, one per partition, whether this process runs them or another.
@@ -164,7 +164,7 @@ impl Index {
     /// # Errors
     /// [`Error::Closed`].
     pub fn compute_servers(&self) -> Result<usize> {
-        Ok(self.data.servers()?.boundaries.len() + 1)
+        Ok(self.data.servers()?.boundaries().len() + 1)
     }
 
     /// The keys that a compute server owns.

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pando_dex::{MemorySide, OffloadPolicy};
-use pando_fabric::{Fabric, FabricError, RequestHandler};
+use pando_fabric::{Fabric, FabricError, RegionInfo, RequestHandler};
 use pando_fabric_local::{
     ExclusiveLock, HugePages, LocalConfig, LocalEndpoint, LocalFabric, ShmConfig, ShmFabric, process_alive,
     this_process,
@@ -49,6 +49,23 @@ impl AnyFabric {
             Self::Shm(fabric) => fabric.set_handler(handler, threads),
         };
         Ok(set?)
+    }
+
+    pub fn regions(&self) -> &[RegionInfo] {
+        match self {
+            Self::Local(fabric) => fabric.regions(),
+            Self::Shm(fabric) => fabric.regions(),
+        }
+    }
+
+    /// Makes the region of one more memory server, which is no part of a pool yet.
+    pub fn add_server(&self, bytes: u64, huge_pages: bool) -> Result<()> {
+        let huge_pages = if huge_pages { HugePages::WhenOffered } else { HugePages::Never };
+        match self {
+            Self::Local(fabric) => fabric.add_server(bytes)?,
+            Self::Shm(fabric) => fabric.add_server(bytes, huge_pages)?,
+        };
+        Ok(())
     }
 
     /// Keeps other processes from attaching.

@@ -11,7 +11,7 @@ use pando_dex::audit::{Blocks, audit};
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
-use pando_dex::{Ctx, KeyRange, Offloading, Tree, TreeConfig};
+use pando_dex::{Ctx, KeyRange, Offloading, Routes, RoutingTable, Tree, TreeConfig};
 use pando_fabric::GlobalAddr;
 use pando_fabric_local::LocalEndpoint;
 use pando_pool::{IndexRecord, IndexSpec, PoolError};
@@ -33,7 +33,8 @@ const PASSING_FRAMES: u64 = 256;
 pub(crate) struct Servers {
     pub record: IndexRecord,
     pub descriptor: Descriptor,
-    pub boundaries: Vec<Vec<u8>>,
+    /// Compute servers are numbered in the order of their keys.
+    pub routes: Arc<Routes>,
     pub trees: Trees,
 }
 
@@ -102,9 +103,15 @@ impl Servers {
         self.descriptor.node_layout(self.record.node_size as usize)
     }
 
+    /// Keys at which the partitions after the first begin.
+    pub fn boundaries(&self) -> Vec<Vec<u8>> {
+        self.routes.table().boundaries().to_vec()
+    }
+
     pub fn range_of(&self, number: usize) -> Result<KeyRange> {
-        let count = self.boundaries.len() + 1;
-        KeyRange::from_boundaries(&self.boundaries).into_iter().nth(number).ok_or_else(|| {
+        let boundaries = self.boundaries();
+        let count = boundaries.len() + 1;
+        KeyRange::from_boundaries(&boundaries).into_iter().nth(number).ok_or_else(|| {
             Error::InvalidOption(format!(
                 "there is no compute server {number}: the index has {count}, numbered from 0"
             ))
@@ -118,13 +125,13 @@ impl Servers {
 
     /// Whether this process runs all compute servers.
     pub fn runs_all(&self) -> bool {
-        (0..=self.boundaries.len()).all(|partition| self.runs(partition))
+        (0..=self.boundaries().len()).all(|partition| self.runs(partition))
     }
 
     /// # Errors
     /// [`Error::NotAllOwned`] unless this process runs all compute servers.
     pub fn check_runs_all(&self, what: &'static str) -> Result<()> {
-        match (0..=self.boundaries.len()).find(|&partition| !self.runs(partition)) {
+        match (0..=self.boundaries().len()).find(|&partition| !self.runs(partition)) {
             Some(partition) => Err(Error::NotAllOwned { what, index: self.record.name.clone(), partition }),
             None => Ok(()),
         }
@@ -135,7 +142,7 @@ impl Servers {
     }
 
     pub fn stats(&self) -> Vec<ComputeServerStats> {
-        let ranges = KeyRange::from_boundaries(&self.boundaries);
+        let ranges = KeyRange::from_boundaries(&self.boundaries());
         with_trees!(self, |trees| {
             let running = trees.iter().zip(ranges).enumerate();
             let stats = running.filter_map(|(number, (tree, range))| {
@@ -437,7 +444,8 @@ pub(crate) fn open_trees(
         NodeLayout::Fixed(layout) => Trees::Fixed(each(shared, ep, layout, &record, is_mine)?),
         NodeLayout::Slotted(layout) => Trees::Slotted(each(shared, ep, layout, &record, is_mine)?),
     };
-    Ok(Servers { boundaries: record.boundaries.clone(), record, descriptor, trees })
+    let routes = Arc::new(Routes::new(RoutingTable::in_order(record.boundaries.clone())?));
+    Ok(Servers { routes, record, descriptor, trees })
 }
 
 /// Takes the index out of the catalog and frees its blocks. This process owns all of it, and it is at rest.

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use pando_cache::CacheWorker;
-use pando_dex::{Ctx, ScanRange, Swapped};
-use pando_fabric::{Endpoint, VerbCounts};
+use pando_dex::{Ctx, Router, ScanRange, Swapped};
+use pando_fabric::{Endpoint, Nanos, VerbCounts};
 use pando_fabric_local::LocalEndpoint;
 use pando_rt::{SLOTS_MAX, Worker};
 
@@ -52,6 +52,8 @@ pub struct Session {
     pub(crate) ep: LocalEndpoint,
     /// By partition; `None` where this session has no access.
     workers: Vec<Option<CacheWorker>>,
+    pub(crate) router: Router,
+    pub(crate) patience_ns: Nanos,
     only: Option<usize>,
     /// Slots are running: blocking calls would take the bits that wake them.
     in_slots: Cell<bool>,
@@ -61,21 +63,33 @@ pub struct Session {
     _of_one_thread: PhantomData<Rc<()>>,
 }
 
-/// Runs the operation on the tree that owns the key, of either layout; `$run` is `blocking` or `awaiting`.
+/// Runs the operation on the tree that owns the key, of either layout; `$run` is `blocking` or `awaiting`. While the key moves
+/// to another compute server, waits.
 macro_rules! on_tree {
     ($run:ident, $session:expr, $key:expr, |$tree:ident, $ctx:ident| $future:expr) => {{
         let session: &Session = $session;
-        let partition = session.partition_of($key);
-        let done = match (&session.servers.trees, session.worker(partition)) {
-            (Trees::Fixed(trees), Some(worker)) if let Some(Some($tree)) = trees.get(partition) => {
-                let $ctx = Ctx { ep: &session.ep, worker };
-                on_tree!(@$run session, $future).map_err(Error::from)
+        let mut partition = session.partition_of($key);
+        let mut detour = pando_dex::Detour::new(session.patience_ns);
+        let done = loop {
+            let done = match (&session.servers.trees, session.worker(partition)) {
+                (Trees::Fixed(trees), Some(worker)) if let Some(Some($tree)) = trees.get(partition) => {
+                    let $ctx = Ctx { ep: &session.ep, worker };
+                    on_tree!(@$run session, $future)
+                }
+                (Trees::Slotted(trees), Some(worker)) if let Some(Some($tree)) = trees.get(partition) => {
+                    let $ctx = Ctx { ep: &session.ep, worker };
+                    on_tree!(@$run session, $future)
+                }
+                _ => break Err(on_tree!(@$run session, session.not_here(partition))),
+            };
+            match done {
+                Err(pando_dex::DexError::NotOwned) => {}
+                done => break done.map_err(Error::from),
             }
-            (Trees::Slotted(trees), Some(worker)) if let Some(Some($tree)) = trees.get(partition) => {
-                let $ctx = Ctx { ep: &session.ep, worker };
-                on_tree!(@$run session, $future).map_err(Error::from)
+            if let Err(error) = on_tree!(@$run session, detour.next(&session.ep, &session.router)) {
+                break Err(error.into());
             }
-            _ => Err(on_tree!(@$run session, session.not_here(partition))),
+            partition = session.router.owner_of($key);
         };
         session.count_operation();
         done
@@ -95,7 +109,7 @@ impl Session {
             Ok(servers) if only.is_none_or(|only| servers.runs(only)) => servers,
             other => {
                 index.data.end_session();
-                let count = other?.boundaries.len() + 1;
+                let count = other?.boundaries().len() + 1;
                 let only = only.unwrap_or(count);
                 return Err(Error::InvalidOption(format!(
                     "this process does not run compute server {only} of the {count} of index {:?}",
@@ -114,6 +128,8 @@ impl Session {
         let published = lock(&shared.counts).begin();
         Ok(Self {
             read_only: shared.read_only(),
+            router: Router::new(Arc::clone(&servers.routes), ep.random()),
+            patience_ns: shared.config.patience_ns(),
             index: index.clone(),
             servers,
             ep,
@@ -132,8 +148,7 @@ impl Session {
 
     #[inline]
     pub(crate) fn partition_of(&self, key: &[u8]) -> usize {
-        let boundaries = &self.servers.boundaries;
-        if boundaries.is_empty() { 0 } else { pando_dex::partition_of(boundaries, key) }
+        self.router.route(key)
     }
 
     #[inline]

@@ -118,7 +118,8 @@ impl<'a, L: Layout> Shape<'a, L> {
         if let Some(nodes) = self.report.nodes_per_server.get_mut(usize::from(node.0.server().0)) {
             *nodes += 1;
         }
-        let subtree_level = self.record.subtree_level;
+        let root = self.report.height.saturating_sub(1) as u8;
+        let subtree_level = pando_dex::placement_level(self.record.subtree_level, root);
         if found < subtree_level && node.1.is_some_and(|server| server != node.0.server()) {
             self.report.strays += 1;
         }

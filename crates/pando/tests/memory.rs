@@ -1,0 +1,198 @@
+//! Memory servers that join and leave a pool, as users of the library see it: on the heap and in files, while sessions work.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use pando::{
+    BulkOptions, Cluster, Config, Create, Error, FabricError, IndexOptions, MemoryServerId, PoolError,
+    ServerState,
+};
+
+const BYTES: u64 = 32 << 20;
+
+fn key(n: u64) -> Vec<u8> {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec()
+}
+
+fn value(n: u64) -> Vec<u8> {
+    n.to_le_bytes().repeat(if n.is_multiple_of(10) { 100 } else { 1 })
+}
+
+/// An index of long and short values, and another of integers, on all memory servers.
+fn load(cluster: &Cluster, keys: u64) {
+    let index = cluster.create_index("bytes", &IndexOptions::bytes().subtree_level(1)).expect("new");
+    let entries: BTreeMap<_, _> = (0..keys).map(|n| (key(n), value(n))).collect();
+    let entries: Vec<_> = entries.into_iter().collect();
+    index.bulk_load(&entries[..], &BulkOptions::default()).expect("room");
+    let integers = cluster.create_index("integers", &IndexOptions::integers()).expect("new");
+    let session = integers.integers().expect("open");
+    (0..keys).for_each(|n| assert!(!session.put(n, n).expect("room")));
+}
+
+fn check(cluster: &Cluster, keys: u64) {
+    let session = cluster.open_index("bytes").expect("there").session().expect("open");
+    for n in 0..keys {
+        assert_eq!(session.get(&key(n)).expect("no error"), Some(value(n)), "{n}");
+    }
+    drop(session);
+    let session = cluster.open_index("integers").expect("there").integers().expect("open");
+    for n in 0..keys {
+        assert_eq!(session.get(n).expect("no error"), Some(n));
+    }
+    drop(session);
+    let report = cluster.check().expect("at rest");
+    assert!(report.is_clean(), "{:?}", report.violations);
+}
+
+fn state_of(cluster: &Cluster, server: usize) -> (ServerState, u64) {
+    let usage = cluster.memory_servers().expect("no error")[server];
+    (usage.state, usage.bytes_allocated)
+}
+
+#[test]
+fn a_server_is_drained_while_sessions_work() {
+    let config = Config::embedded().memory_servers(3).memory(BYTES).compute_servers(2).cache(1 << 20);
+    let cluster = Cluster::open(config).expect("memory");
+    load(&cluster, 20_000);
+    let before = state_of(&cluster, 1);
+    assert!(before.0 == ServerState::Active && before.1 > 100_000, "{before:?}");
+    let (is_over, index) = (AtomicBool::new(false), cluster.open_index("bytes").expect("there"));
+    let (writes, drained) = std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            let session = index.session().expect("open");
+            let mut n = 0;
+            while !is_over.load(Relaxed) || n < 5_000 {
+                n += 1;
+                let at = n % 20_000;
+                assert!(session.put(&key(at), &value(at)).expect("room"), "{at}");
+                assert_eq!(
+                    session.get(&key(20_000 - at)).expect("no error"),
+                    Some(value(20_000 - at)).filter(|_| at > 0)
+                );
+            }
+            n
+        });
+        let mut seen = 0;
+        let drained = cluster.drain_memory_server(MemoryServerId(1), |done| seen = done.nodes + done.values);
+        is_over.store(true, Relaxed);
+        let drained = drained.expect("there is room elsewhere");
+        assert_eq!(seen, drained.nodes + drained.values);
+        (worker.join().expect("every answer was right"), drained)
+    });
+    assert!(writes >= 5_000 && drained.nodes > 50 && drained.values > 50, "{drained:?}");
+    assert_eq!(state_of(&cluster, 1), (ServerState::Drained, 0));
+    drop(index);
+    check(&cluster, 20_000);
+    // It is drained already, and an index that is open stands in the way of taking it into use again.
+    cluster.drain_memory_server(MemoryServerId(1), |_| ()).expect("nothing to do");
+    let again = cluster.readmit_memory_server(MemoryServerId(1));
+    assert!(matches!(again, Err(Error::IndexesOpen { .. })), "{again:?}");
+}
+
+#[test]
+fn a_server_that_joins_takes_over_a_part_of_what_is_there() {
+    let cluster = Cluster::open(Config::embedded().memory(BYTES).cache(1 << 20)).expect("memory");
+    load(&cluster, 20_000);
+    let added = cluster.add_memory_server(BYTES).expect("memory");
+    assert_eq!((added, state_of(&cluster, 1)), (MemoryServerId(1), (ServerState::Active, 0)));
+    let moved = cluster.spread_indexes(|_| ()).expect("no error");
+    let (first, second) = (state_of(&cluster, 0).1, state_of(&cluster, 1).1);
+    assert!(moved > 100 && second * 2 > first, "{moved} nodes moved: {first} bytes and {second}");
+    check(&cluster, 20_000);
+    // And back again, so that nothing is there but on the first.
+    cluster.drain_memory_server(added, |_| ()).expect("there is room");
+    assert_eq!(state_of(&cluster, 1), (ServerState::Drained, 0));
+    check(&cluster, 20_000);
+}
+
+#[test]
+fn what_cannot_be_drained_is_refused_with_a_sentence() {
+    let cluster = Cluster::open(Config::embedded().memory_servers(2).memory(4 << 20)).expect("memory");
+    let home = cluster.drain_memory_server(MemoryServerId(0), |_| ()).expect_err("it has the tables");
+    assert!(home.is_bad_input() && home.to_string().contains("cannot be drained"), "{home}");
+    let unknown = cluster.drain_memory_server(MemoryServerId(7), |_| ()).expect_err("there is none");
+    assert!(unknown.is_bad_input() && unknown.to_string().contains("no memory server 7"), "{unknown}");
+    assert!(cluster.add_memory_server(0).is_err() && cluster.add_memory_server(4096).is_err());
+    // Nothing is left of what was too small.
+    let left = cluster.memory_servers().expect("no error");
+    assert_eq!(left.len(), 2);
+    // More than fits on one server.
+    let index = cluster.create_index("full", &IndexOptions::integers().subtree_level(1)).expect("new");
+    let entries: Vec<_> = (0..300_000_u64).map(|n| (n.to_be_bytes(), n.to_be_bytes())).collect();
+    index.bulk_load(&entries[..], &BulkOptions::default()).expect("room on both");
+    let full = cluster.drain_memory_server(MemoryServerId(1), |_| ()).expect_err("too much for one");
+    assert!(matches!(full, Error::Pool(PoolError::NotEmpty { .. })), "{full}");
+    assert_eq!(state_of(&cluster, 1).0, ServerState::Draining);
+    let session = index.integers().expect("open");
+    assert!((0..300_000).step_by(97).all(|n| session.get(n).expect("no error") == Some(n)));
+    // With another one it goes on, also while a session is open.
+    cluster.add_memory_server(16 << 20).expect("memory");
+    cluster.drain_memory_server(MemoryServerId(1), |_| ()).expect("there is room now");
+    assert!((0..300_000).step_by(97).all(|n| session.get(n).expect("no error") == Some(n)));
+    drop(session);
+    assert!(cluster.check().expect("at rest").is_clean());
+}
+
+#[test]
+fn a_pool_of_files_grows_and_shrinks() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pool");
+    let config = || Config::at(&path).memory_servers(2).memory(BYTES).cache(1 << 20);
+    let cluster = Cluster::open(config().create(Create::New)).expect("new");
+    load(&cluster, 5_000);
+    cluster.close().expect("nothing is open");
+    let cluster = Cluster::open(config()).expect("there");
+    assert_eq!(cluster.add_memory_server(BYTES).expect("room"), MemoryServerId(2));
+    assert!(path.join("server-2.pando").is_file());
+    // Nothing is open: all indexes are, for this.
+    let drained = cluster.drain_memory_server(MemoryServerId(1), |_| ()).expect("room elsewhere");
+    assert!(drained.nodes > 0, "{drained:?}");
+    assert_eq!(state_of(&cluster, 1), (ServerState::Drained, 0));
+    check(&cluster, 5_000);
+    cluster.close().expect("nothing is open");
+    let cluster = Cluster::open(config()).expect("there, with three servers");
+    let states: Vec<_> =
+        cluster.memory_servers().expect("no error").iter().map(|server| server.state).collect();
+    assert_eq!(states, [ServerState::Active, ServerState::Drained, ServerState::Active]);
+    check(&cluster, 5_000);
+    cluster.close().expect("nothing is open");
+    let cluster = Cluster::open(config()).expect("there");
+    cluster.readmit_memory_server(MemoryServerId(1)).expect("nobody has an index open");
+    assert!(cluster.spread_indexes(|_| ()).expect("no error") > 0);
+    assert!(state_of(&cluster, 1).1 > 0);
+    check(&cluster, 5_000);
+    cluster.close().expect("nothing is open");
+}
+
+#[test]
+fn two_handles_to_one_pool_of_files_learn_of_each_others_servers() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pool");
+    let config = || Config::at(&path).memory_servers(2).memory(BYTES).cache(1 << 20);
+    let first = Cluster::open(config().create(Create::New)).expect("new");
+    let second = Cluster::open(config()).expect("there");
+    first.add_memory_server(BYTES).expect("room");
+    assert_eq!(second.memory_servers().expect("no error").len(), 3);
+    // An index that the other has open stands in the way, and the server stays as it was.
+    let index = second.create_index("theirs", &IndexOptions::integers()).expect("new");
+    let refused = first.drain_memory_server(MemoryServerId(1), |_| ()).expect_err("it is not all ours");
+    assert!(matches!(refused, Error::PartitionOwned { .. }), "{refused}");
+    assert_eq!(state_of(&first, 1).0, ServerState::Active);
+    drop(index);
+    second.close().expect("nothing is open");
+    first.drain_memory_server(MemoryServerId(1), |_| ()).expect("all is ours");
+    first.close().expect("nothing is open");
+}
+
+#[test]
+fn a_pool_of_one_plain_file_stays_one() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pool.pando");
+    let cluster = Cluster::open(Config::at(&path).memory(BYTES).create(Create::New)).expect("new");
+    let refused = cluster.add_memory_server(BYTES).expect_err("it has no place for one");
+    assert!(
+        matches!(&refused, Error::Fabric(FabricError::Open { .. })) && refused.is_bad_input(),
+        "{refused}"
+    );
+    cluster.close().expect("nothing is open");
+}

@@ -1,0 +1,142 @@
+//! Boundaries that move while sessions are open: nothing is lost, sessions learn, the pool keeps them.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use pando::{
+    Balancer, BalancerConfig, Cluster, Config, Create, Error, IndexOptions, OpenOptions, Ownership, ScanRange,
+};
+
+fn key(n: u64) -> [u8; 8] {
+    n.to_be_bytes()
+}
+
+const KEYS: u64 = 4_000;
+
+fn options() -> IndexOptions {
+    let boundaries = [KEYS / 4, KEYS / 2, 3 * KEYS / 4].map(|n| key(n).to_vec());
+    IndexOptions::integers().boundaries(boundaries.to_vec())
+}
+
+#[test]
+fn operations_go_on_while_boundaries_move_and_nothing_is_lost() {
+    let cluster = Cluster::open(Config::embedded().cache(256 << 10)).expect("there is memory");
+    let index = cluster.create_index("n", &options()).expect("new");
+    let session = index.integers().expect("open");
+    (0..KEYS).for_each(|n| assert!(!session.put(n, n).expect("there is room")));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3u64 {
+            let (index, over) = (&index, &over);
+            scope.spawn(move || {
+                let session = index.integers().expect("open");
+                let mut rounds = 0u64;
+                while !over.load(Relaxed) || rounds < 2 {
+                    rounds += 1;
+                    // Each thread has keys of its own, over all partitions.
+                    for n in (thread..KEYS).step_by(3) {
+                        assert_eq!(session.get(n).expect("found"), Some(n + (rounds - 1) * KEYS), "key {n}");
+                        assert!(session.update(n, n + rounds * KEYS).expect("stored"), "key {n}");
+                    }
+                    let all = index.session().expect("open");
+                    let mut last = None;
+                    let visit = |key: &[u8], _: &[u8]| {
+                        assert!(last.as_deref() < Some(key), "in order");
+                        last = Some(key.to_vec());
+                        true
+                    };
+                    assert_eq!(all.scan(&ScanRange::all(), visit).expect("scanned"), KEYS as usize);
+                }
+            });
+        }
+        for round in 0..12u64 {
+            for boundary in 0..3 {
+                let home = KEYS * (boundary as u64 + 1) / 4;
+                let to = home + (round * 331) % (KEYS / 4 - 1);
+                index.move_boundary(boundary, &key(to)).expect("it moves");
+                assert_eq!(index.boundaries().expect("open")[boundary], key(to));
+            }
+            for boundary in 0..3 {
+                let home = KEYS * (boundary as u64 + 1) / 4;
+                index.move_boundary(boundary, &key(home)).expect("it moves back");
+            }
+        }
+        over.store(true, Relaxed);
+    });
+    drop(session);
+    let report = cluster.check().expect("checked");
+    assert!(report.violations.is_empty(), "{:?}", report.violations);
+    cluster.close().expect("closed");
+}
+
+#[test]
+fn a_pool_is_opened_again_with_the_boundaries_as_they_were_moved() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pool");
+    let config = || Config::at(&path).memory(64 << 20);
+    let cluster = Cluster::open(config().create(Create::New)).expect("new");
+    let index = cluster.create_index("n", &options()).expect("new");
+    let session = index.integers().expect("open");
+    (0..KEYS).for_each(|n| assert!(!session.put(n, n).expect("there is room")));
+    index.move_boundary(1, &key(KEYS / 4 + 7)).expect("it moves");
+    index.move_boundary(0, &key(3)).expect("it moves");
+    drop(session);
+    let expected = index.boundaries().expect("open");
+    cluster.close().expect("closed");
+
+    let cluster = Cluster::open(config()).expect("closed cleanly");
+    let index = cluster.open_index("n").expect("there");
+    assert_eq!(index.boundaries().expect("open"), expected);
+    let session = index.integers().expect("open");
+    (0..KEYS).for_each(|n| assert_eq!(session.get(n).expect("found"), Some(n)));
+    drop(session);
+    assert!(cluster.check().expect("checked").violations.is_empty());
+    cluster.close().expect("closed");
+}
+
+#[test]
+fn what_cannot_be_moved_is_refused_in_a_sentence() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pool");
+    let cluster = Cluster::open(Config::at(&path).memory(64 << 20).create(Create::New)).expect("new");
+    let mine = options().own(Ownership::Partitions(vec![0, 1]));
+    let index = cluster.create_index("n", &mine).expect("new");
+    for (boundary, to) in [(3, 5), (0, KEYS / 2), (1, KEYS / 4), (0, 3 * KEYS)] {
+        let refused = index.move_boundary(boundary, &key(to)).expect_err("refused");
+        assert!(matches!(refused, Error::InvalidOption(_)), "{refused}");
+    }
+    let refused = index.move_boundary(1, &key(KEYS / 2 + 5)).expect_err("another's");
+    assert!(matches!(refused, Error::NotAllOwned { partition: 2, .. }), "{refused}");
+    index.move_boundary(0, &key(KEYS / 4 + 5)).expect("both sides are run here");
+
+    // Another process's view of the same pool.
+    let other = Cluster::open(Config::at(&path)).expect("attached");
+    let theirs = OpenOptions::default().own(Ownership::Partitions(vec![2, 3]));
+    let theirs = other.open_index_with("n", &theirs).expect("open");
+    assert_eq!(theirs.boundaries().expect("open")[0], key(KEYS / 4 + 5));
+    assert!(matches!(theirs.move_boundary(0, &key(5)), Err(Error::NotAllOwned { .. })));
+    theirs.move_boundary(2, &key(3 * KEYS / 4 + 1)).expect("both sides are run there");
+    let session = theirs.integers().expect("open");
+    session.put(3 * KEYS / 4, 1).expect("stored");
+    drop(session);
+    other.close().expect("closed");
+    cluster.close().expect("closed");
+}
+
+#[test]
+fn a_balancer_evens_out_a_hot_spot() {
+    let cluster = Cluster::open(Config::embedded()).expect("there is memory");
+    let index = cluster.create_index("n", &options()).expect("new");
+    let session = index.integers().expect("open");
+    (0..KEYS).for_each(|n| assert!(!session.put(n, n).expect("there is room")));
+    let mut balancer = Balancer::new(BalancerConfig::default());
+    let mut moved = 0;
+    for _ in 0..12 {
+        for round in 0..40 {
+            (0..KEYS / 10).for_each(|n| assert_eq!(session.get(n).expect("found"), Some(n), "{round}"));
+        }
+        moved += index.balance(&mut balancer).expect("balanced");
+    }
+    assert!((2..=9).contains(&moved), "{moved} moves");
+    let boundaries = index.boundaries().expect("open");
+    assert!(boundaries[1][..] < key(KEYS / 10)[..], "{boundaries:?}");
+}
