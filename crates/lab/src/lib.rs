@@ -8,6 +8,7 @@
 
 pub mod bench;
 pub mod calibrate;
+pub mod elastic;
 pub mod experiments;
 pub mod figure;
 pub mod process;

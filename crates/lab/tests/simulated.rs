@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use pando::{CacheOptions, Eviction};
 use pando_lab::bench::{
-    self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Phase, WALL_CLOCK, Watch,
+    self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Phase, System, WALL_CLOCK, Watch,
 };
 use pando_workload::{Distribution, KeySpace, Mix};
 use serde_json::Value;
@@ -61,6 +61,19 @@ fn every_workload_is_performed_without_an_error() {
         assert!(seconds > report.per_op.reads * report.ops as f64 * 1.5e-6 / 12.0, "{name}: {seconds}");
         assert_eq!(report.throughput_ops, report.ops as f64 / seconds);
     }
+}
+
+#[test]
+fn a_tree_in_local_memory_performs_every_workload_without_a_verb() {
+    for name in Mix::names() {
+        let spec = BenchSpec { system: System::LocalBTree, compute_servers: 1, ..small(name) };
+        let report = run(&spec);
+        assert_eq!(report.tree.expect("audited").entries, report.entries.expect("verified"), "{name}");
+        assert_eq!((report.per_op.reads, report.per_op.bytes_total), (0.0, 0.0), "{name}");
+        assert!(report.virtual_seconds.expect("a clock of its own") > 0.0, "{name}");
+    }
+    let refused = BenchSpec { system: System::LocalBTree, ..small("read-only") };
+    assert!(refused.validate().is_err(), "three compute servers");
 }
 
 #[test]

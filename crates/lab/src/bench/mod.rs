@@ -15,7 +15,7 @@ mod bed;
 mod hosted;
 mod lane;
 mod latency;
-mod load;
+pub(crate) mod load;
 mod report;
 mod run;
 mod simulated;

@@ -52,6 +52,7 @@ fn run_simulated<L: Layout>(
     match spec.system {
         System::Dex => run_on(spec, watch, |stage| Simulated::open(stage, layout)),
         System::Plain => run_on(spec, watch, |stage| Simulated::open_plain(stage, layout, false)),
+        System::LocalBTree => run_on(spec, watch, |stage| Simulated::open_local(stage, layout)),
         System::PlainPartitioned => run_on(spec, watch, |stage| Simulated::open_plain(stage, layout, true)),
     }
 }

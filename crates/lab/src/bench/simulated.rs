@@ -26,6 +26,7 @@ use super::load::{Generated, boundaries};
 use super::verify::{self, FinalScan};
 use super::{BenchError, Length};
 use crate::under_test::dex::Dex;
+use crate::under_test::local::Local;
 use crate::under_test::plain::Plain;
 use crate::under_test::{Audited, PlacedIndex};
 
@@ -53,6 +54,13 @@ impl<L: Layout> Simulated<Plain<L>> {
         Self::placed(stage, |ep, pool, boundaries, source| {
             block_on(ep, Plain::load(stage.spec, partitioned, ep, pool, layout, boundaries, source))
         })
+    }
+}
+
+impl<L: Layout> Simulated<Local<L>> {
+    /// A cluster whose one compute server has a tree of its own, loaded.
+    pub fn open_local(stage: &Stage<'_>, layout: L) -> Result<Self, BenchError> {
+        Self::placed(stage, |_, _, _, source| Local::load(stage.spec, layout, source))
     }
 }
 

@@ -41,6 +41,8 @@ pub enum System {
     Plain,
     /// The same, without remote synchronisation of nodes that one compute server owns.
     PlainPartitioned,
+    /// A B+-tree in the memory of the one compute server: what distribution costs is measured against it.
+    LocalBTree,
 }
 
 impl System {
@@ -49,6 +51,7 @@ impl System {
             System::Dex => "dex",
             System::Plain => "plain",
             System::PlainPartitioned => "plain-partitioned",
+            System::LocalBTree => "local-b-tree",
         }
     }
 }
@@ -325,6 +328,9 @@ impl BenchSpec {
         let invalid = |sentence: &str| Err(BenchError::Invalid(sentence.to_owned()));
         if self.system != System::Dex && self.fabric != FabricKind::Sim {
             return invalid("a tree without a cache is measured on the sim fabric only");
+        }
+        if self.system == System::LocalBTree && self.compute_servers != 1 {
+            return invalid("a tree in local memory has one compute server");
         }
         if self.pool.is_some() && self.fabric != FabricKind::Shm {
             return invalid("a place for the pool can be named for the shm fabric only");

@@ -6,6 +6,7 @@
 use serde_json::Value;
 
 use crate::bench::{self, BenchError, BenchSpec, FabricKind, Watch};
+use crate::elastic::{self, ElasticSpec};
 
 /// A measurement and where it belongs.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub struct Cell {
 pub enum Work {
     /// A workload on a configuration.
     Bench(Box<BenchSpec>),
+    /// Keys that move while they are used.
+    Elastic(Box<ElasticSpec>),
 }
 
 impl Work {
@@ -37,6 +40,10 @@ impl Work {
                 let report = bench::run(spec, watch)?;
                 Ok(serde_json::to_value(report).expect("a report is made of numbers and texts"))
             }
+            Work::Elastic(spec) => {
+                let report = elastic::run(spec)?;
+                Ok(serde_json::to_value(report).expect("a report is made of numbers and texts"))
+            }
         }
     }
 
@@ -45,6 +52,7 @@ impl Work {
     pub(super) fn validate(&self) -> Result<(), BenchError> {
         match self {
             Work::Bench(spec) => spec.validate(),
+            Work::Elastic(spec) => spec.validate(),
         }
     }
 
@@ -59,6 +67,12 @@ impl Work {
                 config["config_hash"] = spec.config_hash().into();
                 config
             }
+            Work::Elastic(spec) => {
+                let mut config =
+                    serde_json::to_value(spec).expect("a specification is made of numbers and texts");
+                config["config_hash"] = spec.bench().config_hash().into();
+                config
+            }
         }
     }
 
@@ -66,6 +80,10 @@ impl Work {
     pub(super) fn memory_bytes(&self) -> u64 {
         match self {
             Work::Bench(spec) => bench_memory_bytes(spec),
+            Work::Elastic(spec) => {
+                let bench = spec.bench();
+                bench_memory_bytes(&BenchSpec { compute_servers: spec.all_servers(), audit: true, ..bench })
+            }
         }
     }
 
@@ -73,6 +91,7 @@ impl Work {
     pub(super) fn is_timeless(&self) -> bool {
         match self {
             Work::Bench(spec) => spec.fabric == FabricKind::Sim,
+            Work::Elastic(_) => true,
         }
     }
 }
@@ -113,7 +132,7 @@ impl Metric {
     }
 }
 
-const fn metric(
+pub(super) const fn metric(
     name: &'static str,
     title: &'static str,
     pointer: &'static str,

@@ -67,7 +67,7 @@ impl Setting {
     /// Operations before the measured ones, and those: of a cell of which `share` of the work of a usual one is enough.
     pub fn operations(&self, share: f64) -> (u64, u64) {
         let (warmup, measured) = match self.scale {
-            Scale::Quick => (800_000 * self.hundredths.min(4), 500_000 * self.hundredths.min(4)),
+            Scale::Quick => (700_000 * self.hundredths.min(4), 300_000 * self.hundredths.min(4)),
             Scale::Full => (30_000_000, 30_000_000),
             Scale::Tiny => (3_000, 6_000),
         };
@@ -82,7 +82,12 @@ impl Setting {
 
     /// The papers' cell with 144 threads and 256 MiB caches; answers are not checked one by one, failures are counted.
     pub fn spec(&self, workload: &str) -> BenchSpec {
-        let (warmup, ops) = self.operations(1.0);
+        self.spec_of_share(workload, 1.0)
+    }
+
+    /// [`Setting::spec`] with such a share of its operations.
+    pub fn spec_of_share(&self, workload: &str, share: f64) -> BenchSpec {
+        let (warmup, ops) = self.operations(share);
         BenchSpec {
             fabric: FabricKind::Sim,
             memory_servers: SERVERS,

@@ -12,7 +12,7 @@
 use pando_fabric::Nanos;
 use serde::Serialize;
 
-use super::client::OPERATION_NS_MAX;
+use super::client::longest;
 use super::history::{Answer, Entries, History, Key, Op, Record, Scan};
 use super::linear::{self, Event, Found, Held, Left, Rejection, Step, Value};
 
@@ -69,17 +69,17 @@ pub fn check(history: &History, calm: Nanos) -> Vec<Violation> {
 /// Whether the operation ended in time, and well.
 fn check_end(history: &History, record: &Record, calm: Nanos) -> Option<Violation> {
     let key = history.names.len() as Key;
+    let longest = longest(&record.op, history.names.len());
     let began = record.invoked_at.max(calm);
     let told = |kind, what: String| {
         Some(Violation { kind, what, excerpt: format!("  {}\n", history.line(record, key)) })
     };
     match &record.returned {
         None => told(Kind::Progress, "an operation never ended".into()),
-        Some((_, _, Answer::Stuck)) => told(
-            Kind::Progress,
-            format!("an operation did not end within {} ms", OPERATION_NS_MAX / 1_000_000),
-        ),
-        Some((_, at, _)) if at.saturating_sub(began) > OPERATION_NS_MAX => {
+        Some((_, _, Answer::Stuck)) => {
+            told(Kind::Progress, format!("an operation did not end within {} ms", longest / 1_000_000))
+        }
+        Some((_, at, _)) if at.saturating_sub(began) > longest => {
             told(Kind::Progress, format!("an operation took {} ms", (at - began) / 1_000_000))
         }
         Some(_) => {
@@ -173,7 +173,7 @@ fn add_events(events: &mut [Vec<Event>], number: usize, record: &Record) {
         (Op::Update(key, value), _) => add(*key, Found::Present, Left::Value(*value), None),
         (Op::Remove(key), _) => add(*key, Found::Present, Left::Absent, None),
         (Op::Swap { key, expected, new }, _) => add(*key, holds(*expected), leaves(*new), None),
-        (Op::Get(_) | Op::MultiGet(_) | Op::Scan(_) | Op::Flush, _) => {}
+        (Op::Get(_) | Op::MultiGet(_) | Op::Scan(_) | Op::Flush | Op::Move, _) => {}
     }
 }
 

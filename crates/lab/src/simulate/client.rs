@@ -1,17 +1,19 @@
 //! One thread of a run: draws operations, performs them on the compute servers, and notes what they answered.
 //!
-//! An operation goes to the compute server that owns its key; now and then it goes to another one first, as it may when
-//! boundaries have moved, and must be refused there. An operation that does not end within the bound is dropped.
+//! An operation goes to the compute server that its thread's router names; now and then it goes to another one first, and
+//! must be refused there unless that is the owner by now. Some operations move keys between compute servers, see `moves.rs`.
+//! An operation that does not end within the bound is dropped.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use pando_cache::CacheWorker;
 use pando_dex::layout::Layout;
-use pando_dex::{Answers, Ctx, DexError, ScanRange, Swapped, Tree};
+use pando_dex::{Answers, Ctx, DexError, Router, ScanRange, Swapped, Tree};
 use pando_fabric::{Endpoint, Nanos};
 use pando_sim::SimEndpoint;
 
@@ -21,8 +23,19 @@ use super::keys::draw_value;
 use super::linear::Value;
 use super::setup::{Mix, PATIENCE_NS, Setup, Skew};
 
-/// Virtual time within which every operation ends: it may wait for its patience in a few places.
-pub const OPERATION_NS_MAX: Nanos = 4 * PATIENCE_NS;
+/// Virtual time within which an operation on a key ends: it may wait for its patience in a few places.
+const OPERATION_NS_MAX: Nanos = 4 * PATIENCE_NS;
+/// Keys that a scan may come by in that time. Nodes are tiny and caches too: most leaves have one key, and each may have to
+/// wait for a frame.
+const SCANNED_KEYS: usize = 64;
+
+/// Virtual time within which an operation on an index of so many keys ends.
+pub fn longest(op: &Op, keys: usize) -> Nanos {
+    match op {
+        Op::Scan(_) => OPERATION_NS_MAX * (1 + keys / SCANNED_KEYS) as Nanos,
+        _ => OPERATION_NS_MAX,
+    }
+}
 
 /// One thread.
 pub struct Client<'c, L: Layout> {
@@ -31,6 +44,7 @@ pub struct Client<'c, L: Layout> {
     pub book: &'c Book,
     pub ep: SimEndpoint,
     pub workers: Vec<CacheWorker>,
+    pub router: Router,
     pub thread: u32,
     /// What this thread saw last of keys, to swap.
     seen: RefCell<BTreeMap<Key, Option<Value>>>,
@@ -44,14 +58,16 @@ impl<'c, L: Layout> Client<'c, L> {
         ep: SimEndpoint,
         thread: u32,
     ) -> Self {
-        Self { setup, cluster, book, ep, workers: cluster.workers(), thread, seen: RefCell::default() }
+        let router = Router::new(Arc::clone(&cluster.routes), ep.random());
+        let workers = cluster.workers();
+        Self { setup, cluster, book, ep, workers, router, thread, seen: RefCell::default() }
     }
 
-    fn server(&self, i: usize) -> (&'c Tree<L>, Ctx<'_, SimEndpoint>) {
+    pub(super) fn server(&self, i: usize) -> (&'c Tree<L>, Ctx<'_, SimEndpoint>) {
         (&self.cluster.trees[i], Ctx { ep: &self.ep, worker: &self.workers[i] })
     }
 
-    fn below(&self, n: usize) -> usize {
+    pub(super) fn below(&self, n: usize) -> usize {
         (self.ep.random() >> 32) as usize % n
     }
 
@@ -65,7 +81,7 @@ impl<'c, L: Layout> Client<'c, L> {
     /// Performs an operation and notes it.
     pub async fn perform(&self, slot: u32, op: Op) {
         let record = self.book.begin((self.thread, slot), op.clone(), self.ep.now());
-        let until = self.ep.now() + OPERATION_NS_MAX;
+        let until = self.ep.now() + longest(&op, self.book.keys.len());
         let answer = match &op {
             Op::Scan(scan) => {
                 // What was handed out before it failed stands.
@@ -110,17 +126,45 @@ impl<'c, L: Layout> Client<'c, L> {
             }
             Op::Swap { key, .. } => *key,
             Op::MultiGet(keys) => keys[0],
+            Op::Move => return self.move_some().await,
             Op::Scan(_) | Op::Flush => return self.flush().await,
         };
-        let owner = self.cluster.owner(&self.book.keys[key as usize]);
+        let key = &self.book.keys[key as usize];
         let servers = self.cluster.trees.len();
         if servers > 1 && self.below(32) == 0 {
-            match self.answer_by((owner + 1 + self.below(servers - 1)) % servers, op).await {
+            let other = (self.router.owner_of(key) + 1 + self.below(servers - 1)) % servers;
+            match self.answer_by(other, op).await {
                 Err(DexError::NotOwned) => {}
                 other => return other,
             }
         }
-        self.answer_by(owner, op).await
+        match op {
+            Op::MultiGet(keys) => self.multi_get(keys).await,
+            op => {
+                self.router
+                    .routed(&self.ep, key, PATIENCE_NS, async |server| self.answer_by(server, op).await)
+                    .await
+            }
+        }
+    }
+
+    /// Many keys at once, or one by one if some have moved.
+    async fn multi_get(&self, keys: &[Key]) -> Result<Answer, DexError> {
+        let owner = self.router.route(&self.book.keys[keys[0] as usize]);
+        match self.answer_by(owner, &Op::MultiGet(keys.to_vec())).await {
+            Err(DexError::NotOwned) => {}
+            done => return done,
+        }
+        let mut values = Vec::new();
+        for key in keys {
+            let (op, bytes) = (Op::Get(*key), &self.book.keys[*key as usize]);
+            let get = async |server| self.answer_by(server, &op).await;
+            match self.router.routed(&self.ep, bytes, PATIENCE_NS, get).await? {
+                Answer::Found(value) => values.push(value),
+                other => unreachable!("a lookup finds something or nothing, not {other:?}"),
+            }
+        }
+        Ok(Answer::Values(values))
     }
 
     async fn answer_by(&self, server: usize, op: &Op) -> Result<Answer, DexError> {
@@ -154,7 +198,7 @@ impl<'c, L: Layout> Client<'c, L> {
                     found.map(|(k, value)| value.map(|value| self.book.value(*k, value))).collect(),
                 )
             }
-            Op::Scan(_) | Op::Flush => return self.flush().await,
+            Op::Scan(_) | Op::Flush | Op::Move => unreachable!("no operation of one compute server's keys"),
         })
     }
 
@@ -164,15 +208,11 @@ impl<'c, L: Layout> Client<'c, L> {
         Ok(Answer::Done)
     }
 
-    /// Scans the keys of one compute server. The bounds are any that mean the keys of `scan`.
+    /// Scans the keys of `scan`. The bounds are any that mean them.
     async fn scan(&self, scan: &Scan, found: &RefCell<Vec<(Key, Value)>>) -> Result<(), DexError> {
         let keys = &self.book.keys;
         let (first, end) = (scan.keys.start as usize, scan.keys.end as usize);
-        let server = self.cluster.owner(&keys[first]);
-        let (tree, ctx) = self.server(server);
-        let own = &tree.config().range;
-        let is_first = first == 0 || !own.contains(&keys[first - 1]);
-        let is_last = end == keys.len() || !own.contains(&keys[end]);
+        let (is_first, is_last) = (first == 0, end == keys.len());
         let low = match self.below(3) {
             0 if is_first => Bound::Unbounded,
             1 if first > 0 => Bound::Excluded(keys[first - 1].as_slice()),
@@ -193,7 +233,12 @@ impl<'c, L: Layout> Client<'c, L> {
             found.push((key, self.book.value(key, value)));
             found.len() < scan.limit
         };
-        tree.scan(ctx, &range, visit).await.map(drop)
+        let visit = RefCell::new(visit);
+        let scan_of = async |server: usize, part: &ScanRange<'_>| {
+            let (tree, ctx) = self.server(server);
+            tree.scan_owned(ctx, part, |key, value| (visit.borrow_mut())(key, value)).await
+        };
+        self.router.scanned(&self.ep, &range, PATIENCE_NS, scan_of).await.map(drop)
     }
 
     fn draw_key(&self, n: usize) -> Key {
@@ -214,6 +259,9 @@ impl<'c, L: Layout> Client<'c, L> {
     }
 
     fn draw(&self, n: usize) -> Op {
+        if self.below(1_024) < self.setup.moves.share {
+            return Op::Move;
+        }
         let key = self.draw_key(n);
         // Out of 64: get, put, insert, update, remove, swap, multi_get, scan; the rest is flushes.
         let shares: [usize; 8] = match self.setup.mix {
@@ -255,7 +303,7 @@ impl<'c, L: Layout> Client<'c, L> {
 
     /// Keys of one compute server, some of them twice.
     fn draw_multi_get(&self, key: Key, n: usize) -> Op {
-        let owner = |key: Key| self.cluster.owner(&self.book.keys[key as usize]);
+        let owner = |key: Key| self.router.owner_of(&self.book.keys[key as usize]);
         let mut keys = vec![key];
         for _ in 0..self.below(40) {
             let another = self.draw_key(n);
@@ -267,7 +315,7 @@ impl<'c, L: Layout> Client<'c, L> {
     }
 
     fn draw_scan(&self, key: Key) -> Scan {
-        let own = self.keys_of(self.cluster.owner(&self.book.keys[key as usize]));
+        let own = 0..self.book.keys.len() as Key;
         let (first, end) = match self.below(4) {
             0 => (own.start, own.end),
             1 => (key, own.end),
@@ -276,16 +324,6 @@ impl<'c, L: Layout> Client<'c, L> {
         };
         let limit = [1, 3, 10, 50, 1_000, 1_000][self.below(6)];
         Scan { keys: first..end, limit, reverse: self.below(2) == 0 }
-    }
-
-    /// The keys of one compute server.
-    pub fn keys_of(&self, server: usize) -> std::ops::Range<Key> {
-        let place = |bound: Option<&Vec<u8>>, or: usize| {
-            bound.map_or(or, |bound| self.book.keys.partition_point(|key| key < bound)) as Key
-        };
-        let boundaries = &self.cluster.boundaries;
-        let low = server.checked_sub(1).and_then(|below| boundaries.get(below));
-        place(low, 0)..place(boundaries.get(server), self.book.keys.len())
     }
 }
 

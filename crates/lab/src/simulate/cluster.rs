@@ -8,7 +8,7 @@ use std::sync::Arc;
 use pando_cache::{Cache, CacheWorker};
 use pando_dex::audit::{audit, check_blocks};
 use pando_dex::layout::Layout;
-use pando_dex::{BulkLoad, Ctx, DexError, KeyRange, MemorySide, Tree, TreeConfig, partition_of};
+use pando_dex::{BulkLoad, Ctx, DexError, KeyRange, MemorySide, Routes, RoutingTable, Tree, TreeConfig};
 use pando_fabric::{Fabric, FabricError};
 use pando_pool::{Pool, PoolError, PoolOptions};
 use pando_rt::block_on;
@@ -42,9 +42,9 @@ pub enum ClusterError {
 pub struct Cluster<L: Layout> {
     pub fabric: SimFabric,
     pub pool: Pool,
+    /// By compute server; those at the end have no keys at first.
     pub trees: Vec<Tree<L>>,
-    /// Keys at which the second compute server's partition and those after it begin.
-    pub boundaries: Vec<Vec<u8>>,
+    pub routes: Arc<Routes>,
 }
 
 /// Keys at which compute servers' partitions begin: equal shares of the keys of the run.
@@ -58,7 +58,7 @@ impl<L: Layout> Cluster<L> {
     pub fn new(setup: &Setup, layout: L, book: &mut Book) -> Result<Self, ClusterError> {
         let fabric = SimFabric::new(&SimConfig {
             regions: vec![REGION; setup.memory_servers],
-            compute_servers: setup.compute_servers,
+            compute_servers: setup.all_compute_servers(),
             seed: setup.seed,
             model: setup.model(),
         })?;
@@ -77,7 +77,8 @@ impl<L: Layout> Cluster<L> {
             block_on(&ep, load.finish(&ep, vec![slice], root))?;
         }
         let mut trees = Vec::new();
-        for range in KeyRange::from_boundaries(&boundaries) {
+        let spare = std::iter::repeat_n(KeyRange::none(), setup.moves.spare_servers);
+        for range in KeyRange::from_boundaries(&boundaries).into_iter().chain(spare) {
             let cache = Arc::new(Cache::new(&setup.cache_config())?);
             let worker = cache.worker();
             let ctx = Ctx { ep: &ep, worker: &worker };
@@ -91,12 +92,8 @@ impl<L: Layout> Cluster<L> {
             tree.cache().retire(&worker);
             trees.push(tree);
         }
-        Ok(Self { fabric, pool, trees, boundaries })
-    }
-
-    /// The compute server that owns a key.
-    pub fn owner(&self, key: &[u8]) -> usize {
-        partition_of(&self.boundaries, key)
+        let routes = Arc::new(Routes::new(RoutingTable::in_order(boundaries)?));
+        Ok(Self { fabric, pool, trees, routes })
     }
 
     /// A worker of each compute server's cache, for one thread.

@@ -25,16 +25,22 @@ pub enum Op {
     Insert(Key, Value),
     Update(Key, Value),
     Remove(Key),
-    Swap { key: Key, expected: Option<Value>, new: Option<Value> },
+    Swap {
+        key: Key,
+        expected: Option<Value>,
+        new: Option<Value>,
+    },
     MultiGet(Vec<Key>),
     Scan(Scan),
     Flush,
+    /// Keys go from a compute server to another.
+    Move,
 }
 
-/// A scan of the keys of one compute server.
+/// A scan.
 #[derive(Clone, Debug)]
 pub struct Scan {
-    /// First key that it may hand out, and the one after the last: its bounds, and those of the compute server.
+    /// First key that it may hand out, and the one after the last.
     pub keys: std::ops::Range<Key>,
     pub limit: usize,
     pub reverse: bool,
@@ -85,7 +91,7 @@ impl Record {
             Op::Swap { key: own, .. } => *own == key,
             Op::MultiGet(keys) => keys.contains(&key),
             Op::Scan(scan) => scan.keys.contains(&key),
-            Op::Flush => false,
+            Op::Flush | Op::Move => false,
         }
     }
 
@@ -255,6 +261,7 @@ impl History {
             Op::Scan(Scan { reverse: false, .. }) => "scan up".into(),
             Op::Scan(_) => "scan down".into(),
             Op::Flush => "flush".into(),
+            Op::Move => "move of keys".into(),
         };
         let answer = match (&record.op, record.returned.as_ref().map(|(.., answer)| answer)) {
             (_, None) => "no answer".into(),

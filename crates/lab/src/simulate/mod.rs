@@ -11,6 +11,7 @@ mod faults;
 mod history;
 mod keys;
 mod linear;
+mod moves;
 mod report;
 mod run;
 mod setup;

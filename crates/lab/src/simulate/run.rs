@@ -102,7 +102,7 @@ fn run_on<L: Layout>(setup: &Setup, layout: pando_dex::Result<L>) -> Result<Ran,
     let clients: Vec<_> = (0..setup.threads)
         .map(|thread| {
             let seed = setup.seed.wrapping_mul(1_000).wrapping_add(thread as u64);
-            let ep = cluster.fabric.thread(thread % setup.compute_servers, seed);
+            let ep = cluster.fabric.thread(thread % setup.all_compute_servers(), seed);
             Client::new(setup, &cluster, &book, ep, thread as u32)
         })
         .collect();
@@ -157,11 +157,9 @@ fn look_at_everything<L: Layout>(client: &Client<'_, L>) {
     for key in 0..client.book.keys.len() {
         block_on(&client.ep, client.perform(0, Op::Get(key as u32)));
     }
-    for server in 0..client.cluster.trees.len() {
-        for reverse in [false, true] {
-            let scan = Scan { keys: client.keys_of(server), limit: usize::MAX, reverse };
-            block_on(&client.ep, client.perform(0, Op::Scan(scan)));
-        }
+    for reverse in [false, true] {
+        let scan = Scan { keys: 0..client.book.keys.len() as u32, limit: usize::MAX, reverse };
+        block_on(&client.ep, client.perform(0, Op::Scan(scan)));
     }
 }
 
@@ -169,7 +167,7 @@ fn look_at_everything<L: Layout>(client: &Client<'_, L>) {
 fn plan_faults(setup: &Setup, began: Nanos) -> FaultPlan {
     let span = setup.operations_per_slot() as f64 * 8_000.0 * setup.latency_scale;
     let bounds = FaultBounds {
-        compute_servers: setup.compute_servers,
+        compute_servers: setup.all_compute_servers(),
         memory_servers: setup.memory_servers,
         from: began + 1,
         until: began + 2 + span as Nanos,

@@ -91,6 +91,17 @@ fn name_of_policy<S: Serializer>(policy: &OffloadPolicy, serializer: S) -> Resul
     serializer.serialize_str(policy.name())
 }
 
+/// What is moved from compute server to compute server while operations run.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MoveSetup {
+    /// Compute servers that have no keys at first.
+    pub spare_servers: usize,
+    /// Moves among 1,024 operations.
+    pub share: usize,
+    /// Shares of writing back at once.
+    pub flush_workers: usize,
+}
+
 /// One configuration.
 #[derive(Clone, Debug, Serialize)]
 pub struct Setup {
@@ -106,6 +117,7 @@ pub struct Setup {
     pub long_share: f64,
     pub cache: CacheSetup,
     pub offload: OffloadSetup,
+    pub moves: MoveSetup,
     pub read_ahead: usize,
     pub subtree_level: u8,
     pub start: Start,
@@ -163,6 +175,7 @@ impl Setup {
             long_share,
             cache: draw_cache(&Draw::of(seed, "cache")),
             offload: draw_offload(&Draw::of(seed, "offload")),
+            moves: draw_moves(&Draw::of(seed, "moves")),
             read_ahead: load.one_of(&[1, 2, 8]),
             subtree_level: load.one_of(&[0, 1, 2, 3, 3]),
             start: load.one_of(&[Start::Empty, Start::Half, Start::Full]),
@@ -208,6 +221,11 @@ impl Setup {
     pub fn offloading(&self) -> Offloading {
         let OffloadSetup { policy, samples, contrary } = self.offload;
         Offloading { samples, contrary, ..Offloading::with_policy(policy) }
+    }
+
+    /// Compute servers, those without keys included.
+    pub fn all_compute_servers(&self) -> usize {
+        self.compute_servers + self.moves.spare_servers
     }
 
     /// Operations of each slot.
@@ -262,6 +280,14 @@ fn draw_offload(draw: &Draw) -> OffloadSetup {
         policy: draw.one_of(&[Never, Always, CostAware, CostAware]),
         samples: draw.one_of(&[2, 50]),
         contrary: draw.one_of(&[0.01, 0.3]),
+    }
+}
+
+fn draw_moves(draw: &Draw) -> MoveSetup {
+    MoveSetup {
+        spare_servers: draw.one_of(&[0, 0, 1, 2]),
+        share: draw.one_of(&[0, 4, 16, 64]),
+        flush_workers: draw.one_of(&[1, 2, 5]),
     }
 }
 

@@ -4,14 +4,16 @@
 //! those of its threads to measure. A thread has a worker of every compute server's cache, since a scan goes on into the keys
 //! of the next one; all else that a driver asks for is its own compute server's.
 
-use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pando::{CacheCounts, KeyRange, ScanRange, SmoCounts, SortedSource, VerbCounts};
 use pando_cache::{Cache, CacheWorker};
 use pando_dex::audit::{audit, check_blocks};
 use pando_dex::layout::Layout;
-use pando_dex::{BulkLoad, Ctx, DexError, Offloading, Tree, TreeConfig, partition_of};
+use pando_dex::{
+    BulkLoad, Ctx, Detour, DexError, Offloading, Router, Routes, RoutingTable, Tree, TreeConfig,
+};
 use pando_fabric::{Endpoint, GlobalAddr, Nanos};
 use pando_pool::Pool;
 
@@ -24,8 +26,11 @@ pub(super) const INDEX: u32 = 1;
 /// DEX with all its compute servers.
 pub struct Dex<L> {
     pool: Pool,
-    boundaries: Vec<Vec<u8>>,
+    routes: Arc<Routes>,
+    /// By compute server; those at the end may have no keys at first.
     trees: Vec<Tree<L>>,
+    /// Threads that began.
+    threads: AtomicU64,
 }
 
 impl<L: Layout> Dex<L> {
@@ -42,7 +47,24 @@ impl<L: Layout> Dex<L> {
         boundaries: Vec<Vec<u8>>,
         source: &impl SortedSource,
     ) -> pando::Result<Self> {
-        let caches = KeyRange::from_boundaries(&boundaries).into_iter().map(|range| {
+        Self::load_with_spares(spec, 0, ep, pool, layout, boundaries, source).await
+    }
+
+    /// The same with `spares` more compute servers, which have no keys yet.
+    ///
+    /// # Errors
+    /// As [`Dex::load`].
+    pub async fn load_with_spares<E: Endpoint>(
+        spec: &BenchSpec,
+        spares: usize,
+        ep: &E,
+        pool: Pool,
+        layout: L,
+        boundaries: Vec<Vec<u8>>,
+        source: &impl SortedSource,
+    ) -> pando::Result<Self> {
+        let spares = std::iter::repeat_n(KeyRange::none(), spares);
+        let caches = KeyRange::from_boundaries(&boundaries).into_iter().chain(spares).map(|range| {
             let cache = Cache::new(&spec.cache.config(spec.cache_bytes, layout.node_size()))?;
             Ok((range, Arc::new(cache)))
         });
@@ -58,13 +80,25 @@ impl<L: Layout> Dex<L> {
             cache.retire(&worker);
             trees.push(tree?);
         }
-        Ok(Self { pool, boundaries, trees })
+        let routes = Arc::new(Routes::new(RoutingTable::in_order(boundaries)?));
+        Ok(Self { pool, routes, trees, threads: AtomicU64::new(spec.seed) })
     }
 
     /// By compute server.
     pub fn trees(&self) -> &[Tree<L>] {
         &self.trees
     }
+
+    pub fn routes(&self) -> &Arc<Routes> {
+        &self.routes
+    }
+}
+
+/// What a thread has of its own.
+pub struct DexThread {
+    /// By compute server.
+    pub workers: Vec<CacheWorker>,
+    pub router: Router,
 }
 
 /// Makes the nodes of an index with the records of `source`; where its root is.
@@ -94,22 +128,23 @@ fn tree_config(spec: &BenchSpec, root: GlobalAddr, range: KeyRange) -> TreeConfi
 }
 
 impl<L: Layout> PlacedIndex for Dex<L> {
-    type Thread = Vec<CacheWorker>;
+    type Thread = DexThread;
     type Client<'c, E: Endpoint + 'c>
         = DexClient<'c, L, E>
     where
         L: 'c;
 
-    fn begin_thread(&self) -> Vec<CacheWorker> {
-        self.trees.iter().map(|tree| tree.cache().worker()).collect()
+    fn begin_thread(&self) -> DexThread {
+        let router = Router::new(Arc::clone(&self.routes), self.threads.fetch_add(1, Relaxed));
+        DexThread { workers: self.trees.iter().map(|tree| tree.cache().worker()).collect(), router }
     }
 
-    fn end_thread(&self, workers: Vec<CacheWorker>) {
-        self.trees.iter().zip(&workers).for_each(|(tree, worker)| tree.cache().retire(worker));
+    fn end_thread(&self, thread: DexThread) {
+        self.trees.iter().zip(&thread.workers).for_each(|(tree, worker)| tree.cache().retire(worker));
     }
 
-    fn client<'c, E: Endpoint>(&'c self, ep: &'c E, workers: &'c Vec<CacheWorker>) -> DexClient<'c, L, E> {
-        DexClient { dex: self, ep, workers }
+    fn client<'c, E: Endpoint>(&'c self, ep: &'c E, thread: &'c DexThread) -> DexClient<'c, L, E> {
+        DexClient { dex: self, ep, thread }
     }
 
     fn cache_counts(&self) -> CacheCounts {
@@ -147,8 +182,7 @@ impl<L: Layout> PlacedIndex for Dex<L> {
 pub struct DexClient<'c, L, E> {
     dex: &'c Dex<L>,
     ep: &'c E,
-    /// By compute server.
-    workers: &'c [CacheWorker],
+    thread: &'c DexThread,
 }
 
 impl<L, E> Clone for DexClient<'_, L, E> {
@@ -160,14 +194,18 @@ impl<L, E> Clone for DexClient<'_, L, E> {
 impl<L, E> Copy for DexClient<'_, L, E> {}
 
 impl<'c, L: Layout, E: Endpoint> DexClient<'c, L, E> {
+    /// Access to one compute server.
     #[inline]
-    fn server_of(&self, key: &[u8]) -> (&'c Tree<L>, Ctx<'c, E>) {
-        self.server(partition_of(&self.dex.boundaries, key))
+    pub fn server(&self, number: usize) -> (&'c Tree<L>, Ctx<'c, E>) {
+        (&self.dex.trees[number], Ctx { ep: self.ep, worker: &self.thread.workers[number] })
     }
 
-    #[inline]
-    fn server(&self, number: usize) -> (&'c Tree<L>, Ctx<'c, E>) {
-        (&self.dex.trees[number], Ctx { ep: self.ep, worker: &self.workers[number] })
+    pub fn router(&self) -> &'c Router {
+        &self.thread.router
+    }
+
+    fn patience_ns(&self) -> Nanos {
+        self.dex.trees[0].config().patience_ns
     }
 }
 
@@ -187,32 +225,47 @@ impl<L: Layout, E: Endpoint> IndexClient for DexClient<'_, L, E> {
 
     #[inline]
     async fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, DexError> {
-        let (tree, ctx) = self.server_of(key);
-        tree.get(ctx, key, out).await
+        let on = async |server| {
+            let (tree, ctx) = self.server(server);
+            tree.get(ctx, key, out).await
+        };
+        self.thread.router.routed(self.ep, key, self.patience_ns(), on).await
     }
 
     #[inline]
     async fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
-        let (tree, ctx) = self.server_of(key);
-        tree.put(ctx, key, value).await
+        let on = async |server| {
+            let (tree, ctx) = self.server(server);
+            tree.put(ctx, key, value).await
+        };
+        self.thread.router.routed(self.ep, key, self.patience_ns(), on).await
     }
 
     #[inline]
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
-        let (tree, ctx) = self.server_of(key);
-        tree.update(ctx, key, value).await
+        let on = async |server| {
+            let (tree, ctx) = self.server(server);
+            tree.update(ctx, key, value).await
+        };
+        self.thread.router.routed(self.ep, key, self.patience_ns(), on).await
     }
 
     #[inline]
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
-        let (tree, ctx) = self.server_of(key);
-        tree.insert(ctx, key, value).await
+        let on = async |server| {
+            let (tree, ctx) = self.server(server);
+            tree.insert(ctx, key, value).await
+        };
+        self.thread.router.routed(self.ep, key, self.patience_ns(), on).await
     }
 
     #[inline]
     async fn remove(&self, key: &[u8]) -> Result<bool, DexError> {
-        let (tree, ctx) = self.server_of(key);
-        tree.remove(ctx, key).await
+        let on = async |server| {
+            let (tree, ctx) = self.server(server);
+            tree.remove(ctx, key).await
+        };
+        self.thread.router.routed(self.ep, key, self.patience_ns(), on).await
     }
 
     async fn scan(
@@ -220,42 +273,40 @@ impl<L: Layout, E: Endpoint> IndexClient for DexClient<'_, L, E> {
         range: &ScanRange<'_>,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<usize, DexError> {
-        let last = self.dex.trees.len() - 1;
-        let (start, open_end) = if range.reverse { (range.high, last) } else { (range.low, 0) };
-        let mut number = match start {
-            Bound::Unbounded => open_end,
-            Bound::Included(key) | Bound::Excluded(key) => partition_of(&self.dex.boundaries, key),
+        let scan_of = async |server, part: &ScanRange<'_>| {
+            let (tree, ctx) = self.server(server);
+            tree.scan_owned(ctx, part, &mut visit).await
         };
-        let mut entries = 0;
-        loop {
-            let (tree, ctx) = self.server(number);
-            let rest = ScanRange { limit: range.limit - entries, ..*range };
-            let scanned = tree.scan(ctx, &rest, &mut visit).await?;
-            entries += scanned.entries;
-            number = match range.reverse {
-                _ if scanned.complete => return Ok(entries),
-                false if number < last => number + 1,
-                true if number > 0 => number - 1,
-                _ => return Ok(entries),
-            };
-        }
+        self.thread.router.scanned(self.ep, range, self.patience_ns(), scan_of).await
     }
 
     async fn multi_get(&self, keys: &[&[u8]], answers: &mut DexAnswers) -> Result<(), DexError> {
-        answers.starts.clear();
-        let number_of = |key: &[u8]| partition_of(&self.dex.boundaries, key);
-        let mut start = 0;
-        for stretch in keys.chunk_by(|a, b| number_of(a) == number_of(b)) {
-            let part = answers.starts.len();
-            if answers.parts.len() == part {
-                answers.parts.push(pando_dex::Answers::default());
+        let router = &self.thread.router;
+        let mut detour = Detour::new(self.patience_ns());
+        loop {
+            let table = router.table();
+            answers.starts.clear();
+            let mut start = 0;
+            let mut refused = false;
+            for stretch in keys.chunk_by(|a, b| table.partition_of(a) == table.partition_of(b)) {
+                let part = answers.starts.len();
+                if answers.parts.len() == part {
+                    answers.parts.push(pando_dex::Answers::default());
+                }
+                answers.starts.push(start);
+                let (tree, ctx) = self.server(router.route(stretch[0]));
+                match tree.multi_get(ctx, stretch, &mut answers.parts[part]).await {
+                    Err(DexError::NotOwned) => refused = true,
+                    done => done?,
+                }
+                start += stretch.len();
             }
-            answers.starts.push(start);
-            let (tree, ctx) = self.server_of(stretch[0]);
-            tree.multi_get(ctx, stretch, &mut answers.parts[part]).await?;
-            start += stretch.len();
+            if !refused {
+                return Ok(());
+            }
+            // Some keys moved meanwhile: all are looked up again.
+            detour.next(self.ep, router).await?;
         }
-        Ok(())
     }
 
     fn answer(answers: &DexAnswers, i: usize) -> Option<&[u8]> {

@@ -8,6 +8,8 @@
 
 pub mod dex;
 mod facade;
+pub mod local;
+pub(crate) mod local_tree;
 pub mod plain;
 
 pub(crate) use facade::host_now;

@@ -82,7 +82,10 @@ fn fig17_cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = Vec::new();
     for workload in SKEW_WORKLOADS {
         for theta in THETAS {
-            let spec = BenchSpec { dist: Some(Distribution::Zipf { theta }), ..setting.spec(workload) };
+            let spec = BenchSpec {
+                dist: Some(Distribution::Zipf { theta }),
+                ..setting.spec_of_share(workload, 0.6)
+            };
             cells.push(plot::cell(workload, SERIES, (theta, theta), spec));
         }
     }

@@ -5,6 +5,8 @@
 
 mod cooling;
 mod data;
+mod elasticity;
+mod local;
 mod offloading;
 mod scaling;
 mod sizes;
@@ -23,12 +25,15 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
     scaling::FIG7,
     offloading::FIG8,
     cooling::FIG9,
+    elasticity::FIG10,
+    local::FIG11,
     sizes::FIG12,
     offloading::FIG13,
     scaling::FIG15,
     data::FIG16,
     data::FIG17,
     sizes::FIG18,
+    elasticity::BALANCE,
 ];
 
 /// The columns of most tables.

@@ -43,7 +43,7 @@ fn fig12_cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (workload, series, threads) in [(PARTS[0], ALL, 144), (PARTS[1], ALL, 144), (PARTS[1], SOCKET, 18)] {
         for ratio in RATIOS {
-            let spec = with_threads(setting.spec(workload), setting.threads(threads));
+            let spec = with_threads(setting.spec_of_share(workload, 0.7), setting.threads(threads));
             let cache_bytes = setting.bytes(PAPER_DATA / 100 * u64::from(ratio));
             let spec = BenchSpec { cache_bytes, ..spec };
             cells.push(plot::cell(workload, series, (f64::from(ratio), format!("{ratio}%")), spec));
@@ -98,7 +98,7 @@ fn fig18_cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = Vec::new();
     for mib in SIZES {
         for probability in PROBABILITIES {
-            let spec = setting.spec("read-intensive");
+            let spec = setting.spec_of_share("read-intensive", 0.7);
             let mut spec = BenchSpec { cache_bytes: setting.bytes(mib << 20), ..spec };
             spec.cache.leaf_admission = f64::from(probability) / 100.0;
             let x = (f64::from(probability), format!("{probability}%"));

@@ -39,7 +39,7 @@ fn cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (series, offload) in [(SERIES, OffloadPolicy::CostAware), (NEVER, OffloadPolicy::Never)] {
         for (i, (workload, values)) in PAPER.iter().enumerate() {
-            let spec = BenchSpec { offload, ..setting.spec(workload) };
+            let spec = BenchSpec { offload, ..setting.spec_of_share(workload, 0.6) };
             let metrics = [READS, WRITES, ATOMICS, TWO_SIDED, TRAFFIC];
             let paper = metrics.iter().zip(values).map(|(metric, value)| (metric.name, *value)).collect();
             cells.push(Cell { paper, ..plot::cell("", series, (i as f64, workload), spec) });

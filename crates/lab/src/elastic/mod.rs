@@ -1,0 +1,139 @@
+//! An index on a simulated cluster whose keys move between compute servers while it is used (DEX §8.3, Figure 10).
+//!
+//! Throughput of each compute server over virtual time is what counts here, so this driver has no phases: at time 0 the
+//! threads begin on cold caches, at set times keys move, by so many flushing threads, or a balancer moves boundaries by
+//! load. Operations find their compute servers by routers, as clients' do; none is lost, which the counts and the auditor
+//! show.
+//!
+//! Two kinds of clients ([`Clients`]): those of the paper's experiments, where each compute server's threads draw keys of
+//! their own server, and routed ones, who share all compute servers, so that a hot server holds everybody up.
+
+mod clients;
+mod movers;
+mod report;
+mod run;
+
+use serde::Serialize;
+
+use crate::bench::BenchError;
+
+pub use report::{ElasticReport, MoveFigures};
+pub use run::run;
+
+/// Who asks for operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Clients {
+    /// Each thread draws keys that its compute server owns.
+    OfServers,
+    /// So many per thread, who draw from all keys and wait for whichever compute server owns what they drew.
+    Routed { per_thread: usize },
+}
+
+/// Where operations go.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spread {
+    /// As the workload has it.
+    Workload,
+    /// `share` of them to a stretch of `width` of all records. It is at each of `spots` for an equal part of the time.
+    HotSpot { share: f64, width: f64, spots: Vec<f64> },
+}
+
+/// Keys that move at a set time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PlannedMove {
+    pub at_ns: u64,
+    pub from: usize,
+    pub to: usize,
+    /// Part of the keys of `from` that goes: the upper ones.
+    pub part: f64,
+}
+
+/// What to run. Sizes are as in [`BenchSpec`](crate::bench::BenchSpec), whose defaults hold for all that is not named here.
+#[derive(Clone, Debug, Serialize)]
+pub struct ElasticSpec {
+    pub memory_servers: usize,
+    /// Compute servers with keys at the beginning, and those without.
+    pub compute_servers: usize,
+    pub spare_servers: usize,
+    /// Of each compute server.
+    pub threads: usize,
+    pub cache_bytes: u64,
+    pub subtree_level: u8,
+    pub keys: u64,
+    pub workload: String,
+    pub clients: Clients,
+    pub spread: Spread,
+    pub moves: Vec<PlannedMove>,
+    /// Threads of the compute server that keys leave which write back.
+    pub flush_workers: usize,
+    /// How often a balancer looks at the load, if there is one.
+    pub balance_every_ns: Option<u64>,
+    pub run_ns: u64,
+    pub interval_ns: u64,
+    pub seed: u64,
+}
+
+impl ElasticSpec {
+    pub fn all_servers(&self) -> usize {
+        self.compute_servers + self.spare_servers
+    }
+
+    /// # Errors
+    /// The first thing that cannot be done as asked.
+    pub fn validate(&self) -> Result<(), BenchError> {
+        let invalid = |sentence: &str| Err(BenchError::Invalid(sentence.to_owned()));
+        if !(1..=64).contains(&self.flush_workers) {
+            return invalid("the number of flushing threads must be from 1 to 64");
+        }
+        if self.interval_ns == 0 || self.run_ns / self.interval_ns.max(1) > 1 << 20 {
+            return invalid("the intervals of a series must not be so short");
+        }
+        if self.balance_every_ns == Some(0) {
+            return invalid("a balancer needs time between two looks at the load");
+        }
+        let servers = self.all_servers();
+        let is_possible = |step: &PlannedMove| {
+            step.from != step.to
+                && step.from < servers
+                && step.to < servers
+                && step.part > 0.0
+                && step.part <= 1.0
+        };
+        if !self.moves.iter().all(is_possible) || !self.moves.is_sorted_by_key(|step| step.at_ns) {
+            return invalid(
+                "moves need two compute servers and a part of the keys, in the order of their times",
+            );
+        }
+        if let Spread::HotSpot { share, width, spots } = &self.spread {
+            let is_part = |part: &f64| (0.0..=1.0).contains(part);
+            if spots.is_empty()
+                || !is_part(share)
+                || !is_part(width)
+                || *width == 0.0
+                || !spots.iter().all(is_part)
+            {
+                return invalid("a hot spot needs a share, a width and places, all from 0 to 1");
+            }
+        }
+        self.bench().validate()
+    }
+
+    /// The same cluster and index, as the benchmark has them.
+    pub(crate) fn bench(&self) -> crate::bench::BenchSpec {
+        crate::bench::BenchSpec {
+            fabric: crate::bench::FabricKind::Sim,
+            memory_servers: self.memory_servers,
+            compute_servers: self.compute_servers,
+            threads: self.threads,
+            cache_bytes: self.cache_bytes,
+            subtree_level: self.subtree_level,
+            keys: self.keys,
+            workload: self.workload.clone(),
+            verify: false,
+            seed: self.seed,
+            ..crate::bench::BenchSpec::default()
+        }
+    }
+}

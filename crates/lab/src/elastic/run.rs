@@ -1,0 +1,154 @@
+//! One run: cluster, threads, and what they counted.
+//!
+//! Compute servers have their threads, and besides them one thread that sees to moves and those that help it flush; they
+//! are on the compute server that keys leave first.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use pando_dex::MemorySide;
+use pando_dex::layout::fixed::FixedLayout;
+use pando_pool::{Pool, PoolOptions};
+use pando_rt::block_on;
+use pando_sim::{SimConfig, SimEndpoint, SimFabric};
+use pando_workload::{Lane as StreamLane, OpStream, Rng};
+
+use super::clients::{Ground, Lane};
+use super::movers::{Mover, Work};
+use super::{ElasticReport, ElasticSpec, Spread};
+use crate::bench::BenchError;
+use crate::bench::load::{Generated, boundaries};
+use crate::under_test::PlacedIndex;
+use crate::under_test::dex::{Dex, DexThread};
+
+/// What a thread of the simulation does.
+enum Role<'c, 'd> {
+    Lane(Box<Lane<'c, FixedLayout>>),
+    Moves(Mover<'c, 'd, FixedLayout>),
+    Balances(Mover<'c, 'd, FixedLayout>, u64),
+    Helps(Mover<'c, 'd, FixedLayout>),
+}
+
+/// Performs a run.
+///
+/// # Errors
+/// What makes the whole run impossible; what went wrong within it is in the report.
+pub fn run(spec: &ElasticSpec) -> Result<ElasticReport, BenchError> {
+    spec.validate()?;
+    let bench = spec.bench();
+    let fabric = SimFabric::new(&SimConfig {
+        regions: vec![bench.memory_server_bytes(); spec.memory_servers],
+        compute_servers: spec.all_servers(),
+        seed: spec.seed,
+        model: bench.cluster_model(),
+    })?;
+    fabric.set_handler(Arc::new(MemorySide::default()));
+    let ep = fabric.direct(spec.seed);
+    let dex = load(spec, &ep)?;
+    let movers = 1 + if spec.moves.is_empty() { 0 } else { spec.flush_workers - 1 };
+    let source = spec.moves.first().map_or(0, |step| step.from);
+    let lanes = spec.all_servers() * spec.threads;
+    let endpoints: Vec<SimEndpoint> = (0..lanes + movers)
+        .map(|thread| {
+            let server = if thread < lanes { thread / spec.threads } else { source };
+            fabric.thread(server, spec.seed.wrapping_add(1 + thread as u64))
+        })
+        .collect();
+    let mut report = measure(spec, &fabric, &dex, &endpoints)?;
+    let audited = block_on(&ep, dex.audit(&ep))?;
+    report.audit_violations = audited.violation_count;
+    report.complaints.extend(audited.violations.into_iter().take(3));
+    Ok(report)
+}
+
+fn load(spec: &ElasticSpec, ep: &SimEndpoint) -> Result<Dex<FixedLayout>, BenchError> {
+    let bench = spec.bench();
+    let (keys, values) = (bench.workload_spec()?.keys, bench.value_codec());
+    let layout =
+        FixedLayout::new(bench.node_size, bench.key_size, bench.value_size).map_err(BenchError::index)?;
+    let pool = block_on(ep, Pool::create(ep, PoolOptions::embedded())).map_err(pando::Error::from)?;
+    let boundaries = boundaries(&keys, spec.compute_servers);
+    let source = Generated::new(keys, values, 1);
+    let loaded = Dex::load_with_spares(&bench, spec.spare_servers, ep, pool, layout, boundaries, &source);
+    Ok(block_on(ep, loaded)?)
+}
+
+fn measure(
+    spec: &ElasticSpec,
+    fabric: &SimFabric,
+    dex: &Dex<FixedLayout>,
+    endpoints: &[SimEndpoint],
+) -> Result<ElasticReport, BenchError> {
+    let bench = spec.bench();
+    let workload = bench.workload_spec()?;
+    let ground = Ground {
+        spec,
+        keys: workload.keys,
+        values: bench.value_codec(),
+        began: fabric.now(),
+        queues: (0..spec.all_servers()).map(|_| RefCell::default()).collect(),
+        counts: (0..spec.all_servers()).map(|_| RefCell::default()).collect(),
+        failed: Cell::default(),
+        complaint: RefCell::default(),
+    };
+    let work = Work::default();
+    let own: Vec<DexThread> = endpoints.iter().map(|_| dex.begin_thread()).collect();
+    let lanes = spec.all_servers() * spec.threads;
+    let mut roles = Vec::with_capacity(endpoints.len());
+    for (thread, (ep, own)) in endpoints.iter().zip(&own).enumerate() {
+        let client = dex.client(ep, own);
+        if thread < lanes {
+            let lane = StreamLane::new(thread as u64, lanes as u64);
+            let stream = RefCell::new(OpStream::new(&workload, spec.seed, lane)?);
+            let (server, rng) = (thread / spec.threads, RefCell::new(Rng::new(spec.seed ^ thread as u64)));
+            roles.push(Role::Lane(Box::new(Lane { ground: &ground, client, ep, server, stream, rng })));
+            continue;
+        }
+        let mover = Mover { ground: &ground, work: &work, dex, client, ep };
+        roles.push(match spec.balance_every_ns {
+            _ if thread > lanes => Role::Helps(mover),
+            Some(every) => Role::Balances(mover, every),
+            None => Role::Moves(mover),
+        });
+    }
+    let threads: Vec<&SimEndpoint> = endpoints.iter().collect();
+    fabric.run(&threads, 1, |thread, _| {
+        let role = &roles[thread];
+        async move {
+            match role {
+                Role::Lane(lane) => lane.work().await,
+                Role::Moves(mover) => mover.follow_plan().await,
+                Role::Balances(mover, every) => mover.balance(*every).await,
+                Role::Helps(mover) => mover.help().await,
+            }
+        }
+    });
+    drop(roles);
+    let report = conclude(spec, &ground, &work);
+    own.into_iter().for_each(|own| dex.end_thread(own));
+    Ok(report)
+}
+
+fn conclude(spec: &ElasticSpec, ground: &Ground<'_>, work: &Work<'_, FixedLayout>) -> ElasticReport {
+    let series: Vec<Vec<u64>> = ground.counts.iter().map(|counts| counts.borrow().clone()).collect();
+    let ops: u64 = series.iter().flatten().sum();
+    let failure = work.failure.take();
+    let seconds = spec.run_ns as f64 * 1e-9;
+    let mut report = ElasticReport {
+        ops,
+        failed_ops: ground.failed.get() + u64::from(failure.is_some()),
+        complaints: failure.into_iter().chain(ground.complaint.take()).collect(),
+        throughput_ops: ops as f64 / seconds,
+        virtual_seconds: seconds,
+        interval_ns: spec.interval_ns,
+        series,
+        moves: work.moves.take(),
+        ..ElasticReport::default()
+    };
+    let places = match &spec.spread {
+        Spread::HotSpot { spots, .. } => spots.len(),
+        Spread::Workload => 1,
+    };
+    report.conclude(spec.compute_servers, places);
+    report
+}

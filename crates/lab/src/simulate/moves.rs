@@ -1,0 +1,66 @@
+//! Moves of keys between compute servers while operations run: boundaries, servers that are added, servers that are removed.
+//!
+//! A move takes an end of one compute server's keys, or all of them, to a neighbour or to one that has none. The key where it
+//! cuts is one of the run or near one. What is not possible, since somebody else is moving keys or the draw makes no
+//! sense, is no failure.
+
+use std::sync::Arc;
+
+use pando_dex::layout::Layout;
+use pando_dex::{DexError, KeyRange, Leaving, Party, RoutingTable, flush_side_by_side, move_keys};
+
+use super::client::Client;
+use super::history::Answer;
+
+impl<L: Layout> Client<'_, L> {
+    /// Moves some keys.
+    pub(super) async fn move_some(&self) -> Result<Answer, DexError> {
+        let table = self.cluster.routes.table();
+        let Some((range, from, to)) = self.draw_move(&table) else { return Ok(Answer::Done) };
+        let party = |server: usize| {
+            let (tree, ctx) = self.server(server);
+            Party { server, tree, ctx }
+        };
+        let ctx = party(from).ctx;
+        let workers = self.setup.moves.flush_workers;
+        let flush = async |leaving: Arc<Leaving<'_, L>>| flush_side_by_side(&leaving, ctx, workers).await;
+        match move_keys(&self.cluster.routes, party(from), party(to), range, flush, async |_| Ok(())).await {
+            Ok(_) | Err(DexError::Moving | DexError::Routes(_)) => Ok(Answer::Done),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The keys, who has them, and who is to have them.
+    fn draw_move(&self, table: &RoutingTable) -> Option<(KeyRange, usize, usize)> {
+        let partitions = table.owners().len();
+        let at = self.draw_cut()?;
+        let partition = if self.below(4) == 0 { self.below(partitions) } else { table.partition_of(&at) };
+        let from = table.owners()[partition];
+        let own = table.range(partition);
+        let spare = (0..self.cluster.trees.len()).find(|&server| table.partition_owned_by(server).is_none());
+        let (below, above) = (
+            partition.checked_sub(1).map(|below| table.owners()[below]),
+            table.owners().get(partition + 1).copied(),
+        );
+        let is_inside = own.contains(&at) && own.low.as_ref() != Some(&at);
+        let (range, neighbour) = match self.below(8) {
+            0 => (own, if self.below(2) == 0 { below } else { above }),
+            1..4 if is_inside => (KeyRange { high: Some(at), ..own }, below),
+            _ if is_inside => (KeyRange { low: Some(at), ..own }, above),
+            _ => return None,
+        };
+        let to = if self.below(3) == 0 { spare.or(neighbour) } else { neighbour.or(spare) };
+        Some((range, from, to?))
+    }
+
+    /// A key of the run, or one near it of the same size.
+    fn draw_cut(&self) -> Option<Vec<u8>> {
+        let mut key = self.book.keys[self.below(self.book.keys.len())].clone();
+        if self.below(3) == 0 {
+            let last = key.last_mut()?;
+            *last = last.wrapping_add(1 + self.below(2) as u8);
+        }
+        // No key is below the empty one.
+        (!key.is_empty()).then_some(key)
+    }
+}
