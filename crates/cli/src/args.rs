@@ -39,6 +39,9 @@ pub enum Command {
     Del(DelArgs),
     /// Print a range of an index, or all of it, in order
     Scan(ScanArgs),
+    /// Look at a pool's memory servers, add one, drain one
+    #[command(subcommand)]
+    Pool(crate::memory_servers::PoolCommand),
     /// Show the shape of a pool and its indexes
     Stats(StatsArgs),
     /// Check every invariant of a pool and its indexes

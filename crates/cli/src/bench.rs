@@ -26,7 +26,7 @@ const TOUR: [&str; 2] = ["read-only", "write-intensive"];
 
 #[derive(Args, Debug)]
 pub struct BenchArgs {
-    /// Which index: dex, plain or plain-partitioned (a tree without a cache, on the sim fabric only)
+    /// Which index: dex; on the sim fabric also plain, plain-partitioned (trees without a cache) and local-b-tree
     #[arg(long, value_name = "SYSTEM", default_value = "dex")]
     system: String,
     /// What carries the verbs: local, shm, or sim, a simulated cluster in virtual time
@@ -299,15 +299,15 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
 }
 
 fn system(name: &str) -> Result<System, Failure> {
-    let systems = [System::Dex, System::Plain, System::PlainPartitioned];
+    let systems = [System::Dex, System::Plain, System::PlainPartitioned, System::LocalBTree];
     match systems.into_iter().find(|system| system.name() == name) {
         Some(system) => Ok(system),
         None => {
             let known = ["sherman", "smart", "elf", "fg", "art"].contains(&name);
             let what = if known { "built yet" } else { "known" };
             Err(Failure::bad_input(format_args!(
-                "the system `{name}` is not {what}; there is `dex`, and on the simulated cluster `plain` and \
-                 `plain-partitioned`"
+                "the system `{name}` is not {what}; there is `dex`, and on the simulated cluster `plain`, \
+                 `plain-partitioned` and `local-b-tree`"
             )))
         }
     }

@@ -18,6 +18,10 @@ Examples:
   pando scan --pool fruit.pando --index sold --prefix 7 --output json
   pando stats --pool fruit.pando
   pando check --pool fruit.pando
+  pando create --pool grove/ --index trees --memory-servers 2
+  pando pool add-server --pool grove/
+  pando pool drain-server 1 --pool grove/
+  pando pool servers --pool grove/
   pando simulate --seeds 0..10 --faults torn
   pando bench --keys 100k --warmup 50k --ops 100k --cache 256KiB --workload write-intensive
   pando bench --fabric sim --threads 36 --keys 100k --warmup 50k --ops 100k --cache 256KiB --seed 7

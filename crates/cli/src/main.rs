@@ -18,6 +18,7 @@ mod indexes;
 mod keys;
 mod lab;
 mod load;
+mod memory_servers;
 mod output;
 mod pool;
 mod progress;
@@ -56,6 +57,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Put(args) => put::run(&args),
         Command::Del(args) => del::run(&args),
         Command::Scan(args) => scan::run(&args),
+        Command::Pool(command) => memory_servers::run(&command),
         Command::Stats(args) => stats::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),

@@ -3,9 +3,12 @@
 //! A pool that is not closed counts as unclean and is refused by the next command. So commands never leave by another
 //! way than through [`with_cluster`], also when they are interrupted or their reader has gone.
 
+use std::fmt::Write;
 use std::path::Path;
 
-use pando::{Cluster, Config, Create, Index, IndexInfo, OpenOptions};
+use pando::{Cluster, Config, Create, Index, IndexInfo, OpenOptions, ServerState, ServerUsage};
+use pando_lab::units;
+use serde_json::{Value, json};
 
 use crate::args::{IndexArgs, LookArgs, NewPoolArgs, PoolArgs};
 use crate::failure::Failure;
@@ -84,4 +87,57 @@ pub fn with_index<T>(
 /// What an index's keys look like.
 pub fn schema_of(info: &IndexInfo) -> Result<KeySchema, Failure> {
     KeySchema::of_description(&info.name, &info.description)
+}
+
+/// The memory servers as a table.
+pub fn table(servers: &[ServerUsage]) -> String {
+    let mut rows = vec![
+        ["memory server", "state", "size", "in chunks", "allocated", "blocks", "free chunks"]
+            .map(str::to_owned),
+    ];
+    rows.extend(servers.iter().map(|server| {
+        [
+            server.server.0.to_string(),
+            state(server).to_owned(),
+            units::size(server.bytes_total),
+            units::size(server.bytes_in_chunks),
+            units::size(server.bytes_allocated),
+            units::count(server.blocks_allocated),
+            units::count(server.chunks_free),
+        ]
+    }));
+    let mut text = String::new();
+    for row in &rows {
+        let cells: Vec<String> = (0..row.len())
+            .map(|column| {
+                let width = rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+                format!("{:>width$}", row[column])
+            })
+            .collect();
+        writeln!(text, "  {}", cells.join("  ")).expect("writing to a string does not fail");
+    }
+    text
+}
+
+fn state(server: &ServerUsage) -> &'static str {
+    match server.state {
+        ServerState::Active => "active",
+        ServerState::Draining => "draining",
+        ServerState::Drained => "drained",
+    }
+}
+
+/// A memory server as an object.
+pub fn server_document(server: &ServerUsage) -> Value {
+    json!({
+        "server": server.server.0,
+        "state": state(server),
+        "bytes_total": server.bytes_total,
+        "bytes_in_chunks": server.bytes_in_chunks,
+        "bytes_allocated": server.bytes_allocated,
+        "blocks_allocated": server.blocks_allocated,
+        "chunks_total": server.chunks_total,
+        "chunks_free": server.chunks_free,
+        "chunk_size": server.chunk_size,
+    })
 }

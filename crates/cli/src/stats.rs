@@ -54,21 +54,7 @@ fn shapes(cluster: &Cluster) -> Result<Vec<Shape>, Failure> {
 }
 
 fn document(path: &Path, servers: &[ServerUsage], shapes: &[Shape]) -> Value {
-    let servers: Vec<Value> = servers
-        .iter()
-        .map(|server| {
-            json!({
-                "server": server.server.0,
-                "bytes_total": server.bytes_total,
-                "bytes_in_chunks": server.bytes_in_chunks,
-                "bytes_allocated": server.bytes_allocated,
-                "blocks_allocated": server.blocks_allocated,
-                "chunks_total": server.chunks_total,
-                "chunks_free": server.chunks_free,
-                "chunk_size": server.chunk_size,
-            })
-        })
-        .collect();
+    let servers: Vec<Value> = servers.iter().map(pool::server_document).collect();
     let indexes: Vec<Value> = shapes.iter().map(index_document).collect();
     json!({ "pool": path.to_string_lossy(), "servers": servers, "indexes": indexes })
 }
@@ -99,7 +85,7 @@ fn index_document(shape: &Shape) -> Value {
 
 fn text(path: &Path, servers: &[ServerUsage], shapes: &[Shape]) -> String {
     let mut text = format!("pool {}\n\n", path.display());
-    table(servers, &mut text);
+    text.push_str(&pool::table(servers));
     for shape in shapes {
         text.push('\n');
         index_text(shape, &mut text);
@@ -108,30 +94,6 @@ fn text(path: &Path, servers: &[ServerUsage], shapes: &[Shape]) -> String {
         text.push_str("\nno indexes\n");
     }
     text
-}
-
-fn table(servers: &[ServerUsage], text: &mut String) {
-    let mut rows =
-        vec![["memory server", "size", "in chunks", "allocated", "blocks", "free chunks"].map(str::to_owned)];
-    rows.extend(servers.iter().map(|server| {
-        [
-            server.server.0.to_string(),
-            units::size(server.bytes_total),
-            units::size(server.bytes_in_chunks),
-            units::size(server.bytes_allocated),
-            units::count(server.blocks_allocated),
-            units::count(server.chunks_free),
-        ]
-    }));
-    for row in &rows {
-        let cells: Vec<String> = (0..row.len())
-            .map(|column| {
-                let width = rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-                format!("{:>width$}", row[column])
-            })
-            .collect();
-        writeln!(text, "  {}", cells.join("  ")).expect("writing to a string does not fail");
-    }
 }
 
 fn index_text(shape: &Shape, text: &mut String) {

@@ -1,0 +1,147 @@
+//! `pando pool`: the memory servers of a pool, one more, one less.
+//!
+//! All of it may run while other processes work on the pool, as far as they leave the indexes to this one: moving needs all
+//! partitions. What was done is one line on standard output.
+
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use pando::{MemoryServerId, ServerState, ServerUsage};
+use pando_lab::units::{self, parse_size};
+use serde_json::{Value, json};
+
+use crate::args::PoolArgs;
+use crate::failure::Failure;
+use crate::output::write_document;
+use crate::{pool, progress};
+
+#[derive(Debug, Subcommand)]
+pub enum PoolCommand {
+    /// Show the memory servers: their states, and how full they are
+    Servers(ServersArgs),
+    /// Take one more memory server into use, or one that was drained again
+    AddServer(AddServerArgs),
+    /// Move all that is on a memory server to the others, and take it out of use
+    DrainServer(DrainServerArgs),
+    /// Move parts of indexes from full memory servers to empty ones
+    Spread(SpreadArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct ServersArgs {
+    #[command(flatten)]
+    pool: PoolArgs,
+    /// Write the table as JSON to a file, or to standard output
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct AddServerArgs {
+    #[command(flatten)]
+    pool: PoolArgs,
+    /// Bytes of the memory server; its file is sparse [default: as many as the first has]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "again")]
+    size: Option<u64>,
+    /// Take this memory server into use again, which was drained
+    #[arg(long, value_name = "N")]
+    again: Option<u16>,
+    /// Move parts of all indexes there
+    #[arg(long)]
+    spread: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct DrainServerArgs {
+    /// Number of the memory server; the first, 0, cannot be drained
+    server: u16,
+    #[command(flatten)]
+    pool: PoolArgs,
+}
+
+#[derive(Args, Debug)]
+pub struct SpreadArgs {
+    #[command(flatten)]
+    pool: PoolArgs,
+}
+
+pub fn run(command: &PoolCommand) -> Result<(), Failure> {
+    match command {
+        PoolCommand::Servers(args) => servers(args),
+        PoolCommand::AddServer(args) => add_server(args),
+        PoolCommand::DrainServer(args) => drain_server(args),
+        PoolCommand::Spread(args) => {
+            let moved = pool::with_cluster(pool::existing(&args.pool)?, spread)?;
+            say(format_args!("{} nodes moved", units::count(moved)))
+        }
+    }
+}
+
+fn servers(args: &ServersArgs) -> Result<(), Failure> {
+    let config = pool::existing(&args.pool)?;
+    let servers = pool::with_cluster(config, |cluster| Ok(cluster.memory_servers()?))?;
+    match &args.json {
+        Some(path) => write_document(path, &format!("{}\n", document(&args.pool.pool, &servers))),
+        None => write_document(Path::new("-"), &pool::table(&servers)),
+    }
+}
+
+fn document(path: &Path, servers: &[ServerUsage]) -> Value {
+    json!({ "pool": path.to_string_lossy(), "servers": servers.iter().map(pool::server_document).collect::<Vec<_>>() })
+}
+
+fn add_server(args: &AddServerArgs) -> Result<(), Failure> {
+    let config = pool::existing(&args.pool)?;
+    let (server, moved) = pool::with_cluster(config, |cluster| {
+        let server = match args.again {
+            Some(number) => {
+                let server = MemoryServerId(number);
+                cluster.readmit_memory_server(server)?;
+                server
+            }
+            None => {
+                let first = cluster.memory_servers()?.first().map_or(0, |server| server.bytes_total);
+                cluster.add_memory_server(args.size.unwrap_or(first))?
+            }
+        };
+        let moved = if args.spread { Some(spread(cluster)?) } else { None };
+        Ok((server, moved))
+    })?;
+    let moved = moved.map(|nodes| format!("; {} nodes moved", units::count(nodes)));
+    say(format_args!("memory server {server} is in use{}", moved.unwrap_or_default()))
+}
+
+fn spread(cluster: &pando::Cluster) -> Result<u64, Failure> {
+    let bar = progress::bar("spread", 0);
+    let moved = cluster.spread_indexes(|nodes| bar.set_position(nodes))?;
+    bar.finish_and_clear();
+    Ok(moved)
+}
+
+fn drain_server(args: &DrainServerArgs) -> Result<(), Failure> {
+    let server = MemoryServerId(args.server);
+    let drained = pool::with_cluster(pool::existing(&args.pool)?, |cluster| {
+        let state =
+            |servers: Vec<ServerUsage>| servers.iter().find(|of| of.server == server).map(|of| of.state);
+        if state(cluster.memory_servers()?) == Some(ServerState::Drained) {
+            return Err(Failure::bad_input(format_args!("memory server {server} is drained already")));
+        }
+        let blocks = cluster
+            .memory_servers()?
+            .iter()
+            .find(|of| of.server == server)
+            .map_or(0, |of| of.blocks_allocated);
+        let bar = progress::bar("drain", blocks);
+        let drained =
+            cluster.drain_memory_server(server, |done| bar.set_position(done.nodes + done.values))?;
+        bar.finish_and_clear();
+        Ok(drained)
+    })?;
+    let (nodes, values) = (units::count(drained.nodes), units::count(drained.values));
+    say(format_args!("memory server {server} is drained; {nodes} nodes and {values} long values moved"))
+}
+
+fn say(sentence: std::fmt::Arguments<'_>) -> Result<(), Failure> {
+    Ok(writeln!(stdout().lock(), "{sentence}")?)
+}
