@@ -180,13 +180,24 @@ fn every_experiment_has_valid_cells_and_its_own_name() {
 
 /// Makes up reports, so that what is made of them is seen without measuring.
 fn made_up(experiment: &'static Experiment) -> Results<'static> {
-    let report = serde_json::json!({
+    let mut report = serde_json::json!({
         "throughput_ops": 1e7,
+        "moving_ns": 2_000_000,
+        "bytes_written": 1 << 20,
+        "others_ratio": 1.0,
+        "settled_imbalance": 1.2,
+        "move_count": 3,
+        "imbalance": [3.0, 2.0, 1.2, 1.2],
+        "interval_ns": 1_000_000,
         "per_op": {"reads": 0.3, "writes": 0.1, "atomics": 0.0, "two_sided": 0.01, "bytes_total": 300.0},
         "cache": {"hit_ratio_leaf": 0.7},
         "latency_ns": {"p99": 9000},
         "series": {"interval_ns": 100_000_000u64, "ops": [5, 5, 4, 3]},
     });
+    if ["fig10", "balance"].contains(&experiment.name) {
+        // By compute server.
+        report["series"] = serde_json::json!([[5, 5, 4, 3], [5, 5, 5, 5], [5, 4, 5, 5], [0, 1, 1, 2]]);
+    }
     let outcomes = (experiment.cells)(&TINY)
         .into_iter()
         .map(|cell| Outcome { cell, report: Ok(report.clone()), wall_seconds: 1.0 })
