@@ -376,19 +376,7 @@ impl<L: Layout> Tree<L> {
         node.validate()?;
         parent.validate()?;
         let new = self.new_node(ctx, level, self.near(level, addr, parent_addr)).await?;
-        let parent = self.lock_parent(ctx, parent_addr, key, addr, level).await?;
-        let node = match self.lock_node(ctx, addr).await {
-            Ok(node) => node,
-            Err(retry) => {
-                self.unlock_unchanged(ctx, parent).await?;
-                return Err(retry);
-            }
-        };
-        if !self.is_shared_now(&node, key) {
-            self.unlock_seen(ctx, [node, parent]).await?;
-            self.refresh(ctx, key, Toward::Key).await?;
-            return Err(Retry::Restart);
-        }
+        let [node, parent] = self.lock_both(ctx, key, (addr, level), parent_addr).await?;
         let mut separator = Vec::new();
         let words = node.words();
         let at = match self.layout.has_room(words, pending.key, pending.value_len) {
@@ -409,14 +397,7 @@ impl<L: Layout> Tree<L> {
         let slot = self.separator_slot(parent.words(), &separator);
         let fits = self.layout.inner_insert(parent.words(), slot, &separator, new.addr().raw());
         assert!(fits, "room was checked on the same bytes");
-        match ctx.ep.write(new.addr(), right).await {
-            Ok(right) => ctx.ep.recycle(right),
-            Err(error) => {
-                self.unlock_unchanged(ctx, node).await?;
-                self.unlock_unchanged(ctx, parent).await?;
-                return Err(error.into());
-            }
-        }
+        let [node, parent] = self.write_under(ctx, [node, parent], new.addr(), right).await?;
         new.link();
         self.mark_shared(&self.view(ctx), &node.page);
         self.write_unlock(ctx, parent).await?;
@@ -425,10 +406,53 @@ impl<L: Layout> Tree<L> {
         Ok(Split::Done)
     }
 
-    /// Whether a locked node is a shared one that covers `key`, and not what was left behind of it.
-    fn is_shared_now(&self, node: &LockedNode, key: L::Key<'_>) -> bool {
+    /// Locks a shared parent, then the shared node of `level` at `addr` below it; the node comes first. Restarts if they are
+    /// not that any more.
+    async fn lock_both<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: L::Key<'_>,
+        (addr, level): (GlobalAddr, u8),
+        parent_addr: GlobalAddr,
+    ) -> Attempt<[LockedNode; 2]> {
+        let parent = self.lock_parent(ctx, parent_addr, key, addr, level).await?;
+        let node = match self.lock_node(ctx, addr).await {
+            Ok(node) => node,
+            Err(retry) => {
+                self.unlock_unchanged(ctx, parent).await?;
+                return Err(retry);
+            }
+        };
         let words = node.words();
-        node.is_shared && !header::has(words, header::MOVED) && self.layout.covers(words, key)
+        // Not what was left behind of a node that moved.
+        if node.is_shared && !header::has(words, header::MOVED) && self.layout.covers(words, key) {
+            return Ok([node, parent]);
+        }
+        self.unlock_seen(ctx, [node, parent]).await?;
+        self.refresh(ctx, key, Toward::Key).await?;
+        Err(Retry::Restart)
+    }
+
+    /// Writes a node that nothing leads to yet, on behalf of two that are locked; unlocks these, unchanged, if that fails.
+    async fn write_under<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        locked: [LockedNode; 2],
+        addr: GlobalAddr,
+        page: PageBuf,
+    ) -> Result<[LockedNode; 2]> {
+        match ctx.ep.write(addr, page).await {
+            Ok(page) => {
+                ctx.ep.recycle(page);
+                Ok(locked)
+            }
+            Err(error) => {
+                for node in locked {
+                    self.unlock_unchanged(ctx, node).await?;
+                }
+                Err(error.into())
+            }
+        }
     }
 
     /// Moves a shared node: the new copy is written first, then the parent with its unlock, then the old copy, which from
@@ -442,33 +466,14 @@ impl<L: Layout> Tree<L> {
         parent_addr: GlobalAddr,
         new: NewNode<'_, L>,
     ) -> Attempt<()> {
-        let parent = self.lock_parent(ctx, parent_addr, key, addr, level).await?;
-        let node = match self.lock_node(ctx, addr).await {
-            Ok(node) => node,
-            Err(retry) => {
-                self.unlock_unchanged(ctx, parent).await?;
-                return Err(retry);
-            }
-        };
-        if !self.is_shared_now(&node, key) {
-            self.unlock_seen(ctx, [node, parent]).await?;
-            self.refresh(ctx, key, Toward::Key).await?;
-            return Err(Retry::Restart);
-        }
+        let [node, parent] = self.lock_both(ctx, key, (addr, level), parent_addr).await?;
         let copy = ctx.ep.buffer(node.page.len());
         copy.words().iter().zip(node.words()).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
         // Versions go on from where they are.
         copy.set(0, node.next_version());
         copy.set(header::REMOTE_VERSION, node.next_version());
         copy.set(header::ADDR, new.addr().raw());
-        match ctx.ep.write(new.addr(), copy).await {
-            Ok(copy) => ctx.ep.recycle(copy),
-            Err(error) => {
-                self.unlock_unchanged(ctx, node).await?;
-                self.unlock_unchanged(ctx, parent).await?;
-                return Err(error.into());
-            }
-        }
+        let [node, parent] = self.write_under(ctx, [node, parent], new.addr(), copy).await?;
         let word = self.layout.child_word(parent.words(), self.layout.child_index(parent.words(), key));
         header::set(parent.words(), word, new.addr().raw());
         new.link();

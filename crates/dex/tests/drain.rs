@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use common::draw::{Draw, seeds};
 use common::{Client, Cluster, INDEX, fixed_tiny};
 use pando_cache::{Admission, Cache, CacheConfig, Eviction};
 use pando_dex::audit::audit;
@@ -25,20 +26,6 @@ use pando_sim::{Fault, Faults, Model, SimConfig, SimEndpoint, SimFabric};
 
 const KEYS: u64 = 400;
 const SERVER_BYTES: u64 = 8 << 20;
-
-fn seeds() -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("PANDO_SIM_SEEDS") else { return 0..30 };
-    let (first, end) = text.split_once("..").expect("PANDO_SIM_SEEDS=A..B");
-    first.parse().expect("a number")..end.parse().expect("a number")
-}
-
-struct Draw(Random);
-
-impl Draw {
-    fn one_of<T: Copy>(&self, choices: &[T]) -> T {
-        choices[(self.0.next() >> 32) as usize % choices.len()]
-    }
-}
 
 fn key(k: u64) -> Vec<u8> {
     (k << 32).to_be_bytes().to_vec()
@@ -297,13 +284,13 @@ fn check<L: Layout>(seed: u64, cluster: &Cluster<L, SimFabric>, pools: &[Pool], 
 
 fn run_all<L: Layout>(layout: impl Fn() -> L) {
     let mut moved = 0;
-    for seed in seeds() {
+    for seed in seeds(30) {
         // Shown if it fails.
         eprintln!("seed {seed}");
         moved += run(seed, layout());
     }
     eprintln!("{moved} nodes and values were moved");
-    assert!(seeds().count() < 20 || moved > 500, "{moved}");
+    assert!(seeds(30).count() < 20 || moved > 500, "{moved}");
 }
 
 #[test]

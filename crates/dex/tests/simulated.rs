@@ -7,6 +7,7 @@ mod common;
 
 use std::sync::Arc;
 
+use common::draw::{Draw, seeds};
 use common::load::{Load, key, work};
 use common::{Client, Cluster, fixed_tiny};
 use pando_cache::{Admission, CacheConfig, CacheCounts, Eviction};
@@ -15,21 +16,6 @@ use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{MemorySide, OffloadPolicy, Offloading, TreeConfig};
 use pando_fabric::{Endpoint, Nanos, Random, VerbCounts};
 use pando_sim::{Faults, Model, SimConfig, SimEndpoint, SimFabric};
-
-fn seeds() -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("PANDO_SIM_SEEDS") else { return 0..30 };
-    let (first, end) = text.split_once("..").expect("PANDO_SIM_SEEDS=A..B");
-    first.parse().expect("a number")..end.parse().expect("a number")
-}
-
-/// What a seed stands for, choice by choice.
-struct Draw(Random);
-
-impl Draw {
-    fn one_of<T: Copy>(&self, choices: &[T]) -> T {
-        choices[(self.0.next() >> 32) as usize % choices.len()]
-    }
-}
 
 /// Drawn apart from the rest, so that what earlier seeds found is found again.
 fn offloading(seed: u64) -> Offloading {
@@ -98,7 +84,7 @@ fn run<L: Layout>(seed: u64, layout: L) -> (Nanos, VerbCounts, CacheCounts, u64)
 
 fn run_all<L: Layout>(layout: impl Fn() -> L) {
     let (mut finished, mut refused, mut relocated) = (0, 0, 0);
-    for seed in seeds() {
+    for seed in seeds(30) {
         // Shown if it fails.
         eprintln!("seed {seed}");
         let (_, _, caches, relocations) = run(seed, layout());
@@ -108,7 +94,7 @@ fn run_all<L: Layout>(layout: impl Fn() -> L) {
     }
     eprintln!("memory servers finished {finished} operations and refused {refused}");
     eprintln!("{relocated} nodes moved to other memory servers");
-    assert!(seeds().count() < 20 || (finished > 1000 && refused > 100 && relocated > 100));
+    assert!(seeds(30).count() < 20 || (finished > 1000 && refused > 100 && relocated > 100));
 }
 
 #[test]

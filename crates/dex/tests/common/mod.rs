@@ -1,6 +1,7 @@
 //! A small cluster in this process for tests of the tree.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+pub mod draw;
 pub mod load;
 pub mod moving;
 pub mod observed;

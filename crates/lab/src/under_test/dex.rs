@@ -204,6 +204,20 @@ impl<'c, L: Layout, E: Endpoint> DexClient<'c, L, E> {
         &self.thread.router
     }
 
+    /// Performs an operation where the owner of `key` is found.
+    #[inline]
+    async fn on_owner<T>(
+        &self,
+        key: &[u8],
+        mut op: impl AsyncFnMut(&'c Tree<L>, Ctx<'c, E>) -> Result<T, DexError>,
+    ) -> Result<T, DexError> {
+        let on = async |server| {
+            let (tree, ctx) = self.server(server);
+            op(tree, ctx).await
+        };
+        self.thread.router.routed(self.ep, key, self.patience_ns(), on).await
+    }
+
     fn patience_ns(&self) -> Nanos {
         self.dex.trees[0].config().patience_ns
     }
@@ -225,47 +239,27 @@ impl<L: Layout, E: Endpoint> IndexClient for DexClient<'_, L, E> {
 
     #[inline]
     async fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, DexError> {
-        let on = async |server| {
-            let (tree, ctx) = self.server(server);
-            tree.get(ctx, key, out).await
-        };
-        self.thread.router.routed(self.ep, key, self.patience_ns(), on).await
+        self.on_owner(key, async |tree, ctx| tree.get(ctx, key, out).await).await
     }
 
     #[inline]
     async fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
-        let on = async |server| {
-            let (tree, ctx) = self.server(server);
-            tree.put(ctx, key, value).await
-        };
-        self.thread.router.routed(self.ep, key, self.patience_ns(), on).await
+        self.on_owner(key, async |tree, ctx| tree.put(ctx, key, value).await).await
     }
 
     #[inline]
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
-        let on = async |server| {
-            let (tree, ctx) = self.server(server);
-            tree.update(ctx, key, value).await
-        };
-        self.thread.router.routed(self.ep, key, self.patience_ns(), on).await
+        self.on_owner(key, async |tree, ctx| tree.update(ctx, key, value).await).await
     }
 
     #[inline]
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
-        let on = async |server| {
-            let (tree, ctx) = self.server(server);
-            tree.insert(ctx, key, value).await
-        };
-        self.thread.router.routed(self.ep, key, self.patience_ns(), on).await
+        self.on_owner(key, async |tree, ctx| tree.insert(ctx, key, value).await).await
     }
 
     #[inline]
     async fn remove(&self, key: &[u8]) -> Result<bool, DexError> {
-        let on = async |server| {
-            let (tree, ctx) = self.server(server);
-            tree.remove(ctx, key).await
-        };
-        self.thread.router.routed(self.ep, key, self.patience_ns(), on).await
+        self.on_owner(key, async |tree, ctx| tree.remove(ctx, key).await).await
     }
 
     async fn scan(
