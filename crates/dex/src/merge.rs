@@ -236,6 +236,11 @@ impl<L: Layout> Tree<L> {
                 return Err(retry);
             }
         };
+        if let Err(retry) = self.count_orphans(right.words()) {
+            right_guard.release_unchanged();
+            left_guard.release_unchanged();
+            return Err(retry);
+        }
         let addr = GlobalAddr::from_raw(right.addr()).expect("a frame's own address is not swizzled");
         self.layout.merge(left.words(), right.words(), separator);
         self.adopt_children(left);
@@ -346,6 +351,11 @@ impl<L: Layout> Tree<L> {
                 return Err(retry);
             }
         };
+        if let Err(retry) = self.count_orphans(child.frame.words()) {
+            child_guard.release_unchanged();
+            root_guard.release_unchanged();
+            return Err(retry);
+        }
         let addr = GlobalAddr::from_raw(child.frame.addr()).expect("a frame's own address is not swizzled");
         let was_shared = header::has(root.frame.words(), header::WAS_SHARED);
         self.layout.copy_content(child.frame.words(), root.frame.words());
