@@ -104,9 +104,10 @@ impl<L: Layout> Tree<L> {
             self.layout.append_key(words, i, &mut bytes);
             bytes
         };
-        // Beyond a boundary, nodes are another compute server's, and what remote memory says of them may be old.
+        // Beyond a boundary, nodes are another compute server's, and what remote memory says of them may be old. So may what
+        // a shared parent says of keys that are about to be this compute server's.
         let view = self.view(ctx);
-        let own = &view.nodes;
+        let own = &view.keys;
         if own.is_empty() {
             return Ok(None);
         }
