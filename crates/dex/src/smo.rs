@@ -364,7 +364,6 @@ impl<L: Layout> Tree<L> {
             return Ok(Split::ParentFull(separator));
         }
         let separator = separator.key;
-        self.count_orphans(words)?;
         // The new node stays latched until its parent points to it: found without a parent, it would be cooled.
         let (child, _guard) = self.split_latched(node, free, new.addr(), at, &separator)?;
         self.link_child(parent, child, &separator);
@@ -412,6 +411,7 @@ impl<L: Layout> Tree<L> {
         at: usize,
         separator: &[u8],
     ) -> Attempt<(FrameRef<'t>, ExclusiveGuard<'t>)> {
+        self.count_orphans(left.words())?;
         let Lookup::Miss(ticket) = self.cache.table().begin(addr) else {
             return Err(Retry::Restart);
         };
