@@ -7,7 +7,7 @@ mod toy;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use pando_cache::{Cache, CacheConfig, Eviction, FrameId, FrameRef, FrameState, Lookup};
+use pando_cache::{Cache, CacheConfig, CacheWorker, Eviction, FrameId, FrameRef, FrameState, Lookup};
 use pando_fabric::{Endpoint, PageBuf};
 use toy::{KIND, NODE, Remote, Shape, ToyEndpoint, block_on, kind};
 
@@ -17,18 +17,25 @@ fn cache(dirty: bool, eviction: Eviction) -> (Cache, FrameId) {
     config.eviction = eviction;
     let cache = Cache::new(&config).unwrap();
     let worker = cache.worker();
-    let page = PageBuf::zeroed(NODE);
-    page.set(1, Remote::addr(0).raw());
-    page.set(KIND, kind(0, 0));
-    let Lookup::Miss(ticket) = cache.table().begin(Remote::addr(0)) else { panic!("an empty cache") };
-    let free = cache.take_free(&worker).unwrap();
-    let id = free.id();
-    free.admit(&page, ticket, None::<(FrameRef<'_>, fn() -> Option<usize>)>);
+    let id = admit(&cache, &worker, 0);
     if dirty {
         cache.frame(id).exclusive().unwrap().mark_dirty();
     }
     drop(worker);
     (cache, id)
+}
+
+/// Brings a leaf into a free frame.
+fn admit(cache: &Cache, worker: &CacheWorker, leaf: usize) -> FrameId {
+    let addr = Remote::addr(leaf);
+    let page = PageBuf::zeroed(NODE);
+    page.set(1, addr.raw());
+    page.set(KIND, kind(0, leaf));
+    let Lookup::Miss(ticket) = cache.table().begin(addr) else { panic!("it is not there yet") };
+    let free = cache.take_free(worker).unwrap();
+    let id = free.id();
+    free.admit(&page, ticket, None::<(FrameRef<'_>, fn() -> Option<usize>)>);
+    id
 }
 
 fn pin_against_cooling(eviction: Eviction) {
@@ -58,6 +65,37 @@ fn a_pinned_node_stays_hot() {
 #[test]
 fn a_pinned_node_is_not_evicted_at_random() {
     pin_against_cooling(Eviction::Random);
+}
+
+/// Somebody finds a node by the mapping table, without a latch, while it is evicted and its frame gets another one: at a
+/// version at which the frame has its address, he reads nothing of the other.
+#[test]
+fn what_the_table_leads_to_is_that_node_or_nothing() {
+    loom::model(|| {
+        let (cache, id) = cache(false, Eviction::Random);
+        let cache = Arc::new(cache);
+        let worker = cache.worker();
+        // The frame that is evicted is the only free one.
+        (1..cache.frames()).for_each(|_| std::mem::forget(cache.take_free(&worker).unwrap()));
+        // Who only loads is the thread that loom lets run last: it looks for other orders where a load follows a store.
+        let reader = {
+            let cache = Arc::clone(&cache);
+            thread::spawn(move || {
+                let addr = Remote::addr(0);
+                let Some(frame) = cache.table().frame_of(addr).map(|found| cache.frame(found)) else {
+                    return;
+                };
+                let Ok(version) = frame.optimistic() else { return };
+                if version.state() == FrameState::Hot && frame.addr() == addr.raw() {
+                    let seen = frame.words()[KIND].load(Ordering::Relaxed);
+                    assert!(frame.validate(version).is_err() || seen == kind(0, 0), "another node");
+                }
+            })
+        };
+        block_on(cache.cool(&worker, &ToyEndpoint::new(&Remote::new(1), 1), Shape, id)).unwrap();
+        assert_eq!(admit(&cache, &worker, 1), id);
+        reader.join().unwrap();
+    });
 }
 
 /// What happened last to the space of the node.

@@ -76,11 +76,7 @@ impl<L: Layout> Tree<L> {
     ) -> Result<()> {
         answers.clear();
         for group in keys.chunks(GROUP) {
-            let lanes = self.descend_together(group);
-            // Each lane went down all levels, or most.
-            for _ in 0..group.len() as u64 * (self.inner_levels() + 1) {
-                ctx.ep.charge(Work::NodeSearch);
-            }
+            let lanes = self.descend_together(group, |work| ctx.ep.charge(work));
             let missing = self.fetch_leaves_of(ctx, group, |i| matches!(lanes[i], Lane::Alone)).await?;
             for (i, (key, lane)) in group.iter().zip(&lanes).enumerate() {
                 let start = answers.bytes.len();
@@ -108,12 +104,12 @@ impl<L: Layout> Tree<L> {
 
     /// Takes all keys as far down as cached nodes lead.
     #[inline]
-    fn descend_together<K: AsRef<[u8]>>(&self, keys: &[K]) -> [Lane<'_>; GROUP] {
+    fn descend_together<K: AsRef<[u8]>>(&self, keys: &[K], charge: impl Fn(Work)) -> [Lane<'_>; GROUP] {
         let mut lanes = [Lane::Alone; GROUP];
         let Ok(root) = self.root_hop() else { return lanes };
         for (key, lane) in keys.iter().zip(&mut lanes) {
             if let Ok(key) = self.layout.key(key.as_ref()) {
-                *lane = self.search(root, key);
+                *lane = self.search(root, key, &charge);
             }
         }
         // The root may grow meanwhile; whoever is late goes alone.
@@ -122,7 +118,7 @@ impl<L: Layout> Tree<L> {
                 if let Lane::Below(step) = *lane {
                     let key = self.layout.key(key.as_ref());
                     *lane = match (self.arrive(step), key) {
-                        (Some(node), Ok(key)) => self.search(node, key),
+                        (Some(node), Ok(key)) => self.search(node, key, &charge),
                         _ => Lane::Alone,
                     };
                 }
@@ -132,18 +128,26 @@ impl<L: Layout> Tree<L> {
     }
 
     #[inline(always)]
-    fn search<'t>(&'t self, node: Hop<'t>, key: L::Key<'_>) -> Lane<'t> {
-        match self.descend(node, key) {
-            Descent::To(step) => Lane::Below(step),
-            Descent::Leaf => {
-                let words = node.frame.words();
-                let found = self.layout.find(words, key);
-                if let Ok(i) = found {
-                    self.layout.prefetch_value(words, i);
+    fn search<'t>(&'t self, node: Hop<'t>, key: L::Key<'_>, charge: impl Fn(Work)) -> Lane<'t> {
+        let mut node = node;
+        loop {
+            charge(Work::NodeSearch);
+            match self.descend(node, key) {
+                Descent::To(step) => return Lane::Below(step),
+                Descent::Leaf => {
+                    let words = node.frame.words();
+                    let found = self.layout.find(words, key);
+                    if let Ok(i) = found {
+                        self.layout.prefetch_value(words, i);
+                    }
+                    return Lane::At(node, found);
                 }
-                Lane::At(node, found)
+                // Such nodes are few and high up: they are in the processor's cache.
+                Descent::Unswizzled(swip) => match self.enter_listed(node, swip, key, &charge) {
+                    Some(child) => node = child,
+                    None => return Lane::Alone,
+                },
             }
-            Descent::Elsewhere => Lane::Alone,
         }
     }
 }

@@ -1,20 +1,24 @@
-//! The cached path: lookups and changes that find every node of their way swizzled (DEX §7).
+//! The cached path: lookups and changes that find every node of their way cached and hot (DEX §7).
 //!
 //! Most operations never wait. Here they run as plain code, without futures and without errors to hand up: what
-//! meets a child that is not swizzled, a version that changed or a long value gives up, has changed nothing, and
-//! starts again in [`walk`](crate::walk), which can do everything. One step from a node to its child is in two
-//! halves, so that callers can do other things while the child's lines come in: [`Tree::descend`] finds the child and
+//! meets a child that is missing or cooling, a version that changed or a long value gives up and has changed nothing.
+//! [`walk`](crate::walk), which can do everything, goes on from the last node. One step from a node to its child is in
+//! two halves, so that callers can do other things while the child's lines come in: [`Tree::descend`] finds the child and
 //! asks the processor for it, [`Tree::arrive`] enters it.
 //!
 //! The rule of optimistic lock coupling: a child's version is taken before its parent is validated, so the child was
-//! the parent's while its version held.
+//! the parent's while its version held. Children of nodes that do not swizzle, which are the shared ones, are found
+//! through the mapping table, without a latch: the frame that it names must hold the child's address at the version that
+//! was taken. The parent's copy may be stale, so the child must also be of the right level and cover the key (§4).
+//! The leaf that is reached is then this compute server's own and has the key, whatever way led to it.
 
 use pando_cache::defect::{Defect, defect};
-use pando_cache::{CacheWorker, Conflict, FrameId, Swip};
+use pando_cache::{CacheWorker, Conflict, FrameId, FrameState, Swip};
 use pando_fabric::{Endpoint, Work};
 
 use crate::layout::{Layout, header};
 use crate::tree::{Ctx, Hop, Tree};
+use crate::walk::Toward;
 
 /// Nodes of this level and below are many, so they are seldom in the processor's own cache.
 const FAR_LEVEL: u8 = 1;
@@ -28,13 +32,21 @@ pub(crate) struct Step<'t> {
     pub far: bool,
 }
 
+/// Where the cached path ended before a leaf, and [`walk`](crate::walk) is to go on; `None` if it has to begin at the root.
+pub(crate) type Stuck<'t> = Option<Hop<'t>>;
+
+#[cold]
+fn stuck_at(node: Hop<'_>) -> Stuck<'_> {
+    node.validate().is_ok().then_some(node)
+}
+
 /// Where [`Tree::descend`] led.
 pub(crate) enum Descent<'t> {
     To(Step<'t>),
     /// The node is a leaf.
     Leaf,
-    /// Not for this path.
-    Elsewhere,
+    /// To a child that is not swizzled: see [`Tree::enter_listed`].
+    Unswizzled(Swip),
 }
 
 impl<L: Layout> Tree<L> {
@@ -46,7 +58,8 @@ impl<L: Layout> Tree<L> {
             return Descent::Leaf;
         }
         let index = self.layout.child_index(words, key);
-        match Swip::from_raw(header::get(words, self.layout.child_word(words, index))).frame() {
+        let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, index)));
+        match swip.frame() {
             Some(child) => {
                 let far = level <= FAR_LEVEL + 1;
                 if far {
@@ -54,13 +67,36 @@ impl<L: Layout> Tree<L> {
                 }
                 Descent::To(Step { parent: node, child, far })
             }
-            None => Descent::Elsewhere,
+            None => Descent::Unswizzled(swip),
         }
     }
 
     #[inline(always)]
     pub(crate) fn arrive<'t>(&'t self, step: Step<'t>) -> Option<Hop<'t>> {
         self.enter(step.parent, step.child).ok()
+    }
+
+    /// A child that is not swizzled because its parent (a shared node) does not swizzle, as far as the mapping table has it
+    /// in a frame, hot. Below other nodes it is missing, or to be swizzled first.
+    #[inline(never)]
+    pub(crate) fn enter_listed<'t>(
+        &'t self,
+        parent: Hop<'t>,
+        swip: Swip,
+        key: L::Key<'_>,
+        charge: impl Fn(Work),
+    ) -> Option<Hop<'t>> {
+        let words = parent.frame.words();
+        if self.swizzles(words) {
+            return None;
+        }
+        let addr = swip.global().filter(|addr| !addr.is_null())?;
+        let level = header::level(words).wrapping_sub(1);
+        charge(Work::TableLookup);
+        let child = self.enter(parent, self.cache.table().frame_of(addr)?).ok()?;
+        // All of this holds as long as the child's version does.
+        let is_there = child.version.state() == FrameState::Hot && child.frame.addr() == addr.raw();
+        (is_there && self.is_right(child.frame.words(), level, key, Toward::Key)).then_some(child)
     }
 
     /// A swizzled child, seen at a version at which the parent still pointed to it.
@@ -74,16 +110,18 @@ impl<L: Layout> Tree<L> {
         Ok(Hop { frame, version })
     }
 
-    /// The leaf that `key` belongs to. `searching` is called for every node on the way, the leaf included.
+    /// The leaf that `key` belongs to. `charge` is told the work of every node on the way, the leaf included.
     #[inline(always)]
-    fn cached_leaf(&self, key: L::Key<'_>, searching: impl Fn()) -> Option<Hop<'_>> {
-        let mut node = self.root_hop().ok()?;
+    fn cached_leaf(&self, key: L::Key<'_>, charge: impl Fn(Work)) -> Result<Hop<'_>, Stuck<'_>> {
+        let mut node = self.root_hop().map_err(|Conflict| None)?;
         loop {
-            searching();
+            charge(Work::NodeSearch);
             match self.descend(node, key) {
-                Descent::To(step) => node = self.arrive(step)?,
-                Descent::Leaf => return Some(node),
-                Descent::Elsewhere => return None,
+                Descent::To(step) => node = self.arrive(step).ok_or_else(|| stuck_at(node))?,
+                Descent::Leaf => return Ok(node),
+                Descent::Unswizzled(swip) => {
+                    node = self.enter_listed(node, swip, key, &charge).ok_or_else(|| stuck_at(node))?;
+                }
             }
         }
     }
@@ -115,23 +153,25 @@ impl<L: Layout> Tree<L> {
         &'t self,
         ctx: Ctx<'t, E>,
         key: L::Key<'_>,
-    ) -> Option<Hop<'t>> {
-        let searching = || ctx.ep.charge(Work::NodeSearch);
+    ) -> Result<Hop<'t>, Stuck<'t>> {
+        let charge = |work| ctx.ep.charge(work);
         if ctx.ep.slots() == 1 {
-            return self.cached_leaf(key, searching);
+            return self.cached_leaf(key, charge);
         }
-        let mut node = self.root_hop().ok()?;
+        let mut node = self.root_hop().map_err(|Conflict| None)?;
         loop {
-            searching();
+            charge(Work::NodeSearch);
             match self.descend(node, key) {
                 Descent::To(step) => {
                     if step.far {
                         ctx.ep.yield_now().await;
                     }
-                    node = self.arrive(step)?;
+                    node = self.arrive(step).ok_or_else(|| stuck_at(node))?;
                 }
-                Descent::Leaf => return Some(node),
-                Descent::Elsewhere => return None,
+                Descent::Leaf => return Ok(node),
+                Descent::Unswizzled(swip) => {
+                    node = self.enter_listed(node, swip, key, charge).ok_or_else(|| stuck_at(node))?;
+                }
             }
         }
     }
@@ -141,7 +181,7 @@ impl<L: Layout> Tree<L> {
     #[inline]
     pub fn get_now(&self, worker: &CacheWorker, key: &[u8], out: &mut Vec<u8>) -> Option<bool> {
         let key = self.layout.key(key).ok()?;
-        let leaf = self.cached_leaf(key, || ())?;
+        let leaf = self.cached_leaf(key, |_| ()).ok()?;
         let start = out.len();
         let found = self.cached_value(worker, leaf, self.layout.find(leaf.frame.words(), key), out);
         if found.is_none() {
@@ -157,13 +197,13 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'t, E>,
         key: L::Key<'_>,
         out: &mut Vec<u8>,
-    ) -> Option<bool> {
+    ) -> Result<bool, Stuck<'t>> {
         let leaf = self.cached_leaf_in_turns(ctx, key).await?;
         let found = self.layout.find(leaf.frame.words(), key);
         let start = out.len();
         let found = self.cached_value(ctx.worker, leaf, found, out);
         ctx.ep.charge(Work::Copy { bytes: out.len() - start });
-        found
+        found.ok_or(None)
     }
 
     #[inline(always)]

@@ -8,6 +8,7 @@ use pando_cache::sync::Word;
 use pando_fabric::{Endpoint, Resource, Work};
 use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
 
+use crate::cached::Stuck;
 use crate::change::{Blocked, Change, Expected, Outcome, apply, stored_len, work_of};
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::{Layout, Stored};
@@ -15,7 +16,7 @@ use crate::offload::Offer;
 use crate::ownership::Purpose;
 use crate::tree::{Ctx, Hop, Tree};
 use crate::tries::Tries;
-use crate::walk::{Admit, Miss, PrivateLeaf, Reached, Toward};
+use crate::walk::{Admit, Miss, PrivateLeaf, Reached};
 
 /// Outcome of [`Tree::compare_and_swap`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,11 +35,13 @@ impl<L: Layout> Tree<L> {
     pub async fn get<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let key = self.layout.key(key)?;
         let start = out.len();
-        if let Some(found) = self.cached_get(ctx, key, out).await {
-            return Ok(found);
+        match self.cached_get(ctx, key, out).await {
+            Ok(found) => Ok(found),
+            Err(stuck) => {
+                out.truncate(start);
+                self.get_anyhow(ctx, key, stuck, out).await
+            }
         }
-        out.truncate(start);
-        self.get_anyhow(ctx, key, out).await
     }
 
     /// [`Tree::get`] after [`Tree::get_now`] gave up: does not look among the cached nodes first once more.
@@ -52,15 +55,16 @@ impl<L: Layout> Tree<L> {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        self.get_anyhow(ctx, self.layout.key(key)?, out).await
+        self.get_anyhow(ctx, self.layout.key(key)?, None, out).await
     }
 
-    /// Looks `key` up wherever the nodes of its way are.
+    /// Looks `key` up wherever the nodes of its way are, beginning where the cached path got stuck.
     #[inline(never)]
     async fn get_anyhow<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
+        mut stuck: Stuck<'_>,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
         let tries = Tries::default();
@@ -68,7 +72,7 @@ impl<L: Layout> Tree<L> {
         let (mut failed, mut offer) = (FailedReads::default(), Offer::Lookup);
         let start = out.len();
         loop {
-            match self.try_get(ctx, key, out, &mut failed, &mut offer).await {
+            match self.try_get(ctx, key, stuck.take(), out, (&mut failed, &mut offer)).await {
                 Ok(found) => return Ok(found),
                 Err(retry) => {
                     out.truncate(start);
@@ -83,9 +87,9 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
+        stuck: Stuck<'_>,
         out: &mut Vec<u8>,
-        failed: &mut FailedReads,
-        offer: &mut Offer,
+        (failed, offer): (&mut FailedReads, &mut Offer),
     ) -> Attempt<bool> {
         let read = |page: &[Word], out: &mut Vec<u8>| match self.layout.find(page, key) {
             Ok(i) => (true, self.layout.append_value(page, i, out)),
@@ -93,7 +97,7 @@ impl<L: Layout> Tree<L> {
         };
         let entered = self.enter_for(ctx, key, Purpose::Operation)?;
         let miss = Miss { admit: Admit::Lazily, offer: *offer };
-        let (found, long) = match self.walk(ctx, key, Toward::Key, 0, miss).await? {
+        let (found, long) = match self.walk_on(ctx, stuck, key, miss).await? {
             Reached::Cached { node, .. } => {
                 let result = read(node.frame.words(), out);
                 node.validate()?;
@@ -317,13 +321,16 @@ impl<L: Layout> Tree<L> {
         change: &Change<'_>,
         offer: &mut Offer,
     ) -> Attempt<std::result::Result<Outcome, Blocked>> {
-        if let Some(leaf) = self.cached_leaf_in_turns(ctx, key).await {
-            ctx.worker.counters().count_descent(self.inner_levels());
-            return self.change_cached(ctx, leaf, key, change);
-        }
+        let stuck = match self.cached_leaf_in_turns(ctx, key).await {
+            Ok(leaf) => {
+                ctx.worker.counters().count_descent(self.inner_levels());
+                return self.change_cached(ctx, leaf, key, change);
+            }
+            Err(stuck) => stuck,
+        };
         let _entered = self.enter_for(ctx, key, Purpose::Operation)?;
         let miss = Miss { admit: Admit::Lazily, offer: *offer };
-        match self.walk(ctx, key, Toward::Key, 0, miss).await? {
+        match self.walk_on(ctx, stuck, key, miss).await? {
             Reached::Cached { node, .. } => self.change_cached(ctx, node, key, change),
             Reached::Private { leaf, .. } => self.change_private(ctx, leaf, key, change).await,
             Reached::Below(below) => {

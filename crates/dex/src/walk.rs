@@ -9,6 +9,7 @@ use pando_cache::defect::{Defect, defect};
 use pando_cache::{FrameRef, FrameState, FreeFrame, IoTicket, Lookup, Resolved, Swip};
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf, Resource, Work};
 
+use crate::cached::Stuck;
 use crate::error::{Attempt, DexError, Retry};
 use crate::layout::{Layout, Side, header};
 use crate::offload::{Below, Offer};
@@ -138,9 +139,37 @@ impl<L: Layout> Tree<L> {
         level: u8,
         miss: Miss,
     ) -> Attempt<Reached<'t>> {
-        let mut node = self.root_hop()?;
+        self.walk_from(ctx, self.root_hop()?, (key, toward), level, miss).await
+    }
+
+    /// Goes on down to the leaf of `key` from where the cached path got stuck, or begins anew. The caller is inside the gate
+    /// now. That node is looked at like any other: whoever finds it at its version finds it as good as from the root, because it
+    /// covers the key, or did when it was a copy that may be stale, and is still in its frame.
+    #[inline]
+    pub(crate) async fn walk_on<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        stuck: Stuck<'t>,
+        key: L::Key<'_>,
+        miss: Miss,
+    ) -> Attempt<Reached<'t>> {
+        let from = match stuck {
+            Some(node) => node,
+            None => self.root_hop()?,
+        };
+        self.walk_from(ctx, from, (key, Toward::Key), 0, miss).await
+    }
+
+    async fn walk_from<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        mut node: Hop<'t>,
+        (key, toward): (L::Key<'_>, Toward),
+        level: u8,
+        miss: Miss,
+    ) -> Attempt<Reached<'t>> {
         let mut parent = None;
-        let mut inner = 0;
+        let mut inner = self.inner_levels().saturating_sub(header::level(node.frame.words()).into());
         loop {
             ctx.ep.charge(Work::NodeSearch);
             let words = node.frame.words();
@@ -271,7 +300,14 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Whether a node is what its parent promised for `key`.
-    fn is_right(&self, page: &[pando_cache::sync::Word], level: u8, key: L::Key<'_>, toward: Toward) -> bool {
+    #[inline]
+    pub(crate) fn is_right(
+        &self,
+        page: &[pando_cache::sync::Word],
+        level: u8,
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> bool {
         let is_meant = header::level(page) == level && !header::has(page, header::MOVED);
         is_meant && (self.covers(page, key, toward) || defect(Defect::SkipFenceCheck))
     }
