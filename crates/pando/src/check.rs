@@ -129,7 +129,9 @@ fn audit_open(shared: &Shared, ep: &LocalEndpoint, servers: &Servers) -> Result<
         return audit_record(shared, ep, servers.record.clone());
     }
     with_trees!(servers, |trees| {
-        let trees: Vec<&Tree<_>> = trees.iter().flatten().collect();
+        let table = servers.routes.table();
+        let trees: Vec<&Tree<_>> =
+            table.owners().iter().filter_map(|&number| trees[number].as_deref()).collect();
         Ok(block_on(ep, audit(ep, &trees))?)
     })
 }
