@@ -155,6 +155,7 @@ impl<'s> AsyncSession<'s> {
                 member.count(keys.len() as u64, &done);
                 done.map_err(Error::from)
             }
+            Found::Elsewhere if session.is_gone(number) => Err(DexError::NotOwned.into()),
             Found::Elsewhere => {
                 let first = keys.first().map_or(&[][..], AsRef::as_ref);
                 Err(session.not_here(number, |boundaries| partition_of(boundaries, first)).await)
@@ -176,17 +177,15 @@ impl<'s> AsyncSession<'s> {
         let session = self.session;
         // What stops the scan that is no answer of a compute server.
         let mut elsewhere = None;
-        let scan_of = async |number: usize, part: &ScanRange<'_>| match self
-            .scan_of(number, part, &mut visit)
-            .await
-        {
-            Err(Error::Index(error)) => Err(error),
-            Err(error) => {
-                elsewhere = Some(error);
-                Err(DexError::Routes("the scan stops at this compute server"))
-            }
-            Ok(scanned) => Ok(scanned),
-        };
+        let scan_of =
+            async |number: usize, part: &ScanRange<'_>| match self.scan_of(number, part, &mut visit).await {
+                Err(Error::Index(error)) => Err(error),
+                Err(error) => {
+                    elsewhere = Some(error);
+                    Err(DexError::Routes("the scan stops at this compute server"))
+                }
+                Ok(scanned) => Ok(scanned),
+            };
         let scanned = session.router.scanned(&session.ep, range, session.patience_ns, scan_of).await;
         match elsewhere {
             Some(error) => Err(error),
@@ -212,6 +211,7 @@ impl<'s> AsyncSession<'s> {
                 member.count(1, &done);
                 done.map_err(Error::from)
             }
+            Found::Elsewhere if session.is_gone(number) => Err(DexError::NotOwned.into()),
             Found::Elsewhere => {
                 Err(session.not_here(number, |boundaries| range.first_partition(boundaries)).await)
             }

@@ -61,10 +61,10 @@ impl Index {
         let servers = self.data.servers()?;
         let table = servers.routes.table();
         let (from, into, range) = plan(&table, boundary, to)?;
+        check_key(&servers, to)?;
         for partition in [from, into] {
             self.check_runs("moving a boundary", &servers, &table, partition)?;
         }
-        check_key(&servers, to)?;
         if range.is_empty() {
             return Ok(());
         }
@@ -103,12 +103,13 @@ impl Index {
         let servers = self.data.servers()?;
         let table = servers.routes.table();
         let partition = table.partition_of(from);
-        self.check_runs(WHAT, &servers, &table, partition)?;
         check_key(&servers, from)?;
+        self.check_runs(WHAT, &servers, &table, partition)?;
         let KeyRange { low, high } = table.range(partition);
         if from.is_empty() || low.as_deref() == Some(from) {
             return Err(Error::InvalidOption(
-                "a compute server can be added at a key within a partition only, not where one begins".to_owned(),
+                "a compute server can be added at a key within a partition only, not where one begins"
+                    .to_owned(),
             ));
         }
         let running = table.owners().iter().filter(|&&number| servers.runs(number)).count();
@@ -122,8 +123,7 @@ impl Index {
             // One that could not take its keys over and not be taken back goes on from there.
             Some(number) => (servers, number),
             None => {
-                let (grown, number) =
-                    self.shared.with_endpoint(|ep| servers.grown(&self.shared, ep))?;
+                let (grown, number) = self.shared.with_endpoint(|ep| servers.grown(&self.shared, ep))?;
                 self.data.replace(grown);
                 (self.data.servers()?, number)
             }
@@ -199,9 +199,8 @@ impl Index {
         }
         // Some key of it tells which partition that is by now.
         let low = table.range(partition).low;
-        let partition_of = |boundaries: &[Vec<u8>]| {
-            low.as_deref().map_or(0, |low| pando_dex::partition_of(boundaries, low))
-        };
+        let partition_of =
+            |boundaries: &[Vec<u8>]| low.as_deref().map_or(0, |low| pando_dex::partition_of(boundaries, low));
         self.shared.with_endpoint(|ep| {
             let (partition, owner) = block_on(ep, self.shared.owner(ep, self.name(), partition_of))?;
             Err(Error::OnOtherSide { what, index: self.name().to_owned(), partition, owner })
@@ -323,7 +322,9 @@ fn adapt(record: &mut IndexRecord, new: &[Vec<u8>], old: &[Vec<u8>]) -> Result<(
     for boundary in old.iter().filter(|boundary| !new.contains(boundary)) {
         if let Ok(at) = record.boundaries.binary_search(boundary) {
             if record.owners[at] != record.owners[at + 1] {
-                return Err(DexError::Routes("the catalog has another process own some of the keys that move"));
+                return Err(DexError::Routes(
+                    "the catalog has another process own some of the keys that move",
+                ));
             }
             record.boundaries.remove(at);
             record.owners.remove(at + 1);

@@ -559,9 +559,7 @@ fn open_numbered(
         partition.map(|partition| table.range(partition))
     };
     let trees = match layout {
-        NodeLayout::Fixed(layout) => {
-            Trees::Fixed(each(shared, ep, layout, &record, range_of, loads.len())?)
-        }
+        NodeLayout::Fixed(layout) => Trees::Fixed(each(shared, ep, layout, &record, range_of, loads.len())?),
         NodeLayout::Slotted(layout) => {
             Trees::Slotted(each(shared, ep, layout, &record, range_of, loads.len())?)
         }

@@ -87,6 +87,7 @@ macro_rules! on_tree {
                     member.count(1, &done);
                     done
                 }
+                Found::Elsewhere if session.is_gone(number) => Err(pando_dex::DexError::NotOwned),
                 Found::Elsewhere => {
                     let partition_of = |boundaries: &[Vec<u8>]| pando_dex::partition_of(boundaries, $key);
                     break Err(on_tree!(@$run session, session.not_here(number, partition_of)));
@@ -167,6 +168,13 @@ impl Session {
             self.members.borrow_mut().update(&servers, self.only);
             self.generation.set(generation);
         }
+    }
+
+    /// Whether a compute server that this session does not reach has no keys any more, so that others are to be asked.
+    #[cold]
+    pub(crate) fn is_gone(&self, number: usize) -> bool {
+        self.router.refresh();
+        self.router.table().partition_owned_by(number).is_none()
     }
 
     /// Why a compute server cannot be reached from here; `partition_of` says which partition of the catalog's is meant.
