@@ -33,6 +33,18 @@ pub struct Stats {
 }
 
 /// What the compute servers of one index did.
+///
+/// ```
+/// use pando::{Cluster, Config, IndexOptions};
+///
+/// let cluster = Cluster::open(Config::embedded().compute_servers(2))?;
+/// let index = cluster.create_index("n", &IndexOptions::integers())?;
+/// index.integers()?.put(7, 49)?;
+/// let stats = cluster.stats()?;
+/// assert_eq!(stats.indexes[0].compute_servers[0].operations, 1);
+/// assert_eq!(stats.indexes[0].shares(), [1.0, 0.0]);
+/// # Ok::<(), pando::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct IndexStats {

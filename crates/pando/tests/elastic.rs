@@ -8,6 +8,7 @@ use std::ops::Bound;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use pando::{
     Answers, AsyncSession, Cluster, Config, Create, Error, Index, IndexOptions, OpenOptions, Ownership,
@@ -372,6 +373,32 @@ fn what_cannot_be_added_or_removed_is_refused_in_a_sentence() {
     let looking = Cluster::open(config()).expect("closed");
     looking.close().expect("closes");
     said(index.add_compute_server(&key(5)).map(drop), "closed");
+}
+
+#[test]
+fn who_cannot_be_given_keys_is_not_there_and_all_is_as_before() {
+    let config = Config::embedded().memory(1 << 20).cache(64 << 10);
+    let cluster = Cluster::open(config.patience(Duration::from_millis(50))).expect("opens");
+    let index = cluster.create_index("n", &IndexOptions::integers()).expect("new");
+    let session = index.session().expect("open");
+    let put = |n: u64| session.put(&key(2 * n), &key(n));
+    let stored = (0..).find(|&n| put(n).is_err()).expect("the pool is not endless");
+    // A leaf would have to end there, and there is no room for its other half.
+    let refused = index.add_compute_server(&key(stored + 1)).expect_err("full");
+    assert!(refused.is_full(), "{refused}");
+    assert_eq!((index.compute_servers().expect("open"), index.boundaries().expect("open").len()), (1, 0));
+    assert_eq!(index.info().expect("there").boundaries.len(), 0);
+    let stats = || cluster.stats().expect("counted").indexes.remove(0);
+    assert_eq!(stats().compute_servers.len(), 1);
+    let entries = (0..stored).map(|n| (key(2 * n).to_vec(), key(n).to_vec()));
+    assert!(session.iter().map(|entry| entry.expect("found")).eq(entries));
+    // With some room it comes to be, under another number.
+    (0..stored / 2).for_each(|n| assert!(session.remove(&key(2 * n)).expect("removed")));
+    let added = index.add_compute_server(&key(stored + 1)).expect("there is room again");
+    assert!(added > 0 && stats().compute_servers[1].number == added);
+    assert!((stored / 2..stored).all(|n| session.get(&key(2 * n)).expect("found") == Some(key(n).to_vec())));
+    drop(session);
+    sound(&cluster);
 }
 
 #[test]
