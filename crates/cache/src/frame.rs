@@ -286,6 +286,21 @@ fn audit_frame(cache: &Cache, shape: impl NodeShape, frame: FrameRef<'_>, wrong:
     {
         wrong.push(format!("frame {id} is an orphan, but cold or with a parent"));
     }
+    // Below nodes that others may know, nothing is offloaded.
+    if cache.swizzles() && shape.swizzles(frame.words()) && !shape.leaves_first_word(frame.words()) {
+        for i in 0..shape.child_count(frame.words()) {
+            let swip =
+                Swip::from_raw(frame.words()[shape.child_word(frame.words(), i)].load(Ordering::Relaxed));
+            let child =
+                swip.global().filter(|addr| !addr.is_null()).and_then(|addr| cache.table.frame_of(addr));
+            let is_hot = |id| cache.frame(id).optimistic().is_ok_and(|seen| seen.state() == FrameState::Hot);
+            if let Some(child) = child.filter(|&child| is_hot(child))
+                && cache.meta(child).orphan.load(Ordering::Relaxed) == 0
+            {
+                wrong.push(format!("hot frame {} is not swizzled in frame {id}, and no orphan", child.0));
+            }
+        }
+    }
     if let Some(parent) = frame.parent() {
         let hot = cache.frame(parent).optimistic().is_ok_and(|seen| seen.state() == FrameState::Hot);
         if version.state() != FrameState::Hot

@@ -104,9 +104,10 @@ impl<L: Layout> Tree<L> {
             self.layout.append_key(words, i, &mut bytes);
             bytes
         };
-        // Beyond a boundary, nodes are another compute server's, and what remote memory says of them may be old.
+        // Beyond a boundary, nodes are another compute server's, and what remote memory says of them may be old. So may what
+        // a shared parent says of keys that are about to be this compute server's.
         let view = self.view(ctx);
-        let own = &view.nodes;
+        let own = &view.keys;
         if own.is_empty() {
             return Ok(None);
         }
@@ -236,6 +237,11 @@ impl<L: Layout> Tree<L> {
                 return Err(retry);
             }
         };
+        if let Err(retry) = self.count_orphans(right.words()) {
+            right_guard.release_unchanged();
+            left_guard.release_unchanged();
+            return Err(retry);
+        }
         let addr = GlobalAddr::from_raw(right.addr()).expect("a frame's own address is not swizzled");
         self.layout.merge(left.words(), right.words(), separator);
         self.adopt_children(left);
@@ -346,6 +352,11 @@ impl<L: Layout> Tree<L> {
                 return Err(retry);
             }
         };
+        if let Err(retry) = self.count_orphans(child.frame.words()) {
+            child_guard.release_unchanged();
+            root_guard.release_unchanged();
+            return Err(retry);
+        }
         let addr = GlobalAddr::from_raw(child.frame.addr()).expect("a frame's own address is not swizzled");
         let was_shared = header::has(root.frame.words(), header::WAS_SHARED);
         self.layout.copy_content(child.frame.words(), root.frame.words());

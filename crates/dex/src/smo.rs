@@ -411,6 +411,7 @@ impl<L: Layout> Tree<L> {
         at: usize,
         separator: &[u8],
     ) -> Attempt<(FrameRef<'t>, ExclusiveGuard<'t>)> {
+        self.count_orphans(left.words())?;
         let Lookup::Miss(ticket) = self.cache.table().begin(addr) else {
             return Err(Retry::Restart);
         };
@@ -447,6 +448,27 @@ impl<L: Layout> Tree<L> {
         self.layout.split(left, right, at, separator);
     }
 
+    /// Counts the hot children of a latched node that are swizzled nowhere as orphans, if it was shared once: they may be
+    /// about to be those of a node without the flag that says so, below which operations are offloaded.
+    pub(crate) fn count_orphans(&self, words: &[Word]) -> Attempt<()> {
+        if header::level(words) > 0 && header::has(words, header::WAS_SHARED) {
+            self.note_orphans_below(words)?;
+        }
+        Ok(())
+    }
+
+    /// Counts the hot children of a node that are swizzled nowhere as orphans.
+    pub(crate) fn note_orphans_below(&self, words: &[Word]) -> Attempt<()> {
+        for i in 0..self.layout.child_count(words) {
+            let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, i)));
+            // Those that are swizzled have a parent.
+            if let Some(child) = swip.global().filter(|child| !child.is_null()) {
+                self.cache.note_orphan(child)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Tells the swizzled children of a latched node that it is their parent now.
     pub(crate) fn adopt_children(&self, node: FrameRef<'_>) {
         let words = node.words();
@@ -475,6 +497,10 @@ impl<L: Layout> Tree<L> {
             return Err(Retry::Restart);
         };
         let separator = separator.key;
+        if let Err(retry) = self.count_orphans(words) {
+            root_guard.release_unchanged();
+            return Err(retry);
+        }
         let Lookup::Miss(ticket) = self.cache.table().begin(left.addr()) else {
             root_guard.release_unchanged();
             return Err(Retry::Restart);

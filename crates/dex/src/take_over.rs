@@ -11,8 +11,8 @@
 //!    them before they are.
 //! 4. Only then do operations on the new keys begin.
 
-use pando_cache::{Expelled, FrameId, Swip};
-use pando_fabric::{Endpoint, GlobalAddr};
+use pando_cache::{Expelled, FrameId};
+use pando_fabric::Endpoint;
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Side, header};
@@ -174,13 +174,7 @@ impl<L: Layout> Tree<L> {
                 break;
             }
             if !view.is_shared(self.layout, words) {
-                for i in 0..self.layout.child_count(words) {
-                    let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, i)));
-                    // Those that are swizzled have a parent.
-                    if let Some(child) = swip.global().filter(|child: &GlobalAddr| !child.is_null()) {
-                        self.cache.note_orphan(child)?;
-                    }
-                }
+                self.note_orphans_below(words)?;
             }
             match self.child_addr(words, key, Toward::Key)? {
                 Some(child) => addr = child,

@@ -403,9 +403,23 @@ impl<L: Layout> Tree<L> {
         }
     }
 
-    /// Checks the cache's invariants at a quiescent point.
+    /// Checks the cache's invariants at a quiescent point, and that it has own nodes of own keys only.
     pub fn audit_cache(&self) -> Vec<String> {
-        self.cache.audit(self.layout)
+        let mut wrong = self.cache.audit(self.layout);
+        let view = self.present_view();
+        if view.nodes != view.keys {
+            return wrong;
+        }
+        for frame in (0..self.cache.frames() as u32).map(FrameId).filter(|&id| id != self.root) {
+            let frame = self.cache.frame(frame);
+            let is_held = frame.optimistic().is_ok_and(|version| version.state() != FrameState::Free);
+            let is_own = is_held && !header::has(frame.words(), header::SHARED);
+            if is_own && view.nodes.is_crossed_by(self.layout, frame.words()) {
+                let level = header::level(frame.words());
+                wrong.push(format!("frame {} has a node of level {level} with keys of others", frame.id().0));
+            }
+        }
+        wrong
     }
 
     /// Whether a frame holds the node `addr` now, hot or cooling.

@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::{Cluster, INDEX};
+use common::load::key;
+use common::{Cluster, INDEX, fixed_tiny};
 use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{DexError, ScanRange, Tree};
-use pando_fabric::{Endpoint, Fabric, GlobalAddr, MemoryServerId};
+use pando_fabric::{Endpoint, Fabric, GlobalAddr, MemoryServerId, Random};
 use pando_pool::PoolError;
 use pando_rt::block_on;
 
@@ -94,4 +95,24 @@ fn an_index_whose_boundaries_do_not_fit_leaves_nothing_behind() {
     assert_eq!(allocated(), before, "nodes leaked");
     let made = block_on(&ep, Tree::create(&ep, &cluster.pool, layout, INDEX + 1, &boundaries[..2]));
     assert!(made.is_ok() && allocated() == before + 4, "a root and three leaves: {made:?}");
+}
+
+/// Leaves that were cached below a shared node are swizzled nowhere when a split makes part of it their owner's alone. They
+/// are looked for after each change: once a split leaves them below a node that never was shared, operations on them may be
+/// offloaded.
+#[test]
+fn hot_leaves_are_counted_when_their_parents_are_split_off_a_shared_node() {
+    for seed in 0..12 {
+        let cluster = Cluster::new(fixed_tiny(), 1, &[key(500)], |config| config.bytes = 1 << 20);
+        let client = cluster.client(seed);
+        let random = Random::new(seed);
+        for _ in 0..300 {
+            let n = 480 + random.next() % 520;
+            client.put(&key(n), &n.to_be_bytes()).expect("room");
+            for tree in &cluster.trees {
+                assert_eq!(tree.audit_cache(), [""; 0], "seed {seed}, key {n}");
+            }
+        }
+        assert_eq!(cluster.audit(), [""; 0]);
+    }
 }

@@ -54,6 +54,12 @@ fn a_lock_is_given_back_although_answers_are_lost() {
     }
 }
 
+/// A leaf of the former owner, found by what a copy of a shared node said before the boundary moved, stayed in the cache.
+#[test]
+fn a_merge_looks_for_neighbours_among_own_keys_only() {
+    is_clean(&run_seed(1247, faults("none")));
+}
+
 #[test]
 fn operations_fail_while_servers_do_and_not_otherwise() {
     let failed: u64 = (0..12).map(|seed| run_seed(seed, faults("kill")).failed_operations).sum();
