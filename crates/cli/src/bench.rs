@@ -98,7 +98,9 @@ pub struct BenchArgs {
     /// write-intensive too]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     workload: Vec<String>,
-    /// zipf:THETA, uniform or latest:THETA [default: the workload's own, mostly zipf:0.99]
+    /// zipf:THETA, uniform, latest:THETA, or hotspot:SHARE:WIDTH[:FROM], by which SHARE of the operations go to a
+    /// stretch of WIDTH of the key space that begins at FROM of it, all parts of 1; threads then draw from all keys
+    /// [default: the workload's own, mostly zipf:0.99]
     #[arg(long, value_name = "DIST")]
     dist: Option<Distribution>,
     /// Which keys inserts go to: drawn, half-new or new [default: the workload's own: half-new, and new for
@@ -126,6 +128,11 @@ pub struct BenchArgs {
     /// Count operations over time too, by intervals of this length, such as 50ms [for --json]
     #[arg(long, value_name = "TIME", value_parser = parse_nanos)]
     interval: Option<u64>,
+    /// Move boundaries between compute servers while operations run, so that all have equally much to do, looking at the
+    /// load so often [default without a time: 50ms]. Threads then draw from all keys [local, shm]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "50ms",
+          value_parser = parse_nanos)]
+    balance: Option<u64>,
     #[arg(long, value_name = "N", default_value = "42")]
     seed: u64,
     /// Probability with which a leaf is admitted to a full cache; 1 is eager admission
@@ -294,6 +301,7 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
         verify: !args.no_verify,
         audit: !args.no_audit,
         interval_ns: args.interval,
+        balance_every_ns: args.balance,
         seed: args.seed,
     })
 }
@@ -422,6 +430,17 @@ mod tests {
     }
 
     #[test]
+    fn a_hot_spot_and_a_balancer_have_threads_draw_from_all_keys() {
+        let of = |arguments: &str| spec(&parse(arguments)).expect("valid");
+        assert!(!of("").is_routed().expect("known") && of("").balance_every_ns.is_none());
+        assert!(of("--dist hotspot:0.9:0.1").is_routed().expect("known"));
+        assert_eq!(of("--balance --keys 2m").balance_every_ns, Some(50_000_000));
+        let often = of("--balance=2ms");
+        assert!(often.is_routed().expect("known") && often.balance_every_ns == Some(2_000_000));
+        assert_ne!(of("").config_hash(), often.config_hash());
+    }
+
+    #[test]
     fn what_is_not_built_is_refused_with_what_there_is() {
         for (arguments, part) in [
             ("--fabric tcp", "not built yet; there are `local`, `shm` and `sim`"),
@@ -429,6 +448,9 @@ mod tests {
             ("--system sherman", "not built yet; there is `dex`"),
             ("--workload ycsb-q", "ycsb-q"),
             ("--workload read-only,ycsb-a --fabric shm --pool p", "name one"),
+            ("--balance --fabric sim", "experiment `balance`"),
+            ("--balance --compute-servers 1", "nothing to balance"),
+            ("--balance=1us", "every 1.00 ms at most"),
         ] {
             match specs(&parse(arguments)) {
                 Err(Failure::BadInput(sentence)) => assert!(sentence.contains(part), "{sentence}"),

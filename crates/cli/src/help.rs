@@ -22,8 +22,10 @@ Examples:
   pando pool add-server --pool grove/
   pando pool drain-server 1 --pool grove/
   pando pool servers --pool grove/
+  pando pool partitions --pool fruit.pando --index fruit
   pando simulate --seeds 0..10 --faults torn
   pando bench --keys 100k --warmup 50k --ops 100k --cache 256KiB --workload write-intensive
+  pando bench --keys 100k --warmup 50k --ops 100k --cache 1MiB --dist hotspot:0.9:0.1 --balance=5ms
   pando bench --fabric sim --threads 36 --keys 100k --warmup 50k --ops 100k --cache 256KiB --seed 7
   pando lab list
 

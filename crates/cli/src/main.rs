@@ -20,6 +20,7 @@ mod lab;
 mod load;
 mod memory_servers;
 mod output;
+mod partitions;
 mod pool;
 mod progress;
 mod put;

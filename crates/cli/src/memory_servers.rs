@@ -1,4 +1,4 @@
-//! `pando pool`: the memory servers of a pool, one more, one less.
+//! `pando pool`: the memory servers of a pool, one more, one less; partitions are in `partitions.rs`.
 //!
 //! All of it may run while other processes work on the pool, as far as they leave the indexes to this one: moving needs all
 //! partitions. What was done is one line on standard output.
@@ -14,12 +14,15 @@ use serde_json::{Value, json};
 use crate::args::PoolArgs;
 use crate::failure::Failure;
 use crate::output::write_document;
+use crate::partitions::{self, PartitionsArgs};
 use crate::{pool, progress};
 
 #[derive(Debug, Subcommand)]
 pub enum PoolCommand {
     /// Show the memory servers: their states, and how full they are
     Servers(ServersArgs),
+    /// Show the partitions of the indexes: their keys, entries and owners
+    Partitions(PartitionsArgs),
     /// Take one more memory server into use, or one that was drained again
     AddServer(AddServerArgs),
     /// Move all that is on a memory server to the others, and take it out of use
@@ -69,6 +72,7 @@ pub struct SpreadArgs {
 pub fn run(command: &PoolCommand) -> Result<(), Failure> {
     match command {
         PoolCommand::Servers(args) => servers(args),
+        PoolCommand::Partitions(args) => partitions::run(args),
         PoolCommand::AddServer(args) => add_server(args),
         PoolCommand::DrainServer(args) => drain_server(args),
         PoolCommand::Spread(args) => {

@@ -106,11 +106,16 @@ pub fn table(servers: &[ServerUsage]) -> String {
             units::count(server.chunks_free),
         ]
     }));
+    aligned(&rows)
+}
+
+/// Rows of a table, indented, with all cells of a column equally wide.
+pub fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
     let mut text = String::new();
-    for row in &rows {
+    for row in rows {
         let cells: Vec<String> = (0..row.len())
             .map(|column| {
-                let width = rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+                let width = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
                 format!("{:>width$}", row[column])
             })
             .collect();

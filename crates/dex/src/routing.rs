@@ -311,16 +311,7 @@ impl Router {
     /// The compute server that a scan begins at.
     fn owner_of_start(&self, range: &ScanRange<'_>) -> usize {
         let table = self.table.borrow();
-        let partition = match (range.reverse, if range.reverse { range.high } else { range.low }) {
-            (false, Bound::Unbounded) => 0,
-            (true, Bound::Unbounded) => table.boundaries.len(),
-            // The keys below it may be another one's.
-            (true, Bound::Excluded(high)) => {
-                table.boundaries.partition_point(|boundary| boundary.as_slice() < high)
-            }
-            (_, Bound::Included(key) | Bound::Excluded(key)) => table.partition_of(key),
-        };
-        table.owners[partition]
+        table.owners[range.first_partition(&table.boundaries)]
     }
 
     /// Scans from compute server to compute server: `scan_of` is told which one, and what of the range is left, and calls

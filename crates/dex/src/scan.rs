@@ -15,7 +15,7 @@ use pando_pool::ValueRef;
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Side, header};
-use crate::partition::KeyRange;
+use crate::partition::{KeyRange, partition_of};
 use crate::read_ahead::ReadAhead;
 use crate::tree::{Ctx, Hop, Tree};
 use crate::tries::Tries;
@@ -53,6 +53,19 @@ impl ScanRange<'_> {
             Bound::Unbounded => true,
             Bound::Included(low) => low <= key,
             Bound::Excluded(low) => low < key,
+        }
+    }
+
+    /// The partition that the scan begins in.
+    pub fn first_partition(&self, boundaries: &[Vec<u8>]) -> usize {
+        match (self.reverse, if self.reverse { self.high } else { self.low }) {
+            (false, Bound::Unbounded) => 0,
+            (true, Bound::Unbounded) => boundaries.len(),
+            // The keys below it may be in another one.
+            (true, Bound::Excluded(high)) => {
+                boundaries.partition_point(|boundary| boundary.as_slice() < high)
+            }
+            (_, Bound::Included(key) | Bound::Excluded(key)) => partition_of(boundaries, key),
         }
     }
 

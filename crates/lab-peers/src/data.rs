@@ -88,6 +88,7 @@ impl DataSet {
         let zipf = match distribution {
             Distribution::Uniform => None,
             Distribution::Zipf { theta } => Some(Zipf::new(records, theta)?),
+            Distribution::HotSpot(_) => anyhow::bail!("there are no hot spots here"),
             Distribution::Latest { .. } => anyhow::bail!("`latest` needs inserts, and there are none here"),
         };
         let scatter = Scatter::Hash.over(records);

@@ -1,8 +1,11 @@
 //! Whole benchmarks, small: every workload and both layouts, verified and audited.
 
+mod common;
+
 use std::cell::RefCell;
 
-use pando_lab::bench::{self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Phase, Watch};
+use common::{adds_up, run};
+use pando_lab::bench::{self, BenchSpec, FabricKind, LayoutChoice, Length, Phase, Watch};
 use pando_workload::{Distribution, InsertKeys, KeySpace, Mix};
 
 /// A cache far smaller than the index, several compute servers: most paths are taken.
@@ -24,25 +27,13 @@ fn small(workload: &str) -> BenchSpec {
     }
 }
 
-fn run(spec: &BenchSpec) -> BenchReport {
-    let report = bench::run(spec, &()).unwrap_or_else(|error| panic!("{spec:?}: {error}"));
-    assert!(report.is_clean(), "{}", bench::render(&report));
-    if let Length::Ops(ops) = spec.length {
-        assert_eq!(report.ops, ops);
-    }
-    report
-}
-
 #[test]
 fn every_workload_is_performed_without_an_error() {
     for name in Mix::names() {
         let report = run(&small(name));
-        let operations = report.operations;
-        let sum = operations.reads + operations.updates + operations.inserts + operations.scans;
-        assert_eq!(sum + operations.read_modify_writes, report.ops, "{name}");
+        adds_up(&report);
         let entries = report.entries.expect("verified");
-        assert_eq!(report.tree.expect("audited").entries, entries, "{name}");
-        assert!(entries >= report.keys + operations.new_keys, "{name}");
+        assert!(entries >= report.keys + report.operations.new_keys, "{name}");
     }
 }
 
@@ -63,6 +54,50 @@ fn half_of_the_papers_inserts_make_the_index_larger() {
     let new = BenchSpec { insert_keys: Some(InsertKeys::New), ..small("insert-intensive") };
     let operations = run(&new).operations;
     assert_eq!(operations.new_keys, operations.inserts);
+}
+
+#[test]
+fn a_hot_spot_is_one_and_a_balancer_evens_it_out() {
+    for (fabric, workload) in [(FabricKind::Local, "ycsb-a"), (FabricKind::Shm, "read-intensive")] {
+        let hot = BenchSpec {
+            fabric,
+            compute_servers: 4,
+            slots: 2,
+            warmup: 100_000,
+            length: Length::Ops(100_000),
+            dist: Some("hotspot:0.9:0.1:0.3".parse().expect("valid")),
+            ..small(workload)
+        };
+        let share = |report: &bench::BenchReport, server: usize| {
+            let loads = report.loads.as_ref().expect("counted");
+            assert!(loads.len() == 4 && loads.iter().map(|load| load.operations).sum::<u64>() >= report.ops);
+            loads[server].share
+        };
+        let still = run(&hot);
+        // The second of four servers has the hot stretch, and 15 of 90 parts of the rest.
+        assert!((0.91..0.925).contains(&share(&still, 1)) && still.balance.is_none(), "{:?}", still.loads);
+        let moved = run(&BenchSpec { balance_every_ns: Some(1_000_000), ..hot });
+        let balance = moved.balance.expect("there was a balancer");
+        assert!(balance.moves + balance.warmup_moves >= 2, "{balance:?}");
+        assert!(
+            share(&moved, 1) < share(&still, 1) - 0.15 && balance.busiest_over_mean < 2.4,
+            "{:?}",
+            moved.loads
+        );
+        assert!(bench::render(&moved).contains("boundaries moved"));
+    }
+}
+
+#[test]
+fn what_cannot_be_balanced_is_refused() {
+    let with = |change: fn(&mut BenchSpec)| {
+        let mut spec = BenchSpec { balance_every_ns: Some(1_000_000), ..small("ycsb-a") };
+        change(&mut spec);
+        spec.validate().expect_err("refused").to_string()
+    };
+    assert!(with(|spec| spec.fabric = FabricKind::Sim).contains("`balance`"));
+    assert!(with(|spec| spec.compute_servers = 1).contains("one compute server"));
+    assert!(with(|spec| spec.balance_every_ns = Some(999_999)).contains("not more often"));
 }
 
 #[test]

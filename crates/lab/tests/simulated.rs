@@ -1,11 +1,12 @@
 //! Benchmarks on the simulated cluster: verified and audited, the same every time, and of the same cost as on this machine.
 
+mod common;
+
 use std::cell::RefCell;
 
+use common::{adds_up, run};
 use pando::{CacheOptions, Eviction};
-use pando_lab::bench::{
-    self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Phase, System, WALL_CLOCK, Watch,
-};
+use pando_lab::bench::{self, BenchSpec, FabricKind, LayoutChoice, Length, Phase, System, WALL_CLOCK, Watch};
 use pando_workload::{Distribution, KeySpace, Mix};
 use serde_json::Value;
 
@@ -28,15 +29,6 @@ fn small(workload: &str) -> BenchSpec {
     }
 }
 
-fn run(spec: &BenchSpec) -> BenchReport {
-    let report = bench::run(spec, &()).unwrap_or_else(|error| panic!("{spec:?}: {error}"));
-    assert!(report.is_clean(), "{}", bench::render(&report));
-    if let Length::Ops(ops) = spec.length {
-        assert_eq!(report.ops, ops);
-    }
-    report
-}
-
 /// All that is the same in every run.
 fn history(spec: &BenchSpec) -> Value {
     let mut json: Value = serde_json::from_str(&run(spec).to_json()).expect("valid JSON");
@@ -51,16 +43,22 @@ fn history(spec: &BenchSpec) -> Value {
 fn every_workload_is_performed_without_an_error() {
     for name in Mix::names() {
         let report = run(&small(name));
-        let operations = report.operations;
-        let sum = operations.reads + operations.updates + operations.inserts + operations.scans;
-        assert_eq!(sum + operations.read_modify_writes, report.ops, "{name}");
-        assert_eq!(report.tree.expect("audited").entries, report.entries.expect("verified"), "{name}");
+        adds_up(&report);
         assert_eq!(report.latency.len(), report.ops, "every operation is timed");
         // Twelve threads, none of whose READs takes less than two microseconds.
         let seconds = report.virtual_seconds.expect("a clock of its own");
         assert!(seconds > report.per_op.reads * report.ops as f64 * 1.5e-6 / 12.0, "{name}: {seconds}");
         assert_eq!(report.throughput_ops, report.ops as f64 / seconds);
     }
+}
+
+#[test]
+fn a_hot_spot_shows_in_the_loads_and_comes_again() {
+    let hot = BenchSpec { dist: Some("hotspot:0.8:0.1".parse().expect("valid")), ..small("ycsb-a") };
+    let loads = run(&hot).loads.expect("counted");
+    // The first of three servers has the hot stretch, and 7 of 27 parts of the rest. One key in 32 is counted.
+    assert!((loads[0].share - 0.85).abs() < 0.15 && loads.len() == 3, "{loads:?}");
+    assert_eq!(history(&hot), history(&hot));
 }
 
 #[test]

@@ -4,12 +4,12 @@
 //! blocking session drives these same futures, so there is one implementation of every operation. A future must be
 //! polled on the thread of its session.
 
-use pando_dex::{Ctx, Detour, DexError, ScanRange, Scanned, Swapped};
+use pando_dex::{Detour, DexError, ScanRange, Scanned, Swapped, partition_of};
 use pando_fabric::VerbCounts;
 
 use crate::answers::Answers;
 use crate::error::{Error, Result};
-use crate::servers::Trees;
+use crate::members::Found;
 use crate::session::{Session, on_tree};
 
 /// The operations of a [`Session`] as futures. See [`Session::futures`] and [`Session::in_flight`]; each operation is
@@ -118,19 +118,20 @@ impl<'s> AsyncSession<'s> {
 
     /// The same by the routes as the session knows them.
     async fn multi_get_now<K: AsRef<[u8]>>(&self, keys: &[K], answers: &mut Answers) -> Result<()> {
-        let partitions = self.session.router.table().owners().len();
-        if partitions == 1 {
-            return self.multi_get_of(0, keys, answers.of_one()).await;
+        let router = &self.session.router;
+        if let [only] = router.table().owners() {
+            return self.multi_get_of(*only, keys, answers.of_one()).await;
         }
-        let owners: Vec<usize> = keys.iter().map(|key| self.session.partition_of(key.as_ref())).collect();
-        let parts = answers.of_many(partitions, owners.iter().copied());
-        let mut grouped: Vec<Vec<&[u8]>> = vec![Vec::new(); partitions];
+        let owners: Vec<usize> = keys.iter().map(|key| router.route(key.as_ref())).collect();
+        let servers = owners.iter().max().map_or(0, |last| last + 1);
+        let parts = answers.of_many(servers, owners.iter().copied());
+        let mut grouped: Vec<Vec<&[u8]>> = vec![Vec::new(); servers];
         for (key, owner) in keys.iter().zip(owners) {
             grouped[owner].push(key.as_ref());
         }
-        for (partition, (keys, part)) in grouped.iter().zip(parts).enumerate() {
+        for (number, (keys, part)) in grouped.iter().zip(parts).enumerate() {
             if !keys.is_empty() {
-                self.multi_get_of(partition, keys, part).await?;
+                self.multi_get_of(number, keys, part).await?;
             }
         }
         Ok(())
@@ -138,19 +139,27 @@ impl<'s> AsyncSession<'s> {
 
     async fn multi_get_of<K: AsRef<[u8]>>(
         &self,
-        partition: usize,
+        number: usize,
         keys: &[K],
         answers: &mut pando_dex::Answers,
     ) -> Result<()> {
         let session = self.session;
-        let done = match (&session.servers.trees, session.worker(partition)) {
-            (Trees::Fixed(trees), Some(worker)) if let Some(Some(tree)) = trees.get(partition) => {
-                tree.multi_get(Ctx { ep: &session.ep, worker }, keys, answers).await.map_err(Error::from)
+        let done = match session.find(number) {
+            Found::Fixed(member) => {
+                let done = member.tree.multi_get(member.ctx(&session.ep), keys, answers).await;
+                member.count(keys.len() as u64, &done);
+                done.map_err(Error::from)
             }
-            (Trees::Slotted(trees), Some(worker)) if let Some(Some(tree)) = trees.get(partition) => {
-                tree.multi_get(Ctx { ep: &session.ep, worker }, keys, answers).await.map_err(Error::from)
+            Found::Slotted(member) => {
+                let done = member.tree.multi_get(member.ctx(&session.ep), keys, answers).await;
+                member.count(keys.len() as u64, &done);
+                done.map_err(Error::from)
             }
-            _ => Err(session.not_here(partition).await),
+            Found::Elsewhere if session.is_gone(number) => Err(DexError::NotOwned.into()),
+            Found::Elsewhere => {
+                let first = keys.first().map_or(&[][..], AsRef::as_ref);
+                Err(session.not_here(number, |boundaries| partition_of(boundaries, first)).await)
+            }
         };
         session.count_operation();
         done
@@ -168,17 +177,15 @@ impl<'s> AsyncSession<'s> {
         let session = self.session;
         // What stops the scan that is no answer of a compute server.
         let mut elsewhere = None;
-        let scan_of = async |partition: usize, part: &ScanRange<'_>| match self
-            .scan_of(partition, part, &mut visit)
-            .await
-        {
-            Err(Error::Index(error)) => Err(error),
-            Err(error) => {
-                elsewhere = Some(error);
-                Err(DexError::Routes("the scan stops at this compute server"))
-            }
-            Ok(scanned) => Ok(scanned),
-        };
+        let scan_of =
+            async |number: usize, part: &ScanRange<'_>| match self.scan_of(number, part, &mut visit).await {
+                Err(Error::Index(error)) => Err(error),
+                Err(error) => {
+                    elsewhere = Some(error);
+                    Err(DexError::Routes("the scan stops at this compute server"))
+                }
+                Ok(scanned) => Ok(scanned),
+            };
         let scanned = session.router.scanned(&session.ep, range, session.patience_ns, scan_of).await;
         match elsewhere {
             Some(error) => Err(error),
@@ -188,19 +195,26 @@ impl<'s> AsyncSession<'s> {
 
     async fn scan_of(
         &self,
-        partition: usize,
+        number: usize,
         range: &ScanRange<'_>,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<Scanned> {
         let session = self.session;
-        let scanned = match (&session.servers.trees, session.worker(partition)) {
-            (Trees::Fixed(trees), Some(worker)) if let Some(Some(tree)) = trees.get(partition) => {
-                tree.scan_owned(Ctx { ep: &session.ep, worker }, range, visit).await.map_err(Error::from)
+        let scanned = match session.find(number) {
+            Found::Fixed(member) => {
+                let done = member.tree.scan_owned(member.ctx(&session.ep), range, visit).await;
+                member.count(1, &done);
+                done.map_err(Error::from)
             }
-            (Trees::Slotted(trees), Some(worker)) if let Some(Some(tree)) = trees.get(partition) => {
-                tree.scan_owned(Ctx { ep: &session.ep, worker }, range, visit).await.map_err(Error::from)
+            Found::Slotted(member) => {
+                let done = member.tree.scan_owned(member.ctx(&session.ep), range, visit).await;
+                member.count(1, &done);
+                done.map_err(Error::from)
             }
-            _ => Err(session.not_here(partition).await),
+            Found::Elsewhere if session.is_gone(number) => Err(DexError::NotOwned.into()),
+            Found::Elsewhere => {
+                Err(session.not_here(number, |boundaries| range.first_partition(boundaries)).await)
+            }
         };
         session.count_operation();
         scanned

@@ -163,9 +163,10 @@ impl Index {
                 work.run(&servers, source, self.data.recut_by_load)
             });
             // Whether or not it worked, the cached root may be stale.
-            let reopened = self.shared.record(ep, self.name()).and_then(|record| {
-                servers::open_trees(&self.shared, ep, layout, servers.descriptor, record, |_| true)
-            });
+            let reopened = self
+                .shared
+                .record(ep, self.name())
+                .and_then(|record| servers::reopen_trees(&self.shared, ep, record, &servers));
             self.data.replace(reopened?);
             loaded
         })
@@ -247,7 +248,7 @@ impl<L: Layout> Load<'_, L> {
     /// Makes the empty index a single leaf, whatever is left of earlier trees, and enters that into the catalog.
     fn plant_bare_root(&self, servers: &Servers, mut record: IndexRecord) -> Result<IndexRecord> {
         let (ep, pool) = (self.ep, &self.shared.pool);
-        let height = with_trees!(servers, |trees| trees.iter().flatten().map(Tree::height).max());
+        let height = with_trees!(servers, |trees| trees.iter().flatten().map(|tree| tree.height()).max());
         if height == Some(1) {
             return Ok(record);
         }

@@ -263,7 +263,7 @@ impl Cluster {
     /// Writes everything back, gives up the partitions and leaves the pool. Does nothing the second time.
     ///
     /// # Errors
-    /// [`Error::SessionsOpen`]: the cluster stays open. If anything else fails the pool is not marked as closed
+    /// [`Error::SessionsOpen`], or [`Error::Busy`] while keys are being moved: the cluster stays open. If anything else fails the pool is not marked as closed
     /// cleanly; it may be tried again.
     pub fn close(&self) -> Result<()> {
         self.shared.close()
@@ -342,6 +342,21 @@ impl Shared {
             }
             found => Ok(found?),
         }
+    }
+
+    /// A partition of an index, as the catalog has them, and its owner.
+    pub async fn owner(
+        &self,
+        ep: &LocalEndpoint,
+        index: &str,
+        partition_of: impl FnOnce(&[Vec<u8>]) -> usize,
+    ) -> Result<(usize, Option<ProcessIdentity>)> {
+        let record = self.pool.open_index(ep, index).await?;
+        let partition = partition_of(&record.boundaries);
+        let owner = record.owners.get(partition).copied().flatten();
+        let attached = self.pool.attached(ep).await?;
+        let found = attached.into_iter().find(|(slot, _)| Some(*slot) == owner);
+        Ok((partition, found.map(|(_, process)| process)))
     }
 
     fn info(&self, ep: &LocalEndpoint, record: IndexRecord) -> Result<IndexInfo> {

@@ -56,6 +56,12 @@ pub enum Error {
     PartitionOwned { index: String, partition: usize, owner: ProcessIdentity, what: &'static str },
     #[error("{what} needs all of index {index:?}, but this process does not own partition {partition}")]
     NotAllOwned { what: &'static str, index: String, partition: usize },
+    #[error(
+        "{what} needs the compute servers on both sides in this process, but {} partition {partition} of index \
+         {index:?}",
+        runs(.owner)
+    )]
+    OnOtherSide { what: &'static str, index: String, partition: usize, owner: Option<ProcessIdentity> },
     #[error("{what} needs the pool alone, but {process} is attached to it too")]
     NotAlone { what: &'static str, process: ProcessIdentity },
     #[error("{what} needs index {index:?} at rest, but {count} sessions of it are open")]
@@ -141,6 +147,13 @@ fn owned_by(owner: &Option<ProcessIdentity>) -> String {
     match owner {
         Some(process) => format!("{process} owns"),
         None => "nobody owns at the moment".to_owned(),
+    }
+}
+
+fn runs(owner: &Option<ProcessIdentity>) -> String {
+    match owner {
+        Some(process) => format!("{process} owns"),
+        None => "nobody owns".to_owned(),
     }
 }
 

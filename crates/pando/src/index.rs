@@ -4,7 +4,8 @@
 //! closing). The latter fails while sessions are open; it does not wait, because a session of its own thread would
 //! never go.
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use pando_dex::KeyRange;
 
@@ -14,6 +15,7 @@ use crate::integers::IntegerSession;
 use crate::options::{IndexLayout, Ownership};
 use crate::servers::{Past, Servers};
 use crate::session::Session;
+use crate::stats::IndexStats;
 
 /// An open index. Clones are the same index, and may be used by any number of threads; each opens a
 /// [`Session`] for its operations.
@@ -51,20 +53,38 @@ pub(crate) struct IndexData {
     pub recut_by_load: bool,
     /// `None` once it is closed.
     servers: Mutex<Option<Arc<Servers>>>,
+    /// Changes whenever `servers` does.
+    generation: AtomicU64,
     gate: Mutex<Gate>,
+    /// Held by who moves keys between compute servers, and who needs them to stay where they are.
+    moving: Mutex<()>,
     /// What earlier compute servers of this index counted.
     pub past: Mutex<Past>,
 }
 
-/// Who may use the index: any number of sessions, or one piece of work that needs it at rest.
+/// Who may use the index: any number of sessions and of moves, or one piece of work that needs it at rest.
 #[derive(Default)]
 struct Gate {
     sessions: usize,
+    /// Moves of keys, those that wait for another one too.
+    moves: usize,
     exclusive: Option<&'static str>,
 }
 
 /// Keeps sessions out while it lives.
 pub(crate) struct Exclusive<'i>(&'i IndexData);
+
+/// The right to say who owns which keys, while it lives.
+pub(crate) struct Moving<'i> {
+    data: &'i IndexData,
+    _only: MutexGuard<'i, ()>,
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        lock(&self.data.gate).moves -= 1;
+    }
+}
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
@@ -79,6 +99,8 @@ impl IndexData {
             own,
             recut_by_load,
             servers: Mutex::new(Some(Arc::new(servers))),
+            generation: AtomicU64::new(0),
+            moving: Mutex::default(),
             gate: Mutex::default(),
             past: Mutex::default(),
         }
@@ -88,16 +110,37 @@ impl IndexData {
         lock(&self.servers).clone().ok_or(Error::Closed)
     }
 
-    /// Puts other compute servers in place; what the ones before counted is kept. The caller is [`Exclusive`].
+    /// Grows whenever there are other compute servers; to be asked before they are looked at.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Puts other compute servers in place; what those before counted that are not among them any more is kept. The caller is
+    /// [`Exclusive`] or [`Moving`].
     pub fn replace(&self, servers: Servers) {
-        let before = lock(&self.servers).replace(Arc::new(servers));
+        // So that nobody sees their counts twice, or not at all.
+        let mut past = lock(&self.past);
+        let servers = Arc::new(servers);
+        let before = lock(&self.servers).replace(Arc::clone(&servers));
         if let Some(before) = before {
-            lock(&self.past).add(&before);
+            past.add(&before, &servers);
         }
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// What the compute servers counted, and those that are gone.
+    pub fn stats(&self) -> Result<IndexStats> {
+        let past = lock(&self.past);
+        let servers = self.servers()?;
+        let mut compute_servers = servers.stats();
+        let former = past.add_to(&mut compute_servers, &servers);
+        Ok(IndexStats { name: self.name.clone(), compute_servers, former })
     }
 
     pub fn close(&self) {
         *lock(&self.servers) = None;
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     fn busy(&self, what: &'static str) -> Error {
@@ -114,6 +157,9 @@ impl IndexData {
         if gate.sessions > 0 {
             return Err(Error::SessionsOpen { what, index: self.name.clone(), count: gate.sessions });
         }
+        if gate.moves > 0 {
+            return Err(self.busy("a move of keys between compute servers"));
+        }
         gate.exclusive = Some(what);
         Ok(Exclusive(self))
     }
@@ -125,6 +171,19 @@ impl IndexData {
         }
         gate.sessions += 1;
         Ok(())
+    }
+
+    /// Begins to move keys between compute servers, or to keep them where they are. Waits for others who do, since they end
+    /// by themselves, but not for who needs the index at rest.
+    pub fn begin_move(&self) -> Result<Moving<'_>> {
+        {
+            let mut gate = lock(&self.gate);
+            if let Some(what) = gate.exclusive {
+                return Err(self.busy(what));
+            }
+            gate.moves += 1;
+        }
+        Ok(Moving { data: self, _only: lock(&self.moving) })
     }
 
     pub fn end_session(&self) {
@@ -151,7 +210,8 @@ impl Index {
         crate::Cluster { shared: Arc::clone(&self.shared) }.index_info(self.name())
     }
 
-    /// Keys at which a new partition begins.
+    /// Keys at which a new partition begins. Of boundaries between partitions of other processes, [`Index::info`] knows the
+    /// newest.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -159,7 +219,10 @@ impl Index {
         Ok(self.data.servers()?.boundaries())
     }
 
-    /// Compute servers, one per partition, whether this process runs them or another.
+    /// How many compute servers there are, one per partition, whether this process runs them or another.
+    ///
+    /// When an index is opened they are numbered in the order of their keys, from 0. They keep their numbers while others
+    /// [come](Index::add_compute_server), which get new ones, and [go](Index::remove_compute_server).
     ///
     /// # Errors
     /// [`Error::Closed`].

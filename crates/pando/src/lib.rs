@@ -24,7 +24,8 @@
 //! one thread's access to that. [`IntegerSession`] is the same for `u64`. [`Config::at`] keeps the pool in a file, which
 //! is opened again after [`Cluster::close`]; [`Index::bulk_load`] fills an index quickly; [`Session::in_flight`] and
 //! [`Session::multi_get`] keep many operations in flight on one thread. [`Cluster::stats`] counts everything, and
-//! [`Cluster::check`] audits it.
+//! [`Cluster::check`] audits it. While sessions work, [`Index::add_compute_server`], [`Index::remove_compute_server`],
+//! [`Index::move_boundary`] and [`Index::balance`] change who has which keys.
 //!
 //! Several processes may attach to the pool in a file. The keys of an index are divided into partitions, and each
 //! process owns those that it opened the index with ([`OpenOptions::own`]); other keys are refused with the name of
@@ -40,6 +41,7 @@ mod config;
 mod error;
 mod index;
 mod integers;
+mod members;
 mod memory;
 mod options;
 mod partitions;
@@ -64,7 +66,7 @@ pub use memory::DrainProgress;
 pub use options::{IndexLayout, IndexOptions, OpenOptions, Ownership};
 pub use range::Range;
 pub use session::{Session, block_on};
-pub use stats::{ComputeServerStats, IndexStats, SmoCounts, Stats};
+pub use stats::{ComputeServerStats, FormerStats, IndexStats, SmoCounts, Stats};
 
 pub use pando_cache::{CacheConfig, CacheCounts, Eviction};
 pub use pando_dex::balancer::{Balancer, BalancerConfig};

@@ -39,7 +39,11 @@ enum Worked<'r> {
 impl Worked<'_> {
     fn with<T>(&self, work: impl FnOnce(&Servers) -> Result<T>) -> Result<T> {
         match self {
-            Self::Open(data) => work(&*data.servers()?),
+            Self::Open(data) => {
+                // Keys that changed hands meanwhile might be left out.
+                let _still = data.begin_move()?;
+                work(&*data.servers()?)
+            }
             Self::Passing(servers) => work(servers),
         }
     }
@@ -293,7 +297,7 @@ fn move_open_root(shared: &Shared, ep: &LocalEndpoint, data: &IndexData) -> Resu
 /// Moves the root of an index, all of which this process has and nobody uses; its compute servers with the new one.
 fn move_root(shared: &Shared, ep: &LocalEndpoint, servers: &Servers) -> Result<Servers> {
     servers.flush(ep)?;
-    let (layout, node_size) = (servers.node_layout()?, u64::from(servers.record.node_size));
+    let node_size = u64::from(servers.record.node_size);
     let mut record = shared.record(ep, &servers.record.name)?;
     let old = record.root;
     let home = Placement::Prefer(MemoryServerId(0));
@@ -322,5 +326,5 @@ fn move_root(shared: &Shared, ep: &LocalEndpoint, servers: &Servers) -> Result<S
         }
     };
     block_on(ep, shared.pool.free(ep, old, node_size))?;
-    servers::open_trees(shared, ep, layout, servers.descriptor, record, |_| true)
+    servers::reopen_trees(shared, ep, record, servers)
 }

@@ -1,27 +1,37 @@
-//! Moving boundaries between the compute servers of an index while sessions use it (DEX §4).
+//! Who owns which keys of an index changes while sessions use it (DEX §4): boundaries move, compute servers come and go.
 //!
-//! Both compute servers beside a boundary must be run by this process: another process would have to write its cache back
+//! All compute servers that take part must be run by this process: another process would have to write its cache back
 //! and leave first, and there is no channel to ask it to. Sessions learn the new boundaries when a compute server refuses
 //! a key; an operation on keys that are on their way waits. The catalog has the new boundary before the new owner begins,
 //! and leaves end at both, so that the pool can be opened by either.
+//!
+//! - There is one move at a time in an index, and none while it is at rest or its memory is moved.
+//! - In the catalog, boundaries of other processes may change at the same time. What is written there is the difference that a
+//!   move makes, never all that this process knows.
+//! - A compute server that comes is among those that sessions find before it has keys, and one that goes as long as it has.
 
 use pando_dex::balancer::Balancer;
 use pando_dex::layout::Layout;
 use pando_dex::{Ctx, DexError, KeyRange, Party, RoutingTable, Tree, flush_side_by_side, move_keys};
 use pando_fabric_local::LocalEndpoint;
+use pando_pool::{IndexRecord, PoolError};
 use pando_rt::block_on;
 
 use crate::cluster::Shared;
+use crate::config::MAX_COMPUTE_SERVERS;
 use crate::error::{Error, Result};
 use crate::index::Index;
-use crate::servers::{Servers, with_trees};
+use crate::servers::{Servers, with_layout, with_trees};
 
 /// Shares of writing back that are under way at once.
 const FLUSH_SHARES: usize = 4;
+/// How often the catalog may have changed between reading and writing it.
+const CATALOG_TRIES: usize = 100;
 
 impl Index {
-    /// Moves the boundary between compute servers `boundary` and `boundary + 1` to another key, while sessions stay open.
-    /// The keys in between are written back and change hands; operations on them wait, all others go on.
+    /// Moves the boundary between partitions `boundary` and `boundary + 1`, as [`Index::boundaries`] counts them, to
+    /// another key, while sessions stay open. The keys in between are written back and change hands; operations on them wait,
+    /// all others go on. It waits for another move, and for memory that is being moved.
     ///
     /// ```
     /// use pando::{Cluster, Config, IndexOptions};
@@ -38,55 +48,181 @@ impl Index {
     ///
     /// # Errors
     /// [`Error::InvalidOption`] for a boundary that there is not, or a key that is not between those beside it;
-    /// [`Error::NotAllOwned`] if another process runs one of both compute servers; [`Error::ReadOnly`]; errors of the
-    /// fabric, after which the boundary is where it was.
+    /// [`Error::OnOtherSide`] if another process runs one of both compute servers; [`Error::Busy`] during a bulk load and
+    /// the like; [`Error::ReadOnly`]; errors of the fabric, after which the boundary is where it was.
     pub fn move_boundary(&self, boundary: usize, to: &[u8]) -> Result<()> {
-        self.shared.check_open()?;
-        if self.shared.read_only() {
-            return Err(Error::ReadOnly);
-        }
+        self.shared.writable()?;
+        let _moving = self.data.begin_move()?;
+        self.move_boundary_alone(boundary, to)
+    }
+
+    /// The same for who has the right to move keys already.
+    fn move_boundary_alone(&self, boundary: usize, to: &[u8]) -> Result<()> {
         let servers = self.data.servers()?;
-        let (from, into, range) = plan(&servers, boundary, to)?;
-        if let Some(partition) = [from, into].into_iter().find(|&server| !servers.runs(server)) {
-            let index = self.name().to_owned();
-            return Err(Error::NotAllOwned {
-                what: "moving the boundary between both partitions",
-                index,
-                partition,
-            });
+        let table = servers.routes.table();
+        let (from, into, range) = plan(&table, boundary, to)?;
+        check_key(&servers, to)?;
+        for partition in [from, into] {
+            self.check_runs("moving a boundary", &servers, &table, partition)?;
         }
         if range.is_empty() {
             return Ok(());
         }
-        self.shared.with_endpoint(|ep| {
-            with_trees!(servers, |trees| {
-                let (Some(Some(source)), Some(Some(target))) = (trees.get(from), trees.get(into)) else {
-                    return Err(Error::Closed);
-                };
-                hand_over(&self.shared, ep, &servers, [(from, source), (into, target)], range)
-            })
-        })
+        self.hand_over(&servers, (table.owners()[from], table.owners()[into]), range)
+    }
+
+    /// Adds a compute server, with a cache as large as those of the others, which takes over the keys from `from` on up to the
+    /// next boundary, while sessions stay open; its number. The compute server that had those keys must be run by this
+    /// process. Which key cuts its load into halves is a matter of taste: [`Index::balance`] puts it right later.
+    ///
+    /// Partitions behind the new one count one more from then on, for other processes as soon as they open the index.
+    ///
+    /// ```
+    /// use pando::{Cluster, Config, IndexOptions};
+    ///
+    /// let cluster = Cluster::open(Config::embedded())?;
+    /// let index = cluster.create_index("birds", &IndexOptions::bytes())?;
+    /// let session = index.session()?;
+    /// session.put(b"owl", b"night")?;
+    /// let added = index.add_compute_server(b"m")?;
+    /// assert_eq!(index.range_of(added)?.low.as_deref(), Some(&b"m"[..]));
+    /// assert_eq!(session.get(b"owl")?.as_deref(), Some(&b"night"[..]));
+    /// index.remove_compute_server(added)?;
+    /// assert_eq!((session.iter().count(), index.compute_servers()?), (1, 1));
+    /// # Ok::<(), pando::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a key at which a partition begins already, and for more compute servers than
+    /// [`MAX_COMPUTE_SERVERS`]; [`Error::OnOtherSide`] if another process has the keys; [`Error::Cache`] without memory for
+    /// another cache; those of [`Index::move_boundary`]. There is no compute server more then.
+    pub fn add_compute_server(&self, from: &[u8]) -> Result<usize> {
+        const WHAT: &str = "adding a compute server";
+        self.shared.writable()?;
+        let _moving = self.data.begin_move()?;
+        let servers = self.data.servers()?;
+        let table = servers.routes.table();
+        let partition = table.partition_of(from);
+        check_key(&servers, from)?;
+        self.check_runs(WHAT, &servers, &table, partition)?;
+        let KeyRange { low, high } = table.range(partition);
+        if from.is_empty() || low.as_deref() == Some(from) {
+            return Err(Error::InvalidOption(
+                "a compute server can be added at a key within a partition only, not where one begins"
+                    .to_owned(),
+            ));
+        }
+        let running = table.owners().iter().filter(|&&number| servers.runs(number)).count();
+        if running >= MAX_COMPUTE_SERVERS {
+            return Err(Error::InvalidOption(format!(
+                "this process runs {running} compute servers of index {:?}, which is as many as it can",
+                self.name()
+            )));
+        }
+        let (servers, number) = match spare(&servers, &table) {
+            // One that could not take its keys over and not be taken back goes on from there.
+            Some(number) => (servers, number),
+            None => {
+                let (grown, number) = self.shared.with_endpoint(|ep| servers.grown(&self.shared, ep))?;
+                self.data.replace(grown);
+                (self.data.servers()?, number)
+            }
+        };
+        let range = KeyRange { low: Some(from.to_vec()), high };
+        let added = self.hand_over(&servers, (table.owners()[partition], number), range);
+        if added.is_err() && !is_taking_over(&servers, number) {
+            self.data.replace(servers.without(number));
+        }
+        added.map(|()| number)
+    }
+
+    /// Removes a compute server that this process runs, while sessions stay open. Its keys go to the one below it or, if this
+    /// process does not run that, to the one above. Its cache's memory is given back when no session uses it any more, which
+    /// is after 64 operations of each at the latest. An example is at [`Index::add_compute_server`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] if there is no such compute server, or no other; [`Error::OnOtherSide`] if another process
+    /// runs it, or those on both sides; those of [`Index::move_boundary`]. It is there as before then.
+    pub fn remove_compute_server(&self, number: usize) -> Result<()> {
+        const WHAT: &str = "removing a compute server";
+        self.shared.writable()?;
+        let _moving = self.data.begin_move()?;
+        let servers = self.data.servers()?;
+        let table = servers.routes.table();
+        let range = servers.range_of(number)?;
+        let partition = table.partition_owned_by(number).expect("it has a range");
+        self.check_runs(WHAT, &servers, &table, partition)?;
+        let [below, above] = [partition.checked_sub(1), Some(partition + 1)];
+        let beside = [below, above.filter(|&above| above < table.owners().len())];
+        let mut beside = beside.into_iter().flatten().peekable();
+        let Some(&nearest) = beside.peek() else {
+            return Err(Error::InvalidOption(format!(
+                "compute server {number} is the only one of index {:?} and cannot be removed",
+                self.name()
+            )));
+        };
+        let heir = beside.map(|partition| table.owners()[partition]).find(|&heir| servers.runs(heir));
+        let Some(heir) = heir else {
+            return self.check_runs(WHAT, &servers, &table, nearest);
+        };
+        self.hand_over(&servers, (number, heir), range)?;
+        self.data.replace(servers.without(number));
+        Ok(())
     }
 
     /// Moves boundaries if the load of the compute servers since the last call says so; how many. To be called now and then,
     /// always with the same balancer. All compute servers have to be this process's.
     ///
     /// # Errors
-    /// Those of [`Index::move_boundary`].
+    /// Those of [`Index::move_boundary`]; [`Error::NotAllOwned`].
     pub fn balance(&self, balancer: &mut Balancer) -> Result<usize> {
+        self.shared.writable()?;
+        let _moving = self.data.begin_move()?;
         let servers = self.data.servers()?;
         servers.check_runs_all("balancing")?;
         let moves = balancer.observe(&servers.boundaries(), &servers.routes.take_load());
         for step in &moves {
-            self.move_boundary(step.boundary, &step.to)?;
+            self.move_boundary_alone(step.boundary, &step.to)?;
         }
         Ok(moves.len())
     }
+
+    fn check_runs(
+        &self,
+        what: &'static str,
+        servers: &Servers,
+        table: &RoutingTable,
+        partition: usize,
+    ) -> Result<()> {
+        if servers.runs(table.owners()[partition]) {
+            return Ok(());
+        }
+        // Some key of it tells which partition that is by now.
+        let low = table.range(partition).low;
+        let partition_of =
+            |boundaries: &[Vec<u8>]| low.as_deref().map_or(0, |low| pando_dex::partition_of(boundaries, low));
+        self.shared.with_endpoint(|ep| {
+            let (partition, owner) = block_on(ep, self.shared.owner(ep, self.name(), partition_of))?;
+            Err(Error::OnOtherSide { what, index: self.name().to_owned(), partition, owner })
+        })
+    }
+
+    /// Has the keys of `range` change hands between two compute servers of this process.
+    fn hand_over(&self, servers: &Servers, (from, into): (usize, usize), range: KeyRange) -> Result<()> {
+        self.shared.with_endpoint(|ep| {
+            with_trees!(servers, |trees| {
+                let (Some(Some(source)), Some(Some(target))) = (trees.get(from), trees.get(into)) else {
+                    return Err(Error::Closed);
+                };
+                hand_over(&self.shared, ep, servers, [(from, source), (into, target)], range)
+            })
+        })
+    }
 }
 
-/// Who gives which keys to whom.
-fn plan(servers: &Servers, boundary: usize, to: &[u8]) -> Result<(usize, usize, KeyRange)> {
-    let boundaries = servers.boundaries();
+/// Which partition gives which keys to which.
+fn plan(table: &RoutingTable, boundary: usize, to: &[u8]) -> Result<(usize, usize, KeyRange)> {
+    let boundaries = table.boundaries();
     let Some(old) = boundaries.get(boundary) else {
         return Err(Error::InvalidOption(format!(
             "there is no boundary {boundary}: the index has {}, numbered from 0",
@@ -107,6 +243,22 @@ fn plan(servers: &Servers, boundary: usize, to: &[u8]) -> Result<(usize, usize, 
     })
 }
 
+/// # Errors
+/// That of the layout for a key that is none.
+fn check_key(servers: &Servers, key: &[u8]) -> Result<()> {
+    with_layout!(servers.node_layout()?, |layout| Ok(layout.key(key).map(drop)?))
+}
+
+/// A compute server that has no keys.
+fn spare(servers: &Servers, table: &RoutingTable) -> Option<usize> {
+    let is_spare = |&number: &usize| servers.runs(number) && table.partition_owned_by(number).is_none();
+    (0..servers.loads.len()).find(is_spare)
+}
+
+fn is_taking_over(servers: &Servers, number: usize) -> bool {
+    with_trees!(servers, |trees| trees[number].as_ref().is_some_and(|tree| tree.is_taking_over()))
+}
+
 fn hand_over<L: Layout>(
     shared: &Shared,
     ep: &LocalEndpoint,
@@ -116,11 +268,11 @@ fn hand_over<L: Layout>(
 ) -> Result<()> {
     let (leaver, taker) = (source.cache().worker(), target.cache().worker());
     let (leaver_ctx, taker_ctx) = (Ctx { ep, worker: &leaver }, Ctx { ep, worker: &taker });
-    let name = servers.record.name.as_str();
+    let old = servers.routes.table();
+    let new = old.transferred(&range, into)?;
     let record = async |table: &RoutingTable| {
-        let mut record = shared.pool.open_index(ep, name).await?;
-        record.boundaries = table.boundaries().to_vec();
-        shared.pool.update_index(ep, &record).await.map(drop).map_err(DexError::from)
+        let other = if table == &new { &*old } else { &new };
+        enter(shared, ep, &servers.record.name, table, other).await
     };
     let moved = block_on(
         ep,
@@ -136,4 +288,47 @@ fn hand_over<L: Layout>(
     source.cache().retire(&leaver);
     target.cache().retire(&taker);
     Ok(moved.map(drop)?)
+}
+
+/// Enters into the catalog what differs in `table` from `other`. Whoever changes the record at the same time comes before or
+/// after.
+async fn enter(
+    shared: &Shared,
+    ep: &LocalEndpoint,
+    name: &str,
+    table: &RoutingTable,
+    other: &RoutingTable,
+) -> Result<(), DexError> {
+    for _ in 0..CATALOG_TRIES {
+        let mut record = shared.pool.open_index(ep, name).await?;
+        adapt(&mut record, table.boundaries(), other.boundaries())?;
+        match shared.pool.update_index(ep, &record).await {
+            Err(PoolError::StaleRecord { .. }) => {}
+            done => return done.map(drop).map_err(DexError::from),
+        }
+    }
+    Err(PoolError::StaleRecord { name: name.to_owned() }.into())
+}
+
+/// Makes boundaries of `record` that are only in `old` those that are only in `new`; the keys between them keep their owner.
+fn adapt(record: &mut IndexRecord, new: &[Vec<u8>], old: &[Vec<u8>]) -> Result<(), DexError> {
+    // First those that come, so that the keys on both sides of one that goes have the same owner.
+    for boundary in new.iter().filter(|boundary| !old.contains(boundary)) {
+        if let Err(at) = record.boundaries.binary_search(boundary) {
+            record.boundaries.insert(at, boundary.clone());
+            record.owners.insert(at, record.owners[at]);
+        }
+    }
+    for boundary in old.iter().filter(|boundary| !new.contains(boundary)) {
+        if let Ok(at) = record.boundaries.binary_search(boundary) {
+            if record.owners[at] != record.owners[at + 1] {
+                return Err(DexError::Routes(
+                    "the catalog has another process own some of the keys that move",
+                ));
+            }
+            record.boundaries.remove(at);
+            record.owners.remove(at + 1);
+        }
+    }
+    Ok(())
 }

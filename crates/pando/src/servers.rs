@@ -1,9 +1,13 @@
 //! The compute servers that this process runs for one index: a tree for each partition that it owns.
 //!
-//! Who owns a partition stands in the catalog. Partitions are changed only by a process that owns all of them, so
-//! that nobody else has a cached node of the index.
+//! Who owns a partition stands in the catalog. At rest, partitions are changed only by a process that owns all of them, so
+//! that nobody else has a cached node of the index; how they change while they are used is in `repartition.rs`.
+//!
+//! A compute server has a number for as long as the index is open. Partitions, which the catalog knows, are counted in the
+//! order of their keys; when the index is opened, both are the same.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use pando_cache::{Cache, CacheCounts};
@@ -22,27 +26,34 @@ use crate::config::CacheOptions;
 use crate::error::{Error, Result};
 use crate::options::{Descriptor, IndexLayout, IndexOptions, NodeLayout, OpenOptions, Ownership};
 use crate::partitions;
-use crate::stats::{ComputeServerStats, SmoCounts};
+use crate::stats::{ComputeServerStats, FormerStats, SmoCounts};
 
 /// The catalog's number for DEX.
 const SYSTEM: u16 = 1;
 /// Frames of the cache of a tree that does one thing and is closed again.
 const PASSING_FRAMES: u64 = 256;
 
-/// An index as its compute servers in this process have it. Replaced as a whole when its partitions or root change.
+/// An index as its compute servers in this process have it. Replaced as a whole when others come or go, or its root moves.
+#[derive(Clone)]
 pub(crate) struct Servers {
+    /// As it was when the index was opened: partitions may have changed since, by whomever.
     pub record: IndexRecord,
     pub descriptor: Descriptor,
-    /// Compute servers are numbered in the order of their keys.
+    /// What this process knows of who owns which keys. Its own keys, it knows for sure.
     pub routes: Arc<Routes>,
     pub trees: Trees,
+    /// Operations that sessions had each compute server perform, by its number, also of those that are gone.
+    pub loads: Vec<Arc<AtomicU64>>,
 }
 
-/// By partition; `None` where another process is the owner.
+/// By the number of the compute server; `None` where it is another process's, or gone.
+#[derive(Clone)]
 pub(crate) enum Trees {
-    Fixed(Vec<Option<Tree<FixedLayout>>>),
-    Slotted(Vec<Option<Tree<SlottedLayout>>>),
+    Fixed(TreesOf<FixedLayout>),
+    Slotted(TreesOf<SlottedLayout>),
 }
+
+pub(crate) type TreesOf<L> = Vec<Option<Arc<Tree<L>>>>;
 
 /// Does the same with the trees of either layout.
 macro_rules! with_trees {
@@ -79,8 +90,10 @@ pub(crate) enum Chosen {
 pub(crate) struct Past(Vec<(CacheCounts, SmoCounts)>);
 
 impl Past {
-    pub fn add(&mut self, servers: &Servers) {
-        for server in servers.stats() {
+    /// Keeps what those of `before` counted that are not of `now` any more.
+    pub fn add(&mut self, before: &Servers, now: &Servers) {
+        let gone = |server: &ComputeServerStats| !before.has_same_tree(now, server.number);
+        for server in before.stats_of_all().into_iter().filter(gone) {
             if self.0.len() <= server.number {
                 self.0.resize_with(server.number + 1, Default::default);
             }
@@ -89,12 +102,18 @@ impl Past {
         }
     }
 
-    pub fn add_to(&self, stats: &mut [ComputeServerStats]) {
-        for server in stats {
-            if let Some(&(cache, smo)) = self.0.get(server.number) {
-                (server.cache, server.smo) = (server.cache + cache, server.smo + smo);
+    /// Adds what earlier ones of the same numbers counted; what is left.
+    pub fn add_to(&self, stats: &mut [ComputeServerStats], servers: &Servers) -> FormerStats {
+        let mut former = FormerStats::default();
+        for (number, &(cache, smo)) in self.0.iter().enumerate() {
+            match stats.iter_mut().find(|server| server.number == number) {
+                Some(server) => (server.cache, server.smo) = (server.cache + cache, server.smo + smo),
+                None => (former.cache, former.smo) = (former.cache + cache, former.smo + smo),
             }
         }
+        let all: u64 = servers.loads.iter().map(|load| load.load(Relaxed)).sum();
+        former.operations = all.saturating_sub(stats.iter().map(|server| server.operations).sum());
+        former
     }
 }
 
@@ -109,29 +128,66 @@ impl Servers {
     }
 
     pub fn range_of(&self, number: usize) -> Result<KeyRange> {
-        let boundaries = self.boundaries();
-        let count = boundaries.len() + 1;
-        KeyRange::from_boundaries(&boundaries).into_iter().nth(number).ok_or_else(|| {
-            Error::InvalidOption(format!(
-                "there is no compute server {number}: the index has {count}, numbered from 0"
-            ))
+        let table = self.routes.table();
+        table.range_of(number).ok_or_else(|| {
+            let name = &self.record.name;
+            Error::InvalidOption(format!("there is no compute server {number} of index {name:?}"))
         })
     }
 
-    /// Whether this process runs the compute server of the partition.
-    pub fn runs(&self, partition: usize) -> bool {
-        with_trees!(self, |trees| trees.get(partition).is_some_and(Option::is_some))
+    /// Why there is no session of a compute server.
+    pub fn no_such_server(&self, number: usize) -> Error {
+        let mine = self.stats().iter().map(|server| server.number.to_string()).collect::<Vec<_>>();
+        let mine = if mine.is_empty() { "none".to_owned() } else { mine.join(", ") };
+        let name = &self.record.name;
+        Error::InvalidOption(format!(
+            "this process does not run compute server {number} of index {name:?}; those that it runs: {mine}"
+        ))
+    }
+
+    /// Whether this process runs the compute server of this number.
+    pub fn runs(&self, number: usize) -> bool {
+        with_trees!(self, |trees| trees.get(number).is_some_and(Option::is_some))
     }
 
     /// Whether this process runs all compute servers.
     pub fn runs_all(&self) -> bool {
-        (0..=self.boundaries().len()).all(|partition| self.runs(partition))
+        self.routes.table().owners().iter().all(|&number| self.runs(number))
+    }
+
+    fn has_same_tree(&self, other: &Self, number: usize) -> bool {
+        match (&self.trees, &other.trees) {
+            (Trees::Fixed(mine), Trees::Fixed(theirs)) => is_same(mine, theirs, number),
+            (Trees::Slotted(mine), Trees::Slotted(theirs)) => is_same(mine, theirs, number),
+            _ => false,
+        }
+    }
+
+    /// The same with one more compute server, which has no keys yet; its number.
+    pub fn grown(&self, shared: &Shared, ep: &LocalEndpoint) -> Result<(Self, usize)> {
+        let mut grown = self.clone();
+        let number = match &mut grown.trees {
+            Trees::Fixed(trees) => push_empty(shared, ep, &self.record, trees)?,
+            Trees::Slotted(trees) => push_empty(shared, ep, &self.record, trees)?,
+        };
+        grown.loads.push(Arc::default());
+        Ok((grown, number))
+    }
+
+    /// The same without a compute server that has no keys.
+    pub fn without(&self, number: usize) -> Self {
+        let mut fewer = self.clone();
+        match &mut fewer.trees {
+            Trees::Fixed(trees) => trees[number] = None,
+            Trees::Slotted(trees) => trees[number] = None,
+        }
+        fewer
     }
 
     /// # Errors
     /// [`Error::NotAllOwned`] unless this process runs all compute servers.
     pub fn check_runs_all(&self, what: &'static str) -> Result<()> {
-        match (0..=self.boundaries().len()).find(|&partition| !self.runs(partition)) {
+        match self.routes.table().owners().iter().position(|&number| !self.runs(number)) {
             Some(partition) => Err(Error::NotAllOwned { what, index: self.record.name.clone(), partition }),
             None => Ok(()),
         }
@@ -141,16 +197,27 @@ impl Servers {
         with_trees!(self, |trees| trees.iter().flatten().try_for_each(|tree| flush_tree(ep, tree)))
     }
 
+    /// Of those that have keys, in the order of those.
     pub fn stats(&self) -> Vec<ComputeServerStats> {
-        let ranges = KeyRange::from_boundaries(&self.boundaries());
+        let owners = self.routes.table().owners().to_vec();
+        let mut all = self.stats_of_all();
+        let place = |server: &ComputeServerStats| owners.iter().position(|&owner| owner == server.number);
+        all.retain(|server| place(server).is_some());
+        all.sort_by_key(place);
+        all
+    }
+
+    fn stats_of_all(&self) -> Vec<ComputeServerStats> {
+        let table = self.routes.table();
         with_trees!(self, |trees| {
-            let running = trees.iter().zip(ranges).enumerate();
-            let stats = running.filter_map(|(number, (tree, range))| {
+            let running = trees.iter().zip(&self.loads).enumerate();
+            let stats = running.filter_map(|(number, (tree, load))| {
                 let tree = tree.as_ref()?;
                 let cache = tree.cache();
                 Some(ComputeServerStats {
                     number,
-                    range,
+                    range: table.range_of(number).unwrap_or_else(KeyRange::none),
+                    operations: load.load(Relaxed),
                     cache: cache.counts(),
                     cache_bytes: (cache.frames() * cache.node_size() + cache.overhead_bytes()) as u64,
                     frames: cache.frames(),
@@ -160,6 +227,27 @@ impl Servers {
             stats.collect()
         })
     }
+}
+
+fn is_same<L>(mine: &TreesOf<L>, theirs: &TreesOf<L>, number: usize) -> bool {
+    match (mine.get(number), theirs.get(number)) {
+        (Some(Some(mine)), Some(Some(theirs))) => Arc::ptr_eq(mine, theirs),
+        _ => false,
+    }
+}
+
+/// Opens a tree for no keys, beside those that there are; its number.
+fn push_empty<L: Layout>(
+    shared: &Shared,
+    ep: &LocalEndpoint,
+    record: &IndexRecord,
+    trees: &mut TreesOf<L>,
+) -> Result<usize> {
+    let layout = trees.iter().flatten().next().ok_or(Error::Closed)?.layout();
+    let cache = (shared.config.cache, &shared.config.cache_options);
+    let tree = open_tree(shared, ep, layout, record, KeyRange::none(), cache)?;
+    trees.push(Some(Arc::new(tree)));
+    Ok(trees.len() - 1)
 }
 
 /// Runs `work` with a worker of the tree's cache for it.
@@ -426,26 +514,57 @@ pub(crate) fn open_trees(
     record: IndexRecord,
     is_mine: impl Fn(usize) -> bool,
 ) -> Result<Servers> {
+    let count = record.boundaries.len() + 1;
+    let routes = Arc::new(Routes::new(RoutingTable::in_order(record.boundaries.clone())?));
+    let loads = (0..count).map(|_| Arc::default()).collect();
+    open_numbered(shared, ep, (layout, descriptor, record), (routes, loads), is_mine)
+}
+
+/// Opens trees for all partitions, all of which are this process's, anew: the compute servers of `before` keep their numbers,
+/// though the root or the boundaries are others.
+pub(crate) fn reopen_trees(
+    shared: &Shared,
+    ep: &LocalEndpoint,
+    record: IndexRecord,
+    before: &Servers,
+) -> Result<Servers> {
+    let numbers = before.routes.table().owners().to_vec();
+    let table = RoutingTable::new(record.boundaries.clone(), numbers)?;
+    let (routes, loads) = (Arc::new(Routes::new(table)), before.loads.clone());
+    open_numbered(shared, ep, (before.node_layout()?, before.descriptor, record), (routes, loads), |_| true)
+}
+
+fn open_numbered(
+    shared: &Shared,
+    ep: &LocalEndpoint,
+    (layout, descriptor, record): (NodeLayout, Descriptor, IndexRecord),
+    (routes, loads): (Arc<Routes>, Vec<Arc<AtomicU64>>),
+    is_mine: impl Fn(usize) -> bool,
+) -> Result<Servers> {
     fn each<L: Layout>(
         shared: &Shared,
         ep: &LocalEndpoint,
         layout: L,
         record: &IndexRecord,
-        is_mine: impl Fn(usize) -> bool,
-    ) -> Result<Vec<Option<Tree<L>>>> {
+        range_of: impl Fn(usize) -> Option<KeyRange>,
+        numbers: usize,
+    ) -> Result<TreesOf<L>> {
         let cache = (shared.config.cache, &shared.config.cache_options);
-        let ranges = KeyRange::from_boundaries(&record.boundaries).into_iter().enumerate();
-        let trees = ranges.map(|(partition, range)| {
-            is_mine(partition).then(|| open_tree(shared, ep, layout, record, range, cache)).transpose()
-        });
-        trees.collect()
+        let open = |range| open_tree(shared, ep, layout, record, range, cache).map(Arc::new);
+        (0..numbers).map(|number| range_of(number).map(open).transpose()).collect()
     }
-    let trees = match layout {
-        NodeLayout::Fixed(layout) => Trees::Fixed(each(shared, ep, layout, &record, is_mine)?),
-        NodeLayout::Slotted(layout) => Trees::Slotted(each(shared, ep, layout, &record, is_mine)?),
+    let table = routes.table();
+    let range_of = |number| {
+        let partition = table.partition_owned_by(number).filter(|&partition| is_mine(partition));
+        partition.map(|partition| table.range(partition))
     };
-    let routes = Arc::new(Routes::new(RoutingTable::in_order(record.boundaries.clone())?));
-    Ok(Servers { routes, record, descriptor, trees })
+    let trees = match layout {
+        NodeLayout::Fixed(layout) => Trees::Fixed(each(shared, ep, layout, &record, range_of, loads.len())?),
+        NodeLayout::Slotted(layout) => {
+            Trees::Slotted(each(shared, ep, layout, &record, range_of, loads.len())?)
+        }
+    };
+    Ok(Servers { routes, record, descriptor, trees, loads })
 }
 
 /// Takes the index out of the catalog and frees its blocks. This process owns all of it, and it is at rest.

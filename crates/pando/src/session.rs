@@ -1,17 +1,16 @@
 //! One thread's access to an index: blocking operations.
 //!
-//! A session has an endpoint and, for each compute server that this process runs, a worker of its cache. A key goes to
-//! the compute server that owns it. Which node layout the index has is decided once per operation, outside of the
-//! loop that runs its future, so that each operation is compiled for its layout.
+//! A session has an endpoint and, for each compute server that this process runs, a worker of its cache ([`Members`]). A key
+//! goes to the compute server that owns it. Which node layout the index has is decided once per operation, outside of
+//! the loop that runs its future, so that each operation is compiled for its layout.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use pando_cache::CacheWorker;
-use pando_dex::{Ctx, Router, ScanRange, Swapped};
+use pando_dex::{Router, ScanRange, Swapped};
 use pando_fabric::{Endpoint, Nanos, VerbCounts};
 use pando_fabric_local::LocalEndpoint;
 use pando_rt::{SLOTS_MAX, Worker};
@@ -21,8 +20,8 @@ use crate::async_session::AsyncSession;
 use crate::cluster::lock;
 use crate::error::{Error, Result};
 use crate::index::Index;
+use crate::members::{Found, Members};
 use crate::range::Range;
-use crate::servers::{Servers, Trees};
 
 /// Operations between two times that the cluster learns what a session counted.
 const PUBLISH_EVERY: u32 = 64;
@@ -48,10 +47,10 @@ const PUBLISH_EVERY: u32 = 64;
 /// ```
 pub struct Session {
     index: Index,
-    pub(crate) servers: Arc<Servers>,
     pub(crate) ep: LocalEndpoint,
-    /// By partition; `None` where this session has no access.
-    workers: Vec<Option<CacheWorker>>,
+    members: RefCell<Members>,
+    /// The generation of the index's compute servers that `members` are of.
+    generation: Cell<u64>,
     pub(crate) router: Router,
     pub(crate) patience_ns: Nanos,
     only: Option<usize>,
@@ -63,36 +62,49 @@ pub struct Session {
     _of_one_thread: PhantomData<Rc<()>>,
 }
 
-/// Runs the operation on the tree that owns the key, of either layout; `$run` is `blocking` or `awaiting`. While the key moves
-/// to another compute server, waits.
+/// Runs the operation on the tree that owns the key, of either layout; `$run` is `blocking` or `awaiting`. `$number` is the
+/// compute server that the router says. While the key moves to another one, waits.
 macro_rules! on_tree {
     ($run:ident, $session:expr, $key:expr, |$tree:ident, $ctx:ident| $future:expr) => {{
         let session: &Session = $session;
-        let mut partition = session.partition_of($key);
+        on_tree!($run, session, $key, session.router.route($key), |$tree, $ctx| $future)
+    }};
+    ($run:ident, $session:expr, $key:expr, $number:expr, |$tree:ident, $ctx:ident| $future:expr) => {{
+        let session: &Session = $session;
+        let mut number = $number;
         let mut detour = pando_dex::Detour::new(session.patience_ns);
-        let done = loop {
-            let done = match (&session.servers.trees, session.worker(partition)) {
-                (Trees::Fixed(trees), Some(worker)) if let Some(Some($tree)) = trees.get(partition) => {
-                    let $ctx = Ctx { ep: &session.ep, worker };
-                    on_tree!(@$run session, $future)
+        loop {
+            let done = match session.find(number) {
+                Found::Fixed(member) => {
+                    let ($tree, $ctx) = (&*member.tree, member.ctx(&session.ep));
+                    let done = on_tree!(@$run session, $future);
+                    member.count(1, &done);
+                    done
                 }
-                (Trees::Slotted(trees), Some(worker)) if let Some(Some($tree)) = trees.get(partition) => {
-                    let $ctx = Ctx { ep: &session.ep, worker };
-                    on_tree!(@$run session, $future)
+                Found::Slotted(member) => {
+                    let ($tree, $ctx) = (&*member.tree, member.ctx(&session.ep));
+                    let done = on_tree!(@$run session, $future);
+                    member.count(1, &done);
+                    done
                 }
-                _ => break Err(on_tree!(@$run session, session.not_here(partition))),
+                Found::Elsewhere if session.is_gone(number) => Err(pando_dex::DexError::NotOwned),
+                Found::Elsewhere => {
+                    let partition_of = |boundaries: &[Vec<u8>]| pando_dex::partition_of(boundaries, $key);
+                    break Err(on_tree!(@$run session, session.not_here(number, partition_of)));
+                }
             };
             match done {
                 Err(pando_dex::DexError::NotOwned) => {}
-                done => break done.map_err(Error::from),
+                done => {
+                    session.count_operation();
+                    break done.map_err(Error::from);
+                }
             }
             if let Err(error) = on_tree!(@$run session, detour.next(&session.ep, &session.router)) {
                 break Err(error.into());
             }
-            partition = session.router.owner_of($key);
-        };
-        session.count_operation();
-        done
+            number = session.router.owner_of($key);
+        }
     }};
     (@blocking $session:ident, $future:expr) => { pando_rt::block_on(&$session.ep, $future) };
     (@awaiting $session:ident, $future:expr) => { $future.await };
@@ -105,35 +117,23 @@ impl Session {
         shared.check_open()?;
         let ep = shared.endpoint()?;
         index.data.begin_session()?;
+        let generation = index.data.generation();
         let servers = match index.data.servers() {
             Ok(servers) if only.is_none_or(|only| servers.runs(only)) => servers,
             other => {
                 index.data.end_session();
-                let count = other?.boundaries().len() + 1;
-                let only = only.unwrap_or(count);
-                return Err(Error::InvalidOption(format!(
-                    "this process does not run compute server {only} of the {count} of index {:?}",
-                    index.name()
-                )));
+                return Err(other?.no_such_server(only.unwrap_or_default()));
             }
         };
-        let workers = crate::servers::with_trees!(servers, |trees| {
-            let mine = trees.iter().enumerate();
-            mine.map(|(partition, tree)| {
-                let wanted = only.is_none_or(|only| only == partition);
-                tree.as_ref().filter(|_| wanted).map(|tree| tree.cache().worker())
-            })
-            .collect()
-        });
         let published = lock(&shared.counts).begin();
         Ok(Self {
             read_only: shared.read_only(),
             router: Router::new(Arc::clone(&servers.routes), ep.random()),
             patience_ns: shared.config.patience_ns(),
             index: index.clone(),
-            servers,
+            members: RefCell::new(Members::new(&servers, only)),
+            generation: Cell::new(generation),
             ep,
-            workers,
             only,
             in_slots: Cell::new(false),
             until_publish: Cell::new(PUBLISH_EVERY),
@@ -146,32 +146,53 @@ impl Session {
         &self.index
     }
 
+    /// The compute server of this number, if this session reaches it.
     #[inline]
-    pub(crate) fn partition_of(&self, key: &[u8]) -> usize {
-        self.router.route(key)
-    }
-
-    #[inline]
-    pub(crate) fn worker(&self, partition: usize) -> Option<&CacheWorker> {
-        self.workers.get(partition)?.as_ref()
-    }
-
-    /// Why a partition cannot be reached from here.
-    #[cold]
-    pub(crate) async fn not_here(&self, partition: usize) -> Error {
-        if let Some(session_of) = self.only.filter(|_| self.servers.runs(partition)) {
-            return Error::OtherComputeServer { belongs_to: partition, session_of };
+    pub(crate) fn find(&self, number: usize) -> Found {
+        match self.members.borrow().find(number) {
+            Found::Elsewhere => {}
+            found => return found,
         }
-        let (pool, index) = (&self.index.shared.pool, self.index.name().to_owned());
-        let owner = async {
-            let record = pool.open_index(&self.ep, &index).await?;
-            let owner = record.owners.get(partition).copied().flatten();
-            let attached = pool.attached(&self.ep).await?;
-            let found = attached.into_iter().find(|(slot, _)| Some(*slot) == owner);
-            Ok::<_, Error>(found.map(|(_, process)| process))
-        };
-        match owner.await {
-            Ok(owner) => Error::NotOwned { index, partition, owner },
+        // It may be new.
+        self.learn();
+        self.members.borrow().find(number)
+    }
+
+    /// Takes up the compute servers that there are now, if there are others than before.
+    #[cold]
+    fn learn(&self) {
+        let generation = self.index.data.generation();
+        if generation != self.generation.get()
+            && let Ok(servers) = self.index.data.servers()
+        {
+            self.members.borrow_mut().update(&servers, self.only);
+            self.generation.set(generation);
+        }
+    }
+
+    /// Whether a compute server that this session does not reach has no keys any more, so that others are to be asked.
+    #[cold]
+    pub(crate) fn is_gone(&self, number: usize) -> bool {
+        self.router.refresh();
+        self.router.table().partition_owned_by(number).is_none()
+    }
+
+    /// Why a compute server cannot be reached from here; `partition_of` says which partition of the catalog's is meant.
+    #[cold]
+    pub(crate) async fn not_here(
+        &self,
+        number: usize,
+        partition_of: impl FnOnce(&[Vec<u8>]) -> usize,
+    ) -> Error {
+        let is_run = self.index.data.servers().is_ok_and(|servers| servers.runs(number));
+        if let Some(session_of) = self.only.filter(|_| is_run) {
+            return Error::OtherComputeServer { belongs_to: number, session_of };
+        }
+        // The boundaries of other processes may have moved since this one asked.
+        match self.index.shared.owner(&self.ep, self.index.name(), partition_of).await {
+            Ok((partition, owner)) => {
+                Error::NotOwned { index: self.index.name().to_owned(), partition, owner }
+            }
             Err(error) => error,
         }
     }
@@ -195,16 +216,24 @@ impl Session {
     #[inline]
     pub(crate) fn count_operation(&self) {
         match self.until_publish.get() {
-            0 => self.publish(),
+            0 => self.publish_verbs(),
             left => self.until_publish.set(left - 1),
         }
+    }
+
+    #[cold]
+    fn publish_verbs(&self) {
+        self.until_publish.set(PUBLISH_EVERY);
+        *lock(&self.published) = self.verbs();
+        // Who was removed gives its memory back when no session has it any more.
+        self.learn();
     }
 
     /// Lets [`crate::Cluster::stats`] see all that this session counted. That happens by itself every 64 operations
     /// and when the session is dropped.
     pub fn publish(&self) {
-        self.until_publish.set(PUBLISH_EVERY);
-        *lock(&self.published) = self.verbs();
+        self.publish_verbs();
+        self.members.borrow().tell();
     }
 
     /// The verbs of this session so far.
@@ -232,21 +261,30 @@ impl Session {
     pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         self.check_blocking()?;
         // Most lookups find everything cached; then there is no future to run.
-        if let Some(found) = self.get_now(key, out) {
+        let number = self.router.route(key);
+        if let Some(found) = self.get_now(number, key, out) {
             self.count_operation();
             return Ok(found);
         }
-        on_tree!(blocking, self, key, |tree, ctx| tree.get_later(ctx, key, out))
+        on_tree!(blocking, self, key, number, |tree, ctx| tree.get_later(ctx, key, out))
     }
 
     #[inline]
-    fn get_now(&self, key: &[u8], out: &mut Vec<u8>) -> Option<bool> {
-        let partition = self.partition_of(key);
-        let worker = self.worker(partition)?;
-        crate::servers::with_trees!(self.servers, |trees| trees
-            .get(partition)?
-            .as_ref()?
-            .get_now(worker, key, out))
+    fn get_now(&self, number: usize, key: &[u8], out: &mut Vec<u8>) -> Option<bool> {
+        match &*self.members.borrow() {
+            Members::Fixed(places) => {
+                let member = places.get(number)?.as_ref()?;
+                let found = member.tree.get_now(member.worker(), key, out)?;
+                member.count(1, &Ok(()));
+                Some(found)
+            }
+            Members::Slotted(places) => {
+                let member = places.get(number)?.as_ref()?;
+                let found = member.tree.get_now(member.worker(), key, out)?;
+                member.count(1, &Ok(()));
+                Some(found)
+            }
+        }
     }
 
     /// Whether `key` is present.
@@ -454,15 +492,11 @@ pub fn block_on<F: Future>(session: &Session, future: F) -> F::Output {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        crate::servers::with_trees!(self.servers, |trees| {
-            for (tree, worker) in trees.iter().zip(&self.workers) {
-                if let (Some(tree), Some(worker)) = (tree, worker) {
-                    tree.cache().retire(worker);
-                }
-            }
-        });
         self.publish();
         lock(&self.index.shared.counts).end(&self.published);
+        let none = Vec::new();
+        // Before others may take the index for being at rest.
+        self.members.replace(Members::Fixed(none));
         self.index.data.end_session();
     }
 }

@@ -6,7 +6,8 @@
 //! What owners have changed in their caches and not written back is not seen. So the figures are close, not exact, and
 //! prove nothing about the invariants.
 
-use pando_dex::layout::{Layout, header};
+use pando_dex::layout::{Layout, Side, header};
+use pando_dex::partition_of;
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf};
 use pando_fabric_local::LocalEndpoint;
 use pando_pool::IndexRecord;
@@ -75,6 +76,7 @@ impl<'a, L: Layout> Shape<'a, L> {
         let report = IndexReport {
             name: record.name.clone(),
             nodes_per_server: vec![0; servers],
+            partition_entries: vec![0; record.boundaries.len() + 1],
             ..IndexReport::default()
         };
         Self { ep, layout, record, report, fullness_sum: 0.0, bytes: Vec::new() }
@@ -161,6 +163,11 @@ impl<'a, L: Layout> Shape<'a, L> {
         let count = self.layout.count(words);
         self.report.leaves += 1;
         self.report.entries += count as u64;
+        // Leaves end at boundaries.
+        self.bytes.clear();
+        let has_low = self.layout.append_fence(words, Side::Low, &mut self.bytes);
+        let partition = if has_low { partition_of(&self.record.boundaries, &self.bytes) } else { 0 };
+        self.report.partition_entries[partition] += count as u64;
         self.fullness_sum += self.layout.fullness(words);
         for i in 0..count {
             self.bytes.clear();

@@ -33,22 +33,56 @@ pub struct Stats {
 }
 
 /// What the compute servers of one index did.
+///
+/// ```
+/// use pando::{Cluster, Config, IndexOptions};
+///
+/// let cluster = Cluster::open(Config::embedded().compute_servers(2))?;
+/// let index = cluster.create_index("n", &IndexOptions::integers())?;
+/// index.integers()?.put(7, 49)?;
+/// let stats = cluster.stats()?;
+/// assert_eq!(stats.indexes[0].compute_servers[0].operations, 1);
+/// assert_eq!(stats.indexes[0].shares(), [1.0, 0.0]);
+/// # Ok::<(), pando::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct IndexStats {
     pub name: String,
-    /// Those that this process runs.
+    /// Those that this process runs, in the order of their keys.
     pub compute_servers: Vec<ComputeServerStats>,
+    /// All that this process ran before and that were removed.
+    pub former: FormerStats,
+}
+
+impl IndexStats {
+    /// What part of the operations each of the compute servers performed, 0 to 1, in their order.
+    pub fn shares(&self) -> Vec<f64> {
+        let all: u64 = self.compute_servers.iter().map(|server| server.operations).sum();
+        self.compute_servers.iter().map(|server| server.operations as f64 / all.max(1) as f64).collect()
+    }
+}
+
+/// What compute servers did that are there no more.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct FormerStats {
+    pub operations: u64,
+    pub cache: CacheCounts,
+    pub smo: SmoCounts,
 }
 
 /// What one compute server did.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ComputeServerStats {
-    /// Number of its partition.
+    /// Its number, as for [`crate::Index::session_of`].
     pub number: usize,
     /// Its keys.
     pub range: KeyRange,
+    /// Operations that sessions had it perform. A scan is one for each compute server that it comes to, and a
+    /// [`crate::Session::multi_get`] one for each key. Open sessions may have done up to 64 more with it.
+    pub operations: u64,
     pub cache: CacheCounts,
     /// Bytes of its cache: frames and bookkeeping.
     pub cache_bytes: u64,
@@ -109,12 +143,14 @@ impl std::iter::Sum for SmoCounts {
 impl Stats {
     /// The caches of all compute servers together.
     pub fn cache(&self) -> CacheCounts {
-        self.compute_servers().map(|server| server.cache).sum()
+        let former = self.indexes.iter().map(|index| index.former.cache);
+        self.compute_servers().map(|server| server.cache).chain(former).sum()
     }
 
     /// The structure changes of all compute servers together.
     pub fn smo(&self) -> SmoCounts {
-        self.compute_servers().map(|server| server.smo).sum()
+        let former = self.indexes.iter().map(|index| index.former.smo);
+        self.compute_servers().map(|server| server.smo).chain(former).sum()
     }
 
     fn compute_servers(&self) -> impl Iterator<Item = &ComputeServerStats> {
@@ -156,12 +192,9 @@ impl Cluster {
     pub fn stats(&self) -> Result<Stats> {
         self.shared.check_open()?;
         let pool = self.shared.with_endpoint(|ep| Ok(block_on(ep, self.shared.pool.usage(ep))?))?;
-        let mut indexes = Vec::new();
-        for (name, data) in lock(&self.shared.registry).iter() {
-            let mut compute_servers = data.servers()?.stats();
-            lock(&data.past).add_to(&mut compute_servers);
-            indexes.push(IndexStats { name: name.clone(), compute_servers });
-        }
+        let open = lock(&self.shared.registry);
+        let indexes = open.values().map(|data| data.stats()).collect::<Result<Vec<_>>>()?;
+        drop(open);
         let counts = lock(&self.shared.counts);
         Ok(Stats { verbs: counts.sum(), management: counts.management, indexes, pool })
     }

@@ -105,7 +105,7 @@ fn what_cannot_be_moved_is_refused_in_a_sentence() {
         assert!(matches!(refused, Error::InvalidOption(_)), "{refused}");
     }
     let refused = index.move_boundary(1, &key(KEYS / 2 + 5)).expect_err("another's");
-    assert!(matches!(refused, Error::NotAllOwned { partition: 2, .. }), "{refused}");
+    assert!(matches!(refused, Error::OnOtherSide { partition: 2, owner: None, .. }), "{refused}");
     index.move_boundary(0, &key(KEYS / 4 + 5)).expect("both sides are run here");
 
     // Another process's view of the same pool.
@@ -113,7 +113,7 @@ fn what_cannot_be_moved_is_refused_in_a_sentence() {
     let theirs = OpenOptions::default().own(Ownership::Partitions(vec![2, 3]));
     let theirs = other.open_index_with("n", &theirs).expect("open");
     assert_eq!(theirs.boundaries().expect("open")[0], key(KEYS / 4 + 5));
-    assert!(matches!(theirs.move_boundary(0, &key(5)), Err(Error::NotAllOwned { .. })));
+    assert!(matches!(theirs.move_boundary(0, &key(5)), Err(Error::OnOtherSide { .. })));
     theirs.move_boundary(2, &key(3 * KEYS / 4 + 1)).expect("both sides are run there");
     let session = theirs.integers().expect("open");
     session.put(3 * KEYS / 4, 1).expect("stored");

@@ -3,16 +3,24 @@
 //! Everything that a user can ask for in vain has a variant whose text names what was asked and what there is
 //! instead, fit to be printed as it is.
 
+use crate::hot_spot::HotSpot;
 use crate::mix::Mix;
 
 /// A workload that cannot be generated as asked. Each message is a sentence fit for a command line.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    #[error("the distribution `{0}` is not one of `uniform`, `zipf:THETA`, `latest:THETA`")]
+    #[error(
+        "the distribution `{0}` is not one of `uniform`, `zipf:THETA`, `latest:THETA`, `hotspot:SHARE:WIDTH[:FROM]`"
+    )]
     UnknownDistribution(String),
     #[error("the exponent theta of a Zipf distribution must be a number from 0 up, not {0}")]
     BadTheta(f64),
+    #[error(
+        "a hot spot is a share of the operations from 0 to 1, the width of a stretch above 0 and where it begins, which \
+         must not reach beyond 1, and leaves some keys for the other operations; `{0}` is none"
+    )]
+    BadHotSpot(HotSpot),
     #[error("the scatter `{0}` is not one of `hash`, `permutation`, `none`")]
     UnknownScatter(String),
     #[error("the key space `{0}` is not one of `dense`, `random64`")]

@@ -1,6 +1,6 @@
 //! Workloads and data: what the field measures indexes with, and real files to load into one.
 //!
-//! - Popularity of keys: [`Zipf`], [`Distribution`]; where the hot ones lie: [`Scatter`].
+//! - Popularity of keys: [`Zipf`], [`HotSpot`], [`Distribution`]; where the hot ones lie: [`Scatter`].
 //! - Which keys exist and what their bytes are: [`keys`], [`KeySpace`], [`KeyCodec`].
 //! - Operations: [`Mix`] (the named workloads of DEX and YCSB), [`OpStream`].
 //! - Verification: values that identify themselves ([`ValueCodec`]) and the range of values that a concurrent
@@ -16,6 +16,7 @@ pub mod dataset;
 mod error;
 mod escape;
 mod expectation;
+mod hot_spot;
 mod key_layout;
 pub mod keys;
 mod mix;
@@ -29,6 +30,7 @@ mod zipf;
 pub use error::SpecError;
 pub use escape::{escape, escape_into};
 pub use expectation::{Expectation, Floor, Violation};
+pub use hot_spot::HotSpot;
 pub use key_layout::{ColumnKind, KeyColumn, KeyLayout, KeyLayoutError};
 pub use keys::{KeyCodec, KeySpace, OwnedRange, is_loaded, loaded_key, new_key};
 pub use mix::{InsertKeys, Mix, ScanLength};

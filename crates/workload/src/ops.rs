@@ -7,6 +7,7 @@
 //! costs a factor of the number of partitions, a few tens of nanoseconds each.
 
 use crate::error::SpecError;
+use crate::hot_spot::HotRecords;
 use crate::keys::{KeyCodec, KeySpace, NewKeyOrder, OwnedRange, is_loaded, loaded_key, new_key};
 use crate::mix::{InsertKeys, Mix, ScanLength};
 use crate::rng::{Rng, mix64, reduce};
@@ -106,6 +107,7 @@ enum Popularity {
     Uniform,
     Zipf(Zipf),
     Latest(Zipf),
+    HotSpot(HotRecords),
 }
 
 impl OpStream {
@@ -125,6 +127,7 @@ impl OpStream {
             Distribution::Uniform => Popularity::Uniform,
             Distribution::Zipf { theta } => Popularity::Zipf(Zipf::new(records, theta)?),
             Distribution::Latest { theta } => Popularity::Latest(Zipf::new(records, theta)?),
+            Distribution::HotSpot(hot_spot) => Popularity::HotSpot(HotRecords::new(hot_spot, &spec.keys)),
         };
         let stream_seed = mix64(mix64(mix64(seed) ^ lane.thread) ^ lane.owned.first);
         Ok(OpStream {
@@ -202,6 +205,7 @@ impl OpStream {
         match &self.popularity {
             Popularity::Uniform => self.rng.below(records),
             Popularity::Zipf(zipf) => self.scatterer.position(zipf.draw(&mut self.rng)),
+            Popularity::HotSpot(hot) => hot.draw(&self.codec, &mut self.rng),
             Popularity::Latest(zipf) => {
                 let age = zipf.draw(&mut self.rng).saturating_sub(self.recent.len() as u64);
                 self.scatterer.position(records - 1 - age)

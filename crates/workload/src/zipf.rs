@@ -8,6 +8,7 @@
 //! Where ranks lie in the key space is the business of [`crate::Scatter`].
 
 use crate::error::SpecError;
+use crate::hot_spot::HotSpot;
 use crate::rng::Rng;
 use std::fmt;
 use std::str::FromStr;
@@ -19,7 +20,8 @@ const MAX_KEYS: u64 = 1 << 52;
 /// rank.
 const LN_IS_ENOUGH: f64 = 1.0 / 128.0;
 
-/// Popularity of keys, as named on the command line: `uniform`, `zipf:0.99`, `latest:0.99`.
+/// Popularity of keys, as named on the command line: `uniform`, `zipf:0.99`, `latest:0.99`,
+/// `hotspot:0.9:0.1`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
     /// Every key is equally likely.
@@ -28,6 +30,8 @@ pub enum Distribution {
     Zipf { theta: f64 },
     /// Zipf over the age of keys: the newest key is the most popular one (YCSB's workload D).
     Latest { theta: f64 },
+    /// A stretch of neighbouring keys gets most of the operations.
+    HotSpot(HotSpot),
 }
 
 /// The exponent that YCSB and the papers use.
@@ -38,6 +42,9 @@ impl FromStr for Distribution {
 
     fn from_str(text: &str) -> Result<Distribution, SpecError> {
         let unknown = || SpecError::UnknownDistribution(text.to_owned());
+        if let Some(parts) = text.strip_prefix("hotspot:") {
+            return HotSpot::of_parts(parts).ok_or_else(unknown)?.map(Distribution::HotSpot);
+        }
         let (name, theta) = match text.split_once(':') {
             None => (text, DEFAULT_THETA),
             Some((name, theta)) => (name, theta.parse().map_err(|_| unknown())?),
@@ -60,6 +67,7 @@ impl fmt::Display for Distribution {
             Distribution::Uniform => f.write_str("uniform"),
             Distribution::Zipf { theta } => write!(f, "zipf:{theta}"),
             Distribution::Latest { theta } => write!(f, "latest:{theta}"),
+            Distribution::HotSpot(hot_spot) => hot_spot.fmt(f),
         }
     }
 }

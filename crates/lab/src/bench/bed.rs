@@ -75,6 +75,10 @@ pub(crate) struct PhaseOutcome {
     pub host_time: Option<Duration>,
     /// Operations of each compute server by interval, if that is asked for.
     pub series: Option<Vec<Vec<u64>>>,
+    /// Operations by the compute server that performed them, in the order of their keys, if those count them.
+    pub loads: Option<Vec<u64>>,
+    /// Boundaries that a balancer moved.
+    pub moves: u64,
     /// To go on with, by thread.
     pub streams: Vec<OpStream>,
 }
@@ -147,6 +151,8 @@ impl Stage<'_> {
             ns: ended - began,
             host_time: None,
             series: None,
+            loads: None,
+            moves: 0,
             streams: Vec::with_capacity(lanes.len()),
         };
         let mut series = vec![Vec::new(); self.spec.compute_servers];
@@ -168,6 +174,11 @@ impl Stage<'_> {
 
 /// The stream of each thread: the first `threads` are those of compute server 0, and so on.
 pub(crate) fn streams(spec: &BenchSpec, workload: &WorkloadSpec) -> Result<Vec<OpStream>, BenchError> {
+    if spec.is_routed()? {
+        let threads = spec.total_threads() as u64;
+        let stream = |thread| OpStream::new(workload, spec.seed, StreamLane::new(thread, threads));
+        return Ok((0..threads).map(stream).collect::<Result<_, _>>()?);
+    }
     let (servers, threads) = (spec.compute_servers as u64, spec.threads as u64);
     let mut streams = Vec::with_capacity(spec.total_threads());
     for server in 0..servers {

@@ -2,14 +2,20 @@
 //!
 //! Each thread is a worker of one compute server, with a session of its own. Threads live for one phase; what they carry
 //! on (the stream of operations) is handed from phase to phase. Sessions reach all compute servers, because scans go on
-//! into the keys of the next one. All other operations of a thread are on keys of its own compute server.
+//! into the keys of the next one. All other operations of a thread are on keys of its own compute server, unless the
+//! benchmark is [routed](super::BenchSpec::is_routed).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
-use pando::{BulkOptions, Cluster, Config, Create, Index, IndexOptions, Session, SmoCounts};
+use pando::{
+    Balancer, BalancerConfig, BulkOptions, Cluster, ComputeServerStats, Config, Create, Index, IndexOptions,
+    Session, SmoCounts, Stats,
+};
 use pando_workload::OpStream;
 use tempfile::TempDir;
 
@@ -27,6 +33,8 @@ const INDEX: &str = "bench";
 pub(crate) struct Hosted {
     cluster: Cluster,
     index: Index,
+    /// Goes on from phase to phase, if boundaries are to move.
+    balancer: Mutex<Balancer>,
     /// Of the pool, if it has a temporary one.
     _place: Option<TempDir>,
 }
@@ -36,7 +44,10 @@ impl Hosted {
     pub fn open(stage: &Stage<'_>) -> Result<Hosted, BenchError> {
         let (cluster, place) = open_cluster(stage.spec)?;
         match load(stage, &cluster) {
-            Ok(index) => Ok(Hosted { cluster, index, _place: place }),
+            Ok(index) => {
+                let balancer = Mutex::new(Balancer::new(BalancerConfig::default()));
+                Ok(Hosted { cluster, index, balancer, _place: place })
+            }
             Err(error) => {
                 // Best effort: the error that led here is the one to report.
                 let _ = cluster.close();
@@ -78,6 +89,41 @@ impl Hosted {
         stage.check_interrupt()?;
         results
     }
+
+    /// Does `work` while a balancer looks at the load every so often; how many boundaries it moved.
+    fn balanced<T>(
+        &self,
+        every_ns: Option<u64>,
+        work: impl FnOnce() -> Result<T, BenchError>,
+    ) -> Result<(T, u64), BenchError> {
+        let Some(every) = every_ns.map(Duration::from_nanos) else { return Ok((work()?, 0)) };
+        thread::scope(|scope| {
+            let (ended, end) = channel::<()>();
+            let balancing = scope.spawn(move || {
+                let mut balancer = self.balancer.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut moves = 0;
+                while end.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+                    moves += self.index.balance(&mut balancer)? as u64;
+                }
+                Ok::<_, BenchError>(moves)
+            });
+            let worked = work();
+            drop(ended);
+            let moves = joined(balancing);
+            Ok((worked?, moves?))
+        })
+    }
+}
+
+/// Operations that each compute server performed between two moments.
+fn loads(before: &Stats, after: &Stats) -> Vec<u64> {
+    let of = |stats: &Stats| stats.indexes.first().map_or(Vec::new(), |index| index.compute_servers.clone());
+    let earlier = of(before);
+    let operations = |server: &ComputeServerStats| {
+        let earlier = earlier.iter().find(|earlier| earlier.number == server.number);
+        server.operations - earlier.map_or(0, |earlier| earlier.operations)
+    };
+    of(after).iter().map(operations).collect()
 }
 
 impl Bed for Hosted {
@@ -87,16 +133,20 @@ impl Bed for Hosted {
         streams: Vec<OpStream>,
         length: Length,
     ) -> Result<PhaseOutcome, BenchError> {
-        let before = self.cluster.stats()?.cache();
+        let before = self.cluster.stats()?;
         let tasks: Vec<_> = stage.tasks(streams, length, host_now()).collect();
-        let lanes = self.on_all_threads(stage, tasks, |task, session| {
-            let lane = Lane::new(stage.shared, task);
-            let before = session.verbs();
-            session.in_flight(stage.spec.slots, |_, client| lane.slot(client))?;
-            Ok(lane.finish(session.verbs() - before))
+        let (lanes, moves) = self.balanced(stage.spec.balance_every_ns, || {
+            self.on_all_threads(stage, tasks, |task, session| {
+                let lane = Lane::new(stage.shared, task);
+                let before = session.verbs();
+                session.in_flight(stage.spec.slots, |_, client| lane.slot(client))?;
+                Ok(lane.finish(session.verbs() - before))
+            })
         })?;
-        let cache = self.cluster.stats()?.cache() - before;
-        Ok(stage.outcome(lanes, Counts { cache, ..Counts::default() }))
+        let after = self.cluster.stats()?;
+        let cache = after.cache() - before.cache();
+        let outcome = stage.outcome(lanes, Counts { cache, ..Counts::default() });
+        Ok(PhaseOutcome { loads: Some(loads(&before, &after)), moves, ..outcome })
     }
 
     fn final_scans<'s>(

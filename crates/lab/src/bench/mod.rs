@@ -2,7 +2,8 @@
 //!
 //! Phases: open a cluster, load sorted keys, warm up, measure, scan everything against what the generator knows, audit.
 //! - Every compute server owns an equal part of the key space and has threads of its own, each with its own stream of
-//!   operations on keys of that part; all threads perform equally many.
+//!   operations on keys of that part; all threads perform equally many. With a hot spot or a balancer the streams are of
+//!   all keys, and operations go to their owners.
 //! - A thread keeps `slots` operations in flight by the slot executor; one slot is one operation at a time.
 //! - Verbs and cache accesses are differences of each thread's counters over its measured operations.
 //! - One operation in [`SAMPLED`] is timed: two looks at the clock cost about 50 ns, which on every one of them would
@@ -24,7 +25,10 @@ mod text;
 mod verify;
 
 pub use latency::{Latency, SAMPLED};
-pub use report::{BenchReport, CacheFigures, LatencyFigures, PerOp, SeriesFigures, SmoFigures, WALL_CLOCK};
+pub use report::{
+    BalanceFigures, BenchReport, CacheFigures, LatencyFigures, LoadFigures, PerOp, SeriesFigures, SmoFigures,
+    WALL_CLOCK,
+};
 pub use run::run;
 pub use spec::{BenchSpec, FabricKind, LayoutChoice, Length, System};
 pub use text::render;

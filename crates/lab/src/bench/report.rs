@@ -79,6 +79,11 @@ pub struct BenchReport {
     pub memory_cores: Option<usize>,
     /// Throughput over time, if it was asked for.
     pub series: Option<SeriesFigures>,
+    /// What each compute server performed of the measured operations, in the order of their keys; on the simulated cluster
+    /// about, by a sample of the keys. `None` if nobody counts.
+    pub loads: Option<Vec<LoadFigures>>,
+    /// `None`: boundaries stayed.
+    pub balance: Option<BalanceFigures>,
 
     /// Every sampled latency, for drawings.
     #[serde(skip)]
@@ -165,10 +170,33 @@ pub struct SeriesFigures {
     pub ops: Vec<Vec<u64>>,
 }
 
+/// The load of one compute server.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LoadFigures {
+    /// Scans count at every compute server that they come to.
+    pub operations: u64,
+    /// Part of those of all compute servers, 0 to 1.
+    pub share: f64,
+}
+
+/// What the balancer did.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct BalanceFigures {
+    /// Time between two looks at the load.
+    pub every_ns: u64,
+    /// Boundaries that moved.
+    pub moves: u64,
+    /// The same during the warm-up.
+    pub warmup_moves: u64,
+    /// Load of the busiest compute server over the mean, in the measured phase.
+    pub busiest_over_mean: f64,
+}
+
 /// What the phases brought together.
 pub(crate) struct Findings {
     pub load_time: Duration,
     pub warmup_time: Duration,
+    pub warmup_moves: u64,
     pub measured: PhaseOutcome,
     /// Of all phases.
     pub failed_ops: u64,
@@ -184,7 +212,9 @@ impl BenchReport {
     /// # Errors
     /// When the specification is not valid.
     pub(crate) fn new(spec: &BenchSpec, findings: Findings) -> Result<BenchReport, BenchError> {
-        let PhaseOutcome { tally, latency, counts, ns, host_time, series, .. } = findings.measured;
+        let PhaseOutcome { tally, latency, counts, ns, host_time, series, loads, moves, .. } =
+            findings.measured;
+        let loads = loads.map(|loads| LoadFigures::of(&loads));
         let ops = tally.ops;
         // The clock that operations are measured by.
         let seconds = Duration::from_nanos(ns).as_secs_f64();
@@ -236,6 +266,13 @@ impl BenchReport {
                 _ => (spec.offload != OffloadPolicy::Never).then(|| spec.memory_cores.unwrap_or(1)),
             },
             series: series.zip(spec.interval_ns).map(|(ops, interval_ns)| SeriesFigures { interval_ns, ops }),
+            balance: spec.balance_every_ns.map(|every_ns| BalanceFigures {
+                every_ns,
+                moves,
+                warmup_moves: findings.warmup_moves,
+                busiest_over_mean: busiest_over_mean(loads.as_deref().unwrap_or_default()),
+            }),
+            loads,
             latency,
         })
     }
@@ -250,6 +287,21 @@ impl BenchReport {
     /// The report as one line of JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("numbers and texts can be written as JSON")
+    }
+}
+
+/// Load of the busiest compute server over the mean; 1 without load.
+pub(super) fn busiest_over_mean(loads: &[LoadFigures]) -> f64 {
+    let busiest = loads.iter().map(|load| load.share).fold(0.0, f64::max);
+    if busiest == 0.0 { 1.0 } else { busiest * loads.len() as f64 }
+}
+
+impl LoadFigures {
+    fn of(loads: &[u64]) -> Vec<LoadFigures> {
+        let all: u64 = loads.iter().sum();
+        let figures =
+            |&operations: &u64| LoadFigures { operations, share: operations as f64 / all.max(1) as f64 };
+        loads.iter().map(figures).collect()
     }
 }
 
@@ -360,6 +412,7 @@ pub(crate) mod tests {
         Findings {
             load_time: Duration::from_millis(1500),
             warmup_time: Duration::from_millis(700),
+            warmup_moves: 2,
             measured: PhaseOutcome {
                 tally: Tally { ops: 1000, reads: 1000, ..Tally::default() },
                 latency,
@@ -367,6 +420,8 @@ pub(crate) mod tests {
                 ns: 2_000_000_000,
                 host_time: None,
                 series: None,
+                loads: Some(vec![700, 100, 100, 100]),
+                moves: 3,
                 streams: Vec::new(),
             },
             failed_ops: 0,
@@ -387,6 +442,17 @@ pub(crate) mod tests {
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("valid JSON");
         assert_eq!(json["series"]["ops"], serde_json::json!([[600, 400]]));
         assert!(WALL_CLOCK.iter().all(|field| json[field].is_number()), "{json}");
+    }
+
+    #[test]
+    fn loads_and_what_the_balancer_did_are_said() {
+        let spec = BenchSpec { balance_every_ns: Some(50_000_000), ..BenchSpec::default() };
+        let report = BenchReport::new(&spec, findings()).expect("valid");
+        let balance = report.balance.expect("there was a balancer");
+        assert_eq!((balance.every_ns, balance.moves, balance.warmup_moves), (50_000_000, 3, 2));
+        assert!((balance.busiest_over_mean - 2.8).abs() < 1e-9);
+        let shares: Vec<f64> = report.loads.expect("counted").iter().map(|load| load.share).collect();
+        assert_eq!(shares, [0.7, 0.1, 0.1, 0.1]);
     }
 
     #[test]

@@ -82,7 +82,7 @@ fn run_on<B: Bed>(
     watch.begin(Phase::WarmUp, spec.warmup);
     let warmup = bed.operations(&stage, streams(spec, &workload)?, Length::Ops(spec.warmup))?;
     watch.begin(Phase::Measure, if let Length::Ops(ops) = spec.length { ops } else { 0 });
-    let warmup_time = host_time(&warmup);
+    let (warmup_time, warmup_moves) = (host_time(&warmup), warmup.moves);
     let mut measured = bed.operations(&stage, warmup.streams, spec.length)?;
     let mut problems = warmup.tally;
     problems.add(std::mem::take(&mut measured.tally.complaints).into());
@@ -101,6 +101,7 @@ fn run_on<B: Bed>(
     let mut findings = Findings {
         load_time,
         warmup_time,
+        warmup_moves,
         measured,
         failed_ops: problems.failed,
         wrong: problems.wrong,

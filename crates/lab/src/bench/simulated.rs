@@ -101,6 +101,8 @@ impl<I: PlacedIndex> Bed for Simulated<I> {
     ) -> Result<PhaseOutcome, BenchError> {
         let (spec, host_start) = (stage.spec, Instant::now());
         let before = self.index.cache_counts();
+        // What was asked before this phase is not wanted.
+        self.index.take_loads();
         let tasks: Vec<_> = stage.tasks(streams, length, self.fabric.now()).collect();
         let lanes = stage.watched(|| {
             let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +119,8 @@ impl<I: PlacedIndex> Bed for Simulated<I> {
         })?;
         let cache = self.index.cache_counts() - before;
         let outcome = stage.outcome(lanes, Counts { cache, ..Counts::default() });
-        Ok(PhaseOutcome { host_time: Some(host_start.elapsed()), ..outcome })
+        let loads = self.index.take_loads();
+        Ok(PhaseOutcome { host_time: Some(host_start.elapsed()), loads, ..outcome })
     }
 
     fn final_scans<'s>(

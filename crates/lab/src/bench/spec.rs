@@ -140,6 +140,9 @@ pub struct BenchSpec {
     pub audit: bool,
     /// Length of the intervals by which operations are counted over time. `None`: they are not.
     pub interval_ns: Option<u64>,
+    /// How often a balancer looks at the load and moves boundaries by it. `None`: they stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub balance_every_ns: Option<u64>,
     pub seed: u64,
 }
 
@@ -181,11 +184,14 @@ impl Default for BenchSpec {
             verify: true,
             audit: true,
             interval_ns: None,
+            balance_every_ns: None,
             seed: 42,
         }
     }
 }
 
+/// Shortest time between two looks at the load.
+const BALANCE_NS_MIN: u64 = 1_000_000;
 /// Shortest interval of a series: every thread keeps a count for each.
 const INTERVAL_NS_MIN: u64 = 10_000;
 /// Bytes of the longest key that the fixed layout takes.
@@ -230,6 +236,16 @@ impl BenchSpec {
 
     pub fn value_codec(&self) -> ValueCodec {
         ValueCodec::new(self.value_size)
+    }
+
+    /// Whether threads draw from all keys, and each operation goes to the compute server that owns its key, rather than that
+    /// every compute server has its threads ask for keys of its own, equally many.
+    ///
+    /// # Errors
+    /// When no workload has that name.
+    pub fn is_routed(&self) -> Result<bool, BenchError> {
+        let is_hot_spot = matches!(self.distribution()?, Distribution::HotSpot(_));
+        Ok(is_hot_spot || self.balance_every_ns.is_some())
     }
 
     /// Whether nodes have the fixed layout.
@@ -345,6 +361,7 @@ impl BenchSpec {
         } else if self.memory_cores.is_some() && self.offload == OffloadPolicy::Never {
             return invalid("cores of memory servers have nothing to do when nothing is offloaded");
         }
+        self.validate_balance()?;
         match self.interval_ns {
             Some(ns) if ns < INTERVAL_NS_MIN => {
                 let least = crate::units::nanos(INTERVAL_NS_MIN);
@@ -352,6 +369,28 @@ impl BenchSpec {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl BenchSpec {
+    fn validate_balance(&self) -> Result<(), BenchError> {
+        let Some(every_ns) = self.balance_every_ns else { return Ok(()) };
+        let invalid = |sentence: String| Err(BenchError::Invalid(sentence));
+        if self.fabric == FabricKind::Sim {
+            return invalid(
+                "a balancer works during benchmarks on the local and shm fabrics; on simulated clusters there is \
+                 the experiment `balance` of the laboratory"
+                    .to_owned(),
+            );
+        }
+        if self.compute_servers == 1 {
+            return invalid("there is nothing to balance with one compute server".to_owned());
+        }
+        if every_ns < BALANCE_NS_MIN {
+            let least = crate::units::nanos(BALANCE_NS_MIN);
+            return invalid(format!("a balancer looks at the load every {least} at most, not more often"));
+        }
+        Ok(())
     }
 }
 

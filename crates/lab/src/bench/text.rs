@@ -106,12 +106,38 @@ fn results(report: &BenchReport, text: &mut String) {
         units::count(report.cache.write_backs)
     );
     row(text, "cache", &cache);
+    loads(report, text);
     tree(report, text);
     if let Some(peak) = report.peak_rss_bytes {
         row(text, "memory", &format!("{} resident at most", units::size(peak)));
     }
     row(text, "checks", &checks(report));
     row(text, "configuration", &format!("{}, commit {}", report.config_hash, short(report.commit)));
+}
+
+fn loads(report: &BenchReport, text: &mut String) {
+    const LISTED: usize = 16;
+    let Some(loads) = report.loads.as_ref().filter(|loads| loads.len() > 1) else { return };
+    let mut shares: Vec<String> =
+        loads.iter().take(LISTED).map(|load| format!("{:.1}%", load.share * 100.0)).collect();
+    if loads.len() > LISTED {
+        shares.push("...".to_owned());
+    }
+    let busiest = super::report::busiest_over_mean(loads);
+    row(
+        text,
+        "load",
+        &format!("{} by compute server, the busiest {busiest:.2} x the mean", shares.join(" ")),
+    );
+    if let Some(balance) = &report.balance {
+        let moved = format!(
+            "{} boundaries moved, {} in the warm-up; looked every {}",
+            units::count(balance.moves),
+            units::count(balance.warmup_moves),
+            units::nanos(balance.every_ns)
+        );
+        row(text, "balancer", &moved);
+    }
 }
 
 fn tree(report: &BenchReport, text: &mut String) {
@@ -244,6 +270,7 @@ mod tests {
             "0.3300 READs",
             "hits 67.00% of leaves",
             "500 operations/s",
+            "70.0% 10.0% 10.0% 10.0% by compute server, the busiest 2.80 x the mean",
             "audit clean",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");

@@ -151,6 +151,10 @@ impl<L: Layout> PlacedIndex for Dex<L> {
         self.trees.iter().map(|tree| tree.cache().counts()).sum()
     }
 
+    fn take_loads(&self) -> Option<Vec<u64>> {
+        Some(self.routes.take_load().by_partition(self.routes.table().boundaries()))
+    }
+
     fn smo_counts(&self) -> SmoCounts {
         let counts = self.trees.iter().map(|tree| {
             let [splits, merges, root_changes, shared_changes, refreshes] = tree.smo_counts();

@@ -73,6 +73,20 @@ pub trait IndexClient: Copy {
     fn verbs(&self) -> VerbCounts;
 }
 
+/// Looks up one key after the other, for systems that do not know how to do better.
+async fn get_each<C: IndexClient>(
+    client: &C,
+    keys: &[&[u8]],
+    answers: &mut Vec<Option<Vec<u8>>>,
+) -> Result<(), C::Error> {
+    answers.clear();
+    for key in keys {
+        let mut value = Vec::new();
+        answers.push(client.get_into(key, &mut value).await?.then_some(value));
+    }
+    Ok(())
+}
+
 /// An index that stands on memory servers of the laboratory's own making, with all its compute servers.
 #[allow(async_fn_in_trait, reason = "the futures belong to the thread that made them")]
 pub trait PlacedIndex: Sync {
@@ -94,6 +108,12 @@ pub trait PlacedIndex: Sync {
 
     /// What the caches of all compute servers counted so far.
     fn cache_counts(&self) -> CacheCounts;
+
+    /// About how many operations went to the keys of each compute server since this was asked before, in the order of their
+    /// keys; `None` if nobody counts them.
+    fn take_loads(&self) -> Option<Vec<u64>> {
+        None
+    }
 
     /// What structure changes there were so far.
     fn smo_counts(&self) -> SmoCounts;

@@ -171,12 +171,7 @@ impl<L: Layout, E: Endpoint> IndexClient for PlainClient<'_, L, E> {
     }
 
     async fn multi_get(&self, keys: &[&[u8]], answers: &mut Self::Answers) -> Result<(), DexError> {
-        answers.clear();
-        for key in keys {
-            let mut value = Vec::new();
-            answers.push(self.get_into(key, &mut value).await?.then_some(value));
-        }
-        Ok(())
+        super::get_each(self, keys, answers).await
     }
 
     fn answer(answers: &Self::Answers, i: usize) -> Option<&[u8]> {

@@ -1,0 +1,149 @@
+//! The compute servers of an index as one session reaches them: the tree of each, and a worker of its cache.
+//!
+//! Compute servers come and go while sessions are open ([`crate::Index::add_compute_server`]). A session takes up those that
+//! there are when it meets a number that it does not know, and now and then, so that it lets go of those that were
+//! removed. An operation keeps what it works with until it is done, whatever its session takes up meanwhile.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use pando_cache::CacheWorker;
+use pando_dex::layout::Layout;
+use pando_dex::layout::fixed::FixedLayout;
+use pando_dex::layout::slotted::SlottedLayout;
+use pando_dex::{Ctx, DexError, Tree};
+use pando_fabric_local::LocalEndpoint;
+
+use crate::servers::{Servers, Trees};
+
+/// Operations between two times that others learn how many a session had performed by a compute server.
+const TOLD_EVERY: u64 = 64;
+
+/// By the number of the compute server; `None` where the session has no access.
+pub(crate) enum Members {
+    Fixed(Places<FixedLayout>),
+    Slotted(Places<SlottedLayout>),
+}
+
+pub(crate) type Places<L> = Vec<Option<Rc<Member<L>>>>;
+
+/// One compute server, as one session reaches it.
+pub(crate) struct Member<L: Layout> {
+    pub tree: Arc<Tree<L>>,
+    worker: CacheWorker,
+    /// Operations that the session had it perform and that `load` does not have yet.
+    untold: Cell<u64>,
+    load: Arc<AtomicU64>,
+}
+
+/// A compute server that was looked for.
+pub(crate) enum Found {
+    Fixed(Rc<Member<FixedLayout>>),
+    Slotted(Rc<Member<SlottedLayout>>),
+    /// This session does not reach it.
+    Elsewhere,
+}
+
+impl<L: Layout> Member<L> {
+    pub fn ctx<'w>(&'w self, ep: &'w LocalEndpoint) -> Ctx<'w, LocalEndpoint> {
+        Ctx { ep, worker: &self.worker }
+    }
+
+    pub fn worker(&self) -> &CacheWorker {
+        &self.worker
+    }
+
+    /// Counts operations, unless they were refused, as these keys are another one's by now.
+    #[inline]
+    pub fn count<T>(&self, operations: u64, done: &pando_dex::Result<T>) {
+        if matches!(done, Err(DexError::NotOwned)) {
+            return;
+        }
+        let untold = self.untold.get() + operations;
+        self.untold.set(untold);
+        if untold >= TOLD_EVERY {
+            self.tell();
+        }
+    }
+
+    fn tell(&self) {
+        self.load.fetch_add(self.untold.take(), Relaxed);
+    }
+}
+
+impl<L: Layout> Drop for Member<L> {
+    fn drop(&mut self) {
+        self.tell();
+        self.tree.cache().retire(&self.worker);
+    }
+}
+
+impl Members {
+    /// Those that this process runs, or `only` one.
+    pub fn new(servers: &Servers, only: Option<usize>) -> Self {
+        let mut members = match servers.trees {
+            Trees::Fixed(_) => Self::Fixed(Vec::new()),
+            Trees::Slotted(_) => Self::Slotted(Vec::new()),
+        };
+        members.update(servers, only);
+        members
+    }
+
+    /// Takes up compute servers that are new, and lets go of those that are there no more.
+    pub fn update(&mut self, servers: &Servers, only: Option<usize>) {
+        match (self, &servers.trees) {
+            (Self::Fixed(places), Trees::Fixed(trees)) => adapt(places, trees, &servers.loads, only),
+            (Self::Slotted(places), Trees::Slotted(trees)) => adapt(places, trees, &servers.loads, only),
+            _ => unreachable!("an index keeps its layout"),
+        }
+    }
+
+    #[inline]
+    pub fn find(&self, number: usize) -> Found {
+        match self {
+            Self::Fixed(places) => match places.get(number) {
+                Some(Some(member)) => Found::Fixed(Rc::clone(member)),
+                _ => Found::Elsewhere,
+            },
+            Self::Slotted(places) => match places.get(number) {
+                Some(Some(member)) => Found::Slotted(Rc::clone(member)),
+                _ => Found::Elsewhere,
+            },
+        }
+    }
+
+    /// Lets others know of all operations so far.
+    pub fn tell(&self) {
+        match self {
+            Self::Fixed(places) => places.iter().flatten().for_each(|member| member.tell()),
+            Self::Slotted(places) => places.iter().flatten().for_each(|member| member.tell()),
+        }
+    }
+}
+
+fn adapt<L: Layout>(
+    places: &mut Places<L>,
+    trees: &[Option<Arc<Tree<L>>>],
+    loads: &[Arc<AtomicU64>],
+    only: Option<usize>,
+) {
+    places.resize_with(trees.len(), || None);
+    for (number, ((place, tree), load)) in places.iter_mut().zip(trees).zip(loads).enumerate() {
+        let wanted = tree.as_ref().filter(|_| only.is_none_or(|only| only == number));
+        if let (Some(member), Some(tree)) = (&place, wanted)
+            && Arc::ptr_eq(&member.tree, tree)
+        {
+            continue;
+        }
+        *place = wanted.map(|tree| {
+            Rc::new(Member {
+                tree: Arc::clone(tree),
+                worker: tree.cache().worker(),
+                untold: Cell::new(0),
+                load: Arc::clone(load),
+            })
+        });
+    }
+}
