@@ -41,8 +41,8 @@ pub struct BalancerConfig {
 impl Default for BalancerConfig {
     fn default() -> Self {
         Self {
-            threshold: 1.15,
-            confidence: 3.0,
+            threshold: 1.1,
+            confidence: 4.0,
             intervals: 3,
             intervals_max: 24,
             cool_down: 2,
@@ -61,8 +61,8 @@ const LARGEST: f64 = 1.5;
 const LASTING: f64 = 0.5;
 /// Plans in a row are those with fewer intervals in between than so many times those that are looked at.
 const CALM: usize = 4;
-/// Plans in a row that are in order: a coarse one, and a finer one.
-const ROW: usize = 2;
+/// Plans in a row that are in order: a coarse one, and finer ones.
+const ROW: usize = 3;
 
 /// A boundary that is to be elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,11 +105,11 @@ impl Balancer {
         if boundaries.is_empty() || load.is_empty() {
             return Vec::new();
         }
+        self.count_calm();
         if self.resting > 0 {
             self.resting -= 1;
             return Vec::new();
         }
-        self.count_calm();
         if self.seen.len() >= self.config.intervals_max.max(self.patience) {
             self.seen.pop_front();
         }
@@ -149,7 +149,6 @@ impl Balancer {
     /// Moves by what was seen from an interval on, if there should be any.
     fn plan(&self, first: usize) -> Option<Vec<BoundaryMove>> {
         let config = &self.config;
-        let span = self.seen.len() - first;
         let all = Evidence::of(self.seen.range(first..));
         let servers = self.boundaries.len() + 1;
         let (busiest, now) = all.busiest();
@@ -157,13 +156,7 @@ impl Balancer {
         if !is_sure || all.keys < servers * config.keys_min {
             return None;
         }
-        let part = span.div_ceil(config.intervals.max(1));
-        let mut parts = (first..self.seen.len()).step_by(part);
-        let lasts = parts.all(|from| {
-            let some = Evidence::of(self.seen.range(from..(from + part).min(self.seen.len())));
-            some.imbalance(busiest) > config.threshold.max(1.0 + LASTING * (now - 1.0))
-        });
-        if !lasts {
+        if !self.lasts(first, busiest, now) {
             return None;
         }
         let load = Load::together(self.seen.range(first..).map(|interval| &interval.load));
@@ -172,6 +165,16 @@ impl Balancer {
         let then = imbalance(&load, &new) + chance;
         let moves = in_order(&self.boundaries, &new);
         (now - then >= config.gain * (now - 1.0) && !moves.is_empty()).then_some(moves)
+    }
+
+    /// Whether a compute server was above the mean in all parts of the time from an interval on, and in the last interval, and not
+    /// by far more in some of them.
+    fn lasts(&self, first: usize, server: usize, together: f64) -> bool {
+        let end = self.seen.len();
+        let part = (end - first).div_ceil(self.config.intervals.max(1));
+        let parts = (first..end).step_by(part).map(|from| from..(from + part).min(end));
+        let least = self.config.threshold.max(1.0 + LASTING * (together - 1.0));
+        parts.chain([end - 1..end]).all(|part| Evidence::of(self.seen.range(part)).imbalance(server) > least)
     }
 
     /// Leaves boundaries where they are if hardly any load would move, as long as they ascend.

@@ -183,7 +183,7 @@ proptest! {
     fn a_load_that_comes_and_goes_is_not_followed_for_ever(
         servers in 4u64..10,
         seed: u64,
-        period in 1u32..20,
+        period in 1u32..10,
         from in 0..KEYS / 2,
     ) {
         let mut world = World::new(servers, seed);
