@@ -1,14 +1,18 @@
 //! When to move boundaries between compute servers, and where to (DEX §4: load imbalance).
 //!
-//! A pure policy: from the load of each interval ([`Load`]) to moves of boundaries. It acts when the busiest compute server
-//! had more than [`BalancerConfig::threshold`] times the mean for several intervals, and then moves boundaries to where the
-//! noted keys cut the load into equal parts. What keeps it from moving to and fro:
-//! - after it acted it looks on for some intervals, in which caches warm up;
-//! - it does nothing unless by the same load the busiest server would get well less to do, so that a single hot
-//!   key, which no boundary divides, moves nothing;
+//! A pure policy: from the load of each interval ([`Load`]) to moves of boundaries. One plan is made of all boundaries at once: to
+//! where the noted keys cut the load into equal parts, each boundary in one move. Noted keys are a sample, so every decision counts
+//! with its error: a great imbalance is acted on after a few intervals, by a coarse plan that a finer one may follow, a small
+//! one when there are keys enough to be sure. What keeps boundaries from moving to and fro:
+//! - one and the same compute server has more than [`BalancerConfig::threshold`] times the mean in all parts of the time that is
+//!   looked at, and by more than chance in all of it together;
+//! - there is a plan only if by the same load the busiest server would get well less to do, less what chance may add, so that a
+//!   single hot key, which no boundary divides, moves nothing;
 //! - a boundary stays where it is if little load lies between its place and the new one;
-//! - intervals with too few noted keys count as one until they have enough, and it is not enough that each of them is above the threshold, as some
-//!   server is by chance: all together must be.
+//! - after a plan it looks away for some intervals, in which keys move and caches warm up, and then begins to look anew;
+//! - after several plans in a row it looks twice as long before the next one, so that of a load that comes and goes it sees the mean.
+
+use std::collections::VecDeque;
 
 use crate::load::Load;
 use crate::partition::partition_of;
@@ -18,23 +22,47 @@ use crate::partition::partition_of;
 pub struct BalancerConfig {
     /// Load of the busiest compute server over the mean from which on something is done. Above 1.
     pub threshold: f64,
-    /// Intervals in a row that have to be above it.
-    pub intervals: u32,
-    /// Intervals after a plan in which there is no other.
+    /// Standard errors by which it has to be above.
+    pub confidence: f64,
+    /// Intervals that are looked at, at least; a plan that needs more noted keys looks at twice, four times ... as many.
+    pub intervals: usize,
+    /// Intervals that are remembered.
+    pub intervals_max: usize,
+    /// Intervals after a plan that are not looked at, the one in which boundaries move included.
     pub cool_down: u32,
     /// Part of its excess over the mean that the busiest server must lose by a plan.
     pub gain: f64,
     /// A boundary moves if so much of a mean load moves with it.
     pub moved_min: f64,
-    /// Noted keys per compute server without which an interval is too short to say anything.
+    /// Noted keys per compute server that a plan needs.
     pub keys_min: usize,
 }
 
 impl Default for BalancerConfig {
     fn default() -> Self {
-        Self { threshold: 1.2, intervals: 3, cool_down: 2, gain: 0.25, moved_min: 0.04, keys_min: 48 }
+        Self {
+            threshold: 1.1,
+            confidence: 4.0,
+            intervals: 3,
+            intervals_max: 24,
+            cool_down: 2,
+            gain: 0.4,
+            moved_min: 0.04,
+            keys_min: 24,
+        }
     }
 }
+
+/// Noted keys per compute server that are remembered of an interval.
+const INTERVAL_KEYS_MAX: usize = 64;
+/// What equal parts of a sample differ by in truth: so many standard errors of one is the largest of them above the mean.
+const LARGEST: f64 = 1.5;
+/// Part of the excess over the mean that shows at any time if it lasts.
+const LASTING: f64 = 0.5;
+/// Plans in a row are those with fewer intervals in between than so many times those that are looked at.
+const CALM: usize = 4;
+/// Plans in a row that are in order: a coarse one, and finer ones.
+const ROW: usize = 3;
 
 /// A boundary that is to be elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,70 +76,112 @@ pub struct BoundaryMove {
 #[derive(Clone, Debug)]
 pub struct Balancer {
     config: BalancerConfig,
-    /// The last intervals that were above the threshold.
-    above: Vec<Load>,
-    /// What is too little to say anything yet.
-    few: Vec<Load>,
+    /// The boundaries by which `seen` was counted.
+    boundaries: Vec<Vec<u8>>,
+    seen: VecDeque<Interval>,
+    /// Intervals that are not looked at any more.
     resting: u32,
+    /// Intervals that are looked at, at least.
+    patience: usize,
+    /// Intervals without a plan.
+    calm: usize,
+    /// Plans in a row.
+    row: usize,
 }
 
 impl Balancer {
     pub fn new(config: BalancerConfig) -> Self {
-        Self { config, above: Vec::new(), few: Vec::new(), resting: 0 }
+        let patience = config.intervals.max(1);
+        Self { config, boundaries: Vec::new(), seen: VecDeque::new(), resting: 0, patience, calm: 0, row: 0 }
     }
 
     /// Takes note of the load of an interval in which `boundaries` were in force; the moves to make, in an order in which
     /// no boundary passes another.
     pub fn observe(&mut self, boundaries: &[Vec<u8>], load: &Load) -> Vec<BoundaryMove> {
-        let servers = boundaries.len() + 1;
-        if servers == 1 {
+        if self.boundaries != boundaries {
+            self.boundaries = boundaries.to_vec();
+            self.seen.clear();
+        }
+        if boundaries.is_empty() || load.is_empty() {
             return Vec::new();
         }
-        self.few.push(load.clone());
-        if self.few.iter().map(Load::len).sum::<usize>() < servers * self.config.keys_min {
-            return Vec::new();
-        }
-        let load = &Load::together(&std::mem::take(&mut self.few));
+        self.count_calm();
         if self.resting > 0 {
             self.resting -= 1;
             return Vec::new();
         }
-        if imbalance(load, boundaries) <= self.config.threshold {
-            self.above.clear();
-            return Vec::new();
+        if self.seen.len() >= self.config.intervals_max.max(self.patience) {
+            self.seen.pop_front();
         }
-        self.above.push(load.clone());
-        if self.above.len() < self.config.intervals as usize {
-            return Vec::new();
+        self.seen.push_back(Interval::new(load, boundaries));
+        let fits = |span: &usize| Some(*span).filter(|&span| span <= self.seen.len());
+        let spans = std::iter::successors(fits(&self.patience), |span| fits(&(span * 2)));
+        // The longest that shows it: the most keys. A load that changed shows in short ones only.
+        let spans: Vec<usize> = spans.collect();
+        let moves = spans.iter().rev().find_map(|span| self.plan(self.seen.len() - span));
+        if moves.is_some() {
+            self.rest();
         }
-        let together = Load::together(&self.above);
-        self.above.remove(0);
-        let moves = self.plan(boundaries, &together);
-        if !moves.is_empty() {
-            self.above.clear();
-            self.resting = self.config.cool_down;
-        }
-        moves
+        moves.unwrap_or_default()
     }
 
-    fn plan(&self, boundaries: &[Vec<u8>], load: &Load) -> Vec<BoundaryMove> {
-        let now = imbalance(load, boundaries);
-        let Some(cuts) = load.quantiles(boundaries.len() + 1).filter(|_| now > self.config.threshold) else {
-            return Vec::new();
-        };
-        let new = self.without_trifles(boundaries, cuts, load);
-        let then = imbalance(load, &new);
-        match now - then < self.config.gain * (now - 1.0) {
-            true => Vec::new(),
-            false => in_order(boundaries, &new),
+    fn count_calm(&mut self) {
+        self.calm += 1;
+        if self.calm >= CALM * self.patience {
+            self.row = 0;
+            if self.patience > self.config.intervals {
+                self.patience /= 2;
+                self.calm = 0;
+            }
         }
+    }
+
+    fn rest(&mut self) {
+        self.row += 1;
+        if self.row > ROW && self.patience * 2 <= self.config.intervals_max {
+            self.patience *= 2;
+        }
+        self.calm = 0;
+        self.resting = self.config.cool_down;
+        self.seen.clear();
+    }
+
+    /// Moves by what was seen from an interval on, if there should be any.
+    fn plan(&self, first: usize) -> Option<Vec<BoundaryMove>> {
+        let config = &self.config;
+        let all = Evidence::of(self.seen.range(first..));
+        let servers = self.boundaries.len() + 1;
+        let (busiest, now) = all.busiest();
+        let is_sure = now - config.confidence * all.error(busiest) > config.threshold;
+        if !is_sure || all.keys < servers * config.keys_min {
+            return None;
+        }
+        if !self.lasts(first, busiest, now) {
+            return None;
+        }
+        let load = Load::together(self.seen.range(first..).map(|interval| &interval.load));
+        let new = self.without_trifles(load.equal_cuts(&self.boundaries), &load);
+        let chance = LARGEST * (servers as f64 / all.size()).sqrt();
+        let then = imbalance(&load, &new) + chance;
+        let moves = in_order(&self.boundaries, &new);
+        (now - then >= config.gain * (now - 1.0) && !moves.is_empty()).then_some(moves)
+    }
+
+    /// Whether a compute server was above the mean in all parts of the time from an interval on, and in the last interval, and not
+    /// by far more in some of them.
+    fn lasts(&self, first: usize, server: usize, together: f64) -> bool {
+        let end = self.seen.len();
+        let part = (end - first).div_ceil(self.config.intervals.max(1));
+        let parts = (first..end).step_by(part).map(|from| from..(from + part).min(end));
+        let least = self.config.threshold.max(1.0 + LASTING * (together - 1.0));
+        parts.chain([end - 1..end]).all(|part| Evidence::of(self.seen.range(part)).imbalance(server) > least)
     }
 
     /// Leaves boundaries where they are if hardly any load would move, as long as they ascend.
-    fn without_trifles(&self, boundaries: &[Vec<u8>], cuts: Vec<Vec<u8>>, load: &Load) -> Vec<Vec<u8>> {
-        let trifle = self.config.moved_min * load.total() as f64 / (boundaries.len() + 1) as f64;
+    fn without_trifles(&self, cuts: Vec<Vec<u8>>, load: &Load) -> Vec<Vec<u8>> {
+        let trifle = self.config.moved_min * load.total() as f64 / (cuts.len() + 1) as f64;
         let mut new = cuts;
-        for (i, old) in boundaries.iter().enumerate() {
+        for (i, old) in self.boundaries.iter().enumerate() {
             let (low, high) = if *old < new[i] { (old, &new[i]) } else { (&new[i], old) };
             let moved = load.by_partition(&[low.clone(), high.clone()])[1];
             let above_last = i == 0 || new[i - 1] < *old;
@@ -121,6 +191,74 @@ impl Balancer {
             }
         }
         new
+    }
+}
+
+/// The load of an interval, thinned, and what all of it said.
+#[derive(Clone, Debug)]
+struct Interval {
+    load: Load,
+    evidence: Evidence,
+}
+
+impl Interval {
+    fn new(load: &Load, boundaries: &[Vec<u8>]) -> Self {
+        let by_server = load.by_partition(boundaries);
+        let thinned = load.clone().thinned(INTERVAL_KEYS_MAX * by_server.len());
+        let total = load.total() as f64;
+        Self {
+            load: thinned,
+            evidence: Evidence { by_server, total, keys: load.len(), squares: load.squares() },
+        }
+    }
+}
+
+/// What an interval, or some together, say of compute servers.
+#[derive(Clone, Debug, Default)]
+struct Evidence {
+    by_server: Vec<u64>,
+    total: f64,
+    keys: usize,
+    squares: f64,
+}
+
+impl Evidence {
+    fn of<'i>(intervals: impl Iterator<Item = &'i Interval>) -> Self {
+        let mut all = Self::default();
+        for Interval { evidence, .. } in intervals {
+            all.by_server.resize(evidence.by_server.len(), 0);
+            all.by_server.iter_mut().zip(&evidence.by_server).for_each(|(sum, one)| *sum += one);
+            all.total += evidence.total;
+            all.keys += evidence.keys;
+            all.squares += evidence.squares;
+        }
+        all
+    }
+
+    /// Keys with the same weight that would say as much (Kish).
+    fn size(&self) -> f64 {
+        self.total * self.total / self.squares
+    }
+
+    fn share(&self, server: usize) -> f64 {
+        self.by_server[server] as f64 / self.total
+    }
+
+    /// Load of a compute server over the mean.
+    fn imbalance(&self, server: usize) -> f64 {
+        self.share(server) * self.by_server.len() as f64
+    }
+
+    /// The standard error of [`Self::imbalance`].
+    fn error(&self, server: usize) -> f64 {
+        let share = self.share(server);
+        (share * (1.0 - share) / self.size()).sqrt() * self.by_server.len() as f64
+    }
+
+    fn busiest(&self) -> (usize, f64) {
+        let servers = 0..self.by_server.len();
+        let busiest = servers.max_by_key(|&server| self.by_server[server]).expect("intervals have servers");
+        (busiest, self.imbalance(busiest))
     }
 }
 

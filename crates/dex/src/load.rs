@@ -57,14 +57,15 @@ impl Load {
 
     /// What these samples say: keys, and how many operations each stands for.
     pub fn of(mut samples: Vec<(Box<[u8]>, u64)>) -> Self {
-        samples.sort_unstable();
+        // Stable, which is fast with what is sorted in parts.
+        samples.sort();
         let total = samples.iter().map(|(_, operations)| operations).sum();
         Self { samples, total }
     }
 
     /// The load of several intervals as that of one.
-    pub fn together(loads: &[Self]) -> Self {
-        Self::of(loads.iter().flat_map(|load| load.samples.iter().cloned()).collect())
+    pub fn together<'l>(loads: impl Iterator<Item = &'l Self>) -> Self {
+        Self::of(loads.flat_map(|load| load.samples.iter().cloned()).collect())
     }
 
     /// Operations in all.
@@ -90,26 +91,57 @@ impl Load {
         operations
     }
 
-    /// Noted keys that cut the load into `parts` about equal ones: ascending strictly, the smallest possible apart from
-    /// that; `None` if there are too few different keys.
-    pub fn quantiles(&self, parts: usize) -> Option<Vec<Vec<u8>>> {
-        let mut cuts: Vec<Vec<u8>> = Vec::with_capacity(parts - 1);
-        let (mut at, mut below) = (0, 0);
-        for part in 1..parts {
-            let wanted = u128::from(self.total) * part as u128 / parts as u128;
-            while at < self.samples.len() && u128::from(below) < wanted {
-                below += self.samples[at].1;
-                at += 1;
-            }
-            let after = |last: &Vec<u8>, key: &[u8]| last.as_slice() < key;
-            while at < self.samples.len() && cuts.last().is_some_and(|last| !after(last, &self.samples[at].0))
-            {
-                below += self.samples[at].1;
-                at += 1;
-            }
-            cuts.push(self.samples.get(at)?.0.to_vec());
+    /// The sum of the squares of what keys stand for.
+    pub(crate) fn squares(&self) -> f64 {
+        self.samples.iter().map(|&(_, operations)| (operations as f64).powi(2)).sum()
+    }
+
+    /// The same load by `keys` noted keys at most.
+    pub(crate) fn thinned(mut self, keys: usize) -> Self {
+        while self.samples.len() > keys.max(1) {
+            thin(&mut self.samples);
         }
-        Some(cuts)
+        self
+    }
+
+    /// Boundaries, as many as there are, that cut the load into parts as equal as they can be: ascending strictly, each at
+    /// a noted key or where there is a boundary already. A key that has more than its part is alone in it as far as possible, and
+    /// the others share the rest.
+    pub fn equal_cuts(&self, boundaries: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let places = self.places(boundaries);
+        let mut cuts = Vec::with_capacity(boundaries.len());
+        let (mut at, mut left) = (0, u128::from(self.total));
+        for cut in 0..boundaries.len() {
+            let parts = (boundaries.len() + 1 - cut) as u128;
+            // Places are left for the cuts above.
+            let last = places.len() - (boundaries.len() - cut);
+            let mut sum = 0;
+            while at < last {
+                let weight = u128::from(places[at].1);
+                let is_nearer = (2 * sum + weight) * parts < 2 * left;
+                if sum > 0 && !is_nearer {
+                    break;
+                }
+                sum += weight;
+                at += 1;
+            }
+            left -= sum;
+            cuts.push(places[at].0);
+        }
+        cuts.into_iter().map(<[u8]>::to_vec).collect()
+    }
+
+    /// Where there may be cuts, ascending strictly, and the load from each to the next.
+    fn places<'l>(&'l self, boundaries: &'l [Vec<u8>]) -> Vec<(&'l [u8], u64)> {
+        let noted = self.samples.iter().map(|(key, weight)| (&**key, *weight));
+        let mut all: Vec<_> = noted.chain(boundaries.iter().map(|key| (key.as_slice(), 0))).collect();
+        all.sort_unstable();
+        all.dedup_by(|later, first| {
+            let is_same = later.0 == first.0;
+            first.1 += if is_same { later.1 } else { 0 };
+            is_same
+        });
+        all
     }
 }
 
@@ -136,13 +168,41 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_cut_the_load() {
+    fn a_load_by_fewer_keys_is_the_same_load() {
+        let all = load((0..200).map(|key| (key, 3)));
+        let some = all.clone().thinned(60);
+        assert_eq!((some.len(), some.total()), (50, 600));
+        let halves = some.by_partition(&[vec![100]]);
+        assert_eq!(halves, [300, 300]);
+    }
+
+    #[test]
+    fn cuts_make_equal_parts() {
         let even = load((0..100).map(|key| (key, 1)));
-        assert_eq!(even.quantiles(4), Some(vec![vec![25], vec![50], vec![75]]));
-        assert_eq!(even.by_partition(&[vec![25], vec![50], vec![75]]), [25, 25, 25, 25]);
-        // Half of all on one key: it is alone as far as there are other keys to cut at.
+        let cuts = [vec![25], vec![50], vec![75]];
+        assert_eq!(even.equal_cuts(&[vec![1], vec![2], vec![3]]), cuts);
+        assert_eq!(even.by_partition(&cuts), [25, 25, 25, 25]);
+        assert_eq!(even.equal_cuts(&[]), Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn a_key_that_is_more_than_a_part_is_alone_and_the_others_share_the_rest() {
+        let of = |load: &Load, boundaries: &[Vec<u8>]| load.by_partition(&load.equal_cuts(boundaries));
         let hot = load([(1, 10), (5, 100), (6, 10), (7, 10), (8, 10)]);
-        assert_eq!(hot.quantiles(3), Some(vec![vec![6], vec![7]]));
-        assert_eq!(load([(1, 5), (2, 5)]).quantiles(4), None);
+        assert_eq!(of(&hot, &[vec![100], vec![200]]), [10, 100, 30]);
+        assert_eq!(of(&hot, &[vec![100], vec![150], vec![200]]), [10, 100, 10, 20]);
+        let first = load([(5, 100), (6, 10), (7, 10)]);
+        assert_eq!(of(&first, &[vec![100], vec![200]]), [100, 10, 10]);
+    }
+
+    #[test]
+    fn with_fewer_keys_than_parts_boundaries_stay_or_have_nothing_between_them() {
+        let few = load([(3, 5), (4, 5)]);
+        let cuts = few.equal_cuts(&[vec![50], vec![100], vec![150]]);
+        assert!(cuts.is_sorted_by(|a, b| a < b), "{cuts:?}");
+        let mut parts = few.by_partition(&cuts);
+        parts.sort_unstable();
+        assert_eq!(parts, [0, 0, 5, 5]);
+        assert_eq!(load([]).equal_cuts(&[vec![7]]).len(), 1);
     }
 }

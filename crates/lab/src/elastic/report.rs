@@ -41,6 +41,8 @@ pub struct ElasticReport {
     pub imbalance: Vec<f64>,
     /// The same over the last quarter of the time that a hot spot stays at a place, the worst of all places.
     pub settled_imbalance: Option<f64>,
+    /// Moves that began in these quarters: there should be none once loads are even.
+    pub late_moves: u64,
     pub audit_violations: u64,
 }
 
@@ -53,6 +55,12 @@ impl ElasticReport {
         let place = longest / places.max(1);
         let settled = (1..=places).map(|n| self.imbalance_of(n * place - place / 4..n * place, servers));
         self.settled_imbalance = settled.reduce(f64::max).filter(|_| place >= 4);
+        let is_late = |began_ns: u64| {
+            let at = (began_ns / self.interval_ns) as usize;
+            at < places * place && at % place >= place - place / 4
+        };
+        self.late_moves =
+            self.moves.iter().filter(|step| place >= 4 && is_late(step.began_ns)).count() as u64;
         self.move_count = self.moves.len() as u64;
         self.bytes_written = self.moves.iter().map(|step| step.bytes_written).sum();
         if let (Some(first), Some(last)) = (self.moves.first(), self.moves.last()) {

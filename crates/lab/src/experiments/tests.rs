@@ -187,6 +187,7 @@ fn made_up(experiment: &'static Experiment) -> Results<'static> {
         "others_ratio": 1.0,
         "settled_imbalance": 1.2,
         "move_count": 3,
+        "late_moves": 0,
         "imbalance": [3.0, 2.0, 1.2, 1.2],
         "interval_ns": 1_000_000,
         "per_op": {"reads": 0.3, "writes": 0.1, "atomics": 0.0, "two_sided": 0.01, "bytes_total": 300.0},

@@ -106,7 +106,7 @@ fn fig9_cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (step, series) in STEPS.iter().enumerate() {
         for mib in SIZES {
-            let spec = setting.spec("write-intensive");
+            let spec = setting.spec_of_share("write-intensive", 0.7);
             let (cache_bytes, offload) = (setting.bytes(mib << 20), OffloadPolicy::Never);
             let mut spec = BenchSpec { cache_bytes, offload, ..spec };
             spec.cache.fifo = step == 0;

@@ -54,7 +54,7 @@ fn fig5_cells(setting: &Setting) -> Vec<Cell> {
         (ALWAYS, OffloadPolicy::Always),
         (COST_AWARE, OffloadPolicy::CostAware),
     ];
-    let (warmup, ops) = setting.operations(0.5);
+    let (warmup, ops) = setting.operations(0.35);
     let mut cells = Vec::new();
     for workload in PARTS {
         for (series, offload) in policies {
