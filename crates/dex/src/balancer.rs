@@ -167,14 +167,15 @@ impl Balancer {
         (now - then >= config.gain * (now - 1.0) && !moves.is_empty()).then_some(moves)
     }
 
-    /// Whether a compute server was above the mean in all parts of the time from an interval on, and in the last interval, and not
-    /// by far more in some of them.
+    /// Whether a compute server was well above the mean in all parts of the time from an interval on, and in the last interval.
     fn lasts(&self, first: usize, server: usize, together: f64) -> bool {
         let end = self.seen.len();
         let part = (end - first).div_ceil(self.config.intervals.max(1));
         let parts = (first..end).step_by(part).map(|from| from..(from + part).min(end));
         let least = self.config.threshold.max(1.0 + LASTING * (together - 1.0));
-        parts.chain([end - 1..end]).all(|part| Evidence::of(self.seen.range(part)).imbalance(server) > least)
+        parts
+            .chain(std::iter::once(end - 1..end))
+            .all(|part| Evidence::of(self.seen.range(part)).imbalance(server) > least)
     }
 
     /// Leaves boundaries where they are if hardly any load would move, as long as they ascend.
