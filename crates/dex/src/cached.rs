@@ -18,7 +18,7 @@ use pando_fabric::{Endpoint, Work};
 
 use crate::layout::{Layout, header};
 use crate::tree::{Ctx, Hop, Tree};
-use crate::walk::Toward;
+use crate::walk::is_meant;
 
 /// Nodes of this level and below are many, so they are seldom in the processor's own cache.
 const FAR_LEVEL: u8 = 1;
@@ -96,7 +96,8 @@ impl<L: Layout> Tree<L> {
         let child = self.enter(parent, self.cache.table().frame_of(addr)?).ok()?;
         // All of this holds as long as the child's version does.
         let is_there = child.version.state() == FrameState::Hot && child.frame.addr() == addr.raw();
-        (is_there && self.is_right(child.frame.words(), level, key, Toward::Key)).then_some(child)
+        let words = child.frame.words();
+        (is_there && is_meant(words, level) && self.layout.covers(words, key)).then_some(child)
     }
 
     /// A swizzled child, seen at a version at which the parent still pointed to it.

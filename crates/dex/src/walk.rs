@@ -300,16 +300,8 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Whether a node is what its parent promised for `key`.
-    #[inline]
-    pub(crate) fn is_right(
-        &self,
-        page: &[pando_cache::sync::Word],
-        level: u8,
-        key: L::Key<'_>,
-        toward: Toward,
-    ) -> bool {
-        let is_meant = header::level(page) == level && !header::has(page, header::MOVED);
-        is_meant && (self.covers(page, key, toward) || defect(Defect::SkipFenceCheck))
+    fn is_right(&self, page: &[pando_cache::sync::Word], level: u8, key: L::Key<'_>, toward: Toward) -> bool {
+        is_meant(page, level) && (self.covers(page, key, toward) || defect(Defect::SkipFenceCheck))
     }
 
     /// READs a missing child and decides what becomes of it. The one place where a single leaf miss ends: fetching
@@ -489,4 +481,10 @@ impl<L: Layout> Tree<L> {
         let high = finite_high.then_some(high.as_slice());
         !view.nodes.contains_range(low, high)
     }
+}
+
+/// Whether a node is of the level that its parent promised, and not what was left behind of one that moved.
+#[inline]
+pub(crate) fn is_meant(page: &[pando_cache::sync::Word], level: u8) -> bool {
+    header::level(page) == level && !header::has(page, header::MOVED)
 }
