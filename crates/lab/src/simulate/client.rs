@@ -28,11 +28,14 @@ const OPERATION_NS_MAX: Nanos = 4 * PATIENCE_NS;
 /// Keys that a scan may come by in that time. Nodes are tiny and caches too: most leaves have one key, and each may have to
 /// wait for a frame.
 const SCANNED_KEYS: usize = 64;
+/// Keys that can be looked up together in that time, when each lookup waits for its turn among 50 slots on a few frames.
+const KEYS_TOGETHER: usize = 16;
 
 /// Virtual time within which an operation on an index of so many keys ends.
 pub fn longest(op: &Op, keys: usize) -> Nanos {
     match op {
         Op::Scan(_) => OPERATION_NS_MAX * (1 + keys / SCANNED_KEYS) as Nanos,
+        Op::MultiGet(together) => OPERATION_NS_MAX * (1 + together.len() / KEYS_TOGETHER) as Nanos,
         _ => OPERATION_NS_MAX,
     }
 }
