@@ -60,6 +60,8 @@ impl SimFabric {
         self.run_events(&mut runs, &woken);
         for Run { endpoint, worker, .. } in &runs {
             self.shared.world().drive(*worker, None);
+            // Who ended early was idle until the others had ended.
+            endpoint.clock.set(endpoint.clock.get().max(self.now()));
             endpoint.wakers.borrow_mut().clear();
             endpoint.set_slots(1);
             endpoint.enter_slot(0);

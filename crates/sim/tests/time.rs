@@ -287,3 +287,24 @@ fn a_memory_server_joins_in_the_middle_of_a_run() {
         7
     );
 }
+
+/// Its first operation after the run would seem to have taken all the time since its last one.
+#[test]
+fn a_thread_that_ends_early_has_the_time_of_the_others_after_the_run() {
+    let cluster = cluster(Model::default());
+    let threads = [cluster.thread(0, 1), cluster.thread(1, 2)];
+    let [early, late] = &threads;
+    cluster.run(&[early, late], 1, |thread, _| {
+        let ep = &threads[thread];
+        async move {
+            if thread == 1 {
+                ep.sleep_until(5_000_000).await;
+            }
+            ep.read_word(word(0, 64)).await.expect("a word");
+        }
+    });
+    assert!(early.now() >= 5_000_000 && late.now() >= 5_000_000, "{} and {}", early.now(), late.now());
+    let begun = early.now();
+    block_on(early, early.read_word(word(0, 64))).expect("a word");
+    assert!(early.now() - begun < 100_000, "one READ took {} ns", early.now() - begun);
+}
