@@ -132,7 +132,9 @@ impl<L: Layout> Tree<L> {
             let swip = header::get(words, self.layout.child_word(words, i));
             swip == Swip::hot(child.frame.id()).raw() || swip == child.frame.addr()
         };
-        let neighbours = leads_to(separator, left) && leads_to(separator + 1, right);
+        // Split between the two meanwhile, the parent still has the old word behind its last child.
+        let is_there = separator < self.layout.count(words);
+        let neighbours = is_there && leads_to(separator, left) && leads_to(separator + 1, right);
         node.validate()?;
         parent.validate()?;
         match neighbours {

@@ -60,6 +60,12 @@ fn a_merge_looks_for_neighbours_among_own_keys_only() {
     is_clean(&run_seed(1247, faults("none")));
 }
 
+/// Two neighbours were merged although their parent had been split between them while one was READ.
+#[test]
+fn a_merge_looks_at_children_that_the_parent_still_has() {
+    is_clean(&run_seed(9647, faults("none")));
+}
+
 #[test]
 fn operations_fail_while_servers_do_and_not_otherwise() {
     let failed: u64 = (0..12).map(|seed| run_seed(seed, faults("kill")).failed_operations).sum();
