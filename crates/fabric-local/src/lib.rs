@@ -32,6 +32,7 @@ mod lock;
 mod process;
 mod region;
 mod regions;
+mod served;
 mod shm;
 #[allow(unsafe_code, reason = "memory mappings; everything unsafe of this crate is in this file")]
 mod sys;
@@ -40,4 +41,5 @@ pub use endpoint::LocalEndpoint;
 pub use local::{LocalConfig, LocalFabric};
 pub use lock::ExclusiveLock;
 pub use process::{process_alive, this_process};
+pub use served::ServedRegion;
 pub use shm::{HugePages, ShmConfig, ShmFabric};

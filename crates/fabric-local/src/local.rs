@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use pando_fabric::{Fabric, MAX_OFFSET, MAX_SERVERS, MemoryServerId, RegionInfo, RequestHandler, Result};
 
-use crate::LocalEndpoint;
 use crate::region::{Region, open_error};
 use crate::regions::Regions;
+use crate::{LocalEndpoint, ServedRegion};
 
 /// Unit of memory that the kernel hands out: sizes are rounded up to it.
 pub(crate) const PAGE: u64 = 4096;
@@ -64,6 +64,14 @@ impl LocalFabric {
     /// `System` if a thread cannot be started; the handler before stays then.
     pub fn set_handler(&self, handler: Arc<dyn RequestHandler>, threads: usize) -> Result<()> {
         self.regions.set_handler(handler, threads)
+    }
+
+    /// The region of one memory server, for who executes the verbs of others on it.
+    ///
+    /// # Errors
+    /// `UnknownServer`.
+    pub fn served_region(&self, server: MemoryServerId) -> Result<ServedRegion> {
+        ServedRegion::new(Arc::clone(&self.regions), server)
     }
 
     /// From now on every two-sided call is refused.

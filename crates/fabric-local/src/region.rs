@@ -86,6 +86,32 @@ impl Region {
         Ok(())
     }
 
+    /// READ of `count` words, appended to `out` as bytes.
+    #[inline]
+    pub(crate) fn read_bytes(&self, at: GlobalAddr, count: usize, out: &mut Vec<u8>) -> Result<()> {
+        let words = self.words_to_read(at, count)?;
+        let start = out.len();
+        out.resize(start + count * WORD, 0);
+        let (bytes, _) = out[start..].as_chunks_mut();
+        for (bytes, word) in bytes.iter_mut().zip(words) {
+            *bytes = word.load(Relaxed).to_le_bytes();
+        }
+        fence(Acquire);
+        Ok(())
+    }
+
+    /// WRITE of whole words that came as bytes.
+    #[inline]
+    pub(crate) fn write_bytes(&self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
+        let (bytes, _) = bytes.as_chunks();
+        let words = self.words_to_change(at, bytes.len())?;
+        fence(Release);
+        for (word, bytes) in words.iter().zip(bytes) {
+            word.store(u64::from_le_bytes(*bytes), Relaxed);
+        }
+        Ok(())
+    }
+
     #[inline]
     pub(crate) fn read_word(&self, at: GlobalAddr) -> Result<u64> {
         Ok(self.words_to_read(at, 1)?[0].load(Acquire))

@@ -20,7 +20,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::local::{PAGE, check_servers, check_size};
 use crate::region::{Region, open_error, system_error};
 use crate::regions::Regions;
-use crate::{ExclusiveLock, LocalEndpoint};
+use crate::{ExclusiveLock, LocalEndpoint, ServedRegion};
 
 /// Shape of a new pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +164,14 @@ impl ShmFabric {
             Some(parent) if parent.as_os_str().is_empty() => ExclusiveLock::of_directory(Path::new(".")),
             parent => ExclusiveLock::of_directory(parent.unwrap_or(&path)),
         }
+    }
+
+    /// The region of one memory server, for who executes the verbs of others on it.
+    ///
+    /// # Errors
+    /// `UnknownServer`.
+    pub fn served_region(&self, server: MemoryServerId) -> Result<ServedRegion> {
+        ServedRegion::new(Arc::clone(&self.regions), server)
     }
 
     /// Lets `handler` execute the two-sided calls of this process's endpoints, on `threads` threads per memory server, or on the thread that

@@ -53,6 +53,12 @@ impl PageBuf {
         &self.words[self.window.clone()]
     }
 
+    /// Bytes before those that a verb moves.
+    #[inline]
+    pub fn window_start(&self) -> usize {
+        self.window.start * WORD
+    }
+
     /// Bytes that a verb moves.
     #[inline]
     pub fn window_len(&self) -> usize {

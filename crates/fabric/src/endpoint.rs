@@ -158,6 +158,12 @@ pub trait Endpoint {
 
     /// Rings doorbells, polls completions, and takes the bits of the slots that became ready.
     fn poll_ready(&self) -> u64;
+
+    /// Called by an executor that has polled in vain for a while: may sleep until a verb completes, but for a millisecond at
+    /// most, since a slot may be waiting for something else. Whether it did; if not, the executor offers the core to others.
+    fn idle(&self) -> bool {
+        false
+    }
 }
 
 /// Where endpoints come from: the memory servers as one process reaches them.

@@ -17,6 +17,11 @@ pub enum FabricError {
     ServerUnreachable(MemoryServerId),
     #[error("memory server {0} did not answer in time; the verb may or may not have taken effect")]
     TimedOut(MemoryServerId),
+    #[error("memory server {server} cannot be reached, and the verb was not sent: {reason}")]
+    NotConnected { server: MemoryServerId, reason: String },
+    /// What was in the memory of a memory server is gone, for instance because its process ended.
+    #[error("memory server {0} was started anew, and what was in its memory is lost")]
+    Lost(MemoryServerId),
     #[error("{len} bytes at {at} leave the region of {region_len} bytes")]
     OutOfRegion { at: GlobalAddr, len: usize, region_len: u64 },
     #[error("{len} bytes at {at} are not aligned to 8 bytes")]
@@ -39,5 +44,10 @@ impl FabricError {
     /// Whether the verb may have taken effect although it failed.
     pub fn may_have_taken_effect(&self) -> bool {
         matches!(self, Self::ServerUnreachable(_) | Self::TimedOut(_))
+    }
+
+    /// Whether the memory server did not answer, or cannot be asked.
+    pub fn is_unreachable(&self) -> bool {
+        self.may_have_taken_effect() || matches!(self, Self::NotConnected { .. } | Self::Lost(_))
     }
 }

@@ -30,7 +30,7 @@ pub fn block_on<E: Endpoint, F: Future>(endpoint: &E, future: F) -> F::Output {
             return output;
         }
         if endpoint.poll_ready() == 0 {
-            idle.wait();
+            idle.wait(endpoint);
         } else {
             idle.reset();
             courtesy.count(1);

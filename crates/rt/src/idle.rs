@@ -6,6 +6,8 @@
 use std::hint::spin_loop;
 use std::thread;
 
+use pando_fabric::Endpoint;
+
 /// Vain rounds that only spin, about a microsecond: the time in which a verb may come back.
 const SPINS: u32 = 32;
 
@@ -22,13 +24,13 @@ impl Idle {
         self.rounds = 0;
     }
 
-    /// Nothing was ready: spins at first, then offers the core to other threads.
+    /// Nothing was ready: spins at first, then sleeps if the endpoint can, or offers the core to other threads.
     #[inline]
-    pub(crate) fn wait(&mut self) {
+    pub(crate) fn wait(&mut self, endpoint: &impl Endpoint) {
         if self.rounds < SPINS {
             self.rounds += 1;
             spin_loop();
-        } else {
+        } else if !endpoint.idle() {
             thread::yield_now();
         }
     }

@@ -73,7 +73,7 @@ impl<'e, E: Endpoint> Worker<'e, E> {
                 rounds_to_flags = FLAGS_EVERY;
             }
             if ready == 0 {
-                idle.wait();
+                idle.wait(self.endpoint);
             } else {
                 idle.reset();
                 courtesy.count(polls);
