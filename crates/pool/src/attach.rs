@@ -1,10 +1,13 @@
 //! Who is attached to a pool: identities of processes and the table on memory server 0.
 //!
-//! A process claims an entry by compare-and-swap, writes its identity behind it, and then marks the entry complete.
-//! A clean detach clears the entry. So an entry whose process is gone means that the pool was not closed cleanly:
-//! allocation bitmaps and cached pages of that process are lost. The table is the only judge of that, also after a crash
-//! of the machine: an entry is made to last before its process changes anything, and what a process changed is made to
-//! last before its entry is cleared.
+//! A process claims an entry by compare-and-swap, writes its identity behind it, and marks the entry complete. Then it looks at
+//! the others, and once it may go on it settles the entry. A clean detach clears it. So an entry whose process is gone means that the
+//! pool was not closed cleanly: allocation bitmaps and cached pages of that process are lost. The table is the only judge of
+//! that, also after a crash of the machine: an entry is made to last before its process changes anything, and what a process changed
+//! is made to last before its entry is cleared.
+//!
+//! Those that are settled when another dies go on, without its partitions, and while there are any, whoever comes may do what
+//! they do. Without any the pool is refused. Who has not settled yet vouches for nobody, or two that come at once would for each other.
 
 use std::sync::Arc;
 
@@ -37,7 +40,7 @@ pub const MAX_ATTACHED: usize = (1 << 15) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum AttachMode {
-    /// Everything; refused if the pool was not closed cleanly.
+    /// Everything; refused if the pool was not closed cleanly, unless others are at work on what is left.
     #[default]
     ReadWrite,
     /// Looking, even at a pool that was not closed cleanly. Takes no place in the table and changes nothing; what
@@ -88,6 +91,7 @@ impl AttachOptions {
 const CLAIMED: u64 = 1;
 const ATTACHED: u64 = 2;
 const REPAIRING: u64 = 3;
+const COMING: u64 = 4;
 
 fn entry_addr(slot: AttachSlot) -> GlobalAddr {
     GlobalAddr::new(pando_fabric::MemoryServerId(0), ATTACH_TABLE_AT + u64::from(slot.0) * ATTACH_ENTRY_BYTES)
@@ -98,6 +102,8 @@ fn entry_addr(slot: AttachSlot) -> GlobalAddr {
 pub(crate) enum EntryState {
     /// Claimed by a process that died before it said who it is.
     HalfFilled,
+    /// Has not judged the others yet.
+    Coming,
     Attached,
     Repairing,
 }
@@ -123,6 +129,7 @@ pub(crate) async fn read_entry<E: Endpoint>(
         let entry = |state| Some(AttachEntry { slot, process, state, word: words[0] });
         match words[0] & 0xff {
             0 => return Ok(None),
+            COMING => return Ok(entry(EntryState::Coming)),
             ATTACHED => return Ok(entry(EntryState::Attached)),
             REPAIRING => return Ok(entry(EntryState::Repairing)),
             CLAIMED if ep.now() < deadline => ep.yield_now().await,
@@ -150,7 +157,7 @@ pub(crate) async fn read_table<E: Endpoint>(
     Ok(entries)
 }
 
-/// Claims a free entry for `process`.
+/// Claims a free entry for `process`, to be settled by [`settle_entry`].
 pub(crate) async fn claim_entry<E: Endpoint>(
     ep: &E,
     places: usize,
@@ -165,13 +172,23 @@ pub(crate) async fn claim_entry<E: Endpoint>(
         if ep.read_word(at).await? != 0 || ep.compare_swap(at, 0, salt | CLAIMED).await? != 0 {
             continue;
         }
-        let word = salt | if repairing { REPAIRING } else { ATTACHED };
+        let word = salt | if repairing { REPAIRING } else { COMING };
         let identity = [u64::from(process.pid), process.start_time, process.host];
         write_words_then_word(ep, at.add(8), &identity, at, word).await?;
-        let state = if repairing { EntryState::Repairing } else { EntryState::Attached };
+        let state = if repairing { EntryState::Repairing } else { EntryState::Coming };
         return Ok(AttachEntry { slot, process, state, word });
     }
     Err(PoolError::AttachTableFull { max: places })
+}
+
+/// The process of `entry` goes on: makes that last, before anything that it changes can be seen after a crash.
+pub(crate) async fn settle_entry<E: Endpoint>(ep: &E, entry: &mut AttachEntry) -> Result<()> {
+    if entry.state == EntryState::Coming {
+        let word = entry.word & !0xff | ATTACHED;
+        ep.write_word(entry_addr(entry.slot), word).await?;
+        (entry.state, entry.word) = (EntryState::Attached, word);
+    }
+    persist_entry(ep, entry).await
 }
 
 /// Clears `entry`, if it still is what it was.
@@ -198,11 +215,14 @@ pub(crate) fn judge(
     mode: AttachMode,
     is_alive: &IsAlive,
 ) -> Result<()> {
-    for entry in entries.iter().filter(|entry| mine.slot != entry.slot) {
+    let others = || entries.iter().filter(|entry| mine.slot != entry.slot);
+    let in_use = others().any(|entry| entry.state == EntryState::Attached && entry.is_alive(is_alive));
+    for entry in others() {
         let process = entry.process;
         match (mode, entry.is_alive(is_alive)) {
             (AttachMode::ReadOnlyUnclean, _) | (AttachMode::Repair, false) => {}
             (AttachMode::Repair, true) => return Err(PoolError::InUse { process }),
+            (AttachMode::ReadWrite, false) if in_use => {}
             (AttachMode::ReadWrite, false) => return Err(PoolError::NotClosedCleanly { process }),
             (AttachMode::ReadWrite, true) if entry.state == EntryState::Repairing => {
                 return Err(PoolError::BeingRepaired { process });

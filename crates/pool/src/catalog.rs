@@ -132,8 +132,8 @@ impl Pool {
     /// returned says where they are.
     ///
     /// # Errors
-    /// [`PoolError::UnknownIndex`], [`PoolError::PartitionOwned`] while another live process owns a partition, and those
-    /// of [`Pool::create_index`].
+    /// [`PoolError::UnknownIndex`], [`PoolError::PartitionOwned`] and [`PoolError::PartitionLost`] while another process owns a
+    /// partition, and those of [`Pool::create_index`].
     pub async fn drop_index<E: Endpoint>(&self, ep: &E, name: &str) -> Result<IndexRecord> {
         self.change_catalog(ep, async || {
             let mut found = self.find_known(ep, name).await?;
@@ -174,8 +174,8 @@ impl Pool {
     /// Makes this process the owner of `partitions` of the index, all of them or none.
     ///
     /// # Errors
-    /// [`PoolError::PartitionOwned`] with the process that owns one of them, [`PoolError::InvalidIndex`] if there is no
-    /// such partition, and those of [`Pool::update_index`].
+    /// [`PoolError::PartitionOwned`] or [`PoolError::PartitionLost`] with the process that owns one of them,
+    /// [`PoolError::InvalidIndex`] if there is no such partition, and those of [`Pool::update_index`].
     pub async fn claim_partitions<E: Endpoint>(
         &self,
         ep: &E,
@@ -230,16 +230,21 @@ impl Pool {
         Ok(())
     }
 
-    /// Refuses if another live process owns the partition. A process that left owns nothing any more.
+    /// Refuses if another process owns the partition, even a dead one. A process that left owns nothing any more.
     async fn check_owner<E: Endpoint>(&self, ep: &E, record: &IndexRecord, partition: usize) -> Result<()> {
         let Some(owner) = record.owners.get(partition) else {
             let reason = format!("{:?} has {} partitions, not {partition}", record.name, record.owners.len());
             return Err(PoolError::InvalidIndex { reason });
         };
         let Some(slot) = owner.filter(|&slot| Some(slot) != self.slot()) else { return Ok(()) };
-        match self.live_process(ep, slot).await? {
-            Some(owner) => Err(PoolError::PartitionOwned { name: record.name.clone(), partition, owner }),
-            None => Ok(()),
+        let name = record.name.clone();
+        match self.live_process(ep, slot).await {
+            Ok(Some(owner)) => Err(PoolError::PartitionOwned { name, partition, owner }),
+            Ok(None) => Ok(()),
+            Err(PoolError::NotClosedCleanly { process: owner }) => {
+                Err(PoolError::PartitionLost { name, partition, owner })
+            }
+            Err(error) => Err(error),
         }
     }
 

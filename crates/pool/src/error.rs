@@ -100,6 +100,10 @@ pub enum PoolError {
     StaleRecord { name: String },
     #[error("partition {partition} of index {name:?} is owned by {owner}")]
     PartitionOwned { name: String, partition: usize, owner: ProcessIdentity },
+    #[error(
+        "partition {partition} of index {name:?} is lost: {owner} owned it and ended without writing back what it had cached"
+    )]
+    PartitionLost { name: String, partition: usize, owner: ProcessIdentity },
 
     #[error("the block at {addr} is not allocated: it was freed twice or never handed out")]
     DoubleFree { addr: GlobalAddr },

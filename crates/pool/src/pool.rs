@@ -496,11 +496,10 @@ async fn claim<E: Endpoint>(
     wait_ns_max: Nanos,
 ) -> Result<AttachEntry> {
     let deadline = ep.now().saturating_add(wait_ns_max);
-    let mine = attach::claim_entry(ep, places, process, mode).await?;
+    let mut mine = attach::claim_entry(ep, places, process, mode).await?;
     let judged = async {
         attach::judge(&mine, &attach::read_table(ep, places, deadline).await?, mode, is_alive)?;
-        // Before anything else of this process can be seen after a crash, the entry that makes it unclean.
-        attach::persist_entry(ep, &mine).await
+        attach::settle_entry(ep, &mut mine).await
     };
     match judged.await {
         Ok(()) => Ok(mine),

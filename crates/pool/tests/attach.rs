@@ -97,23 +97,69 @@ fn a_pool_that_was_not_closed_cleanly_is_refused_but_can_be_looked_at() {
     let pool = block_on(Pool::create(&ep, PoolOptions::new(host.options(7)))).expect("create");
     block_on(pool.create_index(&ep, spec("kept"))).expect("create");
     let attach = |options: AttachOptions| block_on(Pool::attach(&ep, options));
-    let peer = attach(host.options(8)).expect("the other one lives");
     host.kill(7);
     let error = attach(host.options(9)).err().expect("refused");
     assert!(matches!(&error, PoolError::NotClosedCleanly { process } if process.pid == 7));
     let text = error.to_string();
     assert!(text.contains("process 7") && text.contains("read-only"), "{text}");
-    // A refused process leaves no trace, and the peer can still close its own half.
-    assert_eq!(block_on(peer.attached(&ep)).expect("table").len(), 2);
-    block_on(peer.detach(&ep)).expect("detach");
-    assert!(matches!(attach(host.options(9)).err(), Some(PoolError::NotClosedCleanly { .. })));
 
     let looking = attach(host.options(9).mode(AttachMode::ReadOnlyUnclean)).expect("may look");
+    // A refused process leaves no trace.
+    assert_eq!(block_on(looking.attached(&ep)).expect("table").len(), 1);
     assert_eq!(block_on(looking.list_indexes(&ep)).expect("list")[0].name, "kept");
     let refused = block_on(looking.alloc(&ep, Placement::LeastLoaded, 64));
     assert!(matches!(refused, Err(PoolError::ReadOnly)));
     assert!(matches!(block_on(looking.create_index(&ep, spec("new"))), Err(PoolError::ReadOnly)));
     block_on(looking.detach(&ep)).expect("detach");
+}
+
+#[test]
+fn while_others_work_on_a_pool_it_takes_more_though_one_of_them_died() {
+    let memory = Memory::new(&[1 << 20]);
+    let ep = memory.endpoint(1);
+    let host = Host::new();
+    let first = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
+    block_on(first.create_index(&ep, spec("kept"))).expect("create");
+    block_on(first.claim_partitions(&ep, "kept", &[0])).expect("free");
+    let attach = |pid| block_on(Pool::attach(&ep, host.options(pid)));
+    let second = attach(2).expect("the first one lives");
+    let leaked = block_on(first.alloc(&ep, Placement::LeastLoaded, 64)).expect("room");
+    host.kill(1);
+    let third = attach(3).expect("the second one lives");
+    block_on(second.detach(&ep)).expect("detach");
+    let fourth = attach(4).expect("the third one lives");
+    let lost = block_on(fourth.claim_partitions(&ep, "kept", &[0])).expect_err("lost");
+    assert!(lost.to_string().contains("partition 0 of index \"kept\" is lost: process 1 owned it"), "{lost}");
+    assert!(matches!(block_on(fourth.drop_index(&ep, "kept")), Err(PoolError::PartitionLost { .. })));
+    block_on(fourth.claim_partitions(&ep, "kept", &[1])).expect("nobody's");
+    // What the dead process may have handed out is not handed out again.
+    let taken: Vec<_> =
+        std::iter::from_fn(|| block_on(fourth.alloc(&ep, Placement::LeastLoaded, 64)).ok()).collect();
+    assert!(!taken.is_empty() && !taken.contains(&leaked));
+    block_on(third.detach(&ep)).expect("detach");
+    block_on(fourth.detach(&ep)).expect("detach");
+    assert!(matches!(attach(5).err(), Some(PoolError::NotClosedCleanly { process }) if process.pid == 1));
+}
+
+/// Processes that come at the same time do not let each other in.
+#[test]
+fn who_is_only_coming_to_an_unclean_pool_vouches_for_nobody() {
+    let memory = Memory::new(&[1 << 20]);
+    let ep = memory.endpoint(1);
+    let host = Host::new();
+    let _killed = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
+    host.kill(1);
+    // Another one, of which no more is to be seen yet than that it comes.
+    let entry = |at: u64| word(0, (4096 + 64 + at) / 8);
+    memory.word(entry(8)).store(2, SeqCst);
+    memory.word(entry(0)).store(4 | 77 << 8, SeqCst);
+    let refused = block_on(Pool::attach(&ep, host.options(3))).err();
+    assert!(
+        matches!(refused, Some(PoolError::NotClosedCleanly { process }) if process.pid == 1),
+        "{refused:?}"
+    );
+    memory.word(entry(0)).store(2 | 77 << 8, SeqCst);
+    block_on(Pool::attach(&ep, host.options(3))).expect("there is one at work");
 }
 
 #[test]
