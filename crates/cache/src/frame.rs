@@ -267,10 +267,10 @@ fn audit_frame(cache: &Cache, shape: impl NodeShape, frame: FrameRef<'_>, wrong:
     if version.state() == FrameState::Free {
         return;
     }
-    let swizzled: Vec<_> = (0..shape.child_count(frame.words()))
+    let children: Vec<_> = (0..shape.child_count(frame.words()))
         .map(|i| Swip::from_raw(frame.words()[shape.child_word(frame.words(), i)].load(Ordering::Relaxed)))
-        .filter_map(Swip::frame)
         .collect();
+    let swizzled: Vec<_> = children.iter().filter_map(|swip| swip.frame()).collect();
     if version.state() == FrameState::Cooling && (version.is_dirty() || !swizzled.is_empty()) {
         wrong.push(format!("cooling frame {id} is dirty or has swizzled children"));
     }
@@ -288,17 +288,13 @@ fn audit_frame(cache: &Cache, shape: impl NodeShape, frame: FrameRef<'_>, wrong:
     }
     // Below nodes that others may know, nothing is offloaded.
     if cache.swizzles() && shape.swizzles(frame.words()) && !shape.leaves_first_word(frame.words()) {
-        for i in 0..shape.child_count(frame.words()) {
-            let swip =
-                Swip::from_raw(frame.words()[shape.child_word(frame.words(), i)].load(Ordering::Relaxed));
-            let child =
-                swip.global().filter(|addr| !addr.is_null()).and_then(|addr| cache.table.frame_of(addr));
-            let is_hot = |id| cache.frame(id).optimistic().is_ok_and(|seen| seen.state() == FrameState::Hot);
-            if let Some(child) = child.filter(|&child| is_hot(child))
-                && cache.meta(child).orphan.load(Ordering::Relaxed) == 0
-            {
-                wrong.push(format!("hot frame {} is not swizzled in frame {id}, and no orphan", child.0));
-            }
+        let is_hot =
+            |id: &FrameId| cache.frame(*id).optimistic().is_ok_and(|seen| seen.state() == FrameState::Hot);
+        let is_counted = |id: FrameId| cache.meta(id).orphan.load(Ordering::Relaxed) != 0;
+        let listed = children.iter().filter_map(|swip| swip.global()).filter(|addr| !addr.is_null());
+        let hot = listed.filter_map(|addr| cache.table.frame_of(addr)).filter(is_hot);
+        for child in hot.filter(|&child| !is_counted(child)) {
+            wrong.push(format!("hot frame {} is not swizzled in frame {id}, and no orphan", child.0));
         }
     }
     if let Some(parent) = frame.parent() {

@@ -266,10 +266,15 @@ impl Evidence {
 /// Load of the busiest compute server over the mean; 1 without load.
 pub fn imbalance(load: &Load, boundaries: &[Vec<u8>]) -> f64 {
     let servers = load.by_partition(boundaries);
-    let busiest = servers.iter().max().copied().unwrap_or(0);
-    match load.total() {
+    busiest_over_mean(&servers, servers.len())
+}
+
+/// The largest of some loads over their mean, if `servers` share them; 1 without load.
+pub fn busiest_over_mean(loads: &[u64], servers: usize) -> f64 {
+    let busiest = loads.iter().max().copied().unwrap_or(0);
+    match loads.iter().sum::<u64>() {
         0 => 1.0,
-        total => busiest as f64 * servers.len() as f64 / total as f64,
+        total => busiest as f64 * servers as f64 / total as f64,
     }
 }
 

@@ -42,6 +42,20 @@ impl Answers {
         self.values.iter().map(|range| range.clone().map(|range| &self.bytes[range]))
     }
 
+    /// Makes room for as many answers, all of them absent, that [`Answers::set`] fills in.
+    pub fn reset(&mut self, len: usize) {
+        self.bytes.clear();
+        self.values.clear();
+        self.values.resize(len, None);
+    }
+
+    /// The `i`-th answer, which was not set before.
+    pub fn set(&mut self, i: usize, value: Option<&[u8]>) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(value.unwrap_or_default());
+        self.values[i] = value.map(|_| start..self.bytes.len());
+    }
+
     fn clear(&mut self) {
         self.bytes.clear();
         self.values.clear();

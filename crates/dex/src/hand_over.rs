@@ -411,17 +411,21 @@ impl<L: Layout> Leaving<'_, L> {
         if self.keep.is_empty() {
             tree.leave_root(ctx, &mut flushed).await?;
         }
-        debug_assert!(self.nothing_is_left(), "nobody comes for these nodes any more");
+        debug_assert!(self.no_own_is_left(), "nobody comes for these nodes any more");
         Ok(flushed)
     }
 
-    fn nothing_is_left(&self) -> bool {
+    /// Whether no frame has a node of the keys that go as this compute server's own. A copy of a shared node may still come to
+    /// lie among them, when another splits it there: one that is stale, or will be, like any other.
+    fn no_own_is_left(&self) -> bool {
         let tree = self.tree;
         (0..tree.cache.frames() as u32).map(FrameId).filter(|&id| id != tree.root).all(|id| {
             let frame = tree.cache.frame(id);
             let Ok(version) = frame.optimistic() else { return true };
-            let apart = self.keep.is_apart_from_node(tree.layout, frame.words());
-            version.state() == FrameState::Free || !apart || frame.validate(version).is_err()
+            let words = frame.words();
+            let stays =
+                header::has(words, header::SHARED) || !self.keep.is_apart_from_node(tree.layout, words);
+            version.state() == FrameState::Free || stays || frame.validate(version).is_err()
         })
     }
 

@@ -239,11 +239,6 @@ impl<L: Layout> Tree<L> {
                 return Err(retry);
             }
         };
-        if let Err(retry) = self.count_orphans(right.words()) {
-            right_guard.release_unchanged();
-            left_guard.release_unchanged();
-            return Err(retry);
-        }
         let addr = GlobalAddr::from_raw(right.addr()).expect("a frame's own address is not swizzled");
         self.layout.merge(left.words(), right.words(), separator);
         self.adopt_children(left);
@@ -253,18 +248,23 @@ impl<L: Layout> Tree<L> {
         Ok(ticket)
     }
 
-    /// Latches a frame whose node is about to vanish, if nobody has it pinned and it is not being written back.
+    /// Latches a frame whose node is about to vanish, if nobody has it pinned and it is not being written back. Children that
+    /// nothing but its flag tells of are counted: another node is going to have them.
     fn latch_unused<'t>(
         &self,
         frame: FrameRef<'t>,
         version: Version,
     ) -> Attempt<pando_cache::ExclusiveGuard<'t>> {
         let guard = frame.upgrade(version)?;
-        if guard.state() == FrameState::Hot && !frame.is_pinned() && !frame.is_writing() {
-            return Ok(guard);
+        let is_unused = guard.state() == FrameState::Hot && !frame.is_pinned() && !frame.is_writing();
+        let counted = if is_unused { self.count_orphans(frame.words()) } else { Err(Retry::Restart) };
+        match counted {
+            Ok(()) => Ok(guard),
+            Err(retry) => {
+                guard.release_unchanged();
+                Err(retry)
+            }
         }
-        guard.release_unchanged();
-        Err(Retry::Restart)
     }
 
     /// Frees the space of a node that no parent names any more. Whoever still knows its address finds its parent
@@ -354,11 +354,6 @@ impl<L: Layout> Tree<L> {
                 return Err(retry);
             }
         };
-        if let Err(retry) = self.count_orphans(child.frame.words()) {
-            child_guard.release_unchanged();
-            root_guard.release_unchanged();
-            return Err(retry);
-        }
         let addr = GlobalAddr::from_raw(child.frame.addr()).expect("a frame's own address is not swizzled");
         let was_shared = header::has(root.frame.words(), header::WAS_SHARED);
         self.layout.copy_content(child.frame.words(), root.frame.words());

@@ -70,7 +70,7 @@ impl ScanRange<'_> {
     }
 
     /// Whether the first key of the range is one of `own`.
-    fn starts_in(&self, own: &KeyRange) -> bool {
+    pub fn starts_in(&self, own: &KeyRange) -> bool {
         match (self.reverse, if self.reverse { self.high } else { self.low }) {
             (false, Bound::Unbounded) => own.low.is_none(),
             (true, Bound::Unbounded) => own.high.is_none(),

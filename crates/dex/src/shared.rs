@@ -127,10 +127,14 @@ impl<L: Layout> Tree<L> {
                 > header::get(words, header::REMOTE_VERSION);
             // A copy that is this server's own by now is ahead of remote memory.
             if held && newer && header::has(words, header::SHARED) {
+                // What was this server's own when the page was judged may be about to be left: somebody who saw that may have
+                // the node locked as a shared one since, and relies on this copy not to be taken for own.
+                let left = self.view(ctx).is_shared(self.layout, page.words());
                 self.layout.copy_content(page.words(), words);
-                if !header::has(words, header::SHARED) {
-                    // Its lock word goes on.
-                    header::set_flag(words, header::WAS_SHARED, true);
+                // Its lock word goes on in any case.
+                header::set_flag(words, header::WAS_SHARED, true);
+                if left {
+                    header::set_flag(words, header::SHARED, true);
                 }
                 drop(guard);
             } else {
@@ -389,8 +393,7 @@ impl<L: Layout> Tree<L> {
             if !parent_room {
                 return Ok(Split::ParentFull(Separator { key: separator, rising: false }));
             }
-            // Somebody else made room meanwhile, which this server's copy does not show.
-            self.refresh(ctx, key, Toward::Key).await?;
+            // Somebody else made room meanwhile, which this server's copy shows by now.
             return Ok(Split::Done);
         };
         let right = self.split_page(ctx, &node.page, new.addr(), at, &separator);

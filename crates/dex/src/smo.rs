@@ -497,10 +497,6 @@ impl<L: Layout> Tree<L> {
             return Err(Retry::Restart);
         };
         let separator = separator.key;
-        if let Err(retry) = self.count_orphans(words) {
-            root_guard.release_unchanged();
-            return Err(retry);
-        }
         let Lookup::Miss(ticket) = self.cache.table().begin(left.addr()) else {
             root_guard.release_unchanged();
             return Err(Retry::Restart);
@@ -509,8 +505,6 @@ impl<L: Layout> Tree<L> {
         let left_frame = left_free.release_to_cache();
         self.layout.copy_content(root.frame.words(), left_frame.words());
         header::set(left_frame.words(), header::ADDR, left.addr().raw());
-        // Nobody knows this address: its lock word is yet to be written.
-        header::set_flag(left_frame.words(), header::WAS_SHARED, false);
         let (right_frame, right_guard) =
             match self.split_latched(left_frame, right_free, right.addr(), at, &separator) {
                 Ok(right) => right,
@@ -522,6 +516,8 @@ impl<L: Layout> Tree<L> {
                     return Err(retry);
                 }
             };
+        // Nobody knows this address: its lock word is yet to be written.
+        header::set_flag(left_frame.words(), header::WAS_SHARED, false);
         self.adopt_children(left_frame);
         left_frame.set_parent(None);
         left_guard.set_state(FrameState::Hot);

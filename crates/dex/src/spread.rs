@@ -22,6 +22,8 @@ const NODES_PER_SPLIT: usize = 4;
 const TOO_MUCH: f64 = 1.15;
 /// Splits between two looks at the servers.
 const SPLITS_PER_LOOK: u32 = 32;
+/// Subtrees that are looked at then, if those before are not to be moved.
+const SUBTREES_PER_LOOK: usize = 8;
 
 /// A subtree that moves.
 #[derive(Clone, Debug)]
@@ -103,11 +105,7 @@ impl<L: Layout> Tree<L> {
         };
         let _busy = Busy(&self.spread);
         let moving = match moving {
-            None if is_due => match self.choose_move(ctx, self.config.spread_above).await {
-                Ok(Choice::Move(moving)) => Some(moving),
-                Ok(Choice::NotThis | Choice::Even) | Err(DexError::NotOwned) => None,
-                Err(error) => return Err(error),
-            },
+            None if is_due => self.look_for_move(ctx).await?,
             moving => moving,
         };
         let Some(mut moving) = moving.filter(|moving| self.pool.is_active(moving.target)) else {
@@ -126,6 +124,19 @@ impl<L: Layout> Tree<L> {
         }
         self.spread.state().moving = Some(moving);
         Ok(())
+    }
+
+    /// A subtree to move, if one is due.
+    async fn look_for_move<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<Option<Move>> {
+        for _ in 0..SUBTREES_PER_LOOK {
+            match self.choose_move(ctx, self.config.spread_above).await {
+                Ok(Choice::Move(moving)) => return Ok(Some(moving)),
+                Ok(Choice::NotThis) => {}
+                Ok(Choice::Even) | Err(DexError::NotOwned) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     /// Moves subtrees from servers that hold too much to others until all are even enough or every subtree was looked at once;
@@ -226,7 +237,9 @@ impl<L: Layout> Tree<L> {
         }
     }
 
-    /// The next subtree, if it is on the fullest server and that holds too much, and more than `above` bytes.
+    /// The next subtree, if it is on the fullest server and that holds too much, and more than `above` bytes. Its root does not
+    /// say all: below one that moved while it grew there may be nodes that stand where it stood before, and that is where they
+    /// go on growing.
     async fn choose_move<E: Endpoint>(&self, ctx: Ctx<'_, E>, above: u64) -> Result<Choice> {
         let Some((from, target)) = self.uneven_servers(above) else { return Ok(Choice::Even) };
         let height = self.height();
@@ -242,13 +255,14 @@ impl<L: Layout> Tree<L> {
             let next = std::mem::take(&mut state.next);
             if next.is_empty() || next < low { low } else { next }
         };
-        let (server, end) = self.fences(ctx, &start, level).await?;
+        let (of_root, end) = self.fences(ctx, &start, level).await?;
+        let is_there = of_root == Some(from) || self.fences(ctx, &start, 0).await?.0 == Some(from);
         let is_last = end.as_deref().is_none_or(|end| !own.contains(end));
         self.spread.state().next = end.clone().filter(|_| !is_last).unwrap_or_default();
         // A shared node reaches into the keys of others.
         let end = [end, own.high.clone()].into_iter().flatten().min();
         let moving = Move { cursor: start, end, level, target };
-        Ok(if server == Some(from) { Choice::Move(moving) } else { Choice::NotThis })
+        Ok(if is_there { Choice::Move(moving) } else { Choice::NotThis })
     }
 
     /// Level of the subtrees that move: M, or below in an index that has too few such subtrees for all servers.

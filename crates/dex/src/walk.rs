@@ -153,10 +153,7 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         miss: Miss,
     ) -> Attempt<Reached<'t>> {
-        let from = match stuck {
-            Some(node) => node,
-            None => self.root_hop()?,
-        };
+        let from = stuck.map_or_else(|| self.root_hop(), Ok)?;
         self.walk_from(ctx, from, (key, Toward::Key), 0, miss).await
     }
 

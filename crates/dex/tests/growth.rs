@@ -24,8 +24,15 @@ fn keys(usual: u64) -> u64 {
     asked.map_or(usual, |keys| keys.parse().expect("PANDO_GROWTH_KEYS is a number"))
 }
 
+fn layout() -> FixedLayout {
+    FixedLayout::new(1024, 8, 8).expect("possible")
+}
+
 fn grow(keys: u64, boundaries: &[Vec<u8>], key_of: impl Fn(u64) -> u64) {
-    let layout = FixedLayout::new(1024, 8, 8).expect("possible");
+    grow_with(layout(), keys, boundaries, key_of);
+}
+
+fn grow_with(layout: FixedLayout, keys: u64, boundaries: &[Vec<u8>], key_of: impl Fn(u64) -> u64) {
     let frames = (keys / 600).max(512);
     let room = (keys * 64).max(64 << 20);
     let cluster =
@@ -60,6 +67,12 @@ fn keys_that_rise() {
 #[test]
 fn keys_that_fall() {
     grow(keys(300_000), &[], |n| ((1 << 40) - n) << 20);
+}
+
+/// Low nodes make a tree high. Where keys keep coming, nodes go on growing where their subtree stood before its root moved.
+#[test]
+fn keys_that_fall_in_a_high_tree() {
+    grow_with(layout().with_fanout_limit(8), keys(200_000), &[], |n| ((1 << 40) - n) << 20);
 }
 
 #[test]

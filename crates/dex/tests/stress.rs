@@ -115,7 +115,7 @@ fn leaves_never_admitted() {
 
 /// As many frames as a cache must have, for trees that are nearly as high, and for one that is higher.
 fn least_frames(threads: u64, slots: u64, operations: u64) {
-    let load = Load { keys: KEYS, fill: false, threads, slots, operations, height: 5, delay_max: 0 };
+    let load = Load { keys: KEYS, fill: false, threads, slots, operations, height: 4, delay_max: 0 };
     run(|| Cluster::new(fixed_tiny(), 2, &[], frames(8)), &load);
     run(|| Cluster::new(fixed_tiny(), 2, &[key(130), key(270)], frames(8)), &load);
     let slotted = SlottedLayout::new(512).unwrap().with_fanout_limit(4);
@@ -148,7 +148,7 @@ fn least_frames_four_threads_of_sixteen_slots() {
 #[test]
 fn least_frames_under_other_evictions() {
     let load =
-        Load { keys: KEYS, fill: false, threads: 2, slots: 8, operations: 300, height: 5, delay_max: 0 };
+        Load { keys: KEYS, fill: false, threads: 2, slots: 8, operations: 300, height: 4, delay_max: 0 };
     for configure in [
         (|config| config.eviction = Eviction::Random) as fn(&mut CacheConfig),
         |config| (config.swizzle, config.fifo) = (false, true),
