@@ -1,0 +1,480 @@
+//! The endpoint: verbs become requests, replies become completions.
+//!
+//! A verb is written into the buffer of its connection when its future is first polled, and sent at the next
+//! [`Endpoint::poll_ready`] together with all others. What can be refused here is, without asking: wrong addresses and lengths
+//! never travel. A READ or WRITE of more than a server takes at once goes in pieces, one after the other.
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+
+use pando_fabric::{
+    Buffers, Chain, ChainVerb, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, Random,
+    RegionInfo, Request, Result, VerbCounters, VerbResult, WORD, yield_once,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::link::{Link, Whose};
+use super::verbs::{Expected, Outcome, Verbs};
+use super::{Server, Shared};
+use crate::wire::{self, ChainEncoder, Op};
+
+/// How long an idle endpoint sleeps at most.
+const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
+/// One worker thread's connections to the memory servers of a [`crate::TcpFabric`].
+pub struct TcpEndpoint {
+    shared: Arc<Shared>,
+    /// By memory server.
+    links: RefCell<Vec<Link>>,
+    verbs: RefCell<Verbs>,
+    counters: VerbCounters,
+    buffers: Buffers,
+    random: Random,
+    slots: Cell<u32>,
+    /// Bit of the slot that is being polled.
+    slot_bit: Cell<u64>,
+    /// Bits of the slots that became ready.
+    ready: Cell<u64>,
+}
+
+impl TcpEndpoint {
+    pub(super) fn new(shared: Arc<Shared>, seed: u64) -> Self {
+        let links = (0..shared.servers.len()).map(|server| Link::new(server, &shared)).collect();
+        Self {
+            shared,
+            links: RefCell::new(links),
+            verbs: RefCell::default(),
+            counters: VerbCounters::default(),
+            buffers: Buffers::default(),
+            random: Random::new(seed),
+            slots: Cell::new(1),
+            slot_bit: Cell::new(1),
+            ready: Cell::new(0),
+        }
+    }
+
+    #[inline]
+    fn server(&self, server: MemoryServerId) -> Result<&Server> {
+        self.shared.servers.get(usize::from(server.0)).ok_or(FabricError::UnknownServer(server))
+    }
+
+    /// Asks a server something that is answered by yes or no.
+    pub(super) async fn ask_whether(
+        &self,
+        server: MemoryServerId,
+        request: wire::Request<'_>,
+    ) -> Result<bool> {
+        let expected = if request.op() == Op::Fence { Expected::Nothing } else { Expected::Word };
+        match self.ask(server, request.op(), expected, |out| request.encode(out)).await? {
+            Outcome::Word(word) => Ok(word != 0),
+            _ => Ok(true),
+        }
+    }
+
+    /// Makes a round trip to a server.
+    pub(super) async fn ping(&self, server: MemoryServerId) -> Result<()> {
+        self.ask(server, Op::Ping, Expected::Nothing, |out| wire::Request::Ping.encode(out)).await?;
+        Ok(())
+    }
+
+    /// Whether a verb on `len` bytes at `at` makes sense; its server.
+    #[inline]
+    fn check(&self, at: GlobalAddr, len: usize) -> Result<&Server> {
+        let server = self.server(at.server())?;
+        let region_len = server.region_len;
+        if !at.offset().is_multiple_of(WORD as u64) {
+            return Err(FabricError::Misaligned { at, len });
+        }
+        if len as u64 > region_len || at.offset() > region_len - len as u64 {
+            return Err(FabricError::OutOfRegion { at, len, region_len });
+        }
+        Ok(server)
+    }
+
+    /// Asks a server for something, and waits for the answer.
+    async fn ask(
+        &self,
+        server: MemoryServerId,
+        op: Op,
+        expected: Expected,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Outcome> {
+        let number = {
+            let mut links = self.links.borrow_mut();
+            let link = &mut links[usize::from(server.0)];
+            let now = self.shared.now();
+            link.prepare(&self.shared, now)?;
+            let number = self.verbs.borrow_mut().enter(expected, self.slot_bit.get());
+            link.push(Whose::Verb(number), op, now + self.shared.deadline_ns(), encode);
+            number
+        };
+        Answer { endpoint: self, number, is_over: false }.await
+    }
+
+    async fn ask_word(&self, at: GlobalAddr, op: Op, request: wire::Request<'_>) -> Result<u64> {
+        self.check(at, WORD)?;
+        match self.ask(at.server(), op, Expected::Word, |out| request.encode(out)).await? {
+            Outcome::Word(word) => Ok(word),
+            other => unreachable!("a word was expected, not {other:?}"),
+        }
+    }
+
+    async fn atomic(&self, at: GlobalAddr, op: Op, request: wire::Request<'_>) -> Result<u64> {
+        let before = self.ask_word(at, op, request).await?;
+        self.counters.count_atomic();
+        Ok(before)
+    }
+
+    /// READs the window, no longer than the server takes at once.
+    async fn read_piece(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
+        let (offset, len) = (at.offset(), into.window_len() as u32);
+        let request = wire::Request::Read { offset, len };
+        match self.ask(at.server(), Op::Read, Expected::Bytes(into), |out| request.encode(out)).await? {
+            Outcome::Buf(buf) => Ok(buf),
+            other => unreachable!("a page was expected, not {other:?}"),
+        }
+    }
+
+    async fn write_piece(&self, at: GlobalAddr, from: &PageBuf) -> Result<()> {
+        self.ask(at.server(), Op::Write, Expected::Nothing, |out| encode_write(at, from, out)).await?;
+        Ok(())
+    }
+
+    /// A READ or WRITE of a window that is longer than the server takes at once.
+    #[cold]
+    async fn in_pieces(
+        &self,
+        at: GlobalAddr,
+        mut buf: PageBuf,
+        piece: usize,
+        is_read: bool,
+    ) -> Result<PageBuf> {
+        let start = buf.window_start();
+        let len = buf.window_len();
+        let mut done = 0;
+        while done < len {
+            let next = (len - done).min(piece);
+            buf.set_window(start + done..start + done + next);
+            let at = at.add(done as u64);
+            if is_read {
+                buf = self.read_piece(at, buf).await?;
+            } else {
+                self.write_piece(at, &buf).await?;
+            }
+            done += next;
+        }
+        buf.set_window(start..start + len);
+        Ok(buf)
+    }
+
+    fn check_chain(&self, verb: &ChainVerb) -> Result<()> {
+        let len = match verb {
+            ChainVerb::Read { into: buf, .. } | ChainVerb::Write { from: buf, .. } => buf.window_len(),
+            ChainVerb::WriteWord { .. } | ChainVerb::CompareSwap { .. } | ChainVerb::FetchAdd { .. } => WORD,
+        };
+        self.check(verb.at(), len)?;
+        Ok(())
+    }
+
+    fn count_chain(&self, verbs: &[VerbResult], kinds: &[ChainKind]) {
+        for (verb, kind) in verbs.iter().zip(kinds) {
+            match (kind, verb) {
+                (ChainKind::Read, VerbResult::Buf(buf)) => self.counters.count_read(buf.window_len()),
+                (ChainKind::Write, VerbResult::Buf(buf)) => self.counters.count_write(buf.window_len()),
+                (ChainKind::Write, _) => self.counters.count_write(WORD),
+                _ => self.counters.count_atomic(),
+            }
+        }
+    }
+}
+
+/// Largest multiple of 8 that a server takes at once.
+fn piece(server: &Server) -> usize {
+    (server.body_max as usize / WORD * WORD).max(WORD)
+}
+
+fn encode_write(at: GlobalAddr, from: &PageBuf, out: &mut Vec<u8>) {
+    wire::put_write_header(out, at.offset(), from.window_len() as u32);
+    for word in from.window_words() {
+        out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
+    }
+}
+
+fn encode_verb(verb: &ChainVerb, out: &mut Vec<u8>) {
+    let offset = verb.at().offset();
+    match verb {
+        ChainVerb::Read { into, .. } => {
+            wire::Request::Read { offset, len: into.window_len() as u32 }.encode(out);
+        }
+        ChainVerb::Write { at, from } => encode_write(*at, from, out),
+        ChainVerb::WriteWord { value, .. } => {
+            wire::Request::Write { offset, bytes: &value.to_le_bytes() }.encode(out);
+        }
+        ChainVerb::CompareSwap { expected, new, .. } => {
+            wire::Request::CompareSwap { offset, expected: *expected, new: *new }.encode(out);
+        }
+        ChainVerb::FetchAdd { add, .. } => wire::Request::FetchAdd { offset, add: *add }.encode(out),
+    }
+}
+
+/// Bytes that a verb of a chain brings back.
+fn answer_len(verb: &ChainVerb) -> usize {
+    match verb {
+        ChainVerb::Read { into, .. } => into.window_len(),
+        ChainVerb::CompareSwap { .. } | ChainVerb::FetchAdd { .. } => WORD,
+        ChainVerb::Write { .. } | ChainVerb::WriteWord { .. } => 0,
+    }
+}
+
+/// How a verb of a chain is counted.
+#[derive(Clone, Copy)]
+enum ChainKind {
+    Read,
+    Write,
+    Atomic,
+}
+
+impl ChainKind {
+    fn of(verb: &ChainVerb) -> Self {
+        match verb {
+            ChainVerb::Read { .. } => Self::Read,
+            ChainVerb::Write { .. } | ChainVerb::WriteWord { .. } => Self::Write,
+            ChainVerb::CompareSwap { .. } | ChainVerb::FetchAdd { .. } => Self::Atomic,
+        }
+    }
+}
+
+/// Waits for the end of a verb, and gives it up when it goes.
+struct Answer<'e> {
+    endpoint: &'e TcpEndpoint,
+    number: u32,
+    is_over: bool,
+}
+
+impl Future for Answer<'_> {
+    type Output = Result<Outcome>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let taken = self.endpoint.verbs.borrow_mut().take(self.number, cx.waker());
+        match taken {
+            Some(outcome) => {
+                self.is_over = true;
+                Poll::Ready(outcome)
+            }
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Answer<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.endpoint.verbs.borrow_mut().abandon(self.number);
+        }
+    }
+}
+
+impl Drop for TcpEndpoint {
+    fn drop(&mut self) {
+        for link in self.links.get_mut() {
+            link.close(&self.shared);
+        }
+    }
+}
+
+impl Endpoint for TcpEndpoint {
+    #[inline]
+    fn buffer(&self, len: usize) -> PageBuf {
+        self.buffers.take(len)
+    }
+
+    #[inline]
+    fn recycle(&self, buf: PageBuf) {
+        self.buffers.put(buf);
+    }
+
+    async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
+        let len = into.window_len();
+        let piece = piece(self.check(at, len)?);
+        let buf = if len <= piece {
+            self.read_piece(at, into).await?
+        } else {
+            self.in_pieces(at, into, piece, true).await?
+        };
+        self.counters.count_read(len);
+        Ok(buf)
+    }
+
+    async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        let len = from.window_len();
+        let piece = piece(self.check(at, len)?);
+        let buf = if len <= piece {
+            self.write_piece(at, &from).await?;
+            from
+        } else {
+            self.in_pieces(at, from, piece, false).await?
+        };
+        self.counters.count_write(len);
+        Ok(buf)
+    }
+
+    async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
+        let request = wire::Request::Read { offset: at.offset(), len: WORD as u32 };
+        let word = self.ask_word(at, Op::Read, request).await?;
+        self.counters.count_read(WORD);
+        Ok(word)
+    }
+
+    async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
+        self.check(at, WORD)?;
+        let (offset, bytes) = (at.offset(), &value.to_le_bytes());
+        let encode = |out: &mut Vec<u8>| wire::Request::Write { offset, bytes }.encode(out);
+        self.ask(at.server(), Op::Write, Expected::Nothing, encode).await?;
+        self.counters.count_write(WORD);
+        Ok(())
+    }
+
+    async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64> {
+        let request = wire::Request::CompareSwap { offset: at.offset(), expected, new };
+        self.atomic(at, Op::CompareSwap, request).await
+    }
+
+    async fn masked_compare_swap(
+        &self,
+        at: GlobalAddr,
+        expected: u64,
+        compare_mask: u64,
+        new: u64,
+        swap_mask: u64,
+    ) -> Result<u64> {
+        let offset = at.offset();
+        let request = wire::Request::MaskedCompareSwap { offset, expected, compare_mask, new, swap_mask };
+        self.atomic(at, Op::MaskedCompareSwap, request).await
+    }
+
+    async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64> {
+        let request = wire::Request::FetchAdd { offset: at.offset(), add };
+        self.atomic(at, Op::FetchAdd, request).await
+    }
+
+    async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
+        let Some(number) = chain.server() else { return Ok(Vec::new()) };
+        chain.verbs().iter().try_for_each(|verb| self.check_chain(verb))?;
+        let kinds: Vec<ChainKind> = chain.verbs().iter().map(ChainKind::of).collect();
+        let mut body = Vec::new();
+        let mut encoder = ChainEncoder::new(&mut body);
+        chain.verbs().iter().for_each(|verb| encode_verb(verb, encoder.out()));
+        encoder.finish();
+        let body_max = self.server(number)?.body_max as usize;
+        let answer_len: usize = chain.verbs().iter().map(answer_len).sum();
+        if body.len().max(answer_len) > body_max {
+            let reason = format!("a chain is about more bytes than the {body_max} that it takes at once");
+            return Err(FabricError::Refused { server: number, op: 0, reason });
+        }
+        let expected = Expected::Chain(chain.into_verbs());
+        match self.ask(number, Op::Chain, expected, |out| out.extend_from_slice(&body)).await? {
+            Outcome::Chain(results) => {
+                self.count_chain(&results, &kinds);
+                Ok(results)
+            }
+            other => unreachable!("results of a chain were expected, not {other:?}"),
+        }
+    }
+
+    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
+        let body_max = self.server(server)?.body_max;
+        let mut body = Vec::new();
+        request.encode(&mut body);
+        if body.len() > body_max as usize {
+            let reason = format!("a request of {} bytes is longer than it takes at once", body.len());
+            return Err(FabricError::Refused { server, op: R::OP, reason });
+        }
+        let encode = |out: &mut Vec<u8>| wire::Request::Call { kind: R::OP, body: &body }.encode(out);
+        let answer = match self.ask(server, Op::Call, Expected::Body, encode).await {
+            Ok(Outcome::Body(reply)) => Ok(reply),
+            Ok(other) => unreachable!("the body of a reply was expected, not {other:?}"),
+            Err(error) => Err(error),
+        };
+        if !answer.as_ref().is_err_and(FabricError::is_unreachable) {
+            self.counters.count_two_sided(body.len() + answer.as_ref().map_or(0, Vec::len));
+        }
+        request.decode_reply(server, &answer?)
+    }
+
+    async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        self.server(at.server())?;
+        let request = wire::Request::Reserve { offset: at.offset(), len };
+        self.ask(at.server(), Op::Reserve, Expected::Nothing, |out| request.encode(out)).await?;
+        Ok(())
+    }
+
+    async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        self.server(at.server())?;
+        let request = wire::Request::Persist { offset: at.offset(), len };
+        self.ask(at.server(), Op::Persist, Expected::Nothing, |out| request.encode(out)).await?;
+        Ok(())
+    }
+
+    #[inline]
+    async fn yield_now(&self) {
+        self.ready.set(self.ready.get() | self.slot_bit.get());
+        yield_once().await;
+    }
+
+    fn regions(&self) -> &[RegionInfo] {
+        &self.shared.infos
+    }
+
+    fn counters(&self) -> &VerbCounters {
+        &self.counters
+    }
+
+    fn now(&self) -> Nanos {
+        self.shared.now()
+    }
+
+    fn random(&self) -> u64 {
+        self.random.next()
+    }
+
+    fn slots(&self) -> u32 {
+        self.slots.get()
+    }
+
+    fn set_slots(&self, slots: u32) {
+        self.slots.set(slots);
+    }
+
+    fn enter_slot(&self, slot: u32) {
+        debug_assert!(slot < u64::BITS, "slot {slot} of 64");
+        self.slot_bit.set(1 << slot);
+    }
+
+    fn poll_ready(&self) -> u64 {
+        let mut ready = self.ready.take();
+        let mut verbs = self.verbs.borrow_mut();
+        for link in self.links.borrow_mut().iter_mut().filter(|link| link.is_busy()) {
+            ready |= link.turn(&self.shared, &mut verbs);
+        }
+        ready
+    }
+
+    /// Sleeps until a server sends something.
+    fn idle(&self) -> bool {
+        let links = self.links.borrow();
+        let mut waits: Vec<PollFd<'_>> = Vec::new();
+        for (stream, has_more) in links.iter().filter_map(Link::waits_on) {
+            let flags = if has_more { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            waits.push(PollFd::new(stream, flags));
+        }
+        if waits.is_empty() {
+            return false;
+        }
+        // What it says will be found out by the next turn; an interruption is as good as news.
+        let _ = poll(&mut waits, Some(&NAP));
+        true
+    }
+}

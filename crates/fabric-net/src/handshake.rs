@@ -1,0 +1,433 @@
+//! How a connection begins: versions are compared, and each side shows that it knows the shared secret.
+//!
+//! The client says hello with a nonce, the server answers with a nonce of its own, and each proves itself by an HMAC over all
+//! that was said before (RFC 2104, SHA-256), which is compared in constant time. The secret itself never travels, and a
+//! recorded handshake is worth nothing later. What follows is neither encrypted nor signed: who can change packets on the
+//! way can do so after the handshake (`docs/security.md`).
+//!
+//! All protocols of Pando begin like this, each with a name and a version of its own ([`Protocol`]). Whoever comes to the port
+//! of another one of them is told so.
+
+use std::fmt;
+use std::sync::Arc;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// What is spoken after the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocol {
+    /// The first bytes of both sides.
+    pub magic: [u8; 8],
+    /// Two that differ do not talk to each other.
+    pub version: u16,
+    /// What listens at such a port.
+    pub server: &'static str,
+}
+
+impl Protocol {
+    /// Verbs, for memory servers.
+    pub const VERBS: Self =
+        Self { magic: *b"PandoTCP", version: crate::wire::VERSION, server: "memory server" };
+    /// Operations on an index, for compute servers; `pando::remote::wire` has its frames.
+    pub const OPERATIONS: Self = Self { magic: *b"PandoOps", version: 1, server: "compute server" };
+
+    /// The protocol that begins like this.
+    fn of_magic(magic: [u8; 8]) -> Option<Self> {
+        [Self::VERBS, Self::OPERATIONS].into_iter().find(|protocol| protocol.magic == magic)
+    }
+}
+
+/// Bytes of the client's first message.
+pub(crate) const HELLO: usize = size_of::<Hello>();
+/// Bytes of the server's answer to it.
+pub(crate) const CHALLENGE: usize = size_of::<Challenge>();
+/// Bytes of the client's proof.
+pub(crate) const PROOF: usize = 32;
+/// Bytes of the server's proof, and of what the client needs to know.
+pub(crate) const WELCOME: usize = size_of::<Welcome>();
+
+/// What clients and servers of one cluster share. Without one it is empty, and everybody is welcome.
+#[derive(Clone, Default)]
+pub struct Secret(Arc<[u8]>);
+
+impl Secret {
+    pub fn new(bytes: impl AsRef<[u8]>) -> Self {
+        Self(bytes.as_ref().into())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn mac(&self, side: Side, said: &[&[u8]]) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("a key of HMAC may have any length");
+        mac.update(match side {
+            Side::Client => b"client of pando",
+            Side::Server => b"server of pando",
+        });
+        for part in said {
+            mac.update(part);
+        }
+        mac
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_empty() { "Secret(none)" } else { "Secret(..)" })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Client,
+    Server,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Hello {
+    magic: [u8; 8],
+    version: U16,
+    /// By what number the client knows the memory server.
+    server: U16,
+    zero: U32,
+    process: U64,
+    link: U64,
+    nonce: [u8; 32],
+}
+
+/// The name of a connection: the process that made it, by a random number, and which of its connections it is, from 1 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LinkId {
+    pub process: u64,
+    pub link: u64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Challenge {
+    magic: [u8; 8],
+    version: U16,
+    verdict: U16,
+    zero: U32,
+    nonce: [u8; 32],
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Welcome {
+    verdict: U16,
+    zero: U16,
+    body_max: U32,
+    region_len: U64,
+    incarnation: U64,
+    proof: [u8; PROOF],
+}
+
+/// What a server says of a client, and the other way round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Rejection {
+    #[error("what answers there is no {wanted} of Pando")]
+    NotPando { wanted: &'static str },
+    #[error("this is the port of a {found}, not of a {wanted}")]
+    OtherPort { found: &'static str, wanted: &'static str },
+    #[error("it speaks version {theirs} of the protocol, and this program version {ours}")]
+    Version { theirs: u16, ours: u16 },
+    #[error("the shared secret is not the same on both sides")]
+    WrongSecret,
+    #[error("it has as many connections as it takes")]
+    Full,
+    #[error("this process was given up for dead, and others took over what it had")]
+    Fenced,
+    #[error("its answer makes no sense (verdict {0})")]
+    Unknown(u16),
+}
+
+/// Verdicts as they travel; 0 is a welcome.
+const FINE: u16 = 0;
+const WRONG_VERSION: u16 = 1;
+const WRONG_SECRET: u16 = 2;
+const FULL: u16 = 3;
+const FENCED: u16 = 4;
+const OTHER_PORT: u16 = 5;
+
+impl Rejection {
+    fn verdict(self) -> u16 {
+        match self {
+            Self::NotPando { .. } | Self::Version { .. } => WRONG_VERSION,
+            Self::OtherPort { .. } => OTHER_PORT,
+            Self::WrongSecret => WRONG_SECRET,
+            Self::Full => FULL,
+            Self::Fenced => FENCED,
+            Self::Unknown(verdict) => verdict,
+        }
+    }
+
+    fn of(verdict: u16, ours: u16, theirs: u16) -> Result<(), Self> {
+        match verdict {
+            FINE => Ok(()),
+            WRONG_VERSION => Err(Self::Version { theirs, ours }),
+            WRONG_SECRET => Err(Self::WrongSecret),
+            FULL => Err(Self::Full),
+            FENCED => Err(Self::Fenced),
+            other => Err(Self::Unknown(other)),
+        }
+    }
+}
+
+/// What a client learns when it is let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcomed {
+    /// Bytes of a memory server's region.
+    pub region_len: u64,
+    /// Bytes that the body of one request may have.
+    pub body_max: u32,
+    /// Differs from what it was if the server is another one than before, which knows nothing of what that did.
+    pub incarnation: u64,
+}
+
+pub(crate) fn nonce() -> [u8; 32] {
+    let mut nonce = [0; 32];
+    let mut filled = 0;
+    while filled < nonce.len() {
+        match rustix::rand::getrandom(&mut nonce[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(more) => filled += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("the kernel has no random numbers: {error}"),
+        }
+    }
+    nonce
+}
+
+/// The client's half, between its hello and the end.
+pub(crate) struct ClientHalf {
+    protocol: Protocol,
+    hello: Hello,
+}
+
+impl ClientHalf {
+    /// Begins a connection to what the client calls server `server`.
+    pub fn new(protocol: Protocol, server: u16, id: LinkId) -> Self {
+        let hello = Hello {
+            magic: protocol.magic,
+            version: protocol.version.into(),
+            server: server.into(),
+            zero: 0.into(),
+            process: id.process.into(),
+            link: id.link.into(),
+            nonce: nonce(),
+        };
+        Self { protocol, hello }
+    }
+
+    pub fn hello(&self) -> &[u8] {
+        self.hello.as_bytes()
+    }
+
+    /// The proof to send after the server's challenge.
+    pub fn prove(&self, challenge: &[u8; CHALLENGE], secret: &Secret) -> Result<[u8; PROOF], Rejection> {
+        let said = Challenge::ref_from_bytes(challenge).expect("as many bytes as a challenge");
+        let (theirs, Protocol { magic, version: ours, server: wanted }) = (said.version.get(), self.protocol);
+        if said.magic != magic {
+            return Err(Protocol::of_magic(said.magic).map_or(Rejection::NotPando { wanted }, |other| {
+                Rejection::OtherPort { found: other.server, wanted }
+            }));
+        }
+        Rejection::of(said.verdict.get(), ours, theirs)?;
+        if theirs != ours {
+            return Err(Rejection::Version { theirs, ours });
+        }
+        Ok(secret.mac(Side::Client, &[self.hello(), challenge]).finalize().into_bytes().into())
+    }
+
+    /// Looks at the server's own proof.
+    pub fn finish(
+        &self,
+        challenge: &[u8; CHALLENGE],
+        welcome: &[u8; WELCOME],
+        secret: &Secret,
+    ) -> Result<Welcomed, Rejection> {
+        let said = Welcome::ref_from_bytes(welcome).expect("as many bytes as a welcome");
+        let version = self.protocol.version;
+        Rejection::of(said.verdict.get(), version, version)?;
+        let numbers = &welcome[..WELCOME - PROOF];
+        let mac = secret.mac(Side::Server, &[self.hello(), challenge, numbers]);
+        mac.verify_slice(&said.proof).map_err(|_| Rejection::WrongSecret)?;
+        Ok(Welcomed {
+            region_len: said.region_len.get(),
+            body_max: said.body_max.get(),
+            incarnation: said.incarnation.get(),
+        })
+    }
+}
+
+/// The server's half, once there is a hello.
+#[derive(Clone)]
+pub(crate) struct ServerHalf {
+    hello: Hello,
+    challenge: Challenge,
+}
+
+impl ServerHalf {
+    /// Answers a hello. If it is refused and the client can understand why, the challenge says so.
+    pub fn new(protocol: Protocol, hello: &[u8; HELLO], is_full: bool) -> (Self, Result<(), Rejection>) {
+        let said = *Hello::ref_from_bytes(hello).expect("as many bytes as a hello");
+        let Protocol { magic, version, server: wanted } = protocol;
+        let judged = if said.magic != magic {
+            // What the client wants, and what it came to.
+            Err(Protocol::of_magic(said.magic).map_or(Rejection::NotPando { wanted }, |other| {
+                Rejection::OtherPort { found: wanted, wanted: other.server }
+            }))
+        } else if said.version.get() != version {
+            Err(Rejection::Version { theirs: said.version.get(), ours: version })
+        } else if is_full {
+            Err(Rejection::Full)
+        } else {
+            Ok(())
+        };
+        let verdict = judged.err().map_or(FINE, Rejection::verdict);
+        let challenge = Challenge {
+            magic,
+            version: version.into(),
+            verdict: verdict.into(),
+            zero: 0.into(),
+            nonce: nonce(),
+        };
+        (Self { hello: said, challenge }, judged)
+    }
+
+    pub fn challenge(&self) -> &[u8] {
+        self.challenge.as_bytes()
+    }
+
+    /// By what number the client knows this server.
+    pub fn number(&self) -> u16 {
+        self.hello.server.get()
+    }
+
+    /// What the client calls this connection.
+    pub fn id(&self) -> LinkId {
+        LinkId { process: self.hello.process.get(), link: self.hello.link.get() }
+    }
+
+    /// Whether the client knows the secret.
+    pub fn verify(&self, proof: &[u8; PROOF], secret: &Secret) -> Result<(), Rejection> {
+        let said = [self.hello.as_bytes(), self.challenge.as_bytes()];
+        secret.mac(Side::Client, &said).verify_slice(proof).map_err(|_| Rejection::WrongSecret)
+    }
+
+    /// The last message. Who is not let in is told why, and nothing else.
+    pub fn welcome(&self, judged: Result<Welcomed, Rejection>, secret: &Secret) -> [u8; WELCOME] {
+        let mut welcome = Welcome {
+            verdict: judged.err().map_or(FINE, Rejection::verdict).into(),
+            zero: 0.into(),
+            body_max: 0.into(),
+            region_len: 0.into(),
+            incarnation: 0.into(),
+            proof: [0; PROOF],
+        };
+        if let Ok(welcomed) = judged {
+            welcome.body_max = welcomed.body_max.into();
+            welcome.region_len = welcomed.region_len.into();
+            welcome.incarnation = welcomed.incarnation.into();
+            let numbers = &welcome.as_bytes()[..WELCOME - PROOF];
+            let mac = secret.mac(Side::Server, &[self.hello.as_bytes(), self.challenge.as_bytes(), numbers]);
+            welcome.proof = mac.finalize().into_bytes().into();
+        }
+        welcome.as_bytes().try_into().expect("as many bytes as a welcome")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEARNT: Welcomed = Welcomed { region_len: 1 << 30, body_max: 4096, incarnation: 5 };
+    const VERBS: Protocol = Protocol::VERBS;
+    const ID: LinkId = LinkId { process: 6, link: 7 };
+
+    /// What both sides say in the end.
+    fn shake(client: &Secret, server: &Secret) -> (Result<Welcomed, Rejection>, Result<(), Rejection>) {
+        let half = ClientHalf::new(VERBS, 3, ID);
+        let (other, judged) = ServerHalf::new(VERBS, half.hello().try_into().expect("its size"), false);
+        assert_eq!((judged, other.number(), other.id()), (Ok(()), 3, ID));
+        let challenge = other.challenge().try_into().expect("its size");
+        let proof = half.prove(&challenge, client).expect("the same version");
+        let judged = other.verify(&proof, server);
+        let welcome = other.welcome(judged.map(|()| LEARNT), server);
+        (half.finish(&challenge, &welcome, client), judged)
+    }
+
+    #[test]
+    fn who_knows_the_secret_is_welcome_and_nobody_else() {
+        let (a, b) = (Secret::new("a"), Secret::new("b"));
+        assert_eq!(shake(&a, &a.clone()), (Ok(LEARNT), Ok(())));
+        assert_eq!(shake(&Secret::default(), &Secret::default()), (Ok(LEARNT), Ok(())));
+        for (client, server) in [(&a, &b), (&a, &Secret::default()), (&Secret::default(), &b)] {
+            let wrong = Rejection::WrongSecret;
+            assert_eq!(shake(client, server), (Err(wrong), Err(wrong)));
+        }
+    }
+
+    #[test]
+    fn a_server_that_does_not_know_the_secret_is_found_out() {
+        let secret = Secret::new("a");
+        let half = ClientHalf::new(VERBS, 0, ID);
+        let (other, _) = ServerHalf::new(VERBS, half.hello().try_into().expect("its size"), false);
+        let challenge = other.challenge().try_into().expect("its size");
+        // It lets everybody in, but cannot prove itself.
+        let mut welcome = other.welcome(Ok(LEARNT), &secret);
+        welcome[WELCOME - 1] ^= 1;
+        assert_eq!(half.finish(&challenge, &welcome, &secret), Err(Rejection::WrongSecret));
+        // Nor can a number be changed on the way.
+        let mut welcome = other.welcome(Ok(LEARNT), &secret);
+        welcome[8] ^= 1;
+        assert_eq!(half.finish(&challenge, &welcome, &secret), Err(Rejection::WrongSecret));
+    }
+
+    #[test]
+    fn other_versions_full_servers_and_strangers_are_told() {
+        let half = ClientHalf::new(VERBS, 0, ID);
+        let mut hello: [u8; HELLO] = half.hello().try_into().expect("its size");
+        let (other, judged) = ServerHalf::new(VERBS, &hello, true);
+        assert_eq!(judged, Err(Rejection::Full));
+        let challenge = other.challenge().try_into().expect("its size");
+        assert_eq!(half.prove(&challenge, &Secret::default()), Err(Rejection::Full));
+        hello[8] = 77;
+        let (other, judged) = ServerHalf::new(VERBS, &hello, false);
+        assert_eq!(judged, Err(Rejection::Version { theirs: 77, ours: VERBS.version }));
+        let challenge = other.challenge().try_into().expect("its size");
+        let refused = half.prove(&challenge, &Secret::default());
+        assert_eq!(refused, Err(Rejection::Version { theirs: VERBS.version, ours: VERBS.version }));
+        hello[0] = b'G';
+        let stranger = Rejection::NotPando { wanted: VERBS.server };
+        assert_eq!(ServerHalf::new(VERBS, &hello, false).1, Err(stranger));
+        let other = [b'H'; CHALLENGE];
+        assert_eq!(half.prove(&other, &Secret::default()), Err(stranger));
+    }
+
+    #[test]
+    fn the_port_of_another_protocol_is_told_by_name() {
+        for (ours, theirs, text) in [
+            (VERBS, Protocol::OPERATIONS, "this is the port of a compute server, not of a memory server"),
+            (Protocol::OPERATIONS, VERBS, "this is the port of a memory server, not of a compute server"),
+        ] {
+            let half = ClientHalf::new(ours, 0, ID);
+            let (other, judged) = ServerHalf::new(theirs, half.hello().try_into().expect("its size"), false);
+            assert_eq!(judged.expect_err("it is another one").to_string(), text);
+            let challenge = other.challenge().try_into().expect("its size");
+            let told = half.prove(&challenge, &Secret::default()).expect_err("it is another one");
+            assert_eq!(told.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        assert_eq!(format!("{:?}", Secret::new("hush")), "Secret(..)");
+    }
+}

@@ -1,0 +1,176 @@
+//! A server of any protocol of Pando: a bounded number of threads that share the connections.
+//!
+//! What is the same for all is here: accepting and dealing out, the handshake, buffers, and that nobody can make a server
+//! wait. A connection that sends half a request, takes no answers, or never says who it is, is closed after
+//! [`Settings::patience`], and one that sends what is no request at once. A server without work sleeps. What requests are
+//! and what is done about them is the [`Service`]'s.
+
+mod clients;
+mod connection;
+mod counters;
+mod io_thread;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::handshake::{Protocol, Rejection, Secret, Welcomed};
+pub use clients::{Client, Clients, Gate};
+pub use connection::{Connection, End, OUTPUT_MAX};
+use counters::ConnectionCounters;
+pub use counters::ConnectionCounts;
+use io_thread::{Inbox, IoThread};
+
+/// How a server treats its clients.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What clients must know.
+    pub secret: Secret,
+    /// At least 1.
+    pub threads: usize,
+    /// At the same time.
+    pub connections_max: usize,
+    /// How long a client may take to say who it is, to finish a request, or to take an answer.
+    pub patience: Duration,
+    /// How long a thread looks for more work before it sleeps.
+    pub busy_poll: Duration,
+    /// How long a process counts as alive after its last connection went.
+    pub grace: Duration,
+}
+
+/// What a server does for its clients.
+pub trait Service: Send + Sync + Sized + 'static {
+    const PROTOCOL: Protocol;
+    /// Whether all that came at once is executed together, rather than what came on each connection by itself.
+    const GATHERS: bool;
+    /// What belongs to one connection.
+    type State: Default + Send;
+    /// What belongs to one thread, and is made on it.
+    type Worker;
+    type Error: From<io::Error> + Send + 'static;
+
+    /// # Errors
+    /// Those for which the server does not start.
+    fn worker(&self) -> Result<Self::Worker, Self::Error>;
+
+    /// What clients learn when they are let in.
+    fn welcomed(&self) -> Welcomed;
+
+    /// # Errors
+    /// Why no client that knows this server as `number` is let in.
+    fn check_number(&self, number: u16) -> Result<(), Rejection> {
+        let _ = number;
+        Ok(())
+    }
+
+    /// Takes requests out of connections whose handshake is over and that may have some, executes them, and writes and sends
+    /// the replies. What is whole and is left, though its connection is not blocked, asks to be
+    /// [called again](Connection::call_again).
+    fn turn(&self, core: &Core, worker: &mut Self::Worker, connections: &mut [Connection<Self::State>]);
+}
+
+/// What all threads of a server share, of any protocol.
+pub struct Core {
+    pub(crate) clients: Clients,
+    counters: ConnectionCounters,
+    settings: Settings,
+    is_stopping: AtomicBool,
+}
+
+struct Shared<S> {
+    core: Core,
+    service: S,
+}
+
+/// A server that runs until it is dropped.
+pub struct Server<S: Service> {
+    addr: SocketAddr,
+    shared: Arc<Shared<S>>,
+    inboxes: Arc<[Inbox]>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<S: Service> Server<S> {
+    /// Serves whoever connects to `listener`.
+    ///
+    /// # Errors
+    /// Those of the system when sockets and threads are made, and of [`Service::worker`].
+    pub fn start(listener: TcpListener, service: S, settings: Settings) -> Result<Self, S::Error> {
+        let addr = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let inboxes: Arc<[Inbox]> =
+            (0..settings.threads.max(1)).map(|_| Inbox::new()).collect::<io::Result<Vec<_>>>()?.into();
+        let core = Core {
+            clients: Clients::new(settings.grace),
+            counters: ConnectionCounters::default(),
+            settings,
+            is_stopping: AtomicBool::new(false),
+        };
+        let shared = Arc::new(Shared { core, service });
+        let mut server = Self { addr, shared, inboxes, threads: Vec::new() };
+        let mut listener = Some(listener);
+        let (started, starting) = mpsc::channel();
+        for number in 0..server.inboxes.len() {
+            let (shared, inboxes) = (Arc::clone(&server.shared), Arc::clone(&server.inboxes));
+            // The first one accepts.
+            let thread = IoThread::new(shared, inboxes, number, listener.take())?;
+            let started = started.clone();
+            let run = move || match thread.shared().service.worker() {
+                Ok(worker) => {
+                    // Whoever started this one may have given up by now, and then tells it to stop.
+                    let _ = started.send(Ok(()));
+                    drop(started);
+                    thread.run(worker);
+                }
+                Err(error) => {
+                    let _ = started.send(Err(error));
+                }
+            };
+            server.threads.push(thread::Builder::new().name(format!("pando-io.{number}")).spawn(run)?);
+        }
+        drop(started);
+        // It ends when all have said something, or panicked.
+        starting.into_iter().collect::<Result<(), _>>()?;
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    pub fn service(&self) -> &S {
+        &self.shared.service
+    }
+
+    pub fn connections(&self) -> ConnectionCounts {
+        self.shared.core.counters.snapshot()
+    }
+
+    /// Something that `tell` makes of the service and its connections, for somebody who may outlive the server.
+    pub fn told<T, F>(&self, tell: F) -> impl Fn() -> T + Send + Sync + 'static + use<S, T, F>
+    where
+        T: 'static,
+        F: Fn(&S, ConnectionCounts) -> T + Send + Sync + 'static,
+    {
+        let shared = Arc::clone(&self.shared);
+        move || tell(&shared.service, shared.core.counters.snapshot())
+    }
+}
+
+impl<S: Service> Drop for Server<S> {
+    /// Closes all connections; what was not answered may or may not have been executed.
+    fn drop(&mut self) {
+        self.shared.core.is_stopping.store(true, SeqCst);
+        for inbox in &*self.inboxes {
+            inbox.wake();
+        }
+        for thread in self.threads.drain(..) {
+            // One that panicked said so already.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! One request, executed on the region.
+//!
+//! A request that is refused has no effect, and of a chain none of its verbs. Whoever asks gets the error that an endpoint in
+//! the server's own process would get. A handler that panics is a refusal too: other clients need this thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{Ordering::SeqCst, fence};
+
+use pando_fabric::{FabricError, MemoryServerId, Result};
+
+use super::Memory;
+use super::counters::Batch;
+use crate::wire::{ReplyEncoder, Request, Verbs};
+
+/// Executes `request` of a client that knows this memory server as `number`, and appends the reply to `out`.
+pub(super) fn execute(
+    memory: &Memory,
+    number: MemoryServerId,
+    request: Request<'_>,
+    batch: &mut Batch,
+    out: &mut Vec<u8>,
+) {
+    let reply = ReplyEncoder::begin(out, request.op());
+    match attempt(memory, number, request, batch, out) {
+        Ok(()) => reply.finish(out),
+        Err(error) => reply.fail(out, &error),
+    }
+}
+
+fn attempt(
+    memory: &Memory,
+    number: MemoryServerId,
+    request: Request<'_>,
+    batch: &mut Batch,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    match request {
+        Request::Chain(verbs) => {
+            check(memory, verbs)?;
+            let mut changed = false;
+            for verb in verbs {
+                // As on an endpoint in this process: a READ must not overtake a change.
+                if matches!(verb, Request::Read { .. }) {
+                    if changed {
+                        fence(SeqCst);
+                    }
+                } else {
+                    changed = true;
+                }
+                execute_verb(memory, verb, batch, out)?;
+            }
+            Ok(())
+        }
+        Request::Call { kind, body } => {
+            batch.calls += 1;
+            call(memory, number, kind, body, out)
+        }
+        Request::Reserve { offset, len } => memory.region.reserve(offset, len),
+        Request::Persist { offset, len } => memory.region.persist(offset, len),
+        Request::Ping => Ok(()),
+        Request::Fence { .. } | Request::Lock | Request::Present { .. } => {
+            unreachable!("the connection does that itself")
+        }
+        verb => execute_verb(memory, verb, batch, out),
+    }
+}
+
+/// Whether all verbs of a chain can be executed.
+fn check(memory: &Memory, verbs: Verbs<'_>) -> Result<()> {
+    for verb in verbs {
+        match verb {
+            Request::Read { offset, len } => memory.region.check_read(offset, len as usize)?,
+            Request::Write { offset, bytes } => memory.region.check_change(offset, bytes.len())?,
+            Request::CompareSwap { offset, .. } | Request::FetchAdd { offset, .. } => {
+                memory.region.check_change(offset, 8)?;
+            }
+            other => unreachable!("{:?} cannot be chained", other.op()),
+        }
+    }
+    Ok(())
+}
+
+/// A verb of a chain or on its own.
+fn execute_verb(memory: &Memory, verb: Request<'_>, batch: &mut Batch, out: &mut Vec<u8>) -> Result<()> {
+    let region = &memory.region;
+    let before = match verb {
+        Request::Read { offset, len } => {
+            batch.reads += 1;
+            return region.read(offset, len as usize, out);
+        }
+        Request::Write { offset, bytes } => {
+            batch.writes += 1;
+            return region.write(offset, bytes);
+        }
+        Request::CompareSwap { offset, expected, new } => region.compare_swap(offset, expected, new)?,
+        Request::MaskedCompareSwap { offset, expected, compare_mask, new, swap_mask } => {
+            region.masked_compare_swap(offset, expected, compare_mask, new, swap_mask)?
+        }
+        Request::FetchAdd { offset, add } => region.fetch_add(offset, add)?,
+        other => unreachable!("{:?} is no verb", other.op()),
+    };
+    batch.atomics += 1;
+    out.extend_from_slice(&before.to_le_bytes());
+    Ok(())
+}
+
+fn call(memory: &Memory, number: MemoryServerId, op: u16, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    let refused = |reason: &str| FabricError::Refused { server: number, op, reason: reason.to_owned() };
+    let Some(handler) = &memory.handler else { return Err(refused("it has no handler for requests")) };
+    let start = out.len();
+    let called = catch_unwind(AssertUnwindSafe(|| memory.region.call(number, &**handler, op, body, out)));
+    match called {
+        Ok(done) => done?,
+        Err(_) => return Err(refused("its handler panicked")),
+    }
+    if out.len() - start > memory.body_max as usize {
+        return Err(refused("the reply is longer than a reply may be"));
+    }
+    Ok(())
+}

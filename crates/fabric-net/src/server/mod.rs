@@ -1,0 +1,143 @@
+//! A memory server on the network: it executes the verbs of clients on a region of this process.
+//!
+//! It is a [`Server`] whose threads take what came on one connection, execute all whole requests of it, and answer them with one
+//! system call; requests of one connection are executed in the order in which they were sent.
+
+mod counters;
+mod execute;
+mod requests;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use pando_fabric::{MAX_SERVERS, RequestHandler};
+use pando_fabric_local::ServedRegion;
+
+use crate::handshake::{Protocol, Rejection, Secret, Welcomed};
+use crate::serve::{Connection, Core, Server, Service, Settings};
+use crate::wire::BODY_MAX;
+use counters::ServerCounters;
+pub use counters::ServerCounts;
+
+/// How a memory server treats its clients.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// What clients must know; empty.
+    pub secret: Secret,
+    /// Threads that execute verbs and calls, at least 1; 1.
+    pub threads: usize,
+    /// Connections at the same time; 4096.
+    pub connections_max: usize,
+    /// Bytes that one request may carry or ask for; 4 MiB.
+    pub body_max: u32,
+    /// How long a client may take to say who it is, to finish a request, or to take an answer; 10 s.
+    pub patience: Duration,
+    /// How long a thread looks for more work before it sleeps; 50 µs.
+    pub busy_poll: Duration,
+    /// How long a process counts as alive after it was heard last: links break and are made again, and hosts are busy; 10 s.
+    pub grace: Duration,
+    /// Says whether a region is still the one that clients knew: to be another one whenever what it held is lost; 0.
+    pub incarnation: u64,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            secret: Secret::default(),
+            threads: 1,
+            connections_max: 4096,
+            body_max: BODY_MAX,
+            patience: Duration::from_secs(10),
+            busy_poll: Duration::from_micros(50),
+            grace: Duration::from_secs(10),
+            incarnation: 0,
+        }
+    }
+}
+
+/// What all threads of a memory server share.
+struct Memory {
+    region: ServedRegion,
+    handler: Option<Arc<dyn RequestHandler>>,
+    body_max: u32,
+    counters: ServerCounters,
+    incarnation: u64,
+}
+
+impl Service for Memory {
+    const PROTOCOL: Protocol = Protocol::VERBS;
+    // Whoever came first does not wait for the others.
+    const GATHERS: bool = false;
+    type State = ();
+    type Worker = ();
+    type Error = io::Error;
+
+    fn worker(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn welcomed(&self) -> Welcomed {
+        Welcomed { region_len: self.region.bytes(), body_max: self.body_max, incarnation: self.incarnation }
+    }
+
+    fn check_number(&self, number: u16) -> Result<(), Rejection> {
+        let wanted = Self::PROTOCOL.server;
+        if usize::from(number) < MAX_SERVERS { Ok(()) } else { Err(Rejection::NotPando { wanted }) }
+    }
+
+    fn turn(&self, core: &Core, (): &mut (), connections: &mut [Connection<()>]) {
+        for connection in connections {
+            if let Err(end) = self.serve(core, connection) {
+                connection.end(end);
+            }
+        }
+    }
+}
+
+/// A memory server that runs until it is dropped.
+pub struct TcpServer {
+    server: Server<Memory>,
+}
+
+impl TcpServer {
+    /// Serves `region` to whoever connects to `listener`; `handler` executes calls, which are refused without one.
+    ///
+    /// # Errors
+    /// Those of the system when sockets and threads are made.
+    pub fn start(
+        listener: TcpListener,
+        region: ServedRegion,
+        handler: Option<Arc<dyn RequestHandler>>,
+        config: ServerConfig,
+    ) -> io::Result<Self> {
+        let ServerConfig { secret, threads, connections_max, body_max, .. } = config;
+        let ServerConfig { patience, busy_poll, grace, incarnation, .. } = config;
+        let memory = Memory { region, handler, body_max, counters: ServerCounters::default(), incarnation };
+        let settings = Settings { secret, threads, connections_max, patience, busy_poll, grace };
+        Ok(Self { server: Server::start(listener, memory, settings)? })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.server.addr()
+    }
+
+    /// What it did so far.
+    pub fn counts(&self) -> ServerCounts {
+        self.server.service().counters.snapshot(self.server.connections())
+    }
+
+    /// The same, for somebody who outlives the server.
+    pub fn counter(&self) -> impl Fn() -> ServerCounts + Send + Sync + 'static {
+        self.server.told(|memory, connections| memory.counters.snapshot(connections))
+    }
+}
+
+impl std::fmt::Debug for TcpServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let region = &self.server.service().region;
+        f.debug_struct("TcpServer").field("addr", &self.addr()).field("region", region).finish()
+    }
+}

@@ -1,0 +1,420 @@
+//! Clients that do not behave, servers that go and come back, and links that are cut.
+//!
+//! Connections go through a [`Relay`] where a test wants to hold back or cut what passes. Misbehaving clients shake hands as
+//! everybody does and then write bytes of their own.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pando_fabric::{Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId};
+use pando_fabric_local::{LocalConfig, LocalFabric};
+use pando_rt::{Worker, block_on};
+
+use crate::client::connect_raw;
+use crate::handshake::{ClientHalf, HELLO, LinkId, Protocol};
+use crate::wire::{Op, Request, decode_reply};
+use crate::{Secret, ServerConfig, TcpConfig, TcpEndpoint, TcpFabric, TcpServer};
+
+const SERVER: MemoryServerId = MemoryServerId(0);
+const REGION: u64 = 8 << 20;
+
+fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").expect("a port")
+}
+
+fn serve_at(listener: TcpListener, config: ServerConfig) -> TcpServer {
+    let local = LocalFabric::new(LocalConfig { server_sizes: vec![REGION], huge_pages: false });
+    let region = local.expect("memory").served_region(SERVER).expect("the only one");
+    TcpServer::start(listener, region, None, config).expect("a server")
+}
+
+fn serve(config: ServerConfig) -> TcpServer {
+    serve_at(listener(), config)
+}
+
+fn fabric(to: SocketAddr, deadline: Duration) -> TcpFabric {
+    let config = TcpConfig { deadline, ..TcpConfig::new([to.to_string()]) };
+    TcpFabric::connect(config).expect("the server is there")
+}
+
+fn at(offset: u64) -> GlobalAddr {
+    GlobalAddr::new(SERVER, offset)
+}
+
+fn add(ep: &TcpEndpoint, offset: u64) -> Result<u64, FabricError> {
+    block_on(ep, ep.fetch_add(at(offset), 1))
+}
+
+/// A client that was let in and may now write what it likes.
+fn let_in(server: &TcpServer, link: u64) -> TcpStream {
+    let id = LinkId { process: 1, link };
+    let stream = connect_raw(server.addr(), id, &Secret::default()).expect("it is let in");
+    stream.set_nonblocking(false).expect("a socket");
+    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
+    stream
+}
+
+/// Whether the server closes the connection, whatever it says before.
+fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut sink = [0; 4096];
+    loop {
+        match stream.read(&mut sink) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() == io::ErrorKind::ConnectionReset,
+        }
+    }
+}
+
+/// Waits for what happens on other threads.
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_wrong_secret_is_one_clear_sentence() {
+    let server = serve(ServerConfig { secret: Secret::new("right"), ..ServerConfig::default() });
+    for secret in ["wrong", ""] {
+        let addresses = [server.addr().to_string()];
+        let config = TcpConfig { secret: Secret::new(secret), ..TcpConfig::new(addresses) };
+        let error = TcpFabric::connect(config).expect_err("it must be refused").to_string();
+        let expected = "the shared secret is not the same on both sides";
+        assert_eq!(error, format!("tcp://{}: {expected}", server.addr()));
+    }
+    eventually("they are counted and closed", || {
+        server.counts().refused == 2 && server.counts().connections == 0
+    });
+}
+
+#[test]
+fn another_version_is_told_and_let_go() {
+    let server = serve(ServerConfig::default());
+    let mut hello: [u8; HELLO] = ClientHalf::new(Protocol::VERBS, 0, LinkId { process: 1, link: 1 })
+        .hello()
+        .try_into()
+        .expect("its size");
+    hello[8] = 99;
+    let mut stream = TcpStream::connect(server.addr()).expect("it listens");
+    stream.write_all(&hello).expect("it is taken");
+    let mut challenge = Vec::new();
+    stream.read_to_end(&mut challenge).expect("an answer, and the end");
+    assert_eq!((&challenge[..8], challenge[8], challenge[10]), (&b"PandoTCP"[..], 1, 1));
+}
+
+#[test]
+fn nobody_there_and_something_else_there() {
+    let nowhere = listener().local_addr().expect("it had one");
+    let error = TcpFabric::connect(TcpConfig::new([nowhere.to_string()])).expect_err("nobody listens");
+    assert!(error.to_string().contains("cannot be reached"), "{error}");
+    for address in ["", "nowhere", "localhost", "host:port", "localhost:99999"] {
+        let error = TcpFabric::connect(TcpConfig::new([address])).expect_err("that is no address");
+        assert!(matches!(error, FabricError::Open { .. } | FabricError::System { .. }), "{address}: {error}");
+    }
+    let listener = listener();
+    let other = listener.local_addr().expect("it has one");
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        stream.write_all(&[b'x'; 200]).expect("it is taken");
+        is_closed(&mut stream)
+    });
+    let error = TcpFabric::connect(TcpConfig::new([other.to_string()])).expect_err("it is something else");
+    assert!(error.to_string().contains("no memory server of Pando"), "{error}");
+    assert!(server.join().expect("no panic"));
+}
+
+#[test]
+fn strangers_and_bad_clients_are_closed_and_hurt_nobody() {
+    let patience = Duration::from_millis(300);
+    let server = serve(ServerConfig { patience, ..ServerConfig::default() });
+    let fabric = fabric(server.addr(), Duration::from_secs(20));
+    let ep = fabric.endpoint(1).expect("an endpoint");
+    let mut good = 0;
+    let mut check = || {
+        assert_eq!(add(&ep, 64).expect("it is served"), good);
+        good += 1;
+    };
+    check();
+    // Bytes that are no hello, half a hello, nothing at all.
+    for said in [&[7u8; 500][..], &b"PandoTCP"[..], &[]] {
+        let mut stream = TcpStream::connect(server.addr()).expect("it listens");
+        stream.write_all(said).expect("they are taken");
+        check();
+        assert!(is_closed(&mut stream));
+    }
+    // After the handshake: no operation, too much, half a request.
+    let mut half = Vec::new();
+    Request::Write { offset: 0, bytes: &[1; 64] }.encode(&mut half);
+    half.truncate(40);
+    let huge = [Op::Write as u8, 0, 0, 0, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0];
+    for (link, said) in [(1, &[0u8; 32][..]), (2, &huge), (3, &half)] {
+        let mut stream = let_in(&server, link);
+        stream.write_all(said).expect("they are taken");
+        check();
+        assert!(is_closed(&mut stream), "client {link}");
+    }
+    assert_eq!(block_on(&ep, ep.read_word(at(0))).expect("it is served"), 0, "half a WRITE is none");
+    // One that asks and never listens.
+    let mut stream = let_in(&server, 4);
+    let mut ask = Vec::new();
+    (0..200).for_each(|_| Request::Read { offset: 0, len: 1 << 20 }.encode(&mut ask));
+    stream.write_all(&ask).expect("they are taken");
+    check();
+    eventually("it is closed", || server.counts().connections == 2);
+    check();
+    assert_eq!(server.counts().expelled, 7, "{:?}", server.counts());
+}
+
+#[test]
+fn a_full_server_says_so_and_has_room_again() {
+    let server = serve(ServerConfig { connections_max: 2, ..ServerConfig::default() });
+    let first = (let_in(&server, 1), let_in(&server, 2));
+    let error =
+        TcpFabric::connect(TcpConfig::new([server.addr().to_string()])).expect_err("there is no room");
+    assert!(error.to_string().contains("as many connections as it takes"), "{error}");
+    drop(first);
+    eventually("there is room", || TcpFabric::connect(TcpConfig::new([server.addr().to_string()])).is_ok());
+}
+
+#[test]
+fn what_is_late_of_a_fenced_connection_is_not_executed() {
+    let server = serve(ServerConfig { threads: 2, ..ServerConfig::default() });
+    let mut late = let_in(&server, 1);
+    let mut fencing = let_in(&server, 2);
+    let ask = |stream: &mut TcpStream, request: Request<'_>| {
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
+        stream.write_all(&bytes).expect("it is taken");
+    };
+    let answer = |stream: &mut TcpStream, op: Op, len: usize| {
+        let mut bytes = vec![0; 8 + len];
+        stream.read_exact(&mut bytes).expect("an answer");
+        let (body, _) = decode_reply(&bytes, SERVER, op, 64).expect("well-formed").expect("whole");
+        body.expect("done").to_vec()
+    };
+    let number = 5u64.to_le_bytes();
+    ask(&mut late, Request::Write { offset: 8, bytes: &number });
+    answer(&mut late, Op::Write, 0);
+    ask(&mut fencing, Request::Fence { process: 1, link: 1 });
+    answer(&mut fencing, Op::Fence, 0);
+    ask(&mut late, Request::Write { offset: 8, bytes: &[9; 8] });
+    assert!(is_closed(&mut late));
+    ask(&mut fencing, Request::Read { offset: 8, len: 8 });
+    assert_eq!(answer(&mut fencing, Op::Read, 8), number);
+    // A whole process: this one, whose fence is the last that is heard.
+    ask(&mut fencing, Request::Fence { process: 1, link: 0 });
+    assert!(is_closed(&mut fencing));
+    let again = connect_raw(server.addr(), LinkId { process: 1, link: 3 }, &Secret::default());
+    assert!(again.expect_err("it is not let in").to_string().contains("given up for dead"));
+}
+
+/// What a [`Relay`] does with what comes.
+const PASS: u8 = 0;
+/// Takes it and keeps it until it passes again.
+const HOLD: u8 = 1;
+/// Closes connections, old and new.
+const CUT: u8 = 2;
+
+/// Stands between clients and a server.
+struct Relay {
+    addr: SocketAddr,
+    mode: Arc<AtomicU8>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Relay {
+    fn new(to: SocketAddr) -> Self {
+        let listener = listener();
+        let addr = listener.local_addr().expect("it has one");
+        let (mode, streams) = (Arc::new(AtomicU8::new(PASS)), Arc::new(Mutex::new(Vec::new())));
+        let relay = Self { addr, mode: Arc::clone(&mode), streams: Arc::clone(&streams) };
+        thread::spawn(move || {
+            while let Ok((client, _)) = listener.accept() {
+                if mode.load(SeqCst) == CUT {
+                    continue;
+                }
+                let Ok(server) = TcpStream::connect(to) else { continue };
+                for (mut from, mut into) in [(&client, &server), (&server, &client)]
+                    .map(|(a, b)| (a.try_clone().expect("a socket"), b.try_clone().expect("a socket")))
+                {
+                    let mode = Arc::clone(&mode);
+                    thread::spawn(move || copy(&mut from, &mut into, &mode));
+                }
+                streams.lock().expect("no panic").extend([client, server]);
+            }
+        });
+        relay
+    }
+
+    fn set(&self, mode: u8) {
+        self.mode.store(mode, SeqCst);
+        if mode == CUT {
+            for stream in self.streams.lock().expect("no panic").drain(..) {
+                // It may be closed already.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+        }
+    }
+}
+
+fn copy(from: &mut TcpStream, into: &mut TcpStream, mode: &AtomicU8) {
+    let mut bytes = [0; 4096];
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        while mode.load(SeqCst) == HOLD {
+            thread::sleep(Duration::from_millis(1));
+        }
+        if into.write_all(&bytes[..len]).is_err() {
+            break;
+        }
+    }
+    let _ = into.shutdown(Shutdown::Both);
+}
+
+#[test]
+fn a_cut_link_is_an_error_and_a_healed_one_goes_on() {
+    let server = serve(ServerConfig::default());
+    let relay = Relay::new(server.addr());
+    let fabric = fabric(relay.addr, Duration::from_secs(20));
+    let ep = fabric.endpoint(1).expect("an endpoint");
+    for round in 0..3 {
+        assert_eq!(add(&ep, 64).expect("the link is whole"), round);
+        relay.set(CUT);
+        let begun = Instant::now();
+        let errors: Vec<_> = (0..20).map(|_| add(&ep, 128).expect_err("the link is cut")).collect();
+        assert!(errors.iter().all(FabricError::is_unreachable), "{errors:?}");
+        assert!(begun.elapsed() < Duration::from_secs(10), "errors take no deadline");
+        relay.set(PASS);
+        eventually("it goes on", || block_on(&ep, ep.read_word(at(64))).is_ok());
+    }
+}
+
+#[test]
+fn a_silent_server_is_an_error_at_the_deadline_and_what_it_does_late_changes_nothing() {
+    let server = serve(ServerConfig::default());
+    let relay = Relay::new(server.addr());
+    let deadline = Duration::from_millis(300);
+    let fabric = fabric(relay.addr, deadline);
+    let ep = fabric.endpoint(1).expect("an endpoint");
+    let other = fabric.endpoint(2).expect("an endpoint");
+    block_on(&ep, ep.write_word(at(64), 1)).expect("it is served");
+    block_on(&other, other.write_word(at(72), 1)).expect("it is served");
+    relay.set(HOLD);
+    let begun = Instant::now();
+    let error = block_on(&ep, ep.write_word(at(64), 2)).expect_err("nothing comes back");
+    assert!(matches!(error, FabricError::TimedOut(SERVER)) && error.may_have_taken_effect(), "{error:?}");
+    assert!(
+        (deadline..deadline + Duration::from_secs(5)).contains(&begun.elapsed()),
+        "{:?}",
+        begun.elapsed()
+    );
+    // Another worker, whose connection was idle meanwhile, goes on with the word, ahead of what is on its way.
+    relay.set(PASS);
+    eventually("it is served", || block_on(&other, other.write_word(at(64), 3)).is_ok());
+    for _ in 0..50 {
+        assert_eq!(block_on(&other, other.read_word(at(64))).expect("it is served"), 3);
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn many_slots_lose_nothing_while_links_are_cut() {
+    const SLOTS: usize = 16;
+    let server = serve(ServerConfig { threads: 2, ..ServerConfig::default() });
+    let relay = Relay::new(server.addr());
+    let fabric = fabric(relay.addr, Duration::from_secs(20));
+    let ep = &fabric.endpoint(1).expect("an endpoint");
+    thread::scope(|scope| {
+        let cutting = scope.spawn(|| {
+            for _ in 0..10 {
+                thread::sleep(Duration::from_millis(20));
+                relay.set(CUT);
+                thread::sleep(Duration::from_millis(5));
+                relay.set(PASS);
+            }
+        });
+        let counts = Worker::new(ep, SLOTS).run(|slot| {
+            let cutting = &cutting;
+            async move {
+                let (mut certain, mut perhaps) = (0, 0);
+                while !cutting.is_finished() || certain == 0 {
+                    match ep.fetch_add(at(64 + 8 * u64::from(slot)), 1).await {
+                        Ok(_) => certain += 1,
+                        Err(error) if error.may_have_taken_effect() => perhaps += 1,
+                        Err(error) => {
+                            assert!(error.is_unreachable(), "{error}");
+                            ep.yield_now().await;
+                        }
+                    }
+                }
+                (certain, perhaps)
+            }
+        });
+        for (slot, (certain, perhaps)) in counts.into_iter().enumerate() {
+            let word = at(64 + 8 * slot as u64);
+            let mut counted = 0;
+            eventually("the link is whole", || {
+                block_on(ep, ep.read_word(word)).map(|word| counted = word).is_ok()
+            });
+            assert!((certain..=certain + perhaps).contains(&counted), "{certain} {perhaps} {counted}");
+        }
+    });
+}
+
+#[test]
+fn a_server_that_lost_its_memory_is_not_used_again() {
+    let server = serve(ServerConfig { incarnation: 1, ..ServerConfig::default() });
+    let addr = server.addr();
+    let fabric = fabric(addr, Duration::from_secs(5));
+    let ep = fabric.endpoint(1).expect("an endpoint");
+    add(&ep, 64).expect("it is served");
+    drop(server);
+    assert!(add(&ep, 64).expect_err("it is gone").is_unreachable());
+    let _again = serve_at(
+        TcpListener::bind(addr).expect("the port is free again"),
+        ServerConfig { incarnation: 2, ..ServerConfig::default() },
+    );
+    eventually("it is found out", || matches!(add(&ep, 64), Err(FabricError::Lost(SERVER))));
+    assert!(matches!(add(&ep, 64), Err(FabricError::Lost(SERVER))));
+}
+
+#[test]
+fn a_verb_whose_future_was_dropped_disturbs_nobody() {
+    let server = serve(ServerConfig::default());
+    let fabric = fabric(server.addr(), Duration::from_secs(20));
+    let ep = fabric.endpoint(1).expect("an endpoint");
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    for _ in 0..100 {
+        let mut read = Box::pin(ep.read(at(0), ep.buffer(1024)));
+        let mut add = Box::pin(ep.fetch_add(at(64), 1));
+        assert!(read.as_mut().poll(&mut cx).is_pending() && add.as_mut().poll(&mut cx).is_pending());
+    }
+    // They were asked for, and are answered before this one.
+    assert_eq!(block_on(&ep, ep.read_word(at(64))).expect("it is served"), 100);
+}
+
+#[test]
+fn processes_know_of_each_other_and_exclude_each_other() {
+    let server = serve(ServerConfig { grace: Duration::from_millis(200), ..ServerConfig::default() });
+    let one = fabric(server.addr(), Duration::from_secs(20));
+    let other = fabric(server.addr(), Duration::from_secs(20));
+    eventually("they are there", || server.counts().connections == 2);
+    assert!(one.is_alive(other.process()) && other.is_alive(one.process()));
+    let lock = one.lock_exclusive(Duration::ZERO).expect("nobody has it");
+    let error = other.lock_exclusive(Duration::from_millis(50)).expect_err("it is taken");
+    assert!(error.to_string().contains("does not finish"), "{error}");
+    drop(lock);
+    other.lock_exclusive(Duration::from_secs(20)).expect("it is free again");
+    // One that goes is there for a moment longer.
+    let (gone, ep) = (one.process(), one.endpoint(1).expect("an endpoint"));
+    drop(one);
+    eventually("it is gone", || !other.is_alive(gone));
+    let error = block_on(&ep, ep.read_word(at(0))).expect_err("it is fenced off");
+    assert!(error.to_string().contains("given up for dead") || error.is_unreachable(), "{error}");
+}

@@ -1,0 +1,487 @@
+//! Frames of the TCP fabric: what a client asks of a memory server, and how it is answered.
+//!
+//! A connection carries requests one way and replies the other, both in order, so neither has a number. A request is a
+//! header of 16 bytes and a body, a reply a header of 8 bytes and a body; all numbers are little-endian. `docs/fabric.md`
+//! draws them. Decoding never panics and never looks beyond what is there: whatever bytes come, the answer is a request,
+//! "more bytes, please", or [`Malformed`], after which the connection is closed.
+
+use pando_fabric::{FabricError, GlobalAddr, MAX_OFFSET, MemoryServerId};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Version of this protocol. Two that differ do not talk to each other.
+pub const VERSION: u16 = 1;
+/// Bytes of a request besides its body.
+pub const REQUEST_HEADER: usize = size_of::<RequestHeader>();
+/// Bytes of a reply besides its body.
+pub const REPLY_HEADER: usize = size_of::<ReplyHeader>();
+/// Bytes that a body may have, and a READ may ask for, unless a server says otherwise.
+pub const BODY_MAX: u32 = 4 << 20;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct RequestHeader {
+    op: u8,
+    zero: u8,
+    /// The kind of a call, else 0.
+    kind: U16,
+    /// Bytes that a READ asks for, else of the body.
+    len: U32,
+    offset: U64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct ReplyHeader {
+    status: u8,
+    /// The operation that is answered, as a check.
+    op: u8,
+    zero: U16,
+    len: U32,
+}
+
+const _: () = assert!(REQUEST_HEADER == 16 && REPLY_HEADER == 8);
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    Read = 1,
+    Write = 2,
+    CompareSwap = 3,
+    MaskedCompareSwap = 4,
+    FetchAdd = 5,
+    Call = 6,
+    Chain = 7,
+    Reserve = 8,
+    Persist = 9,
+    Ping = 10,
+    Fence = 11,
+    Lock = 12,
+    Present = 13,
+}
+
+impl Op {
+    fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            1 => Self::Read,
+            2 => Self::Write,
+            3 => Self::CompareSwap,
+            4 => Self::MaskedCompareSwap,
+            5 => Self::FetchAdd,
+            6 => Self::Call,
+            7 => Self::Chain,
+            8 => Self::Reserve,
+            9 => Self::Persist,
+            10 => Self::Ping,
+            11 => Self::Fence,
+            12 => Self::Lock,
+            13 => Self::Present,
+            _ => return None,
+        })
+    }
+
+    /// Whether it may be a verb of a chain.
+    fn is_chained(self) -> bool {
+        matches!(self, Self::Read | Self::Write | Self::CompareSwap | Self::FetchAdd)
+    }
+
+    /// Whether it is about a place in the server's memory; a chain's verbs each have their own.
+    fn has_offset(self) -> bool {
+        !matches!(self, Self::Call | Self::Chain | Self::Fence | Self::Lock | Self::Present | Self::Ping)
+    }
+
+    /// Bytes of its body, if that is always the same.
+    fn body_len(self) -> Option<u32> {
+        match self {
+            Self::CompareSwap | Self::Fence => Some(16),
+            Self::MaskedCompareSwap => Some(32),
+            Self::FetchAdd | Self::Reserve | Self::Persist | Self::Present => Some(8),
+            Self::Ping | Self::Lock => Some(0),
+            Self::Read | Self::Write | Self::Call | Self::Chain => None,
+        }
+    }
+}
+
+/// Bytes that are no request. What follows them is worth nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Malformed {
+    #[error("there is no operation {0}")]
+    UnknownOp(u8),
+    #[error("a field that must be 0 is not")]
+    NotZero,
+    #[error("{len} bytes are more than the {max} that a request may be about")]
+    TooLong { len: u32, max: u32 },
+    #[error("a body of {len} bytes does not belong to operation {op:?}")]
+    WrongLength { op: Op, len: u32 },
+    #[error("operation {0:?} cannot be chained")]
+    NotChained(Op),
+    #[error("a chain ends within a verb")]
+    CutShort,
+    #[error("a reply has status {0}")]
+    UnknownStatus(u8),
+    #[error("a reply does not belong to its request")]
+    WrongReply,
+}
+
+/// A request as it lies in the bytes that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request<'b> {
+    Read {
+        offset: u64,
+        len: u32,
+    },
+    Write {
+        offset: u64,
+        bytes: &'b [u8],
+    },
+    CompareSwap {
+        offset: u64,
+        expected: u64,
+        new: u64,
+    },
+    MaskedCompareSwap {
+        offset: u64,
+        expected: u64,
+        compare_mask: u64,
+        new: u64,
+        swap_mask: u64,
+    },
+    FetchAdd {
+        offset: u64,
+        add: u64,
+    },
+    Call {
+        kind: u16,
+        body: &'b [u8],
+    },
+    Chain(Verbs<'b>),
+    Reserve {
+        offset: u64,
+        len: u64,
+    },
+    Persist {
+        offset: u64,
+        len: u64,
+    },
+    /// Nothing that came over connection `link` of `process` is executed from now on; over none of them if `link` is 0.
+    Fence {
+        process: u64,
+        link: u64,
+    },
+    /// The one lock of this memory server, for this connection; it lasts as long as that. The answer is 1 or 0.
+    Lock,
+    /// Whether `process` has a connection, or had one a moment ago. The answer is 1 or 0.
+    Present {
+        process: u64,
+    },
+    Ping,
+}
+
+/// The verbs of a chain, one request after the other, all of them whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verbs<'b> {
+    bytes: &'b [u8],
+    body_max: u32,
+}
+
+impl<'b> Iterator for Verbs<'b> {
+    type Item = Request<'b>;
+
+    fn next(&mut self) -> Option<Request<'b>> {
+        // They were checked when the chain was decoded.
+        let (request, used) = decode_request(self.bytes, self.body_max).ok()??;
+        self.bytes = &self.bytes[used..];
+        Some(request)
+    }
+}
+
+impl Request<'_> {
+    pub fn op(&self) -> Op {
+        match self {
+            Self::Read { .. } => Op::Read,
+            Self::Write { .. } => Op::Write,
+            Self::CompareSwap { .. } => Op::CompareSwap,
+            Self::MaskedCompareSwap { .. } => Op::MaskedCompareSwap,
+            Self::FetchAdd { .. } => Op::FetchAdd,
+            Self::Call { .. } => Op::Call,
+            Self::Chain(_) => Op::Chain,
+            Self::Reserve { .. } => Op::Reserve,
+            Self::Persist { .. } => Op::Persist,
+            Self::Fence { .. } => Op::Fence,
+            Self::Lock => Op::Lock,
+            Self::Present { .. } => Op::Present,
+            Self::Ping => Op::Ping,
+        }
+    }
+
+    /// Appends the request to `out`. A chain is written by [`ChainEncoder`].
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let op = self.op();
+        match *self {
+            Self::Read { offset, len } => put_header(out, op, 0, len, offset),
+            Self::Write { offset, bytes } => {
+                put_header(out, op, 0, bytes.len() as u32, offset);
+                out.extend_from_slice(bytes);
+            }
+            Self::CompareSwap { offset, expected, new } => put_words(out, op, offset, &[expected, new]),
+            Self::MaskedCompareSwap { offset, expected, compare_mask, new, swap_mask } => {
+                put_words(out, op, offset, &[expected, compare_mask, new, swap_mask]);
+            }
+            Self::FetchAdd { offset, add } => put_words(out, op, offset, &[add]),
+            Self::Reserve { offset, len } | Self::Persist { offset, len } => {
+                put_words(out, op, offset, &[len])
+            }
+            Self::Call { kind, body } => {
+                put_header(out, op, kind, body.len() as u32, 0);
+                out.extend_from_slice(body);
+            }
+            Self::Chain(verbs) => {
+                put_header(out, op, 0, verbs.bytes.len() as u32, 0);
+                out.extend_from_slice(verbs.bytes);
+            }
+            Self::Fence { process, link } => put_words(out, op, 0, &[process, link]),
+            Self::Present { process } => put_words(out, op, 0, &[process]),
+            Self::Ping | Self::Lock => put_header(out, op, 0, 0, 0),
+        }
+    }
+}
+
+/// Writes a chain whose verbs are not known beforehand.
+pub struct ChainEncoder<'o> {
+    out: &'o mut Vec<u8>,
+    start: usize,
+}
+
+impl<'o> ChainEncoder<'o> {
+    pub fn new(out: &'o mut Vec<u8>) -> Self {
+        let start = out.len();
+        put_header(out, Op::Chain, 0, 0, 0);
+        Self { out, start }
+    }
+
+    /// Where the next verb is to be appended.
+    pub fn out(&mut self) -> &mut Vec<u8> {
+        self.out
+    }
+
+    /// Fills in how long the chain became.
+    pub fn finish(self) {
+        let len = (self.out.len() - self.start - REQUEST_HEADER) as u32;
+        let field = std::mem::offset_of!(RequestHeader, len);
+        self.out[self.start + field..][..4].copy_from_slice(&len.to_le_bytes());
+    }
+}
+
+fn put_header(out: &mut Vec<u8>, op: Op, kind: u16, len: u32, offset: u64) {
+    let header =
+        RequestHeader { op: op as u8, zero: 0, kind: kind.into(), len: len.into(), offset: offset.into() };
+    out.extend_from_slice(header.as_bytes());
+}
+
+/// Appends the header of a WRITE, whose `len` bytes follow.
+pub fn put_write_header(out: &mut Vec<u8>, offset: u64, len: u32) {
+    put_header(out, Op::Write, 0, len, offset);
+}
+
+fn put_words(out: &mut Vec<u8>, op: Op, offset: u64, words: &[u64]) {
+    put_header(out, op, 0, size_of_val(words) as u32, offset);
+    for word in words {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// The request at the front of `bytes` and how many of them it takes; `None` if more are needed.
+///
+/// # Errors
+/// [`Malformed`] as soon as it is known that no bytes that might follow make a request of it.
+pub fn decode_request(bytes: &[u8], body_max: u32) -> Result<Option<(Request<'_>, usize)>, Malformed> {
+    let Ok((header, rest)) = RequestHeader::ref_from_prefix(bytes) else { return Ok(None) };
+    let op = Op::from_byte(header.op).ok_or(Malformed::UnknownOp(header.op))?;
+    let (len, offset) = (header.len.get(), header.offset.get());
+    let rest_is_zero = (header.kind.get() == 0 || op == Op::Call) && (offset == 0 || op.has_offset());
+    if header.zero != 0 || !rest_is_zero {
+        return Err(Malformed::NotZero);
+    }
+    if len > body_max {
+        return Err(Malformed::TooLong { len, max: body_max });
+    }
+    if op.body_len().is_some_and(|expected| expected != len) {
+        return Err(Malformed::WrongLength { op, len });
+    }
+    let body_len = if op == Op::Read { 0 } else { len as usize };
+    let Some(body) = rest.get(..body_len) else { return Ok(None) };
+    let word = |at: usize| u64::from_le_bytes(body[8 * at..][..8].try_into().expect("eight bytes"));
+    let request = match op {
+        Op::Read => Request::Read { offset, len },
+        Op::Write => Request::Write { offset, bytes: body },
+        Op::CompareSwap => Request::CompareSwap { offset, expected: word(0), new: word(1) },
+        Op::MaskedCompareSwap => Request::MaskedCompareSwap {
+            offset,
+            expected: word(0),
+            compare_mask: word(1),
+            new: word(2),
+            swap_mask: word(3),
+        },
+        Op::FetchAdd => Request::FetchAdd { offset, add: word(0) },
+        Op::Call => Request::Call { kind: header.kind.get(), body },
+        Op::Chain => Request::Chain(checked_chain(body, body_max)?),
+        Op::Reserve => Request::Reserve { offset, len: word(0) },
+        Op::Persist => Request::Persist { offset, len: word(0) },
+        Op::Fence => Request::Fence { process: word(0), link: word(1) },
+        Op::Lock => Request::Lock,
+        Op::Present => Request::Present { process: word(0) },
+        Op::Ping => Request::Ping,
+    };
+    Ok(Some((request, REQUEST_HEADER + body_len)))
+}
+
+/// The verbs of a chain, all of which are whole, may be chained, and bring back `body_max` bytes at most together.
+fn checked_chain(bytes: &[u8], body_max: u32) -> Result<Verbs<'_>, Malformed> {
+    let (mut rest, mut answered) = (bytes, 0u64);
+    while !rest.is_empty() {
+        // Nothing nests: the operation is looked at first.
+        if let Some(op) = Op::from_byte(rest[0]).filter(|op| !op.is_chained()) {
+            return Err(Malformed::NotChained(op));
+        }
+        let (request, used) = decode_request(rest, body_max)?.ok_or(Malformed::CutShort)?;
+        answered += match request {
+            Request::Read { len, .. } => u64::from(len),
+            Request::Write { .. } => 0,
+            _ => 8,
+        };
+        if answered > u64::from(body_max) {
+            return Err(Malformed::TooLong { len: answered.min(u32::MAX.into()) as u32, max: body_max });
+        }
+        rest = &rest[used..];
+    }
+    Ok(Verbs { bytes, body_max })
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    Done = 0,
+    OutOfRegion = 1,
+    Misaligned = 2,
+    ReadOnly = 3,
+    NoSpace = 4,
+    Refused = 5,
+    System = 6,
+}
+
+/// Writes one reply: its header, and then its body as it is appended to `out`.
+pub struct ReplyEncoder {
+    start: usize,
+    op: Op,
+}
+
+impl ReplyEncoder {
+    pub fn begin(out: &mut Vec<u8>, op: Op) -> Self {
+        let start = out.len();
+        out.extend_from_slice(&[0; REPLY_HEADER]);
+        Self { start, op }
+    }
+
+    /// What was appended since is the body.
+    pub fn finish(self, out: &mut [u8]) {
+        self.finish_as(out, Status::Done);
+    }
+
+    /// Whatever was appended since goes, and the error takes its place.
+    pub fn fail(self, out: &mut Vec<u8>, error: &FabricError) {
+        out.truncate(self.start + REPLY_HEADER);
+        let status = put_error(out, error);
+        self.finish_as(out, status);
+    }
+
+    fn finish_as(self, out: &mut [u8], status: Status) {
+        let len = (out.len() - self.start - REPLY_HEADER) as u32;
+        let header = ReplyHeader { status: status as u8, op: self.op as u8, zero: 0.into(), len: len.into() };
+        out[self.start..][..REPLY_HEADER].copy_from_slice(header.as_bytes());
+    }
+}
+
+/// Three numbers, and a text to the end of the body.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct ErrorNumbers {
+    offset: U64,
+    len: U64,
+    region_len: U64,
+}
+
+fn put_error(out: &mut Vec<u8>, error: &FabricError) -> Status {
+    let (status, at, len, region_len, text) = match error {
+        FabricError::OutOfRegion { at, len, region_len } => {
+            (Status::OutOfRegion, Some(at), *len as u64, *region_len, String::new())
+        }
+        FabricError::Misaligned { at, len } => (Status::Misaligned, Some(at), *len as u64, 0, String::new()),
+        FabricError::ReadOnly { at, len } => (Status::ReadOnly, Some(at), *len as u64, 0, String::new()),
+        FabricError::NoSpace { at, len, reason } => (Status::NoSpace, Some(at), *len, 0, reason.clone()),
+        FabricError::Refused { op, reason, .. } => (Status::Refused, None, u64::from(*op), 0, reason.clone()),
+        other => (Status::System, None, 0, 0, other.to_string()),
+    };
+    let offset = at.map_or(0, |at| at.offset());
+    let numbers = ErrorNumbers { offset: offset.into(), len: len.into(), region_len: region_len.into() };
+    out.extend_from_slice(numbers.as_bytes());
+    out.extend_from_slice(text.as_bytes());
+    status
+}
+
+/// The error that the body of a reply says, of memory server `server`.
+fn error_of(server: MemoryServerId, status: Status, body: &[u8]) -> Result<FabricError, Malformed> {
+    let (numbers, text) = ErrorNumbers::ref_from_prefix(body).map_err(|_| Malformed::WrongReply)?;
+    let at = GlobalAddr::new(server, numbers.offset.get().min(MAX_OFFSET - 1));
+    let (len, reason) = (numbers.len.get(), String::from_utf8_lossy(text).into_owned());
+    Ok(match status {
+        Status::Done => return Err(Malformed::WrongReply),
+        Status::OutOfRegion => {
+            FabricError::OutOfRegion { at, len: len as usize, region_len: numbers.region_len.get() }
+        }
+        Status::Misaligned => FabricError::Misaligned { at, len: len as usize },
+        Status::ReadOnly => FabricError::ReadOnly { at, len: len as usize },
+        Status::NoSpace => FabricError::NoSpace { at, len, reason },
+        Status::Refused => FabricError::Refused { server, op: len as u16, reason },
+        Status::System => FabricError::System { path: format!("memory server {server}"), reason },
+    })
+}
+
+/// A reply as it lies in the bytes that came: the body, or why there is none.
+pub type Reply<'b> = Result<&'b [u8], FabricError>;
+
+/// The reply of `server` to a request `op` at the front of `bytes`, and how many of them it takes; `None` if more are
+/// needed.
+///
+/// # Errors
+/// [`Malformed`] if it cannot be the reply.
+pub fn decode_reply(
+    bytes: &[u8],
+    server: MemoryServerId,
+    op: Op,
+    body_max: u32,
+) -> Result<Option<(Reply<'_>, usize)>, Malformed> {
+    let Ok((header, rest)) = ReplyHeader::ref_from_prefix(bytes) else { return Ok(None) };
+    let status = match header.status {
+        0 => Status::Done,
+        1 => Status::OutOfRegion,
+        2 => Status::Misaligned,
+        3 => Status::ReadOnly,
+        4 => Status::NoSpace,
+        5 => Status::Refused,
+        6 => Status::System,
+        other => return Err(Malformed::UnknownStatus(other)),
+    };
+    if header.op != op as u8 || header.zero.get() != 0 {
+        return Err(Malformed::WrongReply);
+    }
+    let len = header.len.get();
+    if len > body_max {
+        return Err(Malformed::TooLong { len, max: body_max });
+    }
+    let Some(body) = rest.get(..len as usize) else { return Ok(None) };
+    let reply = if status == Status::Done { Ok(body) } else { Err(error_of(server, status, body)?) };
+    Ok(Some((reply, REPLY_HEADER + len as usize)))
+}
