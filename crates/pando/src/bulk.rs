@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 
+use crate::endpoint::AnyEndpoint;
 use pando_dex::layout::Layout;
 use pando_dex::{BulkLoad, DexError, ScanRange, SortedSource, Tree};
-use pando_fabric_local::LocalEndpoint;
 use pando_pool::IndexRecord;
 use pando_rt::block_on;
 
@@ -201,8 +201,8 @@ impl Index {
     }
 }
 
-fn is_empty(ep: &LocalEndpoint, servers: &Servers) -> Result<bool> {
-    fn holds_nothing<L: Layout>(ep: &LocalEndpoint, tree: &Tree<L>) -> Result<bool> {
+fn is_empty(ep: &AnyEndpoint, servers: &Servers) -> Result<bool> {
+    fn holds_nothing<L: Layout>(ep: &AnyEndpoint, tree: &Tree<L>) -> Result<bool> {
         let first = ScanRange { limit: 1, ..ScanRange::all() };
         servers::with_ctx(ep, tree, |ctx| {
             let scanned = block_on(ep, tree.scan(ctx, &first, |_, _| false))?;
@@ -222,7 +222,7 @@ fn is_empty(ep: &LocalEndpoint, servers: &Servers) -> Result<bool> {
 /// A load under way into an index that is empty and at rest.
 struct Load<'l, L> {
     shared: &'l Shared,
-    ep: &'l LocalEndpoint,
+    ep: &'l AnyEndpoint,
     layout: L,
     options: &'l BulkOptions<'l>,
 }

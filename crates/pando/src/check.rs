@@ -1,12 +1,13 @@
 //! The auditor over a whole pool: every index, and every block of memory.
 //!
 //! It needs everything at rest: it holds the fabric's lock and refuses while sessions are open or other processes
-//! are attached. What is wrong is in the report and no error. For a look at indexes in use there is `shape.rs`.
+//! are attached. What is wrong is in the report and no error. One index that is all this process's can be checked by
+//! itself, whatever others do beside it. For a look at indexes in use there is `shape.rs`.
 
+use crate::endpoint::AnyEndpoint;
 use pando_dex::Tree;
 use pando_dex::audit::{Report, audit, check_blocks};
 use pando_dex::layout::Layout;
-use pando_fabric_local::LocalEndpoint;
 use pando_pool::IndexRecord;
 use pando_rt::block_on;
 
@@ -98,7 +99,7 @@ impl Cluster {
         let registry = lock(&shared.registry);
         let guards = registry.values().map(|data| data.exclusive(WHAT)).collect::<Result<Vec<_>>>()?;
         let looking = shared.read_only();
-        let alone = if looking { None } else { shared.fabric.lock_exclusive()? };
+        let alone = if looking { None } else { shared.fabric.lock_exclusive(shared.config.patience)? };
         let report = shared.with_endpoint(|ep| {
             if !looking {
                 shared.check_alone(ep, WHAT)?;
@@ -125,7 +126,35 @@ impl Cluster {
     }
 }
 
-fn audit_open(shared: &Shared, ep: &LocalEndpoint, servers: &Servers) -> Result<Report> {
+impl Cluster {
+    /// Checks every invariant of one index, all of whose keys this process owns; others may work on other indexes. That each
+    /// allocated block belongs to something only [`Cluster::check`] can tell.
+    ///
+    /// # Errors
+    /// [`Error::SessionsOpen`]; [`Error::NotAllOwned`]; [`Error::UnknownIndex`] for one that is not open here; errors of the
+    /// fabric. What is wrong with the index is no error but in the report.
+    pub fn check_index(&self, name: &str) -> Result<CheckReport> {
+        let shared = &self.shared;
+        shared.check_open()?;
+        let registry = lock(&shared.registry);
+        let Some(data) = registry.get(name) else {
+            let existing = registry.keys().cloned().collect();
+            return Err(Error::UnknownIndex { name: name.to_owned(), existing });
+        };
+        let guard = data.exclusive(WHAT)?;
+        let report = shared.with_endpoint(|ep| {
+            let servers = data.servers()?;
+            servers.check_runs_all(WHAT)?;
+            let mut report = CheckReport::default();
+            report.add(name, &audit_open(shared, ep, &servers)?);
+            Ok(report)
+        });
+        drop(guard);
+        report
+    }
+}
+
+fn audit_open(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -> Result<Report> {
     if !servers.runs_all() {
         // Nobody owns the other partitions, since this process is alone: remote memory is up to date there.
         servers.flush(ep)?;
@@ -140,10 +169,10 @@ fn audit_open(shared: &Shared, ep: &LocalEndpoint, servers: &Servers) -> Result<
 }
 
 /// Audits an index that nobody has open. A record that cannot be read is a violation.
-fn audit_record(shared: &Shared, ep: &LocalEndpoint, record: IndexRecord) -> Result<Report> {
+fn audit_record(shared: &Shared, ep: &AnyEndpoint, record: IndexRecord) -> Result<Report> {
     fn whole<L: Layout>(
         shared: &Shared,
-        ep: &LocalEndpoint,
+        ep: &AnyEndpoint,
         layout: L,
         record: &IndexRecord,
     ) -> Result<Report> {
@@ -167,7 +196,7 @@ fn audit_record(shared: &Shared, ep: &LocalEndpoint, record: IndexRecord) -> Res
     }
 }
 
-fn check_allocation(shared: &Shared, ep: &LocalEndpoint, audits: &mut [Report]) -> Result<Vec<String>> {
+fn check_allocation(shared: &Shared, ep: &AnyEndpoint, audits: &mut [Report]) -> Result<Vec<String>> {
     let mut catalog = Vec::new();
     block_on(ep, shared.pool.visit_catalog_blocks(ep, |addr, bytes| catalog.push((addr, bytes))))?;
     Ok(block_on(ep, check_blocks(ep, &shared.pool, audits, &catalog))?)

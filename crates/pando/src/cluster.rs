@@ -9,8 +9,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::endpoint::AnyEndpoint;
 use pando_fabric::{Endpoint, VerbCounts};
-use pando_fabric_local::LocalEndpoint;
 use pando_pool::{IndexRecord, Pool, PoolError, ProcessIdentity};
 use pando_rt::block_on;
 
@@ -263,8 +263,8 @@ impl Cluster {
     /// Writes everything back, gives up the partitions and leaves the pool. Does nothing the second time.
     ///
     /// # Errors
-    /// [`Error::SessionsOpen`], or [`Error::Busy`] while keys are being moved: the cluster stays open. If anything else fails the pool is not marked as closed
-    /// cleanly; it may be tried again.
+    /// [`Error::SessionsOpen`], or [`Error::Busy`] while keys are being moved: the cluster stays open. If anything else fails
+    /// the pool is not marked as closed cleanly; it may be tried again.
     pub fn close(&self) -> Result<()> {
         self.shared.close()
     }
@@ -278,13 +278,13 @@ impl std::fmt::Debug for Cluster {
 
 impl Shared {
     /// An endpoint with a seed of its own.
-    pub fn endpoint(&self) -> Result<LocalEndpoint> {
+    pub fn endpoint(&self) -> Result<AnyEndpoint> {
         // An odd step visits every seed before one comes again.
         self.fabric.endpoint(self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed))
     }
 
     /// Runs `work`, which is no operation of a session, and counts its verbs.
-    pub fn with_endpoint<T>(&self, work: impl FnOnce(&LocalEndpoint) -> Result<T>) -> Result<T> {
+    pub fn with_endpoint<T>(&self, work: impl FnOnce(&AnyEndpoint) -> Result<T>) -> Result<T> {
         let ep = self.endpoint()?;
         let done = work(&ep);
         self.count_management(ep.counters().snapshot());
@@ -320,7 +320,7 @@ impl Shared {
 
     /// Refuses while another process is attached. Processes that come later wait for the fabric's lock, if the
     /// caller holds it.
-    pub fn check_alone(&self, ep: &LocalEndpoint, what: &'static str) -> Result<()> {
+    pub fn check_alone(&self, ep: &AnyEndpoint, what: &'static str) -> Result<()> {
         let attached = block_on(ep, self.pool.attached(ep))?;
         match attached.iter().find(|&&(slot, _)| Some(slot) != self.pool.slot()) {
             Some(&(_, process)) => Err(Error::NotAlone { what, process }),
@@ -328,14 +328,14 @@ impl Shared {
         }
     }
 
-    pub fn names(&self, ep: &LocalEndpoint) -> Result<Vec<String>> {
+    pub fn names(&self, ep: &AnyEndpoint) -> Result<Vec<String>> {
         let records = block_on(ep, self.pool.list_indexes(ep))?;
         let mut names: Vec<String> = records.into_iter().map(|record| record.name).collect();
         names.sort();
         Ok(names)
     }
 
-    pub fn record(&self, ep: &LocalEndpoint, name: &str) -> Result<IndexRecord> {
+    pub fn record(&self, ep: &AnyEndpoint, name: &str) -> Result<IndexRecord> {
         match block_on(ep, self.pool.open_index(ep, name)) {
             Err(PoolError::UnknownIndex { name }) => {
                 Err(Error::UnknownIndex { name, existing: self.names(ep)? })
@@ -347,7 +347,7 @@ impl Shared {
     /// A partition of an index, as the catalog has them, and its owner.
     pub async fn owner(
         &self,
-        ep: &LocalEndpoint,
+        ep: &AnyEndpoint,
         index: &str,
         partition_of: impl FnOnce(&[Vec<u8>]) -> usize,
     ) -> Result<(usize, Option<ProcessIdentity>)> {
@@ -359,7 +359,7 @@ impl Shared {
         Ok((partition, found.map(|(_, process)| process)))
     }
 
-    fn info(&self, ep: &LocalEndpoint, record: IndexRecord) -> Result<IndexInfo> {
+    fn info(&self, ep: &AnyEndpoint, record: IndexRecord) -> Result<IndexInfo> {
         let descriptor = Descriptor::decode(&record.layout)
             .map_err(|reason| Error::BadIndex { name: record.name.clone(), reason })?;
         let attached = block_on(ep, self.pool.attached(ep))?;

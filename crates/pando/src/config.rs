@@ -9,6 +9,7 @@ use std::time::Duration;
 use pando_cache::{Admission, CacheConfig, Eviction};
 use pando_dex::OffloadPolicy;
 use pando_fabric::MAX_SERVERS;
+use pando_fabric_net::Secret;
 
 use crate::error::{Error, Result};
 
@@ -37,6 +38,8 @@ pub enum Create {
 pub(crate) enum Place {
     Embedded,
     At(PathBuf),
+    /// `host:port` of memory servers.
+    Tcp(Vec<String>),
 }
 
 /// How the cache of a compute server chooses what to keep. The defaults are those of the DEX paper (§5, §8.1).
@@ -121,6 +124,8 @@ pub struct Config {
     pub(crate) memory_cores: usize,
     pub(crate) seed: Option<u64>,
     pub(crate) read_only_unclean: bool,
+    pub(crate) secret: Secret,
+    pub(crate) deadline: Duration,
 }
 
 impl Config {
@@ -140,6 +145,8 @@ impl Config {
             memory_cores: 1,
             seed: None,
             read_only_unclean: false,
+            secret: Secret::default(),
+            deadline: Duration::from_secs(5),
         }
     }
 
@@ -151,6 +158,29 @@ impl Config {
     /// A pool in a file or a directory, which outlives the process and may be used by several at once.
     pub fn at(path: impl AsRef<Path>) -> Self {
         Self::new(Place::At(path.as_ref().to_owned()))
+    }
+
+    /// A pool in the memory of memory servers that run elsewhere: `host:port` of each, in the order of their numbers.
+    pub fn tcp(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self::new(Place::Tcp(addresses.into_iter().map(Into::into).collect()))
+    }
+
+    /// What memory servers elsewhere want their clients to know; nothing.
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.secret = Secret::new(secret);
+        self
+    }
+
+    /// The same, as a [`Secret`].
+    pub fn secret_of(mut self, secret: &Secret) -> Self {
+        self.secret = secret.clone();
+        self
+    }
+
+    /// How long a memory server elsewhere may take to answer, 1 ms to 1 h; 5 s. A verb that it did not answer by then fails.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
     }
 
     /// Memory servers of a new pool, 1 to 32768; 1. More than one make the pool a directory.
@@ -261,6 +291,9 @@ impl Config {
         if !PATIENCE.contains(&patience) {
             return invalid(format!("a patience of {patience:?} is not between 1 ms and 1 h"));
         }
+        if !PATIENCE.contains(&self.deadline) {
+            return invalid(format!("a deadline of {:?} is not between 1 ms and 1 h", self.deadline));
+        }
         self.cache_options.check()?;
         if self.read_only_unclean && (self.place == Place::Embedded || self.create != Create::Never) {
             return invalid("a pool that is opened for looking only must be there already".to_owned());
@@ -285,6 +318,7 @@ mod tests {
             Config::embedded().compute_servers(0),
             Config::embedded().patience(Duration::ZERO),
             Config::embedded().patience(Duration::MAX),
+            Config::tcp(["host:1"]).deadline(Duration::ZERO),
             Config::embedded().read_ahead(0),
             Config::embedded().memory_cores(0),
             Config::embedded().cache_options(CacheOptions { leaf_admission: f64::NAN, ..Default::default() }),

@@ -12,6 +12,7 @@ use pando_fabric::FabricError;
 use pando_pool::{PoolError, ProcessIdentity};
 
 use crate::options::IndexLayout;
+use crate::remote::RemoteError;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -87,6 +88,9 @@ pub enum Error {
     Cache(CacheError),
     #[error(transparent)]
     Fabric(FabricError),
+    /// At a compute server elsewhere ([`crate::remote`]).
+    #[error(transparent)]
+    Remote(RemoteError),
 }
 
 impl Error {
@@ -122,13 +126,31 @@ impl Error {
             ),
             Self::Cache(error) => matches!(error, CacheError::TooSmall { .. } | CacheError::TooLarge { .. }),
             Self::Fabric(error) => matches!(error, FabricError::Open { .. }),
+            Self::Remote(error) => error.is_bad_input(),
+            _ => false,
+        }
+    }
+
+    /// Whether the operation that failed with this may have been done all the same: somebody was asked and did not answer.
+    pub fn may_have_taken_effect(&self) -> bool {
+        match self {
+            Self::Index(error) => error.may_have_taken_effect(),
+            Self::Pool(PoolError::Fabric(error)) | Self::Cache(CacheError::Fabric(error)) => {
+                error.may_have_taken_effect()
+            }
+            Self::Fabric(error) => error.may_have_taken_effect(),
+            Self::Remote(error) => error.may_have_taken_effect(),
             _ => false,
         }
     }
 
     /// Whether the memory servers have no room: after freeing some, or with larger ones, it would work.
     pub fn is_full(&self) -> bool {
-        matches!(self, Self::Pool(error) if error.is_full())
+        match self {
+            Self::Pool(error) => error.is_full(),
+            Self::Remote(error) => error.is_full(),
+            _ => false,
+        }
     }
 }
 
@@ -186,6 +208,12 @@ impl From<PoolError> for Error {
             PoolError::ReadOnly => Self::ReadOnly,
             other => Self::Pool(other),
         }
+    }
+}
+
+impl From<RemoteError> for Error {
+    fn from(error: RemoteError) -> Self {
+        Self::Remote(error)
     }
 }
 

@@ -191,6 +191,15 @@ impl IndexData {
     }
 }
 
+/// The keys of an index that this process owns, whichever of its compute servers has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedKeys {
+    /// Grows whenever a boundary moves, until the index is opened anew.
+    pub epoch: u64,
+    /// In order; ranges that lie side by side are one.
+    pub ranges: Vec<KeyRange>,
+}
+
 impl Index {
     pub fn name(&self) -> &str {
         &self.data.name
@@ -236,6 +245,34 @@ impl Index {
     /// [`Error::Closed`]; [`Error::InvalidOption`] if there is no such compute server.
     pub fn range_of(&self, compute_server: usize) -> Result<KeyRange> {
         self.data.servers()?.range_of(compute_server)
+    }
+
+    /// The keys that this process owns.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn owned_keys(&self) -> Result<OwnedKeys> {
+        let servers = self.data.servers()?;
+        let table = servers.routes.table();
+        let mut ranges: Vec<KeyRange> = Vec::new();
+        for (partition, &number) in table.owners().iter().enumerate() {
+            if !servers.runs(number) {
+                continue;
+            }
+            let range = table.range(partition);
+            match ranges.last_mut() {
+                Some(last) if last.high == range.low => last.high = range.high,
+                _ => ranges.push(range),
+            }
+        }
+        Ok(OwnedKeys { epoch: table.epoch(), ranges })
+    }
+
+    /// A number that grows whenever what [`Index::owned_keys`] says may be another thing.
+    #[doc(hidden)]
+    pub fn owned_keys_version(&self) -> (u64, u64) {
+        let epoch = self.data.servers().map_or(u64::MAX, |servers| servers.routes.epoch());
+        (self.data.generation(), epoch)
     }
 
     /// A session for the calling thread, which sends every key to its compute server.

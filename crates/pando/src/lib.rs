@@ -29,7 +29,9 @@
 //!
 //! Several processes may attach to the pool in a file. The keys of an index are divided into partitions, and each
 //! process owns those that it opened the index with ([`OpenOptions::own`]); other keys are refused with the name of
-//! their owner. This crate alone names concrete fabrics; everything below it works with any.
+//! their owner. A process that is not to have a cache of its own asks those that do over the network: [`remote`].
+//!
+//! This crate alone names concrete fabrics; everything below it works with any.
 #![forbid(unsafe_code)]
 
 mod answers;
@@ -38,15 +40,18 @@ mod bulk;
 mod check;
 mod cluster;
 mod config;
+mod endpoint;
 mod error;
 mod index;
 mod integers;
 mod members;
 mod memory;
+mod memory_server;
 mod options;
 mod partitions;
 mod place;
 mod range;
+pub mod remote;
 mod repartition;
 mod servers;
 mod session;
@@ -60,11 +65,12 @@ pub use check::{CheckReport, IndexReport};
 pub use cluster::{Cluster, IndexInfo};
 pub use config::{CacheOptions, Config, Create, MAX_COMPUTE_SERVERS, READ_AHEAD};
 pub use error::{Error, Result};
-pub use index::Index;
+pub use index::{Index, OwnedKeys};
 pub use integers::{IntegerRange, IntegerSession};
 pub use memory::DrainProgress;
+pub use memory_server::{Backing, MemoryServer, MemoryServerConfig, memory_server_size};
 pub use options::{IndexLayout, IndexOptions, OpenOptions, Ownership};
-pub use range::Range;
+pub use range::{Range, Scan};
 pub use session::{Session, block_on};
 pub use stats::{ComputeServerStats, FormerStats, IndexStats, SmoCounts, Stats};
 
@@ -72,5 +78,6 @@ pub use pando_cache::{CacheConfig, CacheCounts, Eviction};
 pub use pando_dex::balancer::{Balancer, BalancerConfig};
 pub use pando_dex::{DexError as IndexError, KeyRange, OffloadPolicy, ScanRange, SortedSource, Swapped};
 pub use pando_fabric::{FabricError, GlobalAddr, MemoryServerId, VerbCounts};
+pub use pando_fabric_net::{Secret, ServerCounts};
 pub use pando_pool::{PoolError, ProcessIdentity, ServerState, ServerUsage};
 pub use pando_rt::pin_to_core;

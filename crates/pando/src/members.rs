@@ -9,12 +9,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::endpoint::AnyEndpoint;
 use pando_cache::CacheWorker;
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{Ctx, DexError, Tree};
-use pando_fabric_local::LocalEndpoint;
 
 use crate::servers::{Servers, Trees};
 
@@ -47,7 +47,7 @@ pub(crate) enum Found {
 }
 
 impl<L: Layout> Member<L> {
-    pub fn ctx<'w>(&'w self, ep: &'w LocalEndpoint) -> Ctx<'w, LocalEndpoint> {
+    pub fn ctx<'w>(&'w self, ep: &'w AnyEndpoint) -> Ctx<'w, AnyEndpoint> {
         Ctx { ep, worker: &self.worker }
     }
 

@@ -4,10 +4,10 @@
 //! them when they are [spread](Cluster::spread_indexes). One that is drained takes nothing new, gives up what it has, and then
 //! stays as an empty place in the pool. The first one cannot be drained: it has the pool's tables and the roots.
 
+use crate::endpoint::AnyEndpoint;
 use pando_dex::Tree;
 use pando_dex::layout::{Layout, header};
 use pando_fabric::{Endpoint, MemoryServerId};
-use pando_fabric_local::LocalEndpoint;
 use pando_pool::lock::unlock_word;
 use pando_pool::{IndexRecord, Placement, PoolError, ServerState, ServerUsage};
 use pando_rt::block_on;
@@ -80,7 +80,7 @@ impl Cluster {
         shared.writable()?;
         shared.with_endpoint(|ep| {
             // Others may be adding one too, or be about to attach.
-            let _lock = shared.fabric.lock_exclusive()?;
+            let _lock = shared.fabric.lock_exclusive(shared.config.patience)?;
             block_on(ep, shared.pool.learn(ep))?;
             // What is left of an addition that failed is used.
             if shared.fabric.regions().len() <= shared.pool.servers() {
@@ -104,7 +104,7 @@ impl Cluster {
         if let Some(name) = registry.keys().next() {
             return Err(Error::IndexesOpen { what: WHAT, index: name.clone() });
         }
-        let _lock = shared.fabric.lock_exclusive()?;
+        let _lock = shared.fabric.lock_exclusive(shared.config.patience)?;
         shared.with_endpoint(|ep| {
             shared.check_alone(ep, WHAT)?;
             Ok(block_on(ep, shared.pool.readmit_server(ep, server))?)
@@ -153,7 +153,7 @@ impl Cluster {
 
     fn drain_worked(
         &self,
-        ep: &LocalEndpoint,
+        ep: &AnyEndpoint,
         worked: &[Worked<'_>],
         server: MemoryServerId,
         progress: &mut impl FnMut(DrainProgress),
@@ -212,7 +212,7 @@ impl Cluster {
     /// are opened whole. The roots of those for which `moves_root` says so are moved first.
     fn all_indexes<'r>(
         &self,
-        ep: &LocalEndpoint,
+        ep: &AnyEndpoint,
         registry: &'r std::collections::BTreeMap<String, std::sync::Arc<IndexData>>,
         moves_root: impl Fn(&IndexRecord) -> bool,
     ) -> Result<Vec<Worked<'r>>> {
@@ -249,7 +249,7 @@ impl Cluster {
 }
 
 fn drain_tree<L: Layout>(
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     tree: &Tree<L>,
     server: MemoryServerId,
     done: &mut DrainProgress,
@@ -267,7 +267,7 @@ fn drain_tree<L: Layout>(
 }
 
 /// Closes the indexes that were opened for one piece of work.
-fn release(shared: &Shared, ep: &LocalEndpoint, worked: Vec<Worked<'_>>) -> Result<()> {
+fn release(shared: &Shared, ep: &AnyEndpoint, worked: Vec<Worked<'_>>) -> Result<()> {
     let mut done = Ok(());
     for index in worked {
         let Worked::Passing(servers) = index else { continue };
@@ -285,7 +285,7 @@ fn release(shared: &Shared, ep: &LocalEndpoint, worked: Vec<Worked<'_>>) -> Resu
 }
 
 /// Moves the root of an index that is open, but at rest.
-fn move_open_root(shared: &Shared, ep: &LocalEndpoint, data: &IndexData) -> Result<()> {
+fn move_open_root(shared: &Shared, ep: &AnyEndpoint, data: &IndexData) -> Result<()> {
     const WHAT: &str = "moving its root to another memory server";
     let _alone = data.exclusive(WHAT)?;
     let servers = data.servers()?;
@@ -295,7 +295,7 @@ fn move_open_root(shared: &Shared, ep: &LocalEndpoint, data: &IndexData) -> Resu
 }
 
 /// Moves the root of an index, all of which this process has and nobody uses; its compute servers with the new one.
-fn move_root(shared: &Shared, ep: &LocalEndpoint, servers: &Servers) -> Result<Servers> {
+fn move_root(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -> Result<Servers> {
     servers.flush(ep)?;
     let node_size = u64::from(servers.record.node_size);
     let mut record = shared.record(ep, &servers.record.name)?;

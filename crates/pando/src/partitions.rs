@@ -3,9 +3,9 @@
 //! An index that has keys is cut so that the parts have about equally many, as its inner nodes tell: those of the
 //! highest level that has separators enough. One that has none yet is cut into equal parts of the key space.
 
+use crate::endpoint::AnyEndpoint;
 use pando_dex::layout::{Layout, header};
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
-use pando_fabric_local::LocalEndpoint;
 use pando_pool::IndexRecord;
 use pando_rt::block_on;
 
@@ -55,7 +55,7 @@ pub(crate) fn quantiles(len: u64, parts: usize) -> impl Iterator<Item = u64> {
 
 /// Boundaries that cut the keys of an index, none of which is cached changed anywhere, into `parts`.
 pub(crate) fn of_keys<L: Layout>(
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     layout: L,
     kind: IndexLayout,
     record: &IndexRecord,
@@ -84,7 +84,7 @@ struct Level {
 }
 
 fn read_level<L: Layout>(
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     layout: L,
     record: &IndexRecord,
     nodes: &[GlobalAddr],

@@ -1,37 +1,48 @@
 //! Where the pool is: concrete fabrics, making and finding pools, and who this process is to the others.
 //!
-//! The only module that knows that there are two fabrics. A pool is made and replaced under the lock of the
-//! directory around it, and attached to under the lock of its first file, so that of several processes that come at
-//! once one makes it and the others find it whole. A process is its number, its start time and the boot of its
-//! host.
+//! The only module, besides that of the endpoint, that knows what fabrics there are. A pool in files is made and replaced under
+//! the lock of the directory around it, and attached to under the lock of its first file, so that of several processes that
+//! come at once one makes it and the others find it whole; memory servers elsewhere have one lock for both. A process is its
+//! number, its start time and the boot of its host, or what memory servers elsewhere know it by.
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pando_dex::{MemorySide, OffloadPolicy};
-use pando_fabric::{Fabric, FabricError, RegionInfo, RequestHandler};
+use pando_fabric::{Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, RegionInfo, RequestHandler};
 use pando_fabric_local::{
-    ExclusiveLock, HugePages, LocalConfig, LocalEndpoint, LocalFabric, ShmConfig, ShmFabric, process_alive,
-    this_process,
+    ExclusiveLock, HugePages, LocalConfig, LocalFabric, ShmConfig, ShmFabric, process_alive, this_process,
 };
-use pando_pool::{AttachMode, AttachOptions, Pool, PoolError, PoolOptions, ProcessIdentity};
+use pando_fabric_net::{TcpConfig, TcpFabric, TcpLock};
+use pando_pool::{AttachMode, AttachOptions, IsAlive, Pool, PoolError, PoolOptions, ProcessIdentity};
 use pando_rt::block_on;
 
 use crate::config::{Config, Create, Place};
+use crate::endpoint::AnyEndpoint;
 use crate::error::{Error, Result};
 
-/// The fabric of a cluster. Both kinds have the same endpoint.
+/// The fabric of a cluster.
 pub(crate) enum AnyFabric {
     Local(LocalFabric),
     Shm(ShmFabric),
+    Tcp(TcpFabric),
+}
+
+/// What keeps other processes from attaching while it is there.
+#[expect(dead_code, reason = "they do so by being there")]
+pub(crate) enum AnyLock {
+    Shm(ExclusiveLock),
+    Tcp(Box<TcpLock>),
 }
 
 impl AnyFabric {
-    pub fn endpoint(&self, seed: u64) -> Result<LocalEndpoint> {
+    pub fn endpoint(&self, seed: u64) -> Result<AnyEndpoint> {
         Ok(match self {
-            Self::Local(fabric) => fabric.endpoint(seed)?,
-            Self::Shm(fabric) => fabric.endpoint(seed)?,
+            Self::Local(fabric) => AnyEndpoint::Local(fabric.endpoint(seed)?),
+            Self::Shm(fabric) => AnyEndpoint::Local(fabric.endpoint(seed)?),
+            Self::Tcp(fabric) => AnyEndpoint::Tcp(Box::new(fabric.endpoint(seed)?)),
         })
     }
 
@@ -40,13 +51,22 @@ impl AnyFabric {
         match self {
             Self::Local(_) => Ok(()),
             Self::Shm(fabric) => Ok(fabric.flush()?),
+            Self::Tcp(fabric) => {
+                let ep = fabric.endpoint(0)?;
+                for region in fabric.regions() {
+                    block_on(&ep, ep.persist(GlobalAddr::new(region.server, 0), region.len))?;
+                }
+                Ok(())
+            }
         }
     }
 
+    /// Memory servers elsewhere have handlers of their own.
     fn set_handler(&self, handler: Arc<dyn RequestHandler>, threads: usize) -> Result<()> {
         let set = match self {
             Self::Local(fabric) => fabric.set_handler(handler, threads),
             Self::Shm(fabric) => fabric.set_handler(handler, threads),
+            Self::Tcp(_) => Ok(()),
         };
         Ok(set?)
     }
@@ -55,6 +75,7 @@ impl AnyFabric {
         match self {
             Self::Local(fabric) => fabric.regions(),
             Self::Shm(fabric) => fabric.regions(),
+            Self::Tcp(fabric) => fabric.regions(),
         }
     }
 
@@ -64,15 +85,22 @@ impl AnyFabric {
         match self {
             Self::Local(fabric) => fabric.add_server(bytes)?,
             Self::Shm(fabric) => fabric.add_server(bytes, huge_pages)?,
+            Self::Tcp(fabric) => {
+                return Err(Error::InvalidOption(format!(
+                    "start one more memory server first, and name its address after those of the pool's {}",
+                    fabric.regions().len()
+                )));
+            }
         };
         Ok(())
     }
 
-    /// Keeps other processes from attaching.
-    pub fn lock_exclusive(&self) -> Result<Option<ExclusiveLock>> {
+    /// Keeps other processes from attaching. Waits for who does so already, for `patience` if it is elsewhere.
+    pub fn lock_exclusive(&self, patience: Duration) -> Result<Option<AnyLock>> {
         match self {
             Self::Local(_) => Ok(None),
-            Self::Shm(fabric) => Ok(Some(fabric.lock_exclusive()?)),
+            Self::Shm(fabric) => Ok(Some(AnyLock::Shm(fabric.lock_exclusive()?))),
+            Self::Tcp(fabric) => Ok(Some(AnyLock::Tcp(Box::new(fabric.lock_exclusive(patience)?)))),
         }
     }
 }
@@ -100,6 +128,56 @@ fn open_pool(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
             let (fabric, pool) = open_at(config, path, seed).map_err(|error| at_path(path, error))?;
             Ok((AnyFabric::Shm(fabric), pool))
         }
+        Place::Tcp(addresses) => {
+            let (fabric, pool) = open_tcp(config, addresses, seed)
+                .map_err(|error| at_path(Path::new(&format!("tcp://{}", addresses.join(","))), error))?;
+            Ok((AnyFabric::Tcp(fabric), pool))
+        }
+    }
+}
+
+fn open_tcp(config: &Config, addresses: &[String], seed: u64) -> Result<(TcpFabric, Pool)> {
+    let (secret, deadline) = (config.secret.clone(), config.deadline);
+    let fabric = TcpFabric::connect(TcpConfig { secret, deadline, ..TcpConfig::new(addresses) })?;
+    let knows = fabric.clone();
+    let is_alive: IsAlive = Arc::new(move |process: &ProcessIdentity| knows.is_alive(process.start_time));
+    // What tells processes apart is what memory servers know them by.
+    let (pid, _) = this_process();
+    let process = ProcessIdentity { pid, start_time: fabric.process(), host: 0 };
+    let options = AttachOptions::new(process, Arc::clone(&is_alive)).wait_ns_max(config.patience_ns());
+    let ep = fabric.endpoint(seed)?;
+    let attach = |mode| block_on(&ep, Pool::attach(&ep, options.clone().mode(mode)));
+    if config.read_only_unclean {
+        let pool = attach(AttachMode::ReadOnlyUnclean)?;
+        return Ok((fabric, pool));
+    }
+    let make =
+        |overwrite| block_on(&ep, Pool::create(&ep, PoolOptions::new(options.clone()).overwrite(overwrite)));
+    let lock = fabric.lock_exclusive(config.patience)?;
+    let pool = match config.create {
+        Create::Never => attach(AttachMode::ReadWrite)?,
+        Create::New => make(false)?,
+        Create::IfMissing => match attach(AttachMode::ReadWrite) {
+            Err(PoolError::NotAPool { server: MemoryServerId(0) }) => make(false)?,
+            attached => attached?,
+        },
+        Create::Replace => {
+            // What is no whole pool has nobody attached.
+            if let Ok(pool) = attach(AttachMode::ReadOnlyUnclean) {
+                check_unused(&ep, &pool, &is_alive)?;
+            }
+            make(true)?
+        }
+    };
+    drop(lock);
+    Ok((fabric, pool))
+}
+
+/// Whether no living process is attached, so that the pool may be replaced.
+fn check_unused<E: Endpoint>(ep: &E, pool: &Pool, is_alive: &IsAlive) -> Result<()> {
+    match block_on(ep, pool.attached(ep))?.iter().find(|(_, process)| is_alive(process)) {
+        Some(&(_, process)) => Err(Error::NotAlone { what: "replacing a pool", process }),
+        None => Ok(()),
     }
 }
 
@@ -242,10 +320,10 @@ fn remove_replaceable(path: &Path, seed: u64) -> Result<()> {
             | PoolError::ForeignRegion { .. },
         ) => remove_files(path),
         Err(error) => Err(error.into()),
-        Ok(pool) => match block_on(&ep, pool.attached(&ep))?.iter().find(|(_, process)| is_alive(process)) {
-            Some(&(_, process)) => Err(Error::NotAlone { what: "replacing a pool", process }),
-            None => remove_files(path),
-        },
+        Ok(pool) => {
+            check_unused(&ep, &pool, &is_alive)?;
+            remove_files(path)
+        }
     }
 }
 

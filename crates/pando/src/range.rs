@@ -16,13 +16,52 @@ const BATCH_MAX: usize = 1024;
 /// Bytes of a batch after which it gets no further entry: values may be long.
 const BATCH_BYTES: usize = 1 << 20;
 
+/// What has entries to iterate over.
+pub trait Scan {
+    /// Hands the entries of `range` to `visit`, in order, until it returns `false`; how many it was given.
+    ///
+    /// # Errors
+    /// As for every operation.
+    fn scan_entries(
+        &self,
+        range: &ScanRange<'_>,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<usize>;
+}
+
+impl Scan for Session {
+    fn scan_entries(
+        &self,
+        range: &ScanRange<'_>,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<usize> {
+        self.scan(range, visit)
+    }
+}
+
+/// The bounds of the keys that begin with `prefix`.
+pub(crate) fn of_prefix(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let low = prefix.to_vec();
+    // The first key behind all of those: without the trailing 0xff, one more in the last place.
+    let mut high = low.clone();
+    while high.pop_if(|last| *last == u8::MAX).is_some() {}
+    let high = match high.last_mut() {
+        Some(last) => {
+            *last += 1;
+            Bound::Excluded(high)
+        }
+        None => Bound::Unbounded,
+    };
+    (Bound::Included(low), high)
+}
+
 /// A key and its value.
 pub(crate) type Entry = (Vec<u8>, Vec<u8>);
 
 /// Iterator over the entries of a range, in ascending order unless [`Range::reverse`]d. An error ends it.
 #[must_use = "entries are fetched when the iterator is advanced"]
-pub struct Range<'s> {
-    session: &'s Session,
+pub struct Range<'s, S: Scan = Session> {
+    session: &'s S,
     low: Bound<Vec<u8>>,
     high: Bound<Vec<u8>>,
     reverse: bool,
@@ -37,8 +76,8 @@ pub struct Range<'s> {
     ended: bool,
 }
 
-impl<'s> Range<'s> {
-    pub(crate) fn new(session: &'s Session, low: Bound<Vec<u8>>, high: Bound<Vec<u8>>) -> Self {
+impl<'s, S: Scan> Range<'s, S> {
+    pub(crate) fn new(session: &'s S, low: Bound<Vec<u8>>, high: Bound<Vec<u8>>) -> Self {
         Self {
             session,
             low,
@@ -74,7 +113,7 @@ impl<'s> Range<'s> {
             limit,
             reverse: self.reverse,
         };
-        let scanned = self.session.scan(&range, |key, value| {
+        let scanned = self.session.scan_entries(&range, &mut |key, value| {
             bytes += key.len() + value.len();
             entries.push((key.to_vec(), value.to_vec()));
             bytes < BATCH_BYTES
@@ -92,7 +131,7 @@ impl<'s> Range<'s> {
     }
 }
 
-impl Iterator for Range<'_> {
+impl<S: Scan> Iterator for Range<'_, S> {
     type Item = Result<Entry>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -103,4 +142,4 @@ impl Iterator for Range<'_> {
     }
 }
 
-impl std::iter::FusedIterator for Range<'_> {}
+impl<S: Scan> std::iter::FusedIterator for Range<'_, S> {}

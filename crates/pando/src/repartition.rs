@@ -10,10 +10,10 @@
 //!   move makes, never all that this process knows.
 //! - A compute server that comes is among those that sessions find before it has keys, and one that goes as long as it has.
 
+use crate::endpoint::AnyEndpoint;
 use pando_dex::balancer::Balancer;
 use pando_dex::layout::Layout;
 use pando_dex::{Ctx, DexError, KeyRange, Party, RoutingTable, Tree, flush_side_by_side, move_keys};
-use pando_fabric_local::LocalEndpoint;
 use pando_pool::{IndexRecord, PoolError};
 use pando_rt::block_on;
 
@@ -261,7 +261,7 @@ fn is_taking_over(servers: &Servers, number: usize) -> bool {
 
 fn hand_over<L: Layout>(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     servers: &Servers,
     [(from, source), (into, target)]: [(usize, &Tree<L>); 2],
     range: KeyRange,
@@ -294,7 +294,7 @@ fn hand_over<L: Layout>(
 /// after.
 async fn enter(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     name: &str,
     table: &RoutingTable,
     other: &RoutingTable,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use crate::endpoint::AnyEndpoint;
 use pando_cache::{Cache, CacheCounts};
 use pando_dex::audit::{Blocks, audit};
 use pando_dex::layout::Layout;
@@ -17,7 +18,6 @@ use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{Ctx, KeyRange, Offloading, Routes, RoutingTable, Tree, TreeConfig};
 use pando_fabric::GlobalAddr;
-use pando_fabric_local::LocalEndpoint;
 use pando_pool::{IndexRecord, IndexSpec, PoolError};
 use pando_rt::block_on;
 
@@ -164,7 +164,7 @@ impl Servers {
     }
 
     /// The same with one more compute server, which has no keys yet; its number.
-    pub fn grown(&self, shared: &Shared, ep: &LocalEndpoint) -> Result<(Self, usize)> {
+    pub fn grown(&self, shared: &Shared, ep: &AnyEndpoint) -> Result<(Self, usize)> {
         let mut grown = self.clone();
         let number = match &mut grown.trees {
             Trees::Fixed(trees) => push_empty(shared, ep, &self.record, trees)?,
@@ -193,7 +193,7 @@ impl Servers {
         }
     }
 
-    pub fn flush(&self, ep: &LocalEndpoint) -> Result<()> {
+    pub fn flush(&self, ep: &AnyEndpoint) -> Result<()> {
         with_trees!(self, |trees| trees.iter().flatten().try_for_each(|tree| flush_tree(ep, tree)))
     }
 
@@ -239,7 +239,7 @@ fn is_same<L>(mine: &TreesOf<L>, theirs: &TreesOf<L>, number: usize) -> bool {
 /// Opens a tree for no keys, beside those that there are; its number.
 fn push_empty<L: Layout>(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     record: &IndexRecord,
     trees: &mut TreesOf<L>,
 ) -> Result<usize> {
@@ -252,9 +252,9 @@ fn push_empty<L: Layout>(
 
 /// Runs `work` with a worker of the tree's cache for it.
 pub(crate) fn with_ctx<L: Layout, T>(
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     tree: &Tree<L>,
-    work: impl FnOnce(Ctx<'_, LocalEndpoint>) -> Result<T>,
+    work: impl FnOnce(Ctx<'_, AnyEndpoint>) -> Result<T>,
 ) -> Result<T> {
     let worker = tree.cache().worker();
     let done = work(Ctx { ep, worker: &worker });
@@ -262,14 +262,14 @@ pub(crate) fn with_ctx<L: Layout, T>(
     done
 }
 
-fn flush_tree<L: Layout>(ep: &LocalEndpoint, tree: &Tree<L>) -> Result<()> {
+fn flush_tree<L: Layout>(ep: &AnyEndpoint, tree: &Tree<L>) -> Result<()> {
     with_ctx(ep, tree, |ctx| Ok(block_on(ep, tree.flush(ctx)).map(drop)?))
 }
 
 /// Opens the index for the compute server that owns `range`, with a cache of `bytes`.
 fn open_tree<L: Layout>(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     layout: L,
     record: &IndexRecord,
     range: KeyRange,
@@ -292,7 +292,7 @@ fn open_tree<L: Layout>(
 /// Opens the whole index for one piece of work. Nobody else has it open, or has anything of it that was changed.
 pub(crate) fn open_passing<L: Layout>(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     layout: L,
     record: &IndexRecord,
 ) -> Result<Tree<L>> {
@@ -306,7 +306,7 @@ pub(crate) fn open_passing<L: Layout>(
 /// [`Error::BadIndex`] if it is damaged.
 pub(crate) fn blocks_of<L: Layout>(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     layout: L,
     record: &IndexRecord,
 ) -> Result<Blocks> {
@@ -318,7 +318,7 @@ pub(crate) fn blocks_of<L: Layout>(
     }
 }
 
-pub(crate) fn free_blocks(shared: &Shared, ep: &LocalEndpoint, blocks: &Blocks) -> Result<()> {
+pub(crate) fn free_blocks(shared: &Shared, ep: &AnyEndpoint, blocks: &Blocks) -> Result<()> {
     for (addr, bytes) in blocks.iter() {
         block_on(ep, shared.pool.free(ep, addr, bytes))?;
     }
@@ -337,7 +337,7 @@ pub(crate) fn check_layout(name: &str, found: IndexLayout, expected: Option<Inde
 /// Makes an index and enters it into the catalog; nothing stays behind if that fails.
 pub(crate) fn create(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     name: &str,
     options: &IndexOptions,
 ) -> Result<Chosen> {
@@ -372,7 +372,7 @@ pub(crate) fn create(
 /// Gives a new record a root, and cuts the empty index at the boundaries.
 fn plant<L: Layout>(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     layout: L,
     mut record: IndexRecord,
     boundaries: Vec<Vec<u8>>,
@@ -395,7 +395,7 @@ fn plant<L: Layout>(
 /// Makes leaves end at `boundaries`. What was cut when this fails stays cut, which changes nothing else.
 pub(crate) fn cut<L: Layout>(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     layout: L,
     record: &IndexRecord,
     boundaries: &[Vec<u8>],
@@ -415,7 +415,7 @@ pub(crate) fn cut<L: Layout>(
 /// compute servers and `keep` does not forbid it, and opens a tree for each.
 pub(crate) fn open(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     name: &str,
     options: &OpenOptions,
     keep: bool,
@@ -455,7 +455,7 @@ pub(crate) fn open(
 }
 
 /// The record of an index; waits for a process that has entered the name but not yet the root.
-fn finished_record(shared: &Shared, ep: &LocalEndpoint, name: &str) -> Result<IndexRecord> {
+fn finished_record(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<IndexRecord> {
     const PAUSE: Duration = Duration::from_micros(200);
     let deadline = Instant::now() + shared.config.patience;
     loop {
@@ -481,7 +481,7 @@ fn described(record: &IndexRecord) -> Result<(Descriptor, NodeLayout)> {
     Ok((descriptor, layout))
 }
 
-fn claim(shared: &Shared, ep: &LocalEndpoint, name: &str, partitions: &[usize]) -> Result<IndexRecord> {
+fn claim(shared: &Shared, ep: &AnyEndpoint, name: &str, partitions: &[usize]) -> Result<IndexRecord> {
     block_on(ep, shared.pool.claim_partitions(ep, name, partitions)).map_err(|error| match error {
         PoolError::PartitionOwned { name, partition, owner } => {
             let what = "this process can work on it";
@@ -494,7 +494,7 @@ fn claim(shared: &Shared, ep: &LocalEndpoint, name: &str, partitions: &[usize]) 
 /// Changes the boundaries of an index that this process owns all of and has no trees open for.
 pub(crate) fn recut(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     layout: NodeLayout,
     mut record: IndexRecord,
     boundaries: Vec<Vec<u8>>,
@@ -508,7 +508,7 @@ pub(crate) fn recut(
 /// Opens a tree for each partition that `is_mine`.
 pub(crate) fn open_trees(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     layout: NodeLayout,
     descriptor: Descriptor,
     record: IndexRecord,
@@ -524,7 +524,7 @@ pub(crate) fn open_trees(
 /// though the root or the boundaries are others.
 pub(crate) fn reopen_trees(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     record: IndexRecord,
     before: &Servers,
 ) -> Result<Servers> {
@@ -536,14 +536,14 @@ pub(crate) fn reopen_trees(
 
 fn open_numbered(
     shared: &Shared,
-    ep: &LocalEndpoint,
+    ep: &AnyEndpoint,
     (layout, descriptor, record): (NodeLayout, Descriptor, IndexRecord),
     (routes, loads): (Arc<Routes>, Vec<Arc<AtomicU64>>),
     is_mine: impl Fn(usize) -> bool,
 ) -> Result<Servers> {
     fn each<L: Layout>(
         shared: &Shared,
-        ep: &LocalEndpoint,
+        ep: &AnyEndpoint,
         layout: L,
         record: &IndexRecord,
         range_of: impl Fn(usize) -> Option<KeyRange>,
@@ -568,7 +568,7 @@ fn open_numbered(
 }
 
 /// Takes the index out of the catalog and frees its blocks. This process owns all of it, and it is at rest.
-pub(crate) fn drop_index(shared: &Shared, ep: &LocalEndpoint, servers: &Servers) -> Result<()> {
+pub(crate) fn drop_index(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -> Result<()> {
     servers.flush(ep)?;
     let blocks =
         with_layout!(servers.node_layout()?, |layout| blocks_of(shared, ep, layout, &servers.record))?;

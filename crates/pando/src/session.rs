@@ -10,9 +10,9 @@ use std::ops::{Bound, RangeBounds};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
+use crate::endpoint::AnyEndpoint;
 use pando_dex::{Router, ScanRange, Swapped};
 use pando_fabric::{Endpoint, Nanos, VerbCounts};
-use pando_fabric_local::LocalEndpoint;
 use pando_rt::{SLOTS_MAX, Worker};
 
 use crate::answers::Answers;
@@ -47,7 +47,7 @@ const PUBLISH_EVERY: u32 = 64;
 /// ```
 pub struct Session {
     index: Index,
-    pub(crate) ep: LocalEndpoint,
+    pub(crate) ep: AnyEndpoint,
     members: RefCell<Members>,
     /// The generation of the index's compute servers that `members` are of.
     generation: Cell<u64>,
@@ -397,18 +397,8 @@ impl Session {
 
     /// The entries whose keys begin with `prefix`; see [`Session::range`].
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range<'_> {
-        let low = prefix.as_ref().to_vec();
-        // The first key behind all of those: without the trailing 0xff, one more in the last place.
-        let mut high = low.clone();
-        while high.pop_if(|last| *last == u8::MAX).is_some() {}
-        let high = match high.last_mut() {
-            Some(last) => {
-                *last += 1;
-                Bound::Excluded(high)
-            }
-            None => Bound::Unbounded,
-        };
-        Range::new(self, Bound::Included(low), high)
+        let (low, high) = crate::range::of_prefix(prefix.as_ref());
+        Range::new(self, low, high)
     }
 
     /// The operations as futures, for [`crate::block_on`] and other executors.

@@ -6,10 +6,10 @@
 //! What owners have changed in their caches and not written back is not seen. So the figures are close, not exact, and
 //! prove nothing about the invariants.
 
+use crate::endpoint::AnyEndpoint;
 use pando_dex::layout::{Layout, Side, header};
 use pando_dex::partition_of;
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf};
-use pando_fabric_local::LocalEndpoint;
 use pando_pool::IndexRecord;
 use pando_rt::block_on;
 
@@ -47,7 +47,7 @@ impl Cluster {
     }
 }
 
-fn shape_of(ep: &LocalEndpoint, shared: &Shared, record: &IndexRecord) -> Result<Option<IndexReport>> {
+fn shape_of(ep: &AnyEndpoint, shared: &Shared, record: &IndexRecord) -> Result<Option<IndexReport>> {
     if record.root.is_null() {
         return Ok(None);
     }
@@ -62,7 +62,7 @@ fn shape_of(ep: &LocalEndpoint, shared: &Shared, record: &IndexRecord) -> Result
 type Node = (GlobalAddr, Option<MemoryServerId>);
 
 struct Shape<'a, L> {
-    ep: &'a LocalEndpoint,
+    ep: &'a AnyEndpoint,
     layout: L,
     record: &'a IndexRecord,
     report: IndexReport,
@@ -72,7 +72,7 @@ struct Shape<'a, L> {
 }
 
 impl<'a, L: Layout> Shape<'a, L> {
-    fn new(ep: &'a LocalEndpoint, layout: L, record: &'a IndexRecord, servers: usize) -> Self {
+    fn new(ep: &'a AnyEndpoint, layout: L, record: &'a IndexRecord, servers: usize) -> Self {
         let report = IndexReport {
             name: record.name.clone(),
             nodes_per_server: vec![0; servers],

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use pando::{Cluster, Config, Create, Error, Index, IndexOptions, OpenOptions, Ownership};
-use support::{key, number, sound};
+use pando::{Cluster, Config, Error, Index, OpenOptions, Ownership};
+use support::{create_divided, key, number, sound};
 
 const PATH: &str = "PANDO_TEST_PATH";
 /// The keys of both; those of the first process are below the middle.
@@ -85,7 +85,7 @@ fn each_of_two_processes_moves_keys_among_its_own_while_both_work() {
     for tiny in [true, false] {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join("pool");
-        create(&path, tiny).close().expect("closes");
+        create_divided(&path, &[MIDDLE / 2, MIDDLE, MIDDLE + MIDDLE / 2], tiny).close().expect("closes");
         let exe = std::env::current_exe().expect("own path");
         let mut other = Command::new(exe)
             .args(["--exact", "a_further_process", "--nocapture"])
@@ -134,16 +134,4 @@ fn each_of_two_processes_moves_keys_among_its_own_while_both_work() {
         drop(session);
         cluster.close().expect("closes");
     }
-}
-
-fn create(path: &Path, tiny: bool) -> Cluster {
-    let config = Config::at(path).memory_servers(2).memory(64 << 20).create(Create::New);
-    let cluster = Cluster::open(config).expect("opens");
-    let boundaries = [MIDDLE / 2, MIDDLE, MIDDLE + MIDDLE / 2].map(|n| key(n).to_vec());
-    let mut options = IndexOptions::integers().boundaries(boundaries.to_vec());
-    if tiny {
-        options = options.node_size(256).fanout_limit(4);
-    }
-    cluster.create_index("x", &options.own(Ownership::Partitions(Vec::new()))).expect("new");
-    cluster
 }

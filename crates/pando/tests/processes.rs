@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use pando::{Cluster, Config, Create, Error, Index, IndexOptions, OpenOptions, Ownership};
-use support::{key, number, sound};
+use support::{create_divided, key, number, sound};
 
 const TASK: &str = "PANDO_TEST_TASK";
 const PATH: &str = "PANDO_TEST_PATH";
@@ -77,14 +77,7 @@ fn insert(path: &Path, partition: usize) {
 }
 
 fn create(path: &Path, tiny: bool) -> Cluster {
-    let cluster = Cluster::open(Config::at(path).memory_servers(2).memory(64 << 20).create(Create::New))
-        .expect("opens");
-    let mut options = IndexOptions::integers().boundaries(vec![key(MIDDLE).to_vec()]);
-    if tiny {
-        options = options.node_size(256).fanout_limit(4);
-    }
-    cluster.create_index("x", &options.own(Ownership::Partitions(Vec::new()))).expect("new");
-    cluster
+    create_divided(path, &[MIDDLE], tiny)
 }
 
 #[test]
@@ -169,6 +162,17 @@ fn a_process_killed_midway_is_noticed_by_those_who_go_on_and_by_those_who_come()
     wait_ready(&mut other);
     other.kill().expect("runs");
     other.wait().expect("runs");
+    // While this process works on the pool, others may come to what is left of it.
+    assert!(start(&path, "insert low").wait().expect("runs").success());
+    let (another, index) = half(&path, 0);
+    let session = index.session().expect("session");
+    assert_eq!(session.iter().take_while(Result::is_ok).count() as u64, MIDDLE * 8 / 10);
+    drop(session);
+    another.close().expect("closes");
+    let another = Cluster::open(Config::at(&path)).expect("attaches");
+    let lost = another.open_index("x").expect_err("one partition is lost");
+    assert!(lost.to_string().contains("partition 1 of index \"x\" is lost"), "{lost}");
+    another.close().expect("closes");
     // This process closes cleanly, but that does not make the pool clean.
     cluster.close().expect("closes");
     assert!(matches!(Cluster::open(Config::at(&path)), Err(Error::NotClosedCleanly { .. })));

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use pando::{Cluster, Config, Create, Index, IndexOptions};
+use pando::{Cluster, Config, Create, Index, IndexOptions, Ownership};
 
 /// Shapes of indexes under test: constant sizes, and any length; nodes with room for 4, and whole ones.
 pub fn layouts() -> [(&'static str, IndexOptions); 4] {
@@ -65,4 +65,17 @@ pub fn key(n: u64) -> [u8; 8] {
 /// The number of such a key.
 pub fn number(key: &[u8]) -> u64 {
     u64::from_be_bytes(key.try_into().expect("8 bytes")) >> 48
+}
+
+/// A pool in files, with an index "x" of integers whose partitions begin at `boundaries` too and are nobody's yet.
+pub fn create_divided(path: &Path, boundaries: &[u64], tiny: bool) -> Cluster {
+    let config = Config::at(path).memory_servers(2).memory(64 << 20).create(Create::New);
+    let cluster = Cluster::open(config).expect("opens");
+    let boundaries = boundaries.iter().map(|&n| key(n).to_vec()).collect();
+    let mut options = IndexOptions::integers().boundaries(boundaries);
+    if tiny {
+        options = options.node_size(256).fanout_limit(4);
+    }
+    cluster.create_index("x", &options.own(Ownership::Partitions(Vec::new()))).expect("new");
+    cluster
 }

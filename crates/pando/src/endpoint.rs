@@ -1,0 +1,164 @@
+//! The endpoint of whichever fabric a cluster has.
+//!
+//! Verbs of the fabrics inside one host complete at once and must cost nothing more, so theirs are called directly; a verb that
+//! travels takes microseconds, and its future is boxed, which keeps the futures of operations as small as they would be
+//! without it.
+
+use pando_fabric::{
+    Chain, Endpoint, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result, VerbCounters,
+    VerbResult, Work,
+};
+use pando_fabric_local::LocalEndpoint;
+use pando_fabric_net::TcpEndpoint;
+
+/// One worker thread's way to the memory servers of a cluster.
+#[allow(clippy::large_enum_variant, reason = "the endpoint that must be fast is the one that is not boxed")]
+pub(crate) enum AnyEndpoint {
+    Local(LocalEndpoint),
+    Tcp(Box<TcpEndpoint>),
+}
+
+/// Calls a method that does not wait.
+macro_rules! on_either {
+    ($self:ident, $ep:ident => $call:expr) => {
+        match $self {
+            AnyEndpoint::Local($ep) => $call,
+            AnyEndpoint::Tcp($ep) => $call,
+        }
+    };
+}
+
+/// Calls a method that waits.
+macro_rules! await_either {
+    ($self:ident, $ep:ident => $call:expr) => {
+        match $self {
+            AnyEndpoint::Local($ep) => $call.await,
+            AnyEndpoint::Tcp($ep) => Box::pin($call).await,
+        }
+    };
+}
+
+impl Endpoint for AnyEndpoint {
+    #[inline]
+    fn buffer(&self, len: usize) -> PageBuf {
+        on_either!(self, ep => ep.buffer(len))
+    }
+
+    #[inline]
+    fn recycle(&self, buf: PageBuf) {
+        on_either!(self, ep => ep.recycle(buf));
+    }
+
+    #[inline]
+    async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
+        await_either!(self, ep => ep.read(at, into))
+    }
+
+    #[inline]
+    async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        await_either!(self, ep => ep.write(at, from))
+    }
+
+    #[inline]
+    async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
+        await_either!(self, ep => ep.read_word(at))
+    }
+
+    #[inline]
+    async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
+        await_either!(self, ep => ep.write_word(at, value))
+    }
+
+    #[inline]
+    async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64> {
+        await_either!(self, ep => ep.compare_swap(at, expected, new))
+    }
+
+    #[inline]
+    async fn masked_compare_swap(
+        &self,
+        at: GlobalAddr,
+        expected: u64,
+        compare_mask: u64,
+        new: u64,
+        swap_mask: u64,
+    ) -> Result<u64> {
+        await_either!(self, ep => ep.masked_compare_swap(at, expected, compare_mask, new, swap_mask))
+    }
+
+    #[inline]
+    async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64> {
+        await_either!(self, ep => ep.fetch_add(at, add))
+    }
+
+    #[inline]
+    async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
+        await_either!(self, ep => ep.submit(chain))
+    }
+
+    #[inline]
+    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
+        await_either!(self, ep => ep.call(server, request))
+    }
+
+    async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        await_either!(self, ep => ep.reserve(at, len))
+    }
+
+    async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        await_either!(self, ep => ep.persist(at, len))
+    }
+
+    #[inline]
+    async fn yield_now(&self) {
+        on_either!(self, ep => ep.yield_now().await);
+    }
+
+    #[inline]
+    fn regions(&self) -> &[RegionInfo] {
+        on_either!(self, ep => ep.regions())
+    }
+
+    #[inline]
+    fn counters(&self) -> &VerbCounters {
+        on_either!(self, ep => ep.counters())
+    }
+
+    #[inline]
+    fn charge(&self, work: Work) {
+        on_either!(self, ep => ep.charge(work));
+    }
+
+    #[inline]
+    fn now(&self) -> Nanos {
+        on_either!(self, ep => ep.now())
+    }
+
+    #[inline]
+    fn random(&self) -> u64 {
+        on_either!(self, ep => ep.random())
+    }
+
+    #[inline]
+    fn slots(&self) -> u32 {
+        on_either!(self, ep => ep.slots())
+    }
+
+    fn set_slots(&self, slots: u32) {
+        on_either!(self, ep => ep.set_slots(slots));
+    }
+
+    #[inline]
+    fn enter_slot(&self, slot: u32) {
+        on_either!(self, ep => ep.enter_slot(slot));
+    }
+
+    #[inline]
+    fn poll_ready(&self) -> u64 {
+        on_either!(self, ep => ep.poll_ready())
+    }
+
+    fn idle(&self) -> bool {
+        on_either!(self, ep => ep.idle())
+    }
+}

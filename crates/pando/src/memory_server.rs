@@ -1,0 +1,215 @@
+//! A memory server as a process of its own: memory of this host, offered to compute servers elsewhere over TCP.
+//!
+//! Its memory ends with the process, or is a file that outlives it. It executes one-sided verbs, and what compute servers offload
+//! (DEX §6); it knows nothing of indexes otherwise, and all that is asked of it is that it stays.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pando_dex::MemorySide;
+use pando_fabric::{Fabric, MemoryServerId};
+use pando_fabric_local::{
+    ExclusiveLock, HugePages, LocalConfig, LocalFabric, ServedRegion, ShmConfig, ShmFabric, this_process,
+};
+use pando_fabric_net::{Secret, ServerConfig, ServerCounts, TcpConfig, TcpFabric, TcpServer};
+
+use crate::error::{Error, Result};
+
+/// Threads of a memory server at most.
+const CORES_MAX: usize = 256;
+
+/// Where the memory of a memory server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// In the process; it ends with that.
+    Anonymous,
+    /// In a file, which is made if there is none. Any file system will do: a disk, tmpfs, hugetlbfs, one on persistent memory.
+    File(PathBuf),
+}
+
+/// How to run a [`MemoryServer`].
+///
+/// ```
+/// use pando::{Cluster, Config, Create, IndexOptions, MemoryServer, MemoryServerConfig};
+///
+/// let server = MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(64 << 20).secret("between us"))?;
+/// let addresses = [server.addr().to_string()];
+/// let cluster = Cluster::open(Config::tcp(addresses).secret("between us").create(Create::New))?;
+/// cluster.create_index("trees", &IndexOptions::bytes())?.session()?.put(b"aspen", b"a tree")?;
+/// cluster.close()?;
+/// assert!(server.counts().writes > 0);
+/// # Ok::<(), pando::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MemoryServerConfig {
+    listen: String,
+    size: u64,
+    backing: Backing,
+    huge_pages: bool,
+    cores: usize,
+    secret: Secret,
+}
+
+impl MemoryServerConfig {
+    /// One that listens at `listen`, `host:port`; port 0 is any that is free.
+    pub fn new(listen: impl Into<String>) -> Self {
+        Self {
+            listen: listen.into(),
+            size: 1 << 30,
+            backing: Backing::Anonymous,
+            huge_pages: true,
+            cores: 1,
+            secret: Secret::default(),
+        }
+    }
+
+    /// Bytes of memory; 1 GiB. A file that is there already keeps its size.
+    pub fn size(mut self, bytes: u64) -> Self {
+        self.size = bytes;
+        self
+    }
+
+    /// Where the memory is; [`Backing::Anonymous`].
+    pub fn backing(mut self, backing: Backing) -> Self {
+        self.backing = backing;
+        self
+    }
+
+    /// Whether to ask for huge pages, which are never required; `true`.
+    pub fn huge_pages(mut self, huge_pages: bool) -> Self {
+        self.huge_pages = huge_pages;
+        self
+    }
+
+    /// Threads that execute verbs and what is offloaded, 1 to 256; 1.
+    pub fn cores(mut self, cores: usize) -> Self {
+        self.cores = cores;
+        self
+    }
+
+    /// What clients must know to be let in; nothing.
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.secret = Secret::new(secret);
+        self
+    }
+
+    /// The same, as a [`Secret`].
+    pub fn secret_of(mut self, secret: &Secret) -> Self {
+        self.secret = secret.clone();
+        self
+    }
+}
+
+/// Offers memory until it is dropped.
+#[derive(Debug)]
+pub struct MemoryServer {
+    server: TcpServer,
+    region: ServedRegion,
+    /// Keeps other processes from serving the same file.
+    _lock: Option<ExclusiveLock>,
+}
+
+impl MemoryServer {
+    /// # Errors
+    /// [`Error::InvalidOption`] for what is out of its bounds; [`Error::Fabric`] for an address that cannot be listened at, and
+    /// for memory or a file that cannot be had.
+    pub fn start(config: &MemoryServerConfig) -> Result<Self> {
+        if !(1..=CORES_MAX).contains(&config.cores) {
+            let cores = config.cores;
+            return Err(Error::InvalidOption(format!("{cores} cores are not between 1 and {CORES_MAX}")));
+        }
+        let listener =
+            TcpListener::bind(&config.listen).map_err(|error| listening(&config.listen, &error))?;
+        let (region, lock, incarnation) = memory(config)?;
+        let settings = ServerConfig {
+            secret: config.secret.clone(),
+            threads: config.cores,
+            incarnation,
+            ..ServerConfig::default()
+        };
+        let handler = Arc::new(MemorySide::default());
+        let server = TcpServer::start(listener, region.clone(), Some(handler), settings)
+            .map_err(|error| listening(&config.listen, &error))?;
+        Ok(Self { server, region, _lock: lock })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.server.addr()
+    }
+
+    /// Bytes of its memory.
+    pub fn size(&self) -> u64 {
+        self.region.bytes()
+    }
+
+    /// What it did so far.
+    pub fn counts(&self) -> ServerCounts {
+        self.server.counts()
+    }
+
+    /// The same, for somebody who outlives the server.
+    pub fn counter(&self) -> impl Fn() -> ServerCounts + Send + Sync + 'static {
+        self.server.counter()
+    }
+
+    /// Stops serving, and writes what changed to the file if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Fabric`] if the device fails.
+    pub fn stop(self) -> Result<()> {
+        let Self { server, region, _lock } = self;
+        drop(server);
+        Ok(region.flush()?)
+    }
+}
+
+/// Bytes that the memory server at `address`, `host:port`, offers; how it is asked whether it is there.
+///
+/// # Errors
+/// [`Error::Fabric`] with the reason if it cannot be reached within `deadline`, or lets nobody in who knows `secret` only.
+pub fn memory_server_size(address: &str, secret: &Secret, deadline: Duration) -> Result<u64> {
+    let (secret, addresses) = (secret.clone(), [address]);
+    let fabric = TcpFabric::connect(TcpConfig { secret, deadline, ..TcpConfig::new(addresses) })?;
+    Ok(fabric.regions().iter().map(|region| region.len).sum())
+}
+
+fn listening(listen: &str, error: &io::Error) -> Error {
+    let (path, reason) = (format!("tcp://{listen}"), format!("cannot be listened at: {error}"));
+    match error.kind() {
+        io::ErrorKind::InvalidInput | io::ErrorKind::AddrNotAvailable => {
+            pando_fabric::FabricError::Open { path, reason }.into()
+        }
+        _ => pando_fabric::FabricError::System { path, reason }.into(),
+    }
+}
+
+/// The memory, what keeps it for this process, and a number that is another one whenever what it held is lost.
+fn memory(config: &MemoryServerConfig) -> Result<(ServedRegion, Option<ExclusiveLock>, u64)> {
+    let first = MemoryServerId(0);
+    let Backing::File(path) = &config.backing else {
+        let sizes = vec![config.size];
+        let local = LocalFabric::new(LocalConfig { server_sizes: sizes, huge_pages: config.huge_pages })?;
+        // Of two processes one started later, or has another number.
+        let (pid, start_time) = this_process();
+        return Ok((local.served_region(first)?, None, (start_time << 24) ^ u64::from(pid)));
+    };
+    let huge_pages = if config.huge_pages { HugePages::WhenOffered } else { HugePages::Never };
+    let shape = ShmConfig { servers: 1, bytes_per_server: config.size, huge_pages };
+    let file =
+        if ShmFabric::exists(path) { ShmFabric::open(path, false)? } else { ShmFabric::create(path, shape)? };
+    if file.regions().len() != 1 {
+        let reason = "a memory server offers one file, and this is a pool of several".to_owned();
+        return Err(Error::InvalidOption(format!("{}: {reason}", path.display())));
+    }
+    let lock = file.lock_exclusive()?;
+    // The file is the same as long as its number is; a device may have the number again much later.
+    let found = fs::metadata(path).map_err(|error| listening(&path.display().to_string(), &error))?;
+    let incarnation = found.dev().rotate_left(32) ^ found.ino();
+    Ok((file.served_region(first)?, Some(lock), incarnation))
+}

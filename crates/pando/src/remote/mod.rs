@@ -1,0 +1,246 @@
+//! An index of compute servers elsewhere, for processes that are none.
+//!
+//! A compute server listens at its *operation port* (`pando_server::OperationServer`). A [`Client`] knows the ports of those
+//! that together own an index, and sends every operation to the one that owns its key. It has no cache and no part in the
+//! pool, and may come and go as it likes. `docs/operations.md` has the protocol and what is promised.
+//!
+//! ```no_run
+//! use pando::remote::{Client, ClientConfig};
+//!
+//! let client = Client::connect(ClientConfig::new(["compute-0:7400", "compute-1:7400"]).secret("between us"))?;
+//! let trees = client.open_index("trees")?;
+//! let session = trees.session();
+//! session.put(b"aspen", b"Populus tremuloides")?;
+//! let mut batch = session.batch();
+//! batch.get(b"aspen").get(b"oak");
+//! for answer in batch.run() {
+//!     println!("{:?}", answer?);
+//! }
+//! # Ok::<(), pando::Error>(())
+//! ```
+
+mod batch;
+mod error;
+mod link;
+mod routes;
+mod session;
+#[doc(hidden)]
+pub mod wire;
+mod wire_reply;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pando_dex::KeyRange;
+use pando_fabric_net::{Destination, LinkId, Protocol, Secret, connect, random_nonzero};
+
+use crate::cluster::lock;
+use crate::error::{Error, Result};
+use crate::options::IndexLayout;
+pub use batch::{Answer, Batch};
+pub use error::RemoteError;
+use routes::Claims;
+pub use session::RemoteSession;
+pub use wire::ErrorCode;
+use wire::Opened;
+
+/// How long an answer may take.
+const DEADLINES: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
+
+/// How to reach compute servers.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    addresses: Vec<String>,
+    secret: Secret,
+    deadline: Duration,
+}
+
+impl ClientConfig {
+    /// `host:port` of the operation ports of all compute servers, in any order.
+    pub fn new(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let addresses = addresses.into_iter().map(Into::into).collect();
+        Self { addresses, secret: Secret::default(), deadline: Duration::from_secs(5) }
+    }
+
+    /// What compute servers want their clients to know; nothing.
+    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.secret = Secret::new(secret);
+        self
+    }
+
+    /// The same, as a [`Secret`].
+    pub fn secret_of(mut self, secret: &Secret) -> Self {
+        self.secret = secret.clone();
+        self
+    }
+
+    /// How long a compute server may take to answer, and how long to look for the owner of a key, 1 ms to 1 h; 5 s.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+}
+
+struct Shared {
+    servers: Vec<Destination>,
+    secret: Secret,
+    deadline: Duration,
+    /// This client, to compute servers.
+    process: u64,
+    links: AtomicU64,
+}
+
+impl Shared {
+    fn new_link(&self) -> LinkId {
+        LinkId { process: self.process, link: 1 + self.links.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+/// Compute servers elsewhere. Clones are the same client, and may be used by any number of threads.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+impl Client {
+    /// Shakes hands with each compute server once. Those that cannot be reached may come later, as long as one can.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`]; [`Error::Remote`] if none can be reached, or one does not let this client in.
+    pub fn connect(config: ClientConfig) -> Result<Self> {
+        let ClientConfig { addresses, secret, deadline } = config;
+        if addresses.is_empty() {
+            return Err(Error::InvalidOption("there is no compute server to connect to".to_owned()));
+        }
+        if !DEADLINES.contains(&deadline) {
+            return Err(Error::InvalidOption(format!(
+                "a deadline of {deadline:?} is not between 1 ms and 1 h"
+            )));
+        }
+        let destination = |address: String| Destination {
+            address: address.into(),
+            protocol: Protocol::OPERATIONS,
+            number: 0,
+        };
+        let servers = addresses.into_iter().map(destination).collect();
+        let (process, links) = (random_nonzero(), AtomicU64::new(0));
+        let shared = Shared { servers, secret, deadline, process, links };
+        let (mut failed, mut is_connected) = (None, false);
+        for server in &shared.servers {
+            match connect(server, shared.new_link(), &shared.secret, deadline) {
+                Ok(_) => is_connected = true,
+                Err(error) if error.is_final() => return Err(link::not_connected(server, &error).into()),
+                Err(error) => failed = failed.or(Some(link::not_connected(server, &error))),
+            }
+        }
+        match failed {
+            Some(error) if !is_connected => Err(error.into()),
+            _ => Ok(Self { shared: Arc::new(shared) }),
+        }
+    }
+
+    /// Opens an index. Compute servers that do not know it, or cannot be reached, are asked again when a key is theirs.
+    ///
+    /// # Errors
+    /// [`Error::Remote`] if no compute server knows the index or can be reached; [`Error::WrongLayout`] unless all say the same
+    /// of it.
+    pub fn open_index(&self, name: &str) -> Result<RemoteIndex> {
+        let shared = IndexShared {
+            client: Arc::clone(&self.shared),
+            name: name.to_owned(),
+            known: Mutex::default(),
+            version: AtomicU64::new(0),
+        };
+        let index = RemoteIndex { shared: Arc::new(shared) };
+        index.session().inner().open()?;
+        Ok(index)
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let addresses = self.shared.servers.iter().map(|server| &server.address);
+        f.debug_tuple("Client").field(&addresses.collect::<Vec<_>>()).finish()
+    }
+}
+
+/// What is known of an index.
+#[derive(Default)]
+struct Known {
+    layout: Option<IndexLayout>,
+    claims: Arc<Claims>,
+}
+
+struct IndexShared {
+    client: Arc<Shared>,
+    name: String,
+    known: Mutex<Known>,
+    /// Grows whenever something is learnt.
+    version: AtomicU64,
+}
+
+impl IndexShared {
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    fn claims(&self) -> Arc<Claims> {
+        Arc::clone(&lock(&self.known).claims)
+    }
+
+    /// Takes up what server `number` says.
+    fn learn(&self, number: usize, address: &Arc<str>, opened: &Opened) -> Result<(), RemoteError> {
+        let mut known = lock(&self.known);
+        match known.layout {
+            Some(layout) if layout != opened.layout => {
+                let (server, found) = (Arc::clone(address), opened.layout);
+                let reason =
+                    format!("its index {:?} holds {found}, and not {layout} as the others", self.name);
+                return Err(RemoteError::Rejected { server, reason });
+            }
+            _ => known.layout = Some(opened.layout),
+        }
+        known.claims = Arc::new(known.claims.with(number, opened));
+        self.version.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// An index of compute servers elsewhere. Clones are the same index, and may be used by any number of threads; each opens a
+/// [`RemoteSession`] for its operations.
+#[derive(Clone)]
+pub struct RemoteIndex {
+    shared: Arc<IndexShared>,
+}
+
+impl RemoteIndex {
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// What keys and values look like.
+    pub fn layout(&self) -> IndexLayout {
+        lock(&self.shared.known).layout.expect("it is learnt before an index is handed out")
+    }
+
+    /// Which keys each compute server said that it owns, with its address; what was heard last comes first.
+    pub fn owners(&self) -> Vec<(KeyRange, String)> {
+        let servers = &self.shared.client.servers;
+        let claims = self.shared.claims();
+        let owner =
+            |(range, number): &(KeyRange, usize)| (range.clone(), servers[*number].address.to_string());
+        claims.ranges().iter().map(owner).collect()
+    }
+
+    /// A session for the calling thread. Its connections are made when they are needed.
+    pub fn session(&self) -> RemoteSession {
+        RemoteSession::new(self)
+    }
+}
+
+impl std::fmt::Debug for RemoteIndex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteIndex").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,581 @@
+//! One thread's access to an index of compute servers elsewhere.
+//!
+//! A session has a connection of its own to each compute server, made when it is first needed. An operation goes to the one
+//! that claims the key; one that answers "not owned" makes the session ask all of them what they own, and try again until
+//! the deadline. What cannot be sent since its server is gone goes to another one if that has taken the keys over, and fails
+//! otherwise: what was sent is never sent twice.
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::ops::{Bound, Range as Span, RangeBounds};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pando_dex::{DexError, ScanRange, Swapped};
+
+use super::batch::Batch;
+use super::link::{Answer, Dial, Link, exchange};
+use super::routes::Claims;
+use super::wire::{Entries, KEY_MAX, Op, Opened, Reply, Request, put_keys};
+use super::{RemoteError, RemoteIndex};
+use crate::answers::Answers;
+use crate::error::{Error, Result};
+use crate::range::{Range, Scan};
+
+/// Pauses while nobody owns a key.
+const PAUSE_MIN: Duration = Duration::from_micros(200);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Keys that are looked up by one request at most, and bytes of them after which it gets no more.
+const KEYS_MAX: usize = 1024;
+const KEYS_BYTES: usize = 256 << 10;
+
+/// A thread's access to a [`RemoteIndex`]. It belongs to the thread that opened it; threads open one each.
+///
+/// It has the operations of [`crate::Session`], by the same names. They block until they are answered, or fail at the deadline
+/// of [`super::ClientConfig`]. Single-key operations are linearizable; a scan hands out every key that is present throughout it
+/// and none that is absent throughout it, in order, each once. An error says whether the operation may have been executed
+/// ([`Error::may_have_taken_effect`]); if so, it was by the time the session's next operation on that key is, or never.
+pub struct RemoteSession {
+    index: RemoteIndex,
+    inner: RefCell<Inner>,
+    _of_one_thread: PhantomData<Rc<()>>,
+}
+
+pub(super) struct Inner {
+    index: RemoteIndex,
+    links: Vec<Link>,
+    claims: Arc<Claims>,
+    version: u64,
+}
+
+/// A request: for which key, and its bytes, both in one buffer.
+pub(super) struct Asked {
+    pub op: Op,
+    pub key: Span<usize>,
+    pub frame: Span<usize>,
+}
+
+/// Entries of a scan, and where it goes on.
+type Found = (Vec<u8>, Option<Bound<Vec<u8>>>);
+
+/// How to find the server of a request.
+type Route<'r> = dyn Fn(&Claims, usize) -> Option<usize> + 'r;
+
+/// Waiting for somebody to own a key.
+struct Detour {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Detour {
+    fn new(patience: Duration) -> Self {
+        Self { until: Instant::now() + patience, pause: PAUSE_MIN }
+    }
+
+    /// To be called after each refusal: learns what servers own by now, and waits a moment.
+    fn next(&mut self, inner: &mut Inner) -> Result<(), RemoteError> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let servers: Vec<&str> = inner.links.iter().map(|link| &**link.address()).collect();
+            return Err(RemoteError::NoOwner { servers: servers.join(", ") });
+        }
+        thread::sleep(self.pause.min(left));
+        self.pause = (2 * self.pause).min(PAUSE_MAX);
+        inner.refresh(left);
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Takes up what other sessions learned.
+    fn catch_up(&mut self) {
+        let version = self.index.shared.version();
+        if version != self.version {
+            (self.claims, self.version) = (self.index.shared.claims(), version);
+        }
+    }
+
+    fn learn(&mut self, number: usize, opened: &Opened) -> Result<(), RemoteError> {
+        let learnt = self.index.shared.learn(number, self.links[number].address(), opened);
+        self.catch_up();
+        learnt
+    }
+
+    /// Makes the link to a server ready.
+    fn prepare(&mut self, number: usize, patience: Duration) -> Result<(), RemoteError> {
+        let client = &self.index.shared.client;
+        let dial = Dial { secret: &client.secret, index: &self.index.shared.name, patience };
+        match self.links[number].prepare(&dial)? {
+            Some(opened) => self.learn(number, &opened),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks all servers what they own, those that are gone too; whoever does not answer in a quarter of the deadline keeps no
+    /// one waiting.
+    fn refresh(&mut self, left: Duration) {
+        let patience = left.min(self.index.shared.client.deadline / 4).max(Duration::from_millis(1));
+        let until = Instant::now() + patience;
+        let mut frame = Vec::new();
+        Request::Routes.encode(&mut frame);
+        for number in 0..self.links.len() {
+            let left = until.saturating_duration_since(Instant::now());
+            if !left.is_zero() && self.prepare(number, left).is_ok() {
+                // A header is never too long.
+                let _ = self.links[number].push(number, Op::Routes, &frame);
+            }
+        }
+        let mut said = Vec::new();
+        exchange(&mut self.links, patience, &mut |number, reply| {
+            if let Ok(Reply::Opened(opened)) = reply {
+                said.push((number, opened));
+            }
+        });
+        for (number, opened) in said {
+            // One that has another layout by now is refused when it is asked.
+            let _ = self.learn(number, &opened);
+        }
+    }
+
+    /// Connects to all servers.
+    ///
+    /// # Errors
+    /// That of the first one, if none knows the index; that of one that lets nobody in like this.
+    pub fn open(&mut self) -> Result<(), RemoteError> {
+        let (mut failed, mut is_open) = (None, false);
+        for number in 0..self.links.len() {
+            match self.prepare(number, self.index.shared.client.deadline) {
+                Ok(()) => is_open = true,
+                Err(error @ RemoteError::Rejected { .. }) => return Err(error),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match failed {
+            Some(error) if !is_open => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks the server of each request, all of them at once, again and again until each is answered or failed; hands out the
+    /// answers as they come. That a key is not owned is among them if `tells_refusals`.
+    fn run(
+        &mut self,
+        (asked, bytes): (&[Asked], &[u8]),
+        route: &Route<'_>,
+        tells_refusals: bool,
+        answer: &mut Answer<'_>,
+    ) {
+        let patience = self.index.shared.client.deadline;
+        // The rest of it is for asking whether another one has taken over what a server had that is gone.
+        let to_connect = patience - patience / 4;
+        let mut detour = Detour::new(patience);
+        let mut left: Vec<usize> = (0..asked.len()).collect();
+        loop {
+            self.catch_up();
+            let mut unreached: Vec<(usize, usize)> = Vec::new();
+            let mut again = Vec::new();
+            // What is for a server that could not be reached a moment ago must not overtake what was before it.
+            let mut down: Vec<Option<RemoteError>> = vec![None; self.links.len()];
+            for i in left {
+                let Some(number) = route(&self.claims, i) else {
+                    again.push(i);
+                    continue;
+                };
+                if down[number].is_none() {
+                    down[number] = self.prepare(number, to_connect).err();
+                }
+                let frame = &bytes[asked[i].frame.clone()];
+                match &down[number] {
+                    Some(_) => unreached.push((i, number)),
+                    None => {
+                        if let Err(error) = self.links[number].push(i, asked[i].op, frame) {
+                            answer(i, Err(error));
+                        }
+                    }
+                }
+            }
+            exchange(&mut self.links, patience, &mut |i, reply| match reply {
+                Ok(Reply::NotOwned) if !tells_refusals => again.push(i),
+                reply => answer(i, reply),
+            });
+            if !unreached.is_empty() {
+                self.refresh(patience);
+            }
+            for (i, number) in unreached {
+                match down[number].clone() {
+                    // Somebody took the keys over.
+                    _ if route(&self.claims, i).is_some_and(|owner| owner != number) => again.push(i),
+                    Some(error) => answer(i, Err(error)),
+                    None => unreachable!("it is down"),
+                }
+            }
+            if again.is_empty() {
+                return;
+            }
+            if let Err(error) = detour.next(self) {
+                again.into_iter().for_each(|i| answer(i, Err(error.clone())));
+                return;
+            }
+            again.sort_unstable();
+            left = again;
+        }
+    }
+
+    /// Asks the servers of the keys.
+    pub fn run_keyed(&mut self, asked: &[Asked], bytes: &[u8], answer: &mut Answer<'_>) {
+        let route = |claims: &Claims, i: usize| claims.owner_of(&bytes[asked[i].key.clone()]);
+        self.run((asked, bytes), &route, false, answer);
+    }
+}
+
+/// Writes a request behind what is in `bytes`.
+///
+/// # Errors
+/// Keys and values that no index holds.
+pub(super) fn ask(bytes: &mut Vec<u8>, key: &[u8], request: Request<'_>) -> Result<Asked> {
+    check_key(key)?;
+    let values = match request {
+        Request::Put { value, .. } | Request::Insert { value, .. } | Request::Update { value, .. } => {
+            [Some(value), None]
+        }
+        Request::CompareAndSwap { expected, new, .. } => [expected, new],
+        _ => [None, None],
+    };
+    let max = pando_pool::MAX_VALUE as usize;
+    if let Some(value) = values.into_iter().flatten().find(|value| value.len() > max) {
+        return Err(DexError::ValueTooLong { len: value.len(), max }.into());
+    }
+    let start = bytes.len();
+    request.encode(bytes);
+    let key_start = start + super::wire::REQUEST_HEADER;
+    Ok(Asked { op: request.op(), key: key_start..key_start + key.len(), frame: start..bytes.len() })
+}
+
+fn check_key(key: &[u8]) -> Result<()> {
+    let (len, max) = (key.len(), KEY_MAX);
+    if len > max { Err(DexError::KeyTooLong { len, max }.into()) } else { Ok(()) }
+}
+
+/// What an operation answered that is there or is not, or is so or not.
+fn was(reply: &Reply<'_>) -> bool {
+    match reply {
+        Reply::Was(was) => *was,
+        other => unreachable!("{other:?} was decoded as an answer to a change"),
+    }
+}
+
+pub(super) fn swapped(reply: &Reply<'_>) -> Swapped {
+    match reply {
+        Reply::Swapped(Ok(())) => Swapped::Done,
+        Reply::Swapped(Err(found)) => Swapped::Found(found.map(<[u8]>::to_vec)),
+        other => unreachable!("{other:?} was decoded as an answer to a compare-and-swap"),
+    }
+}
+
+pub(super) fn value<'b>(reply: &Reply<'b>) -> Option<&'b [u8]> {
+    match reply {
+        Reply::Value(value) => *value,
+        other => unreachable!("{other:?} was decoded as an answer to a lookup"),
+    }
+}
+
+impl RemoteSession {
+    pub(super) fn new(index: &RemoteIndex) -> Self {
+        let client = &index.shared.client;
+        let id = client.new_link();
+        let links = client.servers.iter().map(|server| Link::new(server.clone(), id)).collect();
+        let (claims, version) = (index.shared.claims(), index.shared.version());
+        let inner = RefCell::new(Inner { index: index.clone(), links, claims, version });
+        Self { index: index.clone(), inner, _of_one_thread: PhantomData }
+    }
+
+    pub fn index(&self) -> &RemoteIndex {
+        &self.index
+    }
+
+    pub(super) fn inner(&self) -> std::cell::RefMut<'_, Inner> {
+        self.inner.borrow_mut()
+    }
+
+    /// Performs one operation; `take` gets its answer.
+    fn perform<T>(
+        &self,
+        key: &[u8],
+        request: Request<'_>,
+        mut take: impl FnMut(&Reply<'_>) -> T,
+    ) -> Result<T> {
+        let mut bytes = Vec::new();
+        let asked = [ask(&mut bytes, key, request)?];
+        let mut done = None;
+        self.inner().run_keyed(&asked, &bytes, &mut |_, reply| done = Some(reply.map(|reply| take(&reply))));
+        Ok(done.expect("what is asked is answered or fails")?)
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// A key that the layout does not hold, and [`Error::Remote`], as for every operation.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.perform(key, Request::Get { key }, |reply| value(reply).map(<[u8]>::to_vec))
+    }
+
+    /// Appends the value of `key` to `out`; `false` if the key is absent.
+    ///
+    /// # Errors
+    /// As for [`RemoteSession::get`].
+    pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        self.perform(key, Request::Get { key }, |reply| {
+            let found = value(reply);
+            out.extend_from_slice(found.unwrap_or_default());
+            found.is_some()
+        })
+    }
+
+    /// Whether `key` is present.
+    ///
+    /// # Errors
+    /// As for [`RemoteSession::get`].
+    pub fn contains(&self, key: &[u8]) -> Result<bool> {
+        self.perform(key, Request::Get { key }, |reply| value(reply).is_some())
+    }
+
+    /// Stores `value` under `key`; says whether the key was present before.
+    ///
+    /// # Errors
+    /// As for [`RemoteSession::get`]; a value that the layout does not hold; a full pool ([`Error::is_full`]).
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.perform(key, Request::Put { key, value }, was)
+    }
+
+    /// Stores `value` under a key that is absent; `false`, and nothing changes, if it is present.
+    ///
+    /// # Errors
+    /// As for [`RemoteSession::put`].
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.perform(key, Request::Insert { key, value }, was)
+    }
+
+    /// Stores `value` under a key that is present; `false`, and nothing changes, if it is absent.
+    ///
+    /// # Errors
+    /// As for [`RemoteSession::put`].
+    pub fn update(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.perform(key, Request::Update { key, value }, was)
+    }
+
+    /// Removes `key`; says whether it was present.
+    ///
+    /// # Errors
+    /// As for [`RemoteSession::get`].
+    pub fn remove(&self, key: &[u8]) -> Result<bool> {
+        self.perform(key, Request::Remove { key }, was)
+    }
+
+    /// Stores `new` (removes the key, if that is `None`) if the value of `key` is `expected` (if it is absent, if that
+    /// is `None`).
+    ///
+    /// # Errors
+    /// As for [`RemoteSession::put`].
+    pub fn compare_and_swap(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Swapped> {
+        self.perform(key, Request::CompareAndSwap { key, expected, new }, swapped)
+    }
+
+    /// Many operations that are sent at once, to all of their compute servers.
+    pub fn batch(&self) -> Batch<'_> {
+        Batch::new(self)
+    }
+
+    /// Looks up all of `keys`, at all of their compute servers at once; the answers are in the order of the keys.
+    ///
+    /// # Errors
+    /// As for [`RemoteSession::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], answers: &mut Answers) -> Result<()> {
+        keys.iter().try_for_each(|key| check_key(key.as_ref()))?;
+        let answers = answers.of_one();
+        answers.reset(keys.len());
+        let mut inner = self.inner();
+        let mut detour: Option<Detour> = None;
+        let mut left: Vec<usize> = (0..keys.len()).collect();
+        while !left.is_empty() {
+            inner.catch_up();
+            let groups = grouped(&inner.claims, keys, &left);
+            let mut bytes = Vec::new();
+            let asked: Vec<Asked> = groups.iter().map(|group| ask_keys(&mut bytes, keys, group)).collect();
+            let (mut again, mut is_refused, mut failed) = (Vec::new(), false, None);
+            let route = |claims: &Claims, i: usize| claims.owner_of(keys[groups[i][0]].as_ref());
+            inner.run((&asked, &bytes), &route, true, &mut |i, reply| match reply {
+                Ok(Reply::Values(values)) => {
+                    let mut places = groups[i].iter();
+                    for (value, &place) in values.zip(&mut places) {
+                        answers.set(place, value);
+                    }
+                    // More than one answer holds.
+                    again.extend(places);
+                }
+                Ok(_) => {
+                    is_refused = true;
+                    again.extend(&groups[i]);
+                }
+                Err(error) => failed = Some(error),
+            });
+            if let Some(error) = failed {
+                return Err(error.into());
+            }
+            if is_refused {
+                let patience = self.index.shared.client.deadline;
+                detour.get_or_insert_with(|| Detour::new(patience)).next(&mut inner)?;
+            }
+            again.sort_unstable();
+            left = again;
+        }
+        Ok(())
+    }
+
+    /// Hands the entries of `range` to `visit`, in order, until it returns `false`; how many it was given. What comes is asked
+    /// for about 1 MiB at a time.
+    ///
+    /// # Errors
+    /// As for [`RemoteSession::get`]. What was handed out before stands.
+    pub fn scan(&self, range: &ScanRange<'_>, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<usize> {
+        let mut handed_out = 0;
+        let mut from: Option<Bound<Vec<u8>>> = None;
+        loop {
+            let mut part = ScanRange { limit: range.limit - handed_out, ..*range };
+            if let Some(from) = &from {
+                let from = from.as_ref().map(Vec::as_slice);
+                *(if range.reverse { &mut part.high } else { &mut part.low }) = from;
+            }
+            if part.limit == 0 {
+                return Ok(handed_out);
+            }
+            // `visit` may use the session.
+            let (entries, next) = self.scan_part(&part)?;
+            for (key, value) in Entries::of(&entries).take(part.limit) {
+                handed_out += 1;
+                if !visit(key, value) {
+                    return Ok(handed_out);
+                }
+            }
+            match next {
+                Some(next) => from = Some(next),
+                None => return Ok(handed_out),
+            }
+        }
+    }
+
+    /// What one compute server answers of a scan, and where that goes on.
+    fn scan_part(&self, part: &ScanRange<'_>) -> Result<Found> {
+        for bound in [part.low, part.high] {
+            if let Bound::Included(key) | Bound::Excluded(key) = bound {
+                check_key(key)?;
+            }
+        }
+        let mut bytes = Vec::new();
+        Request::scan(part).encode(&mut bytes);
+        let asked = [Asked { op: Op::Scan, key: 0..0, frame: 0..bytes.len() }];
+        let route = |claims: &Claims, _: usize| claims.owner_of_start(part);
+        let mut done = None;
+        self.inner().run((&asked, &bytes), &route, false, &mut |_, reply| {
+            done = Some(reply.map(|reply| match reply {
+                Reply::Page(page) => {
+                    (page.entries.bytes().to_vec(), page.next.map(|next| next.map(<[u8]>::to_vec)))
+                }
+                other => unreachable!("{other:?} was decoded as an answer to a scan"),
+            }));
+        });
+        Ok(done.expect("what is asked is answered or fails")?)
+    }
+
+    /// The entries between two bounds, as [`crate::Session::range`] has them.
+    pub fn range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Range<'_, Self> {
+        let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
+        Range::new(self, own(bounds.start_bound()), own(bounds.end_bound()))
+    }
+
+    /// All entries; see [`RemoteSession::range`].
+    pub fn iter(&self) -> Range<'_, Self> {
+        Range::new(self, Bound::Unbounded, Bound::Unbounded)
+    }
+
+    /// The entries whose keys begin with `prefix`; see [`RemoteSession::range`].
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range<'_, Self> {
+        let (low, high) = crate::range::of_prefix(prefix.as_ref());
+        Range::new(self, low, high)
+    }
+
+    /// Whether each compute server answers: its address, and how long that took.
+    pub fn ping(&self) -> Vec<(Arc<str>, Result<Duration>)> {
+        let mut inner = self.inner();
+        let patience = self.index.shared.client.deadline;
+        let mut frame = Vec::new();
+        Request::Ping.encode(&mut frame);
+        (0..inner.links.len())
+            .map(|number| {
+                let begun = Instant::now();
+                let mut done = inner.prepare(number, patience);
+                let link = &mut inner.links[number];
+                if done.is_ok() {
+                    done = link.push(0, Op::Ping, &frame);
+                    exchange(std::slice::from_mut(link), patience, &mut |_, reply| done = reply.map(drop));
+                }
+                (Arc::clone(link.address()), done.map(|()| begun.elapsed()).map_err(Error::from))
+            })
+            .collect()
+    }
+}
+
+impl Scan for RemoteSession {
+    fn scan_entries(
+        &self,
+        range: &ScanRange<'_>,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<usize> {
+        self.scan(range, visit)
+    }
+}
+
+/// The places of keys that go together: to one server, not too many, in their order.
+fn grouped<K: AsRef<[u8]>>(claims: &Claims, keys: &[K], places: &[usize]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    // The group that each server's next key goes to, and its bytes; keys of nobody wait together.
+    let mut open: Vec<(Option<usize>, usize, usize)> = Vec::new();
+    for &place in places {
+        let key = keys[place].as_ref();
+        let owner = claims.owner_of(key);
+        let found = open.iter_mut().find(|(of, ..)| *of == owner);
+        match found {
+            Some((_, group, bytes)) if groups[*group].len() < KEYS_MAX && *bytes < KEYS_BYTES => {
+                groups[*group].push(place);
+                *bytes += key.len();
+            }
+            Some((_, group, bytes)) => {
+                (*group, *bytes) = (groups.len(), key.len());
+                groups.push(vec![place]);
+            }
+            None => {
+                open.push((owner, groups.len(), key.len()));
+                groups.push(vec![place]);
+            }
+        }
+    }
+    groups
+}
+
+fn ask_keys<K: AsRef<[u8]>>(bytes: &mut Vec<u8>, keys: &[K], group: &[usize]) -> Asked {
+    let start = bytes.len();
+    put_keys(bytes, group.iter().map(|&place| keys[place].as_ref()));
+    Asked { op: Op::MultiGet, key: 0..0, frame: start..bytes.len() }
+}
+
+impl std::fmt::Debug for RemoteSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteSession").field("index", &self.index.name()).finish_non_exhaustive()
+    }
+}
