@@ -1,0 +1,336 @@
+//! Counters of a daemon as metrics: names, labels, and the text that Prometheus reads.
+//!
+//! Names begin with `pando_`; what only grows ends with `_total`; sizes are bytes, times seconds. A label tells apart what may
+//! be added up (`kind`, `memory_server`), so that a sum over a metric means something.
+
+use std::fmt;
+use std::sync::Mutex;
+
+use crate::counts::OperationCounts;
+use crate::histogram::Latencies;
+use pando::{ComputeServerStats, ServerCounts, ServerUsage, Stats, VerbCounts};
+use pando_fabric_net::serve::ConnectionCounts;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+/// Labels of a sample, in order.
+type Labels = Vec<(&'static str, String)>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Only grows.
+    Counter,
+    Gauge,
+}
+
+/// A metric and its samples.
+#[derive(Debug)]
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    kind: Kind,
+    samples: Vec<(Labels, u64)>,
+}
+
+/// All metrics of a daemon at one moment.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    families: Vec<Family>,
+    /// How long operations took, from when they were whole until their answers were.
+    latencies: Option<Vec<(Labels, Latencies)>>,
+}
+
+impl Metrics {
+    fn add(&mut self, kind: Kind, name: &'static str, help: &'static str, samples: Vec<(Labels, u64)>) {
+        self.families.push(Family { name, help, kind, samples });
+    }
+
+    fn counter(&mut self, name: &'static str, help: &'static str, samples: Vec<(Labels, u64)>) {
+        self.add(Kind::Counter, name, help, samples);
+    }
+
+    fn gauge(&mut self, name: &'static str, help: &'static str, samples: Vec<(Labels, u64)>) {
+        self.add(Kind::Gauge, name, help, samples);
+    }
+
+    /// In the text format.
+    pub fn text(self) -> String {
+        let mut registry = Registry::with_prefix("pando");
+        registry.register_collector(Box::new(Once(Mutex::new(self))));
+        let mut text = String::new();
+        encode(&mut text, &registry).expect("writing to a string does not fail");
+        text
+    }
+}
+
+/// Metrics that are encoded once.
+#[derive(Debug)]
+struct Once(Mutex<Metrics>);
+
+impl Collector for Once {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Metrics { families, latencies } =
+            std::mem::take(&mut *self.0.lock().expect("nobody panics with it"));
+        for Family { name, help, kind, samples } in families {
+            let metric_type = match kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+            };
+            let mut metric = encoder.encode_descriptor(name, help, None, metric_type)?;
+            match &samples[..] {
+                [(labels, value)] if labels.is_empty() => encode_sample(kind, *value, metric)?,
+                samples => {
+                    for (labels, value) in samples {
+                        encode_sample(kind, *value, metric.encode_family(labels)?)?;
+                    }
+                }
+            }
+        }
+        let Some(latencies) = latencies else { return Ok(()) };
+        let help = "How long operations took, from when they were whole until their answers were";
+        let name = "port_operation_duration_seconds";
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, latencies) in latencies {
+            let (mut buckets, mut before) = (Vec::new(), 0);
+            for (ns, total) in latencies.cumulative() {
+                buckets.push((ns as f64 / 1e9, total - before));
+                before = total;
+            }
+            buckets.push((f64::MAX, 0));
+            let (sum, count) = (latencies.sum().as_secs_f64(), latencies.count());
+            metric.encode_family(&labels)?.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+fn encode_sample(kind: Kind, value: u64, encoder: MetricEncoder<'_>) -> fmt::Result {
+    match kind {
+        Kind::Counter => ConstCounter::new(value).encode(encoder),
+        Kind::Gauge => ConstGauge::new(value as f64).encode(encoder),
+    }
+}
+
+fn one(value: u64) -> Vec<(Labels, u64)> {
+    vec![(Vec::new(), value)]
+}
+
+/// Samples of one label.
+fn by<const N: usize>(label: &'static str, samples: [(&str, u64); N]) -> Vec<(Labels, u64)> {
+    samples.into_iter().map(|(value, count)| (vec![(label, value.to_owned())], count)).collect()
+}
+
+/// What a memory server has to say.
+pub fn memory_server_metrics(size: u64, counts: &ServerCounts) -> Metrics {
+    let mut metrics = Metrics::default();
+    metrics.gauge("memory_bytes", "Bytes of memory that this server offers", one(size));
+    let verbs = [
+        ("read", counts.reads),
+        ("write", counts.writes),
+        ("atomic", counts.atomics),
+        ("two_sided", counts.calls),
+    ];
+    metrics.counter("verbs_served", "Verbs executed for clients", by("kind", verbs));
+    connection_metrics(&mut metrics, &counts.of_connections());
+    metrics
+}
+
+fn connection_metrics(metrics: &mut Metrics, counts: &ConnectionCounts) {
+    let bytes = [("in", counts.bytes_in), ("out", counts.bytes_out)];
+    metrics.counter("network_bytes", "Bytes that came in and went out", by("direction", bytes));
+    metrics.gauge("connections", "Connections that are open", one(counts.connections));
+    metrics.counter("connections_accepted", "Connections that were accepted", one(counts.accepted));
+    metrics.counter(
+        "connections_refused",
+        "Connections that did not know the secret, spoke another version, or came when there were too many",
+        one(counts.refused),
+    );
+    metrics.counter(
+        "connections_expelled",
+        "Connections that were closed because of what they sent, or did not send in time",
+        one(counts.expelled),
+    );
+}
+
+/// What a process with compute servers and an operation port has to say.
+pub fn compute_server_metrics(stats: &Stats, port: &OperationCounts) -> Metrics {
+    let mut metrics = Metrics::default();
+    port_metrics(&mut metrics, port);
+    verb_metrics(&mut metrics, &[("operations", stats.verbs), ("management", stats.management)]);
+    let servers: Vec<(&str, &ComputeServerStats)> = stats
+        .indexes
+        .iter()
+        .flat_map(|index| index.compute_servers.iter().map(|server| (index.name.as_str(), server)))
+        .collect();
+    let each = |value: fn(&ComputeServerStats) -> u64| -> Vec<(Labels, u64)> {
+        servers.iter().map(|&(index, server)| (labels_of(index, server), value(server))).collect()
+    };
+    metrics.counter("operations", "Operations performed", each(|server| server.operations));
+    metrics.gauge("cache_bytes", "Bytes of caches", each(|server| server.cache_bytes));
+    metrics.gauge("cache_frames", "Nodes that caches hold at most", each(|server| server.frames as u64));
+    cache_metrics(&mut metrics, &servers);
+    smo_metrics(&mut metrics, &servers);
+    pool_metrics(&mut metrics, &stats.pool);
+    metrics
+}
+
+fn port_metrics(metrics: &mut Metrics, port: &OperationCounts) {
+    let mut ended = Vec::new();
+    let mut latencies = Vec::new();
+    for kind in &port.kinds {
+        let of = |result: &str| vec![("kind", kind.name.to_owned()), ("result", result.to_owned())];
+        ended.extend([
+            (of("done"), kind.done),
+            (of("not_owned"), kind.not_owned),
+            (of("failed"), kind.failed),
+        ]);
+        latencies.push((vec![("kind", kind.name.to_owned())], kind.latencies.clone()));
+    }
+    metrics.counter("port_operations", "Operations that clients asked for at the operation port", ended);
+    metrics.latencies = Some(latencies);
+    connection_metrics(metrics, &port.connections);
+}
+
+fn labels_of(index: &str, server: &ComputeServerStats) -> Labels {
+    vec![("index", index.to_owned()), ("compute_server", server.number.to_string())]
+}
+
+fn verb_metrics(metrics: &mut Metrics, verbs: &[(&'static str, VerbCounts)]) {
+    let (mut counts, mut bytes) = (Vec::new(), Vec::new());
+    for &(purpose, verbs) in verbs {
+        let labels = |kind: &str| vec![("purpose", purpose.to_owned()), ("kind", kind.to_owned())];
+        counts.extend([
+            (labels("read"), verbs.reads),
+            (labels("write"), verbs.writes),
+            (labels("atomic"), verbs.atomics),
+            (labels("two_sided"), verbs.two_sided),
+        ]);
+        bytes.extend([
+            (labels("read"), verbs.bytes_read),
+            (labels("write"), verbs.bytes_written),
+            (labels("two_sided"), verbs.bytes_two_sided),
+        ]);
+    }
+    metrics.counter("verbs", "Verbs sent to memory servers", counts);
+    metrics.counter("verb_bytes", "Bytes that these verbs moved", bytes);
+}
+
+fn cache_metrics(metrics: &mut Metrics, servers: &[(&str, &ComputeServerStats)]) {
+    let mut accesses = Vec::new();
+    let mut misses = Vec::new();
+    let mut events = Vec::new();
+    for &(index, server) in servers {
+        let cache = server.cache;
+        let with = |label: &'static str, value: &str| {
+            let mut labels = labels_of(index, server);
+            labels.push((label, value.to_owned()));
+            labels
+        };
+        accesses.extend([
+            (with("node", "leaf"), cache.leaf_accesses),
+            (with("node", "inner"), cache.inner_accesses),
+        ]);
+        misses
+            .extend([(with("node", "leaf"), cache.leaf_misses), (with("node", "inner"), cache.inner_misses)]);
+        events.extend(
+            [
+                ("admission", cache.admissions),
+                ("eviction", cache.evictions),
+                ("cooling", cache.coolings),
+                ("reheat", cache.reheats),
+                ("write_back", cache.write_backs),
+                ("restart", cache.restarts),
+                ("offload", cache.offloads),
+                ("offload_refused", cache.offloads_refused),
+            ]
+            .map(|(event, count)| (with("event", event), count)),
+        );
+    }
+    metrics.counter("cache_accesses", "Nodes that operations went through", accesses);
+    metrics.counter("cache_misses", "Nodes that were read from memory servers", misses);
+    metrics.counter("cache_events", "What caches did", events);
+}
+
+fn smo_metrics(metrics: &mut Metrics, servers: &[(&str, &ComputeServerStats)]) {
+    let samples = servers.iter().flat_map(|&(index, server)| {
+        let smo = server.smo;
+        let kinds = [
+            ("split", smo.splits),
+            ("merge", smo.merges),
+            ("root_change", smo.root_changes),
+            ("shared_change", smo.shared_changes),
+            ("refresh", smo.refreshes),
+        ];
+        kinds.map(|(kind, count)| {
+            let mut labels = labels_of(index, server);
+            labels.push(("kind", kind.to_owned()));
+            (labels, count)
+        })
+    });
+    metrics.counter("structure_changes", "Structure modification operations", samples.collect());
+}
+
+fn pool_metrics(metrics: &mut Metrics, pool: &[ServerUsage]) {
+    let each = |value: fn(&ServerUsage) -> u64| -> Vec<(Labels, u64)> {
+        pool.iter()
+            .map(|server| (vec![("memory_server", server.server.0.to_string())], value(server)))
+            .collect()
+    };
+    metrics.gauge("pool_bytes", "Bytes of the region of a memory server", each(|server| server.bytes_total));
+    metrics.gauge(
+        "pool_allocated_bytes",
+        "Bytes of allocated blocks; chunks that other processes lease count whole",
+        each(|server| server.bytes_allocated),
+    );
+    metrics.gauge(
+        "pool_blocks",
+        "Allocated blocks, without those of other processes",
+        each(|s| s.blocks_allocated),
+    );
+    metrics.gauge("pool_chunks", "Chunks of a memory server", each(|server| server.chunks_total));
+    metrics.gauge("pool_free_chunks", "Chunks that nobody has", each(|server| server.chunks_free));
+}
+
+#[cfg(test)]
+mod tests {
+    use pando::{Cluster, Config, IndexOptions};
+
+    use super::*;
+    use crate::operations::{OperationConfig, OperationServer};
+
+    #[test]
+    fn a_page_has_names_help_labels_and_values() {
+        let text = memory_server_metrics(4096, &ServerCounts::default()).text();
+        for line in [
+            "# HELP pando_verbs_served Verbs executed for clients",
+            "# TYPE pando_verbs_served counter",
+            "pando_verbs_served_total{kind=\"read\"} 0",
+            "pando_memory_bytes 4096.0",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_compute_server_tells_what_it_did() {
+        let cluster = Cluster::open(Config::embedded().compute_servers(2)).expect("opens");
+        let index = cluster.create_index("a \"quoted\" name", &IndexOptions::integers()).expect("new");
+        let session = index.integers().expect("of integers");
+        session.put(1, 2).expect("room");
+        drop(session);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let port = OperationServer::start(listener, index, OperationConfig::default()).expect("starts");
+        let text = compute_server_metrics(&cluster.stats().expect("opened"), &port.counts()).text();
+        assert!(text.contains("pando_port_operations_total{kind=\"get\",result=\"done\"} 0\n"), "{text}");
+        assert!(text.contains("pando_port_operation_duration_seconds_count{kind=\"get\"} 0\n"), "{text}");
+        let line = "pando_operations_total{index=\"a \\\"quoted\\\" name\",compute_server=\"0\"} 1";
+        assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        assert!(text.contains("pando_pool_bytes{memory_server=\"0\"} 1073741824.0"), "{text}");
+    }
+}

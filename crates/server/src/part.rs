@@ -1,0 +1,98 @@
+//! The part of a scan that lies among the keys of this process.
+//!
+//! A scan is answered as far as the process owns the keys, and with the bound from which it goes on elsewhere. A scan that
+//! does not begin among its keys is not its own at all.
+
+use std::ops::Bound;
+
+use pando::{KeyRange, ScanRange};
+
+/// What of a scan lies in one range of keys, and where the rest begins, if there is one.
+#[derive(Debug)]
+pub(crate) struct Part<'k> {
+    pub range: ScanRange<'k>,
+    pub rest: Option<Bound<&'k [u8]>>,
+}
+
+/// The part of `range` at its beginning that `owned` has, if any.
+pub(crate) fn first_part<'k>(range: &ScanRange<'k>, owned: &'k [KeyRange]) -> Option<Part<'k>> {
+    let own = owned.iter().find(|own| range.starts_in(own))?;
+    let mut part = *range;
+    let end = if range.reverse { &own.low } else { &own.high };
+    let Some(end) = end.as_deref() else { return Some(Part { range: part, rest: None }) };
+    let rest = if range.reverse {
+        // Keys below the lowest own one.
+        let goes_on = match range.low {
+            Bound::Unbounded => true,
+            Bound::Included(low) | Bound::Excluded(low) => low < end,
+        };
+        goes_on.then(|| {
+            part.low = Bound::Included(end);
+            Bound::Excluded(end)
+        })
+    } else {
+        // The first key that is not an own one, and those above it.
+        let goes_on = match range.high {
+            Bound::Unbounded => true,
+            Bound::Included(high) => end <= high,
+            Bound::Excluded(high) => end < high,
+        };
+        goes_on.then(|| {
+            part.high = Bound::Excluded(end);
+            Bound::Included(end)
+        })
+    };
+    Some(Part { range: part, rest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Bound::{Excluded, Included, Unbounded};
+
+    fn bounds() -> Vec<Bound<&'static [u8]>> {
+        let keys: [&[u8]; 6] = [b"", b"b", b"c", b"c1", b"e", b"f"];
+        let bounds = keys.into_iter().flat_map(|key| [Included(key), Excluded(key)]);
+        std::iter::once(Unbounded).chain(bounds).collect()
+    }
+
+    /// Keys of the range, out of some.
+    fn keys_of(range: &ScanRange<'_>) -> Vec<&'static str> {
+        let all = ["", "a", "b", "b1", "c", "c1", "d", "e", "e1", "f", "g"];
+        let within = |key: &&str| range.above_low(key.as_bytes()) && range.below_high(key.as_bytes());
+        let mut keys: Vec<_> = all.into_iter().filter(within).collect();
+        if range.reverse {
+            keys.reverse();
+        }
+        keys
+    }
+
+    #[test]
+    fn parts_tile_every_scan() {
+        let key = |text: &str| Some(text.as_bytes().to_vec());
+        let ranges = [
+            KeyRange { low: None, high: key("c") },
+            KeyRange { low: key("c"), high: key("e") },
+            KeyRange { low: key("e"), high: None },
+        ];
+        for (low, high) in bounds().iter().flat_map(|low| bounds().into_iter().map(move |high| (*low, high)))
+        {
+            for reverse in [false, true] {
+                let whole = ScanRange { low, high, limit: usize::MAX, reverse };
+                let (mut range, mut found) = (whole, Vec::new());
+                for _ in 0..4 {
+                    let of: Vec<_> = ranges.iter().filter(|own| range.starts_in(own)).collect();
+                    assert_eq!(of.len(), 1, "{range:?}");
+                    let part = first_part(&range, &ranges).expect("all keys are owned");
+                    let keys = keys_of(&part.range);
+                    assert!(keys.iter().all(|key| of[0].contains(key.as_bytes())), "{part:?}");
+                    found.extend(keys);
+                    let Some(rest) = part.rest else { break };
+                    *(if reverse { &mut range.high } else { &mut range.low }) = rest;
+                }
+                assert_eq!(found, keys_of(&whole), "{whole:?}");
+                assert!(first_part(&whole, &ranges[..0]).is_none());
+            }
+        }
+    }
+}

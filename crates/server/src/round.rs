@@ -1,0 +1,302 @@
+//! Requests of many connections, executed side by side.
+//!
+//! A *round* takes from each connection the whole requests that may be executed in any order: those on different keys. A
+//! request on a key that an earlier one of the round is about ends the connection's part of it, unless both are lookups, which
+//! then have one answer; a scan or a lookup of many keys is alone with its connection. So requests of one connection on one
+//! key are executed in their order, and scans after all before them and before all after them, while requests of different
+//! connections know no order.
+//!
+//! The first requests of a round are executed first, and none is begun once the answers are long enough: what was not begun
+//! is taken again by the next round.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use pando::Session;
+use pando::remote::wire::{Malformed, Op, Request, decode_request};
+
+use crate::counts::Ended;
+use crate::execute::{Scope, execute};
+
+/// Requests of a round at most.
+pub(crate) const JOBS_MAX: usize = 1024;
+/// Bytes of answers after which no further request of a round is begun.
+const BYTES_MAX: usize = 4 << 20;
+
+/// A request of a round.
+pub(crate) struct Job<'b> {
+    /// The place of its connection.
+    pub connection: usize,
+    request: Request<'b>,
+    /// Bytes of its frame.
+    pub used: usize,
+    /// An earlier lookup of the same key, whose answer is this one's too.
+    same_as: Option<usize>,
+}
+
+impl Job<'_> {
+    pub fn op(&self) -> Op {
+        self.request.op()
+    }
+}
+
+/// What the round does with a key already.
+#[derive(Clone, Copy)]
+enum Use {
+    Lookup(usize),
+    Change,
+}
+
+/// The keys of one connection's requests in a round. Most connections have one request at a time.
+#[derive(Default)]
+struct Keys<'b> {
+    first: Option<(&'b [u8], Use)>,
+    others: HashMap<&'b [u8], Use>,
+}
+
+impl<'b> Keys<'b> {
+    fn find(&self, key: &[u8]) -> Option<Use> {
+        match self.first {
+            Some((first, of)) if first == key => Some(of),
+            _ => self.others.get(key).copied(),
+        }
+    }
+
+    fn insert(&mut self, key: &'b [u8], of: Use) {
+        match self.first {
+            None => self.first = Some((key, of)),
+            Some(_) => drop(self.others.insert(key, of)),
+        }
+    }
+}
+
+/// How a request may be executed beside others.
+enum Kind<'b> {
+    /// Changes nothing and depends on nothing.
+    Free,
+    Lookup(&'b [u8]),
+    Change(&'b [u8]),
+    Alone,
+}
+
+fn kind_of<'b>(request: &Request<'b>) -> Kind<'b> {
+    match *request {
+        Request::Open { .. } | Request::Routes | Request::Ping => Kind::Free,
+        Request::Get { key } => Kind::Lookup(key),
+        Request::Put { key, .. }
+        | Request::Insert { key, .. }
+        | Request::Update { key, .. }
+        | Request::Remove { key }
+        | Request::CompareAndSwap { key, .. } => Kind::Change(key),
+        Request::MultiGet(_) | Request::Scan { .. } => Kind::Alone,
+    }
+}
+
+/// Adds to `jobs` the requests at the front of a connection's `input`, at most `limit`, that may be executed in one round.
+/// `admit` says of each whether it may be asked at all.
+///
+/// # Errors
+/// If the very first bytes are no request. Those before bytes that are none have their round first.
+pub(crate) fn gather<'b>(
+    jobs: &mut Vec<Job<'b>>,
+    (connection, input): (usize, &'b [u8]),
+    (body_max, limit): (u32, usize),
+    admit: impl Fn(&Request<'b>) -> Result<(), String>,
+) -> Result<(), String> {
+    let (first, mut taken, mut keys) = (jobs.len(), 0, Keys::default());
+    while jobs.len() < first + limit {
+        let is_first = jobs.len() == first;
+        let decoded = decode_request(&input[taken..], body_max);
+        let decoded = decoded.map_err(|malformed: Malformed| malformed.to_string()).and_then(|decoded| {
+            decoded.map(|(request, used)| admit(&request).map(|()| (request, used))).transpose()
+        });
+        let (request, used) = match decoded {
+            Ok(Some(request)) => request,
+            Err(wrong) if is_first => return Err(wrong),
+            Ok(None) | Err(_) => break,
+        };
+        let number = jobs.len();
+        let same_as = match kind_of(&request) {
+            Kind::Free => None,
+            Kind::Alone if is_first => None,
+            Kind::Alone => break,
+            Kind::Change(key) => match keys.find(key) {
+                Some(_) => break,
+                None => {
+                    keys.insert(key, Use::Change);
+                    None
+                }
+            },
+            Kind::Lookup(key) => match keys.find(key) {
+                Some(Use::Change) => break,
+                Some(Use::Lookup(earlier)) => Some(earlier),
+                None => {
+                    keys.insert(key, Use::Lookup(number));
+                    None
+                }
+            },
+        };
+        let is_alone = matches!(kind_of(&request), Kind::Alone);
+        jobs.push(Job { connection, request, used, same_as });
+        taken += used;
+        if is_alone {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// An answer, how the operation ended, and how long it took.
+#[derive(Clone)]
+pub(crate) struct Answered {
+    pub reply: Vec<u8>,
+    pub ended: Ended,
+    pub took: Duration,
+}
+
+/// Executes jobs in `slots` slots; the answers of those that were begun, which are the first ones. `since` is when the
+/// requests came.
+pub(crate) fn execute_all(
+    session: &Session,
+    scope: Scope<'_>,
+    jobs: &[Job<'_>],
+    slots: usize,
+    since: Instant,
+) -> Vec<Answered> {
+    let round = Round {
+        jobs,
+        next: Cell::new(0),
+        bytes: Cell::new(0),
+        answers: RefCell::new(vec![None; jobs.len()]),
+        since,
+    };
+    match jobs.len() {
+        1 => pando::block_on(session, round.work(session.futures(), scope)),
+        many => {
+            let worked = session.in_flight(slots.min(many), |_, session| round.work(session, scope));
+            worked.expect("the number of slots was checked, and this is not within one");
+        }
+    }
+    let mut answers = round.answers.into_inner();
+    answers.truncate(round.next.get());
+    for i in 0..answers.len() {
+        if let Some(earlier) = jobs[i].same_as {
+            answers[i] = answers[earlier].clone();
+        }
+    }
+    answers.into_iter().map(|answer| answer.expect("what is begun is answered")).collect()
+}
+
+/// What the slots of a round share.
+struct Round<'j, 'b> {
+    jobs: &'j [Job<'b>],
+    next: Cell<usize>,
+    /// Bytes of the answers so far.
+    bytes: Cell<usize>,
+    answers: RefCell<Vec<Option<Answered>>>,
+    since: Instant,
+}
+
+impl Round<'_, '_> {
+    fn begin_next(&self) -> Option<usize> {
+        let next = self.next.get();
+        if next == self.jobs.len() || self.bytes.get() > BYTES_MAX {
+            return None;
+        }
+        self.next.set(next + 1);
+        Some(next)
+    }
+
+    async fn work(&self, session: pando::AsyncSession<'_>, scope: Scope<'_>) {
+        while let Some(i) = self.begin_next() {
+            if self.jobs[i].same_as.is_some() {
+                continue;
+            }
+            let mut reply = Vec::new();
+            let ended = execute(session, scope, &self.jobs[i].request, &mut reply).await;
+            self.bytes.set(self.bytes.get() + reply.len());
+            let took = self.since.elapsed();
+            self.answers.borrow_mut()[i] = Some(Answered { reply, ended, took });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pando::remote::wire::put_keys;
+
+    const MAX: u32 = 1 << 20;
+
+    /// How many requests each round has, and which have the answer of another one.
+    fn rounds(requests: &[Request<'_>]) -> Vec<(usize, Vec<Option<usize>>)> {
+        let mut bytes = Vec::new();
+        for request in requests {
+            request.encode(&mut bytes);
+        }
+        let (mut rest, mut rounds) = (&bytes[..], Vec::new());
+        while !rest.is_empty() {
+            let mut jobs = Vec::new();
+            gather(&mut jobs, (3, rest), (MAX, JOBS_MAX), |_| Ok(())).expect("they are requests");
+            assert!(jobs.iter().all(|job| job.connection == 3) && !jobs.is_empty());
+            rounds.push((jobs.len(), jobs.iter().map(|job| job.same_as).collect()));
+            rest = &rest[jobs.iter().map(|job| job.used).sum::<usize>()..];
+        }
+        rounds
+    }
+
+    fn sizes(requests: &[Request<'_>]) -> Vec<usize> {
+        rounds(requests).into_iter().map(|(len, _)| len).collect()
+    }
+
+    #[test]
+    fn what_must_keep_its_order_is_in_different_rounds() {
+        let (get, put) = (|key| Request::Get { key }, |key| Request::Put { key, value: b"v" });
+        let (a, b): (&[u8], &[u8]) = (b"a", b"b");
+        assert_eq!(sizes(&[put(a), put(b), get(b"c"), Request::Ping]), [4]);
+        assert_eq!(sizes(&[put(a), put(a), put(b), get(a)]), [1, 2, 1]);
+        assert_eq!(sizes(&[get(a), Request::Remove { key: a }]), [1, 1]);
+        assert_eq!(
+            sizes(&[get(b), get(a), Request::CompareAndSwap { key: a, expected: None, new: None }]),
+            [2, 1]
+        );
+        let same = rounds(&[get(b), get(a), get(a), put(b"c"), get(a), put(a)]);
+        assert_eq!(same, [(5, vec![None, None, Some(1), None, Some(1)]), (1, vec![None])]);
+        let scan = Request::scan(&pando::ScanRange::all());
+        assert_eq!(sizes(&[put(a), scan, put(b), scan, scan]), [1, 1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn many_keys_are_looked_up_alone() {
+        let mut bytes = Vec::new();
+        Request::Ping.encode(&mut bytes);
+        put_keys(&mut bytes, [&b"a"[..], b"b"].into_iter());
+        let mut jobs = Vec::new();
+        gather(&mut jobs, (0, &bytes), (MAX, JOBS_MAX), |_| Ok(())).expect("they are requests");
+        assert_eq!(jobs.len(), 1);
+        let rest = &bytes[jobs[0].used..];
+        let mut jobs = Vec::new();
+        gather(&mut jobs, (0, rest), (MAX, JOBS_MAX), |_| Ok(())).expect("it is a request");
+        assert_eq!((jobs.len(), jobs[0].op()), (1, Op::MultiGet));
+    }
+
+    #[test]
+    fn what_comes_before_bytes_that_are_no_request_is_executed() {
+        let mut bytes = Vec::new();
+        Request::Get { key: b"a" }.encode(&mut bytes);
+        let good = bytes.len();
+        bytes.extend([255; 16]);
+        let mut jobs = Vec::new();
+        gather(&mut jobs, (0, &bytes), (MAX, JOBS_MAX), |_| Ok(())).expect("one is a request");
+        assert_eq!(jobs.len(), 1);
+        assert!(gather(&mut Vec::new(), (0, &bytes[good..]), (MAX, JOBS_MAX), |_| Ok(())).is_err());
+        let refused = |_: &Request<'_>| Err("no".to_owned());
+        assert_eq!(gather(&mut Vec::new(), (0, &bytes), (MAX, JOBS_MAX), refused), Err("no".to_owned()));
+        // No more than the share of the connection.
+        let mut jobs = Vec::new();
+        let pings = [&bytes[..good], &bytes[..good]].concat();
+        gather(&mut jobs, (0, &pings), (MAX, 1), |_| Ok(())).expect("they are requests");
+        assert_eq!(jobs.len(), 1);
+    }
+}
