@@ -1,5 +1,8 @@
 //! Keys that move while they are used, on a small cluster: nothing fails, the others go on, a hot spot is evened out.
 
+use std::cell::Cell;
+
+use pando_lab::bench::{BenchError, Phase, Watch};
 use pando_lab::elastic::{Clients, ElasticReport, ElasticSpec, PlannedMove, Spread, run};
 
 fn spec() -> ElasticSpec {
@@ -29,7 +32,7 @@ fn sound(report: &ElasticReport) {
 
 #[test]
 fn half_of_a_servers_keys_go_to_a_new_one_and_the_others_do_not_notice() {
-    let report = run(&spec()).expect("it runs");
+    let report = run(&spec(), &()).expect("it runs");
     sound(&report);
     assert_eq!(report.moves.len(), 1);
     assert!(report.bytes_written > 100 << 10, "{} bytes", report.bytes_written);
@@ -38,7 +41,7 @@ fn half_of_a_servers_keys_go_to_a_new_one_and_the_others_do_not_notice() {
     let new: u64 = report.series[3].iter().sum();
     let before: u64 = report.series[3].iter().take(49).sum();
     assert!(before == 0 && new > 1_000, "{before} and {new} operations");
-    let again = run(&spec()).expect("it runs");
+    let again = run(&spec(), &()).expect("it runs");
     assert_eq!(report.series, again.series, "a run repeats itself");
 }
 
@@ -46,7 +49,7 @@ fn half_of_a_servers_keys_go_to_a_new_one_and_the_others_do_not_notice() {
 fn more_flushing_threads_are_faster() {
     let of = |flush_workers| {
         let moves = vec![PlannedMove { at_ns: 5_000_000, from: 1, to: 3, part: 1.0 }];
-        let report = run(&ElasticSpec { flush_workers, moves, ..spec() }).expect("it runs");
+        let report = run(&ElasticSpec { flush_workers, moves, ..spec() }, &()).expect("it runs");
         sound(&report);
         report.moves[0].written_ns - report.moves[0].began_ns
     };
@@ -66,7 +69,8 @@ fn a_hot_spot_is_evened_out_wherever_it_goes() {
         run_ns: 40_000_000,
         ..spec()
     };
-    let (without, with) = (run(&spec(None)).expect("runs"), run(&spec(Some(1_000_000))).expect("runs"));
+    let (without, with) = (spec(None), spec(Some(1_000_000)));
+    let (without, with) = (run(&without, &()).expect("runs"), run(&with, &()).expect("runs"));
     sound(&without);
     sound(&with);
     let settled = |report: &ElasticReport| report.settled_imbalance.expect("it was long enough");
@@ -75,6 +79,26 @@ fn a_hot_spot_is_evened_out_wherever_it_goes() {
     assert!(with.move_count <= 3 * 2 * 2, "{} moves", with.move_count);
     assert_eq!(with.late_moves, 0, "it has settled");
     assert!(with.ops > without.ops);
+}
+
+/// Wants to stop after so many questions.
+struct Impatient(Cell<u32>);
+
+impl Watch for Impatient {
+    fn begin(&self, _: Phase, _: u64) {}
+
+    fn advance(&self, _: u64) {}
+
+    fn interrupted(&self) -> bool {
+        self.0.set(self.0.get().saturating_sub(1));
+        self.0.get() == 0
+    }
+}
+
+#[test]
+fn a_run_stops_when_it_should() {
+    let stopped = run(&spec(), &Impatient(Cell::new(500)));
+    assert!(matches!(stopped, Err(BenchError::Interrupted)), "{stopped:?}");
 }
 
 #[test]
@@ -89,6 +113,6 @@ fn what_makes_no_sense_is_refused() {
         ElasticSpec { balance_every_ns: Some(0), ..spec() },
         ElasticSpec { spread: Spread::HotSpot { share: 0.9, width: 0.1, spots: Vec::new() }, ..spec() },
     ] {
-        assert!(run(&broken).expect_err("refused").is_bad_input());
+        assert!(run(&broken, &()).expect_err("refused").is_bad_input());
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use pando::{
     Balancer, BalancerConfig, BulkOptions, Cluster, ComputeServerStats, Config, Create, Index, IndexOptions,
-    Session, SmoCounts, Stats,
+    MemoryServer, MemoryServerConfig, Session, SmoCounts, Stats,
 };
 use pando_workload::OpStream;
 use tempfile::TempDir;
@@ -35,8 +35,18 @@ pub(crate) struct Hosted {
     index: Index,
     /// Goes on from phase to phase, if boundaries are to move.
     balancer: Mutex<Balancer>,
+    /// The pool is others' too: what was put there is taken out again.
+    is_guest: bool,
+    _place: Place,
+}
+
+/// What goes with the benchmark.
+#[derive(Default)]
+struct Place {
     /// Of the pool, if it has a temporary one.
-    _place: Option<TempDir>,
+    _directory: Option<TempDir>,
+    /// Those that it started itself.
+    _memory_servers: Vec<MemoryServer>,
 }
 
 impl Hosted {
@@ -46,7 +56,8 @@ impl Hosted {
         match load(stage, &cluster) {
             Ok(index) => {
                 let balancer = Mutex::new(Balancer::new(BalancerConfig::default()));
-                Ok(Hosted { cluster, index, balancer, _place: place })
+                let is_guest = !stage.spec.addresses.is_empty();
+                Ok(Hosted { cluster, index, balancer, is_guest, _place: place })
             }
             Err(error) => {
                 // Best effort: the error that led here is the one to report.
@@ -166,13 +177,17 @@ impl Bed for Hosted {
     }
 
     fn audit(&self) -> Result<Audited, BenchError> {
-        let report = self.cluster.check()?;
+        let report = match self.cluster.check() {
+            // Others have indexes of their own in this pool.
+            Err(pando::Error::NotAlone { .. }) if self.is_guest => self.cluster.check_index(INDEX)?,
+            report => report?,
+        };
         let mut audited = Audited {
             violations: report.violations,
             violation_count: report.violation_count,
             ..Audited::default()
         };
-        if let Some(index) = report.indexes.first() {
+        if let Some(index) = report.indexes.iter().find(|index| index.name == INDEX) {
             audited.entries = index.entries;
             audited.leaves = index.leaves;
             audited.inner_nodes = index.inner_nodes;
@@ -183,6 +198,9 @@ impl Bed for Hosted {
     }
 
     fn close(self) -> Result<(), BenchError> {
+        if self.is_guest {
+            self.cluster.drop_index(INDEX)?;
+        }
         Ok(self.cluster.close()?)
     }
 }
@@ -194,15 +212,25 @@ impl Drop for Hosted {
     }
 }
 
-/// The cluster, and the temporary place of its pool, if it has one.
-fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Option<TempDir>), BenchError> {
+/// The cluster, and what goes with it.
+fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Place), BenchError> {
     let (config, place) = match (spec.fabric, &spec.pool) {
-        (FabricKind::Shm, Some(path)) => (Config::at(path).create(Create::New), None),
+        (FabricKind::Shm, Some(path)) => (Config::at(path).create(Create::New), Place::default()),
         (FabricKind::Shm, None) => {
-            let place = temporary_place().map_err(BenchError::NoPlace)?;
-            (Config::at(place.path()).create(Create::New), Some(place))
+            let directory = temporary_place().map_err(BenchError::NoPlace)?;
+            let config = Config::at(directory.path()).create(Create::New);
+            (config, Place { _directory: Some(directory), ..Place::default() })
         }
-        (FabricKind::Local | FabricKind::Sim, _) => (Config::embedded(), None),
+        (FabricKind::Tcp, _) if spec.addresses.is_empty() => {
+            let servers = start_memory_servers(spec)?;
+            let addresses = servers.iter().map(|server| server.addr().to_string());
+            let config = Config::tcp(addresses).create(Create::New);
+            (config, Place { _memory_servers: servers, ..Place::default() })
+        }
+        (FabricKind::Tcp, _) => {
+            (Config::tcp(&spec.addresses).secret_of(&spec.secret).create(Create::IfMissing), Place::default())
+        }
+        (FabricKind::Local | FabricKind::Sim, _) => (Config::embedded(), Place::default()),
     };
     let config = config
         .memory_servers(spec.memory_servers)
@@ -215,6 +243,16 @@ fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Option<TempDir>), BenchErr
         .huge_pages(spec.huge_pages)
         .seed(spec.seed);
     Ok((Cluster::open(config)?, place))
+}
+
+/// Memory servers in this process, each at a port of its own.
+fn start_memory_servers(spec: &BenchSpec) -> Result<Vec<MemoryServer>, BenchError> {
+    let config = MemoryServerConfig::new("127.0.0.1:0")
+        .size(spec.memory_server_bytes())
+        .huge_pages(spec.huge_pages)
+        .cores(spec.memory_cores.unwrap_or(1));
+    let servers = (0..spec.memory_servers).map(|_| MemoryServer::start(&config));
+    Ok(servers.collect::<Result<_, _>>()?)
 }
 
 fn temporary_place() -> std::io::Result<TempDir> {

@@ -33,7 +33,12 @@ pub(crate) struct Shared {
     /// Operations of this phase that are done, for the progress.
     pub done: AtomicU64,
     pub stop: AtomicBool,
+    /// Operations of some thread kept failing, and all were to stop.
+    pub gave_up: AtomicBool,
 }
+
+/// A thread some of whose operations keep failing for so long gives up: those that find what they need cached succeed still.
+const FAILING_NS_MAX: Nanos = 10_000_000_000;
 
 /// How much of a phase a thread does.
 #[derive(Clone, Copy)]
@@ -184,6 +189,8 @@ pub(crate) struct Lane<'a> {
     ended: Cell<Nanos>,
     /// Sequence of the next write when answers are not checked.
     sequence: Cell<u32>,
+    /// Since when operations have kept failing, and when the last one failed.
+    failing: Cell<Option<(Nanos, Nanos)>>,
 }
 
 /// Buffers of one slot.
@@ -221,6 +228,7 @@ impl<'a> Lane<'a> {
             began: Cell::new(None),
             ended: Cell::new(0),
             sequence: Cell::new(1),
+            failing: Cell::new(None),
         }
     }
 
@@ -277,9 +285,10 @@ impl<'a> Lane<'a> {
         let looks_up = issued % STRIDE < granted;
         if looks_up {
             self.shared.done.fetch_add(STRIDE.max(granted), Relaxed);
-            if self.shared.stop.load(Relaxed) {
-                return 0;
-            }
+        }
+        // Operations that fail may take long.
+        if (looks_up || self.failing.get().is_some()) && self.shared.stop.load(Relaxed) {
+            return 0;
         }
         if (looks_up || C::CLOCK_IS_FREE) && matches!(self.quota, Quota::Until(end) if client.now() >= end) {
             return 0;
@@ -311,10 +320,27 @@ impl<'a> Lane<'a> {
         match outcome {
             Ok(_) => {}
             Err(Trouble::Wrong(wrong)) => tally.wrong(wrong),
-            Err(Trouble::Failed(error)) => tally.failed(error),
+            Err(Trouble::Failed(error)) => {
+                self.note_failure(client.now());
+                tally.failed(error);
+            }
             Err(Trouble::Absent(key_number)) => {
                 tally.failed(format_args!("key number {key_number} was not found"));
             }
+        }
+    }
+
+    #[cold]
+    fn note_failure(&self, now: Nanos) {
+        // After a time without failures it begins anew.
+        let since = match self.failing.get() {
+            Some((since, last)) if now.saturating_sub(last) < FAILING_NS_MAX => since,
+            _ => now,
+        };
+        self.failing.set(Some((since, now)));
+        if now.saturating_sub(since) >= FAILING_NS_MAX {
+            self.shared.gave_up.store(true, Relaxed);
+            self.shared.stop.store(true, Relaxed);
         }
     }
 
@@ -472,10 +498,7 @@ impl<'a> Lane<'a> {
             for (i, &op) in ops.iter().enumerate() {
                 let outcome = match &done {
                     Ok(()) => self.check_answer(op.key_number, floors[i], C::answer(&answers, i)).map(|()| 0),
-                    Err(error) => {
-                        self.tally.borrow_mut().failed(error);
-                        Ok(0)
-                    }
+                    Err(error) => Err(Trouble::Failed(error.to_string())),
                 };
                 self.note(&client, op, outcome);
             }

@@ -57,6 +57,9 @@ pub enum BenchError {
     NoPlace(std::io::Error),
     #[error("interrupted")]
     Interrupted,
+    /// What one of them said.
+    #[error("operations kept failing for 10 seconds, such as by: {0}")]
+    KeptFailing(String),
 }
 
 impl BenchError {
@@ -69,7 +72,10 @@ impl BenchError {
         match self {
             BenchError::Spec(_) | BenchError::Invalid(_) | BenchError::Model(_) => true,
             BenchError::Pando(error) => error.is_bad_input(),
-            BenchError::Index(_) | BenchError::NoPlace(_) | BenchError::Interrupted => false,
+            BenchError::Index(_)
+            | BenchError::NoPlace(_)
+            | BenchError::Interrupted
+            | BenchError::KeptFailing(_) => false,
         }
     }
 }
@@ -91,7 +97,7 @@ pub trait Watch {
     fn begin(&self, phase: Phase, total: u64);
     /// So much of the phase is done.
     fn advance(&self, done: u64);
-    /// Whether to stop here; asked several times a second.
+    /// Whether to stop here; asked several times a second, or with each operation.
     fn interrupted(&self) -> bool {
         false
     }

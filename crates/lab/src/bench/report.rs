@@ -292,8 +292,8 @@ impl BenchReport {
 
 /// Load of the busiest compute server over the mean; 1 without load.
 pub(super) fn busiest_over_mean(loads: &[LoadFigures]) -> f64 {
-    let busiest = loads.iter().map(|load| load.share).fold(0.0, f64::max);
-    if busiest == 0.0 { 1.0 } else { busiest * loads.len() as f64 }
+    let operations: Vec<u64> = loads.iter().map(|load| load.operations).collect();
+    pando_dex::balancer::busiest_over_mean(&operations, loads.len())
 }
 
 impl LoadFigures {

@@ -3,7 +3,7 @@
 //! Whatever ends them, the cluster is closed, and a temporary pool is removed. Wrong answers and failed operations end
 //! nothing: they are counted, and the first ones quoted.
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use pando_dex::layout::Layout;
@@ -31,7 +31,7 @@ pub fn run(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchErro
     spec.validate()?;
     process::reset_peak_rss();
     match (spec.fabric, spec.is_fixed()) {
-        (FabricKind::Local | FabricKind::Shm, _) => run_on(spec, watch, Hosted::open),
+        (FabricKind::Local | FabricKind::Shm | FabricKind::Tcp, _) => run_on(spec, watch, Hosted::open),
         (FabricKind::Sim, true) => {
             let layout = FixedLayout::new(spec.node_size, spec.key_size, spec.value_size);
             let layout = layout.map_err(pando::Error::from)?;
@@ -72,6 +72,7 @@ fn run_on<B: Bed>(
         multi_get: spec.multi_get,
         done: AtomicU64::new(0),
         stop: AtomicBool::new(false),
+        gave_up: AtomicBool::new(false),
     };
     let stage = Stage { spec, shared: &shared, watch };
     watch.begin(Phase::Load, spec.keys);
@@ -81,9 +82,11 @@ fn run_on<B: Bed>(
 
     watch.begin(Phase::WarmUp, spec.warmup);
     let warmup = bed.operations(&stage, streams(spec, &workload)?, Length::Ops(spec.warmup))?;
+    check_progress(&shared, &warmup)?;
     watch.begin(Phase::Measure, if let Length::Ops(ops) = spec.length { ops } else { 0 });
     let (warmup_time, warmup_moves) = (host_time(&warmup), warmup.moves);
     let mut measured = bed.operations(&stage, warmup.streams, spec.length)?;
+    check_progress(&shared, &measured)?;
     let mut problems = warmup.tally;
     problems.add(std::mem::take(&mut measured.tally.complaints).into());
     problems.failed += measured.tally.failed;
@@ -118,6 +121,14 @@ fn run_on<B: Bed>(
     bed.close()?;
     findings.complaints.truncate(COMPLAINTS_QUOTED);
     BenchReport::new(spec, findings)
+}
+
+/// An error if the threads gave up because operations kept failing.
+fn check_progress(shared: &Shared, phase: &PhaseOutcome) -> Result<(), BenchError> {
+    match shared.gave_up.load(Relaxed) {
+        false => Ok(()),
+        true => Err(BenchError::KeptFailing(phase.tally.complaints.last().cloned().unwrap_or_default())),
+    }
 }
 
 /// What a phase took on this machine.

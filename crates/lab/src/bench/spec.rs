@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use pando::{CacheOptions, Eviction, OffloadPolicy};
+use pando::{CacheOptions, Eviction, OffloadPolicy, Secret};
 use pando_sim::Model;
 use pando_workload::{Distribution, InsertKeys, KeyCodec, KeySpace, Mix, Scatter, ValueCodec, WorkloadSpec};
 use serde::{Serialize, Serializer};
@@ -18,6 +18,7 @@ use super::BenchError;
 pub enum FabricKind {
     Local,
     Shm,
+    Tcp,
     /// A simulated cluster, in virtual time.
     Sim,
 }
@@ -27,6 +28,7 @@ impl FabricKind {
         match self {
             FabricKind::Local => "local",
             FabricKind::Shm => "shm",
+            FabricKind::Tcp => "tcp",
             FabricKind::Sim => "sim",
         }
     }
@@ -89,6 +91,13 @@ pub struct BenchSpec {
     pub memory_cores: Option<usize>,
     /// Where the pool of the shm fabric is made; it stays. `None`: in a place of its own, which is removed afterwards.
     pub pool: Option<PathBuf>,
+    /// Where the memory servers of the tcp fabric listen, in the order of their numbers. None: they are started by the benchmark,
+    /// on this host, and end with it.
+    #[serde(skip)]
+    pub addresses: Vec<String>,
+    /// What these memory servers want their clients to know.
+    #[serde(skip)]
+    pub secret: Secret,
     pub memory_servers: usize,
     /// Bytes of each memory server; `None`: room for what the workload may insert.
     pub memory_bytes: Option<u64>,
@@ -155,6 +164,8 @@ impl Default for BenchSpec {
             model: Model::default(),
             memory_cores: None,
             pool: None,
+            addresses: Vec::new(),
+            secret: Secret::default(),
             memory_servers: 4,
             memory_bytes: None,
             huge_pages: true,
@@ -350,6 +361,12 @@ impl BenchSpec {
         }
         if self.pool.is_some() && self.fabric != FabricKind::Shm {
             return invalid("a place for the pool can be named for the shm fabric only");
+        }
+        if !self.addresses.is_empty() && self.fabric != FabricKind::Tcp {
+            return invalid("addresses of memory servers go with the tcp fabric only");
+        }
+        if !self.addresses.is_empty() && self.addresses.len() != self.memory_servers {
+            return invalid("there must be as many memory servers as addresses of them");
         }
         if self.fabric == FabricKind::Sim {
             self.cluster_model().check()?;

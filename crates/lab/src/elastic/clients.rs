@@ -12,6 +12,7 @@ use pando_sim::SimEndpoint;
 use pando_workload::{KeyCodec, Op, OpKind, OpStream, Rng, ValueCodec, loaded_key};
 
 use super::{Clients, ElasticSpec, Spread};
+use crate::bench::Watch;
 use crate::under_test::IndexClient;
 use crate::under_test::dex::DexClient;
 
@@ -23,6 +24,8 @@ const DRAWS_MAX: usize = 256;
 /// What all threads of a run share. They run on one thread of the host.
 pub(super) struct Ground<'s> {
     pub spec: &'s ElasticSpec,
+    /// Asked for each operation whether to stop.
+    pub watch: &'s dyn Watch,
     pub keys: KeyCodec,
     pub values: ValueCodec,
     pub began: Nanos,
@@ -40,7 +43,7 @@ impl Ground<'_> {
     }
 
     pub fn is_over(&self, ep: &SimEndpoint) -> bool {
-        self.time(ep) >= self.spec.run_ns
+        self.time(ep) >= self.spec.run_ns || self.watch.interrupted()
     }
 
     fn count(&self, server: usize, ep: &SimEndpoint) {

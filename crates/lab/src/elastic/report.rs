@@ -3,6 +3,7 @@
 //! Times are virtual, in nanoseconds from the beginning of the run. An operation counts in the interval in which it ended; what
 //! follows from the counts is worked out once the run is over.
 
+use pando_dex::balancer::busiest_over_mean;
 use serde::Serialize;
 
 /// A move of keys; times from the beginning of the run.
@@ -72,8 +73,7 @@ impl ElasticReport {
     fn imbalance_of(&self, intervals: std::ops::Range<usize>, servers: usize) -> f64 {
         let loads: Vec<u64> =
             self.series.iter().map(|counts| counts[intervals.clone()].iter().sum()).collect();
-        let (busiest, sum) = (loads.iter().max().copied().unwrap_or(0), loads.iter().sum::<u64>());
-        if sum == 0 { 1.0 } else { busiest as f64 * servers as f64 / sum as f64 }
+        busiest_over_mean(&loads, servers)
     }
 
     fn others(&self, began: u64, ended: u64) -> Option<f64> {

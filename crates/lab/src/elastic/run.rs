@@ -16,8 +16,8 @@ use pando_workload::{Lane as StreamLane, OpStream, Rng};
 use super::clients::{Ground, Lane};
 use super::movers::{Mover, Work};
 use super::{ElasticReport, ElasticSpec, Spread};
-use crate::bench::BenchError;
 use crate::bench::load::{Generated, boundaries};
+use crate::bench::{BenchError, Watch};
 use crate::under_test::PlacedIndex;
 use crate::under_test::dex::{Dex, DexThread};
 
@@ -29,11 +29,11 @@ enum Role<'c, 'd> {
     Helps(Mover<'c, 'd, FixedLayout>),
 }
 
-/// Performs a run.
+/// Performs a run, unless `watch` wants it to stop.
 ///
 /// # Errors
 /// What makes the whole run impossible; what went wrong within it is in the report.
-pub fn run(spec: &ElasticSpec) -> Result<ElasticReport, BenchError> {
+pub fn run(spec: &ElasticSpec, watch: &dyn Watch) -> Result<ElasticReport, BenchError> {
     spec.validate()?;
     let bench = spec.bench();
     let fabric = SimFabric::new(&SimConfig {
@@ -54,7 +54,10 @@ pub fn run(spec: &ElasticSpec) -> Result<ElasticReport, BenchError> {
             fabric.thread(server, spec.seed.wrapping_add(1 + thread as u64))
         })
         .collect();
-    let mut report = measure(spec, &fabric, &dex, &endpoints)?;
+    let mut report = measure(spec, watch, &fabric, &dex, &endpoints)?;
+    if watch.interrupted() {
+        return Err(BenchError::Interrupted);
+    }
     let audited = block_on(&ep, dex.audit(&ep))?;
     report.audit_violations = audited.violation_count;
     report.complaints.extend(audited.violations.into_iter().take(3));
@@ -75,6 +78,7 @@ fn load(spec: &ElasticSpec, ep: &SimEndpoint) -> Result<Dex<FixedLayout>, BenchE
 
 fn measure(
     spec: &ElasticSpec,
+    watch: &dyn Watch,
     fabric: &SimFabric,
     dex: &Dex<FixedLayout>,
     endpoints: &[SimEndpoint],
@@ -83,6 +87,7 @@ fn measure(
     let workload = bench.workload_spec()?;
     let ground = Ground {
         spec,
+        watch,
         keys: workload.keys,
         values: bench.value_codec(),
         began: fabric.now(),

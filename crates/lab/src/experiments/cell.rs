@@ -22,6 +22,14 @@ pub struct Cell {
     pub paper: Vec<(&'static str, f64)>,
 }
 
+impl Cell {
+    /// What it is called in a sentence, and chosen by.
+    pub fn name(&self) -> String {
+        let parts = [&self.panel, &self.series, &self.x_name].into_iter().filter(|part| !part.is_empty());
+        parts.map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// What is measured.
 #[derive(Clone, Debug)]
 pub enum Work {
@@ -41,7 +49,7 @@ impl Work {
                 Ok(serde_json::to_value(report).expect("a report is made of numbers and texts"))
             }
             Work::Elastic(spec) => {
-                let report = elastic::run(spec)?;
+                let report = elastic::run(spec, watch)?;
                 Ok(serde_json::to_value(report).expect("a report is made of numbers and texts"))
             }
         }

@@ -25,6 +25,10 @@ pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
         short(COMMIT),
         results.setting.describe()
     ));
+    if results.left_out > 0 {
+        let all = results.outcomes.len() + results.left_out;
+        line(&format!("Only {} of its {all} cells were run.\n", results.outcomes.len()));
+    }
     line(&format!("![{}]({}.svg)\n", experiment.title, experiment.name));
     if !claims.is_empty() {
         line("| what the paper says | the paper | here | place |\n|---|---|---|---|");
@@ -107,7 +111,7 @@ fn troubles(results: &Results<'_>) -> String {
             if text.is_empty() {
                 text.push_str("\nWhat went wrong:\n\n");
             }
-            let _ = writeln!(text, "- {}: {}", outcome.name(), trouble.replace('\n', " "));
+            let _ = writeln!(text, "- {}: {}", outcome.cell.name(), trouble.replace('\n', " "));
         }
     }
     text

@@ -37,13 +37,6 @@ impl Outcome {
         }
         None
     }
-
-    /// The name of the cell in a sentence.
-    pub fn name(&self) -> String {
-        let Cell { panel, series, x_name, .. } = &self.cell;
-        let parts = [panel, series, x_name].into_iter().filter(|part| !part.is_empty());
-        parts.map(String::as_str).collect::<Vec<_>>().join(", ")
-    }
 }
 
 /// All outcomes of a run.
@@ -53,6 +46,8 @@ pub struct Results<'e> {
     pub setting: Setting,
     /// In the order of the cells.
     pub outcomes: Vec<Outcome>,
+    /// Cells that were not asked for.
+    pub left_out: usize,
 }
 
 impl Results<'_> {

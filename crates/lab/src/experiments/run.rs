@@ -33,6 +33,8 @@ pub enum LabError {
     Memory { name: &'static str, needed: u64, available: u64 },
     #[error("{name}, {cell}: {error}")]
     Cell { name: &'static str, cell: String, error: Box<BenchError> },
+    #[error("{name} has no cell with {only:?} in its name; its first is {first:?}")]
+    NoCell { name: &'static str, only: String, first: String },
     #[error("nothing can be written to {}: {error}", folder.display())]
     Folder { folder: PathBuf, error: io::Error },
     #[error("cannot write {}: {error}", path.display())]
@@ -47,7 +49,10 @@ impl LabError {
     /// Whether it was asked for what cannot be, rather than that something went wrong.
     pub fn is_bad_input(&self) -> bool {
         match self {
-            LabError::Memory { .. } | LabError::Folder { .. } | LabError::Cell { .. } => true,
+            LabError::Memory { .. }
+            | LabError::NoCell { .. }
+            | LabError::Folder { .. }
+            | LabError::Cell { .. } => true,
             LabError::Write { .. } | LabError::Picture(_) | LabError::Interrupted => false,
         }
     }
@@ -63,7 +68,9 @@ pub struct Written {
     pub troubled: usize,
 }
 
-/// Performs an experiment and writes its files into `folder`, which is made if there is none.
+/// Performs an experiment and writes its files into `folder`, which is made if there is none. Only the cells with `only` in
+/// their names (panel, series, place on the x axis) are performed; with an empty text all of them. What a part measured the whole
+/// goes on with later.
 ///
 /// # Errors
 /// [`LabError`]; then no file is there that was not before, but for one with the reports of finished cells, with which
@@ -71,20 +78,30 @@ pub struct Written {
 pub fn run(
     experiment: &'static Experiment,
     setting: Setting,
+    only: &str,
     folder: &Path,
     progress: &dyn Progress,
 ) -> Result<Written, LabError> {
     let setting = Setting { hundredths: experiment.hundredths, ..setting };
-    let cells = (experiment.cells)(&setting);
+    let all = (experiment.cells)(&setting);
+    let cells: Vec<Cell> = all.iter().filter(|cell| cell.name().contains(only)).cloned().collect();
+    let left_out = all.len() - cells.len();
+    if cells.is_empty() {
+        let (only, first) = (only.to_owned(), all.first().map(Cell::name).unwrap_or_default());
+        return Err(LabError::NoCell { name: experiment.name, only, first });
+    }
     check_cells(experiment, &cells)?;
     let jobs = jobs(experiment, &cells)?;
     make_folder(folder)?;
     let mut unfinished = Unfinished::open(folder, experiment.name);
     let outcomes = perform(&cells, jobs, &mut unfinished, progress)?;
-    let results = Results { experiment, setting, outcomes };
+    let results = Results { experiment, setting, outcomes, left_out };
     let written = write_files(&results, folder)?;
-    let path = folder.join(format!("{}.unfinished.json", experiment.name));
-    unfinished.remove().map_err(|error| LabError::Write { path, error })?;
+    // After a part the reports stay: of its cells, and of others that an interrupted run left.
+    if left_out == 0 {
+        let path = folder.join(format!("{}.unfinished.json", experiment.name));
+        unfinished.remove().map_err(|error| LabError::Write { path, error })?;
+    }
     Ok(written)
 }
 
@@ -92,7 +109,7 @@ fn check_cells(experiment: &Experiment, cells: &[Cell]) -> Result<(), LabError> 
     for cell in cells {
         cell.work.validate().map_err(|error| LabError::Cell {
             name: experiment.name,
-            cell: format!("{} {} {}", cell.panel, cell.series, cell.x_name),
+            cell: cell.name(),
             error: Box::new(error),
         })?;
     }
@@ -193,7 +210,11 @@ fn work(cells: &[Cell], open: &[usize], next: &AtomicUsize, stop: &AtomicBool, f
 
 fn write_files(results: &Results<'_>, folder: &Path) -> Result<Written, LabError> {
     let experiment = results.experiment;
-    let claims = (experiment.claims)(results);
+    let mut claims = (experiment.claims)(results);
+    if results.left_out > 0 {
+        // Some need what was left out.
+        claims.retain(|claim| claim.ours.is_some());
+    }
     let svg = (experiment.figure)(results).svg();
     let png = figure::png(&svg)?;
     let markdown = markdown::render(results, &claims);

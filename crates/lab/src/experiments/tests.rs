@@ -78,7 +78,7 @@ fn json(folder: &Path, name: &str) -> Value {
 fn a_run_leaves_four_files_that_agree() {
     let place = tempfile::tempdir().expect("a place");
     let folder = place.path().join("new/results");
-    let written = run(&SOUND_ONE, TINY, &folder, &()).expect("it runs");
+    let written = run(&SOUND_ONE, TINY, "", &folder, &()).expect("it runs");
     assert_eq!((written.cells, written.troubled), (4, 0));
     let expected = ["sound.json", "sound.md", "sound.png", "sound.svg"].map(str::to_owned);
     assert_eq!(files(&folder), expected.into());
@@ -104,7 +104,7 @@ fn a_run_leaves_four_files_that_agree() {
 #[test]
 fn a_cell_that_fails_is_reported_and_the_others_stand() {
     let place = tempfile::tempdir().expect("a place");
-    let written = run(&BROKEN, TINY, place.path(), &()).expect("it runs to its end");
+    let written = run(&BROKEN, TINY, "", place.path(), &()).expect("it runs to its end");
     assert_eq!((written.cells, written.troubled), (4, 1));
     assert!(
         written.markdown.contains("| part \\| one | lazy | 1 places | failed | failed | 0.33 | failed |")
@@ -114,6 +114,23 @@ fn a_cell_that_fails_is_reported_and_the_others_stand() {
     let document = json(place.path(), "broken.json");
     assert!(document["cells"][0]["error"].is_string() && document["cells"][0].get("report").is_none());
     assert!(document["cells"][1]["report"].is_object());
+}
+
+#[test]
+fn a_part_is_run_and_says_so() {
+    let place = tempfile::tempdir().expect("a place");
+    let written = run(&SOUND_ONE, TINY, "eager, 2", place.path(), &()).expect("it runs");
+    assert_eq!((written.cells, written.troubled), (1, 0));
+    assert!(written.markdown.contains("Only 1 of its 4 cells were run."), "{}", written.markdown);
+    // What needs the other cells too is not said.
+    assert!(!written.markdown.contains("1.5x"), "{}", written.markdown);
+    let seconds = |at: usize| json(place.path(), "sound.json")["cells"][at]["wall_seconds"].clone();
+    let of_part = seconds(0);
+    run(&SOUND_ONE, TINY, "", place.path(), &()).expect("the whole runs");
+    assert_eq!(seconds(3), of_part, "it goes on with the part");
+    assert!(!files(place.path()).contains("sound.unfinished.json"));
+    let error = run(&SOUND_ONE, TINY, "late", place.path(), &()).expect_err("there is no such cell");
+    assert!(error.is_bad_input() && error.to_string().contains("\"part | one, lazy, 1 places\""), "{error}");
 }
 
 /// Wants to stop after so many cells.
@@ -132,13 +149,14 @@ impl Progress for Impatient {
 #[test]
 fn an_interrupted_run_leaves_no_results_and_goes_on_later() {
     let place = tempfile::tempdir().expect("a place");
-    let error = run(&SOUND_ONE, TINY, place.path(), &Impatient(1, Flag::new(0))).expect_err("interrupted");
+    let error =
+        run(&SOUND_ONE, TINY, "", place.path(), &Impatient(1, Flag::new(0))).expect_err("interrupted");
     assert!(matches!(error, LabError::Interrupted) && !error.is_bad_input());
     assert_eq!(files(place.path()), ["sound.unfinished.json".to_owned()].into());
     let kept = json(place.path(), "sound.unfinished.json");
     let kept: Vec<&Value> = kept.as_object().expect("an object").values().map(|kept| &kept[1]).collect();
 
-    run(&SOUND_ONE, TINY, place.path(), &()).expect("it goes on");
+    run(&SOUND_ONE, TINY, "", place.path(), &()).expect("it goes on");
     let document = json(place.path(), "sound.json");
     let cells = document["cells"].as_array().expect("a list");
     // The seconds of a cell are never the same twice.
@@ -153,7 +171,7 @@ fn a_folder_that_cannot_be_written_is_refused_before_anything_runs() {
     let place = tempfile::tempdir().expect("a place");
     let file = place.path().join("file");
     fs::write(&file, "").expect("written");
-    let error = run(&SOUND_ONE, TINY, &file.join("below"), &()).expect_err("no folder");
+    let error = run(&SOUND_ONE, TINY, "", &file.join("below"), &()).expect_err("no folder");
     assert!(error.is_bad_input(), "{error}");
 }
 
@@ -203,7 +221,7 @@ fn made_up(experiment: &'static Experiment) -> Results<'static> {
         .into_iter()
         .map(|cell| Outcome { cell, report: Ok(report.clone()), wall_seconds: 1.0 })
         .collect();
-    Results { experiment, setting: TINY, outcomes }
+    Results { experiment, setting: TINY, outcomes, left_out: 0 }
 }
 
 #[test]

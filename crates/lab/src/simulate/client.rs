@@ -47,7 +47,8 @@ pub struct Client<'c, L: Layout> {
     pub book: &'c Book,
     pub ep: SimEndpoint,
     pub workers: Vec<CacheWorker>,
-    pub router: Router,
+    /// By process.
+    pub routers: Vec<Router>,
     pub thread: u32,
     /// What this thread saw last of keys, to swap.
     seen: RefCell<BTreeMap<Key, Option<Value>>>,
@@ -61,13 +62,19 @@ impl<'c, L: Layout> Client<'c, L> {
         ep: SimEndpoint,
         thread: u32,
     ) -> Self {
-        let router = Router::new(Arc::clone(&cluster.routes), ep.random());
+        let routers =
+            cluster.routes.iter().map(|routes| Router::new(Arc::clone(routes), ep.random())).collect();
         let workers = cluster.workers();
-        Self { setup, cluster, book, ep, workers, router, thread, seen: RefCell::default() }
+        Self { setup, cluster, book, ep, workers, routers, thread, seen: RefCell::default() }
     }
 
     pub(super) fn server(&self, i: usize) -> (&'c Tree<L>, Ctx<'_, SimEndpoint>) {
         (&self.cluster.trees[i], Ctx { ep: &self.ep, worker: &self.workers[i] })
+    }
+
+    /// The router of the process that has a key.
+    fn router(&self, key: &[u8]) -> &Router {
+        &self.routers[self.cluster.process_of(key)]
     }
 
     pub(super) fn below(&self, n: usize) -> usize {
@@ -135,7 +142,7 @@ impl<'c, L: Layout> Client<'c, L> {
         let key = &self.book.keys[key as usize];
         let servers = self.cluster.trees.len();
         if servers > 1 && self.below(32) == 0 {
-            let other = (self.router.owner_of(key) + 1 + self.below(servers - 1)) % servers;
+            let other = (self.router(key).owner_of(key) + 1 + self.below(servers - 1)) % servers;
             match self.answer_by(other, op).await {
                 Err(DexError::NotOwned) => {}
                 other => return other,
@@ -144,7 +151,7 @@ impl<'c, L: Layout> Client<'c, L> {
         match op {
             Op::MultiGet(keys) => self.multi_get(keys).await,
             op => {
-                self.router
+                self.router(key)
                     .routed(&self.ep, key, PATIENCE_NS, async |server| self.answer_by(server, op).await)
                     .await
             }
@@ -153,7 +160,8 @@ impl<'c, L: Layout> Client<'c, L> {
 
     /// Many keys at once, or one by one if some have moved.
     async fn multi_get(&self, keys: &[Key]) -> Result<Answer, DexError> {
-        let owner = self.router.route(&self.book.keys[keys[0] as usize]);
+        let first = &self.book.keys[keys[0] as usize];
+        let owner = self.router(first).route(first);
         match self.answer_by(owner, &Op::MultiGet(keys.to_vec())).await {
             Err(DexError::NotOwned) => {}
             done => return done,
@@ -162,7 +170,7 @@ impl<'c, L: Layout> Client<'c, L> {
         for key in keys {
             let (op, bytes) = (Op::Get(*key), &self.book.keys[*key as usize]);
             let get = async |server| self.answer_by(server, &op).await;
-            match self.router.routed(&self.ep, bytes, PATIENCE_NS, get).await? {
+            match self.router(bytes).routed(&self.ep, bytes, PATIENCE_NS, get).await? {
                 Answer::Found(value) => values.push(value),
                 other => unreachable!("a lookup finds something or nothing, not {other:?}"),
             }
@@ -241,7 +249,37 @@ impl<'c, L: Layout> Client<'c, L> {
             let (tree, ctx) = self.server(server);
             tree.scan_owned(ctx, part, |key, value| (visit.borrow_mut())(key, value)).await
         };
-        self.router.scanned(&self.ep, &range, PATIENCE_NS, scan_of).await.map(drop)
+        for (process, part) in self.parts(&range) {
+            let handed_out = found.borrow().len();
+            if handed_out == scan.limit {
+                break;
+            }
+            let part = ScanRange { limit: limit - handed_out, ..part };
+            self.routers[process].scanned(&self.ep, &part, PATIENCE_NS, scan_of).await?;
+        }
+        Ok(())
+    }
+
+    /// A range by the processes that have its keys, in the order of the scan.
+    fn parts<'r>(&'r self, range: &ScanRange<'r>) -> Vec<(usize, ScanRange<'r>)> {
+        let between = &self.cluster.between_processes;
+        let start = |reverse| ScanRange { reverse, ..*range }.first_partition(between);
+        let (first, last) = (start(false), start(true));
+        let part = |process: usize| {
+            let mut part = *range;
+            if process > first {
+                part.low = Bound::Included(&between[process - 1]);
+            }
+            if process < last {
+                part.high = Bound::Excluded(&between[process]);
+            }
+            (process, part)
+        };
+        let mut parts: Vec<_> = (first..=last).map(part).collect();
+        if range.reverse {
+            parts.reverse();
+        }
+        parts
     }
 
     fn draw_key(&self, n: usize) -> Key {
@@ -306,7 +344,10 @@ impl<'c, L: Layout> Client<'c, L> {
 
     /// Keys of one compute server, some of them twice.
     fn draw_multi_get(&self, key: Key, n: usize) -> Op {
-        let owner = |key: Key| self.router.owner_of(&self.book.keys[key as usize]);
+        let owner = |key: Key| {
+            let key = self.book.keys[key as usize].as_slice();
+            self.router(key).owner_of(key)
+        };
         let mut keys = vec![key];
         for _ in 0..self.below(40) {
             let another = self.draw_key(n);

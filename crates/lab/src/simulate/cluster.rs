@@ -1,14 +1,17 @@
 //! The cluster of one run: memory servers, a pool, one index, a compute server for each partition.
 //!
 //! It is made and loaded outside of virtual time, by direct endpoints, and audited in the same way when nothing runs on it
-//! any more. All compute servers are one attachment of the pool, as in a process that owns all partitions.
+//! any more. All compute servers are one attachment of the pool, as in a process that owns all partitions. Where there are
+//! several processes each has a routing table of its own, right for its own keys, and moves only these.
 
 use std::sync::Arc;
 
 use pando_cache::{Cache, CacheWorker};
 use pando_dex::audit::{audit, check_blocks};
 use pando_dex::layout::Layout;
-use pando_dex::{BulkLoad, Ctx, DexError, KeyRange, MemorySide, Routes, RoutingTable, Tree, TreeConfig};
+use pando_dex::{
+    BulkLoad, Ctx, DexError, KeyRange, MemorySide, Routes, RoutingTable, Tree, TreeConfig, partition_of,
+};
 use pando_fabric::{Fabric, FabricError};
 use pando_pool::{Pool, PoolError, PoolOptions};
 use pando_rt::block_on;
@@ -44,7 +47,10 @@ pub struct Cluster<L: Layout> {
     pub pool: Pool,
     /// By compute server; those at the end have no keys at first.
     pub trees: Vec<Tree<L>>,
-    pub routes: Arc<Routes>,
+    /// By process.
+    pub routes: Vec<Arc<Routes>>,
+    /// Where the keys of the second process begin, and so on; they stay there.
+    pub between_processes: Vec<Vec<u8>>,
 }
 
 /// Keys at which compute servers' partitions begin: equal shares of the keys of the run.
@@ -92,8 +98,17 @@ impl<L: Layout> Cluster<L> {
             tree.cache().retire(&worker);
             trees.push(tree);
         }
-        let routes = Arc::new(Routes::new(RoutingTable::in_order(boundaries)?));
-        Ok(Self { fabric, pool, trees, routes })
+        let is_between = |&at: &usize| setup.process_of(at) != setup.process_of(at + 1);
+        let between_processes =
+            (0..boundaries.len()).filter(is_between).map(|at| boundaries[at].clone()).collect();
+        let table = RoutingTable::in_order(boundaries)?;
+        let routes = (0..setup.processes).map(|_| Arc::new(Routes::new(table.clone()))).collect();
+        Ok(Self { fabric, pool, trees, routes, between_processes })
+    }
+
+    /// The process whose compute servers have a key.
+    pub fn process_of(&self, key: &[u8]) -> usize {
+        partition_of(&self.between_processes, key)
     }
 
     /// A worker of each compute server's cache, for one thread.

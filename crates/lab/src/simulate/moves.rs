@@ -1,8 +1,8 @@
 //! Moves of keys between compute servers while operations run: boundaries, servers that are added, servers that are removed.
 //!
-//! A move takes an end of one compute server's keys, or all of them, to a neighbour or to one that has none. The key where it
-//! cuts is one of the run or near one. What is not possible, since somebody else is moving keys or the draw makes no
-//! sense, is no failure.
+//! A move takes an end of one compute server's keys, or all of them, to a neighbour or to one that has none, of the same
+//! process. The key where it cuts is one of the run or near one. What is not possible, since somebody else is moving keys
+//! of the process or the draw makes no sense, is no failure.
 
 use std::sync::Arc;
 
@@ -15,8 +15,12 @@ use super::history::Answer;
 impl<L: Layout> Client<'_, L> {
     /// Moves some keys.
     pub(super) async fn move_some(&self) -> Result<Answer, DexError> {
-        let table = self.cluster.routes.table();
-        let Some((range, from, to)) = self.draw_move(&table) else { return Ok(Answer::Done) };
+        let Some(at) = self.draw_cut() else { return Ok(Answer::Done) };
+        let process = self.cluster.process_of(&at);
+        let routes = &self.cluster.routes[process];
+        let Some((range, from, to)) = self.draw_move(&routes.table(), at, process) else {
+            return Ok(Answer::Done);
+        };
         let party = |server: usize| {
             let (tree, ctx) = self.server(server);
             Party { server, tree, ctx }
@@ -24,23 +28,33 @@ impl<L: Layout> Client<'_, L> {
         let ctx = party(from).ctx;
         let workers = self.setup.moves.flush_workers;
         let flush = async |leaving: Arc<Leaving<'_, L>>| flush_side_by_side(&leaving, ctx, workers).await;
-        match move_keys(&self.cluster.routes, party(from), party(to), range, flush, async |_| Ok(())).await {
+        match move_keys(routes, party(from), party(to), range, flush, async |_| Ok(())).await {
             Ok(_) | Err(DexError::Moving | DexError::Routes(_)) => Ok(Answer::Done),
             Err(error) => Err(error),
         }
     }
 
-    /// The keys, who has them, and who is to have them.
-    fn draw_move(&self, table: &RoutingTable) -> Option<(KeyRange, usize, usize)> {
+    /// Keys of a process, who has them, and who is to have them.
+    fn draw_move(
+        &self,
+        table: &RoutingTable,
+        at: Vec<u8>,
+        process: usize,
+    ) -> Option<(KeyRange, usize, usize)> {
+        let is_ours = |server: &usize| self.setup.process_of(*server) == process;
         let partitions = table.owners().len();
-        let at = self.draw_cut()?;
         let partition = if self.below(4) == 0 { self.below(partitions) } else { table.partition_of(&at) };
         let from = table.owners()[partition];
+        if !is_ours(&from) {
+            return None;
+        }
         let own = table.range(partition);
-        let spare = (0..self.cluster.trees.len()).find(|&server| table.partition_owned_by(server).is_none());
+        let mut spare =
+            (0..self.cluster.trees.len()).filter(|&server| table.partition_owned_by(server).is_none());
+        let spare = spare.find(is_ours);
         let (below, above) = (
-            partition.checked_sub(1).map(|below| table.owners()[below]),
-            table.owners().get(partition + 1).copied(),
+            partition.checked_sub(1).map(|below| table.owners()[below]).filter(is_ours),
+            table.owners().get(partition + 1).copied().filter(is_ours),
         );
         let is_inside = own.contains(&at) && own.low.as_ref() != Some(&at);
         let (range, neighbour) = match self.below(8) {

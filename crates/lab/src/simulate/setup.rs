@@ -107,6 +107,9 @@ pub struct MoveSetup {
 pub struct Setup {
     pub seed: u64,
     pub memory_servers: usize,
+    /// Processes, each with some of the compute servers. Each moves keys among its own, whatever the others do.
+    pub processes: usize,
+    /// Compute servers that have keys at first, in all processes together.
     pub compute_servers: usize,
     pub threads: usize,
     pub slots: u32,
@@ -156,6 +159,18 @@ pub fn random_of(seed: u64, purpose: &str) -> Random {
 impl Setup {
     /// The configuration of `seed`, with those of `faults` that the seed has.
     pub fn draw(seed: u64, faults: FaultSet) -> Self {
+        let mut setup = Self::draw_one_process(seed, faults);
+        setup.processes = Draw::of(seed, "processes").one_of(&[1, 1, 1, 2]);
+        if setup.processes > 1 {
+            // Each has one with keys and one without.
+            setup.compute_servers = setup.compute_servers.max(setup.processes);
+            setup.moves.spare_servers = setup.moves.spare_servers.max(setup.processes);
+        }
+        setup
+    }
+
+    /// The same, but all compute servers are one process's.
+    pub fn draw_one_process(seed: u64, faults: FaultSet) -> Self {
         let servers = Draw::of(seed, "servers");
         let nodes = draw_nodes(&Draw::of(seed, "nodes"));
         let (sizes, key_style, long_share) = draw_keys(&Draw::of(seed, "keys"), nodes);
@@ -165,6 +180,7 @@ impl Setup {
         Self {
             seed,
             memory_servers: servers.one_of(&[1, 2, 3]),
+            processes: 1,
             compute_servers: servers.one_of(&[1, 2, 2, 3, 3]),
             threads: servers.one_of(&[1, 2, 4, 6, 12]),
             slots: servers.one_of(&[1, 1, 2, 4]),
@@ -226,6 +242,14 @@ impl Setup {
     /// Compute servers, those without keys included.
     pub fn all_compute_servers(&self) -> usize {
         self.compute_servers + self.moves.spare_servers
+    }
+
+    /// The process of a compute server. Those without keys, which come last, are dealt out.
+    pub fn process_of(&self, server: usize) -> usize {
+        match server.checked_sub(self.compute_servers) {
+            None => server * self.processes / self.compute_servers,
+            Some(spare) => spare % self.processes,
+        }
     }
 
     /// Operations of each slot.
@@ -305,6 +329,17 @@ fn draw_cache(draw: &Draw) -> CacheSetup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_process_has_its_share_of_the_compute_servers() {
+        let mut setup = Setup::draw(3, FaultSet::NONE);
+        (setup.processes, setup.compute_servers, setup.moves.spare_servers) = (2, 3, 2);
+        assert_eq!([0, 1, 2, 3, 4].map(|server| setup.process_of(server)), [0, 0, 1, 0, 1]);
+        setup.processes = 1;
+        assert!((0..5).all(|server| setup.process_of(server) == 0));
+        let drawn: Vec<_> = (0..64).map(|seed| Setup::draw(seed, FaultSet::NONE)).collect();
+        assert!([1, 2].iter().all(|&processes| drawn.iter().any(|setup| setup.processes == processes)));
+    }
 
     #[test]
     fn a_seed_is_one_configuration_whatever_others_are_drawn() {
