@@ -51,6 +51,14 @@ pub enum Command {
     /// Reproduce the papers' tables and figures
     #[command(subcommand)]
     Lab(crate::lab::LabCommand),
+    /// Offer memory of this host to compute servers elsewhere
+    MemoryServer(crate::memory_server::MemoryServerArgs),
+    /// Own partitions of an index in the pool of memory servers
+    ComputeServer(crate::compute_server::ComputeServerArgs),
+    /// Run a whole cluster of processes on this host, until it is interrupted
+    Up(crate::up::UpArgs),
+    /// Show whether the servers of a cluster can be reached, who is attached, and who owns what
+    Status(crate::status::StatusArgs),
     /// Run random configurations on a simulated cluster and check every history
     Simulate(crate::simulate::SimulateArgs),
 }
@@ -58,9 +66,12 @@ pub enum Command {
 /// Where the pool is.
 #[derive(Args, Debug)]
 pub struct PoolArgs {
-    /// The pool: a file, or a directory with one file per memory server
+    /// The pool: a file, a directory with one file per memory server, or tcp://HOST:PORT,HOST:PORT,..
     #[arg(long, value_name = "POOL")]
     pub pool: PathBuf,
+    /// A file with what memory servers elsewhere want their clients to know
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
     /// Bytes of this process's cache per index
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub cache: u64,

@@ -18,8 +18,8 @@ use pando_workload::{Distribution, InsertKeys, KeySpace, Scatter};
 
 use crate::failure::Failure;
 use crate::output::write_document;
-use crate::progress;
 use crate::signals::Interrupt;
+use crate::{pool, progress};
 
 /// What runs when no workload is named and the report is for people.
 const TOUR: [&str; 2] = ["read-only", "write-intensive"];
@@ -38,9 +38,13 @@ pub struct BenchArgs {
     /// Cores of each memory server for what is offloaded [default: the cluster's, or 1 where cores are real]
     #[arg(long, value_name = "N")]
     memory_cores: Option<usize>,
-    /// Where to make the pool of the shm fabric, which then stays [default: a temporary place]
+    /// Where to make the pool of the shm fabric, which then stays, or tcp://HOST:PORT,.. of memory servers, where nothing stays
+    /// [default: a temporary place; memory servers in this process]
     #[arg(long, value_name = "POOL")]
     pool: Option<PathBuf>,
+    /// A file with what these memory servers want their clients to know
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
     #[arg(long, value_name = "N", default_value = "4")]
     memory_servers: usize,
     /// Bytes of each memory server [default: room for what the workload may insert]
@@ -238,7 +242,7 @@ fn specs(args: &BenchArgs) -> Result<Vec<BenchSpec>, Failure> {
         (true, None) if args.multi_get > 1 => vec![TOUR[0].to_owned()],
         (true, None) => TOUR.map(str::to_owned).to_vec(),
     };
-    if names.len() > 1 && args.pool.is_some() {
+    if names.len() > 1 && spec.pool.is_some() {
         return Err(Failure::bad_input("--pool holds the index of one workload; name one with --workload"));
     }
     let specs: Vec<BenchSpec> =
@@ -248,14 +252,20 @@ fn specs(args: &BenchArgs) -> Result<Vec<BenchSpec>, Failure> {
 }
 
 fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
-    let fabric = fabric(&args.fabric)?;
+    let addresses = args.pool.as_deref().map(pool::addresses).transpose()?.flatten();
+    let fabric = match (&addresses, args.fabric.as_str()) {
+        (Some(_), "local" | "tcp") => FabricKind::Tcp,
+        (_, name) => fabric(name)?,
+    };
     Ok(BenchSpec {
         system: system(&args.system)?,
         fabric,
         model: model(fabric, args.cluster.as_deref())?,
         memory_cores: args.memory_cores,
-        pool: args.pool.clone(),
-        memory_servers: args.memory_servers,
+        pool: args.pool.clone().filter(|_| addresses.is_none()),
+        memory_servers: addresses.as_ref().map_or(args.memory_servers, Vec::len),
+        addresses: addresses.unwrap_or_default(),
+        secret: pool::secret(args.secret_file.as_deref())?,
         memory_bytes: args.memory,
         huge_pages: !args.no_huge_pages,
         compute_servers: args.compute_servers,
@@ -326,11 +336,12 @@ fn fabric(name: &str) -> Result<FabricKind, Failure> {
         "local" => Ok(FabricKind::Local),
         "shm" => Ok(FabricKind::Shm),
         "sim" => Ok(FabricKind::Sim),
-        "tcp" | "verbs" => Err(Failure::bad_input(format_args!(
-            "the fabric `{name}` is not built yet; there are `local`, `shm` and `sim`"
+        "tcp" => Ok(FabricKind::Tcp),
+        "verbs" => Err(Failure::bad_input(format_args!(
+            "the fabric `{name}` is not built yet; there are `local`, `shm`, `tcp` and `sim`"
         ))),
         _ => Err(Failure::bad_input(format_args!(
-            "the fabric `{name}` is not known; there are `local`, `shm` and `sim`"
+            "the fabric `{name}` is not known; there are `local`, `shm`, `tcp` and `sim`"
         ))),
     }
 }
@@ -443,7 +454,7 @@ mod tests {
     #[test]
     fn what_is_not_built_is_refused_with_what_there_is() {
         for (arguments, part) in [
-            ("--fabric tcp", "not built yet; there are `local`, `shm` and `sim`"),
+            ("--fabric verbs", "not built yet; there are `local`, `shm`, `tcp` and `sim`"),
             ("--fabric telepathy", "not known"),
             ("--system sherman", "not built yet; there is `dex`"),
             ("--workload ycsb-q", "ycsb-q"),

@@ -33,6 +33,9 @@ pub struct LabRunArgs {
     /// The directory for the results; it is made if there is none
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Only the cells with this text in the names of their panel, series or place on the x axis
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    only: String,
     #[arg(long, value_name = "N", default_value = "42")]
     seed: u64,
 }
@@ -79,7 +82,7 @@ fn run_one(args: &LabRunArgs) -> Result<(), Failure> {
     };
     let setting = Setting::new(args.scale.into(), args.seed);
     let bar = CellBar { interrupt: Interrupt::listen()?, bar: RefCell::new(ProgressBar::hidden()) };
-    let written = experiments::run(experiment, setting, &args.out, &bar);
+    let written = experiments::run(experiment, setting, &args.only, &args.out, &bar);
     bar.bar.borrow().finish_and_clear();
     let written = written?;
     let mut text = String::new();

@@ -10,6 +10,8 @@ mod batch;
 mod bench;
 mod calibrate;
 mod check;
+mod compute_server;
+mod daemon;
 mod del;
 mod failure;
 mod get;
@@ -18,6 +20,7 @@ mod indexes;
 mod keys;
 mod lab;
 mod load;
+mod memory_server;
 mod memory_servers;
 mod output;
 mod partitions;
@@ -28,7 +31,9 @@ mod scan;
 mod signals;
 mod simulate;
 mod stats;
+mod status;
 mod text;
+mod up;
 
 use std::process::ExitCode;
 
@@ -63,6 +68,10 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Check(args) => check::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Lab(command) => lab::run(&command),
+        Command::MemoryServer(args) => memory_server::run(&args),
+        Command::ComputeServer(args) => compute_server::run(&args),
+        Command::Up(args) => up::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Simulate(args) => simulate::run(&args),
     }
 }

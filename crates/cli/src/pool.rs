@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use pando::{Cluster, Config, Create, Index, IndexInfo, OpenOptions, ServerState, ServerUsage};
+use pando::{Cluster, Config, Create, Index, IndexInfo, OpenOptions, Secret, ServerState, ServerUsage};
 use pando_lab::units;
 use serde_json::{Value, json};
 
@@ -19,9 +19,12 @@ const SIZE_MIN: u64 = 1 << 30;
 
 /// How to open a pool that is there.
 pub fn existing(args: &PoolArgs) -> Result<Config, Failure> {
-    let path = args.pool.as_path();
-    check_place(path)?;
-    Ok(Config::at(path).cache(args.cache))
+    let secret = secret(args.secret_file.as_deref())?;
+    let config = match addresses(&args.pool)? {
+        Some(addresses) => Config::tcp(addresses).secret_of(&secret),
+        None => Config::at(&args.pool),
+    };
+    Ok(config.cache(args.cache))
 }
 
 /// How to open a pool that is there only to look at it.
@@ -37,19 +40,41 @@ pub fn perhaps_new(args: &PoolArgs, new: &NewPoolArgs, data: u64) -> Result<Conf
     Ok(existing(args)?.create(Create::IfMissing).memory_servers(new.memory_servers).memory(each))
 }
 
-fn check_place(path: &Path) -> Result<(), Failure> {
-    let text = path.to_string_lossy();
+/// The addresses of the memory servers, if the pool is not on this host.
+pub fn addresses(pool: &Path) -> Result<Option<Vec<String>>, Failure> {
+    let text = pool.to_string_lossy();
     if text == "local" {
         return Err(Failure::bad_input(
             "a local pool ends with its process, so only bench can use one; name a file or a directory",
         ));
     }
-    if text.contains("://") {
-        return Err(Failure::bad_input(format_args!(
-            "pools over a network are not built yet, so `{text}` cannot be reached; name a file or a directory"
-        )));
+    match text.split_once("://") {
+        None => Ok(None),
+        Some(("tcp", rest)) => {
+            let addresses: Vec<String> = rest.split(',').map(str::to_owned).collect();
+            match addresses.iter().find(|address| !address.contains(':')) {
+                Some(address) => Err(Failure::bad_input(format_args!(
+                    "`{address}` is no address of a memory server; it looks like HOST:PORT"
+                ))),
+                None => Ok(Some(addresses)),
+            }
+        }
+        Some((fabric, _)) => Err(Failure::bad_input(format_args!(
+            "pools over `{fabric}` are not built yet; there are files, directories and tcp://HOST:PORT"
+        ))),
     }
-    Ok(())
+}
+
+/// What is in a file with a secret, but for the end of its last line.
+pub fn secret(file: Option<&Path>) -> Result<Secret, Failure> {
+    let Some(path) = file else { return Ok(Secret::default()) };
+    let bytes = std::fs::read(path)
+        .map_err(|error| Failure::bad_input(format_args!("{}: {error}", path.display())))?;
+    let secret = bytes.trim_ascii_end();
+    if secret.is_empty() {
+        return Err(Failure::bad_input(format_args!("{}: there is no secret in it", path.display())));
+    }
+    Ok(Secret::new(secret))
 }
 
 /// Opens the pool, does `work`, and closes the pool also when that failed. What `work` has of the cluster must be gone

@@ -5,11 +5,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 use crate::failure::Failure;
+
+/// Between two looks of who has nothing else to do.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Makes a write beyond the limit on the size of files fail like one to a full disk. Without, the command would be
 /// ended at any point, and the pool that it uses would not be closed.
@@ -22,24 +26,39 @@ pub fn outlive_size_limit() -> Result<(), Failure> {
 
 /// Whether somebody wants the command to stop.
 #[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt {
+    wanted: Arc<AtomicBool>,
+}
 
 impl Interrupt {
     /// From now on signals are heard here.
     pub fn listen() -> Result<Interrupt, Failure> {
-        let wanted = Arc::new(AtomicBool::new(false));
+        let (wanted, signalled) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         for signal in [SIGINT, SIGTERM] {
-            // In this order: the first signal finds the flag down and only raises it.
-            flag::register_conditional_shutdown(signal, 1, Arc::clone(&wanted))
+            // In this order: the first signal finds its flag down and only raises both.
+            flag::register_conditional_shutdown(signal, 1, Arc::clone(&signalled))
+                .and_then(|_| flag::register(signal, Arc::clone(&signalled)))
                 .and_then(|_| flag::register(signal, Arc::clone(&wanted)))
                 .map_err(|error| Failure::failed(format_args!("cannot listen for signals: {error}")))?;
         }
-        Ok(Interrupt(wanted))
+        Ok(Interrupt { wanted })
+    }
+
+    /// Asks the command to stop for another reason. A signal that comes after is the first all the same.
+    pub fn raise(&self) {
+        self.wanted.store(true, Relaxed);
     }
 
     #[inline]
     pub fn wanted(&self) -> bool {
-        self.0.load(Relaxed)
+        self.wanted.load(Relaxed)
+    }
+
+    /// Waits for that.
+    pub fn wait(&self) {
+        while !self.wanted() {
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// An error if the command is to stop.

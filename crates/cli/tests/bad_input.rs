@@ -34,7 +34,13 @@ fn bad_usage_and_input_have_status_2() {
         ("scan --pool f.pando --index roots", "there is no index \"roots\""),
         ("scan --pool nowhere.pando --index fruit", "nowhere.pando"),
         ("scan --pool local --index fruit", "only bench can use one"),
-        ("scan --pool tcp://host:1 --index fruit", "not built yet"),
+        ("scan --pool udp://host:1 --index fruit", "not built yet"),
+        ("scan --pool tcp://host --index fruit", "HOST:PORT"),
+        ("scan --pool tcp://host:x --index fruit", "host:port"),
+        ("status", "--pool"),
+        ("compute-server --memory host --index fruit", "HOST:PORT"),
+        ("memory-server --size 1GiB --listen nowhere", "nowhere: cannot be listened at"),
+        ("up --memory-servers 0", "one memory server at least"),
         ("scan --pool f.pando --index fruit --cache 2KiB", "at least"),
         ("get --pool f.pando --index sold one", "must be an integer"),
         ("get --pool f.pando --index sold 1,2", "1,2"),
@@ -57,8 +63,18 @@ fn bad_usage_and_input_have_status_2() {
         ("load fruit.txt --pool f.pando --index fruit --own 7", "7"),
         ("load fruit.txt --pool new.pando --index fruit --pool-size 4KiB", "too small"),
         ("load fruit.txt --pool f.pando --index fruit --threads 0", "--threads"),
+    ] {
+        refused_with(&place, arguments, part);
+    }
+    nothing_is_lost(&place);
+}
+
+#[test]
+fn bad_usage_of_bench_has_status_2() {
+    let place = place();
+    for (arguments, part) in [
         ("bench --workload ycsb-z", "`ycsb-z` is not one of"),
-        ("bench --fabric tcp", "not built yet; there are `local`, `shm` and `sim`"),
+        ("bench --fabric verbs", "not built yet; there are `local`, `shm`, `tcp` and `sim`"),
         ("bench --fabric sim --pool f.pando --workload ycsb-a", "for the shm fabric only"),
         ("bench --fabric sim --cluster nowhere.toml", "nowhere.toml"),
         ("bench --fabric sim --cluster sold.csv", "sold.csv: the cluster model cannot be read"),
@@ -87,10 +103,14 @@ fn bad_usage_and_input_have_status_2() {
         ("bench --workload ycsb-a --multi-get 8", "only look up"),
         ("bench --fabric shm --pool f.pando --keys 1000 --workload ycsb-a", "f.pando"),
     ] {
-        let sentence = place.refused(arguments, 2);
-        assert!(sentence.contains(part), "pando {arguments}: `{part}` is not in `{sentence}`");
+        refused_with(&place, arguments, part);
     }
     nothing_is_lost(&place);
+}
+
+fn refused_with(place: &Place, arguments: &str, part: &str) {
+    let sentence = place.refused(arguments, 2);
+    assert!(sentence.contains(part), "pando {arguments}: `{part}` is not in `{sentence}`");
 }
 
 #[cfg(not(feature = "parquet"))]

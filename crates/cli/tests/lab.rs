@@ -44,6 +44,8 @@ fn what_cannot_be_run_is_refused_in_a_sentence() {
     assert!(sentence.contains("`fig99`") && sentence.contains("pando lab list"), "{sentence}");
     assert!(place.refused("lab run table2 --scale huge --out results", 2).contains("huge"));
     assert!(place.refused("lab run table2", 2).contains("--out"));
+    let sentence = place.refused("lab run table2 --scale tiny --only nobody --out results", 2);
+    assert!(sentence.contains("\"nobody\""), "{sentence}");
     place.write("file", "");
     assert!(place.refused("lab run table2 --scale tiny --out file", 2).contains("file"));
     assert!(place.refused("lab run table2 --scale tiny --out file/below", 2).contains("file/below"));

@@ -16,6 +16,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("pando-fabric", &[]),
     ("pando-rt", &["pando-fabric"]),
     ("pando-fabric-local", &["pando-fabric"]),
+    // Its memory servers offer regions of this process.
+    ("pando-fabric-net", &["pando-fabric", "pando-fabric-local"]),
     ("pando-sim", &["pando-fabric"]),
     ("pando-pool", &["pando-fabric"]),
     ("pando-cache", &["pando-fabric"]),
@@ -26,6 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pando-fabric",
             "pando-rt",
             "pando-fabric-local",
+            "pando-fabric-net",
             "pando-pool",
             "pando-cache",
             "pando-dex",
@@ -46,8 +49,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pando-workload",
         ],
     ),
+    // Its operation port is a server like a memory server's.
+    ("pando-server", &["pando", "pando-fabric-net", "pando-fabric"]),
     ("pando-lab-peers", &["pando", "pando-rt", "pando-fabric", "pando-workload"]),
-    ("pando-cli", &["pando", "pando-lab", "pando-workload"]),
+    ("pando-cli", &["pando", "pando-lab", "pando-server", "pando-workload"]),
 ];
 
 /// Crates of others that only some of ours may use.

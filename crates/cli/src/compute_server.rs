@@ -1,0 +1,100 @@
+//! `pando compute-server`: a process that owns partitions of an index.
+//!
+//! It attaches to the memory servers' pool, takes the partitions that nobody else owns, and executes operations on their keys
+//! for whoever comes to its operation port (`docs/operations.md`). When it is told to stop it writes back what its cache
+//! has, gives the partitions up and ends with status 0. What it has in common with other daemons is in `daemon.rs`.
+
+use std::io::{Write, stdout};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use pando::{Cluster, Config, OpenOptions, Ownership, Secret};
+use pando_lab::units::parse_size;
+use pando_server::{OperationConfig, OperationServer, compute_server_metrics};
+
+use crate::daemon::DaemonArgs;
+use crate::failure::Failure;
+use crate::pool;
+
+#[derive(Args, Debug)]
+pub struct ComputeServerArgs {
+    /// The memory servers: HOST:PORT of each, in the order of their numbers; or a pool in files
+    #[arg(long, value_name = "ADDR,..|POOL")]
+    memory: String,
+    /// The index
+    #[arg(long, value_name = "NAME")]
+    index: String,
+    /// The partitions to own, counted from 0 [default: all]
+    #[arg(long, value_name = "I,..", value_delimiter = ',')]
+    partition: Vec<usize>,
+    /// Bytes of cache for each partition
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
+    cache: u64,
+    /// Where to listen for operations: HOST:PORT; port 0 is any that is free
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7150")]
+    listen: String,
+    /// Threads that execute operations
+    #[arg(long, value_name = "N", default_value = "1")]
+    threads: usize,
+    /// A file with what memory servers want their clients to know, and this one too
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+impl ComputeServerArgs {
+    fn config(&self, secret: &Secret) -> Result<Config, Failure> {
+        let text = &self.memory;
+        let is_file = text.contains('/') && !text.contains("://");
+        let place = match text.contains("://") || is_file {
+            true => text.clone(),
+            false => format!("tcp://{text}"),
+        };
+        let config = match pool::addresses(Path::new(&place))? {
+            Some(addresses) => Config::tcp(addresses).secret_of(secret),
+            None => Config::at(&place),
+        };
+        Ok(config.cache(self.cache))
+    }
+
+    fn ownership(&self) -> Ownership {
+        match &self.partition[..] {
+            [] => Ownership::default(),
+            some => Ownership::Partitions(some.to_vec()),
+        }
+    }
+}
+
+pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
+    let daemon = args.daemon.begin()?;
+    let secret = pool::secret(args.secret_file.as_deref())?;
+    pool::with_cluster(args.config(&secret)?, |cluster| {
+        let index = cluster.open_index_with(&args.index, &OpenOptions::default().own(args.ownership()))?;
+        let listener = TcpListener::bind(&args.listen).map_err(|error| {
+            Failure::failed(format_args!("{} cannot be listened at: {error}", args.listen))
+        })?;
+        let config = OperationConfig { secret, threads: args.threads, ..OperationConfig::default() };
+        let server = OperationServer::start(listener, index.clone(), config).map_err(Failure::failed)?;
+        let (asked, operations) = (Cluster::clone(cluster), server.counter());
+        let page = move || {
+            asked
+                .stats()
+                .map(|stats| compute_server_metrics(&stats, &operations()))
+                .map_err(|error| error.to_string())
+        };
+        let (http, metrics) = args.daemon.serve(page)?;
+        let partitions = match &args.partition[..] {
+            [] => "all partitions".to_owned(),
+            some => format!("partition {}", some.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+        };
+        // Nobody may be reading it.
+        let at = server.addr();
+        let _ = writeln!(stdout(), "compute server: {partitions} of index {} at {at}{metrics}", index.name());
+        daemon.wait();
+        tracing::info!("stopping: what is cached is written back");
+        drop((http, server));
+        Ok(())
+    })
+}

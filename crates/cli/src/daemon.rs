@@ -1,0 +1,77 @@
+//! What commands that run until they are told to stop have in common: logs, a port for metrics, and when to stop.
+//!
+//! They say where they listen in one line on standard output, log to standard error (`RUST_LOG` says how much), and end with
+//! status 0 when they are interrupted or terminated. One that `pando up` started also stops when that is gone, which it
+//! knows by the end of its standard input.
+
+use std::io::{Read, stdin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use clap::Args;
+use pando_server::{HttpPort, Metrics};
+
+use crate::failure::Failure;
+use crate::signals::Interrupt;
+
+#[derive(Args, Debug)]
+pub struct DaemonArgs {
+    /// Serve metrics for Prometheus by HTTP here: HOST:PORT; port 0 is any that is free
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<String>,
+    /// Stop when standard input ends
+    #[arg(long, hide = true)]
+    with_parent: bool,
+}
+
+/// A daemon under way.
+pub struct Daemon {
+    interrupt: Interrupt,
+    parent_is_gone: Arc<AtomicBool>,
+}
+
+impl DaemonArgs {
+    /// From now on log lines are written, and signals are heard.
+    pub fn begin(&self) -> Result<Daemon, Failure> {
+        let interrupt = Interrupt::listen()?;
+        let filter = tracing_subscriber::EnvFilter::builder()
+            .with_default_directive(tracing::level_filters::LevelFilter::INFO.into())
+            .from_env_lossy();
+        tracing_subscriber::fmt()
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+            .with_env_filter(filter)
+            .init();
+        let parent_is_gone = Arc::new(AtomicBool::new(false));
+        if self.with_parent {
+            let (interrupt, parent_is_gone) = (interrupt.clone(), Arc::clone(&parent_is_gone));
+            std::thread::spawn(move || {
+                // However it ends, whoever held the other end has gone.
+                let _ = stdin().read_to_end(&mut Vec::new());
+                parent_is_gone.store(true, Relaxed);
+                interrupt.raise();
+            });
+        }
+        Ok(Daemon { interrupt, parent_is_gone })
+    }
+
+    /// The port for metrics, if there is to be one, and what to say of it.
+    pub fn serve(
+        &self,
+        page: impl Fn() -> Result<Metrics, String> + Send + Sync + 'static,
+    ) -> Result<(Option<HttpPort>, String), Failure> {
+        let Some(address) = &self.metrics else { return Ok((None, String::new())) };
+        let port = HttpPort::start(address, page).map_err(Failure::bad_input)?;
+        let said = format!(", metrics at http://{}/metrics", port.addr());
+        Ok((Some(port), said))
+    }
+}
+
+impl Daemon {
+    /// Waits until it is to stop; whether that is because who started it has gone, and with it whoever would stop daemons
+    /// in their order.
+    pub fn wait(&self) -> bool {
+        self.interrupt.wait();
+        self.parent_is_gone.load(Relaxed)
+    }
+}

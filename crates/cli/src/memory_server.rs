@@ -1,0 +1,78 @@
+//! `pando memory-server`: memory of this host for compute servers elsewhere.
+//!
+//! When it is told to stop it writes what changed to its file, if it has one, and ends with status 0. What it has in common
+//! with other daemons is in `daemon.rs`.
+
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use pando::{Backing, MemoryServer, MemoryServerConfig};
+use pando_lab::units::{self, parse_size};
+use pando_server::memory_server_metrics;
+
+use crate::daemon::DaemonArgs;
+use crate::failure::Failure;
+use crate::pool;
+
+/// Compute servers that stop at the same time may take so long to write back what they have.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(20);
+
+#[derive(Args, Debug)]
+pub struct MemoryServerArgs {
+    /// Where to listen: HOST:PORT; port 0 is any that is free
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7100")]
+    listen: String,
+    /// Bytes of memory; a file that is there already keeps its size
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    size: u64,
+    /// Where the memory is: anon, which ends with the process, or a file, which is made if there is none
+    #[arg(long, value_name = "anon|FILE", default_value = "anon")]
+    backing: PathBuf,
+    /// Threads that execute verbs and what is offloaded
+    #[arg(long, value_name = "N", default_value = "1")]
+    cores: usize,
+    /// A file with what clients must know to be let in [default: everybody is]
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// Do not ask for huge pages
+    #[arg(long)]
+    no_huge_pages: bool,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+pub fn run(args: &MemoryServerArgs) -> Result<(), Failure> {
+    let daemon = args.daemon.begin()?;
+    let backing = match args.backing.to_str() {
+        Some("anon") => Backing::Anonymous,
+        _ => Backing::File(args.backing.clone()),
+    };
+    let config = MemoryServerConfig::new(&args.listen)
+        .size(args.size)
+        .backing(backing)
+        .huge_pages(!args.no_huge_pages)
+        .cores(args.cores)
+        .secret_of(&pool::secret(args.secret_file.as_deref())?);
+    let server = MemoryServer::start(&config)?;
+    let (size, counts) = (server.size(), server.counter());
+    let (http, metrics) = args.daemon.serve(move || Ok(memory_server_metrics(size, &counts())))?;
+    // Nobody may be reading it.
+    let _ = writeln!(stdout(), "memory server: {} at {}{metrics}", units::size(size), server.addr());
+    if daemon.wait() {
+        wait_for_clients(&server);
+    }
+    tracing::info!("stopping: {:?}", server.counts());
+    drop(http);
+    Ok(server.stop()?)
+}
+
+/// Waits until all have gone who may have something to write back.
+fn wait_for_clients(server: &MemoryServer) {
+    let until = Instant::now() + PATIENCE;
+    while server.counts().connections > 0 && Instant::now() < until {
+        std::thread::sleep(LOOK);
+    }
+}

@@ -1,0 +1,167 @@
+//! `pando status`: whether the servers of a cluster can be reached, who is attached to the pool, and who owns what.
+//!
+//! It only looks, also at a pool that others work on or left unclean, and it says what can be said: if a memory server
+//! cannot be reached it says which and why, shows the rest, and ends with status 1.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use pando::{Cluster, Config, Create, IndexInfo, ProcessIdentity, Secret, ServerUsage, memory_server_size};
+use pando_lab::units;
+use serde_json::{Value, json};
+
+use crate::args::PoolArgs;
+use crate::failure::Failure;
+use crate::output::write_document;
+use crate::pool;
+
+/// A memory server that takes longer to answer cannot be reached.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pool: PoolArgs,
+    /// Write the status as JSON to a file, or to standard output
+    #[arg(long, value_name = "FILE|-")]
+    json: Option<PathBuf>,
+}
+
+/// A memory server, and the bytes it offers or why it cannot be reached.
+struct Reached {
+    address: String,
+    size: Result<u64, String>,
+}
+
+/// What the pool says.
+struct Inside {
+    servers: Vec<ServerUsage>,
+    attached: Vec<ProcessIdentity>,
+    indexes: Vec<IndexInfo>,
+}
+
+struct Status {
+    pool: PathBuf,
+    /// Empty for a pool in files.
+    reached: Vec<Reached>,
+    /// Or why nothing can be said of it.
+    inside: Result<Inside, String>,
+}
+
+pub fn run(args: &StatusArgs) -> Result<(), Failure> {
+    let secret = pool::secret(args.pool.secret_file.as_deref())?;
+    let reached = match pool::addresses(&args.pool.pool)? {
+        Some(addresses) => reach(&addresses, &secret),
+        None => Vec::new(),
+    };
+    let missing = reached.iter().filter(|server| server.size.is_err()).count();
+    let inside = match missing {
+        0 => look(pool::existing(&args.pool)?),
+        _ => Err("not all memory servers can be reached".to_owned()),
+    };
+    let status = Status { pool: args.pool.pool.clone(), reached, inside };
+    match &args.json {
+        Some(path) => write_document(path, &format!("{}\n", document(&status)))?,
+        None => write_document(Path::new("-"), &text(&status))?,
+    }
+    match (missing, &status.inside) {
+        (0, Ok(_)) => Ok(()),
+        _ => Err(Failure::Told),
+    }
+}
+
+/// Asks all of them at once.
+fn reach(addresses: &[String], secret: &Secret) -> Vec<Reached> {
+    let ask = |address: &String| {
+        let size = memory_server_size(address, secret, DEADLINE).map_err(|error| error.to_string());
+        Reached { address: address.clone(), size }
+    };
+    thread::scope(|scope| {
+        let asked: Vec<_> = addresses.iter().map(|address| scope.spawn(move || ask(address))).collect();
+        asked.into_iter().map(|thread| thread.join().expect("asking does not panic")).collect()
+    })
+}
+
+fn look(config: Config) -> Result<Inside, String> {
+    let config = config.create(Create::Never).read_only_unclean(true);
+    let look = |cluster: &Cluster| {
+        Ok(Inside {
+            servers: cluster.stats()?.pool,
+            attached: cluster.attached()?,
+            indexes: cluster.indexes()?,
+        })
+    };
+    let cluster = Cluster::open(config).map_err(|error| error.to_string())?;
+    let looked = look(&cluster).map_err(|error: pando::Error| error.to_string());
+    // Nothing was changed that closing could lose.
+    let _ = cluster.close();
+    looked
+}
+
+fn owner(owner: Option<ProcessIdentity>) -> String {
+    owner.map_or("nobody".to_owned(), |process| process.to_string())
+}
+
+fn text(status: &Status) -> String {
+    let mut text = format!("pool {}\n", status.pool.display());
+    let mut line = |line: String| writeln!(text, "{line}").expect("writing to a string does not fail");
+    for (number, Reached { address, size }) in status.reached.iter().enumerate() {
+        line(match size {
+            Ok(size) => format!("  memory server {number} at {address}: {}", units::size(*size)),
+            Err(reason) => format!("  memory server {number} at {address}: CANNOT BE REACHED: {reason}"),
+        });
+    }
+    let inside = match &status.inside {
+        Ok(inside) => inside,
+        Err(reason) => {
+            line(format!("  nothing is known of what is in it: {reason}"));
+            return text;
+        }
+    };
+    line(String::new());
+    text.push_str(&pool::table(&inside.servers));
+    let attached: Vec<String> = inside.attached.iter().map(ProcessIdentity::to_string).collect();
+    let attached = if attached.is_empty() { "nobody".to_owned() } else { attached.join(", ") };
+    writeln!(text, "\nattached: {attached}").expect("writing to a string does not fail");
+    for index in &inside.indexes {
+        let owners: Vec<String> = index.owners.iter().map(|process| owner(*process)).collect();
+        let owners = owners.iter().enumerate().map(|(partition, owner)| format!("{partition}: {owner}"));
+        let owners = owners.collect::<Vec<_>>().join(", ");
+        writeln!(text, "index {}: {}; owners of partitions {owners}", index.name, index.layout)
+            .expect("writing to a string does not fail");
+    }
+    if inside.indexes.is_empty() {
+        text.push_str("no indexes\n");
+    }
+    text
+}
+
+fn document(status: &Status) -> Value {
+    let reached: Vec<Value> = status
+        .reached
+        .iter()
+        .map(|Reached { address, size }| match size {
+            Ok(size) => json!({ "address": address, "reached": true, "bytes": size }),
+            Err(reason) => json!({ "address": address, "reached": false, "reason": reason }),
+        })
+        .collect();
+    let mut document = json!({ "pool": status.pool.to_string_lossy(), "memory_servers": reached });
+    match &status.inside {
+        Err(reason) => document["reason"] = json!(reason),
+        Ok(inside) => {
+            let pid = |process: &ProcessIdentity| process.pid;
+            let indexes = inside.indexes.iter().map(|index| {
+                let owners: Vec<Option<u32>> =
+                    index.owners.iter().map(|owner| owner.as_ref().map(pid)).collect();
+                json!({ "name": index.name, "layout": index.layout.to_string(), "owners": owners })
+            });
+            document["servers"] = inside.servers.iter().map(pool::server_document).collect();
+            document["attached"] = inside.attached.iter().map(pid).collect();
+            document["indexes"] = indexes.collect();
+        }
+    }
+    document
+}

@@ -1,0 +1,441 @@
+//! `pando up`: a cluster of processes on this host, from one command.
+//!
+//! Memory servers come first, then the pool and its index are made if they are not there, then compute servers, which share
+//! the partitions of the index. All of it is said on standard output, with what to type next. When it is interrupted,
+//! or a process ends by itself, compute servers are stopped first, so that what they have cached is written back, then
+//! memory servers.
+
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write, stderr, stdout};
+use std::ops::Range;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use clap::Args;
+use pando::{Cluster, Config, Create, IndexOptions, Secret};
+use pando_lab::units::{self, parse_size};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+
+use crate::failure::Failure;
+use crate::pool;
+use crate::signals::Interrupt;
+
+/// Between two looks at the processes.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[derive(Args, Debug)]
+pub struct UpArgs {
+    /// A TOML file with the same settings, their names with _ in place of -; what is said here as well counts
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// What a cluster is to be like.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// Memory servers [default: 2]
+    #[arg(long, value_name = "N")]
+    memory_servers: Option<usize>,
+    /// Compute servers [default: 2]
+    #[arg(long, value_name = "N")]
+    compute_servers: Option<usize>,
+    /// Bytes of each memory server [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// Where memory is: anon, which ends with the processes, or a directory with a file for each [default: anon]
+    #[arg(long, value_name = "anon|DIR")]
+    backing: Option<PathBuf>,
+    /// Threads of each memory server [default: 1]
+    #[arg(long, value_name = "N")]
+    memory_cores: Option<usize>,
+    /// Threads of each compute server [default: 1]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Bytes of each compute server's cache [default: 256MiB]
+    #[arg(long, value_name = "SIZE")]
+    cache: Option<String>,
+    /// The index, which is made if there is none [default: main]
+    #[arg(long, value_name = "NAME")]
+    index: Option<String>,
+    /// All keys of a new index have this many bytes (with --value-size)
+    #[arg(long, value_name = "B", requires = "value_size")]
+    key_size: Option<usize>,
+    /// All values of a new index have this many bytes (with --key-size)
+    #[arg(long, value_name = "B", requires = "key_size")]
+    value_size: Option<usize>,
+    /// Where to listen [default: 127.0.0.1]
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
+    /// Port of the first memory server, the others follow, then compute servers; 0 for any that are free [default: 7100]
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// Port for metrics of the first memory server, the others follow, then compute servers; 0 for any [default: none]
+    #[arg(long, value_name = "PORT")]
+    metrics_port: Option<u16>,
+    /// A file with what processes must know to take part [default: nothing]
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+}
+
+impl Settings {
+    /// These where they say something, else `others`.
+    fn or(self, others: Self) -> Self {
+        Self {
+            memory_servers: self.memory_servers.or(others.memory_servers),
+            compute_servers: self.compute_servers.or(others.compute_servers),
+            memory: self.memory.or(others.memory),
+            backing: self.backing.or(others.backing),
+            memory_cores: self.memory_cores.or(others.memory_cores),
+            threads: self.threads.or(others.threads),
+            cache: self.cache.or(others.cache),
+            index: self.index.or(others.index),
+            key_size: self.key_size.or(others.key_size),
+            value_size: self.value_size.or(others.value_size),
+            host: self.host.or(others.host),
+            port: self.port.or(others.port),
+            metrics_port: self.metrics_port.or(others.metrics_port),
+            secret_file: self.secret_file.or(others.secret_file),
+        }
+    }
+}
+
+/// The same with everything decided.
+struct Plan {
+    memory_servers: usize,
+    compute_servers: usize,
+    memory: u64,
+    /// The directory; `None` for memory of the processes.
+    backing: Option<PathBuf>,
+    memory_cores: usize,
+    threads: usize,
+    cache: u64,
+    index: String,
+    options: IndexOptions,
+    host: String,
+    port: u16,
+    metrics_port: Option<u16>,
+    secret_file: Option<PathBuf>,
+    secret: Secret,
+}
+
+impl Plan {
+    fn new(settings: Settings) -> Result<Self, Failure> {
+        let size = |text: Option<String>, otherwise: &str| {
+            let text = text.unwrap_or_else(|| otherwise.to_owned());
+            parse_size(&text).map_err(|error| Failure::bad_input(format_args!("`{text}`: {error}")))
+        };
+        let at_least_one = |number: Option<usize>, what: &str| match number.unwrap_or(2) {
+            0 => Err(Failure::bad_input(format_args!("a cluster needs one {what} at least"))),
+            number => Ok(number),
+        };
+        let options = match (settings.key_size, settings.value_size) {
+            (Some(key_size), Some(value_size)) => IndexOptions::fixed(key_size, value_size),
+            (None, None) => IndexOptions::bytes(),
+            _ => {
+                return Err(Failure::bad_input(
+                    "the size of keys and that of values are given both, or neither",
+                ));
+            }
+        };
+        Ok(Self {
+            memory_servers: at_least_one(settings.memory_servers, "memory server")?,
+            compute_servers: at_least_one(settings.compute_servers, "compute server")?,
+            memory: size(settings.memory, "1GiB")?,
+            backing: settings.backing.filter(|backing| backing != Path::new("anon")),
+            memory_cores: settings.memory_cores.unwrap_or(1),
+            threads: settings.threads.unwrap_or(1),
+            cache: size(settings.cache, "256MiB")?,
+            index: settings.index.unwrap_or_else(|| "main".to_owned()),
+            options,
+            host: settings.host.unwrap_or_else(|| "127.0.0.1".to_owned()),
+            port: settings.port.unwrap_or(7100),
+            metrics_port: settings.metrics_port,
+            secret: pool::secret(settings.secret_file.as_deref())?,
+            secret_file: settings.secret_file,
+        })
+    }
+
+    fn address(&self, first: u16, number: usize) -> Result<String, Failure> {
+        let host = &self.host;
+        if first == 0 {
+            return Ok(format!("{host}:0"));
+        }
+        let port = u16::try_from(usize::from(first) + number)
+            .map_err(|_| Failure::bad_input(format_args!("there are not as many ports from {first} on")))?;
+        Ok(format!("{host}:{port}"))
+    }
+
+    /// A process of this program.
+    fn command(&self, name: &str, metrics: usize) -> Result<Command, Failure> {
+        let exe = std::env::current_exe()
+            .map_err(|error| Failure::failed(format_args!("this program cannot be found: {error}")))?;
+        let mut command = Command::new(exe);
+        command.args([name, "--with-parent"]);
+        if let Some(first) = self.metrics_port {
+            command.args(["--metrics", &self.address(first, metrics)?]);
+        }
+        if let Some(file) = &self.secret_file {
+            command.arg("--secret-file").arg(file);
+        }
+        Ok(command)
+    }
+}
+
+/// A process, and what it said of itself.
+struct Process {
+    name: String,
+    child: Child,
+    said: String,
+    /// Passes on what it logs.
+    log: Option<JoinHandle<()>>,
+}
+
+impl Process {
+    /// Starts it and waits until it says that it is ready.
+    fn start(name: String, mut command: Command) -> Result<Self, Failure> {
+        // Ctrl-C is for this process only, which stops the others in their order.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|error| Failure::failed(format_args!("{name} cannot be started: {error}")))?;
+        let errors = child.stderr.take().expect("it is piped");
+        let prefix = name.clone();
+        let log = thread::spawn(move || pass_on(&prefix, errors));
+        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        match lines.next() {
+            Some(Ok(said)) => Ok(Self { name, child, said, log: Some(log) }),
+            _ => {
+                let mut process = Self { name, child, said: String::new(), log: Some(log) };
+                // It said why itself.
+                let _ = process.end();
+                Err(Failure::failed(format_args!("{} did not start", process.name)))
+            }
+        }
+    }
+
+    /// Asks it to stop.
+    fn terminate(&self) {
+        // It may have ended just now.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+    }
+
+    /// Waits until it has ended and all that it logged is passed on.
+    fn end(&mut self) -> std::io::Result<ExitStatus> {
+        // Its end would say that this process has gone.
+        let _stdin = self.child.stdin.take();
+        let ended = self.child.wait();
+        if let Some(log) = self.log.take() {
+            // It does not panic, and there would be nobody to tell.
+            let _ = log.join();
+        }
+        ended
+    }
+
+    fn has_ended(&mut self) -> Option<String> {
+        match self.child.try_wait() {
+            Ok(None) => None,
+            Ok(Some(status)) => Some(format!("{} has ended by itself ({status})", self.name)),
+            Err(error) => Some(format!("{} cannot be watched: {error}", self.name)),
+        }
+    }
+}
+
+/// Writes the log lines of a process with its name before each.
+fn pass_on(name: &str, lines: impl Read) {
+    for line in BufReader::new(lines).lines() {
+        let Ok(line) = line else { return };
+        // Nobody may be reading it.
+        let _ = writeln!(stderr(), "[{name}] {line}");
+    }
+}
+
+/// Processes in the order in which they were started; stopped the other way round, kind by kind.
+#[derive(Default)]
+struct Running {
+    memory: Vec<Process>,
+    compute: Vec<Process>,
+}
+
+impl Running {
+    /// Stops all; what went wrong.
+    fn stop(&mut self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for kind in [&mut self.compute, &mut self.memory] {
+            kind.iter().for_each(Process::terminate);
+            for mut process in kind.drain(..) {
+                match process.end() {
+                    Ok(status) if status.success() => {}
+                    Ok(status) => wrong.push(format!("{} ended with {status}", process.name)),
+                    Err(error) => wrong.push(format!("{}: {error}", process.name)),
+                }
+            }
+        }
+        wrong
+    }
+
+    fn who_ended(&mut self) -> Option<String> {
+        self.compute.iter_mut().chain(&mut self.memory).find_map(Process::has_ended)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+pub fn run(args: &UpArgs) -> Result<(), Failure> {
+    let settings = match &args.config {
+        Some(path) => args.settings.clone().or(read(path)?),
+        None => args.settings.clone(),
+    };
+    let plan = Plan::new(settings)?;
+    let interrupt = Interrupt::listen()?;
+    let mut running = Running::default();
+    let addresses = start_memory_servers(&plan, &mut running)?;
+    let partitions = make_index(&plan, &addresses)?;
+    start_compute_servers(&plan, &addresses, partitions, &mut running)?;
+    // Nobody may be reading it.
+    let _ = stdout().write_all(summary(&plan, &addresses, &running).as_bytes());
+    let ended = loop {
+        if interrupt.wanted() {
+            break None;
+        }
+        if let Some(who) = running.who_ended() {
+            break Some(who);
+        }
+        thread::sleep(LOOK);
+    };
+    let wrong = running.stop();
+    match ended.into_iter().chain(wrong).reduce(|all, one| format!("{all}; {one}")) {
+        None => Ok(()),
+        Some(wrong) => Err(Failure::failed(wrong)),
+    }
+}
+
+fn read(path: &Path) -> Result<Settings, Failure> {
+    let wrong =
+        |error: &dyn std::fmt::Display| Failure::bad_input(format_args!("{}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    toml::from_str(&text).map_err(|error| wrong(&error))
+}
+
+/// Gives back their addresses.
+fn start_memory_servers(plan: &Plan, running: &mut Running) -> Result<Vec<String>, Failure> {
+    if let Some(directory) = &plan.backing {
+        std::fs::create_dir_all(directory)
+            .map_err(|error| Failure::bad_input(format_args!("{}: {error}", directory.display())))?;
+    }
+    let mut addresses = Vec::new();
+    for number in 0..plan.memory_servers {
+        let mut command = plan.command("memory-server", number)?;
+        command.args(["--listen", &plan.address(plan.port, number)?]);
+        command.args(["--size", &plan.memory.to_string(), "--cores", &plan.memory_cores.to_string()]);
+        if let Some(directory) = &plan.backing {
+            command.arg("--backing").arg(directory.join(format!("memory-{number}.pando")));
+        }
+        let process = Process::start(format!("memory server {number}"), command)?;
+        let address = process.said.split(" at ").nth(1).and_then(|rest| rest.split(',').next());
+        addresses.push(address.expect("a memory server says where it listens").to_owned());
+        running.memory.push(process);
+    }
+    Ok(addresses)
+}
+
+/// Makes the pool and its index if they are not there; how many partitions it has.
+fn make_index(plan: &Plan, addresses: &[String]) -> Result<usize, Failure> {
+    let config = Config::tcp(addresses)
+        .secret_of(&plan.secret)
+        .create(Create::IfMissing)
+        .compute_servers(plan.compute_servers)
+        .cache(1 << 20);
+    pool::with_cluster(config, |cluster: &Cluster| {
+        if !cluster.index_names()?.contains(&plan.index) {
+            cluster.create_index(&plan.index, &plan.options)?;
+        }
+        let partitions = cluster.index_info(&plan.index)?.boundaries.len() + 1;
+        match partitions < plan.compute_servers {
+            true => Err(Failure::bad_input(format_args!(
+                "index {} has {partitions} partitions, which are too few for {} compute servers",
+                plan.index, plan.compute_servers
+            ))),
+            false => Ok(partitions),
+        }
+    })
+}
+
+fn start_compute_servers(
+    plan: &Plan,
+    addresses: &[String],
+    partitions: usize,
+    running: &mut Running,
+) -> Result<(), Failure> {
+    for number in 0..plan.compute_servers {
+        let mut command = plan.command("compute-server", plan.memory_servers + number)?;
+        let own = share(partitions, plan.compute_servers, number);
+        let own: Vec<String> = own.map(|partition| partition.to_string()).collect();
+        command.args(["--listen", &plan.address(plan.port, plan.memory_servers + number)?]);
+        command.args(["--memory", &addresses.join(","), "--index", &plan.index]);
+        command.args(["--threads", &plan.threads.to_string()]);
+        command.args(["--partition", &own.join(","), "--cache", &plan.cache.to_string()]);
+        running.compute.push(Process::start(format!("compute server {number}"), command)?);
+    }
+    Ok(())
+}
+
+/// The things, of so many, that `number` of `owners` has.
+fn share(things: usize, owners: usize, number: usize) -> Range<usize> {
+    things * number / owners..things * (number + 1) / owners
+}
+
+fn summary(plan: &Plan, addresses: &[String], running: &Running) -> String {
+    let mut text = String::new();
+    for process in running.memory.iter().chain(&running.compute) {
+        writeln!(text, "{}", process.said).expect("writing to a string does not fail");
+    }
+    let pool = format!("tcp://{}", addresses.join(","));
+    let secret = plan.secret_file.as_ref().map(|file| format!(" --secret-file {}", file.display()));
+    let secret = secret.unwrap_or_default();
+    write!(
+        text,
+        "the pool is {pool} ({} in all); the index is {}\n\
+         to look at it: pando status --pool {pool}{secret}\n\
+         Ctrl-C stops it\n",
+        units::size(plan.memory * plan.memory_servers as u64),
+        plan.index,
+    )
+    .expect("writing to a string does not fail");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_what_the_command_line_does_not() {
+        let file: Settings =
+            toml::from_str("memory_servers = 3\nmemory = \"64MiB\"\nindex = \"trees\"\n").expect("valid");
+        let line = Settings { memory_servers: Some(1), ..Settings::default() };
+        let Ok(plan) = Plan::new(line.or(file)) else { panic!("valid") };
+        assert_eq!((plan.memory_servers, plan.compute_servers, plan.memory), (1, 2, 64 << 20));
+        assert_eq!(plan.index, "trees");
+        assert!(toml::from_str::<Settings>("memory_server = 3").is_err(), "no such setting");
+    }
+
+    #[test]
+    fn partitions_are_shared_out_without_a_rest() {
+        for (partitions, owners) in [(2, 2), (7, 3), (3, 3), (16, 5)] {
+            let all: Vec<usize> = (0..owners).flat_map(|number| share(partitions, owners, number)).collect();
+            assert_eq!(all, (0..partitions).collect::<Vec<_>>());
+            assert!((0..owners).all(|number| !share(partitions, owners, number).is_empty()));
+        }
+    }
+}
