@@ -3,4 +3,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-cargo test --release -p pando-fabric-local
+cargo test --release -p pando-fabric-local -p pando-fabric-net
