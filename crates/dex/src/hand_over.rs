@@ -19,9 +19,9 @@ use pando_fabric::{Endpoint, GlobalAddr};
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::fetch_many::join_all;
 use crate::layout::{Layout, Side, header};
+use crate::locked::LockedNode;
 use crate::ownership::{Mover, View};
 use crate::partition::{KeyRange, fence};
-use crate::shared::LockedNode;
 use crate::tree::{Ctx, Hop, Patience, Tree};
 use crate::tries::Tries;
 use crate::walk::Toward;
@@ -198,19 +198,8 @@ impl<L: Layout> Tree<L> {
             shared?;
             return Err(Retry::Restart);
         }
-        if let Err(error) = self.write_unlock(ctx, locked).await {
-            // Pinned, it is there still, and nobody could change it without the lock.
-            let mut patience = Patience::new(self.config.patience_ns);
-            loop {
-                if let Ok(mut guard) = node.frame.exclusive() {
-                    header::set_flag(node.frame.words(), header::SHARED, false);
-                    guard.mark_dirty();
-                    return Err(error.into());
-                }
-                patience.wait(ctx.ep, "the latch of a node that stays what it was").await?;
-            }
-        }
-        Ok(())
+        // If that fails it is written when the lock is given back; until then nobody READs it.
+        Ok(self.write_unlock(ctx, locked).await?)
     }
 
     /// Sees to it that the first word of a node's remote copy is a lock, which nobody else writes: others know the address
@@ -257,7 +246,7 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         node: Hop<'_>,
-        locked: &LockedNode,
+        locked: &LockedNode<'_>,
     ) -> Attempt<bool> {
         let view = self.view(ctx);
         let mut patience = Patience::new(self.config.patience_ns);
@@ -272,7 +261,7 @@ impl<L: Layout> Tree<L> {
         }
     }
 
-    fn share_latched(&self, view: &View, node: Hop<'_>, locked: &LockedNode) -> Attempt<Shared> {
+    fn share_latched(&self, view: &View, node: Hop<'_>, locked: &LockedNode<'_>) -> Attempt<Shared> {
         let (frame, words) = (node.frame, node.frame.words());
         let mut guard = frame.exclusive()?;
         let is_meant = frame.addr() == locked.addr().raw()

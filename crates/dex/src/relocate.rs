@@ -228,14 +228,8 @@ impl<L: Layout> Tree<L> {
                 let word = self.layout.child_word(words, self.layout.child_index(words, key));
                 header::set(words, word, new.addr().raw());
                 new.link();
-                match self.write_unlock(ctx, parent).await {
-                    Ok(()) => Ok(old),
-                    Err(error) => {
-                        // Nobody may come by the parent's old bytes to the old copy: better not at all.
-                        std::mem::forget(old);
-                        Err(error.into())
-                    }
-                }
+                self.write_unlock(ctx, parent).await?;
+                Ok(old)
             }
             Err(retry) => {
                 self.unlock_unchanged(ctx, parent).await?;

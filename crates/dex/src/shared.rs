@@ -10,41 +10,16 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pando_cache::defect::{Defect, defect};
 use pando_cache::sync::Word;
 use pando_cache::{FrameRef, FrameState, FreeFrame, Swip};
-use pando_fabric::{Chain, Endpoint, FabricError, GlobalAddr, Nanos, PageBuf, VerbResult};
-use pando_pool::lock::{self, LockedVersion};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
 
-use crate::error::{Attempt, DexError, Result, Retry};
+use crate::error::{Attempt, Result, Retry};
 use crate::layout::{Layout, NodeInit, header};
+use crate::locked::LockedNode;
 use crate::smo::{Cut, NewNode, Pending, Separator, Split, SplitAt};
 use crate::tree::{Ctx, Hop, Patience, Tree, clear, count};
 use crate::walk::Toward;
-
-/// A shared node that this worker has locked, as it is in remote memory.
-pub(crate) struct LockedNode {
-    addr: GlobalAddr,
-    lock: LockedVersion,
-    /// Whether it is to be changed like this: it is shared, and this compute server has no copy that is ahead of these bytes.
-    pub is_shared: bool,
-    pub page: PageBuf,
-}
-
-impl LockedNode {
-    pub fn words(&self) -> &[Word] {
-        self.page.words()
-    }
-
-    pub fn addr(&self) -> GlobalAddr {
-        self.addr
-    }
-
-    /// The version that it will have once it is unlocked.
-    pub fn next_version(&self) -> u64 {
-        self.lock.unlock_word()
-    }
-}
 
 impl<L: Layout> Tree<L> {
     /// Reads the nodes on the way to `key` of which this server has cached copies that it takes for shared again,
@@ -146,130 +121,6 @@ impl<L: Layout> Tree<L> {
         }
     }
 
-    /// Takes the remote lock of a shared node and reads it.
-    pub(crate) async fn lock_node<E: Endpoint>(
-        &self,
-        ctx: Ctx<'_, E>,
-        addr: GlobalAddr,
-    ) -> Attempt<LockedNode> {
-        let lock = self.lock_word(ctx, addr).await?;
-        let page = ctx.ep.buffer(self.layout.node_size());
-        match self.read_checked(ctx, addr, page).await {
-            Ok(page) => {
-                self.mark_shared(&self.view(ctx), &page);
-                let is_shared = header::has(page.words(), header::SHARED) && !self.has_own_copy(addr);
-                Ok(LockedNode { addr, lock, is_shared, page })
-            }
-            Err(error) => {
-                lock::unlock(ctx.ep, addr, lock, self.deadline(ctx)).await?;
-                Err(error.into())
-            }
-        }
-    }
-
-    async fn lock_word<E: Endpoint>(&self, ctx: Ctx<'_, E>, addr: GlobalAddr) -> Attempt<LockedVersion> {
-        let Some(owner) = self.pool.slot() else {
-            return Err(DexError::Layout("a pool that is only read cannot be changed".into()).into());
-        };
-        Ok(lock::lock(ctx.ep, addr, owner, self.deadline(ctx)).await?)
-    }
-
-    /// Takes the remote lock of a node whose remote copy is behind this compute server's: its bytes are the caller's to fill
-    /// in.
-    pub(crate) async fn lock_unread<E: Endpoint>(
-        &self,
-        ctx: Ctx<'_, E>,
-        addr: GlobalAddr,
-    ) -> Attempt<LockedNode> {
-        let lock = self.lock_word(ctx, addr).await?;
-        let page = ctx.ep.buffer(self.layout.node_size());
-        clear(&page);
-        Ok(LockedNode { addr, lock, is_shared: false, page })
-    }
-
-    /// Whether a frame has the node as this compute server's own, or nobody can tell.
-    fn has_own_copy(&self, addr: GlobalAddr) -> bool {
-        let Some(id) = self.cache.table().frame_of(addr) else { return false };
-        let frame = self.cache.frame(id);
-        let Ok(version) = frame.optimistic() else { return true };
-        let own = self.holds(frame, version, addr) && !header::has(frame.words(), header::SHARED);
-        own || frame.validate(version).is_err()
-    }
-
-    pub(crate) async fn unlock_unchanged<E: Endpoint>(
-        &self,
-        ctx: Ctx<'_, E>,
-        node: LockedNode,
-    ) -> Result<()> {
-        lock::unlock(ctx.ep, node.addr, node.lock, self.deadline(ctx)).await?;
-        ctx.ep.recycle(node.page);
-        Ok(())
-    }
-
-    /// Until when an operation that begins to wait now waits for others.
-    fn deadline<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Nanos {
-        ctx.ep.now().saturating_add(self.config.patience_ns)
-    }
-
-    /// Unlocks nodes that were not changed because this server's copies of them turned out to be stale: what was read
-    /// under the locks becomes those copies. A refresh might never find a node unlocked, if others lock it as often and
-    /// as fruitlessly. All are unlocked before the latch of a copy is waited for.
-    async fn unlock_seen<E: Endpoint, const N: usize>(
-        &self,
-        ctx: Ctx<'_, E>,
-        nodes: [LockedNode; N],
-    ) -> Result<()> {
-        for node in &nodes {
-            lock::unlock(ctx.ep, node.addr, node.lock, self.deadline(ctx)).await?;
-        }
-        for LockedNode { addr, lock, page, .. } in nodes {
-            page.set(header::REMOTE_VERSION, lock.unlock_word());
-            self.install(ctx, addr, &page).await?;
-            ctx.ep.recycle(page);
-        }
-        Ok(())
-    }
-
-    /// Writes a locked node back, unlocks it in the same chain, and refreshes this server's cached copy.
-    pub(crate) async fn write_unlock<E: Endpoint>(&self, ctx: Ctx<'_, E>, node: LockedNode) -> Result<()> {
-        let LockedNode { addr, lock, page, .. } = node;
-        page.set(header::REMOTE_VERSION, lock.unlock_word());
-        if defect(Defect::EarlyUnlock) {
-            ctx.ep.write_word(addr, lock.unlock_word()).await?;
-        }
-        let deadline = self.deadline(ctx);
-        // A chain that fails may have taken effect in part. As long as the lock is held, all of it can be done again.
-        while let Err(error) = self.write_and_unlock(ctx, addr, lock, &page).await {
-            if !error.may_have_taken_effect() {
-                return Err(error.into());
-            }
-            if !lock::is_held(ctx.ep, addr, lock, deadline).await? {
-                break;
-            }
-        }
-        self.install(ctx, addr, &page).await?;
-        ctx.ep.recycle(page);
-        count(&self.smo_counters.shared_changes);
-        Ok(())
-    }
-
-    async fn write_and_unlock<E: Endpoint>(
-        &self,
-        ctx: Ctx<'_, E>,
-        addr: GlobalAddr,
-        lock: LockedVersion,
-        page: &PageBuf,
-    ) -> std::result::Result<(), FabricError> {
-        let mut copy = ctx.ep.buffer(page.len());
-        copy.words().iter().zip(page.words()).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
-        copy.set_window(8..copy.len());
-        let chain = Chain::new().write(addr.add(8), copy).write_word(addr, lock.unlock_word());
-        if let VerbResult::Buf(copy) = ctx.ep.submit(chain).await?.swap_remove(0) {
-            ctx.ep.recycle(copy);
-        }
-        Ok(())
-    }
-
     /// Locks the shared parent at `addr` and checks that `child` still is its child for `key`. If not, unlocks,
     /// refreshes, and restarts.
     pub(crate) async fn lock_parent<E: Endpoint>(
@@ -279,7 +130,7 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         child: GlobalAddr,
         child_level: u8,
-    ) -> Attempt<LockedNode> {
+    ) -> Attempt<LockedNode<'_>> {
         let parent = self.lock_node(ctx, addr).await?;
         let words = parent.words();
         let index = self.layout.child_index(words, key);
@@ -334,7 +185,7 @@ impl<L: Layout> Tree<L> {
         &'t self,
         frame: FrameRef<'t>,
         addr: GlobalAddr,
-        parent: &LockedNode,
+        parent: &LockedNode<'_>,
         free: FreeFrame<'t>,
         new: &NewNode<'_, L>,
         cut: Cut<'_>,
@@ -403,6 +254,7 @@ impl<L: Layout> Tree<L> {
         let [node, parent] = self.write_under(ctx, [node, parent], new.addr(), right).await?;
         new.link();
         self.mark_shared(&self.view(ctx), &node.page);
+        node.owe();
         self.write_unlock(ctx, parent).await?;
         self.write_unlock(ctx, node).await?;
         count(&self.smo_counters.splits);
@@ -411,13 +263,13 @@ impl<L: Layout> Tree<L> {
 
     /// Locks a shared parent, then the shared node of `level` at `addr` below it; the node comes first. Restarts if they are
     /// not that any more.
-    async fn lock_both<E: Endpoint>(
-        &self,
+    async fn lock_both<'t, E: Endpoint>(
+        &'t self,
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
         (addr, level): (GlobalAddr, u8),
         parent_addr: GlobalAddr,
-    ) -> Attempt<[LockedNode; 2]> {
+    ) -> Attempt<[LockedNode<'t>; 2]> {
         let parent = self.lock_parent(ctx, parent_addr, key, addr, level).await?;
         let node = match self.lock_node(ctx, addr).await {
             Ok(node) => node,
@@ -437,13 +289,13 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Writes a node that nothing leads to yet, on behalf of two that are locked; unlocks these, unchanged, if that fails.
-    async fn write_under<E: Endpoint>(
+    async fn write_under<'t, E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
-        locked: [LockedNode; 2],
+        locked: [LockedNode<'t>; 2],
         addr: GlobalAddr,
         page: PageBuf,
-    ) -> Result<[LockedNode; 2]> {
+    ) -> Result<[LockedNode<'t>; 2]> {
         match ctx.ep.write(addr, page).await {
             Ok(page) => {
                 ctx.ep.recycle(page);
@@ -480,13 +332,14 @@ impl<L: Layout> Tree<L> {
         let word = self.layout.child_word(parent.words(), self.layout.child_index(parent.words(), key));
         header::set(parent.words(), word, new.addr().raw());
         new.link();
-        self.write_unlock(ctx, parent).await?;
         header::set_flag(node.words(), header::MOVED, true);
+        node.owe();
+        self.write_unlock(ctx, parent).await?;
         Ok(self.write_unlock(ctx, node).await?)
     }
 
     /// Splits the bytes of a shared node; gives back those of its new right half.
-    fn split_page<E: Endpoint>(
+    pub(crate) fn split_page<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
         left: &PageBuf,
@@ -540,7 +393,7 @@ impl<L: Layout> Tree<L> {
     async fn write_grown_root<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
-        root: LockedNode,
+        root: LockedNode<'_>,
         (left, left_page): (NewNode<'_, L>, PageBuf),
         (right, right_page): (NewNode<'_, L>, PageBuf),
         separator: &[u8],

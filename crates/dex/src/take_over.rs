@@ -85,7 +85,7 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Drops all copies of shared nodes but that of the root.
-    async fn drop_shared_copies<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<()> {
+    pub(crate) async fn drop_shared_copies<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<()> {
         let is_shared = |words: &[pando_cache::sync::Word]| header::has(words, header::SHARED);
         let mut patience = Patience::new(self.config.patience_ns);
         for id in (0..self.cache.frames() as u32).map(FrameId).filter(|&id| id != self.root) {
@@ -121,7 +121,7 @@ impl<L: Layout> Tree<L> {
                     ctx.ep.recycle(page);
                 }
                 Err(Retry::Failed(error)) => return Err(error),
-                Err(Retry::Restart | Retry::Crowded(_)) => {}
+                Err(Retry::Restart | Retry::Crowded(_)) => self.settle_locks(ctx).await?,
             }
             patience.wait(ctx.ep, "the root").await?;
         }

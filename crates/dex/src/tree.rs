@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pando_cache::{Cache, CacheWorker, Conflict, FrameId, FrameRef, FrameState, Version};
 use pando_fabric::{Endpoint, GlobalAddr, LATER_MAX, MemoryServerId, Nanos, PageBuf, Work};
+use pando_pool::lock::{self, Seen};
 use pando_pool::{Placement, Pool};
 
 use crate::drain::LeftBehind;
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, header};
 use crate::offload::{Costs, Offloading};
+use crate::orphaned::{Suspects, own_copy};
 use crate::ownership::{Ownership, View};
 use crate::partition::KeyRange;
 use crate::spread::Spread;
@@ -115,6 +117,7 @@ pub struct Tree<L> {
     pub(crate) costs: Costs,
     pub(crate) spread: Spread,
     pub(crate) left_behind: LeftBehind,
+    pub(crate) suspects: Suspects,
 }
 
 impl<L: Layout> Tree<L> {
@@ -203,6 +206,7 @@ impl<L: Layout> Tree<L> {
             spread: Spread::default(),
             costs: Costs::new(config.offloading, ctx.ep.regions().len() + LATER_MAX),
             left_behind: LeftBehind::default(),
+            suspects: Suspects::default(),
             config,
         };
         let root = tree.admit_root(ctx).await?;
@@ -218,7 +222,10 @@ impl<L: Layout> Tree<L> {
             let view = self.view(ctx);
             match self.read_node(ctx, addr, page, (&view, view.is_partitioned())).await {
                 Ok(page) => break page,
-                Err(Retry::Restart | Retry::Crowded(_)) => patience.wait(ctx.ep, "the root").await?,
+                Err(Retry::Restart | Retry::Crowded(_)) => {
+                    self.settle_locks(ctx).await?;
+                    patience.wait(ctx.ep, "the root").await?;
+                }
                 Err(Retry::Failed(error)) => return Err(error),
             }
         };
@@ -336,8 +343,13 @@ impl<L: Layout> Tree<L> {
         let mut torn = 0;
         let mut page = page;
         loop {
-            let Some((version, read)) = pando_pool::lock::read_optimistic(ctx.ep, addr, page).await? else {
-                return Err(Retry::Restart);
+            let (version, read) = match lock::read_optimistic(ctx.ep, addr, page).await? {
+                Seen::Whole { version, page } => (version, page),
+                Seen::Locked { holder } => {
+                    self.suspects.note(addr, holder, self.pool.slot(), ctx.ep.now());
+                    return Err(Retry::Restart);
+                }
+                Seen::Changed => return Err(Retry::Restart),
             };
             ctx.ep.charge(Work::PageCheck);
             match self.check_node(addr, &read) {
@@ -363,6 +375,18 @@ impl<L: Layout> Tree<L> {
         addr: GlobalAddr,
         page: PageBuf,
     ) -> Result<PageBuf> {
+        let page = self.read_verified(ctx, addr, page).await?;
+        own_copy(page.words());
+        Ok(page)
+    }
+
+    /// The same, as it is in remote memory.
+    pub(crate) async fn read_verified<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        addr: GlobalAddr,
+        page: PageBuf,
+    ) -> Result<PageBuf> {
         let mut torn = if self.view(ctx).is_partitioned() { 0 } else { TORN_READS };
         let mut page = ctx.ep.read(addr, page).await?;
         ctx.ep.charge(Work::PageCheck);
@@ -374,7 +398,6 @@ impl<L: Layout> Tree<L> {
             ctx.ep.yield_now().await;
             page = ctx.ep.read(addr, page).await?;
         }
-        header::set_flag(page.words(), header::SHARED, false);
         Ok(page)
     }
 

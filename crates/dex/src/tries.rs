@@ -73,6 +73,7 @@ impl<'t> Tries<'t> {
         if !self.has_patience(tree, ctx) {
             return Err(DexError::TimedOut { what });
         }
+        tree.settle_locks(ctx).await?;
         ctx.ep.yield_now().await;
         if self.is_starving(tree, ctx)
             && !ctx.worker.has_turn()

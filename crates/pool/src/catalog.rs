@@ -13,8 +13,9 @@ use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos};
 use crate::alloc::Placement;
 use crate::attach::{AttachMode, AttachSlot};
 use crate::error::{PoolError, Result};
+use crate::held::RemoteLock;
 use crate::io::{checksum, read_words, write_words};
-use crate::lock::{self, LockedVersion, lock_owner};
+use crate::lock::{self, lock_owner};
 use crate::pool::Pool;
 use crate::record::{
     IndexRecord, IndexSpec, RECORD_BYTES, RecordBlock, decode_boundaries, decode_owners, encode_boundaries,
@@ -78,8 +79,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::IndexExists`], [`PoolError::InvalidIndex`], [`PoolError::PoolFull`]; those of the catalog lock
-    /// ([`PoolError::LockTimedOut`], [`PoolError::NotClosedCleanly`] if its holder died), as for every change of the
-    /// catalog.
+    /// ([`PoolError::LockTimedOut`]), as for every change of the catalog.
     pub async fn create_index<E: Endpoint>(&self, ep: &E, spec: IndexSpec) -> Result<IndexRecord> {
         let mut record = IndexRecord::of_spec(spec, 0);
         record.check()?;
@@ -565,6 +565,7 @@ impl Pool {
     /// Runs `look` until nobody changed the catalog meanwhile.
     async fn look_at_catalog<E: Endpoint, T>(&self, ep: &E, look: impl AsyncFn() -> Result<T>) -> Result<T> {
         let (at, deadline) = (self.catalog_lock(), self.deadline(ep));
+        let mut next_look = self.next_look(ep, deadline);
         loop {
             let before = ep.read_word(at).await?;
             let holder = lock_owner(before);
@@ -575,19 +576,24 @@ impl Pool {
                 }
             }
             if let (Some(holder), AttachMode::ReadOnlyUnclean) = (holder, self.mode())
-                && matches!(self.live_process(ep, holder).await, Err(PoolError::NotClosedCleanly { .. }))
+                && self.is_abandoned(ep, holder).await?
             {
                 // It died midway. Checksums tell what can still be read.
                 return look().await;
             }
-            if ep.now() >= deadline {
-                return match holder {
+            if ep.now() >= next_look {
+                match holder {
                     Some(holder) => {
-                        self.live_process(ep, holder).await?;
-                        Err(PoolError::LockTimedOut { at, holder })
+                        if let Some(locked) = self.take_over_catalog(ep, holder).await? {
+                            locked.unlock(ep, deadline).await?;
+                        } else if ep.now() >= deadline {
+                            return Err(PoolError::LockTimedOut { at, holder });
+                        }
                     }
-                    None => Err(PoolError::CatalogBusy),
-                };
+                    None if ep.now() >= deadline => return Err(PoolError::CatalogBusy),
+                    None => {}
+                }
+                next_look = self.next_look(ep, deadline);
             }
             ep.yield_now().await;
         }
@@ -601,25 +607,47 @@ impl Pool {
     ) -> Result<T> {
         let locked = self.lock_catalog(ep).await?;
         let changed = change().await;
-        ep.write_word(self.catalog_lock(), locked.unlock_word()).await?;
+        locked.unlock(ep, self.deadline(ep)).await?;
         changed
     }
 
+    /// When whoever waits for the catalog lock looks after its holder.
+    fn next_look<E: Endpoint>(&self, ep: &E, deadline: Nanos) -> Nanos {
+        ep.now().saturating_add(self.inner.wait_ns_max / LOOKS_AT_HOLDER).min(deadline)
+    }
+
     /// Takes the catalog lock, looking now and then whether its holder still lives.
-    async fn lock_catalog<E: Endpoint>(&self, ep: &E) -> Result<LockedVersion> {
-        let (slot, deadline) = (self.writer_slot()?, self.deadline(ep));
-        let patience = self.inner.wait_ns_max / LOOKS_AT_HOLDER;
+    async fn lock_catalog<E: Endpoint>(&self, ep: &E) -> Result<RemoteLock<'_>> {
+        let deadline = self.deadline(ep);
         loop {
-            let next_look = ep.now().saturating_add(patience).min(deadline);
-            match lock::lock(ep, self.catalog_lock(), slot, next_look).await {
+            match self.lock(ep, self.catalog_lock(), self.next_look(ep, deadline)).await {
                 Err(PoolError::LockTimedOut { at, holder }) => {
-                    self.live_process(ep, holder).await?;
+                    if let Some(locked) = self.take_over_catalog(ep, holder).await? {
+                        return Ok(locked);
+                    }
                     if ep.now() >= deadline {
                         return Err(PoolError::LockTimedOut { at, holder });
                     }
                 }
                 done => return done,
             }
+        }
+    }
+
+    /// Takes over the catalog lock if `holder` is gone, or gives it back if this process left it. Each change of the catalog takes
+    /// effect by the WRITE of one block, so that one which was broken off is there or not; what it allocated is lost.
+    async fn take_over_catalog<E: Endpoint>(
+        &self,
+        ep: &E,
+        holder: AttachSlot,
+    ) -> Result<Option<RemoteLock<'_>>> {
+        if self.mode() != AttachMode::ReadWrite {
+            return self.live_process(ep, holder).await.map(|_| None);
+        }
+        self.give_back_left_locks(ep).await?;
+        match self.is_abandoned(ep, holder).await? {
+            true => self.take_over(ep, self.catalog_lock(), holder).await,
+            false => Ok(None),
         }
     }
 }

@@ -7,9 +7,12 @@
 //!
 //! The version that an unlock will store is chosen with the lock, some random number above the one before, and stands in the
 //! locked word already. So whoever lost the answer to a lock or an unlock sees by the word whether the lock is its own, and
-//! not that of another thread of its process.
+//! not that of another thread of its process. What becomes of locks that nobody gives back is in `held.rs`.
 
-use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
+use std::cell::Cell;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pando_fabric::{Chain, Endpoint, FabricError, GlobalAddr, Nanos, PageBuf, VerbResult, WORD};
 
 use crate::attach::AttachSlot;
 use crate::error::{PoolError, Result};
@@ -47,8 +50,13 @@ impl LockedVersion {
     }
 
     /// The word as long as the lock is held.
-    fn locked_word(self) -> u64 {
+    pub(crate) fn locked_word(self) -> u64 {
         locked_word(self.next, self.owner)
+    }
+
+    /// The word as it was before.
+    pub(crate) fn found_word(self) -> u64 {
+        unlock_word(self.version)
     }
 }
 
@@ -113,17 +121,39 @@ pub async fn lock<E: Endpoint>(
     owner: AttachSlot,
     deadline: Nanos,
 ) -> Result<LockedVersion> {
+    lock_noting(ep, at, owner, deadline, &Cell::new(None)).await
+}
+
+/// [`lock`], with what may have been locked in `trying` for as long as nobody knows: also when this fails, and when its future
+/// is dropped.
+pub(crate) async fn lock_noting<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    owner: AttachSlot,
+    deadline: Nanos,
+    trying: &Cell<Option<LockedVersion>>,
+) -> Result<LockedVersion> {
     let mut word = ep.read_word(at).await?;
     loop {
         if let Some(version) = unlocked_version(word) {
             let locked = LockedVersion::draw(ep, version, owner);
+            trying.set(Some(locked));
             match ep.compare_swap(at, word, locked.locked_word()).await {
                 Ok(before) if before == word => return Ok(locked),
                 Ok(before) => word = before,
-                Err(error) if !error.may_have_taken_effect() => return Err(error.into()),
-                Err(_) if is_held(ep, at, locked, deadline).await? => return Ok(locked),
-                Err(error) => return Err(error.into()),
+                Err(error) if error.may_have_taken_effect() => {
+                    if is_held(ep, at, locked, deadline).await? {
+                        return Ok(locked);
+                    }
+                    trying.set(None);
+                    return Err(error.into());
+                }
+                Err(error) => {
+                    trying.set(None);
+                    return Err(error.into());
+                }
             }
+            trying.set(None);
         }
         if let Some(holder) = lock_owner(word) {
             if ep.now() >= deadline {
@@ -150,6 +180,66 @@ pub async fn unlock<E: Endpoint>(ep: &E, at: GlobalAddr, lock: LockedVersion, de
     }
 }
 
+/// Takes over the lock of a process that is gone, whose locked word is `word`; `None` if it is not that any more. What it
+/// protects may be half changed.
+///
+/// # Errors
+/// Those of the verb.
+pub(crate) async fn take_over<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    owner: AttachSlot,
+    word: u64,
+    trying: &Cell<Option<LockedVersion>>,
+) -> Result<Option<LockedVersion>> {
+    let locked = LockedVersion::draw(ep, word & VERSION_MASK, owner);
+    trying.set(Some(locked));
+    let before = ep.compare_swap(at, word, locked.locked_word()).await?;
+    if before != word {
+        trying.set(None);
+    }
+    Ok((before == word).then_some(locked))
+}
+
+/// Writes all words of `page` but the first behind the lock word at `at`, and unlocks in the same chain. As long as nobody knows
+/// whether all of that took effect it is done again, until `deadline`.
+///
+/// # Errors
+/// Those of the verbs; the lock may still be set, and the page written in part.
+pub async fn write_unlock<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    lock: LockedVersion,
+    page: &PageBuf,
+    deadline: Nanos,
+) -> Result<()> {
+    while let Err(error) = try_write_unlock(ep, at, lock, page).await {
+        if !error.may_have_taken_effect() {
+            return Err(error.into());
+        }
+        if !is_held(ep, at, lock, deadline).await? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn try_write_unlock<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    lock: LockedVersion,
+    page: &PageBuf,
+) -> std::result::Result<(), FabricError> {
+    let mut copy = ep.buffer(page.len());
+    copy.words().iter().zip(page.words()).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+    copy.set_window(WORD..copy.len());
+    let chain = Chain::new().write(at.add(WORD as u64), copy).write_word(at, lock.unlock_word());
+    if let VerbResult::Buf(copy) = ep.submit(chain).await?.swap_remove(0) {
+        ep.recycle(copy);
+    }
+    Ok(())
+}
+
 /// Whether a lock that the caller tried to take or to give back is its own, by a READ that is done again until `deadline` if
 /// it gets no answer.
 ///
@@ -170,28 +260,34 @@ pub async fn is_held<E: Endpoint>(
     }
 }
 
-/// Reads the window of `buf` from `at` on; the version that all of it has, or `None` if a writer was there, in
-/// which case the buffer is recycled.
+/// What an optimistic read has seen.
+#[derive(Debug)]
+pub enum Seen {
+    /// All of it at one version.
+    Whole { version: u64, page: PageBuf },
+    /// A writer holds the lock.
+    Locked { holder: AttachSlot },
+    /// A writer was there meanwhile.
+    Changed,
+}
+
+/// Reads the window of `buf` from `at` on, which is recycled if a writer was there.
 ///
 /// # Errors
 /// Those of the verbs.
-pub async fn read_optimistic<E: Endpoint>(
-    ep: &E,
-    at: GlobalAddr,
-    buf: PageBuf,
-) -> Result<Option<(u64, PageBuf)>> {
+pub async fn read_optimistic<E: Endpoint>(ep: &E, at: GlobalAddr, buf: PageBuf) -> Result<Seen> {
     let before = ep.read_word(at).await?;
-    let Some(version) = unlocked_version(before) else {
+    if let Some(holder) = lock_owner(before) {
         ep.recycle(buf);
-        return Ok(None);
-    };
-    let buf = ep.read(at, buf).await?;
+        return Ok(Seen::Locked { holder });
+    }
+    let page = ep.read(at, buf).await?;
     let after = ep.read_word(at).await?;
     if after != before {
-        ep.recycle(buf);
-        return Ok(None);
+        ep.recycle(page);
+        return Ok(Seen::Changed);
     }
-    Ok(Some((version, buf)))
+    Ok(Seen::Whole { version: before & VERSION_MASK, page })
 }
 
 #[cfg(test)]

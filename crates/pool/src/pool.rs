@@ -19,6 +19,7 @@ use crate::attach::{
 };
 use crate::classes::{CLASSES, class_of};
 use crate::error::{PoolError, Result};
+use crate::held::LeftLocks;
 use crate::io::{read_words, write_words, write_zeros};
 use crate::layout::{
     CATALOG_HEAD_AT, CATALOG_LOCK_AT, Descriptor, FREES_BY_OTHERS_AT, Geometry, JOINED_AT, STATE_AT,
@@ -91,6 +92,9 @@ pub(crate) struct Inner {
     /// Chunks leased so far; tells when to refresh the loads.
     pub leases: AtomicU32,
     pub stray_frees: StrayFrees,
+    pub left_locks: LeftLocks,
+    /// Locks of processes that are gone.
+    pub locks_taken_over: AtomicU64,
 }
 
 /// Frees by other processes that turned out to be of blocks which were free already.
@@ -234,6 +238,8 @@ impl Pool {
                 detached: AtomicBool::new(false),
                 leases: AtomicU32::new(0),
                 stray_frees: StrayFrees::default(),
+                left_locks: LeftLocks::default(),
+                locks_taken_over: AtomicU64::new(0),
             }),
         };
         let looked = async {
@@ -264,6 +270,7 @@ impl Pool {
             return Ok(());
         }
         if self.inner.mode == AttachMode::ReadWrite {
+            self.give_back_left_locks(ep).await?;
             self.release_all_partitions(ep).await?;
         }
         self.inner.detached.store(true, Relaxed);

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering::SeqCst;
 
 use pando_fabric::{Chain, Endpoint, GlobalAddr, MemoryServerId, PageBuf};
-use pando_pool::{IndexSpec, Placement, Pool, PoolError, PoolOptions, lock};
+use pando_pool::{AttachOptions, IndexSpec, Placement, Pool, PoolError, PoolOptions, lock, lock::Seen};
 use support::{Ep, Host, Memory, block_on, interleave};
 
 const HERE: Placement = Placement::Server(MemoryServerId(0));
@@ -17,9 +17,14 @@ const SIZE: u64 = 2048;
 
 type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
+/// A process that waits for others however busy this machine is.
+fn patient(host: &Host, pid: u32) -> AttachOptions {
+    host.options(pid).wait_ns_max(60_000_000_000)
+}
+
 /// Everything is free and nothing was freed twice.
 fn assert_empty(ep: &Ep, host: &Host, seed: u64) {
-    let pool = block_on(Pool::attach(ep, host.options(9))).expect("clean");
+    let pool = block_on(Pool::attach(ep, patient(host, 9))).expect("clean");
     let usage = block_on(pool.usage(ep)).expect("usage")[0];
     assert_eq!((usage.bytes_allocated, usage.chunks_free), (0, usage.chunks_total), "seed {seed}");
 }
@@ -46,10 +51,10 @@ fn frees_that_race_with_a_release_are_not_lost() {
     for seed in 1..3000 {
         let memory = Memory::new(&[1 << 20]);
         let (ep, host) = (memory.endpoint(seed), Host::new());
-        let options = PoolOptions::new(host.options(1)).chunk_size(16 << 10).max_attached(4);
+        let options = PoolOptions::new(patient(&host, 1)).chunk_size(16 << 10).max_attached(4);
         let owner = block_on(Pool::create(&ep, options)).expect("create");
-        let freer = block_on(Pool::attach(&ep, host.options(2))).expect("attach");
-        let third = block_on(Pool::attach(&ep, host.options(3))).expect("attach");
+        let freer = block_on(Pool::attach(&ep, patient(&host, 2))).expect("attach");
+        let third = block_on(Pool::attach(&ep, patient(&host, 3))).expect("attach");
         let blocks: Vec<_> = (0..1 + ep.random() % 20)
             .map(|_| block_on(owner.alloc(&ep, HERE, SIZE)).expect("room"))
             .collect();
@@ -79,7 +84,7 @@ fn a_small_pool_is_never_full_too_early() {
     for seed in 1..500 {
         let memory = Memory::new(&[128 << 10]);
         let (ep, host) = (memory.endpoint(seed), Host::new());
-        let options = PoolOptions::new(host.options(1)).chunk_size(16 << 10).max_attached(4);
+        let options = PoolOptions::new(patient(&host, 1)).chunk_size(16 << 10).max_attached(4);
         let pool = block_on(Pool::create(&ep, options)).expect("create");
         let room = block_on(pool.usage(&ep)).expect("usage")[0].chunks_total * 8;
         let (seen, ep) = (RefCell::new(BTreeSet::new()), &ep);
@@ -140,7 +145,7 @@ fn the_catalog_stays_whole() {
     for seed in 1..300 {
         let memory = Memory::new(&[512 << 10]);
         let (ep, host) = (memory.endpoint(seed), Host::new());
-        let patient = |pid| host.options(pid).wait_ns_max(u64::MAX);
+        let patient = |pid| patient(&host, pid).wait_ns_max(u64::MAX);
         let first =
             block_on(Pool::create(&ep, PoolOptions::new(patient(1)).max_attached(4))).expect("create");
         let second = block_on(Pool::attach(&ep, patient(2))).expect("attach");
@@ -150,7 +155,7 @@ fn the_catalog_stays_whole() {
             vec![Box::pin(use_catalog(&first, &ep, "one")), Box::pin(use_catalog(&second, &ep, "two"))];
         interleave(&ep, tasks);
         ep.always_yield.set(false);
-        let pool = block_on(Pool::attach(&ep, host.options(3))).expect("clean");
+        let pool = block_on(Pool::attach(&ep, patient(&host, 3))).expect("clean");
         let (mut catalog, mut allocated) = (BTreeSet::new(), BTreeSet::new());
         block_on(pool.visit_catalog_blocks(&ep, |addr, _| assert!(catalog.insert(addr)))).expect("catalog");
         block_on(pool.visit_allocated(&ep, |addr, _| assert!(allocated.insert(addr)))).expect("visit");
@@ -165,7 +170,7 @@ fn an_optimistic_read_is_whole_or_refused() {
     for seed in 1..500 {
         let memory = Memory::new(&[128 << 10]);
         let (ep, host) = (memory.endpoint(seed), Host::new());
-        let pool = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
+        let pool = block_on(Pool::create(&ep, PoolOptions::new(patient(&host, 1)))).expect("create");
         let node = block_on(pool.alloc(&ep, HERE, LEN as u64)).expect("room");
         block_on(ep.write(node, PageBuf::zeroed(LEN))).expect("write");
         let (slot, ep) = (pool.slot().expect("attached"), &ep);
@@ -182,7 +187,7 @@ fn an_optimistic_read_is_whole_or_refused() {
         let read = async move {
             for _ in 0..20 {
                 let read = lock::read_optimistic(ep, node, ep.buffer(LEN)).await.expect("read");
-                let Some((version, buf)) = read else { continue };
+                let Seen::Whole { version, page: buf } = read else { continue };
                 assert!(buf.words().iter().all(|word| word.load(SeqCst) == version), "seed {seed}");
             }
         };

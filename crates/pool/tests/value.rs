@@ -185,7 +185,7 @@ fn a_lock_excludes_writers_and_optimistic_readers_see_them() {
         scope.spawn(move || {
             let (ep, mut last) = (memory.endpoint(9), 0);
             while done.load(SeqCst) < 2 {
-                let Some((version, buf)) =
+                let lock::Seen::Whole { version, page: buf } =
                     block_on(lock::read_optimistic(&ep, node, ep.buffer(512))).expect("read")
                 else {
                     continue;
@@ -201,7 +201,8 @@ fn a_lock_excludes_writers_and_optimistic_readers_see_them() {
     assert_eq!(block_on(ep.read_word(node.add(8))).expect("read"), 600);
     assert!(held.version() >= 600);
     assert_eq!(block_on(lock::try_lock(&ep, node, slot)).expect("verb"), None);
-    assert!(block_on(lock::read_optimistic(&ep, node, ep.buffer(512))).expect("verb").is_none());
+    let seen = block_on(lock::read_optimistic(&ep, node, ep.buffer(512))).expect("verb");
+    assert!(matches!(seen, lock::Seen::Locked { holder } if holder == slot));
     let late = block_on(lock::lock(&ep, node, slot, 0));
     assert!(matches!(late, Err(PoolError::LockTimedOut { at, holder }) if at == node && holder == slot));
     block_on(ep.write_word(node, held.unlock_word())).expect("write");

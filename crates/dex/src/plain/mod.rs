@@ -229,7 +229,9 @@ impl<L: Layout> PlainTree<L> {
         inside: bool,
     ) -> Result<Option<Seen>> {
         let page = ep.buffer(self.layout.node_size());
-        let Some((version, page)) = lock::read_optimistic(ep, addr, page).await? else { return Ok(None) };
+        let lock::Seen::Whole { version, page } = lock::read_optimistic(ep, addr, page).await? else {
+            return Ok(None);
+        };
         self.check(ep, addr, &page)?;
         Ok(Some(Seen { addr, page, inside, version: SeenVersion::Remote(version) }))
     }

@@ -65,9 +65,13 @@ impl Gate {
 pub struct Clients {
     known: Mutex<Known>,
     started: Instant,
-    /// How long a process is there after it was heard last, or after its last connection went.
+    /// How long a process is there after it was heard last; a part of that after its last connection went, which a process that
+    /// lives makes anew at once.
     grace: Duration,
 }
+
+/// What part of the grace a process has to make its connections anew.
+const TO_COME_BACK: u32 = 3;
 
 #[derive(Default)]
 struct Known {
@@ -133,7 +137,7 @@ impl Clients {
         let in_use = |(id, gate): (&LinkId, &Arc<Gate>)| id.process == process && gate.is_in_use(self.grace);
         !known.fenced.contains(&process)
             && (known.gates.iter().any(in_use)
-                || known.left.get(&process).is_some_and(|since| since.elapsed() < self.grace)
+                || known.left.get(&process).is_some_and(|since| since.elapsed() < self.grace / TO_COME_BACK)
                 || self.started.elapsed() < self.grace)
     }
 

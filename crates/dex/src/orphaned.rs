@@ -1,0 +1,277 @@
+//! Nodes whose lock is held by a process that is gone, and what it left half done.
+//!
+//! Who finds a shared node locked by another process notes it as a *suspect* and starts again. While it does so it looks, now
+//! and then, whether that process still lives; the pool makes sure that nothing of one that does not takes effect any more. Then the
+//! node is put right and its lock taken over, from the top of the tree down as always, by somebody who holds no other lock:
+//!
+//! - Its bytes are as before or as after the change that was being made (`locked.rs`), or it is reported as corrupt.
+//! - A split and a move of a shared node write its parent first. So the parent tells whether they took effect: if it has a
+//!   separator within the node, the node ends there, and the rest stands in its new neighbour; if it has another node in its
+//!   place, it was moved there. If neither, nothing happened that anybody could see.
+//! - What is one compute server's own by now is never written by anybody else: of such a node the owner only takes the lock over.
+//!   So only nodes are put right that cross an end of this compute server's range, by what is in remote memory.
+//! - What a process that is gone had for itself, its leaves and the nodes that nobody else used, is lost with its cache.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pando_cache::sync::Word;
+use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
+use pando_pool::AttachSlot;
+
+use crate::error::{Attempt, DexError, Result, Retry};
+use crate::layout::{Layout, Side, header};
+use crate::locked::{LockedNode, has_digests, is_whole};
+use crate::partition::fence;
+use crate::tree::{Ctx, Tree};
+
+/// How many times in the patience of an operation it is looked whether the holder of a lock still lives.
+const LOOKS_AT_HOLDER: Nanos = 16;
+
+/// Makes a page that was READ a copy of this compute server's own: without what only remote copies say.
+pub(crate) fn own_copy(words: &[Word]) {
+    header::set_flag(words, header::SHARED, false);
+    if has_digests(words) {
+        header::set(words, header::REMOTE_VERSION, 0);
+    }
+}
+
+/// What became of a node whose change was broken off.
+enum Fate {
+    /// It was not changed, or the change was all done.
+    AsItIs,
+    /// Another node has its keys and children.
+    Moved,
+    /// A new neighbour has those from here on: index and key.
+    EndsAt(usize, Vec<u8>),
+}
+
+/// A node that is locked for a while.
+#[derive(Clone, Copy)]
+struct Suspect {
+    holder: AttachSlot,
+    /// When it was seen first, or last looked after; `None` if the holder is gone.
+    since: Option<Nanos>,
+}
+
+/// The nodes that were found locked by other processes.
+#[derive(Default)]
+pub(crate) struct Suspects {
+    nodes: Mutex<HashMap<GlobalAddr, Suspect>>,
+    /// Whether there are any.
+    any: AtomicBool,
+}
+
+impl Suspects {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<GlobalAddr, Suspect>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody found the node locked.
+    pub fn note(&self, addr: GlobalAddr, holder: AttachSlot, own: Option<AttachSlot>, now: Nanos) {
+        if Some(holder) == own {
+            return;
+        }
+        let mut nodes = self.nodes();
+        let suspect = nodes.entry(addr).or_insert(Suspect { holder, since: Some(now) });
+        if suspect.holder != holder {
+            *suspect = Suspect { holder, since: Some(now) };
+        }
+        self.any.store(true, Relaxed);
+    }
+
+    /// Its holder is gone.
+    pub fn condemn(&self, addr: GlobalAddr, holder: AttachSlot) {
+        self.nodes().insert(addr, Suspect { holder, since: None });
+        self.any.store(true, Relaxed);
+    }
+
+    /// One that is to be looked after, which counts as done.
+    fn take_due(&self, now: Nanos, wait: Nanos) -> Option<(GlobalAddr, Suspect)> {
+        let mut nodes = self.nodes();
+        let is_due = |suspect: &Suspect| suspect.since.is_none_or(|since| now >= since.saturating_add(wait));
+        // The same one in each run of a simulation, whatever the order of the map.
+        let due = nodes.iter().filter(|(_, suspect)| is_due(suspect)).map(|(&addr, _)| addr).min();
+        let taken = due.and_then(|addr| nodes.remove_entry(&addr));
+        self.any.store(!nodes.is_empty(), Relaxed);
+        taken
+    }
+}
+
+impl<L: Layout> Tree<L> {
+    /// To be called by whoever waits and holds nothing: gives back the locks that this process left, and takes over those of
+    /// processes that are gone. What cannot be done now is tried again by the next one.
+    ///
+    /// # Errors
+    /// [`DexError::Corrupt`] if somebody died who was just writing a node.
+    #[inline]
+    pub(crate) async fn settle_locks<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<()> {
+        if self.pool.has_left_locks() {
+            // Boxed: so rare that futures of operations are better without.
+            let _ = Box::pin(self.pool.give_back_left_locks(ctx.ep)).await;
+        }
+        match self.suspects.any.load(Relaxed) {
+            true => Box::pin(self.look_after_suspects(ctx)).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn look_after_suspects<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<()> {
+        let wait = self.config.patience_ns / LOOKS_AT_HOLDER;
+        while let Some((addr, suspect)) = self.suspects.take_due(ctx.ep.now(), wait) {
+            let is_gone = match suspect.since {
+                None => Ok(true),
+                Some(_) => self.pool.is_abandoned(ctx.ep, suspect.holder).await,
+            };
+            if !matches!(is_gone, Ok(true)) {
+                continue;
+            }
+            match self.put_right(ctx, addr, suspect.holder).await {
+                Ok(()) => {}
+                Err(Retry::Failed(error @ DexError::Corrupt { .. })) => return Err(error),
+                // Whoever comes upon it still notes it again; what stands above may have to be put right first.
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over the lock of a node from a process that is gone, and makes the node what its parent says that it is.
+    async fn put_right<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        addr: GlobalAddr,
+        gone: AttachSlot,
+    ) -> Attempt<()> {
+        // As long as `gone` has the lock nobody changes the node.
+        let page = ctx.ep.buffer(self.layout.node_size());
+        let page = self.read_verified(ctx, addr, page).await?;
+        let (words, low) = (page.words(), fence(self.layout, page.words(), Side::Low));
+        if !is_whole(words) {
+            // It stays locked.
+            let reason = "it was being written by a process that died";
+            return Err(DexError::Corrupt { addr, reason }.into());
+        }
+        let view = self.view(ctx);
+        if view.nodes.is_apart_from_node(self.layout, words) {
+            // Others' to put right, or their own. What leads there, to keys that are not there, is old.
+            ctx.ep.recycle(page);
+            return Ok(self.drop_shared_copies(ctx).await?);
+        }
+        let is_own = self.has_own_copy(addr) || !view.is_shared(self.layout, words);
+        let is_as_it_is = is_own || addr == self.config.root || header::has(words, header::MOVED);
+        let parent = match is_as_it_is {
+            true => None,
+            false => Some(self.lock_above(ctx, header::level(words), low.as_deref()).await?),
+        };
+        let fate = parent.as_ref().map_or(Ok(Fate::AsItIs), |parent| self.fate_of((addr, &page), parent));
+        let put_right = match fate {
+            Ok(fate) => self.meet_fate(ctx, (addr, page), gone, fate).await,
+            Err(retry) => Err(retry),
+        };
+        if let Some(parent) = parent {
+            self.unlock_unchanged(ctx, parent).await?;
+        }
+        put_right
+    }
+
+    /// What the parent of the node at `addr` says of it.
+    fn fate_of(&self, (addr, page): (GlobalAddr, &PageBuf), parent: &LockedNode<'_>) -> Attempt<Fate> {
+        let (words, above) = (page.words(), parent.words());
+        let low = fence(self.layout, words, Side::Low);
+        let index = self.index_at(above, low.as_deref())?;
+        if header::get(above, self.layout.child_word(above, index)) != addr.raw() {
+            return Ok(Fate::Moved);
+        }
+        let end = self.end_of_child(above, index);
+        if end == fence(self.layout, words, Side::High) {
+            return Ok(Fate::AsItIs);
+        }
+        match end.and_then(|end| Some(Fate::EndsAt(self.layout.position(words, &end)?, end))) {
+            Some(fate) => Ok(fate),
+            None => {
+                let reason = "its fences are not those that its parent has";
+                Err(DexError::Corrupt { addr, reason }.into())
+            }
+        }
+    }
+
+    async fn meet_fate<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        (addr, page): (GlobalAddr, PageBuf),
+        gone: AttachSlot,
+        fate: Fate,
+    ) -> Attempt<()> {
+        let Some(lock) = self.pool.take_over(ctx.ep, addr, gone).await? else { return Ok(()) };
+        let node = LockedNode::new(lock, page);
+        own_copy(node.words());
+        match fate {
+            Fate::AsItIs => return Ok(self.unlock_unchanged(ctx, node).await?),
+            Fate::Moved => header::set_flag(node.words(), header::MOVED, true),
+            Fate::EndsAt(at, end) => {
+                let right = self.split_page(ctx, &node.page, addr, at, &end);
+                ctx.ep.recycle(right);
+            }
+        }
+        self.mark_shared(&self.view(ctx), &node.page);
+        Ok(self.write_unlock(ctx, node).await?)
+    }
+
+    /// Locks the node above `level` to whose keys `low` belongs, found in remote memory from the root down. `None` is the
+    /// lowest of all keys.
+    async fn lock_above<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        level: u8,
+        low: Option<&[u8]>,
+    ) -> Attempt<LockedNode<'_>> {
+        let mut addr = self.config.root;
+        loop {
+            let (view, page) = (self.view(ctx), ctx.ep.buffer(self.layout.node_size()));
+            let page = self.read_node(ctx, addr, page, (&view, true)).await?;
+            let (at, next) = (header::level(page.words()), self.child_at(page.words(), low));
+            ctx.ep.recycle(page);
+            if at <= level {
+                return Err(Retry::Restart);
+            }
+            if at == level + 1 {
+                break;
+            }
+            addr = next?;
+        }
+        let parent = self.lock_node(ctx, addr).await?;
+        let words = parent.words();
+        let is_within = fence(self.layout, words, Side::Low).as_deref() <= low
+            && fence(self.layout, words, Side::High).is_none_or(|high| low.is_none_or(|low| low < &high[..]));
+        if header::level(words) == level + 1 && is_within && !header::has(words, header::MOVED) {
+            return Ok(parent);
+        }
+        self.unlock_unchanged(ctx, parent).await?;
+        Err(Retry::Restart)
+    }
+
+    /// Where in an inner node the way to `low` goes on.
+    fn index_at(&self, words: &[Word], low: Option<&[u8]>) -> Attempt<usize> {
+        Ok(match low {
+            None => 0,
+            Some(low) => self.layout.child_index(words, self.layout.key(low)?),
+        })
+    }
+
+    fn child_at(&self, words: &[Word], low: Option<&[u8]>) -> Attempt<GlobalAddr> {
+        let child = header::get(words, self.layout.child_word(words, self.index_at(words, low)?));
+        GlobalAddr::from_raw(child).filter(|addr| !addr.is_null()).ok_or(Retry::Restart)
+    }
+
+    /// Where child `index` of a node ends; `None` is the end of all keys.
+    fn end_of_child(&self, words: &[Word], index: usize) -> Option<Vec<u8>> {
+        if index == self.layout.count(words) {
+            return fence(self.layout, words, Side::High);
+        }
+        let mut end = Vec::new();
+        self.layout.append_key(words, index, &mut end);
+        Some(end)
+    }
+}

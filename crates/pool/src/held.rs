@@ -1,0 +1,272 @@
+//! Locks in remote memory that this process holds, and those that it could not give back.
+//!
+//! A [`RemoteLock`] is given back by [`RemoteLock::unlock`] or [`RemoteLock::write_unlock`]. If that fails, or the operation ends
+//! without it, since the network was cut for longer than anybody waits or its future was dropped, the lock is *left*: it goes to
+//! a list of the process, together with the page that is yet to be written if others could see parts of the change already,
+//! and any operation gives it back later ([`Pool::give_back_left_locks`]). Whether it was ever taken may be unknown too;
+//! then the version of the word goes on, so that a compare-and-swap that is still under way finds another word.
+//!
+//! A lock of a process that is gone is taken over ([`Pool::take_over`]) by whoever knows how to put right what it protects.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
+
+use crate::attach::AttachSlot;
+use crate::error::{PoolError, Result};
+use crate::lock::{self, LockedVersion, lock_owner};
+use crate::pool::Pool;
+
+/// A lock that this process holds. Dropped, it is left.
+#[must_use = "dropped, the lock stays set until another operation gives it back"]
+pub struct RemoteLock<'p> {
+    left: &'p LeftLocks,
+    at: GlobalAddr,
+    /// What is held, or may be.
+    lock: Cell<Option<LockedVersion>>,
+    /// The words of the page that is to be written before the lock is given back.
+    owed: RefCell<Option<Box<[u64]>>>,
+    /// A verb that changes the lock word is under way.
+    is_changing: Cell<bool>,
+}
+
+impl<'p> RemoteLock<'p> {
+    fn new(left: &'p LeftLocks, at: GlobalAddr) -> Self {
+        let (lock, owed) = (Cell::new(None), RefCell::new(None));
+        Self { left, at, lock, owed, is_changing: Cell::new(false) }
+    }
+
+    pub fn at(&self) -> GlobalAddr {
+        self.at
+    }
+
+    fn held(&self) -> LockedVersion {
+        self.lock.get().expect("given back only by who has it as a value")
+    }
+
+    /// The version of what the lock protects once it is unlocked.
+    pub fn next_version(&self) -> u64 {
+        self.held().unlock_word()
+    }
+
+    /// Whatever happens, `page` is to be written before the lock is given back: others can see parts of the change already.
+    pub fn owe(&self, page: &PageBuf) {
+        *self.owed.borrow_mut() = Some(page.words().iter().map(|word| word.load(Relaxed)).collect());
+    }
+
+    /// Gives the lock back, with a new version; tries until `deadline`.
+    ///
+    /// # Errors
+    /// Those of the verbs; the lock is left then.
+    pub async fn unlock<E: Endpoint>(self, ep: &E, deadline: Nanos) -> Result<()> {
+        debug_assert!(self.owed.borrow().is_none(), "the page is to be written");
+        self.is_changing.set(true);
+        let unlocked = lock::unlock(ep, self.at, self.held(), deadline).await;
+        self.settle(unlocked)
+    }
+
+    /// Writes all words of `page` but the first behind the lock word and gives the lock back, in one chain; tries until
+    /// `deadline`.
+    ///
+    /// # Errors
+    /// Those of the verbs; the lock is left then, and the page written when it is given back.
+    pub async fn write_unlock<E: Endpoint>(self, ep: &E, page: &PageBuf, deadline: Nanos) -> Result<()> {
+        self.owe(page);
+        self.is_changing.set(true);
+        let written = lock::write_unlock(ep, self.at, self.held(), page, deadline).await;
+        self.settle(written)
+    }
+
+    fn settle(&self, done: Result<()>) -> Result<()> {
+        self.is_changing.set(false);
+        if done.is_ok() {
+            self.lock.set(None);
+        }
+        done
+    }
+}
+
+impl Drop for RemoteLock<'_> {
+    fn drop(&mut self) {
+        if let Some(lock) = self.lock.get() {
+            let due = if self.is_changing.get() { Due::Later } else { Due::Now };
+            self.left.push(LeftLock { at: self.at, lock, owed: self.owed.take(), due });
+        }
+    }
+}
+
+/// When a lock that was left can be given back.
+#[derive(Clone, Copy)]
+enum Due {
+    Now,
+    /// Once a verb must have ended whose future was dropped.
+    Later,
+    At(Nanos),
+}
+
+#[derive(Clone)]
+struct LeftLock {
+    at: GlobalAddr,
+    lock: LockedVersion,
+    owed: Option<Box<[u64]>>,
+    due: Due,
+}
+
+/// The locks that this process left, in the order in which they are to be given back.
+#[derive(Default)]
+pub(crate) struct LeftLocks {
+    locks: Mutex<VecDeque<LeftLock>>,
+    count: AtomicUsize,
+    /// Somebody gives them back just now.
+    is_busy: AtomicBool,
+}
+
+impl LeftLocks {
+    fn locks(&self) -> MutexGuard<'_, VecDeque<LeftLock>> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, left: LeftLock) {
+        let mut locks = self.locks();
+        locks.push_back(left);
+        self.count.store(locks.len(), Relaxed);
+    }
+
+    /// The first, if it is due.
+    fn first(&self, now: Nanos, verbs_take: Nanos) -> Option<LeftLock> {
+        let mut locks = self.locks();
+        let left = locks.front_mut()?;
+        if let Due::Later = left.due {
+            left.due = Due::At(now.saturating_add(verbs_take));
+        }
+        match left.due {
+            Due::At(due) if now < due => None,
+            _ => Some(left.clone()),
+        }
+    }
+
+    fn pop_first(&self) {
+        let mut locks = self.locks();
+        locks.pop_front();
+        self.count.store(locks.len(), Relaxed);
+    }
+}
+
+/// The right to give back what was left.
+struct Busy<'p>(&'p LeftLocks);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.is_busy.store(false, Release);
+    }
+}
+
+impl Pool {
+    /// Takes the lock at `at`, trying until `deadline` (a moment of [`Endpoint::now`]), at least once.
+    ///
+    /// # Errors
+    /// [`PoolError::LockTimedOut`] with the holder last seen, [`PoolError::ReadOnly`], and those of the verbs.
+    pub async fn lock<E: Endpoint>(&self, ep: &E, at: GlobalAddr, deadline: Nanos) -> Result<RemoteLock<'_>> {
+        let owner = self.writer_slot()?;
+        let lock = RemoteLock::new(&self.inner.left_locks, at);
+        lock.is_changing.set(true);
+        let locked = lock::lock_noting(ep, at, owner, deadline, &lock.lock).await;
+        lock.is_changing.set(false);
+        locked.map(|_| lock)
+    }
+
+    /// Takes over the lock at `at` from `gone`, a process that is [abandoned](Pool::is_abandoned); `None` if it has it no more.
+    /// What the lock protects may be half changed.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`] and those of the verbs.
+    pub async fn take_over<E: Endpoint>(
+        &self,
+        ep: &E,
+        at: GlobalAddr,
+        gone: AttachSlot,
+    ) -> Result<Option<RemoteLock<'_>>> {
+        let owner = self.writer_slot()?;
+        let word = ep.read_word(at).await?;
+        if lock_owner(word) != Some(gone) {
+            return Ok(None);
+        }
+        let lock = RemoteLock::new(&self.inner.left_locks, at);
+        lock.is_changing.set(true);
+        let taken = lock::take_over(ep, at, owner, word, &lock.lock).await;
+        lock.is_changing.set(false);
+        Ok(taken?.map(|_| {
+            self.inner.locks_taken_over.fetch_add(1, Relaxed);
+            lock
+        }))
+    }
+
+    /// Locks of processes that are gone which this one has taken over.
+    pub fn locks_taken_over(&self) -> u64 {
+        self.inner.locks_taken_over.load(Relaxed)
+    }
+
+    /// Whether nobody will give back what the process in place `slot` has locked: it died, or has left. May wait for memory
+    /// servers, and makes sure that nothing of a process that is given up takes effect any more.
+    ///
+    /// # Errors
+    /// Those of verbs.
+    pub async fn is_abandoned<E: Endpoint>(&self, ep: &E, slot: AttachSlot) -> Result<bool> {
+        if Some(slot) == self.slot() || usize::from(slot.0) >= self.inner.max_attached {
+            return Ok(false);
+        }
+        match self.live_process(ep, slot).await {
+            Ok(process) => Ok(process.is_none()),
+            Err(PoolError::NotClosedCleanly { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether this process left locks that can be given back by [`Pool::give_back_left_locks`].
+    #[inline]
+    pub fn has_left_locks(&self) -> bool {
+        self.inner.left_locks.count.load(Relaxed) > 0
+    }
+
+    /// Gives back the locks that this process left, in order, as far as they are due. Does nothing while another does.
+    ///
+    /// # Errors
+    /// Those of the verbs; what was not given back stays left.
+    pub async fn give_back_left_locks<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        let left_locks = &self.inner.left_locks;
+        if !self.has_left_locks() || left_locks.is_busy.swap(true, Acquire) {
+            return Ok(());
+        }
+        let _busy = Busy(left_locks);
+        while let Some(left) = left_locks.first(ep.now(), self.inner.wait_ns_max) {
+            self.give_back_one(ep, &left).await?;
+            left_locks.pop_first();
+        }
+        Ok(())
+    }
+
+    async fn give_back_one<E: Endpoint>(&self, ep: &E, left: &LeftLock) -> Result<()> {
+        let LeftLock { at, lock, ref owed, .. } = *left;
+        loop {
+            let word = ep.read_word(at).await?;
+            if word == lock.locked_word() {
+                break;
+            }
+            let is_settled =
+                word != lock.found_word() || ep.compare_swap(at, word, lock.unlock_word()).await? == word;
+            if is_settled {
+                return Ok(());
+            }
+        }
+        let deadline = self.deadline(ep);
+        let Some(words) = owed else { return lock::unlock(ep, at, lock, deadline).await };
+        let page = ep.buffer(words.len() * pando_fabric::WORD);
+        page.words().iter().zip(words).for_each(|(to, &from)| to.store(from, Relaxed));
+        lock::write_unlock(ep, at, lock, &page, deadline).await?;
+        ep.recycle(page);
+        Ok(())
+    }
+}
