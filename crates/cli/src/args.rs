@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pando_lab::units::{parse_count, parse_size};
+use pando_lab::units::{parse_count, parse_nanos, parse_size};
 use pando_workload::dataset::{Column, Format};
 
 use crate::failure::Failure;
@@ -63,15 +63,25 @@ pub enum Command {
     Simulate(crate::simulate::SimulateArgs),
 }
 
+/// How memory servers elsewhere are reached.
+#[derive(Args, Clone, Debug)]
+pub struct AccessArgs {
+    /// A file with the secret that servers elsewhere share with their clients
+    #[arg(long, value_name = "FILE")]
+    pub secret_file: Option<PathBuf>,
+    /// How long a memory server elsewhere may take to answer, and to be connected to [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = parse_nanos)]
+    pub deadline: Option<u64>,
+}
+
 /// Where the pool is.
 #[derive(Args, Debug)]
 pub struct PoolArgs {
     /// The pool: a file, a directory with one file per memory server, or tcp://HOST:PORT,HOST:PORT,..
     #[arg(long, value_name = "POOL")]
     pub pool: PathBuf,
-    /// A file with what memory servers elsewhere want their clients to know
-    #[arg(long, value_name = "FILE")]
-    pub secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub access: AccessArgs,
     /// Bytes of this process's cache per index
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub cache: u64,

@@ -16,6 +16,7 @@ use pando_lab::bench::{
 use pando_lab::units::{parse_count, parse_nanos, parse_size};
 use pando_workload::{Distribution, InsertKeys, KeySpace, Scatter};
 
+use crate::args::AccessArgs;
 use crate::failure::Failure;
 use crate::output::write_document;
 use crate::signals::Interrupt;
@@ -42,9 +43,8 @@ pub struct BenchArgs {
     /// [default: a temporary place; memory servers in this process]
     #[arg(long, value_name = "POOL")]
     pool: Option<PathBuf>,
-    /// A file with what these memory servers want their clients to know
-    #[arg(long, value_name = "FILE")]
-    secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    access: AccessArgs,
     #[arg(long, value_name = "N", default_value = "4")]
     memory_servers: usize,
     /// Bytes of each memory server [default: room for what the workload may insert]
@@ -265,7 +265,7 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
         pool: args.pool.clone().filter(|_| addresses.is_none()),
         memory_servers: addresses.as_ref().map_or(args.memory_servers, Vec::len),
         addresses: addresses.unwrap_or_default(),
-        secret: pool::secret(args.secret_file.as_deref())?,
+        access: pool::access(&args.access)?,
         memory_bytes: args.memory,
         huge_pages: !args.no_huge_pages,
         compute_servers: args.compute_servers,

@@ -6,13 +6,14 @@
 
 use std::io::{Write, stdout};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Args;
-use pando::{Cluster, Config, OpenOptions, Ownership, Secret};
+use pando::{Cluster, Config, OpenOptions, Ownership};
 use pando_lab::units::parse_size;
 use pando_server::{OperationConfig, OperationServer, compute_server_metrics};
 
+use crate::args::AccessArgs;
 use crate::daemon::DaemonArgs;
 use crate::failure::Failure;
 use crate::pool;
@@ -37,26 +38,21 @@ pub struct ComputeServerArgs {
     /// Threads that execute operations
     #[arg(long, value_name = "N", default_value = "1")]
     threads: usize,
-    /// A file with what memory servers want their clients to know, and this one too
-    #[arg(long, value_name = "FILE")]
-    secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    access: AccessArgs,
     #[command(flatten)]
     daemon: DaemonArgs,
 }
 
 impl ComputeServerArgs {
-    fn config(&self, secret: &Secret) -> Result<Config, Failure> {
+    fn config(&self) -> Result<Config, Failure> {
         let text = &self.memory;
         let is_file = text.contains('/') && !text.contains("://");
         let place = match text.contains("://") || is_file {
             true => text.clone(),
             false => format!("tcp://{text}"),
         };
-        let config = match pool::addresses(Path::new(&place))? {
-            Some(addresses) => Config::tcp(addresses).secret_of(secret),
-            None => Config::at(&place),
-        };
-        Ok(config.cache(self.cache))
+        Ok(pool::at(Path::new(&place), pool::access(&self.access)?)?.cache(self.cache))
     }
 
     fn ownership(&self) -> Ownership {
@@ -69,13 +65,16 @@ impl ComputeServerArgs {
 
 pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
     let daemon = args.daemon.begin()?;
-    let secret = pool::secret(args.secret_file.as_deref())?;
-    pool::with_cluster(args.config(&secret)?, |cluster| {
+    let secret = pool::secret(args.access.secret_file.as_deref())?;
+    pool::with_cluster(args.config()?, |cluster| {
         let index = cluster.open_index_with(&args.index, &OpenOptions::default().own(args.ownership()))?;
         let listener = TcpListener::bind(&args.listen).map_err(|error| {
             Failure::failed(format_args!("{} cannot be listened at: {error}", args.listen))
         })?;
-        let config = OperationConfig { secret, threads: args.threads, ..OperationConfig::default() };
+        let DaemonArgs { clients_max, strangers_max, .. } = args.daemon;
+        let threads = args.threads;
+        let config =
+            OperationConfig { secret, threads, clients_max, strangers_max, ..OperationConfig::default() };
         let server = OperationServer::start(listener, index.clone(), config).map_err(Failure::failed)?;
         let (asked, operations) = (Cluster::clone(cluster), server.counter());
         let page = move || {

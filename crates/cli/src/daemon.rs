@@ -19,6 +19,12 @@ pub struct DaemonArgs {
     /// Serve metrics for Prometheus by HTTP here: HOST:PORT; port 0 is any that is free
     #[arg(long, value_name = "ADDR")]
     metrics: Option<String>,
+    /// Connections of clients at the same time
+    #[arg(long, value_name = "N", default_value = "4096")]
+    pub clients_max: usize,
+    /// Connections at the same time that have not said who they are; they are counted apart, and one more closes the oldest
+    #[arg(long, value_name = "N", default_value = "256")]
+    pub strangers_max: usize,
     /// Stop when standard input ends
     #[arg(long, hide = true)]
     with_parent: bool,

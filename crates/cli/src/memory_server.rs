@@ -25,11 +25,12 @@ pub struct MemoryServerArgs {
     /// Where to listen: HOST:PORT; port 0 is any that is free
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7100")]
     listen: String,
-    /// Bytes of memory; a file that is there already keeps its size
+    /// Bytes of memory; a file that is there already keeps its size, and so does a device
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     size: u64,
-    /// Where the memory is: anon, which ends with the process, or a file, which is made if there is none
-    #[arg(long, value_name = "anon|FILE", default_value = "anon")]
+    /// Where the memory is: anon, which ends with the process; hugetlb, the same in huge pages that the system has set aside; a
+    /// file, which is made if there is none; or a device, such as /dev/dax0.0
+    #[arg(long, value_name = "anon|hugetlb|FILE", default_value = "anon")]
     backing: PathBuf,
     /// Threads that execute verbs and what is offloaded
     #[arg(long, value_name = "N", default_value = "1")]
@@ -48,6 +49,7 @@ pub fn run(args: &MemoryServerArgs) -> Result<(), Failure> {
     let daemon = args.daemon.begin()?;
     let backing = match args.backing.to_str() {
         Some("anon") => Backing::Anonymous,
+        Some("hugetlb") => Backing::HugePages,
         _ => Backing::File(args.backing.clone()),
     };
     let config = MemoryServerConfig::new(&args.listen)
@@ -55,7 +57,9 @@ pub fn run(args: &MemoryServerArgs) -> Result<(), Failure> {
         .backing(backing)
         .huge_pages(!args.no_huge_pages)
         .cores(args.cores)
-        .secret_of(&pool::secret(args.secret_file.as_deref())?);
+        .clients_max(args.daemon.clients_max)
+        .strangers_max(args.daemon.strangers_max)
+        .secret(pool::secret(args.secret_file.as_deref())?);
     let server = MemoryServer::start(&config)?;
     let (size, counts) = (server.size(), server.counter());
     let (http, metrics) = args.daemon.serve(move || Ok(memory_server_metrics(size, &counts())))?;
@@ -72,7 +76,7 @@ pub fn run(args: &MemoryServerArgs) -> Result<(), Failure> {
 /// Waits until all have gone who may have something to write back.
 fn wait_for_clients(server: &MemoryServer) {
     let until = Instant::now() + PATIENCE;
-    while server.counts().connections > 0 && Instant::now() < until {
+    while server.counts().clients > 0 && Instant::now() < until {
         std::thread::sleep(LOOK);
     }
 }

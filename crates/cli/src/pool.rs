@@ -5,12 +5,15 @@
 
 use std::fmt::Write;
 use std::path::Path;
+use std::time::Duration;
 
-use pando::{Cluster, Config, Create, Index, IndexInfo, OpenOptions, Secret, ServerState, ServerUsage};
+use pando::{
+    Access, Cluster, Config, Create, Index, IndexInfo, OpenOptions, Secret, ServerState, ServerUsage,
+};
 use pando_lab::units;
 use serde_json::{Value, json};
 
-use crate::args::{IndexArgs, LookArgs, NewPoolArgs, PoolArgs};
+use crate::args::{AccessArgs, IndexArgs, LookArgs, NewPoolArgs, PoolArgs};
 use crate::failure::Failure;
 use crate::keys::KeySchema;
 
@@ -19,12 +22,15 @@ const SIZE_MIN: u64 = 1 << 30;
 
 /// How to open a pool that is there.
 pub fn existing(args: &PoolArgs) -> Result<Config, Failure> {
-    let secret = secret(args.secret_file.as_deref())?;
-    let config = match addresses(&args.pool)? {
-        Some(addresses) => Config::tcp(addresses).secret_of(&secret),
-        None => Config::at(&args.pool),
-    };
-    Ok(config.cache(args.cache))
+    Ok(at(&args.pool, access(&args.access)?)?.cache(args.cache))
+}
+
+/// The pool of this name, wherever it is.
+pub fn at(pool: &Path, access: Access) -> Result<Config, Failure> {
+    Ok(match addresses(pool)? {
+        Some(addresses) => Config::tcp(addresses).access(access),
+        None => Config::at(pool),
+    })
 }
 
 /// How to open a pool that is there only to look at it.
@@ -63,6 +69,15 @@ pub fn addresses(pool: &Path) -> Result<Option<Vec<String>>, Failure> {
             "pools over `{fabric}` are not built yet; there are files, directories and tcp://HOST:PORT"
         ))),
     }
+}
+
+/// How memory servers elsewhere are reached.
+pub fn access(args: &AccessArgs) -> Result<Access, Failure> {
+    let access = Access::default().secret(secret(args.secret_file.as_deref())?);
+    Ok(match args.deadline {
+        Some(deadline) => access.deadline(Duration::from_nanos(deadline)),
+        None => access,
+    })
 }
 
 /// What is in a file with a secret, but for the end of its last line.

@@ -9,16 +9,16 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use pando::{Cluster, Config, Create, IndexInfo, ProcessIdentity, Secret, ServerUsage, memory_server_size};
+use pando::{Access, Cluster, Config, Create, IndexInfo, ProcessIdentity, ServerUsage, memory_server_size};
 use pando_lab::units;
 use serde_json::{Value, json};
 
-use crate::args::PoolArgs;
+use crate::args::{AccessArgs, PoolArgs};
 use crate::failure::Failure;
 use crate::output::write_document;
 use crate::pool;
 
-/// A memory server that takes longer to answer cannot be reached.
+/// A memory server that takes longer to answer cannot be reached, unless `--deadline` says otherwise.
 const DEADLINE: Duration = Duration::from_secs(2);
 
 #[derive(Args, Debug)]
@@ -52,9 +52,8 @@ struct Status {
 }
 
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
-    let secret = pool::secret(args.pool.secret_file.as_deref())?;
     let reached = match pool::addresses(&args.pool.pool)? {
-        Some(addresses) => reach(&addresses, &secret),
+        Some(addresses) => reach(&addresses, &quick(&args.pool.access)?),
         None => Vec::new(),
     };
     let missing = reached.iter().filter(|server| server.size.is_err()).count();
@@ -73,10 +72,16 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     }
 }
 
+/// How to ask a memory server whether it is there.
+fn quick(args: &AccessArgs) -> Result<Access, Failure> {
+    let access = pool::access(args)?;
+    Ok(if args.deadline.is_some() { access } else { access.deadline(DEADLINE) })
+}
+
 /// Asks all of them at once.
-fn reach(addresses: &[String], secret: &Secret) -> Vec<Reached> {
+fn reach(addresses: &[String], access: &Access) -> Vec<Reached> {
     let ask = |address: &String| {
-        let size = memory_server_size(address, secret, DEADLINE).map_err(|error| error.to_string());
+        let size = memory_server_size(address, access).map_err(|error| error.to_string());
         Reached { address: address.clone(), size }
     };
     thread::scope(|scope| {

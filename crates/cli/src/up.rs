@@ -15,11 +15,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clap::Args;
-use pando::{Cluster, Config, Create, IndexOptions, Secret};
-use pando_lab::units::{self, parse_size};
+use pando::{Backing, Cluster, Config, Create, IndexOptions};
+use pando_lab::units::{self, parse_nanos, parse_size};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
+use crate::args::AccessArgs;
 use crate::failure::Failure;
 use crate::pool;
 use crate::signals::Interrupt;
@@ -49,8 +50,8 @@ struct Settings {
     /// Bytes of each memory server [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
-    /// Where memory is: anon, which ends with the processes, or a directory with a file for each [default: anon]
-    #[arg(long, value_name = "anon|DIR")]
+    /// Where memory is: anon or hugetlb, which end with the processes, or a directory with a file for each [default: anon]
+    #[arg(long, value_name = "anon|hugetlb|DIR")]
     backing: Option<PathBuf>,
     /// Threads of each memory server [default: 1]
     #[arg(long, value_name = "N")]
@@ -82,6 +83,9 @@ struct Settings {
     /// A file with what processes must know to take part [default: nothing]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
+    /// How long a memory server may take to answer compute servers [default: 5s]
+    #[arg(long, value_name = "TIME")]
+    deadline: Option<String>,
 }
 
 impl Settings {
@@ -102,6 +106,7 @@ impl Settings {
             port: self.port.or(others.port),
             metrics_port: self.metrics_port.or(others.metrics_port),
             secret_file: self.secret_file.or(others.secret_file),
+            deadline: self.deadline.or(others.deadline),
         }
     }
 }
@@ -111,8 +116,7 @@ struct Plan {
     memory_servers: usize,
     compute_servers: usize,
     memory: u64,
-    /// The directory; `None` for memory of the processes.
-    backing: Option<PathBuf>,
+    backing: Backing,
     memory_cores: usize,
     threads: usize,
     cache: u64,
@@ -121,8 +125,7 @@ struct Plan {
     host: String,
     port: u16,
     metrics_port: Option<u16>,
-    secret_file: Option<PathBuf>,
-    secret: Secret,
+    access: AccessArgs,
 }
 
 impl Plan {
@@ -144,11 +147,18 @@ impl Plan {
                 ));
             }
         };
+        let deadline =
+            settings.deadline.as_deref().map(parse_nanos).transpose().map_err(Failure::bad_input)?;
         Ok(Self {
             memory_servers: at_least_one(settings.memory_servers, "memory server")?,
             compute_servers: at_least_one(settings.compute_servers, "compute server")?,
             memory: size(settings.memory, "1GiB")?,
-            backing: settings.backing.filter(|backing| backing != Path::new("anon")),
+            backing: match settings.backing {
+                None => Backing::Anonymous,
+                Some(backing) if backing == Path::new("anon") => Backing::Anonymous,
+                Some(backing) if backing == Path::new("hugetlb") => Backing::HugePages,
+                Some(directory) => Backing::File(directory),
+            },
             memory_cores: settings.memory_cores.unwrap_or(1),
             threads: settings.threads.unwrap_or(1),
             cache: size(settings.cache, "256MiB")?,
@@ -157,8 +167,7 @@ impl Plan {
             host: settings.host.unwrap_or_else(|| "127.0.0.1".to_owned()),
             port: settings.port.unwrap_or(7100),
             metrics_port: settings.metrics_port,
-            secret: pool::secret(settings.secret_file.as_deref())?,
-            secret_file: settings.secret_file,
+            access: AccessArgs { secret_file: settings.secret_file, deadline },
         })
     }
 
@@ -181,7 +190,7 @@ impl Plan {
         if let Some(first) = self.metrics_port {
             command.args(["--metrics", &self.address(first, metrics)?]);
         }
-        if let Some(file) = &self.secret_file {
+        if let Some(file) = &self.access.secret_file {
             command.arg("--secret-file").arg(file);
         }
         Ok(command)
@@ -329,7 +338,7 @@ fn read(path: &Path) -> Result<Settings, Failure> {
 
 /// Gives back their addresses.
 fn start_memory_servers(plan: &Plan, running: &mut Running) -> Result<Vec<String>, Failure> {
-    if let Some(directory) = &plan.backing {
+    if let Backing::File(directory) = &plan.backing {
         std::fs::create_dir_all(directory)
             .map_err(|error| Failure::bad_input(format_args!("{}: {error}", directory.display())))?;
     }
@@ -338,8 +347,12 @@ fn start_memory_servers(plan: &Plan, running: &mut Running) -> Result<Vec<String
         let mut command = plan.command("memory-server", number)?;
         command.args(["--listen", &plan.address(plan.port, number)?]);
         command.args(["--size", &plan.memory.to_string(), "--cores", &plan.memory_cores.to_string()]);
-        if let Some(directory) = &plan.backing {
-            command.arg("--backing").arg(directory.join(format!("memory-{number}.pando")));
+        match &plan.backing {
+            Backing::Anonymous => {}
+            Backing::HugePages => _ = command.args(["--backing", "hugetlb"]),
+            Backing::File(directory) => {
+                _ = command.arg("--backing").arg(directory.join(format!("memory-{number}.pando")));
+            }
         }
         let process = Process::start(format!("memory server {number}"), command)?;
         let address = process.said.split(" at ").nth(1).and_then(|rest| rest.split(',').next());
@@ -352,7 +365,7 @@ fn start_memory_servers(plan: &Plan, running: &mut Running) -> Result<Vec<String
 /// Makes the pool and its index if they are not there; how many partitions it has.
 fn make_index(plan: &Plan, addresses: &[String]) -> Result<usize, Failure> {
     let config = Config::tcp(addresses)
-        .secret_of(&plan.secret)
+        .access(pool::access(&plan.access)?)
         .create(Create::IfMissing)
         .compute_servers(plan.compute_servers)
         .cache(1 << 20);
@@ -384,6 +397,9 @@ fn start_compute_servers(
         command.args(["--listen", &plan.address(plan.port, plan.memory_servers + number)?]);
         command.args(["--memory", &addresses.join(","), "--index", &plan.index]);
         command.args(["--threads", &plan.threads.to_string()]);
+        if let Some(deadline) = plan.access.deadline {
+            command.args(["--deadline", &format!("{deadline}ns")]);
+        }
         command.args(["--partition", &own.join(","), "--cache", &plan.cache.to_string()]);
         running.compute.push(Process::start(format!("compute server {number}"), command)?);
     }
@@ -401,7 +417,7 @@ fn summary(plan: &Plan, addresses: &[String], running: &Running) -> String {
         writeln!(text, "{}", process.said).expect("writing to a string does not fail");
     }
     let pool = format!("tcp://{}", addresses.join(","));
-    let secret = plan.secret_file.as_ref().map(|file| format!(" --secret-file {}", file.display()));
+    let secret = plan.access.secret_file.as_ref().map(|file| format!(" --secret-file {}", file.display()));
     let secret = secret.unwrap_or_default();
     write!(
         text,

@@ -198,7 +198,7 @@ fn a_pool_that_was_not_closed_can_be_looked_at() {
     place.write("words.txt", common::word_list(1_000));
     let fifo = place.path("slow.txt");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().expect("there is mkfifo").success());
-    let mut child = place.start("load slow.txt --pool f.pando --index slow");
+    let child = place.start("load slow.txt --pool f.pando --index slow");
     let mut feed = OpenOptions::new().write(true).open(&fifo).expect("somebody reads");
     // The index is made before the first row is read, so once a row has gone through the pipe and the name is there
     // the process is attached.
@@ -206,8 +206,7 @@ fn a_pool_that_was_not_closed_can_be_looked_at() {
     while !place.ok("stats --pool f.pando").contains("slow") {
         std::thread::yield_now();
     }
-    child.kill().expect("it runs");
-    child.wait().expect("it ends");
+    drop(child);
     drop(feed);
     assert!(place.refused("scan --pool f.pando --index fruit", 1).contains("not closed cleanly"));
     assert_eq!(place.ok("scan --pool f.pando --index fruit --unclean"), "apple\t3\npear\t2\nplum\t1\n");

@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{Place, ran, word_list};
+use common::{Place, word_list};
 
 #[test]
 fn two_processes_each_own_half_of_the_keys_and_nothing_is_lost() {
@@ -17,7 +17,7 @@ fn two_processes_each_own_half_of_the_keys_and_nothing_is_lost() {
         |own| place.start(&format!("load words.txt --pool p.pando --index words --own {own} --cache 64KiB"));
     let children = [load(0), load(1)];
     for (own, child) in children.into_iter().enumerate() {
-        let ended = ran(child.wait_with_output().expect("it ends"));
+        let ended = child.end();
         assert_eq!(ended.status, 0, "process {own}: {ended:?}");
         assert!(ended.stdout.contains("left to the owners"), "process {own}: {ended:?}");
     }
@@ -39,7 +39,7 @@ fn two_loads_that_make_one_pool_and_one_index_at_once_share_them() {
             ))
         };
         for child in [load(0), load(1)] {
-            let ended = ran(child.wait_with_output().expect("it ends"));
+            let ended = child.end();
             assert_eq!(ended.status, 0, "round {round}: {ended:?}");
         }
         place.ok(&format!("check --pool {round}.pando"));
@@ -53,7 +53,6 @@ fn an_interrupted_load_leaves_a_clean_pool() {
     let fifo = place.path("endless.txt");
     assert!(Command::new("mkfifo").arg(&fifo).status().expect("there is mkfifo").success());
     let child = place.start("load endless.txt --pool p.pando --index words --sort-memory 64KiB");
-    let process = child.id().to_string();
     let feeder = std::thread::spawn(move || {
         use std::io::Write;
         let mut fifo = std::fs::OpenOptions::new().write(true).open(fifo).expect("somebody reads");
@@ -64,8 +63,8 @@ fn an_interrupted_load_leaves_a_clean_pool() {
     while !place.path("p.pando").exists() {
         std::thread::yield_now();
     }
-    assert!(Command::new("kill").args(["-INT", &process]).status().expect("there is kill").success());
-    let ended = ran(child.wait_with_output().expect("it ends"));
+    child.signal("-INT");
+    let ended = child.end();
     feeder.join().expect("no panic");
     assert_eq!(ended.status, 1, "{ended:?}");
     assert!(
@@ -105,7 +104,7 @@ fn shapes_are_known_while_others_are_attached() {
     let text = place.ok("stats --pool p.pando");
     assert!(text.contains("as last written back, while other processes are attached"), "{text}");
     drop(feed);
-    assert_eq!(ran(child.wait_with_output().expect("it ends")).status, 0);
+    assert_eq!(child.end().status, 0);
     place.ok("check --pool p.pando");
 }
 
@@ -125,7 +124,7 @@ fn looking_at_an_index_that_is_being_changed_never_fails() {
             assert!(entries <= 120_000, "{stats}");
             approximate += u32::from(stats["approximate"] == true);
         }
-        assert_eq!(ran(child.wait_with_output().expect("it ends")).status, 0);
+        assert_eq!(child.end().status, 0);
     }
     assert!(approximate > 0, "no look fell into a load");
     place.ok("check --pool p.pando");

@@ -2,10 +2,9 @@
 
 mod common;
 
-use std::process::Command;
 use std::time::Duration;
 
-use common::{Place, ran};
+use common::Place;
 use serde_json::Value;
 
 #[test]
@@ -48,10 +47,8 @@ fn minutes_go_beyond_the_seeds_and_an_interrupt_ends_them_with_a_summary() {
     let place = Place::new();
     let child = place.start("simulate --seeds 0..1 --minutes 30");
     std::thread::sleep(Duration::from_secs(3));
-    let killed =
-        Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("there is a kill");
-    assert!(killed.success());
-    let ran = ran(child.wait_with_output().expect("it ends"));
+    child.signal("-INT");
+    let ran = child.end();
     assert!(ran.status == 0 && ran.stdout.starts_with("interrupted after "), "{ran:?}");
     assert!(!ran.stdout.starts_with("interrupted after 1 seeds"), "{ran:?}");
 }

@@ -4,10 +4,12 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStdout, Command};
+use std::process::ChildStdout;
 use std::time::{Duration, Instant};
 
-use common::{Place, ran, word_list};
+use common::running::{Running, send};
+use common::{Place, word_list};
+use pando::Access;
 use pando::remote::{Client, ClientConfig};
 use serde_json::Value;
 
@@ -16,7 +18,7 @@ const LONG: Duration = Duration::from_secs(120);
 
 /// `pando up`, and what it said when all was there.
 struct Up {
-    child: Child,
+    child: Running,
     said: Vec<String>,
     _stdout: BufReader<ChildStdout>,
 }
@@ -29,7 +31,7 @@ impl Up {
         while said.last().is_none_or(|line: &String| line != "Ctrl-C stops it") {
             let mut line = String::new();
             if stdout.read_line(&mut line).expect("text") == 0 {
-                panic!("it ended: {:?}", ran(child.wait_with_output().expect("it ends")));
+                panic!("it ended: {:?}", child.end());
             }
             said.push(line.trim_end().to_owned());
         }
@@ -55,23 +57,19 @@ impl Up {
             Some(rest.split(',').next().unwrap_or(rest).to_owned())
         };
         let addresses: Vec<String> = self.said.iter().filter_map(at).collect();
-        Client::connect(ClientConfig::new(addresses).secret(secret)).expect("they are there")
+        Client::connect(ClientConfig::new(addresses).access(Access::default().secret(secret)))
+            .expect("they are there")
     }
 
     fn signal(&self, signal: &str) {
-        send(signal, self.child.id());
+        self.child.signal(signal);
     }
 
     /// Waits for its end; the status, and what it said of errors.
     fn end(self) -> (i32, String) {
-        let ended = ran(self.child.wait_with_output().expect("it ends"));
+        let ended = self.child.end();
         (ended.status, ended.stderr)
     }
-}
-
-fn send(signal: &str, process: u32) {
-    let status = Command::new("kill").args([signal, &process.to_string()]).status().expect("there is kill");
-    assert!(status.success());
 }
 
 /// The processes that `process` started.

@@ -145,7 +145,7 @@ fn a_reader_that_goes_away_ends_a_scan_quietly() {
     place.ok(&format!("load words.txt {POOL}"));
     let mut child = place.start(&format!("scan {POOL}"));
     drop(child.stdout.take());
-    let ended = common::ran(child.wait_with_output().expect("it ends"));
+    let ended = child.end();
     assert_eq!((ended.status, ended.stderr.as_str()), (0, ""));
     place.ok("check --pool w.pando");
 }

@@ -48,6 +48,24 @@ impl LocalFabric {
         Ok(Self { regions: Arc::new(Regions::new(list, name)), huge_pages: config.huge_pages })
     }
 
+    /// One memory server whose memory is made of huge pages that the system has set aside, rounded up to whole ones. All of it
+    /// is taken at once.
+    ///
+    /// # Errors
+    /// `Open` if the size is impossible or there are not as many huge pages.
+    pub fn of_huge_pages(bytes: u64) -> Result<Self> {
+        let name = Path::new("hugetlb");
+        check_size(name, bytes)?;
+        let region = Region::of_huge_pages(bytes).map_err(|err| {
+            let free = huge_pages_free().map_or_else(String::new, |free| format!(", {free} are free"));
+            open_error(
+                name,
+                format!("there are no huge pages for {bytes} bytes{free}; /proc/sys/vm/nr_hugepages sets them aside ({err})"),
+            )
+        })?;
+        Ok(Self { regions: Arc::new(Regions::new(vec![region], name)), huge_pages: true })
+    }
+
     /// Lets one more memory server of `bytes` join; its number. All endpoints reach it from now on. Nothing of a pool is in it
     /// yet.
     ///
@@ -96,6 +114,12 @@ impl std::fmt::Debug for LocalFabric {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("LocalFabric").field(&self.regions.infos()).finish()
     }
+}
+
+/// How many huge pages of the usual size nobody uses, if the kernel says so.
+fn huge_pages_free() -> Option<u64> {
+    let said = std::fs::read_to_string("/proc/meminfo").ok()?;
+    said.lines().find_map(|line| line.strip_prefix("HugePages_Free:"))?.trim().parse().ok()
 }
 
 fn anonymous(size: u64, huge_pages: bool) -> Result<Region> {

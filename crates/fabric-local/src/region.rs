@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 
 use pando_fabric::{FabricError, GlobalAddr, LINE, MemoryServerId, Result, WORD};
-use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstatvfs, ftruncate, memfd_create};
 use rustix::io::Errno;
 
 use crate::sys::Mapping;
@@ -32,7 +32,15 @@ pub(crate) struct Region {
 
 enum Backing {
     Anonymous,
-    File { file: File, path: PathBuf },
+    File {
+        file: File,
+        path: PathBuf,
+    },
+    /// It has all its memory from the start.
+    Device {
+        file: File,
+        path: PathBuf,
+    },
 }
 
 impl Region {
@@ -59,15 +67,36 @@ impl Region {
         Ok(Self { mapping, writable, backing: Backing::File { file, path } })
     }
 
+    /// A device that is open for reading and writing, and has so many bytes.
+    pub(crate) fn of_device(file: File, path: PathBuf, bytes: usize) -> io::Result<Self> {
+        let mapping = Mapping::of_file(file.as_fd(), bytes, true)?;
+        Ok(Self { mapping, writable: true, backing: Backing::Device { file, path } })
+    }
+
+    /// Huge pages that the system has set aside, at least `bytes`. All of them are taken now: one that is missing later would
+    /// be a fault that ends the process.
+    pub(crate) fn of_huge_pages(bytes: u64) -> io::Result<Self> {
+        let file = memfd_create(c"pando", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)?;
+        let bytes = bytes.next_multiple_of(fstatvfs(&file)?.f_bsize.max(1));
+        ftruncate(&file, bytes)?;
+        fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
+        let mapping = Mapping::of_file(file.as_fd(), bytes as usize, true)?;
+        Ok(Self { mapping, writable: true, backing: Backing::Anonymous })
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.mapping.bytes() as u64
     }
 
-    /// The file and its path, if it is a file.
+    fn is_device(&self) -> bool {
+        matches!(self.backing, Backing::Device { .. })
+    }
+
+    /// The file and its path, if it is a file or a device.
     pub(crate) fn file(&self) -> Option<(&File, &Path)> {
         match &self.backing {
             Backing::Anonymous => None,
-            Backing::File { file, path } => Some((file, path)),
+            Backing::File { file, path } | Backing::Device { file, path } => Some((file, path)),
         }
     }
 
@@ -227,13 +256,17 @@ impl Region {
     }
 
     fn flush_range(&self, start: usize, len: usize) -> Result<()> {
-        let Backing::File { path, .. } = &self.backing else { return Ok(()) };
+        let Some((_, path)) = self.file() else { return Ok(()) };
         if !self.writable || len == 0 {
             return Ok(());
         }
-        self.mapping
-            .flush(start, len)
-            .map_err(|err| system_error(path, format!("cannot be written to its device: {err}")))
+        match self.mapping.flush(start, len) {
+            // A device that is memory has nowhere else to write to.
+            Err(err) if err.kind() == io::ErrorKind::InvalidInput && self.is_device() => Ok(()),
+            flushed => {
+                flushed.map_err(|err| system_error(path, format!("cannot be written to its device: {err}")))
+            }
+        }
     }
 }
 

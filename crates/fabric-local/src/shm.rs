@@ -9,12 +9,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pando_fabric::{Fabric, FabricError, MemoryServerId, RegionInfo, RequestHandler, Result};
-use rustix::fs::{SeekFrom, fstatvfs, seek};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatvfs, seek};
 use rustix::process::{Resource, getrlimit};
 
 use crate::local::{PAGE, check_servers, check_size};
@@ -88,6 +88,30 @@ impl ShmFabric {
         let paths = if found.is_dir() { server_files(path)? } else { vec![path.to_owned()] };
         let list = paths.into_iter().map(|path| open_region(path, read_only)).collect::<Result<_>>()?;
         Ok(Self { regions: Arc::new(regions(list, path, read_only)), path: path.into() })
+    }
+
+    /// Maps a device, all of it: device-DAX (`/dev/dax0.0`), or a block device. It is one memory server, whatever is in it.
+    ///
+    /// # Errors
+    /// `Open` if it is no device with memory, `System` if it is not accessible.
+    pub fn open_device(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(|err| os_error(path, "cannot be opened", &err))?;
+        let bytes = device_bytes(&file, path)?;
+        check_size(path, bytes)?;
+        let region = Region::of_device(file, path.to_owned(), bytes as usize)
+            .map_err(|err| open_error(path, format!("cannot map {bytes} bytes: {err}")))?;
+        Ok(Self { regions: Arc::new(Regions::new(vec![region], path)), path: path.into() })
+    }
+
+    /// Whether this is a device, as opposed to a file.
+    pub fn is_device(path: impl AsRef<Path>) -> bool {
+        let kind = fs::metadata(path).map(|found| found.file_type());
+        kind.is_ok_and(|kind| kind.is_char_device() || kind.is_block_device())
     }
 
     /// Whether there is a pool at `path`, or what is left of one: a plain file, or a directory with files of memory
@@ -277,6 +301,19 @@ fn open_region(path: PathBuf, read_only: bool) -> Result<Region> {
     map_file(file, path, found.len(), !read_only, HugePages::WhenOffered)
 }
 
+/// Bytes of a device. The kernel tells them of block devices by the file, of memory that is a device by its number.
+fn device_bytes(file: &File, path: &Path) -> Result<u64> {
+    let found = file.metadata().map_err(|err| os_error(path, "its size cannot be asked", &err))?;
+    if found.file_type().is_block_device() {
+        return seek(file, SeekFrom::End(0))
+            .map_err(|err| os_error(path, "its size cannot be asked", &err.into()));
+    }
+    let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+    let size = fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/size"));
+    let bytes = size.ok().and_then(|size| size.trim().parse().ok());
+    bytes.ok_or_else(|| open_error(path, "this is no device with memory, such as /dev/dax0.0"))
+}
+
 /// Whether the first page has no memory: touching it could find the file system full. Where holes cannot be told,
 /// there are none.
 fn begins_with_hole(file: &File) -> bool {
@@ -311,7 +348,10 @@ fn grow(file: &File, path: &Path, bytes: u64) -> Result<()> {
     file.set_len(bytes).map_err(|err| os_error(path, &what, &err))?;
     match file.write_all_at(&[0; PAGE as usize], 0) {
         // Files of hugetlbfs are mapped, but not written.
-        Err(err) if err.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        Err(err) if err.kind() == io::ErrorKind::InvalidInput => {
+            fallocate(file, FallocateFlags::empty(), 0, PAGE)
+                .map_err(|err| os_error(path, "has no huge page left", &err.into()))
+        }
         written => written.map_err(|err| os_error(path, &what, &err)),
     }
 }

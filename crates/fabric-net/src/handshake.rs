@@ -75,6 +75,12 @@ impl Secret {
     }
 }
 
+impl<T: AsRef<[u8]> + ?Sized> From<&T> for Secret {
+    fn from(bytes: &T) -> Self {
+        Self::new(bytes)
+    }
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_empty() { "Secret(none)" } else { "Secret(..)" })
@@ -275,7 +281,7 @@ pub(crate) struct ServerHalf {
 
 impl ServerHalf {
     /// Answers a hello. If it is refused and the client can understand why, the challenge says so.
-    pub fn new(protocol: Protocol, hello: &[u8; HELLO], is_full: bool) -> (Self, Result<(), Rejection>) {
+    pub fn new(protocol: Protocol, hello: &[u8; HELLO]) -> (Self, Result<(), Rejection>) {
         let said = *Hello::ref_from_bytes(hello).expect("as many bytes as a hello");
         let Protocol { magic, version, server: wanted } = protocol;
         let judged = if said.magic != magic {
@@ -285,8 +291,6 @@ impl ServerHalf {
             }))
         } else if said.version.get() != version {
             Err(Rejection::Version { theirs: said.version.get(), ours: version })
-        } else if is_full {
-            Err(Rejection::Full)
         } else {
             Ok(())
         };
@@ -354,7 +358,7 @@ mod tests {
     /// What both sides say in the end.
     fn shake(client: &Secret, server: &Secret) -> (Result<Welcomed, Rejection>, Result<(), Rejection>) {
         let half = ClientHalf::new(VERBS, 3, ID);
-        let (other, judged) = ServerHalf::new(VERBS, half.hello().try_into().expect("its size"), false);
+        let (other, judged) = ServerHalf::new(VERBS, half.hello().try_into().expect("its size"));
         assert_eq!((judged, other.number(), other.id()), (Ok(()), 3, ID));
         let challenge = other.challenge().try_into().expect("its size");
         let proof = half.prove(&challenge, client).expect("the same version");
@@ -378,7 +382,7 @@ mod tests {
     fn a_server_that_does_not_know_the_secret_is_found_out() {
         let secret = Secret::new("a");
         let half = ClientHalf::new(VERBS, 0, ID);
-        let (other, _) = ServerHalf::new(VERBS, half.hello().try_into().expect("its size"), false);
+        let (other, _) = ServerHalf::new(VERBS, half.hello().try_into().expect("its size"));
         let challenge = other.challenge().try_into().expect("its size");
         // It lets everybody in, but cannot prove itself.
         let mut welcome = other.welcome(Ok(LEARNT), &secret);
@@ -394,19 +398,20 @@ mod tests {
     fn other_versions_full_servers_and_strangers_are_told() {
         let half = ClientHalf::new(VERBS, 0, ID);
         let mut hello: [u8; HELLO] = half.hello().try_into().expect("its size");
-        let (other, judged) = ServerHalf::new(VERBS, &hello, true);
-        assert_eq!(judged, Err(Rejection::Full));
+        let (other, judged) = ServerHalf::new(VERBS, &hello);
+        assert_eq!(judged, Ok(()));
         let challenge = other.challenge().try_into().expect("its size");
-        assert_eq!(half.prove(&challenge, &Secret::default()), Err(Rejection::Full));
+        let welcome = other.welcome(Err(Rejection::Full), &Secret::default());
+        assert_eq!(half.finish(&challenge, &welcome, &Secret::default()), Err(Rejection::Full));
         hello[8] = 77;
-        let (other, judged) = ServerHalf::new(VERBS, &hello, false);
+        let (other, judged) = ServerHalf::new(VERBS, &hello);
         assert_eq!(judged, Err(Rejection::Version { theirs: 77, ours: VERBS.version }));
         let challenge = other.challenge().try_into().expect("its size");
         let refused = half.prove(&challenge, &Secret::default());
         assert_eq!(refused, Err(Rejection::Version { theirs: VERBS.version, ours: VERBS.version }));
         hello[0] = b'G';
         let stranger = Rejection::NotPando { wanted: VERBS.server };
-        assert_eq!(ServerHalf::new(VERBS, &hello, false).1, Err(stranger));
+        assert_eq!(ServerHalf::new(VERBS, &hello).1, Err(stranger));
         let other = [b'H'; CHALLENGE];
         assert_eq!(half.prove(&other, &Secret::default()), Err(stranger));
     }
@@ -418,7 +423,7 @@ mod tests {
             (Protocol::OPERATIONS, VERBS, "this is the port of a memory server, not of a compute server"),
         ] {
             let half = ClientHalf::new(ours, 0, ID);
-            let (other, judged) = ServerHalf::new(theirs, half.hello().try_into().expect("its size"), false);
+            let (other, judged) = ServerHalf::new(theirs, half.hello().try_into().expect("its size"));
             assert_eq!(judged.expect_err("it is another one").to_string(), text);
             let challenge = other.challenge().try_into().expect("its size");
             let told = half.prove(&challenge, &Secret::default()).expect_err("it is another one");

@@ -174,13 +174,36 @@ fn strangers_and_bad_clients_are_closed_and_hurt_nobody() {
 
 #[test]
 fn a_full_server_says_so_and_has_room_again() {
-    let server = serve(ServerConfig { connections_max: 2, ..ServerConfig::default() });
+    let server = serve(ServerConfig { clients_max: 2, ..ServerConfig::default() });
     let first = (let_in(&server, 1), let_in(&server, 2));
     let error =
         TcpFabric::connect(TcpConfig::new([server.addr().to_string()])).expect_err("there is no room");
     assert!(error.to_string().contains("as many connections as it takes"), "{error}");
     drop(first);
     eventually("there is room", || TcpFabric::connect(TcpConfig::new([server.addr().to_string()])).is_ok());
+}
+
+#[test]
+fn strangers_do_not_take_the_places_of_clients() {
+    let limits = ServerConfig { clients_max: 2, strangers_max: 3, ..ServerConfig::default() };
+    let server = serve(limits);
+    let silent = || TcpStream::connect(server.addr()).expect("it listens");
+    let mut strangers: Vec<TcpStream> = (0..3).map(|_| silent()).collect();
+    let first = let_in(&server, 1);
+    strangers.extend((0..20).map(|_| silent()));
+    let second = let_in(&server, 2);
+    // The last two are left: each of those who came later displaced the oldest one.
+    let kept = strangers.split_off(strangers.len() - 2);
+    assert!(strangers.iter_mut().all(is_closed));
+    eventually("they are counted", || (server.counts().connections, server.counts().clients) == (4, 2));
+    assert_eq!(server.counts().expelled, 21);
+    // A client too many is told so, and is a stranger until then.
+    let id = LinkId { process: 1, link: 3 };
+    let told = connect_raw(server.addr(), id, &Secret::default()).expect_err("there is no room");
+    assert!(told.to_string().contains("as many connections as it takes"), "{told}");
+    drop((first, second, kept));
+    eventually("they are gone", || server.counts().connections == 0);
+    let_in(&server, 4);
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use pando_cache::{Admission, CacheConfig, Eviction};
 use pando_dex::OffloadPolicy;
 use pando_fabric::MAX_SERVERS;
-use pando_fabric_net::Secret;
 
+use crate::access::Access;
 use crate::error::{Error, Result};
 
 /// Compute servers that one process runs at most.
@@ -124,8 +124,7 @@ pub struct Config {
     pub(crate) memory_cores: usize,
     pub(crate) seed: Option<u64>,
     pub(crate) read_only_unclean: bool,
-    pub(crate) secret: Secret,
-    pub(crate) deadline: Duration,
+    pub(crate) access: Access,
 }
 
 impl Config {
@@ -145,8 +144,7 @@ impl Config {
             memory_cores: 1,
             seed: None,
             read_only_unclean: false,
-            secret: Secret::default(),
-            deadline: Duration::from_secs(5),
+            access: Access::default(),
         }
     }
 
@@ -165,21 +163,9 @@ impl Config {
         Self::new(Place::Tcp(addresses.into_iter().map(Into::into).collect()))
     }
 
-    /// What memory servers elsewhere want their clients to know; nothing.
-    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.secret = Secret::new(secret);
-        self
-    }
-
-    /// The same, as a [`Secret`].
-    pub fn secret_of(mut self, secret: &Secret) -> Self {
-        self.secret = secret.clone();
-        self
-    }
-
-    /// How long a memory server elsewhere may take to answer, 1 ms to 1 h; 5 s. A verb that it did not answer by then fails.
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+    /// How memory servers elsewhere are reached. A verb that they do not answer in time fails.
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
         self
     }
 
@@ -291,9 +277,7 @@ impl Config {
         if !PATIENCE.contains(&patience) {
             return invalid(format!("a patience of {patience:?} is not between 1 ms and 1 h"));
         }
-        if !PATIENCE.contains(&self.deadline) {
-            return invalid(format!("a deadline of {:?} is not between 1 ms and 1 h", self.deadline));
-        }
+        self.access.check()?;
         self.cache_options.check()?;
         if self.read_only_unclean && (self.place == Place::Embedded || self.create != Create::Never) {
             return invalid("a pool that is opened for looking only must be there already".to_owned());
@@ -318,7 +302,7 @@ mod tests {
             Config::embedded().compute_servers(0),
             Config::embedded().patience(Duration::ZERO),
             Config::embedded().patience(Duration::MAX),
-            Config::tcp(["host:1"]).deadline(Duration::ZERO),
+            Config::tcp(["host:1"]).access(Access::default().deadline(Duration::ZERO)),
             Config::embedded().read_ahead(0),
             Config::embedded().memory_cores(0),
             Config::embedded().cache_options(CacheOptions { leaf_admission: f64::NAN, ..Default::default() }),

@@ -34,6 +34,7 @@
 //! This crate alone names concrete fabrics; everything below it works with any.
 #![forbid(unsafe_code)]
 
+mod access;
 mod answers;
 mod async_session;
 mod bulk;
@@ -58,6 +59,7 @@ mod session;
 mod shape;
 mod stats;
 
+pub use access::Access;
 pub use answers::Answers;
 pub use async_session::AsyncSession;
 pub use bulk::{BulkOptions, Loaded};

@@ -9,7 +9,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use pando_dex::MemorySide;
 use pando_fabric::{Fabric, MemoryServerId};
@@ -18,6 +17,7 @@ use pando_fabric_local::{
 };
 use pando_fabric_net::{Secret, ServerConfig, ServerCounts, TcpConfig, TcpFabric, TcpServer};
 
+use crate::access::Access;
 use crate::error::{Error, Result};
 
 /// Threads of a memory server at most.
@@ -28,18 +28,22 @@ const CORES_MAX: usize = 256;
 pub enum Backing {
     /// In the process; it ends with that.
     Anonymous,
+    /// In the process, and in huge pages that the system has set aside, all of which are taken at the start.
+    HugePages,
     /// In a file, which is made if there is none. Any file system will do: a disk, tmpfs, hugetlbfs, one on persistent memory.
+    /// Or a whole device: device-DAX (`/dev/dax0.0`), or a block device.
     File(PathBuf),
 }
 
 /// How to run a [`MemoryServer`].
 ///
 /// ```
-/// use pando::{Cluster, Config, Create, IndexOptions, MemoryServer, MemoryServerConfig};
+/// use pando::{Access, Cluster, Config, Create, IndexOptions, MemoryServer, MemoryServerConfig};
 ///
 /// let server = MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(64 << 20).secret("between us"))?;
 /// let addresses = [server.addr().to_string()];
-/// let cluster = Cluster::open(Config::tcp(addresses).secret("between us").create(Create::New))?;
+/// let access = Access::default().secret("between us");
+/// let cluster = Cluster::open(Config::tcp(addresses).access(access).create(Create::New))?;
 /// cluster.create_index("trees", &IndexOptions::bytes())?.session()?.put(b"aspen", b"a tree")?;
 /// cluster.close()?;
 /// assert!(server.counts().writes > 0);
@@ -52,6 +56,8 @@ pub struct MemoryServerConfig {
     backing: Backing,
     huge_pages: bool,
     cores: usize,
+    clients_max: usize,
+    strangers_max: usize,
     secret: Secret,
 }
 
@@ -64,11 +70,13 @@ impl MemoryServerConfig {
             backing: Backing::Anonymous,
             huge_pages: true,
             cores: 1,
+            clients_max: 4096,
+            strangers_max: 256,
             secret: Secret::default(),
         }
     }
 
-    /// Bytes of memory; 1 GiB. A file that is there already keeps its size.
+    /// Bytes of memory; 1 GiB. A file that is there already keeps its size, and so does a device.
     pub fn size(mut self, bytes: u64) -> Self {
         self.size = bytes;
         self
@@ -92,15 +100,22 @@ impl MemoryServerConfig {
         self
     }
 
-    /// What clients must know to be let in; nothing.
-    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.secret = Secret::new(secret);
+    /// Connections of clients at the same time; 4096. Each endpoint of a compute server has one.
+    pub fn clients_max(mut self, connections: usize) -> Self {
+        self.clients_max = connections;
         self
     }
 
-    /// The same, as a [`Secret`].
-    pub fn secret_of(mut self, secret: &Secret) -> Self {
-        self.secret = secret.clone();
+    /// Connections at the same time that have not said who they are; 256. They are counted apart, and one more closes the
+    /// oldest of them.
+    pub fn strangers_max(mut self, connections: usize) -> Self {
+        self.strangers_max = connections;
+        self
+    }
+
+    /// What clients must know to be let in; nothing.
+    pub fn secret(mut self, secret: impl Into<Secret>) -> Self {
+        self.secret = secret.into();
         self
     }
 }
@@ -129,6 +144,8 @@ impl MemoryServer {
         let settings = ServerConfig {
             secret: config.secret.clone(),
             threads: config.cores,
+            clients_max: config.clients_max,
+            strangers_max: config.strangers_max,
             incarnation,
             ..ServerConfig::default()
         };
@@ -172,10 +189,10 @@ impl MemoryServer {
 /// Bytes that the memory server at `address`, `host:port`, offers; how it is asked whether it is there.
 ///
 /// # Errors
-/// [`Error::Fabric`] with the reason if it cannot be reached within `deadline`, or lets nobody in who knows `secret` only.
-pub fn memory_server_size(address: &str, secret: &Secret, deadline: Duration) -> Result<u64> {
-    let (secret, addresses) = (secret.clone(), [address]);
-    let fabric = TcpFabric::connect(TcpConfig { secret, deadline, ..TcpConfig::new(addresses) })?;
+/// [`Error::Fabric`] with the reason if it cannot be reached so, or does not let this process in.
+pub fn memory_server_size(address: &str, access: &Access) -> Result<u64> {
+    let Access { secret, deadline } = access.clone();
+    let fabric = TcpFabric::connect(TcpConfig { secret, deadline, ..TcpConfig::new([address]) })?;
     Ok(fabric.regions().iter().map(|region| region.len).sum())
 }
 
@@ -192,17 +209,27 @@ fn listening(listen: &str, error: &io::Error) -> Error {
 /// The memory, what keeps it for this process, and a number that is another one whenever what it held is lost.
 fn memory(config: &MemoryServerConfig) -> Result<(ServedRegion, Option<ExclusiveLock>, u64)> {
     let first = MemoryServerId(0);
-    let Backing::File(path) = &config.backing else {
-        let sizes = vec![config.size];
-        let local = LocalFabric::new(LocalConfig { server_sizes: sizes, huge_pages: config.huge_pages })?;
-        // Of two processes one started later, or has another number.
-        let (pid, start_time) = this_process();
-        return Ok((local.served_region(first)?, None, (start_time << 24) ^ u64::from(pid)));
+    // Of two processes one started later, or has another number.
+    let (pid, start_time) = this_process();
+    let of_process = (start_time << 24) ^ u64::from(pid);
+    let path = match &config.backing {
+        Backing::Anonymous => {
+            let (server_sizes, huge_pages) = (vec![config.size], config.huge_pages);
+            let local = LocalFabric::new(LocalConfig { server_sizes, huge_pages })?;
+            return Ok((local.served_region(first)?, None, of_process));
+        }
+        Backing::HugePages => {
+            return Ok((LocalFabric::of_huge_pages(config.size)?.served_region(first)?, None, of_process));
+        }
+        Backing::File(path) => path,
     };
     let huge_pages = if config.huge_pages { HugePages::WhenOffered } else { HugePages::Never };
     let shape = ShmConfig { servers: 1, bytes_per_server: config.size, huge_pages };
-    let file =
-        if ShmFabric::exists(path) { ShmFabric::open(path, false)? } else { ShmFabric::create(path, shape)? };
+    let file = match () {
+        () if ShmFabric::is_device(path) => ShmFabric::open_device(path)?,
+        () if ShmFabric::exists(path) => ShmFabric::open(path, false)?,
+        () => ShmFabric::create(path, shape)?,
+    };
     if file.regions().len() != 1 {
         let reason = "a memory server offers one file, and this is a pool of several".to_owned();
         return Err(Error::InvalidOption(format!("{}: {reason}", path.display())));

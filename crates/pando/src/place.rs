@@ -19,6 +19,7 @@ use pando_fabric_net::{TcpConfig, TcpFabric, TcpLock};
 use pando_pool::{AttachMode, AttachOptions, IsAlive, Pool, PoolError, PoolOptions, ProcessIdentity};
 use pando_rt::block_on;
 
+use crate::access::Access;
 use crate::config::{Config, Create, Place};
 use crate::endpoint::AnyEndpoint;
 use crate::error::{Error, Result};
@@ -137,7 +138,7 @@ fn open_pool(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
 }
 
 fn open_tcp(config: &Config, addresses: &[String], seed: u64) -> Result<(TcpFabric, Pool)> {
-    let (secret, deadline) = (config.secret.clone(), config.deadline);
+    let Access { secret, deadline } = config.access.clone();
     let fabric = TcpFabric::connect(TcpConfig { secret, deadline, ..TcpConfig::new(addresses) })?;
     let knows = fabric.clone();
     let is_alive: IsAlive = Arc::new(move |process: &ProcessIdentity| knows.is_alive(process.start_time));

@@ -144,6 +144,7 @@ fn connection_metrics(metrics: &mut Metrics, counts: &ConnectionCounts) {
     let bytes = [("in", counts.bytes_in), ("out", counts.bytes_out)];
     metrics.counter("network_bytes", "Bytes that came in and went out", by("direction", bytes));
     metrics.gauge("connections", "Connections that are open", one(counts.connections));
+    metrics.gauge("clients", "Connections that are open and have said who they are", one(counts.clients));
     metrics.counter("connections_accepted", "Connections that were accepted", one(counts.accepted));
     metrics.counter(
         "connections_refused",

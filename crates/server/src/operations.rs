@@ -39,8 +39,10 @@ pub struct OperationConfig {
     pub threads: usize,
     /// Operations that a thread executes side by side, 1 to 64; 64.
     pub slots: usize,
-    /// Connections at the same time; 4096.
-    pub connections_max: usize,
+    /// Connections of clients at the same time; 4096.
+    pub clients_max: usize,
+    /// Connections at the same time whose handshake is not over; 256. One more closes the oldest of them.
+    pub strangers_max: usize,
     /// Bytes that one request may carry; 16 MiB and 128 KiB, so that there is room for the longest value and its key.
     pub body_max: u32,
     /// How long a client may take to say who it is, to finish a request, or to take an answer; 10 s.
@@ -55,7 +57,8 @@ impl Default for OperationConfig {
             secret: Secret::default(),
             threads: 1,
             slots: SLOTS_MAX,
-            connections_max: 4096,
+            clients_max: 4096,
+            strangers_max: 256,
             body_max: BODY_MAX,
             patience: Duration::from_secs(10),
             busy_poll: Duration::from_micros(50),
@@ -243,8 +246,16 @@ impl OperationServer {
     /// [`StartError::InvalidOption`] for what is out of its bounds; those of the system when sockets and threads are made, and of
     /// [`Index::session`].
     pub fn start(listener: TcpListener, index: Index, config: OperationConfig) -> Result<Self, StartError> {
-        let OperationConfig { secret, threads, slots, connections_max, body_max, patience, busy_poll } =
-            config;
+        let OperationConfig {
+            secret,
+            threads,
+            slots,
+            clients_max,
+            strangers_max,
+            body_max,
+            patience,
+            busy_poll,
+        } = config;
         for (what, number, max) in [("threads", threads, THREADS_MAX), ("slots", slots, SLOTS_MAX)] {
             if !(1..=max).contains(&number) {
                 let text = format!("{number} {what} of an operation server are not between 1 and {max}");
@@ -259,7 +270,7 @@ impl OperationServer {
             counters: Counters::default(),
         };
         let grace = Duration::ZERO;
-        let settings = Settings { secret, threads, connections_max, patience, busy_poll, grace };
+        let settings = Settings { secret, threads, clients_max, strangers_max, patience, busy_poll, grace };
         Ok(Self { server: Server::start(listener, operations, settings)? })
     }
 

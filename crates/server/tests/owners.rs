@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use pando::remote::{Client, RemoteError, RemoteIndex};
-use pando::{Cluster, Config, Create, Error, Index, IndexOptions, OpenOptions, Ownership};
+use pando::{Access, Cluster, Config, Create, Error, Index, IndexOptions, OpenOptions, Ownership};
 use pando_server::{OperationConfig, OperationServer};
 use support::{Draw, Model, config, connect, eventually, key, look_around, operate, operate_at_once, serve};
 
@@ -71,7 +71,9 @@ fn two_processes_are_one_index() {
     assert!(remote.session().iter().map(|entry| entry.expect("served")).eq(model.clone()));
     assert!(servers.iter().all(|server| server.counts().done("put") > 0 && server.counts().done("scan") > 0));
     // One port alone says whose its keys are not.
-    let half = Client::connect(config(&[servers[0].addr()]).deadline(Duration::from_secs(2)));
+    let half = Client::connect(
+        config(&[servers[0].addr()]).access(Access::default().deadline(Duration::from_secs(2))),
+    );
     let session = half.expect("it is there").open_index("x").expect("it is served").session();
     session.get(&key(1)).expect("its own");
     let error = session.get(&key(KEYS / 4)).expect_err("nobody's that is known");

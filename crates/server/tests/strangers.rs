@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use pando::remote::wire::{Reply, Request, decode_reply};
 use pando::remote::{Client, ClientConfig, RemoteError};
-use pando::{Cluster, Config, Error, Index, IndexOptions, MemoryServer, MemoryServerConfig};
+use pando::{Access, Cluster, Config, Error, Index, IndexOptions, MemoryServer, MemoryServerConfig};
 use pando_fabric_net::{Destination, LinkId, Protocol, Secret, connect};
 use pando_server::{OperationConfig, OperationServer, StartError};
 use support::{AtEnd, DEADLINE, eventually, key, listener};
@@ -54,7 +54,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 }
 
 fn refusal(addr: SocketAddr, secret: &str) -> String {
-    let config = ClientConfig::new([addr.to_string()]).secret(secret);
+    let config = ClientConfig::new([addr.to_string()]).access(Access::default().secret(secret));
     Client::connect(config).expect_err("it must be refused").to_string()
 }
 
@@ -79,7 +79,8 @@ fn who_is_not_let_in_is_told_why_in_a_sentence() {
         told,
         format!("{}: this is the port of a memory server, not of a compute server", memory.addr())
     );
-    let error = Cluster::open(Config::tcp([addr.to_string()]).secret("right")).expect_err("no memory there");
+    let error = Cluster::open(Config::tcp([addr.to_string()]).access(Access::default().secret("right")))
+        .expect_err("no memory there");
     let expected = "this is the port of a compute server, not of a memory server";
     assert!(error.to_string().contains(expected), "{error}");
     // Nobody there, and no address.
@@ -101,7 +102,7 @@ fn bad_clients_are_closed_and_hurt_nobody() {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let verified = scope.spawn(|| {
-            let config = ClientConfig::new([addr.to_string()]).deadline(DEADLINE);
+            let config = ClientConfig::new([addr.to_string()]).access(Access::default().deadline(DEADLINE));
             let session = Client::connect(config).expect("there").open_index("x").expect("served").session();
             let mut count = 0u64;
             while !over.load(Relaxed) || count < 10 {
@@ -164,7 +165,7 @@ fn bad_clients_are_closed_and_hurt_nobody() {
 
 #[test]
 fn a_full_server_says_so_and_has_room_again() {
-    let server = serve(OperationConfig { connections_max: 2, ..OperationConfig::default() });
+    let server = serve(OperationConfig { clients_max: 2, ..OperationConfig::default() });
     let first = (let_in(server.addr(), 1), let_in(server.addr(), 2));
     assert!(refusal(server.addr(), "").contains("as many connections as it takes"));
     drop(first);
@@ -269,7 +270,7 @@ fn a_server_that_stops_is_an_error_at_the_deadline_and_is_found_again() {
     let holds = Arc::new(AtomicBool::new(false));
     let addr = relay(server.addr(), Arc::clone(&holds));
     let deadline = Duration::from_secs(2);
-    let config = ClientConfig::new([addr.to_string()]).deadline(deadline);
+    let config = ClientConfig::new([addr.to_string()]).access(Access::default().deadline(deadline));
     let session = Client::connect(config).expect("there").open_index("x").expect("served").session();
     session.put(&key(1), &[1; 8]).expect("served");
     holds.store(true, SeqCst);

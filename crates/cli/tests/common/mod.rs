@@ -2,11 +2,15 @@
 
 #![allow(dead_code)] // Each test file is a program and uses a part of this.
 
+pub mod hosts;
+pub mod running;
+
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use running::Running;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -41,9 +45,9 @@ impl Place {
     }
 
     /// Starts the program and does not wait for it.
-    pub fn start(&self, arguments: &str) -> Child {
+    pub fn start(&self, arguments: &str) -> Running {
         let mut command = self.command(words(arguments));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program runs")
+        Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
     }
 
     /// Runs the program. Arguments have blanks between them; `·` stands for one inside.

@@ -32,7 +32,7 @@ pub struct Connection<T> {
     number: usize,
     stream: TcpStream,
     peer: SocketAddr,
-    is_full: bool,
+    since: Instant,
     stage: Stage<T>,
     input: Vec<u8>,
     /// Bytes of `input` that are filled, and of these that are done with.
@@ -58,6 +58,8 @@ pub enum End {
     Malformed(String),
     #[error("its client took too long")]
     TooSlow,
+    #[error("too many came after it, and it had not said yet who it is")]
+    Displaced,
     #[error("its client asked that it be heard no more")]
     Fenced,
     #[error("{0}")]
@@ -71,20 +73,21 @@ impl From<io::Error> for End {
 }
 
 impl<T> Connection<T> {
-    /// A connection that was just accepted; one too many if `is_full`.
-    pub(super) fn new(number: usize, stream: TcpStream, peer: SocketAddr, is_full: bool) -> Self {
+    /// A connection that was just accepted.
+    pub(super) fn new(number: usize, stream: TcpStream, peer: SocketAddr) -> Self {
+        let now = Instant::now();
         Self {
             number,
             stream,
             peer,
-            is_full,
+            since: now,
             stage: Stage::Hello,
             input: vec![0; HELLO],
             filled: 0,
             taken: 0,
             output: Vec::new(),
             sent: 0,
-            waits_since: Some(Instant::now()),
+            waits_since: Some(now),
             end: None,
             is_called_again: false,
         }
@@ -146,6 +149,16 @@ impl<T> Connection<T> {
         std::mem::take(&mut self.is_called_again)
     }
 
+    /// Since when it has been a stranger's, if it is one's.
+    pub(super) fn stranger_since(&self) -> Option<Instant> {
+        (!self.is_open()).then_some(self.since)
+    }
+
+    /// Whether its end was logged already.
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self.stage, Stage::Refused)
+    }
+
     pub(super) fn is_open(&self) -> bool {
         matches!(self.stage, Stage::Open(_))
     }
@@ -193,6 +206,7 @@ impl<T> Connection<T> {
     pub(super) fn leave(&self, core: &Core) {
         if let Stage::Open(open) = &self.stage {
             core.clients.leave(&open.0);
+            core.counters.clients.fetch_sub(1, Relaxed);
         }
     }
 
@@ -286,7 +300,7 @@ impl<T> Connection<T> {
         match &self.stage {
             Stage::Hello => {
                 let Some(hello) = said.first_chunk::<HELLO>() else { return Ok(()) };
-                let (half, judged) = ServerHalf::new(S::PROTOCOL, hello, self.is_full);
+                let (half, judged) = ServerHalf::new(S::PROTOCOL, hello);
                 if let Err(stranger @ Rejection::NotPando { .. }) = judged {
                     return Err(End::Rejected(stranger));
                 }
@@ -299,7 +313,7 @@ impl<T> Connection<T> {
                 let client = half
                     .verify(proof, secret)
                     .and_then(|()| shared.service.check_number(half.number()))
-                    .and_then(|()| core.clients.enter(half.number(), half.id()));
+                    .and_then(|()| core.admit(half.number(), half.id()));
                 let welcomed = client.as_ref().map(|_| shared.service.welcomed());
                 self.output
                     .extend_from_slice(&half.welcome(welcomed.map_err(|rejection| *rejection), secret));
@@ -321,7 +335,7 @@ impl<T> Connection<T> {
             Ok(()) => next,
             Err(rejection) => {
                 core.counters.refused.fetch_add(1, Relaxed);
-                tracing::warn!(peer = %self.peer, "connection refused: {rejection}");
+                core.stranger_log.tell(self.peer, &rejection);
                 Stage::Refused
             }
         };

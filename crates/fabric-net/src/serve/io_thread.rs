@@ -31,7 +31,7 @@ const LISTENER: u64 = u64::MAX - 1;
 
 /// Where a thread gets its connections.
 pub(super) struct Inbox {
-    arrived: Mutex<Vec<(TcpStream, SocketAddr, bool)>>,
+    arrived: Mutex<Vec<(TcpStream, SocketAddr)>>,
     wake: OwnedFd,
 }
 
@@ -46,12 +46,12 @@ impl Inbox {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    fn put(&self, stream: TcpStream, peer: SocketAddr, is_full: bool) {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push((stream, peer, is_full));
+    fn put(&self, stream: TcpStream, peer: SocketAddr) {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner).push((stream, peer));
         self.wake();
     }
 
-    fn take(&self) -> Vec<(TcpStream, SocketAddr, bool)> {
+    fn take(&self) -> Vec<(TcpStream, SocketAddr)> {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         std::mem::take(&mut self.arrived.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -163,8 +163,9 @@ impl<S: Service> IoThread<S> {
     fn handle(&mut self, token: u64) {
         match token {
             WAKE => {
-                for (stream, peer, is_full) in self.inboxes[self.number].take() {
-                    self.admit(stream, peer, is_full);
+                for (stream, peer) in self.inboxes[self.number].take() {
+                    self.displace();
+                    self.admit(stream, peer);
                 }
             }
             LISTENER => self.accept(),
@@ -180,9 +181,8 @@ impl<S: Service> IoThread<S> {
                 Ok((stream, peer)) => {
                     let counters = &self.shared.core.counters;
                     counters.accepted.fetch_add(1, Relaxed);
-                    let others = counters.connections.fetch_add(1, Relaxed);
-                    let is_full = others >= self.shared.core.settings.connections_max as u64;
-                    self.inboxes[self.next_inbox].put(stream, peer, is_full);
+                    counters.connections.fetch_add(1, Relaxed);
+                    self.inboxes[self.next_inbox].put(stream, peer);
                     self.next_inbox = (self.next_inbox + 1) % self.inboxes.len();
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -202,7 +202,21 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    fn admit(&mut self, stream: TcpStream, peer: SocketAddr, is_full: bool) {
+    /// Makes room for one more stranger: each thread has its share of them.
+    fn displace(&mut self) {
+        let share = self.shared.core.settings.strangers_max.div_ceil(self.inboxes.len());
+        let strangers = || {
+            let all = self.connections.iter().flatten();
+            all.filter_map(|connection| Some((connection.stranger_since()?, connection.number())))
+        };
+        if strangers().count() >= share.max(1)
+            && let Some((_, oldest)) = strangers().min()
+        {
+            self.close(oldest, &End::Displaced);
+        }
+    }
+
+    fn admit(&mut self, stream: TcpStream, peer: SocketAddr) {
         let number = match self.connections.iter().position(Option::is_none) {
             Some(number) => number,
             None => {
@@ -213,7 +227,7 @@ impl<S: Service> IoThread<S> {
         let added = socket::prepare(&stream).and_then(|()| {
             Ok(epoll::add(&self.epoll, &stream, EventData::new_u64(number as u64), EventFlags::IN)?)
         });
-        self.connections[number] = Some(Connection::new(number, stream, peer, is_full));
+        self.connections[number] = Some(Connection::new(number, stream, peer));
         if let Err(error) = added {
             self.close(number, &End::Io(error));
         }
@@ -287,13 +301,16 @@ impl<S: Service> IoThread<S> {
         let counters = &self.shared.core.counters;
         counters.connections.fetch_sub(1, Relaxed);
         let peer = connection.peer();
+        let is_expelled = !matches!(end, End::Closed | End::Io(_));
+        if is_expelled {
+            counters.expelled.fetch_add(1, Relaxed);
+        }
         match end {
             End::Closed => tracing::debug!(%peer, "connection closed"),
-            End::Rejected(_) | End::Malformed(_) | End::TooSlow | End::Fenced => {
-                counters.expelled.fetch_add(1, Relaxed);
-                tracing::warn!(%peer, "connection closed: {end}");
-            }
-            End::Io(_) => tracing::info!(%peer, "connection lost: {end}"),
+            _ if connection.is_refused() => {}
+            _ if connection.stranger_since().is_some() => self.shared.core.stranger_log.tell(peer, end),
+            _ if is_expelled => tracing::warn!(%peer, "connection closed: {end}"),
+            _ => tracing::info!(%peer, "connection lost: {end}"),
         }
     }
 

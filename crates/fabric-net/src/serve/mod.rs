@@ -2,27 +2,30 @@
 //!
 //! What is the same for all is here: accepting and dealing out, the handshake, buffers, and that nobody can make a server
 //! wait. A connection that sends half a request, takes no answers, or never says who it is, is closed after
-//! [`Settings::patience`], and one that sends what is no request at once. A server without work sleeps. What requests are
-//! and what is done about them is the [`Service`]'s.
+//! [`Settings::patience`], and one that sends what is no request at once. Strangers, who have not said who they are, are
+//! counted apart from clients. A server without work sleeps. What requests are and what is done about them is the
+//! [`Service`]'s.
 
 mod clients;
 mod connection;
 mod counters;
 mod io_thread;
+mod strangers;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::handshake::{Protocol, Rejection, Secret, Welcomed};
+use crate::handshake::{LinkId, Protocol, Rejection, Secret, Welcomed};
 pub use clients::{Client, Clients, Gate};
 pub use connection::{Connection, End, OUTPUT_MAX};
 use counters::ConnectionCounters;
 pub use counters::ConnectionCounts;
 use io_thread::{Inbox, IoThread};
+use strangers::StrangerLog;
 
 /// How a server treats its clients.
 #[derive(Clone, Debug)]
@@ -31,8 +34,11 @@ pub struct Settings {
     pub secret: Secret,
     /// At least 1.
     pub threads: usize,
-    /// At the same time.
-    pub connections_max: usize,
+    /// Connections of clients at the same time.
+    pub clients_max: usize,
+    /// Connections of strangers, whose handshake is not over, at the same time. When there is one more, the one that has been a
+    /// stranger for longest is closed. They never take the place of a client.
+    pub strangers_max: usize,
     /// How long a client may take to say who it is, to finish a request, or to take an answer.
     pub patience: Duration,
     /// How long a thread looks for more work before it sleeps.
@@ -76,8 +82,23 @@ pub trait Service: Send + Sync + Sized + 'static {
 pub struct Core {
     pub(crate) clients: Clients,
     counters: ConnectionCounters,
+    stranger_log: StrangerLog,
     settings: Settings,
     is_stopping: AtomicBool,
+}
+
+impl Core {
+    /// Makes a client of a stranger who has shown that he knows the secret.
+    fn admit(&self, number: u16, id: LinkId) -> Result<Client, Rejection> {
+        if !self.counters.admit_client(self.settings.clients_max) {
+            return Err(Rejection::Full);
+        }
+        let entered = self.clients.enter(number, id);
+        if entered.is_err() {
+            self.counters.clients.fetch_sub(1, Relaxed);
+        }
+        entered
+    }
 }
 
 struct Shared<S> {
@@ -106,6 +127,7 @@ impl<S: Service> Server<S> {
         let core = Core {
             clients: Clients::new(settings.grace),
             counters: ConnectionCounters::default(),
+            stranger_log: StrangerLog::default(),
             settings,
             is_stopping: AtomicBool::new(false),
         };

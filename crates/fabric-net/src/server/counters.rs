@@ -20,6 +20,7 @@ pub struct ServerCounts {
     pub bytes_out: u64,
     /// Connections that are open, whether they have said who they are or not.
     pub connections: u64,
+    pub clients: u64,
     /// Connections that were accepted, ever.
     pub accepted: u64,
     /// Connections that did not know the secret, spoke another version, or came when there were too many.
@@ -31,8 +32,8 @@ pub struct ServerCounts {
 impl ServerCounts {
     /// Those that all servers have.
     pub fn of_connections(&self) -> ConnectionCounts {
-        let Self { bytes_in, bytes_out, connections, accepted, refused, expelled, .. } = *self;
-        ConnectionCounts { bytes_in, bytes_out, connections, accepted, refused, expelled }
+        let Self { bytes_in, bytes_out, connections, clients, accepted, refused, expelled, .. } = *self;
+        ConnectionCounts { bytes_in, bytes_out, connections, clients, accepted, refused, expelled }
     }
 }
 
@@ -66,7 +67,8 @@ impl ServerCounters {
     }
 
     pub fn snapshot(&self, of_all: ConnectionCounts) -> ServerCounts {
-        let ConnectionCounts { bytes_in, bytes_out, connections, accepted, refused, expelled } = of_all;
+        let ConnectionCounts { bytes_in, bytes_out, connections, clients, accepted, refused, expelled } =
+            of_all;
         ServerCounts {
             reads: self.reads.load(Relaxed),
             writes: self.writes.load(Relaxed),
@@ -75,6 +77,7 @@ impl ServerCounters {
             bytes_in,
             bytes_out,
             connections,
+            clients,
             accepted,
             refused,
             expelled,

@@ -28,8 +28,10 @@ pub struct ServerConfig {
     pub secret: Secret,
     /// Threads that execute verbs and calls, at least 1; 1.
     pub threads: usize,
-    /// Connections at the same time; 4096.
-    pub connections_max: usize,
+    /// Connections of clients at the same time; 4096.
+    pub clients_max: usize,
+    /// Connections at the same time whose handshake is not over; 256. One more closes the oldest of them.
+    pub strangers_max: usize,
     /// Bytes that one request may carry or ask for; 4 MiB.
     pub body_max: u32,
     /// How long a client may take to say who it is, to finish a request, or to take an answer; 10 s.
@@ -47,7 +49,8 @@ impl Default for ServerConfig {
         Self {
             secret: Secret::default(),
             threads: 1,
-            connections_max: 4096,
+            clients_max: 4096,
+            strangers_max: 256,
             body_max: BODY_MAX,
             patience: Duration::from_secs(10),
             busy_poll: Duration::from_micros(50),
@@ -112,10 +115,10 @@ impl TcpServer {
         handler: Option<Arc<dyn RequestHandler>>,
         config: ServerConfig,
     ) -> io::Result<Self> {
-        let ServerConfig { secret, threads, connections_max, body_max, .. } = config;
+        let ServerConfig { secret, threads, clients_max, strangers_max, body_max, .. } = config;
         let ServerConfig { patience, busy_poll, grace, incarnation, .. } = config;
         let memory = Memory { region, handler, body_max, counters: ServerCounters::default(), incarnation };
-        let settings = Settings { secret, threads, connections_max, patience, busy_poll, grace };
+        let settings = Settings { secret, threads, clients_max, strangers_max, patience, busy_poll, grace };
         Ok(Self { server: Server::start(listener, memory, settings)? })
     }
 

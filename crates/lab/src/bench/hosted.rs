@@ -227,9 +227,10 @@ fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Place), BenchError> {
             let config = Config::tcp(addresses).create(Create::New);
             (config, Place { _memory_servers: servers, ..Place::default() })
         }
-        (FabricKind::Tcp, _) => {
-            (Config::tcp(&spec.addresses).secret_of(&spec.secret).create(Create::IfMissing), Place::default())
-        }
+        (FabricKind::Tcp, _) => (
+            Config::tcp(&spec.addresses).access(spec.access.clone()).create(Create::IfMissing),
+            Place::default(),
+        ),
         (FabricKind::Local | FabricKind::Sim, _) => (Config::embedded(), Place::default()),
     };
     let config = config

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use pando::{CacheOptions, Eviction, OffloadPolicy, Secret};
+use pando::{Access, CacheOptions, Eviction, OffloadPolicy};
 use pando_sim::Model;
 use pando_workload::{Distribution, InsertKeys, KeyCodec, KeySpace, Mix, Scatter, ValueCodec, WorkloadSpec};
 use serde::{Serialize, Serializer};
@@ -95,9 +95,9 @@ pub struct BenchSpec {
     /// on this host, and end with it.
     #[serde(skip)]
     pub addresses: Vec<String>,
-    /// What these memory servers want their clients to know.
+    /// How these memory servers are reached.
     #[serde(skip)]
-    pub secret: Secret,
+    pub access: Access,
     pub memory_servers: usize,
     /// Bytes of each memory server; `None`: room for what the workload may insert.
     pub memory_bytes: Option<u64>,
@@ -165,7 +165,7 @@ impl Default for BenchSpec {
             memory_cores: None,
             pool: None,
             addresses: Vec::new(),
-            secret: Secret::default(),
+            access: Access::default(),
             memory_servers: 4,
             memory_bytes: None,
             huge_pages: true,

@@ -5,9 +5,11 @@
 //! pool, and may come and go as it likes. `docs/operations.md` has the protocol and what is promised.
 //!
 //! ```no_run
+//! use pando::Access;
 //! use pando::remote::{Client, ClientConfig};
 //!
-//! let client = Client::connect(ClientConfig::new(["compute-0:7400", "compute-1:7400"]).secret("between us"))?;
+//! let access = Access::default().secret("between us");
+//! let client = Client::connect(ClientConfig::new(["compute-0:7400", "compute-1:7400"]).access(access))?;
 //! let trees = client.open_index("trees")?;
 //! let session = trees.session();
 //! session.put(b"aspen", b"Populus tremuloides")?;
@@ -30,11 +32,11 @@ mod wire_reply;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use pando_dex::KeyRange;
-use pando_fabric_net::{Destination, LinkId, Protocol, Secret, connect, random_nonzero};
+use pando_fabric_net::{Destination, LinkId, Protocol, connect, random_nonzero};
 
+use crate::access::Access;
 use crate::cluster::lock;
 use crate::error::{Error, Result};
 use crate::options::IndexLayout;
@@ -45,47 +47,29 @@ pub use session::RemoteSession;
 pub use wire::ErrorCode;
 use wire::Opened;
 
-/// How long an answer may take.
-const DEADLINES: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
-
 /// How to reach compute servers.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     addresses: Vec<String>,
-    secret: Secret,
-    deadline: Duration,
+    access: Access,
 }
 
 impl ClientConfig {
     /// `host:port` of the operation ports of all compute servers, in any order.
     pub fn new(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        let addresses = addresses.into_iter().map(Into::into).collect();
-        Self { addresses, secret: Secret::default(), deadline: Duration::from_secs(5) }
+        Self { addresses: addresses.into_iter().map(Into::into).collect(), access: Access::default() }
     }
 
-    /// What compute servers want their clients to know; nothing.
-    pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.secret = Secret::new(secret);
-        self
-    }
-
-    /// The same, as a [`Secret`].
-    pub fn secret_of(mut self, secret: &Secret) -> Self {
-        self.secret = secret.clone();
-        self
-    }
-
-    /// How long a compute server may take to answer, and how long to look for the owner of a key, 1 ms to 1 h; 5 s.
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+    /// How they are reached. The owner of a key is looked for as long as an answer may take.
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
         self
     }
 }
 
 struct Shared {
     servers: Vec<Destination>,
-    secret: Secret,
-    deadline: Duration,
+    access: Access,
     /// This client, to compute servers.
     process: u64,
     links: AtomicU64,
@@ -109,15 +93,11 @@ impl Client {
     /// # Errors
     /// [`Error::InvalidOption`]; [`Error::Remote`] if none can be reached, or one does not let this client in.
     pub fn connect(config: ClientConfig) -> Result<Self> {
-        let ClientConfig { addresses, secret, deadline } = config;
+        let ClientConfig { addresses, access } = config;
         if addresses.is_empty() {
             return Err(Error::InvalidOption("there is no compute server to connect to".to_owned()));
         }
-        if !DEADLINES.contains(&deadline) {
-            return Err(Error::InvalidOption(format!(
-                "a deadline of {deadline:?} is not between 1 ms and 1 h"
-            )));
-        }
+        access.check()?;
         let destination = |address: String| Destination {
             address: address.into(),
             protocol: Protocol::OPERATIONS,
@@ -125,10 +105,10 @@ impl Client {
         };
         let servers = addresses.into_iter().map(destination).collect();
         let (process, links) = (random_nonzero(), AtomicU64::new(0));
-        let shared = Shared { servers, secret, deadline, process, links };
+        let shared = Shared { servers, access, process, links };
         let (mut failed, mut is_connected) = (None, false);
         for server in &shared.servers {
-            match connect(server, shared.new_link(), &shared.secret, deadline) {
+            match connect(server, shared.new_link(), &shared.access.secret, shared.access.deadline) {
                 Ok(_) => is_connected = true,
                 Err(error) if error.is_final() => return Err(link::not_connected(server, &error).into()),
                 Err(error) => failed = failed.or(Some(link::not_connected(server, &error))),

@@ -106,7 +106,7 @@ impl Inner {
     /// Makes the link to a server ready.
     fn prepare(&mut self, number: usize, patience: Duration) -> Result<(), RemoteError> {
         let client = &self.index.shared.client;
-        let dial = Dial { secret: &client.secret, index: &self.index.shared.name, patience };
+        let dial = Dial { secret: &client.access.secret, index: &self.index.shared.name, patience };
         match self.links[number].prepare(&dial)? {
             Some(opened) => self.learn(number, &opened),
             None => Ok(()),
@@ -116,7 +116,7 @@ impl Inner {
     /// Asks all servers what they own, those that are gone too; whoever does not answer in a quarter of the deadline keeps no
     /// one waiting.
     fn refresh(&mut self, left: Duration) {
-        let patience = left.min(self.index.shared.client.deadline / 4).max(Duration::from_millis(1));
+        let patience = left.min(self.index.shared.client.access.deadline / 4).max(Duration::from_millis(1));
         let until = Instant::now() + patience;
         let mut frame = Vec::new();
         Request::Routes.encode(&mut frame);
@@ -146,7 +146,7 @@ impl Inner {
     pub fn open(&mut self) -> Result<(), RemoteError> {
         let (mut failed, mut is_open) = (None, false);
         for number in 0..self.links.len() {
-            match self.prepare(number, self.index.shared.client.deadline) {
+            match self.prepare(number, self.index.shared.client.access.deadline) {
                 Ok(()) => is_open = true,
                 Err(error @ RemoteError::Rejected { .. }) => return Err(error),
                 Err(error) => failed = failed.or(Some(error)),
@@ -167,7 +167,7 @@ impl Inner {
         tells_refusals: bool,
         answer: &mut Answer<'_>,
     ) {
-        let patience = self.index.shared.client.deadline;
+        let patience = self.index.shared.client.access.deadline;
         // The rest of it is for asking whether another one has taken over what a server had that is gone.
         let to_connect = patience - patience / 4;
         let mut detour = Detour::new(patience);
@@ -429,7 +429,7 @@ impl RemoteSession {
                 return Err(error.into());
             }
             if is_refused {
-                let patience = self.index.shared.client.deadline;
+                let patience = self.index.shared.client.access.deadline;
                 detour.get_or_insert_with(|| Detour::new(patience)).next(&mut inner)?;
             }
             again.sort_unstable();
@@ -513,7 +513,7 @@ impl RemoteSession {
     /// Whether each compute server answers: its address, and how long that took.
     pub fn ping(&self) -> Vec<(Arc<str>, Result<Duration>)> {
         let mut inner = self.inner();
-        let patience = self.index.shared.client.deadline;
+        let patience = self.index.shared.client.access.deadline;
         let mut frame = Vec::new();
         Request::Ping.encode(&mut frame);
         (0..inner.links.len())

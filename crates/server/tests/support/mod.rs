@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pando::remote::{Answer, Client, ClientConfig, RemoteSession};
-use pando::{Answers, Index, ScanRange, Swapped};
+use pando::{Access, Answers, Index, ScanRange, Swapped};
 use pando_server::{OperationConfig, OperationServer};
 
 /// So long that a slow machine has time enough, and a hanging test ends all the same.
@@ -27,7 +27,7 @@ pub fn serve(index: &Index, threads: usize) -> OperationServer {
 }
 
 pub fn config(servers: &[SocketAddr]) -> ClientConfig {
-    ClientConfig::new(servers.iter().map(SocketAddr::to_string)).deadline(DEADLINE)
+    ClientConfig::new(servers.iter().map(SocketAddr::to_string)).access(Access::default().deadline(DEADLINE))
 }
 
 pub fn connect(servers: &[SocketAddr]) -> Client {

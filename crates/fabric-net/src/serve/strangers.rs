@@ -1,0 +1,66 @@
+//! What a server logs of strangers: connections whose handshake is not over.
+//!
+//! Anybody may connect as often as he likes, and must not be able to fill a disk with that: each stranger is worth one line,
+//! and all together some lines a second. How many were left out is said with the next line.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lines in so much time at most.
+const LINES: u32 = 10;
+const WHILE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(super) struct StrangerLog(Mutex<Recent>);
+
+#[derive(Default)]
+struct Recent {
+    since: Option<Instant>,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Recent {
+    /// Whether there is to be a line now; how many were left out before it.
+    fn admit(&mut self, now: Instant) -> Option<u64> {
+        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= WHILE) {
+            (self.since, self.lines) = (Some(now), 0);
+        }
+        if self.lines == LINES {
+            self.left_out += 1;
+            return None;
+        }
+        self.lines += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+impl StrangerLog {
+    /// Says how the connection of a stranger ended.
+    pub fn tell(&self, peer: SocketAddr, end: &dyn Display) {
+        let admitted = self.0.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now());
+        match admitted {
+            Some(0) => tracing::warn!(%peer, "stranger: {end}"),
+            Some(left_out) => {
+                tracing::warn!(%peer, "stranger: {end}; {left_out} more before were not logged")
+            }
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_some_lines_a_second_and_the_rest_is_counted() {
+        let (mut recent, now) = (Recent::default(), Instant::now());
+        assert!((0..LINES).all(|_| recent.admit(now) == Some(0)));
+        assert!((0..1000).all(|_| recent.admit(now + WHILE / 2).is_none()));
+        assert_eq!(recent.admit(now + WHILE), Some(1000));
+        assert_eq!(recent.admit(now + WHILE), Some(0));
+    }
+}
