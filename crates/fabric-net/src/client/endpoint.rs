@@ -74,23 +74,45 @@ impl TcpEndpoint {
         }
     }
 
-    /// Makes a round trip to a server.
-    pub(super) async fn ping(&self, server: MemoryServerId) -> Result<()> {
+    /// Makes a round trip to a server. Connections that were given up before it began are fenced off once it has ended.
+    ///
+    /// # Errors
+    /// Those of verbs to a server that does not answer.
+    pub async fn ping(&self, server: MemoryServerId) -> Result<()> {
         self.ask(server, Op::Ping, Expected::Nothing, |out| wire::Request::Ping.encode(out)).await?;
         Ok(())
+    }
+
+    /// Asks a server for another way to its memory ([`crate::OtherWay`]): its answer, and the number of the connection that
+    /// the way lasts as long as.
+    ///
+    /// # Errors
+    /// `Refused` if it offers none, and those of verbs to a server that does not answer.
+    pub async fn pair(&self, server: MemoryServerId, body: &[u8]) -> Result<(u64, Vec<u8>)> {
+        self.server(server)?;
+        let request = wire::Request::Pair { body };
+        match self.ask(server, Op::Pair, Expected::Body, |out| request.encode(out)).await? {
+            Outcome::Body(answer) => match answer.split_first_chunk() {
+                Some((link, answer)) => Ok((u64::from_le_bytes(*link), answer.to_vec())),
+                None => Err(FabricError::ServerUnreachable(server)),
+            },
+            other => unreachable!("an answer was expected, not {other:?}"),
+        }
+    }
+
+    /// Ends the connection to a server, if there is one, as if it had broken. The next one has another number.
+    pub fn hang_up(&self, server: MemoryServerId) {
+        if let Some(link) = self.links.borrow_mut().get_mut(usize::from(server.0)) {
+            let ended = link.hang_up(&self.shared, &mut self.verbs.borrow_mut());
+            self.ready.set(self.ready.get() | ended);
+        }
     }
 
     /// Whether a verb on `len` bytes at `at` makes sense; its server.
     #[inline]
     fn check(&self, at: GlobalAddr, len: usize) -> Result<&Server> {
         let server = self.server(at.server())?;
-        let region_len = server.region_len;
-        if !at.offset().is_multiple_of(WORD as u64) {
-            return Err(FabricError::Misaligned { at, len });
-        }
-        if len as u64 > region_len || at.offset() > region_len - len as u64 {
-            return Err(FabricError::OutOfRegion { at, len, region_len });
-        }
+        check_range(at, len, server.region_len)?;
         Ok(server)
     }
 
@@ -189,6 +211,21 @@ impl TcpEndpoint {
             }
         }
     }
+}
+
+/// Whether a verb on `len` bytes at `at` makes sense, of a memory server whose region has `region_len` bytes.
+///
+/// # Errors
+/// `Misaligned`, `OutOfRegion`.
+#[inline]
+pub fn check_range(at: GlobalAddr, len: usize, region_len: u64) -> Result<()> {
+    if !at.offset().is_multiple_of(WORD as u64) {
+        return Err(FabricError::Misaligned { at, len });
+    }
+    if len as u64 > region_len || at.offset() > region_len - len as u64 {
+        return Err(FabricError::OutOfRegion { at, len, region_len });
+    }
+    Ok(())
 }
 
 /// Largest multiple of 8 that a server takes at once.

@@ -307,8 +307,16 @@ impl Link {
 
     /// To be called before the connection goes. What is on its way must not change anything after what is sent later.
     pub fn close(&mut self, shared: &Shared) {
-        if self.waiting.iter().any(|waiting| waiting.op != Op::Read && self.is_sent(waiting)) {
+        if self.waiting.iter().any(|waiting| waiting.op.may_change() && self.is_sent(waiting)) {
             self.server(shared).add_broken(self.id.link);
+        }
+    }
+
+    /// Ends the connection if it is there or being made; the bits of slots whose verbs ended.
+    pub fn hang_up(&mut self, shared: &Shared, verbs: &mut Verbs) -> u64 {
+        match self.state {
+            State::Up(_) | State::Connecting(_) => self.break_off(&Broken::Unreachable, shared, verbs),
+            State::Idle | State::Down { .. } | State::Lost => 0,
         }
     }
 
