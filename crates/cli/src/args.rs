@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use pando::VerbsOptions;
 use pando_lab::units::{parse_count, parse_size};
 use pando_workload::dataset::{Column, Format};
 
@@ -66,12 +67,15 @@ pub enum Command {
 /// Where the pool is.
 #[derive(Args, Debug)]
 pub struct PoolArgs {
-    /// The pool: a file, a directory with one file per memory server, or tcp://HOST:PORT,HOST:PORT,..
+    /// The pool: a file, a directory with one file per memory server, or tcp://HOST:PORT,HOST:PORT,.. or verbs://HOST:PORT,..
     #[arg(long, value_name = "POOL")]
     pub pool: PathBuf,
     /// A file with what memory servers elsewhere want their clients to know
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
+    /// Which RDMA device to use for verbs://: device=NAME,port=N,gid=N,mtu=BYTES [default: the first that is active]
+    #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true)]
+    pub verbs: VerbsOptions,
     /// Bytes of this process's cache per index
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub cache: u64,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
-use pando::{CacheOptions, Eviction, OffloadPolicy};
+use pando::{CacheOptions, Eviction, OffloadPolicy, VerbsOptions};
 use pando_lab::bench::{
     self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Model, Phase, System, Watch,
 };
@@ -29,7 +29,7 @@ pub struct BenchArgs {
     /// Which index: dex; on the sim fabric also plain, plain-partitioned (trees without a cache) and local-b-tree
     #[arg(long, value_name = "SYSTEM", default_value = "dex")]
     system: String,
-    /// What carries the verbs: local, shm, or sim, a simulated cluster in virtual time
+    /// What carries the verbs: local, shm, tcp, verbs, or sim, a simulated cluster in virtual time
     #[arg(long, value_name = "FABRIC", default_value = "local")]
     fabric: String,
     /// Numbers of the simulated cluster, as TOML; what it leaves out is as it is without it
@@ -38,13 +38,17 @@ pub struct BenchArgs {
     /// Cores of each memory server for what is offloaded [default: the cluster's, or 1 where cores are real]
     #[arg(long, value_name = "N")]
     memory_cores: Option<usize>,
-    /// Where to make the pool of the shm fabric, which then stays, or tcp://HOST:PORT,.. of memory servers, where nothing stays
+    /// Where to make the pool of the shm fabric, which then stays, or tcp://HOST:PORT,.. or verbs://HOST:PORT,.. of memory
+    /// servers, where nothing stays
     /// [default: a temporary place; memory servers in this process]
     #[arg(long, value_name = "POOL")]
     pool: Option<PathBuf>,
     /// A file with what these memory servers want their clients to know
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
+    /// Which RDMA device to use for verbs://: device=NAME,port=N,gid=N,mtu=BYTES [default: the first that is active]
+    #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true)]
+    verbs: VerbsOptions,
     #[arg(long, value_name = "N", default_value = "4")]
     memory_servers: usize,
     /// Bytes of each memory server [default: room for what the workload may insert]
@@ -252,11 +256,13 @@ fn specs(args: &BenchArgs) -> Result<Vec<BenchSpec>, Failure> {
 }
 
 fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
-    let addresses = args.pool.as_deref().map(pool::addresses).transpose()?.flatten();
-    let fabric = match (&addresses, args.fabric.as_str()) {
+    let elsewhere = args.pool.as_deref().map(pool::elsewhere).transpose()?.flatten();
+    let fabric = match (&elsewhere, args.fabric.as_str()) {
+        (Some(servers), "local" | "tcp" | "verbs") if servers.by_verbs => FabricKind::Verbs,
         (Some(_), "local" | "tcp") => FabricKind::Tcp,
         (_, name) => fabric(name)?,
     };
+    let addresses = elsewhere.map(|servers| servers.addresses);
     Ok(BenchSpec {
         system: system(&args.system)?,
         fabric,
@@ -266,6 +272,7 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
         memory_servers: addresses.as_ref().map_or(args.memory_servers, Vec::len),
         addresses: addresses.unwrap_or_default(),
         secret: pool::secret(args.secret_file.as_deref())?,
+        verbs: args.verbs.clone(),
         memory_bytes: args.memory,
         huge_pages: !args.no_huge_pages,
         compute_servers: args.compute_servers,
@@ -337,11 +344,9 @@ fn fabric(name: &str) -> Result<FabricKind, Failure> {
         "shm" => Ok(FabricKind::Shm),
         "sim" => Ok(FabricKind::Sim),
         "tcp" => Ok(FabricKind::Tcp),
-        "verbs" => Err(Failure::bad_input(format_args!(
-            "the fabric `{name}` is not built yet; there are `local`, `shm`, `tcp` and `sim`"
-        ))),
+        "verbs" => Ok(FabricKind::Verbs),
         _ => Err(Failure::bad_input(format_args!(
-            "the fabric `{name}` is not known; there are `local`, `shm`, `tcp` and `sim`"
+            "the fabric `{name}` is not known; there are `local`, `shm`, `tcp`, `verbs` and `sim`"
         ))),
     }
 }
@@ -454,8 +459,7 @@ mod tests {
     #[test]
     fn what_is_not_built_is_refused_with_what_there_is() {
         for (arguments, part) in [
-            ("--fabric verbs", "not built yet; there are `local`, `shm`, `tcp` and `sim`"),
-            ("--fabric telepathy", "not known"),
+            ("--fabric telepathy", "not known; there are `local`, `shm`, `tcp`, `verbs` and `sim`"),
             ("--system sherman", "not built yet; there is `dex`"),
             ("--workload ycsb-q", "ycsb-q"),
             ("--workload read-only,ycsb-a --fabric shm --pool p", "name one"),

@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use pando::{Cluster, Config, OpenOptions, Ownership, Secret};
+use pando::{Cluster, Config, OpenOptions, Ownership, Secret, VerbsOptions};
 use pando_lab::units::parse_size;
 use pando_server::{OperationConfig, OperationServer, compute_server_metrics};
 
@@ -19,7 +19,7 @@ use crate::pool;
 
 #[derive(Args, Debug)]
 pub struct ComputeServerArgs {
-    /// The memory servers: HOST:PORT of each, in the order of their numbers; or a pool in files
+    /// The memory servers: HOST:PORT of each, in the order of their numbers, after verbs:// if they offer RDMA; or a pool in files
     #[arg(long, value_name = "ADDR,..|POOL")]
     memory: String,
     /// The index
@@ -34,6 +34,9 @@ pub struct ComputeServerArgs {
     /// Where to listen for operations: HOST:PORT; port 0 is any that is free
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7150")]
     listen: String,
+    /// Which RDMA device to use for verbs://: device=NAME,port=N,gid=N,mtu=BYTES [default: the first that is active]
+    #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true)]
+    verbs: VerbsOptions,
     /// Threads that execute operations
     #[arg(long, value_name = "N", default_value = "1")]
     threads: usize,
@@ -52,11 +55,7 @@ impl ComputeServerArgs {
             true => text.clone(),
             false => format!("tcp://{text}"),
         };
-        let config = match pool::addresses(Path::new(&place))? {
-            Some(addresses) => Config::tcp(addresses).secret_of(secret),
-            None => Config::at(&place),
-        };
-        Ok(config.cache(self.cache))
+        Ok(pool::place(Path::new(&place), secret, &self.verbs)?.cache(self.cache))
     }
 
     fn ownership(&self) -> Ownership {

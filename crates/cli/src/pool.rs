@@ -6,7 +6,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use pando::{Cluster, Config, Create, Index, IndexInfo, OpenOptions, Secret, ServerState, ServerUsage};
+use pando::{
+    Cluster, Config, Create, Index, IndexInfo, OpenOptions, Secret, ServerState, ServerUsage, VerbsOptions,
+};
 use pando_lab::units;
 use serde_json::{Value, json};
 
@@ -20,11 +22,25 @@ const SIZE_MIN: u64 = 1 << 30;
 /// How to open a pool that is there.
 pub fn existing(args: &PoolArgs) -> Result<Config, Failure> {
     let secret = secret(args.secret_file.as_deref())?;
-    let config = match addresses(&args.pool)? {
-        Some(addresses) => Config::tcp(addresses).secret_of(&secret),
-        None => Config::at(&args.pool),
-    };
-    Ok(config.cache(args.cache))
+    Ok(place(&args.pool, &secret, &args.verbs)?.cache(args.cache))
+}
+
+/// The pool of that name, wherever it is.
+pub fn place(pool: &Path, secret: &Secret, verbs: &VerbsOptions) -> Result<Config, Failure> {
+    Ok(match elsewhere(pool)? {
+        Some(Elsewhere { addresses, by_verbs: false }) => Config::tcp(addresses).secret_of(secret),
+        Some(Elsewhere { addresses, by_verbs: true }) => {
+            Config::verbs(addresses).secret_of(secret).verbs_options(verbs.clone())
+        }
+        None => Config::at(pool),
+    })
+}
+
+/// Memory servers that are processes of their own.
+pub struct Elsewhere {
+    pub addresses: Vec<String>,
+    /// Whether their memory is reached by RDMA.
+    pub by_verbs: bool,
 }
 
 /// How to open a pool that is there only to look at it.
@@ -40,8 +56,8 @@ pub fn perhaps_new(args: &PoolArgs, new: &NewPoolArgs, data: u64) -> Result<Conf
     Ok(existing(args)?.create(Create::IfMissing).memory_servers(new.memory_servers).memory(each))
 }
 
-/// The addresses of the memory servers, if the pool is not on this host.
-pub fn addresses(pool: &Path) -> Result<Option<Vec<String>>, Failure> {
+/// The memory servers, if the pool is not on this host.
+pub fn elsewhere(pool: &Path) -> Result<Option<Elsewhere>, Failure> {
     let text = pool.to_string_lossy();
     if text == "local" {
         return Err(Failure::bad_input(
@@ -50,17 +66,18 @@ pub fn addresses(pool: &Path) -> Result<Option<Vec<String>>, Failure> {
     }
     match text.split_once("://") {
         None => Ok(None),
-        Some(("tcp", rest)) => {
+        Some((fabric @ ("tcp" | "verbs"), rest)) => {
             let addresses: Vec<String> = rest.split(',').map(str::to_owned).collect();
             match addresses.iter().find(|address| !address.contains(':')) {
                 Some(address) => Err(Failure::bad_input(format_args!(
                     "`{address}` is no address of a memory server; it looks like HOST:PORT"
                 ))),
-                None => Ok(Some(addresses)),
+                None => Ok(Some(Elsewhere { addresses, by_verbs: fabric == "verbs" })),
             }
         }
         Some((fabric, _)) => Err(Failure::bad_input(format_args!(
-            "pools over `{fabric}` are not built yet; there are files, directories and tcp://HOST:PORT"
+            "pools over `{fabric}` are not built yet; there are files, directories, tcp://HOST:PORT and \
+             verbs://HOST:PORT"
         ))),
     }
 }

@@ -53,8 +53,8 @@ struct Status {
 
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     let secret = pool::secret(args.pool.secret_file.as_deref())?;
-    let reached = match pool::addresses(&args.pool.pool)? {
-        Some(addresses) => reach(&addresses, &secret),
+    let reached = match pool::elsewhere(&args.pool.pool)? {
+        Some(servers) => reach(&servers.addresses, &secret),
         None => Vec::new(),
     };
     let missing = reached.iter().filter(|server| server.size.is_err()).count();

@@ -95,7 +95,16 @@ impl Op {
 
     /// Whether it may change something that others see, also when it is executed late.
     pub(crate) fn may_change(self) -> bool {
-        !matches!(self, Self::Read | Self::Ping | Self::Fence | Self::Present | Self::Pair)
+        matches!(
+            self,
+            Self::Write
+                | Self::CompareSwap
+                | Self::MaskedCompareSwap
+                | Self::FetchAdd
+                | Self::Call
+                | Self::Chain
+                | Self::Lock
+        )
     }
 
     /// Whether it is about a place in the server's memory; a chain's verbs each have their own.

@@ -51,8 +51,6 @@ pub(crate) struct Device {
     pub port: Port,
     /// Work requests of a queue pair at most.
     pub work_max: u32,
-    /// Entries of a completion queue at most.
-    pub completions_max: u32,
     /// READs and atomics that a queue pair sends, and takes, at a time.
     pub depth_out: u8,
     pub depth_in: u8,
@@ -115,7 +113,6 @@ impl Device {
             name,
             port,
             work_max: 0,
-            completions_max: 0,
             depth_out: 0,
             depth_in: 0,
         };
@@ -128,7 +125,6 @@ impl Device {
             return Some(Err(FabricError::Open { path: device.name.clone(), reason }));
         }
         device.work_max = attr.max_qp_wr.max(1) as u32;
-        device.completions_max = attr.max_cqe.max(1) as u32;
         device.depth_out = attr.max_qp_init_rd_atom.clamp(1, DEPTH_MAX) as u8;
         device.depth_in = attr.max_qp_rd_atom.clamp(1, DEPTH_MAX) as u8;
         let mut ports = 1..=attr.phys_port_cnt;

@@ -55,7 +55,7 @@ impl CompletionQueue {
     /// # Errors
     /// `System` if the device has no queue of so many entries.
     pub fn new(device: &Arc<Device>, entries: u32) -> Result<Self> {
-        let entries = entries.clamp(1, device.completions_max) as i32;
+        let entries = entries.clamp(1, i32::MAX as u32) as i32;
         // SAFETY: the device is open; there is no event channel.
         let cq = unsafe { ibv_create_cq(device.context(), entries, null_mut(), null_mut(), 0) };
         match NonNull::new(cq) {

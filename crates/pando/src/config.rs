@@ -10,6 +10,7 @@ use pando_cache::{Admission, CacheConfig, Eviction};
 use pando_dex::OffloadPolicy;
 use pando_fabric::MAX_SERVERS;
 use pando_fabric_net::Secret;
+use pando_fabric_verbs::VerbsOptions;
 
 use crate::error::{Error, Result};
 
@@ -40,6 +41,8 @@ pub(crate) enum Place {
     At(PathBuf),
     /// `host:port` of memory servers.
     Tcp(Vec<String>),
+    /// The same, where their memory is reached by RDMA.
+    Verbs(Vec<String>),
 }
 
 /// How the cache of a compute server chooses what to keep. The defaults are those of the DEX paper (§5, §8.1).
@@ -126,6 +129,7 @@ pub struct Config {
     pub(crate) read_only_unclean: bool,
     pub(crate) secret: Secret,
     pub(crate) deadline: Duration,
+    pub(crate) verbs: VerbsOptions,
 }
 
 impl Config {
@@ -147,6 +151,7 @@ impl Config {
             read_only_unclean: false,
             secret: Secret::default(),
             deadline: Duration::from_secs(5),
+            verbs: VerbsOptions::default(),
         }
     }
 
@@ -163,6 +168,18 @@ impl Config {
     /// A pool in the memory of memory servers that run elsewhere: `host:port` of each, in the order of their numbers.
     pub fn tcp(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::new(Place::Tcp(addresses.into_iter().map(Into::into).collect()))
+    }
+
+    /// The same for memory servers whose memory is reached by RDMA. Opening it is an error unless this was built with the
+    /// feature `verbs`.
+    pub fn verbs(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self::new(Place::Verbs(addresses.into_iter().map(Into::into).collect()))
+    }
+
+    /// Which RDMA device to use, and how; the first one with an active port.
+    pub fn verbs_options(mut self, options: VerbsOptions) -> Self {
+        self.verbs = options;
+        self
     }
 
     /// What memory servers elsewhere want their clients to know; nothing.

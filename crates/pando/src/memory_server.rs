@@ -1,4 +1,4 @@
-//! A memory server as a process of its own: memory of this host, offered to compute servers elsewhere over TCP.
+//! A memory server as a process of its own: memory of this host, offered to compute servers elsewhere over a network.
 //!
 //! Its memory ends with the process, or is a file that outlives it. It executes one-sided verbs, and what compute servers offload
 //! (DEX §6); it knows nothing of indexes otherwise, and all that is asked of it is that it stays.
@@ -16,7 +16,8 @@ use pando_fabric::{Fabric, MemoryServerId};
 use pando_fabric_local::{
     ExclusiveLock, HugePages, LocalConfig, LocalFabric, ServedRegion, ShmConfig, ShmFabric, this_process,
 };
-use pando_fabric_net::{Secret, ServerConfig, ServerCounts, TcpConfig, TcpFabric, TcpServer};
+use pando_fabric_net::{OtherWay, Secret, ServerConfig, ServerCounts, TcpConfig, TcpFabric, TcpServer};
+use pando_fabric_verbs::VerbsOptions;
 
 use crate::error::{Error, Result};
 
@@ -53,6 +54,7 @@ pub struct MemoryServerConfig {
     huge_pages: bool,
     cores: usize,
     secret: Secret,
+    verbs: Option<VerbsOptions>,
 }
 
 impl MemoryServerConfig {
@@ -65,6 +67,7 @@ impl MemoryServerConfig {
             huge_pages: true,
             cores: 1,
             secret: Secret::default(),
+            verbs: None,
         }
     }
 
@@ -89,6 +92,13 @@ impl MemoryServerConfig {
     /// Threads that execute verbs and what is offloaded, 1 to 256; 1.
     pub fn cores(mut self, cores: usize) -> Self {
         self.cores = cores;
+        self
+    }
+
+    /// Has clients reach the memory by RDMA, with this device, and in no other way. All of it is kept in memory then, and it
+    /// cannot be a file. An error at the start unless this was built with the feature `verbs`.
+    pub fn verbs(mut self, options: VerbsOptions) -> Self {
+        self.verbs = Some(options);
         self
     }
 
@@ -130,6 +140,7 @@ impl MemoryServer {
             secret: config.secret.clone(),
             threads: config.cores,
             incarnation,
+            other_way: config.verbs.as_ref().map(|options| offer(&region, options)).transpose()?,
             ..ServerConfig::default()
         };
         let handler = Arc::new(MemorySide::default());
@@ -167,6 +178,16 @@ impl MemoryServer {
         drop(server);
         Ok(region.flush()?)
     }
+}
+
+#[cfg(feature = "verbs")]
+fn offer(region: &ServedRegion, options: &VerbsOptions) -> Result<Arc<dyn OtherWay>> {
+    Ok(Arc::new(pando_fabric_verbs::VerbsOffer::new(region.clone(), options)?))
+}
+
+#[cfg(not(feature = "verbs"))]
+fn offer(_: &ServedRegion, _: &VerbsOptions) -> Result<Arc<dyn OtherWay>> {
+    Err(Error::without_verbs())
 }
 
 /// Bytes that the memory server at `address`, `host:port`, offers; how it is asked whether it is there.

@@ -46,7 +46,8 @@ impl VerbsEndpoint {
         let control = shared.control.endpoint(seed)?;
         let regions = control.regions();
         let links = RefCell::new(regions.iter().map(|region| Link::new(region.server)).collect());
-        let entries = DEPTH.saturating_mul(regions.len() as u32);
+        // Some may be left of queue pairs that failed.
+        let entries = (2 * DEPTH).saturating_mul(regions.len() as u32);
         let completions = Arc::new(CompletionQueue::new(&shared.device, entries)?);
         let buffers = RegisteredBuffers::new(Arc::clone(&shared.device));
         let deadline_ns = shared.control.deadline().as_nanos() as Nanos;

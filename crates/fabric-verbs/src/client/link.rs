@@ -20,8 +20,6 @@ use crate::queue::{Completion, Doorbell, QueuePair, Request, Work};
 
 /// Work requests of a queue pair that are posted at a time.
 pub(super) const DEPTH: u32 = 128;
-/// Work requests without a signal one after the other, at most: room is made by completions only.
-const UNSIGNALLED_MAX: u32 = DEPTH / 4;
 /// Pauses between attempts to pair.
 const PAUSE_MIN_NS: Nanos = 10_000_000;
 const PAUSE_MAX_NS: Nanos = 1_000_000_000;
@@ -178,7 +176,8 @@ impl Link {
 
     /// Posts what the queue pair takes; the bits of slots whose verbs ended.
     pub fn ring(&mut self, shared: &Shared, jobs: &mut Jobs, now: impl Fn() -> Nanos) -> u64 {
-        let room = (DEPTH as usize).saturating_sub(self.posted.len());
+        let depth = DEPTH.min(shared.device.work_max);
+        let room = (depth as usize).saturating_sub(self.posted.len());
         let count = self.queued.len().min(room);
         if count == 0 {
             return 0;
@@ -195,7 +194,8 @@ impl Link {
             unsignalled += 1;
             let steps = jobs.steps(part.job);
             let step = &steps[part.step as usize];
-            let is_signalled = part.is_last || unsignalled >= UNSIGNALLED_MAX;
+            // Room is made by completions only.
+            let is_signalled = part.is_last || unsignalled >= depth / 4;
             if is_signalled {
                 unsignalled = 0;
             }

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use pando::{CacheOptions, Eviction, OffloadPolicy, Secret};
+use pando::{CacheOptions, Eviction, OffloadPolicy, Secret, VerbsOptions};
 use pando_sim::Model;
 use pando_workload::{Distribution, InsertKeys, KeyCodec, KeySpace, Mix, Scatter, ValueCodec, WorkloadSpec};
 use serde::{Serialize, Serializer};
@@ -19,6 +19,7 @@ pub enum FabricKind {
     Local,
     Shm,
     Tcp,
+    Verbs,
     /// A simulated cluster, in virtual time.
     Sim,
 }
@@ -29,6 +30,7 @@ impl FabricKind {
             FabricKind::Local => "local",
             FabricKind::Shm => "shm",
             FabricKind::Tcp => "tcp",
+            FabricKind::Verbs => "verbs",
             FabricKind::Sim => "sim",
         }
     }
@@ -91,13 +93,16 @@ pub struct BenchSpec {
     pub memory_cores: Option<usize>,
     /// Where the pool of the shm fabric is made; it stays. `None`: in a place of its own, which is removed afterwards.
     pub pool: Option<PathBuf>,
-    /// Where the memory servers of the tcp fabric listen, in the order of their numbers. None: they are started by the benchmark,
+    /// Where the memory servers of the tcp or the verbs fabric listen, in the order of their numbers. None: they are started by the benchmark,
     /// on this host, and end with it.
     #[serde(skip)]
     pub addresses: Vec<String>,
     /// What these memory servers want their clients to know.
     #[serde(skip)]
     pub secret: Secret,
+    /// Which device the verbs fabric uses.
+    #[serde(skip)]
+    pub verbs: VerbsOptions,
     pub memory_servers: usize,
     /// Bytes of each memory server; `None`: room for what the workload may insert.
     pub memory_bytes: Option<u64>,
@@ -166,6 +171,7 @@ impl Default for BenchSpec {
             pool: None,
             addresses: Vec::new(),
             secret: Secret::default(),
+            verbs: VerbsOptions::default(),
             memory_servers: 4,
             memory_bytes: None,
             huge_pages: true,
@@ -362,8 +368,8 @@ impl BenchSpec {
         if self.pool.is_some() && self.fabric != FabricKind::Shm {
             return invalid("a place for the pool can be named for the shm fabric only");
         }
-        if !self.addresses.is_empty() && self.fabric != FabricKind::Tcp {
-            return invalid("addresses of memory servers go with the tcp fabric only");
+        if !self.addresses.is_empty() && !matches!(self.fabric, FabricKind::Tcp | FabricKind::Verbs) {
+            return invalid("addresses of memory servers go with the fabrics tcp and verbs only");
         }
         if !self.addresses.is_empty() && self.addresses.len() != self.memory_servers {
             return invalid("there must be as many memory servers as addresses of them");
