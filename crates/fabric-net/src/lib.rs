@@ -11,6 +11,7 @@
 mod client;
 mod connect;
 mod handshake;
+mod pending;
 pub mod serve;
 mod server;
 mod socket;
@@ -21,4 +22,5 @@ pub mod wire;
 pub use client::{TcpConfig, TcpEndpoint, TcpFabric, TcpLock, check_range, random_nonzero, wait_for};
 pub use connect::{ConnectError, Destination, connect};
 pub use handshake::{LinkId, Protocol, Rejection, Secret, Welcomed};
+pub use pending::{Ending, Pending};
 pub use server::{OtherWay, ServerConfig, ServerCounts, TcpServer};

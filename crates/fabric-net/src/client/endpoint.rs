@@ -5,10 +5,8 @@
 //! never travel. A READ or WRITE of more than a server takes at once goes in pieces, one after the other.
 
 use std::cell::{Cell, RefCell};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll};
 
 use pando_fabric::{
     Buffers, Chain, ChainVerb, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, Random,
@@ -19,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::link::{Link, Whose};
 use super::verbs::{Expected, Outcome, Verbs};
 use super::{Server, Shared};
+use crate::pending::Ending;
 use crate::wire::{self, ChainEncoder, Op};
 
 /// How long an idle endpoint sleeps at most.
@@ -133,7 +132,7 @@ impl TcpEndpoint {
             link.push(Whose::Verb(number), op, now + self.shared.deadline_ns(), encode);
             number
         };
-        Answer { endpoint: self, number, is_over: false }.await
+        Ending::new(&self.verbs, number).await
     }
 
     async fn ask_word(&self, at: GlobalAddr, op: Op, request: wire::Request<'_>) -> Result<u64> {
@@ -280,36 +279,6 @@ impl ChainKind {
             ChainVerb::Read { .. } => Self::Read,
             ChainVerb::Write { .. } | ChainVerb::WriteWord { .. } => Self::Write,
             ChainVerb::CompareSwap { .. } | ChainVerb::FetchAdd { .. } => Self::Atomic,
-        }
-    }
-}
-
-/// Waits for the end of a verb, and gives it up when it goes.
-struct Answer<'e> {
-    endpoint: &'e TcpEndpoint,
-    number: u32,
-    is_over: bool,
-}
-
-impl Future for Answer<'_> {
-    type Output = Result<Outcome>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let taken = self.endpoint.verbs.borrow_mut().take(self.number, cx.waker());
-        match taken {
-            Some(outcome) => {
-                self.is_over = true;
-                Poll::Ready(outcome)
-            }
-            None => Poll::Pending,
-        }
-    }
-}
-
-impl Drop for Answer<'_> {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.endpoint.verbs.borrow_mut().abandon(self.number);
         }
     }
 }

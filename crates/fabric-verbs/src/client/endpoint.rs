@@ -7,20 +7,18 @@
 //! is expected, so that one round trip does where the bits that are not compared are as expected too.
 
 use std::cell::{Cell, RefCell};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use pando_fabric::{
     Chain, ChainVerb, Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo,
     Request, Result, VerbCounters, VerbResult, WORD, yield_once,
 };
-use pando_fabric_net::{TcpEndpoint, check_range, random_nonzero};
+use pando_fabric_net::{Ending, TcpEndpoint, check_range, random_nonzero};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Shared;
 use super::buffers::{BLOCK_MAX, RegisteredBuffers, copy};
-use super::jobs::{Job, Jobs, Step};
+use super::jobs::{self, Job, Jobs, Step};
 use super::link::{DEPTH, Link, Needs, Paired};
 use crate::hello::Answer;
 use crate::queue::{CompletionQueue, QueuePair, Work};
@@ -134,10 +132,10 @@ impl VerbsEndpoint {
             // Entered first: from then on the buffers stay where the device looks for them.
             let link = &mut links[usize::from(server.0)];
             let number = jobs.enter(job, self.slot_bit.get());
-            link.push(number, jobs.steps(number), deadline);
+            link.push(number, jobs::steps(&jobs, number), deadline);
             number
         };
-        Ending { endpoint: self, number, is_over: false }.await
+        Ending::new(&self.jobs, number).await
     }
 
     /// Executes one step; its buffer.
@@ -326,36 +324,6 @@ impl<'e> Preparing<'e> {
 impl Drop for Preparing<'_> {
     fn drop(&mut self) {
         self.endpoint.links.borrow_mut()[self.place].is_preparing = false;
-    }
-}
-
-/// Waits for the end of a job, and gives it up when it goes.
-struct Ending<'e> {
-    endpoint: &'e VerbsEndpoint,
-    number: u32,
-    is_over: bool,
-}
-
-impl Future for Ending<'_> {
-    type Output = Result<Job>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let taken = self.endpoint.jobs.borrow_mut().take(self.number, cx.waker());
-        match taken {
-            Some(ended) => {
-                self.is_over = true;
-                Poll::Ready(ended)
-            }
-            None => Poll::Pending,
-        }
-    }
-}
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.endpoint.jobs.borrow_mut().abandon(self.number);
-        }
     }
 }
 

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use pando_fabric::{FabricError, MemoryServerId, Nanos};
 
 use super::Shared;
-use super::jobs::{Jobs, Step};
+use super::jobs::{self, Jobs, Step};
 use crate::hello::Place;
 use crate::queue::{Completion, Doorbell, QueuePair, Request, Work};
 
@@ -192,7 +192,7 @@ impl Link {
         let requests = self.queued.iter().take(count).map(|part| {
             next = next.wrapping_add(1);
             unsignalled += 1;
-            let steps = jobs.steps(part.job);
+            let steps = jobs::steps(jobs, part.job);
             let step = &steps[part.step as usize];
             // Room is made by completions only.
             let is_signalled = part.is_last || unsignalled >= depth / 4;
@@ -249,7 +249,7 @@ impl Link {
         self.pause = PAUSE_MIN_NS;
         let mut ready = 0;
         for part in self.posted.drain(..ended).filter(|part| part.is_last) {
-            ready |= jobs.end(part.job, Ok(()));
+            ready |= jobs.end(part.job, Ok);
         }
         ready
     }
@@ -302,7 +302,7 @@ impl Link {
                 Failure::TimedOut => FabricError::TimedOut(server),
                 Failure::Failed(_) => FabricError::ServerUnreachable(server),
             };
-            ready |= jobs.end(part.job, Err(error));
+            ready |= jobs.end(part.job, |_| Err(error));
         }
         self.state = self.down(now, reason);
         self.has_failed = true;
