@@ -63,6 +63,8 @@ struct Part {
     job: u32,
     step: u32,
     is_last: bool,
+    /// Whether it waits for READs and atomics before it.
+    is_fenced: bool,
     changes: bool,
     deadline: Nanos,
 }
@@ -168,9 +170,24 @@ impl Link {
     /// Adds a job, to be posted when the doorbell is rung.
     #[inline]
     pub fn push(&mut self, number: u32, steps: &[Step], deadline: Nanos) {
+        let (mut after_read, mut after_atomic) = (false, false);
         for (place, step) in (0..).zip(steps) {
             let (is_last, changes) = (place as usize + 1 == steps.len(), step.changes());
-            self.queued.push_back(Part { job: number, step: place, is_last, changes, deadline });
+            // A READ that is sent again would see a change that overtook it; atomics are executed once, and in order.
+            let is_fenced = match step.work {
+                Work::Read => false,
+                Work::Write => after_read || after_atomic,
+                Work::CompareSwap { .. } | Work::FetchAdd { .. } => after_read,
+            };
+            if is_fenced {
+                (after_read, after_atomic) = (false, false);
+            }
+            match step.work {
+                Work::Read => after_read = true,
+                Work::Write => {}
+                Work::CompareSwap { .. } | Work::FetchAdd { .. } => after_atomic = true,
+            }
+            self.queued.push_back(Part { job: number, step: place, is_last, is_fenced, changes, deadline });
         }
     }
 
@@ -192,8 +209,7 @@ impl Link {
         let requests = self.queued.iter().take(count).map(|part| {
             next = next.wrapping_add(1);
             unsignalled += 1;
-            let steps = jobs::steps(jobs, part.job);
-            let step = &steps[part.step as usize];
+            let step = &jobs::steps(jobs, part.job)[part.step as usize];
             // Room is made by completions only.
             let is_signalled = part.is_last || unsignalled >= depth / 4;
             if is_signalled {
@@ -207,9 +223,7 @@ impl Link {
                 remote: base + step.at.offset(),
                 remote_key,
                 is_signalled,
-                // A change must not overtake what brings something back.
-                is_fenced: part.changes
-                    && steps[..part.step as usize].iter().any(|before| before.work != Work::Write),
+                is_fenced: part.is_fenced,
             }
         });
         // SAFETY: buffers stay in `jobs` until a completion ends their job, or the queue pair is gone (`fail`, `close`).
@@ -292,7 +306,7 @@ impl Link {
         tracing::warn!("memory server {server}: {reason}");
         let mut ready = 0;
         // The last part of a job may be queued while others were posted.
-        let half_posted = self.posted.back().filter(|part| !part.is_last).map(|part| part.job);
+        let half_posted = self.queued.front().filter(|part| part.step > 0).map(|part| part.job);
         let posted = std::mem::take(&mut self.posted).into_iter().map(|part| (part, true));
         let queued =
             std::mem::take(&mut self.queued).into_iter().map(|part| (part, half_posted == Some(part.job)));
