@@ -19,8 +19,8 @@ for port in 7100 7101; do
     done
     cat "/tmp/$port"
 done
-timeout 120 pando bench --pool verbs://127.0.0.1:7100,127.0.0.1:7101 --compute-servers 2 --cache 1MiB --slots 8 \
-    --keys 20k --warmup 2k --ops 20k --workload ycsb-a,insert-intensive --verify --audit
+timeout 120 pando bench --pool verbs://127.0.0.1:7100,127.0.0.1:7101 --compute-servers 2 --cache 160KiB --slots 8 \
+    --keys 20k --warmup 2k --ops 20k --workload ycsb-a,insert-intensive --verify --audit 2> /tmp/bench || { cat /tmp/bench; exit 1; }
 # What is left is written back, and then they end by themselves.
 kill $servers
 wait $servers
