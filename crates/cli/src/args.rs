@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use pando::VerbsOptions;
 use pando_lab::units::{parse_count, parse_nanos, parse_size};
 use pando_workload::dataset::{Column, Format};
 
@@ -72,12 +73,15 @@ pub struct AccessArgs {
     /// How long a memory server elsewhere may take to answer, and to be connected to [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = parse_nanos)]
     pub deadline: Option<u64>,
+    /// Which RDMA device to use for verbs://: device=NAME,port=N,gid=N,mtu=BYTES [default: the first that is active]
+    #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true)]
+    pub verbs: VerbsOptions,
 }
 
 /// Where the pool is.
 #[derive(Args, Debug)]
 pub struct PoolArgs {
-    /// The pool: a file, a directory with one file per memory server, or tcp://HOST:PORT,HOST:PORT,..
+    /// The pool: a file, a directory with one file per memory server, or tcp://HOST:PORT,HOST:PORT,.. or verbs://HOST:PORT,..
     #[arg(long, value_name = "POOL")]
     pub pool: PathBuf,
     #[command(flatten)]

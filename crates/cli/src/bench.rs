@@ -30,7 +30,7 @@ pub struct BenchArgs {
     /// Which index: dex; on the sim fabric also plain, plain-partitioned (trees without a cache) and local-b-tree
     #[arg(long, value_name = "SYSTEM", default_value = "dex")]
     system: String,
-    /// What carries the verbs: local, shm, or sim, a simulated cluster in virtual time
+    /// What carries the verbs: local, shm, tcp, verbs, or sim, a simulated cluster in virtual time
     #[arg(long, value_name = "FABRIC", default_value = "local")]
     fabric: String,
     /// Numbers of the simulated cluster, as TOML; what it leaves out is as it is without it
@@ -39,7 +39,8 @@ pub struct BenchArgs {
     /// Cores of each memory server for what is offloaded [default: the cluster's, or 1 where cores are real]
     #[arg(long, value_name = "N")]
     memory_cores: Option<usize>,
-    /// Where to make the pool of the shm fabric, which then stays, or tcp://HOST:PORT,.. of memory servers, where nothing stays
+    /// Where to make the pool of the shm fabric, which then stays, or tcp://HOST:PORT,.. or verbs://HOST:PORT,.. of memory
+    /// servers, where nothing stays
     /// [default: a temporary place; memory servers in this process]
     #[arg(long, value_name = "POOL")]
     pool: Option<PathBuf>,
@@ -252,11 +253,13 @@ fn specs(args: &BenchArgs) -> Result<Vec<BenchSpec>, Failure> {
 }
 
 fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
-    let addresses = args.pool.as_deref().map(pool::addresses).transpose()?.flatten();
-    let fabric = match (&addresses, args.fabric.as_str()) {
+    let elsewhere = args.pool.as_deref().map(pool::elsewhere).transpose()?.flatten();
+    let fabric = match (&elsewhere, args.fabric.as_str()) {
+        (Some(servers), "local" | "tcp" | "verbs") if servers.by_verbs => FabricKind::Verbs,
         (Some(_), "local" | "tcp") => FabricKind::Tcp,
         (_, name) => fabric(name)?,
     };
+    let addresses = elsewhere.map(|servers| servers.addresses);
     Ok(BenchSpec {
         system: system(&args.system)?,
         fabric,
@@ -337,11 +340,9 @@ fn fabric(name: &str) -> Result<FabricKind, Failure> {
         "shm" => Ok(FabricKind::Shm),
         "sim" => Ok(FabricKind::Sim),
         "tcp" => Ok(FabricKind::Tcp),
-        "verbs" => Err(Failure::bad_input(format_args!(
-            "the fabric `{name}` is not built yet; there are `local`, `shm`, `tcp` and `sim`"
-        ))),
+        "verbs" => Ok(FabricKind::Verbs),
         _ => Err(Failure::bad_input(format_args!(
-            "the fabric `{name}` is not known; there are `local`, `shm`, `tcp` and `sim`"
+            "the fabric `{name}` is not known; there are `local`, `shm`, `tcp`, `verbs` and `sim`"
         ))),
     }
 }
@@ -454,8 +455,7 @@ mod tests {
     #[test]
     fn what_is_not_built_is_refused_with_what_there_is() {
         for (arguments, part) in [
-            ("--fabric verbs", "not built yet; there are `local`, `shm`, `tcp` and `sim`"),
-            ("--fabric telepathy", "not known"),
+            ("--fabric telepathy", "not known; there are `local`, `shm`, `tcp`, `verbs` and `sim`"),
             ("--system sherman", "not built yet; there is `dex`"),
             ("--workload ycsb-q", "ycsb-q"),
             ("--workload read-only,ycsb-a --fabric shm --pool p", "name one"),

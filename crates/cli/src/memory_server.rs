@@ -7,8 +7,8 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use clap::Args;
-use pando::{Backing, MemoryServer, MemoryServerConfig};
+use clap::{Args, ValueEnum};
+use pando::{Backing, MemoryServer, MemoryServerConfig, VerbsOptions};
 use pando_lab::units::{self, parse_size};
 use pando_server::memory_server_metrics;
 
@@ -19,6 +19,12 @@ use crate::pool;
 /// Compute servers that stop at the same time may take so long to write back what they have.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
+
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum ServedFabric {
+    Tcp,
+    Verbs,
+}
 
 #[derive(Args, Debug)]
 pub struct MemoryServerArgs {
@@ -38,6 +44,12 @@ pub struct MemoryServerArgs {
     /// A file with what clients must know to be let in [default: everybody is]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
+    /// How clients reach the memory: tcp, or verbs: RDMA, and then in no other way
+    #[arg(long, value_name = "FABRIC", default_value = "tcp")]
+    fabric: ServedFabric,
+    /// Which RDMA device to use: device=NAME,port=N,gid=N,mtu=BYTES [default: the first that is active]
+    #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true)]
+    verbs: VerbsOptions,
     /// Do not ask for huge pages
     #[arg(long)]
     no_huge_pages: bool,
@@ -60,6 +72,10 @@ pub fn run(args: &MemoryServerArgs) -> Result<(), Failure> {
         .clients_max(args.daemon.clients_max)
         .strangers_max(args.daemon.strangers_max)
         .secret(pool::secret(args.secret_file.as_deref())?);
+    let config = match args.fabric {
+        ServedFabric::Tcp => config,
+        ServedFabric::Verbs => config.verbs(args.verbs.clone()),
+    };
     let server = MemoryServer::start(&config)?;
     let (size, counts) = (server.size(), server.counter());
     let (http, metrics) = args.daemon.serve(move || Ok(memory_server_metrics(size, &counts())))?;

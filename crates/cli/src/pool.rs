@@ -27,10 +27,18 @@ pub fn existing(args: &PoolArgs) -> Result<Config, Failure> {
 
 /// The pool of this name, wherever it is.
 pub fn at(pool: &Path, access: Access) -> Result<Config, Failure> {
-    Ok(match addresses(pool)? {
-        Some(addresses) => Config::tcp(addresses).access(access),
+    Ok(match elsewhere(pool)? {
+        Some(Elsewhere { addresses, by_verbs: false }) => Config::tcp(addresses).access(access),
+        Some(Elsewhere { addresses, by_verbs: true }) => Config::verbs(addresses).access(access),
         None => Config::at(pool),
     })
+}
+
+/// Memory servers that are processes of their own.
+pub struct Elsewhere {
+    pub addresses: Vec<String>,
+    /// Whether their memory is reached by RDMA.
+    pub by_verbs: bool,
 }
 
 /// How to open a pool that is there only to look at it.
@@ -46,8 +54,8 @@ pub fn perhaps_new(args: &PoolArgs, new: &NewPoolArgs, data: u64) -> Result<Conf
     Ok(existing(args)?.create(Create::IfMissing).memory_servers(new.memory_servers).memory(each))
 }
 
-/// The addresses of the memory servers, if the pool is not on this host.
-pub fn addresses(pool: &Path) -> Result<Option<Vec<String>>, Failure> {
+/// The memory servers, if the pool is not on this host.
+pub fn elsewhere(pool: &Path) -> Result<Option<Elsewhere>, Failure> {
     let text = pool.to_string_lossy();
     if text == "local" {
         return Err(Failure::bad_input(
@@ -56,24 +64,25 @@ pub fn addresses(pool: &Path) -> Result<Option<Vec<String>>, Failure> {
     }
     match text.split_once("://") {
         None => Ok(None),
-        Some(("tcp", rest)) => {
+        Some((fabric @ ("tcp" | "verbs"), rest)) => {
             let addresses: Vec<String> = rest.split(',').map(str::to_owned).collect();
             match addresses.iter().find(|address| !address.contains(':')) {
                 Some(address) => Err(Failure::bad_input(format_args!(
                     "`{address}` is no address of a memory server; it looks like HOST:PORT"
                 ))),
-                None => Ok(Some(addresses)),
+                None => Ok(Some(Elsewhere { addresses, by_verbs: fabric == "verbs" })),
             }
         }
         Some((fabric, _)) => Err(Failure::bad_input(format_args!(
-            "pools over `{fabric}` are not built yet; there are files, directories and tcp://HOST:PORT"
+            "pools over `{fabric}` are not built yet; there are files, directories, tcp://HOST:PORT and \
+             verbs://HOST:PORT"
         ))),
     }
 }
 
 /// How memory servers elsewhere are reached.
 pub fn access(args: &AccessArgs) -> Result<Access, Failure> {
-    let access = Access::default().secret(secret(args.secret_file.as_deref())?);
+    let access = Access::default().secret(secret(args.secret_file.as_deref())?).verbs(args.verbs.clone());
     Ok(match args.deadline {
         Some(deadline) => access.deadline(Duration::from_nanos(deadline)),
         None => access,

@@ -52,8 +52,8 @@ struct Status {
 }
 
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
-    let reached = match pool::addresses(&args.pool.pool)? {
-        Some(addresses) => reach(&addresses, &quick(&args.pool.access)?),
+    let reached = match pool::elsewhere(&args.pool.pool)? {
+        Some(servers) => reach(&servers.addresses, &quick(&args.pool.access)?),
         None => Vec::new(),
     };
     let missing = reached.iter().filter(|server| server.size.is_err()).count();

@@ -36,6 +36,7 @@ fn bad_usage_and_input_have_status_2() {
         ("scan --pool local --index fruit", "only bench can use one"),
         ("scan --pool udp://host:1 --index fruit", "not built yet"),
         ("scan --pool tcp://host --index fruit", "HOST:PORT"),
+        ("scan --pool verbs://host --index fruit", "HOST:PORT"),
         ("scan --pool tcp://host:x --index fruit", "host:port"),
         ("status", "--pool"),
         ("compute-server --memory host --index fruit", "HOST:PORT"),
@@ -74,7 +75,10 @@ fn bad_usage_of_bench_has_status_2() {
     let place = place();
     for (arguments, part) in [
         ("bench --workload ycsb-z", "`ycsb-z` is not one of"),
-        ("bench --fabric verbs", "not built yet; there are `local`, `shm`, `tcp` and `sim`"),
+        ("bench --fabric telepathy", "not known; there are `local`, `shm`, `tcp`, `verbs` and `sim`"),
+        ("bench --fabric verbs --verbs mtu=9", "mtu=`9` is none of 256, 512, 1024, 2048 and 4096"),
+        #[cfg(not(feature = "verbs"))]
+        ("bench --fabric verbs --keys 1k", "this was built without RDMA; build it with the feature `verbs`"),
         ("bench --fabric sim --pool f.pando --workload ycsb-a", "for the shm fabric only"),
         ("bench --fabric sim --cluster nowhere.toml", "nowhere.toml"),
         ("bench --fabric sim --cluster sold.csv", "sold.csv: the cluster model cannot be read"),

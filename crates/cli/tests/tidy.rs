@@ -18,6 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("pando-fabric-local", &["pando-fabric"]),
     // Its memory servers offer regions of this process.
     ("pando-fabric-net", &["pando-fabric", "pando-fabric-local"]),
+    // Pairing, and all that is not one-sided, goes over connections.
+    ("pando-fabric-verbs", &["pando-fabric", "pando-fabric-local", "pando-fabric-net"]),
     ("pando-sim", &["pando-fabric"]),
     ("pando-pool", &["pando-fabric"]),
     ("pando-cache", &["pando-fabric"]),
@@ -29,6 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pando-rt",
             "pando-fabric-local",
             "pando-fabric-net",
+            "pando-fabric-verbs",
             "pando-pool",
             "pando-cache",
             "pando-dex",
@@ -58,6 +61,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Crates of others that only some of ours may use.
 const RESERVED: &[(&str, &[&str])] = &[
     ("tokio", &["pando-server"]),
+    ("rdma-mummy-sys", &["pando-fabric-verbs"]),
     ("anyhow", &["pando-cli", "pando-server", "pando-lab-peers"]),
     ("scc", &["pando-lab-peers"]),
     ("masstree", &["pando-lab-peers"]),
@@ -71,6 +75,7 @@ const RESERVED: &[(&str, &[&str])] = &[
 const UNSAFE_FILES: &[(&str, &[&str])] = &[
     ("crates/cache", &["src/arena.rs", "src/rank.rs", "tests/loom_latch.rs"]),
     ("crates/fabric-local", &["src/sys.rs"]),
+    ("crates/fabric-verbs", &["src/client/link.rs", "src/device.rs", "src/queue.rs"]),
     ("crates/rt", &[]),
 ];
 

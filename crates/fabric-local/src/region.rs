@@ -216,6 +216,20 @@ impl Region {
         Err(FabricError::Refused { server, op, reason })
     }
 
+    /// All words, if they are memory of this process alone.
+    ///
+    /// # Errors
+    /// `Open` if they are those of a file.
+    pub(crate) fn words_of_device(&self) -> Result<&[AtomicU64]> {
+        match &self.backing {
+            Backing::Anonymous => Ok(self.mapping.words()),
+            Backing::File { path, .. } | Backing::Device { path, .. } => {
+                let reason = "memory in a file or a device cannot be offered by RDMA".to_owned();
+                Err(FabricError::Open { path: path.display().to_string(), reason })
+            }
+        }
+    }
+
     #[cold]
     fn refusal(&self, at: GlobalAddr, len: usize) -> FabricError {
         if at.offset().is_multiple_of(WORD as u64) {

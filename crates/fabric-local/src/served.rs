@@ -33,6 +33,14 @@ impl ServedRegion {
         self.region().bytes()
     }
 
+    /// All its words, for who lets a device reach them.
+    ///
+    /// # Errors
+    /// `Open` if they may not be changed, or are those of a file: what a device changes there is not known to be written back.
+    pub fn words_of_device(&self) -> Result<&[std::sync::atomic::AtomicU64]> {
+        self.region().words_of_device()
+    }
+
     /// The address of `offset`, which may be anything.
     fn at(&self, offset: u64) -> Result<GlobalAddr> {
         if offset < self.bytes() {

@@ -11,6 +11,7 @@
 mod client;
 mod connect;
 mod handshake;
+mod pending;
 pub mod serve;
 mod server;
 mod socket;
@@ -18,7 +19,8 @@ mod socket;
 mod tests;
 pub mod wire;
 
-pub use client::{TcpConfig, TcpEndpoint, TcpFabric, TcpLock, random_nonzero};
+pub use client::{TcpConfig, TcpEndpoint, TcpFabric, TcpLock, check_range, random_nonzero, wait_for};
 pub use connect::{ConnectError, Destination, connect};
 pub use handshake::{LinkId, Protocol, Rejection, Secret, Welcomed};
-pub use server::{ServerConfig, ServerCounts, TcpServer};
+pub use pending::{Ending, Pending};
+pub use server::{OtherWay, ServerConfig, ServerCounts, TcpServer};

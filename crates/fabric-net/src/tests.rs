@@ -5,7 +5,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use pando_rt::{Worker, block_on};
 use crate::client::connect_raw;
 use crate::handshake::{ClientHalf, HELLO, LinkId, Protocol};
 use crate::wire::{Op, Request, decode_reply};
-use crate::{Secret, ServerConfig, TcpConfig, TcpEndpoint, TcpFabric, TcpServer};
+use crate::{OtherWay, Secret, ServerConfig, TcpConfig, TcpEndpoint, TcpFabric, TcpServer};
 
 const SERVER: MemoryServerId = MemoryServerId(0);
 const REGION: u64 = 8 << 20;
@@ -440,4 +440,56 @@ fn processes_know_of_each_other_and_exclude_each_other() {
     eventually("it is gone", || !other.is_alive(gone));
     let error = block_on(&ep, ep.read_word(at(0))).expect_err("it is fenced off");
     assert!(error.to_string().contains("given up for dead") || error.is_unreachable(), "{error}");
+}
+
+/// A way in that says everything backwards, and knows how many clients have it.
+#[derive(Debug, Default)]
+struct Backwards(Arc<AtomicUsize>);
+
+impl OtherWay for Backwards {
+    fn pair(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<Box<dyn Send>, String> {
+        struct Paired(Arc<AtomicUsize>);
+        impl Drop for Paired {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, SeqCst);
+            }
+        }
+        if request.is_empty() {
+            return Err("there is nothing to say".to_owned());
+        }
+        reply.extend(request.iter().rev());
+        self.0.fetch_add(1, SeqCst);
+        Ok(Box::new(Paired(Arc::clone(&self.0))))
+    }
+}
+
+#[test]
+fn another_way_in_takes_the_place_of_one_sided_verbs_and_lasts_as_long_as_its_connection() {
+    let way = Backwards::default();
+    let count = Arc::clone(&way.0);
+    let server = serve(ServerConfig { other_way: Some(Arc::new(way)), ..ServerConfig::default() });
+    let fabric = fabric(server.addr(), Duration::from_secs(20));
+    let endpoint = || fabric.endpoint(0).expect("an endpoint");
+    let (a, b, c) = (endpoint(), endpoint(), endpoint());
+    let error = add(&a, 0).expect_err("it has another way");
+    assert!(error.to_string().contains("name its address as verbs://"), "{error}");
+    let error = block_on(&a, a.pair(SERVER, b"")).expect_err("it wants to hear something");
+    assert!(error.to_string().contains("there is nothing to say"), "{error}");
+    let pair = |ep: &TcpEndpoint| block_on(ep, ep.pair(SERVER, b"abc")).expect("it has another way");
+    let (given_up, said) = pair(&a);
+    assert_eq!((said, pair(&b).1), (b"cba".to_vec(), b"cba".to_vec()));
+    // Instead of the first one.
+    pair(&b);
+    assert_eq!(count.load(SeqCst), 2);
+    // Whoever makes a round trip after a connection was given up knows that its other way is closed.
+    fabric.give_up(SERVER, given_up);
+    assert_eq!(fabric.given_up(SERVER), 1);
+    block_on(&c, c.ping(SERVER)).expect("it is there");
+    assert_eq!(count.load(SeqCst), 1);
+    drop(b);
+    eventually("the way goes with its connection", || count.load(SeqCst) == 0);
+    let other = serve(ServerConfig::default());
+    let ep = self::fabric(other.addr(), Duration::from_secs(20)).endpoint(0).expect("an endpoint");
+    let error = block_on(&ep, ep.pair(SERVER, b"abc")).expect_err("it has no other way");
+    assert!(error.to_string().contains("it does not offer RDMA"), "{error}");
 }

@@ -59,6 +59,7 @@ pub enum Op {
     Fence = 11,
     Lock = 12,
     Present = 13,
+    Pair = 14,
 }
 
 impl Op {
@@ -77,6 +78,7 @@ impl Op {
             11 => Self::Fence,
             12 => Self::Lock,
             13 => Self::Present,
+            14 => Self::Pair,
             _ => return None,
         })
     }
@@ -86,9 +88,31 @@ impl Op {
         matches!(self, Self::Read | Self::Write | Self::CompareSwap | Self::FetchAdd)
     }
 
+    /// Whether it moves or changes words of the server's memory.
+    pub(crate) fn is_one_sided(self) -> bool {
+        self.is_chained() || matches!(self, Self::MaskedCompareSwap | Self::Chain)
+    }
+
+    /// Whether it may change something that others see, also when it is executed late.
+    pub(crate) fn may_change(self) -> bool {
+        matches!(
+            self,
+            Self::Write
+                | Self::CompareSwap
+                | Self::MaskedCompareSwap
+                | Self::FetchAdd
+                | Self::Call
+                | Self::Chain
+                | Self::Lock
+        )
+    }
+
     /// Whether it is about a place in the server's memory; a chain's verbs each have their own.
     fn has_offset(self) -> bool {
-        !matches!(self, Self::Call | Self::Chain | Self::Fence | Self::Lock | Self::Present | Self::Ping)
+        !matches!(
+            self,
+            Self::Call | Self::Chain | Self::Fence | Self::Lock | Self::Present | Self::Ping | Self::Pair
+        )
     }
 
     /// Bytes of its body, if that is always the same.
@@ -98,7 +122,7 @@ impl Op {
             Self::MaskedCompareSwap => Some(32),
             Self::FetchAdd | Self::Reserve | Self::Persist | Self::Present => Some(8),
             Self::Ping | Self::Lock => Some(0),
-            Self::Read | Self::Write | Self::Call | Self::Chain => None,
+            Self::Read | Self::Write | Self::Call | Self::Chain | Self::Pair => None,
         }
     }
 }
@@ -177,6 +201,11 @@ pub enum Request<'b> {
         process: u64,
     },
     Ping,
+    /// Another way to the same memory, about which both ends tell each other what only they understand. It lasts as long as
+    /// this connection.
+    Pair {
+        body: &'b [u8],
+    },
 }
 
 /// The verbs of a chain, one request after the other, all of them whole.
@@ -213,6 +242,7 @@ impl Request<'_> {
             Self::Lock => Op::Lock,
             Self::Present { .. } => Op::Present,
             Self::Ping => Op::Ping,
+            Self::Pair { .. } => Op::Pair,
         }
     }
 
@@ -244,6 +274,10 @@ impl Request<'_> {
             Self::Fence { process, link } => put_words(out, op, 0, &[process, link]),
             Self::Present { process } => put_words(out, op, 0, &[process]),
             Self::Ping | Self::Lock => put_header(out, op, 0, 0, 0),
+            Self::Pair { body } => {
+                put_header(out, op, 0, body.len() as u32, 0);
+                out.extend_from_slice(body);
+            }
         }
     }
 }
@@ -333,6 +367,7 @@ pub fn decode_request(bytes: &[u8], body_max: u32) -> Result<Option<(Request<'_>
         Op::Lock => Request::Lock,
         Op::Present => Request::Present { process: word(0) },
         Op::Ping => Request::Ping,
+        Op::Pair => Request::Pair { body },
     };
     Ok(Some((request, REQUEST_HEADER + body_len)))
 }

@@ -19,6 +19,7 @@ enum Asked {
     Write(u64, Vec<u8>),
     Words(Op, u64, [u64; 4]),
     Call(u16, Vec<u8>),
+    Pair(Vec<u8>),
     Ping,
 }
 
@@ -29,6 +30,7 @@ impl Asked {
             Self::Write(offset, bytes) => Request::Write { offset: *offset, bytes },
             Self::Call(kind, body) => Request::Call { kind: *kind, body },
             Self::Ping => Request::Ping,
+            Self::Pair(body) => Request::Pair { body },
             Self::Words(op, offset, [a, b, c, d]) => {
                 let (offset, a, b) = (*offset, *a, *b);
                 match op {
@@ -66,6 +68,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         1 => (prop::sample::select(alone), any::<u64>(), any::<[u64; 4]>())
             .prop_map(|(op, offset, words)| Asked::Words(op, offset, words)),
         1 => (any::<u16>(), prop::collection::vec(any::<u8>(), 0..200)).prop_map(|(k, b)| Asked::Call(k, b)),
+        1 => prop::collection::vec(any::<u8>(), 0..200).prop_map(Asked::Pair),
         1 => Just(Asked::Ping),
     ]
 }

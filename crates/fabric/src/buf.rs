@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::WORD;
+use crate::arena::Block;
 
 /// An owned, word-aligned buffer. A verb takes it by value and gives it back on completion, so that a NIC that
 /// still writes after its future was dropped writes into memory that nobody else has.
@@ -16,8 +17,14 @@ use crate::WORD;
 /// cache frame that other threads may be changing. Verbs move the *window*, which is the whole buffer unless
 /// [`PageBuf::set_window`] says otherwise.
 pub struct PageBuf {
-    words: Box<[AtomicU64]>,
+    words: Words,
     window: Range<usize>,
+}
+
+/// Where the words of a buffer are.
+enum Words {
+    Own(Box<[AtomicU64]>),
+    Block(Block),
 }
 
 impl PageBuf {
@@ -29,28 +36,46 @@ impl PageBuf {
         assert!(len.is_multiple_of(WORD), "buffer length {len} is not a multiple of 8");
         let words: Box<[AtomicU64]> = (0..len / WORD).map(|_| AtomicU64::new(0)).collect();
         let window = 0..words.len();
-        Self { words, window }
+        Self { words: Words::Own(words), window }
+    }
+
+    /// The buffer of a block of registered memory.
+    pub(crate) fn of_block(block: Block) -> Self {
+        let window = 0..block.words().len();
+        Self { words: Words::Block(block), window }
+    }
+
+    /// By what name device `device` knows the memory of this buffer; `None` if it was not told of it.
+    #[inline]
+    pub fn key(&self, device: u64) -> Option<u32> {
+        match &self.words {
+            Words::Own(_) => None,
+            Words::Block(block) => block.key(device),
+        }
     }
 
     /// Bytes of the whole buffer.
     pub fn len(&self) -> usize {
-        self.words.len() * WORD
+        self.words().len() * WORD
     }
 
     pub fn is_empty(&self) -> bool {
-        self.words.is_empty()
+        self.words().is_empty()
     }
 
     /// All words, whatever the window.
     #[inline]
     pub fn words(&self) -> &[AtomicU64] {
-        &self.words
+        match &self.words {
+            Words::Own(words) => words,
+            Words::Block(block) => block.words(),
+        }
     }
 
     /// The words that a verb moves.
     #[inline]
     pub fn window_words(&self) -> &[AtomicU64] {
-        &self.words[self.window.clone()]
+        &self.words()[self.window.clone()]
     }
 
     /// Bytes before those that a verb moves.
@@ -86,12 +111,12 @@ impl PageBuf {
 
     #[inline]
     pub fn get(&self, word: usize) -> u64 {
-        self.words[word].load(Relaxed)
+        self.words()[word].load(Relaxed)
     }
 
     #[inline]
     pub fn set(&self, word: usize, value: u64) {
-        self.words[word].store(value, Relaxed);
+        self.words()[word].store(value, Relaxed);
     }
 
     /// Copies `bytes` to the front of the buffer; the last word is padded with zeros.
@@ -100,10 +125,10 @@ impl PageBuf {
     /// If `bytes` is longer than the buffer.
     pub fn copy_from_bytes(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len(), "{} bytes do not fit into {}", bytes.len(), self.len());
-        for (word, chunk) in self.words.iter_mut().zip(bytes.chunks(WORD)) {
+        for (word, chunk) in self.words().iter().zip(bytes.chunks(WORD)) {
             let mut le = [0; WORD];
             le[..chunk.len()].copy_from_slice(chunk);
-            *word.get_mut() = u64::from_le_bytes(le);
+            word.store(u64::from_le_bytes(le), Relaxed);
         }
     }
 
@@ -114,7 +139,7 @@ impl PageBuf {
     pub fn append_bytes_to(&self, len: usize, out: &mut Vec<u8>) {
         assert!(len <= self.len(), "{len} bytes asked of a buffer of {}", self.len());
         let end = out.len() + len;
-        for word in &self.words[..len.div_ceil(WORD)] {
+        for word in &self.words()[..len.div_ceil(WORD)] {
             out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
         }
         out.truncate(end);

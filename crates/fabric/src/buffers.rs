@@ -28,9 +28,15 @@ impl Buffers {
     /// A buffer of `len` bytes with its full window and any content.
     #[inline]
     pub fn take(&self, len: usize) -> PageBuf {
+        self.take_kept(len).unwrap_or_else(|| PageBuf::zeroed(len))
+    }
+
+    /// The same, if one of that length waits for reuse.
+    #[inline]
+    pub fn take_kept(&self, len: usize) -> Option<PageBuf> {
         let mut shelves = self.shelves.borrow_mut();
         let shelf = shelves.iter_mut().find(|shelf| shelf.len == len);
-        shelf.and_then(|shelf| shelf.buffers.pop()).unwrap_or_else(|| PageBuf::zeroed(len))
+        shelf.and_then(|shelf| shelf.buffers.pop())
     }
 
     /// Keeps a buffer for reuse, or drops it if there are enough.

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod addr;
+mod arena;
 mod buf;
 mod buffers;
 mod chain;
@@ -27,6 +28,7 @@ mod random;
 mod request;
 
 pub use addr::{GlobalAddr, MAX_OFFSET, MAX_SERVERS, MemoryServerId};
+pub use arena::{Arena, Registration};
 pub use buf::PageBuf;
 pub use buffers::Buffers;
 pub use chain::{Chain, ChainVerb, VerbResult};

@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use pando_fabric_net::Secret;
+use pando_fabric_verbs::VerbsOptions;
 
 use crate::error::{Error, Result};
 
@@ -26,11 +27,12 @@ const DEADLINES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration:
 pub struct Access {
     pub(crate) secret: Secret,
     pub(crate) deadline: Duration,
+    pub(crate) verbs: VerbsOptions,
 }
 
 impl Default for Access {
     fn default() -> Self {
-        Self { secret: Secret::default(), deadline: Duration::from_secs(5) }
+        Self { secret: Secret::default(), deadline: Duration::from_secs(5), verbs: VerbsOptions::default() }
     }
 }
 
@@ -45,6 +47,16 @@ impl Access {
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
+    }
+
+    /// Which RDMA device to use for memory that is reached so, and how; the first one with an active port.
+    pub fn verbs(mut self, options: VerbsOptions) -> Self {
+        self.verbs = options;
+        self
+    }
+
+    pub fn verbs_options(&self) -> &VerbsOptions {
+        &self.verbs
     }
 
     /// # Errors

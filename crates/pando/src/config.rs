@@ -40,6 +40,8 @@ pub(crate) enum Place {
     At(PathBuf),
     /// `host:port` of memory servers.
     Tcp(Vec<String>),
+    /// The same, where their memory is reached by RDMA.
+    Verbs(Vec<String>),
 }
 
 /// How the cache of a compute server chooses what to keep. The defaults are those of the DEX paper (§5, §8.1).
@@ -161,6 +163,12 @@ impl Config {
     /// A pool in the memory of memory servers that run elsewhere: `host:port` of each, in the order of their numbers.
     pub fn tcp(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::new(Place::Tcp(addresses.into_iter().map(Into::into).collect()))
+    }
+
+    /// The same for memory servers whose memory is reached by RDMA. Opening it is an error unless this was built with the
+    /// feature `verbs`.
+    pub fn verbs(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self::new(Place::Verbs(addresses.into_iter().map(Into::into).collect()))
     }
 
     /// How memory servers elsewhere are reached. A verb that they do not answer in time fails.

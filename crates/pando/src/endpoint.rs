@@ -10,12 +10,16 @@ use pando_fabric::{
 };
 use pando_fabric_local::LocalEndpoint;
 use pando_fabric_net::TcpEndpoint;
+#[cfg(feature = "verbs")]
+use pando_fabric_verbs::VerbsEndpoint;
 
 /// One worker thread's way to the memory servers of a cluster.
 #[allow(clippy::large_enum_variant, reason = "the endpoint that must be fast is the one that is not boxed")]
 pub(crate) enum AnyEndpoint {
     Local(LocalEndpoint),
     Tcp(Box<TcpEndpoint>),
+    #[cfg(feature = "verbs")]
+    Verbs(Box<VerbsEndpoint>),
 }
 
 /// Calls a method that does not wait.
@@ -24,6 +28,8 @@ macro_rules! on_either {
         match $self {
             AnyEndpoint::Local($ep) => $call,
             AnyEndpoint::Tcp($ep) => $call,
+            #[cfg(feature = "verbs")]
+            AnyEndpoint::Verbs($ep) => $call,
         }
     };
 }
@@ -34,6 +40,8 @@ macro_rules! await_either {
         match $self {
             AnyEndpoint::Local($ep) => $call.await,
             AnyEndpoint::Tcp($ep) => Box::pin($call).await,
+            #[cfg(feature = "verbs")]
+            AnyEndpoint::Verbs($ep) => Box::pin($call).await,
         }
     };
 }

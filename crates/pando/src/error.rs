@@ -94,6 +94,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// What cannot be done without the feature `verbs`.
+    #[cfg(not(feature = "verbs"))]
+    pub(crate) fn without_verbs() -> Self {
+        Self::InvalidOption("this was built without RDMA; build it with the feature `verbs`".to_owned())
+    }
+
     /// Whether what was asked for is at fault (a wrong name, size, path or key), rather than the attempt to do it.
     pub fn is_bad_input(&self) -> bool {
         match self {

@@ -1,4 +1,4 @@
-//! A memory server as a process of its own: memory of this host, offered to compute servers elsewhere over TCP.
+//! A memory server as a process of its own: memory of this host, offered to compute servers elsewhere over a network.
 //!
 //! Its memory ends with the process, or is a file that outlives it. It executes one-sided verbs, and what compute servers offload
 //! (DEX §6); it knows nothing of indexes otherwise, and all that is asked of it is that it stays.
@@ -15,7 +15,8 @@ use pando_fabric::{Fabric, MemoryServerId};
 use pando_fabric_local::{
     ExclusiveLock, HugePages, LocalConfig, LocalFabric, ServedRegion, ShmConfig, ShmFabric, this_process,
 };
-use pando_fabric_net::{Secret, ServerConfig, ServerCounts, TcpConfig, TcpFabric, TcpServer};
+use pando_fabric_net::{OtherWay, Secret, ServerConfig, ServerCounts, TcpConfig, TcpFabric, TcpServer};
+use pando_fabric_verbs::VerbsOptions;
 
 use crate::access::Access;
 use crate::error::{Error, Result};
@@ -59,6 +60,7 @@ pub struct MemoryServerConfig {
     clients_max: usize,
     strangers_max: usize,
     secret: Secret,
+    verbs: Option<VerbsOptions>,
 }
 
 impl MemoryServerConfig {
@@ -73,6 +75,7 @@ impl MemoryServerConfig {
             clients_max: 4096,
             strangers_max: 256,
             secret: Secret::default(),
+            verbs: None,
         }
     }
 
@@ -97,6 +100,13 @@ impl MemoryServerConfig {
     /// Threads that execute verbs and what is offloaded, 1 to 256; 1.
     pub fn cores(mut self, cores: usize) -> Self {
         self.cores = cores;
+        self
+    }
+
+    /// Has clients reach the memory by RDMA, with this device, and in no other way. All of it is kept in memory then, and it
+    /// cannot be a file. An error at the start unless this was built with the feature `verbs`.
+    pub fn verbs(mut self, options: VerbsOptions) -> Self {
+        self.verbs = Some(options);
         self
     }
 
@@ -147,6 +157,7 @@ impl MemoryServer {
             clients_max: config.clients_max,
             strangers_max: config.strangers_max,
             incarnation,
+            other_way: config.verbs.as_ref().map(|options| offer(&region, options)).transpose()?,
             ..ServerConfig::default()
         };
         let handler = Arc::new(MemorySide::default());
@@ -186,12 +197,22 @@ impl MemoryServer {
     }
 }
 
+#[cfg(feature = "verbs")]
+fn offer(region: &ServedRegion, options: &VerbsOptions) -> Result<Arc<dyn OtherWay>> {
+    Ok(Arc::new(pando_fabric_verbs::VerbsOffer::new(region.clone(), options)?))
+}
+
+#[cfg(not(feature = "verbs"))]
+fn offer(_: &ServedRegion, _: &VerbsOptions) -> Result<Arc<dyn OtherWay>> {
+    Err(Error::without_verbs())
+}
+
 /// Bytes that the memory server at `address`, `host:port`, offers; how it is asked whether it is there.
 ///
 /// # Errors
 /// [`Error::Fabric`] with the reason if it cannot be reached so, or does not let this process in.
 pub fn memory_server_size(address: &str, access: &Access) -> Result<u64> {
-    let Access { secret, deadline } = access.clone();
+    let Access { secret, deadline, .. } = access.clone();
     let fabric = TcpFabric::connect(TcpConfig { secret, deadline, ..TcpConfig::new([address]) })?;
     Ok(fabric.regions().iter().map(|region| region.len).sum())
 }

@@ -16,6 +16,9 @@ use pando_fabric_local::{
     ExclusiveLock, HugePages, LocalConfig, LocalFabric, ShmConfig, ShmFabric, process_alive, this_process,
 };
 use pando_fabric_net::{TcpConfig, TcpFabric, TcpLock};
+#[cfg(feature = "verbs")]
+use pando_fabric_verbs::VerbsFabric;
+use pando_fabric_verbs::VerbsOptions;
 use pando_pool::{AttachMode, AttachOptions, IsAlive, Pool, PoolError, PoolOptions, ProcessIdentity};
 use pando_rt::block_on;
 
@@ -29,6 +32,8 @@ pub(crate) enum AnyFabric {
     Local(LocalFabric),
     Shm(ShmFabric),
     Tcp(TcpFabric),
+    #[cfg(feature = "verbs")]
+    Verbs(VerbsFabric),
 }
 
 /// What keeps other processes from attaching while it is there.
@@ -44,22 +49,32 @@ impl AnyFabric {
             Self::Local(fabric) => AnyEndpoint::Local(fabric.endpoint(seed)?),
             Self::Shm(fabric) => AnyEndpoint::Local(fabric.endpoint(seed)?),
             Self::Tcp(fabric) => AnyEndpoint::Tcp(Box::new(fabric.endpoint(seed)?)),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(fabric) => AnyEndpoint::Verbs(Box::new(fabric.endpoint(seed)?)),
         })
+    }
+
+    /// The connections to memory servers elsewhere.
+    fn connections(&self) -> Option<&TcpFabric> {
+        match self {
+            Self::Local(_) | Self::Shm(_) => None,
+            Self::Tcp(fabric) => Some(fabric),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(fabric) => Some(fabric.control()),
+        }
     }
 
     /// Writes what changed to files, if there are any.
     pub fn flush(&self) -> Result<()> {
-        match self {
-            Self::Local(_) => Ok(()),
-            Self::Shm(fabric) => Ok(fabric.flush()?),
-            Self::Tcp(fabric) => {
-                let ep = fabric.endpoint(0)?;
-                for region in fabric.regions() {
-                    block_on(&ep, ep.persist(GlobalAddr::new(region.server, 0), region.len))?;
-                }
-                Ok(())
-            }
+        if let Self::Shm(fabric) = self {
+            return Ok(fabric.flush()?);
         }
+        let Some(connections) = self.connections() else { return Ok(()) };
+        let ep = connections.endpoint(0)?;
+        for region in connections.regions() {
+            block_on(&ep, ep.persist(GlobalAddr::new(region.server, 0), region.len))?;
+        }
+        Ok(())
     }
 
     /// Memory servers elsewhere have handlers of their own.
@@ -68,6 +83,8 @@ impl AnyFabric {
             Self::Local(fabric) => fabric.set_handler(handler, threads),
             Self::Shm(fabric) => fabric.set_handler(handler, threads),
             Self::Tcp(_) => Ok(()),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => Ok(()),
         };
         Ok(set?)
     }
@@ -77,6 +94,8 @@ impl AnyFabric {
             Self::Local(fabric) => fabric.regions(),
             Self::Shm(fabric) => fabric.regions(),
             Self::Tcp(fabric) => fabric.regions(),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(fabric) => fabric.regions(),
         }
     }
 
@@ -86,10 +105,10 @@ impl AnyFabric {
         match self {
             Self::Local(fabric) => fabric.add_server(bytes)?,
             Self::Shm(fabric) => fabric.add_server(bytes, huge_pages)?,
-            Self::Tcp(fabric) => {
+            elsewhere => {
                 return Err(Error::InvalidOption(format!(
                     "start one more memory server first, and name its address after those of the pool's {}",
-                    fabric.regions().len()
+                    elsewhere.regions().len()
                 )));
             }
         };
@@ -98,11 +117,11 @@ impl AnyFabric {
 
     /// Keeps other processes from attaching. Waits for who does so already, for `patience` if it is elsewhere.
     pub fn lock_exclusive(&self, patience: Duration) -> Result<Option<AnyLock>> {
-        match self {
-            Self::Local(_) => Ok(None),
-            Self::Shm(fabric) => Ok(Some(AnyLock::Shm(fabric.lock_exclusive()?))),
-            Self::Tcp(fabric) => Ok(Some(AnyLock::Tcp(Box::new(fabric.lock_exclusive(patience)?)))),
+        if let Self::Shm(fabric) = self {
+            return Ok(Some(AnyLock::Shm(fabric.lock_exclusive()?)));
         }
+        let lock = self.connections().map(|connections| connections.lock_exclusive(patience)).transpose()?;
+        Ok(lock.map(|lock| AnyLock::Tcp(Box::new(lock))))
     }
 }
 
@@ -130,21 +149,45 @@ fn open_pool(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
             Ok((AnyFabric::Shm(fabric), pool))
         }
         Place::Tcp(addresses) => {
-            let (fabric, pool) = open_tcp(config, addresses, seed)
-                .map_err(|error| at_path(Path::new(&format!("tcp://{}", addresses.join(","))), error))?;
-            Ok((AnyFabric::Tcp(fabric), pool))
+            let connected = || Ok(AnyFabric::Tcp(TcpFabric::connect(tcp_config(config, addresses))?));
+            open_elsewhere(config, connected, seed)
+                .map_err(|error| at_path(Path::new(&format!("tcp://{}", addresses.join(","))), error))
+        }
+        Place::Verbs(addresses) => {
+            open_elsewhere(config, || connect_verbs(config, &config.access.verbs, addresses), seed)
+                .map_err(|error| at_path(Path::new(&format!("verbs://{}", addresses.join(","))), error))
         }
     }
 }
 
-fn open_tcp(config: &Config, addresses: &[String], seed: u64) -> Result<(TcpFabric, Pool)> {
-    let Access { secret, deadline } = config.access.clone();
-    let fabric = TcpFabric::connect(TcpConfig { secret, deadline, ..TcpConfig::new(addresses) })?;
-    let knows = fabric.clone();
+fn tcp_config(config: &Config, addresses: &[String]) -> TcpConfig {
+    let Access { secret, deadline, .. } = config.access.clone();
+    TcpConfig { secret, deadline, ..TcpConfig::new(addresses) }
+}
+
+#[cfg(feature = "verbs")]
+fn connect_verbs(config: &Config, verbs: &VerbsOptions, addresses: &[String]) -> Result<AnyFabric> {
+    Ok(AnyFabric::Verbs(VerbsFabric::connect(tcp_config(config, addresses), verbs)?))
+}
+
+#[cfg(not(feature = "verbs"))]
+fn connect_verbs(_: &Config, _: &VerbsOptions, _: &[String]) -> Result<AnyFabric> {
+    Err(Error::without_verbs())
+}
+
+/// Opens a pool in the memory of memory servers that `connect` reaches.
+fn open_elsewhere(
+    config: &Config,
+    connect: impl FnOnce() -> Result<AnyFabric>,
+    seed: u64,
+) -> Result<(AnyFabric, Pool)> {
+    let fabric = connect()?;
+    let Some(connections) = fabric.connections() else { unreachable!("memory servers elsewhere") };
+    let knows = connections.clone();
     let is_alive: IsAlive = Arc::new(move |process: &ProcessIdentity| knows.is_alive(process.start_time));
     // What tells processes apart is what memory servers know them by.
     let (pid, _) = this_process();
-    let process = ProcessIdentity { pid, start_time: fabric.process(), host: 0 };
+    let process = ProcessIdentity { pid, start_time: connections.process(), host: 0 };
     let options = AttachOptions::new(process, Arc::clone(&is_alive)).wait_ns_max(config.patience_ns());
     let ep = fabric.endpoint(seed)?;
     let attach = |mode| block_on(&ep, Pool::attach(&ep, options.clone().mode(mode)));

@@ -5,10 +5,8 @@
 //! never travel. A READ or WRITE of more than a server takes at once goes in pieces, one after the other.
 
 use std::cell::{Cell, RefCell};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll};
 
 use pando_fabric::{
     Buffers, Chain, ChainVerb, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, Random,
@@ -19,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::link::{Link, Whose};
 use super::verbs::{Expected, Outcome, Verbs};
 use super::{Server, Shared};
+use crate::pending::Ending;
 use crate::wire::{self, ChainEncoder, Op};
 
 /// How long an idle endpoint sleeps at most.
@@ -74,23 +73,45 @@ impl TcpEndpoint {
         }
     }
 
-    /// Makes a round trip to a server.
-    pub(super) async fn ping(&self, server: MemoryServerId) -> Result<()> {
+    /// Makes a round trip to a server. Connections that were given up before it began are fenced off once it has ended.
+    ///
+    /// # Errors
+    /// Those of verbs to a server that does not answer.
+    pub async fn ping(&self, server: MemoryServerId) -> Result<()> {
         self.ask(server, Op::Ping, Expected::Nothing, |out| wire::Request::Ping.encode(out)).await?;
         Ok(())
+    }
+
+    /// Asks a server for another way to its memory ([`crate::OtherWay`]): its answer, and the number of the connection that
+    /// the way lasts as long as.
+    ///
+    /// # Errors
+    /// `Refused` if it offers none, and those of verbs to a server that does not answer.
+    pub async fn pair(&self, server: MemoryServerId, body: &[u8]) -> Result<(u64, Vec<u8>)> {
+        self.server(server)?;
+        let request = wire::Request::Pair { body };
+        match self.ask(server, Op::Pair, Expected::Body, |out| request.encode(out)).await? {
+            Outcome::Body(answer) => match answer.split_first_chunk() {
+                Some((link, answer)) => Ok((u64::from_le_bytes(*link), answer.to_vec())),
+                None => Err(FabricError::ServerUnreachable(server)),
+            },
+            other => unreachable!("an answer was expected, not {other:?}"),
+        }
+    }
+
+    /// Ends the connection to a server, if there is one, as if it had broken. The next one has another number.
+    pub fn hang_up(&self, server: MemoryServerId) {
+        if let Some(link) = self.links.borrow_mut().get_mut(usize::from(server.0)) {
+            let ended = link.hang_up(&self.shared, &mut self.verbs.borrow_mut());
+            self.ready.set(self.ready.get() | ended);
+        }
     }
 
     /// Whether a verb on `len` bytes at `at` makes sense; its server.
     #[inline]
     fn check(&self, at: GlobalAddr, len: usize) -> Result<&Server> {
         let server = self.server(at.server())?;
-        let region_len = server.region_len;
-        if !at.offset().is_multiple_of(WORD as u64) {
-            return Err(FabricError::Misaligned { at, len });
-        }
-        if len as u64 > region_len || at.offset() > region_len - len as u64 {
-            return Err(FabricError::OutOfRegion { at, len, region_len });
-        }
+        check_range(at, len, server.region_len)?;
         Ok(server)
     }
 
@@ -111,7 +132,7 @@ impl TcpEndpoint {
             link.push(Whose::Verb(number), op, now + self.shared.deadline_ns(), encode);
             number
         };
-        Answer { endpoint: self, number, is_over: false }.await
+        Ending::new(&self.verbs, number).await
     }
 
     async fn ask_word(&self, at: GlobalAddr, op: Op, request: wire::Request<'_>) -> Result<u64> {
@@ -191,6 +212,21 @@ impl TcpEndpoint {
     }
 }
 
+/// Whether a verb on `len` bytes at `at` makes sense, of a memory server whose region has `region_len` bytes.
+///
+/// # Errors
+/// `Misaligned`, `OutOfRegion`.
+#[inline]
+pub fn check_range(at: GlobalAddr, len: usize, region_len: u64) -> Result<()> {
+    if !at.offset().is_multiple_of(WORD as u64) {
+        return Err(FabricError::Misaligned { at, len });
+    }
+    if len as u64 > region_len || at.offset() > region_len - len as u64 {
+        return Err(FabricError::OutOfRegion { at, len, region_len });
+    }
+    Ok(())
+}
+
 /// Largest multiple of 8 that a server takes at once.
 fn piece(server: &Server) -> usize {
     (server.body_max as usize / WORD * WORD).max(WORD)
@@ -243,36 +279,6 @@ impl ChainKind {
             ChainVerb::Read { .. } => Self::Read,
             ChainVerb::Write { .. } | ChainVerb::WriteWord { .. } => Self::Write,
             ChainVerb::CompareSwap { .. } | ChainVerb::FetchAdd { .. } => Self::Atomic,
-        }
-    }
-}
-
-/// Waits for the end of a verb, and gives it up when it goes.
-struct Answer<'e> {
-    endpoint: &'e TcpEndpoint,
-    number: u32,
-    is_over: bool,
-}
-
-impl Future for Answer<'_> {
-    type Output = Result<Outcome>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let taken = self.endpoint.verbs.borrow_mut().take(self.number, cx.waker());
-        match taken {
-            Some(outcome) => {
-                self.is_over = true;
-                Poll::Ready(outcome)
-            }
-            None => Poll::Pending,
-        }
-    }
-}
-
-impl Drop for Answer<'_> {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.endpoint.verbs.borrow_mut().abandon(self.number);
         }
     }
 }

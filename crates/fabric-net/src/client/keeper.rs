@@ -109,7 +109,7 @@ impl TcpFabric {
 }
 
 /// Drives a future of `ep`, which has no executor here.
-fn wait_for<T>(ep: &TcpEndpoint, future: impl Future<Output = Result<T>>) -> Result<T> {
+pub fn wait_for<T>(ep: &impl Endpoint, future: impl Future<Output = Result<T>>) -> Result<T> {
     let mut future = std::pin::pin!(future);
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     loop {

@@ -16,7 +16,7 @@ use std::thread;
 
 use pando_fabric::{FabricError, Nanos};
 
-use super::verbs::Verbs;
+use super::verbs::{Verbs, answer};
 use super::{Server, Shared};
 use crate::connect::{ConnectError, connect};
 use crate::handshake::{LinkId, Welcomed};
@@ -279,7 +279,7 @@ impl Link {
             let bytes = &self.input[taken..self.filled];
             let Some((reply, used)) = decode_reply(bytes, number, first.op, body_max)? else { break };
             match first.whose {
-                Whose::Verb(verb) => *ready |= verbs.answer(verb, reply)?,
+                Whose::Verb(verb) => *ready |= answer(verbs, verb, reply)?,
                 Whose::Fences(count) => {
                     reply.map_err(|_| Malformed::WrongReply)?;
                     shared.servers[self.server].add_fenced(count);
@@ -307,8 +307,16 @@ impl Link {
 
     /// To be called before the connection goes. What is on its way must not change anything after what is sent later.
     pub fn close(&mut self, shared: &Shared) {
-        if self.waiting.iter().any(|waiting| waiting.op != Op::Read && self.is_sent(waiting)) {
+        if self.waiting.iter().any(|waiting| waiting.op.may_change() && self.is_sent(waiting)) {
             self.server(shared).add_broken(self.id.link);
+        }
+    }
+
+    /// Ends the connection if it is there or being made; the bits of slots whose verbs ended.
+    pub fn hang_up(&mut self, shared: &Shared, verbs: &mut Verbs) -> u64 {
+        match self.state {
+            State::Up(_) | State::Connecting(_) => self.break_off(&Broken::Unreachable, shared, verbs),
+            State::Idle | State::Down { .. } | State::Lost => 0,
         }
     }
 
@@ -336,7 +344,7 @@ impl Link {
                 Broken::TimedOut => FabricError::TimedOut(number),
                 Broken::Unreachable | Broken::NotConnected(_) => FabricError::ServerUnreachable(number),
             };
-            ready |= verbs.end(verb, Err(error));
+            ready |= verbs.end(verb, |_| Err(error));
         }
         self.output = Vec::new();
         (self.sent, self.sent_before, self.filled) = (0, 0, 0);

@@ -17,9 +17,9 @@ use pando_fabric::{Fabric, FabricError, MAX_SERVERS, MemoryServerId, Nanos, Regi
 
 use crate::connect::{self, Destination};
 use crate::handshake::{LinkId, Protocol, Secret};
-pub use endpoint::TcpEndpoint;
+pub use endpoint::{TcpEndpoint, check_range};
 use keeper::Keeper;
-pub use keeper::TcpLock;
+pub use keeper::{TcpLock, wait_for};
 
 /// How to reach the memory servers of a pool.
 #[derive(Clone, Debug)]
@@ -160,6 +160,27 @@ impl TcpFabric {
     /// The number by which memory servers know this process.
     pub fn process(&self) -> u64 {
         self.shared.process
+    }
+
+    /// How long a verb may wait for its answer.
+    pub fn deadline(&self) -> Duration {
+        self.shared.deadline
+    }
+
+    /// To be called before anybody is told that a verb to `server` may have taken effect that went another way than over a
+    /// connection ([`TcpEndpoint::pair`]): nothing that comes late over the way that goes with connection `link` is executed
+    /// after what this process sends later. For an unknown server it does nothing.
+    pub fn give_up(&self, server: MemoryServerId, link: u64) {
+        if let Some(server) = self.shared.servers.get(usize::from(server.0)) {
+            server.add_broken(link);
+        }
+    }
+
+    /// How many connections to `server` were given up so far. Who sends what goes another way must have seen a
+    /// [`TcpEndpoint::ping`] begin and end since the last one.
+    #[inline]
+    pub fn given_up(&self, server: MemoryServerId) -> usize {
+        self.shared.servers.get(usize::from(server.0)).map_or(0, |server| server.broken_count.load(Acquire))
     }
 }
 

@@ -34,11 +34,20 @@ pub struct Passage {
     is_open: bool,
     /// When something passed last.
     heard: Instant,
+    /// Another way in for the same client, which is closed with the gate.
+    other_way: Option<Box<dyn Send>>,
+}
+
+impl Passage {
+    /// Keeps another way in for this client until the gate is closed. An earlier one goes.
+    pub fn keep(&mut self, other_way: Box<dyn Send>) {
+        self.other_way = Some(other_way);
+    }
 }
 
 impl Gate {
     fn new() -> Self {
-        Self(Mutex::new(Passage { is_open: true, heard: Instant::now() }))
+        Self(Mutex::new(Passage { is_open: true, heard: Instant::now(), other_way: None }))
     }
 
     /// Keeps the gate open until the guard goes; `None` if it is closed for good.
@@ -48,8 +57,11 @@ impl Gate {
         passage.is_open.then_some(passage)
     }
 
+    /// Nothing passes from now on, nor comes the other way once this has returned.
     fn close(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_open = false;
+        let mut passage = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        passage.is_open = false;
+        passage.other_way = None;
     }
 
     /// Whether something passes just now, or did within `time`.
@@ -111,6 +123,7 @@ impl Clients {
 
     /// To be called when the connection of a client is closed.
     pub fn leave(&self, client: &Client) {
+        client.gate.close();
         let mut known = self.known();
         // A later connection of the same name stays.
         if !known.gates.get(&client.id).is_some_and(|gate| Arc::ptr_eq(gate, &client.gate)) {
@@ -231,6 +244,31 @@ mod tests {
         let c = enter(&clients, 3, 1);
         clients.fence(2, 0);
         assert!(clients.lock(&c));
+    }
+
+    #[test]
+    fn the_other_way_in_is_closed_with_the_gate() {
+        struct Way(Arc<std::sync::atomic::AtomicUsize>);
+        impl Drop for Way {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            }
+        }
+        let closed = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = || closed.load(std::sync::atomic::Ordering::SeqCst);
+        let clients = Clients::new(Duration::ZERO);
+        let keep = |client: &Client| {
+            client.gate.pass().expect("it is open").keep(Box::new(Way(Arc::clone(&closed))));
+        };
+        let (a, b, c) = (enter(&clients, 1, 1), enter(&clients, 1, 2), enter(&clients, 2, 1));
+        [&a, &a, &b, &c].into_iter().for_each(keep);
+        assert_eq!(count(), 1, "the second one of a client takes the place of the first");
+        clients.leave(&a);
+        assert_eq!(count(), 2);
+        clients.fence(1, 2);
+        assert_eq!(count(), 3);
+        clients.fence(2, 0);
+        assert_eq!(count(), 4);
     }
 
     #[test]

@@ -34,6 +34,11 @@ fn attempt(
     batch: &mut Batch,
     out: &mut Vec<u8>,
 ) -> Result<()> {
+    if memory.other_way.is_some() && request.op().is_one_sided() {
+        // A processor's atomics and a device's on the same word need not be atomic to each other.
+        let reason = "its memory is reached by RDMA only; name its address as verbs://".to_owned();
+        return Err(FabricError::Refused { server: number, op: request.op() as u16, reason });
+    }
     match request {
         Request::Chain(verbs) => {
             check(memory, verbs)?;
@@ -58,7 +63,7 @@ fn attempt(
         Request::Reserve { offset, len } => memory.region.reserve(offset, len),
         Request::Persist { offset, len } => memory.region.persist(offset, len),
         Request::Ping => Ok(()),
-        Request::Fence { .. } | Request::Lock | Request::Present { .. } => {
+        Request::Fence { .. } | Request::Lock | Request::Present { .. } | Request::Pair { .. } => {
             unreachable!("the connection does that itself")
         }
         verb => execute_verb(memory, verb, batch, out),

@@ -21,6 +21,16 @@ use crate::wire::BODY_MAX;
 use counters::ServerCounters;
 pub use counters::ServerCounts;
 
+/// Another way for clients to the memory of a memory server, besides requests over their connections: a device's.
+pub trait OtherWay: Send + Sync + std::fmt::Debug {
+    /// Makes a way for one client out of what that said, and appends what it needs to know to `reply`. The way lasts as long as
+    /// what is returned: once that is dropped, nothing that the client sent over it is executed any more.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    fn pair(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<Box<dyn Send>, String>;
+}
+
 /// How a memory server treats its clients.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -42,6 +52,8 @@ pub struct ServerConfig {
     pub grace: Duration,
     /// Says whether a region is still the one that clients knew: to be another one whenever what it held is lost; 0.
     pub incarnation: u64,
+    /// How one-sided verbs come instead of over connections, which then refuse them; none.
+    pub other_way: Option<Arc<dyn OtherWay>>,
 }
 
 impl Default for ServerConfig {
@@ -56,6 +68,7 @@ impl Default for ServerConfig {
             busy_poll: Duration::from_micros(50),
             grace: Duration::from_secs(10),
             incarnation: 0,
+            other_way: None,
         }
     }
 }
@@ -67,6 +80,7 @@ struct Memory {
     body_max: u32,
     counters: ServerCounters,
     incarnation: u64,
+    other_way: Option<Arc<dyn OtherWay>>,
 }
 
 impl Service for Memory {
@@ -116,8 +130,9 @@ impl TcpServer {
         config: ServerConfig,
     ) -> io::Result<Self> {
         let ServerConfig { secret, threads, clients_max, strangers_max, body_max, .. } = config;
-        let ServerConfig { patience, busy_poll, grace, incarnation, .. } = config;
-        let memory = Memory { region, handler, body_max, counters: ServerCounters::default(), incarnation };
+        let ServerConfig { patience, busy_poll, grace, incarnation, other_way, .. } = config;
+        let counters = ServerCounters::default();
+        let memory = Memory { region, handler, body_max, counters, incarnation, other_way };
         let settings = Settings { secret, threads, clients_max, strangers_max, patience, busy_poll, grace };
         Ok(Self { server: Server::start(listener, memory, settings)? })
     }

@@ -3,11 +3,12 @@
 //! A batch is executed while the gate of its client is held, so that whoever fences the client off waits for the batch. What
 //! is not about memory is answered here: fences, the lock, who is there.
 
-use pando_fabric::MemoryServerId;
+use pando_fabric::{FabricError, MemoryServerId};
 
 use super::Memory;
 use super::counters::Batch;
 use super::execute::execute;
+use crate::handshake::LinkId;
 use crate::serve::{Connection, Core, End, OUTPUT_MAX};
 use crate::wire::{Op, REQUEST_HEADER, ReplyEncoder, Request, decode_request};
 
@@ -52,6 +53,12 @@ impl Memory {
                     taken += used;
                     answer(output, Op::Present, Some(core.clients.is_present(process)));
                 }
+                Ok(Some((Request::Pair { body }, used))) => {
+                    taken += used;
+                    if let Some(other_way) = self.pair(number, client.id, body, output) {
+                        gate.keep(other_way);
+                    }
+                }
                 Ok(Some((request, used))) => {
                     execute(self, number, request, &mut batch, output);
                     taken += used;
@@ -65,6 +72,32 @@ impl Memory {
         connection.take(taken);
         connection.make_room(if wants_more? { REQUEST_HEADER + self.body_max as usize } else { 0 });
         Ok(connection.has_output())
+    }
+
+    /// Offers a client another way in, and answers with the number of its connection and what the other way says.
+    fn pair(
+        &self,
+        number: MemoryServerId,
+        id: LinkId,
+        body: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Option<Box<dyn Send>> {
+        let reply = ReplyEncoder::begin(out, Op::Pair);
+        out.extend_from_slice(&id.link.to_le_bytes());
+        let paired = match &self.other_way {
+            Some(other_way) => other_way.pair(body, out),
+            None => Err("it does not offer RDMA; name its address as tcp://".to_owned()),
+        };
+        match paired {
+            Ok(paired) => {
+                reply.finish(out);
+                Some(paired)
+            }
+            Err(reason) => {
+                reply.fail(out, &FabricError::Refused { server: number, op: Op::Pair as u16, reason });
+                None
+            }
+        }
     }
 }
 

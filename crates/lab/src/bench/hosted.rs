@@ -221,16 +221,16 @@ fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Place), BenchError> {
             let config = Config::at(directory.path()).create(Create::New);
             (config, Place { _directory: Some(directory), ..Place::default() })
         }
-        (FabricKind::Tcp, _) if spec.addresses.is_empty() => {
+        (FabricKind::Tcp | FabricKind::Verbs, _) if spec.addresses.is_empty() => {
             let servers = start_memory_servers(spec)?;
-            let addresses = servers.iter().map(|server| server.addr().to_string());
-            let config = Config::tcp(addresses).create(Create::New);
+            let addresses = servers.iter().map(|server| server.addr().to_string()).collect();
+            let config = elsewhere(spec, addresses).create(Create::New);
             (config, Place { _memory_servers: servers, ..Place::default() })
         }
-        (FabricKind::Tcp, _) => (
-            Config::tcp(&spec.addresses).access(spec.access.clone()).create(Create::IfMissing),
-            Place::default(),
-        ),
+        (FabricKind::Tcp | FabricKind::Verbs, _) => {
+            let config = elsewhere(spec, spec.addresses.clone());
+            (config.create(Create::IfMissing), Place::default())
+        }
         (FabricKind::Local | FabricKind::Sim, _) => (Config::embedded(), Place::default()),
     };
     let config = config
@@ -246,12 +246,24 @@ fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Place), BenchError> {
     Ok((Cluster::open(config)?, place))
 }
 
+fn elsewhere(spec: &BenchSpec, addresses: Vec<String>) -> Config {
+    let config = match spec.fabric {
+        FabricKind::Verbs => Config::verbs(addresses),
+        _ => Config::tcp(addresses),
+    };
+    config.access(spec.access.clone())
+}
+
 /// Memory servers in this process, each at a port of its own.
 fn start_memory_servers(spec: &BenchSpec) -> Result<Vec<MemoryServer>, BenchError> {
     let config = MemoryServerConfig::new("127.0.0.1:0")
         .size(spec.memory_server_bytes())
         .huge_pages(spec.huge_pages)
         .cores(spec.memory_cores.unwrap_or(1));
+    let config = match spec.fabric {
+        FabricKind::Verbs => config.verbs(spec.access.verbs_options().clone()),
+        _ => config,
+    };
     let servers = (0..spec.memory_servers).map(|_| MemoryServer::start(&config));
     Ok(servers.collect::<Result<_, _>>()?)
 }

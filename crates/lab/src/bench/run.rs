@@ -31,7 +31,9 @@ pub fn run(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchErro
     spec.validate()?;
     process::reset_peak_rss();
     match (spec.fabric, spec.is_fixed()) {
-        (FabricKind::Local | FabricKind::Shm | FabricKind::Tcp, _) => run_on(spec, watch, Hosted::open),
+        (FabricKind::Local | FabricKind::Shm | FabricKind::Tcp | FabricKind::Verbs, _) => {
+            run_on(spec, watch, Hosted::open)
+        }
         (FabricKind::Sim, true) => {
             let layout = FixedLayout::new(spec.node_size, spec.key_size, spec.value_size);
             let layout = layout.map_err(pando::Error::from)?;

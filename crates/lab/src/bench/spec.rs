@@ -19,6 +19,7 @@ pub enum FabricKind {
     Local,
     Shm,
     Tcp,
+    Verbs,
     /// A simulated cluster, in virtual time.
     Sim,
 }
@@ -29,6 +30,7 @@ impl FabricKind {
             FabricKind::Local => "local",
             FabricKind::Shm => "shm",
             FabricKind::Tcp => "tcp",
+            FabricKind::Verbs => "verbs",
             FabricKind::Sim => "sim",
         }
     }
@@ -91,7 +93,7 @@ pub struct BenchSpec {
     pub memory_cores: Option<usize>,
     /// Where the pool of the shm fabric is made; it stays. `None`: in a place of its own, which is removed afterwards.
     pub pool: Option<PathBuf>,
-    /// Where the memory servers of the tcp fabric listen, in the order of their numbers. None: they are started by the benchmark,
+    /// Where the memory servers of the tcp or the verbs fabric listen, in the order of their numbers. None: they are started by the benchmark,
     /// on this host, and end with it.
     #[serde(skip)]
     pub addresses: Vec<String>,
@@ -362,8 +364,8 @@ impl BenchSpec {
         if self.pool.is_some() && self.fabric != FabricKind::Shm {
             return invalid("a place for the pool can be named for the shm fabric only");
         }
-        if !self.addresses.is_empty() && self.fabric != FabricKind::Tcp {
-            return invalid("addresses of memory servers go with the tcp fabric only");
+        if !self.addresses.is_empty() && !matches!(self.fabric, FabricKind::Tcp | FabricKind::Verbs) {
+            return invalid("addresses of memory servers go with the fabrics tcp and verbs only");
         }
         if !self.addresses.is_empty() && self.addresses.len() != self.memory_servers {
             return invalid("there must be as many memory servers as addresses of them");

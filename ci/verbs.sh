@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# The verbs fabric on a real RDMA stack: Debian's kernel with a software device (rdma_rxe), booted in QEMU (ci/rxe).
+#
+# The conformance suite, memory servers that are stopped and killed, and a verified benchmark between processes. It takes some
+# minutes; what is measured there says nothing about speed. Keeps what it downloads in target/rxe.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        cmake clang libclang-dev qemu-system-x86 busybox-static cpio kmod iproute2 ibverbs-providers libibverbs1 >/dev/null
+fi
+
+cargo clippy -p pando-fabric-verbs --features verbs --all-targets -- -D warnings
+cargo clippy -p pando-cli --no-default-features --features verbs --all-targets -- -D warnings
+cargo build -p pando-cli --no-default-features --features verbs
+
+work=$(realpath -m "${CARGO_TARGET_DIR:-target}/rxe")
+programs=$work/programs
+mkdir -p "$programs"
+cp "${CARGO_TARGET_DIR:-target}/debug/pando" "$programs/"
+cargo test -p pando-fabric-verbs --features verbs --no-run --message-format=json |
+    sed -n 's/.*"name":"\(conformance\|processes\)".*"executable":"\([^"]*\)".*/\1 \2/p' |
+    while read -r name executable; do cp "$executable" "$programs/$name"; done
+
+ci/rxe/boot.sh "$work" ci/rxe/guest.sh "$programs"/{conformance,processes,pando}

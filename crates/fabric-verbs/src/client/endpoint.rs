@@ -1,0 +1,496 @@
+//! The endpoint: verbs become work requests, completions wake their slots.
+//!
+//! One-sided verbs go over queue pairs; calls, reservations and persistence over the control connections. A buffer of this
+//! endpoint is registered memory, so that a NIC fills it without a copy; the bytes of others are copied through one that is.
+//!
+//! Devices have no masked compare-and-swap that libibverbs knows. It is a loop of compare-and-swap here, the first one with what
+//! is expected, so that one round trip does where the bits that are not compared are as expected too.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use pando_fabric::{
+    Chain, ChainVerb, Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo,
+    Request, Result, VerbCounters, VerbResult, WORD, yield_once,
+};
+use pando_fabric_net::{Ending, TcpEndpoint, check_range, random_nonzero};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Shared;
+use super::buffers::{BLOCK_MAX, RegisteredBuffers, copy};
+use super::jobs::{self, Job, Jobs, Step};
+use super::link::{DEPTH, Link, Needs, Paired};
+use crate::hello::Answer;
+use crate::queue::{CompletionQueue, QueuePair, Work};
+
+/// One worker thread's queue pairs to the memory servers of a [`crate::VerbsFabric`].
+pub struct VerbsEndpoint {
+    shared: Arc<Shared>,
+    control: TcpEndpoint,
+    completions: Arc<CompletionQueue>,
+    /// By memory server. Their queue pairs are gone before the buffers in `jobs` are.
+    links: RefCell<Vec<Link>>,
+    jobs: RefCell<Jobs>,
+    buffers: RegisteredBuffers,
+    /// Bit of the slot that is being polled.
+    slot_bit: Cell<u64>,
+    /// Bits of the slots that became ready.
+    ready: Cell<u64>,
+    deadline_ns: Nanos,
+}
+
+impl VerbsEndpoint {
+    pub(super) fn new(shared: Arc<Shared>, seed: u64) -> Result<Self> {
+        let control = shared.control.endpoint(seed)?;
+        let regions = control.regions();
+        let links = RefCell::new(regions.iter().map(|region| Link::new(region.server)).collect());
+        // Some may be left of queue pairs that failed.
+        let entries = (2 * DEPTH).saturating_mul(regions.len() as u32);
+        let completions = Arc::new(CompletionQueue::new(&shared.device, entries)?);
+        let buffers = RegisteredBuffers::new(Arc::clone(&shared.device));
+        let deadline_ns = shared.control.deadline().as_nanos() as Nanos;
+        Ok(Self {
+            shared,
+            control,
+            completions,
+            links,
+            jobs: RefCell::default(),
+            buffers,
+            slot_bit: Cell::new(1),
+            ready: Cell::new(0),
+            deadline_ns,
+        })
+    }
+
+    /// Whether a verb on `len` bytes at `at` makes sense.
+    #[inline]
+    fn check(&self, at: GlobalAddr, len: usize) -> Result<()> {
+        let region = self.regions().get(usize::from(at.server().0));
+        let region = region.ok_or(FabricError::UnknownServer(at.server()))?;
+        check_range(at, len, region.len)
+    }
+
+    /// Makes ready for work: a queue pair is there, and what went before a failed one is fenced off.
+    ///
+    /// # Errors
+    /// `NotConnected`, `Lost`, `Refused` if the server does not offer RDMA; nothing was posted.
+    #[inline]
+    pub(super) async fn connect(&self, server: MemoryServerId) -> Result<()> {
+        let given_up = self.shared.control.given_up(server);
+        let needs = self.links.borrow()[usize::from(server.0)].needs(given_up, || self.now())?;
+        if matches!(needs, Needs::Nothing) { Ok(()) } else { Box::pin(self.prepare(server)).await }
+    }
+
+    #[cold]
+    async fn prepare(&self, server: MemoryServerId) -> Result<()> {
+        loop {
+            let given_up = self.shared.control.given_up(server);
+            let needs = self.links.borrow()[usize::from(server.0)].needs(given_up, || self.now())?;
+            match needs {
+                Needs::Nothing => return Ok(()),
+                Needs::Waiting => self.yield_now().await,
+                Needs::Pairing => {
+                    let preparing = Preparing::begin(self, server);
+                    let paired = self.pair(server, given_up).await;
+                    preparing.end(paired)?;
+                }
+                Needs::Settling => {
+                    let _preparing = Preparing::begin(self, server);
+                    self.control.ping(server).await.map_err(|error| not_sent(server, error))?;
+                    self.links.borrow_mut()[usize::from(server.0)].settle(given_up);
+                }
+            }
+        }
+    }
+
+    /// Asks a server for a queue pair. The request tells it of the `given_up` connections before.
+    async fn pair(&self, server: MemoryServerId, given_up: usize) -> Result<Paired> {
+        let queue_pair = QueuePair::new(&self.completions, DEPTH, random_nonzero() as u32)?;
+        let ours = queue_pair.peer(self.shared.device.depth_out);
+        let paired = self.control.pair(server, ours.as_bytes()).await;
+        let (link, answer) = paired.map_err(|error| not_sent(server, error))?;
+        let no_sense = |reason: &str| FabricError::NotConnected { server, reason: reason.to_owned() };
+        let answer = Answer::read_from_bytes(&answer).map_err(|_| no_sense("its answer makes no sense"))?;
+        ours.check(&answer.peer).map_err(|reason| no_sense(&reason))?;
+        let region_len = self.regions()[usize::from(server.0)].len;
+        if answer.place.bytes.get() != region_len
+            || answer.place.address.get().checked_add(region_len).is_none()
+        {
+            return Err(no_sense("it offers other memory than it said"));
+        }
+        queue_pair.send(&answer.peer)?;
+        Ok(Paired { queue_pair, place: answer.place, link, settled: given_up })
+    }
+
+    /// Executes a job of at least one step, all on one server.
+    async fn run(&self, server: MemoryServerId, job: Job) -> Result<Job> {
+        self.connect(server).await?;
+        let number = {
+            let mut links = self.links.borrow_mut();
+            let mut jobs = self.jobs.borrow_mut();
+            let deadline = self.now() + self.deadline_ns;
+            // Entered first: from then on the buffers stay where the device looks for them.
+            let link = &mut links[usize::from(server.0)];
+            let number = jobs.enter(job, self.slot_bit.get());
+            link.push(number, jobs::steps(&jobs, number), deadline);
+            number
+        };
+        Ending::new(&self.jobs, number).await
+    }
+
+    /// Executes one step; its buffer.
+    async fn step(&self, at: GlobalAddr, work: Work, buffer: PageBuf, key: u32) -> Result<PageBuf> {
+        match self.run(at.server(), Job::One(Step { at, work, buffer, key })).await? {
+            Job::One(step) => Ok(step.buffer),
+            Job::Chain(_) => unreachable!("a verb is no chain"),
+        }
+    }
+
+    /// Executes a step on one word; the word that it brought back, or what `word` was.
+    async fn word(&self, at: GlobalAddr, work: Work, word: u64) -> Result<u64> {
+        self.check(at, WORD)?;
+        let (buffer, key) = self.bounce(WORD)?;
+        buffer.set(0, word);
+        let buffer = self.step(at, work, buffer, key).await?;
+        let word = buffer.get(0);
+        self.buffers.put(buffer);
+        Ok(word)
+    }
+
+    fn bounce(&self, len: usize) -> Result<(PageBuf, u32)> {
+        let buffer = self.buffers.bounce(len)?;
+        let key = self.buffers.key(&buffer).expect("it is registered");
+        Ok((buffer, key))
+    }
+
+    /// READs or WRITEs the window of a buffer that the device does not know.
+    #[cold]
+    async fn by_copy(&self, at: GlobalAddr, mut user: PageBuf, work: Work) -> Result<PageBuf> {
+        let (start, len) = (user.window_start(), user.window_len());
+        let mut done = 0;
+        while done < len {
+            let piece = (len - done).min(BLOCK_MAX);
+            user.set_window(start + done..start + done + piece);
+            let (buffer, key) = self.bounce(piece)?;
+            if work == Work::Write {
+                copy(&user, &buffer);
+            }
+            let buffer = self.step(at.add(done as u64), work, buffer, key).await?;
+            if work == Work::Read {
+                copy(&buffer, &user);
+            }
+            self.buffers.put(buffer);
+            done += piece;
+        }
+        user.set_window(start..start + len);
+        Ok(user)
+    }
+
+    async fn move_window(&self, at: GlobalAddr, buffer: PageBuf, work: Work) -> Result<PageBuf> {
+        self.check(at, buffer.window_len())?;
+        match self.buffers.key(&buffer) {
+            Some(key) => self.step(at, work, buffer, key).await,
+            None => Box::pin(self.by_copy(at, buffer, work)).await,
+        }
+    }
+
+    /// A verb of a chain as a step, and the buffer that is not registered, if it has one.
+    fn chained(&self, verb: ChainVerb) -> Result<(Step, Option<PageBuf>)> {
+        let at = verb.at();
+        let (work, user, word) = match verb {
+            ChainVerb::Read { into, .. } => (Work::Read, Some(into), 0),
+            ChainVerb::Write { from, .. } => (Work::Write, Some(from), 0),
+            ChainVerb::WriteWord { value, .. } => (Work::Write, None, value),
+            ChainVerb::CompareSwap { expected, new, .. } => (Work::CompareSwap { expected, new }, None, 0),
+            ChainVerb::FetchAdd { add, .. } => (Work::FetchAdd { add }, None, 0),
+        };
+        let Some(user) = user else {
+            let (buffer, key) = self.bounce(WORD)?;
+            buffer.set(0, word);
+            return Ok((Step { at, work, buffer, key }, None));
+        };
+        if let Some(key) = self.buffers.key(&user) {
+            return Ok((Step { at, work, buffer: user, key }, None));
+        }
+        let (buffer, key) = self.bounce(user.window_len())?;
+        if work == Work::Write {
+            copy(&user, &buffer);
+        }
+        Ok((Step { at, work, buffer, key }, Some(user)))
+    }
+
+    /// What one step of a chain that ended brought; `is_word` says whether it was a word that was written.
+    fn result_of(&self, step: Step, user: Option<PageBuf>, is_word: bool) -> VerbResult {
+        let Step { work, buffer, .. } = step;
+        let is_page = matches!(work, Work::Read | Work::Write) && !is_word;
+        match work {
+            Work::Read => self.counters().count_read(buffer.window_len()),
+            Work::Write => self.counters().count_write(buffer.window_len()),
+            Work::CompareSwap { .. } | Work::FetchAdd { .. } => self.counters().count_atomic(),
+        }
+        if is_page && user.is_none() {
+            return VerbResult::Buf(buffer);
+        }
+        let result = match user {
+            Some(user) => {
+                if work == Work::Read {
+                    copy(&buffer, &user);
+                }
+                VerbResult::Buf(user)
+            }
+            None if is_word => VerbResult::Done,
+            None => VerbResult::Word(buffer.get(0)),
+        };
+        self.buffers.put(buffer);
+        result
+    }
+
+    /// Has work posted and takes completions; the bits of slots whose verbs ended.
+    fn turn(&self) -> u64 {
+        let (mut links, mut jobs) = (self.links.borrow_mut(), self.jobs.borrow_mut());
+        if !links.iter().any(Link::is_busy) {
+            return 0;
+        }
+        let (shared, jobs) = (&*self.shared, &mut *jobs);
+        let now = || self.now();
+        let mut ready = 0;
+        links.iter_mut().for_each(|link| ready |= link.ring(shared, jobs, now));
+        let mut came = false;
+        let mut take = |completion: crate::queue::Completion| {
+            came = true;
+            if let Some(link) = links.get_mut(Link::server_of(completion.id)) {
+                ready |= link.complete(&completion, shared, jobs, now);
+            }
+        };
+        while self.completions.poll(&mut take) {}
+        if came {
+            links.iter_mut().for_each(|link| ready |= link.ring(shared, jobs, now));
+        } else {
+            let now = now();
+            links.iter_mut().for_each(|link| ready |= link.look_at_clock(shared, jobs, now));
+        }
+        // A queue pair that failed takes its connection along: the next one needs a name that is not fenced off.
+        for (place, link) in (0..).zip(links.iter_mut()) {
+            if link.take_failed() {
+                self.control.hang_up(MemoryServerId(place));
+            }
+        }
+        ready
+    }
+}
+
+/// The error of a verb whose preparation failed.
+fn not_sent(server: MemoryServerId, error: FabricError) -> FabricError {
+    match error {
+        FabricError::ServerUnreachable(_) => {
+            FabricError::NotConnected { server, reason: "the connection to it broke".to_owned() }
+        }
+        FabricError::TimedOut(_) => {
+            FabricError::NotConnected { server, reason: "it did not answer in time".to_owned() }
+        }
+        other => other,
+    }
+}
+
+/// Keeps others from preparing the same link.
+struct Preparing<'e> {
+    endpoint: &'e VerbsEndpoint,
+    place: usize,
+}
+
+impl<'e> Preparing<'e> {
+    fn begin(endpoint: &'e VerbsEndpoint, server: MemoryServerId) -> Self {
+        let place = usize::from(server.0);
+        endpoint.links.borrow_mut()[place].is_preparing = true;
+        Self { endpoint, place }
+    }
+
+    /// # Errors
+    /// That of pairing.
+    fn end(self, paired: Result<Paired>) -> Result<()> {
+        let now = self.endpoint.now();
+        let link = &mut self.endpoint.links.borrow_mut()[self.place];
+        match paired {
+            Ok(paired) => link.come_up(paired),
+            Err(error) => {
+                link.stay_down(now, &error);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Preparing<'_> {
+    fn drop(&mut self) {
+        self.endpoint.links.borrow_mut()[self.place].is_preparing = false;
+    }
+}
+
+impl Drop for VerbsEndpoint {
+    fn drop(&mut self) {
+        for link in self.links.get_mut() {
+            link.close(&self.shared);
+        }
+    }
+}
+
+impl Endpoint for VerbsEndpoint {
+    #[inline]
+    fn buffer(&self, len: usize) -> PageBuf {
+        self.buffers.take(len)
+    }
+
+    #[inline]
+    fn recycle(&self, buf: PageBuf) {
+        self.buffers.put(buf);
+    }
+
+    async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
+        let len = into.window_len();
+        let buf = self.move_window(at, into, Work::Read).await?;
+        self.counters().count_read(len);
+        Ok(buf)
+    }
+
+    async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        let len = from.window_len();
+        let buf = self.move_window(at, from, Work::Write).await?;
+        self.counters().count_write(len);
+        Ok(buf)
+    }
+
+    async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
+        let word = self.word(at, Work::Read, 0).await?;
+        self.counters().count_read(WORD);
+        Ok(word)
+    }
+
+    async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
+        self.word(at, Work::Write, value).await?;
+        self.counters().count_write(WORD);
+        Ok(())
+    }
+
+    async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64> {
+        let before = self.word(at, Work::CompareSwap { expected, new }, 0).await?;
+        self.counters().count_atomic();
+        Ok(before)
+    }
+
+    /// Counts as one atomic however often it was tried.
+    async fn masked_compare_swap(
+        &self,
+        at: GlobalAddr,
+        expected: u64,
+        compare_mask: u64,
+        new: u64,
+        swap_mask: u64,
+    ) -> Result<u64> {
+        let mut guess = expected;
+        loop {
+            let swapped = (guess & !swap_mask) | (new & swap_mask);
+            let found = self.word(at, Work::CompareSwap { expected: guess, new: swapped }, 0).await?;
+            if found == guess || (found ^ expected) & compare_mask != 0 {
+                self.counters().count_atomic();
+                return Ok(found);
+            }
+            guess = found;
+        }
+    }
+
+    async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64> {
+        let before = self.word(at, Work::FetchAdd { add }, 0).await?;
+        self.counters().count_atomic();
+        Ok(before)
+    }
+
+    async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
+        let Some(server) = chain.server() else { return Ok(Vec::new()) };
+        for verb in chain.verbs() {
+            let len = match verb {
+                ChainVerb::Read { into: buf, .. } | ChainVerb::Write { from: buf, .. } => buf.window_len(),
+                _ => WORD,
+            };
+            self.check(verb.at(), len)?;
+            if len as u64 > u64::from(self.shared.device.port.message_max) {
+                let reason = format!("a chain cannot move {len} bytes by one verb over this device");
+                return Err(FabricError::Refused { server, op: 0, reason });
+            }
+        }
+        let verbs = chain.into_verbs();
+        let words: Vec<bool> = verbs.iter().map(|verb| matches!(verb, ChainVerb::WriteWord { .. })).collect();
+        let mut steps = Vec::with_capacity(verbs.len());
+        let mut users = Vec::with_capacity(verbs.len());
+        for verb in verbs {
+            let (step, user) = self.chained(verb)?;
+            steps.push(step);
+            users.push(user);
+        }
+        let Job::Chain(steps) = self.run(server, Job::Chain(steps)).await? else {
+            unreachable!("a chain is no verb")
+        };
+        let ended = steps.into_iter().zip(users).zip(words);
+        Ok(ended.map(|((step, user), is_word)| self.result_of(step, user, is_word)).collect())
+    }
+
+    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
+        self.control.call(server, request).await
+    }
+
+    async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        self.control.reserve(at, len).await
+    }
+
+    async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        self.control.persist(at, len).await
+    }
+
+    #[inline]
+    async fn yield_now(&self) {
+        self.ready.set(self.ready.get() | self.slot_bit.get());
+        yield_once().await;
+    }
+
+    #[inline]
+    fn regions(&self) -> &[RegionInfo] {
+        self.control.regions()
+    }
+
+    #[inline]
+    fn counters(&self) -> &VerbCounters {
+        self.control.counters()
+    }
+
+    #[inline]
+    fn now(&self) -> Nanos {
+        self.control.now()
+    }
+
+    fn random(&self) -> u64 {
+        self.control.random()
+    }
+
+    fn slots(&self) -> u32 {
+        self.control.slots()
+    }
+
+    fn set_slots(&self, slots: u32) {
+        self.control.set_slots(slots);
+    }
+
+    #[inline]
+    fn enter_slot(&self, slot: u32) {
+        self.slot_bit.set(1 << slot);
+        self.control.enter_slot(slot);
+    }
+
+    fn poll_ready(&self) -> u64 {
+        self.ready.take() | self.turn() | self.control.poll_ready()
+    }
+
+    /// Sleeps for what comes over control connections only: completions of a device are polled for.
+    fn idle(&self) -> bool {
+        !self.links.borrow().iter().any(Link::is_busy) && self.control.idle()
+    }
+}

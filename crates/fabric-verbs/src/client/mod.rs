@@ -1,0 +1,77 @@
+//! A compute server's way to memory servers by RDMA.
+//!
+//! [`VerbsFabric`] has a [`TcpFabric`] to the same servers beside it, over which it asks for queue pairs and sends all that is
+//! not one-sided. An endpoint has one queue pair for each server that it uses, and one completion queue, which it polls.
+
+mod buffers;
+mod endpoint;
+mod jobs;
+mod link;
+
+use std::sync::Arc;
+
+use pando_fabric::{Fabric, FabricError, RegionInfo, Result};
+use pando_fabric_net::{TcpConfig, TcpFabric, wait_for};
+
+use crate::VerbsOptions;
+use crate::device::Device;
+pub use endpoint::VerbsEndpoint;
+
+struct Shared {
+    control: TcpFabric,
+    device: Arc<Device>,
+}
+
+/// Memory servers whose memory is reached by RDMA. Clones share what they know.
+#[derive(Clone)]
+pub struct VerbsFabric {
+    shared: Arc<Shared>,
+}
+
+impl VerbsFabric {
+    /// Connects to each memory server once, and pairs with it.
+    ///
+    /// # Errors
+    /// As [`TcpFabric::connect`]; `Open` if there is no such device here or a memory server offers none, `System` if one cannot
+    /// be reached by it.
+    pub fn connect(config: TcpConfig, options: &VerbsOptions) -> Result<Self> {
+        let device = Device::open(options)?;
+        let fabric = Self { shared: Arc::new(Shared { control: TcpFabric::connect(config)?, device }) };
+        let ep = fabric.endpoint(0)?;
+        for region in fabric.regions() {
+            wait_for(&ep, ep.connect(region.server)).map_err(|error| {
+                let path = format!("verbs: memory server {}", region.server);
+                match error {
+                    FabricError::Refused { reason, .. } => FabricError::Open { path, reason },
+                    FabricError::NotConnected { reason, .. } => FabricError::System { path, reason },
+                    other => other,
+                }
+            })?;
+        }
+        Ok(fabric)
+    }
+
+    /// The connections over which everything goes that is not one-sided: processes are told apart, locks taken there.
+    pub fn control(&self) -> &TcpFabric {
+        &self.shared.control
+    }
+}
+
+impl Fabric for VerbsFabric {
+    type Endpoint = VerbsEndpoint;
+
+    /// Its queue pairs are made when they are needed.
+    fn endpoint(&self, seed: u64) -> Result<VerbsEndpoint> {
+        VerbsEndpoint::new(Arc::clone(&self.shared), seed)
+    }
+
+    fn regions(&self) -> &[RegionInfo] {
+        self.shared.control.regions()
+    }
+}
+
+impl std::fmt::Debug for VerbsFabric {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "VerbsFabric({:?} by {:?})", self.shared.control, self.shared.device)
+    }
+}

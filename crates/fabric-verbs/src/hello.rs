@@ -1,0 +1,64 @@
+//! What both ends tell each other when they pair: how to reach a queue pair, and on one side where the memory is.
+//!
+//! The bytes travel as a `Pair` request and its answer over a connection whose handshake is over. Little-endian, of fixed
+//! length; `docs/verbs.md` draws them.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// How to reach one queue pair.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Peer {
+    pub queue_pair: U32,
+    /// Of the first packet that it sends.
+    pub psn: U32,
+    pub gid: [u8; 16],
+    pub lid: U16,
+    /// Code of the MTU of its port.
+    pub mtu: u8,
+    /// READs and atomics that it takes, or sends, at a time.
+    pub depth: u8,
+    /// 1: its port is one of InfiniBand, 2: of Ethernet.
+    pub link_layer: u8,
+    pub zero: [u8; 3],
+}
+
+/// The region of a memory server, as its device knows it.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Place {
+    pub address: U64,
+    pub bytes: U64,
+    pub key: U32,
+    pub zero: U32,
+}
+
+/// A memory server's answer.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Answer {
+    pub peer: Peer,
+    pub place: Place,
+}
+
+const _: () = assert!(size_of::<Peer>() == 32 && size_of::<Answer>() == 56);
+
+impl Peer {
+    /// # Errors
+    /// Why the ports cannot talk to each other.
+    pub fn check(&self, other: &Self) -> Result<(), String> {
+        if self.link_layer != other.link_layer {
+            let name = |layer| if layer == 1 { "InfiniBand" } else { "Ethernet" };
+            return Err(format!(
+                "one port is of {} and the other of {}",
+                name(self.link_layer),
+                name(other.link_layer)
+            ));
+        }
+        if other.depth == 0 || !(1..=5).contains(&other.mtu) {
+            return Err("what it says of its queue pair makes no sense".to_owned());
+        }
+        Ok(())
+    }
+}

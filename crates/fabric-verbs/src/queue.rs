@@ -1,0 +1,366 @@
+//! Queue pairs and completion queues.
+//!
+//! A client's queue pair sends, and its completions come to the one queue of its worker; a memory server's only answers, which
+//! its device does alone. A queue pair that goes is destroyed, and then its device neither sends nor executes anything for it
+//! and touches no buffer any more.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use pando_fabric::{PageBuf, Result};
+use rdma_mummy_sys::{
+    ibv_access_flags, ibv_cq, ibv_create_cq, ibv_create_qp, ibv_destroy_cq, ibv_destroy_qp, ibv_gid,
+    ibv_modify_qp, ibv_poll_cq, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask,
+    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_status,
+    ibv_wr_opcode,
+};
+
+use crate::device::{Device, ETHERNET, system};
+use crate::hello::Peer;
+
+/// A packet that is not acknowledged is sent again after 4.096 µs * 2^13 = 34 ms, and six times: a peer that is gone is found out
+/// after a quarter of a second. More than six would be without end on some devices.
+const TIMEOUT: u8 = 13;
+const RETRIES: u8 = 6;
+/// A peer that is not ready: memory servers always are.
+const RETRIES_NOT_READY: u8 = 6;
+/// Bytes of a WRITE that travel inside its work request, if the device takes so many.
+const INLINE: u32 = 64;
+/// Completions that are taken at once.
+const POLL: usize = 32;
+
+/// Where completions come to.
+pub(crate) struct CompletionQueue {
+    cq: NonNull<ibv_cq>,
+    device: Arc<Device>,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: as above; it has locks of its own.
+unsafe impl Sync for CompletionQueue {}
+
+/// The end of a work request.
+pub(crate) struct Completion {
+    pub id: u64,
+    /// What went wrong, by libibverbs' number.
+    pub result: std::result::Result<(), u32>,
+}
+
+impl CompletionQueue {
+    /// # Errors
+    /// `System` if the device has no queue of so many entries.
+    pub fn new(device: &Arc<Device>, entries: u32) -> Result<Self> {
+        let entries = entries.clamp(1, i32::MAX as u32) as i32;
+        // SAFETY: the device is open; there is no event channel.
+        let cq = unsafe { ibv_create_cq(device.context(), entries, null_mut(), null_mut(), 0) };
+        match NonNull::new(cq) {
+            Some(cq) => Ok(Self { cq, device: Arc::clone(device) }),
+            None => Err(system(&device.name, "no completion queue can be made", &io::Error::last_os_error())),
+        }
+    }
+
+    /// Takes completions and tells `done` of each; whether there may be more.
+    pub fn poll(&self, mut done: impl FnMut(Completion)) -> bool {
+        let mut entries = [const { MaybeUninit::<ibv_wc>::zeroed() }; POLL];
+        // SAFETY: the queue is there, and `entries` valid for `POLL` of them.
+        let count = unsafe { ibv_poll_cq(self.cq.as_ptr(), POLL as i32, entries.as_mut_ptr().cast()) };
+        let count = usize::try_from(count).unwrap_or(0);
+        for entry in &entries[..count] {
+            // SAFETY: it is plain numbers, zeroed, and filled by the call.
+            let entry = unsafe { entry.assume_init_ref() };
+            let is_well = entry.status == ibv_wc_status::IBV_WC_SUCCESS;
+            done(Completion { id: entry.wr_id, result: if is_well { Ok(()) } else { Err(entry.status) } });
+        }
+        count == POLL
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // SAFETY: queue pairs hold the queue, so none is left.
+        unsafe { ibv_destroy_cq(self.cq.as_ptr()) };
+    }
+}
+
+/// One end of a reliable connection between two devices.
+pub(crate) struct QueuePair {
+    qp: NonNull<ibv_qp>,
+    completions: Arc<CompletionQueue>,
+    /// Bytes of a WRITE that may travel inside its work request.
+    inline: u32,
+    psn: u32,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for QueuePair {}
+
+/// What a work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Read,
+    Write,
+    CompareSwap { expected: u64, new: u64 },
+    FetchAdd { add: u64 },
+}
+
+/// A work request between the window of a buffer and remote memory.
+pub(crate) struct Request<'b> {
+    pub id: u64,
+    pub work: Work,
+    pub buffer: &'b PageBuf,
+    pub local_key: u32,
+    pub remote: u64,
+    pub remote_key: u32,
+    /// Whether its end is to be a completion.
+    pub is_signalled: bool,
+    /// Whether it waits for READs and atomics before it.
+    pub is_fenced: bool,
+}
+
+/// Work requests that go out under one doorbell, and room for the next ones.
+#[derive(Default)]
+pub(crate) struct Doorbell {
+    requests: Vec<ibv_send_wr>,
+    places: Vec<ibv_sge>,
+}
+
+impl QueuePair {
+    /// One that sends up to `work` requests at a time; none if it only answers.
+    ///
+    /// # Errors
+    /// `System` if the device has no more of them.
+    pub fn new(completions: &Arc<CompletionQueue>, work: u32, psn: u32) -> Result<Self> {
+        let device = &completions.device;
+        let make = |inline: u32| {
+            // SAFETY: zeros are a valid value of this struct of numbers and pointers.
+            let mut init: ibv_qp_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+            init.send_cq = completions.cq.as_ptr();
+            init.recv_cq = completions.cq.as_ptr();
+            init.qp_type = ibv_qp_type::IBV_QPT_RC;
+            init.cap.max_send_wr = work.clamp(1, device.work_max);
+            init.cap.max_recv_wr = 1;
+            init.cap.max_send_sge = 1;
+            init.cap.max_recv_sge = 1;
+            init.cap.max_inline_data = inline;
+            // SAFETY: the domain and the queue are there and held by the result; `init` lives during the call.
+            let qp = unsafe { ibv_create_qp(device.pd(), &raw mut init) };
+            NonNull::new(qp).map(|qp| (qp, init.cap.max_inline_data))
+        };
+        let Some((qp, inline)) = make(INLINE).or_else(|| make(0)) else {
+            return Err(system(&device.name, "no queue pair can be made", &io::Error::last_os_error()));
+        };
+        Ok(Self { qp, completions: Arc::clone(completions), inline, psn: psn & 0xff_ffff })
+    }
+
+    /// How the other end reaches this one; `depth` READs and atomics at a time.
+    pub fn peer(&self, depth: u8) -> Peer {
+        let port = &self.completions.device.port;
+        Peer {
+            // SAFETY: the queue pair is there while `self` is.
+            queue_pair: unsafe { self.qp.as_ref() }.qp_num.into(),
+            psn: self.psn.into(),
+            gid: port.gid,
+            lid: port.lid.into(),
+            mtu: port.mtu,
+            depth,
+            link_layer: port.link_layer,
+            zero: [0; 3],
+        }
+    }
+
+    /// Lets it answer `peer`, which may read, write and change what is open to remote devices.
+    ///
+    /// # Errors
+    /// `System` if the device does not do it.
+    pub fn answer(&self, peer: &Peer) -> Result<()> {
+        self.begin()?;
+        self.receive(peer, peer.depth.min(self.completions.device.depth_in))
+    }
+
+    /// Lets it send to `peer`.
+    ///
+    /// # Errors
+    /// `System` if the device does not do it.
+    pub fn send(&self, peer: &Peer) -> Result<()> {
+        self.begin()?;
+        self.receive(peer, 1)?;
+        let mut attr = no_attributes();
+        attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
+        attr.timeout = TIMEOUT;
+        attr.retry_cnt = RETRIES;
+        attr.rnr_retry = RETRIES_NOT_READY;
+        attr.sq_psn = self.psn;
+        attr.max_rd_atomic = peer.depth.min(self.completions.device.depth_out);
+        self.modify(
+            &mut attr,
+            Mask::IBV_QP_STATE
+                | Mask::IBV_QP_TIMEOUT
+                | Mask::IBV_QP_RETRY_CNT
+                | Mask::IBV_QP_RNR_RETRY
+                | Mask::IBV_QP_SQ_PSN
+                | Mask::IBV_QP_MAX_QP_RD_ATOMIC,
+        )
+    }
+
+    fn begin(&self) -> Result<()> {
+        let mut attr = no_attributes();
+        attr.qp_state = ibv_qp_state::IBV_QPS_INIT;
+        attr.port_num = self.completions.device.port.number;
+        attr.qp_access_flags = (ibv_access_flags::IBV_ACCESS_REMOTE_READ
+            | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+            | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)
+            .0;
+        let mask =
+            Mask::IBV_QP_STATE | Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT | Mask::IBV_QP_ACCESS_FLAGS;
+        self.modify(&mut attr, mask)
+    }
+
+    fn receive(&self, peer: &Peer, depth: u8) -> Result<()> {
+        let port = &self.completions.device.port;
+        let mut attr = no_attributes();
+        attr.qp_state = ibv_qp_state::IBV_QPS_RTR;
+        attr.path_mtu = u32::from(peer.mtu.min(port.mtu));
+        attr.dest_qp_num = peer.queue_pair.get();
+        attr.rq_psn = peer.psn.get();
+        attr.max_dest_rd_atomic = depth;
+        attr.min_rnr_timer = 12;
+        attr.ah_attr.port_num = port.number;
+        attr.ah_attr.dlid = peer.lid.get();
+        if port.link_layer == ETHERNET || peer.lid.get() == 0 {
+            attr.ah_attr.is_global = 1;
+            attr.ah_attr.grh.dgid = ibv_gid { raw: peer.gid };
+            attr.ah_attr.grh.sgid_index = port.gid_index;
+            attr.ah_attr.grh.hop_limit = 64;
+        }
+        self.modify(
+            &mut attr,
+            Mask::IBV_QP_STATE
+                | Mask::IBV_QP_AV
+                | Mask::IBV_QP_PATH_MTU
+                | Mask::IBV_QP_DEST_QPN
+                | Mask::IBV_QP_RQ_PSN
+                | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
+                | Mask::IBV_QP_MIN_RNR_TIMER,
+        )
+    }
+
+    fn modify(&self, attr: &mut ibv_qp_attr, mask: Mask) -> Result<()> {
+        // SAFETY: the queue pair is there while `self` is, and `attr` lives during the call.
+        match unsafe { ibv_modify_qp(self.qp.as_ptr(), attr, mask.0 as i32) } {
+            0 => Ok(()),
+            error => {
+                let error = io::Error::from_raw_os_error(error);
+                let name = &self.completions.device.name;
+                Err(system(name, "a queue pair cannot be connected", &error))
+            }
+        }
+    }
+
+    /// Hands `requests` to the device in this order.
+    ///
+    /// # Errors
+    /// Those of the device; then some requests may have been taken, and the queue pair is worth nothing any more.
+    ///
+    /// # Safety
+    /// The words of each buffer must stay where they are until a completion of this queue pair says that the request has
+    /// ended, or the queue pair is dropped.
+    pub unsafe fn post<'b>(
+        &self,
+        doorbell: &mut Doorbell,
+        requests: impl Iterator<Item = Request<'b>>,
+    ) -> io::Result<()> {
+        doorbell.requests.clear();
+        doorbell.places.clear();
+        for request in requests {
+            doorbell.add(&request, self.inline);
+        }
+        doorbell.link();
+        let Some(first) = doorbell.requests.first_mut() else { return Ok(()) };
+        let mut bad = null_mut();
+        // SAFETY: the requests are linked to each other and to places that live during the call; what they point to is
+        // the caller's obligation.
+        match unsafe { ibv_post_send(self.qp.as_ptr(), first, &raw mut bad) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
+    }
+}
+
+// SAFETY: the pointers of a doorbell are into itself, and set anew each time it is rung.
+unsafe impl Send for Doorbell {}
+
+impl Doorbell {
+    fn add(&mut self, request: &Request<'_>, inline: u32) {
+        let words = request.buffer.window_words();
+        let len = size_of_val(words) as u32;
+        let mut flags = ibv_send_flags(0);
+        if request.is_signalled {
+            flags |= ibv_send_flags::IBV_SEND_SIGNALED;
+        }
+        if request.is_fenced {
+            flags |= ibv_send_flags::IBV_SEND_FENCE;
+        }
+        // SAFETY: zeros are a valid value of this struct of numbers, pointers and unions of these.
+        let mut wr: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+        wr.wr_id = request.id;
+        wr.num_sge = i32::from(len > 0);
+        wr.opcode = match request.work {
+            Work::Read => ibv_wr_opcode::IBV_WR_RDMA_READ,
+            Work::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            Work::CompareSwap { .. } => ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP,
+            Work::FetchAdd { .. } => ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD,
+        };
+        match request.work {
+            Work::Read | Work::Write => {
+                if request.work == Work::Write && len > 0 && len <= inline {
+                    flags |= ibv_send_flags::IBV_SEND_INLINE;
+                }
+                wr.wr.rdma = rdma_mummy_sys::rdma_t { remote_addr: request.remote, rkey: request.remote_key };
+            }
+            Work::CompareSwap { expected: compare_add, new: swap } => {
+                wr.wr.atomic = atomic(request, compare_add, swap);
+            }
+            Work::FetchAdd { add } => wr.wr.atomic = atomic(request, add, 0),
+        }
+        wr.send_flags = flags.0;
+        self.requests.push(wr);
+        self.places.push(ibv_sge { addr: words.as_ptr() as u64, length: len, lkey: request.local_key });
+    }
+
+    /// Makes a list of the requests, once none is added any more.
+    fn link(&mut self) {
+        let mut next = null_mut();
+        for (wr, place) in self.requests.iter_mut().zip(&mut self.places).rev() {
+            wr.next = next;
+            wr.sg_list = &raw mut *place;
+            next = &raw mut *wr;
+        }
+    }
+}
+
+fn atomic(request: &Request<'_>, compare_add: u64, swap: u64) -> rdma_mummy_sys::atomic_t {
+    rdma_mummy_sys::atomic_t { remote_addr: request.remote, compare_add, swap, rkey: request.remote_key }
+}
+
+fn no_attributes() -> ibv_qp_attr {
+    // SAFETY: zeros are a valid value of this struct of numbers.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: it was made once and is not used any more.
+        let error = unsafe { ibv_destroy_qp(self.qp.as_ptr()) };
+        if error != 0 {
+            tracing::error!(
+                "a queue pair of {} cannot be destroyed: error {error}",
+                self.completions.device.name
+            );
+        }
+    }
+}

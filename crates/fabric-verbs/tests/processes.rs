@@ -1,0 +1,138 @@
+//! A memory server that is a process of its own, and is stopped or killed. Needs an RDMA device (`ci/verbs.sh`).
+//!
+//! The server is this program again, told so by its environment; it ends when its standard input does.
+
+use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pando_fabric::{Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId};
+use pando_fabric_local::{LocalConfig, LocalFabric};
+use pando_fabric_net::{ServerConfig, TcpConfig, TcpServer};
+use pando_fabric_verbs::{VerbsFabric, VerbsOffer, VerbsOptions};
+use pando_rt::block_on;
+use rustix::process::{Pid, Signal, kill_process};
+
+const SERVER: MemoryServerId = MemoryServerId(0);
+const ROLE: &str = "PANDO_VERBS_SERVES";
+const MARK: &str = "it serves at ";
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_server_of_the_other_tests() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let local =
+        LocalFabric::new(LocalConfig { server_sizes: vec![1 << 20], huge_pages: false }).expect("memory");
+    let region = local.served_region(SERVER).expect("the only one");
+    let offer = VerbsOffer::new(region.clone(), &VerbsOptions::default()).expect("an RDMA device");
+    let config = ServerConfig { other_way: Some(Arc::new(offer)), ..ServerConfig::default() };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let server = TcpServer::start(listener, region, None, config).expect("a server");
+    println!("{MARK}{}", server.addr());
+    stdout().flush().expect("somebody reads it");
+    let _ = stdin().read_to_end(&mut Vec::new());
+}
+
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start() -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--ignored", "--exact", "--nocapture", "the_server_of_the_other_tests"])
+            .env(ROLE, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program runs");
+        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let address = lines.find_map(|line| {
+            let line = line.expect("text");
+            line.split_once(MARK).map(|(_, address)| address.to_owned())
+        });
+        Self { child, address: address.expect("it serves") }
+    }
+
+    fn fabric(&self) -> VerbsFabric {
+        let deadline = Duration::from_secs(1);
+        let config = TcpConfig { deadline, ..TcpConfig::new([&self.address]) };
+        VerbsFabric::connect(config, &VerbsOptions::default()).expect("it is there")
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("it is no 0");
+        kill_process(pid, signal).expect("it is there");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn at(offset: u64) -> GlobalAddr {
+    GlobalAddr::new(SERVER, offset)
+}
+
+/// READ, WRITE and CAS while the server is stopped, for longer than anybody waits for an answer of its process.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn verbs_go_on_while_the_server_is_stopped() {
+    let server = Server::start();
+    let fabric = server.fabric();
+    let ep = fabric.endpoint(1).expect("an endpoint");
+    block_on(&ep, ep.write_word(at(0), 0)).expect("a WRITE");
+    server.signal(Signal::STOP);
+    let until = Instant::now() + Duration::from_secs(4);
+    let mut rounds = 0;
+    while Instant::now() < until {
+        block_on(&ep, async {
+            assert_eq!(ep.compare_swap(at(0), rounds, rounds + 1).await?, rounds);
+            let page = ep.buffer(1024);
+            page.set(5, rounds);
+            ep.recycle(ep.write(at(4096), page).await?);
+            let page = ep.read(at(4096), ep.buffer(1024)).await?;
+            assert_eq!(page.get(5), rounds);
+            ep.recycle(page);
+            Ok::<_, FabricError>(())
+        })
+        .expect("nobody needs its process");
+        rounds += 1;
+    }
+    // Its process is needed for this, and is not there.
+    let error = block_on(&ep, ep.reserve(at(0), 8)).expect_err("it is stopped");
+    assert!(error.is_unreachable(), "{error}");
+    server.signal(Signal::CONT);
+    assert_eq!(block_on(&ep, ep.read_word(at(0))).expect("a READ"), rounds);
+    println!("{rounds} rounds of READ, WRITE and CAS while the server was stopped");
+    assert!(rounds > 0);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_killed_server_is_an_error_soon() {
+    let mut server = Server::start();
+    let fabric = server.fabric();
+    let ep = fabric.endpoint(1).expect("an endpoint");
+    block_on(&ep, ep.write_word(at(0), 1)).expect("a WRITE");
+    server.child.kill().expect("it is there");
+    server.child.wait().expect("it is our child");
+    let killed = Instant::now();
+    let error = block_on(&ep, ep.fetch_add(at(0), 1)).expect_err("it is gone");
+    let after = killed.elapsed();
+    println!("kill -9: {error} after {} ms", after.as_millis());
+    assert!(error.may_have_taken_effect(), "{error}");
+    assert!(after < Duration::from_secs(1), "an error after {after:?}");
+    for _ in 0..20 {
+        let error = block_on(&ep, ep.read_word(at(0))).expect_err("it is gone");
+        assert!(error.is_unreachable(), "{error}");
+    }
+}
