@@ -9,6 +9,8 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use running::Running;
 use serde_json::Value;
@@ -88,6 +90,20 @@ impl Place {
         assert_eq!(lines.len(), 1, "pando {arguments}: one line, not {lines:?}");
         assert!(lines[0].starts_with("pando: "), "pando {arguments}: {lines:?}");
         ran.stderr
+    }
+
+    /// Has a pool checked that a process left without closing it; it must be refused as such.
+    pub fn check_unclean(&self, arguments: &str) {
+        let until = Instant::now() + Duration::from_secs(120);
+        loop {
+            let said = self.refused(&format!("check {arguments}"), 1);
+            // Over a network the process counts as attached until nothing was heard of it for 10 s.
+            if said.contains("not closed cleanly") {
+                return;
+            }
+            assert!(said.contains("attached to it too") && Instant::now() < until, "{said}");
+            thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// The only index of the pool, as `stats` describes it.
