@@ -5,6 +5,7 @@
 #
 # WORK is a folder for what is downloaded and built; SCRIPT runs in the guest's shell, with the programs in its path. The status
 # is that of SCRIPT; 99 if the guest never came up. Needs: qemu-system-x86 busybox-static cpio kmod iproute2 ibverbs-providers.
+# NO_KVM=1 does not try kvm, GUEST_SECONDS and GUEST_MEMORY (MiB) limit the guest.
 set -euo pipefail
 
 work=$(realpath -m "$1") script=$(realpath "$2")
