@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clap::Args;
-use pando::{Backing, Cluster, Config, Create, IndexOptions};
+use pando::{Backing, Cluster, Config, Create, IndexOptions, VerbsOptions};
 use pando_lab::units::{self, parse_nanos, parse_size};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
@@ -167,7 +167,11 @@ impl Plan {
             host: settings.host.unwrap_or_else(|| "127.0.0.1".to_owned()),
             port: settings.port.unwrap_or(7100),
             metrics_port: settings.metrics_port,
-            access: AccessArgs { secret_file: settings.secret_file, deadline },
+            access: AccessArgs {
+                secret_file: settings.secret_file,
+                deadline,
+                verbs: VerbsOptions::default(),
+            },
         })
     }
 
