@@ -145,10 +145,10 @@ fn the_catalog_stays_whole() {
     for seed in 1..300 {
         let memory = Memory::new(&[512 << 10]);
         let (ep, host) = (memory.endpoint(seed), Host::new());
-        let patient = |pid| patient(&host, pid).wait_ns_max(u64::MAX);
+        let endless = |pid| patient(&host, pid).wait_ns_max(u64::MAX);
         let first =
-            block_on(Pool::create(&ep, PoolOptions::new(patient(1)).max_attached(4))).expect("create");
-        let second = block_on(Pool::attach(&ep, patient(2))).expect("attach");
+            block_on(Pool::create(&ep, PoolOptions::new(endless(1)).max_attached(4))).expect("create");
+        let second = block_on(Pool::attach(&ep, endless(2))).expect("attach");
         block_on(first.create_index(&ep, spec("shared", 3))).expect("room");
         ep.always_yield.set(true);
         let tasks: Vec<Task<'_>> =
