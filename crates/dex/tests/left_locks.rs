@@ -114,9 +114,9 @@ impl<L: Layout> Run<L> {
         Self { fabric, processes, boundaries }
     }
 
-    /// Changes random keys of a process that are this slot's. Failures are noted, and told only if they are not `expected`.
+    /// Changes random keys of a process that are this slot's, until it has changed enough of them and it is `until`.
     async fn work(&self, number: usize, ep: &SimEndpoint, worker: &CacheWorker, slot: u64, until: Nanos) {
-        let Process { tree, model } = &self.processes[number];
+        let tree = &self.processes[number].tree;
         let ctx = Ctx { ep, worker };
         let (low, high) = (KEYS * number as u64 / PROCESSES, KEYS * (number as u64 + 1) / PROCESSES);
         let mut n = 0;
@@ -124,25 +124,32 @@ impl<L: Layout> Run<L> {
             n += 1;
             // Near the ends of the range shared nodes are split most.
             let at = ep.random() % (high - low) / SLOTS * SLOTS + slot;
-            let at = low + if ep.random() % 2 == 0 { at % (24 * SLOTS) } else { at };
+            let at = low + if ep.random().is_multiple_of(2) { at % (24 * SLOTS) } else { at };
             if at >= high {
                 continue;
             }
-            let is_removal = ep.random() % 4 == 0;
+            let is_removal = ep.random().is_multiple_of(4);
             let value = if is_removal { None } else { Some(at << 32 | n) };
             let done = match value {
                 None => tree.remove(ctx, &key(at)).await,
                 Some(value) => tree.put(ctx, &key(at), &value.to_le_bytes()).await,
             };
-            let mut model = model.borrow_mut();
-            let known = model.entry(at).or_insert_with(|| vec![None]);
             match done {
-                Ok(_) => *known = vec![value],
+                Ok(_) => self.note(number, at, value, true),
                 Err(DexError::Corrupt { addr, reason }) => panic!("{addr} is corrupt: {reason}"),
-                Err(_) => known.push(value),
+                Err(_) => self.note(number, at, value, false),
             }
-            drop(model);
             ep.pace().await;
+        }
+    }
+
+    /// Notes what a key has now, or may have.
+    fn note(&self, number: usize, at: u64, value: Option<u64>, is_certain: bool) {
+        let mut model = self.processes[number].model.borrow_mut();
+        let known = model.entry(at).or_insert_with(|| vec![None]);
+        match is_certain {
+            true => *known = vec![value],
+            false => known.push(value),
         }
     }
 
