@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clap::Args;
-use pando::{Backing, Cluster, Config, Create, IndexOptions, VerbsOptions};
+use pando::{Access, Backing, Cluster, Config, Create, IndexOptions, VerbsOptions};
 use pando_lab::units::{self, parse_nanos, parse_size};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
@@ -125,7 +125,9 @@ struct Plan {
     host: String,
     port: u16,
     metrics_port: Option<u16>,
-    access: AccessArgs,
+    access: Access,
+    /// What was said of it, for the processes.
+    said: AccessArgs,
 }
 
 impl Plan {
@@ -149,6 +151,8 @@ impl Plan {
         };
         let deadline =
             settings.deadline.as_deref().map(parse_nanos).transpose().map_err(Failure::bad_input)?;
+        let verbs = VerbsOptions::default();
+        let access = AccessArgs { secret_file: settings.secret_file, deadline, verbs };
         Ok(Self {
             memory_servers: at_least_one(settings.memory_servers, "memory server")?,
             compute_servers: at_least_one(settings.compute_servers, "compute server")?,
@@ -167,11 +171,9 @@ impl Plan {
             host: settings.host.unwrap_or_else(|| "127.0.0.1".to_owned()),
             port: settings.port.unwrap_or(7100),
             metrics_port: settings.metrics_port,
-            access: AccessArgs {
-                secret_file: settings.secret_file,
-                deadline,
-                verbs: VerbsOptions::default(),
-            },
+            // Read before anything is started.
+            access: pool::access(&access)?,
+            said: access,
         })
     }
 
@@ -194,7 +196,7 @@ impl Plan {
         if let Some(first) = self.metrics_port {
             command.args(["--metrics", &self.address(first, metrics)?]);
         }
-        if let Some(file) = &self.access.secret_file {
+        if let Some(file) = &self.said.secret_file {
             command.arg("--secret-file").arg(file);
         }
         Ok(command)
@@ -369,7 +371,7 @@ fn start_memory_servers(plan: &Plan, running: &mut Running) -> Result<Vec<String
 /// Makes the pool and its index if they are not there; how many partitions it has.
 fn make_index(plan: &Plan, addresses: &[String]) -> Result<usize, Failure> {
     let config = Config::tcp(addresses)
-        .access(pool::access(&plan.access)?)
+        .access(plan.access.clone())
         .create(Create::IfMissing)
         .compute_servers(plan.compute_servers)
         .cache(1 << 20);
@@ -401,7 +403,7 @@ fn start_compute_servers(
         command.args(["--listen", &plan.address(plan.port, plan.memory_servers + number)?]);
         command.args(["--memory", &addresses.join(","), "--index", &plan.index]);
         command.args(["--threads", &plan.threads.to_string()]);
-        if let Some(deadline) = plan.access.deadline {
+        if let Some(deadline) = plan.said.deadline {
             command.args(["--deadline", &format!("{deadline}ns")]);
         }
         command.args(["--partition", &own.join(","), "--cache", &plan.cache.to_string()]);
@@ -421,7 +423,7 @@ fn summary(plan: &Plan, addresses: &[String], running: &Running) -> String {
         writeln!(text, "{}", process.said).expect("writing to a string does not fail");
     }
     let pool = format!("tcp://{}", addresses.join(","));
-    let secret = plan.access.secret_file.as_ref().map(|file| format!(" --secret-file {}", file.display()));
+    let secret = plan.said.secret_file.as_ref().map(|file| format!(" --secret-file {}", file.display()));
     let secret = secret.unwrap_or_default();
     write!(
         text,
