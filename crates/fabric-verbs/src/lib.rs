@@ -1,6 +1,6 @@
 //! The fabric of RDMA: one-sided verbs that a NIC executes, without the processor of the memory server.
 //!
-//! A [`VerbsOffer`] lets a memory server's clients reach its region by their NICs, a [`VerbsFabric`] is the clients' side. What is
+//! A `VerbsOffer` lets a memory server's clients reach its region by their NICs, a `VerbsFabric` is the clients' side. What is
 //! not one-sided goes over the connections of `pando-fabric-net`, which stay: the handshake and its secret, pairing of queue
 //! pairs, calls, fences, the lock. libibverbs is loaded when it is first used. `docs/verbs.md` has the protocol and the choices.
 //!
