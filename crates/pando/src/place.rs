@@ -239,30 +239,27 @@ fn at_path(path: &Path, error: Error) -> Error {
 }
 
 fn open_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)> {
-    match config.create {
-        Create::Never => {}
-        Create::IfMissing if ShmFabric::exists(path) => {}
-        Create::IfMissing | Create::New | Create::Replace => {
-            // One process makes a pool at a time, and nobody removes what another is making.
-            let _lock = ShmFabric::lock_place(path)?;
-            if config.create == Create::Replace {
-                remove_replaceable(path, seed)?;
-            }
-            if config.create != Create::IfMissing || !ShmFabric::exists(path) {
-                return make_at(config, path, seed);
-            }
-        }
-    }
-    match attach_at(config, path, seed) {
+    let may_be_there = match config.create {
+        Create::Never => true,
+        Create::IfMissing => ShmFabric::exists(path),
+        Create::New | Create::Replace => false,
+    };
+    let early = match may_be_there.then(|| attach_at(config, path, seed)) {
         // Somebody may be making it just now.
-        Err(error) if may_be_half_made(&error) => match ShmFabric::lock_place(path) {
-            Ok(lock) => {
-                drop(lock);
-                attach_at(config, path, seed)
-            }
-            Err(_) => Err(error),
-        },
-        attached => attached,
+        Some(Err(error)) if may_be_half_made(&error) => Some(error),
+        Some(attached) => return attached,
+        None => None,
+    };
+    // While this is held, one process makes a pool, nobody removes what another is making, and none is half made.
+    let _lock = ShmFabric::lock_place(path).map_err(|error| early.unwrap_or_else(|| error.into()))?;
+    match config.create {
+        Create::Never => attach_at(config, path, seed),
+        Create::IfMissing if ShmFabric::exists(path) => attach_at(config, path, seed),
+        Create::IfMissing | Create::New => make_at(config, path, seed),
+        Create::Replace => {
+            remove_replaceable(path, seed)?;
+            make_at(config, path, seed)
+        }
     }
 }
 
