@@ -9,15 +9,12 @@
 use pando_cache::defect::{Defect, defect};
 use pando_cache::sync::Word;
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
-use pando_pool::{PoolError, RemoteLock};
+use pando_pool::{LOOKS_AT_HOLDER, PoolError, RemoteLock};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, header};
 use crate::orphaned::own_copy;
 use crate::tree::{Ctx, Tree, clear, count};
-
-/// How many times a waiter looks whether the holder of a lock still lives.
-const LOOKS_AT_HOLDER: Nanos = 16;
 
 /// A shared node that this worker has locked, as it is in remote memory.
 pub(crate) struct LockedNode<'t> {

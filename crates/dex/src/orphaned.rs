@@ -18,16 +18,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pando_cache::sync::Word;
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
-use pando_pool::AttachSlot;
+use pando_pool::{AttachSlot, LOOKS_AT_HOLDER};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Side, header};
 use crate::locked::{LockedNode, has_digests, is_whole};
 use crate::partition::fence;
 use crate::tree::{Ctx, Tree};
-
-/// How many times in the patience of an operation it is looked whether the holder of a lock still lives.
-const LOOKS_AT_HOLDER: Nanos = 16;
 
 /// Makes a page that was READ a copy of this compute server's own: without what only remote copies say.
 pub(crate) fn own_copy(words: &[Word]) {

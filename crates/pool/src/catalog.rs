@@ -13,7 +13,7 @@ use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos};
 use crate::alloc::Placement;
 use crate::attach::{AttachMode, AttachSlot};
 use crate::error::{PoolError, Result};
-use crate::held::RemoteLock;
+use crate::held::{LOOKS_AT_HOLDER, RemoteLock};
 use crate::io::{checksum, read_words, write_words};
 use crate::lock::{self, lock_owner};
 use crate::pool::Pool;
@@ -29,8 +29,6 @@ const DIRECTORY_WORDS: usize = DIRECTORY_BYTES as usize / 8;
 const DIRECTORY_HEADER: usize = 4;
 /// Entries of one directory block.
 const ENTRIES: usize = (DIRECTORY_WORDS - DIRECTORY_HEADER) / 2;
-/// How many times a waiter looks whether the holder of the lock still lives.
-const LOOKS_AT_HOLDER: Nanos = 16;
 
 /// One block of the list: `[checksum][next][entries][0]`, then pairs of words.
 struct Directory {

@@ -20,6 +20,9 @@ use crate::error::{PoolError, Result};
 use crate::lock::{self, LockedVersion, lock_owner};
 use crate::pool::Pool;
 
+/// How many times in the time that it has a waiter looks whether the holder of a lock still lives.
+pub const LOOKS_AT_HOLDER: Nanos = 16;
+
 /// A lock that this process holds. Dropped, it is left.
 #[must_use = "dropped, the lock stays set until another operation gives it back"]
 pub struct RemoteLock<'p> {

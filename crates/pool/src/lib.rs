@@ -52,7 +52,7 @@ pub use alloc::{Placement, Run};
 pub use attach::{AttachMode, AttachOptions, AttachSlot, IsAlive, MAX_ATTACHED, ProcessIdentity};
 pub use classes::MAX_BLOCK;
 pub use error::{PoolError, Result};
-pub use held::RemoteLock;
+pub use held::{LOOKS_AT_HOLDER, RemoteLock};
 pub use layout::MIN_CHUNK;
 pub use membership::ServerState;
 pub use pool::{Pool, PoolOptions};
