@@ -13,21 +13,23 @@ use common::{Place, word_list};
 /// a machine that does something else as well.
 const LONG: Duration = Duration::from_secs(100);
 
-/// A benchmark on the pool that goes on until something happens to it.
-fn endless(place: &Place, pool: &str) -> Running {
-    place.start(&format!(
-        "bench --pool {pool} --compute-servers 2 --threads 1 --keys 200k --warmup 1k --ops 1000m --cache 256KiB --workload write-intensive"
-    ))
-}
-
-/// Waits until a process has done something with the pool.
-fn wait_until_busy(place: &Place, pool: &str, index: &str) {
+/// Waits until a process is attached to the pool that has made this index.
+fn wait_until_made(place: &Place, pool: &str, index: &str) {
     let until = Instant::now() + LONG;
     while !place.run(&format!("status --pool {pool}")).stdout.contains(&format!("index {index}")) {
         assert!(Instant::now() < until, "there is no index {index}");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// A benchmark on the pool that goes on until something happens to it, and is under way.
+fn endless(place: &Place, pool: &str) -> Running {
+    let bench = place.start(&format!(
+        "bench --pool {pool} --compute-servers 2 --threads 1 --keys 200k --warmup 1k --ops 1000m --cache 256KiB --workload write-intensive"
+    ));
+    wait_until_made(place, pool, "bench");
     std::thread::sleep(Duration::from_millis(500));
+    bench
 }
 
 #[test]
@@ -37,7 +39,6 @@ fn a_memory_server_that_is_killed_or_stopped_is_an_error_and_no_hang() {
         let server = Daemon::memory_server(&place, "");
         let pool = server.pool();
         let bench = endless(&place, &pool);
-        wait_until_busy(&place, &pool, "bench");
         server.process.signal(signal);
         let ended = bench.end_within(LONG);
         assert_eq!(ended.status, 1, "{signal}: {ended:?}");
@@ -55,8 +56,8 @@ fn a_memory_server_that_is_killed_or_stopped_is_an_error_and_no_hang() {
 }
 
 /// Kills or stops a benchmark on `pool` while another process loads words; all of them must be there in the end.
-fn client_fails(place: &Place, pool: &str, bench: &Running, signal: &str) {
-    wait_until_busy(place, pool, "bench");
+fn client_fails(place: &Place, pool: &str, signal: &str) {
+    let bench = endless(place, pool);
     // Another one is attached, and waits for rows.
     let fifo = place.path("words.txt");
     assert!(Command::new("mkfifo").arg(&fifo).status().expect("there is mkfifo").success());
@@ -65,6 +66,7 @@ fn client_fails(place: &Place, pool: &str, bench: &Running, signal: &str) {
     let words = word_list(30_000);
     let (first, rest) = words.split_at(words.find('\n').expect("there are lines") + 1);
     let fed = feed.write_all(first.as_bytes()).and_then(|()| {
+        wait_until_made(place, pool, "words");
         bench.signal(signal);
         feed.write_all(rest.as_bytes())
     });
@@ -74,6 +76,9 @@ fn client_fails(place: &Place, pool: &str, bench: &Running, signal: &str) {
     let found = place.ok(&format!("scan --pool {pool} --index words --keys-only --unclean"));
     place.write("all.txt", &words);
     assert_eq!(found, place.sorted("all.txt"), "{signal}");
+    drop(bench);
+    // Nobody can know what was in its cache.
+    place.check_unclean(&format!("--pool {pool}"));
 }
 
 #[test]
@@ -81,11 +86,17 @@ fn a_client_over_tcp_that_is_killed_or_stopped_keeps_nobody_from_working() {
     for signal in ["-KILL", "-STOP"] {
         let place = Place::new();
         let server = Daemon::memory_server(&place, "");
-        let pool = server.pool();
-        let bench = endless(&place, &pool);
-        client_fails(&place, &pool, &bench, signal);
-        drop(bench);
-        // Nobody can know what was in its cache.
-        place.check_unclean(&format!("--pool {pool}"));
+        client_fails(&place, &server.pool(), signal);
+    }
+}
+
+#[test]
+fn a_client_of_files_that_is_killed_or_stopped_keeps_nobody_from_working() {
+    for signal in ["-KILL", "-STOP"] {
+        for (pool, servers) in [("p.pando", 1), ("pool", 2)] {
+            let place = Place::new();
+            place.ok(&format!("create --pool {pool} --index any --memory-servers {servers}"));
+            client_fails(&place, pool, signal);
+        }
     }
 }
