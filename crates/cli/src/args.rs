@@ -73,7 +73,7 @@ pub struct AccessArgs {
     /// How long a memory server elsewhere may take to answer, and to be connected to [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = parse_nanos)]
     pub deadline: Option<u64>,
-    /// Which RDMA device to use for verbs://: device=NAME,port=N,gid=N,mtu=BYTES [default: the first that is active]
+    /// Which RDMA device to use for verbs://: device=NAME,port=N,gid=N,mtu=BYTES,timeout=N [default: the first that is active]
     #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true)]
     pub verbs: VerbsOptions,
 }

@@ -47,7 +47,7 @@ pub struct MemoryServerArgs {
     /// How clients reach the memory: tcp, or verbs: RDMA, and then in no other way
     #[arg(long, value_name = "FABRIC", default_value = "tcp")]
     fabric: ServedFabric,
-    /// Which RDMA device to use: device=NAME,port=N,gid=N,mtu=BYTES [default: the first that is active]
+    /// Which RDMA device to use: device=NAME,port=N,gid=N,mtu=BYTES,timeout=N [default: the first that is active]
     #[arg(long, value_name = "OPTIONS", default_value = "", hide_default_value = true)]
     verbs: VerbsOptions,
     /// Do not ask for huge pages

@@ -49,6 +49,8 @@ pub(crate) struct Device {
     pub id: u64,
     pub name: String,
     pub port: Port,
+    /// Code of how long a packet may go without being acknowledged.
+    pub timeout: u8,
     /// Work requests of a queue pair at most.
     pub work_max: u32,
     /// READs and atomics that a queue pair sends, and takes, at a time.
@@ -112,6 +114,7 @@ impl Device {
             id: OPENED.fetch_add(1, Relaxed),
             name,
             port,
+            timeout: options.timeout_code(),
             work_max: 0,
             depth_out: 0,
             depth_in: 0,

@@ -1,7 +1,7 @@
 //! Which device to use, and how: what a user may want to choose otherwise.
 //!
 //! Everything has a default that fits a host with one RDMA network. The text form is that of the command line:
-//! `device=mlx5_0,port=1,gid=3,mtu=4096`, any of them.
+//! `device=mlx5_0,port=1,gid=3,mtu=4096,timeout=15`, any of them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,9 +25,14 @@ pub struct VerbsOptions {
     pub gid: Option<u8>,
     /// Bytes of payload in a packet, 256 to 4096; what both ports are set to.
     pub mtu: Option<u32>,
+    /// After 4.096 µs × 2^`timeout` a packet that was not acknowledged is sent again, six times; 1 to 31, 13.
+    pub timeout: Option<u8>,
 }
 
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+/// 34 ms, so that a peer that is gone is found out after a quarter of a second.
+#[cfg(feature = "verbs")]
+const TIMEOUT: u8 = 13;
 
 impl VerbsOptions {
     /// The number that stands for an MTU in verbs, from 1 on.
@@ -35,6 +40,12 @@ impl VerbsOptions {
     pub(crate) fn mtu_code(&self) -> Option<u32> {
         let mtu = self.mtu?;
         MTUS.iter().position(|&known| known == mtu).map(|at| at as u32 + 1)
+    }
+
+    /// What verbs call the local ACK timeout.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn timeout_code(&self) -> u8 {
+        self.timeout.unwrap_or(TIMEOUT)
     }
 }
 
@@ -45,7 +56,7 @@ impl FromStr for VerbsOptions {
         let mut options = Self::default();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').ok_or_else(|| {
-                format!("`{part}` is no option of verbs; they look like device=NAME,port=N,gid=N,mtu=BYTES")
+                format!("`{part}` is no option of verbs; they look like device=NAME,port=N,gid=N,mtu=BYTES,timeout=N")
             })?;
             let number =
                 || value.parse::<u8>().map_err(|_| format!("{name}=`{value}` is no number from 0 to 255"));
@@ -57,7 +68,16 @@ impl FromStr for VerbsOptions {
                     Some(mtu) => options.mtu = Some(mtu),
                     None => return Err(format!("mtu=`{value}` is none of 256, 512, 1024, 2048 and 4096")),
                 },
-                _ => return Err(format!("`{part}`: verbs have the options device, port, gid and mtu")),
+                // 0 would be for ever.
+                "timeout" => match number().ok().filter(|timeout| (1..=31).contains(timeout)) {
+                    Some(timeout) => options.timeout = Some(timeout),
+                    None => return Err(format!("timeout=`{value}` is no number from 1 to 31")),
+                },
+                _ => {
+                    return Err(format!(
+                        "`{part}`: verbs have the options device, port, gid, mtu and timeout"
+                    ));
+                }
             }
         }
         Ok(options)
@@ -71,6 +91,7 @@ impl fmt::Display for VerbsOptions {
             self.port.map(|port| format!("port={port}")),
             self.gid.map(|gid| format!("gid={gid}")),
             self.mtu.map(|mtu| format!("mtu={mtu}")),
+            self.timeout.map(|timeout| format!("timeout={timeout}")),
         ];
         f.write_str(&parts.into_iter().flatten().collect::<Vec<_>>().join(","))
     }
@@ -82,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_text_comes_back() {
-        for text in ["", "device=rxe0", "port=1,mtu=1024", "device=a,port=2,gid=0,mtu=4096"] {
+        for text in ["", "device=rxe0", "port=1,mtu=1024", "device=a,port=2,gid=0,mtu=4096,timeout=20"] {
             assert_eq!(text.parse::<VerbsOptions>().map(|options| options.to_string()), Ok(text.to_owned()));
         }
     }
@@ -90,11 +111,16 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_told() {
         for (text, reason) in [
-            ("rxe0", "`rxe0` is no option of verbs; they look like device=NAME,port=N,gid=N,mtu=BYTES"),
+            (
+                "rxe0",
+                "`rxe0` is no option of verbs; they look like device=NAME,port=N,gid=N,mtu=BYTES,timeout=N",
+            ),
             ("port=300", "port=`300` is no number from 0 to 255"),
             ("mtu=1500", "mtu=`1500` is none of 256, 512, 1024, 2048 and 4096"),
-            ("speed=1", "`speed=1`: verbs have the options device, port, gid and mtu"),
-            ("device=", "`device=`: verbs have the options device, port, gid and mtu"),
+            ("timeout=0", "timeout=`0` is no number from 1 to 31"),
+            ("timeout=1s", "timeout=`1s` is no number from 1 to 31"),
+            ("speed=1", "`speed=1`: verbs have the options device, port, gid, mtu and timeout"),
+            ("device=", "`device=`: verbs have the options device, port, gid, mtu and timeout"),
         ] {
             assert_eq!(text.parse::<VerbsOptions>(), Err(reason.to_owned()));
         }

@@ -22,9 +22,7 @@ use rdma_mummy_sys::{
 use crate::device::{Device, ETHERNET, system};
 use crate::hello::Peer;
 
-/// A packet that is not acknowledged is sent again after 4.096 µs * 2^13 = 34 ms, and six times: a peer that is gone is found out
-/// after a quarter of a second. More than six would be without end on some devices.
-const TIMEOUT: u8 = 13;
+/// How many times a packet is sent again that is not acknowledged. More than six would be without end on some devices.
 const RETRIES: u8 = 6;
 /// A peer that is not ready: memory servers always are.
 const RETRIES_NOT_READY: u8 = 6;
@@ -191,7 +189,7 @@ impl QueuePair {
         self.receive(peer, 1)?;
         let mut attr = no_attributes();
         attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
-        attr.timeout = TIMEOUT;
+        attr.timeout = self.completions.device.timeout;
         attr.retry_cnt = RETRIES;
         attr.rnr_retry = RETRIES_NOT_READY;
         attr.sq_psn = self.psn;
