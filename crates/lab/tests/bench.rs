@@ -105,7 +105,9 @@ fn reads_of_a_small_cache_are_counted_and_writes_are_none() {
     let report = run(&small("read-only"));
     assert!(report.per_op.reads > 0.05 && report.per_op.reads < 1.5, "{:?}", report.per_op);
     assert_eq!((report.per_op.writes, report.per_op.atomics, report.per_op.two_sided), (0.0, 0.0, 0.0));
-    assert_eq!(report.per_op.bytes_read, report.per_op.reads * 512.0);
+    // READs of nodes; of the leaf at the boundary, which is shared, also of its lock word.
+    let nodes = report.per_op.bytes_read / 512.0;
+    assert!((0.99 * report.per_op.reads..=report.per_op.reads).contains(&nodes), "{:?}", report.per_op);
     let hits = report.cache.hit_ratio_leaf.expect("leaves were needed");
     assert!(hits > 0.0 && hits < 1.0);
     assert!(report.latency.len() * u64::from(bench::SAMPLED) <= report.ops + 2 * u64::from(bench::SAMPLED));
