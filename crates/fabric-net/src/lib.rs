@@ -23,4 +23,4 @@ pub use client::{TcpConfig, TcpEndpoint, TcpFabric, TcpLock, check_range, random
 pub use connect::{ConnectError, Destination, connect};
 pub use handshake::{LinkId, Protocol, Rejection, Secret, Welcomed};
 pub use pending::{Ending, Pending};
-pub use server::{OtherWay, ServerConfig, ServerCounts, TcpServer};
+pub use server::{Calls, OtherWay, ServerConfig, ServerCounts, TcpServer};

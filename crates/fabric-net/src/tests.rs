@@ -17,7 +17,7 @@ use pando_rt::{Worker, block_on};
 use crate::client::connect_raw;
 use crate::handshake::{ClientHalf, HELLO, LinkId, Protocol};
 use crate::wire::{Op, Request, decode_reply};
-use crate::{OtherWay, Secret, ServerConfig, TcpConfig, TcpEndpoint, TcpFabric, TcpServer};
+use crate::{Calls, OtherWay, Secret, ServerConfig, TcpConfig, TcpEndpoint, TcpFabric, TcpServer};
 
 const SERVER: MemoryServerId = MemoryServerId(0);
 const REGION: u64 = 8 << 20;
@@ -447,7 +447,7 @@ fn processes_know_of_each_other_and_exclude_each_other() {
 struct Backwards(Arc<AtomicUsize>);
 
 impl OtherWay for Backwards {
-    fn pair(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<Box<dyn Send>, String> {
+    fn pair(&self, request: &[u8], calls: Calls, reply: &mut Vec<u8>) -> Result<Box<dyn Send>, String> {
         struct Paired(Arc<AtomicUsize>);
         impl Drop for Paired {
             fn drop(&mut self) {
@@ -456,6 +456,10 @@ impl OtherWay for Backwards {
         }
         if request.is_empty() {
             return Err("there is nothing to say".to_owned());
+        }
+        if let Some(body) = request.strip_prefix(b"call") {
+            calls.execute(7, body, reply);
+            return Ok(Box::new(()));
         }
         reply.extend(request.iter().rev());
         self.0.fetch_add(1, SeqCst);
@@ -476,6 +480,11 @@ fn another_way_in_takes_the_place_of_one_sided_verbs_and_lasts_as_long_as_its_co
     let error = block_on(&a, a.pair(SERVER, b"")).expect_err("it wants to hear something");
     assert!(error.to_string().contains("there is nothing to say"), "{error}");
     let pair = |ep: &TcpEndpoint| block_on(ep, ep.pair(SERVER, b"abc")).expect("it has another way");
+    // Calls that come the other way are answered and counted as all are.
+    let (_, reply) = block_on(&a, a.pair(SERVER, b"callabc")).expect("it has another way");
+    let refused = decode_reply(&reply, SERVER, Op::Call, 1000).expect("a reply").expect("it is whole").0;
+    assert!(matches!(refused, Err(FabricError::Refused { server: SERVER, op: 7, .. })), "{refused:?}");
+    assert_eq!(server.counts().calls, 1);
     let (given_up, said) = pair(&a);
     assert_eq!((said, pair(&b).1), (b"cba".to_vec(), b"cba".to_vec()));
     // Instead of the first one.
@@ -488,6 +497,15 @@ fn another_way_in_takes_the_place_of_one_sided_verbs_and_lasts_as_long_as_its_co
     assert_eq!(count.load(SeqCst), 1);
     drop(b);
     eventually("the way goes with its connection", || count.load(SeqCst) == 0);
+    let (d, counter) = (endpoint(), server.counter());
+    pair(&d);
+    drop(server);
+    assert_eq!(
+        count.load(SeqCst),
+        0,
+        "it goes with the server, also if somebody looks at the counters still"
+    );
+    assert_eq!(counter().calls, 1);
     let other = serve(ServerConfig::default());
     let ep = self::fabric(other.addr(), Duration::from_secs(20)).endpoint(0).expect("an endpoint");
     let error = block_on(&ep, ep.pair(SERVER, b"abc")).expect_err("it has no other way");

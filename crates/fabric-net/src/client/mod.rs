@@ -167,6 +167,11 @@ impl TcpFabric {
         self.shared.deadline
     }
 
+    /// Bytes that a call to `server`, or its reply, may have; 0 for an unknown one.
+    pub fn body_max(&self, server: MemoryServerId) -> u32 {
+        self.shared.servers.get(usize::from(server.0)).map_or(0, |server| server.body_max)
+    }
+
     /// To be called before anybody is told that a verb to `server` may have taken effect that went another way than over a
     /// connection ([`TcpEndpoint::pair`]): nothing that comes late over the way that goes with connection `link` is executed
     /// after what this process sends later. For an unknown server it does nothing.

@@ -138,6 +138,12 @@ impl Clients {
         }
     }
 
+    /// Closes all gates, when nobody is left who would pass one.
+    pub fn close(&self) {
+        let gates = std::mem::take(&mut self.known().gates);
+        gates.values().for_each(|gate| gate.close());
+    }
+
     /// Takes the lock for a client, if nobody else holds it.
     pub fn lock(&self, client: &Client) -> bool {
         let mut known = self.known();

@@ -194,5 +194,7 @@ impl<S: Service> Drop for Server<S> {
             // One that panicked said so already.
             let _ = thread.join();
         }
+        // Somebody may keep what is shared, for its counters; other ways in end here all the same.
+        self.shared.core.clients.close();
     }
 }

@@ -1,9 +1,8 @@
 //! One request, executed on the region.
 //!
 //! A request that is refused has no effect, and of a chain none of its verbs. Whoever asks gets the error that an endpoint in
-//! the server's own process would get. A handler that panics is a refusal too: other clients need this thread.
+//! the server's own process would get.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
 use pando_fabric::{FabricError, MemoryServerId, Result};
@@ -58,7 +57,7 @@ fn attempt(
         }
         Request::Call { kind, body } => {
             batch.calls += 1;
-            call(memory, number, kind, body, out)
+            memory.callee.call(number, kind, body, out)
         }
         Request::Reserve { offset, len } => memory.region.reserve(offset, len),
         Request::Persist { offset, len } => memory.region.persist(offset, len),
@@ -106,20 +105,5 @@ fn execute_verb(memory: &Memory, verb: Request<'_>, batch: &mut Batch, out: &mut
     };
     batch.atomics += 1;
     out.extend_from_slice(&before.to_le_bytes());
-    Ok(())
-}
-
-fn call(memory: &Memory, number: MemoryServerId, op: u16, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
-    let refused = |reason: &str| FabricError::Refused { server: number, op, reason: reason.to_owned() };
-    let Some(handler) = &memory.handler else { return Err(refused("it has no handler for requests")) };
-    let start = out.len();
-    let called = catch_unwind(AssertUnwindSafe(|| memory.region.call(number, &**handler, op, body, out)));
-    match called {
-        Ok(done) => done?,
-        Err(_) => return Err(refused("its handler panicked")),
-    }
-    if out.len() - start > memory.body_max as usize {
-        return Err(refused("the reply is longer than a reply may be"));
-    }
     Ok(())
 }

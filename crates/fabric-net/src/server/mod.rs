@@ -3,6 +3,7 @@
 //! It is a [`Server`] whose threads take what came on one connection, execute all whole requests of it, and answer them with one
 //! system call; requests of one connection are executed in the order in which they were sent.
 
+mod calls;
 mod counters;
 mod execute;
 mod requests;
@@ -18,17 +19,20 @@ use pando_fabric_local::ServedRegion;
 use crate::handshake::{Protocol, Rejection, Secret, Welcomed};
 use crate::serve::{Connection, Core, Server, Service, Settings};
 use crate::wire::BODY_MAX;
+use calls::Callee;
+pub use calls::Calls;
 use counters::ServerCounters;
 pub use counters::ServerCounts;
 
 /// Another way for clients to the memory of a memory server, besides requests over their connections: a device's.
 pub trait OtherWay: Send + Sync + std::fmt::Debug {
     /// Makes a way for one client out of what that said, and appends what it needs to know to `reply`. The way lasts as long as
-    /// what is returned: once that is dropped, nothing that the client sent over it is executed any more.
+    /// what is returned: once that is dropped, nothing that the client sent over it is executed any more. `calls` executes
+    /// those that come this way.
     ///
     /// # Errors
     /// Why there is none, in words.
-    fn pair(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<Box<dyn Send>, String>;
+    fn pair(&self, request: &[u8], calls: Calls, reply: &mut Vec<u8>) -> Result<Box<dyn Send>, String>;
 }
 
 /// How a memory server treats its clients.
@@ -76,9 +80,8 @@ impl Default for ServerConfig {
 /// What all threads of a memory server share.
 struct Memory {
     region: ServedRegion,
-    handler: Option<Arc<dyn RequestHandler>>,
+    callee: Arc<Callee>,
     body_max: u32,
-    counters: ServerCounters,
     incarnation: u64,
     other_way: Option<Arc<dyn OtherWay>>,
 }
@@ -132,7 +135,8 @@ impl TcpServer {
         let ServerConfig { secret, threads, clients_max, strangers_max, body_max, .. } = config;
         let ServerConfig { patience, busy_poll, grace, incarnation, other_way, .. } = config;
         let counters = ServerCounters::default();
-        let memory = Memory { region, handler, body_max, counters, incarnation, other_way };
+        let callee = Arc::new(Callee { region: region.clone(), handler, body_max, counters });
+        let memory = Memory { region, callee, body_max, incarnation, other_way };
         let settings = Settings { secret, threads, clients_max, strangers_max, patience, busy_poll, grace };
         Ok(Self { server: Server::start(listener, memory, settings)? })
     }
@@ -144,12 +148,12 @@ impl TcpServer {
 
     /// What it did so far.
     pub fn counts(&self) -> ServerCounts {
-        self.server.service().counters.snapshot(self.server.connections())
+        self.server.service().callee.counters.snapshot(self.server.connections())
     }
 
     /// The same, for somebody who outlives the server.
     pub fn counter(&self) -> impl Fn() -> ServerCounts + Send + Sync + 'static {
-        self.server.told(|memory, connections| memory.counters.snapshot(connections))
+        self.server.told(|memory, connections| memory.callee.counters.snapshot(connections))
     }
 }
 

@@ -3,9 +3,12 @@
 //! A batch is executed while the gate of its client is held, so that whoever fences the client off waits for the batch. What
 //! is not about memory is answered here: fences, the lock, who is there.
 
+use std::sync::Arc;
+
 use pando_fabric::{FabricError, MemoryServerId};
 
 use super::Memory;
+use super::calls::Calls;
 use super::counters::Batch;
 use super::execute::execute;
 use crate::handshake::LinkId;
@@ -68,7 +71,7 @@ impl Memory {
             }
         };
         drop(gate);
-        self.counters.add(batch);
+        self.callee.counters.add(batch);
         connection.take(taken);
         connection.make_room(if wants_more? { REQUEST_HEADER + self.body_max as usize } else { 0 });
         Ok(connection.has_output())
@@ -85,7 +88,10 @@ impl Memory {
         let reply = ReplyEncoder::begin(out, Op::Pair);
         out.extend_from_slice(&id.link.to_le_bytes());
         let paired = match &self.other_way {
-            Some(other_way) => other_way.pair(body, out),
+            Some(other_way) => {
+                let calls = Calls::new(number, Arc::clone(&self.callee));
+                other_way.pair(body, calls, out)
+            }
             None => Err("it does not offer RDMA; name its address as tcp://".to_owned()),
         };
         match paired {
