@@ -18,7 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("pando-fabric-local", &["pando-fabric"]),
     // Its memory servers offer regions of this process.
     ("pando-fabric-net", &["pando-fabric", "pando-fabric-local"]),
-    // Pairing, and all that is not one-sided, goes over connections.
+    // Pairing, fences and what is neither one-sided nor a call go over connections.
     ("pando-fabric-verbs", &["pando-fabric", "pando-fabric-local", "pando-fabric-net"]),
     ("pando-sim", &["pando-fabric"]),
     ("pando-pool", &["pando-fabric"]),
@@ -75,7 +75,18 @@ const RESERVED: &[(&str, &[&str])] = &[
 const UNSAFE_FILES: &[(&str, &[&str])] = &[
     ("crates/cache", &["src/arena.rs", "src/rank.rs", "tests/loom_latch.rs"]),
     ("crates/fabric-local", &["src/sys.rs"]),
-    ("crates/fabric-verbs", &["src/client/link.rs", "src/device.rs", "src/queue.rs"]),
+    (
+        "crates/fabric-verbs",
+        &[
+            "src/client/calls.rs",
+            "src/client/link.rs",
+            "src/completions.rs",
+            "src/device.rs",
+            "src/offer/caller.rs",
+            "src/queue.rs",
+            "src/receives.rs",
+        ],
+    ),
     ("crates/rt", &[]),
 ];
 

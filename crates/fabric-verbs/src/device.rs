@@ -53,6 +53,9 @@ pub(crate) struct Device {
     pub timeout: u8,
     /// Work requests of a queue pair at most.
     pub work_max: u32,
+    /// Buffers of a shared receive queue at most, and entries of a completion queue.
+    pub receives_max: u32,
+    pub completions_max: u32,
     /// READs and atomics that a queue pair sends, and takes, at a time.
     pub depth_out: u8,
     pub depth_in: u8,
@@ -116,6 +119,8 @@ impl Device {
             port,
             timeout: options.timeout_code(),
             work_max: 0,
+            receives_max: 0,
+            completions_max: 0,
             depth_out: 0,
             depth_in: 0,
         };
@@ -128,6 +133,8 @@ impl Device {
             return Some(Err(FabricError::Open { path: device.name.clone(), reason }));
         }
         device.work_max = attr.max_qp_wr.max(1) as u32;
+        device.receives_max = if attr.max_srq > 0 { attr.max_srq_wr.max(0) as u32 } else { 0 };
+        device.completions_max = attr.max_cqe.max(1) as u32;
         device.depth_out = attr.max_qp_init_rd_atom.clamp(1, DEPTH_MAX) as u8;
         device.depth_in = attr.max_qp_rd_atom.clamp(1, DEPTH_MAX) as u8;
         let mut ports = 1..=attr.phys_port_cnt;

@@ -21,7 +21,9 @@ pub(crate) struct Peer {
     pub depth: u8,
     /// 1: its port is one of InfiniBand, 2: of Ethernet.
     pub link_layer: u8,
-    pub zero: [u8; 3],
+    /// Code of how long a packet that it sends may go without being acknowledged.
+    pub timeout: u8,
+    pub zero: [u8; 2],
 }
 
 /// The region of a memory server, as its device knows it.
@@ -31,7 +33,8 @@ pub(crate) struct Place {
     pub address: U64,
     pub bytes: U64,
     pub key: U32,
-    pub zero: U32,
+    /// Calls that a client may have under way over its queue pair; the others go over its connection.
+    pub calls: U32,
 }
 
 /// A memory server's answer.
@@ -45,18 +48,20 @@ pub(crate) struct Answer {
 const _: () = assert!(size_of::<Peer>() == 32 && size_of::<Answer>() == 56);
 
 impl Peer {
+    /// Whether a port of this link layer can talk to it.
+    ///
     /// # Errors
-    /// Why the ports cannot talk to each other.
-    pub fn check(&self, other: &Self) -> Result<(), String> {
-        if self.link_layer != other.link_layer {
+    /// Why not.
+    pub fn check(&self, link_layer: u8) -> Result<(), String> {
+        if link_layer != self.link_layer {
             let name = |layer| if layer == 1 { "InfiniBand" } else { "Ethernet" };
             return Err(format!(
                 "one port is of {} and the other of {}",
-                name(self.link_layer),
-                name(other.link_layer)
+                name(link_layer),
+                name(self.link_layer)
             ));
         }
-        if other.depth == 0 || !(1..=5).contains(&other.mtu) {
+        if self.depth == 0 || !(1..=5).contains(&self.mtu) {
             return Err("what it says of its queue pair makes no sense".to_owned());
         }
         Ok(())

@@ -1,63 +1,178 @@
 //! The memory server's side: its region, registered with a device, and a queue pair for each client that asks.
 //!
-//! The processor takes part in pairing and in nothing else. A queue pair goes with the connection over which it was asked for,
-//! and when that is fenced off; nothing that a client sent over it is executed after that.
+//! The processor takes part in pairing and in calls, and in nothing else. Calls come to one shared receive queue; each client
+//! is dealt to one of the threads that execute them. A queue pair goes with the connection over which it was asked for, and
+//! when that is fenced off; nothing that a client sent over it is executed after that.
+
+mod caller;
+mod lane;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
 
 use pando_fabric::{FabricError, Result};
 use pando_fabric_local::ServedRegion;
-use pando_fabric_net::{OtherWay, random_nonzero};
+use pando_fabric_net::{Calls, OtherWay, random_nonzero};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::VerbsOptions;
+use crate::completions::CompletionQueue;
 use crate::device::{Device, OpenRegion};
 use crate::hello::{Answer, Peer, Place};
-use crate::queue::{CompletionQueue, QueuePair};
+use crate::queue::{QueuePair, Receives};
+use crate::receives::{MessageBuffers, SharedReceives};
+use caller::Caller;
+use lane::Lane;
+
+/// Calls of one client under way over its queue pair.
+const CALLS: u32 = 16;
+/// Clients whose calls come over their queue pairs; those of others go over their connections.
+const CALLERS_MAX: u32 = 1024;
+/// Threads that execute calls at most.
+const LANES_MAX: usize = 16;
 
 /// Lets clients of a memory server reach its region by RDMA ([`pando_fabric_net::ServerConfig::other_way`]).
 pub struct VerbsOffer {
     device: Arc<Device>,
     region: Arc<OpenRegion>,
+    /// Of queue pairs that only answer, which have none.
     completions: Arc<CompletionQueue>,
+    desk: Option<Desk>,
+}
+
+/// Where calls are taken, if the device has shared receive queues.
+struct Desk {
+    receives: Arc<SharedReceives>,
+    buffers: Arc<MessageBuffers>,
+    lanes: Vec<Arc<Lane>>,
+    threads: Vec<JoinHandle<()>>,
+    /// Clients that came so far.
+    dealt: AtomicUsize,
 }
 
 /// A client's queue pair, and the memory that it reaches.
 struct Paired {
     // Dropped in this order.
-    _queue_pair: QueuePair,
+    _way: Box<dyn Send>,
     _region: Arc<OpenRegion>,
 }
 
+/// A client that may call, until it goes.
+struct Calling {
+    caller: Arc<Caller>,
+    lane: Arc<Lane>,
+    receives: Arc<SharedReceives>,
+}
+
 impl VerbsOffer {
-    /// Registers `region` with the device that `options` name. All of it is kept in memory from now on.
+    /// Registers `region` with the device that `options` name. All of it is kept in memory from now on. Calls are executed by
+    /// `threads` threads, 1 to 16.
     ///
     /// # Errors
     /// `Open` if there is no such device or the region is in a file, `System` if the device does not take it.
-    pub fn new(region: ServedRegion, options: &VerbsOptions) -> Result<Self> {
+    pub fn new(region: ServedRegion, options: &VerbsOptions, threads: usize) -> Result<Self> {
         let device = Device::open(options)?;
         let region = Arc::new(OpenRegion::new(&device, region)?);
-        // Who only answers has no completions.
         let completions = Arc::new(CompletionQueue::new(&device, 1)?);
-        Ok(Self { device, region, completions })
+        let desk = Desk::new(&device, threads)?;
+        Ok(Self { device, region, completions, desk })
+    }
+
+    /// A queue pair for a client, how it is reached, and how many calls may be under way by it: none if there is no room for one
+    /// more client who calls.
+    fn way(&self, calls: Calls, theirs: &Peer) -> Result<(Box<dyn Send>, Peer, u32)> {
+        let (psn, depth) = (random_nonzero() as u32, self.device.depth_in);
+        if let Some(desk) = &self.desk {
+            match desk.enter(calls, psn, depth) {
+                Ok(Some((calling, peer))) => {
+                    calling.caller.answer(theirs)?;
+                    return Ok((Box::new(calling), peer, CALLS));
+                }
+                Ok(None) => {}
+                Err(error) => tracing::warn!("calls of a client go over its connection: {error}"),
+            }
+        }
+        let queue_pair = QueuePair::new(&self.completions, 1, &Receives::Own(1), psn)?;
+        queue_pair.answer(theirs)?;
+        let peer = queue_pair.peer(depth);
+        Ok((Box::new(queue_pair), peer, 0))
+    }
+}
+
+impl Desk {
+    fn new(device: &Arc<Device>, threads: usize) -> Result<Option<Self>> {
+        // Each call may be a message that came and one that was sent, both of which no thread has looked at yet.
+        let callers_max =
+            CALLERS_MAX.min(device.receives_max / CALLS).min(device.completions_max / (2 * CALLS));
+        if callers_max == 0 {
+            tracing::warn!("{} has no shared receive queue: calls go over connections", device.name);
+            return Ok(None);
+        }
+        let receives = Arc::new(SharedReceives::new(device, callers_max, CALLS)?);
+        let buffers = Arc::new(MessageBuffers::new(device));
+        let lane = || Lane::new(device, 2 * CALLS * callers_max, &receives).map(Arc::new);
+        let lanes = (0..threads.clamp(1, LANES_MAX)).map(|_| lane()).collect::<Result<Vec<_>>>()?;
+        let mut desk = Self { receives, buffers, lanes, threads: Vec::new(), dealt: AtomicUsize::new(0) };
+        for (number, lane) in desk.lanes.iter().enumerate() {
+            let lane = Arc::clone(lane);
+            let thread = thread::Builder::new().name(format!("pando-call.{number}"));
+            let started = thread.spawn(move || lane.run());
+            desk.threads.push(started.map_err(|error| FabricError::System {
+                path: "pando-call".to_owned(),
+                reason: format!("cannot be started: {error}"),
+            })?);
+        }
+        Ok(Some(desk))
+    }
+
+    /// A queue pair for a client that may call, if there is room for one more.
+    fn enter(&self, calls: Calls, psn: u32, depth: u8) -> Result<Option<(Calling, Peer)>> {
+        let lane = &self.lanes[self.dealt.fetch_add(1, Relaxed) % self.lanes.len()];
+        let receives = Receives::Shared(&self.receives);
+        let queue_pair = QueuePair::new(lane.completions(), CALLS, &receives, psn)?;
+        if !self.receives.enter(&self.buffers)? {
+            return Ok(None);
+        }
+        let (number, peer) = (queue_pair.number(), queue_pair.peer(depth));
+        let caller = Arc::new(Caller::new(calls, &self.buffers, queue_pair, CALLS));
+        lane.enter(number, &caller);
+        let receives = Arc::clone(&self.receives);
+        Ok(Some((Calling { caller, lane: Arc::clone(lane), receives }, peer)))
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.lanes.iter().for_each(|lane| lane.stop());
+        for thread in self.threads.drain(..) {
+            // One that panicked said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Calling {
+    /// Nothing of the client is executed once this has returned.
+    fn drop(&mut self) {
+        if let Some(queue_pair) = self.caller.close() {
+            self.lane.leave(queue_pair);
+        }
+        self.receives.leave();
     }
 }
 
 impl OtherWay for VerbsOffer {
-    fn pair(&self, request: &[u8], reply: &mut Vec<u8>) -> Result<Box<dyn Send>, String> {
+    fn pair(&self, request: &[u8], calls: Calls, reply: &mut Vec<u8>) -> Result<Box<dyn Send>, String> {
         let theirs = Peer::read_from_bytes(request)
             .map_err(|_| "what it was told of a queue pair makes no sense".to_owned())?;
-        let words = |error: FabricError| error.to_string();
-        let psn = random_nonzero() as u32;
-        let queue_pair = QueuePair::new(&self.completions, 1, psn).map_err(words)?;
-        let peer = queue_pair.peer(self.device.depth_in);
-        peer.check(&theirs)?;
-        queue_pair.answer(&theirs).map_err(words)?;
+        theirs.check(self.device.port.link_layer)?;
+        let (way, peer, calls) = self.way(calls, &theirs).map_err(|error| error.to_string())?;
         let region = &self.region;
         let (address, bytes, key) = (region.address().into(), region.bytes().into(), region.key().into());
-        let place = Place { address, bytes, key, zero: 0.into() };
+        let place = Place { address, bytes, key, calls: calls.into() };
         reply.extend_from_slice(Answer { peer, place }.as_bytes());
-        Ok(Box::new(Paired { _queue_pair: queue_pair, _region: Arc::clone(region) }))
+        Ok(Box::new(Paired { _way: way, _region: Arc::clone(region) }))
     }
 }
 

@@ -1,8 +1,8 @@
-//! Queue pairs and completion queues.
+//! Queue pairs.
 //!
-//! A client's queue pair sends, and its completions come to the one queue of its worker; a memory server's only answers, which
-//! its device does alone. A queue pair that goes is destroyed, and then its device neither sends nor executes anything for it
-//! and touches no buffer any more.
+//! A client's queue pair sends verbs, and its completions come to the one queue of its worker. A memory server's answers them,
+//! which its device does alone, and sends replies to calls. A queue pair that goes is destroyed, and then its device neither
+//! sends nor executes anything for it and touches none of its buffers any more.
 
 #![allow(unsafe_code)]
 
@@ -13,82 +13,29 @@ use std::sync::Arc;
 
 use pando_fabric::{PageBuf, Result};
 use rdma_mummy_sys::{
-    ibv_access_flags, ibv_cq, ibv_create_cq, ibv_create_qp, ibv_destroy_cq, ibv_destroy_qp, ibv_gid,
-    ibv_modify_qp, ibv_poll_cq, ibv_post_send, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask,
-    ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_status,
-    ibv_wr_opcode,
+    ibv_access_flags, ibv_create_qp, ibv_destroy_qp, ibv_gid, ibv_modify_qp, ibv_post_recv, ibv_post_send,
+    ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr,
+    ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
 };
 
-use crate::device::{Device, ETHERNET, system};
+use crate::completions::CompletionQueue;
+use crate::device::{ETHERNET, system};
 use crate::hello::Peer;
+use crate::receives::{SharedReceives, receive_place};
 
 /// How many times a packet is sent again that is not acknowledged. More than six would be without end on some devices.
 const RETRIES: u8 = 6;
-/// A peer that is not ready: memory servers always are.
-const RETRIES_NOT_READY: u8 = 6;
-/// Bytes of a WRITE that travel inside its work request, if the device takes so many.
+/// The same while the peer has no buffer for a message: without end, since verbs and calls have deadlines.
+const RETRIES_NOT_READY: u8 = 7;
+/// Bytes of a WRITE or message that travel inside its work request, if the device takes so many.
 const INLINE: u32 = 64;
-/// Completions that are taken at once.
-const POLL: usize = 32;
-
-/// Where completions come to.
-pub(crate) struct CompletionQueue {
-    cq: NonNull<ibv_cq>,
-    device: Arc<Device>,
-}
-
-// SAFETY: libibverbs may be called from any thread.
-unsafe impl Send for CompletionQueue {}
-// SAFETY: as above; it has locks of its own.
-unsafe impl Sync for CompletionQueue {}
-
-/// The end of a work request.
-pub(crate) struct Completion {
-    pub id: u64,
-    /// What went wrong, by libibverbs' number.
-    pub result: std::result::Result<(), u32>,
-}
-
-impl CompletionQueue {
-    /// # Errors
-    /// `System` if the device has no queue of so many entries.
-    pub fn new(device: &Arc<Device>, entries: u32) -> Result<Self> {
-        let entries = entries.clamp(1, i32::MAX as u32) as i32;
-        // SAFETY: the device is open; there is no event channel.
-        let cq = unsafe { ibv_create_cq(device.context(), entries, null_mut(), null_mut(), 0) };
-        match NonNull::new(cq) {
-            Some(cq) => Ok(Self { cq, device: Arc::clone(device) }),
-            None => Err(system(&device.name, "no completion queue can be made", &io::Error::last_os_error())),
-        }
-    }
-
-    /// Takes completions and tells `done` of each; whether there may be more.
-    pub fn poll(&self, mut done: impl FnMut(Completion)) -> bool {
-        let mut entries = [const { MaybeUninit::<ibv_wc>::zeroed() }; POLL];
-        // SAFETY: the queue is there, and `entries` valid for `POLL` of them.
-        let count = unsafe { ibv_poll_cq(self.cq.as_ptr(), POLL as i32, entries.as_mut_ptr().cast()) };
-        let count = usize::try_from(count).unwrap_or(0);
-        for entry in &entries[..count] {
-            // SAFETY: it is plain numbers, zeroed, and filled by the call.
-            let entry = unsafe { entry.assume_init_ref() };
-            let is_well = entry.status == ibv_wc_status::IBV_WC_SUCCESS;
-            done(Completion { id: entry.wr_id, result: if is_well { Ok(()) } else { Err(entry.status) } });
-        }
-        count == POLL
-    }
-}
-
-impl Drop for CompletionQueue {
-    fn drop(&mut self) {
-        // SAFETY: queue pairs hold the queue, so none is left.
-        unsafe { ibv_destroy_cq(self.cq.as_ptr()) };
-    }
-}
 
 /// One end of a reliable connection between two devices.
 pub(crate) struct QueuePair {
     qp: NonNull<ibv_qp>,
     completions: Arc<CompletionQueue>,
+    /// Goes after it.
+    _receives: Option<Arc<SharedReceives>>,
     /// Bytes of a WRITE that may travel inside its work request.
     inline: u32,
     psn: u32,
@@ -97,13 +44,27 @@ pub(crate) struct QueuePair {
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for QueuePair {}
 
+/// Where messages come to that are sent to a queue pair.
+pub(crate) enum Receives<'r> {
+    /// To so many buffers of its own.
+    Own(u32),
+    Shared(&'r Arc<SharedReceives>),
+}
+
 /// What a work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Read,
     Write,
-    CompareSwap { expected: u64, new: u64 },
-    FetchAdd { add: u64 },
+    CompareSwap {
+        expected: u64,
+        new: u64,
+    },
+    FetchAdd {
+        add: u64,
+    },
+    /// Sends a message, which the peer has a buffer for.
+    Send,
 }
 
 /// A work request between the window of a buffer and remote memory.
@@ -132,16 +93,26 @@ impl QueuePair {
     ///
     /// # Errors
     /// `System` if the device has no more of them.
-    pub fn new(completions: &Arc<CompletionQueue>, work: u32, psn: u32) -> Result<Self> {
-        let device = &completions.device;
+    pub fn new(
+        completions: &Arc<CompletionQueue>,
+        work: u32,
+        receives: &Receives<'_>,
+        psn: u32,
+    ) -> Result<Self> {
+        let device = completions.device();
+        let (own, shared) = match receives {
+            Receives::Own(count) => (*count, None),
+            Receives::Shared(shared) => (0, Some(Arc::clone(shared))),
+        };
         let make = |inline: u32| {
             // SAFETY: zeros are a valid value of this struct of numbers and pointers.
             let mut init: ibv_qp_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
-            init.send_cq = completions.cq.as_ptr();
-            init.recv_cq = completions.cq.as_ptr();
+            init.send_cq = completions.as_ptr();
+            init.recv_cq = completions.as_ptr();
             init.qp_type = ibv_qp_type::IBV_QPT_RC;
             init.cap.max_send_wr = work.clamp(1, device.work_max);
-            init.cap.max_recv_wr = 1;
+            init.cap.max_recv_wr = own.max(1);
+            init.srq = shared.as_ref().map_or(null_mut(), |shared| shared.as_ptr());
             init.cap.max_send_sge = 1;
             init.cap.max_recv_sge = 1;
             init.cap.max_inline_data = inline;
@@ -152,32 +123,44 @@ impl QueuePair {
         let Some((qp, inline)) = make(INLINE).or_else(|| make(0)) else {
             return Err(system(&device.name, "no queue pair can be made", &io::Error::last_os_error()));
         };
-        Ok(Self { qp, completions: Arc::clone(completions), inline, psn: psn & 0xff_ffff })
+        let completions = Arc::clone(completions);
+        let made = Self { qp, completions, _receives: shared, inline, psn: psn & 0xff_ffff };
+        made.begin()?;
+        Ok(made)
+    }
+
+    pub fn number(&self) -> u32 {
+        // SAFETY: the queue pair is there while `self` is.
+        unsafe { self.qp.as_ref() }.qp_num
     }
 
     /// How the other end reaches this one; `depth` READs and atomics at a time.
     pub fn peer(&self, depth: u8) -> Peer {
-        let port = &self.completions.device.port;
+        let device = self.completions.device();
+        let port = &device.port;
         Peer {
-            // SAFETY: the queue pair is there while `self` is.
-            queue_pair: unsafe { self.qp.as_ref() }.qp_num.into(),
+            queue_pair: self.number().into(),
             psn: self.psn.into(),
             gid: port.gid,
             lid: port.lid.into(),
             mtu: port.mtu,
             depth,
             link_layer: port.link_layer,
-            zero: [0; 3],
+            timeout: device.timeout,
+            zero: [0; 2],
         }
     }
 
-    /// Lets it answer `peer`, which may read, write and change what is open to remote devices.
+    /// Lets it answer `peer`, which may read, write and change what is open to remote devices; and send to it, with as much
+    /// patience as that has.
     ///
     /// # Errors
     /// `System` if the device does not do it.
     pub fn answer(&self, peer: &Peer) -> Result<()> {
-        self.begin()?;
-        self.receive(peer, peer.depth.min(self.completions.device.depth_in))
+        let device = self.completions.device();
+        self.receive(peer, peer.depth.min(device.depth_in))?;
+        let timeout = if (1..=31).contains(&peer.timeout) { peer.timeout } else { device.timeout };
+        self.begin_to_send(timeout, 1)
     }
 
     /// Lets it send to `peer`.
@@ -185,15 +168,27 @@ impl QueuePair {
     /// # Errors
     /// `System` if the device does not do it.
     pub fn send(&self, peer: &Peer) -> Result<()> {
-        self.begin()?;
+        let device = self.completions.device();
         self.receive(peer, 1)?;
+        self.begin_to_send(device.timeout, peer.depth.min(device.depth_out))
+    }
+
+    /// Has its device neither send nor take anything any more.
+    pub fn stop(&self) {
+        let mut attr = no_attributes();
+        attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
+        // One that cannot be stopped will be destroyed as well.
+        let _ = self.modify(&mut attr, Mask::IBV_QP_STATE);
+    }
+
+    fn begin_to_send(&self, timeout: u8, depth: u8) -> Result<()> {
         let mut attr = no_attributes();
         attr.qp_state = ibv_qp_state::IBV_QPS_RTS;
-        attr.timeout = self.completions.device.timeout;
+        attr.timeout = timeout;
         attr.retry_cnt = RETRIES;
         attr.rnr_retry = RETRIES_NOT_READY;
         attr.sq_psn = self.psn;
-        attr.max_rd_atomic = peer.depth.min(self.completions.device.depth_out);
+        attr.max_rd_atomic = depth;
         self.modify(
             &mut attr,
             Mask::IBV_QP_STATE
@@ -208,7 +203,7 @@ impl QueuePair {
     fn begin(&self) -> Result<()> {
         let mut attr = no_attributes();
         attr.qp_state = ibv_qp_state::IBV_QPS_INIT;
-        attr.port_num = self.completions.device.port.number;
+        attr.port_num = self.completions.device().port.number;
         attr.qp_access_flags = (ibv_access_flags::IBV_ACCESS_REMOTE_READ
             | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
             | ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)
@@ -219,7 +214,7 @@ impl QueuePair {
     }
 
     fn receive(&self, peer: &Peer, depth: u8) -> Result<()> {
-        let port = &self.completions.device.port;
+        let port = &self.completions.device().port;
         let mut attr = no_attributes();
         attr.qp_state = ibv_qp_state::IBV_QPS_RTR;
         attr.path_mtu = u32::from(peer.mtu.min(port.mtu));
@@ -253,7 +248,7 @@ impl QueuePair {
             0 => Ok(()),
             error => {
                 let error = io::Error::from_raw_os_error(error);
-                let name = &self.completions.device.name;
+                let name = &self.completions.device().name;
                 Err(system(name, "a queue pair cannot be connected", &error))
             }
         }
@@ -287,6 +282,23 @@ impl QueuePair {
             error => Err(io::Error::from_raw_os_error(error.abs())),
         }
     }
+
+    /// Has the next message come into all of `buffer`; its completion will have the name `id`.
+    ///
+    /// # Errors
+    /// Those of the device.
+    ///
+    /// # Safety
+    /// The words of the buffer must stay where they are until that completion came, or the queue pair is dropped.
+    pub unsafe fn post_receive(&self, id: u64, buffer: &PageBuf, key: u32) -> io::Result<()> {
+        let (mut place, mut bad) = (receive_place(buffer, key), null_mut());
+        let mut wr = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &raw mut place, num_sge: 1 };
+        // SAFETY: the queue pair is there while `self` is; what the buffer needs is the caller's obligation.
+        match unsafe { ibv_post_recv(self.qp.as_ptr(), &raw mut wr, &raw mut bad) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
+    }
 }
 
 // SAFETY: the pointers of a doorbell are into itself, and set anew each time it is rung.
@@ -312,12 +324,14 @@ impl Doorbell {
             Work::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
             Work::CompareSwap { .. } => ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP,
             Work::FetchAdd { .. } => ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD,
+            Work::Send => ibv_wr_opcode::IBV_WR_SEND,
         };
+        if matches!(request.work, Work::Write | Work::Send) && len > 0 && len <= inline {
+            flags |= ibv_send_flags::IBV_SEND_INLINE;
+        }
         match request.work {
+            Work::Send => {}
             Work::Read | Work::Write => {
-                if request.work == Work::Write && len > 0 && len <= inline {
-                    flags |= ibv_send_flags::IBV_SEND_INLINE;
-                }
                 wr.wr.rdma = rdma_mummy_sys::rdma_t { remote_addr: request.remote, rkey: request.remote_key };
             }
             Work::CompareSwap { expected: compare_add, new: swap } => {
@@ -357,7 +371,7 @@ impl Drop for QueuePair {
         if error != 0 {
             tracing::error!(
                 "a queue pair of {} cannot be destroyed: error {error}",
-                self.completions.device.name
+                self.completions.device().name
             );
         }
     }

@@ -3,6 +3,9 @@
 //! Each memory server is one with a region and a registration of its own. What is not one-sided goes over connections, so a
 //! memory server that went away is found out by either.
 
+#[path = "conformance/calls.rs"]
+mod calls;
+
 use std::net::TcpListener;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,7 +13,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use pando_fabric::conformance::{self, Echo, Options};
-use pando_fabric::{Chain, Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, PageBuf};
+use pando_fabric::{
+    Chain, Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, PageBuf, RequestHandler,
+};
 use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_fabric_net::{OtherWay, Secret, ServerConfig, TcpConfig, TcpFabric, TcpServer};
 use pando_fabric_verbs::{VerbsEndpoint, VerbsFabric, VerbsOffer, VerbsOptions};
@@ -22,17 +27,21 @@ fn block_on(endpoint: &VerbsEndpoint, future: Pin<&mut dyn Future<Output = ()>>)
 }
 
 fn serve(bytes: u64, echo: bool, by_verbs: bool) -> TcpServer {
+    serve_with(bytes, echo.then(Echo::handler), by_verbs)
+}
+
+fn serve_with(bytes: u64, handler: Option<Arc<dyn RequestHandler>>, by_verbs: bool) -> TcpServer {
     let local =
         LocalFabric::new(LocalConfig { server_sizes: vec![bytes], huge_pages: false }).expect("memory");
     let region = local.served_region(SERVER).expect("the only one");
     let other_way: Option<Arc<dyn OtherWay>> = by_verbs.then(|| {
-        let offer = VerbsOffer::new(region.clone(), &VerbsOptions::default()).expect("an RDMA device");
+        let offer = VerbsOffer::new(region.clone(), &VerbsOptions::default(), 2).expect("an RDMA device");
         Arc::new(offer) as _
     });
     let secret = Secret::new("between us");
     let config = ServerConfig { secret, other_way, grace: Duration::ZERO, ..ServerConfig::default() };
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    TcpServer::start(listener, region, echo.then(Echo::handler), config).expect("a server")
+    TcpServer::start(listener, region, handler, config).expect("a server")
 }
 
 fn config(servers: &[TcpServer]) -> TcpConfig {

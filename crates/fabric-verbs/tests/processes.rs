@@ -8,7 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pando_fabric::{Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId};
+use pando_fabric::{
+    Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, Request, RequestHandler, ServerMemory,
+};
 use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_fabric_net::{ServerConfig, TcpConfig, TcpServer};
 use pando_fabric_verbs::{VerbsFabric, VerbsOffer, VerbsOptions};
@@ -19,6 +21,32 @@ const SERVER: MemoryServerId = MemoryServerId(0);
 const ROLE: &str = "PANDO_VERBS_SERVES";
 const MARK: &str = "it serves at ";
 
+/// A call that takes so many milliseconds.
+struct Wait(u16);
+
+impl Request for Wait {
+    type Reply = ();
+    const OP: u16 = 1;
+
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0.to_le_bytes());
+    }
+
+    fn decode_reply(&self, _: MemoryServerId, _: &[u8]) -> Result<(), FabricError> {
+        Ok(())
+    }
+}
+
+struct Slow;
+
+impl RequestHandler for Slow {
+    fn handle(&self, _: &ServerMemory<'_>, _: u16, body: &[u8], _: &mut Vec<u8>) -> Result<(), FabricError> {
+        let millis = body.first_chunk().map_or(0, |millis| u16::from_le_bytes(*millis));
+        std::thread::sleep(Duration::from_millis(millis.into()));
+        Ok(())
+    }
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn the_server_of_the_other_tests() {
@@ -28,10 +56,10 @@ fn the_server_of_the_other_tests() {
     let local =
         LocalFabric::new(LocalConfig { server_sizes: vec![1 << 20], huge_pages: false }).expect("memory");
     let region = local.served_region(SERVER).expect("the only one");
-    let offer = VerbsOffer::new(region.clone(), &VerbsOptions::default()).expect("an RDMA device");
+    let offer = VerbsOffer::new(region.clone(), &VerbsOptions::default(), 1).expect("an RDMA device");
     let config = ServerConfig { other_way: Some(Arc::new(offer)), ..ServerConfig::default() };
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let server = TcpServer::start(listener, region, None, config).expect("a server");
+    let server = TcpServer::start(listener, region, Some(Arc::new(Slow)), config).expect("a server");
     println!("{MARK}{}", server.addr());
     stdout().flush().expect("somebody reads it");
     let _ = stdin().read_to_end(&mut Vec::new());
@@ -112,7 +140,15 @@ fn verbs_go_on_while_the_server_is_stopped() {
     let error = block_on(&ep, ep.reserve(at(0), 8)).expect_err("it is stopped");
     assert!(error.is_unreachable(), "{error}");
     server.signal(Signal::CONT);
-    assert_eq!(block_on(&ep, ep.read_word(at(0))).expect("a READ"), rounds);
+    // The connection broke with the reservation: the server ends the queue pair with it, sooner or later than this READ.
+    let until = Instant::now() + Duration::from_secs(10);
+    let read = loop {
+        match block_on(&ep, ep.read_word(at(0))) {
+            Ok(read) => break read,
+            Err(error) => assert!(error.is_unreachable() && Instant::now() < until, "{error}"),
+        }
+    };
+    assert_eq!(read, rounds);
     println!("{rounds} rounds of READ, WRITE and CAS while the server was stopped");
     assert!(rounds > 0);
 }
@@ -136,4 +172,54 @@ fn a_killed_server_is_an_error_soon() {
         let error = block_on(&ep, ep.read_word(at(0))).expect_err("it is gone");
         assert!(error.is_unreachable(), "{error}");
     }
+}
+
+/// A call to a server that is stopped waits for it up to the deadline; one that takes long does not need to be over sooner.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_call_to_a_stopped_server_is_an_error_at_the_deadline() {
+    let server = Server::start();
+    let fabric = server.fabric(&VerbsOptions { timeout: Some(16), ..VerbsOptions::default() });
+    let ep = fabric.endpoint(1).expect("an endpoint");
+    block_on(&ep, ep.call(SERVER, &Wait(0))).expect("a call");
+    block_on(&ep, ep.call(SERVER, &Wait(500))).expect("a slow call");
+    server.signal(Signal::STOP);
+    let stopped = Instant::now();
+    let error = block_on(&ep, ep.call(SERVER, &Wait(0))).expect_err("it is stopped");
+    let after = stopped.elapsed();
+    println!("SIGSTOP: {error} after {} ms", after.as_millis());
+    assert!(error.may_have_taken_effect(), "{error}");
+    assert!((Duration::from_millis(900)..Duration::from_millis(2500)).contains(&after), "{after:?}");
+    server.signal(Signal::CONT);
+    let until = Instant::now() + Duration::from_secs(10);
+    while let Err(error) = block_on(&ep, ep.call(SERVER, &Wait(0))) {
+        assert!(error.is_unreachable() && Instant::now() < until, "{error}");
+    }
+}
+
+/// The server is killed while it executes a call: nobody waits until the deadline, which is a second, and more with a slow device.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_call_to_a_server_that_is_killed_meanwhile_is_an_error_soon() {
+    let mut server = Server::start();
+    let fabric = server.fabric(&VerbsOptions::default());
+    let ep = fabric.endpoint(1).expect("an endpoint");
+    block_on(&ep, ep.call(SERVER, &Wait(0))).expect("a call");
+    let killed = std::thread::scope(|scope| {
+        let killing = scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(200));
+            let killed = Instant::now();
+            server.child.kill().expect("it is there");
+            server.child.wait().expect("it is our child");
+            killed
+        });
+        let error = block_on(&ep, ep.call(SERVER, &Wait(5000))).expect_err("it is gone");
+        let killed = killing.join().expect("it does not panic");
+        println!("kill -9 during a call: {error} after {} ms", killed.elapsed().as_millis());
+        assert!(error.may_have_taken_effect(), "{error}");
+        killed
+    });
+    assert!(killed.elapsed() < Duration::from_secs(1), "an error after {:?}", killed.elapsed());
+    let error = block_on(&ep, ep.call(SERVER, &Wait(0))).expect_err("it is gone");
+    assert!(error.is_unreachable(), "{error}");
 }

@@ -157,7 +157,11 @@ impl MemoryServer {
             clients_max: config.clients_max,
             strangers_max: config.strangers_max,
             incarnation,
-            other_way: config.verbs.as_ref().map(|options| offer(&region, options)).transpose()?,
+            other_way: config
+                .verbs
+                .as_ref()
+                .map(|options| offer(&region, options, config.cores))
+                .transpose()?,
             ..ServerConfig::default()
         };
         let handler = Arc::new(MemorySide::default());
@@ -198,12 +202,12 @@ impl MemoryServer {
 }
 
 #[cfg(feature = "verbs")]
-fn offer(region: &ServedRegion, options: &VerbsOptions) -> Result<Arc<dyn OtherWay>> {
-    Ok(Arc::new(pando_fabric_verbs::VerbsOffer::new(region.clone(), options)?))
+fn offer(region: &ServedRegion, options: &VerbsOptions, cores: usize) -> Result<Arc<dyn OtherWay>> {
+    Ok(Arc::new(pando_fabric_verbs::VerbsOffer::new(region.clone(), options, cores)?))
 }
 
 #[cfg(not(feature = "verbs"))]
-fn offer(_: &ServedRegion, _: &VerbsOptions) -> Result<Arc<dyn OtherWay>> {
+fn offer(_: &ServedRegion, _: &VerbsOptions, _: usize) -> Result<Arc<dyn OtherWay>> {
     Err(Error::without_verbs())
 }
 

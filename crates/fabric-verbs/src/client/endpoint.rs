@@ -1,7 +1,8 @@
 //! The endpoint: verbs become work requests, completions wake their slots.
 //!
-//! One-sided verbs go over queue pairs; calls, reservations and persistence over the control connections. A buffer of this
-//! endpoint is registered memory, so that a NIC fills it without a copy; the bytes of others are copied through one that is.
+//! One-sided verbs and calls go over queue pairs; reservations and persistence over the control connections, and so do calls that
+//! do not fit into one message. A buffer of this endpoint is registered memory, so that a NIC fills it without a copy; the bytes
+//! of others are copied through one that is.
 //!
 //! Devices have no masked compare-and-swap that libibverbs knows. It is a loop of compare-and-swap here, the first one with what
 //! is expected, so that one round trip does where the bits that are not compared are as expected too.
@@ -18,10 +19,13 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::Shared;
 use super::buffers::{BLOCK_MAX, RegisteredBuffers, copy};
+use super::calls::CALLS_MAX;
 use super::jobs::{self, Job, Jobs, Step};
 use super::link::{DEPTH, Link, Needs, Paired};
+use crate::completions::{Completion, CompletionQueue};
 use crate::hello::Answer;
-use crate::queue::{CompletionQueue, QueuePair, Work};
+use crate::message::BODY_MAX;
+use crate::queue::{QueuePair, Receives, Work};
 
 /// One worker thread's queue pairs to the memory servers of a [`crate::VerbsFabric`].
 pub struct VerbsEndpoint {
@@ -43,9 +47,10 @@ impl VerbsEndpoint {
     pub(super) fn new(shared: Arc<Shared>, seed: u64) -> Result<Self> {
         let control = shared.control.endpoint(seed)?;
         let regions = control.regions();
-        let links = RefCell::new(regions.iter().map(|region| Link::new(region.server)).collect());
+        let link = |region: &RegionInfo| Link::new(region.server, shared.control.body_max(region.server));
+        let links = RefCell::new(regions.iter().map(link).collect());
         // Some may be left of queue pairs that failed.
-        let entries = (2 * DEPTH).saturating_mul(regions.len() as u32);
+        let entries = (2 * (DEPTH + CALLS_MAX)).saturating_mul(regions.len() as u32);
         let completions = Arc::new(CompletionQueue::new(&shared.device, entries)?);
         let buffers = RegisteredBuffers::new(Arc::clone(&shared.device));
         let deadline_ns = shared.control.deadline().as_nanos() as Nanos;
@@ -105,19 +110,21 @@ impl VerbsEndpoint {
 
     /// Asks a server for a queue pair. The request tells it of the `given_up` connections before.
     async fn pair(&self, server: MemoryServerId, given_up: usize) -> Result<Paired> {
-        let queue_pair = QueuePair::new(&self.completions, DEPTH, random_nonzero() as u32)?;
+        let receives = Receives::Own(CALLS_MAX);
+        let queue_pair = QueuePair::new(&self.completions, DEPTH, &receives, random_nonzero() as u32)?;
         let ours = queue_pair.peer(self.shared.device.depth_out);
         let paired = self.control.pair(server, ours.as_bytes()).await;
         let (link, answer) = paired.map_err(|error| not_sent(server, error))?;
         let no_sense = |reason: &str| FabricError::NotConnected { server, reason: reason.to_owned() };
         let answer = Answer::read_from_bytes(&answer).map_err(|_| no_sense("its answer makes no sense"))?;
-        ours.check(&answer.peer).map_err(|reason| no_sense(&reason))?;
+        answer.peer.check(ours.link_layer).map_err(|reason| no_sense(&reason))?;
         let region_len = self.regions()[usize::from(server.0)].len;
         if answer.place.bytes.get() != region_len
             || answer.place.address.get().checked_add(region_len).is_none()
         {
             return Err(no_sense("it offers other memory than it said"));
         }
+        self.links.borrow_mut()[usize::from(server.0)].begin(&queue_pair, &self.shared)?;
         queue_pair.send(&answer.peer)?;
         Ok(Paired { queue_pair, place: answer.place, link, settled: given_up })
     }
@@ -125,24 +132,50 @@ impl VerbsEndpoint {
     /// Executes a job of at least one step, all on one server.
     async fn run(&self, server: MemoryServerId, job: Job) -> Result<Job> {
         self.connect(server).await?;
-        let number = {
-            let mut links = self.links.borrow_mut();
-            let mut jobs = self.jobs.borrow_mut();
-            let deadline = self.now() + self.deadline_ns;
-            // Entered first: from then on the buffers stay where the device looks for them.
-            let link = &mut links[usize::from(server.0)];
-            let number = jobs.enter(job, self.slot_bit.get());
-            link.push(number, jobs::steps(&jobs, number), deadline);
-            number
-        };
+        let number = self.enter(server, job);
         Ending::new(&self.jobs, number).await
+    }
+
+    /// Adds a job to a link that is connected.
+    fn enter(&self, server: MemoryServerId, job: Job) -> u32 {
+        let mut links = self.links.borrow_mut();
+        let mut jobs = self.jobs.borrow_mut();
+        let deadline = self.now() + self.deadline_ns;
+        let link = &mut links[usize::from(server.0)];
+        let is_call = matches!(job, Job::Call { .. });
+        // Entered first: from then on the buffers stay where the device looks for them.
+        let number = jobs.enter(job, self.slot_bit.get());
+        if is_call {
+            link.push_call(number, deadline);
+        } else {
+            link.push(number, jobs::steps(&jobs, number), deadline);
+        }
+        number
+    }
+
+    /// Has a server execute a call; its reply, or nothing if it has to go over the connection.
+    async fn call_by_message(
+        &self,
+        server: MemoryServerId,
+        kind: u16,
+        body: Vec<u8>,
+    ) -> Result<Option<Vec<u8>>> {
+        self.connect(server).await?;
+        if self.links.borrow()[usize::from(server.0)].calls_max() == 0 {
+            return Ok(None);
+        }
+        let number = self.enter(server, Job::Call { kind, body });
+        match Ending::new(&self.jobs, number).await? {
+            Job::Call { body, .. } => Ok(Some(body)),
+            Job::One(_) | Job::Chain(_) => unreachable!("a call is no verb"),
+        }
     }
 
     /// Executes one step; its buffer.
     async fn step(&self, at: GlobalAddr, work: Work, buffer: PageBuf, key: u32) -> Result<PageBuf> {
         match self.run(at.server(), Job::One(Step { at, work, buffer, key })).await? {
             Job::One(step) => Ok(step.buffer),
-            Job::Chain(_) => unreachable!("a verb is no chain"),
+            Job::Chain(_) | Job::Call { .. } => unreachable!("a verb is neither chain nor call"),
         }
     }
 
@@ -227,6 +260,7 @@ impl VerbsEndpoint {
             Work::Read => self.counters().count_read(buffer.window_len()),
             Work::Write => self.counters().count_write(buffer.window_len()),
             Work::CompareSwap { .. } | Work::FetchAdd { .. } => self.counters().count_atomic(),
+            Work::Send => unreachable!("no verb is a message"),
         }
         if is_page && user.is_none() {
             return VerbResult::Buf(buffer);
@@ -256,7 +290,7 @@ impl VerbsEndpoint {
         let mut ready = 0;
         links.iter_mut().for_each(|link| ready |= link.ring(shared, jobs, now));
         let mut came = false;
-        let mut take = |completion: crate::queue::Completion| {
+        let mut take = |completion: Completion| {
             came = true;
             if let Some(link) = links.get_mut(Link::server_of(completion.id)) {
                 ready |= link.complete(&completion, shared, jobs, now);
@@ -265,7 +299,9 @@ impl VerbsEndpoint {
         while self.completions.poll(&mut take) {}
         if came {
             links.iter_mut().for_each(|link| ready |= link.ring(shared, jobs, now));
-        } else {
+        }
+        // While calls are under way, verbs that go on say nothing about them.
+        if !came || links.iter().any(Link::is_calling) {
             let now = now();
             links.iter_mut().for_each(|link| ready |= link.look_at_clock(shared, jobs, now));
         }
@@ -435,7 +471,24 @@ impl Endpoint for VerbsEndpoint {
     }
 
     async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
-        self.control.call(server, request).await
+        if usize::from(server.0) >= self.regions().len() {
+            return Err(FabricError::UnknownServer(server));
+        }
+        let mut body = Vec::new();
+        request.encode(&mut body);
+        let len = body.len();
+        if len > BODY_MAX.min(self.shared.control.body_max(server) as usize) {
+            return self.control.call(server, request).await;
+        }
+        let answer = match self.call_by_message(server, R::OP, body).await {
+            Ok(Some(reply)) => Ok(reply),
+            Ok(None) => return self.control.call(server, request).await,
+            Err(error) => Err(error),
+        };
+        if !answer.as_ref().is_err_and(FabricError::is_unreachable) {
+            self.counters().count_two_sided(len + answer.as_ref().map_or(0, Vec::len));
+        }
+        request.decode_reply(server, &answer?)
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {

@@ -1,6 +1,6 @@
-//! Verbs and chains of one endpoint that are under way, with the buffers that the device uses meanwhile.
+//! Verbs, chains and calls of one endpoint that are under way, with the buffers that the device uses meanwhile.
 //!
-//! A job is a list of work requests that end together. Its buffers stay here until the device is done with them, also when the
+//! A job is a list of work requests that end together, or a call. Its buffers stay here until the device is done with them, also when the
 //! future of the verb is gone; they come back with the end.
 
 use pando_fabric::{GlobalAddr, PageBuf};
@@ -29,6 +29,11 @@ impl Step {
 pub(super) enum Job {
     One(Step),
     Chain(Vec<Step>),
+    /// The body is that of the request, and in the end that of the reply.
+    Call {
+        kind: u16,
+        body: Vec<u8>,
+    },
 }
 
 impl Job {
@@ -36,6 +41,8 @@ impl Job {
         match self {
             Self::One(step) => std::slice::from_ref(step),
             Self::Chain(steps) => steps,
+            // Its messages have buffers of their own.
+            Self::Call { .. } => &[],
         }
     }
 }

@@ -1,7 +1,7 @@
 //! An endpoint's queue pair to one memory server: what is to be posted, what was, what is waited for.
 //!
 //! Work requests wait here until the endpoint rings the doorbell, and then go out together, as many as the queue pair takes. The
-//! last of each verb or chain is signalled, and one in a while of a long chain; a completion ends all that was posted before it.
+//! last of each verb or chain is signalled, each message of a call, and one in a while of a long chain; a completion ends all that was posted before it.
 //!
 //! A queue pair that failed is destroyed first, so that its device leaves buffers alone. What had not been posted has had no
 //! effect. What had may have, and may even be on its way: the connection that the queue pair goes with is given up then
@@ -14,9 +14,11 @@ use std::collections::VecDeque;
 use pando_fabric::{FabricError, MemoryServerId, Nanos};
 
 use super::Shared;
-use super::jobs::{self, Jobs, Step};
+use super::calls::{Calls, Came};
+use super::jobs::{self, Job, Jobs, Step};
+use crate::completions::Completion;
 use crate::hello::Place;
-use crate::queue::{Completion, Doorbell, QueuePair, Request, Work};
+use crate::queue::{Doorbell, QueuePair, Request, Work};
 
 /// Work requests of a queue pair that are posted at a time.
 pub(super) const DEPTH: u32 = 128;
@@ -57,11 +59,45 @@ pub(super) enum Needs {
     Settling,
 }
 
-/// A work request of a job.
+/// What ends work requests of one queue pair, and only of that.
+#[derive(Clone, Copy)]
+pub(super) struct Name(u64);
+
+/// In the name of a RECV, which no memory server's number has.
+const RECEIVE: u64 = 1 << 63;
+
+impl Name {
+    fn new(server: MemoryServerId, generation: u16) -> Self {
+        Self((u64::from(server.0) << 48) | (u64::from(generation) << 32))
+    }
+
+    fn of_send(self, count: u32) -> u64 {
+        self.0 | u64::from(count)
+    }
+
+    pub fn of_receive(self, number: u32) -> u64 {
+        self.0 | RECEIVE | u64::from(number)
+    }
+}
+
+/// What a work request is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Step {
+        job: u32,
+        step: u32,
+    },
+    /// The message of a call that has this place.
+    Message(u32),
+    /// A READ that shows whether the server is there.
+    Probe,
+}
+
+/// A work request that waits to be posted, or to end.
 #[derive(Clone, Copy)]
 struct Part {
-    job: u32,
-    step: u32,
+    whose: Whose,
+    /// Whether somebody waits for its end.
     is_last: bool,
     /// Whether it waits for READs and atomics before it.
     is_fenced: bool,
@@ -69,9 +105,21 @@ struct Part {
     deadline: Nanos,
 }
 
+impl Part {
+    /// The job whose last work request it is.
+    fn ends(&self) -> Option<u32> {
+        match self.whose {
+            Whose::Step { job, .. } if self.is_last => Some(job),
+            Whose::Step { .. } | Whose::Message(_) | Whose::Probe => None,
+        }
+    }
+}
+
 pub(super) struct Link {
     server: MemoryServerId,
+    // Its queue pair is gone before the buffers of `calls` are.
     state: State,
+    calls: Calls,
     /// Whether somebody pairs or settles just now.
     pub is_preparing: bool,
     has_failed: bool,
@@ -93,10 +141,12 @@ enum Failure {
 }
 
 impl Link {
-    pub fn new(server: MemoryServerId) -> Self {
+    /// To a server whose calls and replies have up to `body_max` bytes.
+    pub fn new(server: MemoryServerId, body_max: u32) -> Self {
         Self {
             server,
             state: State::Idle,
+            calls: Calls::new(server, body_max),
             is_preparing: false,
             has_failed: false,
             pause: PAUSE_MIN_NS,
@@ -111,12 +161,22 @@ impl Link {
 
     /// The server of a completion, as a place among the links.
     pub fn server_of(id: u64) -> usize {
-        (id >> 48) as usize
+        ((id & !RECEIVE) >> 48) as usize
     }
 
     /// Whether anything is waited for.
     pub fn is_busy(&self) -> bool {
-        !self.queued.is_empty() || !self.posted.is_empty()
+        !self.queued.is_empty() || !self.posted.is_empty() || self.is_calling()
+    }
+
+    /// Whether a call is waited for.
+    pub fn is_calling(&self) -> bool {
+        self.calls.is_busy()
+    }
+
+    /// Calls over its queue pair at a time; 0 if they go over the connection.
+    pub fn calls_max(&self) -> u32 {
+        self.calls.limit()
     }
 
     /// What must be done before work is posted, when `given_up` connections to the server were given up so far.
@@ -138,10 +198,20 @@ impl Link {
         Ok(if matches!(self.state, State::Up(_)) { Needs::Settling } else { Needs::Pairing })
     }
 
-    /// A queue pair was connected.
-    pub fn come_up(&mut self, paired: Paired) {
+    /// Makes a queue pair ready for replies to calls, before it is connected.
+    ///
+    /// # Errors
+    /// As [`Calls::receive_by`].
+    pub fn begin(&mut self, queue_pair: &QueuePair, shared: &Shared) -> Result<(), FabricError> {
         self.generation = self.generation.wrapping_add(1);
+        let name = Name::new(self.server, self.generation);
+        self.calls.receive_by(queue_pair, &shared.device, name)
+    }
+
+    /// A queue pair that was begun with was connected.
+    pub fn come_up(&mut self, paired: Paired) {
         (self.count, self.unsignalled) = (0, 0);
+        self.calls.set_limit(paired.place.calls.get());
         self.state = State::Up(paired);
     }
 
@@ -175,7 +245,7 @@ impl Link {
             let (is_last, changes) = (place as usize + 1 == steps.len(), step.changes());
             // A READ that is sent again would see a change that overtook it; atomics are executed once, and in order.
             let is_fenced = match step.work {
-                Work::Read => false,
+                Work::Read | Work::Send => false,
                 Work::Write => after_read || after_atomic,
                 Work::CompareSwap { .. } | Work::FetchAdd { .. } => after_read,
             };
@@ -184,15 +254,31 @@ impl Link {
             }
             match step.work {
                 Work::Read => after_read = true,
-                Work::Write => {}
+                Work::Write | Work::Send => {}
                 Work::CompareSwap { .. } | Work::FetchAdd { .. } => after_atomic = true,
             }
-            self.queued.push_back(Part { job: number, step: place, is_last, is_fenced, changes, deadline });
+            let whose = Whose::Step { job: number, step: place };
+            self.queued.push_back(Part { whose, is_last, is_fenced, changes, deadline });
         }
+    }
+
+    /// Adds a job that is a call.
+    pub fn push_call(&mut self, number: u32, deadline: Nanos) {
+        self.calls.wait(number, deadline);
+    }
+
+    /// Adds the message of a call that has a place.
+    fn push_message(&mut self, place: u32, deadline: Nanos) {
+        // Whether calls may change something is known to `calls`, since they are executed later than their messages end.
+        let (whose, is_last, is_fenced, changes) = (Whose::Message(place), true, false, false);
+        self.queued.push_back(Part { whose, is_last, is_fenced, changes, deadline });
     }
 
     /// Posts what the queue pair takes; the bits of slots whose verbs ended.
     pub fn ring(&mut self, shared: &Shared, jobs: &mut Jobs, now: impl Fn() -> Nanos) -> u64 {
+        while let Some((place, deadline)) = self.calls.begin(jobs) {
+            self.push_message(place, deadline);
+        }
         let depth = DEPTH.min(shared.device.work_max);
         let room = (depth as usize).saturating_sub(self.posted.len());
         let count = self.queued.len().min(room);
@@ -203,33 +289,46 @@ impl Link {
             let reason = "its queue pair failed".to_owned();
             return self.fail(&Failure::Failed(reason), shared, jobs, now());
         };
-        let name = (u64::from(self.server.0) << 48) | (u64::from(self.generation) << 32);
+        let name = Name::new(self.server, self.generation);
         let (base, remote_key) = (paired.place.address.get(), paired.place.key.get());
         let (mut next, mut unsignalled) = (self.count, self.unsignalled);
         let requests = self.queued.iter().take(count).map(|part| {
             next = next.wrapping_add(1);
             unsignalled += 1;
-            let step = &jobs::steps(jobs, part.job)[part.step as usize];
+            let (work, (buffer, local_key), remote) = match part.whose {
+                Whose::Step { job, step } => {
+                    let step = &jobs::steps(jobs, job)[step as usize];
+                    (step.work, (&step.buffer, step.key), base + step.at.offset())
+                }
+                Whose::Message(place) => (Work::Send, self.calls.message(place), 0),
+                Whose::Probe => (Work::Read, self.calls.probe(), base),
+            };
             // Room is made by completions only.
             let is_signalled = part.is_last || unsignalled >= depth / 4;
             if is_signalled {
                 unsignalled = 0;
             }
             Request {
-                id: name | u64::from(next),
-                work: step.work,
-                buffer: &step.buffer,
-                local_key: step.key,
-                remote: base + step.at.offset(),
+                id: name.of_send(next),
+                work,
+                buffer,
+                local_key,
+                remote,
                 remote_key,
                 is_signalled,
                 is_fenced: part.is_fenced,
             }
         });
-        // SAFETY: buffers stay in `jobs` until a completion ends their job, or the queue pair is gone (`fail`, `close`).
+        // SAFETY: buffers stay in `jobs` until a completion ends their job, or the queue pair is gone (`fail`, `close`); those of
+        // messages stay longer than the queue pair.
         let posted = unsafe { paired.queue_pair.post(&mut self.doorbell, requests) };
         (self.count, self.unsignalled) = (next, unsignalled);
-        self.posted.extend(self.queued.drain(..count));
+        for part in self.queued.drain(..count) {
+            if let Whose::Message(place) = part.whose {
+                self.calls.note_posted(place);
+            }
+            self.posted.push_back(part);
+        }
         match posted {
             Ok(()) => 0,
             Err(error) => {
@@ -247,10 +346,8 @@ impl Link {
         jobs: &mut Jobs,
         now: impl Fn() -> Nanos,
     ) -> u64 {
-        let oldest = self.count.wrapping_sub(self.posted.len() as u32);
-        let ended = (completion.id as u32).wrapping_sub(oldest) as usize;
         // One of a queue pair before this one has nothing to say any more.
-        if (completion.id >> 32) as u16 != self.generation || !(1..=self.posted.len()).contains(&ended) {
+        if (completion.id >> 32) as u16 != self.generation || !matches!(self.state, State::Up(_)) {
             return 0;
         }
         if let Err(status) = completion.result {
@@ -260,21 +357,66 @@ impl Link {
             };
             return self.fail(&Failure::Failed(reason), shared, jobs, now());
         }
+        if completion.id & RECEIVE != 0 {
+            return self.take(completion, shared, jobs, now);
+        }
+        let oldest = self.count.wrapping_sub(self.posted.len() as u32);
+        let ended = (completion.id as u32).wrapping_sub(oldest) as usize;
+        if !(1..=self.posted.len()).contains(&ended) {
+            return 0;
+        }
         self.pause = PAUSE_MIN_NS;
         let mut ready = 0;
-        for part in self.posted.drain(..ended).filter(|part| part.is_last) {
-            ready |= jobs.end(part.job, Ok);
+        for _ in 0..ended {
+            let Some(part) = self.posted.pop_front() else { break };
+            match part.whose {
+                Whose::Message(place) if self.calls.note_sent(place) => {
+                    self.push_message(place, part.deadline)
+                }
+                _ => ready |= part.ends().map_or(0, |job| jobs.end(job, Ok)),
+            }
         }
         ready
+    }
+
+    /// A message came; the bits of slots whose calls ended.
+    fn take(
+        &mut self,
+        completion: &Completion,
+        shared: &Shared,
+        jobs: &mut Jobs,
+        now: impl Fn() -> Nanos,
+    ) -> u64 {
+        let State::Up(paired) = &self.state else { return 0 };
+        let name = Name::new(self.server, self.generation);
+        match self.calls.take(&paired.queue_pair, completion.id as u32, completion.bytes, name) {
+            Ok(Came::Nothing) => 0,
+            Ok(Came::Ask(place, deadline)) => {
+                self.push_message(place, deadline);
+                0
+            }
+            Ok(Came::End(job, reply)) => jobs.end(job, |call| match call {
+                Job::Call { kind, .. } => reply.map(|body| Job::Call { kind, body }),
+                other => Ok(other),
+            }),
+            Err(reason) => self.fail(&Failure::Failed(reason), shared, jobs, now()),
+        }
     }
 
     /// Gives the queue pair up if something has been waiting for too long; the bits of slots whose verbs ended.
     pub fn look_at_clock(&mut self, shared: &Shared, jobs: &mut Jobs, now: Nanos) -> u64 {
         let first = self.posted.front().or(self.queued.front());
-        match first {
-            Some(part) if part.deadline <= now => self.fail(&Failure::TimedOut, shared, jobs, now),
-            _ => 0,
+        // A call waits for the server's process, others for its device.
+        let is_late = first.is_some_and(|part| part.deadline <= now) || self.calls.is_late(now);
+        if is_late {
+            return self.fail(&Failure::TimedOut, shared, jobs, now);
         }
+        if self.calls.is_to_probe(now, first.is_some()) {
+            let deadline = now + shared.control.deadline().as_nanos() as Nanos;
+            let (whose, is_last, is_fenced, changes) = (Whose::Probe, true, false, false);
+            self.queued.push_back(Part { whose, is_last, is_fenced, changes, deadline });
+        }
+        0
     }
 
     /// Destroys the queue pair. To be called before it goes: what is on its way must not change anything after what is sent later.
@@ -283,7 +425,7 @@ impl Link {
             let link = paired.link;
             // Destroyed here: nothing is sent any more, and no buffer is touched.
             drop(paired);
-            if self.posted.iter().any(|part| part.changes) {
+            if self.posted.iter().any(|part| part.changes) || self.calls.may_change() {
                 shared.control.give_up(self.server, link);
             }
         }
@@ -306,17 +448,23 @@ impl Link {
         tracing::warn!("memory server {server}: {reason}");
         let mut ready = 0;
         // The last part of a job may be queued while others were posted.
-        let half_posted = self.queued.front().filter(|part| part.step > 0).map(|part| part.job);
-        let posted = std::mem::take(&mut self.posted).into_iter().map(|part| (part, true));
-        let queued =
-            std::mem::take(&mut self.queued).into_iter().map(|part| (part, half_posted == Some(part.job)));
-        for (part, may_be_done) in posted.chain(queued).filter(|(part, _)| part.is_last) {
+        let half_posted = self.queued.front().and_then(|part| match part.whose {
+            Whose::Step { job, step } if step > 0 => Some(job),
+            _ => None,
+        });
+        let mut ended = Vec::new();
+        ended.extend(self.posted.drain(..).filter_map(|part| Some((part.ends()?, true))));
+        ended.extend(
+            self.queued.drain(..).filter_map(|part| part.ends().map(|job| (job, half_posted == Some(job)))),
+        );
+        ended.extend(self.calls.take_all());
+        for (job, may_be_done) in ended {
             let error = match how {
                 _ if !may_be_done => FabricError::NotConnected { server, reason: reason.clone() },
                 Failure::TimedOut => FabricError::TimedOut(server),
                 Failure::Failed(_) => FabricError::ServerUnreachable(server),
             };
-            ready |= jobs.end(part.job, |_| Err(error));
+            ready |= jobs.end(job, |_| Err(error));
         }
         self.state = self.down(now, reason);
         self.has_failed = true;

@@ -1,9 +1,10 @@
 //! A compute server's way to memory servers by RDMA.
 //!
 //! [`VerbsFabric`] has a [`TcpFabric`] to the same servers beside it, over which it asks for queue pairs and sends all that is
-//! not one-sided. An endpoint has one queue pair for each server that it uses, and one completion queue, which it polls.
+//! neither one-sided nor a call. An endpoint has one queue pair for each server that it uses, and one completion queue, which it polls.
 
 mod buffers;
+mod calls;
 mod endpoint;
 mod jobs;
 mod link;
@@ -51,7 +52,7 @@ impl VerbsFabric {
         Ok(fabric)
     }
 
-    /// The connections over which everything goes that is not one-sided: processes are told apart, locks taken there.
+    /// The connections over which everything goes that is neither one-sided nor a call: processes are told apart, locks taken there.
     pub fn control(&self) -> &TcpFabric {
         &self.shared.control
     }

@@ -1,0 +1,323 @@
+//! Calls of one endpoint to one memory server: messages over the same queue pair as verbs.
+//!
+//! Each call has a place while it is under way, with a buffer that its messages are sent from; a call for which there is none
+//! waits. There are as many places as the server has buffers for this client, and as many buffers here for what comes back.
+//! A place is free again once its last message was sent and its reply is there to the end, also when nobody waits for that any
+//! more. Buffers outlive the queue pair that uses them.
+
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use pando_fabric::{MemoryServerId, Nanos, PageBuf, Result, WORD};
+use pando_fabric_net::wire::{Op, REPLY_HEADER, decode_reply};
+
+use super::jobs::{Job, Jobs};
+use super::link::Name;
+use crate::device::{Device, system};
+use crate::message::{MESSAGE_MAX, Message, Parts};
+use crate::queue::QueuePair;
+
+/// Calls that are under way at a time, at most.
+pub(super) const CALLS_MAX: u32 = 16;
+
+/// A call that takes longer than this has it looked whether its server is there.
+const PROBE_NS: Nanos = 100_000_000;
+
+/// What a reply that came means for its place.
+pub(super) enum Came {
+    /// More has to come by itself, or be asked for later.
+    Nothing,
+    /// The next part of the reply is to be asked for; the message is in the buffer of the place.
+    Ask(u32, Nanos),
+    /// The call has ended: its job, and the reply.
+    End(u32, Result<Vec<u8>>),
+}
+
+#[derive(Default)]
+struct UnderWay {
+    job: u32,
+    deadline: Nanos,
+    /// Whether the device got its first message.
+    is_posted: bool,
+    /// Whether the last message to the server was sent.
+    is_sent: bool,
+    /// Whether the next part is to be asked for once that is so.
+    is_next_wanted: bool,
+    /// Whether the reply is there to the end.
+    is_over: bool,
+    parts: Parts,
+}
+
+struct Place {
+    buffer: PageBuf,
+    key: u32,
+    /// Calls that had the place so far.
+    count: u32,
+    call: Option<UnderWay>,
+}
+
+pub(super) struct Calls {
+    server: MemoryServerId,
+    /// Bytes of a reply at most.
+    reply_max: usize,
+    /// Places that may be used.
+    limit: u32,
+    places: Vec<Place>,
+    receives: Vec<(PageBuf, u32)>,
+    /// One word, for a READ that shows whether the server is there.
+    probe: Option<(PageBuf, u32)>,
+    /// Since when nothing was posted although calls are under way.
+    quiet_since: Option<Nanos>,
+    /// Jobs without a place, and until when they wait.
+    waiting: VecDeque<(u32, Nanos)>,
+    message: Vec<u8>,
+}
+
+impl Calls {
+    /// To a server whose replies have up to `body_max` bytes.
+    pub fn new(server: MemoryServerId, body_max: u32) -> Self {
+        Self {
+            server,
+            reply_max: REPLY_HEADER + body_max as usize,
+            limit: 0,
+            places: Vec::new(),
+            receives: Vec::new(),
+            probe: None,
+            quiet_since: None,
+            waiting: VecDeque::new(),
+            message: Vec::new(),
+        }
+    }
+
+    /// Makes a new queue pair ready for messages. What ends its RECVs has the names that `name` says. No other queue pair may
+    /// use these buffers any more.
+    ///
+    /// # Errors
+    /// `System` if the device takes no more memory, or no RECV.
+    pub fn receive_by(&mut self, queue_pair: &QueuePair, device: &Arc<Device>, name: Name) -> Result<()> {
+        if self.places.is_empty() {
+            let arena = device.arena(MESSAGE_MAX, 1 + 2 * CALLS_MAX as usize)?;
+            let take = || {
+                let buffer = arena.take().expect("it has two for each, and one");
+                let key = buffer.key(device.id).expect("it is registered");
+                (buffer, key)
+            };
+            let (word, key) = take();
+            self.probe = Some((word.with_window(0..WORD), key));
+            self.receives = (0..CALLS_MAX).map(|_| take()).collect();
+            let place = |(buffer, key)| Place { buffer, key, count: 0, call: None };
+            self.places = (0..CALLS_MAX).map(|_| place(take())).collect();
+        }
+        for number in 0..CALLS_MAX {
+            self.receive(queue_pair, number, name)
+                .map_err(|error| system(&device.name, "it takes no RECV", &error))?;
+        }
+        Ok(())
+    }
+
+    /// Calls that this server takes at a time.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.limit = limit.min(CALLS_MAX);
+    }
+
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    fn receive(&self, queue_pair: &QueuePair, number: u32, name: Name) -> io::Result<()> {
+        let (buffer, key) = &self.receives[number as usize];
+        // SAFETY: the buffers stay as long as the link, which destroys its queue pair before that.
+        unsafe { queue_pair.post_receive(name.of_receive(number), buffer, *key) }
+    }
+
+    /// Adds a call, which waits for a place until then.
+    pub fn wait(&mut self, job: u32, deadline: Nanos) {
+        self.waiting.push_back((job, deadline));
+    }
+
+    /// Whether anything is waited for.
+    pub fn is_busy(&self) -> bool {
+        !self.waiting.is_empty() || self.places.iter().any(|place| place.call.is_some())
+    }
+
+    /// Whether the server may yet execute one.
+    pub fn may_change(&self) -> bool {
+        let mut calls = self.places.iter().filter_map(|place| place.call.as_ref());
+        calls.any(|call| call.is_posted && !call.is_over)
+    }
+
+    /// Whether one has been waiting for too long.
+    pub fn is_late(&self, now: Nanos) -> bool {
+        let calls = self.places.iter().filter_map(|place| place.call.as_ref());
+        calls
+            .map(|call| call.deadline)
+            .chain(self.waiting.iter().map(|waiting| waiting.1))
+            .any(|it| it <= now)
+    }
+
+    /// Whether it is time to look whether the server is there, when something is posted to it or not: the end of a server is
+    /// the end of what is posted, but not of a call that it has got.
+    pub fn is_to_probe(&mut self, now: Nanos, is_posted: bool) -> bool {
+        if is_posted || self.places.iter().all(|place| place.call.is_none()) {
+            self.quiet_since = None;
+            return false;
+        }
+        let is_due = now >= *self.quiet_since.get_or_insert(now) + PROBE_NS;
+        if is_due {
+            self.quiet_since = None;
+        }
+        is_due
+    }
+
+    /// Where a probe comes to, and the device's name for its memory.
+    pub fn probe(&self) -> (&PageBuf, u32) {
+        let (buffer, key) = self.probe.as_ref().expect("places are made with it");
+        (buffer, *key)
+    }
+
+    /// Gives a free place to the call that waits for longest; the place, whose message is to be sent, and its deadline.
+    pub fn begin(&mut self, jobs: &Jobs) -> Option<(u32, Nanos)> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let places = &mut self.places[..self.limit as usize];
+        let number = places.iter().position(|place| place.call.is_none())?;
+        let (job, deadline) = self.waiting.pop_front()?;
+        let place = &mut places[number];
+        place.count = place.count.wrapping_add(1);
+        place.call = Some(UnderWay { job, deadline, ..UnderWay::default() });
+        let id = place.id(number as u32);
+        let (kind, body) = match jobs.waiting(job) {
+            Some(Job::Call { kind, body }) => (*kind, &body[..]),
+            _ => unreachable!("a call waits for it"),
+        };
+        Message::Call { id, kind, body }.encode(&mut self.message);
+        place.fill(&self.message);
+        Some((number as u32, deadline))
+    }
+
+    /// The message of a place, and the device's name for its memory.
+    pub fn message(&self, number: u32) -> (&PageBuf, u32) {
+        let place = &self.places[number as usize];
+        (&place.buffer, place.key)
+    }
+
+    /// The device got the message of a place.
+    pub fn note_posted(&mut self, number: u32) {
+        if let Some(call) = &mut self.places[number as usize].call {
+            call.is_posted = true;
+        }
+    }
+
+    /// The message of a place was sent; whether it has another one to send now.
+    pub fn note_sent(&mut self, number: u32) -> bool {
+        let place = &mut self.places[number as usize];
+        let Some(call) = &mut place.call else { return false };
+        call.is_sent = true;
+        if call.is_over {
+            place.call = None;
+            return false;
+        }
+        let is_wanted = std::mem::take(&mut call.is_next_wanted);
+        if is_wanted {
+            self.ask(number);
+        }
+        is_wanted
+    }
+
+    /// Puts the question for the next part into the buffer of a place.
+    fn ask(&mut self, number: u32) {
+        let place = &mut self.places[number as usize];
+        Message::Next { id: place.id(number) }.encode(&mut self.message);
+        place.fill(&self.message);
+        if let Some(call) = &mut place.call {
+            call.is_sent = false;
+        }
+    }
+
+    /// A message of `len` bytes came into buffer `number`.
+    ///
+    /// # Errors
+    /// Why the queue pair is worth nothing any more.
+    pub fn take(
+        &mut self,
+        queue_pair: &QueuePair,
+        number: u32,
+        len: usize,
+        name: Name,
+    ) -> std::result::Result<Came, String> {
+        let mut message = std::mem::take(&mut self.message);
+        message.clear();
+        let (buffer, _) = self.receives.get(number as usize).ok_or("a message came nowhere")?;
+        buffer.append_bytes_to(len.min(MESSAGE_MAX), &mut message);
+        self.receive(queue_pair, number, name)
+            .map_err(|error| format!("its device takes no RECV: {error}"))?;
+        let came = match Message::decode(&message) {
+            Some(Message::Part { id, bytes, is_last }) => self.add(id, bytes, is_last),
+            _ => None,
+        };
+        self.message = message;
+        match came {
+            Some(Came::Ask(place, deadline)) => {
+                self.ask(place);
+                Ok(Came::Ask(place, deadline))
+            }
+            Some(came) => Ok(came),
+            None => Err("a reply makes no sense".to_owned()),
+        }
+    }
+
+    /// Adds a part to the reply of call `id`; `None` if it cannot be one.
+    fn add(&mut self, id: u32, bytes: &[u8], is_last: bool) -> Option<Came> {
+        let number = id % CALLS_MAX;
+        let place = &mut self.places[number as usize];
+        if place.id(number) != id {
+            return None;
+        }
+        let call =
+            place.call.as_mut().filter(|call| call.is_posted && !call.is_over && !call.is_next_wanted)?;
+        if call.parts.add(bytes, is_last, self.reply_max)? {
+            if call.is_sent {
+                return Some(Came::Ask(number, call.deadline));
+            }
+            call.is_next_wanted = true;
+            return Some(Came::Nothing);
+        }
+        // One that makes no sense is not over: it ends with the queue pair.
+        let body_max = (self.reply_max - REPLY_HEADER) as u32;
+        let decoded = match decode_reply(&call.parts.reply, self.server, Op::Call, body_max) {
+            Ok(Some((decoded, used))) if used == call.parts.reply.len() => decoded.map(<[u8]>::to_vec),
+            _ => return None,
+        };
+        let job = call.job;
+        call.is_over = true;
+        if call.is_sent {
+            place.call = None;
+        }
+        Some(Came::End(job, decoded))
+    }
+
+    /// Takes all calls, after the queue pair is gone: their jobs, and whether they may have been executed.
+    pub fn take_all(&mut self) -> Vec<(u32, bool)> {
+        let calls = self.places.iter_mut().filter_map(|place| place.call.take());
+        let mut all: Vec<_> =
+            calls.filter(|call| !call.is_over).map(|call| (call.job, call.is_posted)).collect();
+        all.extend(self.waiting.drain(..).map(|(job, _)| (job, false)));
+        all
+    }
+}
+
+impl Place {
+    /// The name of its call.
+    fn id(&self, number: u32) -> u32 {
+        self.count.wrapping_mul(CALLS_MAX).wrapping_add(number)
+    }
+
+    fn fill(&mut self, message: &[u8]) {
+        self.buffer.copy_from_bytes(message);
+        self.buffer.set_window(0..message.len());
+    }
+}

@@ -1,0 +1,208 @@
+//! Messages by which calls travel between two queue pairs, and what is longer than one of them.
+//!
+//! A call fits into one message; one that does not goes over the connection. A reply is what would come over a connection too
+//! ([`pando_fabric_net::wire::decode_reply`]), in parts: the first comes by itself, each other one is asked for, so that there
+//! is always a buffer for it. Whoever decodes believes nothing: a message is whole and well formed, or none.
+
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of a message at most, and of the buffers for them.
+pub(crate) const MESSAGE_MAX: usize = 4096;
+/// Bytes that one message carries at most.
+pub(crate) const BODY_MAX: usize = MESSAGE_MAX - HEADER;
+const HEADER: usize = size_of::<Header>();
+/// Messages travel in whole words.
+const WORD: usize = pando_fabric::WORD;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+#[repr(C)]
+struct Header {
+    /// Of the call, by its client.
+    id: U32,
+    what: u8,
+    zero: u8,
+    /// Of the request.
+    kind: U16,
+    /// Bytes that follow, besides zeros up to a whole word.
+    len: U32,
+    zero_too: U32,
+}
+
+const _: () = assert!(HEADER == 16 && MESSAGE_MAX.is_multiple_of(WORD));
+
+const CALL: u8 = 1;
+const NEXT: u8 = 2;
+const LAST_PART: u8 = 3;
+const PART: u8 = 4;
+
+/// What one end says to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Message<'b> {
+    /// Execute this.
+    Call { id: u32, kind: u16, body: &'b [u8] },
+    /// Send the next part of the reply.
+    Next { id: u32 },
+    /// A part of the reply; others follow unless it is the last.
+    Part { id: u32, bytes: &'b [u8], is_last: bool },
+}
+
+impl<'b> Message<'b> {
+    /// Puts the message into `out`, in place of what was there, in whole words.
+    ///
+    /// # Panics
+    /// If it carries more than [`BODY_MAX`] bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let (id, what, kind, body) = match *self {
+            Self::Call { id, kind, body } => (id, CALL, kind, body),
+            Self::Next { id } => (id, NEXT, 0, &[][..]),
+            Self::Part { id, bytes, is_last: true } => (id, LAST_PART, 0, bytes),
+            Self::Part { id, bytes, is_last: false } => (id, PART, 0, bytes),
+        };
+        assert!(body.len() <= BODY_MAX, "{} bytes in one message", body.len());
+        let len = (body.len() as u32).into();
+        let header = Header { id: id.into(), what, zero: 0, kind: kind.into(), len, zero_too: 0.into() };
+        out.clear();
+        out.extend_from_slice(header.as_bytes());
+        out.extend_from_slice(body);
+        out.resize(out.len().next_multiple_of(WORD), 0);
+    }
+
+    /// The message of which all of `bytes` are, if they are one.
+    pub fn decode(bytes: &'b [u8]) -> Option<Self> {
+        let (header, rest) = Header::ref_from_prefix(bytes).ok()?;
+        let body = rest.get(..header.len.get() as usize)?;
+        let is_whole = rest.len() == body.len().next_multiple_of(WORD) && body.len() <= BODY_MAX;
+        if !is_whole || header.zero != 0 || header.zero_too.get() != 0 {
+            return None;
+        }
+        let (id, kind) = (header.id.get(), header.kind.get());
+        match header.what {
+            CALL => Some(Self::Call { id, kind, body }),
+            NEXT if kind == 0 && body.is_empty() => Some(Self::Next { id }),
+            PART | LAST_PART if kind == 0 => {
+                Some(Self::Part { id, bytes: body, is_last: header.what == LAST_PART })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What is left to send of a reply.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    reply: Vec<u8>,
+    sent: usize,
+}
+
+impl Rest {
+    pub fn new(reply: Vec<u8>) -> Self {
+        Self { reply, sent: 0 }
+    }
+
+    /// Puts the next part into `out`, as a message; whether it is the last.
+    pub fn next_part(&mut self, id: u32, out: &mut Vec<u8>) -> bool {
+        let left = &self.reply[self.sent..];
+        let bytes = &left[..left.len().min(BODY_MAX)];
+        let is_last = bytes.len() == left.len();
+        Message::Part { id, bytes, is_last }.encode(out);
+        self.sent += bytes.len();
+        is_last
+    }
+}
+
+/// The parts of a reply that came so far.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    pub reply: Vec<u8>,
+}
+
+impl Parts {
+    /// Adds the next part of a reply that may have `max` bytes; whether there is a next part that is to be asked for. `None` if
+    /// that cannot be.
+    pub fn add(&mut self, bytes: &[u8], is_last: bool, max: usize) -> Option<bool> {
+        // Only the last part may be short: nobody sends parts without end.
+        let is_well = self.reply.len() + bytes.len() <= max && (is_last || bytes.len() == BODY_MAX);
+        if is_well {
+            self.reply.extend_from_slice(bytes);
+        }
+        is_well.then_some(!is_last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back_as_they_were() {
+        let body: Vec<u8> = (0..BODY_MAX).map(|byte| byte as u8).collect();
+        let mut bytes = vec![7; 9];
+        for len in [0, 1, 7, 8, 9, BODY_MAX - 1, BODY_MAX] {
+            let body = &body[..len];
+            for message in [
+                Message::Call { id: 1, kind: 0xffff, body },
+                Message::Next { id: u32::MAX },
+                Message::Part { id: 0, bytes: body, is_last: true },
+                Message::Part { id: 0, bytes: body, is_last: false },
+            ] {
+                message.encode(&mut bytes);
+                assert!(bytes.len().is_multiple_of(WORD) && bytes.len() <= MESSAGE_MAX);
+                assert_eq!(Message::decode(&bytes), Some(message));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_whole_is_no_message() {
+        let mut good = Vec::new();
+        Message::Call { id: 1, kind: 2, body: &[3; 20] }.encode(&mut good);
+        for len in 0..good.len() {
+            assert_eq!(Message::decode(&good[..len]), None, "{len} bytes of it");
+        }
+        assert_eq!(Message::decode(&[&good[..], &[0; 8]].concat()), None, "more than it says");
+        assert_eq!(Message::decode(&[0xff; 64]), None);
+        for (place, byte) in [(4, 0), (4, NEXT), (4, PART), (4, 9), (5, 1), (8, 25), (11, 0xff), (12, 1)] {
+            let mut bad = good.clone();
+            bad[place] = byte;
+            assert_eq!(Message::decode(&bad), None, "byte {place} is {byte}");
+        }
+        let mut long = vec![0; MESSAGE_MAX + WORD];
+        long[4] = CALL;
+        long[8..12].copy_from_slice(&((BODY_MAX + WORD) as u32).to_le_bytes());
+        assert_eq!(Message::decode(&long), None, "longer than a message may be");
+    }
+
+    #[test]
+    fn a_reply_goes_in_parts_and_comes_together_again() {
+        for len in [0, 1, BODY_MAX - 1, BODY_MAX, BODY_MAX + 1, 2 * BODY_MAX, 100_000] {
+            let reply: Vec<u8> = (0..len).map(|byte| (byte % 251) as u8).collect();
+            let (mut rest, mut parts) = (Rest::new(reply.clone()), Parts::default());
+            let (mut message, mut count) = (Vec::new(), 0);
+            loop {
+                let is_last = rest.next_part(5, &mut message);
+                count += 1;
+                let Some(Message::Part { id: 5, bytes, is_last: told }) = Message::decode(&message) else {
+                    panic!("it is a part")
+                };
+                assert_eq!(told, is_last);
+                assert_eq!(parts.add(bytes, is_last, len), Some(!is_last));
+                if is_last {
+                    break;
+                }
+            }
+            assert_eq!((parts.reply, count), (reply, len.div_ceil(BODY_MAX).max(1)));
+        }
+    }
+
+    #[test]
+    fn a_reply_has_an_end() {
+        let part = [0; BODY_MAX];
+        let mut parts = Parts::default();
+        assert_eq!(parts.add(&part, false, 2 * BODY_MAX), Some(true));
+        assert_eq!(parts.add(&[], false, 2 * BODY_MAX), None, "an empty part brings it no closer to its end");
+        assert_eq!(parts.add(&part, false, 2 * BODY_MAX), Some(true));
+        assert_eq!(parts.add(&[0], true, 2 * BODY_MAX), None, "longer than a reply may be");
+        assert_eq!(parts.add(&[], true, 2 * BODY_MAX), Some(false));
+    }
+}

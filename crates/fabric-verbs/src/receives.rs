@@ -1,0 +1,180 @@
+//! Buffers for messages that come to a memory server, in one shared receive queue for all clients.
+//!
+//! Each client may have a fixed number of messages under way, and for each of these a buffer is posted before the client is told
+//! of its queue pair. The buffers of a client that went stay, for the next one: there are as many as clients had at once, ever.
+//! A buffer is posted again as soon as its message was copied out, before the message is executed.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pando_fabric::{Arena, PageBuf, Result};
+use rdma_mummy_sys::{
+    ibv_create_srq, ibv_destroy_srq, ibv_post_srq_recv, ibv_recv_wr, ibv_sge, ibv_srq, ibv_srq_init_attr,
+};
+
+use crate::device::{Device, system};
+use crate::message::MESSAGE_MAX;
+
+/// Buffers that are registered together.
+const TOGETHER: usize = 64;
+
+/// Registered buffers of [`MESSAGE_MAX`] bytes; more are registered when all are in use.
+pub(crate) struct MessageBuffers {
+    device: Arc<Device>,
+    arenas: Mutex<Vec<Arc<Arena>>>,
+}
+
+impl MessageBuffers {
+    pub fn new(device: &Arc<Device>) -> Self {
+        Self { device: Arc::clone(device), arenas: Mutex::default() }
+    }
+
+    /// A buffer, and the device's name for it.
+    ///
+    /// # Errors
+    /// `System` if the device takes no more memory.
+    pub fn take(&self) -> Result<(PageBuf, u32)> {
+        let mut arenas = self.arenas.lock().unwrap_or_else(PoisonError::into_inner);
+        let buffer = match arenas.iter().rev().find_map(Arena::take) {
+            Some(buffer) => buffer,
+            None => {
+                let arena = self.device.arena(MESSAGE_MAX, TOGETHER)?;
+                let buffer = arena.take().expect("a new arena has blocks");
+                arenas.push(arena);
+                buffer
+            }
+        };
+        let key = buffer.key(self.device.id).expect("it is registered");
+        Ok((buffer, key))
+    }
+}
+
+/// One shared receive queue. See the module documentation.
+pub(crate) struct SharedReceives {
+    srq: NonNull<ibv_srq>,
+    // Dropped after the queue.
+    posted: Mutex<Posted>,
+    /// Clients at the same time at most, and messages of each.
+    clients_max: u32,
+    each: u32,
+    device: Arc<Device>,
+}
+
+#[derive(Default)]
+struct Posted {
+    clients: u32,
+    /// By the number of their RECV.
+    buffers: Vec<(PageBuf, u32)>,
+}
+
+// SAFETY: libibverbs may be called from any thread.
+unsafe impl Send for SharedReceives {}
+// SAFETY: as above; it has locks of its own.
+unsafe impl Sync for SharedReceives {}
+
+impl SharedReceives {
+    /// For `clients_max` clients with `each` messages under way.
+    ///
+    /// # Errors
+    /// `System` if the device has no such queue.
+    pub fn new(device: &Arc<Device>, clients_max: u32, each: u32) -> Result<Self> {
+        // SAFETY: zeros are a valid value of this struct of numbers and pointers.
+        let mut init: ibv_srq_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
+        init.attr.max_wr = clients_max * each;
+        init.attr.max_sge = 1;
+        // SAFETY: the domain is there and held by the result; `init` lives during the call.
+        let srq = unsafe { ibv_create_srq(device.pd(), &raw mut init) };
+        let Some(srq) = NonNull::new(srq) else {
+            return Err(system(
+                &device.name,
+                "no shared receive queue can be made",
+                &io::Error::last_os_error(),
+            ));
+        };
+        Ok(Self { srq, posted: Mutex::default(), clients_max, each, device: Arc::clone(device) })
+    }
+
+    pub fn as_ptr(&self) -> *mut ibv_srq {
+        self.srq.as_ptr()
+    }
+
+    fn posted(&self) -> MutexGuard<'_, Posted> {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has buffers for one more client; whether there is room for it.
+    ///
+    /// # Errors
+    /// `System` if the device takes no more.
+    pub fn enter(&self, buffers: &MessageBuffers) -> Result<bool> {
+        let mut posted = self.posted();
+        if posted.clients == self.clients_max {
+            return Ok(false);
+        }
+        let wanted = ((posted.clients + 1) * self.each) as usize;
+        while posted.buffers.len() < wanted {
+            let number = posted.buffers.len();
+            posted.buffers.push(buffers.take()?);
+            if let Err(error) = self.post(&posted, number) {
+                posted.buffers.pop();
+                return Err(system(&self.device.name, "a buffer for messages is not taken", &error));
+            }
+        }
+        posted.clients += 1;
+        Ok(true)
+    }
+
+    /// A client that entered is gone.
+    pub fn leave(&self) {
+        self.posted().clients -= 1;
+    }
+
+    /// Copies the first `len` bytes of buffer `number`, whose RECV ended, into `out`, and posts it again. Without a message,
+    /// if nothing came into it.
+    pub fn take(&self, number: u64, len: Option<usize>, out: &mut Vec<u8>) {
+        let posted = self.posted();
+        let Some((buffer, _)) = posted.buffers.get(number as usize) else { return };
+        out.clear();
+        if let Some(len) = len {
+            buffer.append_bytes_to(len.min(MESSAGE_MAX), out);
+        }
+        if let Err(error) = self.post(&posted, number as usize) {
+            tracing::error!("a buffer for messages is not taken by {} again: {error}", self.device.name);
+        }
+    }
+
+    fn post(&self, posted: &Posted, number: usize) -> io::Result<()> {
+        let (buffer, key) = &posted.buffers[number];
+        let (mut place, mut bad) = (receive_place(buffer, *key), null_mut());
+        let mut wr =
+            ibv_recv_wr { wr_id: number as u64, next: null_mut(), sg_list: &raw mut place, num_sge: 1 };
+        // SAFETY: the queue is there; the buffer stays in `posted`, which goes after the queue, and nobody else has it.
+        match unsafe { ibv_post_srq_recv(self.srq.as_ptr(), &raw mut wr, &raw mut bad) } {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error.abs())),
+        }
+    }
+}
+
+impl Drop for SharedReceives {
+    fn drop(&mut self) {
+        // SAFETY: queue pairs hold the queue, so none is left.
+        let error = unsafe { ibv_destroy_srq(self.srq.as_ptr()) };
+        if error != 0 {
+            tracing::error!(
+                "a shared receive queue of {} cannot be destroyed: error {error}",
+                self.device.name
+            );
+        }
+    }
+}
+
+/// All of `buffer`, as a RECV fills it.
+pub(crate) fn receive_place(buffer: &PageBuf, key: u32) -> ibv_sge {
+    let words = buffer.words();
+    ibv_sge { addr: words.as_ptr() as u64, length: size_of_val(words) as u32, lkey: key }
+}
