@@ -98,8 +98,12 @@ timeout 100 processes --ignored --test-threads 1 --nocapture
 
 echo "== bench between processes"
 serve
-timeout 120 pando bench --pool "$pool" --compute-servers 2 --cache 160KiB --slots 8 --verbs timeout=16 \
-    --keys 20k --warmup 2k --ops 20k --workload ycsb-a,insert-intensive --verify --audit 2> /tmp/bench || fail "it failed" /tmp/bench
+verified_bench() {
+    timeout 120 pando bench --pool "$pool" --compute-servers 2 --cache 160KiB --slots 8 --verbs timeout=16 \
+        --keys 20k --warmup 2k --ops 20k --verify --audit "$@" 2> /tmp/bench || fail "it failed" /tmp/bench
+}
+verified_bench --workload ycsb-a,insert-intensive
+verified_bench --workload ycsb-a --offload always
 stop_serving
 
 echo "== processes that are killed or stopped in the middle of load"
