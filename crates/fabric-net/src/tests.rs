@@ -511,3 +511,27 @@ fn another_way_in_takes_the_place_of_one_sided_verbs_and_lasts_as_long_as_its_co
     let error = block_on(&ep, ep.pair(SERVER, b"abc")).expect_err("it has no other way");
     assert!(error.to_string().contains("it does not offer RDMA"), "{error}");
 }
+
+/// Who has another way is told of its connection, and need not take a pause for an error.
+#[test]
+fn another_way_is_asked_for_again_once_its_connection_is_gone() {
+    let way: Arc<dyn OtherWay> = Arc::new(Backwards::default());
+    let server = serve(ServerConfig { other_way: Some(way), ..ServerConfig::default() });
+    let fabric = fabric(server.addr(), Duration::from_secs(20));
+    let ep = fabric.endpoint(0).expect("an endpoint");
+    let pair = || block_on(&ep, ep.pair(SERVER, b"abc"));
+    assert_eq!(ep.connection(SERVER), None);
+    let mut last = None;
+    // Pauses become longer by connections that fail, not by ones that were made.
+    for _ in 0..3 {
+        block_on(&ep, ep.rest(SERVER));
+        let link = pair().expect("it rested for long enough").0;
+        assert_eq!(ep.connection(SERVER), Some(link));
+        assert_ne!(last.replace(link), Some(link), "the number of a new connection");
+        ep.hang_up(SERVER);
+        assert_eq!(ep.connection(SERVER), None);
+    }
+    let unknown = MemoryServerId(7);
+    block_on(&ep, ep.rest(unknown));
+    assert_eq!(ep.connection(unknown), None);
+}

@@ -2,6 +2,7 @@
 //!
 //! The server is this program again, told so by its environment; it ends when its standard input does.
 
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -14,7 +15,7 @@ use pando_fabric::{
 use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_fabric_net::{ServerConfig, TcpConfig, TcpServer};
 use pando_fabric_verbs::{VerbsFabric, VerbsOffer, VerbsOptions};
-use pando_rt::block_on;
+use pando_rt::{block_on, run_slots};
 use rustix::process::{Pid, Signal, kill_process};
 
 const SERVER: MemoryServerId = MemoryServerId(0);
@@ -140,17 +141,54 @@ fn verbs_go_on_while_the_server_is_stopped() {
     let error = block_on(&ep, ep.reserve(at(0), 8)).expect_err("it is stopped");
     assert!(error.is_unreachable(), "{error}");
     server.signal(Signal::CONT);
-    // The connection broke with the reservation: the server ends the queue pair with it, sooner or later than this READ.
-    let until = Instant::now() + Duration::from_secs(10);
-    let read = loop {
-        match block_on(&ep, ep.read_word(at(0))) {
-            Ok(read) => break read,
-            Err(error) => assert!(error.is_unreachable() && Instant::now() < until, "{error}"),
-        }
-    };
-    assert_eq!(read, rounds);
+    assert_eq!(block_on(&ep, ep.read_word(at(0))).expect("a READ"), rounds);
     println!("{rounds} rounds of READ, WRITE and CAS while the server was stopped");
     assert!(rounds > 0);
+}
+
+/// One slot loses the connection while others have verbs under way: these end, later ones wait for a new connection or say
+/// that they were not sent, and the counter has each that ended well, and no other.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_lost_connection_leaves_no_verb_in_doubt() {
+    let server = Server::start();
+    let fabric = server.fabric(&VerbsOptions { timeout: Some(16), ..VerbsOptions::default() });
+    let ep = fabric.endpoint(1).expect("an endpoint");
+    block_on(&ep, ep.write_word(at(0), 0)).expect("a WRITE");
+    let (is_lost, is_healed) = (Cell::new(false), Cell::new(false));
+    let slot = async |slot: u32| {
+        let (mut done, mut refused) = (0_u64, 0);
+        if slot == 0 {
+            server.signal(Signal::STOP);
+            let error = ep.reserve(at(0), 8).await.expect_err("it is stopped");
+            assert!(error.is_unreachable(), "{error}");
+            is_lost.set(true);
+            let error = ep.read_word(at(0)).await.expect_err("nobody makes a new connection");
+            assert!(!error.may_have_taken_effect(), "{error}");
+            server.signal(Signal::CONT);
+            is_healed.set(true);
+        }
+        let mut after_all = 0;
+        while after_all < 20 {
+            match ep.fetch_add(at(0), 1).await {
+                Ok(_) => {
+                    done += 1;
+                    after_all += u32::from(is_healed.get());
+                }
+                Err(error) => {
+                    assert!(is_lost.get() && !error.may_have_taken_effect(), "{error}");
+                    refused += 1;
+                    ep.yield_now().await;
+                }
+            }
+        }
+        (done, refused)
+    };
+    let ended = run_slots(&ep, (0..8).map(slot).collect());
+    let done: u64 = ended.iter().map(|slot| slot.0).sum();
+    let refused: u64 = ended.iter().map(|slot| slot.1).sum();
+    println!("{done} atomics around a lost connection, {refused} that were not sent");
+    assert_eq!(block_on(&ep, ep.read_word(at(0))).expect("a READ"), done);
 }
 
 #[test]
@@ -191,9 +229,10 @@ fn a_call_to_a_stopped_server_is_an_error_at_the_deadline() {
     assert!(error.may_have_taken_effect(), "{error}");
     assert!((Duration::from_millis(900)..Duration::from_millis(2500)).contains(&after), "{after:?}");
     server.signal(Signal::CONT);
+    // The queue pair failed, and is not made again at once; nothing is posted that could be lost.
     let until = Instant::now() + Duration::from_secs(10);
     while let Err(error) = block_on(&ep, ep.call(SERVER, &Wait(0))) {
-        assert!(error.is_unreachable() && Instant::now() < until, "{error}");
+        assert!(matches!(error, FabricError::NotConnected { .. }) && Instant::now() < until, "{error}");
     }
 }
 

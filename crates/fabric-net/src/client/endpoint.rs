@@ -99,6 +99,23 @@ impl TcpEndpoint {
         }
     }
 
+    /// The number of the connection to a server, if it is there and was not found broken.
+    #[inline]
+    pub fn connection(&self, server: MemoryServerId) -> Option<u64> {
+        self.links.borrow().get(usize::from(server.0)).and_then(Link::number)
+    }
+
+    /// Waits while a connection to a server that broke is not made again yet, which verbs are told as an error.
+    pub async fn rest(&self, server: MemoryServerId) {
+        let is_resting = || {
+            let links = self.links.borrow();
+            links.get(usize::from(server.0)).is_some_and(|link| link.is_resting(self.shared.now()))
+        };
+        while is_resting() {
+            self.yield_now().await;
+        }
+    }
+
     /// Ends the connection to a server, if there is one, as if it had broken. The next one has another number.
     pub fn hang_up(&self, server: MemoryServerId) {
         if let Some(link) = self.links.borrow_mut().get_mut(usize::from(server.0)) {

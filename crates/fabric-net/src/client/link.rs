@@ -114,6 +114,16 @@ impl Link {
         !self.waiting.is_empty()
     }
 
+    /// The number of the connection, if it is there.
+    pub fn number(&self) -> Option<u64> {
+        matches!(self.state, State::Up(_)).then_some(self.id.link)
+    }
+
+    /// Whether it broke so short a time ago that it is not made again yet.
+    pub fn is_resting(&self, now: Nanos) -> bool {
+        matches!(self.state, State::Down { until, .. } if now < until)
+    }
+
     /// The socket and whether there is something to send, if that is what it waits for.
     pub fn waits_on(&self) -> Option<(&TcpStream, bool)> {
         match &self.state {

@@ -81,23 +81,33 @@ impl VerbsEndpoint {
     /// `NotConnected`, `Lost`, `Refused` if the server does not offer RDMA; nothing was posted.
     #[inline]
     pub(super) async fn connect(&self, server: MemoryServerId) -> Result<()> {
-        let given_up = self.shared.control.given_up(server);
-        let needs = self.links.borrow()[usize::from(server.0)].needs(given_up, || self.now())?;
+        let needs = self.needs(server, self.shared.control.given_up(server))?;
         if matches!(needs, Needs::Nothing) { Ok(()) } else { Box::pin(self.prepare(server)).await }
+    }
+
+    #[inline]
+    fn needs(&self, server: MemoryServerId, given_up: usize) -> Result<Needs> {
+        let connection = self.control.connection(server);
+        self.links.borrow()[usize::from(server.0)].needs(given_up, connection, || self.now())
     }
 
     #[cold]
     async fn prepare(&self, server: MemoryServerId) -> Result<()> {
         loop {
             let given_up = self.shared.control.given_up(server);
-            let needs = self.links.borrow()[usize::from(server.0)].needs(given_up, || self.now())?;
-            match needs {
+            match self.needs(server, given_up)? {
                 Needs::Nothing => return Ok(()),
                 Needs::Waiting => self.yield_now().await,
                 Needs::Pairing => {
                     let preparing = Preparing::begin(self, server);
                     let paired = self.pair(server, given_up).await;
                     preparing.end(paired)?;
+                }
+                Needs::Closing => {
+                    let _preparing = Preparing::begin(self, server);
+                    self.links.borrow_mut()[usize::from(server.0)].close(&self.shared);
+                    // Whoever lost the connection was told so; this verb need not be.
+                    self.control.rest(server).await;
                 }
                 Needs::Settling => {
                     let _preparing = Preparing::begin(self, server);
@@ -116,6 +126,9 @@ impl VerbsEndpoint {
         let paired = self.control.pair(server, ours.as_bytes()).await;
         let (link, answer) = paired.map_err(|error| not_sent(server, error))?;
         let no_sense = |reason: &str| FabricError::NotConnected { server, reason: reason.to_owned() };
+        if self.control.connection(server) != Some(link) {
+            return Err(no_sense("the connection to it broke"));
+        }
         let answer = Answer::read_from_bytes(&answer).map_err(|_| no_sense("its answer makes no sense"))?;
         answer.peer.check(ours.link_layer).map_err(|reason| no_sense(&reason))?;
         let region_len = self.regions()[usize::from(server.0)].len;

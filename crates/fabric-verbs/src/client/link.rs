@@ -55,6 +55,8 @@ pub(super) enum Needs {
     /// Somebody else is about it.
     Waiting,
     Pairing,
+    /// Its connection is gone: the queue pair is to be closed, which nothing is under way by, and made again.
+    Closing,
     /// A round trip over the control connection, which fences off connections that were given up.
     Settling,
 }
@@ -179,23 +181,37 @@ impl Link {
         self.calls.limit()
     }
 
-    /// What must be done before work is posted, when `given_up` connections to the server were given up so far.
+    /// What must be done before work is posted, when `given_up` connections to the server were given up so far and
+    /// `connection` is the one that is there.
+    ///
+    /// A queue pair whose connection is gone is not for new work: its server ends it as soon as it sees that, in the midst of
+    /// what is under way. What was posted before may still end well, for instance while the server is stopped.
     ///
     /// # Errors
     /// `NotConnected` if it failed a moment ago, `Lost`.
     #[inline]
-    pub fn needs(&self, given_up: usize, now: impl Fn() -> Nanos) -> Result<Needs, FabricError> {
+    pub fn needs(
+        &self,
+        given_up: usize,
+        connection: Option<u64>,
+        now: impl Fn() -> Nanos,
+    ) -> Result<Needs, FabricError> {
         let server = self.server;
-        match &self.state {
-            State::Up(paired) if paired.settled >= given_up => return Ok(Needs::Nothing),
+        Ok(match &self.state {
+            State::Up(paired) if connection == Some(paired.link) => match paired.settled >= given_up {
+                true => Needs::Nothing,
+                false if self.is_preparing => Needs::Waiting,
+                false => Needs::Settling,
+            },
+            State::Up(_) if self.is_preparing || self.is_busy() => Needs::Waiting,
+            State::Up(_) => Needs::Closing,
             State::Lost => return Err(FabricError::Lost(server)),
             State::Down { until, reason } if now() < *until => {
                 return Err(FabricError::NotConnected { server, reason: reason.clone() });
             }
-            _ if self.is_preparing => return Ok(Needs::Waiting),
-            _ => {}
-        }
-        Ok(if matches!(self.state, State::Up(_)) { Needs::Settling } else { Needs::Pairing })
+            State::Idle | State::Down { .. } if self.is_preparing => Needs::Waiting,
+            State::Idle | State::Down { .. } => Needs::Pairing,
+        })
     }
 
     /// Makes a queue pair ready for replies to calls, before it is connected.
