@@ -19,7 +19,9 @@ mod socket;
 mod tests;
 pub mod wire;
 
-pub use client::{TcpConfig, TcpEndpoint, TcpFabric, TcpLock, check_range, random_nonzero, wait_for};
+pub use client::{
+    TcpConfig, TcpEndpoint, TcpFabric, TcpLock, check_range, end_call, random_nonzero, wait_for,
+};
 pub use connect::{ConnectError, Destination, connect};
 pub use handshake::{LinkId, Protocol, Rejection, Secret, Welcomed};
 pub use pending::{Ending, Pending};

@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use pando_fabric::{Arena, FabricError, Registration, Result};
+use pando_fabric::{Arena, FabricError, PageBuf, Registration, Result};
 use pando_fabric_local::ServedRegion;
 use rdma_mummy_sys::{
     IBV_GID_TYPE_ROCE_V2, ibv_access_flags, ibv_alloc_pd, ibv_atomic_cap, ibv_close_device, ibv_context,
@@ -146,13 +146,10 @@ impl Device {
     fn attributes(&self) -> Result<ibv_device_attr> {
         let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: the device is open, and `attr` valid for writes of its type.
-        match unsafe { ibv_query_device(self.context(), attr.as_mut_ptr()) } {
-            // SAFETY: it is plain numbers, zeroed, and filled by the call.
-            0 => Ok(unsafe { attr.assume_init() }),
-            error => {
-                Err(system(&self.name, "it says nothing about itself", &io::Error::from_raw_os_error(error)))
-            }
-        }
+        done(unsafe { ibv_query_device(self.context(), attr.as_mut_ptr()) })
+            .map_err(|error| system(&self.name, "it says nothing about itself", &error))?;
+        // SAFETY: it is plain numbers, zeroed, and filled by the call.
+        Ok(unsafe { attr.assume_init() })
     }
 
     /// Port `number`, if it is active and as asked for.
@@ -238,6 +235,15 @@ impl Device {
                 guard: Box::new(memory) as Box<dyn Any + Send + Sync>,
             })
         })
+    }
+
+    /// A buffer out of one of its arenas, with the device's name for the memory.
+    ///
+    /// # Panics
+    /// If the buffer is another one.
+    pub fn with_key(&self, buffer: PageBuf) -> (PageBuf, u32) {
+        let key = buffer.key(self.id).expect("it is registered");
+        (buffer, key)
     }
 }
 
@@ -357,6 +363,15 @@ impl OpenRegion {
 
     pub fn key(&self) -> u32 {
         self.memory.remote_key()
+    }
+}
+
+/// What a function of libibverbs means by the number that it returns: nothing went wrong, or the system's number of an error,
+/// which some providers negate.
+pub(crate) fn done(returned: i32) -> io::Result<()> {
+    match returned {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error.abs())),
     }
 }
 

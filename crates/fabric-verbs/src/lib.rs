@@ -1,8 +1,9 @@
 //! The fabric of RDMA: one-sided verbs that a NIC executes, without the processor of the memory server.
 //!
-//! A `VerbsOffer` lets a memory server's clients reach its region by their NICs, a `VerbsFabric` is the clients' side. Calls go by
-//! SEND and RECV over the same queue pairs. The rest goes over the connections of `pando-fabric-net`, which stay: the handshake
-//! and its secret, pairing of queue pairs, fences, the lock. libibverbs is loaded when it is first used. `docs/verbs.md` has the protocol and the choices.
+//! A `VerbsOffer` lets a memory server's clients reach its region by their NICs, a `VerbsFabric` is the clients'
+//! side. Calls go by SEND and RECV over the same queue pairs. The rest goes over the connections of
+//! `pando-fabric-net`, which stay: the handshake and its secret, pairing of queue pairs, fences, the lock. libibverbs
+//! is loaded when it is first used. `docs/verbs.md` has the protocol and the choices.
 //!
 //! Without the feature `verbs` there are only the options, so that a program is the same with and without it.
 

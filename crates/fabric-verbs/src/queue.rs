@@ -14,14 +14,14 @@ use std::sync::Arc;
 use pando_fabric::{PageBuf, Result};
 use rdma_mummy_sys::{
     ibv_access_flags, ibv_create_qp, ibv_destroy_qp, ibv_gid, ibv_modify_qp, ibv_post_recv, ibv_post_send,
-    ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type, ibv_recv_wr,
+    ibv_qp, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type,
     ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode,
 };
 
 use crate::completions::CompletionQueue;
-use crate::device::{ETHERNET, system};
+use crate::device::{ETHERNET, done, system};
 use crate::hello::Peer;
-use crate::receives::{SharedReceives, receive_place};
+use crate::receives::{SharedReceives, receive_into};
 
 /// How many times a packet is sent again that is not acknowledged. More than six would be without end on some devices.
 const RETRIES: u8 = 6;
@@ -51,30 +51,37 @@ pub(crate) enum Receives<'r> {
     Shared(&'r Arc<SharedReceives>),
 }
 
-/// What a work request does.
+/// A one-sided verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Read,
     Write,
-    CompareSwap {
-        expected: u64,
-        new: u64,
-    },
-    FetchAdd {
-        add: u64,
-    },
-    /// Sends a message, which the peer has a buffer for.
-    Send,
+    CompareSwap { expected: u64, new: u64 },
+    FetchAdd { add: u64 },
 }
 
-/// A work request between the window of a buffer and remote memory.
+/// A place in the memory of a peer.
+#[derive(Clone, Copy)]
+pub(crate) struct Remote {
+    pub address: u64,
+    /// The peer's name for the memory.
+    pub key: u32,
+}
+
+/// What a work request does with its buffer.
+#[derive(Clone, Copy)]
+pub(crate) enum What {
+    Verb(Work, Remote),
+    /// Sends it as a message, for which the peer has a buffer.
+    Message,
+}
+
+/// A work request about the window of a buffer.
 pub(crate) struct Request<'b> {
     pub id: u64,
-    pub work: Work,
+    pub what: What,
     pub buffer: &'b PageBuf,
     pub local_key: u32,
-    pub remote: u64,
-    pub remote_key: u32,
     /// Whether its end is to be a completion.
     pub is_signalled: bool,
     /// Whether it waits for READs and atomics before it.
@@ -244,14 +251,9 @@ impl QueuePair {
 
     fn modify(&self, attr: &mut ibv_qp_attr, mask: Mask) -> Result<()> {
         // SAFETY: the queue pair is there while `self` is, and `attr` lives during the call.
-        match unsafe { ibv_modify_qp(self.qp.as_ptr(), attr, mask.0 as i32) } {
-            0 => Ok(()),
-            error => {
-                let error = io::Error::from_raw_os_error(error);
-                let name = &self.completions.device().name;
-                Err(system(name, "a queue pair cannot be connected", &error))
-            }
-        }
+        done(unsafe { ibv_modify_qp(self.qp.as_ptr(), attr, mask.0 as i32) }).map_err(|error| {
+            system(&self.completions.device().name, "a queue pair cannot be connected", &error)
+        })
     }
 
     /// Hands `requests` to the device in this order.
@@ -277,10 +279,7 @@ impl QueuePair {
         let mut bad = null_mut();
         // SAFETY: the requests are linked to each other and to places that live during the call; what they point to is
         // the caller's obligation.
-        match unsafe { ibv_post_send(self.qp.as_ptr(), first, &raw mut bad) } {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(error.abs())),
-        }
+        done(unsafe { ibv_post_send(self.qp.as_ptr(), first, &raw mut bad) })
     }
 
     /// Has the next message come into all of `buffer`; its completion will have the name `id`.
@@ -291,13 +290,10 @@ impl QueuePair {
     /// # Safety
     /// The words of the buffer must stay where they are until that completion came, or the queue pair is dropped.
     pub unsafe fn post_receive(&self, id: u64, buffer: &PageBuf, key: u32) -> io::Result<()> {
-        let (mut place, mut bad) = (receive_place(buffer, key), null_mut());
-        let mut wr = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &raw mut place, num_sge: 1 };
-        // SAFETY: the queue pair is there while `self` is; what the buffer needs is the caller's obligation.
-        match unsafe { ibv_post_recv(self.qp.as_ptr(), &raw mut wr, &raw mut bad) } {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(error.abs())),
-        }
+        receive_into(id, buffer, key, |request, bad| {
+            // SAFETY: the queue pair is there while `self` is; what the buffer needs is the caller's obligation.
+            unsafe { ibv_post_recv(self.qp.as_ptr(), request, bad) }
+        })
     }
 }
 
@@ -319,25 +315,28 @@ impl Doorbell {
         let mut wr: ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
         wr.wr_id = request.id;
         wr.num_sge = i32::from(len > 0);
-        wr.opcode = match request.work {
-            Work::Read => ibv_wr_opcode::IBV_WR_RDMA_READ,
-            Work::Write => ibv_wr_opcode::IBV_WR_RDMA_WRITE,
-            Work::CompareSwap { .. } => ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP,
-            Work::FetchAdd { .. } => ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD,
-            Work::Send => ibv_wr_opcode::IBV_WR_SEND,
+        let (opcode, may_be_inline) = match request.what {
+            What::Message => (ibv_wr_opcode::IBV_WR_SEND, true),
+            What::Verb(Work::Read, remote) => {
+                wr.wr.rdma = remote.of_window();
+                (ibv_wr_opcode::IBV_WR_RDMA_READ, false)
+            }
+            What::Verb(Work::Write, remote) => {
+                wr.wr.rdma = remote.of_window();
+                (ibv_wr_opcode::IBV_WR_RDMA_WRITE, true)
+            }
+            What::Verb(Work::CompareSwap { expected, new }, remote) => {
+                wr.wr.atomic = remote.of_atomic(expected, new);
+                (ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP, false)
+            }
+            What::Verb(Work::FetchAdd { add }, remote) => {
+                wr.wr.atomic = remote.of_atomic(add, 0);
+                (ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD, false)
+            }
         };
-        if matches!(request.work, Work::Write | Work::Send) && len > 0 && len <= inline {
+        wr.opcode = opcode;
+        if may_be_inline && len > 0 && len <= inline {
             flags |= ibv_send_flags::IBV_SEND_INLINE;
-        }
-        match request.work {
-            Work::Send => {}
-            Work::Read | Work::Write => {
-                wr.wr.rdma = rdma_mummy_sys::rdma_t { remote_addr: request.remote, rkey: request.remote_key };
-            }
-            Work::CompareSwap { expected: compare_add, new: swap } => {
-                wr.wr.atomic = atomic(request, compare_add, swap);
-            }
-            Work::FetchAdd { add } => wr.wr.atomic = atomic(request, add, 0),
         }
         wr.send_flags = flags.0;
         self.requests.push(wr);
@@ -355,8 +354,14 @@ impl Doorbell {
     }
 }
 
-fn atomic(request: &Request<'_>, compare_add: u64, swap: u64) -> rdma_mummy_sys::atomic_t {
-    rdma_mummy_sys::atomic_t { remote_addr: request.remote, compare_add, swap, rkey: request.remote_key }
+impl Remote {
+    fn of_window(self) -> rdma_mummy_sys::rdma_t {
+        rdma_mummy_sys::rdma_t { remote_addr: self.address, rkey: self.key }
+    }
+
+    fn of_atomic(self, compare_add: u64, swap: u64) -> rdma_mummy_sys::atomic_t {
+        rdma_mummy_sys::atomic_t { remote_addr: self.address, compare_add, swap, rkey: self.key }
+    }
 }
 
 fn no_attributes() -> ibv_qp_attr {

@@ -16,7 +16,7 @@ use rdma_mummy_sys::{
     ibv_create_srq, ibv_destroy_srq, ibv_post_srq_recv, ibv_recv_wr, ibv_sge, ibv_srq, ibv_srq_init_attr,
 };
 
-use crate::device::{Device, system};
+use crate::device::{Device, done, system};
 use crate::message::MESSAGE_MAX;
 
 /// Buffers that are registered together.
@@ -48,8 +48,7 @@ impl MessageBuffers {
                 buffer
             }
         };
-        let key = buffer.key(self.device.id).expect("it is registered");
-        Ok((buffer, key))
+        Ok(self.device.with_key(buffer))
     }
 }
 
@@ -149,14 +148,10 @@ impl SharedReceives {
 
     fn post(&self, posted: &Posted, number: usize) -> io::Result<()> {
         let (buffer, key) = &posted.buffers[number];
-        let (mut place, mut bad) = (receive_place(buffer, *key), null_mut());
-        let mut wr =
-            ibv_recv_wr { wr_id: number as u64, next: null_mut(), sg_list: &raw mut place, num_sge: 1 };
-        // SAFETY: the queue is there; the buffer stays in `posted`, which goes after the queue, and nobody else has it.
-        match unsafe { ibv_post_srq_recv(self.srq.as_ptr(), &raw mut wr, &raw mut bad) } {
-            0 => Ok(()),
-            error => Err(io::Error::from_raw_os_error(error.abs())),
-        }
+        receive_into(number as u64, buffer, *key, |request, bad| {
+            // SAFETY: the queue is there; the buffer stays in `posted`, which goes after the queue, and nobody else has it.
+            unsafe { ibv_post_srq_recv(self.srq.as_ptr(), request, bad) }
+        })
     }
 }
 
@@ -173,8 +168,20 @@ impl Drop for SharedReceives {
     }
 }
 
-/// All of `buffer`, as a RECV fills it.
-pub(crate) fn receive_place(buffer: &PageBuf, key: u32) -> ibv_sge {
+/// Has `post` hand a RECV to the device that fills all of `buffer`; its second argument is where the first one is named that
+/// was not taken.
+///
+/// # Errors
+/// Those of the device.
+pub(crate) fn receive_into(
+    id: u64,
+    buffer: &PageBuf,
+    key: u32,
+    post: impl FnOnce(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32,
+) -> io::Result<()> {
     let words = buffer.words();
-    ibv_sge { addr: words.as_ptr() as u64, length: size_of_val(words) as u32, lkey: key }
+    let mut place = ibv_sge { addr: words.as_ptr() as u64, length: size_of_val(words) as u32, lkey: key };
+    let mut request = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: &raw mut place, num_sge: 1 };
+    let mut bad = null_mut();
+    done(post(&raw mut request, &raw mut bad))
 }

@@ -1,7 +1,7 @@
 //! The suite of all fabrics over verbs, with memory servers of this process. Needs an RDMA device (`ci/verbs.sh`).
 //!
-//! Each memory server is one with a region and a registration of its own. What is not one-sided goes over connections, so a
-//! memory server that went away is found out by either.
+//! Each memory server is one with a region and a registration of its own. Verbs and short calls go over queue pairs, the
+//! rest over connections, so a memory server that went away is found out by either.
 
 #[path = "conformance/calls.rs"]
 mod calls;

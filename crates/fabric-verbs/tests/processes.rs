@@ -146,8 +146,8 @@ fn verbs_go_on_while_the_server_is_stopped() {
     assert!(rounds > 0);
 }
 
-/// One slot loses the connection while others have verbs under way: these end, later ones wait for a new connection or say
-/// that they were not sent, and the counter has each that ended well, and no other.
+/// One slot loses the connection while others have verbs under way: these end, later ones wait for a new connection
+/// or say that they were not sent, and the counter has each that ended well, and no other.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_lost_connection_leaves_no_verb_in_doubt() {
@@ -212,7 +212,8 @@ fn a_killed_server_is_an_error_soon() {
     }
 }
 
-/// A call to a server that is stopped waits for it up to the deadline; one that takes long does not need to be over sooner.
+/// A call to a server that is stopped waits for it up to the deadline; one that takes long does not need to be over
+/// sooner.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_call_to_a_stopped_server_is_an_error_at_the_deadline() {
@@ -236,7 +237,8 @@ fn a_call_to_a_stopped_server_is_an_error_at_the_deadline() {
     }
 }
 
-/// The server is killed while it executes a call: nobody waits until the deadline, which is a second, and more with a slow device.
+/// The server is killed while it executes a call: nobody waits until the deadline, which is a second, and more with a
+/// slow device.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_call_to_a_server_that_is_killed_meanwhile_is_an_error_soon() {

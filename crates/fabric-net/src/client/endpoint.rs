@@ -244,6 +244,23 @@ pub fn check_range(at: GlobalAddr, len: usize, region_len: u64) -> Result<()> {
     Ok(())
 }
 
+/// The end of a call of `len` bytes, whichever way it went: it is counted if the server was reached, and its reply decoded.
+///
+/// # Errors
+/// That of `answer`; `Refused` if it is no reply to the request.
+pub fn end_call<R: Request>(
+    counters: &VerbCounters,
+    server: MemoryServerId,
+    request: &R,
+    len: usize,
+    answer: Result<Vec<u8>>,
+) -> Result<R::Reply> {
+    if !answer.as_ref().is_err_and(FabricError::is_unreachable) {
+        counters.count_two_sided(len + answer.as_ref().map_or(0, Vec::len));
+    }
+    request.decode_reply(server, &answer?)
+}
+
 /// Largest multiple of 8 that a server takes at once.
 fn piece(server: &Server) -> usize {
     (server.body_max as usize / WORD * WORD).max(WORD)
@@ -421,10 +438,7 @@ impl Endpoint for TcpEndpoint {
             Ok(other) => unreachable!("the body of a reply was expected, not {other:?}"),
             Err(error) => Err(error),
         };
-        if !answer.as_ref().is_err_and(FabricError::is_unreachable) {
-            self.counters.count_two_sided(body.len() + answer.as_ref().map_or(0, Vec::len));
-        }
-        request.decode_reply(server, &answer?)
+        end_call(&self.counters, server, request, body.len(), answer)
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {

@@ -1,7 +1,8 @@
 //! The buffers of one endpoint, out of memory that its device knows.
 //!
-//! Buffers come from arenas, one set for each length, so that verbs move them without a copy. An endpoint registers a bounded
-//! number of bytes for that; a buffer beyond, or a very long one, is ordinary memory, and its bytes are copied.
+//! Buffers come from arenas, one set for each length, so that verbs move them without a copy. An endpoint registers a
+//! bounded number of bytes for that; a buffer beyond, or a very long one, is ordinary memory, and its bytes are
+//! copied.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Calls of one endpoint to one memory server: messages over the same queue pair as verbs.
 //!
-//! Each call has a place while it is under way, with a buffer that its messages are sent from; a call for which there is none
-//! waits. There are as many places as the server has buffers for this client, and as many buffers here for what comes back.
-//! A place is free again once its last message was sent and its reply is there to the end, also when nobody waits for that any
-//! more. Buffers outlive the queue pair that uses them.
+//! Each call has a place while it is under way, with a buffer that its messages are sent from; a call for which there
+//! is none waits. There are as many places as the server has buffers for this client, and as many buffers here for
+//! what comes back. A place is free again once its last message was sent and its reply is there to the end, also when
+//! nobody waits for that any more. Buffers outlive the queue pair that uses them.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use pando_fabric::{MemoryServerId, Nanos, PageBuf, Result, WORD};
+use pando_fabric::{MemoryServerId, Nanos, PageBuf, Result};
 use pando_fabric_net::wire::{Op, REPLY_HEADER, decode_reply};
 
 use super::jobs::{Job, Jobs};
@@ -22,9 +22,6 @@ use crate::queue::QueuePair;
 
 /// Calls that are under way at a time, at most.
 pub(super) const CALLS_MAX: u32 = 16;
-
-/// A call that takes longer than this has it looked whether its server is there.
-const PROBE_NS: Nanos = 100_000_000;
 
 /// What a reply that came means for its place.
 pub(super) enum Came {
@@ -67,10 +64,6 @@ pub(super) struct Calls {
     limit: u32,
     places: Vec<Place>,
     receives: Vec<(PageBuf, u32)>,
-    /// One word, for a READ that shows whether the server is there.
-    probe: Option<(PageBuf, u32)>,
-    /// Since when nothing was posted although calls are under way.
-    quiet_since: Option<Nanos>,
     /// Jobs without a place, and until when they wait.
     waiting: VecDeque<(u32, Nanos)>,
     message: Vec<u8>,
@@ -85,28 +78,20 @@ impl Calls {
             limit: 0,
             places: Vec::new(),
             receives: Vec::new(),
-            probe: None,
-            quiet_since: None,
             waiting: VecDeque::new(),
             message: Vec::new(),
         }
     }
 
-    /// Makes a new queue pair ready for messages. What ends its RECVs has the names that `name` says. No other queue pair may
-    /// use these buffers any more.
+    /// Makes a new queue pair ready for messages. What ends its RECVs has the names that `name` says. No other queue
+    /// pair may use these buffers any more.
     ///
     /// # Errors
     /// `System` if the device takes no more memory, or no RECV.
     pub fn receive_by(&mut self, queue_pair: &QueuePair, device: &Arc<Device>, name: Name) -> Result<()> {
         if self.places.is_empty() {
-            let arena = device.arena(MESSAGE_MAX, 1 + 2 * CALLS_MAX as usize)?;
-            let take = || {
-                let buffer = arena.take().expect("it has two for each, and one");
-                let key = buffer.key(device.id).expect("it is registered");
-                (buffer, key)
-            };
-            let (word, key) = take();
-            self.probe = Some((word.with_window(0..WORD), key));
+            let arena = device.arena(MESSAGE_MAX, 2 * CALLS_MAX as usize)?;
+            let take = || device.with_key(arena.take().expect("it has two for each"));
             self.receives = (0..CALLS_MAX).map(|_| take()).collect();
             let place = |(buffer, key)| Place { buffer, key, count: 0, call: None };
             self.places = (0..CALLS_MAX).map(|_| place(take())).collect();
@@ -140,7 +125,12 @@ impl Calls {
 
     /// Whether anything is waited for.
     pub fn is_busy(&self) -> bool {
-        !self.waiting.is_empty() || self.places.iter().any(|place| place.call.is_some())
+        !self.waiting.is_empty() || self.is_under_way()
+    }
+
+    /// Whether any has a place.
+    pub fn is_under_way(&self) -> bool {
+        self.places.iter().any(|place| place.call.is_some())
     }
 
     /// Whether the server may yet execute one.
@@ -156,26 +146,6 @@ impl Calls {
             .map(|call| call.deadline)
             .chain(self.waiting.iter().map(|waiting| waiting.1))
             .any(|it| it <= now)
-    }
-
-    /// Whether it is time to look whether the server is there, when something is posted to it or not: the end of a server is
-    /// the end of what is posted, but not of a call that it has got.
-    pub fn is_to_probe(&mut self, now: Nanos, is_posted: bool) -> bool {
-        if is_posted || self.places.iter().all(|place| place.call.is_none()) {
-            self.quiet_since = None;
-            return false;
-        }
-        let is_due = now >= *self.quiet_since.get_or_insert(now) + PROBE_NS;
-        if is_due {
-            self.quiet_since = None;
-        }
-        is_due
-    }
-
-    /// Where a probe comes to, and the device's name for its memory.
-    pub fn probe(&self) -> (&PageBuf, u32) {
-        let (buffer, key) = self.probe.as_ref().expect("places are made with it");
-        (buffer, *key)
     }
 
     /// Gives a free place to the call that waits for longest; the place, whose message is to be sent, and its deadline.

@@ -1,11 +1,11 @@
 //! The endpoint: verbs become work requests, completions wake their slots.
 //!
-//! One-sided verbs and calls go over queue pairs; reservations and persistence over the control connections, and so do calls that
-//! do not fit into one message. A buffer of this endpoint is registered memory, so that a NIC fills it without a copy; the bytes
-//! of others are copied through one that is.
+//! One-sided verbs and calls go over queue pairs; reservations and persistence over the control connections, and so
+//! do calls that do not fit into one message. A buffer of this endpoint is registered memory, so that a NIC fills it
+//! without a copy; the bytes of others are copied through one that is.
 //!
-//! Devices have no masked compare-and-swap that libibverbs knows. It is a loop of compare-and-swap here, the first one with what
-//! is expected, so that one round trip does where the bits that are not compared are as expected too.
+//! Devices have no masked compare-and-swap that libibverbs knows. It is a loop of compare-and-swap here, the first
+//! one with what is expected, so that one round trip does where the bits that are not compared are as expected too.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use pando_fabric::{
     Chain, ChainVerb, Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo,
     Request, Result, VerbCounters, VerbResult, WORD, yield_once,
 };
-use pando_fabric_net::{Ending, TcpEndpoint, check_range, random_nonzero};
+use pando_fabric_net::{Ending, TcpEndpoint, check_range, end_call, random_nonzero};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Shared;
@@ -204,9 +204,7 @@ impl VerbsEndpoint {
     }
 
     fn bounce(&self, len: usize) -> Result<(PageBuf, u32)> {
-        let buffer = self.buffers.bounce(len)?;
-        let key = self.buffers.key(&buffer).expect("it is registered");
-        Ok((buffer, key))
+        Ok(self.shared.device.with_key(self.buffers.bounce(len)?))
     }
 
     /// READs or WRITEs the window of a buffer that the device does not know.
@@ -273,7 +271,6 @@ impl VerbsEndpoint {
             Work::Read => self.counters().count_read(buffer.window_len()),
             Work::Write => self.counters().count_write(buffer.window_len()),
             Work::CompareSwap { .. } | Work::FetchAdd { .. } => self.counters().count_atomic(),
-            Work::Send => unreachable!("no verb is a message"),
         }
         if is_page && user.is_none() {
             return VerbResult::Buf(buffer);
@@ -498,10 +495,7 @@ impl Endpoint for VerbsEndpoint {
             Ok(None) => return self.control.call(server, request).await,
             Err(error) => Err(error),
         };
-        if !answer.as_ref().is_err_and(FabricError::is_unreachable) {
-            self.counters().count_two_sided(len + answer.as_ref().map_or(0, Vec::len));
-        }
-        request.decode_reply(server, &answer?)
+        end_call(self.counters(), server, request, len, answer)
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Verbs, chains and calls of one endpoint that are under way, with the buffers that the device uses meanwhile.
 //!
-//! A job is a list of work requests that end together, or a call. Its buffers stay here until the device is done with them, also when the
-//! future of the verb is gone; they come back with the end.
+//! A job is a list of work requests that end together, or a call. Its buffers stay here until the device is done with
+//! them, also when the future of the verb is gone; they come back with the end.
 
 use pando_fabric::{GlobalAddr, PageBuf};
 use pando_fabric_net::Pending;

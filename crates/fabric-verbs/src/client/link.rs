@@ -1,30 +1,33 @@
 //! An endpoint's queue pair to one memory server: what is to be posted, what was, what is waited for.
 //!
-//! Work requests wait here until the endpoint rings the doorbell, and then go out together, as many as the queue pair takes. The
-//! last of each verb or chain is signalled, each message of a call, and one in a while of a long chain; a completion ends all that was posted before it.
+//! Work requests wait here until the endpoint rings the doorbell, and then go out together, as many as the queue pair
+//! takes. The last of each verb or chain is signalled, each message of a call, and one in a while of a long chain; a
+//! completion ends all that was posted before it.
 //!
-//! A queue pair that failed is destroyed first, so that its device leaves buffers alone. What had not been posted has had no
-//! effect. What had may have, and may even be on its way: the connection that the queue pair goes with is given up then
-//! ([`pando_fabric_net::TcpFabric::give_up`]), before anybody is told.
+//! A queue pair that failed is destroyed first, so that its device leaves buffers alone. What had not been posted has
+//! had no effect. What had may have, and may even be on its way: the connection that the queue pair goes with is
+//! given up then ([`pando_fabric_net::TcpFabric::give_up`]), before anybody is told.
 
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 
-use pando_fabric::{FabricError, MemoryServerId, Nanos};
+use pando_fabric::{FabricError, MemoryServerId, Nanos, PageBuf, WORD};
 
 use super::Shared;
 use super::calls::{Calls, Came};
 use super::jobs::{self, Job, Jobs, Step};
 use crate::completions::Completion;
 use crate::hello::Place;
-use crate::queue::{Doorbell, QueuePair, Request, Work};
+use crate::queue::{Doorbell, QueuePair, Remote, Request, What, Work};
 
 /// Work requests of a queue pair that are posted at a time.
 pub(super) const DEPTH: u32 = 128;
 /// Pauses between attempts to pair.
 const PAUSE_MIN_NS: Nanos = 10_000_000;
 const PAUSE_MAX_NS: Nanos = 1_000_000_000;
+/// A call that takes longer than this has it looked whether its server is there.
+const PROBE_NS: Nanos = 100_000_000;
 
 /// A queue pair that is connected.
 pub(super) struct Paired {
@@ -108,6 +111,12 @@ struct Part {
 }
 
 impl Part {
+    /// One by itself, that no job ends with. What calls change is known to `Calls`: they are executed after their
+    /// messages ended.
+    fn alone(whose: Whose, deadline: Nanos) -> Self {
+        Self { whose, is_last: true, is_fenced: false, changes: false, deadline }
+    }
+
     /// The job whose last work request it is.
     fn ends(&self) -> Option<u32> {
         match self.whose {
@@ -119,9 +128,13 @@ impl Part {
 
 pub(super) struct Link {
     server: MemoryServerId,
-    // Its queue pair is gone before the buffers of `calls` are.
+    // Its queue pair is gone before the buffers of `calls` and `probe` are.
     state: State,
     calls: Calls,
+    /// One word, for a READ that shows whether the server is there, and the device's name for its memory.
+    probe: Option<(PageBuf, u32)>,
+    /// Since when nothing was posted although calls are under way.
+    quiet_since: Option<Nanos>,
     /// Whether somebody pairs or settles just now.
     pub is_preparing: bool,
     has_failed: bool,
@@ -149,6 +162,8 @@ impl Link {
             server,
             state: State::Idle,
             calls: Calls::new(server, body_max),
+            probe: None,
+            quiet_since: None,
             is_preparing: false,
             has_failed: false,
             pause: PAUSE_MIN_NS,
@@ -184,8 +199,9 @@ impl Link {
     /// What must be done before work is posted, when `given_up` connections to the server were given up so far and
     /// `connection` is the one that is there.
     ///
-    /// A queue pair whose connection is gone is not for new work: its server ends it as soon as it sees that, in the midst of
-    /// what is under way. What was posted before may still end well, for instance while the server is stopped.
+    /// A queue pair whose connection is gone is not for new work: its server ends it as soon as it sees that, in the
+    /// midst of what is under way. What was posted before may still end well, for instance while the server is
+    /// stopped.
     ///
     /// # Errors
     /// `NotConnected` if it failed a moment ago, `Lost`.
@@ -221,6 +237,10 @@ impl Link {
     pub fn begin(&mut self, queue_pair: &QueuePair, shared: &Shared) -> Result<(), FabricError> {
         self.generation = self.generation.wrapping_add(1);
         let name = Name::new(self.server, self.generation);
+        if self.probe.is_none() {
+            let word = shared.device.arena(WORD, 1)?.take().expect("a new arena has a block");
+            self.probe = Some(shared.device.with_key(word));
+        }
         self.calls.receive_by(queue_pair, &shared.device, name)
     }
 
@@ -261,7 +281,7 @@ impl Link {
             let (is_last, changes) = (place as usize + 1 == steps.len(), step.changes());
             // A READ that is sent again would see a change that overtook it; atomics are executed once, and in order.
             let is_fenced = match step.work {
-                Work::Read | Work::Send => false,
+                Work::Read => false,
                 Work::Write => after_read || after_atomic,
                 Work::CompareSwap { .. } | Work::FetchAdd { .. } => after_read,
             };
@@ -270,7 +290,7 @@ impl Link {
             }
             match step.work {
                 Work::Read => after_read = true,
-                Work::Write | Work::Send => {}
+                Work::Write => {}
                 Work::CompareSwap { .. } | Work::FetchAdd { .. } => after_atomic = true,
             }
             let whose = Whose::Step { job: number, step: place };
@@ -285,9 +305,7 @@ impl Link {
 
     /// Adds the message of a call that has a place.
     fn push_message(&mut self, place: u32, deadline: Nanos) {
-        // Whether calls may change something is known to `calls`, since they are executed later than their messages end.
-        let (whose, is_last, is_fenced, changes) = (Whose::Message(place), true, false, false);
-        self.queued.push_back(Part { whose, is_last, is_fenced, changes, deadline });
+        self.queued.push_back(Part::alone(Whose::Message(place), deadline));
     }
 
     /// Posts what the queue pair takes; the bits of slots whose verbs ended.
@@ -306,18 +324,25 @@ impl Link {
             return self.fail(&Failure::Failed(reason), shared, jobs, now());
         };
         let name = Name::new(self.server, self.generation);
-        let (base, remote_key) = (paired.place.address.get(), paired.place.key.get());
+        let remote =
+            |offset| Remote { address: paired.place.address.get() + offset, key: paired.place.key.get() };
         let (mut next, mut unsignalled) = (self.count, self.unsignalled);
         let requests = self.queued.iter().take(count).map(|part| {
             next = next.wrapping_add(1);
             unsignalled += 1;
-            let (work, (buffer, local_key), remote) = match part.whose {
+            let (what, buffer, local_key) = match part.whose {
                 Whose::Step { job, step } => {
                     let step = &jobs::steps(jobs, job)[step as usize];
-                    (step.work, (&step.buffer, step.key), base + step.at.offset())
+                    (What::Verb(step.work, remote(step.at.offset())), &step.buffer, step.key)
                 }
-                Whose::Message(place) => (Work::Send, self.calls.message(place), 0),
-                Whose::Probe => (Work::Read, self.calls.probe(), base),
+                Whose::Message(place) => {
+                    let (buffer, key) = self.calls.message(place);
+                    (What::Message, buffer, key)
+                }
+                Whose::Probe => {
+                    let (buffer, key) = self.probe.as_ref().expect("it is made before the queue pair");
+                    (What::Verb(Work::Read, remote(0)), buffer, *key)
+                }
             };
             // Room is made by completions only.
             let is_signalled = part.is_last || unsignalled >= depth / 4;
@@ -326,17 +351,15 @@ impl Link {
             }
             Request {
                 id: name.of_send(next),
-                work,
+                what,
                 buffer,
                 local_key,
-                remote,
-                remote_key,
                 is_signalled,
                 is_fenced: part.is_fenced,
             }
         });
-        // SAFETY: buffers stay in `jobs` until a completion ends their job, or the queue pair is gone (`fail`, `close`); those of
-        // messages stay longer than the queue pair.
+        // SAFETY: buffers stay in `jobs` until a completion ends their job, or the queue pair is gone (`fail`,
+        // `close`); those of messages and probes stay longer than the queue pair.
         let posted = unsafe { paired.queue_pair.post(&mut self.doorbell, requests) };
         (self.count, self.unsignalled) = (next, unsignalled);
         for part in self.queued.drain(..count) {
@@ -427,15 +450,26 @@ impl Link {
         if is_late {
             return self.fail(&Failure::TimedOut, shared, jobs, now);
         }
-        if self.calls.is_to_probe(now, first.is_some()) {
+        if self.is_to_probe(now) {
             let deadline = now + shared.control.deadline().as_nanos() as Nanos;
-            let (whose, is_last, is_fenced, changes) = (Whose::Probe, true, false, false);
-            self.queued.push_back(Part { whose, is_last, is_fenced, changes, deadline });
+            self.queued.push_back(Part::alone(Whose::Probe, deadline));
         }
         0
     }
 
-    /// Destroys the queue pair. To be called before it goes: what is on its way must not change anything after what is sent later.
+    /// Whether it is time to look whether the server is there: its end is the end of what is posted, but not of a
+    /// call that it has got.
+    fn is_to_probe(&mut self, now: Nanos) -> bool {
+        let is_quiet = self.queued.is_empty() && self.posted.is_empty() && self.calls.is_under_way();
+        let is_due = is_quiet && now >= *self.quiet_since.get_or_insert(now) + PROBE_NS;
+        if is_due || !is_quiet {
+            self.quiet_since = None;
+        }
+        is_due
+    }
+
+    /// Destroys the queue pair. To be called before it goes: what is on its way must not change anything after what
+    /// is sent later.
     pub fn close(&mut self, shared: &Shared) {
         if let State::Up(paired) = std::mem::replace(&mut self.state, State::Idle) {
             let link = paired.link;

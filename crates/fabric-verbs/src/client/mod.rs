@@ -1,7 +1,8 @@
 //! A compute server's way to memory servers by RDMA.
 //!
-//! [`VerbsFabric`] has a [`TcpFabric`] to the same servers beside it, over which it asks for queue pairs and sends all that is
-//! neither one-sided nor a call. An endpoint has one queue pair for each server that it uses, and one completion queue, which it polls.
+//! [`VerbsFabric`] has a [`TcpFabric`] to the same servers beside it, over which it asks for queue pairs and sends
+//! all that is neither one-sided nor a call. An endpoint has one queue pair for each server that it uses, and one
+//! completion queue, which it polls.
 
 mod buffers;
 mod calls;
@@ -33,8 +34,8 @@ impl VerbsFabric {
     /// Connects to each memory server once, and pairs with it.
     ///
     /// # Errors
-    /// As [`TcpFabric::connect`]; `Open` if there is no such device here or a memory server offers none, `System` if one cannot
-    /// be reached by it.
+    /// As [`TcpFabric::connect`]; `Open` if there is no such device here or a memory server offers none, `System` if one
+    /// cannot be reached by it.
     pub fn connect(config: TcpConfig, options: &VerbsOptions) -> Result<Self> {
         let device = Device::open(options)?;
         let fabric = Self { shared: Arc::new(Shared { control: TcpFabric::connect(config)?, device }) };
@@ -52,7 +53,8 @@ impl VerbsFabric {
         Ok(fabric)
     }
 
-    /// The connections over which everything goes that is neither one-sided nor a call: processes are told apart, locks taken there.
+    /// The connections over which everything goes that is neither one-sided nor a call: processes are told apart,
+    /// locks taken there.
     pub fn control(&self) -> &TcpFabric {
         &self.shared.control
     }

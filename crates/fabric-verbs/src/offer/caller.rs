@@ -15,7 +15,7 @@ use pando_fabric_net::Calls;
 
 use crate::hello::Peer;
 use crate::message::{Message, Rest};
-use crate::queue::{Doorbell, QueuePair, Request, Work};
+use crate::queue::{Doorbell, QueuePair, Request, What};
 use crate::receives::MessageBuffers;
 
 /// The name of the end of a message that was sent; a RECV has the number of its buffer.
@@ -174,11 +174,9 @@ impl State {
         let (Some(queue_pair), Some(buffer)) = (&self.queue_pair, self.sending.back()) else { return Ok(()) };
         let request = Request {
             id: SENT,
-            work: Work::Send,
+            what: What::Message,
             buffer,
             local_key,
-            remote: 0,
-            remote_key: 0,
             is_signalled: true,
             is_fenced: false,
         };
