@@ -6,6 +6,12 @@ set -eu
 ports="7100 7101"
 pool=verbs://127.0.0.1:7100,127.0.0.1:7101
 
+fail() {
+    echo "guest: $1"
+    cat "$2"
+    exit 1
+}
+
 serve() {
     servers=
     for port in $ports; do
@@ -17,7 +23,7 @@ serve() {
             if grep -q "memory server:" "/tmp/$port"; then break; fi
             sleep 0.1
         done
-        cat "/tmp/$port"
+        grep "memory server:" "/tmp/$port" || fail "a memory server did not come up" "/tmp/$port"
     done
 }
 
@@ -27,18 +33,17 @@ stop_serving() {
     wait $servers
 }
 
-fail() {
-    echo "guest: $1"
-    cat "$2"
-    exit 1
-}
-
 wait_for_index() {
     for _ in $(seq 300); do
         if pando status --pool "$pool" 2>&1 | grep -q "index $1"; then return; fi
         sleep 0.1
     done
     fail "there is no index $1" /tmp/bench
+}
+
+verified_bench() {
+    timeout 120 pando bench --pool "$pool" --compute-servers 2 --cache 160KiB --slots 8 --verbs timeout=16 \
+        --keys 20k --warmup 2k --ops 20k --verify --audit "$@" 2> /tmp/bench || fail "it failed" /tmp/bench
 }
 
 # A benchmark that goes on until something happens to it, and is under way.
@@ -98,10 +103,6 @@ timeout 100 processes --ignored --test-threads 1 --nocapture
 
 echo "== bench between processes"
 serve
-verified_bench() {
-    timeout 120 pando bench --pool "$pool" --compute-servers 2 --cache 160KiB --slots 8 --verbs timeout=16 \
-        --keys 20k --warmup 2k --ops 20k --verify --audit "$@" 2> /tmp/bench || fail "it failed" /tmp/bench
-}
 verified_bench --workload ycsb-a,insert-intensive
 verified_bench --workload ycsb-a --offload always
 stop_serving
