@@ -125,10 +125,10 @@ impl VerbsEndpoint {
         let ours = queue_pair.peer(self.shared.device.depth_out);
         let paired = self.control.pair(server, ours.as_bytes()).await;
         let (link, answer) = paired.map_err(|error| not_sent(server, error))?;
-        let no_sense = |reason: &str| FabricError::NotConnected { server, reason: reason.to_owned() };
         if self.control.connection(server) != Some(link) {
-            return Err(no_sense("the connection to it broke"));
+            return Err(not_sent(server, FabricError::ServerUnreachable(server)));
         }
+        let no_sense = |reason: &str| FabricError::NotConnected { server, reason: reason.to_owned() };
         let answer = Answer::read_from_bytes(&answer).map_err(|_| no_sense("its answer makes no sense"))?;
         answer.peer.check(ours.link_layer).map_err(|reason| no_sense(&reason))?;
         let region_len = self.regions()[usize::from(server.0)].len;
