@@ -70,7 +70,7 @@ pub struct AccessArgs {
     /// A file with the secret that servers elsewhere share with their clients
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// How long a memory server elsewhere may take to answer, and to be connected to [default: 5s]
+    /// How long an operation may take; a memory server elsewhere has half of it to answer, and to be connected to [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = parse_nanos)]
     pub deadline: Option<u64>,
     /// Which RDMA device to use for verbs://: device=NAME,port=N,gid=N,mtu=BYTES,timeout=N [default: the first that is active]

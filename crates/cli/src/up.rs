@@ -83,7 +83,7 @@ struct Settings {
     /// A file with what processes must know to take part [default: nothing]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// How long a memory server may take to answer compute servers [default: 5s]
+    /// How long an operation of a compute server may take; a memory server has half of it to answer [default: 10s]
     #[arg(long, value_name = "TIME")]
     deadline: Option<String>,
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::running::{Daemon, Running};
 use common::{Place, word_list};
 
-/// Longer than any deadline here (5 s for a verb, 10 s for an operation, and several of them until a command has given up), on
+/// Longer than any deadline here (10 s for an operation, and several of them until a command has given up), on
 /// a machine that does something else as well.
 const LONG: Duration = Duration::from_secs(100);
 

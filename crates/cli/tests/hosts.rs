@@ -15,11 +15,16 @@ use common::{Place, Ran, word_list};
 use pando::Access;
 use pando::remote::{Client, ClientConfig, RemoteIndex};
 
-/// What commands and the compute server are told: how long a memory server may take.
-const DEADLINE: &str = "--deadline 1s";
-/// By then an operation has failed: 1 s for a verb, several of which may be tried; an operation waits for others 10 s at most.
-/// The rest is for a machine whose cores have other things to do, which delays timers and makes every step slower.
-const LIMIT: Duration = Duration::from_secs(45);
+/// How long an operation may take, as commands and the compute server are told.
+const DEADLINE: Duration = Duration::from_secs(2);
+const DEADLINE_ARG: &str = "--deadline 2s";
+/// For a machine whose cores have other things to do, which delays timers and makes every step slower.
+const BUSY: Duration = Duration::from_secs(4);
+/// A command waits at most for each of these: memory servers to be connected to, the lock of who opens the pool, the pool and its
+/// catalog, what it does, and closing the pool.
+const COMMAND: Duration = DEADLINE.saturating_mul(5).saturating_add(BUSY);
+/// A benchmark goes on while operations fail, for so long after the last one that did not.
+const BENCH: Duration = COMMAND.saturating_add(Duration::from_secs(10));
 /// For what has no deadline.
 const LONG: Duration = Duration::from_secs(120);
 /// Longer than the deadline, shorter than the silence after which a process counts as gone (10 s).
@@ -57,12 +62,15 @@ impl Cluster {
     /// One that serves the words, on the host of the thread that calls.
     fn compute_server(&self) -> Daemon {
         let what = "--index words --listen 127.0.0.1:0 --cache 256KiB";
-        Daemon::start(&self.place, &format!("compute-server --memory {} {DEADLINE} {what}", self.addresses))
+        Daemon::start(
+            &self.place,
+            &format!("compute-server --memory {} {DEADLINE_ARG} {what}", self.addresses),
+        )
     }
 
     /// A command on the pool, which must end in time.
     fn run(&self, command: &str) -> Ran {
-        self.place.start(&format!("{command} --pool {} {DEADLINE}", self.pool())).end_within(LIMIT)
+        self.place.start(&format!("{command} --pool {} {DEADLINE_ARG}", self.pool())).end_within(COMMAND)
     }
 
     fn ok(&self, command: &str) -> String {
@@ -183,7 +191,7 @@ fn cut_and_heal(how: Cut, server: usize) {
         });
         let session = index.session();
         for (writer, written) in written.iter().enumerate() {
-            assert!(written.slowest < LIMIT, "{how:?}: an operation took {:?}", written.slowest);
+            assert!(written.slowest < DEADLINE + BUSY, "{how:?}: an operation took {:?}", written.slowest);
             for (key, word) in keys(writer).iter().enumerate() {
                 let value = session.get(word.as_bytes()).expect("all can be reached").expect("it was loaded");
                 assert!(
@@ -203,7 +211,7 @@ fn cut_and_heal(how: Cut, server: usize) {
         assert_eq!(cluster.ok("scan --index words --keys-only"), sorted);
         for (writer, written) in written.iter().enumerate() {
             let got = place.feed(
-                &format!("get --index words --stdin --pool {} {DEADLINE}", cluster.pool()),
+                &format!("get --index words --stdin --pool {} {DEADLINE_ARG}", cluster.pool()),
                 &(keys(writer).join("\n") + "\n"),
             );
             let values: Vec<&str> =
@@ -257,7 +265,7 @@ fn cut_for_good(how: Cut, server: usize) {
     cluster.hosts.on_client(|| {
         cluster.ok("load words.txt --index words");
         let bench = place.start(&format!(
-            "bench --pool {} {DEADLINE} --compute-servers 1 --keys 100k --warmup 1k --ops 1000m --cache 256KiB \
+            "bench --pool {} {DEADLINE_ARG} --compute-servers 1 --keys 100k --warmup 1k --ops 1000m --cache 256KiB \
              --workload write-intensive --verify",
             cluster.pool()
         ));
@@ -267,13 +275,13 @@ fn cut_for_good(how: Cut, server: usize) {
         }
         thread::sleep(Duration::from_millis(500));
         cluster.hosts.cut(server, how);
-        let ended = bench.end_within(LIMIT);
+        let ended = bench.end_within(BENCH);
         assert_eq!(ended.status, 1, "{how:?}: {ended:?}");
         assert!(ended.stderr.contains(&format!("memory server {server}")), "{how:?}: {ended:?}");
         cluster.is_missing(server);
         cluster.hosts.heal(server, how);
         // What it had cached is lost, and it could not say good-bye. What others had closed is there.
-        place.check_unclean(&format!("--pool {} {DEADLINE}", cluster.pool()));
+        place.check_unclean(&format!("--pool {} {DEADLINE_ARG}", cluster.pool()));
         assert_eq!(cluster.ok("scan --index words --keys-only --unclean"), sorted);
     });
 }

@@ -99,9 +99,14 @@ fn get(address: &str, path: &str) -> String {
 #[test]
 fn a_cluster_comes_up_works_tells_how_it_is_and_stops() {
     let place = Place::new();
-    let up = Up::start(&place, "--memory-servers 2 --compute-servers 2 --metrics-port 0");
+    let up = Up::start(&place, "--memory-servers 2 --compute-servers 2 --metrics-port 0 --deadline 9s");
     let (pool, processes) = (up.pool(), children(up.child.id()));
     assert_eq!(processes.len(), 4);
+    let has_deadline = |process: &&u32| {
+        let told = std::fs::read_to_string(format!("/proc/{process}/cmdline")).expect("it is there");
+        told.contains("--deadline\09000000000ns\0")
+    };
+    assert_eq!(processes.iter().filter(has_deadline).count(), 2, "compute servers are told");
     let status: Value =
         serde_json::from_str(&place.ok(&format!("status --pool {pool} --json -"))).expect("valid");
     assert!((0..2).all(|number| status["memory_servers"][number]["reached"] == true), "{status}");

@@ -102,6 +102,7 @@ impl<L: Layout> Tree<L> {
                     Some(found) => found,
                     None => {
                         answers.bytes.truncate(start);
+                        ctx.ep.renew_time_limit();
                         let key = key.as_ref();
                         match missing.leaf_of(i) {
                             Some(page) => self.get_from_copy(ctx, page, key, &mut answers.bytes).await?,

@@ -168,7 +168,7 @@ impl<L: Layout> Tree<L> {
 
     /// Until when an operation that begins to wait now waits for others.
     pub(crate) fn deadline<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Nanos {
-        ctx.ep.now().saturating_add(self.config.patience_ns)
+        ctx.ep.wait_until(ctx.ep.now(), self.config.patience_ns)
     }
 
     /// Unlocks nodes that were not changed because this server's copies of them turned out to be stale: what was read

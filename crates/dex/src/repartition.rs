@@ -143,7 +143,7 @@ async fn insist<L: Layout, E: Endpoint, T>(
     mut step: impl AsyncFnMut() -> Result<T>,
 ) -> Result<T> {
     let ep = party.ctx.ep;
-    let deadline = ep.now().saturating_add(party.tree.config().patience_ns);
+    let deadline = ep.wait_until(ep.now(), party.tree.config().patience_ns);
     loop {
         match step().await {
             Err(error) if error.may_pass() && ep.now() < deadline => {

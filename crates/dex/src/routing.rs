@@ -403,7 +403,7 @@ impl Detour {
     /// [`DexError::TimedOut`] when all in all that took too long.
     pub async fn next<E: Endpoint>(&mut self, ep: &E, router: &Router) -> Result<()> {
         let now = ep.now();
-        let deadline = *self.deadline.get_or_insert(now.saturating_add(self.patience_ns));
+        let deadline = *self.deadline.get_or_insert_with(|| ep.wait_until(now, self.patience_ns));
         if now > deadline {
             return Err(DexError::TimedOut { what: "keys that are moving to another compute server" });
         }

@@ -207,6 +207,7 @@ impl<L: Layout> Tree<L> {
             ctx.ep.charge(Work::Copy { bytes: self.layout.node_size() });
             ctx.ep.charge(Work::NodeSearch);
             let (entries, more) = self.visit_leaf(ctx, &mut cursor, range, toward, left, &mut visit).await?;
+            ctx.ep.renew_time_limit();
             ctx.ep.charge(Work::Entries { count: entries });
             scanned.entries += entries;
             cursor.wanted = range.limit - scanned.entries;

@@ -471,7 +471,7 @@ impl Patience {
     pub async fn wait<E: Endpoint>(&mut self, ep: &E, what: &'static str) -> Result<()> {
         let now = ep.now();
         match self.deadline {
-            None => self.deadline = Some(now.saturating_add(self.patience_ns)),
+            None => self.deadline = Some(ep.wait_until(now, self.patience_ns)),
             Some(deadline) if now > deadline => return Err(DexError::TimedOut { what }),
             Some(_) => {}
         }

@@ -120,13 +120,15 @@ impl<'t> Tries<'t> {
         Ctx { ep: ctx.ep, worker: self.turn.get_or_init(|| turn).worker() }
     }
 
-    /// Whether it may try longer. Its patience begins anew whenever another's turn has ended: that one came through.
+    /// Whether it may try longer. Its patience begins anew whenever another's turn has ended, which came through, as long as the
+    /// operation may take.
     fn has_patience<L: Layout, E: Endpoint>(&self, tree: &Tree<L>, ctx: Ctx<'_, E>) -> bool {
         let (now, ended) = (ctx.ep.now(), tree.cache.turns_ended());
         match self.deadline.get() {
             Some((deadline, seen)) if seen == ended => now < deadline,
+            Some(_) if ctx.ep.is_over(now) => false,
             _ => {
-                self.deadline.set(Some((now.saturating_add(tree.config.patience_ns), ended)));
+                self.deadline.set(Some((ctx.ep.wait_until(now, tree.config.patience_ns), ended)));
                 true
             }
         }

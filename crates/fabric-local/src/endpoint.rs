@@ -11,7 +11,7 @@ use std::sync::atomic::fence;
 
 use pando_fabric::{
     Buffers, Chain, ChainVerb, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, Random,
-    RegionInfo, Request, Result, VerbCounters, VerbResult, WORD, yield_once,
+    RegionInfo, Request, Result, TimeLimit, VerbCounters, VerbResult, WORD, yield_once,
 };
 
 use crate::regions::Regions;
@@ -21,6 +21,7 @@ use crate::regions::Regions;
 pub struct LocalEndpoint {
     regions: Arc<Regions>,
     counters: VerbCounters,
+    time_limit: TimeLimit,
     buffers: Buffers,
     random: Random,
     slots: Cell<u32>,
@@ -35,6 +36,7 @@ impl LocalEndpoint {
         Self {
             regions,
             counters: VerbCounters::default(),
+            time_limit: TimeLimit::default(),
             buffers: Buffers::default(),
             random: Random::new(seed),
             slots: Cell::new(1),
@@ -233,6 +235,11 @@ impl Endpoint for LocalEndpoint {
     #[inline]
     fn counters(&self) -> &VerbCounters {
         &self.counters
+    }
+
+    #[inline]
+    fn time_limit(&self) -> Option<&TimeLimit> {
+        Some(&self.time_limit)
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pando_fabric::{Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId};
+use pando_fabric::{Endpoint, Fabric, FabricError, GlobalAddr, Limit, MemoryServerId, limited};
 use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_rt::{Worker, block_on};
 
@@ -344,6 +344,25 @@ fn a_silent_server_is_an_error_at_the_deadline_and_what_it_does_late_changes_not
         assert_eq!(block_on(&other, other.read_word(at(64))).expect("it is served"), 3);
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn a_verb_takes_no_longer_than_its_operation_may() {
+    let server = serve(ServerConfig::default());
+    let relay = Relay::new(server.addr());
+    let deadline = Duration::from_secs(8);
+    let fabric = fabric(relay.addr, deadline);
+    let ep = fabric.endpoint(1).expect("an endpoint");
+    block_on(&ep, ep.write_word(at(64), 1)).expect("it is served");
+    relay.set(HOLD);
+    let limit = Limit::new(Duration::from_millis(100).as_nanos() as u64);
+    let begun = Instant::now();
+    let error = block_on(&ep, limited(&ep, &limit, ep.read_word(at(64)))).expect_err("nothing comes back");
+    assert!(matches!(error, FabricError::TimedOut(SERVER)), "{error:?}");
+    // What has a limit may still take a quarter of what a verb may.
+    assert!((deadline / 4..deadline).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    relay.set(PASS);
+    eventually("it is served", || block_on(&ep, limited(&ep, &limit, ep.read_word(at(64)))).is_ok());
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::{Chain, GlobalAddr, MemoryServerId, PageBuf, Request, Result, VerbCounters, VerbResult};
+use crate::{
+    Chain, GlobalAddr, MemoryServerId, PageBuf, Request, Result, TimeLimit, VerbCounters, VerbResult,
+};
 
 /// Nanoseconds since some fixed moment, of real or of virtual time.
 pub type Nanos = u64;
@@ -143,6 +145,34 @@ pub trait Endpoint {
     fn charge(&self, _work: Work) {}
 
     fn now(&self) -> Nanos;
+
+    /// Where the limit of the operation that is being polled is kept, if this endpoint keeps limits ([`crate::limited`]).
+    #[inline]
+    fn time_limit(&self) -> Option<&TimeLimit> {
+        None
+    }
+
+    /// The operation that is being polled has come a step further ([`TimeLimit::renew`]).
+    #[inline]
+    fn renew_time_limit(&self) {
+        if let Some(limit) = self.time_limit() {
+            limit.renew();
+        }
+    }
+
+    /// Whether the operation that is being polled has taken all the time that it may.
+    #[inline]
+    fn is_over(&self, now: Nanos) -> bool {
+        self.time_limit().and_then(|limit| limit.over(now)).is_some_and(|over| over <= now)
+    }
+
+    /// Until when somebody waits who begins to at `now` and has so much `patience`: no longer than the operation may take that is
+    /// being polled, but for a quarter of the patience in any case. An operation whose time is over has locks to give back.
+    #[inline]
+    fn wait_until(&self, now: Nanos, patience: Nanos) -> Nanos {
+        let (least, until) = (now.saturating_add(patience / 4), now.saturating_add(patience));
+        self.time_limit().and_then(|limit| limit.over(now)).map_or(until, |over| over.clamp(least, until))
+    }
 
     /// The worker's own random numbers, seeded by the fabric.
     fn random(&self) -> u64;

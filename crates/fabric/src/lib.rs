@@ -26,6 +26,7 @@ mod error;
 mod growing;
 mod random;
 mod request;
+mod time_limit;
 
 pub use addr::{GlobalAddr, MAX_OFFSET, MAX_SERVERS, MemoryServerId};
 pub use arena::{Arena, Registration};
@@ -38,6 +39,7 @@ pub use error::{FabricError, Result};
 pub use growing::{Growing, LATER_MAX};
 pub use random::Random;
 pub use request::{Request, RequestHandler, ServerMemory};
+pub use time_limit::{Limit, TimeLimit, limited};
 
 /// Bytes of a word: the unit of addressing and of atomicity.
 pub const WORD: usize = 8;

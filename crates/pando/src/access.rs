@@ -1,4 +1,4 @@
-//! How servers elsewhere are reached: what they want their clients to know, and how long they may take.
+//! How servers elsewhere are reached: what they want their clients to know, and how long operations may take.
 //!
 //! The same for memory servers ([`crate::Config`]) and for the operation ports of compute servers
 //! ([`crate::remote::ClientConfig`]).
@@ -32,7 +32,7 @@ pub struct Access {
 
 impl Default for Access {
     fn default() -> Self {
-        Self { secret: Secret::default(), deadline: Duration::from_secs(5), verbs: VerbsOptions::default() }
+        Self { secret: Secret::default(), deadline: Duration::from_secs(10), verbs: VerbsOptions::default() }
     }
 }
 
@@ -43,7 +43,8 @@ impl Access {
         self
     }
 
-    /// How long a server may take to answer, and to be connected to, 1 ms to 1 h; 5 s. What it did not answer by then fails.
+    /// How long an operation may take, 1 ms to 1 h; 10 s. What was not done by then fails, whether it waited for a server or for
+    /// others. A memory server has half of it for one verb, or to be connected to.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
@@ -57,6 +58,11 @@ impl Access {
 
     pub fn verbs_options(&self) -> &VerbsOptions {
         &self.verbs
+    }
+
+    /// How long a verb to a memory server may take, and being connected to one.
+    pub(crate) fn of_verb(&self) -> Duration {
+        self.deadline / 2
     }
 
     /// # Errors

@@ -5,7 +5,7 @@
 //! polled on the thread of its session.
 
 use pando_dex::{Detour, DexError, ScanRange, Scanned, Swapped, partition_of};
-use pando_fabric::VerbCounts;
+use pando_fabric::{VerbCounts, limited};
 
 use crate::answers::Answers;
 use crate::error::{Error, Result};
@@ -107,13 +107,18 @@ impl<'s> AsyncSession<'s> {
     /// Those of [`Session::get`].
     pub async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], answers: &mut Answers) -> Result<()> {
         let session = self.session;
-        let mut detour = Detour::new(session.patience_ns);
-        loop {
-            match self.multi_get_now(keys, answers).await {
-                Err(Error::Index(DexError::NotOwned)) => detour.next(&session.ep, &session.router).await?,
-                done => return done,
+        let looked_up = async {
+            let mut detour = Detour::new(session.patience_ns);
+            loop {
+                match self.multi_get_now(keys, answers).await {
+                    Err(Error::Index(DexError::NotOwned)) => {
+                        detour.next(&session.ep, &session.router).await?
+                    }
+                    done => return done,
+                }
             }
-        }
+        };
+        limited(&session.ep, &session.limit(), looked_up).await
     }
 
     /// The same by the routes as the session knows them.
@@ -186,7 +191,8 @@ impl<'s> AsyncSession<'s> {
                 }
                 Ok(scanned) => Ok(scanned),
             };
-        let scanned = session.router.scanned(&session.ep, range, session.patience_ns, scan_of).await;
+        let scanned = session.router.scanned(&session.ep, range, session.patience_ns, scan_of);
+        let scanned = limited(&session.ep, &session.limit(), scanned).await;
         match elsewhere {
             Some(error) => Err(error),
             None => Ok(scanned?),

@@ -99,7 +99,7 @@ impl Cluster {
         let registry = lock(&shared.registry);
         let guards = registry.values().map(|data| data.exclusive(WHAT)).collect::<Result<Vec<_>>>()?;
         let looking = shared.read_only();
-        let alone = if looking { None } else { shared.fabric.lock_exclusive(shared.config.patience)? };
+        let alone = if looking { None } else { shared.fabric.lock_exclusive(shared.config.patience())? };
         let report = shared.with_endpoint(|ep| {
             if !looking {
                 shared.check_alone(ep, WHAT)?;

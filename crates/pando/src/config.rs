@@ -19,7 +19,6 @@ pub const MAX_COMPUTE_SERVERS: usize = 4096;
 pub const READ_AHEAD: usize = 8;
 const READ_AHEAD_MAX: usize = 1 << 16;
 const MEMORY_CORES_MAX: usize = 256;
-const PATIENCE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
 /// What to do about a pool that is not there, or is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +119,6 @@ pub struct Config {
     pub(crate) cache: u64,
     pub(crate) cache_options: CacheOptions,
     pub(crate) huge_pages: bool,
-    pub(crate) patience: Duration,
     pub(crate) read_ahead: usize,
     pub(crate) offload: OffloadPolicy,
     pub(crate) memory_cores: usize,
@@ -140,7 +138,6 @@ impl Config {
             cache: 64 << 20,
             cache_options: CacheOptions::default(),
             huge_pages: true,
-            patience: Duration::from_secs(10),
             read_ahead: READ_AHEAD,
             offload: OffloadPolicy::Never,
             memory_cores: 1,
@@ -220,9 +217,10 @@ impl Config {
         self
     }
 
-    /// How long an operation waits for others before it fails, 1 ms to 1 h; 10 s.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    /// How long an operation may take before it fails, 1 ms to 1 h; 10 s. It is that of [`Config::access`]. A scan may take so
+    /// long from one leaf to the next, and each step of opening, moving or closing something waits so long for others.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.access = self.access.deadline(deadline);
         self
     }
 
@@ -265,7 +263,7 @@ impl Config {
     /// [`Error::InvalidOption`] for what is out of its bounds.
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |text: String| Err(Error::InvalidOption(text));
-        let (servers, patience) = (self.memory_servers, self.patience);
+        let servers = self.memory_servers;
         if !(1..=MAX_SERVERS).contains(&servers) {
             return invalid(format!("{servers} memory servers are not between 1 and {MAX_SERVERS}"));
         }
@@ -282,9 +280,6 @@ impl Config {
                 "{cores} cores of a memory server are not between 1 and {MEMORY_CORES_MAX}"
             ));
         }
-        if !PATIENCE.contains(&patience) {
-            return invalid(format!("a patience of {patience:?} is not between 1 ms and 1 h"));
-        }
         self.access.check()?;
         self.cache_options.check()?;
         if self.read_only_unclean && (self.place == Place::Embedded || self.create != Create::Never) {
@@ -293,8 +288,19 @@ impl Config {
         Ok(())
     }
 
+    /// How long anything waits for others.
+    pub(crate) fn patience(&self) -> Duration {
+        self.access.deadline
+    }
+
     pub(crate) fn patience_ns(&self) -> u64 {
-        self.patience.as_nanos() as u64
+        self.patience().as_nanos() as u64
+    }
+
+    /// Nanoseconds after which an operation begins nothing that may take long. The rest of its time is for what it began
+    /// before that, and for giving back what it holds ([`pando_fabric::Endpoint::wait_until`]).
+    pub(crate) fn operation_ns(&self) -> u64 {
+        self.patience_ns() / 4 * 3
     }
 }
 
@@ -308,8 +314,8 @@ mod tests {
             Config::embedded().memory_servers(0),
             Config::embedded().memory_servers(MAX_SERVERS + 1),
             Config::embedded().compute_servers(0),
-            Config::embedded().patience(Duration::ZERO),
-            Config::embedded().patience(Duration::MAX),
+            Config::embedded().deadline(Duration::ZERO),
+            Config::embedded().deadline(Duration::MAX),
             Config::tcp(["host:1"]).access(Access::default().deadline(Duration::ZERO)),
             Config::embedded().read_ahead(0),
             Config::embedded().memory_cores(0),

@@ -5,8 +5,8 @@
 //! without it.
 
 use pando_fabric::{
-    Chain, Endpoint, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result, VerbCounters,
-    VerbResult, Work,
+    Chain, Endpoint, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result, TimeLimit,
+    VerbCounters, VerbResult, Work,
 };
 use pando_fabric_local::LocalEndpoint;
 use pando_fabric_net::TcpEndpoint;
@@ -135,6 +135,11 @@ impl Endpoint for AnyEndpoint {
     #[inline]
     fn charge(&self, work: Work) {
         on_either!(self, ep => ep.charge(work));
+    }
+
+    #[inline]
+    fn time_limit(&self) -> Option<&TimeLimit> {
+        on_either!(self, ep => ep.time_limit())
     }
 
     #[inline]

@@ -80,7 +80,7 @@ impl Cluster {
         shared.writable()?;
         shared.with_endpoint(|ep| {
             // Others may be adding one too, or be about to attach.
-            let _lock = shared.fabric.lock_exclusive(shared.config.patience)?;
+            let _lock = shared.fabric.lock_exclusive(shared.config.patience())?;
             block_on(ep, shared.pool.learn(ep))?;
             // What is left of an addition that failed is used.
             if shared.fabric.regions().len() <= shared.pool.servers() {
@@ -104,7 +104,7 @@ impl Cluster {
         if let Some(name) = registry.keys().next() {
             return Err(Error::IndexesOpen { what: WHAT, index: name.clone() });
         }
-        let _lock = shared.fabric.lock_exclusive(shared.config.patience)?;
+        let _lock = shared.fabric.lock_exclusive(shared.config.patience())?;
         shared.with_endpoint(|ep| {
             shared.check_alone(ep, WHAT)?;
             Ok(block_on(ep, shared.pool.readmit_server(ep, server))?)

@@ -22,7 +22,6 @@ use pando_fabric_verbs::VerbsOptions;
 use pando_pool::{AttachMode, AttachOptions, IsAlive, Pool, PoolError, PoolOptions, ProcessIdentity};
 use pando_rt::block_on;
 
-use crate::access::Access;
 use crate::config::{Config, Create, Place};
 use crate::endpoint::AnyEndpoint;
 use crate::error::{Error, Result};
@@ -161,7 +160,8 @@ fn open_pool(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
 }
 
 fn tcp_config(config: &Config, addresses: &[String]) -> TcpConfig {
-    let Access { secret, deadline, .. } = config.access.clone();
+    let access = &config.access;
+    let (secret, deadline) = (access.secret.clone(), access.of_verb());
     TcpConfig { secret, deadline, ..TcpConfig::new(addresses) }
 }
 
@@ -197,7 +197,7 @@ fn open_elsewhere(
     }
     let make =
         |overwrite| block_on(&ep, Pool::create(&ep, PoolOptions::new(options.clone()).overwrite(overwrite)));
-    let lock = fabric.lock_exclusive(config.patience)?;
+    let lock = fabric.lock_exclusive(config.patience())?;
     let pool = match config.create {
         Create::Never => attach(AttachMode::ReadWrite)?,
         Create::New => make(false)?,

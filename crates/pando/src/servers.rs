@@ -457,7 +457,7 @@ pub(crate) fn open(
 /// The record of an index; waits for a process that has entered the name but not yet the root.
 fn finished_record(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<IndexRecord> {
     const PAUSE: Duration = Duration::from_micros(200);
-    let deadline = Instant::now() + shared.config.patience;
+    let deadline = Instant::now() + shared.config.patience();
     loop {
         let record = shared.record(ep, name)?;
         // Who only looks may look at a pool whose maker has died.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::endpoint::AnyEndpoint;
 use pando_dex::{Router, ScanRange, Swapped};
-use pando_fabric::{Endpoint, Nanos, VerbCounts};
+use pando_fabric::{Endpoint, Limit, Nanos, VerbCounts};
 use pando_rt::{SLOTS_MAX, Worker};
 
 use crate::answers::Answers;
@@ -53,6 +53,8 @@ pub struct Session {
     generation: Cell<u64>,
     pub(crate) router: Router,
     pub(crate) patience_ns: Nanos,
+    /// How long an operation may begin what takes long.
+    pub(crate) operation_ns: Nanos,
     only: Option<usize>,
     /// Slots are running: blocking calls would take the bits that wake them.
     in_slots: Cell<bool>,
@@ -73,24 +75,25 @@ macro_rules! on_tree {
         let session: &Session = $session;
         let mut number = $number;
         let mut detour = pando_dex::Detour::new(session.patience_ns);
+        let limit = session.limit();
         loop {
             let done = match session.find(number) {
                 Found::Fixed(member) => {
                     let ($tree, $ctx) = (&*member.tree, member.ctx(&session.ep));
-                    let done = on_tree!(@$run session, $future);
+                    let done = on_tree!(@$run session, limit, $future);
                     member.count(1, &done);
                     done
                 }
                 Found::Slotted(member) => {
                     let ($tree, $ctx) = (&*member.tree, member.ctx(&session.ep));
-                    let done = on_tree!(@$run session, $future);
+                    let done = on_tree!(@$run session, limit, $future);
                     member.count(1, &done);
                     done
                 }
                 Found::Elsewhere if session.is_gone(number) => Err(pando_dex::DexError::NotOwned),
                 Found::Elsewhere => {
                     let partition_of = |boundaries: &[Vec<u8>]| pando_dex::partition_of(boundaries, $key);
-                    break Err(on_tree!(@$run session, session.not_here(number, partition_of)));
+                    break Err(on_tree!(@$run session, limit, session.not_here(number, partition_of)));
                 }
             };
             match done {
@@ -100,14 +103,18 @@ macro_rules! on_tree {
                     break done.map_err(Error::from);
                 }
             }
-            if let Err(error) = on_tree!(@$run session, detour.next(&session.ep, &session.router)) {
+            if let Err(error) = on_tree!(@$run session, limit, detour.next(&session.ep, &session.router)) {
                 break Err(error.into());
             }
             number = session.router.owner_of($key);
         }
     }};
-    (@blocking $session:ident, $future:expr) => { pando_rt::block_on(&$session.ep, $future) };
-    (@awaiting $session:ident, $future:expr) => { $future.await };
+    (@blocking $session:ident, $limit:ident, $future:expr) => {
+        pando_rt::block_on(&$session.ep, pando_fabric::limited(&$session.ep, &$limit, $future))
+    };
+    (@awaiting $session:ident, $limit:ident, $future:expr) => {
+        pando_fabric::limited(&$session.ep, &$limit, $future).await
+    };
 }
 pub(crate) use on_tree;
 
@@ -130,6 +137,7 @@ impl Session {
             read_only: shared.read_only(),
             router: Router::new(Arc::clone(&servers.routes), ep.random()),
             patience_ns: shared.config.patience_ns(),
+            operation_ns: shared.config.operation_ns(),
             index: index.clone(),
             members: RefCell::new(Members::new(&servers, only)),
             generation: Cell::new(generation),
@@ -144,6 +152,12 @@ impl Session {
 
     pub fn index(&self) -> &Index {
         &self.index
+    }
+
+    /// That of an operation which begins.
+    #[inline]
+    pub(crate) fn limit(&self) -> Limit {
+        Limit::new(self.operation_ns)
     }
 
     /// The compute server of this number, if this session reaches it.

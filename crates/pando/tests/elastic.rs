@@ -378,7 +378,7 @@ fn what_cannot_be_added_or_removed_is_refused_in_a_sentence() {
 #[test]
 fn who_cannot_be_given_keys_is_not_there_and_all_is_as_before() {
     let config = Config::embedded().memory(1 << 20).cache(64 << 10);
-    let cluster = Cluster::open(config.patience(Duration::from_millis(50))).expect("opens");
+    let cluster = Cluster::open(config.deadline(Duration::from_millis(50))).expect("opens");
     let index = cluster.create_index("n", &IndexOptions::integers()).expect("new");
     let session = index.session().expect("open");
     let put = |n: u64| session.put(&key(2 * n), &key(n));

@@ -174,8 +174,9 @@ pub async fn unlock<E: Endpoint>(ep: &E, at: GlobalAddr, lock: LockedVersion, de
         match ep.write_word(at, lock.unlock_word()).await {
             Ok(()) => return Ok(()),
             Err(error) if !error.may_have_taken_effect() => return Err(error.into()),
-            Err(_) if is_held(ep, at, lock, deadline).await? => {}
-            Err(_) => return Ok(()),
+            Err(_) if !is_held(ep, at, lock, deadline).await? => return Ok(()),
+            Err(error) if ep.now() >= deadline => return Err(error.into()),
+            Err(_) => {}
         }
     }
 }
@@ -219,6 +220,9 @@ pub async fn write_unlock<E: Endpoint>(
         }
         if !is_held(ep, at, lock, deadline).await? {
             break;
+        }
+        if ep.now() >= deadline {
+            return Err(error.into());
         }
     }
     Ok(())

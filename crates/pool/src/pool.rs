@@ -357,7 +357,7 @@ impl Pool {
     }
 
     pub(crate) fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
-        ep.now().saturating_add(self.inner.wait_ns_max)
+        ep.wait_until(ep.now(), self.inner.wait_ns_max)
     }
 
     pub(crate) fn catalog_lock(&self) -> GlobalAddr {
@@ -502,7 +502,7 @@ async fn claim<E: Endpoint>(
     is_alive: &IsAlive,
     wait_ns_max: Nanos,
 ) -> Result<AttachEntry> {
-    let deadline = ep.now().saturating_add(wait_ns_max);
+    let deadline = ep.wait_until(ep.now(), wait_ns_max);
     let mut mine = attach::claim_entry(ep, places, process, mode).await?;
     let judged = async {
         attach::judge(&mine, &attach::read_table(ep, places, deadline).await?, mode, is_alive)?;

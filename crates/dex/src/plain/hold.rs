@@ -125,7 +125,7 @@ impl<L: Layout> PlainTree<L> {
 
     /// Until when an operation that begins to wait now waits for others.
     fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
-        ep.now().saturating_add(self.config.patience_ns)
+        ep.wait_until(ep.now(), self.config.patience_ns)
     }
 
     /// Lets go of a node that was not changed.

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::{
     Buffers, Chain, ChainVerb, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, Random,
-    RegionInfo, Request, Result, VerbCounters, VerbResult, WORD, yield_once,
+    RegionInfo, Request, Result, TimeLimit, VerbCounters, VerbResult, WORD, yield_once,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -30,6 +30,7 @@ pub struct TcpEndpoint {
     links: RefCell<Vec<Link>>,
     verbs: RefCell<Verbs>,
     counters: VerbCounters,
+    time_limit: TimeLimit,
     buffers: Buffers,
     random: Random,
     slots: Cell<u32>,
@@ -47,6 +48,7 @@ impl TcpEndpoint {
             links: RefCell::new(links),
             verbs: RefCell::default(),
             counters: VerbCounters::default(),
+            time_limit: TimeLimit::default(),
             buffers: Buffers::default(),
             random: Random::new(seed),
             slots: Cell::new(1),
@@ -109,7 +111,9 @@ impl TcpEndpoint {
     pub async fn rest(&self, server: MemoryServerId) {
         let is_resting = || {
             let links = self.links.borrow();
-            links.get(usize::from(server.0)).is_some_and(|link| link.is_resting(self.shared.now()))
+            links
+                .get(usize::from(server.0))
+                .is_some_and(|link| link.is_resting(&self.shared, self.shared.now()))
         };
         while is_resting() {
             self.yield_now().await;
@@ -146,7 +150,7 @@ impl TcpEndpoint {
             let now = self.shared.now();
             link.prepare(&self.shared, now)?;
             let number = self.verbs.borrow_mut().enter(expected, self.slot_bit.get());
-            link.push(Whose::Verb(number), op, now + self.shared.deadline_ns(), encode);
+            link.push(Whose::Verb(number), op, self.wait_until(now, self.shared.deadline_ns()), encode);
             number
         };
         Ending::new(&self.verbs, number).await
@@ -471,6 +475,10 @@ impl Endpoint for TcpEndpoint {
 
     fn now(&self) -> Nanos {
         self.shared.now()
+    }
+
+    fn time_limit(&self) -> Option<&TimeLimit> {
+        Some(&self.time_limit)
     }
 
     fn random(&self) -> u64 {

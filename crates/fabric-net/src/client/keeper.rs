@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use pando_fabric::{Endpoint, FabricError, MemoryServerId, Result};
+use pando_fabric::{Endpoint, FabricError, Limit, MemoryServerId, Result, limited};
 
 use super::{TcpEndpoint, TcpFabric};
 use crate::wire::Request;
@@ -92,19 +92,23 @@ impl TcpFabric {
 
     /// Whether a process is alive, by the number that its own fabric says ([`TcpFabric::process`]). If it is not, it is
     /// fenced off on all memory servers: nothing of what it may still send is executed. As long as one of them cannot be told,
-    /// nobody knows, and it counts as alive.
+    /// nobody knows, and it counts as alive. That takes half as long as a verb may: operations wait for the answer.
     pub fn is_alive(&self, process: u64) -> bool {
         if process == self.shared.process {
             return true;
         }
         let ep = self.own_endpoint();
-        let present = wait_for(&ep, ep.ask_whether(HOME, Request::Present { process }));
-        if present.unwrap_or(true) {
-            return true;
-        }
-        let fence = |server| wait_for(&ep, ep.ask_whether(server, Request::Fence { process, link: 0 }));
-        let servers = self.shared.servers.iter().map(|server| server.number);
-        !servers.map(fence).all(|fenced| fenced.is_ok())
+        let is_gone = async {
+            if ep.ask_whether(HOME, Request::Present { process }).await? {
+                return Ok(false);
+            }
+            for server in &self.shared.servers {
+                ep.ask_whether(server.number, Request::Fence { process, link: 0 }).await?;
+            }
+            Ok(true)
+        };
+        let limit = Limit::new(self.shared.deadline_ns() / 2);
+        !wait_for(&ep, limited(&ep, &limit, is_gone)).unwrap_or(false)
     }
 }
 

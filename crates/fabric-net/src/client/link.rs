@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 
@@ -35,9 +36,10 @@ enum State {
     Idle,
     Connecting(Receiver<Connected>),
     Up(TcpStream),
-    /// It broke, and is not made again before some moment.
+    /// It broke, and is not made again before some moment, or until another connection to this server is made.
     Down {
         until: Nanos,
+        made: usize,
         reason: String,
     },
     /// What the server held is gone.
@@ -120,8 +122,8 @@ impl Link {
     }
 
     /// Whether it broke so short a time ago that it is not made again yet.
-    pub fn is_resting(&self, now: Nanos) -> bool {
-        matches!(self.state, State::Down { until, .. } if now < until)
+    pub fn is_resting(&self, shared: &Shared, now: Nanos) -> bool {
+        matches!(self.state, State::Down { until, made, .. } if now < until && made == self.server(shared).made())
     }
 
     /// The socket and whether there is something to send, if that is what it waits for.
@@ -159,7 +161,7 @@ impl Link {
         match &self.state {
             State::Up(_) | State::Connecting(_) => return Ok(()),
             State::Lost => return Err(FabricError::Lost(server)),
-            State::Down { until, reason } if now < *until => {
+            State::Down { reason, .. } if self.is_resting(shared, now) => {
                 return Err(FabricError::NotConnected { server, reason: reason.clone() });
             }
             State::Idle | State::Down { .. } => {}
@@ -201,7 +203,7 @@ impl Link {
             Ok(true) if self.filled == 0 => None,
             Ok(_) => {
                 let now = shared.now();
-                let is_late = self.waiting.front().is_some_and(|first| first.deadline <= now);
+                let is_late = self.waiting.iter().any(|waiting| waiting.deadline <= now);
                 is_late.then_some(Broken::TimedOut)
             }
             Err(broken) => Some(broken),
@@ -249,6 +251,7 @@ impl Link {
         self.input.resize(INPUT, 0);
         self.filled = 0;
         self.state = State::Up(stream);
+        server.made.fetch_add(1, Relaxed);
         Ok(())
     }
 
@@ -360,7 +363,7 @@ impl Link {
         (self.sent, self.sent_before, self.filled) = (0, 0, 0);
         self.state = match how {
             Broken::Lost => State::Lost,
-            _ => State::Down { until: shared.now() + self.pause, reason },
+            _ => State::Down { until: shared.now() + self.pause, made: server.made(), reason },
         };
         self.pause = (2 * self.pause).min(PAUSE_MAX_NS);
         ready

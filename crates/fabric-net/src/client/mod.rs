@@ -28,7 +28,8 @@ pub struct TcpConfig {
     pub addresses: Vec<String>,
     /// What clients and servers share.
     pub secret: Secret,
-    /// How long a verb may wait for its answer, and a connection for being made; 5 s.
+    /// How long a verb may wait for its answer, and a connection for being made; 5 s. Shorter for a verb whose operation's
+    /// time ends before ([`Endpoint::wait_until`](pando_fabric::Endpoint::wait_until)).
     pub deadline: Duration,
 }
 
@@ -46,6 +47,8 @@ struct Server {
     region_len: u64,
     body_max: u32,
     incarnation: u64,
+    /// Connections to it that were made so far.
+    made: AtomicUsize,
     /// Connections that broke while verbs were under way that may have taken effect, in this order.
     broken: Mutex<Vec<u64>>,
     /// How many these are, and how many of them the server is known to have been told of.
@@ -71,6 +74,10 @@ impl Server {
     /// The first `count` broken connections are fenced off.
     fn add_fenced(&self, count: usize) {
         self.fenced_count.fetch_max(count, Release);
+    }
+
+    fn made(&self) -> usize {
+        self.made.load(Relaxed)
     }
 
     fn fenced(&self) -> usize {
@@ -144,6 +151,7 @@ impl TcpFabric {
                 region_len: welcomed.region_len,
                 body_max: welcomed.body_max,
                 incarnation: welcomed.incarnation,
+                made: AtomicUsize::new(0),
                 broken: Mutex::default(),
                 broken_count: AtomicUsize::new(0),
                 fenced_count: AtomicUsize::new(0),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use pando_fabric::{
     Chain, ChainVerb, Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo,
-    Request, Result, VerbCounters, VerbResult, WORD, yield_once,
+    Request, Result, TimeLimit, VerbCounters, VerbResult, WORD, yield_once,
 };
 use pando_fabric_net::{Ending, TcpEndpoint, check_range, end_call, random_nonzero};
 use zerocopy::{FromBytes, IntoBytes};
@@ -153,7 +153,7 @@ impl VerbsEndpoint {
     fn enter(&self, server: MemoryServerId, job: Job) -> u32 {
         let mut links = self.links.borrow_mut();
         let mut jobs = self.jobs.borrow_mut();
-        let deadline = self.now() + self.deadline_ns;
+        let deadline = self.wait_until(self.now(), self.deadline_ns);
         let link = &mut links[usize::from(server.0)];
         let is_call = matches!(job, Job::Call { .. });
         // Entered first: from then on the buffers stay where the device looks for them.
@@ -525,6 +525,10 @@ impl Endpoint for VerbsEndpoint {
     #[inline]
     fn now(&self) -> Nanos {
         self.control.now()
+    }
+
+    fn time_limit(&self) -> Option<&TimeLimit> {
+        self.control.time_limit()
     }
 
     fn random(&self) -> u64 {

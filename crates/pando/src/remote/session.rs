@@ -63,15 +63,22 @@ type Found = (Vec<u8>, Option<Bound<Vec<u8>>>);
 /// How to find the server of a request.
 type Route<'r> = dyn Fn(&Claims, usize) -> Option<usize> + 'r;
 
-/// Waiting for somebody to own a key.
+/// The time that an operation has, and its waits for somebody to own a key.
 struct Detour {
     until: Instant,
+    /// What it may take in any case once it has begun something.
+    least: Duration,
     pause: Duration,
 }
 
 impl Detour {
-    fn new(patience: Duration) -> Self {
-        Self { until: Instant::now() + patience, pause: PAUSE_MIN }
+    fn new(deadline: Duration) -> Self {
+        Self { until: Instant::now() + deadline, least: deadline / 8, pause: PAUSE_MIN }
+    }
+
+    /// How long what begins now may take, if `kept` of the operation's time is for what comes after it.
+    fn left(&self, kept: Duration) -> Duration {
+        self.until.saturating_duration_since(Instant::now() + kept).max(self.least)
     }
 
     /// To be called after each refusal: learns what servers own by now, and waits a moment.
@@ -89,6 +96,11 @@ impl Detour {
 }
 
 impl Inner {
+    /// How long an operation may take.
+    fn deadline(&self) -> Duration {
+        self.index.shared.client.access.deadline
+    }
+
     /// Takes up what other sessions learned.
     fn catch_up(&mut self) {
         let version = self.index.shared.version();
@@ -116,7 +128,7 @@ impl Inner {
     /// Asks all servers what they own, those that are gone too; whoever does not answer in a quarter of the deadline keeps no
     /// one waiting.
     fn refresh(&mut self, left: Duration) {
-        let patience = left.min(self.index.shared.client.access.deadline / 4).max(Duration::from_millis(1));
+        let patience = left.min(self.deadline() / 4).max(Duration::from_millis(1));
         let until = Instant::now() + patience;
         let mut frame = Vec::new();
         Request::Routes.encode(&mut frame);
@@ -146,7 +158,7 @@ impl Inner {
     pub fn open(&mut self) -> Result<(), RemoteError> {
         let (mut failed, mut is_open) = (None, false);
         for number in 0..self.links.len() {
-            match self.prepare(number, self.index.shared.client.access.deadline) {
+            match self.prepare(number, self.deadline()) {
                 Ok(()) => is_open = true,
                 Err(error @ RemoteError::Rejected { .. }) => return Err(error),
                 Err(error) => failed = failed.or(Some(error)),
@@ -165,12 +177,11 @@ impl Inner {
         (asked, bytes): (&[Asked], &[u8]),
         route: &Route<'_>,
         tells_refusals: bool,
+        detour: &mut Detour,
         answer: &mut Answer<'_>,
     ) {
-        let patience = self.index.shared.client.access.deadline;
-        // The rest of it is for asking whether another one has taken over what a server had that is gone.
-        let to_connect = patience - patience / 4;
-        let mut detour = Detour::new(patience);
+        // For asking whether another one has taken over what a server had that is gone.
+        let to_ask = self.deadline() / 4;
         let mut left: Vec<usize> = (0..asked.len()).collect();
         loop {
             self.catch_up();
@@ -184,7 +195,7 @@ impl Inner {
                     continue;
                 };
                 if down[number].is_none() {
-                    down[number] = self.prepare(number, to_connect).err();
+                    down[number] = self.prepare(number, detour.left(to_ask)).err();
                 }
                 let frame = &bytes[asked[i].frame.clone()];
                 match &down[number] {
@@ -196,12 +207,13 @@ impl Inner {
                     }
                 }
             }
-            exchange(&mut self.links, patience, &mut |i, reply| match reply {
+            let left_now = detour.left(Duration::ZERO);
+            exchange(&mut self.links, left_now, &mut |i, reply| match reply {
                 Ok(Reply::NotOwned) if !tells_refusals => again.push(i),
                 reply => answer(i, reply),
             });
             if !unreached.is_empty() {
-                self.refresh(patience);
+                self.refresh(detour.left(Duration::ZERO));
             }
             for (i, number) in unreached {
                 match down[number].clone() {
@@ -226,7 +238,8 @@ impl Inner {
     /// Asks the servers of the keys.
     pub fn run_keyed(&mut self, asked: &[Asked], bytes: &[u8], answer: &mut Answer<'_>) {
         let route = |claims: &Claims, i: usize| claims.owner_of(&bytes[asked[i].key.clone()]);
-        self.run((asked, bytes), &route, false, answer);
+        let mut detour = Detour::new(self.deadline());
+        self.run((asked, bytes), &route, false, &mut detour, answer);
     }
 }
 
@@ -401,7 +414,8 @@ impl RemoteSession {
         let answers = answers.of_one();
         answers.reset(keys.len());
         let mut inner = self.inner();
-        let mut detour: Option<Detour> = None;
+        let deadline = inner.deadline();
+        let mut detour = Detour::new(deadline);
         let mut left: Vec<usize> = (0..keys.len()).collect();
         while !left.is_empty() {
             inner.catch_up();
@@ -410,7 +424,7 @@ impl RemoteSession {
             let asked: Vec<Asked> = groups.iter().map(|group| ask_keys(&mut bytes, keys, group)).collect();
             let (mut again, mut is_refused, mut failed) = (Vec::new(), false, None);
             let route = |claims: &Claims, i: usize| claims.owner_of(keys[groups[i][0]].as_ref());
-            inner.run((&asked, &bytes), &route, true, &mut |i, reply| match reply {
+            inner.run((&asked, &bytes), &route, true, &mut detour, &mut |i, reply| match reply {
                 Ok(Reply::Values(values)) => {
                     let mut places = groups[i].iter();
                     for (value, &place) in values.zip(&mut places) {
@@ -428,9 +442,10 @@ impl RemoteSession {
             if let Some(error) = failed {
                 return Err(error.into());
             }
-            if is_refused {
-                let patience = self.index.shared.client.access.deadline;
-                detour.get_or_insert_with(|| Detour::new(patience)).next(&mut inner)?;
+            match is_refused {
+                true => detour.next(&mut inner)?,
+                // It has come a step further.
+                false => detour = Detour::new(deadline),
             }
             again.sort_unstable();
             left = again;
@@ -482,7 +497,9 @@ impl RemoteSession {
         let asked = [Asked { op: Op::Scan, key: 0..0, frame: 0..bytes.len() }];
         let route = |claims: &Claims, _: usize| claims.owner_of_start(part);
         let mut done = None;
-        self.inner().run((&asked, &bytes), &route, false, &mut |_, reply| {
+        let mut inner = self.inner();
+        let mut detour = Detour::new(inner.deadline());
+        inner.run((&asked, &bytes), &route, false, &mut detour, &mut |_, reply| {
             done = Some(reply.map(|reply| match reply {
                 Reply::Page(page) => {
                     (page.entries.bytes().to_vec(), page.next.map(|next| next.map(<[u8]>::to_vec)))
@@ -513,7 +530,7 @@ impl RemoteSession {
     /// Whether each compute server answers: its address, and how long that took.
     pub fn ping(&self) -> Vec<(Arc<str>, Result<Duration>)> {
         let mut inner = self.inner();
-        let patience = self.index.shared.client.access.deadline;
+        let patience = inner.deadline();
         let mut frame = Vec::new();
         Request::Ping.encode(&mut frame);
         (0..inner.links.len())
