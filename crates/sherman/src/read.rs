@@ -77,7 +77,10 @@ impl Sherman {
                 ep.recycle(page);
             }
             if watch.is_over(ep) {
-                return Err(ShermanError::Corrupt { addr, reason: "its checks do not fit" }.into());
+                return Err(match self.is_versioned() {
+                    true => ShermanError::TimedOut { what: "a node that others change" }.into(),
+                    false => ShermanError::Corrupt { addr, reason: "its checks do not fit" }.into(),
+                });
             }
             ep.yield_now().await;
         }
