@@ -65,9 +65,8 @@ impl Sherman {
         loop {
             let found = Cell::new(Find::Miss);
             let look = |node: &Node<'_>| {
-                if self.belongs(node, key, Some(0)) == Belongs::Here {
-                    found.set(node.find(key));
-                }
+                let is_here = self.belongs(node, key, Some(0)) == Belongs::Here;
+                found.set(if is_here { node.find(key) } else { Find::Miss });
                 found.get() != Find::Torn
             };
             let page = self.read(ep, place.addr, look).await?;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam_skiplist::SkipMap;
 use pando_fabric::GlobalAddr;
 
-use crate::node::Node;
+use crate::node::{Fences, Node};
 use crate::shape::{Key, Shape};
 
 /// The copy of one inner node.
@@ -127,7 +127,7 @@ impl IndexCache {
 }
 
 /// The address of the child on the way to `key`, and its fences as far as the node knows.
-pub(crate) fn child_of(node: &Node<'_>, key: &Key) -> Option<(GlobalAddr, (Option<Key>, Option<Key>))> {
+pub(crate) fn child_of(node: &Node<'_>, key: &Key) -> Option<(GlobalAddr, Fences)> {
     let i = node.child_index(key);
     node.child(i).map(|child| (child, node.child_fences(i)))
 }

@@ -20,6 +20,9 @@ const GONE: u64 = 4;
 /// A slot of an unsorted leaf holds an entry.
 const OCCUPIED: u64 = 1;
 
+/// Low and high fence; `None` is infinite.
+pub(crate) type Fences = (Option<Key>, Option<Key>);
+
 /// A node in a buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'p> {
@@ -190,7 +193,7 @@ impl<'p> Node<'p> {
     }
 
     /// The fences of child `i`, as far as this node knows.
-    pub fn child_fences(&self, i: usize) -> (Option<Key>, Option<Key>) {
+    pub fn child_fences(&self, i: usize) -> Fences {
         let low = i.checked_sub(1).map_or_else(|| self.low(), |before| Some(self.separator(before)));
         let high = if i < self.count() { Some(self.separator(i)) } else { self.high() };
         (low, high)

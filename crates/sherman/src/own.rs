@@ -3,7 +3,8 @@
 //! Under logical partitioning every key belongs to one compute server, which alone is asked for it. Nodes whose fences lie within its
 //! keys are *own*: its threads synchronise among themselves, by local locks. All others are locked remotely, also by it. Whose a node is
 //! follows from its fences as they are under its lock. A shared node may become an own one by a split, and never the
-//! other way, since only own nodes are merged then; so who holds the right kind of lock holds it until it gives it back.
+//! other way, since only own nodes are merged then; so who holds the right kind of lock holds it until it gives it back. A node without a
+//! key of this compute server may be another one's own: it is never changed.
 
 use crate::error::Result;
 use crate::shape::{Key, Shape};
@@ -34,6 +35,12 @@ impl Own {
         self.low.is_none_or(|low| low <= *key) && self.high.is_none_or(|high| *key < high)
     }
 
+    /// Whether a key between these fences is among them.
+    pub fn has_any(&self, low: Option<Key>, high: Option<Key>) -> bool {
+        let begins_before = |a: Option<Key>, b: Option<Key>| a.is_none_or(|a| b.is_none_or(|b| a < b));
+        begins_before(self.low, high) && begins_before(low, self.high)
+    }
+
     /// Whether all keys between these fences are among them.
     pub fn has_all(&self, low: Option<Key>, high: Option<Key>) -> bool {
         let low_fits = self.low.is_none_or(|own| low.is_some_and(|low| own <= low));
@@ -57,6 +64,12 @@ mod tests {
         );
         assert!(own.has_all(Some(key(10)), Some(key(20))));
         assert!(!own.has_all(Some(key(9)), Some(key(20))) && !own.has_all(Some(key(10)), Some(key(21))));
+        assert!(
+            own.has_any(None, None)
+                && own.has_any(Some(key(19)), None)
+                && own.has_any(Some(key(5)), Some(key(11)))
+        );
+        assert!(!own.has_any(Some(key(20)), None) && !own.has_any(None, Some(key(10))));
         assert!(!own.has_all(None, Some(key(20))) && !own.has_all(Some(key(10)), None));
         assert!(Own::new(&OwnKeys::default(), &shape).expect("all").has_all(None, None));
     }

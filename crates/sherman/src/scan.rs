@@ -173,7 +173,8 @@ impl Sherman {
         ep.charge(Work::Entries { count: entries.len().min(wanted) });
         let (mut key_bytes, mut value) = (Vec::new(), Vec::new());
         for (count, (key, i)) in entries.iter().enumerate() {
-            (key_bytes.clear(), value.clear());
+            key_bytes.clear();
+            value.clear();
             self.shape.append_key(key, &mut key_bytes);
             node.append_value(*i, &mut value);
             if !visit(&key_bytes, &value) || count + 1 == wanted {

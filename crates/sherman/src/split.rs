@@ -11,8 +11,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::{Endpoint, GlobalAddr, Work};
+use pando_pool::lock::lock_owner;
 
-use crate::error::{Attempt, Result};
+use crate::error::{Attempt, Result, Retry};
+use crate::lock::is_for;
 use crate::node::{Init, Node};
 use crate::read::Locked;
 use crate::shape::{Key, WORD};
@@ -180,7 +182,9 @@ impl Sherman {
         let parent = self.node(&locked.page);
         // Also of the leftmost child, which has no separator here.
         let is_known = parent.child_fences(parent.child_index(separator)).0 == Some(*separator);
-        let is_wanted = match is_known {
+        // If none of its keys is this compute server's, whoever has them will come to the new node, and add it.
+        let is_ours = self.may_change((parent.low(), parent.high()));
+        let is_wanted = match is_known || !is_ours {
             true => Ok(false),
             false => self.is_child(ep, locked.addr, child, level - 1, separator).await,
         };
@@ -202,7 +206,8 @@ impl Sherman {
         Ok(None)
     }
 
-    /// Whether the node is there and begins at the separator: it may have been merged into another.
+    /// Whether the node is there and begins at the separator: it may have been merged into another. One that is locked may be about
+    /// to come into the tree a second time: it is waited for.
     async fn is_child<E: Endpoint>(
         &self,
         ep: &E,
@@ -211,6 +216,10 @@ impl Sherman {
         level: u8,
         low: &Key,
     ) -> Attempt<bool> {
+        let word = ep.read_word(self.lock_addr(addr)).await?;
+        if lock_owner(word).is_some() && is_for(word, addr, self.shape.node_size()) {
+            return Err(Retry::Restart);
+        }
         let page = self.read_beside(ep, addr, parent).await?;
         let node = self.node(&page);
         let is_child = !node.is_gone() && node.level() == level && node.low() == Some(*low);

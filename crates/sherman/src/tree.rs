@@ -269,6 +269,11 @@ impl Sherman {
         self.own.as_ref().is_some_and(|own| own.has_all(low, high))
     }
 
+    /// Whether a node with these fences may be changed by this compute server.
+    pub(crate) fn may_change(&self, (low, high): (Option<Key>, Option<Key>)) -> bool {
+        self.own.as_ref().is_none_or(|own| own.has_any(low, high))
+    }
+
     /// The keys of others are not for this compute server to change.
     pub(crate) fn check_own(&self, key: &Key) -> Result<()> {
         match self.own.as_ref().is_none_or(|own| own.has_key(key)) {

@@ -133,15 +133,12 @@ impl Run {
                 None => tree.remove(ep, &TINY.key(k)).await,
                 Some(value) => tree.put(ep, &TINY.key(k), &value.to_le_bytes()).await,
             };
-            let mut model = model.borrow_mut();
-            let known = model.get_mut(&k).expect("it was put there");
-            match done {
+            model.borrow_mut().entry(k).and_modify(|known| match done {
                 Ok(_) => *known = vec![value],
                 Err(ShermanError::Corrupt { addr, reason }) => panic!("{addr} is corrupt: {reason}"),
                 Err(error) if error.may_have_taken_effect() => {}
                 Err(_) => drop(known.pop()),
-            }
-            drop(model);
+            });
             ep.pace().await;
         }
     }

@@ -298,6 +298,15 @@ impl<'t> Held<'t> {
         self.writes.push(Write { at: addr.add(window.start as u64), words });
     }
 
+    /// Gives locks that were taken over back as they were found, with nothing done.
+    pub async fn undo<E: Endpoint>(mut self, ep: &E) -> Result<()> {
+        self.writes.clear();
+        for word in self.locks.iter_mut().filter_map(|lock| lock.word.as_mut()) {
+            word.unlocked = word.found;
+        }
+        self.finish(ep).await
+    }
+
     /// Does all that is to be written, and gives the locks back.
     ///
     /// # Errors

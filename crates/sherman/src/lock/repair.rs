@@ -17,13 +17,23 @@ use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
 use pando_pool::AttachSlot;
 use pando_pool::lock::lock_owner;
 
-use super::held::Held;
-use super::word::{node_number, nodes_of};
+use super::word::{is_for, nodes_of};
 use crate::check::Verdict;
 use crate::error::{Attempt, Result, Retry, ShermanError};
 use crate::node::Node;
 use crate::shape::{Key, WORD};
 use crate::tree::Sherman;
+
+/// What is left to do about a node whose holder is gone.
+#[derive(Default)]
+struct Plan {
+    /// Nodes that are locked besides, if by the one who is gone.
+    locked: Vec<GlobalAddr>,
+    /// Nodes as they are to be, in the order in which they are to be written.
+    pages: Vec<(GlobalAddr, PageBuf)>,
+    /// Nodes that are free by that.
+    freed: Vec<GlobalAddr>,
+}
 
 impl Sherman {
     /// The lock word at `at` has been locked for long: takes it over if its holder is gone.
@@ -31,9 +41,8 @@ impl Sherman {
     /// # Errors
     /// [`ShermanError::Corrupt`]. Whatever else goes wrong, whoever waits tries again.
     pub(crate) async fn look_after<E: Endpoint>(&self, ep: &E, at: GlobalAddr, word: u64) -> Result<()> {
-        let Some(holder) = lock_owner(word).filter(|&holder| Some(holder) != self.pool.slot()) else {
-            return Ok(());
-        };
+        let holder = lock_owner(word).filter(|&holder| Some(holder) != self.pool.slot());
+        let Some(holder) = holder else { return Ok(()) };
         if !matches!(self.pool.is_abandoned(ep, holder).await, Ok(true)) {
             return Ok(());
         }
@@ -53,11 +62,23 @@ impl Sherman {
         if addr != self.anchor.root && !is_gone && self.is_parent_locked(ep, &low, level, gone).await? {
             return Ok(());
         }
+        // Made before anything is locked, so that nobody waits who holds a lock: as long as the word stays the same nothing of
+        // it changes.
+        let plan = self.plan_repair(ep, addr, gone).await?;
         let Some(mut held) = self.take_over(ep, addr, word).await? else { return Ok(()) };
+        for &node in &plan.locked {
+            if let Err(error) = held.take_over_too(ep, node, gone).await {
+                held.undo(ep).await?;
+                return Err(error.into());
+            }
+        }
         self.counters.repairs.fetch_add(1, Relaxed);
-        let freed = self.put_right(ep, &mut held, addr, gone).await;
+        for (addr, page) in plan.pages {
+            held.write(addr, &page, WORD..page.len());
+            ep.recycle(page);
+        }
         held.finish(ep).await?;
-        freed?.into_iter().for_each(|addr| self.put_free(addr));
+        plan.freed.into_iter().for_each(|addr| self.put_free(addr));
         Ok(())
     }
 
@@ -68,9 +89,9 @@ impl Sherman {
         at: GlobalAddr,
         word: u64,
     ) -> Attempt<Option<(GlobalAddr, PageBuf)>> {
-        let region =
-            ep.regions().iter().find(|region| region.server == at.server()).map_or(0, |region| region.len);
-        for addr in nodes_of(word, at.server(), self.shape.node_size(), region) {
+        let region = ep.regions().iter().find(|region| region.server == at.server());
+        let region_len = region.map_or(0, |region| region.len);
+        for addr in nodes_of(word, at.server(), self.shape.node_size(), region_len) {
             let page = ep.read(addr, ep.buffer(self.shape.node_size())).await?;
             let node = self.node(&page);
             if self.lock_addr(addr) == at && node.verify(addr, self.index()) == Verdict::Whole {
@@ -93,7 +114,7 @@ impl Sherman {
         ep.recycle(page);
         let at = self.lock_addr(parent);
         let word = ep.read_word(at).await?;
-        let is_for_parent = (word >> 16) as u32 == node_number(parent, self.shape.node_size());
+        let is_for_parent = is_for(word, parent, self.shape.node_size());
         match lock_owner(word) {
             Some(holder) if holder == gone && is_for_parent => {
                 Box::pin(self.repair(ep, at, word, gone)).await?;
@@ -103,48 +124,38 @@ impl Sherman {
         }
     }
 
-    /// Does what is left to do about a node whose lock was taken over; the nodes that are free by that.
-    async fn put_right<E: Endpoint>(
-        &self,
-        ep: &E,
-        held: &mut Held<'_>,
-        addr: GlobalAddr,
-        gone: AttachSlot,
-    ) -> Attempt<Vec<GlobalAddr>> {
+    async fn plan_repair<E: Endpoint>(&self, ep: &E, addr: GlobalAddr, gone: AttachSlot) -> Attempt<Plan> {
         let page = self.read_locked(ep, addr).await?;
         let node = self.node(&page);
         if node.is_gone() {
-            return Ok(Vec::new());
+            return Ok(Plan::default());
         }
-        let low = node.low().unwrap_or(self.shape.lowest_key());
         if addr != self.anchor.root {
+            let low = node.low().unwrap_or(self.shape.lowest_key());
             let (heir, other) = self.locate(ep, &low, node.level(), Some(addr)).await?;
             ep.recycle(other);
             if heir != addr {
                 // It never came into the tree.
                 node.retire(heir.raw());
                 node.seal();
-                held.write(addr, &page, WORD..page.len());
-                return Ok(vec![addr]);
+                return Ok(Plan { pages: vec![(addr, page)], freed: vec![addr], ..Plan::default() });
             }
         }
         match node.level() {
-            0 => Ok(Vec::new()),
-            _ => self.finish_merges(ep, held, (addr, &page), gone).await,
+            0 => Ok(Plan::default()),
+            _ => self.plan_merges(ep, addr, page, gone).await,
         }
     }
 
-    /// Finishes the merges of children of a node.
-    async fn finish_merges<E: Endpoint>(
+    /// What is left to do about merges of children of a node.
+    async fn plan_merges<E: Endpoint>(
         &self,
         ep: &E,
-        held: &mut Held<'_>,
-        (addr, page): (GlobalAddr, &PageBuf),
+        addr: GlobalAddr,
+        page: PageBuf,
         gone: AttachSlot,
-    ) -> Attempt<Vec<GlobalAddr>> {
-        let parent = self.node(page);
-        let mut freed = Vec::new();
-        let mut at = 0;
+    ) -> Attempt<Plan> {
+        let (parent, mut plan, mut at) = (self.node(&page), Plan::default(), 0);
         while at < parent.count() {
             let (left, right) = (child(&parent, at, addr)?, child(&parent, at + 1, addr)?);
             let left_page = self.read_of_gone(ep, left, addr, gone).await?;
@@ -156,37 +167,36 @@ impl Sherman {
             }
             let right_page = self.read_of_gone(ep, right, addr, gone).await?;
             let node = self.node(&right_page);
-            if !node.is_gone() {
-                for child in [left, right] {
-                    held.take_over_too(ep, child, gone).await?;
-                }
+            plan.locked.extend([left, right]);
+            if node.is_gone() {
+                ep.recycle(right_page);
+            } else {
                 node.retire(left.raw());
                 node.seal();
-                held.write(right, &right_page, WORD..right_page.len());
+                plan.pages.push((right, right_page));
             }
-            ep.recycle(right_page);
             parent.remove_child(at);
-            freed.push(right);
+            plan.freed.push(right);
         }
-        if !freed.is_empty() {
+        if !plan.freed.is_empty() {
             parent.seal();
-            held.write(addr, page, WORD..page.len());
+            plan.pages.push((addr, page));
         }
-        Ok(freed)
+        Ok(plan)
     }
 
-    /// READs a child of a node that is held. If it is locked by the one who is gone nobody changes it.
+    /// READs a child of a node that the one who is gone has locked. If it has locked this one too nobody changes it.
     async fn read_of_gone<E: Endpoint>(
         &self,
         ep: &E,
         addr: GlobalAddr,
-        held: GlobalAddr,
+        parent: GlobalAddr,
         gone: AttachSlot,
     ) -> Attempt<PageBuf> {
         let is_versioned = self.is_versioned();
         match is_versioned && lock_owner(ep.read_word(self.lock_addr(addr)).await?) == Some(gone) {
             true => self.read_locked(ep, addr).await,
-            false => self.read_beside(ep, addr, held).await,
+            false => self.read_beside(ep, addr, parent).await,
         }
     }
 }

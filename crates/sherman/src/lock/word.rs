@@ -64,6 +64,11 @@ pub(crate) fn node_number(addr: GlobalAddr, node_size: usize) -> u32 {
     (addr.offset() / node_size as u64 % NODES) as u32
 }
 
+/// Whether a locked word may be locked for the node at `addr`.
+pub(crate) fn is_for(word: u64, addr: GlobalAddr, node_size: usize) -> bool {
+    (word >> NODE_SHIFT) as u32 == node_number(addr, node_size)
+}
+
 /// The nodes that a locked word on `server` may be locked for: one, unless the region has more than 2^32 places.
 pub(crate) fn nodes_of(
     word: u64,
@@ -97,6 +102,7 @@ mod tests {
             assert!(lock_owner(word.unlocked).is_none() && (word.unlocked != found || !is_versioned));
             let nodes: Vec<_> = nodes_of(word.locked, server, 1024, 1 << 20).collect();
             assert_eq!(nodes, [node]);
+            assert!(is_for(word.locked, node, 1024) && !is_for(word.locked, node.add(1024), 1024));
             assert_eq!(nodes_of(word.locked, server, 1024, 1 << 43).count(), 2);
         }
     }
