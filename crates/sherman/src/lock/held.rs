@@ -277,18 +277,24 @@ impl<'t> Held<'t> {
         (self.locks[i].word, self.is_changing) = (Some(word), true);
         let before = match ep.compare_swap(word.at, found, word.locked).await {
             Err(error) if error.may_have_taken_effect() => {
-                match tree.is_held(ep, &word, tree.deadline(ep)).await? {
-                    true => Ok(found),
-                    false => Err(error),
+                match tree.is_held(ep, &word, tree.deadline(ep)).await {
+                    Ok(true) => Ok(found),
+                    Ok(false) => Err(error.into()),
+                    Err(error) => {
+                        // Nobody knows whether it is held: it must not be given back like those that are.
+                        let locks = vec![Lock { queue: None, ..self.locks[i] }];
+                        tree.leave_unfinished(Unfinished { writes: Vec::new(), locks, due: Due::Later });
+                        Err(error)
+                    }
                 }
             }
-            done => done,
+            done => done.map_err(ShermanError::from),
         };
         self.is_changing = false;
         if !matches!(before, Ok(before) if before == found) {
             self.locks[i].word = None;
         }
-        Ok(before?)
+        before
     }
 
     /// Has the words of a window of `page`, which begins at `addr`, written.
