@@ -50,8 +50,16 @@ pub(crate) struct Locked<'t> {
     pub is_unlinked: bool,
 }
 
-/// Looks at a whole node until it is torn no more.
-const ANY: fn(&Node<'_>) -> bool = |_| true;
+/// As whom a node is READ, where readers look at lock words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reader {
+    Anyone,
+    /// Who holds the lock of a node, which may be that of others, too.
+    Holder(GlobalAddr),
+    /// Who puts right what processes left that died: what they have locked nobody changes. It waits for the living only, and
+    /// repairs nothing on the way.
+    Repairer,
+}
 
 impl Sherman {
     /// READs the node at `addr` until it is of one moment, by `is_whole` too.
@@ -61,10 +69,21 @@ impl Sherman {
         addr: GlobalAddr,
         is_whole: impl Fn(&Node<'_>) -> bool,
     ) -> Attempt<PageBuf> {
+        self.read_as(ep, addr, Reader::Anyone, is_whole).await
+    }
+
+    /// The same, as this reader.
+    pub(crate) async fn read_as<E: Endpoint>(
+        &self,
+        ep: &E,
+        addr: GlobalAddr,
+        reader: Reader,
+        is_whole: impl Fn(&Node<'_>) -> bool,
+    ) -> Attempt<PageBuf> {
         let mut watch = Watch::new(ep, self.config.patience_ns);
         loop {
             let page = match self.is_versioned() {
-                true => self.read_between(ep, addr, &mut watch).await?,
+                true => self.read_between(ep, addr, reader, &mut watch).await?,
                 false => Some(ep.read(addr, ep.buffer(self.shape.node_size())).await?),
             };
             if let Some(page) = page {
@@ -91,12 +110,21 @@ impl Sherman {
         &self,
         ep: &E,
         addr: GlobalAddr,
+        reader: Reader,
         watch: &mut Watch,
     ) -> Attempt<Option<PageBuf>> {
         let at = self.lock_addr(addr);
         let before = ep.read_word(at).await?;
-        if lock_owner(before).is_some() {
-            self.watch(ep, at, before, watch).await?;
+        let is_still = match (lock_owner(before), reader) {
+            (None, _) => true,
+            (Some(_), Reader::Holder(held)) if self.lock_addr(held) == at => true,
+            (Some(holder), Reader::Repairer) => self.pool.is_abandoned(ep, holder).await?,
+            (Some(_), _) => {
+                self.watch(ep, at, before, watch).await?;
+                false
+            }
+        };
+        if !is_still {
             return Ok(None);
         }
         let page = ep.read(addr, ep.buffer(self.shape.node_size())).await?;
@@ -125,19 +153,6 @@ impl Sherman {
         }
     }
 
-    /// READs a node while the lock of another, `held`, is held, which may have the same word.
-    pub(crate) async fn read_beside<E: Endpoint>(
-        &self,
-        ep: &E,
-        addr: GlobalAddr,
-        held: GlobalAddr,
-    ) -> Attempt<PageBuf> {
-        match self.is_versioned() && self.lock_addr(addr) == self.lock_addr(held) {
-            true => self.read_locked(ep, addr).await,
-            false => self.read(ep, addr, ANY).await,
-        }
-    }
-
     /// Where a key belongs by the node at `addr`, thought to be of `level`.
     pub(crate) fn belongs(&self, node: &Node<'_>, key: &Key, level: Option<u8>) -> Belongs {
         let there = || node.sibling().map_or(Belongs::Astray, Belongs::There);
@@ -152,12 +167,16 @@ impl Sherman {
 
     /// Where the node of `level` on the way to `key` is thought to be.
     pub(crate) async fn find<E: Endpoint>(&self, ep: &E, key: &Key, level: u8) -> Attempt<Place> {
+        self.find_as(ep, key, level, Reader::Anyone).await
+    }
+
+    async fn find_as<E: Endpoint>(&self, ep: &E, key: &Key, level: u8, reader: Reader) -> Attempt<Place> {
         let (mut place, mut expected) = self.begin(ep, key, level);
         loop {
             if expected == Some(level) {
                 return Ok(place);
             }
-            let page = self.read(ep, place.addr, ANY).await?;
+            let page = self.read_as(ep, place.addr, reader, |_| true).await?;
             let node = self.node(&page);
             self.note_root(&node, place.addr);
             match self.belongs(&node, key, expected) {
@@ -182,20 +201,17 @@ impl Sherman {
         }
     }
 
-    /// The node of `level` that `key` belongs to, as it is; `held`, if anything, is a node whose lock is held.
+    /// The node of `level` that `key` belongs to, as it is.
     pub(crate) async fn locate<E: Endpoint>(
         &self,
         ep: &E,
         key: &Key,
         level: u8,
-        held: Option<GlobalAddr>,
+        reader: Reader,
     ) -> Attempt<(GlobalAddr, PageBuf)> {
-        let mut place = self.find(ep, key, level).await?;
+        let mut place = self.find_as(ep, key, level, reader).await?;
         loop {
-            let page = match held {
-                Some(held) => self.read_beside(ep, place.addr, held).await?,
-                None => self.read(ep, place.addr, |node| node.has_whole_slots()).await?,
-            };
+            let page = self.read_as(ep, place.addr, reader, |node| node.has_whole_slots()).await?;
             let node = self.node(&page);
             self.note_root(&node, place.addr);
             match self.belongs(&node, key, Some(level)) {

@@ -12,7 +12,7 @@ use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
 
 use crate::error::{Attempt, Result};
 use crate::node::Node;
-use crate::read::Belongs;
+use crate::read::{Belongs, Reader};
 use crate::shape::Key;
 use crate::tree::{NO_LEVEL, Sherman};
 
@@ -127,7 +127,7 @@ impl Sherman {
         pages.retain(|page| self.node(page).level() == 0);
         if !is_first {
             pages.into_iter().for_each(|page| ep.recycle(page));
-            pages = vec![self.locate(ep, cursor, 0, None).await?.1];
+            pages = vec![self.locate(ep, cursor, 0, Reader::Anyone).await?.1];
         }
         Ok(pages)
     }
@@ -148,7 +148,7 @@ impl Sherman {
             // A tree of one leaf; or what finds this one finds out the level.
             return Ok(vec![self.find(ep, cursor, 0).await?.addr]);
         }
-        let (_, page) = self.locate(ep, cursor, 1, None).await?;
+        let (_, page) = self.locate(ep, cursor, 1, Reader::Anyone).await?;
         let node = self.node(&page);
         self.cache_node(ep, &node);
         let leaves = children(&node, cursor, bounds, wanted);

@@ -16,7 +16,7 @@ use pando_pool::lock::lock_owner;
 use crate::error::{Attempt, Result, Retry};
 use crate::lock::is_for;
 use crate::node::{Init, Node};
-use crate::read::Locked;
+use crate::read::{Locked, Reader};
 use crate::shape::{Key, WORD};
 use crate::tree::{NewNode, Sherman};
 
@@ -220,7 +220,7 @@ impl Sherman {
         if lock_owner(word).is_some() && is_for(word, addr, self.shape.node_size()) {
             return Err(Retry::Restart);
         }
-        let page = self.read_beside(ep, addr, parent).await?;
+        let page = self.read_as(ep, addr, Reader::Holder(parent), |_| true).await?;
         let node = self.node(&page);
         let is_child = !node.is_gone() && node.level() == level && node.low() == Some(*low);
         ep.recycle(page);

@@ -21,6 +21,7 @@ use super::word::{is_for, nodes_of};
 use crate::check::Verdict;
 use crate::error::{Attempt, Result, Retry, ShermanError};
 use crate::node::Node;
+use crate::read::Reader;
 use crate::shape::{Key, WORD};
 use crate::tree::Sherman;
 
@@ -64,7 +65,7 @@ impl Sherman {
         }
         // Made before anything is locked, so that nobody waits who holds a lock: as long as the word stays the same nothing of
         // it changes.
-        let plan = self.plan_repair(ep, addr, gone).await?;
+        let plan = self.plan_repair(ep, addr).await?;
         let Some(mut held) = self.take_over(ep, addr, word).await? else { return Ok(()) };
         for &node in &plan.locked {
             if let Err(error) = held.take_over_too(ep, node, gone).await {
@@ -110,7 +111,7 @@ impl Sherman {
         level: u8,
         gone: AttachSlot,
     ) -> Attempt<bool> {
-        let (parent, page) = self.locate(ep, low, level + 1, None).await?;
+        let (parent, page) = self.locate(ep, low, level + 1, Reader::Repairer).await?;
         ep.recycle(page);
         let at = self.lock_addr(parent);
         let word = ep.read_word(at).await?;
@@ -124,7 +125,7 @@ impl Sherman {
         }
     }
 
-    async fn plan_repair<E: Endpoint>(&self, ep: &E, addr: GlobalAddr, gone: AttachSlot) -> Attempt<Plan> {
+    async fn plan_repair<E: Endpoint>(&self, ep: &E, addr: GlobalAddr) -> Attempt<Plan> {
         let page = self.read_locked(ep, addr).await?;
         let node = self.node(&page);
         if node.is_gone() {
@@ -132,7 +133,7 @@ impl Sherman {
         }
         if addr != self.anchor.root {
             let low = node.low().unwrap_or(self.shape.lowest_key());
-            let (heir, other) = self.locate(ep, &low, node.level(), Some(addr)).await?;
+            let (heir, other) = self.locate(ep, &low, node.level(), Reader::Repairer).await?;
             ep.recycle(other);
             if heir != addr {
                 // It never came into the tree.
@@ -143,29 +144,23 @@ impl Sherman {
         }
         match node.level() {
             0 => Ok(Plan::default()),
-            _ => self.plan_merges(ep, addr, page, gone).await,
+            _ => self.plan_merges(ep, addr, page).await,
         }
     }
 
     /// What is left to do about merges of children of a node.
-    async fn plan_merges<E: Endpoint>(
-        &self,
-        ep: &E,
-        addr: GlobalAddr,
-        page: PageBuf,
-        gone: AttachSlot,
-    ) -> Attempt<Plan> {
+    async fn plan_merges<E: Endpoint>(&self, ep: &E, addr: GlobalAddr, page: PageBuf) -> Attempt<Plan> {
         let (parent, mut plan, mut at) = (self.node(&page), Plan::default(), 0);
         while at < parent.count() {
             let (left, right) = (child(&parent, at, addr)?, child(&parent, at + 1, addr)?);
-            let left_page = self.read_of_gone(ep, left, addr, gone).await?;
+            let left_page = self.read_as(ep, left, Reader::Repairer, |_| true).await?;
             let is_merged = self.node(&left_page).high().is_none_or(|high| high > parent.separator(at));
             ep.recycle(left_page);
             if !is_merged {
                 at += 1;
                 continue;
             }
-            let right_page = self.read_of_gone(ep, right, addr, gone).await?;
+            let right_page = self.read_as(ep, right, Reader::Repairer, |_| true).await?;
             let node = self.node(&right_page);
             plan.locked.extend([left, right]);
             if node.is_gone() {
@@ -183,21 +178,6 @@ impl Sherman {
             plan.pages.push((addr, page));
         }
         Ok(plan)
-    }
-
-    /// READs a child of a node that the one who is gone has locked. If it has locked this one too nobody changes it.
-    async fn read_of_gone<E: Endpoint>(
-        &self,
-        ep: &E,
-        addr: GlobalAddr,
-        parent: GlobalAddr,
-        gone: AttachSlot,
-    ) -> Attempt<PageBuf> {
-        let is_versioned = self.is_versioned();
-        match is_versioned && lock_owner(ep.read_word(self.lock_addr(addr)).await?) == Some(gone) {
-            true => self.read_locked(ep, addr).await,
-            false => self.read_beside(ep, addr, parent).await,
-        }
     }
 }
 
