@@ -102,7 +102,14 @@ impl Sherman {
         word: u64,
         watch: &mut Watch,
     ) -> Attempt<()> {
-        let Some(holder) = lock_owner(word) else { return Ok(()) };
+        let Some(holder) = lock_owner(word) else {
+            return match self.is_versioned() {
+                true => Ok(()),
+                false => {
+                    Err(ShermanError::Corrupt { addr: at, reason: "a lock neither free nor taken" }.into())
+                }
+            };
+        };
         if Some(holder) == self.pool.slot() && self.unfinished.any() {
             self.settle(ep).await?;
         } else if watch.is_long(ep, word) {
