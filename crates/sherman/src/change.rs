@@ -71,22 +71,11 @@ impl Sherman {
             };
             let page = self.read(ep, place.addr, look).await?;
             let node = self.node(&page);
-            self.note_root(&node, place.addr);
-            match self.belongs(&node, key, Some(0)) {
-                Belongs::Here => {
-                    let slot = if let Find::Hit(i) = found.get() { Some(i) } else { None };
-                    slot.into_iter().for_each(|i| node.append_value(i, out));
-                    ep.recycle(page);
-                    return Ok(slot.is_some());
-                }
-                Belongs::There(addr) => {
-                    self.led_astray(&mut place);
-                    place.addr = addr;
-                }
-                Belongs::Astray => {
-                    self.led_astray(&mut place);
-                    return Err(Retry::Restart);
-                }
+            if self.is_here(&node, key, 0, &mut place)? {
+                let slot = if let Find::Hit(i) = found.get() { Some(i) } else { None };
+                slot.into_iter().for_each(|i| node.append_value(i, out));
+                ep.recycle(page);
+                return Ok(slot.is_some());
             }
             ep.recycle(page);
         }

@@ -165,6 +165,23 @@ impl Sherman {
         }
     }
 
+    /// Whether a key belongs to the node at `place`. If not, `place` is where to look next, or the operation begins anew.
+    pub(crate) fn is_here(&self, node: &Node<'_>, key: &Key, level: u8, place: &mut Place) -> Attempt<bool> {
+        self.note_root(node, place.addr);
+        let belongs = self.belongs(node, key, Some(level));
+        if belongs != Belongs::Here {
+            self.led_astray(place);
+        }
+        match belongs {
+            Belongs::Here => Ok(true),
+            Belongs::There(addr) => {
+                place.addr = addr;
+                Ok(false)
+            }
+            Belongs::Astray => Err(Retry::Restart),
+        }
+    }
+
     /// Where the node of `level` on the way to `key` is thought to be.
     pub(crate) async fn find<E: Endpoint>(&self, ep: &E, key: &Key, level: u8) -> Attempt<Place> {
         self.find_as(ep, key, level, Reader::Anyone).await
@@ -213,17 +230,8 @@ impl Sherman {
         loop {
             let page = self.read_as(ep, place.addr, reader, |node| node.has_whole_slots()).await?;
             let node = self.node(&page);
-            self.note_root(&node, place.addr);
-            match self.belongs(&node, key, Some(level)) {
-                Belongs::Here => return Ok((place.addr, page)),
-                Belongs::There(addr) => {
-                    self.led_astray(&mut place);
-                    place.addr = addr;
-                }
-                Belongs::Astray => {
-                    self.led_astray(&mut place);
-                    return Err(Retry::Restart);
-                }
+            if self.is_here(&node, key, level, &mut place)? {
+                return Ok((place.addr, page));
             }
             ep.recycle(page);
         }

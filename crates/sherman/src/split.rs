@@ -8,13 +8,12 @@
 //!
 //! The root does not move: its content goes to two new nodes.
 
+use std::cmp::Ordering;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::{Endpoint, GlobalAddr, Work};
-use pando_pool::lock::lock_owner;
 
-use crate::error::{Attempt, Result, Retry};
-use crate::lock::is_for;
+use crate::error::{Attempt, Result, ShermanError};
 use crate::node::{Init, Node};
 use crate::read::{Locked, Reader};
 use crate::shape::{Key, WORD};
@@ -95,10 +94,28 @@ impl Sherman {
         held.write(new.addr, &new.page, new.window());
         held.write(addr, &page, WORD..page.len());
         ep.recycle(page);
-        ep.recycle(new.page);
-        held.finish(ep).await?;
+        let (finished, right) = (held.finish(ep).await, new.addr);
+        self.settle_new(ep, [new], finished).await?;
+        Ok(Some((separator, right)))
+    }
+
+    /// New nodes are there, or may be, or are not needed since nothing was written.
+    async fn settle_new<E: Endpoint, const N: usize>(
+        &self,
+        ep: &E,
+        new: [NewNode; N],
+        finished: Result<()>,
+    ) -> Result<()> {
+        let is_refused = |error: &ShermanError| !error.may_have_taken_effect();
+        if finished.as_ref().is_err_and(is_refused) {
+            for new in new {
+                self.drop_new(ep, new).await?;
+            }
+            return finished;
+        }
+        new.into_iter().for_each(|new| ep.recycle(new.page));
         self.counters.splits.fetch_add(1, Relaxed);
-        Ok(Some((separator, new.addr)))
+        finished
     }
 
     fn init(&self, new: &NewNode) -> Init {
@@ -129,11 +146,11 @@ impl Sherman {
         held.write(left.addr, &left.page, left.window());
         held.write(right.addr, &right.page, right.window());
         held.write(addr, &page, WORD..page.len());
-        held.finish(ep).await?;
+        let finished = held.finish(ep).await;
+        self.settle_new(ep, [left, right], finished).await?;
         self.note_root(&self.node(&page), addr);
         self.cache_node(ep, &self.node(&page));
-        [page, left.page, right.page].into_iter().for_each(|page| ep.recycle(page));
-        self.counters.splits.fetch_add(1, Relaxed);
+        ep.recycle(page);
         Ok(())
     }
 
@@ -186,7 +203,7 @@ impl Sherman {
         let is_ours = self.may_change((parent.low(), parent.high()));
         let is_wanted = match is_known || !is_ours {
             true => Ok(false),
-            false => self.is_child(ep, locked.addr, child, level - 1, separator).await,
+            false => self.is_in_level(ep, &locked, child, separator).await,
         };
         if !matches!(is_wanted, Ok(true)) {
             self.cache_node(ep, &parent);
@@ -206,24 +223,28 @@ impl Sherman {
         Ok(None)
     }
 
-    /// Whether the node is there and begins at the separator: it may have been merged into another. One that is locked may be about
-    /// to come into the tree a second time: it is waited for.
-    async fn is_child<E: Endpoint>(
+    /// Whether the node is in its level, from the separator on, right of a child of its parent, which is locked. It may have been
+    /// merged into another, and be about to become a new node elsewhere. While the parent is locked it stays where it is.
+    async fn is_in_level<E: Endpoint>(
         &self,
         ep: &E,
-        parent: GlobalAddr,
+        locked: &Locked<'_>,
         addr: GlobalAddr,
-        level: u8,
         low: &Key,
     ) -> Attempt<bool> {
-        let word = ep.read_word(self.lock_addr(addr)).await?;
-        if lock_owner(word).is_some() && is_for(word, addr, self.shape.node_size()) {
-            return Err(Retry::Restart);
+        let parent = self.node(&locked.page);
+        let mut next = parent.child(parent.child_index(low));
+        while let Some(left) = next {
+            let page = self.read_as(ep, left, Reader::Holder(locked.addr), |_| true).await?;
+            let node = self.node(&page);
+            let (high, sibling) = (node.high(), node.sibling());
+            ep.recycle(page);
+            match high.map(|high| high.cmp(low)) {
+                Some(Ordering::Less) => next = sibling,
+                Some(Ordering::Equal) => return Ok(sibling == Some(addr)),
+                _ => return Ok(false),
+            }
         }
-        let page = self.read_as(ep, addr, Reader::Holder(parent), |_| true).await?;
-        let node = self.node(&page);
-        let is_child = !node.is_gone() && node.level() == level && node.low() == Some(*low);
-        ep.recycle(page);
-        Ok(is_child)
+        Ok(false)
     }
 }

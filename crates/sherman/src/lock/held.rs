@@ -8,11 +8,15 @@
 //! If that fails, or the future of the operation is dropped, everything that is left goes to the list of unfinished work
 //! (`unfinished.rs`): nobody else can enter the locks before that is done.
 
-use pando_fabric::{Chain, Endpoint, FabricError, GlobalAddr, Nanos, PageBuf, VerbResult, WORD};
-use pando_pool::PoolError;
-use pando_pool::lock::{lock_owner, unlocked_version};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
 
-use super::queues::{Turn, Woken};
+use pando_fabric::{Chain, Endpoint, FabricError, GlobalAddr, Nanos, PageBuf, VerbResult, WORD};
+use pando_pool::lock::{lock_owner, unlocked_version};
+use pando_pool::{AttachSlot, PoolError};
+
+use super::queues::{Turn, Waiter, Woken};
 use super::unfinished::{Due, Unfinished};
 use super::word::LockWord;
 use crate::error::{Attempt, Result, ShermanError};
@@ -64,7 +68,8 @@ impl Sherman {
         addr: GlobalAddr,
         is_own: bool,
     ) -> Attempt<Held<'_>> {
-        self.settle(ep).await?;
+        // What cannot be finished just now may have nothing to do with this.
+        let _ = self.settle(ep).await;
         let mut held =
             Held { tree: self, locks: Vec::with_capacity(1), writes: Vec::new(), is_changing: false };
         held.enter(ep, addr, is_own).await?;
@@ -182,7 +187,7 @@ impl Sherman {
         let page = |write: &Write| {
             let page = ep.buffer(write.words.len() * WORD);
             page.words().iter().zip(&write.words).for_each(|(to, &from)| {
-                to.store(from, std::sync::atomic::Ordering::Relaxed);
+                to.store(from, Relaxed);
             });
             page
         };
@@ -253,7 +258,7 @@ impl<'t> Held<'t> {
         &mut self,
         ep: &E,
         node: GlobalAddr,
-        gone: pando_pool::AttachSlot,
+        gone: AttachSlot,
     ) -> Result<()> {
         let word = ep.read_word(self.tree.lock_addr(node)).await?;
         if lock_owner(word) == Some(gone) {
@@ -307,7 +312,7 @@ impl<'t> Held<'t> {
     /// Has the words of a window of `page`, which begins at `addr`, written.
     pub fn write(&mut self, addr: GlobalAddr, page: &PageBuf, window: std::ops::Range<usize>) {
         let words = page.words()[window.start / WORD..window.end / WORD].iter();
-        let words = words.map(|word| word.load(std::sync::atomic::Ordering::Relaxed)).collect();
+        let words = words.map(|word| word.load(Relaxed)).collect();
         self.writes.push(Write { at: addr.add(window.start as u64), words });
     }
 
@@ -420,7 +425,7 @@ struct Waiting<'t> {
     tree: &'t Sherman,
     key: GlobalAddr,
     node: GlobalAddr,
-    waiter: Option<std::sync::Arc<super::queues::Waiter>>,
+    waiter: Option<Arc<Waiter>>,
 }
 
 /// How long who waits for unfinished work sleeps between two looks.
@@ -428,12 +433,12 @@ const LOOK_NS: Nanos = 10_000;
 
 impl Waiting<'_> {
     async fn turn<E: Endpoint>(mut self, ep: &E) -> Result<Turn> {
-        let waiter = std::sync::Arc::clone(self.waiter.as_ref().expect("it waits"));
+        let waiter = Arc::clone(self.waiter.as_ref().expect("it waits"));
         loop {
             // Looked for after the queue was entered: who leaves something nudges those who are in it.
             let has_unfinished = self.tree.unfinished.any();
             let woken = std::future::poll_fn(|cx| match waiter.poll(cx) {
-                std::task::Poll::Pending if has_unfinished => std::task::Poll::Ready(Woken::Nudged),
+                Poll::Pending if has_unfinished => Poll::Ready(Woken::Nudged),
                 polled => polled,
             });
             match woken.await {

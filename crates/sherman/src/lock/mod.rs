@@ -16,4 +16,4 @@ mod word;
 pub(crate) use held::{Got, Held};
 pub(crate) use queues::Queues;
 pub(crate) use unfinished::UnfinishedList;
-pub(crate) use word::{LockWord, is_for, node_number};
+pub(crate) use word::{LockWord, node_number};
