@@ -24,6 +24,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("pando-pool", &["pando-fabric"]),
     ("pando-cache", &["pando-fabric"]),
     ("pando-dex", &["pando-fabric", "pando-pool", "pando-cache"]),
+    ("pando-smart", &["pando-fabric", "pando-pool"]),
     (
         "pando",
         &[
