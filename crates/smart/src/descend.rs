@@ -1,10 +1,10 @@
 //! The way of a key: from the deepest cached node, or the root slot, to the one slot that decides about it (SMART §4.4, §5).
 //!
-//! *Reverse check.* A cached slot may be out of date in three ways, which the child that it leads to tells without another round trip.
-//! A leaf that is not the key's any more is dead, or moved. A node that was replaced has frozen slots. A node above which another
-//! one was put has a greater depth than the way says; one that has grown a greater class. That blocks are not used again as
-//! long as anything leads there (`epoch.rs`) is what makes this enough: SMART's children also point back to the slot that leads to
-//! them. What cannot be told by the child, that a leaf of another key is still where it was, is confirmed by a READ of the slot.
+//! *Reverse check.* A cached slot may be out of date, which the child that it leads to tells without another round trip. A leaf that
+//! is not its key's any more is dead, or has moved. A node that was replaced has frozen slots; one that has grown has a greater class.
+//! One that another was put above still has all bytes that keys skip on the way that the slot was on. SMART's children point back
+//! to their slots besides; that is not needed, since no block is used again as long as anything leads there (`epoch.rs`). What a
+//! child cannot tell, that other keys are still all that is below the slot, is confirmed by a READ of the slot.
 
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 
@@ -96,10 +96,7 @@ impl Smart {
             let node = self.read_node(op, place.slot.addr(), place.slot.class()).await?;
             let header = node.header;
             if header.depth() > place.depth || header.branch() < place.depth {
-                // Another node was put above it.
-                self.cache.forget(key, place.node, place.branch);
-                self.refresh(op, key, &mut place).await?;
-                continue;
+                return Err(Self::no_node(node.addr).into());
             }
             let skipped =
                 (place.depth..header.branch()).find(|&at| key.get(at) != Some(&node.prefix_byte(at)));
@@ -321,21 +318,10 @@ impl Smart {
         node: &Node,
         class: u8,
     ) -> Attempt<()> {
-        self.change_header(op, node, |header| (header.class() < class).then(|| header.with_class(class)))
-            .await
-    }
-
-    /// Changes the header of a node until `change` has nothing to change.
-    pub(crate) async fn change_header<E: Endpoint>(
-        &self,
-        op: &Op<'_, E>,
-        node: &Node,
-        change: impl Fn(Header) -> Option<Header>,
-    ) -> Attempt<()> {
         let at = node.addr.add(HEADER_AT);
         let mut header = node.header;
-        while let Some(new) = change(header) {
-            let before = op.ep.compare_swap(at, header.raw(), new.raw()).await?;
+        while header.class() < class {
+            let before = op.ep.compare_swap(at, header.raw(), header.with_class(class).raw()).await?;
             if before == header.raw() {
                 return Ok(());
             }

@@ -50,13 +50,8 @@ impl Smart {
             }
             Spot::Diverges(place, node, at) => {
                 let byte = node.prefix_byte(at);
-                self.part(op, key, value, place, (at, Some(byte), place.slot)).await?;
-                // The new node has the first bytes of what this one skipped.
-                self.change_header(op, &node, |header| {
-                    let kept = header.branch() - at - 1;
-                    (header.prefix_len() > kept).then(|| header.with_prefix_len(kept))
-                })
-                .await
+                // This one keeps the bytes that the new node has now: whoever still comes by the slot as it was needs them.
+                self.part(op, key, value, place, (at, Some(byte), place.slot)).await
             }
             Spot::Leaf(..) => Err(Retry::Restart),
         }

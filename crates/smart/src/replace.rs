@@ -166,7 +166,6 @@ impl Smart {
         let is_own = key.get(..header.branch()).is_some_and(|path| self.owns_prefix(path));
         loop {
             let page = op.ep.read(addr, op.ep.buffer(bytes_of(header.room()))).await?;
-            // A prefix that was shortened meanwhile is as good.
             let header = Header::from_raw(raw_header(&page), self.anchor.tag).ok_or(Self::no_node(addr))?;
             let node = Node { addr, header, page };
             let open: Vec<_> = node.slots().filter(|(_, slot)| !slot.is_frozen()).collect();

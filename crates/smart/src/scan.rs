@@ -19,7 +19,6 @@ use crate::descend::Place;
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::leaf::Rear;
 use crate::layout::node::{Node, slot_addr};
-use crate::layout::slot::Slot;
 use crate::tree::{Op, Smart};
 
 /// Entries that are handed out at once: what is still to come is READ again if something is in the way.
@@ -208,10 +207,7 @@ impl Smart {
                     }
                     let node = self.read_node(op, place.slot.addr(), place.slot.class()).await?;
                     if node.header.depth() > path.len() || node.header.branch() < path.len() {
-                        // Another node was put above it.
-                        op.wait("a node to be changed").await?;
-                        place.slot = Slot::from_raw(op.ep.read_word(place.at).await?);
-                        continue;
+                        return Err(Self::no_node(node.addr).into());
                     }
                     let mut path = path;
                     path.extend((path.len()..node.header.branch()).map(|at| node.prefix_byte(at)));

@@ -8,9 +8,9 @@
 //!       4  slots, one for each different byte number `branch`, in any order
 //! ```
 //! `class` says how many slots are in use and READ, `room` for how many there is memory: a node grows in place until its room is
-//! used up. `branch` and the prefix never change. The prefix length only shrinks, when another node is put above: its first bytes
-//! then belong to that one. The class only grows. So any mixture of words from different moments is a state that the node
-//! had, up to slots that were filled meanwhile.
+//! used up. Nothing else of the header ever changes: if another node is put above, this one keeps the bytes that belong to that one
+//! now, and readers skip them. So any mixture of words from different moments is a state that the node had, up to slots that
+//! were filled meanwhile.
 
 use pando_fabric::{GlobalAddr, PageBuf};
 
@@ -106,10 +106,6 @@ impl Header {
 
     pub fn with_class(self, class: u8) -> Self {
         Self(self.0 & !0xf | u64::from(class))
-    }
-
-    pub fn with_prefix_len(self, len: usize) -> Self {
-        Self(self.0 & !0xff00 | (len as u64) << 8)
     }
 
     /// Bytes of its block.
@@ -215,8 +211,8 @@ mod tests {
         let again = Header::from_raw(header.raw(), 0x12_3456).expect("sound");
         assert_eq!((again.branch(), again.prefix_len(), again.depth()), (70_000, 5, 69_995));
         assert_eq!((again.room(), again.class()), (7, 2));
-        let changed = again.with_class(6).with_prefix_len(1);
-        assert_eq!((changed.class(), changed.depth(), changed.branch()), (6, 69_999, 70_000));
+        let changed = again.with_class(6);
+        assert_eq!((changed.class(), changed.depth(), changed.branch()), (6, 69_995, 70_000));
         assert_eq!(Header::from_raw(header.raw(), 1), None);
         assert_eq!(Header::from_raw(0, 0).map(Header::class), Some(0));
     }
