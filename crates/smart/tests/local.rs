@@ -176,10 +176,7 @@ fn keys_of_all_lengths() {
         block_on(&ep, async {
             let lens = [0, 1, 7, 8, 9, 10, 17, 18, 100, 1000, 9000];
             for (i, &len) in lens.iter().enumerate() {
-                assert!(
-                    smart.insert(&ep, &vec![7; len], &vec![i as u8; 20]).await.expect("no error"),
-                    "{len}"
-                );
+                assert!(smart.insert(&ep, &vec![7; len], &[i as u8; 20]).await.expect("no error"), "{len}");
             }
             let mut found = Vec::new();
             let all = (Bound::Unbounded, Bound::Unbounded);

@@ -177,7 +177,7 @@ impl LeafSize {
             0..=EXACT => words,
             _ => {
                 let doubling = ((words - 1) / EXACT).ilog2() as usize;
-                let step = EXACT / STEPS << doubling;
+                let step = (EXACT / STEPS) << doubling;
                 let steps = (words - (EXACT << doubling)).div_ceil(step);
                 EXACT + doubling * STEPS + steps
             }
@@ -191,7 +191,7 @@ impl LeafSize {
             None => usize::from(self.0),
             Some(code) => {
                 let doubling = code / STEPS;
-                (EXACT << doubling) + (code % STEPS + 1) * (EXACT / STEPS << doubling)
+                (EXACT << doubling) + (code % STEPS + 1) * ((EXACT / STEPS) << doubling)
             }
         }
     }
