@@ -127,8 +127,7 @@ impl<'p> RemoteLock<'p> {
         *self.owed.borrow_mut() = Some(Owed { to, words: words.into() });
         self.is_changing.set(true);
         let at = self.at;
-        let written =
-            lock::write_words_unlock(ep, at, self.held(), (to, words), together, deadline).await;
+        let written = lock::write_words_unlock(ep, at, self.held(), (to, words), together, deadline).await;
         self.settle(written)
     }
 
