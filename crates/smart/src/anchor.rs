@@ -12,7 +12,8 @@
 //!       8   addresses of the tables of locks, one on each memory server
 //!       ... places of the compute servers that use the index (`epoch.rs`)
 //! ```
-//! The root slot is a slot like any other, which no byte leads to (SMART §4.1).
+//! The root slot is a slot like any other, which no byte leads to (SMART §4.1). All that the checksum covers never changes: it says
+//! how the index was made, and a compute server that would use it otherwise is refused.
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 use pando_pool::{Placement, Pool};
