@@ -24,6 +24,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("pando-pool", &["pando-fabric"]),
     ("pando-cache", &["pando-fabric"]),
     ("pando-dex", &["pando-fabric", "pando-pool", "pando-cache"]),
+    ("pando-sherman", &["pando-fabric", "pando-pool"]),
+    ("pando-smart", &["pando-fabric", "pando-pool"]),
     (
         "pando",
         &[
@@ -68,7 +70,7 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("congee", &["pando-lab-peers"]),
     ("bf-tree", &["pando-lab-peers"]),
     ("concurrent-map", &["pando-lab-peers"]),
-    ("crossbeam-skiplist", &["pando-lab-peers"]),
+    ("crossbeam-skiplist", &["pando-lab-peers", "pando-sherman"]),
 ];
 
 /// The only files with unsafe code, by crate; all other crates forbid it.

@@ -13,11 +13,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
+use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, WORD};
 
 use crate::attach::AttachSlot;
 use crate::error::{PoolError, Result};
-use crate::lock::{self, LockedVersion, lock_owner};
+use crate::lock::{self, LockedVersion, Together, lock_owner};
 use crate::pool::Pool;
 
 /// How many times in the time that it has a waiter looks whether the holder of a lock still lives.
@@ -30,10 +30,17 @@ pub struct RemoteLock<'p> {
     at: GlobalAddr,
     /// What is held, or may be.
     lock: Cell<Option<LockedVersion>>,
-    /// The words of the page that is to be written before the lock is given back.
-    owed: RefCell<Option<Box<[u64]>>>,
+    /// What is to be written before the lock is given back.
+    owed: RefCell<Option<Owed>>,
     /// A verb that changes the lock word is under way.
     is_changing: Cell<bool>,
+}
+
+/// Words, and where they are to be written.
+#[derive(Clone)]
+struct Owed {
+    to: GlobalAddr,
+    words: Box<[u64]>,
 }
 
 impl<'p> RemoteLock<'p> {
@@ -57,7 +64,9 @@ impl<'p> RemoteLock<'p> {
 
     /// Whatever happens, `page` is to be written before the lock is given back: others can see parts of the change already.
     pub fn owe(&self, page: &PageBuf) {
-        *self.owed.borrow_mut() = Some(page.words().iter().map(|word| word.load(Relaxed)).collect());
+        // The lock is the first word of the page.
+        let words = page.words()[1..].iter().map(|word| word.load(Relaxed)).collect();
+        *self.owed.borrow_mut() = Some(Owed { to: self.at.add(WORD as u64), words });
     }
 
     /// Gives the lock back, with a new version; tries until `deadline`.
@@ -80,6 +89,45 @@ impl<'p> RemoteLock<'p> {
         self.owe(page);
         self.is_changing.set(true);
         let written = lock::write_unlock(ep, self.at, self.held(), page, deadline).await;
+        self.settle(written)
+    }
+
+    /// Writes `words` from `to` on and gives the lock back, in one chain if both are on one memory server; tries until
+    /// `deadline`.
+    ///
+    /// # Errors
+    /// Those of the verbs; the lock is left then, and the words written when it is given back.
+    pub async fn write_words_unlock<E: Endpoint>(
+        self,
+        ep: &E,
+        to: GlobalAddr,
+        words: &[u64],
+        deadline: Nanos,
+    ) -> Result<()> {
+        self.write_words(ep, (to, words), Together::Chain, deadline).await
+    }
+
+    /// Writes `words`, which end where the lock is, and gives the lock back by the same WRITE; tries until `deadline`. Others may
+    /// see the lock free before all words are there.
+    ///
+    /// # Errors
+    /// Those of the verbs; the lock is left then, and the words written when it is given back.
+    pub async fn write_back<E: Endpoint>(self, ep: &E, words: &[u64], deadline: Nanos) -> Result<()> {
+        let to = GlobalAddr::new(self.at.server(), self.at.offset() - (words.len() * WORD) as u64);
+        self.write_words(ep, (to, words), Together::OneWrite, deadline).await
+    }
+
+    async fn write_words<E: Endpoint>(
+        self,
+        ep: &E,
+        (to, words): (GlobalAddr, &[u64]),
+        together: Together,
+        deadline: Nanos,
+    ) -> Result<()> {
+        *self.owed.borrow_mut() = Some(Owed { to, words: words.into() });
+        self.is_changing.set(true);
+        let at = self.at;
+        let written = lock::write_words_unlock(ep, at, self.held(), (to, words), together, deadline).await;
         self.settle(written)
     }
 
@@ -114,7 +162,7 @@ enum Due {
 struct LeftLock {
     at: GlobalAddr,
     lock: LockedVersion,
-    owed: Option<Box<[u64]>>,
+    owed: Option<Owed>,
     due: Due,
 }
 
@@ -179,6 +227,25 @@ impl Pool {
         let locked = lock::lock_noting(ep, at, owner, deadline, &lock.lock).await;
         lock.is_changing.set(false);
         locked.map(|_| lock)
+    }
+
+    /// Takes the lock at `at` if it is free and its version is `version`: one compare-and-swap.
+    ///
+    /// # Errors
+    /// [`PoolError::ReadOnly`] and those of the verb.
+    pub async fn try_lock_version<E: Endpoint>(
+        &self,
+        ep: &E,
+        at: GlobalAddr,
+        version: u64,
+    ) -> Result<Option<RemoteLock<'_>>> {
+        let owner = self.writer_slot()?;
+        let lock = RemoteLock::new(&self.inner.left_locks, at);
+        lock.is_changing.set(true);
+        let deadline = self.deadline(ep);
+        let locked = lock::try_lock_noting(ep, at, owner, version, &lock.lock, deadline).await;
+        lock.is_changing.set(false);
+        Ok(locked?.map(|_| lock))
     }
 
     /// Takes over the lock at `at` from `gone`, a process that is [abandoned](Pool::is_abandoned); `None` if it has it no more.
@@ -265,11 +332,7 @@ impl Pool {
             }
         }
         let deadline = self.deadline(ep);
-        let Some(words) = owed else { return lock::unlock(ep, at, lock, deadline).await };
-        let page = ep.buffer(words.len() * pando_fabric::WORD);
-        page.words().iter().zip(words).for_each(|(to, &from)| to.store(from, Relaxed));
-        lock::write_unlock(ep, at, lock, &page, deadline).await?;
-        ep.recycle(page);
-        Ok(())
+        let Some(Owed { to, words }) = owed else { return lock::unlock(ep, at, lock, deadline).await };
+        lock::write_words_unlock(ep, at, lock, (*to, words), Together::Chain, deadline).await
     }
 }

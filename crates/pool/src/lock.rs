@@ -165,6 +165,33 @@ pub(crate) async fn lock_noting<E: Endpoint>(
     }
 }
 
+/// [`try_lock_version`], with what may have been locked in `trying` for as long as nobody knows: also when this fails, and when
+/// its future is dropped.
+pub(crate) async fn try_lock_noting<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    owner: AttachSlot,
+    version: u64,
+    trying: &Cell<Option<LockedVersion>>,
+    deadline: Nanos,
+) -> Result<Option<LockedVersion>> {
+    let expected = unlock_word(version);
+    let locked = LockedVersion::draw(ep, version, owner);
+    trying.set(Some(locked));
+    let is_locked = match ep.compare_swap(at, expected, locked.locked_word()).await {
+        Ok(before) => before == expected,
+        Err(error) if error.may_have_taken_effect() => is_held(ep, at, locked, deadline).await?,
+        Err(error) => {
+            trying.set(None);
+            return Err(error.into());
+        }
+    };
+    if !is_locked {
+        trying.set(None);
+    }
+    Ok(is_locked.then_some(locked))
+}
+
 /// Unlocks what the caller holds. As long as nobody knows whether that took effect it is done again, until `deadline`.
 ///
 /// # Errors
@@ -241,6 +268,75 @@ async fn try_write_unlock<E: Endpoint>(
     if let VerbResult::Buf(copy) = ep.submit(chain).await?.swap_remove(0) {
         ep.recycle(copy);
     }
+    Ok(())
+}
+
+/// How words are written together with the word that unlocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Together {
+    /// By two WRITEs of one chain, in this order.
+    Chain,
+    /// By one WRITE: the words end where the lock is. Some of them may land after it.
+    OneWrite,
+}
+
+/// Writes `words` from `to` on, and unlocks. As long as nobody knows whether all of that took effect it is done again, until
+/// `deadline`.
+///
+/// # Errors
+/// Those of the verbs; the lock may still be set, and the words written in part.
+pub(crate) async fn write_words_unlock<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    lock: LockedVersion,
+    (to, words): (GlobalAddr, &[u64]),
+    together: Together,
+    deadline: Nanos,
+) -> Result<()> {
+    while let Err(error) = try_write_words_unlock(ep, at, lock, (to, words), together).await {
+        if !error.may_have_taken_effect() {
+            return Err(error.into());
+        }
+        if !is_held(ep, at, lock, deadline).await? {
+            break;
+        }
+        if ep.now() >= deadline {
+            return Err(error.into());
+        }
+    }
+    Ok(())
+}
+
+async fn try_write_words_unlock<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    lock: LockedVersion,
+    (to, words): (GlobalAddr, &[u64]),
+    together: Together,
+) -> std::result::Result<(), FabricError> {
+    let is_one = together == Together::OneWrite;
+    let buf = ep.buffer((words.len() + usize::from(is_one)) * WORD);
+    words.iter().enumerate().for_each(|(word, &value)| buf.set(word, value));
+    let buf = match together {
+        Together::OneWrite => {
+            debug_assert_eq!(to.add((words.len() * WORD) as u64), at, "the words end where the lock is");
+            buf.set(words.len(), lock.unlock_word());
+            Some(ep.write(to, buf).await?)
+        }
+        Together::Chain if to.server() == at.server() => {
+            let chain = Chain::new().write(to, buf).write_word(at, lock.unlock_word());
+            match ep.submit(chain).await?.swap_remove(0) {
+                VerbResult::Buf(buf) => Some(buf),
+                _ => None,
+            }
+        }
+        Together::Chain => {
+            let buf = ep.write(to, buf).await?;
+            ep.write_word(at, lock.unlock_word()).await?;
+            Some(buf)
+        }
+    };
+    buf.into_iter().for_each(|buf| ep.recycle(buf));
     Ok(())
 }
 

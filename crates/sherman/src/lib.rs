@@ -1,0 +1,36 @@
+//! Sherman and FG: B-link trees over one-sided verbs, each published technique a switch.
+//!
+//! Nodes lie on the memory servers. Readers take no locks; writers lock one node at a time by a remote lock, and what readers
+//! come upon meanwhile leads them on: every node knows its fences and its right neighbour. Sources: *Sherman: A Write-Optimized
+//! Distributed B+Tree Index on Disaggregated Memory*, and the fine-grained design of *Designing Distributed Tree-based Index
+//! Structures for Fast RDMA-capable Networks* (FG).
+
+#![forbid(unsafe_code)]
+
+mod anchor;
+mod audit;
+mod bulk;
+mod change;
+mod check;
+mod error;
+mod index_cache;
+mod lock;
+mod merge;
+mod node;
+mod options;
+mod own;
+mod read;
+mod scan;
+mod shape;
+mod split;
+mod tree;
+mod waiting;
+
+pub use audit::Audit;
+pub use bulk::FILL;
+pub use error::{Result, ShermanError};
+pub use options::{HAND_OVER, LeafFormat, LockPlace, Options, ReadCheck, Release, TABLE_LOCKS};
+pub use own::OwnKeys;
+pub use scan::ScanRange;
+pub use shape::{KEY_MAX, Shape};
+pub use tree::{Config, Counts, Sherman};

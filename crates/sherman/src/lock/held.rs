@@ -1,0 +1,466 @@
+//! Locks that an operation holds, what it writes under them, and how both end.
+//!
+//! [`Held::finish`] does all writes, in order, and then gives all locks back, in order. So whoever takes one of the locks finds
+//! everything written. With command combination (Sherman §4.2) what goes to one memory server goes in one chain, the last
+//! write together with the release of the first lock. Held are several locks only by who splits a node or merges two; all but the first are
+//! tried and never waited for, so that nobody waits in a circle.
+//!
+//! If that fails, or the future of the operation is dropped, everything that is left goes to the list of unfinished work
+//! (`unfinished.rs`): nobody else can enter the locks before that is done.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+
+use pando_fabric::{Chain, Endpoint, FabricError, GlobalAddr, Nanos, PageBuf, VerbResult, WORD};
+use pando_pool::lock::{lock_owner, unlocked_version};
+use pando_pool::{AttachSlot, PoolError};
+
+use super::queues::{Turn, Waiter, Woken};
+use super::unfinished::{Due, Unfinished};
+use super::word::LockWord;
+use crate::error::{Attempt, Result, ShermanError};
+use crate::options::Release;
+use crate::tree::Sherman;
+use crate::waiting::Watch;
+
+/// One lock: the place in the local queue, or the remote lock, or both.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lock {
+    /// What it is held for.
+    pub node: GlobalAddr,
+    pub queue: Option<GlobalAddr>,
+    pub word: Option<LockWord>,
+}
+
+/// Words that are to be written.
+#[derive(Clone, Debug)]
+pub(crate) struct Write {
+    pub at: GlobalAddr,
+    pub words: Box<[u64]>,
+}
+
+/// Locks that an operation holds. Dropped, they are left, and given back by another operation.
+#[must_use = "dropped, the locks stay set until another operation gives them back"]
+pub(crate) struct Held<'t> {
+    tree: &'t Sherman,
+    locks: Vec<Lock>,
+    writes: Vec<Write>,
+    /// Verbs that change something are under way.
+    is_changing: bool,
+}
+
+/// Whether a lock was got that is only tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Got {
+    Lock,
+    /// Its word is one that is held already, for another node.
+    SameWord,
+    Busy,
+}
+
+impl Sherman {
+    /// Locks the node at `addr`, waiting for others. The nodes that this compute server has for itself, `is_own`, have no
+    /// remote lock.
+    pub(crate) async fn lock<E: Endpoint>(
+        &self,
+        ep: &E,
+        addr: GlobalAddr,
+        is_own: bool,
+    ) -> Attempt<Held<'_>> {
+        // What cannot be finished just now may have nothing to do with this.
+        let _ = self.settle(ep).await;
+        let mut held =
+            Held { tree: self, locks: Vec::with_capacity(1), writes: Vec::new(), is_changing: false };
+        held.enter(ep, addr, is_own).await?;
+        if is_own || held.locks[0].word.is_some() {
+            return Ok(held);
+        }
+        let mut watch = Watch::new(ep, self.config.patience_ns);
+        while let Some(busy) = held.try_word(ep, 0).await? {
+            self.watch(ep, self.lock_addr(addr), busy, &mut watch).await?;
+        }
+        Ok(held)
+    }
+
+    /// Takes over the lock `word` of a process that is gone; `None` if it has it no more.
+    pub(crate) async fn take_over<E: Endpoint>(
+        &self,
+        ep: &E,
+        node: GlobalAddr,
+        word: u64,
+    ) -> Attempt<Option<Held<'_>>> {
+        let locks = vec![Lock { node, queue: None, word: None }];
+        let mut held = Held { tree: self, locks, writes: Vec::new(), is_changing: false };
+        let is_taken = held.swap_word(ep, 0, word).await? == word;
+        Ok(is_taken.then_some(held))
+    }
+
+    /// Who waits for `at` is not alone with it: lets others run, and looks now and then whether the holder still lives.
+    ///
+    /// # Errors
+    /// [`PoolError::LockTimedOut`], and what is found to be corrupt.
+    pub(crate) async fn watch<E: Endpoint>(
+        &self,
+        ep: &E,
+        at: GlobalAddr,
+        word: u64,
+        watch: &mut Watch,
+    ) -> Attempt<()> {
+        let Some(holder) = lock_owner(word) else {
+            return match self.is_versioned() {
+                true => Ok(()),
+                false => {
+                    Err(ShermanError::Corrupt { addr: at, reason: "a lock neither free nor taken" }.into())
+                }
+            };
+        };
+        if Some(holder) == self.pool.slot() && self.unfinished.any() {
+            self.settle(ep).await?;
+        } else if watch.is_long(ep, word) {
+            // Boxed: so rare that futures of operations are better without.
+            Box::pin(self.look_after(ep, at, word)).await?;
+        }
+        match watch.is_over(ep) {
+            true => Err(PoolError::LockTimedOut { at, holder }.into()),
+            false => {
+                ep.yield_now().await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the remote lock is held. Asked again until `deadline` if there is no answer.
+    pub(crate) async fn is_held<E: Endpoint>(
+        &self,
+        ep: &E,
+        word: &LockWord,
+        deadline: Nanos,
+    ) -> Result<bool> {
+        loop {
+            match ep.read_word(word.at).await {
+                Ok(now) => return Ok(now == word.locked),
+                Err(error) if !error.may_have_taken_effect() || ep.now() >= deadline => {
+                    return Err(error.into());
+                }
+                Err(_) => ep.yield_now().await,
+            }
+        }
+    }
+
+    /// Does writes to one memory server, and gives back a lock there behind them, until `deadline`; in one chain.
+    pub(crate) async fn write_group<E: Endpoint>(
+        &self,
+        ep: &E,
+        writes: &[Write],
+        unlock: Option<&LockWord>,
+        deadline: Nanos,
+    ) -> Result<()> {
+        let mut is_in_doubt = false;
+        let failed = |error: FabricError, is_in_doubt| match is_in_doubt {
+            true => ShermanError::Unfinished(error),
+            false => error.into(),
+        };
+        loop {
+            let Err(error) = self.try_write_group(ep, writes, unlock).await else { return Ok(()) };
+            is_in_doubt |= error.may_have_taken_effect();
+            if !error.may_have_taken_effect() || ep.now() >= deadline {
+                return Err(failed(error, is_in_doubt));
+            }
+            // The unlock is the last of the chain: if it was done, all was, and others may be at work already.
+            if let Some(word) = unlock {
+                match self.is_held(ep, word, deadline).await {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(()),
+                    Err(_) => return Err(failed(error, true)),
+                }
+            }
+        }
+    }
+
+    async fn try_write_group<E: Endpoint>(
+        &self,
+        ep: &E,
+        writes: &[Write],
+        unlock: Option<&LockWord>,
+    ) -> std::result::Result<(), FabricError> {
+        let page = |write: &Write| {
+            let page = ep.buffer(write.words.len() * WORD);
+            page.words().iter().zip(&write.words).for_each(|(to, &from)| {
+                to.store(from, Relaxed);
+            });
+            page
+        };
+        match (writes, unlock) {
+            ([], Some(word)) => match self.options.release {
+                Release::Write => ep.write_word(word.at, word.unlocked).await,
+                Release::FetchAdd => ep.fetch_add(word.at, word.release_add()).await.map(drop),
+            },
+            ([write], None) => ep.write(write.at, page(write)).await.map(|page| ep.recycle(page)),
+            _ => {
+                let chain =
+                    writes.iter().fold(Chain::new(), |chain, write| chain.write(write.at, page(write)));
+                let chain = match (unlock, self.options.release) {
+                    (None, _) => chain,
+                    (Some(word), Release::Write) => chain.write_word(word.at, word.unlocked),
+                    (Some(word), Release::FetchAdd) => chain.fetch_add(word.at, word.release_add()),
+                };
+                for result in ep.submit(chain).await? {
+                    if let VerbResult::Buf(page) = result {
+                        ep.recycle(page);
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<'t> Held<'t> {
+    /// Enters the local queue of a node that is locked first, if it has one.
+    async fn enter<E: Endpoint>(&mut self, ep: &E, node: GlobalAddr, is_own: bool) -> Result<()> {
+        let Some(key) = self.tree.queue_key(node, is_own) else {
+            self.locks.push(Lock { node, queue: None, word: None });
+            return Ok(());
+        };
+        let turn = match self.tree.queues.enter(key, node) {
+            None => Turn { word: None },
+            Some(waiter) => Waiting { tree: self.tree, key, node, waiter: Some(waiter) }.turn(ep).await?,
+        };
+        self.locks.push(Lock { node, queue: Some(key), word: turn.word });
+        Ok(())
+    }
+
+    /// Tries the lock of one more node.
+    pub async fn try_add<E: Endpoint>(&mut self, ep: &E, node: GlobalAddr, is_own: bool) -> Result<Got> {
+        let tree = self.tree;
+        let key = tree.queue_key(node, is_own);
+        let at = tree.lock_addr(node);
+        if !is_own && self.locks.iter().any(|lock| lock.word.is_some_and(|word| word.at == at)) {
+            return Ok(Got::SameWord);
+        }
+        if key.is_some_and(|key| !tree.queues.try_enter(key)) {
+            return Ok(Got::Busy);
+        }
+        self.locks.push(Lock { node, queue: key, word: None });
+        if is_own || self.try_word(ep, self.locks.len() - 1).await?.is_none() {
+            return Ok(Got::Lock);
+        }
+        self.locks.pop();
+        if let Some(key) = key {
+            tree.queues.leave(key);
+        }
+        Ok(Got::Busy)
+    }
+
+    /// Takes over the lock of one more node, if `gone`, a process that died, has it.
+    pub async fn take_over_too<E: Endpoint>(
+        &mut self,
+        ep: &E,
+        node: GlobalAddr,
+        gone: AttachSlot,
+    ) -> Result<()> {
+        let word = ep.read_word(self.tree.lock_addr(node)).await?;
+        if lock_owner(word) == Some(gone) {
+            self.locks.push(Lock { node, queue: None, word: None });
+            if self.swap_word(ep, self.locks.len() - 1, word).await? != word {
+                self.locks.pop();
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries the remote lock of the `i`-th node; the word if it is not free.
+    async fn try_word<E: Endpoint>(&mut self, ep: &E, i: usize) -> Result<Option<u64>> {
+        let at = self.tree.lock_addr(self.locks[i].node);
+        let found = if self.tree.is_versioned() { ep.read_word(at).await? } else { 0 };
+        if unlocked_version(found).is_none() {
+            return Ok(Some(found));
+        }
+        let before = self.swap_word(ep, i, found).await?;
+        Ok((before != found).then_some(before))
+    }
+
+    /// Locks the word of the `i`-th node if it is `found`; the word before.
+    async fn swap_word<E: Endpoint>(&mut self, ep: &E, i: usize, found: u64) -> Result<u64> {
+        let tree = self.tree;
+        let word = tree.draw_word(ep, self.locks[i].node, found)?;
+        // What is dropped from here on may hold the lock.
+        (self.locks[i].word, self.is_changing) = (Some(word), true);
+        let before = match ep.compare_swap(word.at, found, word.locked).await {
+            Err(error) if error.may_have_taken_effect() => {
+                match tree.is_held(ep, &word, tree.deadline(ep)).await {
+                    Ok(true) => Ok(found),
+                    Ok(false) => Err(error.into()),
+                    Err(error) => {
+                        // Nobody knows whether it is held: it must not be given back like those that are.
+                        let locks = vec![Lock { queue: None, ..self.locks[i] }];
+                        tree.leave_unfinished(Unfinished { writes: Vec::new(), locks, due: Due::Later });
+                        Err(error)
+                    }
+                }
+            }
+            done => done.map_err(ShermanError::from),
+        };
+        self.is_changing = false;
+        if !matches!(before, Ok(before) if before == found) {
+            self.locks[i].word = None;
+        }
+        before
+    }
+
+    /// Has the words of a window of `page`, which begins at `addr`, written.
+    pub fn write(&mut self, addr: GlobalAddr, page: &PageBuf, window: std::ops::Range<usize>) {
+        let words = page.words()[window.start / WORD..window.end / WORD].iter();
+        let words = words.map(|word| word.load(Relaxed)).collect();
+        self.writes.push(Write { at: addr.add(window.start as u64), words });
+    }
+
+    /// Gives locks that were taken over back as they were found, with nothing done.
+    pub async fn undo<E: Endpoint>(mut self, ep: &E) -> Result<()> {
+        self.writes.clear();
+        for word in self.locks.iter_mut().filter_map(|lock| lock.word.as_mut()) {
+            word.unlocked = word.found;
+        }
+        self.finish(ep).await
+    }
+
+    /// Does all that is to be written, and gives the locks back.
+    ///
+    /// # Errors
+    /// Those of the verbs; what was not done is left.
+    pub async fn finish<E: Endpoint>(mut self, ep: &E) -> Result<()> {
+        let deadline = self.tree.deadline(ep);
+        self.is_changing = true;
+        let hands_over = self.hands_over();
+        let mut is_begun = false;
+        while !self.writes.is_empty() {
+            let end = self.group_end();
+            let is_last = end == self.writes.len();
+            let unlock = self.first_word(hands_over).filter(|word| is_last && self.combines(word));
+            match self.tree.write_group(ep, &self.writes[..end], unlock.as_ref(), deadline).await {
+                Ok(()) => {}
+                Err(ShermanError::Fabric(error)) if is_begun => return Err(ShermanError::Unfinished(error)),
+                Err(error) => {
+                    // What did not begin is not to be done later.
+                    self.is_changing = matches!(error, ShermanError::Unfinished(_));
+                    return Err(error);
+                }
+            }
+            is_begun = true;
+            self.writes.drain(..end);
+            if unlock.is_some() {
+                self.leave_first();
+            }
+        }
+        // Everything that was to be done is: who cannot give a lock back leaves that to others.
+        let _ = self.release(ep, hands_over, deadline).await;
+        Ok(())
+    }
+
+    /// Gives the locks back. All is written.
+    async fn release<E: Endpoint>(&mut self, ep: &E, hands_over: bool, deadline: Nanos) -> Result<()> {
+        while let Some(&Lock { node, queue, word }) = self.locks.first() {
+            if let (true, Some(key), Some(word)) = (hands_over, queue, word)
+                && self.tree.queues.hand_over(key, node, word)
+            {
+                self.locks.remove(0);
+                continue;
+            }
+            if let Some(word) = word {
+                self.tree.write_group(ep, &[], Some(&word), deadline).await?;
+            }
+            self.leave_first();
+        }
+        Ok(())
+    }
+
+    /// Of a single lock: whether the next in its queue is to have it.
+    fn hands_over(&self) -> bool {
+        let [Lock { node, queue: Some(key), word: Some(_) }] = self.locks[..] else { return false };
+        self.tree.queues.hands_over(key, node)
+    }
+
+    fn first_word(&self, hands_over: bool) -> Option<LockWord> {
+        self.locks.first().and_then(|lock| lock.word).filter(|_| !hands_over)
+    }
+
+    /// How many of the writes go together.
+    fn group_end(&self) -> usize {
+        match self.tree.options.combine {
+            true => {
+                let server = self.writes[0].at.server();
+                self.writes.iter().take_while(|write| write.at.server() == server).count()
+            }
+            false => 1,
+        }
+    }
+
+    /// Whether the release of a lock goes with the last write.
+    fn combines(&self, word: &LockWord) -> bool {
+        let last = self.writes.last();
+        self.tree.options.combine && last.is_some_and(|write| write.at.server() == word.at.server())
+    }
+
+    /// The remote lock of the first was given back.
+    fn leave_first(&mut self) {
+        if let Some(key) = self.locks.remove(0).queue {
+            self.tree.queues.leave(key);
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let (locks, writes) = (std::mem::take(&mut self.locks), std::mem::take(&mut self.writes));
+        let due = if self.is_changing { Due::Later } else { Due::Now };
+        // What nobody was told of yet is not to be done.
+        let writes = if self.is_changing { writes } else { Vec::new() };
+        self.tree.leave_unfinished(Unfinished { writes, locks, due });
+    }
+}
+
+/// A place in a queue.
+struct Waiting<'t> {
+    tree: &'t Sherman,
+    key: GlobalAddr,
+    node: GlobalAddr,
+    waiter: Option<Arc<Waiter>>,
+}
+
+/// How long who waits for unfinished work sleeps between two looks.
+const LOOK_NS: Nanos = 10_000;
+
+impl Waiting<'_> {
+    async fn turn<E: Endpoint>(mut self, ep: &E) -> Result<Turn> {
+        let waiter = Arc::clone(self.waiter.as_ref().expect("it waits"));
+        loop {
+            // Looked for after the queue was entered: who leaves something nudges those who are in it.
+            let has_unfinished = self.tree.unfinished.any();
+            let woken = std::future::poll_fn(|cx| match waiter.poll(cx) {
+                Poll::Pending if has_unfinished => Poll::Ready(Woken::Nudged),
+                polled => polled,
+            });
+            match woken.await {
+                Woken::Turn(turn) => {
+                    self.waiter = None;
+                    return Ok(turn);
+                }
+                Woken::Nudged => {
+                    self.tree.settle(ep).await?;
+                    ep.sleep_until(ep.now() + LOOK_NS).await;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(waiter) = self.waiter.take() else { return };
+        if let Some(Turn { word }) = self.tree.queues.cancel(self.key, &waiter) {
+            let locks = vec![Lock { node: self.node, queue: Some(self.key), word }];
+            self.tree.leave_unfinished(Unfinished { writes: Vec::new(), locks, due: Due::Now });
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Lock words.
+//!
+//! ```text
+//! locked    [1][owner's attach slot:15][node:32][nonce:16]
+//! free      0, or [0][any:15][version:48] where readers look at the word to see whether somebody wrote
+//! ```
+//! A locked word says which node it is locked for, since one word of a table stands for many: so whoever takes over the lock of a
+//! process that died knows what to put right. The node is the number of its place in the region, modulo 2^32. Nonces are random;
+//! whoever lost the answer to a lock or an unlock sees by the word whether the lock is its own, and not that of another
+//! thread of its process.
+
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
+use pando_pool::AttachSlot;
+use pando_pool::lock::{unlock_word, unlocked_version};
+
+const LOCKED: u64 = 1 << 63;
+const OWNER_SHIFT: u32 = 48;
+const NODE_SHIFT: u32 = 16;
+/// Places that the numbers in words tell apart.
+const NODES: u64 = 1 << 32;
+
+/// A lock word that was changed, or may have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LockWord {
+    pub at: GlobalAddr,
+    /// The word before.
+    pub found: u64,
+    /// The word while it is locked.
+    pub locked: u64,
+    /// The word to store when the lock is given back.
+    pub unlocked: u64,
+}
+
+impl LockWord {
+    /// What to lock a word that was `found` with, for a node that is number `node`.
+    pub fn draw<E: Endpoint>(
+        ep: &E,
+        at: GlobalAddr,
+        found: u64,
+        owner: AttachSlot,
+        node: u32,
+        is_versioned: bool,
+    ) -> Self {
+        let random = ep.random();
+        let locked =
+            LOCKED | u64::from(owner.0) << OWNER_SHIFT | u64::from(node) << NODE_SHIFT | random >> 48;
+        let unlocked = match unlocked_version(found) {
+            _ if !is_versioned => 0,
+            Some(version) => unlock_word(version + 1 + random % (1 << 16)),
+            // Nobody knows which version the one before found: any is as good.
+            None => unlock_word(random),
+        };
+        Self { at, found, locked, unlocked }
+    }
+
+    /// What to add to give the lock back.
+    pub fn release_add(&self) -> u64 {
+        self.unlocked.wrapping_sub(self.locked)
+    }
+}
+
+/// The number of the node at `addr`.
+pub(crate) fn node_number(addr: GlobalAddr, node_size: usize) -> u32 {
+    (addr.offset() / node_size as u64 % NODES) as u32
+}
+
+/// Whether a locked word may be locked for the node at `addr`.
+pub(crate) fn is_for(word: u64, addr: GlobalAddr, node_size: usize) -> bool {
+    (word >> NODE_SHIFT) as u32 == node_number(addr, node_size)
+}
+
+/// The nodes that a locked word on `server` may be locked for: one, unless the region has more than 2^32 places.
+pub(crate) fn nodes_of(
+    word: u64,
+    server: MemoryServerId,
+    node_size: usize,
+    region_len: u64,
+) -> impl Iterator<Item = GlobalAddr> {
+    let first = u64::from((word >> NODE_SHIFT) as u32);
+    let places = region_len / node_size as u64;
+    (first..places).step_by(NODES as usize).map(move |n| GlobalAddr::new(server, n * node_size as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pando_fabric::Fabric;
+    use pando_fabric_local::{LocalConfig, LocalFabric};
+    use pando_pool::lock::lock_owner;
+
+    #[test]
+    fn a_word_says_who_has_locked_what() {
+        let config = LocalConfig { server_sizes: vec![1 << 16], huge_pages: false };
+        let ep = LocalFabric::new(config).expect("a fabric").endpoint(1).expect("an endpoint");
+        let server = MemoryServerId(3);
+        let node = GlobalAddr::new(server, 77 * 1024);
+        let number = node_number(node, 1024);
+        for (found, is_versioned) in [(0, false), (unlock_word(u64::MAX), true), (LOCKED | 5, true)] {
+            let word = LockWord::draw(&ep, node, found, AttachSlot(0x7fff), number, is_versioned);
+            assert_eq!(lock_owner(word.locked), Some(AttachSlot(0x7fff)));
+            assert_eq!(word.locked.wrapping_add(word.release_add()), word.unlocked);
+            assert!(lock_owner(word.unlocked).is_none() && (word.unlocked != found || !is_versioned));
+            let nodes: Vec<_> = nodes_of(word.locked, server, 1024, 1 << 20).collect();
+            assert_eq!(nodes, [node]);
+            assert!(is_for(word.locked, node, 1024) && !is_for(word.locked, node.add(1024), 1024));
+            assert_eq!(nodes_of(word.locked, server, 1024, 1 << 43).count(), 2);
+        }
+    }
+}

@@ -1,0 +1,590 @@
+//! Nodes as words in a buffer: what they say, and how they are changed.
+//!
+//! Whoever changes a node holds its lock, changes a copy and seals it: version and checks are made to fit. Whoever reads one
+//! verifies it before anything in it is believed.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use pando_fabric::GlobalAddr;
+
+use crate::check::{Sum, Verdict};
+use crate::options::ReadCheck;
+use crate::shape::{ADDR, CHECK, Key, LEFTMOST, LOCK, META, SIBLING, Shape};
+
+/// The low, or the high fence, is infinite.
+const LOW_INFINITE: u64 = 1;
+const HIGH_INFINITE: u64 = 2;
+/// The node is gone; its sibling word says who has its keys.
+const GONE: u64 = 4;
+
+/// A slot of an unsorted leaf holds an entry.
+const OCCUPIED: u64 = 1;
+
+/// Low and high fence; `None` is infinite.
+pub(crate) type Fences = (Option<Key>, Option<Key>);
+
+/// A node in a buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct Node<'p> {
+    shape: &'p Shape,
+    words: &'p [AtomicU64],
+}
+
+/// What a new node is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Init {
+    pub addr: GlobalAddr,
+    pub index: u16,
+    pub level: u8,
+    pub low: Option<Key>,
+    pub high: Option<Key>,
+    pub sibling: Option<GlobalAddr>,
+    /// Of which its versions begin.
+    pub version: u16,
+}
+
+/// What a leaf says about a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Find {
+    /// In this slot.
+    Hit(usize),
+    Miss,
+    /// What was READ is of two moments.
+    Torn,
+}
+
+impl<'p> Node<'p> {
+    pub fn new(shape: &'p Shape, words: &'p [AtomicU64]) -> Self {
+        debug_assert!(words.len() >= shape.node_words());
+        Self { shape, words: &words[..shape.node_words()] }
+    }
+
+    pub fn words(&self) -> &'p [AtomicU64] {
+        self.words
+    }
+
+    #[inline]
+    fn get(&self, word: usize) -> u64 {
+        self.words[word].load(Relaxed)
+    }
+
+    #[inline]
+    fn set(&self, word: usize, value: u64) {
+        self.words[word].store(value, Relaxed);
+    }
+
+    /// Makes a new, empty node of the words, unsealed.
+    pub fn init(&self, init: &Init) {
+        self.words.iter().for_each(|word| word.store(0, Relaxed));
+        self.set(ADDR, init.addr.raw());
+        let infinite = |fence: Option<Key>, bit| if fence.is_none() { bit } else { 0 };
+        let flags = infinite(init.low, LOW_INFINITE) | infinite(init.high, HIGH_INFINITE);
+        let meta = u64::from(init.level) << 56 | flags << 48 | u64::from(init.version) << 32;
+        self.set(META, meta | u64::from(init.index));
+        self.set(SIBLING, init.sibling.map_or(0, GlobalAddr::raw));
+        self.store_key(self.shape.low(), init.low.as_ref());
+        self.store_key(self.shape.high(), init.high.as_ref());
+    }
+
+    fn store_key(&self, at: usize, key: Option<&Key>) {
+        if let Some(key) = key {
+            key.words().iter().enumerate().for_each(|(i, &word)| self.set(at + i, word));
+        }
+    }
+
+    fn load_key(&self, at: usize) -> Key {
+        Key::from_words((at..at + self.shape.key_words()).map(|word| self.get(word)))
+    }
+
+    pub fn addr(&self) -> u64 {
+        self.get(ADDR)
+    }
+
+    pub fn level(&self) -> u8 {
+        (self.get(META) >> 56) as u8
+    }
+
+    pub fn index(&self) -> u16 {
+        self.get(META) as u16
+    }
+
+    fn flags(&self) -> u64 {
+        self.get(META) >> 48 & 0xff
+    }
+
+    fn set_flags(&self, flags: u64) {
+        self.set(META, self.get(META) & !(0xff << 48) | flags << 48);
+    }
+
+    pub fn version(&self) -> u16 {
+        (self.get(META) >> 32) as u16
+    }
+
+    /// Entries of a sorted leaf, separators of an inner node.
+    pub fn count(&self) -> usize {
+        usize::from((self.get(META) >> 16) as u16)
+    }
+
+    fn set_count(&self, count: usize) {
+        self.set(META, self.get(META) & !(0xffff << 16) | (count as u64) << 16);
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.flags() & GONE != 0
+    }
+
+    pub fn sibling(&self) -> Option<GlobalAddr> {
+        GlobalAddr::from_raw(self.get(SIBLING)).filter(|addr| !addr.is_null())
+    }
+
+    /// The low fence; `None` is infinite.
+    pub fn low(&self) -> Option<Key> {
+        (self.flags() & LOW_INFINITE == 0).then(|| self.load_key(self.shape.low()))
+    }
+
+    /// The high fence; `None` is infinite.
+    pub fn high(&self) -> Option<Key> {
+        (self.flags() & HIGH_INFINITE == 0).then(|| self.load_key(self.shape.high()))
+    }
+
+    /// Whether `key` lies below the low fence.
+    pub fn is_below(&self, key: &Key) -> bool {
+        self.flags() & LOW_INFINITE == 0 && self.compare(self.shape.low(), key).is_gt()
+    }
+
+    /// Whether `key` lies at or above the high fence: it is to be looked for in the sibling.
+    pub fn is_beyond(&self, key: &Key) -> bool {
+        self.flags() & HIGH_INFINITE == 0 && self.compare(self.shape.high(), key).is_le()
+    }
+
+    /// Whether this is a node to which `key` belongs.
+    pub fn covers(&self, key: &Key) -> bool {
+        !self.is_gone() && !self.is_below(key) && !self.is_beyond(key)
+    }
+
+    /// How the key at a word compares with `key`.
+    #[inline]
+    fn compare(&self, at: usize, key: &Key) -> std::cmp::Ordering {
+        let words = self.words[at..].iter().map(|word| word.load(Relaxed));
+        words
+            .zip(key.words())
+            .map(|(word, other)| word.cmp(other))
+            .find(|order| order.is_ne())
+            .unwrap_or(std::cmp::Ordering::Equal)
+    }
+
+    // Inner nodes.
+
+    /// The child on the way to `key`, counted from the leftmost.
+    pub fn child_index(&self, key: &Key) -> usize {
+        let (mut low, mut high) = (0, self.count());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            match self.compare(self.shape.separator(middle), key).is_le() {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        low
+    }
+
+    pub fn child(&self, i: usize) -> Option<GlobalAddr> {
+        GlobalAddr::from_raw(self.get(self.shape.child(i))).filter(|addr| !addr.is_null())
+    }
+
+    /// The fences of child `i`, as far as this node knows.
+    pub fn child_fences(&self, i: usize) -> Fences {
+        let low = i.checked_sub(1).map_or_else(|| self.low(), |before| Some(self.separator(before)));
+        let high = if i < self.count() { Some(self.separator(i)) } else { self.high() };
+        (low, high)
+    }
+
+    pub fn separator(&self, i: usize) -> Key {
+        self.load_key(self.shape.separator(i))
+    }
+
+    pub fn set_leftmost(&self, child: GlobalAddr) {
+        self.set(LEFTMOST, child.raw());
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.count() == self.shape.inner_max()
+    }
+
+    /// Adds a separator and the child to its right; `false` if there is no room.
+    ///
+    /// # Panics
+    /// If the separator is there already.
+    pub fn insert_child(&self, separator: &Key, child: GlobalAddr) -> bool {
+        if self.is_full() {
+            return false;
+        }
+        let (at, count) = (self.child_index(separator), self.count());
+        assert!(at == 0 || self.separator(at - 1) != *separator, "a separator is added once");
+        self.move_words(self.shape.separator(at), self.shape.separator(at + 1), self.shape.separator(count));
+        self.store_key(self.shape.separator(at), Some(separator));
+        self.set(self.shape.child(at + 1), child.raw());
+        self.set_count(count + 1);
+        true
+    }
+
+    /// Removes separator `i` and the child to its right.
+    pub fn remove_child(&self, i: usize) {
+        let count = self.count();
+        self.move_words(self.shape.separator(i + 1), self.shape.separator(i), self.shape.separator(count));
+        self.set_count(count - 1);
+    }
+
+    /// Moves the words from `from` up to `end` to `to`.
+    fn move_words(&self, from: usize, to: usize, end: usize) {
+        let len = end - from;
+        if to > from {
+            (0..len).rev().for_each(|i| self.set(to + i, self.get(from + i)));
+        } else {
+            (0..len).for_each(|i| self.set(to + i, self.get(from + i)));
+        }
+    }
+}
+
+// Leaves.
+impl<'p> Node<'p> {
+    /// Slots that may hold entries: all of an unsorted leaf, those in use of a sorted one.
+    fn slots(&self) -> usize {
+        if self.shape.is_unsorted() { self.shape.leaf_max() } else { self.count() }
+    }
+
+    /// Whether the entries are in no particular order.
+    pub fn is_unsorted(&self) -> bool {
+        self.shape.is_unsorted()
+    }
+
+    fn is_occupied(&self, i: usize) -> bool {
+        !self.shape.is_unsorted() || self.get(self.shape.leaf_entry(i)) & OCCUPIED != 0
+    }
+
+    /// The slots with entries, in no particular order.
+    pub fn occupied(&self) -> impl Iterator<Item = usize> {
+        let node = *self;
+        (0..node.slots()).filter(move |&i| node.is_occupied(i))
+    }
+
+    pub fn entries(&self) -> usize {
+        self.occupied().count()
+    }
+
+    pub fn leaf_key(&self, i: usize) -> Key {
+        self.load_key(self.shape.leaf_key(i))
+    }
+
+    /// Appends the value of slot `i`.
+    pub fn append_value(&self, i: usize, out: &mut Vec<u8>) {
+        let end = out.len() + self.shape.value_len();
+        let at = self.shape.leaf_value(i);
+        let words = at..at + self.shape.value_words();
+        words.for_each(|word| out.extend_from_slice(&self.get(word).to_le_bytes()));
+        out.truncate(end);
+    }
+
+    /// Looks for a key in a leaf whose [`Node::verify`] said that it is whole.
+    pub fn find(&self, key: &Key) -> Find {
+        if !self.shape.is_unsorted() {
+            return match self.position(key) {
+                Ok(i) => Find::Hit(i),
+                Err(_) => Find::Miss,
+            };
+        }
+        let at = |&i: &usize| self.compare(self.shape.leaf_key(i), key).is_eq();
+        match self.occupied().find(at) {
+            Some(i) if self.slot_verdict(i) == Verdict::Whole => Find::Hit(i),
+            Some(_) => Find::Torn,
+            None if (0..self.slots()).all(|i| self.slot_verdict(i) == Verdict::Whole) => Find::Miss,
+            None => Find::Torn,
+        }
+    }
+
+    /// Where a key is in a sorted leaf, or where it would be.
+    fn position(&self, key: &Key) -> Result<usize, usize> {
+        let (mut low, mut high) = (0, self.count());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            match self.compare(self.shape.leaf_key(middle), key) {
+                std::cmp::Ordering::Equal => return Ok(middle),
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        Err(low)
+    }
+
+    /// All entries are of one moment: what a scan needs.
+    pub fn has_whole_slots(&self) -> bool {
+        self.level() > 0
+            || !self.shape.is_unsorted()
+            || (0..self.slots()).all(|i| self.slot_verdict(i) == Verdict::Whole)
+    }
+
+    /// A slot for a new entry with this key; `None` if the leaf is full. A sorted leaf makes room.
+    pub fn make_slot(&self, key: &Key) -> Option<usize> {
+        if self.shape.is_unsorted() {
+            return (0..self.slots()).find(|&i| !self.is_occupied(i));
+        }
+        let count = self.count();
+        if count == self.shape.leaf_max() {
+            return None;
+        }
+        let at = self.position(key).unwrap_or_else(|at| at);
+        let end = self.shape.leaf_entry(count);
+        self.move_words(self.shape.leaf_entry(at), self.shape.leaf_entry(at + 1), end);
+        self.set_count(count + 1);
+        Some(at)
+    }
+
+    /// Stores an entry in slot `i`, and seals the slot.
+    pub fn store(&self, i: usize, key: &Key, value: &[u8]) {
+        self.store_key(self.shape.leaf_key(i), Some(key));
+        self.store_value(i, value);
+    }
+
+    /// Stores another value in slot `i`, and seals the slot.
+    pub fn store_value(&self, i: usize, value: &[u8]) {
+        let at = self.shape.leaf_value(i);
+        for (word, chunk) in value.chunks(crate::shape::WORD).enumerate() {
+            let mut padded = [0; crate::shape::WORD];
+            padded[..chunk.len()].copy_from_slice(chunk);
+            self.set(at + word, u64::from_le_bytes(padded));
+        }
+        self.seal_slot(i, true);
+    }
+
+    /// Removes the entry in slot `i`, and seals the slot.
+    pub fn remove(&self, i: usize) {
+        if self.shape.is_unsorted() {
+            return self.seal_slot(i, false);
+        }
+        let count = self.count();
+        self.move_words(self.shape.leaf_entry(i + 1), self.shape.leaf_entry(i), self.shape.leaf_entry(count));
+        self.set_count(count - 1);
+    }
+}
+
+// Checks.
+impl<'p> Node<'p> {
+    /// The words of slot `i` behind its check.
+    fn slot_words(&self, i: usize) -> &'p [AtomicU64] {
+        let at = self.shape.leaf_key(i);
+        &self.words[at..at + self.shape.key_words() + self.shape.value_words()]
+    }
+
+    /// What the check of a slot is to be.
+    fn slot_check(&self, i: usize, is_occupied: bool) -> u64 {
+        let seed = self.addr() ^ u64::from(self.version()) << 48 ^ (i as u64) << 1;
+        let sum = Sum::new(seed);
+        match is_occupied {
+            true => sum.add_all(self.slot_words(i)).end() | OCCUPIED,
+            false => sum.end() & !OCCUPIED,
+        }
+    }
+
+    fn seal_slot(&self, i: usize, is_occupied: bool) {
+        if !self.shape.is_unsorted() {
+            return;
+        }
+        let at = self.shape.leaf_entry(i);
+        match self.shape.check() {
+            ReadCheck::Checksum => self.set(at, self.slot_check(i, is_occupied)),
+            ReadCheck::VersionReads => self.set(at, u64::from(is_occupied)),
+            ReadCheck::UnsoundEnds => {
+                // The published 4 bits, which go round.
+                let next = (self.get(at) >> 1).wrapping_add(1) & 0xf;
+                self.set(at, next << 1 | u64::from(is_occupied));
+                self.set(at + self.shape.leaf_entry_words() - 1, next);
+            }
+        }
+    }
+
+    fn slot_verdict(&self, i: usize) -> Verdict {
+        let check = self.get(self.shape.leaf_entry(i));
+        match self.shape.check() {
+            ReadCheck::Checksum => Verdict::of(check == self.slot_check(i, check & OCCUPIED != 0)),
+            ReadCheck::VersionReads => Verdict::Whole,
+            ReadCheck::UnsoundEnds => {
+                let rear = self.get(self.shape.leaf_entry(i) + self.shape.leaf_entry_words() - 1);
+                Verdict::of(check >> 1 == rear)
+            }
+        }
+    }
+
+    /// The words that the check of the node covers: all that are in use, or the header if slots have checks.
+    fn checked_words(&self) -> &'p [AtomicU64] {
+        let end = match self.level() {
+            0 if self.shape.is_unsorted() => self.shape.leaf_entry(0),
+            0 => self.shape.leaf_entry(self.count()),
+            _ => self.shape.separator(self.count()),
+        };
+        &self.words[META..end.min(self.words.len())]
+    }
+
+    /// Gives the node its next version, and makes its check fit; of an unsorted leaf those of all slots too.
+    pub fn seal(&self) {
+        let version = self.version().wrapping_add(1);
+        let occupied: Vec<bool> = match self.level() == 0 && self.shape.is_unsorted() {
+            true => (0..self.slots()).map(|i| self.is_occupied(i)).collect(),
+            false => Vec::new(),
+        };
+        self.set(META, self.get(META) & !(0xffff << 32) | u64::from(version) << 32);
+        occupied.iter().enumerate().for_each(|(i, &is_occupied)| self.seal_slot(i, is_occupied));
+        match self.shape.check() {
+            ReadCheck::Checksum => self.set(CHECK, self.checksum()),
+            ReadCheck::VersionReads => {}
+            ReadCheck::UnsoundEnds => {
+                self.set(CHECK, u64::from(version & 0xf));
+                self.set(self.shape.node_words() - 1, u64::from(version & 0xf));
+            }
+        }
+    }
+
+    /// Whether this is the node of the index at `addr`, and was READ whole; of an unsorted leaf its header.
+    pub fn verify(&self, addr: GlobalAddr, index: u16) -> Verdict {
+        let max = if self.level() == 0 { self.shape.leaf_max() } else { self.shape.inner_max() };
+        if self.addr() != addr.raw() || self.index() != index || self.count() > max {
+            return Verdict::Torn;
+        }
+        match self.shape.check() {
+            ReadCheck::Checksum => Verdict::of(self.get(CHECK) == self.checksum()),
+            ReadCheck::VersionReads => Verdict::Whole,
+            ReadCheck::UnsoundEnds => Verdict::of(self.get(CHECK) == self.get(self.shape.node_words() - 1)),
+        }
+    }
+
+    fn checksum(&self) -> u64 {
+        Sum::new(0).add_all(self.checked_words()).end()
+    }
+}
+
+// Structure changes.
+impl<'p> Node<'p> {
+    /// Moves the upper half into `right`, which is new and empty and has its fences set by this: the separator. Both are to be
+    /// sealed after that.
+    pub fn split_into(&self, right: &Node<'_>, init: &Init) -> Key {
+        let separator =
+            if self.level() == 0 { self.split_leaf(right, init) } else { self.split_inner(right, init) };
+        self.end_at(&separator, init.addr);
+        separator
+    }
+
+    /// Makes `key` the high fence, and `sibling` the right neighbour. To be sealed.
+    pub fn end_at(&self, key: &Key, sibling: GlobalAddr) {
+        self.set_flags(self.flags() & !HIGH_INFINITE);
+        self.store_key(self.shape.high(), Some(key));
+        self.set(SIBLING, sibling.raw());
+    }
+
+    fn right_init(&self, separator: Key, init: &Init) -> Init {
+        let (level, index) = (self.level(), self.index());
+        Init { level, index, low: Some(separator), high: self.high(), sibling: self.sibling(), ..*init }
+    }
+
+    fn split_leaf(&self, right: &Node<'_>, init: &Init) -> Key {
+        let mut slots: Vec<(Key, usize)> = self.occupied().map(|i| (self.leaf_key(i), i)).collect();
+        slots.sort_unstable();
+        let upper = &slots[slots.len() / 2..];
+        let separator = upper[0].0;
+        right.init(&self.right_init(separator, init));
+        for (to, &(key, from)) in upper.iter().enumerate() {
+            right.copy_entry(to, &key, self, from);
+        }
+        if self.shape.is_unsorted() {
+            upper.iter().for_each(|&(_, from)| self.remove(from));
+        } else {
+            right.set_count(upper.len());
+            self.set_count(slots.len() - upper.len());
+        }
+        separator
+    }
+
+    fn copy_entry(&self, to: usize, key: &Key, other: &Node<'_>, from: usize) {
+        self.store_key(self.shape.leaf_key(to), Some(key));
+        for word in 0..self.shape.value_words() {
+            self.set(self.shape.leaf_value(to) + word, other.get(self.shape.leaf_value(from) + word));
+        }
+        self.seal_slot(to, true);
+    }
+
+    fn split_inner(&self, right: &Node<'_>, init: &Init) -> Key {
+        let (count, middle) = (self.count(), self.count() / 2);
+        let separator = self.separator(middle);
+        right.init(&self.right_init(separator, init));
+        right.set(LEFTMOST, self.get(self.shape.child(middle + 1)));
+        let (from, end) = (self.shape.separator(middle + 1), self.shape.separator(count));
+        (from..end).enumerate().for_each(|(i, word)| right.set(right.shape.separator(0) + i, self.get(word)));
+        right.set_count(count - middle - 1);
+        self.set_count(middle);
+        separator
+    }
+
+    /// Takes all that is in `right`, its neighbour, with its high fence and sibling; `false` if it does not fit. For inner nodes
+    /// their separator comes between. `right` retires. Both are to be sealed.
+    pub fn merge_from(&self, right: &Node<'_>, separator: &Key) -> bool {
+        let fits = if self.level() == 0 { self.take_leaf(right) } else { self.take_inner(right, separator) };
+        if !fits {
+            return false;
+        }
+        let infinite = right.flags() & HIGH_INFINITE;
+        self.set_flags(self.flags() & !HIGH_INFINITE | infinite);
+        self.store_key(self.shape.high(), right.high().as_ref());
+        self.set(SIBLING, right.get(SIBLING));
+        right.retire(self.addr());
+        true
+    }
+
+    /// Makes this a node that is gone; `heir`, an address, has its keys. To be sealed.
+    pub fn retire(&self, heir: u64) {
+        self.words[self.shape.leaf_entry(0)..].iter().for_each(|word| word.store(0, Relaxed));
+        self.set_count(0);
+        self.set_flags(self.flags() | GONE);
+        self.set(SIBLING, heir);
+        self.set(LEFTMOST, 0);
+    }
+
+    /// Makes this, which is new, a copy of another node but for what tells nodes apart. To be sealed.
+    pub fn copy_content(&self, other: &Node<'_>, addr: GlobalAddr, version: u16) {
+        self.words.iter().zip(other.words).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+        self.set(LOCK, 0);
+        self.set(ADDR, addr.raw());
+        self.set(META, self.get(META) & !(0xffff << 32) | u64::from(version) << 32);
+    }
+
+    /// Chains a node that is gone. To be sealed.
+    pub fn set_next_free(&self, next: u64) {
+        self.set(LEFTMOST, next);
+    }
+
+    /// The next of the nodes that are gone and may be used again, chained by a word that they need no more.
+    pub fn next_free(&self) -> Option<GlobalAddr> {
+        GlobalAddr::from_raw(self.get(LEFTMOST)).filter(|addr| !addr.is_null())
+    }
+
+    fn take_leaf(&self, right: &Node<'_>) -> bool {
+        if self.entries() + right.entries() > self.shape.leaf_max() {
+            return false;
+        }
+        for from in right.occupied() {
+            let key = right.leaf_key(from);
+            let to = self.make_slot(&key).expect("there is room for all");
+            self.copy_entry(to, &key, right, from);
+        }
+        true
+    }
+
+    fn take_inner(&self, right: &Node<'_>, separator: &Key) -> bool {
+        if self.count() + 1 + right.count() > self.shape.inner_max() {
+            return false;
+        }
+        let child = |i| right.child(i).expect("a child has an address");
+        self.insert_child(separator, child(0));
+        (0..right.count()).for_each(|i| {
+            self.insert_child(&right.separator(i), child(i + 1));
+        });
+        true
+    }
+}

@@ -1,0 +1,214 @@
+//! Range queries (Sherman §4.5): leaf by leaf, in the order of keys, with the leaves to come READ in parallel.
+//!
+//! The node above the leaves says which they are. Each leaf is whole before its entries are handed out, and the next one begins
+//! where it ends, by its fence: a leaf that was split or merged meanwhile does not, and the leaves from there on are looked for
+//! anew. So a scan returns every key that was there throughout and none that was absent throughout, each once.
+
+use std::future::Future;
+use std::ops::Bound;
+use std::task::Poll;
+
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
+
+use crate::error::{Attempt, Result};
+use crate::node::Node;
+use crate::read::{Belongs, Reader};
+use crate::shape::Key;
+use crate::tree::{NO_LEVEL, Sherman};
+
+/// What to scan.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanRange<'k> {
+    pub low: Bound<&'k [u8]>,
+    pub high: Bound<&'k [u8]>,
+    /// Entries at most.
+    pub limit: usize,
+}
+
+impl ScanRange<'_> {
+    pub fn all() -> Self {
+        Self { low: Bound::Unbounded, high: Bound::Unbounded, limit: usize::MAX }
+    }
+}
+
+/// The bounds as words.
+struct Bounds {
+    low: Bound<Key>,
+    high: Bound<Key>,
+}
+
+impl Bounds {
+    fn has(&self, key: &Key) -> bool {
+        std::ops::RangeBounds::contains(&(self.low, self.high), key)
+    }
+
+    /// Whether no key from here on belongs to the range.
+    fn ends_before(&self, key: &Key) -> bool {
+        match self.high {
+            Bound::Unbounded => false,
+            Bound::Included(high) => high < *key,
+            Bound::Excluded(high) => high <= *key,
+        }
+    }
+}
+
+/// How far a leaf took a scan.
+enum Step {
+    /// So many entries, and on from this key.
+    On(usize, Key),
+    /// So many entries, the last.
+    End(usize),
+}
+
+impl Sherman {
+    /// Hands the entries of `range` to `visit`, in ascending order, each once, until it returns `false`; how many it was given.
+    ///
+    /// # Errors
+    /// Bounds that are no keys; corruption; too long a wait; errors of the fabric.
+    pub async fn scan<E: Endpoint>(
+        &self,
+        ep: &E,
+        range: &ScanRange<'_>,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<usize> {
+        let bound = |bound: Bound<&[u8]>| match bound {
+            Bound::Unbounded => Ok(Bound::Unbounded),
+            Bound::Included(key) => self.shape.key(key).map(Bound::Included),
+            Bound::Excluded(key) => self.shape.key(key).map(Bound::Excluded),
+        };
+        let bounds = Bounds { low: bound(range.low)?, high: bound(range.high)? };
+        let mut cursor = match bounds.low {
+            Bound::Included(key) | Bound::Excluded(key) => key,
+            Bound::Unbounded => self.shape.lowest_key(),
+        };
+        let mut visited = 0;
+        while visited < range.limit && !bounds.ends_before(&cursor) {
+            let wanted = self.leaves_wanted(range.limit - visited);
+            let leaves =
+                self.patiently(ep, "a leaf", async || self.read_leaves(ep, &cursor, &bounds, wanted).await);
+            for page in leaves.await? {
+                let node = self.node(&page);
+                // The leaves behind one that was changed meanwhile are not those to come.
+                if !node.covers(&cursor) {
+                    ep.recycle(page);
+                    continue;
+                }
+                let step = self.visit_leaf(ep, &node, &bounds, (cursor, range.limit - visited), &mut visit);
+                ep.recycle(page);
+                match step {
+                    Step::End(count) => return Ok(visited + count),
+                    Step::On(count, next) => (visited, cursor) = (visited + count, next),
+                }
+            }
+        }
+        Ok(visited)
+    }
+
+    /// How many leaves to READ together for so many entries: leaves are half full at least, as a rule.
+    fn leaves_wanted(&self, entries: usize) -> usize {
+        (entries / self.shape.leaf_max().div_ceil(2)).saturating_add(1).min(self.config.read_ahead.max(1))
+    }
+
+    /// READs the leaf of `cursor`, and some of those behind it; the first is that one for certain.
+    async fn read_leaves<E: Endpoint>(
+        &self,
+        ep: &E,
+        cursor: &Key,
+        bounds: &Bounds,
+        wanted: usize,
+    ) -> Attempt<Vec<PageBuf>> {
+        let leaves = self.plan(ep, cursor, bounds, wanted).await?;
+        let reads = leaves.into_iter().map(|addr| self.read(ep, addr, |node| node.has_whole_slots()));
+        let mut pages = join_all(reads).await.into_iter().collect::<Attempt<Vec<_>>>()?;
+        let is_first = pages
+            .first()
+            .is_some_and(|page| self.belongs(&self.node(page), cursor, Some(0)) == Belongs::Here);
+        // Whatever is no leaf by now was one when it was planned.
+        pages.retain(|page| self.node(page).level() == 0);
+        if !is_first {
+            pages.into_iter().for_each(|page| ep.recycle(page));
+            pages = vec![self.locate(ep, cursor, 0, Reader::Anyone).await?.1];
+        }
+        Ok(pages)
+    }
+
+    /// Where the leaf of `cursor` is thought to be, and those behind it under the same parent.
+    async fn plan<E: Endpoint>(
+        &self,
+        ep: &E,
+        cursor: &Key,
+        bounds: &Bounds,
+        wanted: usize,
+    ) -> Attempt<Vec<GlobalAddr>> {
+        let root_level = self.root_level.load(std::sync::atomic::Ordering::Relaxed);
+        if let Some(copy) = self.cache.as_ref().and_then(|cache| cache.find(&self.shape, 1, cursor)) {
+            return Ok(children(&copy.node(&self.shape), cursor, bounds, wanted));
+        }
+        if root_level == 0 || root_level == NO_LEVEL {
+            // A tree of one leaf; or what finds this one finds out the level.
+            return Ok(vec![self.find(ep, cursor, 0).await?.addr]);
+        }
+        let (_, page) = self.locate(ep, cursor, 1, Reader::Anyone).await?;
+        let node = self.node(&page);
+        self.cache_node(ep, &node);
+        let leaves = children(&node, cursor, bounds, wanted);
+        ep.recycle(page);
+        Ok(leaves)
+    }
+
+    /// Hands out the entries of a leaf from a key on, so many at most.
+    fn visit_leaf<E: Endpoint>(
+        &self,
+        ep: &E,
+        node: &Node<'_>,
+        bounds: &Bounds,
+        (cursor, wanted): (Key, usize),
+        visit: &mut impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Step {
+        let entries = node.occupied().map(|i| (node.leaf_key(i), i));
+        let mut entries: Vec<_> = entries.filter(|(key, _)| *key >= cursor && bounds.has(key)).collect();
+        if self.shape.is_unsorted() {
+            entries.sort_unstable();
+        }
+        ep.charge(Work::Entries { count: entries.len().min(wanted) });
+        let (mut key_bytes, mut value) = (Vec::new(), Vec::new());
+        for (count, (key, i)) in entries.iter().enumerate() {
+            key_bytes.clear();
+            value.clear();
+            self.shape.append_key(key, &mut key_bytes);
+            node.append_value(*i, &mut value);
+            if !visit(&key_bytes, &value) || count + 1 == wanted {
+                return Step::End(count + 1);
+            }
+        }
+        match node.high() {
+            Some(high) => Step::On(entries.len(), high),
+            None => Step::End(entries.len()),
+        }
+    }
+}
+
+/// The children of a node from that of `cursor` on, so many at most.
+fn children(node: &Node<'_>, cursor: &Key, bounds: &Bounds, wanted: usize) -> Vec<GlobalAddr> {
+    let first = node.child_index(cursor);
+    let in_range = |&i: &usize| i == first || !bounds.ends_before(&node.separator(i - 1));
+    (first..=node.count()).take(wanted).take_while(in_range).filter_map(|i| node.child(i)).collect()
+}
+
+/// Runs futures side by side to their ends; their outputs in the same order.
+async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut running: Vec<_> = futures.map(|future| (Some(Box::pin(future)), None)).collect();
+    std::future::poll_fn(|cx| {
+        let mut is_pending = false;
+        for (future, output) in &mut running {
+            let Some(running) = future else { continue };
+            match running.as_mut().poll(cx) {
+                Poll::Ready(done) => (*future, *output) = (None, Some(done)),
+                Poll::Pending => is_pending = true,
+            }
+        }
+        if is_pending { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    running.into_iter().map(|(_, output)| output.expect("every future ran to its end")).collect()
+}

@@ -1,0 +1,250 @@
+//! Splits (Sherman §4.2).
+//!
+//! Only the node that is split is locked. Its upper half goes to a new right neighbour, which is in place before the node is cut off:
+//! with command combination both, and the release of the lock, in one chain if they are on one memory server. From then on the
+//! new node is found by its left neighbour, so that the separator in the parent may come later, or never: whoever comes that
+//! way to a node that its parent does not know adds the separator then. It is added only while the node is there, under
+//! the lock of the parent, without which no node is merged into another.
+//!
+//! The root does not move: its content goes to two new nodes.
+
+use std::cmp::Ordering;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pando_fabric::{Endpoint, GlobalAddr, Work};
+
+use crate::error::{Attempt, Result, ShermanError};
+use crate::node::{Init, Node};
+use crate::read::{Locked, Reader};
+use crate::shape::{Key, WORD};
+use crate::tree::{NewNode, Sherman};
+
+/// What has no room in a node.
+#[derive(Clone, Copy)]
+pub(crate) enum Addition<'a> {
+    Entry(&'a Key, &'a [u8]),
+    /// A child and the separator on its left.
+    Child(&'a Key, GlobalAddr),
+}
+
+impl Addition<'_> {
+    fn key(&self) -> &Key {
+        match self {
+            Self::Entry(key, _) | Self::Child(key, _) => key,
+        }
+    }
+
+    /// Adds it to a node that has room.
+    fn add_to(&self, node: &Node<'_>) {
+        match self {
+            Self::Entry(key, value) => {
+                let slot = node.make_slot(key).expect("half a leaf has room");
+                node.store(slot, key, value);
+            }
+            Self::Child(separator, child) => {
+                let is_added = node.insert_child(separator, *child);
+                assert!(is_added, "half an inner node has room");
+            }
+        }
+    }
+}
+
+impl Sherman {
+    /// Splits a node that is full, adds what has no room in it, and tells the nodes above.
+    pub(crate) async fn split<E: Endpoint>(
+        &self,
+        ep: &E,
+        locked: Locked<'_>,
+        addition: Addition<'_>,
+    ) -> Attempt<()> {
+        let level = self.node(&locked.page).level();
+        if let Some((separator, right)) = self.split_node(ep, locked, addition).await? {
+            // What was to be added is there. If the separator cannot be, the node is found by its left neighbour.
+            let _ = self.link_up(ep, level + 1, separator, right).await;
+        }
+        Ok(())
+    }
+
+    /// Splits one node; the separator that its parent is to have, and the new node. There is none for a root.
+    async fn split_node<E: Endpoint>(
+        &self,
+        ep: &E,
+        mut locked: Locked<'_>,
+        addition: Addition<'_>,
+    ) -> Attempt<Option<(Key, GlobalAddr)>> {
+        ep.charge(Work::Copy { bytes: 2 * self.shape.node_size() });
+        if locked.addr == self.anchor.root {
+            self.grow(ep, locked, addition).await?;
+            return Ok(None);
+        }
+        let new = match self.new_node(ep, &mut locked.held, locked.is_own).await {
+            Ok(new) => new,
+            Err(retry) => {
+                locked.held.finish(ep).await?;
+                return Err(retry);
+            }
+        };
+        let (left, right) = (self.node(&locked.page), self.node(&new.page));
+        let separator = left.split_into(&right, &self.init(&new));
+        let half = if addition.key() < &separator { &left } else { &right };
+        addition.add_to(half);
+        left.seal();
+        right.seal();
+        let Locked { mut held, addr, page, .. } = locked;
+        held.write(new.addr, &new.page, new.window());
+        held.write(addr, &page, WORD..page.len());
+        ep.recycle(page);
+        let (finished, right) = (held.finish(ep).await, new.addr);
+        self.settle_new(ep, [new], finished).await?;
+        Ok(Some((separator, right)))
+    }
+
+    /// New nodes are there, or may be, or are not needed since nothing was written.
+    async fn settle_new<E: Endpoint, const N: usize>(
+        &self,
+        ep: &E,
+        new: [NewNode; N],
+        finished: Result<()>,
+    ) -> Result<()> {
+        let is_refused = |error: &ShermanError| !error.may_have_taken_effect();
+        if finished.as_ref().is_err_and(is_refused) {
+            for new in new {
+                self.drop_new(ep, new).await?;
+            }
+            return finished;
+        }
+        new.into_iter().for_each(|new| ep.recycle(new.page));
+        self.counters.splits.fetch_add(1, Relaxed);
+        finished
+    }
+
+    fn init(&self, new: &NewNode) -> Init {
+        let (addr, index, version) = (new.addr, self.index(), new.version);
+        Init { addr, index, level: 0, low: None, high: None, sibling: None, version }
+    }
+
+    /// Moves the content of a full root into two new nodes, whose parent it becomes.
+    async fn grow<E: Endpoint>(&self, ep: &E, mut locked: Locked<'_>, addition: Addition<'_>) -> Attempt<()> {
+        let (left, right) = match self.two_new_nodes(ep, &mut locked).await {
+            Ok(both) => both,
+            Err(retry) => {
+                locked.held.finish(ep).await?;
+                return Err(retry);
+            }
+        };
+        let (root, left_node) = (self.node(&locked.page), self.node(&left.page));
+        let right_node = self.node(&right.page);
+        left_node.copy_content(&root, left.addr, left.version);
+        let separator = left_node.split_into(&right_node, &self.init(&right));
+        addition.add_to(if addition.key() < &separator { &left_node } else { &right_node });
+        let (level, version) = (root.level() + 1, root.version());
+        root.init(&Init { level, version, addr: locked.addr, ..self.init(&left) });
+        root.set_leftmost(left.addr);
+        root.insert_child(&separator, right.addr);
+        [&root, &left_node, &right_node].into_iter().for_each(Node::seal);
+        let Locked { mut held, addr, page, .. } = locked;
+        held.write(left.addr, &left.page, left.window());
+        held.write(right.addr, &right.page, right.window());
+        held.write(addr, &page, WORD..page.len());
+        let finished = held.finish(ep).await;
+        self.settle_new(ep, [left, right], finished).await?;
+        self.note_root(&self.node(&page), addr);
+        self.cache_node(ep, &self.node(&page));
+        ep.recycle(page);
+        Ok(())
+    }
+
+    async fn two_new_nodes<E: Endpoint>(
+        &self,
+        ep: &E,
+        locked: &mut Locked<'_>,
+    ) -> Attempt<(NewNode, NewNode)> {
+        let left = self.new_node(ep, &mut locked.held, locked.is_own).await?;
+        match self.new_node(ep, &mut locked.held, locked.is_own).await {
+            Ok(right) => Ok((left, right)),
+            Err(retry) => {
+                self.drop_new(ep, left).await?;
+                Err(retry)
+            }
+        }
+    }
+
+    /// Adds a separator and the node to its right to the parent, splitting what is full up to the root.
+    pub(crate) async fn link_up<E: Endpoint>(
+        &self,
+        ep: &E,
+        mut level: u8,
+        mut separator: Key,
+        mut child: GlobalAddr,
+    ) -> Result<()> {
+        loop {
+            let linked =
+                self.patiently(ep, "a parent", async || self.link(ep, level, &separator, child).await);
+            match linked.await? {
+                None => return Ok(()),
+                Some((above, right)) => (level, separator, child) = (level + 1, above, right),
+            }
+        }
+    }
+
+    /// Adds it to one node; if that is split, what is to be added above.
+    async fn link<E: Endpoint>(
+        &self,
+        ep: &E,
+        level: u8,
+        separator: &Key,
+        child: GlobalAddr,
+    ) -> Attempt<Option<(Key, GlobalAddr)>> {
+        let locked = self.lock_node(ep, separator, level).await?;
+        let parent = self.node(&locked.page);
+        // Also of the leftmost child, which has no separator here.
+        let is_known = parent.child_fences(parent.child_index(separator)).0 == Some(*separator);
+        // If none of its keys is this compute server's, whoever has them will come to the new node, and add it.
+        let is_ours = self.may_change((parent.low(), parent.high()));
+        let is_wanted = match is_known || !is_ours {
+            true => Ok(false),
+            false => self.is_in_level(ep, &locked, child, separator).await,
+        };
+        if !matches!(is_wanted, Ok(true)) {
+            self.cache_node(ep, &parent);
+            ep.recycle(locked.page);
+            locked.held.finish(ep).await?;
+            return is_wanted.map(|_| None);
+        }
+        if !parent.insert_child(separator, child) {
+            return self.split_node(ep, locked, Addition::Child(separator, child)).await;
+        }
+        parent.seal();
+        let Locked { mut held, addr, page, .. } = locked;
+        held.write(addr, &page, WORD..page.len());
+        held.finish(ep).await?;
+        self.cache_node(ep, &self.node(&page));
+        ep.recycle(page);
+        Ok(None)
+    }
+
+    /// Whether the node is in its level, from the separator on, right of a child of its parent, which is locked. It may have been
+    /// merged into another, and be about to become a new node elsewhere. While the parent is locked it stays where it is.
+    async fn is_in_level<E: Endpoint>(
+        &self,
+        ep: &E,
+        locked: &Locked<'_>,
+        addr: GlobalAddr,
+        low: &Key,
+    ) -> Attempt<bool> {
+        let parent = self.node(&locked.page);
+        let mut next = parent.child(parent.child_index(low));
+        while let Some(left) = next {
+            let page = self.read_as(ep, left, Reader::Holder(locked.addr), |_| true).await?;
+            let node = self.node(&page);
+            let (high, sibling) = (node.high(), node.sibling());
+            ep.recycle(page);
+            match high.map(|high| high.cmp(low)) {
+                Some(Ordering::Less) => next = sibling,
+                Some(Ordering::Equal) => return Ok(sibling == Some(addr)),
+                _ => return Ok(false),
+            }
+        }
+        Ok(false)
+    }
+}

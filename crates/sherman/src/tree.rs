@@ -1,0 +1,428 @@
+//! One compute server's view of an index: made empty, opened, closed.
+//!
+//! The operations are in the sibling modules. The root never moves: when it is split its content goes to two new nodes. So every
+//! compute server knows where it is for ever, and nobody is told of a new one.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos, PageBuf};
+use pando_pool::{Placement, Pool, PoolError};
+
+use crate::anchor::Anchor;
+use crate::error::{Attempt, Result, ShermanError};
+use crate::index_cache::IndexCache;
+use crate::lock::{Got, Held, LockWord, Queues, UnfinishedList, node_number};
+use crate::node::{Init, Node};
+use crate::options::{LockPlace, Options, ReadCheck};
+use crate::own::{Own, OwnKeys};
+use crate::shape::{Key, Shape, WORD};
+
+/// How one compute server uses an index.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Number of the index in its pool; every node carries its lower 16 bits.
+    pub index_id: u32,
+    pub options: Options,
+    /// Under logical partitioning, the keys that this compute server is asked for. Needs [`ReadCheck::Checksum`].
+    pub own: Option<OwnKeys>,
+    /// How long an operation waits for others before it fails, in ns.
+    pub patience_ns: Nanos,
+    /// Leaves that a scan READs together at most; 32 as in the paper's code.
+    pub read_ahead: usize,
+}
+
+impl Config {
+    /// Defaults: no partitions, 10 s of patience, 32 leaves at a time.
+    pub fn new(index_id: u32, options: Options) -> Self {
+        Self { index_id, options, own: None, patience_ns: 10_000_000_000, read_ahead: 32 }
+    }
+}
+
+/// What structure changes this compute server made, and what it did for processes that died.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub splits: AtomicU64,
+    pub merges: AtomicU64,
+    pub repairs: AtomicU64,
+}
+
+/// [`Sherman::counts`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub splits: u64,
+    pub merges: u64,
+    /// Locks of processes that died which were taken over.
+    pub repairs: u64,
+    /// Nodes above the leaves in the index cache.
+    pub cached: u64,
+}
+
+/// A B-link tree on disaggregated memory, as one compute server uses it. Shared by its threads.
+pub struct Sherman {
+    pub(crate) shape: Shape,
+    pub(crate) options: Options,
+    pub(crate) config: Config,
+    pub(crate) pool: Pool,
+    pub(crate) at: GlobalAddr,
+    pub(crate) anchor: Anchor,
+    pub(crate) own: Option<Own>,
+    pub(crate) cache: Option<IndexCache>,
+    pub(crate) queues: Queues,
+    pub(crate) unfinished: UnfinishedList,
+    /// Nodes that are gone, for use by this compute server.
+    pub(crate) free: Mutex<VecDeque<GlobalAddr>>,
+    /// As last seen; [`NO_LEVEL`] if never.
+    pub(crate) root_level: AtomicU8,
+    pub(crate) counters: Counters,
+}
+
+/// No level of a root.
+pub(crate) const NO_LEVEL: u8 = u8::MAX;
+
+/// A node that is about to be made.
+pub(crate) struct NewNode {
+    pub addr: GlobalAddr,
+    pub page: PageBuf,
+    /// Before it is sealed for the first time.
+    pub version: u16,
+    /// It was one before, and is locked; others may still come to it.
+    pub is_reused: bool,
+}
+
+impl NewNode {
+    /// The bytes to write: of a node that others may come to all but its lock.
+    pub fn window(&self) -> std::ops::Range<usize> {
+        (if self.is_reused { WORD } else { 0 })..self.page.len()
+    }
+}
+
+impl Sherman {
+    /// Writes an empty index; the address of its anchor, by which it is opened.
+    ///
+    /// # Errors
+    /// Those of the pool and the fabric; nothing stays allocated then.
+    pub async fn create<E: Endpoint>(
+        ep: &E,
+        pool: &Pool,
+        shape: &Shape,
+        config: &Config,
+    ) -> Result<GlobalAddr> {
+        let mut blocks = Vec::new();
+        let created = Self::create_blocks(ep, pool, shape, config, &mut blocks).await;
+        if created.is_err() {
+            for (at, bytes) in blocks {
+                pool.free(ep, at, bytes).await?;
+            }
+        }
+        created
+    }
+
+    /// Every allocated block is in `blocks` whatever happens.
+    async fn create_blocks<E: Endpoint>(
+        ep: &E,
+        pool: &Pool,
+        shape: &Shape,
+        config: &Config,
+        blocks: &mut Vec<(GlobalAddr, u64)>,
+    ) -> Result<GlobalAddr> {
+        let (tables, locks) = Anchor::make_tables(ep, pool, &config.options, blocks).await?;
+        let size = shape.node_size();
+        let root = pool.alloc(ep, Placement::Prefer(MemoryServerId(0)), size as u64).await?;
+        blocks.push((root, size as u64));
+        let page = ep.buffer(size);
+        let node = Node::new(shape, page.words());
+        let index = config.index_id as u16;
+        node.init(&Init { addr: root, index, level: 0, low: None, high: None, sibling: None, version: 0 });
+        node.seal();
+        ep.recycle(ep.write(root, page).await?);
+        let anchor = Anchor { root, tables, locks };
+        let at = pool.alloc(ep, Placement::Prefer(MemoryServerId(0)), anchor.bytes()).await?;
+        blocks.push((at, anchor.bytes()));
+        anchor.write(ep, at, shape, config.index_id).await?;
+        Ok(at)
+    }
+
+    /// Opens the index whose anchor is at `at`, for one compute server.
+    ///
+    /// # Errors
+    /// [`ShermanError::Anchor`] if that is no index of this shape, [`ShermanError::Shape`] for options that do not go together,
+    /// errors of the fabric.
+    pub async fn open<E: Endpoint>(
+        ep: &E,
+        pool: Pool,
+        at: GlobalAddr,
+        shape: Shape,
+        config: Config,
+    ) -> Result<Self> {
+        let options = config.options;
+        if config.own.is_some() && options.check != ReadCheck::Checksum {
+            return Err(ShermanError::Shape("partitions need nodes with checksums".into()));
+        }
+        let own = config.own.as_ref().map(|keys| Own::new(keys, &shape)).transpose()?;
+        let anchor = Anchor::read(ep, at, &shape, config.index_id, &options).await?;
+        let tree = Self {
+            shape,
+            options,
+            pool,
+            at,
+            anchor,
+            own,
+            cache: options.index_cache.map(|bytes| IndexCache::new(bytes, &shape)),
+            queues: Queues::new(options.hand_over.unwrap_or(0)),
+            unfinished: UnfinishedList::default(),
+            free: Mutex::default(),
+            root_level: AtomicU8::new(NO_LEVEL),
+            counters: Counters::default(),
+            config,
+        };
+        tree.take_free_list(ep).await?;
+        Ok(tree)
+    }
+
+    /// Finishes what operations left, and leaves the nodes that are free for others. No other call may be under way; the pool may be
+    /// detached from afterwards.
+    ///
+    /// # Errors
+    /// Those of the fabric; it may be called again.
+    pub async fn close<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        self.settle(ep).await?;
+        self.leave_free_list(ep).await
+    }
+
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Where the index is: what [`Sherman::create`] gave.
+    pub fn anchor(&self) -> GlobalAddr {
+        self.at
+    }
+
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub fn counts(&self) -> Counts {
+        Counts {
+            splits: self.counters.splits.load(Relaxed),
+            merges: self.counters.merges.load(Relaxed),
+            repairs: self.counters.repairs.load(Relaxed),
+            cached: self.cache.as_ref().map_or(0, |cache| cache.len() as u64),
+        }
+    }
+
+    /// Where the locks in tables are, and how many bytes of them: for who models or provides memory on a NIC.
+    pub fn lock_tables(&self) -> impl Iterator<Item = (GlobalAddr, u64)> {
+        let bytes = self.anchor.segment_bytes();
+        self.anchor.tables.iter().flatten().map(move |&segment| (segment, bytes))
+    }
+
+    pub(crate) fn node<'p>(&'p self, page: &'p PageBuf) -> Node<'p> {
+        Node::new(&self.shape, page.words())
+    }
+
+    pub(crate) fn index(&self) -> u16 {
+        self.config.index_id as u16
+    }
+
+    pub(crate) fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
+        ep.now().saturating_add(self.config.patience_ns)
+    }
+
+    /// Whether readers look at lock words.
+    pub(crate) fn is_versioned(&self) -> bool {
+        self.options.check == ReadCheck::VersionReads
+    }
+
+    /// The remote lock of a node.
+    pub(crate) fn lock_addr(&self, node: GlobalAddr) -> GlobalAddr {
+        match self.options.locks {
+            LockPlace::Node => node,
+            LockPlace::Table { .. } => {
+                self.anchor.lock_addr(node, self.shape.node_size()).expect("nodes are where tables are")
+            }
+        }
+    }
+
+    /// The queue in front of the lock of a node, if there is one.
+    pub(crate) fn queue_key(&self, node: GlobalAddr, is_own: bool) -> Option<GlobalAddr> {
+        match is_own {
+            true => Some(node),
+            false => self.options.hand_over.map(|_| self.lock_addr(node)),
+        }
+    }
+
+    pub(crate) fn draw_word<E: Endpoint>(&self, ep: &E, node: GlobalAddr, found: u64) -> Result<LockWord> {
+        let owner = self.pool.slot().ok_or(PoolError::ReadOnly)?;
+        let number = node_number(node, self.shape.node_size());
+        Ok(LockWord::draw(ep, self.lock_addr(node), found, owner, number, self.is_versioned()))
+    }
+
+    /// Whether a node with these fences belongs to this compute server.
+    pub(crate) fn is_own(&self, (low, high): (Option<Key>, Option<Key>)) -> bool {
+        self.own.as_ref().is_some_and(|own| own.has_all(low, high))
+    }
+
+    /// Whether a node with these fences may be changed by this compute server.
+    pub(crate) fn may_change(&self, (low, high): (Option<Key>, Option<Key>)) -> bool {
+        self.own.as_ref().is_none_or(|own| own.has_any(low, high))
+    }
+
+    /// The keys of others are not for this compute server to change.
+    pub(crate) fn check_own(&self, key: &Key) -> Result<()> {
+        match self.own.as_ref().is_none_or(|own| own.has_key(key)) {
+            true => Ok(()),
+            false => Err(ShermanError::NotOwned),
+        }
+    }
+
+    fn free(&self) -> MutexGuard<'_, VecDeque<GlobalAddr>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many nodes that are gone this compute server has for new ones.
+    pub fn free_nodes(&self) -> usize {
+        self.free().len()
+    }
+
+    /// A node that is gone now, and may be used again.
+    pub(crate) fn put_free(&self, addr: GlobalAddr) {
+        self.free().push_back(addr);
+    }
+
+    /// A place for a new node that is split from one that is held. If there was another node before, others may still come
+    /// to it by what they remember: so it is locked, too, until everything is written.
+    pub(crate) async fn new_node<E: Endpoint>(
+        &self,
+        ep: &E,
+        held: &mut Held<'_>,
+        is_own: bool,
+    ) -> Attempt<NewNode> {
+        // Whose a part of a shared node will be is not known yet.
+        let may_reuse = self.own.is_none() || is_own;
+        let candidates = if may_reuse { self.free_nodes() } else { 0 };
+        for _ in 0..candidates {
+            let Some(addr) = self.pop_free() else { break };
+            if held.try_add(ep, addr, is_own).await? == Got::Lock {
+                let page = self.read_locked(ep, addr).await?;
+                let node = self.node(&page);
+                if !node.is_gone() {
+                    return Err(
+                        ShermanError::Corrupt { addr, reason: "a node that is in use was free" }.into()
+                    );
+                }
+                let version = node.version();
+                return Ok(NewNode { addr, page, version, is_reused: true });
+            }
+            self.put_free(addr);
+        }
+        let addr = self.alloc(ep).await?;
+        Ok(NewNode { addr, page: ep.buffer(self.shape.node_size()), version: 0, is_reused: false })
+    }
+
+    fn pop_free(&self) -> Option<GlobalAddr> {
+        self.free().pop_front()
+    }
+
+    /// A new node will not be made after all.
+    pub(crate) async fn drop_new<E: Endpoint>(&self, ep: &E, new: NewNode) -> Result<()> {
+        match new.is_reused {
+            true => self.put_free(new.addr),
+            false => self.pool.free(ep, new.addr, self.shape.node_size() as u64).await?,
+        }
+        ep.recycle(new.page);
+        Ok(())
+    }
+
+    /// A block for a node, on a memory server drawn at random.
+    pub(crate) async fn alloc<E: Endpoint>(&self, ep: &E) -> Result<GlobalAddr> {
+        let size = self.shape.node_size() as u64;
+        let mut servers = self.pool.active_servers();
+        if !self.anchor.tables.is_empty() {
+            // Those that joined later have no locks.
+            servers.retain(|server| usize::from(server.0) < self.anchor.tables.len());
+        }
+        let mut first = (ep.random() >> 32) as usize % servers.len().max(1);
+        let mut failed = PoolError::UnknownServer { server: MemoryServerId(0), servers: self.pool.servers() };
+        for _ in 0..servers.len() {
+            match self.pool.alloc(ep, Placement::Server(servers[first]), size).await {
+                Ok(addr) => return Ok(addr),
+                Err(error) if error.is_full() => failed = error,
+                Err(error) => return Err(error.into()),
+            }
+            first = (first + 1) % servers.len();
+        }
+        Err(failed.into())
+    }
+
+    /// Takes all nodes that others left for use again.
+    async fn take_free_list<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        if self.pool.slot().is_none() {
+            return Ok(());
+        }
+        let head = Anchor::free_list(self.at);
+        let mut first = ep.read_word(head).await?;
+        while first != 0 {
+            let before = ep.compare_swap(head, first, 0).await?;
+            if before == first {
+                break;
+            }
+            first = before;
+        }
+        let mut next = GlobalAddr::from_raw(first).filter(|addr| !addr.is_null());
+        while let Some(addr) = next {
+            let page = ep.read(addr, ep.buffer(self.shape.node_size())).await?;
+            let node = self.node(&page);
+            if !node.is_gone() || node.addr() != addr.raw() {
+                return Err(ShermanError::Corrupt {
+                    addr,
+                    reason: "the free list leads to what is no free node",
+                });
+            }
+            next = node.next_free();
+            self.put_free(addr);
+            ep.recycle(page);
+        }
+        Ok(())
+    }
+
+    /// Leaves all nodes that are free for others.
+    async fn leave_free_list<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        let head = Anchor::free_list(self.at);
+        while let Some(addr) = self.pop_free() {
+            if let Err(error) = self.leave_free(ep, head, addr).await {
+                self.put_free(addr);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    async fn leave_free<E: Endpoint>(&self, ep: &E, head: GlobalAddr, addr: GlobalAddr) -> Result<()> {
+        let page = ep.read(addr, ep.buffer(self.shape.node_size())).await?;
+        let mut first = ep.read_word(head).await?;
+        loop {
+            let node = self.node(&page);
+            node.set_next_free(first);
+            node.seal();
+            let copy = ep.buffer(page.len()).with_window(WORD..page.len());
+            node.words()
+                .iter()
+                .zip(copy.words())
+                .for_each(|(from, to)| to.store(from.load(Relaxed), Relaxed));
+            ep.recycle(ep.write(addr.add(WORD as u64), copy).await?);
+            let before = ep.compare_swap(head, first, addr.raw()).await?;
+            if before == first {
+                ep.recycle(page);
+                return Ok(());
+            }
+            first = before;
+        }
+    }
+}

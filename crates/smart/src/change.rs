@@ -1,0 +1,263 @@
+//! Lookups and changes of single keys (SMART §4.3, §5).
+//!
+//! All changes of a key on a compute server go through its groups. A change of an entry that is there updates its leaf; a removal makes
+//! the leaf dead, which is when it takes effect, and then clears the slot. What is put where nothing was is in `insert.rs`.
+
+use std::sync::Arc;
+
+use pando_fabric::{Endpoint, Work};
+
+use crate::descend::{Goal, Place, Spot};
+use crate::error::{Attempt, Result, Retry};
+use crate::groups::{Entered, Turn};
+use crate::layout::leaf::{Leaf, Rear};
+use crate::layout::slot::Slot;
+use crate::tree::{Op, Smart};
+
+/// What is to become of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Put,
+    Insert,
+    Update,
+    Remove,
+}
+
+/// A change that a group makes for its members.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    kind: Kind,
+    value: Arc<[u8]>,
+}
+
+/// What became of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub existed: bool,
+    pub changed: bool,
+}
+
+type ChangeTurn<'t> = Turn<'t, Wanted, Outcome>;
+
+impl Smart {
+    /// Appends the value of `key` to `out`; `false` if the key is absent.
+    ///
+    /// # Errors
+    /// Keys of other partitions; corruption; too long a wait; errors of the fabric.
+    pub async fn get<E: Endpoint>(&self, ep: &E, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        self.check_own(key)?;
+        if !self.config.techniques.read_delegation {
+            return self.run(ep, "a key to be found", async |op| self.try_get(op, key, out).await).await;
+        }
+        let found = match self.lookups.enter(key, (), |(), ()| true, self.config.late_followers_unsound).await
+        {
+            Entered::Shares(found) => found,
+            Entered::Executes(turn) => {
+                turn.close();
+                let mut value = Vec::new();
+                let is_there = self
+                    .run(ep, "a key to be found", async |op| self.try_get(op, key, &mut value).await)
+                    .await?;
+                let found = is_there.then(|| Arc::from(value));
+                turn.finish(found.clone());
+                found
+            }
+        };
+        if let Some(value) = &found {
+            ep.charge(Work::Copy { bytes: value.len() });
+            out.extend_from_slice(value);
+        }
+        Ok(found.is_some())
+    }
+
+    async fn try_get<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], out: &mut Vec<u8>) -> Attempt<bool> {
+        let spot = self.find(op, key, Goal::GET).await?;
+        if let Spot::Leaf(_, leaf) = spot {
+            leaf.append_value(out);
+            op.ep.recycle(leaf.into_page());
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Stores a value; says whether the key was present before.
+    ///
+    /// # Errors
+    /// Entries that no block holds; keys of other partitions; a full pool; corruption; too long a wait; errors of the fabric.
+    pub async fn put<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
+        Ok(self.change(ep, key, Kind::Put, value).await?.existed)
+    }
+
+    /// Stores a value under a key that is absent; `false`, and nothing changes, if it is present.
+    ///
+    /// # Errors
+    /// Those of [`Smart::put`].
+    pub async fn insert<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
+        Ok(self.change(ep, key, Kind::Insert, value).await?.changed)
+    }
+
+    /// Stores a value under a key that is present; `false`, and nothing changes, if it is absent.
+    ///
+    /// # Errors
+    /// Those of [`Smart::put`].
+    pub async fn update<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
+        Ok(self.change(ep, key, Kind::Update, value).await?.changed)
+    }
+
+    /// Removes a key; says whether it was present.
+    ///
+    /// # Errors
+    /// Those of [`Smart::get`].
+    pub async fn remove<E: Endpoint>(&self, ep: &E, key: &[u8]) -> Result<bool> {
+        Ok(self.change(ep, key, Kind::Remove, &[]).await?.changed)
+    }
+
+    async fn change<E: Endpoint>(&self, ep: &E, key: &[u8], kind: Kind, value: &[u8]) -> Result<Outcome> {
+        self.check_own(key)?;
+        self.check_entry(key, value)?;
+        let combines = self.config.techniques.write_combining;
+        let join = |last: &mut Wanted, more: &Wanted| {
+            let joins = combines && last.kind == more.kind && matches!(more.kind, Kind::Put | Kind::Update);
+            if joins {
+                last.value = Arc::clone(&more.value);
+            }
+            joins
+        };
+        let wanted = Wanted { kind, value: value.into() };
+        match self.changes.enter(key, wanted, join, false).await {
+            // Those of a group happen one after the other: whoever puts finds what the one before put.
+            Entered::Shares(outcome) => {
+                Ok(Outcome { existed: outcome.existed || kind == Kind::Put, ..outcome })
+            }
+            Entered::Executes(turn) => {
+                let what = "a key to be changed";
+                let outcome =
+                    self.run(ep, what, async |op| self.try_change(op, key, kind, &turn).await).await?;
+                turn.finish(outcome);
+                Ok(outcome)
+            }
+        }
+    }
+
+    async fn try_change<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        kind: Kind,
+        turn: &ChangeTurn<'_>,
+    ) -> Attempt<Outcome> {
+        let puts = matches!(kind, Kind::Put | Kind::Insert);
+        if kind == Kind::Update && !op.trusts_cache {
+            // Its absence is for those to share that came before it is found.
+            turn.close();
+        }
+        let goal = if puts { Goal::PUT } else { Goal::CHANGE };
+        match (self.find(op, key, goal).await?, kind) {
+            (Spot::Leaf(..), Kind::Insert) => Ok(Outcome { existed: true, changed: false }),
+            (Spot::Leaf(place, leaf), Kind::Remove) => {
+                self.take_out(op, key, place, leaf).await?;
+                Ok(Outcome { existed: true, changed: true })
+            }
+            (Spot::Leaf(place, leaf), _) => {
+                self.overwrite(op, key, place, leaf, turn).await?;
+                Ok(Outcome { existed: true, changed: true })
+            }
+            (spot, _) if puts => {
+                self.add(op, key, &turn.close().value, spot).await?;
+                Ok(Outcome { existed: false, changed: true })
+            }
+            (_, Kind::Update) if op.trusts_cache => {
+                turn.close();
+                Err(Retry::Restart)
+            }
+            _ => Ok(Outcome { existed: false, changed: false }),
+        }
+    }
+
+    async fn overwrite<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        place: Place,
+        leaf: Leaf,
+        turn: &ChangeTurn<'_>,
+    ) -> Attempt<()> {
+        if self.anchor.techniques.in_place_leaves {
+            let (hold, leaf) = self.hold(op, &place, leaf, key).await?;
+            let value = turn.close().value;
+            if self.write_value(op, hold, &leaf, &value).await? {
+                op.ep.recycle(leaf.into_page());
+                return Ok(());
+            }
+            op.ep.recycle(leaf.into_page());
+            // It needs a larger leaf.
+            let leaf = self.read_leaf(op, place.slot.addr(), place.slot.leaf_size()).await?;
+            return self.move_leaf(op, key, place, leaf, &value).await;
+        }
+        self.move_leaf(op, key, place, leaf, &turn.close().value).await
+    }
+
+    /// Makes a new leaf the key's.
+    async fn move_leaf<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        place: Place,
+        leaf: Leaf,
+        value: &[u8],
+    ) -> Attempt<()> {
+        if matches!(leaf.rear(), Rear::Dead | Rear::Moved(_)) {
+            return Err(Retry::Restart);
+        }
+        let (new, block) = self.new_leaf(op, key, value, place.slot.byte()).await?;
+        if let Err(retry) = self.set_gone(op, &place, leaf, key, Rear::moved(new)).await {
+            let error = if let Retry::Failed(error) = &retry { Some(error) } else { None };
+            self.discard(op.ep, &[block], error).await?;
+            return Err(retry);
+        }
+        // The update has happened; who comes upon the old leaf goes on from there.
+        if let Ok(Ok(())) = self.swap(op, key, &place, new).await {
+            self.epochs.retire(place.slot.addr(), place.slot.leaf_size().bytes(), op.epoch);
+        }
+        Ok(())
+    }
+
+    async fn take_out<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        place: Place,
+        leaf: Leaf,
+    ) -> Attempt<()> {
+        self.set_gone(op, &place, leaf, key, Rear::dead()).await?;
+        // The removal has happened: what follows may be left to others.
+        let _ = self.clear_slot(op, key, place).await;
+        Ok(())
+    }
+
+    /// Clears the slot of a dead leaf, and takes its node out if that is hardly needed any more.
+    async fn clear_slot<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], place: Place) -> Attempt<()> {
+        let mut place = place;
+        let dead: Slot = place.slot;
+        loop {
+            match self.swap(op, key, &place, place.vacated()).await? {
+                Ok(()) => break,
+                Err(found) if found.target() == dead.target() && !found.is_frozen() => place.slot = found,
+                Err(_) => {
+                    // A node was put above the leaf, or its own is being replaced.
+                    let again = Op { trusts_cache: false, ..*op };
+                    match self.find(&again, key, Goal::PUT).await? {
+                        Spot::Vacant(there)
+                            if there.slot.is_leaf() && there.slot.target() == dead.target() =>
+                        {
+                            place = there;
+                        }
+                        _ => return Ok(()),
+                    }
+                }
+            }
+        }
+        self.epochs.retire(dead.addr(), dead.leaf_size().bytes(), op.epoch);
+        self.shrink(op, key, &place).await
+    }
+}

@@ -1,0 +1,332 @@
+//! The way of a key: from the deepest cached node, or the root slot, to the one slot that decides about it (SMART §4.4, §5).
+//!
+//! *Reverse check.* A cached slot may be out of date, which the child that it leads to tells without another round trip. A leaf that
+//! is not its key's any more is dead, or has moved. A node that was replaced has frozen slots; one that has grown has a greater class.
+//! One that another was put above still has all bytes that keys skip on the way that the slot was on. SMART's children point back
+//! to their slots besides; that is not needed, since no block is used again as long as anything leads there (`epoch.rs`). What a
+//! child cannot tell, that other keys are still all that is below the slot, is confirmed by a READ of the slot.
+
+use pando_fabric::{Endpoint, GlobalAddr, Work};
+
+use crate::error::{Attempt, Retry};
+use crate::layout::leaf::{Leaf, Rear};
+use crate::layout::node::{CLASSES, HEADER_AT, Header, Node, bytes_of, raw_header, slot_addr};
+use crate::layout::slot::{LeafSize, Slot};
+use crate::tree::{Op, Smart};
+
+/// A slot on the way of a key, and what it was seen to hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub at: GlobalAddr,
+    pub slot: Slot,
+    /// Bytes of the key above what the slot leads to.
+    pub depth: usize,
+    /// The node that it is in, its branch, and the number of the slot.
+    pub node: GlobalAddr,
+    pub branch: usize,
+    pub number: usize,
+    /// Whether it was READ by this attempt. Otherwise it comes from the cache.
+    pub is_fresh: bool,
+    /// Whether only this compute server changes the node.
+    pub is_own: bool,
+}
+
+impl Place {
+    /// What the slot is to hold once its child is gone. A byte keeps its slot; the end slot and the root slot have none.
+    pub fn vacated(&self) -> Slot {
+        if self.number == 0 { Slot::EMPTY } else { Slot::tombstone(self.slot.byte()) }
+    }
+}
+
+/// Where the way of a key ends.
+pub(crate) enum Spot {
+    /// At its leaf.
+    Leaf(Place, Leaf),
+    /// At a slot that can take its leaf: it holds nothing, or a dead leaf.
+    Vacant(Place),
+    /// At a node that has no slot for its byte, and the place that led there, if that is known.
+    Unplaced(Node, Option<Place>),
+    /// At the leaf of another key.
+    Other(Place, Leaf),
+    /// At a node that skips other bytes, from this one on.
+    Diverges(Place, Node, usize),
+}
+
+/// What an operation makes of what it comes upon.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Goal {
+    /// Absence is confirmed. Who puts something there finds out anyhow.
+    pub confirms: bool,
+    /// A slot that leads to a leaf which has moved is put right first.
+    pub mends: bool,
+}
+
+impl Goal {
+    pub const GET: Self = Self { confirms: true, mends: false };
+    pub const CHANGE: Self = Self { confirms: true, mends: true };
+    pub const PUT: Self = Self { confirms: false, mends: true };
+}
+
+/// What a leaf means for the way.
+enum AtLeaf {
+    Ends(Spot),
+    GoesOn,
+}
+
+impl Smart {
+    /// Follows the way of `key`.
+    pub(crate) async fn find<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], goal: Goal) -> Attempt<Spot> {
+        let mut place = match self.begin(op, key).await? {
+            Ok(place) => place,
+            Err(spot) => return Ok(spot),
+        };
+        loop {
+            if place.slot.is_frozen() {
+                return Err(Retry::Restart);
+            }
+            if !place.slot.is_taken() {
+                return Ok(Spot::Vacant(place));
+            }
+            if place.slot.is_leaf() {
+                match self.at_leaf(op, key, &mut place, goal).await? {
+                    AtLeaf::Ends(spot) => return Ok(spot),
+                    AtLeaf::GoesOn => continue,
+                }
+            }
+            let node = self.read_node(op, place.slot.addr(), place.slot.class()).await?;
+            let header = node.header;
+            if header.depth() > place.depth || header.branch() < place.depth {
+                return Err(Self::no_node(node.addr).into());
+            }
+            let skipped =
+                (place.depth..header.branch()).find(|&at| key.get(at) != Some(&node.prefix_byte(at)));
+            if let Some(at) = skipped {
+                if goal.confirms && !place.is_fresh && !self.refresh(op, key, &mut place).await? {
+                    continue;
+                }
+                return Ok(Spot::Diverges(place, node, at));
+            }
+            if place.is_fresh && place.slot.class() < header.class() {
+                self.note_growth(op, &place, header.class()).await?;
+            }
+            match self.child(op, key, node, Some(place)).await? {
+                Ok(child) => place = child,
+                Err(spot) => return Ok(spot),
+            }
+        }
+    }
+
+    /// Where the way begins.
+    async fn begin<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8]) -> Attempt<Result<Place, Spot>> {
+        let hit = if op.trusts_cache { self.cache.find(op.ep, key, op.epoch) } else { None };
+        let Some(hit) = hit else { return Ok(Ok(self.root_place(op).await?)) };
+        let Some((number, slot)) = hit.slot else {
+            let node = self.read_node(op, hit.node, hit.class).await?;
+            return self.child(op, key, node, None).await;
+        };
+        Ok(Ok(Place {
+            at: slot_addr(hit.node, number),
+            slot,
+            depth: hit.branch + usize::from(number > 0),
+            node: hit.node,
+            branch: hit.branch,
+            number,
+            is_fresh: false,
+            is_own: self.owns_prefix(&key[..hit.branch]),
+        }))
+    }
+
+    /// The root slot.
+    pub(crate) async fn root_place<E: Endpoint>(&self, op: &Op<'_, E>) -> Attempt<Place> {
+        let at = self.anchor.root();
+        Ok(Place {
+            at,
+            slot: Slot::from_raw(op.ep.read_word(at).await?),
+            depth: 0,
+            node: self.anchor.root_node(),
+            branch: usize::MAX,
+            number: 0,
+            is_fresh: true,
+            is_own: self.owns_prefix(&[]),
+        })
+    }
+
+    /// The slot of `node` on the way of `key`, all of whose skipped bytes the node has.
+    async fn child<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        node: Node,
+        above: Option<Place>,
+    ) -> Attempt<Result<Place, Spot>> {
+        let branch = node.header.branch();
+        let found = match key.get(branch) {
+            None => Some((0, node.slot(0))),
+            Some(&byte) => node.find(byte),
+        };
+        let is_frozen = match found {
+            Some((_, slot)) => slot.is_frozen(),
+            None => node.slots().any(|(_, slot)| slot.is_frozen()),
+        };
+        if is_frozen {
+            self.cache.forget(key, node.addr, branch);
+            if let Some(above) = above {
+                self.replace(op, key, &above).await?;
+            }
+            return Err(Retry::Restart);
+        }
+        self.cache.admit(op.ep, &key[..branch], &node, op.epoch);
+        let Some((number, slot)) = found else { return Ok(Err(Spot::Unplaced(node, above))) };
+        let place = Place {
+            at: slot_addr(node.addr, number),
+            slot,
+            depth: branch + usize::from(number > 0),
+            node: node.addr,
+            branch,
+            number,
+            is_fresh: true,
+            is_own: self.owns_prefix(&key[..branch]),
+        };
+        op.ep.recycle(node.page);
+        Ok(Ok(place))
+    }
+
+    /// READs the slot again; whether it is as before.
+    async fn refresh<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], place: &mut Place) -> Attempt<bool> {
+        if place.is_fresh {
+            // It was READ, but something has changed since.
+            op.wait("a node to be changed").await?;
+        }
+        let slot = Slot::from_raw(op.ep.read_word(place.at).await?);
+        let is_same = slot == place.slot;
+        (place.slot, place.is_fresh) = (slot, true);
+        if !is_same && !slot.is_frozen() {
+            self.cache.note(key, (place.node, place.branch), place.number, slot);
+        }
+        Ok(is_same)
+    }
+
+    async fn at_leaf<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        place: &mut Place,
+        goal: Goal,
+    ) -> Attempt<AtLeaf> {
+        let leaf = self.read_leaf(op, place.slot.addr(), place.slot.leaf_size()).await?;
+        let has_key = leaf.has_key(key);
+        let is_gone = match leaf.rear() {
+            Rear::Free(_) | Rear::Locked(_) if has_key => return Ok(AtLeaf::Ends(Spot::Leaf(*place, leaf))),
+            Rear::Free(_) | Rear::Locked(_) => false,
+            Rear::Dead => true,
+            Rear::Moved(to) => {
+                op.ep.recycle(leaf.into_page());
+                let to = to.with_byte(place.slot.byte());
+                if !goal.mends {
+                    place.slot = to;
+                } else if place.is_fresh || self.refresh(op, key, place).await? {
+                    self.mend_moved(op, key, place, to).await?;
+                }
+                return Ok(AtLeaf::GoesOn);
+            }
+        };
+        let trusts = is_gone || has_key || !self.config.cached_absence_unsound;
+        if goal.confirms && trusts && !place.is_fresh && !self.refresh(op, key, place).await? {
+            op.ep.recycle(leaf.into_page());
+            return Ok(AtLeaf::GoesOn);
+        }
+        Ok(AtLeaf::Ends(match is_gone {
+            true => Spot::Vacant(*place),
+            false => Spot::Other(*place, leaf),
+        }))
+    }
+
+    /// Lets the slot of a leaf that has moved lead to where it is now.
+    async fn mend_moved<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        place: &mut Place,
+        to: Slot,
+    ) -> Attempt<()> {
+        let before = place.slot;
+        match self.swap(op, key, place, to).await? {
+            Ok(()) => {
+                self.epochs.retire(before.addr(), before.leaf_size().bytes(), op.epoch);
+                place.slot = to;
+            }
+            Err(found) => place.slot = found,
+        }
+        Ok(())
+    }
+
+    /// READs a node with the slots of `class`, and those behind if it has more.
+    pub(crate) async fn read_node<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        addr: GlobalAddr,
+        class: u8,
+    ) -> Attempt<Node> {
+        if usize::from(class) >= CLASSES.len() {
+            return Err(Self::no_node(addr).into());
+        }
+        let page = op.ep.read(addr, op.ep.buffer(bytes_of(class))).await?;
+        op.ep.charge(Work::NodeSearch);
+        let header = Header::from_raw(raw_header(&page), self.anchor.tag).ok_or(Self::no_node(addr))?;
+        if header.class() <= class {
+            return Ok(Node { addr, header, page });
+        }
+        let (len, all) = (page.len(), op.ep.buffer(bytes_of(header.class())));
+        (0..len / 8).for_each(|word| all.set(word, page.get(word)));
+        op.ep.recycle(page);
+        let mut page =
+            op.ep.read(addr.add(len as u64), all.with_window(len..bytes_of(header.class()))).await?;
+        page.set_window(0..page.len());
+        Ok(Node { addr, header, page })
+    }
+
+    /// READs the leaf at `addr` so that all of it is of one moment.
+    pub(crate) async fn read_leaf<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        addr: GlobalAddr,
+        size: LeafSize,
+    ) -> Attempt<Leaf> {
+        loop {
+            let page = op.ep.read(addr, op.ep.buffer(size.bytes() as usize)).await?;
+            op.ep.charge(Work::PageCheck);
+            match Leaf::of(page, addr, self.anchor.tag) {
+                Ok(leaf) => return Ok(leaf),
+                Err(page) => op.ep.recycle(page),
+            }
+            op.wait("a leaf to be written").await?;
+        }
+    }
+
+    /// Says in the slot that leads to a node how large that is. Only a hint: readers look at the node too.
+    async fn note_growth<E: Endpoint>(&self, op: &Op<'_, E>, place: &Place, class: u8) -> Attempt<()> {
+        if !place.is_own {
+            op.ep.compare_swap(place.at, place.slot.raw(), place.slot.with_class(class).raw()).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the class of a node at least `class`: its slots behind do not count for others before that.
+    pub(crate) async fn publish_class<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        node: &Node,
+        class: u8,
+    ) -> Attempt<()> {
+        let at = node.addr.add(HEADER_AT);
+        let mut header = node.header;
+        while header.class() < class {
+            let before = op.ep.compare_swap(at, header.raw(), header.with_class(class).raw()).await?;
+            if before == header.raw() {
+                return Ok(());
+            }
+            header = Header::from_raw(before, self.anchor.tag).ok_or(Self::no_node(node.addr))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,364 @@
+//! When a block may be used again that was unlinked (epoch-based reclamation, over one-sided verbs).
+//!
+//! Others may hold the address of an unlinked block: an operation that is under way, or a cached node that was READ before. So
+//! a block is freed only when all of them are gone.
+//!
+//! - The index has an *epoch* in its anchor. Each compute server has a *place* there that says which epoch it has come to.
+//! - An operation *pins* the epoch that its compute server knows. A compute server moves its place to the next epoch once no
+//!   operation of an earlier one is under way. The epoch advances when all places are at it. So while an operation runs that
+//!   pinned `p`, the epoch is `p` or `p + 1`.
+//! - A cached node counts for operations that pinned the epoch of whoever READ it, or the next one ([`is_recent`]).
+//! - A block that an operation unlinked which pinned `p` is freed at epoch `p + 4`. Whatever leads to it was READ while the epoch
+//!   was `p + 1` at most; a cached node that does is used by operations that pinned `p + 2` at most, and the epoch is
+//!   at most `p + 3` while they run.
+//!
+//! Nothing of this costs a verb unless something was unlinked, but for a READ of the epoch every so many operations. The place of a
+//! process that is gone is cleared by whoever waits for it. A compute server that does nothing for long should
+//! [park](crate::Smart::park): as long as it does not, the others free nothing.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pando_fabric::{Endpoint, GlobalAddr, Nanos};
+use pando_pool::{AttachSlot, LOOKS_AT_HOLDER, Pool, PoolError};
+
+use crate::anchor::Anchor;
+use crate::error::{Result, SmartError};
+
+/// Threads find their counters by the address of their endpoint.
+const STRIPES: usize = 64;
+/// Epochs from the one that was pinned to the one at which a block is freed.
+const GRACE: u64 = 4;
+/// Operations between two looks while there is much to free.
+const LOOK_OFTEN: u64 = 16;
+
+/// A place that is taken: `[taken:1][attach slot:15][epoch:48]`; 0 if it is free.
+const TAKEN: u64 = 1 << 63;
+const EPOCH_MASK: u64 = (1 << 48) - 1;
+
+fn place_word(slot: AttachSlot, epoch: u64) -> u64 {
+    TAKEN | u64::from(slot.0 & 0x7fff) << 48 | epoch & EPOCH_MASK
+}
+
+/// Whether what was READ by an operation that pinned `read_at` counts for one that pinned `now`.
+pub(crate) fn is_recent(read_at: u64, now: u64) -> bool {
+    read_at + 1 >= now
+}
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Stripe {
+    /// Operations under way, by the last bit of the epoch that they pinned.
+    running: [AtomicU64; 2],
+}
+
+/// A block that is out of use.
+struct Unlinked {
+    addr: GlobalAddr,
+    bytes: u64,
+    pinned: u64,
+}
+
+/// What this compute server knows and holds back.
+pub(crate) struct Epochs {
+    anchor: Anchor,
+    slot: AttachSlot,
+    place: usize,
+    patience_ns: Nanos,
+    limbo_max: u64,
+    look_every: u64,
+    stripes: Box<[Stripe]>,
+    /// What operations pin.
+    known: AtomicU64,
+    /// What the place says: `known`, or one less.
+    announced: AtomicU64,
+    is_parked: AtomicBool,
+    /// Somebody looks just now.
+    is_busy: AtomicBool,
+    limbo: Mutex<VecDeque<Unlinked>>,
+    limbo_bytes: AtomicU64,
+    /// Operations whose futures were dropped: a verb of theirs may still be under way. When it must have ended, once that is
+    /// known.
+    cut_off: Mutex<Vec<(usize, usize, Option<Nanos>)>>,
+    /// Since when this compute server waits for another one's place.
+    waits_since: AtomicU64,
+}
+
+/// An operation under way.
+#[must_use = "blocks are freed under an operation that pins no epoch"]
+pub(crate) struct Pin<'e> {
+    epochs: &'e Epochs,
+    stripe: usize,
+    pub epoch: u64,
+    is_done: bool,
+}
+
+impl Pin<'_> {
+    /// No verb of the operation is under way any more.
+    pub fn end(mut self) {
+        self.is_done = true;
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        let parity = (self.epoch & 1) as usize;
+        match self.is_done {
+            true => drop(self.epochs.stripes[self.stripe].running[parity].fetch_sub(1, SeqCst)),
+            false => lock(&self.epochs.cut_off).push((self.stripe, parity, None)),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The right to look.
+struct Busy<'e>(&'e AtomicBool);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, SeqCst);
+    }
+}
+
+impl Epochs {
+    /// Takes a place.
+    pub async fn join<E: Endpoint>(
+        ep: &E,
+        pool: &Pool,
+        anchor: &Anchor,
+        (patience_ns, limbo_max, look_every): (Nanos, u64, u64),
+    ) -> Result<Self> {
+        let slot = pool.slot().ok_or(PoolError::ReadOnly)?;
+        let mut free = None;
+        for number in 0..anchor.users_max {
+            let word = place_word(slot, ep.read_word(anchor.epoch()).await?);
+            if ep.compare_swap(anchor.place(number), 0, word).await? == 0 {
+                free = Some(number);
+                break;
+            }
+        }
+        let place = free.ok_or(SmartError::TooManyUsers { max: anchor.users_max })?;
+        let epochs = Self {
+            anchor: anchor.clone(),
+            slot,
+            place,
+            patience_ns,
+            limbo_max,
+            look_every,
+            stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
+            known: AtomicU64::new(0),
+            announced: AtomicU64::new(0),
+            is_parked: AtomicBool::new(false),
+            is_busy: AtomicBool::new(false),
+            limbo: Mutex::default(),
+            limbo_bytes: AtomicU64::new(0),
+            cut_off: Mutex::default(),
+            waits_since: AtomicU64::new(0),
+        };
+        epochs.catch_up(ep).await?;
+        Ok(epochs)
+    }
+
+    /// Moves the place to the present epoch, while no operation is under way. Once the place says it, the epoch advances by one at
+    /// most.
+    async fn catch_up<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        loop {
+            let epoch = ep.read_word(self.anchor.epoch()).await?;
+            ep.write_word(self.anchor.place(self.place), place_word(self.slot, epoch)).await?;
+            if ep.read_word(self.anchor.epoch()).await? == epoch {
+                self.known.store(epoch, SeqCst);
+                self.announced.store(epoch, SeqCst);
+                return Ok(());
+            }
+        }
+    }
+
+    /// An operation begins.
+    pub async fn pin<E: Endpoint>(&self, ep: &E, pool: &Pool) -> Result<Pin<'_>> {
+        let stripe = std::ptr::from_ref(ep).addr() / 64 % STRIPES;
+        let is_full = self.limbo_bytes.load(Relaxed) > self.limbo_max;
+        let every = if is_full { LOOK_OFTEN.min(self.look_every) } else { self.look_every };
+        if ep.random().is_multiple_of(every) {
+            // What cannot be learnt now is learnt later.
+            let _ = self.look(ep, pool, is_full).await;
+        }
+        loop {
+            let epoch = self.known.load(SeqCst);
+            let running = &self.stripes[stripe].running[(epoch & 1) as usize];
+            running.fetch_add(1, SeqCst);
+            if self.known.load(SeqCst) == epoch && !self.is_parked.load(SeqCst) {
+                return Ok(Pin { epochs: self, stripe, epoch, is_done: false });
+            }
+            running.fetch_sub(1, SeqCst);
+            if self.is_parked.load(SeqCst) {
+                self.unpark(ep).await?;
+            }
+        }
+    }
+
+    fn begin_looking(&self) -> Option<Busy<'_>> {
+        (!self.is_busy.swap(true, SeqCst)).then(|| Busy(&self.is_busy))
+    }
+
+    /// Nothing of this compute server is under way for a while: the others need not wait for it.
+    pub async fn park<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        let Some(_busy) = self.begin_looking() else { return Ok(()) };
+        self.is_parked.store(true, SeqCst);
+        if self.runs(0) || self.runs(1) {
+            self.is_parked.store(false, SeqCst);
+            return Ok(());
+        }
+        // An epoch that never comes.
+        ep.write_word(self.anchor.place(self.place), place_word(self.slot, EPOCH_MASK)).await?;
+        Ok(())
+    }
+
+    async fn unpark<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        match self.begin_looking() {
+            Some(_busy) if self.is_parked.load(SeqCst) => {
+                self.catch_up(ep).await?;
+                self.is_parked.store(false, SeqCst);
+            }
+            Some(_) => {}
+            None => ep.yield_now().await,
+        }
+        Ok(())
+    }
+
+    /// A block was unlinked by an operation that pinned `epoch`.
+    pub fn retire(&self, addr: GlobalAddr, bytes: u64, epoch: u64) {
+        lock(&self.limbo).push_back(Unlinked { addr, bytes, pinned: epoch });
+        self.limbo_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Blocks that wait to be freed.
+    pub fn limbo(&self) -> Vec<(GlobalAddr, u64)> {
+        lock(&self.limbo).iter().map(|block| (block.addr, block.bytes)).collect()
+    }
+
+    pub fn limbo_bytes(&self) -> u64 {
+        self.limbo_bytes.load(Relaxed)
+    }
+
+    fn runs(&self, parity: u64) -> bool {
+        self.stripes.iter().any(|stripe| stripe.running[(parity & 1) as usize].load(SeqCst) > 0)
+    }
+
+    /// Learns of the epoch, says how far this compute server is, frees what can be freed, and lets the epoch advance if
+    /// that is wanted. Does nothing while somebody else does.
+    pub async fn look<E: Endpoint>(&self, ep: &E, pool: &Pool, advance: bool) -> Result<()> {
+        let Some(_busy) = self.begin_looking() else { return Ok(()) };
+        self.end_cut_off(ep.now());
+        if self.is_parked.load(SeqCst) {
+            return Ok(());
+        }
+        let mut epoch = ep.read_word(self.anchor.epoch()).await?;
+        self.follow(ep, epoch).await?;
+        if advance && self.announced.load(SeqCst) == epoch && self.all_are_at(ep, pool, epoch).await? {
+            let before = ep.compare_swap(self.anchor.epoch(), epoch, epoch + 1).await?;
+            if before == epoch {
+                epoch += 1;
+                self.follow(ep, epoch).await?;
+            }
+        }
+        self.free_before(ep, pool, epoch).await
+    }
+
+    /// Comes to `epoch`, if no operation is in the way.
+    async fn follow<E: Endpoint>(&self, ep: &E, epoch: u64) -> Result<()> {
+        let announced = self.announced.load(SeqCst);
+        debug_assert!(epoch == announced || epoch == announced + 1, "{epoch} after {announced}");
+        if epoch == announced {
+            return Ok(());
+        }
+        self.known.store(epoch, SeqCst);
+        if !self.runs(announced) {
+            ep.write_word(self.anchor.place(self.place), place_word(self.slot, epoch)).await?;
+            self.announced.store(epoch, SeqCst);
+        }
+        Ok(())
+    }
+
+    async fn all_are_at<E: Endpoint>(&self, ep: &E, pool: &Pool, epoch: u64) -> Result<bool> {
+        let page = ep.read(self.anchor.place(0), ep.buffer(self.anchor.users_max * 8)).await?;
+        let words: Vec<u64> = (0..self.anchor.users_max).map(|place| page.get(place)).collect();
+        ep.recycle(page);
+        let lags = |word: u64| word != 0 && ![epoch, EPOCH_MASK].contains(&(word & EPOCH_MASK));
+        let Some(number) = words.iter().position(|&word| lags(word)) else {
+            self.waits_since.store(0, Relaxed);
+            return Ok(true);
+        };
+        let (now, since) = (ep.now(), self.waits_since.load(Relaxed));
+        if since == 0 {
+            self.waits_since.store(now.max(1), Relaxed);
+        } else if now.saturating_sub(since) > self.patience_ns / LOOKS_AT_HOLDER {
+            self.waits_since.store(0, Relaxed);
+            let slot = AttachSlot((words[number] >> 48 & 0x7fff) as u16);
+            if pool.is_abandoned(ep, slot).await? {
+                ep.compare_swap(self.anchor.place(number), words[number], 0).await?;
+            }
+        }
+        Ok(false)
+    }
+
+    async fn free_before<E: Endpoint>(&self, ep: &E, pool: &Pool, epoch: u64) -> Result<()> {
+        loop {
+            let block = {
+                let mut limbo = lock(&self.limbo);
+                match limbo.front() {
+                    Some(block) if block.pinned + GRACE <= epoch => limbo.pop_front(),
+                    _ => None,
+                }
+            };
+            let Some(block) = block else { return Ok(()) };
+            self.limbo_bytes.fetch_sub(block.bytes, Relaxed);
+            match pool.free(ep, block.addr, block.bytes).await.map_err(SmartError::from) {
+                Ok(()) => {}
+                Err(error) if error.may_have_taken_effect() => return Err(error),
+                Err(error) => {
+                    self.retire(block.addr, block.bytes, block.pinned);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Ends operations whose futures were dropped so long ago that none of their verbs is under way.
+    fn end_cut_off(&self, now: Nanos) {
+        let mut cut_off = lock(&self.cut_off);
+        for (_, _, due) in cut_off.iter_mut() {
+            due.get_or_insert(now.saturating_add(self.patience_ns));
+        }
+        for (stripe, parity, _) in cut_off.extract_if(.., |(_, _, due)| due.is_some_and(|due| due <= now)) {
+            self.stripes[stripe].running[parity].fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// Tries for a while to free what waits; whether anything was freed. Nothing may be pinned by the caller.
+    pub async fn reclaim<E: Endpoint>(&self, ep: &E, pool: &Pool) -> Result<bool> {
+        let before = self.limbo_bytes();
+        let deadline = ep.now().saturating_add(self.patience_ns / LOOKS_AT_HOLDER * 2);
+        while self.limbo_bytes() > 0 && self.limbo_bytes() >= before && ep.now() < deadline {
+            self.look(ep, pool, true).await?;
+            ep.yield_now().await;
+        }
+        Ok(self.limbo_bytes() < before)
+    }
+
+    /// Gives the place up. What waits is freed first, unless other compute servers do not move on for too long; how many bytes were
+    /// left behind.
+    pub async fn leave<E: Endpoint>(&self, ep: &E, pool: &Pool) -> Result<u64> {
+        let deadline = ep.now().saturating_add(self.patience_ns);
+        while self.limbo_bytes() > 0 && ep.now() < deadline {
+            self.look(ep, pool, true).await?;
+            ep.yield_now().await;
+        }
+        ep.write_word(self.anchor.place(self.place), 0).await?;
+        Ok(self.limbo_bytes())
+    }
+}

@@ -1,0 +1,260 @@
+//! Read delegation and write combining, in two phases (SMART §4.3).
+//!
+//! Operations of one compute server on one key form *groups*. Of each group one member executes for all; the groups of a key
+//! execute one after the other. A group is *open* until its executor closes it, right before the first verb by which its operation
+//! takes effect: a lookup before its first READ, a change before it samples the value that it writes. Who comes later
+//! begins the next group. So every member began before the operation took effect, and ends after it: sharing its result is
+//! linearizable. (The published scheme also lets those share who come while the executor is at work.)
+//!
+//! The groups of a key are also its local lock: only one of its changes is under way on a compute server at a time, and those
+//! that wait are served in the order in which they came.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+const SHARDS: usize = 64;
+
+/// What operations on keys wait for: those with payloads `P` that share results `R`.
+pub(crate) struct Groups<P, R> {
+    shards: Box<[Mutex<Shard<P, R>>]>,
+}
+
+type Shard<P, R> = BTreeMap<Box<[u8]>, Line<P, R>>;
+
+/// The groups of one key.
+struct Line<P, R> {
+    running: Arc<Group<P, R>>,
+    waiting: VecDeque<Arc<Group<P, R>>>,
+}
+
+struct Group<P, R>(Mutex<State<P, R>>);
+
+struct State<P, R> {
+    payload: P,
+    is_open: bool,
+    phase: Phase<R>,
+    /// Members that wait.
+    members: usize,
+    wakers: Vec<Waker>,
+}
+
+#[derive(PartialEq)]
+enum Phase<R> {
+    /// Other groups come first.
+    Waits,
+    /// It is its turn; the first member that sees this executes.
+    Ready,
+    Runs,
+    Done(R),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<P, R> Group<P, R> {
+    fn new(payload: P, phase: Phase<R>) -> Arc<Self> {
+        let state = State { payload, is_open: true, phase, members: 0, wakers: Vec::new() };
+        Arc::new(Self(Mutex::new(state)))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<P, R>> {
+        lock(&self.0)
+    }
+}
+
+impl<P, R> State<P, R> {
+    fn enter_phase(&mut self, phase: Phase<R>) -> Vec<Waker> {
+        self.phase = phase;
+        std::mem::take(&mut self.wakers)
+    }
+}
+
+impl<P, R> Default for Groups<P, R> {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+/// How an operation goes on.
+pub(crate) enum Entered<'g, P: Clone, R: Clone> {
+    /// It executes for its group.
+    Executes(Turn<'g, P, R>),
+    /// Another member has executed.
+    Shares(R),
+}
+
+impl<P: Clone, R: Clone> Groups<P, R> {
+    fn shard(&self, key: &[u8]) -> &Mutex<Shard<P, R>> {
+        &self.shards[xxh3_64(key) as usize % SHARDS]
+    }
+
+    /// Begins an operation on `key`. `join` adds a payload to that of an open group, or says that it cannot. With `late` those
+    /// who come while a group executes share its result, which is unsound.
+    pub async fn enter(
+        &self,
+        key: &[u8],
+        payload: P,
+        join: impl Fn(&mut P, &P) -> bool,
+        late: bool,
+    ) -> Entered<'_, P, R> {
+        let group = {
+            let mut shard = lock(self.shard(key));
+            let Some(line) = shard.get_mut(key) else {
+                let running = Group::new(payload, Phase::Runs);
+                shard.insert(key.into(), Line { running: Arc::clone(&running), waiting: VecDeque::new() });
+                return Entered::Executes(Turn {
+                    groups: self,
+                    key: key.into(),
+                    group: running,
+                    is_done: false,
+                });
+            };
+            let last = line.waiting.back().unwrap_or(&line.running);
+            let mut state = last.state();
+            if (state.is_open || late) && join(&mut state.payload, &payload) {
+                state.members += 1;
+                drop(state);
+                Arc::clone(last)
+            } else {
+                drop(state);
+                let group = Group::new(payload, Phase::Waits);
+                group.state().members = 1;
+                line.waiting.push_back(Arc::clone(&group));
+                group
+            }
+        };
+        Member { groups: self, key, group, is_over: false }.await
+    }
+
+    /// The running group of `key` is over: the next one's turn. Groups whose members have all gone are skipped.
+    fn pass_on(&self, key: &[u8]) -> Vec<Waker> {
+        let mut shard = lock(self.shard(key));
+        let Some(line) = shard.get_mut(key) else { return Vec::new() };
+        while let Some(next) = line.waiting.pop_front() {
+            let mut state = next.state();
+            if state.members > 0 {
+                let wakers = state.enter_phase(Phase::Ready);
+                drop(state);
+                line.running = next;
+                return wakers;
+            }
+        }
+        shard.remove(key);
+        Vec::new()
+    }
+}
+
+fn wake(wakers: Vec<Waker>) {
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+/// A member that waits.
+struct Member<'g, 'k, P: Clone, R: Clone> {
+    groups: &'g Groups<P, R>,
+    key: &'k [u8],
+    group: Arc<Group<P, R>>,
+    is_over: bool,
+}
+
+impl<'g, P: Clone, R: Clone> Future for Member<'g, '_, P, R> {
+    type Output = Entered<'g, P, R>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let mut state = this.group.state();
+        match &state.phase {
+            Phase::Done(result) => {
+                let result = result.clone();
+                state.members -= 1;
+                this.is_over = true;
+                Poll::Ready(Entered::Shares(result))
+            }
+            Phase::Ready => {
+                state.phase = Phase::Runs;
+                state.members -= 1;
+                this.is_over = true;
+                let group = Arc::clone(&this.group);
+                Poll::Ready(Entered::Executes(Turn {
+                    groups: this.groups,
+                    key: this.key.into(),
+                    group,
+                    is_done: false,
+                }))
+            }
+            Phase::Waits | Phase::Runs => {
+                if !state.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+                    state.wakers.push(cx.waker().clone());
+                }
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<P: Clone, R: Clone> Drop for Member<'_, '_, P, R> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let mut state = self.group.state();
+        state.members -= 1;
+        let nobody_takes_it = state.members == 0 && matches!(state.phase, Phase::Ready);
+        drop(state);
+        if nobody_takes_it {
+            wake(self.groups.pass_on(self.key));
+        }
+    }
+}
+
+/// The right to execute for a group. Dropped without a result, another member takes it over.
+pub(crate) struct Turn<'g, P: Clone, R: Clone> {
+    groups: &'g Groups<P, R>,
+    key: Box<[u8]>,
+    group: Arc<Group<P, R>>,
+    is_done: bool,
+}
+
+impl<P: Clone, R: Clone> Turn<'_, P, R> {
+    /// Closes the group, if it still is open; its payload.
+    pub fn close(&self) -> P {
+        let mut state = self.group.state();
+        state.is_open = false;
+        state.payload.clone()
+    }
+
+    /// All members have this result.
+    pub fn finish(mut self, result: R) {
+        self.is_done = true;
+        // Nobody may join any more before the result is known.
+        let wakers = self.groups.pass_on(&self.key);
+        let mut state = self.group.state();
+        state.is_open = false;
+        let members = state.enter_phase(Phase::Done(result));
+        drop(state);
+        wake(members);
+        wake(wakers);
+    }
+}
+
+impl<P: Clone, R: Clone> Drop for Turn<'_, P, R> {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
+        }
+        let mut state = self.group.state();
+        let wakers = match state.members {
+            0 => {
+                state.is_open = false;
+                drop(state);
+                self.groups.pass_on(&self.key)
+            }
+            _ => state.enter_phase(Phase::Ready),
+        };
+        wake(wakers);
+    }
+}

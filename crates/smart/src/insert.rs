@@ -1,0 +1,310 @@
+//! New entries (SMART §5): a leaf in a slot that was empty, or a node put where two keys part.
+//!
+//! Everything new is written before a single slot leads to it, so an insert takes effect by one swap. Who loses it looks at what is
+//! there instead.
+//!
+//! A byte has one slot in a node at most: inserters try the empty slots from the front and look at each that they lose, so two of the
+//! same byte meet at the same slot.
+
+use pando_fabric::{Endpoint, GlobalAddr};
+
+use crate::descend::{Place, Spot};
+use crate::error::{Attempt, Result, Retry, SmartError};
+use crate::layout::leaf;
+use crate::layout::node::{
+    CLASSES, LARGEST, NewNode, Node, PREFIX_MAX, bytes_of, class_holding, has_byte, slot_addr,
+};
+use crate::layout::slot::Slot;
+use crate::options::NodeRoom;
+use crate::tree::{Op, Smart};
+
+/// A block and its bytes.
+pub(crate) type Block = (GlobalAddr, u64);
+
+/// What an insert makes before anything leads there.
+struct Made {
+    slot: Slot,
+    blocks: Vec<Block>,
+}
+
+/// ART's classes, of nodes that are changed under locks.
+const ART_CLASSES: [u8; 4] = [0, 2, 4, LARGEST];
+
+impl Smart {
+    /// Puts an entry where its key's way ended.
+    pub(crate) async fn add<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        value: &[u8],
+        spot: Spot,
+    ) -> Attempt<()> {
+        match spot {
+            Spot::Vacant(place) => self.fill_vacant(op, key, value, place).await,
+            Spot::Unplaced(node, above) => self.fill_free(op, key, value, node, above).await,
+            Spot::Other(place, other) => {
+                let part = (place.depth..).find(|&at| key.get(at).copied() != other.key_byte(at));
+                let part = part.expect("keys that differ part somewhere");
+                let (other_byte, other) = (other.key_byte(part), place.slot);
+                self.part(op, key, value, place, (part, other_byte, other)).await
+            }
+            Spot::Diverges(place, node, at) => {
+                let byte = node.prefix_byte(at);
+                // This one keeps the bytes that the new node has now: whoever still comes by the slot as it was needs them.
+                self.part(op, key, value, place, (at, Some(byte), place.slot)).await
+            }
+            Spot::Leaf(..) => Err(Retry::Restart),
+        }
+    }
+
+    /// Writes a leaf for a slot of `byte`.
+    pub(crate) async fn new_leaf<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        value: &[u8],
+        byte: u8,
+    ) -> Attempt<(Slot, Block)> {
+        let size = leaf::size_for(key.len(), value.len()).expect("it was checked");
+        let addr = self.allocate(op.ep, size.bytes()).await?;
+        let page = op.ep.buffer(size.bytes() as usize);
+        // Some version: a leaf that was here before had others.
+        leaf::fill(&page, addr, self.anchor.tag, key, value, op.ep.random() >> 16);
+        let block = (addr, size.bytes());
+        match op.ep.write(addr, page).await {
+            Ok(page) => op.ep.recycle(page),
+            Err(error) => {
+                self.discard(op.ep, &[block], None).await?;
+                return Err(error.into());
+            }
+        }
+        Ok((Slot::leaf(byte, size, addr), block))
+    }
+
+    /// Writes a node, which is noted in `blocks`; a slot that leads to it.
+    pub(crate) async fn new_node<E: Endpoint>(
+        &self,
+        ep: &E,
+        node: &NewNode,
+        byte: u8,
+        blocks: &mut Vec<Block>,
+    ) -> Result<Slot> {
+        let room = self.room_for(node.slots.len());
+        let bytes = bytes_of(room);
+        let addr = self.allocate(ep, bytes as u64).await?;
+        blocks.push((addr, bytes as u64));
+        let page = ep.buffer(bytes);
+        let header = node.fill(self.anchor.tag, room, &page);
+        ep.recycle(ep.write(addr, page).await?);
+        Ok(Slot::node(byte, header.class(), addr))
+    }
+
+    /// The class that a node with so many slots has room for.
+    pub(crate) fn room_for(&self, slots: usize) -> u8 {
+        match (self.anchor.techniques.lock_free_nodes, self.anchor.node_room) {
+            (false, _) => {
+                let holding = class_holding(slots);
+                ART_CLASSES.into_iter().find(|&class| class >= holding).unwrap_or(LARGEST)
+            }
+            (true, NodeRoom::Exact) => class_holding(slots),
+            (true, NodeRoom::Full) => LARGEST,
+        }
+    }
+
+    async fn fill_vacant<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        value: &[u8],
+        place: Place,
+    ) -> Attempt<()> {
+        let (slot, block) = self.new_leaf(op, key, value, place.slot.byte()).await?;
+        self.link(op, key, &place, Made { slot, blocks: vec![block] }).await?;
+        if place.slot.is_leaf() {
+            // A dead one.
+            self.epochs.retire(place.slot.addr(), place.slot.leaf_size().bytes(), op.epoch);
+        }
+        Ok(())
+    }
+
+    /// Lets a slot lead to what was made, or frees that again.
+    async fn link<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], place: &Place, made: Made) -> Attempt<()> {
+        match self.swap(op, key, place, made.slot).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => {
+                self.discard(op.ep, &made.blocks, None).await?;
+                Err(Retry::Restart)
+            }
+            Err(retry) => {
+                let error = if let Retry::Failed(error) = &retry { Some(error) } else { None };
+                self.discard(op.ep, &made.blocks, error).await?;
+                Err(retry)
+            }
+        }
+    }
+
+    /// Puts nodes where `key` and what is there part: at byte `part`, where the other one has `other_byte`, or ends.
+    async fn part<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        value: &[u8],
+        place: Place,
+        other: (usize, Option<u8>, Slot),
+    ) -> Attempt<()> {
+        let (leaf, block) = self.new_leaf(op, key, value, 0).await?;
+        let mut blocks = vec![block];
+        match self.parting_nodes(op.ep, key, &place, other, leaf, &mut blocks).await {
+            Ok(slot) => self.link(op, key, &place, Made { slot, blocks }).await,
+            Err(error) => {
+                self.discard(op.ep, &blocks, None).await?;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Makes the nodes for the bytes that two keys have in common, from the last one up.
+    async fn parting_nodes<E: Endpoint>(
+        &self,
+        ep: &E,
+        key: &[u8],
+        place: &Place,
+        (part, other_byte, other): (usize, Option<u8>, Slot),
+        leaf: Slot,
+        blocks: &mut Vec<Block>,
+    ) -> Result<Slot> {
+        let mut last = NewNode { branch: part, prefix: Vec::new(), end: Slot::EMPTY, slots: Vec::new() };
+        for (byte, slot) in [(other_byte, other), (key.get(part).copied(), leaf)] {
+            match byte {
+                Some(byte) => last.slots.push(slot.with_byte(byte)),
+                None => last.end = slot.with_byte(0),
+            }
+        }
+        self.skipping_nodes(ep, key, place.depth, last, place.slot.byte(), blocks).await
+    }
+
+    /// Writes a node, with others above it that skip the bytes of `key` from `depth` on which it cannot skip itself; a slot of `byte`
+    /// that leads there.
+    pub(crate) async fn skipping_nodes<E: Endpoint>(
+        &self,
+        ep: &E,
+        key: &[u8],
+        depth: usize,
+        last: NewNode,
+        byte: u8,
+        blocks: &mut Vec<Block>,
+    ) -> Result<Slot> {
+        let mut node = last;
+        loop {
+            // Each node skips as many bytes as it can, and parts by one.
+            let start = depth.max(node.branch.saturating_sub(PREFIX_MAX));
+            node.prefix = key[start..node.branch].to_vec();
+            if start == depth {
+                return self.new_node(ep, &node, byte, blocks).await;
+            }
+            let below = self.new_node(ep, &node, key[start - 1], blocks).await?;
+            node = NewNode { branch: start - 1, prefix: Vec::new(), end: Slot::EMPTY, slots: vec![below] };
+        }
+    }
+
+    /// Puts a leaf into one of the empty slots of a node, or has the node replaced if there is none.
+    async fn fill_free<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        value: &[u8],
+        node: Node,
+        above: Option<Place>,
+    ) -> Attempt<()> {
+        let branch = node.header.branch();
+        let byte = key[branch];
+        let room = CLASSES[node.header.room() as usize];
+        let used = (1..=node.capacity()).find(|&number| node.slot(number).is_empty());
+        let first = used.unwrap_or(node.capacity() + 1);
+        if first > room {
+            self.grow(op, key, node.addr, above).await?;
+            return Err(Retry::Restart);
+        }
+        let (slot, block) = self.new_leaf(op, key, value, byte).await?;
+        let mut place = Place {
+            at: node.addr,
+            slot: Slot::EMPTY,
+            depth: branch + 1,
+            node: node.addr,
+            branch,
+            number: first,
+            is_fresh: true,
+            is_own: self.owns_prefix(&key[..branch]),
+        };
+        let made = self.try_free_slots(op, key, &node, &mut place, slot).await;
+        match made {
+            Ok(true) => {
+                self.publish_slot(op, &node, place.number, above).await?;
+                Ok(())
+            }
+            Ok(false) => {
+                self.discard(op.ep, &[block], None).await?;
+                Err(Retry::Restart)
+            }
+            Err(retry) => {
+                let error = if let Retry::Failed(error) = &retry { Some(error) } else { None };
+                self.discard(op.ep, &[block], error).await?;
+                Err(retry)
+            }
+        }
+    }
+
+    /// Tries the slots from `place` on; `false` if the byte has one by now, or there is none left.
+    async fn try_free_slots<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        node: &Node,
+        place: &mut Place,
+        slot: Slot,
+    ) -> Attempt<bool> {
+        for number in place.number..=CLASSES[node.header.room() as usize] {
+            (place.number, place.at) = (number, slot_addr(node.addr, number));
+            match self.swap(op, key, place, slot).await? {
+                Ok(()) => return Ok(true),
+                Err(found) if has_byte(found, slot.byte()) => {
+                    // Nobody else may see it yet: it is behind the slots that are in use.
+                    self.publish_slot(op, node, number, None).await?;
+                    return Ok(false);
+                }
+                Err(found) if found.is_frozen() => return Ok(false),
+                Err(_) => {}
+            }
+        }
+        Ok(false)
+    }
+
+    /// Makes sure that slot `number` counts as in use.
+    async fn publish_slot<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        node: &Node,
+        number: usize,
+        above: Option<Place>,
+    ) -> Attempt<()> {
+        let class = class_holding(number);
+        if class <= node.header.class() {
+            return Ok(());
+        }
+        self.publish_class(op, node, class).await?;
+        if let Some(above) = above
+            && !above.is_own
+            && above.slot.class() < class
+        {
+            // A hint for readers: they look at the header too.
+            let hint = above.slot.with_class(class).raw();
+            let _ = op.ep.compare_swap(above.at, above.slot.raw(), hint).await;
+        }
+        Ok(())
+    }
+
+    /// The error for a node that is none.
+    pub(crate) fn no_node(addr: GlobalAddr) -> SmartError {
+        SmartError::Corrupt { addr, reason: "there is no node of this index" }
+    }
+}

@@ -1,0 +1,265 @@
+//! Changes of leaves (SMART §4.2), and of the slots that lead to them.
+//!
+//! A leaf whose value is updated in place is locked first: by its rear word, by a word of the table of locks, or, if the key is this
+//! compute server's own, not at all, since the groups of a key let one change be under way only. Otherwise its rear word goes
+//! from free to dead or moved by one compare-and-swap.
+
+use pando_fabric::{Endpoint, GlobalAddr};
+use pando_pool::RemoteLock;
+
+use crate::descend::Place;
+use crate::error::{Attempt, Result, Retry, SmartError};
+use crate::layout::leaf::{Leaf, Rear};
+use crate::layout::mix;
+use crate::layout::node::LOCK_AT;
+use crate::layout::slot::Slot;
+use crate::tree::{Op, Smart};
+
+/// The right to change a leaf.
+pub(crate) enum Hold<'t> {
+    Rear(RemoteLock<'t>),
+    Table(RemoteLock<'t>),
+    Own,
+}
+
+impl Smart {
+    /// Locks a leaf; it, as it is then. Restarts if it is not the key's leaf any more.
+    pub(crate) async fn hold<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        place: &Place,
+        leaf: Leaf,
+        key: &[u8],
+    ) -> Attempt<(Hold<'_>, Leaf)> {
+        if self.is_own_leaf(key) {
+            return Ok((Hold::Own, leaf));
+        }
+        if self.anchor.techniques.has_lock_table() {
+            let lock = self.lock_word(op, self.table_lock(leaf.addr)).await?;
+            op.ep.recycle(leaf.into_page());
+            return match self.read_leaf(op, place.slot.addr(), place.slot.leaf_size()).await {
+                Ok(leaf) if matches!(leaf.rear(), Rear::Free(_)) => Ok((Hold::Table(lock), leaf)),
+                other => {
+                    lock.unlock(op.ep, op.deadline()).await?;
+                    other.and(Err(Retry::Restart))
+                }
+            };
+        }
+        let mut leaf = leaf;
+        loop {
+            leaf = self.settled(op, leaf).await?;
+            let version = leaf.version();
+            if let Some(lock) = self.pool.try_lock_version(op.ep, leaf.rear_at(), version).await? {
+                return Ok((Hold::Rear(lock), leaf));
+            }
+            leaf = self.read_again(op, leaf).await?;
+        }
+    }
+
+    pub(crate) fn is_own_leaf(&self, key: &[u8]) -> bool {
+        self.config.partition.as_ref().is_some_and(|partition| partition.contains(key))
+    }
+
+    async fn read_again<E: Endpoint>(&self, op: &Op<'_, E>, leaf: Leaf) -> Attempt<Leaf> {
+        let (addr, size) = (leaf.addr, leaf.size());
+        op.ep.recycle(leaf.into_page());
+        self.read_leaf(op, addr, size).await
+    }
+
+    /// The lock of the table for the leaf at `addr`: on its memory server, if that has a table.
+    fn table_lock(&self, addr: GlobalAddr) -> GlobalAddr {
+        let tables = &self.anchor.tables;
+        let hash = mix(addr.raw());
+        let same = tables.iter().find(|table| table.server() == addr.server());
+        let table = same.unwrap_or(&tables[hash as usize % tables.len()]);
+        table.add((hash >> 20) % self.anchor.table_locks as u64 * 8)
+    }
+
+    /// Waits until nobody has the lock in the rear word. That of a process that is gone is taken over, and the leaf written anew.
+    async fn settled<E: Endpoint>(&self, op: &Op<'_, E>, mut leaf: Leaf) -> Attempt<Leaf> {
+        let mut next_look = op.ep.now().saturating_add(self.between_looks());
+        loop {
+            match leaf.rear() {
+                Rear::Free(_) if leaf.settled_version().is_some() => return Ok(leaf),
+                Rear::Free(_) => {}
+                Rear::Dead | Rear::Moved(_) => return Err(Retry::Restart),
+                Rear::Locked(holder) if op.ep.now() >= next_look => {
+                    next_look = op.ep.now().saturating_add(self.between_looks());
+                    let _ = self.pool.give_back_left_locks(op.ep).await;
+                    if self.pool.is_abandoned(op.ep, holder).await?
+                        && let Some(lock) = self.pool.take_over(op.ep, leaf.rear_at(), holder).await?
+                    {
+                        leaf = self.read_again(op, leaf).await?;
+                        self.write_same(op, lock, &leaf).await?;
+                    }
+                }
+                Rear::Locked(_) => {}
+            }
+            op.wait("a leaf that somebody changes").await?;
+            leaf = self.read_again(op, leaf).await?;
+        }
+    }
+
+    /// Gives back the lock of a leaf whose value is to stay.
+    async fn write_same<E: Endpoint>(&self, op: &Op<'_, E>, lock: RemoteLock<'_>, leaf: &Leaf) -> Result<()> {
+        let mut value = Vec::new();
+        leaf.append_value(&mut value);
+        let tail = leaf.tail(&value, lock.next_version()).expect("the value that it has fits");
+        Ok(lock.write_back(op.ep, &tail.words, op.deadline()).await?)
+    }
+
+    /// Writes a value into the leaf that is held, and lets go of it; `false`, and it is held no more, if the value does not fit.
+    pub(crate) async fn write_value<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        hold: Hold<'_>,
+        leaf: &Leaf,
+        value: &[u8],
+    ) -> Attempt<bool> {
+        let version = match &hold {
+            Hold::Rear(lock) => lock.next_version(),
+            Hold::Table(_) | Hold::Own => (leaf.version() + 1) & ((1 << 48) - 1),
+        };
+        let Some(mut tail) = leaf.tail(value, version) else {
+            match hold {
+                Hold::Rear(lock) => self.write_same(op, lock, leaf).await?,
+                Hold::Table(lock) => lock.unlock(op.ep, op.deadline()).await?,
+                Hold::Own => {}
+            }
+            return Ok(false);
+        };
+        match hold {
+            Hold::Rear(lock) => lock.write_back(op.ep, &tail.words, op.deadline()).await?,
+            Hold::Table(lock) => {
+                tail.words.push(version);
+                lock.write_words_unlock(op.ep, tail.at, &tail.words, op.deadline()).await?;
+            }
+            Hold::Own => {
+                tail.words.push(version);
+                self.write_words(op.ep, tail.at, &tail.words).await?;
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) async fn write_words<E: Endpoint>(&self, ep: &E, at: GlobalAddr, words: &[u64]) -> Result<()> {
+        let page = ep.buffer(words.len() * 8);
+        words.iter().enumerate().for_each(|(word, &value)| page.set(word, value));
+        ep.recycle(ep.write(at, page).await?);
+        Ok(())
+    }
+
+    /// Makes a leaf dead, or moved, by the rear word `gone`. Restarts if it was that already.
+    pub(crate) async fn set_gone<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        place: &Place,
+        leaf: Leaf,
+        key: &[u8],
+        gone: u64,
+    ) -> Attempt<()> {
+        if self.is_own_leaf(key) || self.anchor.techniques.has_lock_table() {
+            let (hold, leaf) = self.hold(op, place, leaf, key).await?;
+            match hold {
+                Hold::Table(lock) => {
+                    lock.write_words_unlock(op.ep, leaf.rear_at(), &[gone], op.deadline()).await?;
+                }
+                _ => op.ep.write_word(leaf.rear_at(), gone).await?,
+            }
+            return Ok(());
+        }
+        let mut leaf = leaf;
+        loop {
+            leaf = self.settled(op, leaf).await?;
+            let (at, version) = (leaf.rear_at(), leaf.version());
+            if self.swap_word(op, at, version, gone).await? == version {
+                op.ep.recycle(leaf.into_page());
+                return Ok(());
+            }
+            leaf = self.read_again(op, leaf).await?;
+        }
+    }
+
+    /// Compare-and-swap that finds out what became of it if it gets no answer.
+    async fn swap_word<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        at: GlobalAddr,
+        expected: u64,
+        new: u64,
+    ) -> Attempt<u64> {
+        match op.ep.compare_swap(at, expected, new).await {
+            Ok(before) => Ok(before),
+            Err(error) if error.may_have_taken_effect() => {
+                let failed = |_| SmartError::from(error);
+                match op.ep.read_word(at).await.map_err(failed)? {
+                    word if word == new => Ok(expected),
+                    word => Ok(word),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Lets a slot hold `new` if it holds what it was seen to hold; what it holds otherwise.
+    pub(crate) async fn swap<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        place: &Place,
+        new: Slot,
+    ) -> Attempt<std::result::Result<(), Slot>> {
+        let seen = place.slot.raw();
+        let before = if place.is_own {
+            self.swap_own(op, place, new).await?
+        } else if self.anchor.techniques.lock_free_nodes {
+            self.swap_word(op, place.at, seen, new.raw()).await?
+        } else {
+            self.swap_locked(op, place, new).await?
+        };
+        if before != seen {
+            return Ok(Err(Slot::from_raw(before)));
+        }
+        self.cache.note(key, (place.node, place.branch), place.number, new);
+        Ok(Ok(()))
+    }
+
+    async fn swap_own<E: Endpoint>(&self, op: &Op<'_, E>, place: &Place, new: Slot) -> Attempt<u64> {
+        let _lock = self.lock_own(op, place.node).await?;
+        let before = op.ep.read_word(place.at).await?;
+        if before == place.slot.raw() {
+            op.ep.write_word(place.at, new.raw()).await?;
+        }
+        Ok(before)
+    }
+
+    pub(crate) async fn lock_own<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        node: GlobalAddr,
+    ) -> Attempt<crate::local_locks::LocalGuard<'_>> {
+        loop {
+            if let Some(lock) = self.locks.try_lock(node) {
+                return Ok(lock);
+            }
+            op.wait("a node that this compute server changes").await?;
+        }
+    }
+
+    async fn swap_locked<E: Endpoint>(&self, op: &Op<'_, E>, place: &Place, new: Slot) -> Attempt<u64> {
+        let lock = self.lock_word(op, place.node.add(LOCK_AT)).await?;
+        let before = match op.ep.read_word(place.at).await {
+            Ok(before) => before,
+            Err(error) => {
+                lock.unlock(op.ep, op.deadline()).await?;
+                return Err(error.into());
+            }
+        };
+        if before == place.slot.raw() {
+            lock.write_words_unlock(op.ep, place.at, &[new.raw()], op.deadline()).await?;
+        } else {
+            lock.unlock(op.ep, op.deadline()).await?;
+        }
+        Ok(before)
+    }
+}

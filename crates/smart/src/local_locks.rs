@@ -1,0 +1,39 @@
+//! Locks of the nodes that one compute server has for itself, in its own memory (P-SMART).
+//!
+//! A table of words, found by the hash of a node's address. Nodes that share a word wait for each other without need. Nobody holds
+//! two.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pando_fabric::GlobalAddr;
+
+use crate::layout::mix;
+
+const WORDS: usize = 1 << 12;
+
+pub(crate) struct LocalLocks(Box<[AtomicBool]>);
+
+impl Default for LocalLocks {
+    fn default() -> Self {
+        Self((0..WORDS).map(|_| AtomicBool::new(false)).collect())
+    }
+}
+
+/// A lock that is held until this is dropped.
+#[must_use = "the lock ends with it"]
+pub(crate) struct LocalGuard<'t>(&'t AtomicBool);
+
+impl Drop for LocalGuard<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl LocalLocks {
+    /// Locks the node, if nobody has.
+    pub fn try_lock(&self, node: GlobalAddr) -> Option<LocalGuard<'_>> {
+        let word = &self.0[mix(node.raw()) as usize % WORDS];
+        // Made only if it is locked: dropping it unlocks.
+        (!word.swap(true, Ordering::Acquire)).then(|| LocalGuard(word))
+    }
+}

@@ -1,0 +1,230 @@
+//! Replacing a node: by a larger one if it is full, by what is left of it if its entries were removed.
+//!
+//! First all slots of the node are frozen, one by one, so that nothing in it changes any more. Then what is in it is copied, and the slot
+//! above is swapped. Whoever comes upon a frozen slot does the rest, so that nobody has to wait for whoever began, who may
+//! be dead. A node with room for all slots is replaced only when at most one leaf is left in it.
+
+use pando_fabric::{Chain, Endpoint, GlobalAddr, VerbResult};
+
+use crate::descend::Place;
+use crate::error::{Attempt, Result, Retry};
+use crate::layout::node::{CLASSES, Header, LOCK_AT, NewNode, Node, bytes_of, raw_header, slot_addr};
+use crate::layout::slot::Slot;
+use crate::tree::{Op, Smart};
+
+/// Swaps that one chain carries.
+const CHAIN_MAX: usize = 64;
+
+impl Smart {
+    /// Replaces a node that has no empty slot left.
+    pub(crate) async fn grow<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        node: GlobalAddr,
+        above: Option<Place>,
+    ) -> Attempt<()> {
+        let above = match above {
+            Some(above) => Some(above),
+            None => self.place_of(op, key, node).await?,
+        };
+        match above {
+            Some(above) => self.replace(op, key, &above).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Replaces the node of `place` if it has at most one leaf, and then those above that have not more either.
+    pub(crate) async fn shrink<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], place: &Place) -> Attempt<()> {
+        let mut place = *place;
+        while place.node != self.anchor.root_node() {
+            let cached = self.cache.slots_of(key, place.node, place.branch);
+            if cached.is_some_and(|slots| is_needed(slots.into_iter())) {
+                break;
+            }
+            let node = self.read_node(op, place.node, 0).await?;
+            if is_needed(node.slots().map(|(_, slot)| slot)) {
+                break;
+            }
+            op.ep.recycle(node.page);
+            let Some(above) = self.place_of(op, key, place.node).await? else { break };
+            self.replace(op, key, &above).await?;
+            place = above;
+        }
+        Ok(())
+    }
+
+    /// The place that leads to `node` on the way of `key`, from the root.
+    async fn place_of<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        node: GlobalAddr,
+    ) -> Attempt<Option<Place>> {
+        let mut place = self.root_place(op).await?;
+        while place.slot.is_taken() && !place.slot.is_leaf() && !place.slot.is_frozen() {
+            if place.slot.addr() == node {
+                return Ok(Some(place));
+            }
+            let above = self.read_node(op, place.slot.addr(), place.slot.class()).await?;
+            let branch = above.header.branch();
+            let Some((number, slot)) = key.get(branch).and_then(|&byte| above.find(byte)) else { break };
+            place = Place {
+                at: slot_addr(above.addr, number),
+                slot,
+                depth: branch + 1,
+                node: above.addr,
+                branch,
+                number,
+                is_fresh: true,
+                is_own: self.owns_prefix(&key[..branch]),
+            };
+            op.ep.recycle(above.page);
+        }
+        Ok(None)
+    }
+
+    /// Freezes the node that `place` leads to, and lets the place lead to what replaces it.
+    pub(crate) async fn replace<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        key: &[u8],
+        place: &Place,
+    ) -> Attempt<()> {
+        let addr = place.slot.addr();
+        let frozen = self.freeze(op, key, addr).await?;
+        let header = frozen.header;
+        let taken: Vec<_> = frozen.slots().filter(|(_, slot)| slot.is_taken()).collect();
+        let (mut blocks, byte) = (Vec::new(), place.slot.byte());
+        let new = match taken[..] {
+            [] => place.vacated(),
+            [(_, leaf)] if leaf.is_leaf() => leaf.thawed().with_byte(byte),
+            _ => {
+                let mut node = NewNode {
+                    branch: header.branch(),
+                    prefix: (header.depth()..header.branch()).map(|at| frozen.prefix_byte(at)).collect(),
+                    end: Slot::EMPTY,
+                    slots: Vec::new(),
+                };
+                for (number, slot) in taken {
+                    match number {
+                        0 => node.end = slot.thawed(),
+                        _ => node.slots.push(slot.thawed()),
+                    }
+                }
+                self.new_grown_node(op.ep, &node, byte, &mut blocks).await?
+            }
+        };
+        op.ep.recycle(frozen.page);
+        match self.swap(op, key, place, new).await {
+            Ok(Ok(())) => {
+                self.epochs.retire(addr, header.block_bytes(), op.epoch);
+                self.cache.forget(key, addr, header.branch());
+                Ok(())
+            }
+            Ok(Err(_)) => {
+                self.discard(op.ep, &blocks, None).await?;
+                Err(Retry::Restart)
+            }
+            Err(retry) => {
+                let error = if let Retry::Failed(error) = &retry { Some(error) } else { None };
+                self.discard(op.ep, &blocks, error).await?;
+                Err(retry)
+            }
+        }
+    }
+
+    /// A node with room for one slot more than it has.
+    async fn new_grown_node<E: Endpoint>(
+        &self,
+        ep: &E,
+        node: &NewNode,
+        byte: u8,
+        blocks: &mut Vec<(GlobalAddr, u64)>,
+    ) -> Result<Slot> {
+        let room = self.room_for((node.slots.len() + 1).min(256));
+        let bytes = bytes_of(room);
+        let addr = self.allocate(ep, bytes as u64).await?;
+        let page = ep.buffer(bytes);
+        let header = node.fill(self.anchor.tag, room, &page);
+        match ep.write(addr, page).await {
+            Ok(page) => ep.recycle(page),
+            Err(error) => {
+                self.pool.free(ep, addr, bytes as u64).await?;
+                return Err(error.into());
+            }
+        }
+        blocks.push((addr, bytes as u64));
+        Ok(Slot::node(byte, header.class(), addr))
+    }
+
+    /// Freezes all slots of a node that there is room for; the node, then.
+    async fn freeze<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], addr: GlobalAddr) -> Attempt<Node> {
+        let page = op.ep.read(addr, op.ep.buffer(bytes_of(0))).await?;
+        let header = Header::from_raw(raw_header(&page), self.anchor.tag).ok_or(Self::no_node(addr))?;
+        op.ep.recycle(page);
+        let is_own = key.get(..header.branch()).is_some_and(|path| self.owns_prefix(path));
+        loop {
+            let page = op.ep.read(addr, op.ep.buffer(bytes_of(header.room()))).await?;
+            let header = Header::from_raw(raw_header(&page), self.anchor.tag).ok_or(Self::no_node(addr))?;
+            let node = Node { addr, header, page };
+            let open: Vec<_> = node.slots().filter(|(_, slot)| !slot.is_frozen()).collect();
+            if open.is_empty() {
+                return Ok(node);
+            }
+            op.ep.recycle(node.page);
+            if is_own || !self.anchor.techniques.lock_free_nodes {
+                self.freeze_locked(op, addr, header, is_own).await?;
+                continue;
+            }
+            for open in open.chunks(CHAIN_MAX) {
+                let chain = open.iter().fold(Chain::new(), |chain, &(number, slot)| {
+                    chain.compare_swap(slot_addr(addr, number), slot.raw(), slot.frozen().raw())
+                });
+                for result in op.ep.submit(chain).await? {
+                    debug_assert!(matches!(result, VerbResult::Word(_)));
+                }
+            }
+        }
+    }
+
+    /// Freezes all slots by one WRITE, under the lock of the node.
+    async fn freeze_locked<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        addr: GlobalAddr,
+        header: Header,
+        is_own: bool,
+    ) -> Attempt<()> {
+        let slots = CLASSES[header.room() as usize] + 1;
+        let read = async || {
+            let page = op.ep.read(slot_addr(addr, 0), op.ep.buffer(slots * 8)).await?;
+            let words = (0..slots).map(|number| Slot::from_raw(page.get(number)).frozen().raw());
+            let words: Vec<u64> = words.collect();
+            op.ep.recycle(page);
+            Ok::<_, pando_fabric::FabricError>(words)
+        };
+        if is_own {
+            let _lock = self.lock_own(op, addr).await?;
+            let words = read().await?;
+            return Ok(self.write_words(op.ep, slot_addr(addr, 0), &words).await?);
+        }
+        let lock = self.lock_word(op, addr.add(LOCK_AT)).await?;
+        match read().await {
+            Ok(words) => {
+                Ok(lock.write_words_unlock(op.ep, slot_addr(addr, 0), &words, op.deadline()).await?)
+            }
+            Err(error) => {
+                lock.unlock(op.ep, op.deadline()).await?;
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// Whether a node with these slots is more than a detour to one leaf.
+fn is_needed(slots: impl Iterator<Item = Slot>) -> bool {
+    let mut taken = slots.filter(|slot| slot.is_taken());
+    let first = taken.next();
+    taken.next().is_some() || first.is_some_and(|slot| !slot.is_leaf())
+}

@@ -1,0 +1,280 @@
+//! The index as the threads of one compute server share it, and how an operation runs.
+//!
+//! An operation pins the epoch, finds its way, and acts by one compare-and-swap or one WRITE that takes effect if nothing changed
+//! meanwhile. Otherwise it starts again from the root, within its patience.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use pando_fabric::{Endpoint, GlobalAddr, Nanos};
+use pando_pool::{LOOKS_AT_HOLDER, Placement, Pool, PoolError, RemoteLock};
+
+use crate::anchor::Anchor;
+use crate::cache::{CacheCounts, RadixCache};
+use crate::change::{Outcome, Wanted};
+use crate::epoch::Epochs;
+use crate::error::{Attempt, Result, Retry, SmartError};
+use crate::groups::Groups;
+use crate::layout::leaf;
+use crate::local_locks::LocalLocks;
+use crate::options::{CreateOptions, SmartConfig};
+
+/// What lookups of one key share.
+pub(crate) type Found = Option<Arc<[u8]>>;
+
+/// An index, as one compute server uses it (SMART §4). Shared by all of its threads.
+pub struct Smart {
+    pub(crate) pool: Pool,
+    pub(crate) config: SmartConfig,
+    pub(crate) anchor: Anchor,
+    pub(crate) cache: RadixCache,
+    pub(crate) epochs: Epochs,
+    pub(crate) lookups: Groups<(), Found>,
+    pub(crate) changes: Groups<Wanted, Outcome>,
+    pub(crate) locks: LocalLocks,
+}
+
+/// One attempt of an operation.
+pub(crate) struct Op<'o, E> {
+    pub ep: &'o E,
+    /// What it pinned.
+    pub epoch: u64,
+    /// Whether it may begin at a cached node.
+    pub trusts_cache: bool,
+    pub patience: &'o Patience,
+}
+
+impl<E: Endpoint> Op<'_, E> {
+    /// Lets others run; fails once the operation has waited too long in all.
+    pub async fn wait(&self, what: &'static str) -> Result<()> {
+        self.patience.wait(self.ep, what).await
+    }
+
+    pub fn deadline(&self) -> Nanos {
+        self.patience.deadline(self.ep)
+    }
+}
+
+/// Bounded waiting of one operation.
+pub(crate) struct Patience {
+    patience_ns: Nanos,
+    deadline: Cell<Option<Nanos>>,
+}
+
+impl Patience {
+    fn new(patience_ns: Nanos) -> Self {
+        Self { patience_ns, deadline: Cell::new(None) }
+    }
+
+    fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
+        let deadline = self.deadline.get().unwrap_or_else(|| ep.now().saturating_add(self.patience_ns));
+        self.deadline.set(Some(deadline));
+        deadline
+    }
+
+    async fn wait<E: Endpoint>(&self, ep: &E, what: &'static str) -> Result<()> {
+        if ep.now() > self.deadline(ep) {
+            return Err(SmartError::TimedOut { what });
+        }
+        ep.yield_now().await;
+        Ok(())
+    }
+}
+
+impl Smart {
+    /// Makes an empty index in `pool`; the address of its anchor, by which compute servers [open](Smart::open) it.
+    ///
+    /// # Errors
+    /// Impossible options; regions larger than slots can reach; a full pool; errors of the fabric.
+    pub async fn create<E: Endpoint>(ep: &E, pool: &Pool, options: &CreateOptions) -> Result<GlobalAddr> {
+        Ok(Anchor::create(ep, pool, options).await?.addr)
+    }
+
+    /// Uses an index from now on, until [`Smart::close`].
+    ///
+    /// # Errors
+    /// An anchor that is none, or that was made for other techniques; a pool that is only read; too many compute servers; errors of
+    /// the fabric.
+    pub async fn open<E: Endpoint>(ep: &E, pool: Pool, config: SmartConfig) -> Result<Self> {
+        config.check()?;
+        let mut anchor = Anchor::open(ep, config.anchor, config.techniques).await?;
+        anchor.techniques = config.techniques;
+        let waits = (config.patience_ns, config.limbo_bytes, config.look_every);
+        let epochs = Epochs::join(ep, &pool, &anchor, waits).await?;
+        Ok(Self {
+            pool,
+            cache: RadixCache::new(config.cache_bytes, config.cache_policy),
+            epochs,
+            lookups: Groups::default(),
+            changes: Groups::default(),
+            locks: LocalLocks::default(),
+            anchor,
+            config,
+        })
+    }
+
+    /// Ends the use of the index by this compute server. Nothing may be under way. Blocks that were unlinked are freed first, unless
+    /// other compute servers do not move on for too long: how many bytes were left behind, which only
+    /// [`Pool::rebuild_allocation`] finds again.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn close<E: Endpoint>(self, ep: &E) -> Result<u64> {
+        self.pool.give_back_left_locks(ep).await?;
+        self.epochs.leave(ep, &self.pool).await
+    }
+
+    /// Says that nothing is going to be under way here for a while, so that other compute servers need not wait for this one before
+    /// they free blocks. The next operation ends that by itself.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn park<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        self.epochs.park(ep).await
+    }
+
+    /// Frees blocks that were unlinked, as far as the other compute servers let it.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub async fn reclaim<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        self.epochs.reclaim(ep, &self.pool).await.map(drop)
+    }
+
+    pub fn config(&self) -> &SmartConfig {
+        &self.config
+    }
+
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub fn cache_counts(&self) -> CacheCounts {
+        self.cache.counts()
+    }
+
+    /// Bytes of the cached nodes, and of the blocks that wait to be freed.
+    pub fn bytes_held(&self) -> (u64, u64) {
+        (self.cache.bytes(), self.epochs.limbo_bytes())
+    }
+
+    /// Attempts an operation until it comes through.
+    pub(crate) async fn run<E: Endpoint, T>(
+        &self,
+        ep: &E,
+        what: &'static str,
+        mut attempt: impl AsyncFnMut(&Op<'_, E>) -> Attempt<T>,
+    ) -> Result<T> {
+        let patience = Patience::new(self.config.patience_ns);
+        let (mut trusts_cache, mut may_reclaim) = (true, true);
+        loop {
+            if self.pool.has_left_locks() {
+                // Whoever needs one of them waits for it; all others need not.
+                let _ = self.pool.give_back_left_locks(ep).await;
+            }
+            let pin = self.epochs.pin(ep, &self.pool).await?;
+            let op = Op { ep, epoch: pin.epoch, trusts_cache, patience: &patience };
+            let attempted = attempt(&op).await;
+            pin.end();
+            match attempted {
+                Ok(done) => return Ok(done),
+                Err(Retry::Failed(error)) if error.is_full() && may_reclaim => {
+                    may_reclaim = false;
+                    if !self.epochs.reclaim(ep, &self.pool).await? {
+                        return Err(error);
+                    }
+                }
+                Err(Retry::Failed(error)) => return Err(error),
+                Err(Retry::Restart) => {
+                    trusts_cache = false;
+                    patience.wait(ep, what).await?;
+                }
+            }
+        }
+    }
+
+    /// A block, on any memory server: they take turns at random.
+    pub(crate) async fn allocate<E: Endpoint>(&self, ep: &E, bytes: u64) -> Result<GlobalAddr> {
+        let servers = ep.regions();
+        let server = servers[(ep.random() >> 33) as usize % servers.len()].server;
+        match self.pool.alloc(ep, Placement::Prefer(server), bytes).await {
+            Err(PoolError::UnknownServer { .. }) => {
+                Ok(self.pool.alloc(ep, Placement::LeastLoaded, bytes).await?)
+            }
+            done => Ok(done?),
+        }
+    }
+
+    /// Frees blocks that nothing leads to yet, after what they were made for failed with `error`.
+    pub(crate) async fn discard<E: Endpoint>(
+        &self,
+        ep: &E,
+        blocks: &[(GlobalAddr, u64)],
+        error: Option<&SmartError>,
+    ) -> Result<()> {
+        if error.is_some_and(SmartError::may_have_taken_effect) {
+            // They may be linked.
+            return Ok(());
+        }
+        for &(addr, bytes) in blocks {
+            self.pool.free(ep, addr, bytes).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes a lock that protects words which are whole at any time: that of a process that is gone is just taken over.
+    pub(crate) async fn lock_word<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        at: GlobalAddr,
+    ) -> Result<RemoteLock<'_>> {
+        let deadline = op.deadline();
+        loop {
+            let next_look = op.ep.now().saturating_add(self.between_looks()).min(deadline);
+            match self.pool.lock(op.ep, at, next_look).await {
+                Err(PoolError::LockTimedOut { at, holder }) => {
+                    let _ = self.pool.give_back_left_locks(op.ep).await;
+                    if self.pool.is_abandoned(op.ep, holder).await?
+                        && let Some(lock) = self.pool.take_over(op.ep, at, holder).await?
+                    {
+                        return Ok(lock);
+                    }
+                    if op.ep.now() >= deadline {
+                        return Err(PoolError::LockTimedOut { at, holder }.into());
+                    }
+                }
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    pub(crate) fn between_looks(&self) -> Nanos {
+        self.config.patience_ns / LOOKS_AT_HOLDER
+    }
+
+    /// Whether an entry fits into a block.
+    pub(crate) fn check_entry(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let max = self.pool.max_block() as usize;
+        let fits = leaf::size_for(key.len(), value.len()).is_some_and(|size| size.bytes() as usize <= max);
+        match fits {
+            true => Ok(()),
+            false => {
+                let max = max / 9 * 8 - leaf::OVERHEAD_MAX;
+                Err(SmartError::EntryTooLong { key: key.len(), value: value.len(), max })
+            }
+        }
+    }
+
+    /// Whether this compute server is asked for the key.
+    pub(crate) fn check_own(&self, key: &[u8]) -> Result<()> {
+        match &self.config.partition {
+            Some(partition) if !partition.contains(key) => Err(SmartError::NotOwned),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether only this compute server changes what lies below `prefix`.
+    pub(crate) fn owns_prefix(&self, prefix: &[u8]) -> bool {
+        self.config.partition.as_ref().is_some_and(|partition| partition.contains_prefix(prefix))
+    }
+}
