@@ -6,10 +6,11 @@
 //!   missing nothing is cached but cooling copies. The exception are orphans, which are counted.
 //! - A write-back copies one version of a node and makes it clean only if it is still that version.
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Resource, Work};
 
 use crate::cache::{Cache, CacheWorker, Cooling, Eviction, FreeFrame};
-use crate::defect::{Defect, defect};
+use crate::defect::Defect;
 use crate::error::{Conflict, NoFrame, Result};
 use crate::frame::{FrameRef, NodeShape};
 use crate::latch::{ExclusiveGuard, FrameState, Version};

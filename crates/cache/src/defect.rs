@@ -1,8 +1,9 @@
-//! Defects put into the protocols on purpose, so that a test can show that they would be found.
+//! Defects that can be put into the protocols of the cache and of DEX, to show that they would be found.
 //!
-//! Without the feature `defects`, which only tests turn on, [`defect`] is the constant `false` and its branches are
-//! compiled away. With it, one defect at a time may be active on a thread: simulations run on one, so that tests side by
-//! side do not disturb each other.
+//! How one is made active, and that it costs nothing otherwise, is in [`pando_fabric::defect`]; the list is here because the
+//! cache is the lower of the two.
+
+use pando_fabric::defect;
 
 /// A step of a protocol that is left out or done wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,33 +36,8 @@ impl Defect {
     ];
 }
 
-/// Whether this defect is active.
-#[cfg(not(feature = "defects"))]
-#[inline(always)]
-pub const fn defect(_: Defect) -> bool {
-    false
-}
-
-#[cfg(feature = "defects")]
-thread_local! {
-    static ACTIVE: std::cell::Cell<Option<Defect>> = const { std::cell::Cell::new(None) };
-}
-
-/// Whether this defect is active.
-#[cfg(feature = "defects")]
-pub fn defect(defect: Defect) -> bool {
-    ACTIVE.get() == Some(defect)
-}
-
-/// Runs `work` with a defect on this thread, or with none.
-#[cfg(feature = "defects")]
-pub fn with_defect<T>(defect: Option<Defect>, work: impl FnOnce() -> T) -> T {
-    struct Restore(Option<Defect>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ACTIVE.set(self.0);
-        }
+impl defect::Defect for Defect {
+    fn number(self) -> u8 {
+        self as u8
     }
-    let _restore = Restore(ACTIVE.replace(defect));
-    work()
 }

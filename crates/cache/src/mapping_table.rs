@@ -10,8 +10,9 @@
 use std::collections::HashMap;
 
 use pando_fabric::GlobalAddr;
+use pando_fabric::defect::defect;
 
-use crate::defect::{Defect, defect};
+use crate::defect::Defect;
 use crate::swip::FrameId;
 use crate::sync::{AtomicU64, Mutex, Ordering, fence, spin_loop};
 

@@ -12,8 +12,9 @@
 //! was taken. The parent's copy may be stale, so the child must also be of the right level and cover the key (§4).
 //! The leaf that is reached is then this compute server's own and has the key, whatever way led to it.
 
-use pando_cache::defect::{Defect, defect};
+use pando_cache::defect::Defect;
 use pando_cache::{CacheWorker, Conflict, FrameId, FrameState, Swip};
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Work};
 
 use crate::layout::{Layout, header};

@@ -6,8 +6,9 @@
 //! it is as before or as after, and `orphaned.rs` puts right what it was changed together with. Word 7 is in the first line of
 //! the bytes that are written, and the words of a WRITE arrive in rising order, if not together.
 
-use pando_cache::defect::{Defect, defect};
+use pando_cache::defect::Defect;
 use pando_cache::sync::Word;
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
 use pando_pool::{LOOKS_AT_HOLDER, PoolError, RemoteLock};
 

@@ -12,10 +12,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pando_cache::defect::{Defect, defect};
+use pando_cache::defect::Defect;
 use pando_cache::sync::Word;
 use pando_cache::{Gate, Inside};
 use pando_fabric::Endpoint;
+use pando_fabric::defect::defect;
 
 use crate::error::{DexError, Result};
 use crate::layout::{Layout, header};

@@ -8,8 +8,9 @@
 use std::ops::Bound;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pando_cache::defect::{Defect, defect};
+use pando_cache::defect::Defect;
 use pando_cache::{FrameId, Swip};
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
 use pando_pool::ValueRef;
 

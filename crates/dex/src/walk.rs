@@ -5,8 +5,9 @@
 //! found out by fences (DEX §4). A single leaf miss ends in one function, the place for other answers than fetching the
 //! page.
 
-use pando_cache::defect::{Defect, defect};
+use pando_cache::defect::Defect;
 use pando_cache::{FrameRef, FrameState, FreeFrame, IoTicket, Lookup, Resolved, Swip};
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf, Resource, Work};
 
 use crate::cached::Stuck;

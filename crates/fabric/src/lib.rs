@@ -21,6 +21,7 @@ mod chain;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod counters;
+pub mod defect;
 mod endpoint;
 mod error;
 mod growing;

@@ -2,7 +2,8 @@
 //!
 //! `cargo test -p pando-lab --features defects --test defects`
 
-use pando_cache::defect::{Defect, with_defect};
+use pando_cache::defect::Defect;
+use pando_fabric::defect::with_defect;
 use pando_lab::simulate::{FaultSet, SeedReport, run_seed};
 
 /// Seeds tried at most.
