@@ -27,9 +27,23 @@ const TOUR: [&str; 2] = ["read-only", "write-intensive"];
 
 #[derive(Args, Debug)]
 pub struct BenchArgs {
-    /// Which index: dex; on the sim fabric also plain, plain-partitioned (trees without a cache) and local-b-tree
+    /// Which index: dex, or one to compare with: sherman, fg+, fg, smart, art; on the sim fabric also plain (a tree without a
+    /// cache) and local-b-tree
     #[arg(long, value_name = "SYSTEM", default_value = "dex")]
     system: String,
+    /// Divide the keys among the compute servers, each of which then needs no remote lock for what is its own, as in
+    /// p-sherman and p-smart (dex always does)
+    #[arg(long)]
+    partitioned: bool,
+    /// Techniques to add to the system: of fg, fg+ and sherman index-cache, write-release, combine, on-chip, lock-table,
+    /// hierarchical, two-level, version-reads and unsound-ends; of art and smart lock-free-nodes, in-place-leaves,
+    /// rear-locks, read-delegation, write-combining, scalable-cache, exact-nodes, unsound-late-followers and
+    /// unsound-cached-absence
+    #[arg(long, value_name = "TECHNIQUE,..", value_delimiter = ',')]
+    with: Vec<String>,
+    /// Techniques to take away from it
+    #[arg(long, value_name = "TECHNIQUE,..", value_delimiter = ',')]
+    without: Vec<String>,
     /// What carries the verbs: local, shm, tcp, verbs, or sim, a simulated cluster in virtual time
     #[arg(long, value_name = "FABRIC", default_value = "local")]
     fabric: String,
@@ -261,7 +275,7 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
     };
     let addresses = elsewhere.map(|servers| servers.addresses);
     Ok(BenchSpec {
-        system: system(&args.system)?,
+        system: system(args)?,
         fabric,
         model: model(fabric, args.cluster.as_deref())?,
         memory_cores: args.memory_cores,
@@ -319,19 +333,20 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
     })
 }
 
-fn system(name: &str) -> Result<System, Failure> {
-    let systems = [System::Dex, System::Plain, System::PlainPartitioned, System::LocalBTree];
-    match systems.into_iter().find(|system| system.name() == name) {
-        Some(system) => Ok(system),
-        None => {
-            let known = ["sherman", "smart", "elf", "fg", "art"].contains(&name);
-            let what = if known { "built yet" } else { "known" };
-            Err(Failure::bad_input(format_args!(
-                "the system `{name}` is not {what}; there is `dex`, and on the simulated cluster `plain`, \
-                 `plain-partitioned` and `local-b-tree`"
-            )))
+/// The system with its techniques.
+fn system(args: &BenchArgs) -> Result<System, Failure> {
+    let mut system: System = args.system.parse()?;
+    if args.partitioned {
+        system = system.partitioned(true).ok_or_else(|| {
+            Failure::bad_input(format_args!("there is nothing to divide in the system `{}`", args.system))
+        })?;
+    }
+    for (techniques, on) in [(&args.with, true), (&args.without, false)] {
+        for technique in techniques {
+            system = system.with(technique, on)?;
         }
     }
+    Ok(system)
 }
 
 fn fabric(name: &str) -> Result<FabricKind, Failure> {
@@ -433,6 +448,18 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_is_named_and_its_techniques_switched() {
+        let of = |arguments: &str| spec(&parse(arguments)).expect("valid").system;
+        assert_eq!(of("--system p-smart"), of("--system smart --partitioned"));
+        assert_eq!(
+            of("--system fg+ --with combine,on-chip --with hierarchical,two-level").techniques(),
+            of("--system sherman").techniques()
+        );
+        assert_eq!(of("--system smart --without write-combining").techniques().expect("switches").len(), 4);
+        assert_eq!(of("--system dex --partitioned"), System::Dex);
+    }
+
+    #[test]
     fn a_simulated_cluster_is_described() {
         let args = parse("--fabric sim --memory-cores 2 --interval 1.5ms --threads 36");
         let spec = spec(&args).expect("valid");
@@ -456,7 +483,13 @@ mod tests {
     fn what_is_not_built_is_refused_with_what_there_is() {
         for (arguments, part) in [
             ("--fabric telepathy", "not known; there are `local`, `shm`, `tcp`, `verbs` and `sim`"),
-            ("--system sherman", "not built yet; there is `dex`"),
+            ("--system elf", "the system `elf` is not known; there are dex, plain,"),
+            ("--system sherman --with rear-locks", "`rear-locks` is not known; there are index-cache,"),
+            ("--with combine", "`dex` has no techniques to be switched"),
+            ("--system sherman --partitioned --with version-reads", "does not go with version-reads"),
+            ("--system local-b-tree --partitioned --fabric sim", "nothing to divide"),
+            ("--system smart --offload always", "--offload goes with it"),
+            ("--system plain", "on the sim fabric only"),
             ("--workload ycsb-q", "ycsb-q"),
             ("--workload read-only,ycsb-a --fabric shm --pool p", "name one"),
             ("--balance --fabric sim", "experiment `balance`"),

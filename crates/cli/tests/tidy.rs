@@ -37,6 +37,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pando-pool",
             "pando-cache",
             "pando-dex",
+            "pando-sherman",
+            "pando-smart",
             "pando-workload",
         ],
     ),

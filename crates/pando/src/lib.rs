@@ -52,6 +52,7 @@ mod options;
 mod partitions;
 mod place;
 mod range;
+mod raw;
 pub mod remote;
 mod repartition;
 mod servers;

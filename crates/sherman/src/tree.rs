@@ -286,6 +286,11 @@ impl Sherman {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Nodes that are gone, which this compute server has for new ones.
+    pub fn free_list(&self) -> Vec<GlobalAddr> {
+        self.free().iter().copied().collect()
+    }
+
     /// How many nodes that are gone this compute server has for new ones.
     pub fn free_nodes(&self) -> usize {
         self.free().len()

@@ -42,7 +42,7 @@ pub(crate) struct Hosted {
 
 /// What goes with the benchmark.
 #[derive(Default)]
-struct Place {
+pub(super) struct Place {
     /// Of the pool, if it has a temporary one.
     _directory: Option<TempDir>,
     /// Those that it started itself.
@@ -67,38 +67,14 @@ impl Hosted {
         }
     }
 
-    /// Runs `work` on every thread of the benchmark with a session of its own, pinned if there are cores enough;
-    /// reports `shared.done` meanwhile. The results are in the order of the threads.
+    /// Runs `work` on every thread of the benchmark with a session of its own.
     fn on_all_threads<I: Send, O: Send>(
         &self,
         stage: &Stage<'_>,
         inputs: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator>,
         work: impl Fn(I, &Session) -> Result<O, BenchError> + Sync,
     ) -> Result<Vec<O>, BenchError> {
-        stage.shared.done.store(0, Relaxed);
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        let inputs = inputs.into_iter();
-        let pin = inputs.len() <= cores;
-        let (ended, end) = channel::<()>();
-        let results: Result<Vec<O>, BenchError> = thread::scope(|scope| {
-            let threads = inputs.enumerate().map(|(number, input)| {
-                let (work, ended, index) = (&work, ended.clone(), &self.index);
-                scope.spawn(move || {
-                    // Dropped when the thread ends, in whichever way.
-                    let _ended = ended;
-                    if pin {
-                        pando::pin_to_core(number);
-                    }
-                    work(input, &index.session()?)
-                })
-            });
-            let threads: Vec<_> = threads.collect();
-            drop(ended);
-            stage.watch_until(&end);
-            threads.into_iter().map(joined).collect()
-        });
-        stage.check_interrupt()?;
-        results
+        on_threads(stage, inputs, |_, input| work(input, &self.index.session()?))
     }
 
     /// Does `work` while a balancer looks at the load every so often; how many boundaries it moved.
@@ -124,6 +100,39 @@ impl Hosted {
             Ok((worked?, moves?))
         })
     }
+}
+
+/// Runs `work` on every thread of the benchmark, with its number, pinned if there are cores enough; reports `shared.done`
+/// meanwhile. The results are in the order of the threads.
+pub(super) fn on_threads<I: Send, O: Send>(
+    stage: &Stage<'_>,
+    inputs: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator>,
+    work: impl Fn(usize, I) -> Result<O, BenchError> + Sync,
+) -> Result<Vec<O>, BenchError> {
+    stage.shared.done.store(0, Relaxed);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let inputs = inputs.into_iter();
+    let pin = inputs.len() <= cores;
+    let (ended, end) = channel::<()>();
+    let results: Result<Vec<O>, BenchError> = thread::scope(|scope| {
+        let threads = inputs.enumerate().map(|(number, input)| {
+            let (work, ended) = (&work, ended.clone());
+            scope.spawn(move || {
+                // Dropped when the thread ends, in whichever way.
+                let _ended = ended;
+                if pin {
+                    pando::pin_to_core(number);
+                }
+                work(number, input)
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        drop(ended);
+        stage.watch_until(&end);
+        threads.into_iter().map(joined).collect()
+    });
+    stage.check_interrupt()?;
+    results
 }
 
 /// Operations that each compute server performed between two moments.
@@ -213,7 +222,7 @@ impl Drop for Hosted {
 }
 
 /// The cluster, and what goes with it.
-fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Place), BenchError> {
+pub(super) fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Place), BenchError> {
     let (config, place) = match (spec.fabric, &spec.pool) {
         (FabricKind::Shm, Some(path)) => (Config::at(path).create(Create::New), Place::default()),
         (FabricKind::Shm, None) => {

@@ -4,12 +4,14 @@
 //! each.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
 use pando::SortedSource;
 use pando_workload::{KeyCodec, KeySpace, ValueCodec, loaded_key};
 
 use super::bed::joined;
+use super::lane::Shared;
 
 /// The loaded records of a workload in the order of their keys.
 pub(crate) struct Generated {
@@ -64,6 +66,38 @@ impl SortedSource for Generated {
             self.values.write(key_number, 0, &mut value);
             each(&key, &value)
         })
+    }
+}
+
+/// The entries to load, as long as nobody wants the run to stop; tells how many are done.
+pub(crate) struct Interruptible<'s> {
+    source: Generated,
+    shared: &'s Shared,
+}
+
+impl<'s> Interruptible<'s> {
+    pub fn new(source: Generated, shared: &'s Shared) -> Self {
+        Self { source, shared }
+    }
+}
+
+impl SortedSource for Interruptible<'_> {
+    fn len(&self) -> u64 {
+        self.source.len()
+    }
+
+    fn visit(
+        &self,
+        range: Range<u64>,
+        each: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), pando::IndexError>,
+    ) -> Result<(), pando::IndexError> {
+        if self.shared.stop.load(Relaxed) {
+            return Err(pando::IndexError::Layout("the load was interrupted".to_owned()));
+        }
+        let end = range.end;
+        self.source.visit(range, each)?;
+        self.shared.done.fetch_max(end, Relaxed);
+        Ok(())
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod bed;
 mod hosted;
+mod hosted_peers;
 mod lane;
 mod latency;
 pub(crate) mod load;
@@ -21,6 +22,7 @@ mod report;
 mod run;
 mod simulated;
 mod spec;
+mod system;
 mod text;
 mod verify;
 
@@ -30,7 +32,8 @@ pub use report::{
     WALL_CLOCK,
 };
 pub use run::run;
-pub use spec::{BenchSpec, FabricKind, LayoutChoice, Length, System};
+pub use spec::{BenchSpec, FabricKind, LayoutChoice, Length};
+pub use system::{Design, ShermanSetup, SmartSetup, System};
 pub use text::render;
 
 pub use pando_sim::{Model, ModelError};

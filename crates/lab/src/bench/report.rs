@@ -55,7 +55,10 @@ pub struct BenchReport {
     pub config_hash: String,
     pub commit: &'static str,
 
+    /// How nodes hold entries.
     pub layout: &'static str,
+    /// The techniques that are on, of systems where each is a switch.
+    pub techniques: Option<Vec<&'static str>>,
     pub fill: f64,
     pub scatter: String,
     pub key_space: String,
@@ -245,7 +248,8 @@ impl BenchReport {
             peak_rss_bytes: process::peak_rss_bytes(),
             config_hash: spec.config_hash(),
             commit: process::COMMIT,
-            layout: if spec.is_fixed() { "fixed" } else { "slotted" },
+            layout: spec.layout_name(),
+            techniques: spec.system.techniques(),
             fill: spec.fill,
             scatter: spec.scatter.to_string(),
             key_space: spec.key_space.to_string(),

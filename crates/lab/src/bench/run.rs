@@ -9,15 +9,19 @@ use std::time::{Duration, Instant};
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
+use pando_sherman::Sherman;
+use pando_smart::Smart;
 use pando_workload::Expectation;
 
 use super::bed::{Bed, PhaseOutcome, Stage, streams};
 use super::hosted::Hosted;
+use super::hosted_peers::HostedPeers;
 use super::lane::{Shared, Tally};
 use super::report::{BenchReport, Findings, TreeFigures};
 use super::simulated::Simulated;
 use super::{BenchError, BenchSpec, FabricKind, Length, Phase, System, Watch, verify};
 use crate::process;
+use crate::under_test::peers::Peers;
 
 /// Complaints that a report quotes.
 const COMPLAINTS_QUOTED: usize = 10;
@@ -30,32 +34,54 @@ const COMPLAINTS_QUOTED: usize = 10;
 pub fn run(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchError> {
     spec.validate()?;
     process::reset_peak_rss();
-    match (spec.fabric, spec.is_fixed()) {
-        (FabricKind::Local | FabricKind::Shm | FabricKind::Tcp | FabricKind::Verbs, _) => {
-            run_on(spec, watch, Hosted::open)
+    match spec.fabric {
+        FabricKind::Local | FabricKind::Shm | FabricKind::Tcp | FabricKind::Verbs => run_hosted(spec, watch),
+        FabricKind::Sim => run_simulated(spec, watch),
+    }
+}
+
+fn run_hosted(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchError> {
+    match spec.system {
+        System::Sherman(setup) => {
+            run_on(spec, watch, |stage| HostedPeers::<Sherman>::open(stage, setup, setup.partitioned))
         }
-        (FabricKind::Sim, true) => {
+        System::Smart(setup) => {
+            run_on(spec, watch, |stage| HostedPeers::<Smart>::open(stage, setup, setup.partitioned))
+        }
+        _ => run_on(spec, watch, Hosted::open),
+    }
+}
+
+fn run_simulated(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchError> {
+    match spec.system {
+        System::Sherman(setup) => run_on(spec, watch, |stage| {
+            Simulated::<Peers<Sherman>>::open_peers(stage, setup, setup.partitioned)
+        }),
+        System::Smart(setup) => run_on(spec, watch, |stage| {
+            Simulated::<Peers<Smart>>::open_peers(stage, setup, setup.partitioned)
+        }),
+        _ if spec.is_fixed() => {
             let layout = FixedLayout::new(spec.node_size, spec.key_size, spec.value_size);
-            let layout = layout.map_err(pando::Error::from)?;
-            run_simulated(spec, watch, layout)
+            run_laid_out(spec, watch, layout.map_err(pando::Error::from)?)
         }
-        (FabricKind::Sim, false) => {
+        _ => {
             let layout = SlottedLayout::new(spec.node_size).map_err(pando::Error::from)?;
-            run_simulated(spec, watch, layout)
+            run_laid_out(spec, watch, layout)
         }
     }
 }
 
-fn run_simulated<L: Layout>(
+/// Systems whose nodes have one of DEX's layouts, on the simulated cluster.
+fn run_laid_out<L: Layout>(
     spec: &BenchSpec,
     watch: &dyn Watch,
     layout: L,
 ) -> Result<BenchReport, BenchError> {
     match spec.system {
-        System::Dex => run_on(spec, watch, |stage| Simulated::open(stage, layout)),
         System::Plain => run_on(spec, watch, |stage| Simulated::open_plain(stage, layout, false)),
-        System::LocalBTree => run_on(spec, watch, |stage| Simulated::open_local(stage, layout)),
         System::PlainPartitioned => run_on(spec, watch, |stage| Simulated::open_plain(stage, layout, true)),
+        System::LocalBTree => run_on(spec, watch, |stage| Simulated::open_local(stage, layout)),
+        _ => run_on(spec, watch, |stage| Simulated::open(stage, layout)),
     }
 }
 

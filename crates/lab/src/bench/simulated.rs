@@ -5,13 +5,12 @@
 //! verify, audit) goes through direct endpoints and takes no virtual time. Nothing that happens depends on the host: its
 //! clock is looked at for the wall-clock figures of the report only, and the watching thread only says when to stop.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use pando::{IndexError, SmoCounts, SortedSource, VerbCounts};
+use pando::{SmoCounts, VerbCounts};
 use pando_dex::MemorySide;
 use pando_dex::layout::Layout;
 use pando_fabric::Endpoint;
@@ -21,12 +20,13 @@ use pando_sim::{SimConfig, SimEndpoint, SimFabric};
 use pando_workload::OpStream;
 
 use super::bed::{Bed, Counts, PhaseOutcome, Stage};
-use super::lane::{Lane, Shared};
-use super::load::{Generated, boundaries};
+use super::lane::Lane;
+use super::load::{Generated, Interruptible, boundaries};
 use super::verify::{self, FinalScan};
 use super::{BenchError, Length};
 use crate::under_test::dex::Dex;
 use crate::under_test::local::Local;
+use crate::under_test::peers::{PeerTree, Peers};
 use crate::under_test::plain::Plain;
 use crate::under_test::{Audited, PlacedIndex};
 
@@ -43,7 +43,7 @@ impl<L: Layout> Simulated<Dex<L>> {
     /// A new cluster with DEX on it, loaded.
     pub fn open(stage: &Stage<'_>, layout: L) -> Result<Self, BenchError> {
         Self::placed(stage, |ep, pool, boundaries, source| {
-            block_on(ep, Dex::load(stage.spec, ep, pool, layout, boundaries, source))
+            Ok(block_on(ep, Dex::load(stage.spec, ep, pool, layout, boundaries, source))?)
         })
     }
 }
@@ -52,7 +52,7 @@ impl<L: Layout> Simulated<Plain<L>> {
     /// A new cluster with a tree without a cache on it, loaded.
     pub fn open_plain(stage: &Stage<'_>, layout: L, partitioned: bool) -> Result<Self, BenchError> {
         Self::placed(stage, |ep, pool, boundaries, source| {
-            block_on(ep, Plain::load(stage.spec, partitioned, ep, pool, layout, boundaries, source))
+            Ok(block_on(ep, Plain::load(stage.spec, partitioned, ep, pool, layout, boundaries, source))?)
         })
     }
 }
@@ -60,7 +60,19 @@ impl<L: Layout> Simulated<Plain<L>> {
 impl<L: Layout> Simulated<Local<L>> {
     /// A cluster whose one compute server has a tree of its own, loaded.
     pub fn open_local(stage: &Stage<'_>, layout: L) -> Result<Self, BenchError> {
-        Self::placed(stage, |_, _, _, source| Local::load(stage.spec, layout, source))
+        Self::placed(stage, |_, _, _, source| Ok(Local::load(stage.spec, layout, source)?))
+    }
+}
+
+impl<T: PeerTree + Send> Simulated<Peers<T>> {
+    /// A new cluster with a peer on it, loaded.
+    pub fn open_peers(stage: &Stage<'_>, setup: T::Setup, partitioned: bool) -> Result<Self, BenchError>
+    where
+        T::Setup: Sync,
+    {
+        Self::placed(stage, |ep, pool, boundaries, source| {
+            block_on(ep, Peers::load(setup, partitioned, stage.spec, ep, pool, boundaries, source))
+        })
     }
 }
 
@@ -68,7 +80,7 @@ impl<I: PlacedIndex + Send> Simulated<I> {
     /// A new cluster with what `load` puts there.
     fn placed(
         stage: &Stage<'_>,
-        load: impl FnOnce(&SimEndpoint, Pool, Vec<Vec<u8>>, &Interruptible<'_>) -> pando::Result<I> + Send,
+        load: impl FnOnce(&SimEndpoint, Pool, Vec<Vec<u8>>, &Interruptible<'_>) -> Result<I, BenchError> + Send,
     ) -> Result<Self, BenchError> {
         let spec = stage.spec;
         let fabric = SimFabric::new(&SimConfig {
@@ -82,9 +94,9 @@ impl<I: PlacedIndex + Send> Simulated<I> {
         let index = stage.watched(|| {
             let ep = &fabric.direct(seeds.next());
             let pool = block_on(ep, Pool::create(ep, PoolOptions::embedded())).map_err(pando::Error::from)?;
-            let source = Interruptible { source: Generated::new(shared.keys, shared.values, 1), shared };
+            let source = Interruptible::new(Generated::new(shared.keys, shared.values, 1), shared);
             let boundaries = boundaries(&shared.keys, spec.compute_servers);
-            Ok(load(ep, pool, boundaries, &source)?)
+            load(ep, pool, boundaries, &source)
         })?;
         let thread = |number| fabric.thread(number / spec.threads, seeds.next());
         let threads = Mutex::new((0..spec.total_threads()).map(thread).collect());
@@ -108,7 +120,8 @@ impl<I: PlacedIndex> Bed for Simulated<I> {
             let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
             let threads: Vec<&SimEndpoint> = threads.iter().collect();
             let verbs: Vec<VerbCounts> = threads.iter().map(|ep| ep.counters().snapshot()).collect();
-            let own: Vec<I::Thread> = threads.iter().map(|_| self.index.begin_thread()).collect();
+            let own: Vec<I::Thread> =
+                (0..threads.len()).map(|thread| self.index.begin_thread(thread / spec.threads)).collect();
             let lanes: Vec<Lane<'_>> = tasks.into_iter().map(|task| Lane::new(stage.shared, task)).collect();
             self.fabric.run(&threads, spec.slots as u32, |thread, _| {
                 lanes[thread].slot(self.index.client(threads[thread], &own[thread]))
@@ -130,7 +143,7 @@ impl<I: PlacedIndex> Bed for Simulated<I> {
     ) -> Result<Vec<FinalScan<'s>>, BenchError> {
         stage.watched(|| {
             let ep = &self.fabric.direct(self.seeds.next());
-            let own = self.index.begin_thread();
+            let own = self.index.begin_thread(0);
             for scan in &mut scans {
                 let client = self.index.client(ep, &own);
                 block_on(ep, verify::perform(client, stage.shared, scan))?;
@@ -146,7 +159,7 @@ impl<I: PlacedIndex> Bed for Simulated<I> {
 
     fn audit(&self) -> Result<Audited, BenchError> {
         let ep = &self.fabric.direct(self.seeds.next());
-        Ok(block_on(ep, self.index.audit(ep))?)
+        block_on(ep, self.index.audit(ep))
     }
 
     /// The cluster ends with the process's memory of it.
@@ -166,31 +179,5 @@ impl Seeds {
     fn next(&self) -> u64 {
         // An odd step visits every seed before one comes again.
         self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed)
-    }
-}
-
-/// The entries to load, as long as nobody wants the run to stop; tells how many are done.
-struct Interruptible<'s> {
-    source: Generated,
-    shared: &'s Shared,
-}
-
-impl SortedSource for Interruptible<'_> {
-    fn len(&self) -> u64 {
-        self.source.len()
-    }
-
-    fn visit(
-        &self,
-        range: Range<u64>,
-        each: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), IndexError>,
-    ) -> Result<(), IndexError> {
-        if self.shared.stop.load(Relaxed) {
-            return Err(IndexError::Layout("the load was interrupted".to_owned()));
-        }
-        let end = range.end;
-        self.source.visit(range, each)?;
-        self.shared.done.fetch_max(end, Relaxed);
-        Ok(())
     }
 }

@@ -10,7 +10,7 @@ use pando_sim::Model;
 use pando_workload::{Distribution, InsertKeys, KeyCodec, KeySpace, Mix, Scatter, ValueCodec, WorkloadSpec};
 use serde::{Serialize, Serializer};
 
-use super::BenchError;
+use super::{BenchError, System};
 
 /// Which fabric carries the verbs. Only those that are built can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -32,30 +32,6 @@ impl FabricKind {
             FabricKind::Tcp => "tcp",
             FabricKind::Verbs => "verbs",
             FabricKind::Sim => "sim",
-        }
-    }
-}
-
-/// Which index is measured. Those without a cache run on the simulated cluster only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum System {
-    Dex,
-    /// A B+-tree whose every access is remote, under remote locks: what DEX's ablation begins with.
-    Plain,
-    /// The same, without remote synchronisation of nodes that one compute server owns.
-    PlainPartitioned,
-    /// A B+-tree in the memory of the one compute server: what distribution costs is measured against it.
-    LocalBTree,
-}
-
-impl System {
-    pub const fn name(self) -> &'static str {
-        match self {
-            System::Dex => "dex",
-            System::Plain => "plain",
-            System::PlainPartitioned => "plain-partitioned",
-            System::LocalBTree => "local-b-tree",
         }
     }
 }
@@ -83,6 +59,7 @@ pub enum Length {
 /// A benchmark of one workload.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchSpec {
+    #[serde(flatten)]
     pub system: System,
     pub fabric: FabricKind,
     /// The numbers of the simulated cluster; only there.
@@ -251,14 +228,14 @@ impl BenchSpec {
         ValueCodec::new(self.value_size)
     }
 
-    /// Whether threads draw from all keys, and each operation goes to the compute server that owns its key, rather than that
-    /// every compute server has its threads ask for keys of its own, equally many.
+    /// Whether threads draw from all keys, because keys belong to nobody or each operation goes to the compute server that
+    /// owns its key, rather than that every compute server has its threads ask for keys of its own, equally many.
     ///
     /// # Errors
     /// When no workload has that name.
     pub fn is_routed(&self) -> Result<bool, BenchError> {
         let is_hot_spot = matches!(self.distribution()?, Distribution::HotSpot(_));
-        Ok(is_hot_spot || self.balance_every_ns.is_some())
+        Ok(is_hot_spot || self.balance_every_ns.is_some() || !self.system.is_partitioned())
     }
 
     /// Whether nodes have the fixed layout.
@@ -274,14 +251,36 @@ impl BenchSpec {
         }
     }
 
+    /// How nodes hold entries, in a word.
+    pub(super) fn layout_name(&self) -> &'static str {
+        match self.system {
+            System::Sherman(_) => "b-link",
+            System::Smart(_) => "radix",
+            _ if self.is_fixed() => "fixed",
+            _ => "slotted",
+        }
+    }
+
     /// Bytes that each memory server gets: as asked, or room for twice the keys in half-full nodes. Memory that is
     /// not touched costs nothing.
     pub fn memory_server_bytes(&self) -> u64 {
         const SLACK: u64 = 256 << 20;
         let entry = (self.key_size + self.value_size + 32) as f64;
-        let data = 2.0 * self.keys as f64 * entry / self.fill.clamp(0.05, 0.45) * 1.3;
+        let data = match self.system {
+            System::Smart(_) => 2.0 * self.keys as f64 * (entry + self.radix_bytes()),
+            _ => 2.0 * self.keys as f64 * entry / self.fill.clamp(0.05, 0.45) * 1.3,
+        };
         let each = (data / self.memory_servers.max(1) as f64) as u64;
         self.memory_bytes.unwrap_or_else(|| each.saturating_add(SLACK).next_multiple_of(1 << 21))
+    }
+
+    /// Bytes of a leaf that are no entry, and of the nodes of a radix tree above it, of which each key may need one of its own
+    /// unless keys are dense.
+    fn radix_bytes(&self) -> f64 {
+        match self.key_space {
+            KeySpace::Dense => 100.0,
+            KeySpace::Random64 => 2_300.0,
+        }
     }
 
     /// The numbers of the cluster to simulate.
@@ -355,9 +354,20 @@ impl BenchSpec {
     /// What goes with one fabric only.
     fn validate_fabric(&self) -> Result<(), BenchError> {
         let invalid = |sentence: &str| Err(BenchError::Invalid(sentence.to_owned()));
-        if self.system != System::Dex && self.fabric != FabricKind::Sim {
+        let is_simulated_only =
+            matches!(self.system, System::Plain | System::PlainPartitioned | System::LocalBTree);
+        if is_simulated_only && self.fabric != FabricKind::Sim {
             return invalid("a tree without a cache is measured on the sim fabric only");
         }
+        if self.system != System::Dex && self.offload != OffloadPolicy::Never {
+            return invalid(
+                "memory servers execute operations of the system dex only: --offload goes with it",
+            );
+        }
+        if self.system != System::Dex && self.balance_every_ns.is_some() {
+            return invalid("boundaries are moved while they are used in the system dex only");
+        }
+        self.system.validate(self)?;
         if self.system == System::LocalBTree && self.compute_servers != 1 {
             return invalid("a tree in local memory has one compute server");
         }

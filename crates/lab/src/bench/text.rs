@@ -47,6 +47,13 @@ fn heading(report: &BenchReport, text: &mut String) {
         report.fill * 100.0
     );
     row(text, "keys", &data);
+    if let Some(techniques) = &report.techniques {
+        row(
+            text,
+            "techniques",
+            &if techniques.is_empty() { "none".to_owned() } else { techniques.join(", ") },
+        );
+    }
     let machines = format!(
         "{} memory, {} compute with {} thread{} x {} in flight and {} of cache each",
         report.memory_servers,

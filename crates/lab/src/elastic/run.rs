@@ -97,7 +97,7 @@ fn measure(
         complaint: RefCell::default(),
     };
     let work = Work::default();
-    let own: Vec<DexThread> = endpoints.iter().map(|_| dex.begin_thread()).collect();
+    let own: Vec<DexThread> = endpoints.iter().map(|_| dex.begin_thread(0)).collect();
     let lanes = spec.all_servers() * spec.threads;
     let mut roles = Vec::with_capacity(endpoints.len());
     for (thread, (ep, own)) in endpoints.iter().zip(&own).enumerate() {

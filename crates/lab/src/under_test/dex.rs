@@ -18,7 +18,7 @@ use pando_fabric::{Endpoint, GlobalAddr, Nanos};
 use pando_pool::Pool;
 
 use super::{Audited, IndexClient, PlacedIndex};
-use crate::bench::BenchSpec;
+use crate::bench::{BenchError, BenchSpec};
 
 /// Number of the index in its pool, which holds nothing else.
 pub(super) const INDEX: u32 = 1;
@@ -134,7 +134,7 @@ impl<L: Layout> PlacedIndex for Dex<L> {
     where
         L: 'c;
 
-    fn begin_thread(&self) -> DexThread {
+    fn begin_thread(&self, _: usize) -> DexThread {
         let router = Router::new(Arc::clone(&self.routes), self.threads.fetch_add(1, Relaxed));
         DexThread { workers: self.trees.iter().map(|tree| tree.cache().worker()).collect(), router }
     }
@@ -163,9 +163,9 @@ impl<L: Layout> PlacedIndex for Dex<L> {
         counts.sum()
     }
 
-    async fn audit<E: Endpoint>(&self, ep: &E) -> pando::Result<Audited> {
+    async fn audit<E: Endpoint>(&self, ep: &E) -> Result<Audited, BenchError> {
         let trees: Vec<_> = self.trees.iter().collect();
-        let report = audit(ep, &trees).await?;
+        let report = audit(ep, &trees).await.map_err(pando::Error::from)?;
         let mut audited = Audited {
             violations: report.violations.clone(),
             violation_count: report.violation_count,
@@ -175,7 +175,7 @@ impl<L: Layout> PlacedIndex for Dex<L> {
             height: report.height,
             leaf_fullness: report.leaf_fullness(),
         };
-        let leaks = check_blocks(ep, &self.pool, &mut [report], &[]).await?;
+        let leaks = check_blocks(ep, &self.pool, &mut [report], &[]).await.map_err(pando::Error::from)?;
         audited.violation_count += leaks.len() as u64;
         audited.violations.extend(leaks);
         Ok(audited)

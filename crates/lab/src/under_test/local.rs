@@ -12,7 +12,7 @@ use pando_fabric::{Endpoint, Nanos, Work};
 
 use super::local_tree::{LocalTree, Write, Written};
 use super::{Audited, IndexClient, PlacedIndex};
-use crate::bench::BenchSpec;
+use crate::bench::{BenchError, BenchSpec};
 
 /// The tree, as all threads of its server share it.
 pub struct Local<L> {
@@ -41,7 +41,7 @@ impl<L: Layout> PlacedIndex for Local<L> {
     where
         L: 'c;
 
-    fn begin_thread(&self) {}
+    fn begin_thread(&self, _: usize) {}
 
     fn end_thread(&self, (): ()) {}
 
@@ -57,7 +57,7 @@ impl<L: Layout> PlacedIndex for Local<L> {
         SmoCounts { splits: self.tree().splits, ..SmoCounts::default() }
     }
 
-    async fn audit<E: Endpoint>(&self, _: &E) -> pando::Result<Audited> {
+    async fn audit<E: Endpoint>(&self, _: &E) -> Result<Audited, BenchError> {
         let tree = self.tree();
         let found = tree.audit();
         Ok(Audited {

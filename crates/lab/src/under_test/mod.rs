@@ -8,9 +8,13 @@
 
 pub mod dex;
 mod facade;
+pub(crate) mod hosted;
 pub mod local;
 pub(crate) mod local_tree;
+pub mod peers;
 pub mod plain;
+mod sherman;
+mod smart;
 
 pub(crate) use facade::host_now;
 
@@ -18,6 +22,8 @@ use std::future::Future;
 
 use pando::{CacheCounts, ScanRange, SmoCounts, VerbCounts};
 use pando_fabric::{Endpoint, Nanos};
+
+use crate::bench::BenchError;
 
 /// One thread's access to an index under test. Copies are the same access; the operations of one may be under way side
 /// by side, in the slots of its thread.
@@ -96,14 +102,14 @@ pub trait PlacedIndex: Sync {
     where
         Self: 'c;
 
-    /// A thread begins to use the index.
-    fn begin_thread(&self) -> Self::Thread;
+    /// A thread of compute server `server` begins to use the index.
+    fn begin_thread(&self, server: usize) -> Self::Thread;
 
     /// It does not use the index any more.
     fn end_thread(&self, thread: Self::Thread);
 
-    /// The thread's access to the index. Any key may be asked for; keys of other compute servers are served as if the
-    /// thread were one of theirs.
+    /// The thread's access to the index. Any key may be asked for; where keys belong to compute servers, those of others are
+    /// served as if the thread were one of theirs.
     fn client<'c, E: Endpoint>(&'c self, ep: &'c E, thread: &'c Self::Thread) -> Self::Client<'c, E>;
 
     /// What the caches of all compute servers counted so far.
@@ -122,7 +128,7 @@ pub trait PlacedIndex: Sync {
     ///
     /// # Errors
     /// Those of the fabric; everything else that is wrong is in the result.
-    fn audit<E: Endpoint>(&self, ep: &E) -> impl Future<Output = pando::Result<Audited>>;
+    fn audit<E: Endpoint>(&self, ep: &E) -> impl Future<Output = Result<Audited, BenchError>>;
 }
 
 /// What an audit found.

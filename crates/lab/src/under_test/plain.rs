@@ -14,7 +14,7 @@ use pando_pool::Pool;
 
 use super::dex::{INDEX, load_nodes};
 use super::{Audited, IndexClient, PlacedIndex};
-use crate::bench::BenchSpec;
+use crate::bench::{BenchError, BenchSpec};
 
 /// A tree without a cache, with all its compute servers.
 pub struct Plain<L> {
@@ -54,7 +54,7 @@ impl<L: Layout> PlacedIndex for Plain<L> {
     where
         L: 'c;
 
-    fn begin_thread(&self) {}
+    fn begin_thread(&self, _: usize) {}
 
     fn end_thread(&self, (): ()) {}
 
@@ -71,8 +71,8 @@ impl<L: Layout> PlacedIndex for Plain<L> {
         SmoCounts { splits, ..SmoCounts::default() }
     }
 
-    async fn audit<E: Endpoint>(&self, ep: &E) -> pando::Result<Audited> {
-        let found = self.trees[0].audit(ep).await?;
+    async fn audit<E: Endpoint>(&self, ep: &E) -> Result<Audited, BenchError> {
+        let found = self.trees[0].audit(ep).await.map_err(pando::Error::from)?;
         Ok(Audited {
             violation_count: found.violations.len() as u64,
             violations: found.violations,

@@ -1,0 +1,121 @@
+//! Sherman, FG+ and FG as peers.
+
+use pando::{CacheCounts, KeyRange, ScanRange, SmoCounts};
+use pando_fabric::Endpoint;
+use pando_pool::Pool;
+use pando_sherman::{Config, Options, OwnKeys, Result, Shape, Sherman};
+
+use super::Audited;
+use super::dex::INDEX;
+use super::peers::{Blocks, Entry, PeerTree};
+use crate::bench::{BenchSpec, ShermanSetup};
+
+/// The techniques, with the cache that a compute server has.
+fn options(setup: ShermanSetup, spec: &BenchSpec) -> Options {
+    let index_cache = setup.options.index_cache.map(|_| spec.cache_bytes);
+    Options { index_cache, ..setup.options }
+}
+
+impl PeerTree for Sherman {
+    type Error = pando_sherman::ShermanError;
+    type Setup = ShermanSetup;
+
+    async fn open_all<E: Endpoint>(
+        setup: ShermanSetup,
+        spec: &BenchSpec,
+        ep: &E,
+        pool: &Pool,
+        ranges: Option<&[KeyRange]>,
+    ) -> Result<Vec<Self>> {
+        let options = options(setup, spec);
+        let shape = Shape::new(spec.key_size, spec.value_size, spec.node_size, &options)?;
+        let config = Config { read_ahead: spec.read_ahead, ..Config::new(INDEX, options) };
+        let anchor = Sherman::create(ep, pool, &shape, &config).await?;
+        let mut trees = Vec::with_capacity(spec.compute_servers);
+        for server in 0..spec.compute_servers {
+            let own = ranges.map(|ranges| {
+                let KeyRange { low, high } = ranges[server].clone();
+                OwnKeys { low, high }
+            });
+            let config = Config { own, ..config.clone() };
+            trees.push(Sherman::open(ep, pool.clone(), anchor, shape, config).await?);
+        }
+        Ok(trees)
+    }
+
+    async fn load<E: Endpoint>(
+        &self,
+        spec: &BenchSpec,
+        ep: &E,
+        entries: impl Iterator<Item = Entry>,
+    ) -> Result<u64> {
+        Sherman::load(self, ep, spec.fill, entries).await
+    }
+
+    async fn get<E: Endpoint>(&self, ep: &E, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        Sherman::get(self, ep, key, out).await
+    }
+
+    async fn put<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
+        Sherman::put(self, ep, key, value).await
+    }
+
+    async fn update<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
+        Sherman::update(self, ep, key, value).await
+    }
+
+    async fn insert<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
+        Sherman::insert(self, ep, key, value).await
+    }
+
+    async fn remove<E: Endpoint>(&self, ep: &E, key: &[u8]) -> Result<bool> {
+        Sherman::remove(self, ep, key).await
+    }
+
+    async fn scan<E: Endpoint>(
+        &self,
+        ep: &E,
+        range: &ScanRange<'_>,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<usize> {
+        let ScanRange { low, high, limit, .. } = *range;
+        Sherman::scan(self, ep, &pando_sherman::ScanRange { low, high, limit }, visit).await
+    }
+
+    /// The index cache counts nothing.
+    fn cache_counts(&self) -> CacheCounts {
+        CacheCounts::default()
+    }
+
+    fn smo_counts(&self) -> SmoCounts {
+        let counts = self.counts();
+        SmoCounts { splits: counts.splits, merges: counts.merges, ..SmoCounts::default() }
+    }
+
+    async fn audit_all<E: Endpoint>(trees: &[Self], ep: &E) -> Result<(Audited, Blocks)> {
+        let found = trees[0].audit(ep).await?;
+        let node_size = trees[0].shape().node_size() as u64;
+        let mut blocks = found.blocks;
+        for tree in &trees[1..] {
+            blocks.extend(tree.free_list().into_iter().map(|addr| (addr, node_size)));
+        }
+        let audited = Audited {
+            violation_count: found.violations.len() as u64,
+            violations: found.violations,
+            entries: found.entries,
+            leaves: found.leaves,
+            inner_nodes: found.inner_nodes,
+            height: found.height,
+            leaf_fullness: found.leaf_fullness,
+        };
+        Ok((audited, blocks))
+    }
+
+    async fn close_all<E: Endpoint>(trees: Vec<Self>, ep: &E) -> Result<Blocks> {
+        let (_, blocks) = Self::audit_all(&trees, ep).await?;
+        for tree in &trees {
+            tree.close(ep).await?;
+        }
+        Ok(blocks)
+    }
+}

@@ -1,0 +1,137 @@
+//! SMART and ART as peers.
+
+use std::ops::Bound;
+
+use pando::{CacheCounts, KeyRange, ScanRange, SmoCounts};
+use pando_fabric::Endpoint;
+use pando_pool::Pool;
+use pando_smart::{CreateOptions, Partition, Result, Smart, SmartConfig};
+
+use super::Audited;
+use super::dex::INDEX;
+use super::peers::{Blocks, Entry, PeerTree};
+use crate::bench::{BenchSpec, SmartSetup};
+
+impl PeerTree for Smart {
+    type Error = pando_smart::SmartError;
+    type Setup = SmartSetup;
+
+    async fn open_all<E: Endpoint>(
+        setup: SmartSetup,
+        spec: &BenchSpec,
+        ep: &E,
+        pool: &Pool,
+        ranges: Option<&[KeyRange]>,
+    ) -> Result<Vec<Self>> {
+        let options = CreateOptions {
+            node_room: setup.node_room,
+            users_max: spec.compute_servers.max(64),
+            ..CreateOptions::new(INDEX, setup.techniques)
+        };
+        let anchor = Smart::create(ep, pool, &options).await?;
+        let mut trees = Vec::with_capacity(spec.compute_servers);
+        for server in 0..spec.compute_servers {
+            let partition = ranges.map(|ranges| {
+                let KeyRange { low, high } = ranges[server].clone();
+                Partition {
+                    low: low.map_or(Bound::Unbounded, Bound::Included),
+                    high: high.map_or(Bound::Unbounded, Bound::Excluded),
+                }
+            });
+            let config = SmartConfig {
+                cache_bytes: spec.cache_bytes,
+                cache_policy: setup.cache_policy,
+                partition,
+                late_followers_unsound: setup.late_followers_unsound,
+                cached_absence_unsound: setup.cached_absence_unsound,
+                ..SmartConfig::new(anchor, setup.techniques)
+            };
+            trees.push(Smart::open(ep, pool.clone(), config).await?);
+        }
+        Ok(trees)
+    }
+
+    async fn load<E: Endpoint>(
+        &self,
+        _: &BenchSpec,
+        ep: &E,
+        entries: impl Iterator<Item = Entry>,
+    ) -> Result<u64> {
+        self.bulk_load(ep, entries).await
+    }
+
+    async fn get<E: Endpoint>(&self, ep: &E, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        Smart::get(self, ep, key, out).await
+    }
+
+    async fn put<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
+        Smart::put(self, ep, key, value).await
+    }
+
+    async fn update<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
+        Smart::update(self, ep, key, value).await
+    }
+
+    async fn insert<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
+        Smart::insert(self, ep, key, value).await
+    }
+
+    async fn remove<E: Endpoint>(&self, ep: &E, key: &[u8]) -> Result<bool> {
+        Smart::remove(self, ep, key).await
+    }
+
+    async fn scan<E: Endpoint>(
+        &self,
+        ep: &E,
+        range: &ScanRange<'_>,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<usize> {
+        Smart::scan(self, ep, (range.low, range.high), range.limit, visit).await
+    }
+
+    /// Leaves are never cached; a descent that begins at a cached node has found its inner nodes there.
+    fn cache_counts(&self) -> CacheCounts {
+        let counts = Smart::cache_counts(self);
+        CacheCounts {
+            inner_accesses: counts.hits + counts.misses,
+            inner_misses: counts.misses,
+            admissions: counts.admissions,
+            evictions: counts.evictions,
+            ..CacheCounts::default()
+        }
+    }
+
+    /// It does not count how nodes change.
+    fn smo_counts(&self) -> SmoCounts {
+        SmoCounts::default()
+    }
+
+    async fn audit_all<E: Endpoint>(trees: &[Self], ep: &E) -> Result<(Audited, Blocks)> {
+        let found = trees[0].audit(ep).await?;
+        let mut blocks = found.blocks;
+        blocks.extend(trees.iter().flat_map(Smart::limbo));
+        let audited = Audited {
+            violation_count: found.violations.len() as u64,
+            violations: found.violations,
+            entries: found.entries,
+            leaves: found.entries + found.leaves_gone,
+            inner_nodes: found.inner_nodes,
+            height: found.height,
+            // A leaf has the size of its entry.
+            leaf_fullness: 1.0,
+        };
+        Ok((audited, blocks))
+    }
+
+    async fn close_all<E: Endpoint>(trees: Vec<Self>, ep: &E) -> Result<Blocks> {
+        for tree in &trees {
+            tree.reclaim(ep).await?;
+        }
+        // What is unlinked still is left to the end of the index.
+        let (_, blocks) = Self::audit_all(&trees, ep).await?;
+        for tree in &trees {
+            tree.park(ep).await?;
+        }
+        Ok(blocks)
+    }
+}
