@@ -197,6 +197,13 @@ impl BenchSpec {
         self.compute_servers * self.threads
     }
 
+    /// The same measurement of another system, with what goes with that only left out.
+    #[must_use]
+    pub fn on_system(self, system: System) -> Self {
+        let offload = if system == System::Dex { self.offload } else { OffloadPolicy::Never };
+        Self { system, offload, ..self }
+    }
+
     /// The shares of the workload's operations, and which keys they go to.
     ///
     /// # Errors

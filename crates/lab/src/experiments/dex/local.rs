@@ -11,12 +11,12 @@ use super::super::cell::{Cell, Metric, READS, THROUGHPUT};
 use super::super::plot::{self, Spacing};
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, claim, percent, times};
+use super::{METRICS, claim, peers, percent, times};
 use crate::bench::{BenchSpec, Length, System};
 use crate::under_test::local_tree;
 
 const LOCAL: &str = "local B+-tree";
-const DEX: &str = "DEX";
+const DEX: &str = peers::DEX;
 const WORKLOAD: &str = "read-intensive";
 const PARTS: [(&str, Distribution); 2] =
     [("skewed", Distribution::Zipf { theta: 0.99 }), ("uniform", Distribution::Uniform)];
@@ -74,7 +74,14 @@ fn cells(setting: &Setting) -> Vec<Cell> {
         for threads in DEX_THREADS {
             let spec = with_threads(spec.clone(), setting.threads(threads));
             let cache_bytes = bytes / spec.compute_servers as u64;
-            cells.push(plot::cell(panel, DEX, (threads as f64, threads), BenchSpec { cache_bytes, ..spec }));
+            let spec = BenchSpec { cache_bytes, ..spec };
+            // The others fill their caches, which hold inner nodes only, at once.
+            let of_peer = |name| {
+                let spec = BenchSpec { warmup, ..peers::measured_on(name, spec.clone()) };
+                plot::cell(panel, name, (threads as f64, threads), spec)
+            };
+            cells.extend(peers::PEERS.map(of_peer));
+            cells.push(plot::cell(panel, DEX, (threads as f64, threads), spec));
         }
     }
     cells

@@ -8,6 +8,7 @@ mod data;
 mod elasticity;
 mod local;
 mod offloading;
+mod peers;
 mod scaling;
 mod sizes;
 mod table2;

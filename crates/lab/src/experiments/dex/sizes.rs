@@ -7,7 +7,7 @@ use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, MOPS, Spacing};
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, claim, percent, times};
+use super::{METRICS, claim, peers, percent, times};
 use crate::bench::BenchSpec;
 use crate::figure::{Figure, Reference};
 
@@ -46,7 +46,13 @@ fn fig12_cells(setting: &Setting) -> Vec<Cell> {
             let spec = with_threads(setting.spec_of_share(workload, 0.7), setting.threads(threads));
             let cache_bytes = setting.bytes(PAPER_DATA / 100 * u64::from(ratio));
             let spec = BenchSpec { cache_bytes, ..spec };
-            cells.push(plot::cell(workload, series, (f64::from(ratio), format!("{ratio}%")), spec));
+            let x = (f64::from(ratio), format!("{ratio}%"));
+            if series == ALL {
+                cells.extend(peers::PEERS.map(|name| {
+                    plot::cell(workload, name, x.clone(), peers::measured_on(name, spec.clone()))
+                }));
+            }
+            cells.push(plot::cell(workload, series, x, spec));
         }
     }
     cells
@@ -58,6 +64,18 @@ fn fig12_claims(results: &Results<'_>) -> Vec<Claim> {
     };
     vec![
         claim("read-intensive: 32% of cache over 1%", "grows", grows(PARTS[0], ALL, 32.0, 1.0), "§8.4"),
+        claim(
+            "read-intensive: Sherman, 32% of cache over 8%",
+            "no gain",
+            grows(PARTS[0], peers::SHERMAN, 32.0, 8.0),
+            "§8.4",
+        ),
+        claim(
+            "read-intensive: SMART, 32% of cache over 8%",
+            "no gain like DEX's",
+            grows(PARTS[0], peers::SMART, 32.0, 8.0),
+            "§8.4",
+        ),
         claim("write-intensive: 8% of cache over 1%", "grows", grows(PARTS[1], ALL, 8.0, 1.0), "§8.4"),
         claim("write-intensive: 32% of cache over 8%", "falls", grows(PARTS[1], ALL, 32.0, 8.0), "§8.4"),
         claim(
