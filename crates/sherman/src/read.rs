@@ -80,7 +80,7 @@ impl Sherman {
         reader: Reader,
         is_whole: impl Fn(&Node<'_>) -> bool,
     ) -> Attempt<PageBuf> {
-        let mut watch = Watch::new(ep, self.config.patience_ns);
+        let mut watch = Watch::new(self.config.patience_ns);
         loop {
             let page = match self.is_versioned() {
                 true => self.read_between(ep, addr, reader, &mut watch).await?,
@@ -137,7 +137,7 @@ impl Sherman {
 
     /// READs a node that nobody else may change now. What verbs whose futures were dropped still do is waited for.
     pub(crate) async fn read_locked<E: Endpoint>(&self, ep: &E, addr: GlobalAddr) -> Attempt<PageBuf> {
-        let watch = Watch::new(ep, self.config.patience_ns);
+        let mut watch = Watch::new(self.config.patience_ns);
         loop {
             let page = ep.read(addr, ep.buffer(self.shape.node_size())).await?;
             ep.charge(Work::PageCheck);

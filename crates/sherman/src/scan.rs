@@ -86,7 +86,9 @@ impl Sherman {
             let wanted = self.leaves_wanted(range.limit - visited);
             let leaves =
                 self.patiently(ep, "a leaf", async || self.read_leaves(ep, &cursor, &bounds, wanted).await);
-            for page in leaves.await? {
+            let leaves = leaves.await?;
+            ep.renew_time_limit();
+            for page in leaves {
                 let node = self.node(&page);
                 // The leaves behind one that was changed meanwhile are not those to come.
                 if !node.covers(&cursor) {

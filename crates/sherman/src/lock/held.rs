@@ -76,7 +76,7 @@ impl Sherman {
         if is_own || held.locks[0].word.is_some() {
             return Ok(held);
         }
-        let mut watch = Watch::new(ep, self.config.patience_ns);
+        let mut watch = Watch::new(self.config.patience_ns);
         while let Some(busy) = held.try_word(ep, 0).await? {
             self.watch(ep, self.lock_addr(addr), busy, &mut watch).await?;
         }
@@ -430,10 +430,13 @@ struct Waiting<'t> {
 
 /// How long who waits for unfinished work sleeps between two looks.
 const LOOK_NS: Nanos = 10_000;
+/// What who waits in a queue waits for.
+const TURN: &str = "its turn among the threads of its process";
 
 impl Waiting<'_> {
     async fn turn<E: Endpoint>(mut self, ep: &E) -> Result<Turn> {
         let waiter = Arc::clone(self.waiter.as_ref().expect("it waits"));
+        let mut watch = Watch::new(self.tree.config.patience_ns);
         loop {
             // Looked for after the queue was entered: who leaves something nudges those who are in it.
             let has_unfinished = self.tree.unfinished.any();
@@ -442,10 +445,16 @@ impl Waiting<'_> {
                 polled => polled,
             });
             match woken.await {
+                Woken::Turn(turn) if ep.is_over(ep.now()) => {
+                    self.waiter = None;
+                    self.pass_on(turn);
+                    return Err(ShermanError::TimedOut { what: TURN });
+                }
                 Woken::Turn(turn) => {
                     self.waiter = None;
                     return Ok(turn);
                 }
+                Woken::Nudged if watch.is_over(ep) => return Err(ShermanError::TimedOut { what: TURN }),
                 Woken::Nudged => {
                     self.tree.settle(ep).await?;
                     ep.sleep_until(ep.now() + LOOK_NS).await;
@@ -455,12 +464,19 @@ impl Waiting<'_> {
     }
 }
 
+impl Waiting<'_> {
+    /// What was given to who does not want it any more goes to the next.
+    fn pass_on(&self, Turn { word }: Turn) {
+        let locks = vec![Lock { node: self.node, queue: Some(self.key), word }];
+        self.tree.leave_unfinished(Unfinished { writes: Vec::new(), locks, due: Due::Now });
+    }
+}
+
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(waiter) = self.waiter.take() else { return };
-        if let Some(Turn { word }) = self.tree.queues.cancel(self.key, &waiter) {
-            let locks = vec![Lock { node: self.node, queue: Some(self.key), word }];
-            self.tree.leave_unfinished(Unfinished { writes: Vec::new(), locks, due: Due::Now });
+        if let Some(turn) = self.tree.queues.cancel(self.key, &waiter) {
+            self.pass_on(turn);
         }
     }
 }
