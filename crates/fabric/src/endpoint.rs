@@ -53,6 +53,9 @@ pub enum Resource {
     Frame(u32),
     /// A bucket of the cooling map.
     CoolingBucket(u32),
+    /// The one queue of a cache that evicts first in, first out, and the count of its bytes: two lines that all threads
+    /// change whenever something comes into a full cache, and again for what goes.
+    FifoQueue,
     /// The one queue in place of the cooling map, while a page is put in, taken out or evicted under its lock.
     CoolingQueue,
 }

@@ -13,6 +13,20 @@ use crate::tree::Sherman;
 /// How full nodes are after a bulk load (§5.1).
 pub const FILL: f64 = 0.8;
 
+/// How full a bulk load leaves leaves and the nodes above them, as shares of their room.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fill {
+    pub leaf: f64,
+    pub inner: f64,
+}
+
+/// All nodes alike.
+impl From<f64> for Fill {
+    fn from(fill: f64) -> Self {
+        Self { leaf: fill, inner: fill }
+    }
+}
+
 /// A node that is being filled.
 struct Open {
     addr: GlobalAddr,
@@ -26,12 +40,11 @@ struct Loader<'t, 'e, E> {
     /// From the leaves up.
     levels: Vec<Open>,
     nodes: Vec<GlobalAddr>,
-    fill: f64,
+    fill: Fill,
 }
 
 impl Sherman {
-    /// Stores sorted entries in an empty index that nobody else uses meanwhile, with nodes filled to a share of `fill`; how
-    /// many.
+    /// Stores sorted entries in an empty index that nobody else uses meanwhile, with nodes filled to `fill`; how many.
     ///
     /// # Errors
     /// [`ShermanError::NotEmpty`], [`ShermanError::NotSorted`], keys and values of other lengths, a full pool, errors of the
@@ -39,7 +52,7 @@ impl Sherman {
     pub async fn load<E: Endpoint, K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         ep: &E,
-        fill: f64,
+        fill: impl Into<Fill>,
         entries: impl IntoIterator<Item = (K, V)>,
     ) -> Result<u64> {
         let root = match self.read_locked(ep, self.anchor.root).await {
@@ -50,7 +63,7 @@ impl Sherman {
         if self.node(&root).level() > 0 || self.node(&root).entries() > 0 {
             return Err(ShermanError::NotEmpty);
         }
-        let mut loader = Loader { tree: self, ep, levels: Vec::new(), nodes: Vec::new(), fill };
+        let mut loader = Loader { tree: self, ep, levels: Vec::new(), nodes: Vec::new(), fill: fill.into() };
         let loaded = loader.load(entries, root).await;
         if loaded.as_ref().is_err_and(|error| !error.may_have_taken_effect()) {
             for addr in loader.nodes {
@@ -92,8 +105,12 @@ impl<E: Endpoint> Loader<'_, '_, E> {
     }
 
     fn room(&self, level: usize) -> usize {
-        let max = if level == 0 { self.tree.shape.leaf_max() } else { self.tree.shape.inner_max() };
-        ((max as f64 * self.fill) as usize).clamp(1, max)
+        let Fill { leaf, inner } = self.fill;
+        let (max, fill) = match level {
+            0 => (self.tree.shape.leaf_max(), leaf),
+            _ => (self.tree.shape.inner_max(), inner),
+        };
+        ((max as f64 * fill) as usize).clamp(1, max)
     }
 
     async fn add_entry(&mut self, key: &Key, value: &[u8]) -> Result<()> {

@@ -27,7 +27,7 @@ mod tree;
 mod waiting;
 
 pub use audit::Audit;
-pub use bulk::FILL;
+pub use bulk::{FILL, Fill};
 pub use error::{Result, ShermanError};
 pub use options::{HAND_OVER, LeafFormat, LockPlace, Options, ReadCheck, Release, TABLE_LOCKS};
 pub use own::OwnKeys;

@@ -18,6 +18,8 @@ use crate::verb::Verb;
 #[derive(Clone, Default)]
 struct Unit {
     free: Nanos,
+    /// How long it has been busy.
+    busy: Nanos,
     /// Whose turn it is then.
     turn: Option<OpId>,
     /// Those after it.
@@ -32,6 +34,8 @@ pub(crate) struct Atomics {
     /// The operation that keeps others waiting, and these, in the order in which they arrived.
     blocker: Option<OpId>,
     behind: VecDeque<OpId>,
+    /// How long operations have kept others waiting.
+    blocked: Nanos,
 }
 
 /// Whether a verb takes effect now.
@@ -51,6 +55,7 @@ impl Atomics {
             on_chip: Vec::new(),
             blocker: None,
             behind: VecDeque::new(),
+            blocked: 0,
         }
     }
 
@@ -102,17 +107,19 @@ impl Atomics {
         let free = unit.free;
         if blocks && self.blocker.is_none() {
             self.blocker = Some(id);
+            self.blocked += free - now;
         }
         Entry::At(free)
     }
 
     /// An atomic on a word took effect, and keeps its unit until `free`; whose turn it is then.
-    pub fn executed(&mut self, id: OpId, offset: u64, free: Nanos) -> Option<OpId> {
+    pub fn executed(&mut self, id: OpId, offset: u64, (now, free): (Nanos, Nanos)) -> Option<OpId> {
         if self.blocker == Some(id) {
             self.blocker = None;
         }
         let unit = self.unit(offset);
         unit.free = free;
+        unit.busy += free - now;
         unit.turn = unit.waiting.pop_front();
         unit.turn
     }
@@ -124,6 +131,16 @@ impl Atomics {
             None => self.behind.pop_front(),
             Some(_) => None,
         }
+    }
+
+    /// How long each unit has been busy.
+    pub fn busy(&self) -> Vec<Nanos> {
+        self.units.iter().map(|unit| unit.busy).collect()
+    }
+
+    /// How long operations have kept others waiting.
+    pub fn blocked(&self) -> Nanos {
+        self.blocked
     }
 
     /// The server ended: whoever waits, but for those whose turn it would have been, which ask again by themselves.
@@ -155,16 +172,16 @@ mod tests {
     fn atomics_with_the_same_low_bits_go_one_after_the_other() {
         let mut atomics = Atomics::new(&Network::default());
         assert_eq!(atomics.enter((1, &add(64)), false, 100, false), Entry::Now);
-        assert_eq!(atomics.executed(1, 64, 580), None);
+        assert_eq!(atomics.executed(1, 64, (100, 580)), None);
         assert_eq!(atomics.enter((2, &add(64 + 4096)), false, 200, false), Entry::At(580));
         assert_eq!(atomics.enter((3, &add(64)), false, 300, false), Entry::Later);
         // Other bits, and what is no atomic, go on.
         assert_eq!(atomics.enter((4, &add(72)), false, 300, false), Entry::Now);
         assert_eq!(atomics.enter((5, &word(64)), false, 300, false), Entry::Now);
         assert_eq!(atomics.enter((2, &add(64 + 4096)), false, 580, false), Entry::Now);
-        assert_eq!(atomics.executed(2, 64, 1060), Some(3));
+        assert_eq!(atomics.executed(2, 64, (580, 1060)), Some(3));
         assert_eq!(atomics.enter((3, &add(64)), false, 1060, false), Entry::Now);
-        assert_eq!(atomics.executed(3, 64, 1540), None);
+        assert_eq!(atomics.executed(3, 64, (1060, 1540)), None);
         assert_eq!(atomics.enter((6, &add(64)), false, 1540, false), Entry::Now);
     }
 
@@ -172,14 +189,14 @@ mod tests {
     fn what_arrives_behind_one_that_waits_waits_too() {
         let mut atomics = Atomics::new(&Network::default());
         assert_eq!(atomics.enter((1, &add(64)), false, 100, true), Entry::Now);
-        atomics.executed(1, 64, 580);
+        atomics.executed(1, 64, (100, 580));
         assert_eq!(atomics.enter((2, &word(8)), false, 150, true), Entry::Now, "nobody waits yet");
         assert_eq!(atomics.enter((3, &add(64)), false, 200, true), Entry::At(580));
         assert_eq!(atomics.enter((4, &word(8)), false, 210, true), Entry::Later);
         assert_eq!(atomics.enter((5, &add(72)), false, 220, true), Entry::Later);
         assert_eq!(atomics.next_behind(), None);
         assert_eq!(atomics.enter((3, &add(64)), false, 580, true), Entry::Now);
-        atomics.executed(3, 64, 1060);
+        atomics.executed(3, 64, (580, 1060));
         assert_eq!(
             (atomics.next_behind(), atomics.next_behind(), atomics.next_behind()),
             (Some(4), Some(5), None)
@@ -188,7 +205,7 @@ mod tests {
         assert_eq!(atomics.enter((3, &add(64)), false, 590, true), Entry::At(1060));
         assert_eq!(atomics.enter((9, &word(8)), true, 590, true), Entry::Now);
         assert_eq!(atomics.enter((3, &add(64)), false, 1060, true), Entry::Now);
-        atomics.executed(3, 64, 1060);
+        atomics.executed(3, 64, (580, 1060));
         // A server that ends forgets everybody.
         assert_eq!(atomics.enter((6, &add(64)), false, 600, true), Entry::At(1060));
         assert_eq!(atomics.enter((7, &word(8)), false, 600, true), Entry::Later);
@@ -206,7 +223,7 @@ mod tests {
         assert!(atomics.is_on_chip(63) && !atomics.is_on_chip(64) && atomics.is_on_chip(4096));
         // All of it is one unit.
         assert_eq!(atomics.enter((1, &add(8)), false, 0, true), Entry::Now);
-        atomics.executed(1, 8, 9);
+        atomics.executed(1, 8, (0, 9));
         assert_eq!(atomics.enter((2, &add(4104)), false, 0, true), Entry::At(9));
     }
 }

@@ -91,6 +91,7 @@ fn number(resource: Resource) -> u64 {
         Resource::Frame(frame) => (0, frame),
         Resource::CoolingBucket(bucket) => (1, bucket),
         Resource::CoolingQueue => (2, 0),
+        Resource::FifoQueue => (2, 1),
         _ => (3, 0),
     };
     u64::from(number) << 2 | kind

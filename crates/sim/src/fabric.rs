@@ -17,6 +17,7 @@ use crate::events::Event;
 use crate::faults::{Fault, FaultPlan};
 use crate::model::{Compute, Model, ModelError};
 use crate::op::OpId;
+use crate::usage::Usage;
 use crate::world::World;
 
 /// Servers of a simulated cluster.
@@ -227,6 +228,11 @@ impl SimFabric {
     /// [`ModelError::OutOfRegion`].
     pub fn set_on_chip(&self, at: GlobalAddr, bytes: u64) -> Result<(), ModelError> {
         self.shared.world().set_on_chip(at, bytes)
+    }
+
+    /// What has been busy so far.
+    pub fn usage(&self) -> Usage {
+        Usage::of(&self.shared.world())
     }
 
     /// Virtual time of the cluster.

@@ -245,7 +245,7 @@ impl World {
         let mut next = None;
         if verb.is_atomic() {
             let free = *now + verb.unit_ns(&model.network, is_on_chip, found) * server.slowness;
-            next = server.atomics.executed(id, verb.at().offset(), free).map(|next| (free, next));
+            next = server.atomics.executed(id, verb.at().offset(), (*now, free)).map(|next| (free, next));
         }
         let round_trip = verb.round_trip(&model.network, is_on_chip);
         op.results.push(verb.into_result(found));
@@ -299,8 +299,11 @@ impl World {
         let op = self.ops.get(id);
         op.call = Some(call);
         op.error = result.err();
-        let slowness = self.servers[op.poster.server].slowness;
+        let server = op.poster.server;
+        let slowness = self.servers[server].slowness;
         let work = work * self.model.memory_server.work_percent / 100 * slowness;
+        let dispatch = self.model.memory_server.dispatch_ns * slowness;
+        self.servers[server].cores_busy += dispatch + work;
         match work {
             0 => self.answer_call(id),
             _ => self.schedule(self.now + work, Event::Answer(id)),

@@ -14,12 +14,30 @@ const PICOS: Picos = 1_000;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Serial {
     free: Picos,
+    /// What takes longer than this takes as long as its payload.
+    least: Picos,
+    busy: Picos,
+    with_payload: Picos,
 }
 
 impl Serial {
+    /// One for which nothing takes less than `least`.
+    pub fn new(least: Picos) -> Self {
+        Self { least, ..Self::default() }
+    }
+
+    /// How long it has been busy, and of that with what took longer than the least; in ns.
+    pub fn busy(&self) -> (Nanos, Nanos) {
+        (self.busy / PICOS, self.with_payload / PICOS)
+    }
+
     /// Serves what arrives at `now` and takes `duration`; when that is done.
     #[inline]
     pub fn serve(&mut self, now: Nanos, duration: Picos) -> Nanos {
+        self.busy += duration;
+        if duration > self.least {
+            self.with_payload += duration;
+        }
         self.free = self.free.max(now * PICOS) + duration;
         self.free.div_ceil(PICOS)
     }
@@ -44,5 +62,10 @@ mod tests {
         assert_eq!(port.serve(1_000, message), 1_029);
         let last = (0..34).map(|_| port.serve(1_000, message)).last();
         assert_eq!(last, Some(2_001), "35 messages in a µs, rounded up once");
+        assert_eq!(port.busy(), (1_057, 1_057));
+        let mut port = Serial::new(message);
+        port.serve(0, message);
+        port.serve(0, 10 * message);
+        assert_eq!(port.busy(), (314, 285));
     }
 }

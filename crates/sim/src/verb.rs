@@ -185,6 +185,11 @@ impl Costs {
         }
     }
 
+    /// Nothing keeps one direction of a NIC for longer that has next to no payload.
+    pub fn without_payload(&self) -> Picos {
+        self.message.max(self.small_read)
+    }
+
     /// How long a message of so many payload bytes keeps one direction of a NIC.
     #[inline]
     pub fn message(&self, bytes: usize) -> Picos {

@@ -24,6 +24,10 @@ pub(crate) struct Worker {
     next: Option<u32>,
     last: u32,
     pub free_at: Nanos,
+    /// How long it has computed, or waited for others of its server.
+    pub computed: Nanos,
+    /// How long it has waited for others of its server.
+    pub contended: Nanos,
     /// One for each memory server.
     pub queue_pairs: Vec<QueuePair>,
 }

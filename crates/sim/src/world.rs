@@ -22,10 +22,16 @@ use crate::verb::{Costs, Verb};
 use crate::worker::Worker;
 
 /// Both directions of one.
-#[derive(Default)]
 pub(crate) struct Nic {
     pub outbound: Serial,
     pub inbound: Serial,
+}
+
+impl Nic {
+    fn new(costs: &Costs) -> Self {
+        let port = || Serial::new(costs.without_payload());
+        Self { outbound: port(), inbound: port() }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +46,8 @@ pub(crate) struct Server {
     pub region: Arc<Vec<AtomicU64>>,
     pub nic: usize,
     pub idle_cores: usize,
+    /// How long its cores have worked, all together.
+    pub cores_busy: Nanos,
     pub atomics: Atomics,
     /// Calls that wait for a core.
     pub waiting: VecDeque<OpId>,
@@ -56,6 +64,7 @@ impl Server {
             region,
             nic,
             idle_cores: model.memory_server.cores,
+            cores_busy: 0,
             atomics: Atomics::new(&model.network),
             waiting: VecDeque::new(),
             power: Power::On,
@@ -109,13 +118,14 @@ impl World {
             };
             Server::new(&model, region, nic)
         });
+        let costs = Costs::new(&model.network);
         Ok(Self {
             servers: servers.collect(),
-            costs: Costs::new(&model.network),
+            costs,
             now: 0,
             events: Events::default(),
             ops: Ops::default(),
-            nics: (0..compute_servers + regions.len()).map(|_| Nic::default()).collect(),
+            nics: (0..compute_servers + regions.len()).map(|_| Nic::new(&costs)).collect(),
             links: vec![vec![Link::default(); regions.len()]; compute_servers],
             workers: Vec::new(),
             contended: (0..compute_servers).map(|_| Contended::new(&model.compute)).collect(),
@@ -135,7 +145,7 @@ impl World {
     pub fn add_server(&mut self, bytes: u64) -> Result<(), ModelError> {
         let region = zeroed(bytes).ok_or(ModelError::NoMemory { bytes })?;
         self.servers.push(Server::new(&self.model, region, self.nics.len()));
-        self.nics.push(Nic::default());
+        self.nics.push(Nic::new(&self.costs));
         self.links.iter_mut().for_each(|links| links.push(Link::default()));
         self.workers.iter_mut().for_each(Worker::add_server);
         Ok(())
@@ -236,7 +246,10 @@ impl World {
 
     #[inline]
     pub fn polled(&mut self, id: WorkerId, free_at: Nanos, ready: u64, next: Option<u32>) {
-        self.worker(id).polled(free_at, ready, next);
+        let now = self.now;
+        let worker = self.worker(id);
+        worker.computed += free_at - now;
+        worker.polled(free_at, ready, next);
         self.schedule_run(id);
     }
 
@@ -263,8 +276,10 @@ impl World {
     /// A thread wants at `at` what one thread of its server has at a time; when it is done with it.
     #[inline]
     pub fn hold(&mut self, id: WorkerId, resource: Resource, at: Nanos) -> Nanos {
-        let worker = &self.workers[id as usize];
-        self.contended[worker.compute_server].hold(resource, worker.core, at, self.now)
+        let worker = &mut self.workers[id as usize];
+        let end = self.contended[worker.compute_server].hold(resource, worker.core, at, self.now);
+        worker.contended += (end - at).saturating_sub(self.model.compute.held(resource));
+        end
     }
 
     /// Whether the server answers whoever asks at once.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use pando::{CacheCounts, SmoCounts, VerbCounts};
 use pando_fabric::Nanos;
+use pando_sim::Shares;
 use pando_workload::{Lane as StreamLane, OpStream, WorkloadSpec};
 
 use super::lane::{LaneOutcome, Quota, Series, Shared, Tally, Task};
@@ -77,6 +78,8 @@ pub(crate) struct PhaseOutcome {
     pub series: Option<Vec<Vec<u64>>>,
     /// Operations by the compute server that performed them, in the order of their keys, if those count them.
     pub loads: Option<Vec<u64>>,
+    /// What was busy, where that is known.
+    pub shares: Option<Shares>,
     /// Boundaries that a balancer moved.
     pub moves: u64,
     /// To go on with, by thread.
@@ -152,6 +155,7 @@ impl Stage<'_> {
             host_time: None,
             series: None,
             loads: None,
+            shares: None,
             moves: 0,
             streams: Vec::with_capacity(lanes.len()),
         };

@@ -28,8 +28,8 @@ mod verify;
 
 pub use latency::{Latency, SAMPLED};
 pub use report::{
-    BalanceFigures, BenchReport, CacheFigures, LatencyFigures, LoadFigures, PerOp, SeriesFigures, SmoFigures,
-    WALL_CLOCK,
+    BalanceFigures, BenchReport, CacheFigures, LatencyFigures, LoadFigures, PerOp, ResourceFigures,
+    SeriesFigures, SmoFigures, WALL_CLOCK,
 };
 pub use run::run;
 pub use spec::{BenchSpec, FabricKind, LayoutChoice, Length};

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use pando::{OffloadPolicy, SmoCounts};
+use pando_sim::Shares;
 use serde::Serialize;
 
 use super::bed::{Counts, PhaseOutcome};
@@ -85,6 +86,8 @@ pub struct BenchReport {
     /// What each compute server performed of the measured operations, in the order of their keys; on the simulated cluster
     /// about, by a sample of the keys. `None` if nobody counts.
     pub loads: Option<Vec<LoadFigures>>,
+    /// What was busy during the measured phase, on the simulated cluster.
+    pub resources: Option<ResourceFigures>,
     /// `None`: boundaries stayed.
     pub balance: Option<BalanceFigures>,
 
@@ -129,6 +132,27 @@ pub struct CacheFigures {
     pub reheats: u64,
     pub write_backs: u64,
     pub restarts: u64,
+}
+
+/// Shares of the measured time, 0 to 1, as [`pando_sim::Shares`] has them, and what they say.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ResourceFigures {
+    /// What keeps it from being faster.
+    pub limit: &'static str,
+    pub nic: f64,
+    pub payload: f64,
+    pub atomics: f64,
+    pub blocked: f64,
+    pub cores: f64,
+    pub compute: f64,
+    pub contention: f64,
+}
+
+impl From<Shares> for ResourceFigures {
+    fn from(shares: Shares) -> Self {
+        let Shares { nic, payload, atomics, blocked, cores, compute, contention } = shares;
+        Self { limit: shares.limit(), nic, payload, atomics, blocked, cores, compute, contention }
+    }
 }
 
 /// Measured operations by kind.
@@ -270,6 +294,7 @@ impl BenchReport {
                 _ => (spec.offload != OffloadPolicy::Never).then(|| spec.memory_cores.unwrap_or(1)),
             },
             series: series.zip(spec.interval_ns).map(|(ops, interval_ns)| SeriesFigures { interval_ns, ops }),
+            resources: measured.shares.map(ResourceFigures::from),
             balance: spec.balance_every_ns.map(|every_ns| BalanceFigures {
                 every_ns,
                 moves,

@@ -70,9 +70,13 @@ impl<T: PeerTree + Send> Simulated<Peers<T>> {
     where
         T::Setup: Sync,
     {
-        Self::placed(stage, |ep, pool, boundaries, source| {
+        let simulated = Self::placed(stage, |ep, pool, boundaries, source| {
             block_on(ep, Peers::load(setup, partitioned, stage.spec, ep, pool, boundaries, source))
-        })
+        })?;
+        for (at, bytes) in simulated.index.trees()[0].on_chip() {
+            simulated.fabric.set_on_chip(at, bytes)?;
+        }
+        Ok(simulated)
     }
 }
 
@@ -115,6 +119,7 @@ impl<I: PlacedIndex> Bed for Simulated<I> {
         let before = self.index.cache_counts();
         // What was asked before this phase is not wanted.
         self.index.take_loads();
+        let usage = self.fabric.usage();
         let tasks: Vec<_> = stage.tasks(streams, length, self.fabric.now()).collect();
         let lanes = stage.watched(|| {
             let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +138,8 @@ impl<I: PlacedIndex> Bed for Simulated<I> {
         let cache = self.index.cache_counts() - before;
         let outcome = stage.outcome(lanes, Counts { cache, ..Counts::default() });
         let loads = self.index.take_loads();
-        Ok(PhaseOutcome { host_time: Some(host_start.elapsed()), loads, ..outcome })
+        let shares = Some(self.fabric.usage().since(&usage));
+        Ok(PhaseOutcome { host_time: Some(host_start.elapsed()), loads, shares, ..outcome })
     }
 
     fn final_scans<'s>(

@@ -113,6 +113,7 @@ fn results(report: &BenchReport, text: &mut String) {
         units::count(report.cache.write_backs)
     );
     row(text, "cache", &cache);
+    resources(report, text);
     loads(report, text);
     tree(report, text);
     if let Some(peak) = report.peak_rss_bytes {
@@ -120,6 +121,21 @@ fn results(report: &BenchReport, text: &mut String) {
     }
     row(text, "checks", &checks(report));
     row(text, "configuration", &format!("{}, commit {}", report.config_hash, short(report.commit)));
+}
+
+fn resources(report: &BenchReport, text: &mut String) {
+    let Some(of) = report.resources else { return };
+    let percent = |share: f64| format!("{:.0}%", share * 100.0);
+    let busy = format!(
+        "by {}; busy: NIC {}, atomics {}, memory server's cores {}; threads compute {}, wait for each other {}",
+        of.limit,
+        percent(of.nic),
+        percent(of.atomics.max(of.blocked)),
+        percent(of.cores),
+        percent(of.compute),
+        percent(of.contention)
+    );
+    row(text, "limited", &busy);
 }
 
 fn loads(report: &BenchReport, text: &mut String) {

@@ -79,6 +79,11 @@ pub trait PeerTree: Sized + Sync {
 
     fn cache_counts(&self) -> CacheCounts;
 
+    /// What of the index is meant to lie in the memory of NICs.
+    fn on_chip(&self) -> Blocks {
+        Blocks::new()
+    }
+
     fn smo_counts(&self) -> SmoCounts;
 
     /// Looks at the whole index; every block that it has, those that wait to be freed included.

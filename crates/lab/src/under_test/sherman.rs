@@ -3,7 +3,7 @@
 use pando::{CacheCounts, KeyRange, ScanRange, SmoCounts};
 use pando_fabric::Endpoint;
 use pando_pool::Pool;
-use pando_sherman::{Config, Options, OwnKeys, Result, Shape, Sherman};
+use pando_sherman::{Config, Fill, LockPlace, Options, OwnKeys, Result, Shape, Sherman};
 
 use super::Audited;
 use super::dex::INDEX;
@@ -49,7 +49,7 @@ impl PeerTree for Sherman {
         ep: &E,
         entries: impl Iterator<Item = Entry>,
     ) -> Result<u64> {
-        Sherman::load(self, ep, spec.fill, entries).await
+        Sherman::load(self, ep, Fill { leaf: spec.fill, inner: spec.inner_fill }, entries).await
     }
 
     async fn get<E: Endpoint>(&self, ep: &E, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
@@ -85,6 +85,13 @@ impl PeerTree for Sherman {
     /// The index cache counts nothing.
     fn cache_counts(&self) -> CacheCounts {
         CacheCounts::default()
+    }
+
+    fn on_chip(&self) -> Blocks {
+        match self.config().options.locks {
+            LockPlace::Table { on_chip: true, .. } => self.lock_tables().collect(),
+            _ => Blocks::new(),
+        }
     }
 
     fn smo_counts(&self) -> SmoCounts {

@@ -58,7 +58,7 @@ impl Queues {
 
     fn charge<E: Endpoint>(&self, ep: &E, number: usize) {
         ep.charge(Work::Hold(match self.policy {
-            CachePolicy::Fifo => Resource::CoolingQueue,
+            CachePolicy::Fifo => Resource::FifoQueue,
             CachePolicy::Scalable => Resource::CoolingBucket(number as u32),
         }));
     }
