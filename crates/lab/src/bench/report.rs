@@ -239,7 +239,7 @@ impl BenchReport {
     /// # Errors
     /// When the specification is not valid.
     pub(crate) fn new(spec: &BenchSpec, findings: Findings) -> Result<BenchReport, BenchError> {
-        let PhaseOutcome { tally, latency, counts, ns, host_time, series, loads, moves, .. } =
+        let PhaseOutcome { tally, latency, counts, ns, host_time, series, loads, shares, moves, .. } =
             findings.measured;
         let loads = loads.map(|loads| LoadFigures::of(&loads));
         let ops = tally.ops;
@@ -294,7 +294,7 @@ impl BenchReport {
                 _ => (spec.offload != OffloadPolicy::Never).then(|| spec.memory_cores.unwrap_or(1)),
             },
             series: series.zip(spec.interval_ns).map(|(ops, interval_ns)| SeriesFigures { interval_ns, ops }),
-            resources: measured.shares.map(ResourceFigures::from),
+            resources: shares.map(ResourceFigures::from),
             balance: spec.balance_every_ns.map(|every_ns| BalanceFigures {
                 every_ns,
                 moves,
@@ -448,6 +448,7 @@ pub(crate) mod tests {
                 counts,
                 ns: 2_000_000_000,
                 host_time: None,
+                shares: None,
                 series: None,
                 loads: Some(vec![700, 100, 100, 100]),
                 moves: 3,
