@@ -92,9 +92,10 @@ fn number(resource: Resource) -> u64 {
         Resource::CoolingBucket(bucket) => (1, bucket),
         Resource::CoolingQueue => (2, 0),
         Resource::FifoQueue => (2, 1),
-        _ => (3, 0),
+        Resource::LockQueue(part) => (3, part),
+        _ => (4, 0),
     };
-    u64::from(number) << 2 | kind
+    u64::from(number) << 3 | kind
 }
 
 /// Numbers are spread by a multiplication.

@@ -104,7 +104,7 @@ pub struct Compute {
     pub page_check_ns: Nanos,
     /// Holding the exclusive latch of a leaf while a value is replaced.
     pub latch_ns: Nanos,
-    /// Holding a bucket of the cooling map.
+    /// Holding a bucket of the cooling map, or a part of the queues in front of remote locks.
     pub bucket_ns: Nanos,
     /// Holding the one queue in place of the cooling map. Not measured: in the paper's code most of an eviction happens under
     /// that lock, and with this number the map is about as much faster than the queue as in DEX Figure 9 (10 and 12 times).
@@ -226,7 +226,8 @@ impl Compute {
     pub(crate) fn held(&self, resource: Resource) -> Nanos {
         match resource {
             Resource::Frame(_) => self.latch_ns,
-            Resource::CoolingBucket(_) => self.bucket_ns,
+            // Both are an entry of a table, looked up and changed under a lock.
+            Resource::CoolingBucket(_) | Resource::LockQueue(_) => self.bucket_ns,
             Resource::CoolingQueue => self.queue_ns,
             Resource::FifoQueue => self.fifo_ns,
             _ => 0,
