@@ -5,6 +5,7 @@
 //! a list of the process, together with the page that is yet to be written if others could see parts of the change already,
 //! and any operation gives it back later ([`Pool::give_back_left_locks`]). Whether it was ever taken may be unknown too;
 //! then the version of the word goes on, so that a compare-and-swap that is still under way finds another word.
+//! A lock whose version is that of what it protects goes back to the word that was found, unless that was written.
 //!
 //! A lock of a process that is gone is taken over ([`Pool::take_over`]) by whoever knows how to put right what it protects.
 
@@ -34,6 +35,8 @@ pub struct RemoteLock<'p> {
     owed: RefCell<Option<Owed>>,
     /// A verb that changes the lock word is under way.
     is_changing: Cell<bool>,
+    /// Given back without a WRITE, the word is as it was found.
+    restores: Cell<bool>,
 }
 
 /// Words, and where they are to be written.
@@ -46,7 +49,7 @@ struct Owed {
 impl<'p> RemoteLock<'p> {
     fn new(left: &'p LeftLocks, at: GlobalAddr) -> Self {
         let (lock, owed) = (Cell::new(None), RefCell::new(None));
-        Self { left, at, lock, owed, is_changing: Cell::new(false) }
+        Self { left, at, lock, owed, is_changing: Cell::new(false), restores: Cell::new(false) }
     }
 
     pub fn at(&self) -> GlobalAddr {
@@ -60,6 +63,13 @@ impl<'p> RemoteLock<'p> {
     /// The version of what the lock protects once it is unlocked.
     pub fn next_version(&self) -> u64 {
         self.held().unlock_word()
+    }
+
+    /// If it is left without a WRITE, the word is to be as it was found: its version is that of what it protects, or it was taken
+    /// over from somebody who may have left that half changed.
+    fn restores(self) -> Self {
+        self.restores.set(true);
+        self
     }
 
     /// Whatever happens, `page` is to be written before the lock is given back: others can see parts of the change already.
@@ -144,7 +154,8 @@ impl Drop for RemoteLock<'_> {
     fn drop(&mut self) {
         if let Some(lock) = self.lock.get() {
             let due = if self.is_changing.get() { Due::Later } else { Due::Now };
-            self.left.push(LeftLock { at: self.at, lock, owed: self.owed.take(), due });
+            let (owed, restores) = (self.owed.take(), self.restores.get());
+            self.left.push(LeftLock { at: self.at, lock, owed, restores, due });
         }
     }
 }
@@ -163,6 +174,7 @@ struct LeftLock {
     at: GlobalAddr,
     lock: LockedVersion,
     owed: Option<Owed>,
+    restores: bool,
     due: Due,
 }
 
@@ -229,7 +241,8 @@ impl Pool {
         locked.map(|_| lock)
     }
 
-    /// Takes the lock at `at` if it is free and its version is `version`: one compare-and-swap.
+    /// Takes the lock at `at` if it is free and its version is `version`: one compare-and-swap. Left without a
+    /// WRITE, it has that version again.
     ///
     /// # Errors
     /// [`PoolError::ReadOnly`] and those of the verb.
@@ -240,7 +253,7 @@ impl Pool {
         version: u64,
     ) -> Result<Option<RemoteLock<'_>>> {
         let owner = self.writer_slot()?;
-        let lock = RemoteLock::new(&self.inner.left_locks, at);
+        let lock = RemoteLock::new(&self.inner.left_locks, at).restores();
         lock.is_changing.set(true);
         let deadline = self.deadline(ep);
         let locked = lock::try_lock_noting(ep, at, owner, version, &lock.lock, deadline).await;
@@ -249,7 +262,7 @@ impl Pool {
     }
 
     /// Takes over the lock at `at` from `gone`, a process that is [abandoned](Pool::is_abandoned); `None` if it has it no more.
-    /// What the lock protects may be half changed.
+    /// What the lock protects may be half changed: the lock is still that of `gone` if it is [left](RemoteLock) without a WRITE.
     ///
     /// # Errors
     /// [`PoolError::ReadOnly`] and those of the verbs.
@@ -264,7 +277,7 @@ impl Pool {
         if lock_owner(word) != Some(gone) {
             return Ok(None);
         }
-        let lock = RemoteLock::new(&self.inner.left_locks, at);
+        let lock = RemoteLock::new(&self.inner.left_locks, at).restores();
         lock.is_changing.set(true);
         let taken = lock::take_over(ep, at, owner, word, &lock.lock).await;
         lock.is_changing.set(false);
@@ -319,20 +332,22 @@ impl Pool {
     }
 
     async fn give_back_one<E: Endpoint>(&self, ep: &E, left: &LeftLock) -> Result<()> {
-        let LeftLock { at, lock, ref owed, .. } = *left;
+        let LeftLock { at, lock, ref owed, restores, .. } = *left;
         loop {
             let word = ep.read_word(at).await?;
             if word == lock.locked_word() {
                 break;
             }
-            let is_settled =
-                word != lock.found_word() || ep.compare_swap(at, word, lock.unlock_word()).await? == word;
-            if is_settled {
+            let was_taken = word != lock.found_word() || lock_owner(word).is_some();
+            if was_taken || restores || ep.compare_swap(at, word, lock.unlock_word()).await? == word {
                 return Ok(());
             }
         }
         let deadline = self.deadline(ep);
-        let Some(Owed { to, words }) = owed else { return lock::unlock(ep, at, lock, deadline).await };
+        let Some(Owed { to, words }) = owed else {
+            let word = if restores { lock.found_word() } else { lock.unlock_word() };
+            return lock::store_in_place_of(ep, at, lock, word, deadline).await;
+        };
         lock::write_words_unlock(ep, at, lock, (*to, words), Together::Chain, deadline).await
     }
 }

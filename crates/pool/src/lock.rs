@@ -25,7 +25,8 @@ const VERSION_MASK: u64 = (1 << VERSION_BITS) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the lock stays set until its unlock word is written"]
 pub struct LockedVersion {
-    version: u64,
+    /// The word as it was before.
+    found: u64,
     next: u64,
     owner: AttachSlot,
 }
@@ -34,14 +35,15 @@ pub struct LockedVersion {
 const SKIPPED_MAX: u64 = 1 << 16;
 
 impl LockedVersion {
-    fn draw<E: Endpoint>(ep: &E, version: u64, owner: AttachSlot) -> Self {
+    fn draw<E: Endpoint>(ep: &E, found: u64, owner: AttachSlot) -> Self {
+        let version = found & VERSION_MASK;
         let next = version.wrapping_add(1 + (ep.random() >> 32) % SKIPPED_MAX) & VERSION_MASK;
-        Self { version, next, owner }
+        Self { found, next, owner }
     }
 
     /// The version of what the lock protects, before any change.
     pub fn version(self) -> u64 {
-        self.version
+        self.found & VERSION_MASK
     }
 
     /// What to store to unlock: the next version.
@@ -54,9 +56,9 @@ impl LockedVersion {
         locked_word(self.next, self.owner)
     }
 
-    /// The word as it was before.
+    /// The word as it was before: free, or locked by whom the lock was taken over from.
     pub(crate) fn found_word(self) -> u64 {
-        unlock_word(self.version)
+        self.found
     }
 }
 
@@ -135,8 +137,8 @@ pub(crate) async fn lock_noting<E: Endpoint>(
 ) -> Result<LockedVersion> {
     let mut word = ep.read_word(at).await?;
     loop {
-        if let Some(version) = unlocked_version(word) {
-            let locked = LockedVersion::draw(ep, version, owner);
+        if unlocked_version(word).is_some() {
+            let locked = LockedVersion::draw(ep, word, owner);
             trying.set(Some(locked));
             match ep.compare_swap(at, word, locked.locked_word()).await {
                 Ok(before) if before == word => return Ok(locked),
@@ -176,7 +178,7 @@ pub(crate) async fn try_lock_noting<E: Endpoint>(
     deadline: Nanos,
 ) -> Result<Option<LockedVersion>> {
     let expected = unlock_word(version);
-    let locked = LockedVersion::draw(ep, version, owner);
+    let locked = LockedVersion::draw(ep, expected, owner);
     trying.set(Some(locked));
     let is_locked = match ep.compare_swap(at, expected, locked.locked_word()).await {
         Ok(before) => before == expected,
@@ -197,8 +199,24 @@ pub(crate) async fn try_lock_noting<E: Endpoint>(
 /// # Errors
 /// Those of the verbs; the lock may still be set.
 pub async fn unlock<E: Endpoint>(ep: &E, at: GlobalAddr, lock: LockedVersion, deadline: Nanos) -> Result<()> {
+    let word = lock.unlock_word();
+    store_in_place_of(ep, at, lock, word, deadline).await
+}
+
+/// Stores `word` in place of the lock, which the caller holds. As long as nobody knows whether that took effect it is done again,
+/// until `deadline`.
+///
+/// # Errors
+/// Those of the verbs; the lock may still be set.
+pub(crate) async fn store_in_place_of<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    lock: LockedVersion,
+    word: u64,
+    deadline: Nanos,
+) -> Result<()> {
     loop {
-        match ep.write_word(at, lock.unlock_word()).await {
+        match ep.write_word(at, word).await {
             Ok(()) => return Ok(()),
             Err(error) if !error.may_have_taken_effect() => return Err(error.into()),
             Err(_) if !is_held(ep, at, lock, deadline).await? => return Ok(()),
@@ -220,7 +238,7 @@ pub(crate) async fn take_over<E: Endpoint>(
     word: u64,
     trying: &Cell<Option<LockedVersion>>,
 ) -> Result<Option<LockedVersion>> {
-    let locked = LockedVersion::draw(ep, word & VERSION_MASK, owner);
+    let locked = LockedVersion::draw(ep, word, owner);
     trying.set(Some(locked));
     let before = ep.compare_swap(at, word, locked.locked_word()).await?;
     if before != word {
@@ -398,8 +416,7 @@ mod tests {
     fn the_parts_of_a_lock_word_come_back() {
         let word = locked_word(VERSION_MASK, AttachSlot(0x7fff));
         assert_eq!((unlocked_version(word), lock_owner(word)), (None, Some(AttachSlot(0x7fff))));
-        let locked =
-            LockedVersion { version: VERSION_MASK - 1, next: VERSION_MASK, owner: AttachSlot(0x7fff) };
+        let locked = LockedVersion { found: VERSION_MASK - 1, next: VERSION_MASK, owner: AttachSlot(0x7fff) };
         assert_eq!(locked.locked_word(), word);
         assert_eq!(unlocked_version(locked.unlock_word()), Some(VERSION_MASK));
         assert_eq!(lock_owner(locked.unlock_word()), None);

@@ -33,8 +33,10 @@ impl Smart {
     ) -> Result<u64> {
         let mut load = Load { open: Vec::new(), last: None, blocks: Vec::new() };
         let loaded = self.load_all(ep, entries, &mut load).await;
-        if let Err(error) = &loaded {
-            self.discard(ep, &load.blocks, Some(error)).await?;
+        match &loaded {
+            Ok(_) => {}
+            Err(error) if error.may_have_taken_effect() => self.doubt(&load.blocks),
+            Err(_) => self.discard(ep, &load.blocks).await?,
         }
         loaded
     }

@@ -5,13 +5,16 @@
 
 use std::sync::Arc;
 
-use pando_fabric::{Endpoint, Work};
+use pando_fabric::defect::defect;
+use pando_fabric::{Endpoint, Resource, Work};
 
+use crate::defect::Defect;
 use crate::descend::{Goal, Place, Spot};
-use crate::error::{Attempt, Result, Retry};
-use crate::groups::{Entered, Turn};
+use crate::error::{Attempt, Result, Retry, SmartError};
+use crate::groups::{Entered, Turn, hash_of};
 use crate::layout::leaf::{Leaf, Rear};
 use crate::layout::slot::Slot;
+use crate::leaves::By;
 use crate::tree::{Op, Smart};
 
 /// What is to become of an entry.
@@ -37,6 +40,11 @@ pub(crate) struct Outcome {
     pub changed: bool,
 }
 
+/// Entering and leaving the groups of a key takes what only one thread of a compute server has at a time.
+fn charge_local_lock<E: Endpoint>(ep: &E, key: &[u8]) {
+    ep.charge(Work::Hold(Resource::Frame(hash_of(key) as u32)));
+}
+
 type ChangeTurn<'t> = Turn<'t, Wanted, Outcome>;
 
 impl Smart {
@@ -46,23 +54,28 @@ impl Smart {
     /// Keys of other partitions; corruption; too long a wait; errors of the fabric.
     pub async fn get<E: Endpoint>(&self, ep: &E, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         self.check_own(key)?;
+        let what = "a key to be found";
         if !self.config.techniques.read_delegation {
-            return self.run(ep, "a key to be found", async |op| self.try_get(op, key, out).await).await;
+            return self.run(ep, what, async |op| self.try_get(op, key, out).await).await;
         }
-        let found = match self.lookups.enter(key, (), |(), ()| true, self.config.late_followers_unsound).await
-        {
+        let patience = self.patience();
+        let before_wait = || patience.start(ep);
+        let late = self.config.late_followers_unsound;
+        charge_local_lock(ep, key);
+        let found = match self.lookups.enter(key, (), |(), ()| true, late, before_wait).await {
             Entered::Shares(found) => found,
+            Entered::Fails => return Err(SmartError::Combined),
             Entered::Executes(turn) => {
                 turn.close();
                 let mut value = Vec::new();
-                let is_there = self
-                    .run(ep, "a key to be found", async |op| self.try_get(op, key, &mut value).await)
-                    .await?;
+                let attempt = async |op: &Op<'_, E>| self.try_get(op, key, &mut value).await;
+                let is_there = self.run_within(ep, &patience, what, attempt).await?;
                 let found = is_there.then(|| Arc::from(value));
                 turn.finish(found.clone());
                 found
             }
         };
+        charge_local_lock(ep, key);
         if let Some(value) = &found {
             ep.charge(Work::Copy { bytes: value.len() });
             out.extend_from_slice(value);
@@ -124,19 +137,29 @@ impl Smart {
             joins
         };
         let wanted = Wanted { kind, value: value.into() };
-        match self.changes.enter(key, wanted, join, false).await {
+        let patience = self.patience();
+        let before_wait = || patience.start(ep);
+        let late = defect(Defect::LateCombining);
+        charge_local_lock(ep, key);
+        let outcome = match self.changes.enter(key, wanted, join, late, before_wait).await {
             // Those of a group happen one after the other: whoever puts finds what the one before put.
             Entered::Shares(outcome) => {
                 Ok(Outcome { existed: outcome.existed || kind == Kind::Put, ..outcome })
             }
+            Entered::Fails => Err(SmartError::Combined),
             Entered::Executes(turn) => {
-                let what = "a key to be changed";
-                let outcome =
-                    self.run(ep, what, async |op| self.try_change(op, key, kind, &turn).await).await?;
-                turn.finish(outcome);
-                Ok(outcome)
+                let attempt = async |op: &Op<'_, E>| self.try_change(op, key, kind, &turn).await;
+                let done = self.run_within(ep, &patience, "a key to be changed", attempt).await;
+                match &done {
+                    Ok(outcome) => turn.finish(*outcome),
+                    Err(error) if error.may_have_taken_effect() => drop(turn),
+                    Err(_) => turn.give_up(),
+                }
+                done
             }
-        }
+        };
+        charge_local_lock(ep, key);
+        outcome
     }
 
     async fn try_change<E: Endpoint>(
@@ -210,14 +233,15 @@ impl Smart {
             return Err(Retry::Restart);
         }
         let (new, block) = self.new_leaf(op, key, value, place.slot.byte()).await?;
-        if let Err(retry) = self.set_gone(op, &place, leaf, key, Rear::moved(new)).await {
-            let error = if let Retry::Failed(error) = &retry { Some(error) } else { None };
-            self.discard(op.ep, &[block], error).await?;
-            return Err(retry);
+        let gone = if defect(Defect::NoForwarding) { Rear::dead(op.ep.random()) } else { Rear::moved(new) };
+        if let Err(retry) = self.set_gone(op, &place, leaf, key, gone).await {
+            return Err(self.undo(op.ep, &[block], retry).await);
         }
         // The update has happened; who comes upon the old leaf goes on from there.
-        if let Ok(Ok(())) = self.swap(op, key, &place, new).await {
-            self.epochs.retire(place.slot.addr(), place.slot.leaf_size().bytes(), op.epoch);
+        match self.swap(op, key, &place, new, By::Anybody).await {
+            Ok(Ok(())) => self.retire_leaf(op, place.slot),
+            Ok(Err(_)) => {}
+            Err(retry) => self.doubt_leaf(&retry, place.slot),
         }
         Ok(())
     }
@@ -229,7 +253,7 @@ impl Smart {
         place: Place,
         leaf: Leaf,
     ) -> Attempt<()> {
-        self.set_gone(op, &place, leaf, key, Rear::dead()).await?;
+        self.set_gone(op, &place, leaf, key, Rear::dead(op.ep.random())).await?;
         // The removal has happened: what follows may be left to others.
         let _ = self.clear_slot(op, key, place).await;
         Ok(())
@@ -240,7 +264,8 @@ impl Smart {
         let mut place = place;
         let dead: Slot = place.slot;
         loop {
-            match self.swap(op, key, &place, place.vacated()).await? {
+            let swapped = self.swap(op, key, &place, place.vacated(), By::Anybody).await;
+            match swapped.inspect_err(|retry| self.doubt_leaf(retry, dead))? {
                 Ok(()) => break,
                 Err(found) if found.target() == dead.target() && !found.is_frozen() => place.slot = found,
                 Err(_) => {
@@ -257,7 +282,7 @@ impl Smart {
                 }
             }
         }
-        self.epochs.retire(dead.addr(), dead.leaf_size().bytes(), op.epoch);
+        self.retire_leaf(op, dead);
         self.shrink(op, key, &place).await
     }
 }

@@ -6,12 +6,15 @@
 //! to their slots besides; that is not needed, since no block is used again as long as anything leads there (`epoch.rs`). What a
 //! child cannot tell, that other keys are still all that is below the slot, is confirmed by a READ of the slot.
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 
+use crate::defect::Defect;
 use crate::error::{Attempt, Retry};
 use crate::layout::leaf::{Leaf, Rear};
 use crate::layout::node::{CLASSES, HEADER_AT, Header, Node, bytes_of, raw_header, slot_addr};
 use crate::layout::slot::{LeafSize, Slot};
+use crate::leaves::By;
 use crate::tree::{Op, Smart};
 
 /// A slot on the way of a key, and what it was seen to hold.
@@ -101,7 +104,8 @@ impl Smart {
             let skipped =
                 (place.depth..header.branch()).find(|&at| key.get(at) != Some(&node.prefix_byte(at)));
             if let Some(at) = skipped {
-                if goal.confirms && !place.is_fresh && !self.refresh(op, key, &mut place).await? {
+                let confirms = goal.confirms && !defect(Defect::UnconfirmedAbsence);
+                if confirms && !place.is_fresh && !self.refresh(op, key, &mut place).await? {
                     continue;
                 }
                 return Ok(Spot::Diverges(place, node, at));
@@ -230,8 +234,9 @@ impl Smart {
                 return Ok(AtLeaf::GoesOn);
             }
         };
-        let trusts = is_gone || has_key || !self.config.cached_absence_unsound;
-        if goal.confirms && trusts && !place.is_fresh && !self.refresh(op, key, place).await? {
+        let trusts = !is_gone && !has_key && self.config.cached_absence_unsound;
+        let confirms = goal.confirms && !trusts && !defect(Defect::UnconfirmedAbsence);
+        if confirms && !place.is_fresh && !self.refresh(op, key, place).await? {
             op.ep.recycle(leaf.into_page());
             return Ok(AtLeaf::GoesOn);
         }
@@ -250,9 +255,10 @@ impl Smart {
         to: Slot,
     ) -> Attempt<()> {
         let before = place.slot;
-        match self.swap(op, key, place, to).await? {
+        let swapped = self.swap(op, key, place, to, By::Anybody).await;
+        match swapped.inspect_err(|retry| self.doubt_leaf(retry, before))? {
             Ok(()) => {
-                self.epochs.retire(before.addr(), before.leaf_size().bytes(), op.epoch);
+                self.retire_leaf(op, before);
                 place.slot = to;
             }
             Err(found) => place.slot = found,

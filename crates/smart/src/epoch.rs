@@ -21,10 +21,12 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Nanos};
 use pando_pool::{AttachSlot, LOOKS_AT_HOLDER, Pool, PoolError};
 
 use crate::anchor::Anchor;
+use crate::defect::Defect;
 use crate::error::{Result, SmartError};
 
 /// Threads find their counters by the address of their endpoint.
@@ -72,13 +74,17 @@ pub(crate) struct Epochs {
     stripes: Box<[Stripe]>,
     /// What operations pin.
     known: AtomicU64,
-    /// What the place says: `known`, or one less.
+    /// What the place says, or may say by now: `known`, or one less.
     announced: AtomicU64,
+    /// The place may not say it yet.
+    is_unsaid: AtomicBool,
     is_parked: AtomicBool,
     /// Somebody looks just now.
     is_busy: AtomicBool,
     limbo: Mutex<VecDeque<Unlinked>>,
     limbo_bytes: AtomicU64,
+    /// Blocks of which nobody knows whether something leads to them or whether they are free.
+    doubtful: Mutex<Vec<(GlobalAddr, u64)>>,
     /// Operations whose futures were dropped: a verb of theirs may still be under way. When it must have ended, once that is
     /// known.
     cut_off: Mutex<Vec<(usize, usize, Option<Nanos>)>>,
@@ -153,10 +159,12 @@ impl Epochs {
             stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
             known: AtomicU64::new(0),
             announced: AtomicU64::new(0),
+            is_unsaid: AtomicBool::new(false),
             is_parked: AtomicBool::new(false),
             is_busy: AtomicBool::new(false),
             limbo: Mutex::default(),
             limbo_bytes: AtomicU64::new(0),
+            doubtful: Mutex::default(),
             cut_off: Mutex::default(),
             waits_since: AtomicU64::new(0),
         };
@@ -173,6 +181,7 @@ impl Epochs {
             if ep.read_word(self.anchor.epoch()).await? == epoch {
                 self.known.store(epoch, SeqCst);
                 self.announced.store(epoch, SeqCst);
+                self.is_unsaid.store(false, SeqCst);
                 return Ok(());
             }
         }
@@ -273,13 +282,18 @@ impl Epochs {
     async fn follow<E: Endpoint>(&self, ep: &E, epoch: u64) -> Result<()> {
         let announced = self.announced.load(SeqCst);
         debug_assert!(epoch == announced || epoch == announced + 1, "{epoch} after {announced}");
-        if epoch == announced {
-            return Ok(());
-        }
-        self.known.store(epoch, SeqCst);
-        if !self.runs(announced) {
-            ep.write_word(self.anchor.place(self.place), place_word(self.slot, epoch)).await?;
+        if epoch != announced {
+            self.known.store(epoch, SeqCst);
+            if self.runs(announced) {
+                return Ok(());
+            }
+            // From now on the place may say so, also if the WRITE gets no answer.
+            self.is_unsaid.store(true, SeqCst);
             self.announced.store(epoch, SeqCst);
+        }
+        if self.is_unsaid.load(SeqCst) {
+            ep.write_word(self.anchor.place(self.place), place_word(self.slot, epoch)).await?;
+            self.is_unsaid.store(false, SeqCst);
         }
         Ok(())
     }
@@ -311,21 +325,48 @@ impl Epochs {
             let block = {
                 let mut limbo = lock(&self.limbo);
                 match limbo.front() {
-                    Some(block) if block.pinned + GRACE <= epoch => limbo.pop_front(),
+                    Some(block) if block.pinned + GRACE <= epoch || defect(Defect::FreeAtOnce) => {
+                        limbo.pop_front()
+                    }
                     _ => None,
                 }
             };
             let Some(block) = block else { return Ok(()) };
             self.limbo_bytes.fetch_sub(block.bytes, Relaxed);
-            match pool.free(ep, block.addr, block.bytes).await.map_err(SmartError::from) {
-                Ok(()) => {}
-                Err(error) if error.may_have_taken_effect() => return Err(error),
-                Err(error) => {
-                    self.retire(block.addr, block.bytes, block.pinned);
-                    return Err(error);
-                }
-            }
+            self.free(ep, pool, &block).await?;
         }
+    }
+
+    async fn free<E: Endpoint>(&self, ep: &E, pool: &Pool, block: &Unlinked) -> Result<()> {
+        let freed = pool.free(ep, block.addr, block.bytes).await.map_err(SmartError::from);
+        match &freed {
+            Err(error) if error.may_have_taken_effect() => self.doubt(block.addr, block.bytes),
+            Err(error) if error.is_unreachable() => self.retire(block.addr, block.bytes, block.pinned),
+            _ => {}
+        }
+        freed
+    }
+
+    /// Frees a block that nothing ever led to, now or later.
+    pub async fn discard<E: Endpoint>(
+        &self,
+        ep: &E,
+        pool: &Pool,
+        (addr, bytes): (GlobalAddr, u64),
+    ) -> Result<()> {
+        match self.free(ep, pool, &Unlinked { addr, bytes, pinned: 0 }).await {
+            Err(error) if !error.is_unreachable() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives a block up that may be in use or free.
+    pub fn doubt(&self, addr: GlobalAddr, bytes: u64) {
+        lock(&self.doubtful).push((addr, bytes));
+    }
+
+    pub fn doubtful(&self) -> Vec<(GlobalAddr, u64)> {
+        lock(&self.doubtful).clone()
     }
 
     /// Ends operations whose futures were dropped so long ago that none of their verbs is under way.

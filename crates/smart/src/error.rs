@@ -34,6 +34,13 @@ pub enum SmartError {
     NotSorted { position: u64 },
     #[error("the key belongs to the key range of another compute server")]
     NotOwned,
+    #[error("{0}; the operation may or may not have been done")]
+    Undecided(#[source] Box<SmartError>),
+    #[error(
+        "an operation of this compute server on the same key, which this one was combined with, failed; it may or may not \
+         have been done"
+    )]
+    Combined,
     #[error(transparent)]
     Pool(#[from] PoolError),
     #[error(transparent)]
@@ -50,8 +57,25 @@ impl SmartError {
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Self::Fabric(error) | Self::Pool(PoolError::Fabric(error)) => error.may_have_taken_effect(),
+            Self::Undecided(_) | Self::Combined => true,
             _ => false,
         }
+    }
+
+    /// Whether a memory server did not answer, or cannot be asked.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        match self {
+            Self::Fabric(error) | Self::Pool(PoolError::Fabric(error)) => error.is_unreachable(),
+            _ => false,
+        }
+    }
+}
+
+/// The error of something after which the operation may have been done: it was already, or will be when a lock is given back.
+pub(crate) fn undecided(error: impl Into<SmartError>) -> SmartError {
+    match error.into() {
+        error if error.may_have_taken_effect() => error,
+        error => SmartError::Undecided(Box::new(error)),
     }
 }
 
@@ -61,6 +85,21 @@ pub(crate) enum Retry {
     /// Something changed under the operation: start again, from the root.
     Restart,
     Failed(SmartError),
+}
+
+impl Retry {
+    /// Whether what was attempted may have been done all the same.
+    pub fn may_have_taken_effect(&self) -> bool {
+        matches!(self, Self::Failed(error) if error.may_have_taken_effect())
+    }
+
+    /// The same, of something after which the operation may have been done.
+    pub fn undecided(self) -> Self {
+        match self {
+            Self::Restart => Self::Restart,
+            Self::Failed(error) => Self::Failed(undecided(error)),
+        }
+    }
 }
 
 impl From<SmartError> for Retry {

@@ -21,6 +21,15 @@ const SHARDS: usize = 64;
 /// What operations on keys wait for: those with payloads `P` that share results `R`.
 pub(crate) struct Groups<P, R> {
     shards: Box<[Mutex<Shard<P, R>>]>,
+    repeats: Repeats,
+}
+
+/// Whether a member may execute after another one has tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeats {
+    Always,
+    /// Once the group is closed its operation may have taken effect, and must not do so twice.
+    UntilClosed,
 }
 
 type Shard<P, R> = BTreeMap<Box<[u8]>, Line<P, R>>;
@@ -50,6 +59,8 @@ enum Phase<R> {
     Ready,
     Runs,
     Done(R),
+    /// Nobody knows what became of it.
+    Failed,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -74,9 +85,9 @@ impl<P, R> State<P, R> {
     }
 }
 
-impl<P, R> Default for Groups<P, R> {
-    fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+impl<P, R> Groups<P, R> {
+    pub fn new(repeats: Repeats) -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), repeats }
     }
 }
 
@@ -86,11 +97,18 @@ pub(crate) enum Entered<'g, P: Clone, R: Clone> {
     Executes(Turn<'g, P, R>),
     /// Another member has executed.
     Shares(R),
+    /// Another member has executed, and nobody knows what became of it.
+    Fails,
+}
+
+/// By which groups of keys are told apart where that need not be exact.
+pub(crate) fn hash_of(key: &[u8]) -> u64 {
+    xxh3_64(key)
 }
 
 impl<P: Clone, R: Clone> Groups<P, R> {
     fn shard(&self, key: &[u8]) -> &Mutex<Shard<P, R>> {
-        &self.shards[xxh3_64(key) as usize % SHARDS]
+        &self.shards[hash_of(key) as usize % SHARDS]
     }
 
     /// Begins an operation on `key`. `join` adds a payload to that of an open group, or says that it cannot. With `late` those
@@ -101,6 +119,7 @@ impl<P: Clone, R: Clone> Groups<P, R> {
         payload: P,
         join: impl Fn(&mut P, &P) -> bool,
         late: bool,
+        before_wait: impl FnOnce(),
     ) -> Entered<'_, P, R> {
         let group = {
             let mut shard = lock(self.shard(key));
@@ -128,6 +147,7 @@ impl<P: Clone, R: Clone> Groups<P, R> {
                 group
             }
         };
+        before_wait();
         Member { groups: self, key, group, is_over: false }.await
     }
 
@@ -174,6 +194,11 @@ impl<'g, P: Clone, R: Clone> Future for Member<'g, '_, P, R> {
                 this.is_over = true;
                 Poll::Ready(Entered::Shares(result))
             }
+            Phase::Failed => {
+                state.members -= 1;
+                this.is_over = true;
+                Poll::Ready(Entered::Fails)
+            }
             Phase::Ready => {
                 state.phase = Phase::Runs;
                 state.members -= 1;
@@ -211,7 +236,7 @@ impl<P: Clone, R: Clone> Drop for Member<'_, '_, P, R> {
     }
 }
 
-/// The right to execute for a group. Dropped without a result, another member takes it over.
+/// The right to execute for a group. Dropped without a result, another member takes it over if it may.
 pub(crate) struct Turn<'g, P: Clone, R: Clone> {
     groups: &'g Groups<P, R>,
     key: Box<[u8]>,
@@ -225,6 +250,11 @@ impl<P: Clone, R: Clone> Turn<'_, P, R> {
         let mut state = self.group.state();
         state.is_open = false;
         state.payload.clone()
+    }
+
+    /// The operation failed, and has not taken effect: another member tries.
+    pub fn give_up(self) {
+        self.group.state().is_open = true;
     }
 
     /// All members have this result.
@@ -247,14 +277,16 @@ impl<P: Clone, R: Clone> Drop for Turn<'_, P, R> {
             return;
         }
         let mut state = self.group.state();
-        let wakers = match state.members {
-            0 => {
-                state.is_open = false;
-                drop(state);
-                self.groups.pass_on(&self.key)
-            }
-            _ => state.enter_phase(Phase::Ready),
-        };
-        wake(wakers);
+        let may_repeat = state.is_open || self.groups.repeats == Repeats::Always;
+        if may_repeat && state.members > 0 {
+            let members = state.enter_phase(Phase::Ready);
+            drop(state);
+            return wake(members);
+        }
+        state.is_open = false;
+        let members = state.enter_phase(Phase::Failed);
+        drop(state);
+        wake(members);
+        wake(self.groups.pass_on(&self.key));
     }
 }

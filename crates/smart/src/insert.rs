@@ -6,8 +6,10 @@
 //! A byte has one slot in a node at most: inserters try the empty slots from the front and look at each that they lose, so two of the
 //! same byte meet at the same slot.
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr};
 
+use crate::defect::Defect;
 use crate::descend::{Place, Spot};
 use crate::error::{Attempt, Result, Retry, SmartError};
 use crate::layout::leaf;
@@ -15,6 +17,7 @@ use crate::layout::node::{
     CLASSES, LARGEST, NewNode, Node, PREFIX_MAX, bytes_of, class_holding, has_byte, slot_addr,
 };
 use crate::layout::slot::Slot;
+use crate::leaves::By;
 use crate::options::NodeRoom;
 use crate::tree::{Op, Smart};
 
@@ -74,7 +77,7 @@ impl Smart {
         match op.ep.write(addr, page).await {
             Ok(page) => op.ep.recycle(page),
             Err(error) => {
-                self.discard(op.ep, &[block], None).await?;
+                self.discard(op.ep, &[block]).await?;
                 return Err(error.into());
             }
         }
@@ -119,28 +122,27 @@ impl Smart {
         place: Place,
     ) -> Attempt<()> {
         let (slot, block) = self.new_leaf(op, key, value, place.slot.byte()).await?;
-        self.link(op, key, &place, Made { slot, blocks: vec![block] }).await?;
-        if place.slot.is_leaf() {
-            // A dead one.
-            self.epochs.retire(place.slot.addr(), place.slot.leaf_size().bytes(), op.epoch);
+        let linked = self.link(op, key, &place, Made { slot, blocks: vec![block] }).await;
+        let is_dead_leaf = place.slot.is_leaf();
+        linked.inspect_err(|retry| {
+            if is_dead_leaf {
+                self.doubt_leaf(retry, place.slot);
+            }
+        })?;
+        if is_dead_leaf {
+            self.retire_leaf(op, place.slot);
         }
         Ok(())
     }
 
     /// Lets a slot lead to what was made, or frees that again.
     async fn link<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], place: &Place, made: Made) -> Attempt<()> {
-        match self.swap(op, key, place, made.slot).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => {
-                self.discard(op.ep, &made.blocks, None).await?;
-                Err(Retry::Restart)
-            }
-            Err(retry) => {
-                let error = if let Retry::Failed(error) = &retry { Some(error) } else { None };
-                self.discard(op.ep, &made.blocks, error).await?;
-                Err(retry)
-            }
-        }
+        let retry = match self.swap(op, key, place, made.slot, By::UsAlone).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(_)) => Retry::Restart,
+            Err(retry) => retry,
+        };
+        Err(self.undo(op.ep, &made.blocks, retry).await)
     }
 
     /// Puts nodes where `key` and what is there part: at byte `part`, where the other one has `other_byte`, or ends.
@@ -157,7 +159,7 @@ impl Smart {
         match self.parting_nodes(op.ep, key, &place, other, leaf, &mut blocks).await {
             Ok(slot) => self.link(op, key, &place, Made { slot, blocks }).await,
             Err(error) => {
-                self.discard(op.ep, &blocks, None).await?;
+                self.discard(op.ep, &blocks).await?;
                 Err(error.into())
             }
         }
@@ -219,8 +221,9 @@ impl Smart {
         let branch = node.header.branch();
         let byte = key[branch];
         let room = CLASSES[node.header.room() as usize];
-        let used = (1..=node.capacity()).find(|&number| node.slot(number).is_empty());
-        let first = used.unwrap_or(node.capacity() + 1);
+        let takes = |slot: Slot| slot.is_empty() || defect(Defect::TombstoneForAnyByte) && !slot.is_taken();
+        let free = (1..=node.capacity()).find(|&number| takes(node.slot(number)));
+        let first = free.unwrap_or(node.capacity() + 1);
         if first > room {
             self.grow(op, key, node.addr, above).await?;
             return Err(Retry::Restart);
@@ -228,7 +231,7 @@ impl Smart {
         let (slot, block) = self.new_leaf(op, key, value, byte).await?;
         let mut place = Place {
             at: node.addr,
-            slot: Slot::EMPTY,
+            slot: free.map_or(Slot::EMPTY, |number| node.slot(number)),
             depth: branch + 1,
             node: node.addr,
             branch,
@@ -236,22 +239,16 @@ impl Smart {
             is_fresh: true,
             is_own: self.owns_prefix(&key[..branch]),
         };
-        let made = self.try_free_slots(op, key, &node, &mut place, slot).await;
-        match made {
+        let retry = match self.try_free_slots(op, key, &node, &mut place, slot).await {
+            Ok(true) if defect(Defect::UnnoticedGrowth) => return Ok(()),
             Ok(true) => {
-                self.publish_slot(op, &node, place.number, above).await?;
-                Ok(())
+                let published = self.publish_slot(op, &node, place.number, above).await;
+                return published.map_err(Retry::undecided);
             }
-            Ok(false) => {
-                self.discard(op.ep, &[block], None).await?;
-                Err(Retry::Restart)
-            }
-            Err(retry) => {
-                let error = if let Retry::Failed(error) = &retry { Some(error) } else { None };
-                self.discard(op.ep, &[block], error).await?;
-                Err(retry)
-            }
-        }
+            Ok(false) => Retry::Restart,
+            Err(retry) => retry,
+        };
+        Err(self.undo(op.ep, &[block], retry).await)
     }
 
     /// Tries the slots from `place` on; `false` if the byte has one by now, or there is none left.
@@ -265,7 +262,7 @@ impl Smart {
     ) -> Attempt<bool> {
         for number in place.number..=CLASSES[node.header.room() as usize] {
             (place.number, place.at) = (number, slot_addr(node.addr, number));
-            match self.swap(op, key, place, slot).await? {
+            match self.swap(op, key, place, slot, By::UsAlone).await? {
                 Ok(()) => return Ok(true),
                 Err(found) if has_byte(found, slot.byte()) => {
                     // Nobody else may see it yet: it is behind the slots that are in use.

@@ -4,11 +4,13 @@
 //! compute server's own, not at all, since the groups of a key let one change be under way only. Otherwise its rear word goes
 //! from free to dead or moved by one compare-and-swap.
 
-use pando_fabric::{Endpoint, GlobalAddr};
+use pando_fabric::defect::defect;
+use pando_fabric::{Endpoint, FabricError, GlobalAddr, Resource, Work};
 use pando_pool::RemoteLock;
 
+use crate::defect::Defect;
 use crate::descend::Place;
-use crate::error::{Attempt, Result, Retry, SmartError};
+use crate::error::{Attempt, Result, Retry, undecided};
 use crate::layout::leaf::{Leaf, Rear};
 use crate::layout::mix;
 use crate::layout::node::LOCK_AT;
@@ -20,6 +22,15 @@ pub(crate) enum Hold<'t> {
     Rear(RemoteLock<'t>),
     Table(RemoteLock<'t>),
     Own,
+}
+
+/// Who puts a word into a slot that is about to be put there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// It leads to what this operation has made, and only this operation puts it there.
+    UsAlone,
+    /// Others may do the same.
+    Anybody,
 }
 
 impl Smart {
@@ -36,6 +47,9 @@ impl Smart {
         }
         if self.anchor.techniques.has_lock_table() {
             let lock = self.lock_word(op, self.table_lock(leaf.addr)).await?;
+            if defect(Defect::SkipLookUnderLock) {
+                return Ok((Hold::Table(lock), leaf));
+            }
             op.ep.recycle(leaf.into_page());
             return match self.read_leaf(op, place.slot.addr(), place.slot.leaf_size()).await {
                 Ok(leaf) if matches!(leaf.rear(), Rear::Free(_)) => Ok((Hold::Table(lock), leaf)),
@@ -129,24 +143,61 @@ impl Smart {
             return Ok(false);
         };
         match hold {
-            Hold::Rear(lock) => lock.write_back(op.ep, &tail.words, op.deadline()).await?,
+            Hold::Rear(lock) => {
+                let written = lock.write_back(op.ep, &tail.words, op.deadline()).await;
+                written.map_err(undecided)?;
+            }
             Hold::Table(lock) => {
                 tail.words.push(version);
-                lock.write_words_unlock(op.ep, tail.at, &tail.words, op.deadline()).await?;
+                self.write_unlock(op, lock, tail.at, &tail.words).await?;
             }
             Hold::Own => {
                 tail.words.push(version);
-                self.write_words(op.ep, tail.at, &tail.words).await?;
+                self.write_own(op, tail.at, &tail.words).await?;
             }
         }
         Ok(true)
     }
 
-    pub(crate) async fn write_words<E: Endpoint>(&self, ep: &E, at: GlobalAddr, words: &[u64]) -> Result<()> {
-        let page = ep.buffer(words.len() * 8);
-        words.iter().enumerate().for_each(|(word, &value)| page.set(word, value));
-        ep.recycle(ep.write(at, page).await?);
-        Ok(())
+    /// Writes what only this compute server changes. If it may have been written in part it is written again, while there is
+    /// time.
+    pub(crate) async fn write_own<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        at: GlobalAddr,
+        words: &[u64],
+    ) -> Result<()> {
+        let mut may_be_there = false;
+        loop {
+            let page = op.ep.buffer(words.len() * 8);
+            words.iter().enumerate().for_each(|(word, &value)| page.set(word, value));
+            match op.ep.write(at, page).await {
+                Ok(page) => {
+                    op.ep.recycle(page);
+                    return Ok(());
+                }
+                Err(error) => {
+                    may_be_there |= error.may_have_taken_effect();
+                    match may_be_there {
+                        true if op.asks_again(&error).await => {}
+                        true => return Err(undecided(error)),
+                        false => return Err(error.into()),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes words and gives the lock of what they are part of back. If this fails, it is done when the lock is given back
+    /// later.
+    pub(crate) async fn write_unlock<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        lock: RemoteLock<'_>,
+        at: GlobalAddr,
+        words: &[u64],
+    ) -> Result<()> {
+        lock.write_words_unlock(op.ep, at, words, op.deadline()).await.map_err(undecided)
     }
 
     /// Makes a leaf dead, or moved, by the rear word `gone`. Restarts if it was that already.
@@ -161,10 +212,8 @@ impl Smart {
         if self.is_own_leaf(key) || self.anchor.techniques.has_lock_table() {
             let (hold, leaf) = self.hold(op, place, leaf, key).await?;
             match hold {
-                Hold::Table(lock) => {
-                    lock.write_words_unlock(op.ep, leaf.rear_at(), &[gone], op.deadline()).await?;
-                }
-                _ => op.ep.write_word(leaf.rear_at(), gone).await?,
+                Hold::Table(lock) => self.write_unlock(op, lock, leaf.rear_at(), &[gone]).await?,
+                _ => self.write_own(op, leaf.rear_at(), &[gone]).await?,
             }
             return Ok(());
         }
@@ -172,7 +221,13 @@ impl Smart {
         loop {
             leaf = self.settled(op, leaf).await?;
             let (at, version) = (leaf.rear_at(), leaf.version());
-            if self.swap_word(op, at, version, gone).await? == version {
+            let is_gone = match op.ep.compare_swap(at, version, gone).await {
+                Ok(before) => before == version,
+                // Nobody else writes this word, and it stays.
+                Err(error) if error.may_have_taken_effect() => self.word_behind(op, at, error).await? == gone,
+                Err(error) => return Err(error.into()),
+            };
+            if is_gone {
                 op.ep.recycle(leaf.into_page());
                 return Ok(());
             }
@@ -180,24 +235,52 @@ impl Smart {
         }
     }
 
-    /// Compare-and-swap that finds out what became of it if it gets no answer.
+    /// The word at `at` after a change of it got no answer, only `error`, which is the error if the word cannot be READ either.
+    async fn word_behind<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        at: GlobalAddr,
+        error: FabricError,
+    ) -> Result<u64> {
+        loop {
+            match op.ep.read_word(at).await {
+                Ok(word) => return Ok(word),
+                Err(again) if op.asks_again(&again).await => {}
+                Err(_) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Compare-and-swap of a slot. Without an answer, a word that nobody else puts there tells that it was done. Any other
+    /// word tells nothing: it may have been done, and changed by others since.
     async fn swap_word<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
         at: GlobalAddr,
-        expected: u64,
-        new: u64,
-    ) -> Attempt<u64> {
+        (expected, new): (u64, u64),
+        by: By,
+    ) -> Result<u64> {
         match op.ep.compare_swap(at, expected, new).await {
-            Ok(before) => Ok(before),
-            Err(error) if error.may_have_taken_effect() => {
-                let failed = |_| SmartError::from(error);
-                match op.ep.read_word(at).await.map_err(failed)? {
+            Err(error) if error.may_have_taken_effect() && by == By::UsAlone => {
+                let unknown = FabricError::TimedOut(at.server());
+                match self.word_behind(op, at, error).await? {
                     word if word == new => Ok(expected),
-                    word => Ok(word),
+                    _ => Err(unknown.into()),
                 }
             }
-            Err(error) => Err(error.into()),
+            done => Ok(done?),
+        }
+    }
+
+    /// A leaf to which no slot leads any more by this operation.
+    pub(crate) fn retire_leaf<E>(&self, op: &Op<'_, E>, slot: Slot) {
+        self.epochs.retire(slot.addr(), slot.leaf_size().bytes(), op.epoch);
+    }
+
+    /// Gives up a leaf if nobody knows whether a slot still leads to it.
+    pub(crate) fn doubt_leaf(&self, retry: &Retry, slot: Slot) {
+        if retry.may_have_taken_effect() {
+            self.doubt(&[(slot.addr(), slot.leaf_size().bytes())]);
         }
     }
 
@@ -208,12 +291,13 @@ impl Smart {
         key: &[u8],
         place: &Place,
         new: Slot,
+        by: By,
     ) -> Attempt<std::result::Result<(), Slot>> {
         let seen = place.slot.raw();
         let before = if place.is_own {
             self.swap_own(op, place, new).await?
         } else if self.anchor.techniques.lock_free_nodes {
-            self.swap_word(op, place.at, seen, new.raw()).await?
+            self.swap_word(op, place.at, (seen, new.raw()), by).await?
         } else {
             self.swap_locked(op, place, new).await?
         };
@@ -228,7 +312,7 @@ impl Smart {
         let _lock = self.lock_own(op, place.node).await?;
         let before = op.ep.read_word(place.at).await?;
         if before == place.slot.raw() {
-            op.ep.write_word(place.at, new.raw()).await?;
+            self.write_own(op, place.at, &[new.raw()]).await?;
         }
         Ok(before)
     }
@@ -239,6 +323,7 @@ impl Smart {
         node: GlobalAddr,
     ) -> Attempt<crate::local_locks::LocalGuard<'_>> {
         loop {
+            op.ep.charge(Work::Hold(Resource::Frame(mix(node.raw()) as u32)));
             if let Some(lock) = self.locks.try_lock(node) {
                 return Ok(lock);
             }
@@ -256,7 +341,7 @@ impl Smart {
             }
         };
         if before == place.slot.raw() {
-            lock.write_words_unlock(op.ep, place.at, &[new.raw()], op.deadline()).await?;
+            self.write_unlock(op, lock, place.at, &[new.raw()]).await?;
         } else {
             lock.unlock(op.ep, op.deadline()).await?;
         }

@@ -39,6 +39,7 @@ mod audit;
 mod bulk;
 mod cache;
 mod change;
+pub mod defect;
 mod descend;
 mod epoch;
 mod error;

@@ -116,6 +116,7 @@ impl Smart {
             let piece =
                 self.run(ep, "a range to be read", async |op| self.piece(op, &rest, wanted).await).await?;
             ep.charge(Work::Entries { count: piece.entries.len() });
+            ep.renew_time_limit();
             for (key, value) in &piece.entries {
                 visited += 1;
                 if !visit(key, value) {

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use pando_fabric::{Endpoint, GlobalAddr, Nanos};
+use pando_fabric::{Endpoint, FabricError, GlobalAddr, Nanos};
 use pando_pool::{LOOKS_AT_HOLDER, Placement, Pool, PoolError, RemoteLock};
 
 use crate::anchor::Anchor;
@@ -14,7 +14,8 @@ use crate::cache::{CacheCounts, RadixCache};
 use crate::change::{Outcome, Wanted};
 use crate::epoch::Epochs;
 use crate::error::{Attempt, Result, Retry, SmartError};
-use crate::groups::Groups;
+use crate::groups::{Groups, Repeats};
+use crate::insert::Block;
 use crate::layout::leaf;
 use crate::local_locks::LocalLocks;
 use crate::options::{CreateOptions, SmartConfig};
@@ -53,6 +54,18 @@ impl<E: Endpoint> Op<'_, E> {
     pub fn deadline(&self) -> Nanos {
         self.patience.deadline(self.ep)
     }
+
+    /// Lets others run after an error that says nothing about what was done; `false` if there is no time left to ask again.
+    pub async fn asks_again(&self, error: &FabricError) -> bool {
+        if !error.is_unreachable()
+            || matches!(error, FabricError::Lost(_))
+            || self.ep.now() >= self.deadline()
+        {
+            return false;
+        }
+        self.ep.yield_now().await;
+        true
+    }
 }
 
 /// Bounded waiting of one operation.
@@ -62,12 +75,18 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    fn new(patience_ns: Nanos) -> Self {
+    pub fn new(patience_ns: Nanos) -> Self {
         Self { patience_ns, deadline: Cell::new(None) }
     }
 
-    fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
-        let deadline = self.deadline.get().unwrap_or_else(|| ep.now().saturating_add(self.patience_ns));
+    /// The time of the operation runs from now on, unless it does already.
+    pub fn start<E: Endpoint>(&self, ep: &E) {
+        self.deadline(ep);
+    }
+
+    /// Until when the operation waits. Its time runs from the first call on.
+    pub fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
+        let deadline = self.deadline.get().unwrap_or_else(|| ep.wait_until(ep.now(), self.patience_ns));
         self.deadline.set(Some(deadline));
         deadline
     }
@@ -105,8 +124,8 @@ impl Smart {
             pool,
             cache: RadixCache::new(config.cache_bytes, config.cache_policy),
             epochs,
-            lookups: Groups::default(),
-            changes: Groups::default(),
+            lookups: Groups::new(Repeats::Always),
+            changes: Groups::new(Repeats::UntilClosed),
             locks: LocalLocks::default(),
             anchor,
             config,
@@ -131,6 +150,12 @@ impl Smart {
     /// Those of the fabric.
     pub async fn park<E: Endpoint>(&self, ep: &E) -> Result<()> {
         self.epochs.park(ep).await
+    }
+
+    /// Blocks and their bytes that were given up, since after an error nobody knows whether something leads to them or whether they
+    /// are free. What of them is in use for nothing only [`Pool::rebuild_allocation`] finds again.
+    pub fn doubtful(&self) -> Vec<(GlobalAddr, u64)> {
+        self.epochs.doubtful()
     }
 
     /// Frees blocks that were unlinked, as far as the other compute servers let it.
@@ -158,14 +183,28 @@ impl Smart {
         (self.cache.bytes(), self.epochs.limbo_bytes())
     }
 
+    pub(crate) fn patience(&self) -> Patience {
+        Patience::new(self.config.patience_ns)
+    }
+
     /// Attempts an operation until it comes through.
     pub(crate) async fn run<E: Endpoint, T>(
         &self,
         ep: &E,
         what: &'static str,
+        attempt: impl AsyncFnMut(&Op<'_, E>) -> Attempt<T>,
+    ) -> Result<T> {
+        self.run_within(ep, &self.patience(), what, attempt).await
+    }
+
+    /// [`Smart::run`], of an operation that may have waited before.
+    pub(crate) async fn run_within<E: Endpoint, T>(
+        &self,
+        ep: &E,
+        patience: &Patience,
+        what: &'static str,
         mut attempt: impl AsyncFnMut(&Op<'_, E>) -> Attempt<T>,
     ) -> Result<T> {
-        let patience = Patience::new(self.config.patience_ns);
         let (mut trusts_cache, mut may_reclaim) = (true, true);
         loop {
             if self.pool.has_left_locks() {
@@ -173,7 +212,7 @@ impl Smart {
                 let _ = self.pool.give_back_left_locks(ep).await;
             }
             let pin = self.epochs.pin(ep, &self.pool).await?;
-            let op = Op { ep, epoch: pin.epoch, trusts_cache, patience: &patience };
+            let op = Op { ep, epoch: pin.epoch, trusts_cache, patience };
             let attempted = attempt(&op).await;
             pin.end();
             match attempted {
@@ -205,21 +244,29 @@ impl Smart {
         }
     }
 
-    /// Frees blocks that nothing leads to yet, after what they were made for failed with `error`.
-    pub(crate) async fn discard<E: Endpoint>(
-        &self,
-        ep: &E,
-        blocks: &[(GlobalAddr, u64)],
-        error: Option<&SmartError>,
-    ) -> Result<()> {
-        if error.is_some_and(SmartError::may_have_taken_effect) {
-            // They may be linked.
-            return Ok(());
-        }
-        for &(addr, bytes) in blocks {
-            self.pool.free(ep, addr, bytes).await?;
+    /// Frees blocks that nothing leads to.
+    pub(crate) async fn discard<E: Endpoint>(&self, ep: &E, blocks: &[Block]) -> Result<()> {
+        for &block in blocks {
+            self.epochs.discard(ep, &self.pool, block).await?;
         }
         Ok(())
+    }
+
+    /// Gives blocks up that something may lead to.
+    pub(crate) fn doubt(&self, blocks: &[Block]) {
+        blocks.iter().for_each(|&(addr, bytes)| self.epochs.doubt(addr, bytes));
+    }
+
+    /// Frees blocks after what they were made for did not come through, unless something may lead to them; why it did not.
+    pub(crate) async fn undo<E: Endpoint>(&self, ep: &E, blocks: &[Block], retry: Retry) -> Retry {
+        if retry.may_have_taken_effect() {
+            self.doubt(blocks);
+            return retry;
+        }
+        match self.discard(ep, blocks).await {
+            Ok(()) => retry,
+            Err(error) => error.into(),
+        }
     }
 
     /// Takes a lock that protects words which are whole at any time: that of a process that is gone is just taken over.
