@@ -55,6 +55,8 @@ pub enum Resource {
     CoolingBucket(u32),
     /// The one queue in place of the cooling map, while a page is put in, taken out or evicted under its lock.
     CoolingQueue,
+    /// A part of the local queues in front of remote locks.
+    LockQueue(u32),
 }
 
 /// One worker thread's way to the memory servers. Not `Send`: counters, slots and randomness are the worker's own.

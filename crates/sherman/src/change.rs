@@ -5,8 +5,10 @@
 
 use std::cell::Cell;
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Work};
 
+use crate::defect::Defect;
 use crate::error::{Attempt, Result, Retry, ShermanError};
 use crate::node::{Find, Node};
 use crate::read::{Belongs, Locked};
@@ -67,12 +69,15 @@ impl Sherman {
             let look = |node: &Node<'_>| {
                 let is_here = self.belongs(node, key, Some(0)) == Belongs::Here;
                 found.set(if is_here { node.find(key) } else { Find::Miss });
-                found.get() != Find::Torn
+                found.get() != Find::Torn || defect(Defect::TornIsAbsent)
             };
             let page = self.read(ep, place.addr, look).await?;
             let node = self.node(&page);
             if self.is_here(&node, key, 0, &mut place)? {
                 let slot = if let Find::Hit(i) = found.get() { Some(i) } else { None };
+                if slot.is_none() {
+                    self.charge_slots(ep);
+                }
                 slot.into_iter().for_each(|i| node.append_value(i, out));
                 ep.recycle(page);
                 return Ok(slot.is_some());
@@ -181,6 +186,7 @@ impl Sherman {
         let window = match self.shape.is_unsorted() {
             true => self.shape.leaf_window(slot),
             false => {
+                ep.charge(Work::PageCheck);
                 self.node(&page).seal();
                 WORD..page.len()
             }

@@ -12,6 +12,7 @@ mod audit;
 mod bulk;
 mod change;
 mod check;
+pub mod defect;
 mod error;
 mod index_cache;
 mod lock;

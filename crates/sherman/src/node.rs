@@ -6,8 +6,10 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pando_fabric::GlobalAddr;
+use pando_fabric::defect::defect;
 
 use crate::check::{Sum, Verdict};
+use crate::defect::Defect;
 use crate::options::ReadCheck;
 use crate::shape::{ADDR, CHECK, Key, LEFTMOST, LOCK, META, SIBLING, Shape};
 
@@ -293,11 +295,15 @@ impl<'p> Node<'p> {
                 Err(_) => Find::Miss,
             };
         }
-        let at = |&i: &usize| self.compare(self.shape.leaf_key(i), key).is_eq();
-        match self.occupied().find(at) {
+        let first = key.words()[0];
+        let is_there = |&i: &usize| {
+            let at = self.shape.leaf_key(i);
+            self.get(at) == first && self.is_occupied(i) && self.compare(at, key).is_eq()
+        };
+        match (0..self.slots()).find(is_there) {
             Some(i) if self.slot_verdict(i) == Verdict::Whole => Find::Hit(i),
             Some(_) => Find::Torn,
-            None if (0..self.slots()).all(|i| self.slot_verdict(i) == Verdict::Whole) => Find::Miss,
+            None if self.are_slots_whole() => Find::Miss,
             None => Find::Torn,
         }
     }
@@ -318,9 +324,7 @@ impl<'p> Node<'p> {
 
     /// All entries are of one moment: what a scan needs.
     pub fn has_whole_slots(&self) -> bool {
-        self.level() > 0
-            || !self.shape.is_unsorted()
-            || (0..self.slots()).all(|i| self.slot_verdict(i) == Verdict::Whole)
+        self.level() > 0 || !self.shape.is_unsorted() || self.are_slots_whole()
     }
 
     /// A slot for a new entry with this key; `None` if the leaf is full. A sorted leaf makes room.
@@ -375,14 +379,32 @@ impl<'p> Node<'p> {
         &self.words[at..at + self.shape.key_words() + self.shape.value_words()]
     }
 
+    /// What the checks of slots begin with.
+    fn slots_seed(&self) -> u64 {
+        self.addr() ^ u64::from(self.version()) << 48
+    }
+
     /// What the check of a slot is to be.
-    fn slot_check(&self, i: usize, is_occupied: bool) -> u64 {
-        let seed = self.addr() ^ u64::from(self.version()) << 48 ^ (i as u64) << 1;
-        let sum = Sum::new(seed);
+    #[inline]
+    fn slot_check(seed: u64, i: usize, words: &[AtomicU64], is_occupied: bool) -> u64 {
+        let sum = Sum::new(seed ^ (i as u64) << 1);
         match is_occupied {
-            true => sum.add_all(self.slot_words(i)).end() | OCCUPIED,
+            true => sum.add_all(words).end() | OCCUPIED,
             false => sum.end() & !OCCUPIED,
         }
+    }
+
+    /// Whether every slot of an unsorted leaf is of one moment.
+    fn are_slots_whole(&self) -> bool {
+        if self.shape.check() != ReadCheck::Checksum {
+            return (0..self.slots()).all(|i| self.slot_verdict(i) == Verdict::Whole);
+        }
+        let (seed, first) = (self.slots_seed(), self.shape.leaf_entry(0));
+        let entries = self.words[first..].chunks_exact(self.shape.leaf_entry_words());
+        entries.take(self.slots()).enumerate().all(|(i, entry)| {
+            let check = entry[0].load(Relaxed);
+            check == Self::slot_check(seed, i, &entry[1..], check & OCCUPIED != 0)
+        })
     }
 
     fn seal_slot(&self, i: usize, is_occupied: bool) {
@@ -391,7 +413,10 @@ impl<'p> Node<'p> {
         }
         let at = self.shape.leaf_entry(i);
         match self.shape.check() {
-            ReadCheck::Checksum => self.set(at, self.slot_check(i, is_occupied)),
+            ReadCheck::Checksum => {
+                let check = Self::slot_check(self.slots_seed(), i, self.slot_words(i), is_occupied);
+                self.set(at, check);
+            }
             ReadCheck::VersionReads => self.set(at, u64::from(is_occupied)),
             ReadCheck::UnsoundEnds => {
                 // The published 4 bits, which go round.
@@ -405,7 +430,11 @@ impl<'p> Node<'p> {
     fn slot_verdict(&self, i: usize) -> Verdict {
         let check = self.get(self.shape.leaf_entry(i));
         match self.shape.check() {
-            ReadCheck::Checksum => Verdict::of(check == self.slot_check(i, check & OCCUPIED != 0)),
+            ReadCheck::Checksum => {
+                let is_occupied = check & OCCUPIED != 0;
+                let words = self.slot_words(i);
+                Verdict::of(check == Self::slot_check(self.slots_seed(), i, words, is_occupied))
+            }
             ReadCheck::VersionReads => Verdict::Whole,
             ReadCheck::UnsoundEnds => {
                 let rear = self.get(self.shape.leaf_entry(i) + self.shape.leaf_entry_words() - 1);
@@ -474,8 +503,10 @@ impl<'p> Node<'p> {
 
     /// Makes `key` the high fence, and `sibling` the right neighbour. To be sealed.
     pub fn end_at(&self, key: &Key, sibling: GlobalAddr) {
-        self.set_flags(self.flags() & !HIGH_INFINITE);
-        self.store_key(self.shape.high(), Some(key));
+        if !defect(Defect::KeepHighFence) {
+            self.set_flags(self.flags() & !HIGH_INFINITE);
+            self.store_key(self.shape.high(), Some(key));
+        }
         self.set(SIBLING, sibling.raw());
     }
 

@@ -11,8 +11,10 @@
 use std::cmp::Ordering;
 use std::sync::atomic::Ordering::Relaxed;
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 
+use crate::defect::Defect;
 use crate::error::{Attempt, Result, ShermanError};
 use crate::node::{Init, Node};
 use crate::read::{Locked, Reader};
@@ -91,6 +93,9 @@ impl Sherman {
         left.seal();
         right.seal();
         let Locked { mut held, addr, page, .. } = locked;
+        if defect(Defect::SiblingLast) {
+            held.write(addr, &page, WORD..page.len());
+        }
         held.write(new.addr, &new.page, new.window());
         held.write(addr, &page, WORD..page.len());
         ep.recycle(page);

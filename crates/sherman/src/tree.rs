@@ -217,10 +217,13 @@ impl Sherman {
         }
     }
 
-    /// Where the locks in tables are, and how many bytes of them: for who models or provides memory on a NIC.
+    /// Where the locks are that are to lie in the memory of NICs, and how many bytes of them: for who models or provides that. None
+    /// if they are in nodes or, in tables, meant for DRAM.
     pub fn lock_tables(&self) -> impl Iterator<Item = (GlobalAddr, u64)> {
         let bytes = self.anchor.segment_bytes();
-        self.anchor.tables.iter().flatten().map(move |&segment| (segment, bytes))
+        let is_on_chip = matches!(self.options.locks, LockPlace::Table { on_chip: true, .. });
+        let tables = if is_on_chip { &self.anchor.tables[..] } else { &[] };
+        tables.iter().flatten().map(move |&segment| (segment, bytes))
     }
 
     pub(crate) fn node<'p>(&'p self, page: &'p PageBuf) -> Node<'p> {
@@ -231,8 +234,9 @@ impl Sherman {
         self.config.index_id as u16
     }
 
+    /// Until when who begins to wait now does so.
     pub(crate) fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
-        ep.now().saturating_add(self.config.patience_ns)
+        ep.wait_until(ep.now(), self.config.patience_ns)
     }
 
     /// Whether readers look at lock words.

@@ -1,7 +1,7 @@
 //! Bounded waiting.
 //!
-//! Every operation waits for others for so long in all ([`Patience`]). Who waits for a lock also keeps an eye on it ([`Watch`]): a word
-//! that does not change for long may have lost its holder.
+//! Every operation waits for others for so long in all ([`Patience`]), and no longer than it may take ([`Endpoint::wait_until`]).
+//! Who waits for a lock also keeps an eye on it ([`Watch`]): a word that does not change for long may have lost its holder.
 
 use pando_fabric::{Endpoint, Nanos};
 use pando_pool::LOOKS_AT_HOLDER;
@@ -22,10 +22,15 @@ impl Patience {
     /// Lets others run; fails once the operation has waited too long in all.
     pub async fn wait<E: Endpoint>(&mut self, ep: &E, what: &'static str) -> Result<()> {
         let now = ep.now();
-        match self.deadline {
-            None => self.deadline = Some(now.saturating_add(self.patience_ns)),
-            Some(deadline) if now > deadline => return Err(ShermanError::TimedOut { what }),
-            Some(_) => {}
+        let is_over = match self.deadline {
+            Some(deadline) => now > deadline,
+            None => {
+                self.deadline = Some(ep.wait_until(now, self.patience_ns));
+                ep.is_over(now)
+            }
+        };
+        if is_over {
+            return Err(ShermanError::TimedOut { what });
         }
         ep.yield_now().await;
         Ok(())
@@ -35,15 +40,14 @@ impl Patience {
 /// What one who waits for a lock has seen of it.
 pub(crate) struct Watch {
     patience_ns: Nanos,
-    deadline: Nanos,
+    deadline: Option<Nanos>,
     word: u64,
     since: Nanos,
 }
 
 impl Watch {
-    pub fn new<E: Endpoint>(ep: &E, patience_ns: Nanos) -> Self {
-        let since = ep.now();
-        Self { patience_ns, deadline: since.saturating_add(patience_ns), word: 0, since }
+    pub fn new(patience_ns: Nanos) -> Self {
+        Self { patience_ns, deadline: None, word: 0, since: 0 }
     }
 
     /// Whether the word has been the same for long, or again since that was last said.
@@ -56,7 +60,9 @@ impl Watch {
         is_long
     }
 
-    pub fn is_over<E: Endpoint>(&self, ep: &E) -> bool {
-        ep.now() > self.deadline
+    /// Whether it has taken too long since this was first asked.
+    pub fn is_over<E: Endpoint>(&mut self, ep: &E) -> bool {
+        let now = ep.now();
+        now > *self.deadline.get_or_insert_with(|| ep.wait_until(now, self.patience_ns))
     }
 }

@@ -49,6 +49,9 @@ fn cost(options: Options, partitioned: bool, updates: u64, threads: u64) -> Cost
         block_on(&ep, Sherman::open(&ep, pool.clone(), at, shape, config)).expect("a tree")
     };
     let trees: Vec<_> = (0..SERVERS).map(open).collect();
+    for (at, bytes) in trees[0].lock_tables() {
+        fabric.set_on_chip(at, bytes).expect("a table has the size of a chip");
+    }
     let entries = (0..RECORDS).map(|k| (NODES.key(k), NODES.value(k, 0)));
     block_on(&ep, trees[0].load(&ep, FILL, entries)).expect("loaded");
     // Every node above the leaves comes into every cache.

@@ -91,9 +91,10 @@ fn number(resource: Resource) -> u64 {
         Resource::Frame(frame) => (0, frame),
         Resource::CoolingBucket(bucket) => (1, bucket),
         Resource::CoolingQueue => (2, 0),
-        _ => (3, 0),
+        Resource::LockQueue(part) => (3, part),
+        _ => (4, 0),
     };
-    u64::from(number) << 2 | kind
+    u64::from(number) << 3 | kind
 }
 
 /// Numbers are spread by a multiplication.

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use pando_fabric::{
-    Fabric, FabricError, Growing, LATER_MAX, MemoryServerId, Nanos, RegionInfo, RequestHandler, Result,
-    ServerMemory,
+    Fabric, FabricError, GlobalAddr, Growing, LATER_MAX, MemoryServerId, Nanos, RegionInfo, RequestHandler,
+    Result, ServerMemory,
 };
 
 use crate::endpoint::SimEndpoint;
@@ -218,6 +218,15 @@ impl SimFabric {
     pub fn plan(&self, plan: &FaultPlan) {
         let mut world = self.shared.world();
         plan.faults.iter().for_each(|&(at, fault)| world.add_fault(at, fault));
+    }
+
+    /// `bytes` at `at` lie in the memory of their server's NIC, where atomics need no PCIe transaction, from now on.
+    ///
+    /// # Errors
+    /// [`ModelError::NoOnChipMemory`] if that is more than the NIC has ([`Network::on_chip_bytes`](crate::Network)),
+    /// [`ModelError::OutOfRegion`].
+    pub fn set_on_chip(&self, at: GlobalAddr, bytes: u64) -> Result<(), ModelError> {
+        self.shared.world().set_on_chip(at, bytes)
     }
 
     /// Virtual time of the cluster.

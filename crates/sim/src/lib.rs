@@ -24,6 +24,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod atomics;
 mod contention;
 mod endpoint;
 mod events;

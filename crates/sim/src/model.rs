@@ -3,7 +3,7 @@
 //! What they describe is a cluster of servers with one 100 Gb/s ConnectX-5 each, the hardware of the DEX paper (§8.1).
 //! Latencies are those of an idle network; waiting comes on top of them, from the resources that verbs share.
 
-use pando_fabric::{LINE, Nanos, Resource, Work};
+use pando_fabric::{GlobalAddr, LINE, MemoryServerId, Nanos, Resource, Work};
 use serde::{Deserialize, Serialize};
 
 /// Why a model cannot be used.
@@ -16,6 +16,10 @@ pub enum ModelError {
     OutOfRange { name: &'static str, range: &'static str, value: String },
     #[error("this machine has no room for a memory server of {bytes} bytes")]
     NoMemory { bytes: u64 },
+    #[error("the NIC of memory server {} has {room} bytes of memory, not {bytes}", server.0)]
+    NoOnChipMemory { server: MemoryServerId, bytes: u64, room: u64 },
+    #[error("there are no {bytes} bytes at {at}")]
+    OutOfRegion { at: GlobalAddr, bytes: u64 },
 }
 
 /// All numbers of a simulated cluster.
@@ -50,10 +54,19 @@ pub struct Network {
     pub reads_outstanding: u32,
     /// Whether compute server i and memory server i are one machine with one NIC (DEX §8.1: four machines, each both).
     pub nic_shared: bool,
-    /// Units that execute atomics, by low bits of the address: 4,096 (Sherman §3.2.2).
+    /// Units that execute atomics on host memory, by low bits of the address: 4,096, by 12 bits (Sherman §3.2.2).
     pub atomic_units: u64,
-    /// How long an atomic on host memory keeps its unit: two PCIe transactions, 2.04 million a second on one address.
+    /// How long an atomic on host memory keeps its unit: two PCIe transactions, 2.04 million a second on one address. A swap
+    /// that fails writes nothing back, and keeps it for half of that (Sherman §3.2.2).
     pub atomic_unit_ns: Nanos,
+    /// Whether an atomic that waits for its unit keeps everything waiting that reaches its server after it. Not measured: FG's
+    /// operations take 68.7 µs in the 90th percentile and 10 µs in the median under skew (Sherman Table 1), so those on one of
+    /// eight servers wait for as long as its 150 swaps that fail.
+    pub atomics_block: bool,
+    /// Bytes of a memory server's NIC that can be used as memory: 256 KiB of a ConnectX-5 (Sherman §4.3).
+    pub on_chip_bytes: u64,
+    /// Time between two atomics on them: 110 million a second (Sherman §4.3). They need no PCIe transaction.
+    pub on_chip_atomic_ns: Nanos,
 }
 
 /// A memory server besides its NIC.
@@ -91,7 +104,7 @@ pub struct Compute {
     pub page_check_ns: Nanos,
     /// Holding the exclusive latch of a leaf while a value is replaced.
     pub latch_ns: Nanos,
-    /// Holding a bucket of the cooling map.
+    /// Holding a bucket of the cooling map, or a part of the queues in front of remote locks.
     pub bucket_ns: Nanos,
     /// Holding the one queue in place of the cooling map. Not measured: in the paper's code most of an eviction happens under
     /// that lock, and with this number the map is about as much faster than the queue as in DEX Figure 9 (10 and 12 times).
@@ -140,6 +153,9 @@ impl Default for Network {
             nic_shared: true,
             atomic_units: 4_096,
             atomic_unit_ns: 480,
+            atomics_block: true,
+            on_chip_bytes: 256 << 10,
+            on_chip_atomic_ns: 9,
         }
     }
 }
@@ -206,7 +222,8 @@ impl Compute {
     pub(crate) fn held(&self, resource: Resource) -> Nanos {
         match resource {
             Resource::Frame(_) => self.latch_ns,
-            Resource::CoolingBucket(_) => self.bucket_ns,
+            // Both are an entry of a table, looked up and changed under a lock.
+            Resource::CoolingBucket(_) | Resource::LockQueue(_) => self.bucket_ns,
             Resource::CoolingQueue => self.queue_ns,
             _ => 0,
         }
@@ -251,6 +268,7 @@ impl Model {
         }
         let any = [
             ("network.atomic_unit_ns", network.atomic_unit_ns),
+            ("network.on_chip_atomic_ns", network.on_chip_atomic_ns),
             ("memory_server.dispatch_ns", memory_server.dispatch_ns),
             ("memory_server.work_percent", memory_server.work_percent),
             ("compute.post_ns", compute.post_ns),

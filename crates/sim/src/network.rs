@@ -5,13 +5,14 @@
 //! server, not by when they were posted. Each resource is asked at the moment at which it is needed, so that who comes
 //! first is served first.
 
-use pando_fabric::{FabricError, MemoryServerId, Nanos, WORD};
+use pando_fabric::{FabricError, MemoryServerId, Nanos};
 
+use crate::atomics::Entry;
 use crate::events::Event;
 use crate::op::{Call, OpId, Poster};
 use crate::serial::Picos;
-use crate::verb::LINE_WORDS;
-use crate::world::{Power, Server, World};
+use crate::verb::{LINE_WORDS, Verb};
+use crate::world::{Power, World};
 
 /// A server that does not answer is tried again so often before an operation fails.
 const RETRIES: Nanos = 8;
@@ -89,8 +90,9 @@ impl World {
             let error = FabricError::ServerUnreachable(MemoryServerId(server as u16));
             return self.fail(id, at + self.model.network.send_ns, error);
         }
-        let Self { ops, nics, model, costs, .. } = self;
+        let Self { ops, nics, servers, model, costs, .. } = self;
         let (network, op) = (&model.network, ops.get(id));
+        let atomics = &servers[server].atomics;
         let outbound = &mut nics[compute_server].outbound;
         let mut sent = at;
         for verb in op.verbs.iter().rev() {
@@ -101,7 +103,11 @@ impl World {
                 sent = outbound.serve(at, costs.message(call.body.len()));
                 network.send_ns
             }
-            None => op.verbs.iter().map(|verb| verb.round_trip(network)).max().unwrap_or(0) / 2,
+            None => {
+                let round_trip =
+                    |verb: &Verb| verb.round_trip(network, atomics.is_on_chip(verb.at().offset()));
+                op.verbs.iter().map(round_trip).max().unwrap_or(0) / 2
+            }
         };
         let way = self.delayed(server, way);
         let lost = is_one_of(self.model.faults.lost_answer_share, || self.random.next());
@@ -182,27 +188,19 @@ impl World {
         for verb in op.verbs.iter().rev() {
             arrived = inbound.serve(now, verb.request_cost(costs) * server.slowness);
         }
-        self.execute_from(id, arrived);
+        self.schedule(arrived, Event::Execute(id));
     }
 
-    /// Lets the next verb take effect at `at`, or once the unit for its address is free.
-    fn execute_from(&mut self, id: OpId, at: Nanos) {
-        let op = self.ops.get(id);
-        let begin = match op.verbs.last() {
-            Some(verb) if verb.is_atomic() => {
-                let (server, word) = (op.poster.server, verb.at().offset() / WORD as u64);
-                let network = &self.model.network;
-                let Server { atomic_units, slowness, .. } = &mut self.servers[server];
-                let unit = &mut atomic_units[(word % network.atomic_units) as usize];
-                let ns = network.atomic_unit_ns * *slowness;
-                unit.serve(at, ns * 1_000) - ns
-            }
-            _ => at,
-        };
-        self.schedule(begin, Event::Execute(id));
-    }
-
+    /// The next verb of an operation takes effect, unless it has to wait, and those that waited behind it.
     pub fn execute(&mut self, id: OpId) {
+        let server = self.ops.get(id).poster.server;
+        self.execute_verb(id);
+        while let Some(behind) = self.servers[server].atomics.next_behind() {
+            self.execute_verb(behind);
+        }
+    }
+
+    fn execute_verb(&mut self, id: OpId) {
         let server_life = self.ops.get(id).server_life;
         if self.servers[self.ops.get(id).poster.server].life != server_life {
             let server = MemoryServerId(self.ops.get(id).poster.server as u16);
@@ -212,6 +210,14 @@ impl World {
         let op = ops.get(id);
         let server = &mut servers[op.poster.server];
         let verb = op.verbs.last().expect("a chain without verbs is not posted");
+        if op.torn.is_none() {
+            let has_begun = !op.results.is_empty();
+            match server.atomics.enter((id, verb), has_begun, *now, model.network.atomics_block) {
+                Entry::Now => {}
+                Entry::At(at) => return self.schedule(at, Event::Execute(id)),
+                Entry::Later => return,
+            }
+        }
         let words = verb.words();
         let cost = verb.reply_cost(costs) * server.slowness;
         let range = match op.torn {
@@ -235,14 +241,20 @@ impl World {
         op.answer_cost = verb.reply_cost(costs);
         let sent = nics[server.nic].outbound.serve(*now, cost);
         op.torn = None;
-        let round_trip = verb.round_trip(&model.network);
+        let is_on_chip = server.atomics.is_on_chip(verb.at().offset());
+        let mut next = None;
+        if verb.is_atomic() {
+            let free = *now + verb.unit_ns(&model.network, is_on_chip, found) * server.slowness;
+            next = server.atomics.executed(id, verb.at().offset(), free).map(|next| (free, next));
+        }
+        let round_trip = verb.round_trip(&model.network, is_on_chip);
         op.results.push(verb.into_result(found));
         match op.verbs.is_empty() {
             true => self.answer(id, sent, cost, round_trip / 2),
-            false => {
-                let next = self.now;
-                self.execute_from(id, next);
-            }
+            false => self.schedule(self.now, Event::Execute(id)),
+        }
+        if let Some((at, next)) = next {
+            self.schedule(at, Event::Execute(next));
         }
     }
 

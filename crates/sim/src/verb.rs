@@ -79,8 +79,10 @@ impl Verb {
     }
 
     /// Round trip on an idle network, without the time that its payload takes.
-    pub fn round_trip(&self, network: &Network) -> u64 {
+    pub fn round_trip(&self, network: &Network, is_on_chip: bool) -> u64 {
         match () {
+            // The PCIe transactions that keep a unit are no part of it.
+            () if self.is_atomic() && is_on_chip => network.atomic_ns.saturating_sub(network.atomic_unit_ns),
             () if self.is_atomic() => network.atomic_ns,
             () if self.is_write() => network.write_ns,
             () => network.read_ns,
@@ -100,6 +102,20 @@ impl Verb {
         match self.is_read() && bytes <= LINE {
             true => message.max(costs.small_read),
             false => message,
+        }
+    }
+
+    /// How long an atomic that found a word keeps what executes it.
+    pub fn unit_ns(&self, network: &Network, is_on_chip: bool, found: Option<u64>) -> u64 {
+        match *self {
+            _ if is_on_chip => network.on_chip_atomic_ns,
+            // Nothing is written back.
+            Self::MaskedSwap { expected, compare_mask, .. }
+                if found.is_some_and(|found| (found ^ expected) & compare_mask != 0) =>
+            {
+                network.atomic_unit_ns / 2
+            }
+            _ => network.atomic_unit_ns,
         }
     }
 

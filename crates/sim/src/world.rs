@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::task::Waker;
 
-use pando_fabric::{FabricError, MemoryServerId, Nanos, Random, Resource, VerbResult, WORD};
+use pando_fabric::{FabricError, GlobalAddr, MemoryServerId, Nanos, Random, Resource, VerbResult, WORD};
 use zerocopy::FromZeros;
 
+use crate::atomics::Atomics;
 use crate::contention::Contended;
 use crate::events::{Event, Events};
 use crate::faults::Fault;
@@ -39,7 +40,7 @@ pub(crate) struct Server {
     pub region: Arc<Vec<AtomicU64>>,
     pub nic: usize,
     pub idle_cores: usize,
-    pub atomic_units: Vec<Serial>,
+    pub atomics: Atomics,
     /// Calls that wait for a core.
     pub waiting: VecDeque<OpId>,
     pub power: Power,
@@ -55,7 +56,7 @@ impl Server {
             region,
             nic,
             idle_cores: model.memory_server.cores,
-            atomic_units: vec![Serial::default(); model.network.atomic_units as usize],
+            atomics: Atomics::new(&model.network),
             waiting: VecDeque::new(),
             power: Power::On,
             life: 0,
@@ -309,6 +310,7 @@ impl World {
             Fault::Resume { server } => self.servers[index(server)].power = Power::On,
             Fault::Kill { server } => self.kill(index(server)),
             Fault::Restart { server, memory_lost } => {
+                self.cut_off(index(server));
                 let server = &mut self.servers[index(server)];
                 server.life += 1;
                 server.power = Power::On;
@@ -347,6 +349,32 @@ impl World {
         for id in std::mem::take(waiting) {
             self.fail(id, self.now, FabricError::ServerUnreachable(MemoryServerId(server as u16)));
         }
+        self.cut_off(server);
+    }
+
+    /// What waits for a unit of a server that ended fails.
+    fn cut_off(&mut self, server: usize) {
+        for id in self.servers[server].atomics.end() {
+            self.fail(id, self.now, FabricError::ServerUnreachable(MemoryServerId(server as u16)));
+        }
+    }
+
+    /// These bytes lie in the memory of their server's NIC from now on.
+    ///
+    /// # Errors
+    /// [`ModelError::OutOfRegion`], [`ModelError::NoOnChipMemory`].
+    pub fn set_on_chip(&mut self, at: GlobalAddr, bytes: u64) -> Result<(), ModelError> {
+        let room = self.model.network.on_chip_bytes;
+        let server = self.servers.get_mut(usize::from(at.server().0));
+        let end = at.offset().checked_add(bytes);
+        let (Some(server), Some(end)) = (server, end) else {
+            return Err(ModelError::OutOfRegion { at, bytes });
+        };
+        if end > (server.region.len() * WORD) as u64 {
+            return Err(ModelError::OutOfRegion { at, bytes });
+        }
+        let no_room = |bytes| ModelError::NoOnChipMemory { server: at.server(), bytes, room };
+        server.atomics.set_on_chip(at.offset()..end, room).map_err(no_room)
     }
 }
 

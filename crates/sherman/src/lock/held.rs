@@ -12,13 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Chain, Endpoint, FabricError, GlobalAddr, Nanos, PageBuf, VerbResult, WORD};
 use pando_pool::lock::{lock_owner, unlocked_version};
 use pando_pool::{AttachSlot, PoolError};
 
-use super::queues::{Turn, Waiter, Woken};
+use super::queues::{Queues, Turn, Waiter, Woken};
 use super::unfinished::{Due, Unfinished};
 use super::word::LockWord;
+use crate::defect::Defect;
 use crate::error::{Attempt, Result, ShermanError};
 use crate::options::Release;
 use crate::tree::Sherman;
@@ -76,7 +78,7 @@ impl Sherman {
         if is_own || held.locks[0].word.is_some() {
             return Ok(held);
         }
-        let mut watch = Watch::new(ep, self.config.patience_ns);
+        let mut watch = Watch::new(self.config.patience_ns);
         while let Some(busy) = held.try_word(ep, 0).await? {
             self.watch(ep, self.lock_addr(addr), busy, &mut watch).await?;
         }
@@ -223,6 +225,7 @@ impl<'t> Held<'t> {
             self.locks.push(Lock { node, queue: None, word: None });
             return Ok(());
         };
+        ep.charge(Queues::work(key));
         let turn = match self.tree.queues.enter(key, node) {
             None => Turn { word: None },
             Some(waiter) => Waiting { tree: self.tree, key, node, waiter: Some(waiter) }.turn(ep).await?,
@@ -239,6 +242,7 @@ impl<'t> Held<'t> {
         if !is_own && self.locks.iter().any(|lock| lock.word.is_some_and(|word| word.at == at)) {
             return Ok(Got::SameWord);
         }
+        key.into_iter().for_each(|key| ep.charge(Queues::work(key)));
         if key.is_some_and(|key| !tree.queues.try_enter(key)) {
             return Ok(Got::Busy);
         }
@@ -333,6 +337,12 @@ impl<'t> Held<'t> {
         let deadline = self.tree.deadline(ep);
         self.is_changing = true;
         let hands_over = self.hands_over();
+        if hands_over && defect(Defect::HandOverReleased) {
+            self.tree.write_group(ep, &[], self.first_word(false).as_ref(), deadline).await?;
+        }
+        if defect(Defect::EarlyUnlock) {
+            self.release(ep, hands_over, deadline).await?;
+        }
         let mut is_begun = false;
         while !self.writes.is_empty() {
             let end = self.group_end();
@@ -350,7 +360,7 @@ impl<'t> Held<'t> {
             is_begun = true;
             self.writes.drain(..end);
             if unlock.is_some() {
-                self.leave_first();
+                self.leave_first(ep);
             }
         }
         // Everything that was to be done is: who cannot give a lock back leaves that to others.
@@ -364,13 +374,14 @@ impl<'t> Held<'t> {
             if let (true, Some(key), Some(word)) = (hands_over, queue, word)
                 && self.tree.queues.hand_over(key, node, word)
             {
+                ep.charge(Queues::work(key));
                 self.locks.remove(0);
                 continue;
             }
             if let Some(word) = word {
                 self.tree.write_group(ep, &[], Some(&word), deadline).await?;
             }
-            self.leave_first();
+            self.leave_first(ep);
         }
         Ok(())
     }
@@ -403,8 +414,9 @@ impl<'t> Held<'t> {
     }
 
     /// The remote lock of the first was given back.
-    fn leave_first(&mut self) {
+    fn leave_first<E: Endpoint>(&mut self, ep: &E) {
         if let Some(key) = self.locks.remove(0).queue {
+            ep.charge(Queues::work(key));
             self.tree.queues.leave(key);
         }
     }
@@ -430,10 +442,13 @@ struct Waiting<'t> {
 
 /// How long who waits for unfinished work sleeps between two looks.
 const LOOK_NS: Nanos = 10_000;
+/// What who waits in a queue waits for.
+const TURN: &str = "its turn among the threads of its process";
 
 impl Waiting<'_> {
     async fn turn<E: Endpoint>(mut self, ep: &E) -> Result<Turn> {
         let waiter = Arc::clone(self.waiter.as_ref().expect("it waits"));
+        let mut watch = Watch::new(self.tree.config.patience_ns);
         loop {
             // Looked for after the queue was entered: who leaves something nudges those who are in it.
             let has_unfinished = self.tree.unfinished.any();
@@ -442,10 +457,17 @@ impl Waiting<'_> {
                 polled => polled,
             });
             match woken.await {
+                Woken::Turn(turn) if ep.is_over(ep.now()) => {
+                    self.waiter = None;
+                    self.pass_on(turn);
+                    return Err(ShermanError::TimedOut { what: TURN });
+                }
                 Woken::Turn(turn) => {
                     self.waiter = None;
+                    ep.charge(Queues::work(self.key));
                     return Ok(turn);
                 }
+                Woken::Nudged if watch.is_over(ep) => return Err(ShermanError::TimedOut { what: TURN }),
                 Woken::Nudged => {
                     self.tree.settle(ep).await?;
                     ep.sleep_until(ep.now() + LOOK_NS).await;
@@ -455,12 +477,19 @@ impl Waiting<'_> {
     }
 }
 
+impl Waiting<'_> {
+    /// What was given to who does not want it any more goes to the next.
+    fn pass_on(&self, Turn { word }: Turn) {
+        let locks = vec![Lock { node: self.node, queue: Some(self.key), word }];
+        self.tree.leave_unfinished(Unfinished { writes: Vec::new(), locks, due: Due::Now });
+    }
+}
+
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(waiter) = self.waiter.take() else { return };
-        if let Some(Turn { word }) = self.tree.queues.cancel(self.key, &waiter) {
-            let locks = vec![Lock { node: self.node, queue: Some(self.key), word }];
-            self.tree.leave_unfinished(Unfinished { writes: Vec::new(), locks, due: Due::Now });
+        if let Some(turn) = self.tree.queues.cancel(self.key, &waiter) {
+            self.pass_on(turn);
         }
     }
 }

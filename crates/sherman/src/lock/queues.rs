@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use pando_fabric::GlobalAddr;
+use pando_fabric::{GlobalAddr, Resource, Work};
 
 use super::word::LockWord;
 
@@ -87,9 +87,18 @@ impl Queues {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), limit }
     }
 
-    fn shard(&self, key: GlobalAddr) -> MutexGuard<'_, HashMap<GlobalAddr, Queue>> {
+    fn part(key: GlobalAddr) -> u32 {
         let hash = key.raw().wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        lock(&self.shards[(hash >> (u64::BITS - SHARDS.trailing_zeros())) as usize])
+        (hash >> (u64::BITS - SHARDS.trailing_zeros())) as u32
+    }
+
+    fn shard(&self, key: GlobalAddr) -> MutexGuard<'_, HashMap<GlobalAddr, Queue>> {
+        lock(&self.shards[Self::part(key) as usize])
+    }
+
+    /// To be charged by who enters or leaves the lock `key`, or is given it.
+    pub fn work(key: GlobalAddr) -> Work {
+        Work::Hold(Resource::LockQueue(Self::part(key)))
     }
 
     /// Enters the lock `key` for `node`; who has to wait gets a place in the queue.

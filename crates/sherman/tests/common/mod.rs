@@ -4,6 +4,8 @@
 //! knows that a value names its key.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod history;
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 

@@ -1,0 +1,88 @@
+//! Every defect that can be put into the protocols on purpose is found by few seeds; without, the same seeds are clean.
+//!
+//! `cargo test -p pando-sherman --features defects --test defects --test left_locks`. That which shows only when a process dies is in
+//! `left_locks.rs`.
+
+mod common;
+
+use common::history::{History, is_caught};
+use common::{Sizes, TINY, variants};
+use pando_fabric::defect::with_defect;
+use pando_sherman::defect::Defect;
+use pando_sherman::{Options, ReadCheck};
+
+/// Seeds tried at most.
+const SEEDS: u64 = 400;
+
+/// The histories of a seed: all variants one after the other, and one where everything is torn.
+fn histories(seed: u64) -> [History; 2] {
+    let variants = variants();
+    let options = variants[seed as usize % variants.len()].1;
+    let usual = History { seed, options, sizes: TINY, partitioned: false, is_rough: false };
+    let checks = [ReadCheck::Checksum, ReadCheck::VersionReads];
+    let options = Options::sherman(16 << 10).with_locks(64).with_check(checks[seed as usize % 2]);
+    let sizes = Sizes { key: 8, value: 56, node: 2048 };
+    [usual, History { seed, options, sizes, partitioned: false, is_rough: true }]
+}
+
+/// The first seed that shows something wrong.
+fn first_caught(defect: Option<Defect>, seeds: u64) -> Option<u64> {
+    with_defect(defect, || (0..seeds).find(|&seed| histories(seed).iter().any(is_caught)))
+}
+
+#[track_caller]
+fn is_found(defect: Defect) {
+    let seed = first_caught(Some(defect), SEEDS);
+    eprintln!("{defect:?}: seed {seed:?}");
+    assert!(seed.is_some(), "{defect:?} is not found");
+}
+
+#[test]
+fn without_a_defect_nothing_is_found() {
+    assert_eq!(first_caught(None, 40), None);
+}
+
+#[test]
+fn a_skipped_fence_check_is_found() {
+    is_found(Defect::SkipFenceCheck);
+}
+
+#[test]
+fn a_skipped_fence_check_under_a_lock_is_found() {
+    is_found(Defect::SkipLockedFenceCheck);
+}
+
+#[test]
+fn an_early_unlock_is_found() {
+    is_found(Defect::EarlyUnlock);
+}
+
+#[test]
+fn a_torn_entry_taken_for_absent_is_found() {
+    is_found(Defect::TornIsAbsent);
+}
+
+#[test]
+fn a_lock_that_is_given_back_and_handed_over_is_found() {
+    is_found(Defect::HandOverReleased);
+}
+
+#[test]
+fn a_version_that_is_not_looked_at_again_is_found() {
+    is_found(Defect::SkipSecondLook);
+}
+
+#[test]
+fn a_fence_that_a_split_forgot_is_found() {
+    is_found(Defect::KeepHighFence);
+}
+
+#[test]
+fn a_merge_of_what_others_have_locked_is_found() {
+    is_found(Defect::MergeLocked);
+}
+
+#[test]
+fn a_scan_that_skips_leaves_is_found() {
+    is_found(Defect::SkipScanCheck);
+}

@@ -1,0 +1,212 @@
+//! Where a memory server's NIC executes atomics, and who waits for whom there (Sherman §3.2.2, §4.3).
+//!
+//! Host memory has units, one for each value of some low bits of the address: atomics with the same bits wait for each other, while
+//! two PCIe transactions go on, or one if a swap fails. What the NIC has of memory on its chip is one unit, which needs none. The NIC
+//! takes requests in the order in which they arrive: an atomic that waits for its unit keeps all that came after it waiting, unless the model
+//! says otherwise.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use pando_fabric::Nanos;
+
+use crate::model::Network;
+use crate::op::OpId;
+use crate::verb::Verb;
+
+/// What executes one atomic at a time.
+#[derive(Clone, Default)]
+struct Unit {
+    free: Nanos,
+    /// Whose turn it is then.
+    turn: Option<OpId>,
+    /// Those after it.
+    waiting: VecDeque<OpId>,
+}
+
+pub(crate) struct Atomics {
+    /// By low bits of the address; the last one is the chip's.
+    units: Vec<Unit>,
+    /// Offsets of the region that lie on the chip, apart from each other.
+    on_chip: Vec<Range<u64>>,
+    /// The operation that keeps others waiting, and these, in the order in which they arrived.
+    blocker: Option<OpId>,
+    behind: VecDeque<OpId>,
+}
+
+/// Whether a verb takes effect now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Now,
+    /// It is to ask again then.
+    At(Nanos),
+    /// It is told when.
+    Later,
+}
+
+impl Atomics {
+    pub fn new(network: &Network) -> Self {
+        Self {
+            units: vec![Unit::default(); network.atomic_units as usize + 1],
+            on_chip: Vec::new(),
+            blocker: None,
+            behind: VecDeque::new(),
+        }
+    }
+
+    #[inline]
+    pub fn is_on_chip(&self, offset: u64) -> bool {
+        self.on_chip.iter().any(|range| range.contains(&offset))
+    }
+
+    /// These offsets lie on the chip from now on; if more than `room` bytes would, how many.
+    pub fn set_on_chip(&mut self, range: Range<u64>, room: u64) -> Result<(), u64> {
+        let apart = |other: &Range<u64>| other.end < range.start || range.end < other.start;
+        let (mut ranges, touched): (Vec<_>, Vec<_>) = self.on_chip.iter().cloned().partition(apart);
+        let all =
+            touched.into_iter().fold(range, |all, other| all.start.min(other.start)..all.end.max(other.end));
+        ranges.push(all);
+        let bytes = ranges.iter().map(|range| range.end - range.start).sum();
+        if bytes > room {
+            return Err(bytes);
+        }
+        self.on_chip = ranges;
+        Ok(())
+    }
+
+    fn unit(&mut self, offset: u64) -> &mut Unit {
+        let host = self.units.len() - 1;
+        let unit = if self.is_on_chip(offset) { host } else { (offset % host as u64) as usize };
+        &mut self.units[unit]
+    }
+
+    /// The next verb of an operation is to take effect. Those of a chain arrive together: who has begun is ahead of all that wait.
+    pub fn enter(&mut self, (id, verb): (OpId, &Verb), has_begun: bool, now: Nanos, blocks: bool) -> Entry {
+        if !has_begun && self.blocker.is_some_and(|blocker| blocker != id) {
+            self.behind.push_back(id);
+            return Entry::Later;
+        }
+        if !verb.is_atomic() {
+            return Entry::Now;
+        }
+        let unit = self.unit(verb.at().offset());
+        if unit.turn == Some(id) || (unit.turn.is_none() && unit.free <= now) {
+            unit.turn = None;
+            return Entry::Now;
+        }
+        if unit.turn.is_some() {
+            unit.waiting.push_back(id);
+            return Entry::Later;
+        }
+        unit.turn = Some(id);
+        let free = unit.free;
+        if blocks && self.blocker.is_none() {
+            self.blocker = Some(id);
+        }
+        Entry::At(free)
+    }
+
+    /// An atomic on a word took effect, and keeps its unit until `free`; whose turn it is then.
+    pub fn executed(&mut self, id: OpId, offset: u64, free: Nanos) -> Option<OpId> {
+        if self.blocker == Some(id) {
+            self.blocker = None;
+        }
+        let unit = self.unit(offset);
+        unit.free = free;
+        unit.turn = unit.waiting.pop_front();
+        unit.turn
+    }
+
+    /// The first of those that waited behind another operation, if nobody keeps it waiting any more.
+    #[inline]
+    pub fn next_behind(&mut self) -> Option<OpId> {
+        match self.blocker {
+            None => self.behind.pop_front(),
+            Some(_) => None,
+        }
+    }
+
+    /// The server ended: whoever waits, but for those whose turn it would have been, which ask again by themselves.
+    pub fn end(&mut self) -> Vec<OpId> {
+        self.blocker = None;
+        let mut cut: Vec<_> = self.behind.drain(..).collect();
+        for unit in &mut self.units {
+            cut.extend(unit.waiting.drain(..));
+            (unit.free, unit.turn) = (0, None);
+        }
+        cut
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pando_fabric::{GlobalAddr, MemoryServerId};
+
+    fn add(offset: u64) -> Verb {
+        Verb::FetchAdd { at: GlobalAddr::new(MemoryServerId(0), offset), add: 1 }
+    }
+
+    fn word(offset: u64) -> Verb {
+        Verb::ReadWord { at: GlobalAddr::new(MemoryServerId(0), offset) }
+    }
+
+    #[test]
+    fn atomics_with_the_same_low_bits_go_one_after_the_other() {
+        let mut atomics = Atomics::new(&Network::default());
+        assert_eq!(atomics.enter((1, &add(64)), false, 100, false), Entry::Now);
+        assert_eq!(atomics.executed(1, 64, 580), None);
+        assert_eq!(atomics.enter((2, &add(64 + 4096)), false, 200, false), Entry::At(580));
+        assert_eq!(atomics.enter((3, &add(64)), false, 300, false), Entry::Later);
+        // Other bits, and what is no atomic, go on.
+        assert_eq!(atomics.enter((4, &add(72)), false, 300, false), Entry::Now);
+        assert_eq!(atomics.enter((5, &word(64)), false, 300, false), Entry::Now);
+        assert_eq!(atomics.enter((2, &add(64 + 4096)), false, 580, false), Entry::Now);
+        assert_eq!(atomics.executed(2, 64, 1060), Some(3));
+        assert_eq!(atomics.enter((3, &add(64)), false, 1060, false), Entry::Now);
+        assert_eq!(atomics.executed(3, 64, 1540), None);
+        assert_eq!(atomics.enter((6, &add(64)), false, 1540, false), Entry::Now);
+    }
+
+    #[test]
+    fn what_arrives_behind_one_that_waits_waits_too() {
+        let mut atomics = Atomics::new(&Network::default());
+        assert_eq!(atomics.enter((1, &add(64)), false, 100, true), Entry::Now);
+        atomics.executed(1, 64, 580);
+        assert_eq!(atomics.enter((2, &word(8)), false, 150, true), Entry::Now, "nobody waits yet");
+        assert_eq!(atomics.enter((3, &add(64)), false, 200, true), Entry::At(580));
+        assert_eq!(atomics.enter((4, &word(8)), false, 210, true), Entry::Later);
+        assert_eq!(atomics.enter((5, &add(72)), false, 220, true), Entry::Later);
+        assert_eq!(atomics.next_behind(), None);
+        assert_eq!(atomics.enter((3, &add(64)), false, 580, true), Entry::Now);
+        atomics.executed(3, 64, 1060);
+        assert_eq!(
+            (atomics.next_behind(), atomics.next_behind(), atomics.next_behind()),
+            (Some(4), Some(5), None)
+        );
+        // The rest of a chain that has begun does not wait.
+        assert_eq!(atomics.enter((3, &add(64)), false, 590, true), Entry::At(1060));
+        assert_eq!(atomics.enter((9, &word(8)), true, 590, true), Entry::Now);
+        assert_eq!(atomics.enter((3, &add(64)), false, 1060, true), Entry::Now);
+        atomics.executed(3, 64, 1060);
+        // A server that ends forgets everybody.
+        assert_eq!(atomics.enter((6, &add(64)), false, 600, true), Entry::At(1060));
+        assert_eq!(atomics.enter((7, &word(8)), false, 600, true), Entry::Later);
+        assert_eq!(atomics.end(), [7]);
+        assert_eq!(atomics.enter((8, &add(64)), false, 600, true), Entry::Now);
+    }
+
+    #[test]
+    fn a_chip_has_so_much_room() {
+        let mut atomics = Atomics::new(&Network::default());
+        assert_eq!(atomics.set_on_chip(0..64, 128), Ok(()));
+        assert_eq!(atomics.set_on_chip(4096..4160, 128), Ok(()));
+        assert_eq!(atomics.set_on_chip(32..64, 128), Ok(()), "it is there already");
+        assert_eq!(atomics.set_on_chip(64..72, 128), Err(136));
+        assert!(atomics.is_on_chip(63) && !atomics.is_on_chip(64) && atomics.is_on_chip(4096));
+        // All of it is one unit.
+        assert_eq!(atomics.enter((1, &add(8)), false, 0, true), Entry::Now);
+        atomics.executed(1, 8, 9);
+        assert_eq!(atomics.enter((2, &add(4104)), false, 0, true), Entry::At(9));
+    }
+}
