@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pando_lab::simulate::{FaultSet, SeedReport, Summary, run_seed};
+use pando_lab::simulate::{FaultSet, SeedReport, Summary, Systems, run_seed};
 use pando_lab::units;
 
 use crate::failure::Failure;
@@ -25,6 +25,16 @@ pub struct SimulateArgs {
     /// Go on with the seeds after these for so many minutes in all
     #[arg(long, value_name = "M")]
     minutes: Option<f64>,
+    /// Which index: dex, or one to compare with: fg, fg+, sherman, art, smart, each also with p- before it for keys divided among
+    /// compute servers; all for any of them with any techniques, as the seed wants it
+    #[arg(long, value_name = "NAME", default_value = "all")]
+    system: String,
+    /// Techniques that the system has besides: those of `bench`. What the seed draws is what is left open then
+    #[arg(long, value_name = "TECHNIQUE,..", value_delimiter = ',')]
+    with: Vec<String>,
+    /// Techniques that the system has not
+    #[arg(long, value_name = "TECHNIQUE,..", value_delimiter = ',')]
+    without: Vec<String>,
     /// What may go wrong, where a seed wants it: torn, spikes, slow, stop, kill, disconnect, lost-answers, all or none
     #[arg(long, value_name = "FAULT,..", default_value = "none")]
     faults: FaultSet,
@@ -50,19 +60,20 @@ pub fn run(args: &SimulateArgs) -> Result<(), Failure> {
         }
         minutes => minutes.map(|minutes| Duration::from_secs_f64(minutes * 60.0)),
     };
+    let systems = Systems::new(&args.system, &args.with, &args.without).map_err(Failure::bad_input)?;
     let interrupt = Interrupt::listen()?;
     let began = Instant::now();
     let bar = progress::bar("simulate", if time.is_some() { 0 } else { args.seeds.end - args.seeds.start });
-    let mut summary = Summary::new(args.faults);
+    let mut summary = Summary::new(&systems, args.faults);
     let seeds = args.seeds.clone().chain((args.seeds.end..u64::MAX).take_while(|_| time.is_some()));
     for seed in seeds {
         let is_late = time.is_some_and(|time| began.elapsed() >= time);
         if interrupt.wanted() || is_late {
             break;
         }
-        let report = run_seed(seed, args.faults);
+        let report = run_seed(seed, &systems, args.faults);
         if !report.violations.is_empty() && args.json.is_none() {
-            bar.suspend(|| write_document(Path::new("-"), &render(&report, args.faults)))?;
+            bar.suspend(|| write_document(Path::new("-"), &render(&report, &systems, args.faults)))?;
         }
         summary.add(report);
         bar.inc(1);
@@ -96,13 +107,15 @@ fn line(summary: &Summary, interrupted: bool) -> String {
 }
 
 /// What is wrong with a seed, and how to see it again.
-fn render(report: &SeedReport, faults: FaultSet) -> String {
+fn render(report: &SeedReport, systems: &Systems, faults: FaultSet) -> String {
     let seed = report.setup.seed;
-    let mut text = format!("seed {seed}:\n");
+    let system = report.setup.system;
+    let techniques = system.techniques().map_or(String::new(), |names| format!(" with {}", names.join(", ")));
+    let mut text = format!("seed {seed}, {}{techniques}:\n", system.name());
     for violation in &report.violations {
         let _ = write!(text, " {}\n{}", violation.what, violation.excerpt);
     }
-    let _ = writeln!(text, " again: pando simulate --seeds {seed}..{} --faults {faults}", seed + 1);
+    let _ = writeln!(text, " again: pando simulate {systems} --seeds {seed}..{} --faults {faults}", seed + 1);
     text
 }
 
@@ -113,15 +126,18 @@ mod tests {
 
     #[test]
     fn a_violation_comes_with_the_command_that_repeats_it() {
-        let mut report = run_seed(7, FaultSet::NONE);
+        let mut report = run_seed(7, &Systems::dex(), FaultSet::NONE);
         report.violations.push(Violation {
             kind: Kind::Scan,
             what: "a scan went astray".into(),
             excerpt: "  put 1\n".into(),
         });
-        let text = render(&report, "torn,stop".parse().expect("valid"));
+        let text = render(&report, &Systems::dex(), "torn,stop".parse().expect("valid"));
         assert!(text.contains("went astray\n  put 1\n"), "{text}");
-        assert!(text.ends_with(" again: pando simulate --seeds 7..8 --faults torn,stop\n"), "{text}");
+        assert!(
+            text.ends_with(" again: pando simulate --system dex --seeds 7..8 --faults torn,stop\n"),
+            "{text}"
+        );
     }
 
     #[test]

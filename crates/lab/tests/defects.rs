@@ -4,7 +4,7 @@
 
 use pando_cache::defect::Defect;
 use pando_fabric::defect::with_defect;
-use pando_lab::simulate::{FaultSet, SeedReport, run_seed};
+use pando_lab::simulate::{FaultSet, SeedReport, Systems, run_seed};
 
 /// Seeds tried at most.
 const SEEDS: u64 = 400;
@@ -13,7 +13,9 @@ const SEEDS: u64 = 400;
 fn first_violation(defect: Option<Defect>, seeds: u64, faults: &str) -> Option<SeedReport> {
     let faults: FaultSet = faults.parse().expect("a list of faults");
     with_defect(defect, || {
-        (0..seeds).map(|seed| run_seed(seed, faults)).find(|report| !report.violations.is_empty())
+        (0..seeds)
+            .map(|seed| run_seed(seed, &Systems::dex(), faults))
+            .find(|report| !report.violations.is_empty())
     })
 }
 

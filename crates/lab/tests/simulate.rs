@@ -1,6 +1,6 @@
 //! Simulated runs: what they find where nothing is wrong, and that a seed repeats itself.
 
-use pando_lab::simulate::{FaultSet, SeedReport, Setup, run_seed, run_setup};
+use pando_lab::simulate::{FaultSet, SeedReport, Setup, Systems, run_seed, run_setup};
 
 fn faults(list: &str) -> FaultSet {
     list.parse().expect("a list of faults")
@@ -18,7 +18,7 @@ fn in_one_process(seed: u64, list: &str) -> SeedReport {
 #[test]
 fn nothing_is_found_where_nothing_is_wrong() {
     for seed in 0..40 {
-        let report = run_seed(seed, faults("torn,spikes,slow"));
+        let report = run_seed(seed, &Systems::dex(), faults("torn,spikes,slow"));
         is_clean(&report);
         assert!(report.operations >= 800 && report.failed_operations == 0, "{report:?}");
     }
@@ -28,7 +28,7 @@ fn nothing_is_found_where_nothing_is_wrong() {
 fn the_same_seed_is_the_same_history() {
     let mut hashes = Vec::new();
     for seed in 0..12 {
-        let [one, two] = [0, 1].map(|_| run_seed(seed, faults("all")));
+        let [one, two] = [0, 1].map(|_| run_seed(seed, &Systems::dex(), faults("all")));
         assert_eq!((one.history_hash, one.virtual_ns), (two.history_hash, two.virtual_ns), "seed {seed}");
         hashes.push(one.history_hash);
     }
@@ -36,9 +36,8 @@ fn the_same_seed_is_the_same_history() {
     hashes.dedup();
     assert_eq!(hashes.len(), 12, "seeds differ");
     // What goes wrong is part of the history.
-    assert!((0..12).any(
-        |seed| run_seed(seed, faults("none")).history_hash != run_seed(seed, faults("all")).history_hash
-    ));
+    assert!((0..12).any(|seed| run_seed(seed, &Systems::dex(), faults("none")).history_hash
+        != run_seed(seed, &Systems::dex(), faults("all")).history_hash));
 }
 
 /// A long value was freed although the change that stored it, which got no answer, had been made.
@@ -82,11 +81,12 @@ fn a_copy_of_a_node_is_not_own_again_while_its_keys_are_being_left() {
 /// which the other had locked by then, for ever.
 #[test]
 fn moves_of_two_processes_do_not_keep_each_other_from_going_on() {
-    is_clean(&run_seed(10, faults("torn,spikes,slow")));
+    is_clean(&run_seed(10, &Systems::dex(), faults("torn,spikes,slow")));
 }
 
 #[test]
 fn operations_fail_while_servers_do_and_not_otherwise() {
-    let failed: u64 = (0..12).map(|seed| run_seed(seed, faults("kill")).failed_operations).sum();
+    let failed: u64 =
+        (0..12).map(|seed| run_seed(seed, &Systems::dex(), faults("kill")).failed_operations).sum();
     assert!(failed > 0);
 }

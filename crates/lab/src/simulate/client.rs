@@ -1,24 +1,20 @@
-//! One thread of a run: draws operations, performs them on the compute servers, and notes what they answered.
+//! One thread of a run: draws operations, performs them on the index, and notes what they answered.
 //!
-//! An operation goes to the compute server that its thread's router names; now and then it goes to another one first, and
-//! must be refused there unless that is the owner by now. Some operations move keys between compute servers, see `moves.rs`.
-//! An operation that does not end within the bound is dropped.
+//! Which operations are drawn depends on what the index offers, and nothing else does. An operation that does not end within the
+//! bound is dropped.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use pando_cache::CacheWorker;
-use pando_dex::layout::Layout;
-use pando_dex::{Answers, Ctx, DexError, Router, ScanRange, Swapped, Tree};
+use pando_dex::ScanRange;
 use pando_fabric::{Endpoint, Nanos};
 use pando_sim::SimEndpoint;
 
-use super::cluster::Cluster;
 use super::history::{Answer, Book, Entries, Key, Op, Scan};
+use super::index::Index;
 use super::keys::draw_value;
 use super::linear::Value;
 use super::setup::{Mix, PATIENCE_NS, Setup, Skew};
@@ -40,41 +36,44 @@ pub fn longest(op: &Op, keys: usize) -> Nanos {
     }
 }
 
+/// What a scan has handed out so far.
+pub struct Gathered<'b> {
+    book: &'b Book,
+    /// Entries after which the visitor has enough.
+    pub limit: usize,
+    found: RefCell<Vec<(Key, Value)>>,
+}
+
+impl Gathered<'_> {
+    pub fn len(&self) -> usize {
+        self.found.borrow().len()
+    }
+
+    /// Notes an entry; whether more are wanted.
+    pub fn visit(&self, key: &[u8], value: &[u8]) -> bool {
+        let key = self.book.key(key);
+        let mut found = self.found.borrow_mut();
+        found.push((key, self.book.value(key, value)));
+        found.len() < self.limit
+    }
+}
+
 /// One thread.
-pub struct Client<'c, L: Layout> {
+pub struct Client<'c, I: Index> {
     pub setup: &'c Setup,
-    pub cluster: &'c Cluster<L>,
+    pub index: &'c I,
     pub book: &'c Book,
     pub ep: SimEndpoint,
-    pub workers: Vec<CacheWorker>,
-    /// By process.
-    pub routers: Vec<Router>,
+    pub own: I::Thread,
     pub thread: u32,
     /// What this thread saw last of keys, to swap.
     seen: RefCell<BTreeMap<Key, Option<Value>>>,
 }
 
-impl<'c, L: Layout> Client<'c, L> {
-    pub fn new(
-        setup: &'c Setup,
-        cluster: &'c Cluster<L>,
-        book: &'c Book,
-        ep: SimEndpoint,
-        thread: u32,
-    ) -> Self {
-        let routers =
-            cluster.routes.iter().map(|routes| Router::new(Arc::clone(routes), ep.random())).collect();
-        let workers = cluster.workers();
-        Self { setup, cluster, book, ep, workers, routers, thread, seen: RefCell::default() }
-    }
-
-    pub(super) fn server(&self, i: usize) -> (&'c Tree<L>, Ctx<'_, SimEndpoint>) {
-        (&self.cluster.trees[i], Ctx { ep: &self.ep, worker: &self.workers[i] })
-    }
-
-    /// The router of the process that has a key.
-    fn router(&self, key: &[u8]) -> &Router {
-        &self.routers[self.cluster.process_of(key)]
+impl<'c, I: Index> Client<'c, I> {
+    pub fn new(setup: &'c Setup, index: &'c I, book: &'c Book, ep: SimEndpoint, thread: u32) -> Self {
+        let own = index.begin_thread(&ep);
+        Self { setup, index, book, ep, own, thread, seen: RefCell::default() }
     }
 
     pub(super) fn below(&self, n: usize) -> usize {
@@ -95,16 +94,16 @@ impl<'c, L: Layout> Client<'c, L> {
         let answer = match &op {
             Op::Scan(scan) => {
                 // What was handed out before it failed stands.
-                let found = RefCell::default();
+                let found = Gathered { book: self.book, limit: scan.limit, found: RefCell::default() };
                 let ended = within(&self.ep, until, pin!(self.scan(scan, &found))).await;
                 let failed = match ended {
                     Some(Ok(())) => None,
                     Some(Err(error)) => Some(error.to_string()),
                     None => return self.stuck(record),
                 };
-                Answer::Entries(Entries { found: found.into_inner(), failed })
+                Answer::Entries(Entries { found: found.found.into_inner(), failed })
             }
-            op => match within(&self.ep, until, pin!(self.answer(op))).await {
+            op => match within(&self.ep, until, pin!(I::answer(self, op))).await {
                 Some(Ok(answer)) => answer,
                 Some(Err(error)) => Answer::Failed(error.to_string()),
                 None => return self.stuck(record),
@@ -128,99 +127,8 @@ impl<'c, L: Layout> Client<'c, L> {
         }
     }
 
-    /// The compute server to ask about `key`: the owner, after another one has refused now and then.
-    async fn answer(&self, op: &Op) -> Result<Answer, DexError> {
-        let key = match op {
-            Op::Get(key) | Op::Put(key, _) | Op::Insert(key, _) | Op::Update(key, _) | Op::Remove(key) => {
-                *key
-            }
-            Op::Swap { key, .. } => *key,
-            Op::MultiGet(keys) => keys[0],
-            Op::Move => return self.move_some().await,
-            Op::Scan(_) | Op::Flush => return self.flush().await,
-        };
-        let key = &self.book.keys[key as usize];
-        let servers = self.cluster.trees.len();
-        if servers > 1 && self.below(32) == 0 {
-            let other = (self.router(key).owner_of(key) + 1 + self.below(servers - 1)) % servers;
-            match self.answer_by(other, op).await {
-                Err(DexError::NotOwned) => {}
-                other => return other,
-            }
-        }
-        match op {
-            Op::MultiGet(keys) => self.multi_get(keys).await,
-            op => {
-                self.router(key)
-                    .routed(&self.ep, key, PATIENCE_NS, async |server| self.answer_by(server, op).await)
-                    .await
-            }
-        }
-    }
-
-    /// Many keys at once, or one by one if some have moved.
-    async fn multi_get(&self, keys: &[Key]) -> Result<Answer, DexError> {
-        let first = &self.book.keys[keys[0] as usize];
-        let owner = self.router(first).route(first);
-        match self.answer_by(owner, &Op::MultiGet(keys.to_vec())).await {
-            Err(DexError::NotOwned) => {}
-            done => return done,
-        }
-        let mut values = Vec::new();
-        for key in keys {
-            let (op, bytes) = (Op::Get(*key), &self.book.keys[*key as usize]);
-            let get = async |server| self.answer_by(server, &op).await;
-            match self.router(bytes).routed(&self.ep, bytes, PATIENCE_NS, get).await? {
-                Answer::Found(value) => values.push(value),
-                other => unreachable!("a lookup finds something or nothing, not {other:?}"),
-            }
-        }
-        Ok(Answer::Values(values))
-    }
-
-    async fn answer_by(&self, server: usize, op: &Op) -> Result<Answer, DexError> {
-        let (tree, ctx) = self.server(server);
-        let key = |key: &Key| self.book.keys[*key as usize].as_slice();
-        let bytes = |value: &Value| self.book.bytes(*value);
-        let flag = Answer::Flag;
-        Ok(match op {
-            Op::Get(k) => {
-                let mut out = Vec::new();
-                let found = tree.get(ctx, key(k), &mut out).await?;
-                Answer::Found(found.then(|| self.book.value(*k, &out)))
-            }
-            Op::Put(k, value) => flag(tree.put(ctx, key(k), &bytes(value)).await?),
-            Op::Insert(k, value) => flag(tree.insert(ctx, key(k), &bytes(value)).await?),
-            Op::Update(k, value) => flag(tree.update(ctx, key(k), &bytes(value)).await?),
-            Op::Remove(k) => flag(tree.remove(ctx, key(k)).await?),
-            Op::Swap { key: k, expected, new } => {
-                let (expected, new) = (expected.as_ref().map(bytes), new.as_ref().map(bytes));
-                match tree.compare_and_swap(ctx, key(k), expected.as_deref(), new.as_deref()).await? {
-                    Swapped::Done => Answer::Swapped,
-                    Swapped::Found(found) => Answer::Found(found.map(|found| self.book.value(*k, &found))),
-                }
-            }
-            Op::MultiGet(keys) => {
-                let wanted: Vec<_> = keys.iter().map(key).collect();
-                let mut answers = Answers::default();
-                tree.multi_get(ctx, &wanted, &mut answers).await?;
-                let found = keys.iter().zip(answers.iter());
-                Answer::Values(
-                    found.map(|(k, value)| value.map(|value| self.book.value(*k, value))).collect(),
-                )
-            }
-            Op::Scan(_) | Op::Flush | Op::Move => unreachable!("no operation of one compute server's keys"),
-        })
-    }
-
-    async fn flush(&self) -> Result<Answer, DexError> {
-        let (tree, ctx) = self.server(self.below(self.cluster.trees.len()));
-        tree.flush(ctx).await?;
-        Ok(Answer::Done)
-    }
-
     /// Scans the keys of `scan`. The bounds are any that mean them.
-    async fn scan(&self, scan: &Scan, found: &RefCell<Vec<(Key, Value)>>) -> Result<(), DexError> {
+    async fn scan(&self, scan: &Scan, found: &Gathered<'_>) -> Result<(), I::Error> {
         let keys = &self.book.keys;
         let (first, end) = (scan.keys.start as usize, scan.keys.end as usize);
         let (is_first, is_last) = (first == 0, end == keys.len());
@@ -238,48 +146,7 @@ impl<'c, L: Layout> Client<'c, L> {
         let stops_early = self.below(4) == 0;
         let limit = if stops_early { usize::MAX } else { scan.limit };
         let range = ScanRange { low, high, limit, reverse: scan.reverse };
-        let visit = |key: &[u8], value: &[u8]| {
-            let mut found = found.borrow_mut();
-            let key = self.book.key(key);
-            found.push((key, self.book.value(key, value)));
-            found.len() < scan.limit
-        };
-        let visit = RefCell::new(visit);
-        let scan_of = async |server: usize, part: &ScanRange<'_>| {
-            let (tree, ctx) = self.server(server);
-            tree.scan_owned(ctx, part, |key, value| (visit.borrow_mut())(key, value)).await
-        };
-        for (process, part) in self.parts(&range) {
-            let handed_out = found.borrow().len();
-            if handed_out == scan.limit {
-                break;
-            }
-            let part = ScanRange { limit: limit - handed_out, ..part };
-            self.routers[process].scanned(&self.ep, &part, PATIENCE_NS, scan_of).await?;
-        }
-        Ok(())
-    }
-
-    /// A range by the processes that have its keys, in the order of the scan.
-    fn parts<'r>(&'r self, range: &ScanRange<'r>) -> Vec<(usize, ScanRange<'r>)> {
-        let between = &self.cluster.between_processes;
-        let start = |reverse| ScanRange { reverse, ..*range }.first_partition(between);
-        let (first, last) = (start(false), start(true));
-        let part = |process: usize| {
-            let mut part = *range;
-            if process > first {
-                part.low = Bound::Included(&between[process - 1]);
-            }
-            if process < last {
-                part.high = Bound::Excluded(&between[process]);
-            }
-            (process, part)
-        };
-        let mut parts: Vec<_> = (first..=last).map(part).collect();
-        if range.reverse {
-            parts.reverse();
-        }
-        parts
+        I::scan(self, &range, found).await
     }
 
     fn draw_key(&self, n: usize) -> Key {
@@ -300,7 +167,7 @@ impl<'c, L: Layout> Client<'c, L> {
     }
 
     fn draw(&self, n: usize) -> Op {
-        if self.below(1_024) < self.setup.moves.share {
+        if self.below(1_024) < self.setup.moves_share() {
             return Op::Move;
         }
         let key = self.draw_key(n);
@@ -324,10 +191,12 @@ impl<'c, L: Layout> Client<'c, L> {
             Some(2) => Op::Insert(key, self.draw_value(key)),
             Some(3) => Op::Update(key, self.draw_value(key)),
             Some(4) => Op::Remove(key),
-            Some(5) => self.draw_swap(key),
+            Some(5) if I::SWAPS => self.draw_swap(key),
+            Some(5) => Op::Update(key, self.draw_value(key)),
             Some(6) => self.draw_multi_get(key, n),
             Some(7) => Op::Scan(self.draw_scan(key)),
-            _ => Op::Flush,
+            _ if I::SWAPS => Op::Flush,
+            _ => Op::Get(key),
         }
     }
 
@@ -342,16 +211,12 @@ impl<'c, L: Layout> Client<'c, L> {
         Op::Swap { key, expected, new }
     }
 
-    /// Keys of one compute server, some of them twice.
+    /// Keys that go together, some of them twice.
     fn draw_multi_get(&self, key: Key, n: usize) -> Op {
-        let owner = |key: Key| {
-            let key = self.book.keys[key as usize].as_slice();
-            self.router(key).owner_of(key)
-        };
         let mut keys = vec![key];
         for _ in 0..self.below(40) {
             let another = self.draw_key(n);
-            if owner(another) == owner(key) {
+            if I::go_together(self, another, key) {
                 keys.push(another);
             }
         }
@@ -367,15 +232,13 @@ impl<'c, L: Layout> Client<'c, L> {
             _ => (key, (key + 1 + self.below(20) as Key).min(own.end)),
         };
         let limit = [1, 3, 10, 50, 1_000, 1_000][self.below(6)];
-        Scan { keys: first..end, limit, reverse: self.below(2) == 0 }
+        Scan { keys: first..end, limit, reverse: I::DESCENDS && self.below(2) == 0 }
     }
 }
 
-impl<L: Layout> Drop for Client<'_, L> {
+impl<I: Index> Drop for Client<'_, I> {
     fn drop(&mut self) {
-        for (tree, worker) in self.cluster.trees.iter().zip(&self.workers) {
-            tree.cache().retire(worker);
-        }
+        self.index.end_thread(&self.own);
     }
 }
 

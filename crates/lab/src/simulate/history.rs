@@ -37,6 +37,18 @@ pub enum Op {
     Move,
 }
 
+impl Op {
+    /// The key that it is about; of many, the first.
+    pub fn key(&self) -> Option<Key> {
+        match self {
+            Self::Get(key) | Self::Put(key, _) | Self::Insert(key, _) | Self::Update(key, _) => Some(*key),
+            Self::Remove(key) | Self::Swap { key, .. } => Some(*key),
+            Self::MultiGet(keys) => keys.first().copied(),
+            Self::Scan(_) | Self::Flush | Self::Move => None,
+        }
+    }
+}
+
 /// A scan.
 #[derive(Clone, Debug)]
 pub struct Scan {
@@ -85,13 +97,9 @@ pub struct Record {
 impl Record {
     pub fn touches(&self, key: Key) -> bool {
         match &self.op {
-            Op::Get(own) | Op::Put(own, _) | Op::Insert(own, _) | Op::Update(own, _) | Op::Remove(own) => {
-                *own == key
-            }
-            Op::Swap { key: own, .. } => *own == key,
             Op::MultiGet(keys) => keys.contains(&key),
             Op::Scan(scan) => scan.keys.contains(&key),
-            Op::Flush | Op::Move => false,
+            op => op.key() == Some(key),
         }
     }
 

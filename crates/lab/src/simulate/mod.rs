@@ -1,23 +1,30 @@
-//! Random configurations of the index on a simulated cluster, and every history checked.
+//! Random configurations of an index on a simulated cluster, and every history checked.
 //!
-//! A *seed* stands for servers, nodes, caches, keys, operations and faults ([`Setup`]). Its operations run in virtual time
+//! A *seed* stands for a system with its techniques, servers, nodes, caches, keys, operations and faults ([`Setup`]). Its operations run in virtual time
 //! ([`pando_sim`]), each noted with its invocation and response. Then the history is checked, and the index audited. The
 //! same seed with the same options gives the same history, so that a seed and the command line repeat what it found.
 
+mod case_dex;
+mod case_peers;
 mod check;
 mod client;
 mod cluster;
+mod dex;
 mod faults;
 mod history;
+mod index;
 mod keys;
 mod linear;
 mod moves;
+mod peers;
 mod report;
 mod run;
 mod setup;
+mod systems;
 
 pub use check::{Kind, Violation};
 pub use faults::FaultSet;
 pub use report::Summary;
 pub use run::{SeedReport, run_seed, run_setup};
 pub use setup::Setup;
+pub use systems::Systems;

@@ -10,14 +10,15 @@ use pando_dex::layout::Layout;
 use pando_dex::{DexError, KeyRange, Leaving, Party, RoutingTable, flush_side_by_side, move_keys};
 
 use super::client::Client;
+use super::dex::Dex;
 use super::history::Answer;
 
-impl<L: Layout> Client<'_, L> {
+impl<L: Layout> Client<'_, Dex<L>> {
     /// Moves some keys.
     pub(super) async fn move_some(&self) -> Result<Answer, DexError> {
         let Some(at) = self.draw_cut() else { return Ok(Answer::Done) };
-        let process = self.cluster.process_of(&at);
-        let routes = &self.cluster.routes[process];
+        let process = self.index.process_of(&at);
+        let routes = &self.index.routes[process];
         let Some((range, from, to)) = self.draw_move(&routes.table(), at, process) else {
             return Ok(Answer::Done);
         };
@@ -26,7 +27,7 @@ impl<L: Layout> Client<'_, L> {
             Party { server, tree, ctx }
         };
         let ctx = party(from).ctx;
-        let workers = self.setup.moves.flush_workers;
+        let workers = self.index.case.moves.flush_workers;
         let flush = async |leaving: Arc<Leaving<'_, L>>| flush_side_by_side(&leaving, ctx, workers).await;
         match move_keys(routes, party(from), party(to), range, flush, async |_| Ok(())).await {
             Ok(_) | Err(DexError::Moving | DexError::Routes(_)) => Ok(Answer::Done),
@@ -41,7 +42,7 @@ impl<L: Layout> Client<'_, L> {
         at: Vec<u8>,
         process: usize,
     ) -> Option<(KeyRange, usize, usize)> {
-        let is_ours = |server: &usize| self.setup.process_of(*server) == process;
+        let is_ours = |server: &usize| self.index.process_of_server(*server) == process;
         let partitions = table.owners().len();
         let partition = if self.below(4) == 0 { self.below(partitions) } else { table.partition_of(&at) };
         let from = table.owners()[partition];
@@ -50,7 +51,7 @@ impl<L: Layout> Client<'_, L> {
         }
         let own = table.range(partition);
         let mut spare =
-            (0..self.cluster.trees.len()).filter(|&server| table.partition_owned_by(server).is_none());
+            (0..self.index.trees.len()).filter(|&server| table.partition_owned_by(server).is_none());
         let spare = spare.find(is_ours);
         let (below, above) = (
             partition.checked_sub(1).map(|below| table.owners()[below]).filter(is_ours),

@@ -3,17 +3,24 @@
 //! Only seeds with violations are kept whole, so that a run of hours keeps little. The figures of a summary are sums over
 //! all seeds. Fields may be added to the JSON; those there are keep their names.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::faults::FaultSet;
 use super::run::SeedReport;
+use super::systems::Systems;
 use crate::process;
 
 /// Sums over seeds, and those that show something wrong.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
+    /// As the command line takes it.
+    pub systems: String,
     pub faults: FaultSet,
     pub seeds: u64,
+    /// By the name of their system.
+    pub seeds_of: BTreeMap<&'static str, u64>,
     pub operations: u64,
     /// Those that failed; while faults happen they may.
     pub failed_operations: u64,
@@ -30,10 +37,12 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub fn new(faults: FaultSet) -> Self {
+    pub fn new(systems: &Systems, faults: FaultSet) -> Self {
         Self {
+            systems: systems.to_string(),
             faults,
             seeds: 0,
+            seeds_of: BTreeMap::new(),
             operations: 0,
             failed_operations: 0,
             key_histories: 0,
@@ -48,6 +57,7 @@ impl Summary {
 
     pub fn add(&mut self, report: SeedReport) {
         self.seeds += 1;
+        *self.seeds_of.entry(report.setup.system.name()).or_default() += 1;
         self.operations += report.operations;
         self.failed_operations += report.failed_operations;
         self.key_histories += report.setup.keys as u64;

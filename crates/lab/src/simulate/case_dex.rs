@@ -1,0 +1,224 @@
+//! What a seed stands for besides, if the index is DEX: nodes, caches, what is offloaded, what is moved, processes.
+
+use pando_cache::{Admission, CacheConfig, Eviction};
+use pando_dex::{OffloadPolicy, Offloading};
+use serde::{Serialize, Serializer};
+
+use super::faults::FaultSet;
+use super::keys::{KeyStyle, Sizes};
+use super::setup::{Case, Draw, DrawnKeys, Setup};
+use crate::bench::System;
+
+/// How nodes are laid out.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Nodes {
+    Fixed { bytes: usize, fanout: usize },
+    Slotted { bytes: usize, fanout: usize },
+}
+
+impl Nodes {
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Fixed { bytes, .. } | Self::Slotted { bytes, .. } => bytes,
+        }
+    }
+}
+
+/// A cache, as [`CacheConfig`] has it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CacheSetup {
+    pub frames: u64,
+    pub leaf_admission: f64,
+    pub random_eviction: bool,
+    pub fifo: bool,
+    pub swizzle: bool,
+    pub cooling_share: f64,
+}
+
+/// What is left to memory servers.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct OffloadSetup {
+    #[serde(serialize_with = "name_of_policy")]
+    pub policy: OffloadPolicy,
+    /// Samples of a moving average, and share of decisions that are turned round.
+    pub samples: u32,
+    pub contrary: f64,
+}
+
+fn name_of_policy<S: Serializer>(policy: &OffloadPolicy, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(policy.name())
+}
+
+/// What is moved from compute server to compute server while operations run.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MoveSetup {
+    /// Compute servers that have no keys at first.
+    pub spare_servers: usize,
+    /// Moves among 1,024 operations.
+    pub share: usize,
+    /// Shares of writing back at once.
+    pub flush_workers: usize,
+}
+
+/// DEX with its sizes and ablations.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct DexCase {
+    /// Processes, each with some of the compute servers. Each moves keys among its own, whatever the others do.
+    pub processes: usize,
+    pub nodes: Nodes,
+    pub cache: CacheSetup,
+    pub offload: OffloadSetup,
+    pub moves: MoveSetup,
+    pub subtree_level: u8,
+}
+
+impl DexCase {
+    pub fn cache_config(&self) -> CacheConfig {
+        let Self { nodes, cache, .. } = self;
+        let mut config = CacheConfig::new(cache.frames * nodes.bytes() as u64, nodes.bytes());
+        config.admission = Admission::lazy(cache.leaf_admission);
+        config.eviction = if cache.random_eviction { Eviction::Random } else { Eviction::PathAware };
+        config.fifo = cache.fifo;
+        config.swizzle = cache.swizzle;
+        config.cooling_share = cache.cooling_share;
+        config
+    }
+
+    pub fn offloading(&self) -> Offloading {
+        let OffloadSetup { policy, samples, contrary } = self.offload;
+        Offloading { samples, contrary, ..Offloading::with_policy(policy) }
+    }
+
+    /// The process of a compute server, when so many have keys at first. Those without, which come last, are dealt out.
+    pub fn process_of(&self, compute_servers: usize, server: usize) -> usize {
+        match server.checked_sub(compute_servers) {
+            None => server * self.processes / compute_servers,
+            Some(spare) => spare % self.processes,
+        }
+    }
+}
+
+impl Setup {
+    /// The configuration of `seed` with DEX.
+    pub(super) fn draw_dex(seed: u64, faults: FaultSet) -> Self {
+        let mut case = draw_case(seed);
+        case.processes = Draw::of(seed, "processes").one_of(&[1, 1, 1, 2]);
+        if case.processes > 1 {
+            case.moves.spare_servers = case.moves.spare_servers.max(case.processes);
+        }
+        let mut setup = Self::of_case(seed, faults, case);
+        // Each process has a compute server with keys, and one without.
+        setup.compute_servers = setup.compute_servers.max(case.processes);
+        setup
+    }
+
+    /// The same, but all compute servers are one process's.
+    pub fn draw_one_process(seed: u64, faults: FaultSet) -> Self {
+        Self::of_case(seed, faults, draw_case(seed))
+    }
+
+    fn of_case(seed: u64, faults: FaultSet, case: DexCase) -> Self {
+        let keys = draw_keys(&Draw::of(seed, "keys"), case.nodes);
+        Self::drawn(seed, System::Dex, faults, keys, |subtree_level| {
+            Case::Dex(DexCase { subtree_level, ..case })
+        })
+    }
+}
+
+fn draw_case(seed: u64) -> DexCase {
+    DexCase {
+        processes: 1,
+        nodes: draw_nodes(&Draw::of(seed, "nodes")),
+        cache: draw_cache(&Draw::of(seed, "cache")),
+        offload: draw_offload(&Draw::of(seed, "offload")),
+        moves: draw_moves(&Draw::of(seed, "moves")),
+        subtree_level: 0,
+    }
+}
+
+fn draw_nodes(draw: &Draw) -> Nodes {
+    let fanout = draw.one_of(&[3, 4, 4]);
+    match draw.one_of(&[false, true]) {
+        false => Nodes::Fixed { bytes: draw.one_of(&[256, 512]), fanout },
+        true => Nodes::Slotted {
+            bytes: draw.one_of(&[512, 512, 1024]),
+            fanout: draw.one_of(&[fanout, fanout, 8]),
+        },
+    }
+}
+
+fn draw_keys(draw: &Draw, nodes: Nodes) -> DrawnKeys {
+    match nodes {
+        Nodes::Fixed { bytes, .. } => {
+            // Three entries have to fit beside two fences.
+            let (key, value) = match bytes {
+                256 => draw.one_of(&[(8, 8), (8, 8), (4, 8), (8, 16), (16, 8)]),
+                _ => draw.one_of(&[(8, 8), (16, 24), (24, 8), (5, 40)]),
+            };
+            (
+                Sizes { key, value, fixed: true },
+                draw.one_of(&[KeyStyle::Words, KeyStyle::Dense, KeyStyle::Prefixed]),
+                0.0,
+            )
+        }
+        Nodes::Slotted { bytes, .. } => {
+            let sizes = Sizes { key: bytes / 4, value: draw.one_of(&[600, 3_000]), fixed: false };
+            let styles = [
+                KeyStyle::Words,
+                KeyStyle::Dense,
+                KeyStyle::Short,
+                KeyStyle::Prefixed,
+                KeyStyle::Nested,
+                KeyStyle::Ragged,
+            ];
+            (sizes, draw.one_of(&styles), draw.one_of(&[0.0, 0.05, 0.3]))
+        }
+    }
+}
+
+fn draw_offload(draw: &Draw) -> OffloadSetup {
+    use OffloadPolicy::{Always, CostAware, Never};
+    OffloadSetup {
+        policy: draw.one_of(&[Never, Always, CostAware, CostAware]),
+        samples: draw.one_of(&[2, 50]),
+        contrary: draw.one_of(&[0.01, 0.3]),
+    }
+}
+
+fn draw_moves(draw: &Draw) -> MoveSetup {
+    MoveSetup {
+        spare_servers: draw.one_of(&[0, 0, 1, 2]),
+        share: draw.one_of(&[0, 4, 16, 64]),
+        flush_workers: draw.one_of(&[1, 2, 5]),
+    }
+}
+
+fn draw_cache(draw: &Draw) -> CacheSetup {
+    CacheSetup {
+        frames: draw.one_of(&[8, 8, 12, 24, 64, 256, 1024]),
+        leaf_admission: draw.one_of(&[0.0, 0.1, 0.5, 1.0]),
+        random_eviction: draw.one_of(&[false, false, true]),
+        fifo: draw.one_of(&[false, false, true]),
+        swizzle: draw.one_of(&[true, true, false]),
+        cooling_share: draw.one_of(&[0.1, 0.1, 0.5]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_process_has_its_share_of_the_compute_servers() {
+        let case = DexCase { processes: 2, ..draw_case(3) };
+        assert_eq!([0, 1, 2, 3, 4].map(|server| case.process_of(3, server)), [0, 0, 1, 0, 1]);
+        let case = DexCase { processes: 1, ..case };
+        assert!((0..5).all(|server| case.process_of(3, server) == 0));
+        let processes = |seed| match Setup::draw_dex(seed, FaultSet::NONE).case {
+            Case::Dex(case) => case.processes,
+            other => unreachable!("{other:?}"),
+        };
+        assert!([1, 2].iter().all(|&wanted| (0..64).any(|seed| processes(seed) == wanted)));
+    }
+}

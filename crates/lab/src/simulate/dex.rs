@@ -1,0 +1,293 @@
+//! DEX as the index of a run: a tree and a cache for each compute server, a routing table for each process.
+//!
+//! An operation goes to the compute server that its thread's router names; now and then it goes to another one first, and
+//! must be refused there unless that is the owner by now. Where there are several processes each has a routing table of its own,
+//! right for its own keys, and moves only these, see `moves.rs`.
+
+use std::cell::RefCell;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use pando_cache::{Cache, CacheWorker};
+use pando_dex::audit::{audit, check_blocks};
+use pando_dex::layout::Layout;
+use pando_dex::{
+    Answers, BulkLoad, Ctx, DexError, KeyRange, Router, Routes, RoutingTable, ScanRange, Swapped, Tree,
+    TreeConfig, partition_of,
+};
+use pando_fabric::Endpoint;
+use pando_pool::Pool;
+use pando_rt::block_on;
+use pando_sim::SimEndpoint;
+
+use super::case_dex::DexCase;
+use super::client::{Client, Gathered};
+use super::cluster::{Cluster, ClusterError, INDEX, boundaries, draw_entries};
+use super::history::{Answer, Book, Key, Op};
+use super::index::Index;
+use super::linear::Value;
+use super::setup::{PATIENCE_NS, Setup};
+
+/// DEX with all its compute servers.
+pub struct Dex<L: Layout> {
+    pub case: DexCase,
+    /// Compute servers that have keys at first.
+    keyed_servers: usize,
+    pool: Pool,
+    /// By compute server; those at the end have no keys at first.
+    pub trees: Vec<Tree<L>>,
+    /// By process.
+    pub routes: Vec<Arc<Routes>>,
+    /// Where the keys of the second process begin, and so on; they stay there.
+    between_processes: Vec<Vec<u8>>,
+}
+
+/// What a thread has of its own.
+pub struct DexThread {
+    /// By compute server.
+    workers: Vec<CacheWorker>,
+    /// By process.
+    routers: Vec<Router>,
+}
+
+impl<L: Layout> Dex<L> {
+    /// Makes and loads the index of `setup`; notes in `book` what it holds.
+    pub fn new(
+        setup: &Setup,
+        case: DexCase,
+        layout: L,
+        cluster: &Cluster,
+        ep: &SimEndpoint,
+        book: &mut Book,
+    ) -> Result<Self, ClusterError> {
+        let pool = cluster.pool.clone();
+        let boundaries = boundaries(setup, &book.keys);
+        let root = block_on(ep, Tree::create(ep, &pool, layout, INDEX, &boundaries))?;
+        let entries = draw_entries(setup, book);
+        if !entries.is_empty() {
+            let load = BulkLoad::new(layout, pool.clone(), INDEX, case.subtree_level, &boundaries)
+                .leaf_fill(setup.fill());
+            let slice = block_on(ep, load.load_slice(ep, &entries[..], 0..entries.len() as u64, 1, 0))?;
+            block_on(ep, load.finish(ep, vec![slice], root))?;
+        }
+        let mut trees = Vec::new();
+        let spare = std::iter::repeat_n(KeyRange::none(), case.moves.spare_servers);
+        for range in KeyRange::from_boundaries(&boundaries).into_iter().chain(spare) {
+            let cache = Arc::new(Cache::new(&case.cache_config())?);
+            let worker = cache.worker();
+            let ctx = Ctx { ep, worker: &worker };
+            let mut config = TreeConfig::new(INDEX, root);
+            config.range = range;
+            config.patience_ns = PATIENCE_NS;
+            config.offloading = case.offloading();
+            config.read_ahead = setup.read_ahead;
+            config.subtree_level = case.subtree_level;
+            let tree = block_on(ep, Tree::open(ctx, cache, pool.clone(), layout, config))?;
+            tree.cache().retire(&worker);
+            trees.push(tree);
+        }
+        let keyed_servers = setup.compute_servers;
+        let process = |server| case.process_of(keyed_servers, server);
+        let is_between = |&at: &usize| process(at) != process(at + 1);
+        let between_processes =
+            (0..boundaries.len()).filter(is_between).map(|at| boundaries[at].clone()).collect();
+        let table = RoutingTable::in_order(boundaries)?;
+        let routes = (0..case.processes).map(|_| Arc::new(Routes::new(table.clone()))).collect();
+        Ok(Self { case, keyed_servers, pool, trees, routes, between_processes })
+    }
+
+    /// The process whose compute servers have a key.
+    pub fn process_of(&self, key: &[u8]) -> usize {
+        partition_of(&self.between_processes, key)
+    }
+
+    /// The process of a compute server.
+    pub fn process_of_server(&self, server: usize) -> usize {
+        self.case.process_of(self.keyed_servers, server)
+    }
+}
+
+impl<L: Layout> Index for Dex<L> {
+    type Error = DexError;
+    type Thread = DexThread;
+
+    const SWAPS: bool = true;
+    const DESCENDS: bool = true;
+
+    fn begin_thread(&self, ep: &SimEndpoint) -> DexThread {
+        DexThread {
+            workers: self.trees.iter().map(|tree| tree.cache().worker()).collect(),
+            routers: self.routes.iter().map(|routes| Router::new(Arc::clone(routes), ep.random())).collect(),
+        }
+    }
+
+    fn end_thread(&self, thread: &DexThread) {
+        for (tree, worker) in self.trees.iter().zip(&thread.workers) {
+            tree.cache().retire(worker);
+        }
+    }
+
+    async fn answer(client: &Client<'_, Self>, op: &Op) -> Result<Answer, DexError> {
+        match op.key() {
+            Some(key) => client.answer_of(key, op).await,
+            None if matches!(op, Op::Move) => client.move_some().await,
+            None => client.flush().await,
+        }
+    }
+
+    async fn scan(
+        client: &Client<'_, Self>,
+        range: &ScanRange<'_>,
+        found: &Gathered<'_>,
+    ) -> Result<(), DexError> {
+        let visit = RefCell::new(|key: &[u8], value: &[u8]| found.visit(key, value));
+        let scan_of = async |server: usize, part: &ScanRange<'_>| {
+            let (tree, ctx) = client.server(server);
+            tree.scan_owned(ctx, part, |key, value| (visit.borrow_mut())(key, value)).await
+        };
+        for (process, part) in client.parts(range) {
+            let handed_out = found.len();
+            if handed_out == found.limit {
+                break;
+            }
+            let part = ScanRange { limit: range.limit - handed_out, ..part };
+            client.own.routers[process].scanned(&client.ep, &part, PATIENCE_NS, scan_of).await?;
+        }
+        Ok(())
+    }
+
+    fn go_together(client: &Client<'_, Self>, one: Key, other: Key) -> bool {
+        let owner = |key: Key| {
+            let key = client.book.keys[key as usize].as_slice();
+            client.router(key).owner_of(key)
+        };
+        owner(one) == owner(other)
+    }
+
+    fn audit(&self, ep: &SimEndpoint, failed: bool) -> Result<Vec<String>, ClusterError> {
+        let trees: Vec<_> = self.trees.iter().collect();
+        let report = block_on(ep, audit(ep, &trees))?;
+        let mut wrong = report.violations.clone();
+        wrong.extend(block_on(ep, check_blocks(ep, &self.pool, &mut [report], &[]))?);
+        if failed {
+            // An operation that failed half-way leaves blocks behind, which a rebuild of the allocation finds.
+            wrong.retain(|what| !what.contains("belong to nothing"));
+        }
+        Ok(wrong)
+    }
+}
+
+impl<L: Layout> Client<'_, Dex<L>> {
+    pub(super) fn server(&self, i: usize) -> (&Tree<L>, Ctx<'_, SimEndpoint>) {
+        (&self.index.trees[i], Ctx { ep: &self.ep, worker: &self.own.workers[i] })
+    }
+
+    /// The router of the process that has a key.
+    fn router(&self, key: &[u8]) -> &Router {
+        &self.own.routers[self.index.process_of(key)]
+    }
+
+    /// The compute server to ask about `key`: the owner, after another one has refused now and then.
+    async fn answer_of(&self, key: Key, op: &Op) -> Result<Answer, DexError> {
+        let key = &self.book.keys[key as usize];
+        let servers = self.index.trees.len();
+        if servers > 1 && self.below(32) == 0 {
+            let other = (self.router(key).owner_of(key) + 1 + self.below(servers - 1)) % servers;
+            match self.answer_by(other, op).await {
+                Err(DexError::NotOwned) => {}
+                other => return other,
+            }
+        }
+        match op {
+            Op::MultiGet(keys) => self.multi_get(keys).await,
+            op => {
+                self.router(key)
+                    .routed(&self.ep, key, PATIENCE_NS, async |server| self.answer_by(server, op).await)
+                    .await
+            }
+        }
+    }
+
+    /// Many keys at once, or one by one if some have moved.
+    async fn multi_get(&self, keys: &[Key]) -> Result<Answer, DexError> {
+        let first = &self.book.keys[keys[0] as usize];
+        let owner = self.router(first).route(first);
+        match self.answer_by(owner, &Op::MultiGet(keys.to_vec())).await {
+            Err(DexError::NotOwned) => {}
+            done => return done,
+        }
+        let mut values = Vec::new();
+        for key in keys {
+            let (op, bytes) = (Op::Get(*key), &self.book.keys[*key as usize]);
+            let get = async |server| self.answer_by(server, &op).await;
+            match self.router(bytes).routed(&self.ep, bytes, PATIENCE_NS, get).await? {
+                Answer::Found(value) => values.push(value),
+                other => unreachable!("a lookup finds something or nothing, not {other:?}"),
+            }
+        }
+        Ok(Answer::Values(values))
+    }
+
+    async fn answer_by(&self, server: usize, op: &Op) -> Result<Answer, DexError> {
+        let (tree, ctx) = self.server(server);
+        let key = |key: &Key| self.book.keys[*key as usize].as_slice();
+        let bytes = |value: &Value| self.book.bytes(*value);
+        let flag = Answer::Flag;
+        Ok(match op {
+            Op::Get(k) => {
+                let mut out = Vec::new();
+                let found = tree.get(ctx, key(k), &mut out).await?;
+                Answer::Found(found.then(|| self.book.value(*k, &out)))
+            }
+            Op::Put(k, value) => flag(tree.put(ctx, key(k), &bytes(value)).await?),
+            Op::Insert(k, value) => flag(tree.insert(ctx, key(k), &bytes(value)).await?),
+            Op::Update(k, value) => flag(tree.update(ctx, key(k), &bytes(value)).await?),
+            Op::Remove(k) => flag(tree.remove(ctx, key(k)).await?),
+            Op::Swap { key: k, expected, new } => {
+                let (expected, new) = (expected.as_ref().map(bytes), new.as_ref().map(bytes));
+                match tree.compare_and_swap(ctx, key(k), expected.as_deref(), new.as_deref()).await? {
+                    Swapped::Done => Answer::Swapped,
+                    Swapped::Found(found) => Answer::Found(found.map(|found| self.book.value(*k, &found))),
+                }
+            }
+            Op::MultiGet(keys) => {
+                let wanted: Vec<_> = keys.iter().map(key).collect();
+                let mut answers = Answers::default();
+                tree.multi_get(ctx, &wanted, &mut answers).await?;
+                let found = keys.iter().zip(answers.iter());
+                Answer::Values(
+                    found.map(|(k, value)| value.map(|value| self.book.value(*k, value))).collect(),
+                )
+            }
+            Op::Scan(_) | Op::Flush | Op::Move => unreachable!("no operation of one compute server's keys"),
+        })
+    }
+
+    async fn flush(&self) -> Result<Answer, DexError> {
+        let (tree, ctx) = self.server(self.below(self.index.trees.len()));
+        tree.flush(ctx).await?;
+        Ok(Answer::Done)
+    }
+
+    /// A range by the processes that have its keys, in the order of the scan.
+    fn parts<'r>(&'r self, range: &ScanRange<'r>) -> Vec<(usize, ScanRange<'r>)> {
+        let between = &self.index.between_processes;
+        let start = |reverse| ScanRange { reverse, ..*range }.first_partition(between);
+        let (first, last) = (start(false), start(true));
+        let part = |process: usize| {
+            let mut part = *range;
+            if process > first {
+                part.low = Bound::Included(&between[process - 1]);
+            }
+            if process < last {
+                part.high = Bound::Excluded(&between[process]);
+            }
+            (process, part)
+        };
+        let mut parts: Vec<_> = (first..=last).map(part).collect();
+        if range.reverse {
+            parts.reverse();
+        }
+        parts
+    }
+}

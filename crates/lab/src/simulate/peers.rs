@@ -1,0 +1,311 @@
+//! A peer as the index of a run: a view for each compute server, which alone its threads use.
+//!
+//! If keys are divided among compute servers an operation goes to the view that owns its key; now and then a change goes to another
+//! one first, and must be refused there. Scans and audits go over everything from any view. How a peer is opened with the sizes of a
+//! case, and how it comes to rest, is behind [`SimulatedPeer`].
+
+use std::ops::Bound;
+
+use pando_dex::{KeyRange, ScanRange, partition_of};
+use pando_pool::Pool;
+use pando_rt::block_on;
+use pando_sherman::{Config, OwnKeys, Shape, Sherman, ShermanError};
+use pando_sim::SimEndpoint;
+use pando_smart::{CreateOptions, Partition, Smart, SmartConfig, SmartError};
+
+use super::case_peers::{ShermanCase, SmartCase};
+use super::client::{Client, Gathered};
+use super::cluster::{Cluster, ClusterError, INDEX, boundaries, draw_entries};
+use super::history::{Answer, Book, Key, Op};
+use super::index::Index;
+use super::setup::{PATIENCE_NS, Setup};
+use crate::bench::BenchSpec;
+use crate::under_test::Audited;
+use crate::under_test::peers::{Blocks, PeerTree};
+
+/// What a run asks of a peer besides its operations.
+#[allow(async_fn_in_trait, reason = "everything runs on one thread")]
+pub trait SimulatedPeer: PeerTree<Error: Into<ClusterError>> {
+    type Case;
+
+    /// Makes an empty index and opens it for each compute server; with `ranges`, each has the keys of one.
+    async fn open_views(
+        setup: &Setup,
+        case: &Self::Case,
+        ep: &SimEndpoint,
+        pool: &Pool,
+        ranges: Option<&[KeyRange]>,
+    ) -> Result<Vec<Self>, Self::Error>;
+
+    /// Whether a change was refused since the key is another compute server's.
+    fn is_refusal(error: &Self::Error) -> bool;
+
+    /// Ends what the views still have to do; then what an audit says, and every block of the index.
+    async fn audit_at_rest(
+        views: &[Self],
+        ep: &SimEndpoint,
+        failed: bool,
+    ) -> Result<(Audited, Blocks), Self::Error>;
+}
+
+/// A peer with all its compute servers.
+pub struct Peer<T> {
+    pool: Pool,
+    /// By compute server.
+    views: Vec<T>,
+    /// Where the keys of the second compute server begin, and so on; `None` if everything is shared.
+    boundaries: Option<Vec<Vec<u8>>>,
+    /// Blocks of the pool that were allocated before the index was made.
+    blocks_before: u64,
+    threads: usize,
+}
+
+impl<T: SimulatedPeer> Peer<T> {
+    /// Makes and loads the index of `setup`; notes in `book` what it holds.
+    pub fn new(
+        setup: &Setup,
+        case: &T::Case,
+        cluster: &Cluster,
+        ep: &SimEndpoint,
+        book: &mut Book,
+    ) -> Result<Self, ClusterError> {
+        let pool = cluster.pool.clone();
+        let blocks_before = allocated(&pool, ep)?;
+        let boundaries = setup.system.is_partitioned().then(|| boundaries(setup, &book.keys));
+        let ranges = boundaries.as_deref().map(KeyRange::from_boundaries);
+        let views =
+            block_on(ep, T::open_views(setup, case, ep, &pool, ranges.as_deref())).map_err(Into::into)?;
+        let entries = draw_entries(setup, book);
+        if !entries.is_empty() {
+            let spec = BenchSpec { fill: setup.fill(), ..BenchSpec::default() };
+            block_on(ep, views[0].load(&spec, ep, entries.into_iter())).map_err(Into::into)?;
+        }
+        Ok(Self { pool, views, boundaries, blocks_before, threads: setup.threads })
+    }
+
+    /// The compute server that is asked about a key by a thread.
+    fn server(&self, thread: u32, key: &[u8]) -> usize {
+        match &self.boundaries {
+            Some(boundaries) => partition_of(boundaries, key),
+            None => thread as usize % self.views.len(),
+        }
+    }
+
+    fn leaks(&self, used: u64, mut blocks: Blocks, failed: bool) -> Option<String> {
+        blocks.sort_unstable();
+        let listed = blocks.len();
+        blocks.dedup();
+        let (used, own) = (used - self.blocks_before, blocks.len() as u64);
+        if listed as u64 > own {
+            Some(format!("{} blocks of the index are there twice", listed as u64 - own))
+        } else if used < own {
+            Some(format!("the index has {own} blocks, of which {} are free", own - used))
+        } else if used > own && !failed {
+            // An operation that failed half-way leaves blocks behind, which a rebuild of the allocation finds.
+            Some(format!("{} of {used} blocks belong to nothing", used - own))
+        } else {
+            None
+        }
+    }
+}
+
+/// Blocks of a pool that are allocated.
+fn allocated(pool: &Pool, ep: &SimEndpoint) -> Result<u64, ClusterError> {
+    Ok(block_on(ep, pool.usage(ep))?.iter().map(|usage| usage.blocks_allocated).sum())
+}
+
+impl<T: SimulatedPeer> Index for Peer<T> {
+    type Error = T::Error;
+    type Thread = ();
+
+    const SWAPS: bool = false;
+    const DESCENDS: bool = false;
+
+    fn begin_thread(&self, _: &SimEndpoint) {}
+
+    async fn answer(client: &Client<'_, Self>, op: &Op) -> Result<Answer, T::Error> {
+        let Some(key) = op.key() else { return Ok(Answer::Done) };
+        let bytes = client.book.keys[key as usize].as_slice();
+        let (server, servers) = (client.index.server(client.thread, bytes), client.index.views.len());
+        if client.index.boundaries.is_some() && servers > 1 && client.below(32) == 0 {
+            let other = (server + 1 + client.below(servers - 1)) % servers;
+            match client.answer_by(other, op).await {
+                Err(error) if T::is_refusal(&error) => {}
+                done => return done,
+            }
+        }
+        client.answer_by(server, op).await
+    }
+
+    async fn scan(
+        client: &Client<'_, Self>,
+        range: &ScanRange<'_>,
+        found: &Gathered<'_>,
+    ) -> Result<(), T::Error> {
+        let view = &client.index.views[client.thread as usize % client.index.views.len()];
+        view.scan(&client.ep, range, |key, value| found.visit(key, value)).await?;
+        Ok(())
+    }
+
+    fn go_together(_: &Client<'_, Self>, _: Key, _: Key) -> bool {
+        true
+    }
+
+    fn views(&self) -> usize {
+        self.views.len().min(self.threads)
+    }
+
+    fn audit(&self, ep: &SimEndpoint, failed: bool) -> Result<Vec<String>, ClusterError> {
+        let (audited, blocks) =
+            block_on(ep, T::audit_at_rest(&self.views, ep, failed)).map_err(Into::into)?;
+        let used = allocated(&self.pool, ep)?;
+        Ok(audited.violations.into_iter().chain(self.leaks(used, blocks, failed)).collect())
+    }
+}
+
+impl<T: SimulatedPeer> Client<'_, Peer<T>> {
+    async fn answer_by(&self, server: usize, op: &Op) -> Result<Answer, T::Error> {
+        let (view, ep) = (&self.index.views[server], &self.ep);
+        let key = |key: &Key| self.book.keys[*key as usize].as_slice();
+        let bytes = |value| self.book.bytes(value);
+        Ok(match op {
+            Op::Get(k) => Answer::Found(self.look_up(view, *k).await?),
+            Op::Put(k, value) => Answer::Flag(view.put(ep, key(k), &bytes(*value)).await?),
+            Op::Insert(k, value) => Answer::Flag(view.insert(ep, key(k), &bytes(*value)).await?),
+            Op::Update(k, value) => Answer::Flag(view.update(ep, key(k), &bytes(*value)).await?),
+            Op::Remove(k) => Answer::Flag(view.remove(ep, key(k)).await?),
+            Op::MultiGet(keys) => {
+                let mut values = Vec::new();
+                for &k in keys {
+                    let owner = self.index.server(self.thread, key(&k));
+                    values.push(self.look_up(&self.index.views[owner], k).await?);
+                }
+                Answer::Values(values)
+            }
+            Op::Swap { .. } | Op::Scan(_) | Op::Flush | Op::Move => {
+                unreachable!("no operation of a peer on a key")
+            }
+        })
+    }
+
+    async fn look_up(&self, view: &T, key: Key) -> Result<Option<super::linear::Value>, T::Error> {
+        let mut out = Vec::new();
+        let found = view.get(&self.ep, &self.book.keys[key as usize], &mut out).await?;
+        Ok(found.then(|| self.book.value(key, &out)))
+    }
+}
+
+impl SimulatedPeer for Sherman {
+    type Case = ShermanCase;
+
+    async fn open_views(
+        setup: &Setup,
+        case: &ShermanCase,
+        ep: &SimEndpoint,
+        pool: &Pool,
+        ranges: Option<&[KeyRange]>,
+    ) -> Result<Vec<Self>, ShermanError> {
+        let shape = Shape::new(setup.sizes.key, setup.sizes.value, case.node_bytes, &case.options)?;
+        let config = Config {
+            patience_ns: PATIENCE_NS,
+            read_ahead: setup.read_ahead,
+            ..Config::new(INDEX, case.options)
+        };
+        let anchor = Self::create(ep, pool, &shape, &config).await?;
+        let mut views = Vec::new();
+        for server in 0..setup.compute_servers {
+            let own = ranges.map(|ranges| {
+                let KeyRange { low, high } = ranges[server].clone();
+                OwnKeys { low, high }
+            });
+            views.push(Self::open(ep, pool.clone(), anchor, shape, Config { own, ..config.clone() }).await?);
+        }
+        Ok(views)
+    }
+
+    fn is_refusal(error: &ShermanError) -> bool {
+        matches!(error, ShermanError::NotOwned)
+    }
+
+    /// By a view that was opened after the others were closed, which has what they left.
+    async fn audit_at_rest(
+        views: &[Self],
+        ep: &SimEndpoint,
+        _: bool,
+    ) -> Result<(Audited, Blocks), ShermanError> {
+        for view in views {
+            view.close(ep).await?;
+        }
+        let first = &views[0];
+        let config = Config { own: None, ..first.config().clone() };
+        let last = Self::open(ep, first.pool().clone(), first.anchor(), *first.shape(), config).await?;
+        Self::audit_all(&[last], ep).await
+    }
+}
+
+impl SimulatedPeer for Smart {
+    type Case = SmartCase;
+
+    async fn open_views(
+        setup: &Setup,
+        case: &SmartCase,
+        ep: &SimEndpoint,
+        pool: &Pool,
+        ranges: Option<&[KeyRange]>,
+    ) -> Result<Vec<Self>, SmartError> {
+        let SmartCase { techniques, .. } = case;
+        let options = CreateOptions {
+            node_room: techniques.node_room,
+            table_locks: case.table_locks,
+            ..CreateOptions::new(INDEX, techniques.techniques)
+        };
+        let anchor = Self::create(ep, pool, &options).await?;
+        let mut views = Vec::new();
+        for server in 0..setup.compute_servers {
+            let partition = ranges.map(|ranges| {
+                let KeyRange { low, high } = ranges[server].clone();
+                Partition {
+                    low: low.map_or(Bound::Unbounded, Bound::Included),
+                    high: high.map_or(Bound::Unbounded, Bound::Excluded),
+                }
+            });
+            let config = SmartConfig {
+                cache_bytes: case.cache_bytes,
+                cache_policy: techniques.cache_policy,
+                partition,
+                patience_ns: PATIENCE_NS,
+                scan_width: case.scan_width,
+                limbo_bytes: case.limbo_bytes,
+                look_every: case.look_every,
+                late_followers_unsound: techniques.late_followers_unsound,
+                cached_absence_unsound: techniques.cached_absence_unsound,
+                ..SmartConfig::new(anchor, techniques.techniques)
+            };
+            let view = Self::open(ep, pool.clone(), config).await?;
+            if server >= setup.threads && ranges.is_none() {
+                // Nobody uses it, so nobody is to wait for it.
+                view.park(ep).await?;
+            }
+            views.push(view);
+        }
+        Ok(views)
+    }
+
+    fn is_refusal(error: &SmartError) -> bool {
+        matches!(error, SmartError::NotOwned)
+    }
+
+    /// A node that an operation began to replace when it failed stays frozen until somebody wants to change it.
+    async fn audit_at_rest(
+        views: &[Self],
+        ep: &SimEndpoint,
+        failed: bool,
+    ) -> Result<(Audited, Blocks), SmartError> {
+        for view in views {
+            view.reclaim(ep).await?;
+        }
+        let (mut audited, blocks) = Self::audit_all(views, ep).await?;
+        audited.violations.retain(|what| !(failed && what.ends_with("a slot is frozen")));
+        Ok((audited, blocks))
+    }
+}
