@@ -14,7 +14,7 @@ use pando_lab::bench::{
     self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Model, Phase, System, Watch,
 };
 use pando_lab::units::{parse_count, parse_nanos, parse_size};
-use pando_workload::{Distribution, InsertKeys, KeySpace, Scatter};
+use pando_workload::{Distribution, InsertKeys, KeySpace, ScanLength, Scatter};
 
 use crate::args::AccessArgs;
 use crate::failure::Failure;
@@ -126,6 +126,9 @@ pub struct BenchArgs {
     /// insert-only and ycsb]
     #[arg(long, value_name = "KEYS")]
     insert_keys: Option<InsertKeys>,
+    /// Records that a scan asks for [default: the workload's own: 100, and 1 to 100 for ycsb-e]
+    #[arg(long, value_name = "N")]
+    scan_length: Option<u32>,
     /// How hot keys are spread: hash, permutation or none
     #[arg(long, value_name = "SCATTER", default_value = "hash")]
     scatter: Scatter,
@@ -323,6 +326,7 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
         workload: TOUR[0].to_owned(),
         dist: args.dist,
         insert_keys: args.insert_keys,
+        scan_length: args.scan_length.map(ScanLength::Fixed),
         scatter: args.scatter,
         multi_get: args.multi_get,
         verify: !args.no_verify,

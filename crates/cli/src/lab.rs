@@ -27,7 +27,7 @@ pub enum LabCommand {
 pub struct LabRunArgs {
     /// Its name, as `pando lab list` has it
     experiment: String,
-    /// quick: a hundredth of the paper's data or a few, under two minutes on two cores; full: the paper's 200 million records
+    /// quick: a hundredth of the paper's data or a few, minutes on two cores; full: the paper's 200 million records
     #[arg(long, value_name = "SCALE", value_enum, default_value_t = ScaleArg::Quick, hide_possible_values = true)]
     scale: ScaleArg,
     /// The directory for the results; it is made if there is none
@@ -36,6 +36,9 @@ pub struct LabRunArgs {
     /// Only the cells with this text in the names of their panel, series or place on the x axis
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     only: String,
+    /// Operations in flight on each thread, up to 64 [default: as the paper has it, mostly 1]
+    #[arg(long, value_name = "N")]
+    slots: Option<usize>,
     #[arg(long, value_name = "N", default_value = "42")]
     seed: u64,
 }
@@ -80,7 +83,7 @@ fn run_one(args: &LabRunArgs) -> Result<(), Failure> {
             args.experiment
         )));
     };
-    let setting = Setting::new(args.scale.into(), args.seed);
+    let setting = Setting { slots: args.slots, ..Setting::new(args.scale.into(), args.seed) };
     let bar = CellBar { interrupt: Interrupt::listen()?, bar: RefCell::new(ProgressBar::hidden()) };
     let written = experiments::run(experiment, setting, &args.only, &args.out, &bar);
     bar.bar.borrow().finish_and_clear();

@@ -102,8 +102,11 @@ const YCSB_E: Mix = Mix {
     ..READ_ONLY
 };
 
-/// Table 1 of DEX, Table 3 of its extended version, then YCSB.
-const NAMED: [(&str, Mix); 13] = [
+/// Sherman §5.1: a write stores a value, whether or not the key is there.
+const SHERMAN_WRITE: Mix = Mix { read: 50, insert: 50, insert_keys: InsertKeys::Drawn, ..READ_ONLY };
+
+/// Table 1 of DEX, Table 3 of its extended version, YCSB, then Sherman's.
+const NAMED: [(&str, Mix); 18] = [
     ("read-only", READ_ONLY),
     ("read-intensive", READ_INTENSIVE),
     ("read-intensive-2", Mix { read: 95, insert: 5, ..READ_ONLY }),
@@ -117,6 +120,11 @@ const NAMED: [(&str, Mix); 13] = [
     ("ycsb-d", YCSB_D),
     ("ycsb-e", YCSB_E),
     ("ycsb-f", Mix { read: 50, read_modify_write: 50, ..READ_ONLY }),
+    ("write-only", Mix { read: 0, insert: 100, ..SHERMAN_WRITE }),
+    ("sherman-write", SHERMAN_WRITE),
+    ("sherman-read", Mix { read: 95, insert: 5, ..SHERMAN_WRITE }),
+    ("scan-only", Mix { read: 0, scan: 100, ..READ_ONLY }),
+    ("scan-write", Mix { read: 0, scan: 50, ..SHERMAN_WRITE }),
 ];
 
 impl Mix {

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use pando::{Access, CacheOptions, Eviction, OffloadPolicy};
 use pando_sim::Model;
-use pando_workload::{Distribution, InsertKeys, KeyCodec, KeySpace, Mix, Scatter, ValueCodec, WorkloadSpec};
+use pando_workload::{
+    Distribution, InsertKeys, KeyCodec, KeySpace, Mix, ScanLength, Scatter, ValueCodec, WorkloadSpec,
+};
 use serde::{Serialize, Serializer};
 
 use super::{BenchError, System};
@@ -118,6 +120,9 @@ pub struct BenchSpec {
     /// Which keys inserts go to. `None`: as the workload has it.
     #[serde(serialize_with = "optional_text")]
     pub insert_keys: Option<InsertKeys>,
+    /// How many records a scan asks for. `None`: as many as the workload has it.
+    #[serde(serialize_with = "scan_length", skip_serializing_if = "Option::is_none")]
+    pub scan_length: Option<ScanLength>,
     #[serde(serialize_with = "as_text")]
     pub scatter: Scatter,
     /// Lookups handed over together, in workloads that only look up. 1: one at a time.
@@ -169,6 +174,7 @@ impl Default for BenchSpec {
             workload: "read-only".to_owned(),
             dist: None,
             insert_keys: None,
+            scan_length: None,
             scatter: Scatter::Hash,
             multi_get: 1,
             verify: true,
@@ -210,7 +216,10 @@ impl BenchSpec {
     /// When no workload has that name.
     pub fn mix(&self) -> Result<Mix, BenchError> {
         let mix: Mix = self.workload.parse()?;
-        Ok(Mix { insert_keys: self.insert_keys.unwrap_or(mix.insert_keys), ..mix })
+        let insert_keys = self.insert_keys.unwrap_or(mix.insert_keys);
+        let mix = Mix { insert_keys, scan_length: self.scan_length.unwrap_or(mix.scan_length), ..mix };
+        mix.validate()?;
+        Ok(mix)
     }
 
     /// The distribution that keys are drawn from.
@@ -427,6 +436,14 @@ impl BenchSpec {
             return invalid(format!("a balancer looks at the load every {least} at most, not more often"));
         }
         Ok(())
+    }
+}
+
+fn scan_length<S: Serializer>(length: &Option<ScanLength>, serializer: S) -> Result<S::Ok, S::Error> {
+    match length {
+        Some(ScanLength::Fixed(records)) => serializer.serialize_u32(*records),
+        Some(ScanLength::Uniform { min, max }) => serializer.serialize_str(&format!("{min}-{max}")),
+        None => serializer.serialize_none(),
     }
 }
 

@@ -157,6 +157,8 @@ pub(super) const ATOMICS: Metric = metric("atomics", "atomics/op", "/per_op/atom
 pub(super) const TWO_SIDED: Metric = metric("two_sided", "two-sided/op", "/per_op/two_sided", 1.0, 4);
 pub(super) const TRAFFIC: Metric = metric("traffic", "bytes/op", "/per_op/bytes_total", 1.0, 1);
 pub(super) const LATENCY: Metric = metric("p99", "p99 µs", "/latency_ns/p99", 1e-3, 1);
+pub(super) const LATENCY_P50: Metric = metric("p50", "p50 µs", "/latency_ns/p50", 1e-3, 1);
+pub(super) const LATENCY_P90: Metric = metric("p90", "p90 µs", "/latency_ns/p90", 1e-3, 1);
 pub(super) const LEAF_HITS: Metric = metric("leaf_hits", "leaf hits", "/cache/hit_ratio_leaf", 1.0, 3);
 
 #[cfg(test)]

@@ -74,7 +74,12 @@ fn cells(results: &Results<'_>) -> String {
             heads.push("the paper".to_owned());
         }
     }
-    let rule = (0..heads.len()).map(|i| if i < text_columns { "---" } else { "---:" });
+    let number_columns = text_columns..heads.len();
+    let with_limits = results.outcomes.iter().any(|outcome| limit(outcome).is_some());
+    if with_limits {
+        heads.push("limited by".to_owned());
+    }
+    let rule = (0..heads.len()).map(|i| if number_columns.contains(&i) { "---:" } else { "---" });
     let mut text = format!("| {} |\n|{}|\n", heads.join(" | "), rule.collect::<Vec<_>>().join("|"));
     for outcome in &results.outcomes {
         let cell = &outcome.cell;
@@ -92,9 +97,17 @@ fn cells(results: &Results<'_>) -> String {
                 fields.push(paper.map_or_else(String::new, |(_, value)| value.to_string()));
             }
         }
+        if with_limits {
+            fields.push(limit(outcome).unwrap_or("-").to_owned());
+        }
         let _ = writeln!(text, "| {} |", fields.join(" | "));
     }
     text
+}
+
+/// What kept it from being faster, by the simulator's own accounting.
+fn limit(outcome: &Outcome) -> Option<&str> {
+    outcome.report.as_ref().ok()?.pointer("/resources/limit")?.as_str()
 }
 
 fn measured(outcome: &Outcome, metric: &Metric) -> String {

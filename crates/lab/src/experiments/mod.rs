@@ -8,6 +8,7 @@
 //! - Files appear whole or not at all; a run that was interrupted goes on where it was.
 
 mod cell;
+mod claims;
 pub mod dex;
 mod document;
 mod markdown;
@@ -16,6 +17,8 @@ mod progress;
 mod results;
 mod run;
 mod scale;
+mod sherman;
+mod smart;
 
 pub use cell::{Cell, Metric, Work};
 pub use progress::Progress;
@@ -41,6 +44,8 @@ pub struct Experiment {
     pub varied: &'static str,
     /// See [`Setting::hundredths`].
     pub hundredths: u64,
+    /// Records that the paper loads.
+    pub records: u64,
     pub metrics: &'static [Metric],
     pub cells: fn(&Setting) -> Vec<Cell>,
     pub claims: fn(&Results<'_>) -> Vec<Claim>,
@@ -60,7 +65,7 @@ pub struct Claim {
 
 /// All experiments, in the order of the papers.
 pub fn all() -> impl Iterator<Item = &'static Experiment> {
-    dex::EXPERIMENTS.iter()
+    dex::EXPERIMENTS.iter().chain(sherman::EXPERIMENTS).chain(smart::EXPERIMENTS)
 }
 
 /// The experiment of that name.

@@ -82,7 +82,8 @@ pub fn run(
     folder: &Path,
     progress: &dyn Progress,
 ) -> Result<Written, LabError> {
-    let setting = Setting { hundredths: experiment.hundredths, ..setting };
+    let (hundredths, records) = (experiment.hundredths, experiment.records);
+    let setting = Setting { hundredths, records, ..setting };
     let all = (experiment.cells)(&setting);
     let cells: Vec<Cell> = all.iter().filter(|cell| cell.name().contains(only)).cloned().collect();
     let left_out = all.len() - cells.len();

@@ -9,8 +9,8 @@ use pando::OffloadPolicy;
 
 use crate::bench::{BenchSpec, FabricKind, Length};
 
-/// Records that the papers load.
-const PAPER_KEYS: u64 = 200_000_000;
+/// Records that the DEX paper loads; more do not fit the memory of one machine.
+pub(super) const PAPER_KEYS: u64 = 200_000_000;
 /// The cache of a compute server in the papers.
 pub(super) const PAPER_CACHE: u64 = 256 << 20;
 /// Threads of a compute server, and servers of each kind, in the papers.
@@ -49,17 +49,21 @@ pub struct Setting {
     pub seed: u64,
     /// Hundredths of the papers' data at the quick scale: more where there are few cells, or tiny caches.
     pub hundredths: u64,
+    /// Records that the paper loads.
+    pub records: u64,
+    /// Operations in flight on each thread, if not as the paper has it.
+    pub slots: Option<usize>,
 }
 
 impl Setting {
     pub fn new(scale: Scale, seed: u64) -> Setting {
-        Setting { scale, seed, hundredths: 1 }
+        Setting { scale, seed, hundredths: 1, records: PAPER_KEYS, slots: None }
     }
 
     pub fn keys(&self) -> u64 {
         match self.scale {
             Scale::Quick => 2_000_000 * self.hundredths,
-            Scale::Full => PAPER_KEYS,
+            Scale::Full => self.records.min(PAPER_KEYS),
             Scale::Tiny => 20_000,
         }
     }
@@ -76,7 +80,7 @@ impl Setting {
 
     /// Bytes that correspond to so many of the papers'.
     pub fn bytes(&self, papers: u64) -> u64 {
-        let scaled = u128::from(papers) * u128::from(self.keys()) / u128::from(PAPER_KEYS);
+        let scaled = u128::from(papers) * u128::from(self.keys()) / u128::from(self.records);
         (scaled as u64).max(CACHE_MIN)
     }
 
@@ -91,6 +95,7 @@ impl Setting {
         BenchSpec {
             fabric: FabricKind::Sim,
             memory_servers: SERVERS,
+            slots: self.slots.unwrap_or(1),
             offload: OffloadPolicy::CostAware,
             subtree_level: self.subtree_level(),
             keys: self.keys(),
@@ -124,11 +129,12 @@ impl Setting {
 
     /// Says how the scale differs from the paper's, for readers.
     pub fn describe(&self) -> String {
-        match self.scale {
-            Scale::Full => "The paper's 200 million records and caches.".to_owned(),
-            Scale::Quick | Scale::Tiny => format!(
-                "{} records instead of 200 million, caches smaller in proportion; servers, threads and the network are \
-                 the paper's size.",
+        let million = self.records / 1_000_000;
+        match self.keys() == self.records {
+            true => format!("The paper's {million} million records and caches."),
+            false => format!(
+                "{} records instead of {million} million, caches smaller in proportion; servers, threads and the network \
+                 are the paper's size.",
                 crate::units::count(self.keys())
             ),
         }

@@ -13,7 +13,8 @@ use serde_json::Value;
 use super::*;
 use crate::bench::BenchSpec;
 
-const TINY: Setting = Setting { scale: Scale::Tiny, seed: 7, hundredths: 1 };
+const TINY: Setting =
+    Setting { scale: Scale::Tiny, seed: 7, hundredths: 1, records: scale::PAPER_KEYS, slots: None };
 
 /// Two series of two small cells each; `broken` of them cannot be loaded.
 fn cells(broken: usize) -> Vec<Cell> {
@@ -46,6 +47,7 @@ const SOUND: Experiment = Experiment {
     setting: "None.",
     varied: "cache",
     hundredths: 1,
+    records: scale::PAPER_KEYS,
     metrics: &[cell::THROUGHPUT, cell::READS, cell::WRITES],
     cells: |_| cells(0),
     claims: |results| {

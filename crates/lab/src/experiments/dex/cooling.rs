@@ -9,7 +9,7 @@ use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, MOPS, Spacing};
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, THREADS, claim, percent, times};
+use super::{METRICS, PAPER_KEYS, THREADS, claim, percent, times};
 use crate::bench::BenchSpec;
 use crate::figure::Figure;
 
@@ -28,6 +28,7 @@ pub(super) const FIG4: Experiment = Experiment {
               nine of ten misses replace nothing, the queue is asked a tenth as often, and no longer is what limits DEX.",
     varied: "compute threads",
     hundredths: 1,
+    records: PAPER_KEYS,
     metrics: METRICS,
     cells: fig4_cells,
     claims: fig4_claims,
@@ -96,6 +97,7 @@ pub(super) const FIG9: Experiment = Experiment {
               write-intensive, as in the ablation beside it.",
     varied: "cache of a compute server",
     hundredths: 2,
+    records: PAPER_KEYS,
     metrics: METRICS,
     cells: fig9_cells,
     claims: fig9_claims,

@@ -8,7 +8,7 @@ use pando_workload::Distribution;
 use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, Spacing};
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, claim, peers, times};
+use super::{METRICS, PAPER_KEYS, claim, peers, times};
 use crate::bench::{BenchSpec, Length};
 
 const SERIES: &str = peers::DEX;
@@ -24,6 +24,7 @@ pub(super) const FIG16: Experiment = Experiment {
               of 8 B to 13.41 GiB with 64 B.",
     varied: "bytes of a key",
     hundredths: 1,
+    records: PAPER_KEYS,
     metrics: METRICS,
     cells: fig16_cells,
     claims: fig16_claims,
@@ -76,6 +77,7 @@ pub(super) const FIG17: Experiment = Experiment {
               are in its figure only; 0.99 is the default.",
     varied: "theta",
     hundredths: 2,
+    records: PAPER_KEYS,
     metrics: METRICS,
     cells: fig17_cells,
     claims: fig17_claims,

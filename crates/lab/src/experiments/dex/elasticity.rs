@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::super::cell::{Cell, Metric, THROUGHPUT, Work, metric};
 use super::super::plot;
 use super::super::{Claim, Experiment, Results, Scale, Setting};
+use super::PAPER_KEYS;
 use super::claim;
 use crate::elastic::{Clients, ElasticSpec, PlannedMove, Spread};
 use crate::figure::{Figure, Panel, Reference, Series, Shape, XAxis, XTicks, YScale};
@@ -38,6 +39,7 @@ pub(super) const FIG10: Experiment = Experiment {
               them, so that the whole dirty cache is written back.",
     varied: "cache, or flushing threads",
     hundredths: 2,
+    records: PAPER_KEYS,
     metrics: &[MOVING, WRITTEN, OTHERS, THROUGHPUT],
     cells: fig10_cells,
     claims: fig10_claims,
@@ -186,6 +188,7 @@ pub(super) const BALANCE: Experiment = Experiment {
               whichever server has them, so that a hot server holds everybody up.",
     varied: "balancer",
     hundredths: 1,
+    records: PAPER_KEYS,
     metrics: &[SETTLED, MOVES, LATE, THROUGHPUT],
     cells: balance_cells,
     claims: balance_claims,

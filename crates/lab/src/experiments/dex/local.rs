@@ -11,7 +11,7 @@ use super::super::cell::{Cell, Metric, READS, THROUGHPUT};
 use super::super::plot::{self, Spacing};
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, claim, peers, percent, times};
+use super::{METRICS, PAPER_KEYS, claim, peers, percent, times};
 use crate::bench::{BenchSpec, Length, System};
 use crate::under_test::local_tree;
 
@@ -36,6 +36,7 @@ pub(super) const FIG11: Experiment = Experiment {
               take that much; DEX's caches are filled by operations first. The local tree runs on the 36 cores of one server.",
     varied: "compute threads",
     hundredths: 1,
+    records: PAPER_KEYS,
     metrics: METRICS,
     cells,
     claims,

@@ -13,10 +13,10 @@ mod scaling;
 mod sizes;
 mod table2;
 
-use std::fmt::Display;
-
 use super::cell::{LATENCY, LEAF_HITS, READS, THROUGHPUT, TRAFFIC, TWO_SIDED, WRITES};
-use super::{Claim, Experiment, Metric};
+use super::claims::{claim, percent, times};
+use super::scale::PAPER_KEYS;
+use super::{Experiment, Metric};
 
 pub(super) const EXPERIMENTS: &[Experiment] = &[
     table2::TABLE2,
@@ -41,17 +41,3 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
 const METRICS: &[Metric] = &[THROUGHPUT, READS, WRITES, TWO_SIDED, TRAFFIC, LEAF_HITS, LATENCY];
 /// Compute threads of figures over threads: a socket's worth, then whole servers.
 const THREADS: [usize; 6] = [2, 18, 36, 72, 108, 144];
-
-fn claim(what: impl Display, paper: impl Display, ours: Option<String>, place: &'static str) -> Claim {
-    Claim { what: what.to_string(), paper: paper.to_string(), ours, place }
-}
-
-/// A ratio as a factor.
-fn times(ratio: Option<f64>) -> Option<String> {
-    ratio.map(|ratio| if ratio < 10.0 { format!("{ratio:.2}x") } else { format!("{ratio:.1}x") })
-}
-
-/// A ratio as what it adds.
-fn percent(ratio: Option<f64>) -> Option<String> {
-    ratio.map(|ratio| format!("{:+.0}%", (ratio - 1.0) * 100.0))
-}

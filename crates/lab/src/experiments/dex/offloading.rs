@@ -10,7 +10,7 @@ use super::super::cell::{Cell, Metric, READS, THROUGHPUT, TWO_SIDED, WRITES};
 use super::super::plot::{self, MOPS, Spacing};
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, claim, percent, times};
+use super::{METRICS, PAPER_KEYS, claim, percent, times};
 use crate::bench::{BenchSpec, Length, System};
 use crate::figure::{Figure, YScale};
 
@@ -38,6 +38,7 @@ pub(super) const FIG5: Experiment = Experiment {
               on 8 compute servers, because by our model 16 cores can serve nearly all that 144 threads ask for.",
     varied: "compute threads",
     hundredths: 2,
+    records: PAPER_KEYS,
     metrics: METRICS,
     cells: fig5_cells,
     claims: fig5_claims,
@@ -110,6 +111,7 @@ pub(super) const FIG8: Experiment = Experiment {
               after, and changes leaves under remote locks; partitioned, only nodes that cross a boundary need that.",
     varied: "compute threads",
     hundredths: 2,
+    records: PAPER_KEYS,
     metrics: METRICS,
     cells: fig8_cells,
     claims: fig8_claims,
@@ -181,6 +183,7 @@ pub(super) const FIG13: Experiment = Experiment {
               without offloading (§8.4).",
     varied: "cores of a memory server",
     hundredths: 2,
+    records: PAPER_KEYS,
     metrics: METRICS,
     cells: fig13_cells,
     claims: fig13_claims,

@@ -9,7 +9,7 @@ use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, Spacing};
 use super::super::scale::{PAPER_CACHE, with_threads};
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, THREADS, claim, peers, percent, times};
+use super::{METRICS, PAPER_KEYS, THREADS, claim, peers, percent, times};
 use crate::bench::{BenchSpec, Length};
 use crate::figure::{Figure, Reference};
 
@@ -40,6 +40,7 @@ pub(super) const FIG6: Experiment = Experiment {
     setting: SETTING,
     varied: "compute threads",
     hundredths: 1,
+    records: PAPER_KEYS,
     metrics: METRICS,
     cells: |setting| over_workloads(setting, Distribution::Zipf { theta: 0.99 }),
     claims: skewed_claims,
@@ -54,6 +55,7 @@ pub(super) const FIG7: Experiment = Experiment {
     setting: SETTING,
     varied: "compute threads",
     hundredths: 1,
+    records: PAPER_KEYS,
     metrics: METRICS,
     cells: uniform_cells,
     claims: uniform_claims,
@@ -72,6 +74,7 @@ pub(super) const FIG15: Experiment = Experiment {
     setting: SETTING,
     varied: "compute threads",
     hundredths: 1,
+    records: PAPER_KEYS,
     metrics: METRICS,
     cells: insert_cells,
     claims: insert_claims,

@@ -7,7 +7,7 @@ use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, MOPS, Spacing};
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, claim, peers, percent, times};
+use super::{METRICS, PAPER_KEYS, claim, peers, percent, times};
 use crate::bench::BenchSpec;
 use crate::figure::{Figure, Reference};
 
@@ -28,6 +28,7 @@ pub(super) const FIG12: Experiment = Experiment {
               socket beside it, write-intensive.",
     varied: "cache of a compute server / data",
     hundredths: 2,
+    records: PAPER_KEYS,
     metrics: METRICS,
     cells: fig12_cells,
     claims: fig12_claims,
@@ -102,6 +103,7 @@ pub(super) const FIG18: Experiment = Experiment {
               every leaf.",
     varied: "admission probability",
     hundredths: 1,
+    records: PAPER_KEYS,
     metrics: METRICS,
     cells: fig18_cells,
     claims: fig18_claims,

@@ -8,7 +8,7 @@ use pando::OffloadPolicy;
 use super::super::cell::{ATOMICS, Cell, LEAF_HITS, READS, THROUGHPUT, TRAFFIC, TWO_SIDED, WRITES};
 use super::super::plot;
 use super::super::{Experiment, Metric, Results, Setting};
-use super::peers;
+use super::{PAPER_KEYS, peers};
 use crate::bench::BenchSpec;
 use crate::figure::{Figure, Panel, Series, Shape, XAxis, XTicks, YScale};
 
@@ -24,6 +24,7 @@ pub(super) const TABLE2: Experiment = Experiment {
               of a value that is there already.",
     varied: "workload",
     hundredths: 5,
+    records: PAPER_KEYS,
     metrics: &[READS, WRITES, ATOMICS, TWO_SIDED, TRAFFIC, LEAF_HITS, THROUGHPUT],
     cells,
     claims: |_| Vec::new(),
