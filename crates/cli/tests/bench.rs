@@ -6,6 +6,7 @@ use common::Place;
 use serde_json::Value;
 
 const SMALL: &str = "bench --keys 20k --cache 64KiB --warmup 5k --ops 20k";
+const FEW: &str = "bench --keys 20k --cache 64KiB --warmup 2k --ops 4k";
 const PROMISED: [&str; 24] = [
     "system",
     "fabric",
@@ -104,6 +105,33 @@ fn every_ablation_runs_verified_and_a_pool_in_a_file_stays() {
     }
     place.ok(&format!("{SMALL} --workload read-only --fabric shm --pool bench.pando/ --json -"));
     assert_eq!(place.index_stats("bench.pando")["entries"], 20_000);
+}
+
+/// With answers verified and an audit that finds every block, which `ok` demands.
+#[test]
+fn every_peer_runs_verified_on_the_fabrics_of_this_machine() {
+    let place = Place::new();
+    let with_threads = "--threads 2 --slots 16 --compute-servers 2 --memory-servers 2";
+    for system in ["fg", "fg+", "sherman", "p-sherman", "art", "smart", "p-smart"] {
+        for fabric in ["local", "shm"] {
+            let arguments = format!("--system {system} --fabric {fabric} {with_threads} --json -");
+            let text = place.ok(&format!("{FEW} --workload ycsb-a,ycsb-e {arguments}"));
+            for line in text.lines() {
+                let report: Value = serde_json::from_str(line).expect("one object in a line");
+                assert_eq!(report["system"], system);
+                assert_eq!((&report["verify_errors"], &report["audit_violations"]), (&0.into(), &0.into()));
+                assert!(report["techniques"].is_array(), "{report}");
+            }
+        }
+    }
+    for more in [
+        "--system sherman --with version-reads --fabric tcp",
+        "--system smart --with exact-nodes,scalable-cache --key-space random64 --key-size 20 --value-size 100",
+        "--system p-smart --fabric sim --threads 8",
+        "--system sherman --without on-chip,two-level --fabric sim --threads 8",
+    ] {
+        place.ok(&format!("{FEW} --workload ycsb-a --memory-servers 2 {more} --json -"));
+    }
 }
 
 /// What two runs of the program agree on.

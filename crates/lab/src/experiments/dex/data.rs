@@ -13,7 +13,7 @@ use crate::bench::{BenchSpec, Length};
 
 const SERIES: &str = peers::DEX;
 /// The others that were measured with longer keys.
-const LONG_KEYED: [&str; 4] = [peers::DEX, peers::SHERMAN, peers::SMART, peers::P_SMART];
+const LONG_KEYED: [&str; 3] = [peers::DEX, peers::SHERMAN, peers::SMART];
 
 pub(super) const FIG16: Experiment = Experiment {
     name: "fig16",
@@ -88,6 +88,8 @@ pub(super) const FIG17: Experiment = Experiment {
 };
 
 const THETAS: [f64; 6] = [0.5, 0.6, 0.7, 0.8, 0.9, 0.99];
+/// Those at which the others are measured.
+const PEER_THETAS: [f64; 3] = [0.5, 0.8, 0.99];
 const SKEW_WORKLOADS: [&str; 2] = ["read-intensive", "write-intensive"];
 
 fn fig17_cells(setting: &Setting) -> Vec<Cell> {
@@ -98,9 +100,12 @@ fn fig17_cells(setting: &Setting) -> Vec<Cell> {
                 dist: Some(Distribution::Zipf { theta }),
                 ..setting.spec_of_share(workload, 0.6)
             };
-            cells.extend(peers::cells_of_all(|name| {
-                plot::cell(workload, name, (theta, theta), peers::measured_on(name, spec.clone()))
-            }));
+            cells.push(plot::cell(workload, SERIES, (theta, theta), spec.clone()));
+            if PEER_THETAS.contains(&theta) {
+                cells.extend(peers::PEERS.map(|name| {
+                    plot::cell(workload, name, (theta, theta), peers::measured_on(name, spec.clone()))
+                }));
+            }
         }
     }
     cells

@@ -81,7 +81,7 @@ fn cells(setting: &Setting) -> Vec<Cell> {
                 let spec = BenchSpec { warmup, ..peers::measured_on(name, spec.clone()) };
                 plot::cell(panel, name, (threads as f64, threads), spec)
             };
-            cells.extend(peers::PEERS.map(of_peer));
+            cells.extend(peers::at(threads).filter(|name| *name != DEX).map(of_peer));
             cells.push(plot::cell(panel, DEX, (threads as f64, threads), spec));
         }
     }

@@ -3,7 +3,7 @@
 //! Sherman is the authors' with optimistic reads that are sound, so with a READ of the version before and after; under logical
 //! partitioning (P-Sherman, P-SMART) what one compute server owns goes without.
 
-use super::super::cell::{Cell, THROUGHPUT};
+use super::super::cell::THROUGHPUT;
 use super::super::{Claim, Results};
 use super::{claim, times};
 use crate::bench::{BenchSpec, System};
@@ -16,9 +16,13 @@ pub(super) const P_SMART: &str = "P-SMART";
 /// In the order of the paper's lists.
 pub(super) const PEERS: [&str; 4] = [SHERMAN, SMART, P_SHERMAN, P_SMART];
 
-/// DEX and all of them.
-pub(super) fn all() -> impl Iterator<Item = &'static str> {
-    std::iter::once(DEX).chain(PEERS)
+/// Compute threads at which the others are measured, among those of DEX.
+const THREADS: [usize; 3] = [2, 36, 144];
+
+/// DEX, and all of them if they are measured with so many threads.
+pub(super) fn at(threads: usize) -> impl Iterator<Item = &'static str> {
+    let others = PEERS.into_iter().filter(move |_| THREADS.contains(&threads));
+    std::iter::once(DEX).chain(others)
 }
 
 /// What stands behind a name of the figures.
@@ -52,9 +56,4 @@ pub(super) fn ratios(
         claim(format_args!("{panel}: DEX over {peer}"), paper, times(ours), place)
     });
     claims.collect()
-}
-
-/// One cell for each of the systems.
-pub(super) fn cells_of_all(make: impl Fn(&'static str) -> Cell) -> impl Iterator<Item = Cell> {
-    all().map(make)
 }

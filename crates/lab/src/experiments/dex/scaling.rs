@@ -110,7 +110,7 @@ fn of_all<'s>(
     (workload, dist): (&'s str, Distribution),
     threads: usize,
 ) -> impl Iterator<Item = Cell> + use<'s> {
-    peers::all().map(move |name| {
+    peers::at(threads).map(move |name| {
         let spec = peers::measured_on(name, spec(setting, workload, dist, threads));
         plot::cell(panel, name, (threads as f64, threads), spec)
     })

@@ -15,6 +15,8 @@ const ALL: &str = "DEX, 144 threads";
 const SOCKET: &str = "DEX, 18 threads of one server";
 /// In percent.
 const RATIOS: [u32; 6] = [1, 2, 4, 8, 16, 32];
+/// Those at which the others are measured.
+const PEER_RATIOS: [u32; 3] = [1, 8, 32];
 const PARTS: [&str; 2] = ["read-intensive", "write-intensive"];
 /// Bytes of the paper's 200 million records of 8 B/8 B.
 const PAPER_DATA: u64 = 200_000_000 * 16;
@@ -48,7 +50,7 @@ fn fig12_cells(setting: &Setting) -> Vec<Cell> {
             let cache_bytes = setting.bytes(PAPER_DATA / 100 * u64::from(ratio));
             let spec = BenchSpec { cache_bytes, ..spec };
             let x = (f64::from(ratio), format!("{ratio}%"));
-            if series == ALL {
+            if series == ALL && PEER_RATIOS.contains(&ratio) {
                 cells.extend(peers::PEERS.map(|name| {
                     plot::cell(workload, name, x.clone(), peers::measured_on(name, spec.clone()))
                 }));
