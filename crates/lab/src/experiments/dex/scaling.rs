@@ -3,6 +3,7 @@
 //! Threads fill a compute server before there is another one; every compute server brings its cache with it.
 //! Skewed keys are Zipf 0.99; what a larger cache gives without skew is beside the uniform ones.
 
+use pando::OffloadPolicy;
 use pando_workload::Distribution;
 
 use super::super::cell::{Cell, THROUGHPUT};
@@ -42,7 +43,7 @@ pub(super) const FIG6: Experiment = Experiment {
     hundredths: 1,
     records: PAPER_KEYS,
     metrics: METRICS,
-    cells: |setting| over_workloads(setting, Distribution::Zipf { theta: 0.99 }),
+    cells: skewed_cells,
     claims: skewed_claims,
     figure: skewed_figure,
 };
@@ -96,6 +97,20 @@ fn spec(setting: &Setting, workload: &str, dist: Distribution, threads: usize) -
     with_threads(spec, setting.threads(threads))
 }
 
+fn skewed_cells(setting: &Setting) -> Vec<Cell> {
+    let skewed = Distribution::Zipf { theta: 0.99 };
+    let mut cells = over_workloads(setting, skewed);
+    cells.extend(WORKLOADS.map(|workload| never_offloading(setting, workload, (workload, skewed))));
+    cells
+}
+
+/// What the ratios of the paper are of, with all threads.
+fn never_offloading(setting: &Setting, panel: &str, (workload, dist): (&str, Distribution)) -> Cell {
+    let spec = spec(setting, workload, dist, 144);
+    let spec = BenchSpec { offload: OffloadPolicy::Never, ..spec };
+    plot::cell(panel, peers::NEVER, (144.0, 144), spec)
+}
+
 fn over_workloads(setting: &Setting, dist: Distribution) -> Vec<Cell> {
     let cells = WORKLOADS.iter().flat_map(|workload| {
         THREADS.into_iter().flat_map(move |threads| of_all(setting, workload, (workload, dist), threads))
@@ -136,7 +151,8 @@ fn insert_cells(setting: &Setting) -> Vec<Cell> {
     let cells = parts.into_iter().flat_map(|(panel, workload, dist)| {
         THREADS.into_iter().flat_map(move |threads| of_all(setting, panel, (workload, dist), threads))
     });
-    cells.collect()
+    let never = never_offloading(setting, parts[0].0, (parts[0].1, skewed));
+    cells.chain([never]).collect()
 }
 
 fn skewed_claims(results: &Results<'_>) -> Vec<Claim> {
@@ -151,7 +167,13 @@ fn skewed_claims(results: &Results<'_>) -> Vec<Claim> {
         ));
     }
     for (workload, published) in AHEAD {
-        claims.extend(peers::ratios(results, workload, 144.0, published, "§8.2, 144 threads"));
+        claims.extend(peers::ratios(
+            results,
+            (workload, peers::NEVER),
+            144.0,
+            published,
+            "§8.2, 144 threads",
+        ));
     }
     for workload in WORKLOADS {
         let ours = results.ratio(workload, (SERIES, 144.0), (SERIES, 36.0), &THROUGHPUT);
@@ -175,17 +197,18 @@ fn skewed_figure(results: &Results<'_>) -> Figure {
 
 fn insert_claims(results: &Results<'_>) -> Vec<Claim> {
     let published = [Some(4.0), Some(10.0), Some(2.4), Some(6.1)];
+    let place = "Appendix B, 144 threads";
     let mut claims =
-        peers::ratios(results, "read-intensive-2, skewed", 144.0, published, "Appendix B, 144 threads");
+        peers::ratios(results, ("read-intensive-2, skewed", peers::NEVER), 144.0, published, place);
     for panel in ["read-intensive-2, uniform", "insert-only, uniform"] {
-        claims.extend(peers::ratios(results, panel, 144.0, [None; 4], "Appendix B, 144 threads"));
+        claims.extend(peers::ratios(results, (panel, SERIES), 144.0, [None; 4], place));
     }
     claims
 }
 
 fn uniform_claims(results: &Results<'_>) -> Vec<Claim> {
-    let ratios =
-        WORKLOADS.map(|workload| peers::ratios(results, workload, 144.0, [None; 4], "§8.2, 144 threads"));
+    let ratios = WORKLOADS
+        .map(|workload| peers::ratios(results, (workload, SERIES), 144.0, [None; 4], "§8.2, 144 threads"));
     let larger = WORKLOADS.map(|workload| {
         let ours = results.ratio(workload, (LARGE_CACHE, 144.0), (SERIES, 144.0), &THROUGHPUT);
         let what = format!("{workload}: what 512 MiB of cache instead of 256 add with 144 threads");

@@ -42,7 +42,7 @@ const PAPER: [(&str, [Published; 2]); 5] = [
     (peers::P_SMART, [[1.15, 0.0, 0.0, 0.0, 397.41], [1.16, 0.13, 0.0, 0.0, 404.207]]),
 ];
 const SERIES: &str = peers::DEX;
-const NEVER: &str = "DEX, never offloading";
+const NEVER: &str = peers::NEVER;
 
 fn cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = Vec::new();
