@@ -246,7 +246,7 @@ fn run_all(usually: u64, run: impl Fn(u64) -> (u64, u64)) -> (u64, u64) {
 fn what_a_killed_process_had_locked_is_put_right() {
     let (taken_over, changes) = run_all(60, |seed| a_process_is_killed(seed, fixed_tiny()));
     eprintln!("{taken_over} locks were taken over, shared nodes changed {changes} times");
-    assert!(seeds(60).count() < 60 || taken_over >= 10, "{taken_over} locks were taken over");
+    assert!(seeds(60).count() < 60 || taken_over >= 5, "{taken_over} locks were taken over");
 }
 
 #[test]

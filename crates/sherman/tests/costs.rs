@@ -29,6 +29,8 @@ struct Cost {
     writes: f64,
     atomics: f64,
     bytes: f64,
+    /// Operations in a µs of virtual time.
+    rate: f64,
 }
 
 /// Runs lookups, and updates in so many of a hundred operations, on so many threads of each compute server.
@@ -64,6 +66,7 @@ fn cost(options: Options, partitioned: bool, updates: u64, threads: u64) -> Cost
     let zipf = Zipf::new(RANKS, 0.99).expect("a distribution");
     let threads: Vec<_> =
         (0..SERVERS * threads_each).map(|i| fabric.thread((i % SERVERS) as usize, 1000 + i)).collect();
+    let begin = fabric.now();
     fabric.run(&threads.iter().collect::<Vec<_>>(), 1, |thread, _| {
         let (ep, trees, zipf) = (&threads[thread], &trees, &zipf);
         async move {
@@ -93,6 +96,7 @@ fn cost(options: Options, partitioned: bool, updates: u64, threads: u64) -> Cost
         writes: per_operation(verbs.writes),
         atomics: per_operation(verbs.atomics),
         bytes: per_operation(verbs.bytes_read + verbs.bytes_written),
+        rate: (SERVERS * threads_each * each) as f64 * 1e3 / (fabric.now() - begin) as f64,
     }
 }
 
@@ -171,4 +175,7 @@ fn each_technique_saves_what_it_is_for() {
     // Who queues at home does not knock at the memory server, and a lock that is handed over is not taken again.
     assert!(on_chip.atomics > 1.2 * hierarchical.atomics, "{} {}", on_chip.atomics, hierarchical.atomics);
     assert!(hierarchical.writes < on_chip.writes);
+    // Who waits for a lock in host memory hinders its holder; examples/ladder.rs shows by how much in the published cluster.
+    assert!(combined.rate > plus.rate && on_chip.rate > 2.0 * combined.rate, "{costs:?}");
+    assert!(hierarchical.rate > on_chip.rate && sherman.rate > hierarchical.rate, "{costs:?}");
 }
