@@ -1,12 +1,12 @@
 //! What each technique gives, in a simulated cluster: SMART's ablation (§6.3) and the write combining that DEX measured (Table 2).
 //!
 //! ```text
-//! cargo run --release -p pando-smart --example ladder -- [RECORDS] [OPERATIONS] [SLOTS]
+//! cargo run --release -p pando-smart --example ladder -- [RECORDS] [OPERATIONS] [SLOTS] [WORKLOAD]..
 //! ```
 //!
 //! The ladder: 16 compute servers of 24 threads, 2 memory servers, dense integer keys, Zipf 0.99 scattered by hash, caches that
 //! hold all inner nodes, as published with 60 M records. `LOAD` inserts new keys into the loaded ones. Combining: 4 compute and 4
-//! memory servers of 36 threads each, half lookups and half updates, caches with the published share of the data. Each
+//! memory servers of 36 threads each (`combining`), half lookups and half updates, caches with the published share of the data. Each
 //! row has million operations a second in the cluster's time, how many times as many the step gives, and verbs per operation.
 
 use pando_fabric::{Endpoint, VerbCounts};
@@ -160,7 +160,10 @@ fn main() -> Result<(), Error> {
         slots,
         cache_bytes: records * 16 + (64 << 20),
     };
-    for workload in ["LOAD", "ycsb-a", "ycsb-b", "ycsb-c"] {
+    let named: Vec<String> = arguments.collect();
+    let is_wanted = |workload: &str| named.is_empty() || named.iter().any(|name| name == workload);
+    for workload in ["LOAD", "ycsb-a", "ycsb-b", "ycsb-c"].into_iter().filter(|workload| is_wanted(workload))
+    {
         let mut before = None;
         for (number, (name, techniques)) in Techniques::STEPS.into_iter().enumerate() {
             let cluster = Cluster::load(records, operations, ladder, techniques)?;
@@ -178,6 +181,9 @@ fn main() -> Result<(), Error> {
         slots,
         cache_bytes: (256 << 20) / (200_000_000 / records),
     };
+    if !is_wanted("combining") {
+        return Ok(());
+    }
     for (name, techniques) in &Techniques::STEPS[3..] {
         let cluster = Cluster::load(records, operations, combining, *techniques)?;
         print_row(name, "4 x 36, write-intensive", None, cluster.measure("write-intensive", operations)?);

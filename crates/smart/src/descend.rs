@@ -227,10 +227,12 @@ impl Smart {
                 op.ep.recycle(leaf.into_page());
                 op.check("a leaf that moves again and again")?;
                 let to = to.with_byte(place.slot.byte());
-                if !goal.mends {
-                    place.slot = to;
-                } else if place.is_fresh || self.refresh(op, key, place).await? {
-                    self.mend_moved(op, key, place, to).await?;
+                // The leaf may have moved many times since the slot was cached: the slot leads there at once.
+                if place.is_fresh || self.refresh(op, key, place).await? {
+                    match goal.mends {
+                        true => self.mend_moved(op, key, place, to).await?,
+                        false => place.slot = to,
+                    }
                 }
                 return Ok(AtLeaf::GoesOn);
             }

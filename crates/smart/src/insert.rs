@@ -234,7 +234,7 @@ impl Smart {
         let (slot, block) = self.new_leaf(op, key, value, byte).await?;
         let mut place = Place {
             at: node.addr,
-            slot: free.map_or(Slot::EMPTY, |number| node.slot(number)),
+            slot: free.map_or(Slot::EMPTY, |number| node.slot(number).thawed()),
             depth: branch + 1,
             node: node.addr,
             branch,

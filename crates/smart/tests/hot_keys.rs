@@ -8,7 +8,7 @@ use pando_smart::{NodeRoom, Techniques};
 
 #[test]
 fn lookups_see_what_was_put() {
-    for seed in 0..40 {
+    for seed in 0..40_u64 {
         for (name, techniques) in Techniques::STEPS {
             eprintln!("seed {seed}, {name}");
             let room = if seed.is_multiple_of(2) { NodeRoom::Full } else { NodeRoom::Exact };

@@ -253,7 +253,9 @@ fn what_a_killed_process_had_locked_is_put_right() {
             taken_over += a_process_is_killed(seed, techniques);
         }
         eprintln!("{name}: {taken_over} locks were taken over");
-        let locks = !techniques.lock_free_nodes || techniques.in_place_leaves;
+        // A rear lock is held so briefly that few are left.
+        let has_table = techniques.in_place_leaves && !techniques.rear_locks;
+        let locks = !techniques.lock_free_nodes || has_table;
         assert!(!locks || seeds(40).count() < 40 || taken_over > 0, "{name}: no lock was taken over");
     }
 }
