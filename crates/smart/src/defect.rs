@@ -26,10 +26,12 @@ pub enum Defect {
     SkipFreeze,
     /// The old leaf of an updated key does not say where the new one is.
     NoForwarding,
+    /// A compare-and-swap of a slot that gets no answer counts as done.
+    UnansweredIsDone,
 }
 
 impl Defect {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::UnconfirmedAbsence,
         Self::SkipChecksum,
         Self::LateCombining,
@@ -39,6 +41,7 @@ impl Defect {
         Self::UnnoticedGrowth,
         Self::SkipFreeze,
         Self::NoForwarding,
+        Self::UnansweredIsDone,
     ];
 }
 

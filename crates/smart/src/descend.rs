@@ -225,6 +225,7 @@ impl Smart {
             Rear::Dead => true,
             Rear::Moved(to) => {
                 op.ep.recycle(leaf.into_page());
+                op.check("a leaf that moves again and again")?;
                 let to = to.with_byte(place.slot.byte());
                 if !goal.mends {
                     place.slot = to;

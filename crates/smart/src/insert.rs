@@ -46,8 +46,11 @@ impl Smart {
             Spot::Vacant(place) => self.fill_vacant(op, key, value, place).await,
             Spot::Unplaced(node, above) => self.fill_free(op, key, value, node, above).await,
             Spot::Other(place, other) => {
-                let part = (place.depth..).find(|&at| key.get(at).copied() != other.key_byte(at));
-                let part = part.expect("keys that differ part somewhere");
+                let parts = |at: &usize| key.get(*at).copied() != other.key_byte(*at);
+                let Some(part) = (place.depth..=key.len()).find(parts) else {
+                    let reason = "its key does not begin with the bytes that lead there";
+                    return Err(SmartError::Corrupt { addr: other.addr, reason }.into());
+                };
                 let (other_byte, other) = (other.key_byte(part), place.slot);
                 self.part(op, key, value, place, (part, other_byte, other)).await
             }

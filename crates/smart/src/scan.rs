@@ -192,6 +192,7 @@ impl Smart {
                         match leaf.rear() {
                             Rear::Dead => break,
                             Rear::Moved(to) => {
+                                op.check("a leaf that moves again and again")?;
                                 place.slot = to;
                                 continue;
                             }

@@ -51,6 +51,11 @@ impl<E: Endpoint> Op<'_, E> {
         self.patience.wait(self.ep, what).await
     }
 
+    /// To be called on a way that is longer the more others change: fails once the operation takes too long.
+    pub fn check(&self, what: &'static str) -> Result<()> {
+        self.patience.check(self.ep, what)
+    }
+
     pub fn deadline(&self) -> Nanos {
         self.patience.deadline(self.ep)
     }
@@ -91,10 +96,16 @@ impl Patience {
         deadline
     }
 
-    async fn wait<E: Endpoint>(&self, ep: &E, what: &'static str) -> Result<()> {
-        if ep.now() > self.deadline(ep) {
-            return Err(SmartError::TimedOut { what });
+    /// Fails once the operation has waited too long in all.
+    fn check<E: Endpoint>(&self, ep: &E, what: &'static str) -> Result<()> {
+        match ep.now() > self.deadline(ep) {
+            true => Err(SmartError::TimedOut { what }),
+            false => Ok(()),
         }
+    }
+
+    async fn wait<E: Endpoint>(&self, ep: &E, what: &'static str) -> Result<()> {
+        self.check(ep, what)?;
         ep.yield_now().await;
         Ok(())
     }

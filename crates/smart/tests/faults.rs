@@ -68,7 +68,7 @@ impl Cluster {
         let fabric = SimFabric::new(&config).expect("a sound model");
         let ep = fabric.direct(seed);
         let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).expect("a pool");
-        let node_room = if seed % 2 == 0 { NodeRoom::Full } else { NodeRoom::Exact };
+        let node_room = if seed.is_multiple_of(2) { NodeRoom::Full } else { NodeRoom::Exact };
         let cache_bytes = [0, 8 << 10, 1 << 20][(random.next() >> 32) as usize % 3];
         let setup = Setup { node_room, cache_bytes, ..Setup::new(techniques) };
         let mut config = block_on(&ep, setup.create(&ep, &pool));
@@ -195,7 +195,7 @@ impl Owner<'_> {
                     assert!(if removed { may_be_there } else { may_be_absent }, "remove {k}, {before:?}");
                 }
             }
-            5 if k % 4 == 0 => {
+            5 if k.is_multiple_of(4) => {
                 let bounds = (Bound::Included(key.as_slice()), Bound::Unbounded);
                 let scanned = smart.scan(ep, bounds, 9, |key, found| {
                     let k = u64::from_le_bytes(found[..8].try_into().expect("8 bytes"));
@@ -273,7 +273,7 @@ fn run_owners(seed: u64, techniques: Techniques, is_partitioned: bool) -> u64 {
     failed
 }
 
-/// Everybody works on few keys; how many operations there were.
+/// Everybody works on few keys.
 fn run_shared(seed: u64, techniques: Techniques) {
     let cluster = Cluster::new(seed, techniques, false);
     let history = History::new(1 + seed % 4 * 3);

@@ -6,9 +6,12 @@
 use std::cell::RefCell;
 
 use pando_fabric::{Endpoint, Nanos};
-use pando_smart::{Smart, SmartError};
+use pando_pool::{Pool, PoolOptions};
+use pando_rt::block_on;
+use pando_sim::{Faults, Model, SimConfig, SimFabric};
+use pando_smart::{Smart, SmartConfig, SmartError};
 
-use super::{number_of, value};
+use super::{Setup, number_of, value};
 
 /// An operation that happened between two moments. `None` is no entry.
 struct Event {
@@ -80,11 +83,19 @@ impl History {
     pub fn violation(&self) -> Option<String> {
         let events = self.events.borrow();
         let changes = |key: u64| events.iter().filter(move |event| event.is_change && event.key == key);
+        // When somebody had seen a value for the first time: its put had taken effect by then.
+        let first_seen = |seen: &Event| {
+            let same =
+                |event: &&Event| !event.is_change && event.key == seen.key && event.value == seen.value;
+            let ended = events.iter().filter(same).map(|event| event.ended).min();
+            ended.filter(|_| seen.value.is_some()).unwrap_or(Nanos::MAX)
+        };
         for seen in events.iter().filter(|event| !event.is_change) {
             let began_early = |change: &&Event| change.began < seen.ended && change.value == seen.value;
             let mut sources = changes(seen.key).filter(began_early);
             let replaced = |source: &Event| {
-                changes(seen.key).any(|other| other.began > source.ended && other.ended < seen.began)
+                let over = source.ended.min(first_seen(seen));
+                changes(seen.key).any(|other| other.began > over && other.ended < seen.began)
             };
             if sources.all(replaced) {
                 let Event { key, value, began, ended, .. } = seen;
@@ -93,4 +104,43 @@ impl History {
         }
         None
     }
+}
+
+/// Runs one history on a simulated cluster; what is wrong with it or with the index in the end.
+pub fn run(
+    seed: u64,
+    (setup, keys): (Setup, u64),
+    lost_answer_share: f64,
+    change: impl Fn(&mut SmartConfig),
+) -> Option<String> {
+    const SERVERS: usize = 2;
+    let faults = Faults { torn_share: 0.2, spike_share: 0.1, lost_answer_share, ..Faults::default() };
+    let model = Model { faults, ..Model::default() };
+    let config = SimConfig { regions: vec![4 << 20; 2], compute_servers: SERVERS, seed, model };
+    let fabric = SimFabric::new(&config).expect("a sound model");
+    let ep = fabric.direct(seed);
+    let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).expect("a pool");
+    let mut config = block_on(&ep, setup.create(&ep, &pool));
+    config.patience_ns = 10_000_000;
+    change(&mut config);
+    let indexes: Vec<_> = (0..SERVERS)
+        .map(|_| block_on(&ep, Smart::open(&ep, pool.clone(), config.clone())).expect("opened"))
+        .collect();
+    let threads: Vec<_> =
+        (0..4).map(|thread| fabric.thread(thread % SERVERS, seed * 10 + thread as u64)).collect();
+    let history = History::new(keys);
+    fabric.run(&threads.iter().collect::<Vec<_>>(), 4, |thread, slot| {
+        let (ep, smart, history) = (&threads[thread], &indexes[thread % SERVERS], &history);
+        async move {
+            for n in 0..30 {
+                let number = (thread as u64 * 4 + u64::from(slot)) * 1000 + n * 11 + 1;
+                history.operate(smart, ep, number, |_| lost_answer_share > 0.0).await;
+                ep.pace().await;
+            }
+        }
+    });
+    let audit = block_on(&ep, indexes[0].audit(&ep)).expect("no error");
+    let wrong =
+        audit.violations.into_iter().find(|what| lost_answer_share == 0.0 || !what.contains("frozen"));
+    history.violation().or(wrong)
 }
