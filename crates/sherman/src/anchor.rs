@@ -1,4 +1,6 @@
-//! The anchor of an index: a block with what is fixed about it, and where its parts are.
+//! The anchor of an index: a block with what is fixed about it, and where its parts are. It is written once, when the index is
+//! made, but for the free list (Sherman keeps the root's address in such a place, and all else in each process); who opens the index
+//! must want keys, values, nodes and checks as they are there.
 //!
 //! ```text
 //! word 0   check of all words but that of the free list

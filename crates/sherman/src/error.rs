@@ -1,4 +1,7 @@
 //! How an operation fails.
+//!
+//! [`ShermanError`] goes to the caller, and says whether the operation may have been done all the same; corrupt bytes are an
+//! error that names their address. `Retry` stays within the crate: something changed under the operation, which begins anew.
 
 use pando_fabric::{FabricError, GlobalAddr};
 use pando_pool::PoolError;

@@ -1,4 +1,6 @@
-//! Where things are in a node.
+//! Where things are in a node: Sherman's layouts (§4.2, §4.4) in words of 8 bytes, for keys and values of any one length, with a
+//! check in place of versions. All that depends on sizes or options is worked out here, so that `node.rs` knows numbers of words
+//! only.
 //!
 //! ```text
 //! word 0      lock, if locks are in nodes

@@ -244,3 +244,26 @@ fn a_process_that_was_cut_off_goes_on() {
 fn answers_that_are_lost_leave_nothing_behind() {
     run_all(|random| Accident::Unheard([1, 5, 20][(random.next() >> 33) as usize % 3]), 3);
 }
+
+/// A right neighbour that is written after its node was cut off is nowhere if the process dies in between.
+#[cfg(feature = "defects")]
+#[test]
+fn a_sibling_that_is_written_last_is_found() {
+    use pando_fabric::defect::with_defect;
+    use pando_sherman::defect::Defect;
+
+    let is_caught = |seed: u64| {
+        let run = || {
+            // Without combination there is a round trip in between.
+            let run = Run::new(seed, Options::fg_plus(common::SMALL_CACHE), Accident::Killed);
+            run.run(3 * WITHIN);
+            let ep = run.fabric.direct(1);
+            (0..PROCESSES as usize - 1).for_each(|number| run.check(number, &ep));
+            run.settle(PROCESSES as usize - 1);
+        };
+        std::panic::catch_unwind(run).is_err()
+    };
+    let caught = with_defect(Some(Defect::SiblingLast), || (0..2_000).find(|&seed| is_caught(seed)));
+    eprintln!("found by seed {caught:?}");
+    assert!(caught.is_some(), "it is not found");
+}

@@ -53,7 +53,8 @@ fn one_thread_agrees_with_a_map() {
         eprintln!("{name}");
         let local = Local::new(options, TINY, 4 << 20);
         let ep = local.ep();
-        let load = Load { sizes: TINY, keys: 1500, owners: 1, operations: 12_000, shrinks: true };
+        let load =
+            Load { sizes: TINY, keys: 1500, owners: 1, operations: 12_000, shrinks: true, is_kept: false };
         let model = block_on(&ep, load.run(&ep, 0, BTreeMap::new(), |_| &local.tree));
         let audit = block_on(&ep, check_all(&ep, &local.tree, &local.pool, TINY, &model));
         let counts = local.tree.counts();
@@ -68,7 +69,14 @@ fn many_threads_agree_with_their_maps() {
         eprintln!("{name}");
         let local = Local::new(options, TINY, 4 << 20);
         let (threads, slots) = (3, 4);
-        let load = Load { sizes: TINY, keys: 700, owners: threads * slots, operations: 1500, shrinks: true };
+        let load = Load {
+            sizes: TINY,
+            keys: 700,
+            owners: threads * slots,
+            operations: 1500,
+            shrinks: true,
+            is_kept: false,
+        };
         let models = std::thread::scope(|scope| {
             let run = |thread: u64| {
                 let (local, load) = (&local, &load);
@@ -99,7 +107,8 @@ fn two_compute_servers_change_the_same_keys() {
         for &partitioned in partitioned {
             eprintln!("{name}, partitioned {partitioned}");
             let local = Local::new(options, TINY, 4 << 20);
-            let load = Load { sizes: TINY, keys: 600, owners: 8, operations: 1500, shrinks: true };
+            let load =
+                Load { sizes: TINY, keys: 600, owners: 8, operations: 1500, shrinks: true, is_kept: false };
             let middle = Some(TINY.key(300));
             let open = |number: usize| {
                 let ep = local.ep();
@@ -152,7 +161,7 @@ fn keys_of_1_to_64_bytes_and_values_of_many_sizes() {
             let keys = if key == 1 { 256 } else { 600 };
             let local = Local::new(options, sizes, 8 << 20);
             let ep = local.ep();
-            let load = Load { sizes, keys, owners: 1, operations: 4000, shrinks: true };
+            let load = Load { sizes, keys, owners: 1, operations: 4000, shrinks: true, is_kept: false };
             let model = block_on(&ep, load.run(&ep, 0, BTreeMap::new(), |_| &local.tree));
             // Numbers of longer keys have a constant in front.
             if key <= 8 {

@@ -6,7 +6,7 @@
 mod common;
 
 use common::history::{History, is_caught, seeds};
-use common::{Sizes, TINY, variants};
+use common::{Sizes, variants};
 use pando_sherman::{Options, ReadCheck};
 
 #[test]
@@ -21,8 +21,7 @@ fn every_variant_agrees_with_its_models() {
             }
             // Shown if it fails.
             eprintln!("seed {seed}: {name}, partitioned {partitioned}");
-            let outcome =
-                History { seed, options: *options, sizes: TINY, partitioned, is_rough: false }.run();
+            let outcome = History { partitioned, ..History::tiny(seed, *options) }.run();
             splits += outcome.splits;
             merges += outcome.merges;
         }
@@ -35,33 +34,15 @@ fn long_keys_and_values_agree_with_their_models() {
     for seed in seeds(10) {
         eprintln!("seed {seed}");
         let options = Options::sherman(16 << 10).with_locks(64);
-        History {
-            seed,
-            options,
-            sizes: Sizes { key: 8, value: 200, node: 2048 },
-            partitioned: false,
-            is_rough: false,
-        }
-        .run();
+        let sizes = Sizes { key: 8, value: 200, node: 2048 };
+        History { sizes, ..History::tiny(seed, options) }.run();
     }
 }
 
 #[test]
 fn the_same_seed_is_the_same_history() {
-    let history = || History {
-        seed: 3,
-        options: Options::sherman(16 << 10).with_locks(64),
-        sizes: TINY,
-        partitioned: false,
-        is_rough: false,
-    };
+    let history = || History::tiny(3, Options::sherman(16 << 10).with_locks(64));
     assert_eq!(history().run(), history().run());
-}
-
-/// A history in a cluster where every READ and WRITE of more than a line is torn.
-fn rough(seed: u64, options: Options) -> History {
-    let sizes = Sizes { key: 8, value: 56, node: 2048 };
-    History { seed, options, sizes, partitioned: false, is_rough: true }
 }
 
 /// The published check believes that a READ fetches lines in order. In a cluster where none does it lets torn nodes pass, which
@@ -72,14 +53,14 @@ fn versions_at_both_ends_are_unsound() {
     let unsound = ladder.map(|options| options.with_check(ReadCheck::UnsoundEnds));
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    let caught = unsound.map(|options| (0..40).find(|&seed| is_caught(&rough(seed, options))));
+    let caught = unsound.map(|options| (0..40).find(|&seed| is_caught(&History::rough(seed, options))));
     std::panic::set_hook(hook);
     assert!(caught.iter().all(Option::is_some), "no history was found to be wrong: {caught:?}");
     for options in ladder {
         for check in [ReadCheck::Checksum, ReadCheck::VersionReads] {
             for seed in 0..4 {
                 eprintln!("seed {seed}, {check:?}");
-                assert!(!is_caught(&rough(seed, options.with_check(check))));
+                assert!(!is_caught(&History::rough(seed, options.with_check(check))));
             }
         }
     }

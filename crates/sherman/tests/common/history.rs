@@ -9,7 +9,7 @@ use pando_rt::block_on;
 use pando_sherman::{Config, Options, OwnKeys, Sherman};
 use pando_sim::{Faults, Model, SimConfig, SimFabric};
 
-use super::{INDEX, Load, Sizes, check_all};
+use super::{INDEX, Load, Sizes, TINY, check_all};
 
 /// Those that `PANDO_SIM_SEEDS=A..B` says, or so many.
 pub fn seeds(usually: u64) -> Range<u64> {
@@ -19,6 +19,7 @@ pub fn seeds(usually: u64) -> Range<u64> {
 }
 
 /// One history.
+#[derive(Clone, Copy)]
 pub struct History {
     pub seed: u64,
     pub options: Options,
@@ -26,6 +27,8 @@ pub struct History {
     pub partitioned: bool,
     /// Whether all is torn that can be, in a small tree that many change.
     pub is_rough: bool,
+    /// Whether entries are only replaced.
+    pub is_kept: bool,
 }
 
 /// What it came to.
@@ -38,6 +41,17 @@ pub struct Outcome {
 }
 
 impl History {
+    /// In tiny nodes.
+    pub fn tiny(seed: u64, options: Options) -> Self {
+        Self { seed, options, sizes: TINY, partitioned: false, is_rough: false, is_kept: false }
+    }
+
+    /// In a cluster where every READ and WRITE of more than a line is torn, with entries of more than a line.
+    pub fn rough(seed: u64, options: Options) -> Self {
+        let sizes = Sizes { key: 8, value: 56, node: 2048 };
+        Self { sizes, is_rough: true, ..Self::tiny(seed, options) }
+    }
+
     pub fn run(&self) -> Outcome {
         let random = Random::new(self.seed);
         let draw = |choices: &[u64]| choices[(random.next() >> 33) as usize % choices.len()];
@@ -63,7 +77,14 @@ impl History {
         let owners = threads * slots;
         let keys = if self.is_rough { 72 } else { draw(&[100, 400]) };
         let operations = if self.is_rough { 300 } else { 2400 / owners };
-        let load = Load { sizes: self.sizes, keys, owners, operations, shrinks: draw(&[0, 1]) == 1 };
+        let load = Load {
+            sizes: self.sizes,
+            keys,
+            owners,
+            operations,
+            shrinks: draw(&[0, 1]) == 1,
+            is_kept: self.is_kept,
+        };
         let trees = self.trees(&ep, &pool, compute_servers, keys);
         let endpoints: Vec<_> = (0..threads)
             .map(|thread| fabric.thread((thread % compute_servers) as usize, self.seed * 100 + thread))
@@ -72,9 +93,17 @@ impl History {
             true => &trees[((k * compute_servers / keys) as usize).min(trees.len() - 1)],
             false => &trees[thread % trees.len()],
         };
+        let mut kept = vec![BTreeMap::new(); owners as usize];
+        for k in (0..keys).filter(|_| self.is_kept) {
+            let (key, value) = (self.sizes.key(k), self.sizes.value(k, 0));
+            block_on(&ep, tree_of(0, k).put(&ep, &key, &value)).expect("no error");
+            kept[(k % owners) as usize].insert(k, value);
+        }
         let models = fabric.run(&endpoints.iter().collect::<Vec<_>>(), slots as u32, |thread, slot| {
             let owner = thread as u64 * slots + u64::from(slot);
-            load.run(&endpoints[thread], owner, BTreeMap::new(), move |k| tree_of(thread, k))
+            load.run(&endpoints[thread], owner, std::mem::take(&mut kept[owner as usize]), move |k| {
+                tree_of(thread, k)
+            })
         });
         let ep = fabric.direct(99);
         let counts: Vec<_> = trees.iter().map(Sherman::counts).collect();

@@ -86,6 +86,8 @@ pub struct Load {
     pub operations: u64,
     /// Whether removals outweigh insertions at times, so that nodes are merged.
     pub shrinks: bool,
+    /// Whether all keys are there from the begin and none is ever removed.
+    pub is_kept: bool,
 }
 
 /// The keys that one slot owns, and what they have.
@@ -108,15 +110,17 @@ impl Load {
             let own = if own < self.keys { own } else { owner };
             let phase = self.shrinks && n * 4 / self.operations % 2 == 1;
             match random >> 40 & 15 {
-                0..7 if phase => self.remove(ep, tree(own), &mut model, own).await,
+                0..7 if phase && !self.is_kept => self.remove(ep, tree(own), &mut model, own).await,
                 choice @ 0..8 => self.store(ep, tree(own), &mut model, (own, n), choice).await,
-                8 => self.remove(ep, tree(own), &mut model, own).await,
+                8 if !self.is_kept => self.remove(ep, tree(own), &mut model, own).await,
                 9 => self.scan(ep, tree(any), &model, any).await,
                 10..13 => {
                     assert_eq!(self.get(ep, tree(own), own).await.as_ref(), model.get(&own), "get {own}");
                 }
                 _ => {
-                    if let Some(found) = self.get(ep, tree(any), any).await {
+                    let found = self.get(ep, tree(any), any).await;
+                    assert!(found.is_some() || !self.is_kept, "key {any} was there throughout");
+                    if let Some(found) = found {
                         assert_eq!(self.sizes.key_of(&found), any, "another key's value");
                     }
                 }
