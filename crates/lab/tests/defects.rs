@@ -202,4 +202,9 @@ mod smart {
     fn a_leaf_that_does_not_say_where_the_new_one_is_is_found() {
         is_found(Defect::NoForwarding, ("smart", "none"));
     }
+
+    #[test]
+    fn a_swap_without_an_answer_that_counts_as_done_is_found() {
+        is_found(Defect::UnansweredIsDone, ("art lock-free-nodes", "lost-answers"));
+    }
 }
