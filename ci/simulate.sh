@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# ci/simulate.sh [A..B]: the index on a simulated cluster, one random configuration for each seed from A to B - 1, every
+# ci/simulate.sh [A..B]: all systems on a simulated cluster, one random configuration for each seed from A to B - 1, every
 # history checked; then the proof that defects would be found. What fails names its seed and the command that repeats it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-seeds=${1:-0..600}
+seeds=${1:-0..1200}
 run() { cargo run --release -q -p pando-cli -- simulate --seeds "$seeds" "$@"; }
 run --faults none
 run --faults torn,spikes,slow

@@ -63,7 +63,7 @@ impl Smart {
         let late = self.config.late_followers_unsound;
         charge_local_lock(ep, key);
         let found = match self.lookups.enter(key, (), |(), ()| true, late, before_wait).await {
-            Entered::Shares(found) => found,
+            Entered::Shares(found, _) => found,
             Entered::Fails => return Err(SmartError::Combined),
             Entered::Executes(turn) => {
                 turn.close();
@@ -136,26 +136,32 @@ impl Smart {
             }
             joins
         };
+        // Those of a group happen one after the other: whoever puts finds what the one before put.
+        let in_turn = |outcome: Outcome, is_first: bool| Outcome {
+            existed: outcome.existed || (kind == Kind::Put && !is_first),
+            ..outcome
+        };
         let wanted = Wanted { kind, value: value.into() };
         let patience = self.patience();
         let before_wait = || patience.start(ep);
         let late = defect(Defect::LateCombining);
         charge_local_lock(ep, key);
         let outcome = match self.changes.enter(key, wanted, join, late, before_wait).await {
-            // Those of a group happen one after the other: whoever puts finds what the one before put.
-            Entered::Shares(outcome) => {
-                Ok(Outcome { existed: outcome.existed || kind == Kind::Put, ..outcome })
-            }
+            Entered::Shares(outcome, is_first) => Ok(in_turn(outcome, is_first)),
             Entered::Fails => Err(SmartError::Combined),
             Entered::Executes(turn) => {
                 let attempt = async |op: &Op<'_, E>| self.try_change(op, key, kind, &turn).await;
                 let done = self.run_within(ep, &patience, "a key to be changed", attempt).await;
-                match &done {
-                    Ok(outcome) => turn.finish(*outcome),
-                    Err(error) if error.may_have_taken_effect() => drop(turn),
-                    Err(_) => turn.give_up(),
+                match done {
+                    Ok(outcome) => Ok(in_turn(outcome, turn.finish(outcome))),
+                    Err(error) => {
+                        match error.may_have_taken_effect() {
+                            true => drop(turn),
+                            false => turn.give_up(),
+                        }
+                        Err(error)
+                    }
                 }
-                done
             }
         };
         charge_local_lock(ep, key);

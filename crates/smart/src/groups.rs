@@ -6,6 +6,9 @@
 //! begins the next group. So every member began before the operation took effect, and ends after it: sharing its result is
 //! linearizable. (The published scheme also lets those share who come while the executor is at work.)
 //!
+//! Members count as operations in the order in which they came, so it is the value of the last that is written, and the first that
+//! may find nothing there, whichever of them executes.
+//!
 //! The groups of a key are also its local lock: only one of its changes is under way on a compute server at a time, and those
 //! that wait are served in the order in which they came.
 
@@ -46,8 +49,10 @@ struct State<P, R> {
     payload: P,
     is_open: bool,
     phase: Phase<R>,
-    /// Members that wait.
-    members: usize,
+    /// Members that wait, by their places, in order.
+    members: Vec<u32>,
+    /// How many came so far.
+    came: u32,
     wakers: Vec<Waker>,
 }
 
@@ -58,7 +63,8 @@ enum Phase<R> {
     /// It is its turn; the first member that sees this executes.
     Ready,
     Runs,
-    Done(R),
+    /// With the place of the first member that was there.
+    Done(R, u32),
     /// Nobody knows what became of it.
     Failed,
 }
@@ -69,7 +75,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<P, R> Group<P, R> {
     fn new(payload: P, phase: Phase<R>) -> Arc<Self> {
-        let state = State { payload, is_open: true, phase, members: 0, wakers: Vec::new() };
+        let state = State { payload, is_open: true, phase, members: Vec::new(), came: 0, wakers: Vec::new() };
         Arc::new(Self(Mutex::new(state)))
     }
 
@@ -79,6 +85,22 @@ impl<P, R> Group<P, R> {
 }
 
 impl<P, R> State<P, R> {
+    /// The place of one more member.
+    fn come(&mut self) -> u32 {
+        self.came += 1;
+        self.came - 1
+    }
+
+    fn wait(&mut self) -> u32 {
+        let place = self.come();
+        self.members.push(place);
+        place
+    }
+
+    fn leave(&mut self, place: u32) {
+        self.members.retain(|&member| member != place);
+    }
+
     fn enter_phase(&mut self, phase: Phase<R>) -> Vec<Waker> {
         self.phase = phase;
         std::mem::take(&mut self.wakers)
@@ -95,8 +117,8 @@ impl<P, R> Groups<P, R> {
 pub(crate) enum Entered<'g, P: Clone, R: Clone> {
     /// It executes for its group.
     Executes(Turn<'g, P, R>),
-    /// Another member has executed.
-    Shares(R),
+    /// Another member has executed; whether this one comes before all others.
+    Shares(R, bool),
     /// Another member has executed, and nobody knows what became of it.
     Fails,
 }
@@ -121,34 +143,36 @@ impl<P: Clone, R: Clone> Groups<P, R> {
         late: bool,
         before_wait: impl FnOnce(),
     ) -> Entered<'_, P, R> {
-        let group = {
+        let (group, place) = {
             let mut shard = lock(self.shard(key));
             let Some(line) = shard.get_mut(key) else {
                 let running = Group::new(payload, Phase::Runs);
+                let place = running.state().come();
                 shard.insert(key.into(), Line { running: Arc::clone(&running), waiting: VecDeque::new() });
                 return Entered::Executes(Turn {
                     groups: self,
                     key: key.into(),
                     group: running,
+                    place,
                     is_done: false,
                 });
             };
             let last = line.waiting.back().unwrap_or(&line.running);
             let mut state = last.state();
             if (state.is_open || late) && join(&mut state.payload, &payload) {
-                state.members += 1;
+                let place = state.wait();
                 drop(state);
-                Arc::clone(last)
+                (Arc::clone(last), place)
             } else {
                 drop(state);
                 let group = Group::new(payload, Phase::Waits);
-                group.state().members = 1;
+                let place = group.state().wait();
                 line.waiting.push_back(Arc::clone(&group));
-                group
+                (group, place)
             }
         };
         before_wait();
-        Member { groups: self, key, group, is_over: false }.await
+        Member { groups: self, key, group, place, is_over: false }.await
     }
 
     /// The running group of `key` is over: the next one's turn. Groups whose members have all gone are skipped.
@@ -157,7 +181,7 @@ impl<P: Clone, R: Clone> Groups<P, R> {
         let Some(line) = shard.get_mut(key) else { return Vec::new() };
         while let Some(next) = line.waiting.pop_front() {
             let mut state = next.state();
-            if state.members > 0 {
+            if !state.members.is_empty() {
                 let wakers = state.enter_phase(Phase::Ready);
                 drop(state);
                 line.running = next;
@@ -178,6 +202,7 @@ struct Member<'g, 'k, P: Clone, R: Clone> {
     groups: &'g Groups<P, R>,
     key: &'k [u8],
     group: Arc<Group<P, R>>,
+    place: u32,
     is_over: bool,
 }
 
@@ -188,26 +213,27 @@ impl<'g, P: Clone, R: Clone> Future for Member<'g, '_, P, R> {
         let this = self.get_mut();
         let mut state = this.group.state();
         match &state.phase {
-            Phase::Done(result) => {
-                let result = result.clone();
-                state.members -= 1;
+            Phase::Done(result, first) => {
+                let shares = Entered::Shares(result.clone(), *first == this.place);
+                state.leave(this.place);
                 this.is_over = true;
-                Poll::Ready(Entered::Shares(result))
+                Poll::Ready(shares)
             }
             Phase::Failed => {
-                state.members -= 1;
+                state.leave(this.place);
                 this.is_over = true;
                 Poll::Ready(Entered::Fails)
             }
             Phase::Ready => {
                 state.phase = Phase::Runs;
-                state.members -= 1;
+                state.leave(this.place);
                 this.is_over = true;
                 let group = Arc::clone(&this.group);
                 Poll::Ready(Entered::Executes(Turn {
                     groups: this.groups,
                     key: this.key.into(),
                     group,
+                    place: this.place,
                     is_done: false,
                 }))
             }
@@ -227,8 +253,8 @@ impl<P: Clone, R: Clone> Drop for Member<'_, '_, P, R> {
             return;
         }
         let mut state = self.group.state();
-        state.members -= 1;
-        let nobody_takes_it = state.members == 0 && matches!(state.phase, Phase::Ready);
+        state.leave(self.place);
+        let nobody_takes_it = state.members.is_empty() && matches!(state.phase, Phase::Ready);
         drop(state);
         if nobody_takes_it {
             wake(self.groups.pass_on(self.key));
@@ -241,6 +267,7 @@ pub(crate) struct Turn<'g, P: Clone, R: Clone> {
     groups: &'g Groups<P, R>,
     key: Box<[u8]>,
     group: Arc<Group<P, R>>,
+    place: u32,
     is_done: bool,
 }
 
@@ -257,17 +284,19 @@ impl<P: Clone, R: Clone> Turn<'_, P, R> {
         self.group.state().is_open = true;
     }
 
-    /// All members have this result.
-    pub fn finish(mut self, result: R) {
+    /// All members have this result; whether the one that executed comes before all others.
+    pub fn finish(mut self, result: R) -> bool {
         self.is_done = true;
         // Nobody may join any more before the result is known.
         let wakers = self.groups.pass_on(&self.key);
         let mut state = self.group.state();
         state.is_open = false;
-        let members = state.enter_phase(Phase::Done(result));
+        let first = state.members.first().map_or(self.place, |&place| place.min(self.place));
+        let members = state.enter_phase(Phase::Done(result, first));
         drop(state);
         wake(members);
         wake(wakers);
+        first == self.place
     }
 }
 
@@ -278,7 +307,7 @@ impl<P: Clone, R: Clone> Drop for Turn<'_, P, R> {
         }
         let mut state = self.group.state();
         let may_repeat = state.is_open || self.groups.repeats == Repeats::Always;
-        if may_repeat && state.members > 0 {
+        if may_repeat && !state.members.is_empty() {
             let members = state.enter_phase(Phase::Ready);
             drop(state);
             return wake(members);

@@ -125,6 +125,22 @@ impl Partition {
         (self.low.as_ref().map(Vec::as_slice), self.high.as_ref().map(Vec::as_slice)).contains(key)
     }
 
+    /// Whether a key that begins with `prefix` is in it.
+    pub(crate) fn meets_prefix(&self, prefix: &[u8]) -> bool {
+        let is_above = match &self.low {
+            Bound::Unbounded => true,
+            Bound::Included(low) | Bound::Excluded(low) => {
+                low.as_slice() <= prefix || low.starts_with(prefix)
+            }
+        };
+        let is_below = match &self.high {
+            Bound::Unbounded => true,
+            Bound::Included(high) => prefix <= high.as_slice(),
+            Bound::Excluded(high) => prefix < high.as_slice(),
+        };
+        is_above && is_below
+    }
+
     /// Whether all keys that begin with `prefix` are in it.
     pub(crate) fn contains_prefix(&self, prefix: &[u8]) -> bool {
         let is_above = match &self.low {
@@ -209,11 +225,13 @@ mod tests {
     fn a_partition_knows_the_prefixes_that_are_wholly_in_it() {
         let part = Partition { low: Bound::Included(b"bc".to_vec()), high: Bound::Excluded(b"dc".to_vec()) };
         for inside in [&b"bc"[..], b"c", b"da", b"dbz"] {
-            assert!(part.contains_prefix(inside), "{inside:?}");
+            assert!(part.contains_prefix(inside) && part.meets_prefix(inside), "{inside:?}");
         }
         for outside in [&b""[..], b"b", b"bb", b"d", b"dc", b"e"] {
             assert!(!part.contains_prefix(outside), "{outside:?}");
         }
+        assert!([&b""[..], b"b", b"d"].into_iter().all(|shared| part.meets_prefix(shared)));
+        assert!([&b"a"[..], b"bb", b"dc", b"e"].into_iter().all(|strange| !part.meets_prefix(strange)));
         assert!(part.contains(b"d") && !part.contains(b"b"));
         let all = Partition { low: Bound::Unbounded, high: Bound::Unbounded };
         assert!(all.contains_prefix(b"") && all.contains(b""));

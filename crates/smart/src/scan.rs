@@ -213,11 +213,16 @@ impl Smart {
                     }
                     let mut path = path;
                     path.extend((path.len()..node.header.branch()).map(|at| node.prefix_byte(at)));
-                    if node.slots().any(|(_, slot)| slot.is_frozen()) {
+                    let is_frozen = node.slots().any(|(_, slot)| slot.is_frozen());
+                    if is_frozen && self.may_change(&path) {
                         self.replace(op, &path, &place).await?;
                         return Err(Retry::Restart);
                     }
-                    self.cache.admit(op.ep, &path, &node, op.epoch);
+                    if !is_frozen {
+                        self.cache.admit(op.ep, &path, &node, op.epoch);
+                    }
+                    // Of a node that only others may replace, what is frozen was so at some moment of the scan, too, since the slot
+                    // above led here during it.
                     return Ok(self.children(rest, &node, &path));
                 }
                 Ok(Vec::new())
@@ -240,7 +245,7 @@ impl Smart {
             let at = slot_addr(node.addr, number);
             let place = Place {
                 at,
-                slot,
+                slot: slot.thawed(),
                 depth: path.len(),
                 node: node.addr,
                 branch,

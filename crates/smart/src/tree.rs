@@ -331,6 +331,11 @@ impl Smart {
         }
     }
 
+    /// Whether this compute server may change what lies below `prefix`: not if it is wholly another one's.
+    pub(crate) fn may_change(&self, prefix: &[u8]) -> bool {
+        self.config.partition.as_ref().is_none_or(|partition| partition.meets_prefix(prefix))
+    }
+
     /// Whether only this compute server changes what lies below `prefix`.
     pub(crate) fn owns_prefix(&self, prefix: &[u8]) -> bool {
         self.config.partition.as_ref().is_some_and(|partition| partition.contains_prefix(prefix))

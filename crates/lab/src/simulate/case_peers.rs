@@ -76,13 +76,15 @@ impl Setup {
     }
 }
 
-/// Bytes of a node, and of keys and values of which it holds at least five.
+/// Bytes of a node, and of keys and values of which it holds at least four.
 fn draw_fixed(draw: &Draw) -> (usize, Sizes) {
-    let node = draw.one_of(&[256, 256, 512, 1024]);
+    let node = draw.one_of(&[256, 256, 512, 1024, 1024, 2048]);
     let (key, value) = match node {
         256 => draw.one_of(&[(8, 8), (8, 8), (4, 8), (8, 16), (16, 8)]),
         512 => draw.one_of(&[(8, 8), (16, 24), (24, 8), (5, 40)]),
-        _ => draw.one_of(&[(8, 8), (64, 8), (8, 100), (13, 17)]),
+        1024 => draw.one_of(&[(8, 8), (64, 8), (13, 17), (8, 168), (8, 168)]),
+        // Entries of several cache lines.
+        _ => draw.one_of(&[(8, 120), (8, 200), (8, 200), (64, 150)]),
     };
     (node, Sizes { key, value, fixed: true })
 }

@@ -10,7 +10,7 @@ use pando_dex::{KeyRange, ScanRange, partition_of};
 use pando_pool::Pool;
 use pando_rt::block_on;
 use pando_sherman::{Config, OwnKeys, Shape, Sherman, ShermanError};
-use pando_sim::SimEndpoint;
+use pando_sim::{FaultKind, SimEndpoint};
 use pando_smart::{CreateOptions, Partition, Smart, SmartConfig, SmartError};
 
 use super::case_peers::{ShermanCase, SmartCase};
@@ -58,6 +58,8 @@ pub struct Peer<T> {
     /// Blocks of the pool that were allocated before the index was made.
     blocks_before: u64,
     threads: usize,
+    /// Whether a verb may have been done although nothing said so.
+    loses_answers: bool,
 }
 
 impl<T: SimulatedPeer> Peer<T> {
@@ -80,7 +82,8 @@ impl<T: SimulatedPeer> Peer<T> {
             let spec = BenchSpec { fill: setup.fill(), ..BenchSpec::default() };
             block_on(ep, views[0].load(&spec, ep, entries.into_iter())).map_err(Into::into)?;
         }
-        Ok(Self { pool, views, boundaries, blocks_before, threads: setup.threads })
+        let loses_answers = setup.faults.has(FaultKind::LostAnswers);
+        Ok(Self { pool, views, boundaries, blocks_before, threads: setup.threads, loses_answers })
     }
 
     /// The compute server that is asked about a key by a thread.
@@ -100,8 +103,9 @@ impl<T: SimulatedPeer> Peer<T> {
             Some(format!("{} blocks of the index are there twice", listed as u64 - own))
         } else if used < own {
             Some(format!("the index has {own} blocks, of which {} are free", own - used))
-        } else if used > own && !failed {
-            // An operation that failed half-way leaves blocks behind, which a rebuild of the allocation finds.
+        } else if used > own && !failed && !self.loses_answers {
+            // An operation that failed half-way leaves blocks behind, and so does one that came through without knowing whether
+            // something still leads to them; a rebuild of the allocation finds them.
             Some(format!("{} of {used} blocks belong to nothing", used - own))
         } else {
             None
