@@ -219,7 +219,8 @@ impl World {
             }
         }
         let words = verb.words();
-        let cost = verb.reply_cost(costs) * server.slowness;
+        let is_on_chip = server.atomics.is_on_chip(verb.at().offset());
+        let cost = verb.reply_cost(costs, is_on_chip) * server.slowness;
         let range = match op.torn {
             Some(done) => done..words,
             None if verb.can_tear() && is_one_of(model.faults.torn_share, || random.next()) => {
@@ -238,10 +239,9 @@ impl World {
             return;
         }
         let verb = op.verbs.pop().expect("just looked at");
-        op.answer_cost = verb.reply_cost(costs);
+        op.answer_cost = verb.reply_cost(costs, is_on_chip);
         let sent = nics[server.nic].outbound.serve(*now, cost);
         op.torn = None;
-        let is_on_chip = server.atomics.is_on_chip(verb.at().offset());
         let mut next = None;
         if verb.is_atomic() {
             let free = *now + verb.unit_ns(&model.network, is_on_chip, found) * server.slowness;

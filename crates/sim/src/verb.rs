@@ -96,10 +96,11 @@ impl Verb {
     }
 
     /// How long its answer keeps the server's NIC.
-    pub fn reply_cost(&self, costs: &Costs) -> Picos {
+    pub fn reply_cost(&self, costs: &Costs, is_on_chip: bool) -> Picos {
         let bytes = if self.is_read() { self.words() * WORD } else { 0 };
         let message = costs.message(bytes);
-        match self.is_read() && bytes <= LINE {
+        // It is PCIe transactions that small READs of host memory wait for.
+        match self.is_read() && bytes <= LINE && !is_on_chip {
             true => message.max(costs.small_read),
             false => message,
         }
