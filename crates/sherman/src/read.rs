@@ -57,7 +57,7 @@ pub(crate) struct Locked<'t> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reader {
     Anyone,
-    /// Who holds the lock of a node, which may be that of others, too.
+    /// Who holds the lock of a node, which may be that of others, too. It waits for no other lock: then it has to restart.
     Holder(GlobalAddr),
     /// Who puts right what processes left that died: what they have locked nobody changes. It waits for the living only, and
     /// repairs nothing on the way.
@@ -121,6 +121,8 @@ impl Sherman {
         let is_still = match (lock_owner(before), reader) {
             (None, _) => true,
             (Some(_), Reader::Holder(held)) if self.lock_addr(held) == at => true,
+            // Whoever has that lock may wait for the one that is held.
+            (Some(_), Reader::Holder(_)) => return Err(Retry::Restart),
             (Some(holder), Reader::Repairer) => self.pool.is_abandoned(ep, holder).await?,
             (Some(_), _) => {
                 self.watch(ep, at, before, watch).await?;

@@ -15,7 +15,7 @@ use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 
 use crate::defect::Defect;
-use crate::error::{Attempt, Result, ShermanError};
+use crate::error::{Attempt, Result, Retry, ShermanError};
 use crate::node::{Init, Node};
 use crate::read::{Locked, Reader};
 use crate::shape::{Key, WORD};
@@ -49,6 +49,14 @@ impl Addition<'_> {
             }
         }
     }
+}
+
+/// Whether a node is in its level.
+enum InLevel {
+    Yes,
+    No,
+    /// To find out takes a node that somebody else has locked.
+    Busy(GlobalAddr),
 }
 
 impl Sherman {
@@ -206,15 +214,18 @@ impl Sherman {
         let is_known = parent.child_fences(parent.child_index(separator)).0 == Some(*separator);
         // If none of its keys is this compute server's, whoever has them will come to the new node, and add it.
         let is_ours = self.may_change((parent.low(), parent.high()));
-        let is_wanted = match is_known || !is_ours {
-            true => Ok(false),
+        let found = match is_known || !is_ours {
+            true => Ok(InLevel::No),
             false => self.is_in_level(ep, &locked, child, separator).await,
         };
-        if !matches!(is_wanted, Ok(true)) {
+        if !matches!(found, Ok(InLevel::Yes)) {
             self.cache_node(ep, &parent);
             ep.recycle(locked.page);
             locked.held.finish(ep).await?;
-            return is_wanted.map(|_| None);
+            let InLevel::Busy(node) = found? else { return Ok(None) };
+            // Now that nobody waits for this operation it can wait.
+            ep.recycle(self.read(ep, node, |_| true).await?);
+            return Err(Retry::Restart);
         }
         if !parent.insert_child(separator, child) {
             return self.split_node(ep, locked, Addition::Child(separator, child)).await;
@@ -236,20 +247,23 @@ impl Sherman {
         locked: &Locked<'_>,
         addr: GlobalAddr,
         low: &Key,
-    ) -> Attempt<bool> {
+    ) -> Attempt<InLevel> {
         let parent = self.node(&locked.page);
         let mut next = parent.child(parent.child_index(low));
         while let Some(left) = next {
-            let page = self.read_as(ep, left, Reader::Holder(locked.addr), |_| true).await?;
+            let page = match self.read_as(ep, left, Reader::Holder(locked.addr), |_| true).await {
+                Err(Retry::Restart) => return Ok(InLevel::Busy(left)),
+                read => read?,
+            };
             let node = self.node(&page);
             let (high, sibling) = (node.high(), node.sibling());
             ep.recycle(page);
             match high.map(|high| high.cmp(low)) {
                 Some(Ordering::Less) => next = sibling,
-                Some(Ordering::Equal) => return Ok(sibling == Some(addr)),
-                _ => return Ok(false),
+                Some(Ordering::Equal) if sibling == Some(addr) => return Ok(InLevel::Yes),
+                _ => return Ok(InLevel::No),
             }
         }
-        Ok(false)
+        Ok(InLevel::No)
     }
 }

@@ -1,4 +1,7 @@
 //! What a seed stands for besides, if the index is DEX: nodes, caches, what is offloaded, what is moved, processes.
+//!
+//! What is drawn here is what seeds with DEX meant before there were other systems: every aspect keeps its random numbers, so that a seed
+//! that was found once still shows what it showed.
 
 use pando_cache::{Admission, CacheConfig, Eviction};
 use pando_dex::{OffloadPolicy, Offloading};

@@ -1,5 +1,7 @@
-//! What a seed stands for besides, if the index is a peer: sizes of nodes, caches and tables, such that trees grow and shrink all
-//! the time, caches are too small or hold everything, and nodes that have nothing to do with each other share locks.
+//! What a seed stands for besides, if the index is a peer: sizes of nodes, caches and tables of locks.
+//!
+//! They are such that trees grow and shrink all the time, that caches are too small for anything or hold everything, and that nodes which
+//! have nothing to do with each other share locks.
 
 use pando_sherman::{LockPlace, Options};
 use serde::Serialize;

@@ -7,6 +7,7 @@
 use std::ops::Bound;
 
 use pando_dex::{KeyRange, ScanRange, partition_of};
+use pando_fabric::Nanos;
 use pando_pool::Pool;
 use pando_rt::block_on;
 use pando_sherman::{Config, OwnKeys, Shape, Sherman, ShermanError};
@@ -22,6 +23,10 @@ use super::setup::{PATIENCE_NS, Setup};
 use crate::bench::BenchSpec;
 use crate::under_test::Audited;
 use crate::under_test::peers::{Blocks, PeerTree};
+
+/// How long an operation waits for others. Their remote locks are taken by who comes first when they are free, so that somebody may wait
+/// for long where many want one and the network is slow.
+const PEER_PATIENCE_NS: Nanos = 3 * PATIENCE_NS;
 
 /// What a run asks of a peer besides its operations.
 #[allow(async_fn_in_trait, reason = "everything runs on one thread")]
@@ -58,8 +63,8 @@ pub struct Peer<T> {
     /// Blocks of the pool that were allocated before the index was made.
     blocks_before: u64,
     threads: usize,
-    /// Whether a verb may have been done although nothing said so.
-    loses_answers: bool,
+    /// Whether a verb may have been done although it failed.
+    fails_in_doubt: bool,
 }
 
 impl<T: SimulatedPeer> Peer<T> {
@@ -82,8 +87,10 @@ impl<T: SimulatedPeer> Peer<T> {
             let spec = BenchSpec { fill: setup.fill(), ..BenchSpec::default() };
             block_on(ep, views[0].load(&spec, ep, entries.into_iter())).map_err(Into::into)?;
         }
-        let loses_answers = setup.faults.has(FaultKind::LostAnswers);
-        Ok(Self { pool, views, boundaries, blocks_before, threads: setup.threads, loses_answers })
+        use FaultKind::{Disconnect, Kill, LostAnswers, Stop};
+        let fails_in_doubt =
+            [Stop, Kill, Disconnect, LostAnswers].into_iter().any(|kind| setup.faults.has(kind));
+        Ok(Self { pool, views, boundaries, blocks_before, threads: setup.threads, fails_in_doubt })
     }
 
     /// The compute server that is asked about a key by a thread.
@@ -103,7 +110,7 @@ impl<T: SimulatedPeer> Peer<T> {
             Some(format!("{} blocks of the index are there twice", listed as u64 - own))
         } else if used < own {
             Some(format!("the index has {own} blocks, of which {} are free", own - used))
-        } else if used > own && !failed && !self.loses_answers {
+        } else if used > own && !failed && !self.fails_in_doubt {
             // An operation that failed half-way leaves blocks behind, and so does one that came through without knowing whether
             // something still leads to them; a rebuild of the allocation finds them.
             Some(format!("{} of {used} blocks belong to nothing", used - own))
@@ -211,7 +218,7 @@ impl SimulatedPeer for Sherman {
     ) -> Result<Vec<Self>, ShermanError> {
         let shape = Shape::new(setup.sizes.key, setup.sizes.value, case.node_bytes, &case.options)?;
         let config = Config {
-            patience_ns: PATIENCE_NS,
+            patience_ns: PEER_PATIENCE_NS,
             read_ahead: setup.read_ahead,
             ..Config::new(INDEX, case.options)
         };
@@ -277,7 +284,7 @@ impl SimulatedPeer for Smart {
                 cache_bytes: case.cache_bytes,
                 cache_policy: techniques.cache_policy,
                 partition,
-                patience_ns: PATIENCE_NS,
+                patience_ns: PEER_PATIENCE_NS,
                 scan_width: case.scan_width,
                 limbo_bytes: case.limbo_bytes,
                 look_every: case.look_every,
