@@ -89,7 +89,8 @@ impl Sherman {
             found.violations.push(format!("the node at {addr} is in use and free"));
         }
         found.blocks.push((self.at, self.anchor.bytes()));
-        found.blocks.extend(self.lock_tables());
+        let segments = self.anchor.tables.iter().flatten();
+        found.blocks.extend(segments.map(|&segment| (segment, self.anchor.segment_bytes())));
         found.blocks.extend(nodes.into_iter().chain(free).map(|addr| (addr, size)));
     }
 

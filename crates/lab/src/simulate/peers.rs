@@ -63,8 +63,8 @@ pub struct Peer<T> {
     /// Blocks of the pool that were allocated before the index was made.
     blocks_before: u64,
     threads: usize,
-    /// Whether a verb may have been done although it failed.
-    fails_in_doubt: bool,
+    /// Whether a verb may have been done although nothing said so.
+    loses_answers: bool,
 }
 
 impl<T: SimulatedPeer> Peer<T> {
@@ -87,10 +87,8 @@ impl<T: SimulatedPeer> Peer<T> {
             let spec = BenchSpec { fill: setup.fill(), ..BenchSpec::default() };
             block_on(ep, views[0].load(&spec, ep, entries.into_iter())).map_err(Into::into)?;
         }
-        use FaultKind::{Disconnect, Kill, LostAnswers, Stop};
-        let fails_in_doubt =
-            [Stop, Kill, Disconnect, LostAnswers].into_iter().any(|kind| setup.faults.has(kind));
-        Ok(Self { pool, views, boundaries, blocks_before, threads: setup.threads, fails_in_doubt })
+        let loses_answers = setup.faults.has(FaultKind::LostAnswers);
+        Ok(Self { pool, views, boundaries, blocks_before, threads: setup.threads, loses_answers })
     }
 
     /// The compute server that is asked about a key by a thread.
@@ -110,7 +108,7 @@ impl<T: SimulatedPeer> Peer<T> {
             Some(format!("{} blocks of the index are there twice", listed as u64 - own))
         } else if used < own {
             Some(format!("the index has {own} blocks, of which {} are free", own - used))
-        } else if used > own && !failed && !self.fails_in_doubt {
+        } else if used > own && !failed && !self.loses_answers {
             // An operation that failed half-way leaves blocks behind, and so does one that came through without knowing whether
             // something still leads to them; a rebuild of the allocation finds them.
             Some(format!("{} of {used} blocks belong to nothing", used - own))
