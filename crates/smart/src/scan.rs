@@ -2,7 +2,7 @@
 //!
 //! The frontier is a row of slots, in the order of their keys, that together lead to all of the range. The first ones are READ in
 //! parallel; in place of a node come those of its slots that reach into the range, in place of a leaf comes its entry. As many are READ
-//! as entries are wanted, so a scan with a limit READs hardly more than it needs.
+//! as seem to lead to the entries that are wanted, so a scan with a limit READs hardly more than it needs.
 //!
 //! Every node of a frontier is READ anew: a cached one may lack what was inserted since. The cache only says at which node to begin; then
 //! the scan goes on behind what that one leads to. Each slot is seen at one moment during the scan, so that every key is handed out
@@ -18,7 +18,7 @@ use pando_fabric::{Endpoint, GlobalAddr, Work};
 use crate::descend::Place;
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::leaf::Rear;
-use crate::layout::node::{Node, slot_addr};
+use crate::layout::node::{CLASSES, Node, slot_addr};
 use crate::tree::{Op, Smart};
 
 /// Entries that are handed out at once: what is still to come is READ again if something is in the way.
@@ -38,6 +38,19 @@ enum Item {
         path: Vec<u8>,
     },
     Entry(Vec<u8>, Vec<u8>),
+}
+
+impl Item {
+    /// Entries below it, so far as it tells: half of the slots of a node's class are in use at least, unless something was removed.
+    fn entries_expected(&self) -> usize {
+        let class = match self {
+            Self::Slot { place, .. } if place.slot.is_taken() && !place.slot.is_leaf() => place.slot.class(),
+            Self::Start { class, .. } => *class,
+            Self::Slot { .. } | Self::Entry(..) => return 1,
+        };
+        // What no node has is found out when it is READ.
+        CLASSES.get(usize::from(class)).map_or(1, |slots| slots / 2)
+    }
 }
 
 /// What is left of a range.
@@ -146,8 +159,8 @@ impl Smart {
         let mut frontier = VecDeque::from([first]);
         let mut entries: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         while !frontier.is_empty() && entries.len() < wanted {
-            let width = self.config.scan_width.min(wanted - entries.len());
-            let ahead: Vec<_> = frontier.drain(..width.min(frontier.len())).collect();
+            let width = self.width(&frontier, wanted - entries.len());
+            let ahead: Vec<_> = frontier.drain(..width).collect();
             let mut expanded = VecDeque::new();
             for items in join_all(ahead.into_iter().map(|item| self.expand(op, rest, item))).await {
                 expanded.extend(items?);
@@ -168,6 +181,17 @@ impl Smart {
             _ => end.filter(|end| rest.reaches(end)).map(Bound::Included),
         };
         Ok(Piece { entries, next })
+    }
+
+    /// How many of the first items to READ together, so that they have about as many entries below them as are wanted.
+    fn width(&self, frontier: &VecDeque<Item>, wanted: usize) -> usize {
+        let mut expected = 0;
+        let needed = frontier.iter().take_while(|item| {
+            let is_needed = expected < wanted;
+            expected += item.entries_expected();
+            is_needed
+        });
+        needed.take(self.config.scan_width).count()
     }
 
     /// READs what an item leads to; what comes in its place.
