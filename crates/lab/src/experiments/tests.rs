@@ -95,7 +95,7 @@ fn a_run_leaves_four_files_that_agree() {
 
     let markdown = fs::read_to_string(folder.join("sound.md")).expect("written");
     let rows: Vec<&str> = markdown.lines().filter(|line| line.starts_with('|')).collect();
-    assert_eq!(rows[3], "| part | series | cache | Mops/s | READs/op | the paper | WRITEs/op |");
+    assert_eq!(rows[3], "| part | series | cache | Mops/s | READs/op | the paper | WRITEs/op | limited by |");
     assert_eq!(rows.len(), 3 + 2 + 4, "{markdown}");
     assert!(rows[8].starts_with("| part \\| one | eager | 2 places | "), "{markdown}");
     assert!(rows[8].contains(&format!(" | {reads:.3} | 0.33 | 0.000 |")), "{markdown}");
@@ -212,7 +212,7 @@ fn made_up(experiment: &'static Experiment) -> Results<'static> {
         "interval_ns": 1_000_000,
         "per_op": {"reads": 0.3, "writes": 0.1, "atomics": 0.0, "two_sided": 0.01, "bytes_total": 300.0},
         "cache": {"hit_ratio_leaf": 0.7},
-        "latency_ns": {"p99": 9000},
+        "latency_ns": {"p50": 3000, "p90": 5000, "p99": 9000},
         "series": {"interval_ns": 100_000_000u64, "ops": [5, 5, 4, 3]},
     });
     if ["fig10", "balance"].contains(&experiment.name) {

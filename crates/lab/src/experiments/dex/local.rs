@@ -68,7 +68,7 @@ fn cells(setting: &Setting) -> Vec<Cell> {
         };
         let bytes = tree_bytes(&spec);
         for threads in LOCAL_THREADS {
-            let spec = BenchSpec { system: System::LocalBTree, warmup, ..spec.clone() };
+            let spec = BenchSpec { warmup, ..spec.clone() }.on_system(System::LocalBTree);
             let spec = with_threads(spec, setting.threads(threads));
             cells.push(plot::cell(panel, LOCAL, (threads as f64, threads), spec));
         }
