@@ -1,4 +1,7 @@
 //! Statements of papers with what came out here.
+//!
+//! A ratio is a factor or what it adds; that of a cell which failed stays missing.
+//! Digits are as many as a reader can compare.
 
 use std::fmt::Display;
 

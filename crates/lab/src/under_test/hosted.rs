@@ -1,6 +1,7 @@
-//! A client of a placed index on the threads of this machine: the same operations, by the host's clock and with a limit each.
+//! A client of a placed index on the threads of this machine.
 //!
-//! Threads run side by side by themselves, so there is nothing to pace. A scan has its time from one entry to the next.
+//! The operations are the same, by the host's clock and with a limit each. Threads run side by side by themselves, so there is
+//! nothing to pace. A scan has its time from one entry to the next.
 
 use std::future::Future;
 

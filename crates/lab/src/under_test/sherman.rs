@@ -1,4 +1,7 @@
 //! Sherman, FG+ and FG as peers.
+//!
+//! Every compute server has a tree of its own on the same nodes. Keys and values have the lengths of the workload, and the index
+//! cache the bytes that a compute server has. The tables of locks are where NICs have memory, if the technique is on.
 
 use pando::{CacheCounts, KeyRange, ScanRange, SmoCounts};
 use pando_fabric::Endpoint;

@@ -1,4 +1,7 @@
 //! SMART and ART as peers.
+//!
+//! Every compute server has a view of its own on the same nodes, with the cache that it has bytes for. Whether keys are divided among
+//! them is decided when they are opened. Unlinked blocks wait for all compute servers, so that an audit counts them, too.
 
 use std::ops::Bound;
 
