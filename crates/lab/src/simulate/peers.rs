@@ -87,7 +87,8 @@ impl<T: SimulatedPeer> Peer<T> {
             let spec = BenchSpec { fill: setup.fill(), ..BenchSpec::default() };
             block_on(ep, views[0].load(&spec, ep, entries.into_iter())).map_err(Into::into)?;
         }
-        let loses_answers = setup.faults.has(FaultKind::LostAnswers);
+        let losing = [FaultKind::LostAnswers, FaultKind::Disconnect, FaultKind::Stop, FaultKind::Kill];
+        let loses_answers = losing.into_iter().any(|fault| setup.faults.has(fault));
         Ok(Self { pool, views, boundaries, blocks_before, threads: setup.threads, loses_answers })
     }
 
