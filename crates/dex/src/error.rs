@@ -4,7 +4,7 @@
 //! crate: it also says that something changed under the operation, which then descends again, within its patience.
 
 use pando_cache::{CacheError, Conflict};
-use pando_fabric::{FabricError, GlobalAddr};
+use pando_fabric::{FabricError, GlobalAddr, WaitedTooLong};
 use pando_pool::PoolError;
 
 use crate::tries::Crowding;
@@ -48,6 +48,12 @@ pub enum DexError {
     Fabric(#[from] FabricError),
 }
 
+impl From<WaitedTooLong> for DexError {
+    fn from(WaitedTooLong { what }: WaitedTooLong) -> Self {
+        Self::TimedOut { what }
+    }
+}
+
 impl DexError {
     /// Whether the same may succeed later, with everything as it is: somebody was busy, or did not answer.
     pub(crate) fn may_pass(&self) -> bool {
@@ -89,6 +95,12 @@ impl From<DexError> for Retry {
 impl From<CacheError> for Retry {
     fn from(error: CacheError) -> Self {
         Self::Failed(error.into())
+    }
+}
+
+impl From<WaitedTooLong> for Retry {
+    fn from(waited: WaitedTooLong) -> Self {
+        Self::Failed(waited.into())
     }
 }
 

@@ -14,7 +14,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pando_cache::{Expelled, FrameId, FrameState};
-use pando_fabric::{Endpoint, GlobalAddr};
+use pando_fabric::{Endpoint, GlobalAddr, Patience};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::fetch_many::join_all;
@@ -22,7 +22,7 @@ use crate::layout::{Layout, Side, header};
 use crate::locked::LockedNode;
 use crate::ownership::{Mover, View};
 use crate::partition::{KeyRange, fence};
-use crate::tree::{Ctx, Hop, Patience, Tree};
+use crate::tree::{Ctx, Hop, Tree};
 use crate::tries::Tries;
 use crate::walk::Toward;
 
@@ -249,7 +249,7 @@ impl<L: Layout> Tree<L> {
         locked: &LockedNode<'_>,
     ) -> Attempt<bool> {
         let view = self.view(ctx);
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         loop {
             match self.share_latched(&view, node, locked)? {
                 Shared::Done => return Ok(true),
@@ -286,7 +286,7 @@ impl<L: Layout> Tree<L> {
     /// Writes the root back that was this compute server's own, who has no keys any more.
     async fn leave_root<E: Endpoint>(&self, ctx: Ctx<'_, E>, flushed: &mut Flushed) -> Result<()> {
         let frame = self.cache.frame(self.root);
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         let mut written = 0;
         while !header::has(frame.words(), header::SHARED) {
             let clean = self.cache.flush_frame(ctx.worker, ctx.ep, self.layout, frame, &mut written).await?;
@@ -385,7 +385,7 @@ impl<L: Layout> Leaving<'_, L> {
             tree.cut_at(ctx, end).await?;
             tree.share_path(ctx, end).await?;
         }
-        let mut patience = Patience::new(tree.config.patience_ns);
+        let patience = Patience::new(tree.config.patience_ns);
         let mut left: Vec<_> = (0..tree.cache.frames() as u32).map(FrameId).collect();
         while !left.is_empty() {
             let mut busy = Vec::new();

@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pando_cache::defect::Defect;
 use pando_cache::sync::Word;
 use pando_cache::{Gate, Inside};
-use pando_fabric::Endpoint;
 use pando_fabric::defect::defect;
+use pando_fabric::{Endpoint, Patience};
 
 use crate::error::{DexError, Result};
 use crate::layout::{Layout, header};
 use crate::partition::KeyRange;
-use crate::tree::{Ctx, Patience, Tree};
+use crate::tree::{Ctx, Tree};
 use crate::walk::Toward;
 
 /// See the module documentation.
@@ -155,12 +155,12 @@ impl<L: Layout> Tree<L> {
         change: impl Fn(&View) -> View,
         changed: &mut bool,
     ) -> Result<()> {
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         while !self.ownership.gate.turn_over(&change) {
             patience.wait(ctx.ep, "operations that began before an earlier move").await?;
         }
         *changed = true;
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         while !self.ownership.gate.is_drained() {
             patience.wait(ctx.ep, "operations that began before the move").await?;
         }

@@ -15,7 +15,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pando_fabric::{Endpoint, Nanos, Random};
+use pando_fabric::{Endpoint, Nanos, Patience, Random};
 
 use crate::error::{DexError, Result};
 use crate::load::{Load, LoadShard, SAMPLE_EVERY};
@@ -384,8 +384,7 @@ impl Router {
 
 /// The way of an operation that was refused.
 pub struct Detour {
-    patience_ns: Nanos,
-    deadline: Option<Nanos>,
+    patience: Patience,
     pause_ns: Nanos,
 }
 
@@ -394,7 +393,7 @@ const PAUSE_NS: (Nanos, Nanos) = (500, 64_000);
 
 impl Detour {
     pub fn new(patience_ns: Nanos) -> Self {
-        Self { patience_ns, deadline: None, pause_ns: PAUSE_NS.0 }
+        Self { patience: Patience::new(patience_ns), pause_ns: PAUSE_NS.0 }
     }
 
     /// To be called after each refusal: gives the router the newest table. If that is what it has, waits a moment.
@@ -402,15 +401,11 @@ impl Detour {
     /// # Errors
     /// [`DexError::TimedOut`] when all in all that took too long.
     pub async fn next<E: Endpoint>(&mut self, ep: &E, router: &Router) -> Result<()> {
-        let now = ep.now();
-        let deadline = *self.deadline.get_or_insert_with(|| ep.wait_until(now, self.patience_ns));
-        if now > deadline {
-            return Err(DexError::TimedOut { what: "keys that are moving to another compute server" });
-        }
+        self.patience.check(ep, "keys that are moving to another compute server")?;
         if router.refresh() {
             return Ok(());
         }
-        ep.sleep_until(now + self.pause_ns).await;
+        ep.sleep_until(ep.now() + self.pause_ns).await;
         self.pause_ns = (2 * self.pause_ns).min(PAUSE_NS.1);
         router.refresh();
         Ok(())

@@ -12,13 +12,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pando_cache::sync::Word;
 use pando_cache::{FrameRef, FrameState, FreeFrame, Swip};
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Patience};
 
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::{Layout, NodeInit, header};
 use crate::locked::LockedNode;
 use crate::smo::{Cut, NewNode, Pending, Separator, Split, SplitAt};
-use crate::tree::{Ctx, Hop, Patience, Tree, clear, count};
+use crate::tree::{Ctx, Hop, Tree, clear, count};
 use crate::walk::Toward;
 
 impl<L: Layout> Tree<L> {
@@ -88,7 +88,7 @@ impl<L: Layout> Tree<L> {
         addr: GlobalAddr,
         page: &PageBuf,
     ) -> Result<()> {
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         loop {
             let Some(id) = self.cache.table().frame_of(addr) else { return Ok(()) };
             let frame = self.cache.frame(id);

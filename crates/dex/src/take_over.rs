@@ -12,13 +12,13 @@
 //! 4. Only then do operations on the new keys begin.
 
 use pando_cache::{Expelled, FrameId};
-use pando_fabric::Endpoint;
+use pando_fabric::{Endpoint, Patience};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Side, header};
 use crate::ownership::View;
 use crate::partition::{KeyRange, fence};
-use crate::tree::{Ctx, Patience, Tree};
+use crate::tree::{Ctx, Tree};
 use crate::tries::Tries;
 use crate::walk::Toward;
 
@@ -87,7 +87,7 @@ impl<L: Layout> Tree<L> {
     /// Drops all copies of shared nodes but that of the root.
     pub(crate) async fn drop_shared_copies<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<()> {
         let is_shared = |words: &[pando_cache::sync::Word]| header::has(words, header::SHARED);
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         for id in (0..self.cache.frames() as u32).map(FrameId).filter(|&id| id != self.root) {
             while self.cache.expel(ctx.worker, ctx.ep, self.layout, id, is_shared).await? == Expelled::Busy {
                 patience.wait(ctx.ep, "the copy of a shared node").await?;
@@ -100,7 +100,7 @@ impl<L: Layout> Tree<L> {
     async fn renew_root<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<()> {
         let frame = self.cache.frame(self.root);
         let words = frame.words();
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         while header::has(words, header::SHARED) {
             let (view, page) = (self.view(ctx), ctx.ep.buffer(self.layout.node_size()));
             match self.read_node(ctx, self.config.root, page, (&view, true)).await {

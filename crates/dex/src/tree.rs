@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pando_cache::{Cache, CacheWorker, Conflict, FrameId, FrameRef, FrameState, Version};
-use pando_fabric::{Endpoint, GlobalAddr, LATER_MAX, MemoryServerId, Nanos, PageBuf, Work};
+use pando_fabric::{Endpoint, GlobalAddr, LATER_MAX, MemoryServerId, Nanos, PageBuf, Patience, Work};
 use pando_pool::lock::{self, Seen};
 use pando_pool::{Placement, Pool};
 
@@ -216,7 +216,7 @@ impl<L: Layout> Tree<L> {
 
     async fn admit_root<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<FrameId> {
         let addr = self.config.root;
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         let page = loop {
             let page = ctx.ep.buffer(self.layout.node_size());
             let view = self.view(ctx);
@@ -454,30 +454,6 @@ impl<L: Layout> Tree<L> {
 /// Sets all words to 0; buffers come back with what was in them.
 pub(crate) fn clear(page: &PageBuf) {
     page.words().iter().for_each(|word| word.store(0, Relaxed));
-}
-
-/// Bounded waiting of one operation.
-pub(crate) struct Patience {
-    patience_ns: Nanos,
-    deadline: Option<Nanos>,
-}
-
-impl Patience {
-    pub fn new(patience_ns: Nanos) -> Self {
-        Self { patience_ns, deadline: None }
-    }
-
-    /// Lets others run; fails once the operation has waited too long in all.
-    pub async fn wait<E: Endpoint>(&mut self, ep: &E, what: &'static str) -> Result<()> {
-        let now = ep.now();
-        match self.deadline {
-            None => self.deadline = Some(ep.wait_until(now, self.patience_ns)),
-            Some(deadline) if now > deadline => return Err(DexError::TimedOut { what }),
-            Some(_) => {}
-        }
-        ep.yield_now().await;
-        Ok(())
-    }
 }
 
 pub(crate) fn count(counter: &AtomicU64) {

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, Work};
+use pando_fabric::{Endpoint, Patience, Work};
 
 use crate::defect::Defect;
 use crate::error::{Attempt, Result, Retry, ShermanError};
@@ -15,7 +15,7 @@ use crate::read::{Belongs, Locked};
 use crate::shape::{Key, WORD};
 use crate::split::Addition;
 use crate::tree::Sherman;
-use crate::waiting::Patience;
+use crate::waiting::before_anew;
 
 /// What is to be done about a key.
 #[derive(Clone, Copy, Debug)]
@@ -52,12 +52,12 @@ impl Sherman {
     /// A key of another length; corruption; too long a wait; errors of the fabric.
     pub async fn get<E: Endpoint>(&self, ep: &E, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let key = self.shape.key(key)?;
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         loop {
             match self.try_get(ep, &key, out).await {
                 Ok(found) => return Ok(found),
                 Err(Retry::Failed(error)) => return Err(error),
-                Err(Retry::Restart) => patience.wait(ep, "a leaf").await?,
+                Err(Retry::Restart) => before_anew(ep, &patience, "a leaf").await?,
             }
         }
     }

@@ -3,7 +3,7 @@
 //! [`ShermanError`] goes to the caller, and says whether the operation may have been done all the same; corrupt bytes are an
 //! error that names their address. `Retry` stays within the crate: something changed under the operation, which begins anew.
 
-use pando_fabric::{FabricError, GlobalAddr};
+use pando_fabric::{FabricError, GlobalAddr, WaitedTooLong};
 use pando_pool::PoolError;
 
 pub type Result<T, E = ShermanError> = std::result::Result<T, E>;
@@ -38,6 +38,12 @@ pub enum ShermanError {
     Fabric(#[from] FabricError),
 }
 
+impl From<WaitedTooLong> for ShermanError {
+    fn from(WaitedTooLong { what }: WaitedTooLong) -> Self {
+        Self::TimedOut { what }
+    }
+}
+
 impl ShermanError {
     /// Whether the operation that failed with this may have been done all the same.
     pub fn may_have_taken_effect(&self) -> bool {
@@ -63,6 +69,12 @@ pub(crate) type Attempt<T> = std::result::Result<T, Retry>;
 impl From<ShermanError> for Retry {
     fn from(error: ShermanError) -> Self {
         Self::Failed(error)
+    }
+}
+
+impl From<WaitedTooLong> for Retry {
+    fn from(waited: WaitedTooLong) -> Self {
+        Self::Failed(waited.into())
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Patience, Work};
 use pando_pool::lock::lock_owner;
 
 use crate::check::Verdict;
@@ -20,7 +20,7 @@ use crate::node::Node;
 use crate::options::ReadCheck;
 use crate::shape::Key;
 use crate::tree::{NO_LEVEL, Sherman};
-use crate::waiting::{Patience, Watch};
+use crate::waiting::{Watch, before_anew};
 
 use crate::error::Retry;
 
@@ -149,7 +149,7 @@ impl Sherman {
 
     /// READs a node that nobody else may change now. What verbs whose futures were dropped still do is waited for.
     pub(crate) async fn read_locked<E: Endpoint>(&self, ep: &E, addr: GlobalAddr) -> Attempt<PageBuf> {
-        let mut watch = Watch::new(self.config.patience_ns);
+        let watch = Watch::new(self.config.patience_ns);
         loop {
             let page = ep.read(addr, ep.buffer(self.shape.node_size())).await?;
             ep.charge(Work::PageCheck);
@@ -358,12 +358,12 @@ impl Sherman {
         what: &'static str,
         attempt: impl AsyncFn() -> Attempt<T>,
     ) -> Result<T> {
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         loop {
             match attempt().await {
                 Ok(done) => return Ok(done),
                 Err(Retry::Failed(error)) => return Err(error),
-                Err(Retry::Restart) => patience.wait(ep, what).await?,
+                Err(Retry::Restart) => before_anew(ep, &patience, what).await?,
             }
         }
     }

@@ -59,7 +59,9 @@ impl Smart {
             return self.run(ep, what, async |op| self.try_get(op, key, out).await).await;
         }
         let patience = self.patience();
-        let before_wait = || patience.start(ep);
+        let before_wait = || {
+            patience.deadline(ep);
+        };
         let late = self.config.late_followers_unsound;
         charge_local_lock(ep, key);
         let found = match self.lookups.enter(key, (), |(), ()| true, late, before_wait).await {
@@ -143,7 +145,9 @@ impl Smart {
         };
         let wanted = Wanted { kind, value: value.into() };
         let patience = self.patience();
-        let before_wait = || patience.start(ep);
+        let before_wait = || {
+            patience.deadline(ep);
+        };
         let late = defect(Defect::LateCombining);
         charge_local_lock(ep, key);
         let outcome = match self.changes.enter(key, wanted, join, late, before_wait).await {

@@ -3,7 +3,7 @@
 //! [`SmartError`] goes to the caller; corrupt bytes are an error that names their address. `Retry` stays within the crate: it also
 //! says that something changed under the operation, which then starts again, within its patience.
 
-use pando_fabric::{FabricError, GlobalAddr};
+use pando_fabric::{FabricError, GlobalAddr, WaitedTooLong};
 use pando_pool::PoolError;
 
 pub type Result<T, E = SmartError> = std::result::Result<T, E>;
@@ -45,6 +45,12 @@ pub enum SmartError {
     Pool(#[from] PoolError),
     #[error(transparent)]
     Fabric(#[from] FabricError),
+}
+
+impl From<WaitedTooLong> for SmartError {
+    fn from(WaitedTooLong { what }: WaitedTooLong) -> Self {
+        Self::TimedOut { what }
+    }
 }
 
 impl SmartError {
@@ -105,6 +111,12 @@ impl Retry {
 impl From<SmartError> for Retry {
     fn from(error: SmartError) -> Self {
         Self::Failed(error)
+    }
+}
+
+impl From<WaitedTooLong> for Retry {
+    fn from(waited: WaitedTooLong) -> Self {
+        Self::Failed(waited.into())
     }
 }
 

@@ -3,10 +3,9 @@
 //! An operation pins the epoch, finds its way, and acts by one compare-and-swap or one WRITE that takes effect if nothing changed
 //! meanwhile. Otherwise it starts again from the root, within its patience.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
-use pando_fabric::{Endpoint, FabricError, GlobalAddr, Nanos};
+use pando_fabric::{Endpoint, FabricError, GlobalAddr, Nanos, Patience};
 use pando_pool::{LOOKS_AT_HOLDER, Placement, Pool, PoolError, RemoteLock};
 
 use crate::anchor::Anchor;
@@ -48,12 +47,12 @@ pub(crate) struct Op<'o, E> {
 impl<E: Endpoint> Op<'_, E> {
     /// Lets others run; fails once the operation has waited too long in all.
     pub async fn wait(&self, what: &'static str) -> Result<()> {
-        self.patience.wait(self.ep, what).await
+        Ok(self.patience.wait(self.ep, what).await?)
     }
 
     /// To be called on a way that is longer the more others change: fails once the operation takes too long.
     pub fn check(&self, what: &'static str) -> Result<()> {
-        self.patience.check(self.ep, what)
+        Ok(self.patience.check(self.ep, what)?)
     }
 
     pub fn deadline(&self) -> Nanos {
@@ -70,44 +69,6 @@ impl<E: Endpoint> Op<'_, E> {
         }
         self.ep.yield_now().await;
         true
-    }
-}
-
-/// Bounded waiting of one operation.
-pub(crate) struct Patience {
-    patience_ns: Nanos,
-    deadline: Cell<Option<Nanos>>,
-}
-
-impl Patience {
-    pub fn new(patience_ns: Nanos) -> Self {
-        Self { patience_ns, deadline: Cell::new(None) }
-    }
-
-    /// The time of the operation runs from now on, unless it does already.
-    pub fn start<E: Endpoint>(&self, ep: &E) {
-        self.deadline(ep);
-    }
-
-    /// Until when the operation waits. Its time runs from the first call on.
-    pub fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
-        let deadline = self.deadline.get().unwrap_or_else(|| ep.wait_until(ep.now(), self.patience_ns));
-        self.deadline.set(Some(deadline));
-        deadline
-    }
-
-    /// Fails once the operation has waited too long in all.
-    fn check<E: Endpoint>(&self, ep: &E, what: &'static str) -> Result<()> {
-        match ep.now() > self.deadline(ep) {
-            true => Err(SmartError::TimedOut { what }),
-            false => Ok(()),
-        }
-    }
-
-    async fn wait<E: Endpoint>(&self, ep: &E, what: &'static str) -> Result<()> {
-        self.check(ep, what)?;
-        ep.yield_now().await;
-        Ok(())
     }
 }
 

@@ -4,14 +4,14 @@
 //! is no error: the operation descends anew and does it here.
 
 use pando_cache::{CommonTicket, FrameId, FrameState, Pin};
-use pando_fabric::{Endpoint, GlobalAddr};
+use pando_fabric::{Endpoint, GlobalAddr, Patience};
 use pando_pool::ValueRef;
 
 use super::wire::{Action, Answer, Call, Found};
 use crate::change::{Blocked, Change, Outcome};
 use crate::error::{Attempt, DexError, Result};
 use crate::layout::{Layout, header};
-use crate::tree::{Ctx, Patience, Tree};
+use crate::tree::{Ctx, Tree};
 
 /// A missing node whose memory server may do what is to be done below it.
 pub(crate) struct Below<'t> {
@@ -141,7 +141,7 @@ impl<L: Layout> Tree<L> {
         if leaf == below.node() {
             return Ok(());
         }
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         while self.cache.invalidate(ctx.worker, leaf).is_err() {
             patience.wait(ctx.ep, "the copy of a leaf").await?;
         }

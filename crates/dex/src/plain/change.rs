@@ -4,7 +4,7 @@
 //! then it; the new right half is in place before anything leads to it. If the parent has no room for the separator,
 //! that is split first, and so on up to the root, whose content moves into two new children.
 
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Patience, Work};
 use pando_pool::Placement;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,7 +13,7 @@ use super::{PlainTree, Seen, long_value};
 use crate::change::{Blocked, Change, Outcome, apply};
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, Side, Stored, header};
-use crate::tree::{Patience, clear};
+use crate::tree::clear;
 
 /// What does not fit: an entry or a separator.
 struct Pending {
@@ -78,7 +78,7 @@ impl<L: Layout> PlainTree<L> {
 
     async fn change_entry<E: Endpoint>(&self, ep: &E, key: &[u8], change: &Change<'_>) -> Result<Outcome> {
         let prepared = self.layout.key(key)?;
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         loop {
             match self.try_change(ep, prepared, change).await {
                 Ok(Ok(outcome)) => return Ok(outcome),
@@ -125,7 +125,7 @@ impl<L: Layout> PlainTree<L> {
 
     /// Splits what is too full for an entry.
     async fn make_room<E: Endpoint>(&self, ep: &E, entry: Pending) -> Result<()> {
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         // From the leaf up, each what the one before needs in its parent.
         let mut needs = vec![entry];
         while let Some(pending) = needs.last() {

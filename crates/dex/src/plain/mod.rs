@@ -24,14 +24,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_cache::sync::Word;
-use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, Work};
+use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, Patience, Work};
 use pando_pool::Pool;
 use pando_pool::lock;
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Side, header};
 use crate::partition::KeyRange;
-use crate::tree::Patience;
 use local_locks::LocalLocks;
 
 /// How one compute server uses a plain tree.
@@ -138,7 +137,7 @@ impl<L: Layout> PlainTree<L> {
         key: L::Key<'_>,
         level: u8,
     ) -> Result<(Seen, Option<Seen>)> {
-        let mut patience = Patience::new(self.config.patience_ns);
+        let patience = Patience::new(self.config.patience_ns);
         loop {
             match self.descend(ep, key, level).await {
                 Ok(found) => return Ok(found),

@@ -448,7 +448,7 @@ const TURN: &str = "its turn among the threads of its process";
 impl Waiting<'_> {
     async fn turn<E: Endpoint>(mut self, ep: &E) -> Result<Turn> {
         let waiter = Arc::clone(self.waiter.as_ref().expect("it waits"));
-        let mut watch = Watch::new(self.tree.config.patience_ns);
+        let watch = Watch::new(self.tree.config.patience_ns);
         loop {
             // Looked for after the queue was entered: who leaves something nudges those who are in it.
             let has_unfinished = self.tree.unfinished.any();
