@@ -10,14 +10,14 @@
 //! A lock of a process that is gone is taken over ([`Pool::take_over`]) by whoever knows how to put right what it protects.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, WORD};
 
 use crate::attach::AttachSlot;
 use crate::error::{PoolError, Result};
+use crate::leftovers::{Due, Leftovers, Order};
 use crate::lock::{self, LockedVersion, Together, lock_owner};
 use crate::pool::Pool;
 
@@ -43,7 +43,7 @@ pub struct RemoteLock<'p> {
 #[derive(Clone)]
 struct Owed {
     to: GlobalAddr,
-    words: Box<[u64]>,
+    words: Arc<[u64]>,
 }
 
 impl<'p> RemoteLock<'p> {
@@ -97,9 +97,7 @@ impl<'p> RemoteLock<'p> {
     /// Those of the verbs; the lock is left then, and the page written when it is given back.
     pub async fn write_unlock<E: Endpoint>(self, ep: &E, page: &PageBuf, deadline: Nanos) -> Result<()> {
         self.owe(page);
-        self.is_changing.set(true);
-        let written = lock::write_unlock(ep, self.at, self.held(), page, deadline).await;
-        self.settle(written)
+        self.write_owed(ep, Together::Chain, deadline).await
     }
 
     /// Writes `words` from `to` on and gives the lock back, in one chain if both are on one memory server; tries until
@@ -135,9 +133,14 @@ impl<'p> RemoteLock<'p> {
         deadline: Nanos,
     ) -> Result<()> {
         *self.owed.borrow_mut() = Some(Owed { to, words: words.into() });
+        self.write_owed(ep, together, deadline).await
+    }
+
+    async fn write_owed<E: Endpoint>(self, ep: &E, together: Together, deadline: Nanos) -> Result<()> {
+        let Owed { to, words } = self.owed.borrow().clone().expect("just owed");
         self.is_changing.set(true);
-        let at = self.at;
-        let written = lock::write_words_unlock(ep, at, self.held(), (to, words), together, deadline).await;
+        let held = (self.at, self.held());
+        let written = lock::write_words_unlock(ep, held, (to, &words), together, deadline).await;
         self.settle(written)
     }
 
@@ -155,77 +158,21 @@ impl Drop for RemoteLock<'_> {
         if let Some(lock) = self.lock.get() {
             let due = if self.is_changing.get() { Due::Later } else { Due::Now };
             let (owed, restores) = (self.owed.take(), self.restores.get());
-            self.left.push(LeftLock { at: self.at, lock, owed, restores, due });
+            self.left.push(LeftLock { at: self.at, lock, owed, restores }, due);
         }
     }
 }
 
-/// When a lock that was left can be given back.
-#[derive(Clone, Copy)]
-enum Due {
-    Now,
-    /// Once a verb must have ended whose future was dropped.
-    Later,
-    At(Nanos),
-}
-
 #[derive(Clone)]
-struct LeftLock {
+pub(crate) struct LeftLock {
     at: GlobalAddr,
     lock: LockedVersion,
     owed: Option<Owed>,
     restores: bool,
-    due: Due,
 }
 
 /// The locks that this process left, in the order in which they are to be given back.
-#[derive(Default)]
-pub(crate) struct LeftLocks {
-    locks: Mutex<VecDeque<LeftLock>>,
-    count: AtomicUsize,
-    /// Somebody gives them back just now.
-    is_busy: AtomicBool,
-}
-
-impl LeftLocks {
-    fn locks(&self) -> MutexGuard<'_, VecDeque<LeftLock>> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn push(&self, left: LeftLock) {
-        let mut locks = self.locks();
-        locks.push_back(left);
-        self.count.store(locks.len(), Relaxed);
-    }
-
-    /// The first, if it is due.
-    fn first(&self, now: Nanos, verbs_take: Nanos) -> Option<LeftLock> {
-        let mut locks = self.locks();
-        let left = locks.front_mut()?;
-        if let Due::Later = left.due {
-            left.due = Due::At(now.saturating_add(verbs_take));
-        }
-        match left.due {
-            Due::At(due) if now < due => None,
-            _ => Some(left.clone()),
-        }
-    }
-
-    fn pop_first(&self) {
-        let mut locks = self.locks();
-        locks.pop_front();
-        self.count.store(locks.len(), Relaxed);
-    }
-}
-
-/// The right to give back what was left.
-struct Busy<'p>(&'p LeftLocks);
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.is_busy.store(false, Release);
-    }
-}
+pub(crate) type LeftLocks = Leftovers<LeftLock>;
 
 impl Pool {
     /// Takes the lock at `at`, trying until `deadline` (a moment of [`Endpoint::now`]), at least once.
@@ -311,7 +258,7 @@ impl Pool {
     /// Whether this process left locks that can be given back by [`Pool::give_back_left_locks`].
     #[inline]
     pub fn has_left_locks(&self) -> bool {
-        self.inner.left_locks.count.load(Relaxed) > 0
+        self.inner.left_locks.any()
     }
 
     /// Gives back the locks that this process left, in order, as far as they are due. Does nothing while another does.
@@ -319,20 +266,19 @@ impl Pool {
     /// # Errors
     /// Those of the verbs; what was not given back stays left.
     pub async fn give_back_left_locks<E: Endpoint>(&self, ep: &E) -> Result<()> {
-        let left_locks = &self.inner.left_locks;
-        if !self.has_left_locks() || left_locks.is_busy.swap(true, Acquire) {
-            return Ok(());
-        }
-        let _busy = Busy(left_locks);
-        while let Some(left) = left_locks.first(ep.now(), self.inner.wait_ns_max) {
-            self.give_back_one(ep, &left).await?;
-            left_locks.pop_first();
+        let Some(mut finishing) = self.inner.left_locks.begin() else { return Ok(()) };
+        while let Some(left) = finishing.next(ep.now(), self.inner.wait_ns_max, Order::AsLeft) {
+            if let Err(error) = self.give_back_one(ep, &left).await {
+                finishing.failed();
+                return Err(error);
+            }
+            finishing.done();
         }
         Ok(())
     }
 
     async fn give_back_one<E: Endpoint>(&self, ep: &E, left: &LeftLock) -> Result<()> {
-        let LeftLock { at, lock, ref owed, restores, .. } = *left;
+        let LeftLock { at, lock, ref owed, restores } = *left;
         loop {
             let word = ep.read_word(at).await?;
             if word == lock.locked_word() {
@@ -346,8 +292,8 @@ impl Pool {
         let deadline = self.deadline(ep);
         let Some(Owed { to, words }) = owed else {
             let word = if restores { lock.found_word() } else { lock.unlock_word() };
-            return lock::store_in_place_of(ep, at, lock, word, deadline).await;
+            return lock::store_in_place_of(ep, (at, lock), word, deadline).await;
         };
-        lock::write_words_unlock(ep, at, lock, (*to, words), Together::Chain, deadline).await
+        lock::write_words_unlock(ep, (at, lock), (*to, words), Together::Chain, deadline).await
     }
 }

@@ -10,7 +10,6 @@
 //! not that of another thread of its process. What becomes of locks that nobody gives back is in `held.rs`.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::{Chain, Endpoint, FabricError, GlobalAddr, Nanos, PageBuf, VerbResult, WORD};
 
@@ -194,13 +193,30 @@ pub(crate) async fn try_lock_noting<E: Endpoint>(
     Ok(is_locked.then_some(locked))
 }
 
+/// Does what gives back the lock at `at`, again for as long as nobody knows whether that took effect, until `deadline`.
+async fn until_settled<E: Endpoint, T>(
+    ep: &E,
+    (at, lock): (GlobalAddr, LockedVersion),
+    deadline: Nanos,
+    attempt: impl AsyncFn() -> std::result::Result<T, FabricError>,
+) -> Result<()> {
+    loop {
+        match attempt().await {
+            Ok(_) => return Ok(()),
+            Err(error) if !error.may_have_taken_effect() => return Err(error.into()),
+            Err(_) if !is_held(ep, at, lock, deadline).await? => return Ok(()),
+            Err(error) if ep.now() >= deadline => return Err(error.into()),
+            Err(_) => {}
+        }
+    }
+}
+
 /// Unlocks what the caller holds. As long as nobody knows whether that took effect it is done again, until `deadline`.
 ///
 /// # Errors
 /// Those of the verbs; the lock may still be set.
 pub async fn unlock<E: Endpoint>(ep: &E, at: GlobalAddr, lock: LockedVersion, deadline: Nanos) -> Result<()> {
-    let word = lock.unlock_word();
-    store_in_place_of(ep, at, lock, word, deadline).await
+    store_in_place_of(ep, (at, lock), lock.unlock_word(), deadline).await
 }
 
 /// Stores `word` in place of the lock, which the caller holds. As long as nobody knows whether that took effect it is done again,
@@ -210,20 +226,11 @@ pub async fn unlock<E: Endpoint>(ep: &E, at: GlobalAddr, lock: LockedVersion, de
 /// Those of the verbs; the lock may still be set.
 pub(crate) async fn store_in_place_of<E: Endpoint>(
     ep: &E,
-    at: GlobalAddr,
-    lock: LockedVersion,
+    held: (GlobalAddr, LockedVersion),
     word: u64,
     deadline: Nanos,
 ) -> Result<()> {
-    loop {
-        match ep.write_word(at, word).await {
-            Ok(()) => return Ok(()),
-            Err(error) if !error.may_have_taken_effect() => return Err(error.into()),
-            Err(_) if !is_held(ep, at, lock, deadline).await? => return Ok(()),
-            Err(error) if ep.now() >= deadline => return Err(error.into()),
-            Err(_) => {}
-        }
-    }
+    until_settled(ep, held, deadline, async || ep.write_word(held.0, word).await).await
 }
 
 /// Takes over the lock of a process that is gone, whose locked word is `word`; `None` if it is not that any more. What it
@@ -247,48 +254,6 @@ pub(crate) async fn take_over<E: Endpoint>(
     Ok((before == word).then_some(locked))
 }
 
-/// Writes all words of `page` but the first behind the lock word at `at`, and unlocks in the same chain. As long as nobody knows
-/// whether all of that took effect it is done again, until `deadline`.
-///
-/// # Errors
-/// Those of the verbs; the lock may still be set, and the page written in part.
-pub async fn write_unlock<E: Endpoint>(
-    ep: &E,
-    at: GlobalAddr,
-    lock: LockedVersion,
-    page: &PageBuf,
-    deadline: Nanos,
-) -> Result<()> {
-    while let Err(error) = try_write_unlock(ep, at, lock, page).await {
-        if !error.may_have_taken_effect() {
-            return Err(error.into());
-        }
-        if !is_held(ep, at, lock, deadline).await? {
-            break;
-        }
-        if ep.now() >= deadline {
-            return Err(error.into());
-        }
-    }
-    Ok(())
-}
-
-async fn try_write_unlock<E: Endpoint>(
-    ep: &E,
-    at: GlobalAddr,
-    lock: LockedVersion,
-    page: &PageBuf,
-) -> std::result::Result<(), FabricError> {
-    let mut copy = ep.buffer(page.len());
-    copy.words().iter().zip(page.words()).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
-    copy.set_window(WORD..copy.len());
-    let chain = Chain::new().write(at.add(WORD as u64), copy).write_word(at, lock.unlock_word());
-    if let VerbResult::Buf(copy) = ep.submit(chain).await?.swap_remove(0) {
-        ep.recycle(copy);
-    }
-    Ok(())
-}
-
 /// How words are written together with the word that unlocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Together {
@@ -305,30 +270,17 @@ pub(crate) enum Together {
 /// Those of the verbs; the lock may still be set, and the words written in part.
 pub(crate) async fn write_words_unlock<E: Endpoint>(
     ep: &E,
-    at: GlobalAddr,
-    lock: LockedVersion,
-    (to, words): (GlobalAddr, &[u64]),
+    held: (GlobalAddr, LockedVersion),
+    write: (GlobalAddr, &[u64]),
     together: Together,
     deadline: Nanos,
 ) -> Result<()> {
-    while let Err(error) = try_write_words_unlock(ep, at, lock, (to, words), together).await {
-        if !error.may_have_taken_effect() {
-            return Err(error.into());
-        }
-        if !is_held(ep, at, lock, deadline).await? {
-            break;
-        }
-        if ep.now() >= deadline {
-            return Err(error.into());
-        }
-    }
-    Ok(())
+    until_settled(ep, held, deadline, async || try_write_words_unlock(ep, held, write, together).await).await
 }
 
 async fn try_write_words_unlock<E: Endpoint>(
     ep: &E,
-    at: GlobalAddr,
-    lock: LockedVersion,
+    (at, lock): (GlobalAddr, LockedVersion),
     (to, words): (GlobalAddr, &[u64]),
     together: Together,
 ) -> std::result::Result<(), FabricError> {

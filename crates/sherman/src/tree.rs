@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos, PageBuf};
-use pando_pool::{Placement, Pool, PoolError};
+use pando_pool::{Leftovers, Placement, Pool, PoolError};
 
 use crate::anchor::Anchor;
 use crate::error::{Attempt, Result, ShermanError};
 use crate::index_cache::IndexCache;
-use crate::lock::{Got, Held, LockWord, Queues, UnfinishedList, node_number};
+use crate::lock::{Got, Held, LockWord, Queues, Unfinished, node_number};
 use crate::node::{Init, Node};
 use crate::options::{LockPlace, Options, ReadCheck};
 use crate::own::{Own, OwnKeys};
@@ -70,7 +70,7 @@ pub struct Sherman {
     pub(crate) own: Option<Own>,
     pub(crate) cache: Option<IndexCache>,
     pub(crate) queues: Queues,
-    pub(crate) unfinished: UnfinishedList,
+    pub(crate) unfinished: Leftovers<Unfinished>,
     /// Nodes that are gone, for use by this compute server.
     pub(crate) free: Mutex<VecDeque<GlobalAddr>>,
     /// As last seen; [`NO_LEVEL`] if never.
@@ -171,7 +171,7 @@ impl Sherman {
             own,
             cache: options.index_cache.map(|bytes| IndexCache::new(bytes, &shape)),
             queues: Queues::new(options.hand_over.unwrap_or(0)),
-            unfinished: UnfinishedList::default(),
+            unfinished: Leftovers::default(),
             free: Mutex::default(),
             root_level: AtomicU8::new(NO_LEVEL),
             counters: Counters::default(),

@@ -131,12 +131,8 @@ impl Smart {
         self.check_own(key)?;
         self.check_entry(key, value)?;
         let combines = self.config.techniques.write_combining;
-        let join = |last: &mut Wanted, more: &Wanted| {
-            let joins = combines && last.kind == more.kind && matches!(more.kind, Kind::Put | Kind::Update);
-            if joins {
-                last.value = Arc::clone(&more.value);
-            }
-            joins
+        let joins = |last: &Wanted, more: &Wanted| {
+            combines && last.kind == more.kind && matches!(more.kind, Kind::Put | Kind::Update)
         };
         // Those of a group happen one after the other: whoever puts finds what the one before put.
         let in_turn = |outcome: Outcome, is_first: bool| Outcome {
@@ -150,7 +146,7 @@ impl Smart {
         };
         let late = defect(Defect::LateCombining);
         charge_local_lock(ep, key);
-        let outcome = match self.changes.enter(key, wanted, join, late, before_wait).await {
+        let outcome = match self.changes.enter(key, wanted, joins, late, before_wait).await {
             Entered::Shares(outcome, is_first) => Ok(in_turn(outcome, is_first)),
             Entered::Fails => Err(SmartError::Combined),
             Entered::Executes(turn) => {

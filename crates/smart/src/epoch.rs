@@ -23,11 +23,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Nanos};
-use pando_pool::{AttachSlot, LOOKS_AT_HOLDER, Pool, PoolError};
+use pando_pool::{AttachSlot, LOOKS_AT_HOLDER, Leftovers, Pool, PoolError};
 
 use crate::anchor::Anchor;
 use crate::defect::Defect;
 use crate::error::{Result, SmartError};
+use crate::own_writes::OwnWrite;
 
 /// Threads find their counters by the address of their endpoint.
 const STRIPES: usize = 64;
@@ -83,6 +84,8 @@ pub(crate) struct Epochs {
     is_busy: AtomicBool,
     limbo: Mutex<VecDeque<Unlinked>>,
     limbo_bytes: AtomicU64,
+    /// WRITEs that may still be done: the blocks that they change are not freed before.
+    pub own_writes: Leftovers<OwnWrite>,
     /// Blocks of which nobody knows whether something leads to them or whether they are free.
     doubtful: Mutex<Vec<(GlobalAddr, u64)>>,
     /// Operations whose futures were dropped: a verb of theirs may still be under way. When it must have ended, once that is
@@ -164,6 +167,7 @@ impl Epochs {
             is_busy: AtomicBool::new(false),
             limbo: Mutex::default(),
             limbo_bytes: AtomicU64::new(0),
+            own_writes: Leftovers::default(),
             doubtful: Mutex::default(),
             cut_off: Mutex::default(),
             waits_since: AtomicU64::new(0),
@@ -325,6 +329,7 @@ impl Epochs {
             let block = {
                 let mut limbo = lock(&self.limbo);
                 match limbo.front() {
+                    Some(block) if self.own_writes.has(|write| write.of == block.addr) => None,
                     Some(block) if block.pinned + GRACE <= epoch || defect(Defect::FreeAtOnce) => {
                         limbo.pop_front()
                     }

@@ -7,7 +7,7 @@
 //! linearizable. (The published scheme also lets those share who come while the executor is at work.)
 //!
 //! Members count as operations in the order in which they came, so it is the value of the last that is written, and the first that
-//! may find nothing there, whichever of them executes.
+//! may find nothing there, whichever of them executes. One that executed, failed, and knows that nothing was done is no member any more.
 //!
 //! The groups of a key are also its local lock: only one of its changes is under way on a compute server at a time, and those
 //! that wait are served in the order in which they came.
@@ -46,7 +46,8 @@ struct Line<P, R> {
 struct Group<P, R>(Mutex<State<P, R>>);
 
 struct State<P, R> {
-    payload: P,
+    /// By the places of members that did not fail, in order: the last one's counts.
+    payloads: Vec<(u32, P)>,
     is_open: bool,
     phase: Phase<R>,
     /// Members that wait, by their places, in order.
@@ -74,9 +75,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<P, R> Group<P, R> {
-    fn new(payload: P, phase: Phase<R>) -> Arc<Self> {
-        let state = State { payload, is_open: true, phase, members: Vec::new(), came: 0, wakers: Vec::new() };
-        Arc::new(Self(Mutex::new(state)))
+    fn new(phase: Phase<R>) -> Arc<Self> {
+        let (payloads, members, wakers) = (Vec::new(), Vec::new(), Vec::new());
+        Arc::new(Self(Mutex::new(State { payloads, is_open: true, phase, members, came: 0, wakers })))
     }
 
     fn state(&self) -> MutexGuard<'_, State<P, R>> {
@@ -86,13 +87,15 @@ impl<P, R> Group<P, R> {
 
 impl<P, R> State<P, R> {
     /// The place of one more member.
-    fn come(&mut self) -> u32 {
+    fn come(&mut self, payload: P) -> u32 {
+        let place = self.came;
         self.came += 1;
-        self.came - 1
+        self.payloads.push((place, payload));
+        place
     }
 
-    fn wait(&mut self) -> u32 {
-        let place = self.come();
+    fn wait(&mut self, payload: P) -> u32 {
+        let place = self.come(payload);
         self.members.push(place);
         place
     }
@@ -133,21 +136,21 @@ impl<P: Clone, R: Clone> Groups<P, R> {
         &self.shards[hash_of(key) as usize % SHARDS]
     }
 
-    /// Begins an operation on `key`. `join` adds a payload to that of an open group, or says that it cannot. With `late` those
-    /// who come while a group executes share its result, which is unsound.
+    /// Begins an operation on `key`. `joins` says whether one with the second payload can join an open group with the first. With
+    /// `late` those who come while a group executes share its result, which is unsound.
     pub async fn enter(
         &self,
         key: &[u8],
         payload: P,
-        join: impl Fn(&mut P, &P) -> bool,
+        joins: impl Fn(&P, &P) -> bool,
         late: bool,
         before_wait: impl FnOnce(),
     ) -> Entered<'_, P, R> {
         let (group, place) = {
             let mut shard = lock(self.shard(key));
             let Some(line) = shard.get_mut(key) else {
-                let running = Group::new(payload, Phase::Runs);
-                let place = running.state().come();
+                let running = Group::new(Phase::Runs);
+                let place = running.state().come(payload);
                 shard.insert(key.into(), Line { running: Arc::clone(&running), waiting: VecDeque::new() });
                 return Entered::Executes(Turn {
                     groups: self,
@@ -159,14 +162,15 @@ impl<P: Clone, R: Clone> Groups<P, R> {
             };
             let last = line.waiting.back().unwrap_or(&line.running);
             let mut state = last.state();
-            if (state.is_open || late) && join(&mut state.payload, &payload) {
-                let place = state.wait();
+            let fits = state.payloads.last().is_some_and(|(_, last)| joins(last, &payload));
+            if (state.is_open || late) && fits {
+                let place = state.wait(payload);
                 drop(state);
                 (Arc::clone(last), place)
             } else {
                 drop(state);
-                let group = Group::new(payload, Phase::Waits);
-                let place = group.state().wait();
+                let group = Group::new(Phase::Waits);
+                let place = group.state().wait(payload);
                 line.waiting.push_back(Arc::clone(&group));
                 (group, place)
             }
@@ -276,12 +280,14 @@ impl<P: Clone, R: Clone> Turn<'_, P, R> {
     pub fn close(&self) -> P {
         let mut state = self.group.state();
         state.is_open = false;
-        state.payload.clone()
+        state.payloads.last().expect("the one that executes is a member").1.clone()
     }
 
-    /// The operation failed, and has not taken effect: another member tries.
+    /// The operation failed, and has not taken effect: another member tries, without what this one wanted.
     pub fn give_up(self) {
-        self.group.state().is_open = true;
+        let mut state = self.group.state();
+        state.is_open = true;
+        state.payloads.retain(|&(place, _)| place != self.place);
     }
 
     /// All members have this result; whether the one that executed comes before all others.
@@ -317,5 +323,61 @@ impl<P: Clone, R: Clone> Drop for Turn<'_, P, R> {
         drop(state);
         wake(members);
         wake(self.groups.pass_on(&self.key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    type Changes = Groups<char, &'static str>;
+
+    fn enter(groups: &Changes, payload: char) -> impl Future<Output = Entered<'_, char, &'static str>> {
+        groups.enter(b"key", payload, |_, _| true, false, || ())
+    }
+
+    fn poll<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        }
+    }
+
+    fn executes<'g>(
+        entered: Option<Entered<'g, char, &'static str>>,
+    ) -> Option<Turn<'g, char, &'static str>> {
+        match entered {
+            Some(Entered::Executes(turn)) => Some(turn),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn what_a_member_wanted_that_failed_is_not_done_by_the_others() {
+        let groups = Changes::new(Repeats::UntilClosed);
+        let first = executes(poll(pin!(enter(&groups, 'a')))).expect("nobody is there");
+        assert_eq!(first.close(), 'a');
+        let (mut early, mut late) = (pin!(enter(&groups, 'b')), pin!(enter(&groups, 'c')));
+        assert!(poll(early.as_mut()).is_none() && poll(late.as_mut()).is_none(), "their group waits");
+        assert!(first.finish("done"), "it is alone");
+        let turn = executes(poll(late)).expect("their turn");
+        assert_eq!(turn.close(), 'c', "the last one's counts");
+        turn.give_up();
+        let turn = executes(poll(early)).expect("it tries instead");
+        assert_eq!(turn.close(), 'b');
+        assert!(turn.finish("done"), "it comes before all others that did not fail");
+    }
+
+    #[test]
+    fn a_group_whose_only_member_failed_is_joined_by_nobody() {
+        let groups = Changes::new(Repeats::UntilClosed);
+        let alone = executes(poll(pin!(enter(&groups, 'a')))).expect("nobody is there");
+        alone.close();
+        alone.give_up();
+        let next = executes(poll(pin!(enter(&groups, 'b')))).expect("nobody is there any more");
+        assert_eq!(next.close(), 'b');
+        assert!(next.finish("done"));
     }
 }

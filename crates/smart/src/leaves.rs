@@ -43,7 +43,10 @@ impl Smart {
         key: &[u8],
     ) -> Attempt<(Hold<'_>, Leaf)> {
         if self.is_own_leaf(key) {
-            return Ok((Hold::Own, leaf));
+            return match self.is_left(leaf.addr) {
+                true => Err(Retry::Restart),
+                false => Ok((Hold::Own, leaf)),
+            };
         }
         if self.anchor.techniques.has_lock_table() {
             let lock = self.lock_word(op, self.table_lock(leaf.addr)).await?;
@@ -99,7 +102,7 @@ impl Smart {
                 Rear::Dead | Rear::Moved(_) => return Err(Retry::Restart),
                 Rear::Locked(holder) if op.ep.now() >= next_look => {
                     next_look = op.ep.now().saturating_add(self.between_looks());
-                    let _ = self.pool.give_back_left_locks(op.ep).await;
+                    self.try_settle(op.ep).await;
                     if self.pool.is_abandoned(op.ep, holder).await?
                         && let Some(lock) = self.pool.take_over(op.ep, leaf.rear_at(), holder).await?
                     {
@@ -153,39 +156,10 @@ impl Smart {
             }
             Hold::Own => {
                 tail.words.push(version);
-                self.write_own(op, tail.at, &tail.words).await?;
+                self.write_own(op, leaf.addr, (tail.at, &tail.words)).await?;
             }
         }
         Ok(true)
-    }
-
-    /// Writes what only this compute server changes. If it may have been written in part it is written again, while there is
-    /// time.
-    pub(crate) async fn write_own<E: Endpoint>(
-        &self,
-        op: &Op<'_, E>,
-        at: GlobalAddr,
-        words: &[u64],
-    ) -> Result<()> {
-        let mut may_be_there = false;
-        loop {
-            let page = op.ep.buffer(words.len() * 8);
-            words.iter().enumerate().for_each(|(word, &value)| page.set(word, value));
-            match op.ep.write(at, page).await {
-                Ok(page) => {
-                    op.ep.recycle(page);
-                    return Ok(());
-                }
-                Err(error) => {
-                    may_be_there |= error.may_have_taken_effect();
-                    match may_be_there {
-                        true if op.asks_again(&error).await => {}
-                        true => return Err(undecided(error)),
-                        false => return Err(error.into()),
-                    }
-                }
-            }
-        }
     }
 
     /// Writes words and gives the lock of what they are part of back. If this fails, it is done when the lock is given back
@@ -213,7 +187,7 @@ impl Smart {
             let (hold, leaf) = self.hold(op, place, leaf, key).await?;
             match hold {
                 Hold::Table(lock) => self.write_unlock(op, lock, leaf.rear_at(), &[gone]).await?,
-                _ => self.write_own(op, leaf.rear_at(), &[gone]).await?,
+                _ => self.write_own(op, leaf.addr, (leaf.rear_at(), &[gone])).await?,
             }
             return Ok(());
         }
@@ -312,7 +286,7 @@ impl Smart {
         let _lock = self.lock_own(op, place.node).await?;
         let before = op.ep.read_word(place.at).await?;
         if before == place.slot.raw() {
-            self.write_own(op, place.at, &[new.raw()]).await?;
+            self.write_own(op, place.node, (place.at, &[new.raw()])).await?;
         }
         Ok(before)
     }
@@ -324,9 +298,12 @@ impl Smart {
     ) -> Attempt<crate::local_locks::LocalGuard<'_>> {
         loop {
             op.ep.charge(Work::Hold(Resource::Frame(mix(node.raw()) as u32)));
-            if let Some(lock) = self.locks.try_lock(node) {
+            if let Some(lock) = self.locks.try_lock(node)
+                && !self.is_left(node)
+            {
                 return Ok(lock);
             }
+            self.try_settle(op.ep).await;
             op.wait("a node that this compute server changes").await?;
         }
     }

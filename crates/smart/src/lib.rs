@@ -49,6 +49,7 @@ mod layout;
 mod leaves;
 mod local_locks;
 mod options;
+mod own_writes;
 mod replace;
 mod scan;
 mod tree;

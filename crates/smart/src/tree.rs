@@ -111,7 +111,7 @@ impl Smart {
     /// # Errors
     /// Those of the fabric.
     pub async fn close<E: Endpoint>(self, ep: &E) -> Result<u64> {
-        self.pool.give_back_left_locks(ep).await?;
+        self.settle(ep).await?;
         self.epochs.leave(ep, &self.pool).await
     }
 
@@ -179,10 +179,7 @@ impl Smart {
     ) -> Result<T> {
         let (mut trusts_cache, mut may_reclaim) = (true, true);
         loop {
-            if self.pool.has_left_locks() {
-                // Whoever needs one of them waits for it; all others need not.
-                let _ = self.pool.give_back_left_locks(ep).await;
-            }
+            self.try_settle(ep).await;
             let pin = self.epochs.pin(ep, &self.pool).await?;
             let op = Op { ep, epoch: pin.epoch, trusts_cache, patience };
             let attempted = attempt(&op).await;
@@ -252,7 +249,7 @@ impl Smart {
             let next_look = op.ep.now().saturating_add(self.between_looks()).min(deadline);
             match self.pool.lock(op.ep, at, next_look).await {
                 Err(PoolError::LockTimedOut { at, holder }) => {
-                    let _ = self.pool.give_back_left_locks(op.ep).await;
+                    self.try_settle(op.ep).await;
                     if self.pool.is_abandoned(op.ep, holder).await?
                         && let Some(lock) = self.pool.take_over(op.ep, at, holder).await?
                     {

@@ -113,7 +113,7 @@ impl Cluster {
         let ep = self.fabric.direct(99);
         block_on(&ep, async {
             for smart in &self.indexes {
-                smart.pool().give_back_left_locks(&ep).await.expect("no error");
+                smart.settle(&ep).await.expect("no error");
                 smart.reclaim(&ep).await.expect("no error");
             }
         });

@@ -15,10 +15,10 @@ use std::task::Poll;
 use pando_fabric::defect::defect;
 use pando_fabric::{Chain, Endpoint, FabricError, GlobalAddr, Nanos, PageBuf, VerbResult, WORD};
 use pando_pool::lock::{lock_owner, unlocked_version};
-use pando_pool::{AttachSlot, PoolError};
+use pando_pool::{AttachSlot, Due, PoolError};
 
 use super::queues::{Queues, Turn, Waiter, Woken};
-use super::unfinished::{Due, Unfinished};
+use super::unfinished::Unfinished;
 use super::word::LockWord;
 use crate::defect::Defect;
 use crate::error::{Attempt, Result, ShermanError};
@@ -299,7 +299,7 @@ impl<'t> Held<'t> {
                     Err(error) => {
                         // Nobody knows whether it is held: it must not be given back like those that are.
                         let locks = vec![Lock { queue: None, ..self.locks[i] }];
-                        tree.leave_unfinished(Unfinished { writes: Vec::new(), locks, due: Due::Later });
+                        tree.leave_unfinished(Unfinished { writes: Vec::new(), locks }, Due::Later);
                         Err(error)
                     }
                 }
@@ -428,7 +428,7 @@ impl Drop for Held<'_> {
         let due = if self.is_changing { Due::Later } else { Due::Now };
         // What nobody was told of yet is not to be done.
         let writes = if self.is_changing { writes } else { Vec::new() };
-        self.tree.leave_unfinished(Unfinished { writes, locks, due });
+        self.tree.leave_unfinished(Unfinished { writes, locks }, due);
     }
 }
 
@@ -481,7 +481,7 @@ impl Waiting<'_> {
     /// What was given to who does not want it any more goes to the next.
     fn pass_on(&self, Turn { word }: Turn) {
         let locks = vec![Lock { node: self.node, queue: Some(self.key), word }];
-        self.tree.leave_unfinished(Unfinished { writes: Vec::new(), locks, due: Due::Now });
+        self.tree.leave_unfinished(Unfinished { writes: Vec::new(), locks }, Due::Now);
     }
 }
 

@@ -15,5 +15,5 @@ mod word;
 
 pub(crate) use held::{Got, Held};
 pub(crate) use queues::Queues;
-pub(crate) use unfinished::UnfinishedList;
+pub(crate) use unfinished::Unfinished;
 pub(crate) use word::{LockWord, node_number};

@@ -1,0 +1,154 @@
+//! Work that operations of this process could not finish, until a later one does.
+//!
+//! An operation may fail halfway, since a memory server did not answer for longer than anybody waits, or its future was dropped.
+//! What it left stands here, in the order in which it was left, and one operation at a time works at it. A verb whose
+//! future was dropped may still take effect for a while; so whatever was begun and dropped, by the operation that left
+//! it or by one that was to finish it, rests for as long as a verb may take.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pando_fabric::Nanos;
+
+/// When something can be finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    Now,
+    /// Once a verb must have ended whose future was dropped.
+    Later,
+    At(Nanos),
+}
+
+/// What the operations of this process left.
+#[derive(Debug)]
+pub struct Leftovers<T> {
+    list: Mutex<VecDeque<(T, Due)>>,
+    count: AtomicUsize,
+    is_busy: AtomicBool,
+}
+
+impl<T> Default for Leftovers<T> {
+    fn default() -> Self {
+        Self { list: Mutex::default(), count: AtomicUsize::new(0), is_busy: AtomicBool::new(false) }
+    }
+}
+
+impl<T> Leftovers<T> {
+    fn list(&self) -> MutexGuard<'_, VecDeque<(T, Due)>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether anything was left.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.count.load(Relaxed) > 0
+    }
+
+    /// Whether something was left of which this is so.
+    pub fn has(&self, is_so: impl Fn(&T) -> bool) -> bool {
+        self.any() && self.list().iter().any(|(left, _)| is_so(left))
+    }
+
+    pub fn push(&self, left: T, due: Due) {
+        let mut list = self.list();
+        list.push_back((left, due));
+        self.count.store(list.len(), Relaxed);
+    }
+
+    /// The right to finish what was left; `None` if there is nothing, or another has it.
+    pub fn begin(&self) -> Option<Finishing<'_, T>> {
+        (self.any() && !self.is_busy.swap(true, Acquire)).then_some(Finishing { of: self })
+    }
+}
+
+/// In which order what was left is finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As it was left: nothing before what comes before it.
+    AsLeft,
+    /// Whatever is due.
+    Any,
+}
+
+/// The right to finish what was left, which one has at a time.
+#[derive(Debug)]
+pub struct Finishing<'l, T> {
+    of: &'l Leftovers<T>,
+}
+
+impl<T: Clone> Finishing<'_, T> {
+    /// Something that is due at `now`, if verbs take no longer than `verbs_take`. It is to be [done](Self::done) or to
+    /// [fail](Self::failed); otherwise a verb of who tried may still be under way.
+    pub fn next(&mut self, now: Nanos, verbs_take: Nanos, order: Order) -> Option<T> {
+        let mut list = self.of.list();
+        for (_, due) in list.iter_mut() {
+            if let Due::Later = due {
+                *due = Due::At(now.saturating_add(verbs_take));
+            }
+        }
+        let at = list.iter().position(|(_, due)| !matches!(due, Due::At(due) if now < *due))?;
+        if at > 0 && order == Order::AsLeft {
+            return None;
+        }
+        let (left, _) = list.remove(at)?;
+        list.push_front((left.clone(), Due::Later));
+        Some(left)
+    }
+
+    /// What was given last is finished.
+    pub fn done(&mut self) {
+        let mut list = self.of.list();
+        list.pop_front();
+        self.of.count.store(list.len(), Relaxed);
+    }
+
+    /// What was given last is not finished, and nothing of it is under way.
+    pub fn failed(&mut self) {
+        if let Some((_, due)) = self.of.list().front_mut() {
+            *due = Due::Now;
+        }
+    }
+}
+
+impl<T> Drop for Finishing<'_, T> {
+    fn drop(&mut self) {
+        self.of.is_busy.store(false, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_begun_and_dropped_rests_for_as_long_as_a_verb_takes() {
+        let left = Leftovers::default();
+        left.push('a', Due::Now);
+        let mut finishing = left.begin().expect("nobody else");
+        assert!(left.begin().is_none(), "one at a time");
+        assert_eq!(finishing.next(0, 10, Order::Any), Some('a'));
+        drop(finishing);
+        let mut finishing = left.begin().expect("nobody else");
+        assert_eq!(finishing.next(5, 10, Order::Any), None, "seen to be dropped at 5");
+        assert_eq!(finishing.next(14, 10, Order::Any), None);
+        assert_eq!(finishing.next(15, 10, Order::Any), Some('a'));
+        finishing.failed();
+        assert_eq!(finishing.next(15, 10, Order::Any), Some('a'), "its verbs have ended");
+        finishing.done();
+        assert!(!left.any());
+    }
+
+    #[test]
+    fn what_is_due_comes_before_what_is_not_unless_the_order_counts() {
+        let left = Leftovers::default();
+        left.push('a', Due::Later);
+        left.push('b', Due::Now);
+        let mut finishing = left.begin().expect("nobody else");
+        assert_eq!(finishing.next(0, 10, Order::AsLeft), None);
+        assert_eq!(finishing.next(1, 10, Order::Any), Some('b'));
+        finishing.done();
+        assert!(left.has(|&it| it == 'a') && !left.has(|&it| it == 'b'));
+        assert_eq!(finishing.next(10, 10, Order::AsLeft), Some('a'), "seen to be dropped at 0");
+    }
+}
