@@ -63,8 +63,16 @@ fn is_excused(error: &SmartError) -> bool {
 struct May {
     /// Now.
     now: BTreeSet<Option<u64>>,
-    /// What operations wanted that were cut off, and when; one whose verb is still under way may be done after others.
-    late: Vec<(Nanos, Option<u64>)>,
+    /// What operations wanted that were cut off; one whose verb is still under way may be done after others.
+    late: Vec<Late>,
+}
+
+#[derive(Debug)]
+struct Late {
+    wanted: Option<u64>,
+    since: Nanos,
+    /// The key was given a value meanwhile: what is late is not done to that.
+    is_over: bool,
 }
 
 impl May {
@@ -72,19 +80,32 @@ impl May {
         Self { now: BTreeSet::from([None]), late: Vec::new() }
     }
 
-    fn cut(&mut self, at: Nanos, wanted: Option<u64>) {
-        self.late.push((at, wanted));
+    fn cut(&mut self, since: Nanos, wanted: Option<u64>) {
+        if wanted.is_none() {
+            self.may_be_absent();
+        }
+        self.late.push(Late { wanted, since, is_over: false });
     }
 
-    /// By an operation that began at `begun`.
-    fn is_now(&mut self, begun: Nanos, now: Option<u64>) {
+    /// A slot may be as it was before.
+    fn may_be_absent(&mut self) {
+        self.late.iter_mut().for_each(|late| late.is_over = false);
+    }
+
+    /// By an operation that began at `begun`, and changed the key or found it so.
+    fn is_now(&mut self, begun: Nanos, now: Option<u64>, is_change: bool) {
         self.now = BTreeSet::from([now]);
-        self.late.retain(|&(at, _)| begun < at + SETTLED_NS);
+        self.late.retain(|late| begun < late.since + SETTLED_NS);
+        match now {
+            None => self.may_be_absent(),
+            Some(_) if is_change => self.late.iter_mut().for_each(|late| late.is_over = true),
+            Some(_) => {}
+        }
     }
 
     fn check(&self, k: u64, found: Option<u64>) {
         let Self { now, late } = self;
-        let is_late = late.iter().any(|&(_, wanted)| wanted == found);
+        let is_late = late.iter().any(|late| late.wanted == found && !late.is_over);
         assert!(now.contains(&found) || is_late, "key {k}: {found:?}, but {now:?} and late {late:?}");
     }
 }
@@ -115,10 +136,10 @@ impl Owner<'_> {
         let may = self.may.get_mut(&k).expect("an own key");
         let begun = ep.now();
         match cut_off(ep, after, change).await {
-            Some(Ok(true)) => may.is_now(begun, wanted),
+            Some(Ok(true)) => may.is_now(begun, wanted, true),
             Some(Ok(false)) => {
                 may.check(k, None);
-                may.is_now(begun, None);
+                may.is_now(begun, None, false);
             }
             Some(Err(error)) => {
                 assert!(is_excused(&error), "{error}");
@@ -134,7 +155,7 @@ impl Owner<'_> {
             Ok(found) => {
                 let found = found.then(|| number_of(k, &out));
                 may.check(k, found);
-                may.is_now(begun, found);
+                may.is_now(begun, found, false);
             }
             Err(error) => assert!(is_excused(&error), "{error}"),
         }
