@@ -19,15 +19,15 @@ use crate::bench::{BenchError, BenchSpec};
 /// One compute server's view of an index, shared by its threads.
 pub trait PeerTree: Sized + Sync {
     type Error: Error + 'static;
-    /// The design with its techniques.
-    type Setup: Copy;
+    /// How an index is made, and how each compute server uses it.
+    type Config: Sync;
 
-    /// Makes an empty index and opens it for each compute server; with `ranges`, each has the keys of one.
+    /// Makes an empty index and opens it for each of `servers` compute servers; with `ranges`, each has the keys of one.
     fn open_all<E: Endpoint>(
-        setup: Self::Setup,
-        spec: &BenchSpec,
+        config: &Self::Config,
         ep: &E,
         pool: &Pool,
+        servers: usize,
         ranges: Option<&[KeyRange]>,
     ) -> impl Future<Output = Result<Vec<Self>, Self::Error>>;
 
@@ -119,13 +119,12 @@ async fn allocated<E: Endpoint>(ep: &E, pool: &Pool) -> Result<u64, PoolError> {
 
 impl<T: PeerTree> Peers<T> {
     /// Loads a new index with sorted entries and opens it for each of the compute servers that `boundaries` divide the keys among
-    /// if they are to be divided.
+    /// if the system divides them.
     ///
     /// # Errors
     /// A full pool; nodes and keys of impossible sizes; errors of the fabric.
     pub async fn load<E: Endpoint>(
-        setup: T::Setup,
-        partitioned: bool,
+        config: &T::Config,
         spec: &BenchSpec,
         ep: &E,
         pool: Pool,
@@ -133,10 +132,12 @@ impl<T: PeerTree> Peers<T> {
         source: &impl SortedSource,
     ) -> Result<Self, BenchError> {
         let before = allocated(ep, &pool).await.map_err(pando::Error::from)?;
-        let ranges = KeyRange::from_boundaries(&boundaries);
-        let ranges = partitioned.then_some(ranges.as_slice());
-        let trees = T::open_all(setup, spec, ep, &pool, ranges).await.map_err(BenchError::index)?;
-        let peers = Self { pool, boundaries: partitioned.then_some(boundaries), trees, before };
+        let boundaries = spec.system.is_partitioned().then_some(boundaries);
+        let ranges = boundaries.as_deref().map(KeyRange::from_boundaries);
+        let trees = T::open_all(config, ep, &pool, spec.compute_servers, ranges.as_deref())
+            .await
+            .map_err(BenchError::index)?;
+        let peers = Self { pool, boundaries, trees, before };
         let mut failed = None;
         let entries = Pulled::new(source, &mut failed);
         let loaded = peers.trees[0].load(spec, ep, entries).await.map_err(BenchError::index);
