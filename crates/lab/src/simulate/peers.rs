@@ -19,7 +19,7 @@ use super::history::{Answer, Book, Key, Op};
 use super::index::Index;
 use super::setup::{PATIENCE_NS, Setup};
 use crate::bench::BenchSpec;
-use crate::under_test::peers::{Blocks, PeerTree};
+use crate::under_test::peers::{BlockFault, Blocks, PeerTree, allocated, check_blocks};
 use crate::under_test::{Audited, smart};
 
 /// How long an operation waits for others. Their remote locks are taken by who comes first when they are free, so that somebody may wait
@@ -72,7 +72,7 @@ impl<T: SimulatedPeer> Peer<T> {
         book: &mut Book,
     ) -> Result<Self, ClusterError> {
         let pool = cluster.pool.clone();
-        let blocks_before = allocated(&pool, ep)?;
+        let blocks_before = block_on(ep, allocated(ep, &pool))?;
         let boundaries = setup.system.is_partitioned().then(|| boundaries(setup, &book.keys));
         let ranges = boundaries.as_deref().map(KeyRange::from_boundaries);
         let config = T::config(setup, case).map_err(Into::into)?;
@@ -101,28 +101,11 @@ impl<T: SimulatedPeer> Peer<T> {
         }
     }
 
-    fn leaks(&self, used: u64, mut blocks: Blocks, failed: bool) -> Option<String> {
-        blocks.sort_unstable();
-        let listed = blocks.len();
-        blocks.dedup();
-        let (used, own) = (used - self.blocks_before, blocks.len() as u64);
-        if listed as u64 > own {
-            Some(format!("{} blocks of the index are there twice", listed as u64 - own))
-        } else if used < own {
-            Some(format!("the index has {own} blocks, of which {} are free", own - used))
-        } else if used > own && !failed && !self.loses_answers {
-            // An operation that failed half-way leaves blocks behind, and so does one that came through without knowing whether
-            // something still leads to them; a rebuild of the allocation finds them.
-            Some(format!("{} of {used} blocks belong to nothing", used - own))
-        } else {
-            None
-        }
+    /// An operation that failed half-way leaves blocks behind, and so does one that came through without knowing whether something
+    /// still leads to them; a rebuild of the allocation finds them.
+    fn is_excused(&self, fault: &BlockFault, failed: bool) -> bool {
+        matches!(fault, BlockFault::Leaked { .. }) && (failed || self.loses_answers)
     }
-}
-
-/// Blocks of a pool that are allocated.
-fn allocated(pool: &Pool, ep: &SimEndpoint) -> Result<u64, ClusterError> {
-    Ok(block_on(ep, pool.usage(ep))?.iter().map(|usage| usage.blocks_allocated).sum())
 }
 
 impl<T: SimulatedPeer> Index for Peer<T> {
@@ -169,8 +152,9 @@ impl<T: SimulatedPeer> Index for Peer<T> {
     fn audit(&self, ep: &SimEndpoint, failed: bool) -> Result<Vec<String>, ClusterError> {
         let (audited, blocks) =
             block_on(ep, T::audit_at_rest(&self.views, ep, failed)).map_err(Into::into)?;
-        let used = allocated(&self.pool, ep)?;
-        Ok(audited.violations.into_iter().chain(self.leaks(used, blocks, failed)).collect())
+        let faults = block_on(ep, check_blocks(ep, &self.pool, self.blocks_before, blocks))?;
+        let told = faults.iter().filter(|fault| !self.is_excused(fault, failed)).map(BlockFault::to_string);
+        Ok(audited.violations.into_iter().chain(told).collect())
     }
 }
 

@@ -4,6 +4,7 @@
 //! view, as everywhere in the laboratory. A thread has nothing of its own but its compute server's number. What one design does
 //! otherwise than another is behind [`PeerTree`].
 
+use std::cmp::Ordering;
 use std::error::Error;
 use std::future::Future;
 use std::ops::Range;
@@ -113,8 +114,45 @@ pub struct Peers<T> {
 }
 
 /// Blocks of a pool that are allocated.
-async fn allocated<E: Endpoint>(ep: &E, pool: &Pool) -> Result<u64, PoolError> {
+pub async fn allocated<E: Endpoint>(ep: &E, pool: &Pool) -> Result<u64, PoolError> {
     Ok(pool.usage(ep).await?.iter().map(|usage| usage.blocks_allocated).sum())
+}
+
+/// What is wrong with the blocks of an index, by the numbers of blocks.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockFault {
+    #[error("{0} blocks of the index are listed twice")]
+    Twice(u64),
+    #[error("the index has {own} blocks, of which {free} are free")]
+    Free { own: u64, free: u64 },
+    #[error("{leaked} of {used} blocks belong to nothing")]
+    Leaked { used: u64, leaked: u64 },
+}
+
+/// Compares the blocks of an index with what was allocated in its pool since `before` blocks were.
+///
+/// # Errors
+/// Those of the fabric.
+pub async fn check_blocks<E: Endpoint>(
+    ep: &E,
+    pool: &Pool,
+    before: u64,
+    mut blocks: Blocks,
+) -> Result<Vec<BlockFault>, PoolError> {
+    let listed = blocks.len() as u64;
+    blocks.sort_unstable();
+    blocks.dedup();
+    let (used, own) = (allocated(ep, pool).await?.saturating_sub(before), blocks.len() as u64);
+    let mut faults = Vec::new();
+    if listed > own {
+        faults.push(BlockFault::Twice(listed - own));
+    }
+    match used.cmp(&own) {
+        Ordering::Less => faults.push(BlockFault::Free { own, free: own - used }),
+        Ordering::Equal => {}
+        Ordering::Greater => faults.push(BlockFault::Leaked { used, leaked: used - own }),
+    }
+    Ok(faults)
 }
 
 impl<T: PeerTree> Peers<T> {
@@ -253,23 +291,15 @@ impl<T: PeerTree> PlacedIndex for Peers<T> {
     }
 
     async fn audit<E: Endpoint>(&self, ep: &E) -> Result<Audited, BenchError> {
-        let (mut audited, mut blocks) = T::audit_all(&self.trees, ep).await.map_err(BenchError::index)?;
-        blocks.sort_unstable();
-        let listed = blocks.len();
-        blocks.dedup();
-        let used = allocated(ep, &self.pool).await.map_err(pando::Error::from)?.saturating_sub(self.before);
-        // Others may have allocated something meanwhile.
-        let is_alone = self.pool.attached(ep).await.map_err(pando::Error::from)?.len() <= 1;
-        let mut complain = |what: String| {
-            audited.violation_count += 1;
-            audited.violations.push(what);
-        };
-        if listed != blocks.len() {
-            complain(format!("{} blocks of the index are listed twice", listed - blocks.len()));
+        let (mut audited, blocks) = T::audit_all(&self.trees, ep).await.map_err(BenchError::index)?;
+        let mut faults =
+            check_blocks(ep, &self.pool, self.before, blocks).await.map_err(pando::Error::from)?;
+        if self.pool.attached(ep).await.map_err(pando::Error::from)?.len() > 1 {
+            // Others may have allocated something meanwhile, or freed it.
+            faults.retain(|fault| matches!(fault, BlockFault::Twice(_)));
         }
-        if used != blocks.len() as u64 && is_alone {
-            complain(format!("{used} blocks are allocated, and the index has {}", blocks.len()));
-        }
+        audited.violation_count += faults.len() as u64;
+        audited.violations.extend(faults.iter().map(BlockFault::to_string));
         Ok(audited)
     }
 }
