@@ -345,12 +345,7 @@ fn system(args: &BenchArgs) -> Result<System, Failure> {
             Failure::bad_input(format_args!("there is nothing to divide in the system `{}`", args.system))
         })?;
     }
-    for (techniques, on) in [(&args.with, true), (&args.without, false)] {
-        for technique in techniques {
-            system = system.with(technique, on)?;
-        }
-    }
-    Ok(system)
+    Ok(system.switched(&args.with, &args.without)?)
 }
 
 fn fabric(name: &str) -> Result<FabricKind, Failure> {

@@ -4,6 +4,7 @@
 //! two looks give the shares of the time in between ([`Usage::since`]).
 
 use pando_fabric::Nanos;
+use serde::Serialize;
 
 use crate::serial::Serial;
 use crate::world::World;
@@ -42,7 +43,7 @@ impl Port {
 }
 
 /// Shares of a stretch of time, 0 to 1.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Shares {
     /// In which the busiest direction of a NIC was.
     pub nic: f64,

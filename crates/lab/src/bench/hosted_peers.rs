@@ -30,10 +30,7 @@ pub(crate) struct HostedPeers<T: PeerTree> {
 
 impl<T: PeerTree + Send> HostedPeers<T> {
     /// A new cluster with a loaded index.
-    pub fn open(stage: &Stage<'_>, setup: T::Setup, partitioned: bool) -> Result<Self, BenchError>
-    where
-        T::Setup: Sync,
-    {
+    pub fn open(stage: &Stage<'_>, config: &T::Config) -> Result<Self, BenchError> {
         let spec = stage.spec;
         let (cluster, place) = open_cluster(spec)?;
         let is_guest = !spec.addresses.is_empty();
@@ -45,7 +42,7 @@ impl<T: PeerTree + Send> HostedPeers<T> {
             let ep = &cluster.endpoint()?;
             let boundaries = boundaries(&stage.shared.keys, spec.compute_servers);
             let pool = cluster.pool().clone();
-            block_on(ep, Peers::load(setup, partitioned, spec, ep, pool, boundaries, &source))
+            block_on(ep, Peers::load(config, spec, ep, pool, boundaries, &source))
         })?;
         hosted.peers = Some(peers);
         Ok(hosted)

@@ -134,24 +134,18 @@ pub struct CacheFigures {
     pub restarts: u64,
 }
 
-/// Shares of the measured time, 0 to 1, as [`pando_sim::Shares`] has them, and what they say.
+/// Shares of the measured time, and what they say.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ResourceFigures {
     /// What keeps it from being faster.
     pub limit: &'static str,
-    pub nic: f64,
-    pub payload: f64,
-    pub atomics: f64,
-    pub blocked: f64,
-    pub cores: f64,
-    pub compute: f64,
-    pub contention: f64,
+    #[serde(flatten)]
+    pub shares: Shares,
 }
 
 impl From<Shares> for ResourceFigures {
     fn from(shares: Shares) -> Self {
-        let Shares { nic, payload, atomics, blocked, cores, compute, contention } = shares;
-        Self { limit: shares.limit(), nic, payload, atomics, blocked, cores, compute, contention }
+        Self { limit: shares.limit(), shares }
     }
 }
 

@@ -22,6 +22,7 @@ use super::simulated::Simulated;
 use super::{BenchError, BenchSpec, FabricKind, Length, Phase, System, Watch, verify};
 use crate::process;
 use crate::under_test::peers::Peers;
+use crate::under_test::{sherman, smart};
 
 /// Complaints that a report quotes.
 const COMPLAINTS_QUOTED: usize = 10;
@@ -43,10 +44,10 @@ pub fn run(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchErro
 fn run_hosted(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchError> {
     match spec.system {
         System::Sherman(setup) => {
-            run_on(spec, watch, |stage| HostedPeers::<Sherman>::open(stage, setup, setup.partitioned))
+            run_on(spec, watch, |stage| HostedPeers::<Sherman>::open(stage, &sherman::config(setup, spec)?))
         }
         System::Smart(setup) => {
-            run_on(spec, watch, |stage| HostedPeers::<Smart>::open(stage, setup, setup.partitioned))
+            run_on(spec, watch, |stage| HostedPeers::<Smart>::open(stage, &smart::config(setup, spec)))
         }
         _ => run_on(spec, watch, Hosted::open),
     }
@@ -55,10 +56,10 @@ fn run_hosted(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchE
 fn run_simulated(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchError> {
     match spec.system {
         System::Sherman(setup) => run_on(spec, watch, |stage| {
-            Simulated::<Peers<Sherman>>::open_peers(stage, setup, setup.partitioned)
+            Simulated::<Peers<Sherman>>::open_peers(stage, &sherman::config(setup, spec)?)
         }),
         System::Smart(setup) => run_on(spec, watch, |stage| {
-            Simulated::<Peers<Smart>>::open_peers(stage, setup, setup.partitioned)
+            Simulated::<Peers<Smart>>::open_peers(stage, &smart::config(setup, spec))
         }),
         _ if spec.is_fixed() => {
             let layout = FixedLayout::new(spec.node_size, spec.key_size, spec.value_size);

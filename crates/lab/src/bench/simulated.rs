@@ -66,12 +66,9 @@ impl<L: Layout> Simulated<Local<L>> {
 
 impl<T: PeerTree + Send> Simulated<Peers<T>> {
     /// A new cluster with a peer on it, loaded.
-    pub fn open_peers(stage: &Stage<'_>, setup: T::Setup, partitioned: bool) -> Result<Self, BenchError>
-    where
-        T::Setup: Sync,
-    {
+    pub fn open_peers(stage: &Stage<'_>, config: &T::Config) -> Result<Self, BenchError> {
         let simulated = Self::placed(stage, |ep, pool, boundaries, source| {
-            block_on(ep, Peers::load(setup, partitioned, stage.spec, ep, pool, boundaries, source))
+            block_on(ep, Peers::load(config, stage.spec, ep, pool, boundaries, source))
         })?;
         for (at, bytes) in simulated.index.trees()[0].on_chip() {
             simulated.fabric.set_on_chip(at, bytes)?;

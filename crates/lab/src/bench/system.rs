@@ -81,114 +81,50 @@ struct Switch<T> {
     set: fn(&mut T, bool),
 }
 
-/// What a read check becomes when it is switched on or off.
-fn check(setup: &mut ShermanSetup, check: ReadCheck, on: bool) {
-    setup.options.check = if on { check } else { ReadCheck::Checksum };
+/// The switch of a technique that is one field of a setup: a flag, or a choice by its values when it is on and off. Where the value
+/// has a size, a pattern says what counts as on.
+macro_rules! switch {
+    ($name:literal, $($field:ident).+) => {
+        Switch { name: $name, is_on: |setup| setup.$($field).+, set: |setup, on| setup.$($field).+ = on }
+    };
+    ($name:literal, $($field:ident).+, $is_on:pat => $on:expr, $off:expr) => {
+        Switch {
+            name: $name,
+            is_on: |setup| matches!(setup.$($field).+, $is_on),
+            set: |setup, on| setup.$($field).+ = if on { $on } else { $off },
+        }
+    };
+    ($name:literal, $($field:ident).+, $on:path, $off:path) => {
+        switch!($name, $($field).+, $on => $on, $off)
+    };
 }
 
-/// Where locks come when a kind of table is switched on or off.
-fn lock_place(setup: &mut ShermanSetup, on_chip: bool, on: bool) {
-    setup.options.locks = if on { LockPlace::Table { on_chip, locks: TABLE_LOCKS } } else { LockPlace::Node };
+const fn lock_table(on_chip: bool) -> LockPlace {
+    LockPlace::Table { on_chip, locks: TABLE_LOCKS }
 }
 
 const SHERMAN_SWITCHES: [Switch<ShermanSetup>; 9] = [
-    Switch {
-        name: "index-cache",
-        is_on: |setup| setup.options.index_cache.is_some(),
-        set: |setup, on| setup.options.index_cache = on.then_some(0),
-    },
-    Switch {
-        name: "write-release",
-        is_on: |setup| setup.options.release == Release::Write,
-        set: |setup, on| setup.options.release = if on { Release::Write } else { Release::FetchAdd },
-    },
-    Switch {
-        name: "combine",
-        is_on: |setup| setup.options.combine,
-        set: |setup, on| setup.options.combine = on,
-    },
-    Switch {
-        name: "on-chip",
-        is_on: |setup| matches!(setup.options.locks, LockPlace::Table { on_chip: true, .. }),
-        set: |setup, on| lock_place(setup, true, on),
-    },
-    Switch {
-        name: "lock-table",
-        is_on: |setup| matches!(setup.options.locks, LockPlace::Table { on_chip: false, .. }),
-        set: |setup, on| lock_place(setup, false, on),
-    },
-    Switch {
-        name: "hierarchical",
-        is_on: |setup| setup.options.hand_over.is_some(),
-        set: |setup, on| setup.options.hand_over = on.then_some(HAND_OVER),
-    },
-    Switch {
-        name: "two-level",
-        is_on: |setup| setup.options.leaf == LeafFormat::Unsorted,
-        set: |setup, on| {
-            setup.options.leaf = if on { LeafFormat::Unsorted } else { LeafFormat::Sorted };
-        },
-    },
-    Switch {
-        name: "version-reads",
-        is_on: |setup| setup.options.check == ReadCheck::VersionReads,
-        set: |setup, on| check(setup, ReadCheck::VersionReads, on),
-    },
-    Switch {
-        name: "unsound-ends",
-        is_on: |setup| setup.options.check == ReadCheck::UnsoundEnds,
-        set: |setup, on| check(setup, ReadCheck::UnsoundEnds, on),
-    },
+    switch!("index-cache", options.index_cache, Some(0..) => Some(0), None),
+    switch!("write-release", options.release, Release::Write, Release::FetchAdd),
+    switch!("combine", options.combine),
+    switch!("on-chip", options.locks, LockPlace::Table { on_chip: true, .. } => lock_table(true), LockPlace::Node),
+    switch!("lock-table", options.locks, LockPlace::Table { on_chip: false, .. } => lock_table(false), LockPlace::Node),
+    switch!("hierarchical", options.hand_over, Some(0..) => Some(HAND_OVER), None),
+    switch!("two-level", options.leaf, LeafFormat::Unsorted, LeafFormat::Sorted),
+    switch!("version-reads", options.check, ReadCheck::VersionReads, ReadCheck::Checksum),
+    switch!("unsound-ends", options.check, ReadCheck::UnsoundEnds, ReadCheck::Checksum),
 ];
 
 const SMART_SWITCHES: [Switch<SmartSetup>; 9] = [
-    Switch {
-        name: "lock-free-nodes",
-        is_on: |setup| setup.techniques.lock_free_nodes,
-        set: |setup, on| setup.techniques.lock_free_nodes = on,
-    },
-    Switch {
-        name: "in-place-leaves",
-        is_on: |setup| setup.techniques.in_place_leaves,
-        set: |setup, on| setup.techniques.in_place_leaves = on,
-    },
-    Switch {
-        name: "rear-locks",
-        is_on: |setup| setup.techniques.rear_locks,
-        set: |setup, on| setup.techniques.rear_locks = on,
-    },
-    Switch {
-        name: "read-delegation",
-        is_on: |setup| setup.techniques.read_delegation,
-        set: |setup, on| setup.techniques.read_delegation = on,
-    },
-    Switch {
-        name: "write-combining",
-        is_on: |setup| setup.techniques.write_combining,
-        set: |setup, on| setup.techniques.write_combining = on,
-    },
-    Switch {
-        name: "scalable-cache",
-        is_on: |setup| setup.cache_policy == CachePolicy::Scalable,
-        set: |setup, on| {
-            setup.cache_policy = if on { CachePolicy::Scalable } else { CachePolicy::Fifo };
-        },
-    },
-    Switch {
-        name: "exact-nodes",
-        is_on: |setup| setup.node_room == NodeRoom::Exact,
-        set: |setup, on| setup.node_room = if on { NodeRoom::Exact } else { NodeRoom::Full },
-    },
-    Switch {
-        name: "unsound-late-followers",
-        is_on: |setup| setup.late_followers_unsound,
-        set: |setup, on| setup.late_followers_unsound = on,
-    },
-    Switch {
-        name: "unsound-cached-absence",
-        is_on: |setup| setup.cached_absence_unsound,
-        set: |setup, on| setup.cached_absence_unsound = on,
-    },
+    switch!("lock-free-nodes", techniques.lock_free_nodes),
+    switch!("in-place-leaves", techniques.in_place_leaves),
+    switch!("rear-locks", techniques.rear_locks),
+    switch!("read-delegation", techniques.read_delegation),
+    switch!("write-combining", techniques.write_combining),
+    switch!("scalable-cache", cache_policy, CachePolicy::Scalable, CachePolicy::Fifo),
+    switch!("exact-nodes", node_room, NodeRoom::Exact, NodeRoom::Full),
+    switch!("unsound-late-followers", late_followers_unsound),
+    switch!("unsound-cached-absence", cached_absence_unsound),
 ];
 
 /// Sets the switch of this name; the names that there are if there is none.
@@ -296,6 +232,16 @@ impl System {
             other => Err(format!("the system `{}` has no techniques to be switched", other.name())),
         };
         switched.map(|()| self).map_err(BenchError::Invalid)
+    }
+
+    /// The same with techniques switched on and then others off.
+    ///
+    /// # Errors
+    /// As [`System::with`].
+    pub fn switched<S: AsRef<str>>(self, with: &[S], without: &[S]) -> Result<Self, BenchError> {
+        let with = with.iter().map(|technique| (technique, true));
+        let without = without.iter().map(|technique| (technique, false));
+        with.chain(without).try_fold(self, |system, (technique, on)| system.with(technique.as_ref(), on))
     }
 
     /// Names of the techniques that are on, if there are switches.

@@ -129,11 +129,11 @@ fn resources(report: &BenchReport, text: &mut String) {
     let busy = format!(
         "by {}; busy: NIC {}, atomics {}, memory server's cores {}; threads compute {}, wait for each other {}",
         of.limit,
-        percent(of.nic),
-        percent(of.atomics.max(of.blocked)),
-        percent(of.cores),
-        percent(of.compute),
-        percent(of.contention)
+        percent(of.shares.nic),
+        percent(of.shares.atomics.max(of.shares.blocked)),
+        percent(of.shares.cores),
+        percent(of.shares.compute),
+        percent(of.shares.contention)
     );
     row(text, "limited", &busy);
 }

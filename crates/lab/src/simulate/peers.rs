@@ -1,18 +1,16 @@
 //! A peer as the index of a run: a view for each compute server, which alone its threads use.
 //!
 //! If keys are divided among compute servers an operation goes to the view that owns its key; now and then a change goes to another
-//! one first, and must be refused there. Scans and audits go over everything from any view. How a peer is opened with the sizes of a
-//! case, and how it comes to rest, is behind [`SimulatedPeer`].
-
-use std::ops::Bound;
+//! one first, and must be refused there. Scans and audits go over everything from any view. What the sizes of a case are to a peer, and
+//! how it comes to rest, is behind [`SimulatedPeer`].
 
 use pando_dex::{KeyRange, ScanRange, partition_of};
 use pando_fabric::Nanos;
 use pando_pool::Pool;
 use pando_rt::block_on;
-use pando_sherman::{Config, OwnKeys, Shape, Sherman, ShermanError};
+use pando_sherman::{Config, Shape, Sherman, ShermanError};
 use pando_sim::{FaultKind, SimEndpoint};
-use pando_smart::{CreateOptions, Partition, Smart, SmartConfig, SmartError};
+use pando_smart::{CreateOptions, Smart, SmartConfig, SmartError};
 
 use super::case_peers::{ShermanCase, SmartCase};
 use super::client::{Client, Gathered};
@@ -21,8 +19,8 @@ use super::history::{Answer, Book, Key, Op};
 use super::index::Index;
 use super::setup::{PATIENCE_NS, Setup};
 use crate::bench::BenchSpec;
-use crate::under_test::Audited;
-use crate::under_test::peers::{Blocks, PeerTree};
+use crate::under_test::peers::{BlockFault, Blocks, PeerTree, allocated, check_blocks};
+use crate::under_test::{Audited, smart};
 
 /// How long an operation waits for others. Their remote locks are taken by who comes first when they are free, so that somebody may wait
 /// for long where many want one and the network is slow.
@@ -33,14 +31,11 @@ const PEER_PATIENCE_NS: Nanos = 3 * PATIENCE_NS;
 pub trait SimulatedPeer: PeerTree<Error: Into<ClusterError>> {
     type Case;
 
-    /// Makes an empty index and opens it for each compute server; with `ranges`, each has the keys of one.
-    async fn open_views(
-        setup: &Setup,
-        case: &Self::Case,
-        ep: &SimEndpoint,
-        pool: &Pool,
-        ranges: Option<&[KeyRange]>,
-    ) -> Result<Vec<Self>, Self::Error>;
+    /// What [`PeerTree::open_all`] takes, with the sizes of a case.
+    fn config(setup: &Setup, case: &Self::Case) -> Result<Self::Config, Self::Error>;
+
+    /// Nobody uses this view, so nobody is to wait for it.
+    async fn park(&self, ep: &SimEndpoint) -> Result<(), Self::Error>;
 
     /// Whether a change was refused since the key is another compute server's.
     fn is_refusal(error: &Self::Error) -> bool;
@@ -77,11 +72,17 @@ impl<T: SimulatedPeer> Peer<T> {
         book: &mut Book,
     ) -> Result<Self, ClusterError> {
         let pool = cluster.pool.clone();
-        let blocks_before = allocated(&pool, ep)?;
+        let blocks_before = block_on(ep, allocated(ep, &pool))?;
         let boundaries = setup.system.is_partitioned().then(|| boundaries(setup, &book.keys));
         let ranges = boundaries.as_deref().map(KeyRange::from_boundaries);
-        let views =
-            block_on(ep, T::open_views(setup, case, ep, &pool, ranges.as_deref())).map_err(Into::into)?;
+        let config = T::config(setup, case).map_err(Into::into)?;
+        let opened = T::open_all(&config, ep, &pool, setup.compute_servers, ranges.as_deref());
+        let views = block_on(ep, opened).map_err(Into::into)?;
+        if boundaries.is_none() {
+            for unused in views.iter().skip(setup.threads) {
+                block_on(ep, T::park(unused, ep)).map_err(Into::into)?;
+            }
+        }
         let entries = draw_entries(setup, book);
         if !entries.is_empty() {
             let spec = BenchSpec { fill: setup.fill(), ..BenchSpec::default() };
@@ -100,28 +101,11 @@ impl<T: SimulatedPeer> Peer<T> {
         }
     }
 
-    fn leaks(&self, used: u64, mut blocks: Blocks, failed: bool) -> Option<String> {
-        blocks.sort_unstable();
-        let listed = blocks.len();
-        blocks.dedup();
-        let (used, own) = (used - self.blocks_before, blocks.len() as u64);
-        if listed as u64 > own {
-            Some(format!("{} blocks of the index are there twice", listed as u64 - own))
-        } else if used < own {
-            Some(format!("the index has {own} blocks, of which {} are free", own - used))
-        } else if used > own && !failed && !self.loses_answers {
-            // An operation that failed half-way leaves blocks behind, and so does one that came through without knowing whether
-            // something still leads to them; a rebuild of the allocation finds them.
-            Some(format!("{} of {used} blocks belong to nothing", used - own))
-        } else {
-            None
-        }
+    /// An operation that failed half-way leaves blocks behind, and so does one that came through without knowing whether something
+    /// still leads to them; a rebuild of the allocation finds them.
+    fn is_excused(&self, fault: &BlockFault, failed: bool) -> bool {
+        matches!(fault, BlockFault::Leaked { .. }) && (failed || self.loses_answers)
     }
-}
-
-/// Blocks of a pool that are allocated.
-fn allocated(pool: &Pool, ep: &SimEndpoint) -> Result<u64, ClusterError> {
-    Ok(block_on(ep, pool.usage(ep))?.iter().map(|usage| usage.blocks_allocated).sum())
 }
 
 impl<T: SimulatedPeer> Index for Peer<T> {
@@ -168,8 +152,9 @@ impl<T: SimulatedPeer> Index for Peer<T> {
     fn audit(&self, ep: &SimEndpoint, failed: bool) -> Result<Vec<String>, ClusterError> {
         let (audited, blocks) =
             block_on(ep, T::audit_at_rest(&self.views, ep, failed)).map_err(Into::into)?;
-        let used = allocated(&self.pool, ep)?;
-        Ok(audited.violations.into_iter().chain(self.leaks(used, blocks, failed)).collect())
+        let faults = block_on(ep, check_blocks(ep, &self.pool, self.blocks_before, blocks))?;
+        let told = faults.iter().filter(|fault| !self.is_excused(fault, failed)).map(BlockFault::to_string);
+        Ok(audited.violations.into_iter().chain(told).collect())
     }
 }
 
@@ -208,29 +193,19 @@ impl<T: SimulatedPeer> Client<'_, Peer<T>> {
 impl SimulatedPeer for Sherman {
     type Case = ShermanCase;
 
-    async fn open_views(
-        setup: &Setup,
-        case: &ShermanCase,
-        ep: &SimEndpoint,
-        pool: &Pool,
-        ranges: Option<&[KeyRange]>,
-    ) -> Result<Vec<Self>, ShermanError> {
+    fn config(setup: &Setup, case: &ShermanCase) -> Result<(Shape, Config), ShermanError> {
         let shape = Shape::new(setup.sizes.key, setup.sizes.value, case.node_bytes, &case.options)?;
         let config = Config {
             patience_ns: PEER_PATIENCE_NS,
             read_ahead: setup.read_ahead,
             ..Config::new(INDEX, case.options)
         };
-        let anchor = Self::create(ep, pool, &shape, &config).await?;
-        let mut views = Vec::new();
-        for server in 0..setup.compute_servers {
-            let own = ranges.map(|ranges| {
-                let KeyRange { low, high } = ranges[server].clone();
-                OwnKeys { low, high }
-            });
-            views.push(Self::open(ep, pool.clone(), anchor, shape, Config { own, ..config.clone() }).await?);
-        }
-        Ok(views)
+        Ok((shape, config))
+    }
+
+    /// Nobody waits for one that does nothing.
+    async fn park(&self, _: &SimEndpoint) -> Result<(), ShermanError> {
+        Ok(())
     }
 
     fn is_refusal(error: &ShermanError) -> bool {
@@ -256,49 +231,22 @@ impl SimulatedPeer for Sherman {
 impl SimulatedPeer for Smart {
     type Case = SmartCase;
 
-    async fn open_views(
-        setup: &Setup,
-        case: &SmartCase,
-        ep: &SimEndpoint,
-        pool: &Pool,
-        ranges: Option<&[KeyRange]>,
-    ) -> Result<Vec<Self>, SmartError> {
-        let SmartCase { techniques, .. } = case;
-        let options = CreateOptions {
-            node_room: techniques.node_room,
-            table_locks: case.table_locks,
-            ..CreateOptions::new(INDEX, techniques.techniques)
+    fn config(_: &Setup, case: &SmartCase) -> Result<(CreateOptions, SmartConfig), SmartError> {
+        let (options, config) = smart::configured(case.techniques, INDEX);
+        let options = CreateOptions { table_locks: case.table_locks, ..options };
+        let config = SmartConfig {
+            cache_bytes: case.cache_bytes,
+            patience_ns: PEER_PATIENCE_NS,
+            scan_width: case.scan_width,
+            limbo_bytes: case.limbo_bytes,
+            look_every: case.look_every,
+            ..config
         };
-        let anchor = Self::create(ep, pool, &options).await?;
-        let mut views = Vec::new();
-        for server in 0..setup.compute_servers {
-            let partition = ranges.map(|ranges| {
-                let KeyRange { low, high } = ranges[server].clone();
-                Partition {
-                    low: low.map_or(Bound::Unbounded, Bound::Included),
-                    high: high.map_or(Bound::Unbounded, Bound::Excluded),
-                }
-            });
-            let config = SmartConfig {
-                cache_bytes: case.cache_bytes,
-                cache_policy: techniques.cache_policy,
-                partition,
-                patience_ns: PEER_PATIENCE_NS,
-                scan_width: case.scan_width,
-                limbo_bytes: case.limbo_bytes,
-                look_every: case.look_every,
-                late_followers_unsound: techniques.late_followers_unsound,
-                cached_absence_unsound: techniques.cached_absence_unsound,
-                ..SmartConfig::new(anchor, techniques.techniques)
-            };
-            let view = Self::open(ep, pool.clone(), config).await?;
-            if server >= setup.threads && ranges.is_none() {
-                // Nobody uses it, so nobody is to wait for it.
-                view.park(ep).await?;
-            }
-            views.push(view);
-        }
-        Ok(views)
+        Ok((options, config))
+    }
+
+    async fn park(&self, ep: &SimEndpoint) -> Result<(), SmartError> {
+        Smart::park(self, ep).await
     }
 
     fn is_refusal(error: &SmartError) -> bool {

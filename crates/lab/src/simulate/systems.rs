@@ -62,18 +62,14 @@ impl Systems {
             };
         }
         let known = || System::named().filter(|system| is_simulated(*system));
-        let Some(mut system) = known().find(|system| system.name() == name) else {
+        let Some(system) = known().find(|system| system.name() == name) else {
             let names: Vec<_> = known().map(System::name).collect();
             return Err(format!(
                 "the system `{name}` is not simulated; there are all and {}",
                 names.join(", ")
             ));
         };
-        for (techniques, on) in [(with, true), (without, false)] {
-            for technique in techniques {
-                system = system.with(technique, on).map_err(|error| error.to_string())?;
-            }
-        }
+        let system = system.switched(with, without).map_err(|error| error.to_string())?;
         BenchSpec { system, ..BenchSpec::default() }.validate().map_err(|error| error.to_string())?;
         let named = Named { system, name: name.into(), with: with.to_vec(), without: without.to_vec() };
         Ok(Self { named: Some(named) })
@@ -107,10 +103,8 @@ fn is_simulated(system: System) -> bool {
 fn draw_peer(draw: &Draw, steps: &[(&str, &[&str])], turned: &[&str]) -> System {
     let known = "a technique of the system";
     let (name, techniques) = draw.one_of(steps);
-    let mut system: System = name.parse().expect("a system");
-    for technique in techniques {
-        system = system.with(technique, true).expect(known);
-    }
+    let system: System = name.parse().expect("a system");
+    let mut system = system.switched(techniques, &[]).expect(known);
     let another = draw.one_of(turned);
     if draw.one_of(&[true, false, false, false]) {
         let is_on = system.techniques().expect("it has switches").contains(&another);

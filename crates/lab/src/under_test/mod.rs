@@ -13,8 +13,8 @@ pub mod local;
 pub(crate) mod local_tree;
 pub mod peers;
 pub mod plain;
-mod sherman;
-mod smart;
+pub(crate) mod sherman;
+pub(crate) mod smart;
 
 pub(crate) use facade::host_now;
 

@@ -4,6 +4,7 @@
 //! view, as everywhere in the laboratory. A thread has nothing of its own but its compute server's number. What one design does
 //! otherwise than another is behind [`PeerTree`].
 
+use std::cmp::Ordering;
 use std::error::Error;
 use std::future::Future;
 use std::ops::Range;
@@ -19,15 +20,15 @@ use crate::bench::{BenchError, BenchSpec};
 /// One compute server's view of an index, shared by its threads.
 pub trait PeerTree: Sized + Sync {
     type Error: Error + 'static;
-    /// The design with its techniques.
-    type Setup: Copy;
+    /// How an index is made, and how each compute server uses it.
+    type Config: Sync;
 
-    /// Makes an empty index and opens it for each compute server; with `ranges`, each has the keys of one.
+    /// Makes an empty index and opens it for each of `servers` compute servers; with `ranges`, each has the keys of one.
     fn open_all<E: Endpoint>(
-        setup: Self::Setup,
-        spec: &BenchSpec,
+        config: &Self::Config,
         ep: &E,
         pool: &Pool,
+        servers: usize,
         ranges: Option<&[KeyRange]>,
     ) -> impl Future<Output = Result<Vec<Self>, Self::Error>>;
 
@@ -113,19 +114,55 @@ pub struct Peers<T> {
 }
 
 /// Blocks of a pool that are allocated.
-async fn allocated<E: Endpoint>(ep: &E, pool: &Pool) -> Result<u64, PoolError> {
+pub async fn allocated<E: Endpoint>(ep: &E, pool: &Pool) -> Result<u64, PoolError> {
     Ok(pool.usage(ep).await?.iter().map(|usage| usage.blocks_allocated).sum())
+}
+
+/// What is wrong with the blocks of an index, by the numbers of blocks.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockFault {
+    #[error("{0} blocks of the index are listed twice")]
+    Twice(u64),
+    #[error("the index has {own} blocks, of which {free} are free")]
+    Free { own: u64, free: u64 },
+    #[error("{leaked} of {used} blocks belong to nothing")]
+    Leaked { used: u64, leaked: u64 },
+}
+
+/// Compares the blocks of an index with what was allocated in its pool since `before` blocks were.
+///
+/// # Errors
+/// Those of the fabric.
+pub async fn check_blocks<E: Endpoint>(
+    ep: &E,
+    pool: &Pool,
+    before: u64,
+    mut blocks: Blocks,
+) -> Result<Vec<BlockFault>, PoolError> {
+    let listed = blocks.len() as u64;
+    blocks.sort_unstable();
+    blocks.dedup();
+    let (used, own) = (allocated(ep, pool).await?.saturating_sub(before), blocks.len() as u64);
+    let mut faults = Vec::new();
+    if listed > own {
+        faults.push(BlockFault::Twice(listed - own));
+    }
+    match used.cmp(&own) {
+        Ordering::Less => faults.push(BlockFault::Free { own, free: own - used }),
+        Ordering::Equal => {}
+        Ordering::Greater => faults.push(BlockFault::Leaked { used, leaked: used - own }),
+    }
+    Ok(faults)
 }
 
 impl<T: PeerTree> Peers<T> {
     /// Loads a new index with sorted entries and opens it for each of the compute servers that `boundaries` divide the keys among
-    /// if they are to be divided.
+    /// if the system divides them.
     ///
     /// # Errors
     /// A full pool; nodes and keys of impossible sizes; errors of the fabric.
     pub async fn load<E: Endpoint>(
-        setup: T::Setup,
-        partitioned: bool,
+        config: &T::Config,
         spec: &BenchSpec,
         ep: &E,
         pool: Pool,
@@ -133,10 +170,12 @@ impl<T: PeerTree> Peers<T> {
         source: &impl SortedSource,
     ) -> Result<Self, BenchError> {
         let before = allocated(ep, &pool).await.map_err(pando::Error::from)?;
-        let ranges = KeyRange::from_boundaries(&boundaries);
-        let ranges = partitioned.then_some(ranges.as_slice());
-        let trees = T::open_all(setup, spec, ep, &pool, ranges).await.map_err(BenchError::index)?;
-        let peers = Self { pool, boundaries: partitioned.then_some(boundaries), trees, before };
+        let boundaries = spec.system.is_partitioned().then_some(boundaries);
+        let ranges = boundaries.as_deref().map(KeyRange::from_boundaries);
+        let trees = T::open_all(config, ep, &pool, spec.compute_servers, ranges.as_deref())
+            .await
+            .map_err(BenchError::index)?;
+        let peers = Self { pool, boundaries, trees, before };
         let mut failed = None;
         let entries = Pulled::new(source, &mut failed);
         let loaded = peers.trees[0].load(spec, ep, entries).await.map_err(BenchError::index);
@@ -252,23 +291,15 @@ impl<T: PeerTree> PlacedIndex for Peers<T> {
     }
 
     async fn audit<E: Endpoint>(&self, ep: &E) -> Result<Audited, BenchError> {
-        let (mut audited, mut blocks) = T::audit_all(&self.trees, ep).await.map_err(BenchError::index)?;
-        blocks.sort_unstable();
-        let listed = blocks.len();
-        blocks.dedup();
-        let used = allocated(ep, &self.pool).await.map_err(pando::Error::from)?.saturating_sub(self.before);
-        // Others may have allocated something meanwhile.
-        let is_alone = self.pool.attached(ep).await.map_err(pando::Error::from)?.len() <= 1;
-        let mut complain = |what: String| {
-            audited.violation_count += 1;
-            audited.violations.push(what);
-        };
-        if listed != blocks.len() {
-            complain(format!("{} blocks of the index are listed twice", listed - blocks.len()));
+        let (mut audited, blocks) = T::audit_all(&self.trees, ep).await.map_err(BenchError::index)?;
+        let mut faults =
+            check_blocks(ep, &self.pool, self.before, blocks).await.map_err(pando::Error::from)?;
+        if self.pool.attached(ep).await.map_err(pando::Error::from)?.len() > 1 {
+            // Others may have allocated something meanwhile, or freed it.
+            faults.retain(|fault| matches!(fault, BlockFault::Twice(_)));
         }
-        if used != blocks.len() as u64 && is_alone {
-            complain(format!("{used} blocks are allocated, and the index has {}", blocks.len()));
-        }
+        audited.violation_count += faults.len() as u64;
+        audited.violations.extend(faults.iter().map(BlockFault::to_string));
         Ok(audited)
     }
 }

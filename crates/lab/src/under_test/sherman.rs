@@ -11,37 +11,43 @@ use pando_sherman::{Config, Fill, LockPlace, Options, OwnKeys, Result, Shape, Sh
 use super::Audited;
 use super::dex::INDEX;
 use super::peers::{Blocks, Entry, PeerTree};
-use crate::bench::{BenchSpec, ShermanSetup};
+use crate::bench::{BenchError, BenchSpec, ShermanSetup};
 
-/// The techniques, with the cache that a compute server has.
-fn options(setup: ShermanSetup, spec: &BenchSpec) -> Options {
+/// What a benchmark opens.
+///
+/// # Errors
+/// Nodes that have no room for entries of these sizes.
+pub(crate) fn config(
+    setup: ShermanSetup,
+    spec: &BenchSpec,
+) -> std::result::Result<(Shape, Config), BenchError> {
     let index_cache = setup.options.index_cache.map(|_| spec.cache_bytes);
-    Options { index_cache, ..setup.options }
+    let options = Options { index_cache, ..setup.options };
+    let shape = Shape::new(spec.key_size, spec.value_size, spec.node_size, &options);
+    let config = Config { read_ahead: spec.read_ahead, ..Config::new(INDEX, options) };
+    Ok((shape.map_err(BenchError::index)?, config))
 }
 
 impl PeerTree for Sherman {
     type Error = pando_sherman::ShermanError;
-    type Setup = ShermanSetup;
+    type Config = (Shape, Config);
 
     async fn open_all<E: Endpoint>(
-        setup: ShermanSetup,
-        spec: &BenchSpec,
+        (shape, config): &(Shape, Config),
         ep: &E,
         pool: &Pool,
+        servers: usize,
         ranges: Option<&[KeyRange]>,
     ) -> Result<Vec<Self>> {
-        let options = options(setup, spec);
-        let shape = Shape::new(spec.key_size, spec.value_size, spec.node_size, &options)?;
-        let config = Config { read_ahead: spec.read_ahead, ..Config::new(INDEX, options) };
-        let anchor = Sherman::create(ep, pool, &shape, &config).await?;
-        let mut trees = Vec::with_capacity(spec.compute_servers);
-        for server in 0..spec.compute_servers {
+        let anchor = Sherman::create(ep, pool, shape, config).await?;
+        let mut trees = Vec::with_capacity(servers);
+        for server in 0..servers {
             let own = ranges.map(|ranges| {
                 let KeyRange { low, high } = ranges[server].clone();
                 OwnKeys { low, high }
             });
             let config = Config { own, ..config.clone() };
-            trees.push(Sherman::open(ep, pool.clone(), anchor, shape, config).await?);
+            trees.push(Sherman::open(ep, pool.clone(), anchor, *shape, config).await?);
         }
         Ok(trees)
     }

@@ -6,7 +6,7 @@
 use std::ops::Bound;
 
 use pando::{CacheCounts, KeyRange, ScanRange, SmoCounts};
-use pando_fabric::Endpoint;
+use pando_fabric::{Endpoint, GlobalAddr};
 use pando_pool::Pool;
 use pando_smart::{CreateOptions, Partition, Result, Smart, SmartConfig};
 
@@ -15,25 +15,40 @@ use super::dex::INDEX;
 use super::peers::{Blocks, Entry, PeerTree};
 use crate::bench::{BenchSpec, SmartSetup};
 
+/// What a benchmark opens.
+pub(crate) fn config(setup: SmartSetup, spec: &BenchSpec) -> (CreateOptions, SmartConfig) {
+    let (options, config) = configured(setup, INDEX);
+    let options = CreateOptions { users_max: spec.compute_servers.max(64), ..options };
+    (options, SmartConfig { cache_bytes: spec.cache_bytes, ..config })
+}
+
+/// The techniques, with the usual sizes. Where the index is, is known when it is made.
+pub(crate) fn configured(setup: SmartSetup, index_id: u32) -> (CreateOptions, SmartConfig) {
+    let SmartSetup { techniques, node_room, cache_policy, .. } = setup;
+    let options = CreateOptions { node_room, ..CreateOptions::new(index_id, techniques) };
+    let config = SmartConfig {
+        cache_policy,
+        late_followers_unsound: setup.late_followers_unsound,
+        cached_absence_unsound: setup.cached_absence_unsound,
+        ..SmartConfig::new(GlobalAddr::NULL, techniques)
+    };
+    (options, config)
+}
+
 impl PeerTree for Smart {
     type Error = pando_smart::SmartError;
-    type Setup = SmartSetup;
+    type Config = (CreateOptions, SmartConfig);
 
     async fn open_all<E: Endpoint>(
-        setup: SmartSetup,
-        spec: &BenchSpec,
+        (options, config): &(CreateOptions, SmartConfig),
         ep: &E,
         pool: &Pool,
+        servers: usize,
         ranges: Option<&[KeyRange]>,
     ) -> Result<Vec<Self>> {
-        let options = CreateOptions {
-            node_room: setup.node_room,
-            users_max: spec.compute_servers.max(64),
-            ..CreateOptions::new(INDEX, setup.techniques)
-        };
-        let anchor = Smart::create(ep, pool, &options).await?;
-        let mut trees = Vec::with_capacity(spec.compute_servers);
-        for server in 0..spec.compute_servers {
+        let anchor = Smart::create(ep, pool, options).await?;
+        let mut trees = Vec::with_capacity(servers);
+        for server in 0..servers {
             let partition = ranges.map(|ranges| {
                 let KeyRange { low, high } = ranges[server].clone();
                 Partition {
@@ -41,14 +56,7 @@ impl PeerTree for Smart {
                     high: high.map_or(Bound::Unbounded, Bound::Excluded),
                 }
             });
-            let config = SmartConfig {
-                cache_bytes: spec.cache_bytes,
-                cache_policy: setup.cache_policy,
-                partition,
-                late_followers_unsound: setup.late_followers_unsound,
-                cached_absence_unsound: setup.cached_absence_unsound,
-                ..SmartConfig::new(anchor, setup.techniques)
-            };
+            let config = SmartConfig { anchor, partition, ..config.clone() };
             trees.push(Smart::open(ep, pool.clone(), config).await?);
         }
         Ok(trees)
