@@ -109,13 +109,12 @@ impl<'c> FrameRef<'c> {
     }
 
     /// Counts the frame among the hot ones whose parent was cooled before them, or not any more. The caller holds its latch,
-    /// or that of its parent.
+    /// or that of its parent: so two may do this at once, and one of them counts.
     pub(crate) fn set_orphan(self, is_orphan: bool) {
-        let flag = &self.cache.meta(self.id).orphan;
-        if (flag.load(Ordering::Relaxed) != 0) == is_orphan {
+        let (flag, wanted) = (&self.cache.meta(self.id).orphan, u32::from(is_orphan));
+        if flag.load(Ordering::Relaxed) == wanted || flag.swap(wanted, Ordering::SeqCst) == wanted {
             return;
         }
-        flag.store(u32::from(is_orphan), Ordering::Relaxed);
         match is_orphan {
             true => self.cache.orphans.fetch_add(1, Ordering::SeqCst),
             false => self.cache.orphans.fetch_sub(1, Ordering::SeqCst),
