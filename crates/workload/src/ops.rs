@@ -98,7 +98,7 @@ pub struct OpStream {
     popularity: Popularity,
     scatterer: Scatterer,
     fresh: FreshKeys,
-    /// The fresh keys this stream inserted, oldest first; kept for [`Distribution::Latest`] only.
+    /// New keys of this stream that [are there](OpStream::inserted), oldest first; kept for [`Distribution::Latest`] only.
     recent: Vec<u64>,
 }
 
@@ -169,6 +169,15 @@ impl OpStream {
         self.fresh.exhausted
     }
 
+    /// An insert of this stream is done: from now on the key is one of the latest. Several operations may be under way, and what
+    /// others still insert cannot be asked for.
+    #[inline]
+    pub fn inserted(&mut self, key_number: u64) {
+        if matches!(self.popularity, Popularity::Latest(_)) && !is_loaded(key_number) {
+            self.recent.push(key_number);
+        }
+    }
+
     /// A key that is present: loaded, or inserted earlier by this stream.
     #[inline]
     fn draw_key(&mut self) -> u64 {
@@ -233,9 +242,6 @@ impl OpStream {
             InsertKeys::HalfNew => return self.draw_owned(false),
         };
         if take_new && let Some(key_number) = self.fresh.next(&self.codec, self.owned) {
-            if matches!(self.popularity, Popularity::Latest(_)) {
-                self.recent.push(key_number);
-            }
             return key_number;
         }
         self.draw_owned(true)

@@ -14,7 +14,14 @@ fn spec(mix: &str, distribution: &str, space: KeySpace, records: u64) -> Workloa
 
 fn ops(spec: &WorkloadSpec, seed: u64, lane: Lane, count: usize) -> Vec<Op> {
     let mut stream = OpStream::new(spec, seed, lane).expect("a valid stream");
-    (0..count).map(|_| stream.next_op()).collect()
+    let done = |_| {
+        let op = stream.next_op();
+        if op.kind == OpKind::Insert {
+            stream.inserted(op.key_number);
+        }
+        op
+    };
+    (0..count).map(done).collect()
 }
 
 fn share(ops: &[Op], wanted: impl Fn(&Op) -> bool) -> f64 {
@@ -99,6 +106,32 @@ fn inserts_go_on_when_no_key_is_new_any_more() {
     let new: HashSet<u64> =
         drawn.iter().map(|op| op.key_number).filter(|&number| !is_loaded(number)).collect();
     assert_eq!(new.len(), 1000, "every new key was used");
+}
+
+#[test]
+fn the_latest_keys_are_those_whose_inserts_are_done() {
+    let spec = spec("ycsb-d", "latest:0.99", KeySpace::Dense, 10_000);
+    let mut stream = OpStream::new(&spec, 3, Lane::new(0, 1)).expect("valid");
+    let (mut there, mut asked) = (HashSet::new(), 0);
+    let mut under_way = None;
+    for _ in 0..50_000 {
+        let Op { kind, key_number } = stream.next_op();
+        match kind {
+            OpKind::Insert => {
+                // Done when the next one begins.
+                if let Some(done) = under_way.replace(key_number) {
+                    stream.inserted(done);
+                    there.insert(done);
+                }
+            }
+            _ if !is_loaded(key_number) => {
+                assert!(there.contains(&key_number), "{key_number} is not there yet");
+                asked += 1;
+            }
+            _ => {}
+        }
+    }
+    assert!(asked > 10_000, "{asked} lookups of new keys");
 }
 
 #[test]

@@ -309,6 +309,9 @@ impl<'a> Lane<'a> {
             OpKind::Update => tally.updates += 1,
             OpKind::ReadModifyWrite => tally.read_modify_writes += 1,
             OpKind::Insert => {
+                if outcome.is_ok() {
+                    self.stream.borrow_mut().inserted(op.key_number);
+                }
                 tally.inserts += 1;
                 tally.new_keys += figure;
             }

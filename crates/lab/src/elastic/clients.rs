@@ -141,7 +141,8 @@ impl<L: Layout> Lane<'_, L> {
             }
             OpKind::Insert => {
                 self.write_value(op, value);
-                self.client.put(key, value).await.map(|_| true)
+                let put = self.client.put(key, value).await;
+                put.map(|_| self.stream.borrow_mut().inserted(op.key_number)).map(|()| true)
             }
         };
         let trouble = match done {
