@@ -128,6 +128,19 @@ fn moves_of_two_processes_do_not_keep_each_other_from_going_on() {
 }
 
 #[test]
+fn what_is_cut_off_is_done_or_not() {
+    let mut failed = 0;
+    for name in ["fg+", "sherman", "p-sherman", "art", "smart", "p-smart"] {
+        for seed in 0..20 {
+            let report = run_seed(seed, &system(name, &[]), faults("cut-off"));
+            is_clean(&report);
+            failed += report.failed_operations;
+        }
+    }
+    assert!(failed > 0, "nothing was cut off");
+}
+
+#[test]
 fn operations_fail_while_servers_do_and_not_otherwise() {
     let failed: u64 =
         (0..12).map(|seed| run_seed(seed, &Systems::dex(), faults("kill")).failed_operations).sum();

@@ -69,7 +69,7 @@ pub fn check(history: &History, calm: Nanos) -> Vec<Violation> {
 /// Whether the operation ended in time, and well.
 fn check_end(history: &History, record: &Record, calm: Nanos) -> Option<Violation> {
     let key = history.names.len() as Key;
-    let longest = longest(&record.op, history.names.len());
+    let longest = longest(&record.op, history.names.len(), history.waits);
     let began = record.invoked_at.max(calm);
     let told = |kind, what: String| {
         Some(Violation { kind, what, excerpt: format!("  {}\n", history.line(record, key)) })

@@ -19,22 +19,27 @@ use super::keys::draw_value;
 use super::linear::Value;
 use super::setup::{Mix, PATIENCE_NS, Setup, Skew};
 
-/// Virtual time within which an operation on a key ends: it may wait for its patience in a few places.
-const OPERATION_NS_MAX: Nanos = 4 * PATIENCE_NS;
 /// Keys that a scan may come by in that time. Nodes are tiny and caches too: most leaves have one key, and each may have to
 /// wait for a frame.
 const SCANNED_KEYS: usize = 64;
 /// Keys that can be looked up together in that time, when each lookup waits for its turn among 50 slots on a few frames.
 const KEYS_TOGETHER: usize = 16;
 
-/// Virtual time within which an operation on an index of so many keys ends.
-pub fn longest(op: &Op, keys: usize) -> Nanos {
+/// Virtual time within which an operation on an index of so many keys ends: it may wait for its patience in a few places, `waits`
+/// for one key.
+pub fn longest(op: &Op, keys: usize, waits: Nanos) -> Nanos {
+    let of_one_key = waits * PATIENCE_NS;
     match op {
-        Op::Scan(_) => OPERATION_NS_MAX * (1 + keys / SCANNED_KEYS) as Nanos,
-        Op::MultiGet(together) => OPERATION_NS_MAX * (1 + together.len() / KEYS_TOGETHER) as Nanos,
-        _ => OPERATION_NS_MAX,
+        Op::Scan(_) => of_one_key * (1 + keys / SCANNED_KEYS) as Nanos,
+        Op::MultiGet(together) => of_one_key * (1 + together.len() / KEYS_TOGETHER) as Nanos,
+        _ => of_one_key,
     }
 }
+
+/// One operation in so many is cut off, where any are: its future is dropped within so much time, in ns at the usual latency.
+const CUT_OFF_EVERY: usize = 64;
+const CUT_OFF_NS_MAX: Nanos = 30_000;
+const CUT_OFF: &str = "it was cut off";
 
 /// What a scan has handed out so far.
 pub struct Gathered<'b> {
@@ -90,7 +95,9 @@ impl<'c, I: Index> Client<'c, I> {
     /// Performs an operation and notes it.
     pub async fn perform(&self, slot: u32, op: Op) {
         let record = self.book.begin((self.thread, slot), op.clone(), self.ep.now());
-        let until = self.ep.now() + longest(&op, self.book.keys.len());
+        let cut_off = self.draw_cut_off(&op);
+        let longest = longest(&op, self.book.keys.len(), self.book.waits.get());
+        let until = self.ep.now() + cut_off.unwrap_or(longest);
         let answer = match &op {
             Op::Scan(scan) => {
                 // What was handed out before it failed stands.
@@ -99,6 +106,7 @@ impl<'c, I: Index> Client<'c, I> {
                 let failed = match ended {
                     Some(Ok(())) => None,
                     Some(Err(error)) => Some(error.to_string()),
+                    None if cut_off.is_some() => Some(CUT_OFF.into()),
                     None => return self.stuck(record),
                 };
                 Answer::Entries(Entries { found: found.found.into_inner(), failed })
@@ -106,11 +114,27 @@ impl<'c, I: Index> Client<'c, I> {
             op => match within(&self.ep, until, pin!(I::answer(self, op))).await {
                 Some(Ok(answer)) => answer,
                 Some(Err(error)) => Answer::Failed(error.to_string()),
+                None if cut_off.is_some() => Answer::Failed(CUT_OFF.into()),
                 None => return self.stuck(record),
             },
         };
         self.remember(&op, &answer);
         self.book.end(record, answer, self.ep.now());
+    }
+
+    /// After how long `op`, which begins now, is cut off, if it is.
+    fn draw_cut_off(&self, op: &Op) -> Option<Nanos> {
+        let (left, until) = (&self.book.cuts_left, self.book.cuts_until.get());
+        // Whoever moves keys sees that through.
+        if left.get() == 0
+            || self.ep.now() >= until
+            || matches!(op, Op::Move)
+            || self.below(CUT_OFF_EVERY) > 0
+        {
+            return None;
+        }
+        left.set(left.get() - 1);
+        Some(self.ep.random() % (CUT_OFF_NS_MAX as f64 * self.setup.latency_scale) as Nanos)
     }
 
     fn stuck(&self, record: usize) {

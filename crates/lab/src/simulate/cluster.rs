@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pando_dex::{DexError, MemorySide};
 use pando_fabric::{Fabric, FabricError};
-use pando_pool::{Pool, PoolError, PoolOptions};
+use pando_pool::{AttachOptions, Pool, PoolError, PoolOptions};
 use pando_rt::block_on;
 use pando_sherman::ShermanError;
 use pando_sim::{ModelError, SimConfig, SimEndpoint, SimFabric};
@@ -15,7 +15,7 @@ use pando_smart::SmartError;
 
 use super::history::Book;
 use super::keys::draw_value;
-use super::setup::{Setup, Start, random_of};
+use super::setup::{PATIENCE_NS, Setup, Start, random_of};
 
 /// Number of the index in its pool.
 pub const INDEX: u32 = 7;
@@ -58,7 +58,11 @@ impl Cluster {
         })?;
         fabric.set_handler(Arc::new(MemorySide::default()));
         let ep = fabric.endpoint(setup.seed)?;
-        let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded()))?;
+        let attached = match setup.faults.cuts_off() {
+            true => AttachOptions::embedded().wait_ns_max(PATIENCE_NS),
+            false => AttachOptions::embedded(),
+        };
+        let pool = block_on(&ep, Pool::create(&ep, PoolOptions::new(attached)))?;
         Ok((Self { fabric, pool }, ep))
     }
 }

@@ -22,6 +22,9 @@ const KINDS: [FaultKind; 7] = [
     FaultKind::LostAnswers,
 ];
 
+/// What operations that are cut off are called.
+const CUT_OFF: &str = "cut-off";
+
 /// Faults of one run at most.
 const FAULTS_MAX: u64 = 6;
 
@@ -31,7 +34,10 @@ pub struct FaultSet(u32);
 
 impl FaultSet {
     pub const NONE: Self = Self(0);
+    /// All of the cluster.
     pub const ALL: Self = Self((1 << KINDS.len()) - 1);
+    /// Operations are given up while they wait, which is no fault of the cluster.
+    const CUT_OFF: Self = Self(1 << KINDS.len());
 
     pub fn of(kind: FaultKind) -> Self {
         Self(
@@ -45,6 +51,19 @@ impl FaultSet {
 
     pub fn has(self, kind: FaultKind) -> bool {
         self.0 & Self::of(kind).0 != 0
+    }
+
+    pub fn without_cut_off(self) -> Self {
+        Self(self.0 & !Self::CUT_OFF.0)
+    }
+
+    /// Whether futures of operations are dropped.
+    pub fn cuts_off(self) -> bool {
+        self.0 & Self::CUT_OFF.0 != 0
+    }
+
+    fn names(self) -> impl Iterator<Item = &'static str> {
+        self.kinds().map(FaultKind::name).chain(self.cuts_off().then_some(CUT_OFF))
     }
 
     fn kinds(self) -> impl Iterator<Item = FaultKind> {
@@ -73,14 +92,14 @@ impl fmt::Display for FaultSet {
         match *self {
             Self::NONE => f.write_str("none"),
             Self::ALL => f.write_str("all"),
-            _ => f.write_str(&self.kinds().map(FaultKind::name).collect::<Vec<_>>().join(",")),
+            _ => f.write_str(&self.names().collect::<Vec<_>>().join(",")),
         }
     }
 }
 
 impl Serialize for FaultSet {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.kinds().map(FaultKind::name))
+        serializer.collect_seq(self.names())
     }
 }
 
@@ -93,10 +112,12 @@ impl FromStr for FaultSet {
             set.0 |= match name {
                 "none" if text == "none" => 0,
                 "all" => Self::ALL.0,
+                CUT_OFF => Self::CUT_OFF.0,
                 _ => match KINDS.iter().find(|kind| kind.name() == name) {
                     Some(kind) => Self::of(*kind).0,
                     None => {
-                        let known = KINDS.map(FaultKind::name).join(", ");
+                        let known =
+                            Self(Self::ALL.0 | Self::CUT_OFF.0).names().collect::<Vec<_>>().join(", ");
                         return Err(format!(
                             "`{name}` is no fault of a simulation; there are {known}, all and none"
                         ));
@@ -114,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_list_of_faults_comes_back_as_it_was_written() {
-        for text in ["none", "all", "torn", "spikes,stop,lost-answers"] {
+        for text in ["none", "all", "torn", "spikes,stop,lost-answers", "cut-off"] {
             assert_eq!(text.parse::<FaultSet>().expect(text).to_string(), text);
         }
         assert_eq!("stop,torn,stop".parse::<FaultSet>().expect("valid").to_string(), "torn,stop");

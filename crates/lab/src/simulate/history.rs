@@ -119,6 +119,9 @@ impl Record {
     }
 }
 
+/// How many times its patience an operation waits at most, where nothing is left over.
+const WAITS: Nanos = 4;
+
 /// The history under way. Its methods are called by all slots of a run, on one thread.
 pub struct Book {
     pub keys: Vec<Vec<u8>>,
@@ -131,6 +134,11 @@ pub struct Book {
     operations: Cell<u64>,
     /// When the last fault has ended, in virtual time.
     pub calm: Cell<Nanos>,
+    /// How many times its patience an operation may wait.
+    pub waits: Cell<Nanos>,
+    /// Until when operations are cut off, and how many still may be.
+    pub cuts_until: Cell<Nanos>,
+    pub cuts_left: Cell<usize>,
     /// No more operations are to begin: something is wrong that time will not mend.
     pub is_over: Cell<bool>,
 }
@@ -147,6 +155,9 @@ impl Book {
             step: Cell::new(0),
             operations: Cell::new(0),
             calm: Cell::new(0),
+            waits: Cell::new(WAITS),
+            cuts_until: Cell::new(0),
+            cuts_left: Cell::new(0),
             is_over: Cell::new(false),
         }
     }
@@ -211,6 +222,7 @@ impl Book {
         names.extend(strange.into_iter().map(|(key, _)| key));
         History {
             names,
+            waits: self.waits.get(),
             known,
             values: self.values.into_inner(),
             before: self.before,
@@ -224,6 +236,8 @@ pub struct History {
     /// The bytes of all keys by number: the `known` ones of the run, ascending, then any others that came up.
     pub names: Vec<Vec<u8>>,
     pub known: usize,
+    /// How many times its patience an operation may wait.
+    pub waits: Nanos,
     values: Values,
     pub before: Vec<Option<Value>>,
     pub records: Vec<Record>,

@@ -26,11 +26,19 @@ use super::history::{Book, History, Op, Scan};
 use super::index::Index;
 use super::keys::draw_keys;
 use super::peers::Peer;
-use super::setup::{Case, Setup, random_of};
+use super::setup::{Case, PATIENCE_NS, Setup, random_of};
 use super::systems::Systems;
 
 /// Operations of each slot after the last fault.
 const CALM_OPERATIONS: usize = 8;
+
+/// Where operations were cut off one may wait for what several of them left.
+const WAITS_FOR_LEFTOVERS: Nanos = 16;
+/// Operations that are cut off in a run at most: what nobody knows makes the search for an order long.
+const CUTS_MAX: usize = 40;
+/// After operations were cut off, all rests so often for so long: what they left is seen, and can be finished then.
+const RESTS: Nanos = 4;
+const REST_NS: Nanos = 4 * PATIENCE_NS;
 
 /// What became of one seed.
 #[derive(Clone, Debug, Serialize)]
@@ -137,7 +145,13 @@ fn run_on<I: Index>(
         .collect();
     let plan = plan_faults(setup, began);
     cluster.fabric.plan(&plan);
-    let calm = end_of(&plan);
+    let (faulty, cuts_off) = (end_of(&plan), setup.faults.cuts_off());
+    if cuts_off {
+        book.cuts_left.set(CUTS_MAX);
+        book.waits.set(WAITS_FOR_LEFTOVERS);
+    }
+    book.cuts_until.set(if cuts_off { faulty.max(began + span_of(setup)) } else { 0 });
+    let calm = if cuts_off { book.cuts_until.get() + RESTS * REST_NS } else { faulty };
     book.calm.set(calm);
     let endpoints: Vec<_> = clients.iter().map(|client| &client.ep).collect();
     cluster.fabric.run(&endpoints, setup.slots, |thread, slot| work(&clients[thread], calm, slot));
@@ -164,8 +178,14 @@ async fn work<I: Index>(client: &Client<'_, I>, calm: Nanos, slot: u32) {
         }
         client.operate(slot, n).await;
     }
-    while client.ep.now() <= calm {
+    let cuts_until = client.book.cuts_until.get();
+    while client.ep.now() <= if cuts_until > 0 { cuts_until } else { calm } {
         pass_time(&client.ep).await;
+    }
+    // What was cut off is seen now and then, and finished when its verbs must have ended.
+    while client.ep.now() <= calm && !client.book.is_over.get() {
+        client.operate(slot, 0).await;
+        client.ep.sleep_until(client.ep.now() + REST_NS).await;
     }
     for n in 0..CALM_OPERATIONS {
         if client.book.is_over.get() {
@@ -189,14 +209,18 @@ fn look_at_everything<I: Index>(client: &Client<'_, I>) {
     }
 }
 
-/// What goes wrong while the operations run, about as long as they take when all is well.
+/// About as long as the operations take when all is well.
+fn span_of(setup: &Setup) -> Nanos {
+    (setup.operations_per_slot() as f64 * 8_000.0 * setup.latency_scale) as Nanos
+}
+
+/// What goes wrong while the operations run.
 fn plan_faults(setup: &Setup, began: Nanos) -> FaultPlan {
-    let span = setup.operations_per_slot() as f64 * 8_000.0 * setup.latency_scale;
     let bounds = FaultBounds {
         compute_servers: setup.all_compute_servers(),
         memory_servers: setup.memory_servers,
         from: began + 1,
-        until: began + 2 + span as Nanos,
+        until: began + 2 + span_of(setup),
         faults: 0,
         usual: setup.model().faults,
     };
