@@ -51,11 +51,10 @@ async fn cut_off<F: Future>(ep: &SimEndpoint, after: Nanos, operation: F) -> Opt
 
 /// Whether the operation found others in its way for too long, or was combined with one that was cut off.
 fn is_excused(error: &SmartError) -> bool {
-    match error {
-        SmartError::TimedOut { .. } | SmartError::Combined => true,
-        SmartError::Pool(PoolError::LockTimedOut { .. }) => true,
-        _ => false,
-    }
+    matches!(
+        error,
+        SmartError::TimedOut { .. } | SmartError::Combined | SmartError::Pool(PoolError::LockTimedOut { .. })
+    )
 }
 
 /// What a key may have: the number of a value, or nothing.
