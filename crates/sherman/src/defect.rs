@@ -28,10 +28,12 @@ pub enum Defect {
     SkipScanCheck,
     /// The new right neighbour is written after the node was cut off, which only shows if the process dies in between.
     SiblingLast,
+    /// With version READs, who holds a lock waits for that of another node, whose holder may wait for the former.
+    WaitHolding,
 }
 
 impl Defect {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::SkipFenceCheck,
         Self::SkipLockedFenceCheck,
         Self::EarlyUnlock,
@@ -42,6 +44,7 @@ impl Defect {
         Self::MergeLocked,
         Self::SkipScanCheck,
         Self::SiblingLast,
+        Self::WaitHolding,
     ];
 }
 

@@ -122,7 +122,7 @@ impl Sherman {
             (None, _) => true,
             (Some(_), Reader::Holder(held)) if self.lock_addr(held) == at => true,
             // Whoever has that lock may wait for the one that is held.
-            (Some(_), Reader::Holder(_)) => return Err(Retry::Restart),
+            (Some(_), Reader::Holder(_)) if !defect(Defect::WaitHolding) => return Err(Retry::Restart),
             (Some(holder), Reader::Repairer) => self.pool.is_abandoned(ep, holder).await?,
             (Some(_), _) => {
                 self.watch(ep, at, before, watch).await?;

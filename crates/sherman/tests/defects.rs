@@ -82,6 +82,21 @@ fn a_version_that_is_not_looked_at_again_is_found() {
     is_found(Defect::SkipSecondLook);
 }
 
+/// Few locks, each of which is that of many nodes.
+#[test]
+fn a_wait_for_a_lock_under_a_lock_is_found() {
+    let options = Options::sherman(16 << 10).with_locks(4).with_check(ReadCheck::VersionReads);
+    let is_stuck = |seed| {
+        let rough = History::rough(seed, options);
+        [History::tiny(seed, options), rough].iter().any(is_caught)
+    };
+    let first = |defect| with_defect(defect, || (0..SEEDS / 4).find(|&seed| is_stuck(seed)));
+    let seed = first(Some(Defect::WaitHolding));
+    eprintln!("{:?}: seed {seed:?}", Defect::WaitHolding);
+    assert!(seed.is_some(), "nobody waits in a circle");
+    assert_eq!(first(None), None);
+}
+
 #[test]
 fn a_fence_that_a_split_forgot_is_found() {
     is_found(Defect::KeepHighFence);
