@@ -95,7 +95,7 @@ impl<'c, I: Index> Client<'c, I> {
     /// Performs an operation and notes it.
     pub async fn perform(&self, slot: u32, op: Op) {
         let record = self.book.begin((self.thread, slot), op.clone(), self.ep.now());
-        let cut_off = self.draw_cut_off(&op);
+        let cut_off = self.draw_cut_off();
         let longest = longest(&op, self.book.keys.len(), self.book.waits.get());
         let until = self.ep.now() + cut_off.unwrap_or(longest);
         let answer = match &op {
@@ -122,15 +122,11 @@ impl<'c, I: Index> Client<'c, I> {
         self.book.end(record, answer, self.ep.now());
     }
 
-    /// After how long `op`, which begins now, is cut off, if it is.
-    fn draw_cut_off(&self, op: &Op) -> Option<Nanos> {
-        let (left, until) = (&self.book.cuts_left, self.book.cuts_until.get());
-        // Whoever moves keys sees that through.
-        if left.get() == 0
-            || self.ep.now() >= until
-            || matches!(op, Op::Move)
-            || self.below(CUT_OFF_EVERY) > 0
-        {
+    /// After how long the operation that begins now is cut off, if it is.
+    fn draw_cut_off(&self) -> Option<Nanos> {
+        let left = &self.book.cuts_left;
+        let may = left.get() > 0 && self.ep.now() < self.book.faulty_until.get();
+        if !may || self.below(CUT_OFF_EVERY) > 0 {
             return None;
         }
         left.set(left.get() - 1);

@@ -133,11 +133,12 @@ pub struct Book {
     step: Cell<Step>,
     operations: Cell<u64>,
     /// When the last fault has ended, in virtual time.
+    pub faulty_until: Cell<Nanos>,
+    /// When what it left can be finished.
     pub calm: Cell<Nanos>,
     /// How many times its patience an operation may wait.
     pub waits: Cell<Nanos>,
-    /// Until when operations are cut off, and how many still may be.
-    pub cuts_until: Cell<Nanos>,
+    /// How many operations still may be cut off while there are faults.
     pub cuts_left: Cell<usize>,
     /// No more operations are to begin: something is wrong that time will not mend.
     pub is_over: Cell<bool>,
@@ -156,7 +157,7 @@ impl Book {
             operations: Cell::new(0),
             calm: Cell::new(0),
             waits: Cell::new(WAITS),
-            cuts_until: Cell::new(0),
+            faulty_until: Cell::new(0),
             cuts_left: Cell::new(0),
             is_over: Cell::new(false),
         }

@@ -145,13 +145,14 @@ fn run_on<I: Index>(
         .collect();
     let plan = plan_faults(setup, began);
     cluster.fabric.plan(&plan);
-    let (faulty, cuts_off) = (end_of(&plan), setup.faults.cuts_off());
-    if cuts_off {
+    let (mut faulty_until, mut rest) = (end_of(&plan), 0);
+    if setup.faults.cuts_off() {
+        (faulty_until, rest) = (faulty_until.max(began + span_of(setup)), RESTS * REST_NS);
         book.cuts_left.set(CUTS_MAX);
         book.waits.set(WAITS_FOR_LEFTOVERS);
     }
-    book.cuts_until.set(if cuts_off { faulty.max(began + span_of(setup)) } else { 0 });
-    let calm = if cuts_off { book.cuts_until.get() + RESTS * REST_NS } else { faulty };
+    let calm = faulty_until + rest;
+    book.faulty_until.set(faulty_until);
     book.calm.set(calm);
     let endpoints: Vec<_> = clients.iter().map(|client| &client.ep).collect();
     cluster.fabric.run(&endpoints, setup.slots, |thread, slot| work(&clients[thread], calm, slot));
@@ -178,8 +179,7 @@ async fn work<I: Index>(client: &Client<'_, I>, calm: Nanos, slot: u32) {
         }
         client.operate(slot, n).await;
     }
-    let cuts_until = client.book.cuts_until.get();
-    while client.ep.now() <= if cuts_until > 0 { cuts_until } else { calm } {
+    while client.ep.now() <= client.book.faulty_until.get() {
         pass_time(&client.ep).await;
     }
     // What was cut off is seen now and then, and finished when its verbs must have ended.
