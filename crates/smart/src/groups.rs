@@ -46,8 +46,9 @@ struct Line<P, R> {
 struct Group<P, R>(Mutex<State<P, R>>);
 
 struct State<P, R> {
-    /// By the places of members that did not fail, in order: the last one's counts.
-    payloads: Vec<(u32, P)>,
+    /// By the places of members that did not fail, in order: the last one's counts. Most groups have one member.
+    first: Option<(u32, P)>,
+    more: Vec<(u32, P)>,
     is_open: bool,
     phase: Phase<R>,
     /// Members that wait, by their places, in order.
@@ -76,8 +77,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<P, R> Group<P, R> {
     fn new(phase: Phase<R>) -> Arc<Self> {
-        let (payloads, members, wakers) = (Vec::new(), Vec::new(), Vec::new());
-        Arc::new(Self(Mutex::new(State { payloads, is_open: true, phase, members, came: 0, wakers })))
+        let (more, members, wakers) = (Vec::new(), Vec::new(), Vec::new());
+        Arc::new(Self(Mutex::new(State {
+            first: None,
+            more,
+            is_open: true,
+            phase,
+            members,
+            came: 0,
+            wakers,
+        })))
     }
 
     fn state(&self) -> MutexGuard<'_, State<P, R>> {
@@ -90,8 +99,22 @@ impl<P, R> State<P, R> {
     fn come(&mut self, payload: P) -> u32 {
         let place = self.came;
         self.came += 1;
-        self.payloads.push((place, payload));
+        match place {
+            0 => self.first = Some((place, payload)),
+            _ => self.more.push((place, payload)),
+        }
         place
+    }
+
+    /// The payload that counts, unless all members failed.
+    fn payload(&self) -> Option<&P> {
+        self.more.last().or(self.first.as_ref()).map(|(_, payload)| payload)
+    }
+
+    /// What the member at `place` wanted does not count any more.
+    fn take_back(&mut self, place: u32) {
+        self.first.take_if(|first| first.0 == place);
+        self.more.retain(|more| more.0 != place);
     }
 
     fn wait(&mut self, payload: P) -> u32 {
@@ -162,7 +185,7 @@ impl<P: Clone, R: Clone> Groups<P, R> {
             };
             let last = line.waiting.back().unwrap_or(&line.running);
             let mut state = last.state();
-            let fits = state.payloads.last().is_some_and(|(_, last)| joins(last, &payload));
+            let fits = state.payload().is_some_and(|last| joins(last, &payload));
             if (state.is_open || late) && fits {
                 let place = state.wait(payload);
                 drop(state);
@@ -280,14 +303,14 @@ impl<P: Clone, R: Clone> Turn<'_, P, R> {
     pub fn close(&self) -> P {
         let mut state = self.group.state();
         state.is_open = false;
-        state.payloads.last().expect("the one that executes is a member").1.clone()
+        state.payload().expect("the one that executes is a member").clone()
     }
 
     /// The operation failed, and has not taken effect: another member tries, without what this one wanted.
     pub fn give_up(self) {
         let mut state = self.group.state();
         state.is_open = true;
-        state.payloads.retain(|&(place, _)| place != self.place);
+        state.take_back(self.place);
     }
 
     /// All members have this result; whether the one that executed comes before all others.
