@@ -19,6 +19,7 @@ use crate::stats::{CacheCounters, CacheCounts};
 use crate::swip::{FrameId, Swip};
 use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::turn::Turns;
+use crate::writing::CutOff;
 
 /// Frames with which a tree of any height can be walked and changed by any number of operations: twice what one of
 /// them holds at most, which is the root, a node and its parent, and a free frame.
@@ -92,6 +93,7 @@ pub struct Cache {
     pub(crate) turns: Turns,
     /// Hot frames whose parents were cooled before them.
     pub(crate) orphans: AtomicU32,
+    pub(crate) cut_off: CutOff,
     counters: Mutex<Registry>,
 }
 
@@ -186,6 +188,7 @@ impl Cache {
             workers: AtomicU32::new(0),
             turns: Turns::new(),
             orphans: AtomicU32::new(0),
+            cut_off: CutOff::new(),
             counters: Mutex::new(Registry::default()),
         })
     }

@@ -16,7 +16,8 @@ use crate::frame::{FrameRef, NodeShape};
 use crate::latch::{ExclusiveGuard, FrameState, Version};
 use crate::stats::CacheCounters;
 use crate::swip::{FrameId, Swip};
-use crate::sync::{Ordering, fence};
+use crate::sync::Ordering;
+use crate::writing::Writing;
 
 /// Frames sampled at a time.
 const SAMPLES: usize = 2;
@@ -36,26 +37,6 @@ enum Children {
     Keep,
     /// They stay hot, but are found through the table from then on.
     Leave,
-}
-
-/// Sets the write-back flag of a frame for as long as it lives.
-pub(crate) struct Writing<'c>(FrameRef<'c>);
-
-impl<'c> Writing<'c> {
-    pub(crate) fn claim(frame: FrameRef<'c>) -> Option<Self> {
-        let flag = &frame.cache.meta(frame.id()).writing;
-        let free = flag.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        // Pairs with the fence of who latched the frame to discard its node: one of the two sees the other.
-        fence(Ordering::SeqCst);
-        // Lazily: a value that is made only to be dropped would clear the flag of another.
-        free.then(|| Self(frame))
-    }
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        self.0.cache.meta(self.0.id()).writing.store(0, Ordering::Release);
-    }
 }
 
 impl Cache {
@@ -232,8 +213,8 @@ impl Cache {
             return Ok(());
         }
         if version.is_dirty() && !defect(Defect::LostWriteBack) {
-            let Some(_writing) = Writing::claim(frame) else { return Ok(()) };
-            if !self.write_back(worker, endpoint, shape, frame, version).await? {
+            let Some(mut writing) = self.claim_write_back(endpoint, frame) else { return Ok(()) };
+            if !self.write_back(worker, endpoint, shape, &mut writing, version).await? {
                 return Ok(());
             }
             self.finish_and_charge(worker, endpoint, shape, (frame, version), children);
@@ -264,16 +245,17 @@ impl Cache {
         }
     }
 
-    /// Writes the node that was in `frame` at `version`; says whether it was one node (or a torn copy that was not
-    /// written).
+    /// Writes the node that was in the frame of `writing` at `version`; says whether it was one node (or a torn copy that was
+    /// not written).
     pub(crate) async fn write_back<E: Endpoint>(
         &self,
         worker: &CacheWorker,
         endpoint: &E,
         shape: impl NodeShape,
-        frame: FrameRef<'_>,
+        writing: &mut Writing<'_>,
         version: Version,
     ) -> Result<bool> {
+        let frame = writing.frame();
         let mut buf = endpoint.buffer(self.node_size());
         let leaves_first_word = shape.leaves_first_word(frame.words());
         let copied = frame.copy_out(shape, &buf).and_then(|()| frame.validate(version));
@@ -287,7 +269,7 @@ impl Cache {
             buf.set_window(size_of::<u64>()..self.node_size());
             at = addr.add(size_of::<u64>() as u64);
         }
-        let buf = endpoint.write(at, buf).await?;
+        let buf = writing.while_written(endpoint.write(at, buf)).await?;
         endpoint.recycle(buf);
         CacheCounters::bump(&worker.counters().write_backs, 1);
         Ok(true)
@@ -471,8 +453,8 @@ impl Cache {
         if !version.is_dirty() {
             return Ok(true);
         }
-        let Some(_writing) = Writing::claim(frame) else { return Ok(false) };
-        if !self.write_back(worker, endpoint, shape, frame, version).await? {
+        let Some(mut writing) = self.claim_write_back(endpoint, frame) else { return Ok(false) };
+        if !self.write_back(worker, endpoint, shape, &mut writing, version).await? {
             return Ok(false);
         }
         *written += 1;

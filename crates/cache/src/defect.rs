@@ -22,10 +22,17 @@ pub enum Defect {
     SkipVersionCheck,
     /// A scan steps to a sibling without looking whether the node above is the same.
     SkipStepCheck,
+    /// A miss below a shared node proves only that the cached copy of that node is unchanged, not that the child still is in
+    /// the tree.
+    StaleParentBelieved,
+    /// The same for leaves that are READ together.
+    StaleBatchBelieved,
+    /// A removal that was done fails with the error of the merge after it.
+    WrongNothingHappened,
 }
 
 impl Defect {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::SkipFenceCheck,
         Self::LostWriteBack,
         Self::NoIoMark,
@@ -33,6 +40,9 @@ impl Defect {
         Self::StaleRoute,
         Self::SkipVersionCheck,
         Self::SkipStepCheck,
+        Self::StaleParentBelieved,
+        Self::StaleBatchBelieved,
+        Self::WrongNothingHappened,
     ];
 }
 

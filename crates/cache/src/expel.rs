@@ -7,7 +7,7 @@
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 
 use crate::cache::{Cache, CacheWorker};
-use crate::cooling::{Writing, release_untouched};
+use crate::cooling::release_untouched;
 use crate::error::{Conflict, Result};
 use crate::frame::{FrameRef, NodeShape};
 use crate::latch::{FrameState, Version};
@@ -56,10 +56,12 @@ impl Cache {
         }
         endpoint.charge(Work::Evict);
         let mut written = false;
-        let mut _writing = None;
+        // Held until the node is out of its frame.
+        let mut claimed = None;
         if version.is_dirty() {
-            _writing = Writing::claim(frame);
-            if _writing.is_none() || !self.write_back(worker, endpoint, shape, frame, version).await? {
+            let Some(writing) = self.claim_write_back(endpoint, frame) else { return Ok(Expelled::Busy) };
+            let writing = claimed.insert(writing);
+            if !self.write_back(worker, endpoint, shape, writing, version).await? {
                 return Ok(Expelled::Busy);
             }
             written = true;

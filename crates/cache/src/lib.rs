@@ -32,6 +32,7 @@ mod stats;
 mod swip;
 pub mod sync;
 mod turn;
+mod writing;
 
 pub use admission::Admission;
 pub use arena::prefetch_line;

@@ -189,6 +189,16 @@ impl MappingTable {
         })
     }
 
+    /// The ticket that was [kept](IoTicket::keep) at `addr`.
+    pub fn kept(&self, addr: GlobalAddr) -> IoTicket<'_> {
+        IoTicket { table: self, addr }
+    }
+
+    /// The share of a ticket that was [kept](CommonTicket::keep) at `addr`.
+    pub fn kept_share(&self, addr: GlobalAddr) -> CommonTicket<'_> {
+        CommonTicket { table: self, addr }
+    }
+
     /// Turns the frame entry of `addr` into a ticket: from the moment on at which a node leaves its frame for good,
     /// nobody may bring it back before the holder of the ticket is done with it.
     ///
@@ -322,6 +332,13 @@ impl<'t> IoTicket<'t> {
         std::mem::forget(self);
         CommonTicket { table, addr }
     }
+
+    /// Leaves the mark in the table, until somebody [has](MappingTable::kept) the ticket again and drops it.
+    pub fn keep(self) -> GlobalAddr {
+        let addr = self.addr;
+        std::mem::forget(self);
+        addr
+    }
 }
 
 /// A share of the right to a node that is in no frame. Those who have one do nothing with the node themselves. The last
@@ -335,6 +352,13 @@ pub struct CommonTicket<'t> {
 impl CommonTicket<'_> {
     pub fn addr(&self) -> GlobalAddr {
         self.addr
+    }
+
+    /// Leaves the share in the table, until somebody [has](MappingTable::kept_share) it again and drops it.
+    pub fn keep(self) -> GlobalAddr {
+        let addr = self.addr;
+        std::mem::forget(self);
+        addr
     }
 }
 
@@ -398,6 +422,21 @@ mod tests {
         ticket.publish(FrameId(7));
         table.close(addr(1));
         assert!(matches!(table.begin(addr(1)), Lookup::Frame(FrameId(7))), "there was nothing to close");
+    }
+
+    #[test]
+    fn a_ticket_that_was_kept_is_there_until_it_is_had_again() {
+        let table = MappingTable::new(8);
+        let Lookup::Miss(ticket) = table.begin(addr(1)) else { panic!("not there yet") };
+        assert_eq!(ticket.keep(), addr(1));
+        assert!(matches!(table.begin(addr(1)), Lookup::InFlight));
+        let share = table.kept(addr(1)).share();
+        assert_eq!(share.keep(), addr(1));
+        let other = table.join(addr(1)).expect("it is common");
+        drop(table.kept_share(addr(1)));
+        assert!(table.is_in_flight(addr(1)));
+        drop(other);
+        assert!(!table.is_in_flight(addr(1)));
     }
 
     #[test]

@@ -274,7 +274,8 @@ impl<L: Layout> BulkLoad<L> {
     /// Builds what is above the slices, in the order of the plan, into the empty root of the index.
     ///
     /// # Errors
-    /// [`DexError::NotEmpty`]; a full pool; errors of the fabric. The nodes of the slices are freed then.
+    /// [`DexError::NotEmpty`]; a full pool; errors of the fabric. The nodes of the slices are freed then, unless the error
+    /// [may have taken effect](DexError::may_have_taken_effect): what the root may lead to stays allocated.
     pub async fn finish<E: Endpoint>(&self, ep: &E, slices: Vec<Slice>, root: GlobalAddr) -> Result<u64> {
         let entries = slices.iter().map(|slice| slice.entries).sum();
         let mut builder = Builder::new(self, ep, u8::MAX, 0);
@@ -316,15 +317,48 @@ impl<L: Layout> BulkLoad<L> {
         let Some(top) = roots.pop() else { return Ok(()) };
         let page = ep.read(top.addr, old).await?;
         header::set(page.words(), header::ADDR, root.raw());
-        let page = ep.write(root, page).await?;
-        ep.recycle(page);
-        // From here on it is the index, whatever fails.
-        builder.written.0.clear();
-        builder.values.clear();
+        self.replace_root(builder, page, root).await?;
+        // From here on it is the index, whatever fails: what cannot be freed now is left to an audit.
         for addr in stale.into_iter().chain([top.addr]) {
-            self.pool.free(ep, addr, self.layout.node_size() as u64).await?;
+            let _ = self.pool.free(ep, addr, self.layout.node_size() as u64).await;
         }
         Ok(())
+    }
+
+    /// Makes `page` the root. If the answer is lost, the root that is there by now says whether it is; if that cannot be
+    /// told, the builder forgets its nodes, so that nothing is freed which may be linked.
+    async fn replace_root<E: Endpoint>(
+        &self,
+        builder: &mut Builder<'_, L, E>,
+        page: PageBuf,
+        root: GlobalAddr,
+    ) -> Result<()> {
+        let ep = builder.ep;
+        // Without the lock word, which others may be changing.
+        let words = |page: &PageBuf| -> Vec<u64> {
+            (header::ADDR..page.words().len()).map(|word| header::get(page.words(), word)).collect()
+        };
+        let new = words(&page);
+        let error = match ep.write(root, page).await {
+            Ok(page) => {
+                ep.recycle(page);
+                builder.forget();
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        match ep.read(root, ep.buffer(self.layout.node_size())).await {
+            Ok(page) if words(&page) == new => {
+                builder.forget();
+                Ok(())
+            }
+            // Nobody else writes the root of an index that is being loaded, so it is the old one.
+            Ok(_) => Err(error.into()),
+            Err(_) => {
+                builder.forget();
+                Err(error.into())
+            }
+        }
     }
 
     /// The leaves of a root that has no entries, to be freed; `None` if it has some.
@@ -650,6 +684,12 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
             self.load.pool.return_run(self.ep, run).await?;
         }
         Ok(())
+    }
+
+    /// What was written belongs to the index now, or may.
+    fn forget(&mut self) {
+        self.written.0.clear();
+        self.values.clear();
     }
 
     /// After a failure: frees all nodes again. What cannot be freed because the pool fails too is left to an audit.

@@ -36,6 +36,9 @@ pub enum DexError {
     Corrupt { addr: GlobalAddr, reason: &'static str },
     #[error("the operation waited too long for {what}")]
     TimedOut { what: &'static str },
+    /// What was asked for is done; what was to follow, freeing a value or merging nodes, is not.
+    #[error("the entry was changed, but what was to follow failed: {0}")]
+    Settling(Box<DexError>),
     #[error("bulk load needs an empty index")]
     NotEmpty,
     #[error("bulk load found key number {position} not above the one before")]
@@ -63,8 +66,10 @@ impl DexError {
     /// Whether the operation that failed with this may have been done all the same.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
-            Self::Fabric(error) | Self::Pool(PoolError::Fabric(error)) => error.may_have_taken_effect(),
+            Self::Fabric(error) => error.may_have_taken_effect(),
+            Self::Pool(error) => error.may_have_taken_effect(),
             Self::Cache(CacheError::Fabric(error)) => error.may_have_taken_effect(),
+            Self::Settling(_) => true,
             _ => false,
         }
     }

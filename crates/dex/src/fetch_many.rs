@@ -2,8 +2,8 @@
 //!
 //! A scan knows the leaves to come from the node above them ([`read_ahead`](crate::read_ahead)), and a lookup of many
 //! keys knows its own. What such an operation gets is a private copy of every leaf, whether or not the leaf also gets a
-//! frame. A copy is right because of how it was read: the ticket of the leaf was taken first, then the parent was seen
-//! unchanged, so the leaf was still its child; while the ticket is held, nobody in this compute server changes,
+//! frame. A copy is right because of how it was read: the ticket of the leaf was taken first, then the leaf was proved to be
+//! in the tree ([`Tree::prove_child`]); while the ticket is held, nobody in this compute server changes,
 //! merges or frees it, and nobody else ever does. So the copy is the leaf as it was at one moment of the operation.
 //!
 //! Tickets are taken without waiting, those that others have are left out, and all are dropped before anything else is
@@ -13,7 +13,9 @@
 use std::future::Future;
 use std::task::Poll;
 
+use pando_cache::defect::Defect;
 use pando_cache::{FreeFrame, IoTicket, Lookup, NoFrame, Swip};
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Resource, Work};
 
 use crate::error::{Attempt, DexError, Result, Retry};
@@ -210,11 +212,14 @@ impl<L: Layout> Tree<L> {
         Ok(addr.map(|addr| Slot { parent, word, index, addr }))
     }
 
-    /// Takes the ticket of a leaf that is in no frame, if nobody else has it and the parent did not change.
+    /// Takes the ticket of a leaf that is in no frame, if nobody else has it and it proves to be in the tree.
     pub(crate) fn claim<'t>(&'t self, slot: Slot<'t>, key: &[u8], toward: Toward) -> Option<Missing<'t>> {
         let Lookup::Miss(ticket) = self.cache.table().begin(slot.addr) else { return None };
-        // Only now nobody can merge the child away or change it, if it still is a child.
-        slot.parent.validate().ok()?;
+        if defect(Defect::StaleBatchBelieved) {
+            slot.parent.validate().ok()?;
+        } else {
+            self.prove_child(slot, self.layout.key(key).ok()?, toward).ok()?;
+        }
         Some(Missing { slot, ticket, key: key.to_vec(), toward })
     }
 

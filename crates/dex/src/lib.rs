@@ -46,6 +46,7 @@ mod spread;
 mod take_over;
 mod tree;
 mod tries;
+mod unfinished;
 mod walk;
 
 pub use batch::Answers;

@@ -12,6 +12,7 @@ use crate::layout::{Layout, header};
 use crate::ownership::{Purpose, View};
 use crate::tree::{Ctx, Hop, Tree, count};
 use crate::tries::Tries;
+use crate::unfinished::Unlinked;
 use crate::walk::{Admit, Child, Miss, Slot, Toward};
 
 /// Times that a merge starts again before it is left to the next removal.
@@ -195,8 +196,8 @@ impl<L: Layout> Tree<L> {
         parent: Hop<'_>,
     ) -> Attempt<Merge> {
         let freed = self.merge_below(ctx, &pair, parent)?;
-        self.free_node(ctx, freed).await?;
         count(&self.smo_counters.merges);
+        self.finish_unlinked(ctx, Unlinked::new(freed)).await?;
         Ok(Merge::Done)
     }
 
@@ -267,14 +268,6 @@ impl<L: Layout> Tree<L> {
         }
     }
 
-    /// Frees the space of a node that no parent names any more. Whoever still knows its address finds its parent
-    /// changed once the ticket is gone.
-    async fn free_node<E: Endpoint>(&self, ctx: Ctx<'_, E>, ticket: IoTicket<'_>) -> Result<()> {
-        let addr = ticket.addr();
-        drop(ticket);
-        Ok(self.pool.free(ctx.ep, addr, self.node_bytes()).await?)
-    }
-
     /// Merges two nodes that only this compute server uses below a shared parent: here first, then the parent is
     /// written through. In between, the I/O mark of the right node keeps everybody away who still knows it.
     async fn merge_under_shared<E: Endpoint>(
@@ -315,9 +308,9 @@ impl<L: Layout> Tree<L> {
             }
         };
         self.layout.inner_remove(parent.words(), at);
-        self.write_unlock(ctx, parent).await?;
-        self.free_node(ctx, ticket).await?;
         count(&self.smo_counters.merges);
+        let unlinked = self.write_unlinked(ctx, parent, Unlinked::new(ticket)).await?;
+        self.finish_unlinked(ctx, unlinked).await?;
         Ok(Merge::Done)
     }
 
@@ -334,8 +327,8 @@ impl<L: Layout> Tree<L> {
             return Err(Retry::Restart);
         }
         let freed = self.absorb_child(ctx, root, child)?;
-        self.free_node(ctx, freed).await?;
         count(&self.smo_counters.root_changes);
+        self.finish_unlinked(ctx, Unlinked::new(freed)).await?;
         Ok(Merge::Done)
     }
 

@@ -97,16 +97,20 @@ impl Suspects {
 }
 
 impl<L: Layout> Tree<L> {
-    /// To be called by whoever waits and holds nothing: gives back the locks that this process left, and takes over those of
-    /// processes that are gone. What cannot be done now is tried again by the next one.
+    /// To be called by whoever waits and holds nothing: gives back the locks that this process left, finishes what operations left
+    /// half done, and takes over the locks of processes that are gone. What cannot be done now is tried again by the next one.
     ///
     /// # Errors
     /// [`DexError::Corrupt`] if somebody died who was just writing a node.
     #[inline]
     pub(crate) async fn settle_locks<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<()> {
+        // Boxed: so rare that futures of operations are better without.
         if self.pool.has_left_locks() {
-            // Boxed: so rare that futures of operations are better without.
             let _ = Box::pin(self.pool.give_back_left_locks(ctx.ep)).await;
+        }
+        if self.is_unfinished() {
+            self.cache.end_cut_off(ctx.ep.now());
+            let _ = Box::pin(self.finish_some(ctx)).await;
         }
         match self.suspects.any.load(Relaxed) {
             true => Box::pin(self.look_after_suspects(ctx)).await,

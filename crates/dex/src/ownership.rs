@@ -164,6 +164,7 @@ impl<L: Layout> Tree<L> {
         while !self.ownership.gate.is_drained() {
             patience.wait(ctx.ep, "operations that began before the move").await?;
         }
-        Ok(())
+        // Nor may what those left that were cut off take effect once the keys are others'.
+        self.finish_all(ctx).await
     }
 }

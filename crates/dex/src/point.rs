@@ -4,18 +4,21 @@
 //! back at once, and start again where there is no room. Long values go to the pool before, and come back from it
 //! after, the change of the leaf; a reader that comes in between finds by the value's hash that it was replaced.
 
+use pando_cache::defect::Defect;
 use pando_cache::sync::Word;
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Resource, Work};
 use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
 
 use crate::cached::Stuck;
 use crate::change::{Blocked, Change, Expected, Outcome, apply, stored_len, work_of};
-use crate::error::{Attempt, Result, Retry};
+use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Stored};
 use crate::offload::Offer;
 use crate::ownership::Purpose;
 use crate::tree::{Ctx, Hop, Tree};
 use crate::tries::Tries;
+use crate::unfinished::Unfinished;
 use crate::walk::{Admit, Miss, PrivateLeaf, Reached};
 
 /// Outcome of [`Tree::compare_and_swap`].
@@ -227,10 +230,11 @@ impl<L: Layout> Tree<L> {
             // An entry may refer to it: rather leaked than freed under it.
             Err(error) => error.may_have_taken_effect(),
         };
-        if !is_stored {
-            self.pool.free_value(ctx.ep, long).await?;
-        }
-        self.settle(ctx, key, outcome?).await
+        // What the operation says comes first.
+        let freed = if is_stored { Ok(()) } else { self.pool.free_value(ctx.ep, long).await };
+        let outcome = outcome?;
+        freed?;
+        self.settle(ctx, key, outcome).await
     }
 
     async fn change<E: Endpoint>(
@@ -274,18 +278,28 @@ impl<L: Layout> Tree<L> {
     }
 
     /// What a change that was made leaves to do.
+    ///
+    /// # Errors
+    /// [`DexError::Settling`]: the change is made all the same.
     pub(crate) async fn settle<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
         key: &[u8],
         outcome: Outcome,
     ) -> Result<Outcome> {
-        if let Some(value) = outcome.unlinked {
-            self.pool.free_value(ctx.ep, value).await?;
-        }
-        if outcome.underfull {
-            Box::pin(self.merge_upward(ctx, self.layout.key(key)?)).await?;
-        }
+        let freed = match outcome.unlinked {
+            Some(value) => self.pool.free_value(ctx.ep, value).await.map_err(DexError::from),
+            None => Ok(()),
+        };
+        let merged = match outcome.underfull {
+            true => Box::pin(self.merge_upward(ctx, self.layout.key(key)?)).await,
+            false => Ok(()),
+        };
+        let wrap = |error: DexError| match defect(Defect::WrongNothingHappened) {
+            true => error,
+            false => DexError::Settling(Box::new(error)),
+        };
+        freed.and(merged).map_err(wrap)?;
         Ok(outcome)
     }
 
@@ -372,12 +386,17 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         change: &Change<'_>,
     ) -> Attempt<std::result::Result<Outcome, Blocked>> {
-        let PrivateLeaf { mut page, ticket } = leaf;
+        let PrivateLeaf { mut page, mut ticket } = leaf;
         let result = apply(self.layout, page.words(), key, change);
         ctx.ep.charge(work_of(self.layout, change, &result));
         if result.as_ref().is_ok_and(|outcome| outcome.changed) {
             page.set(0, 0);
-            page = ctx.ep.write(ticket.addr(), page).await?;
+            let addr = ticket.keep();
+            let remainder = self.under_way(|| Unfinished::Written(addr));
+            let written = ctx.ep.write(addr, page).await;
+            remainder.done();
+            ticket = self.cache.table().kept(addr);
+            page = written?;
         }
         ctx.ep.recycle(page);
         drop(ticket);

@@ -18,6 +18,7 @@ use crate::ownership::Purpose;
 use crate::smo::NewNode;
 use crate::tree::{Ctx, Hop, Tree, count};
 use crate::tries::Tries;
+use crate::unfinished::Unlinked;
 use crate::walk::Toward;
 
 /// Which node is to move, and where to.
@@ -47,6 +48,8 @@ struct Seen {
     shared: bool,
     /// It is or was.
     was_shared: bool,
+    /// Others may remember where it was, and no longer look at what comes there.
+    needs_notice: bool,
 }
 
 /// What became of a node that should move.
@@ -94,11 +97,12 @@ impl<L: Layout> Tree<L> {
         let words = node.frame.words();
         let mut high = Vec::new();
         let high = self.layout.append_fence(words, Side::High, &mut high).then_some(high);
-        let seen = Seen {
+        let mut seen = Seen {
             addr: GlobalAddr::from_raw(node.frame.addr()).ok_or(Retry::Restart)?,
             level: header::level(words),
             shared: header::has(words, header::SHARED),
             was_shared: header::has(words, header::SHARED | header::WAS_SHARED),
+            needs_notice: false,
         };
         node.validate()?;
         let (addr, ended) = (seen.addr, |fate, high| Ok(Moved { fate, high }));
@@ -116,6 +120,7 @@ impl<L: Layout> Tree<L> {
         };
         let above = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
         let parent_shared = header::has(parent.frame.words(), header::SHARED);
+        seen.needs_notice = is_drain && !seen.shared && (seen.was_shared || parent_shared);
         self.give_way(ctx)?;
         let _pins = (node.frame.pin(node.version)?, parent.frame.pin(parent.version)?);
         let placement = self.place_of(order.goal, seen.level, above);
@@ -127,13 +132,14 @@ impl<L: Layout> Tree<L> {
         let old =
             self.relocate_pinned(ctx, key, (node.frame, parent), (seen, above, parent_shared), new).await?;
         count(&self.smo_counters.relocations);
-        let needs_notice = is_drain && !seen.shared && (seen.was_shared || parent_shared);
-        self.free_behind(ctx, addr, needs_notice).await?;
-        drop(old);
+        match old {
+            Some(unlinked) => self.finish_unlinked(ctx, unlinked).await?,
+            None => self.free_behind(ctx, addr, false).await?,
+        }
         ended(Fate::Moved, high)
     }
 
-    /// Moves a node to `new`, by who uses it and its parent. The ticket of its old address, unless others look after that.
+    /// Moves a node to `new`, by who uses it and its parent. What is at its old address, unless others look after that.
     async fn relocate_pinned<'t, E: Endpoint>(
         &'t self,
         ctx: Ctx<'_, E>,
@@ -141,12 +147,12 @@ impl<L: Layout> Tree<L> {
         (node, parent): (FrameRef<'t>, Hop<'t>),
         (seen, above, parent_shared): (Seen, GlobalAddr, bool),
         new: NewNode<'_, L>,
-    ) -> Attempt<Option<IoTicket<'t>>> {
-        let Seen { addr, level, shared, was_shared } = seen;
+    ) -> Attempt<Option<Unlinked>> {
+        let Seen { addr, level, shared, was_shared, .. } = seen;
         if was_shared && !shared {
             // It is written back without its lock word, which goes on from where it is.
-            let word = ctx.ep.read_word(addr).await.map_err(DexError::from)?;
-            ctx.ep.write_word(new.addr(), lock::unlock_word(word)).await.map_err(DexError::from)?;
+            let word = ctx.ep.read_word(addr).await?;
+            new.while_written(ctx.ep.write_word(new.addr(), lock::unlock_word(word))).await?;
         }
         match (shared, parent_shared) {
             (true, true) => {
@@ -159,7 +165,10 @@ impl<L: Layout> Tree<L> {
                 self.refresh(ctx, key, Toward::Key).await?;
                 Err(Retry::Restart)
             }
-            (false, false) => self.relocate_owned(key, (node, parent.frame), seen, new).map(Some),
+            (false, false) => {
+                let old = self.relocate_owned(key, (node, parent.frame), seen, new)?;
+                Ok(Some(Unlinked::new(old).needs_notice(seen.needs_notice)))
+            }
             (false, true) => self.relocate_under_shared(ctx, key, (node, parent), seen, new).await.map(Some),
         }
     }
@@ -216,7 +225,7 @@ impl<L: Layout> Tree<L> {
         (node, parent): (FrameRef<'t>, Hop<'_>),
         seen: Seen,
         new: NewNode<'_, L>,
-    ) -> Attempt<IoTicket<'t>> {
+    ) -> Attempt<Unlinked> {
         let addr = seen.addr;
         let parent_addr = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
         let parent = self.lock_parent(ctx, parent_addr, key, addr, header::level(node.words())).await?;
@@ -228,8 +237,8 @@ impl<L: Layout> Tree<L> {
                 let word = self.layout.child_word(words, self.layout.child_index(words, key));
                 header::set(words, word, new.addr().raw());
                 new.link();
-                self.write_unlock(ctx, parent).await?;
-                Ok(old)
+                let unlinked = Unlinked::new(old).needs_notice(seen.needs_notice);
+                Ok(self.write_unlinked(ctx, parent, unlinked).await?)
             }
             Err(retry) => {
                 self.unlock_unchanged(ctx, parent).await?;

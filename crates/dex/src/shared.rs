@@ -251,7 +251,7 @@ impl<L: Layout> Tree<L> {
         let slot = self.separator_slot(parent.words(), &separator);
         let fits = self.layout.inner_insert(parent.words(), slot, &separator, new.addr().raw());
         assert!(fits, "room was checked on the same bytes");
-        let [node, parent] = self.write_under(ctx, [node, parent], new.addr(), right).await?;
+        let [node, parent] = self.write_under(ctx, [node, parent], &new, right).await?;
         new.link();
         self.mark_shared(&self.view(ctx), &node.page);
         node.owe();
@@ -293,10 +293,10 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         locked: [LockedNode<'t>; 2],
-        addr: GlobalAddr,
+        new: &NewNode<'_, L>,
         page: PageBuf,
     ) -> Result<[LockedNode<'t>; 2]> {
-        match ctx.ep.write(addr, page).await {
+        match new.while_written(ctx.ep.write(new.addr(), page)).await {
             Ok(page) => {
                 ctx.ep.recycle(page);
                 Ok(locked)
@@ -328,7 +328,7 @@ impl<L: Layout> Tree<L> {
         copy.set(0, node.next_version());
         copy.set(header::REMOTE_VERSION, node.next_version());
         copy.set(header::ADDR, new.addr().raw());
-        let [node, parent] = self.write_under(ctx, [node, parent], new.addr(), copy).await?;
+        let [node, parent] = self.write_under(ctx, [node, parent], &new, copy).await?;
         let word = self.layout.child_word(parent.words(), self.layout.child_index(parent.words(), key));
         header::set(parent.words(), word, new.addr().raw());
         new.link();
@@ -407,8 +407,8 @@ impl<L: Layout> Tree<L> {
         let fits = self.layout.inner_insert(words, 0, separator, right.addr().raw());
         assert!(fits, "an empty node holds one separator");
         self.mark_shared(&self.view(ctx), &root.page);
-        for (addr, page) in [(left.addr(), left_page), (right.addr(), right_page)] {
-            match ctx.ep.write(addr, page).await {
+        for (new, page) in [(&left, left_page), (&right, right_page)] {
+            match new.while_written(ctx.ep.write(new.addr(), page)).await {
                 Ok(page) => ctx.ep.recycle(page),
                 Err(error) => {
                     self.unlock_unchanged(ctx, root).await?;

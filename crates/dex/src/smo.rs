@@ -5,16 +5,20 @@
 //! first latch, since both may await; then parent and node, pinned meanwhile, are latched and looked at again, and
 //! the change happens at once. Nodes that other compute servers use too are changed in `shared.rs`.
 
+use std::cell::Cell;
+use std::future::Future;
+
 use pando_cache::sync::Word;
 use pando_cache::{ExclusiveGuard, FrameRef, FrameState, FreeFrame, Lookup, Swip};
 use pando_fabric::{Endpoint, GlobalAddr, Work};
-use pando_pool::Placement;
+use pando_pool::{Due, Placement};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, Side, header};
 use crate::ownership::Purpose;
 use crate::tree::{Ctx, Hop, Tree, count};
 use crate::tries::Tries;
+use crate::unfinished::Unfinished;
 use crate::walk::{Admit, Miss, Reached, Toward};
 
 /// How an attempt to split ended.
@@ -62,12 +66,22 @@ pub(crate) enum Cut<'k> {
 pub(crate) struct NewNode<'t, L: Layout> {
     tree: &'t Tree<L>,
     addr: Option<GlobalAddr>,
+    /// A WRITE to it is under way.
+    is_written: Cell<bool>,
 }
 
 impl<'t, L: Layout> NewNode<'t, L> {
     /// One at an address that was allocated for it.
     pub fn at(tree: &'t Tree<L>, addr: GlobalAddr) -> Self {
-        Self { tree, addr: Some(addr) }
+        Self { tree, addr: Some(addr), is_written: Cell::new(false) }
+    }
+
+    /// Waits for a WRITE to it: dropped before that has ended, the block rests.
+    pub async fn while_written<T>(&self, write: impl Future<Output = T>) -> T {
+        self.is_written.set(true);
+        let written = write.await;
+        self.is_written.set(false);
+        written
     }
 
     pub fn addr(&self) -> GlobalAddr {
@@ -82,13 +96,12 @@ impl<'t, L: Layout> NewNode<'t, L> {
 
 impl<L: Layout> Drop for NewNode<'_, L> {
     fn drop(&mut self) {
-        if let Some(addr) = self.addr {
-            // It came from a chunk of this process, so that it can go back without a verb.
-            let freed = self.tree.pool.try_free_local(addr, self.tree.node_bytes());
-            if !freed {
-                // The server is being drained, and the chunk was given back meanwhile.
-                self.tree.left_behind.add(addr, false);
+        match self.addr {
+            Some(addr) if self.is_written.get() => {
+                self.tree.unfinished.push(Unfinished::Block(addr), Due::Later);
             }
+            Some(addr) => self.tree.free_unlinked_block(addr),
+            None => {}
         }
     }
 }
@@ -105,7 +118,7 @@ impl<L: Layout> Tree<L> {
             false => Placement::LeastLoaded,
         };
         let addr = self.pool.alloc(ctx.ep, placement, self.node_bytes()).await?;
-        Ok(NewNode { tree: self, addr: Some(addr) })
+        Ok(NewNode::at(self, addr))
     }
 
     /// What a node of `level` that is split off one at `addr` should stand beside: the parent says where its subtree is,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pando_cache::{Cache, CacheWorker, Conflict, FrameId, FrameRef, FrameState, Version};
 use pando_fabric::{Endpoint, GlobalAddr, LATER_MAX, MemoryServerId, Nanos, PageBuf, Patience, Work};
 use pando_pool::lock::{self, Seen};
-use pando_pool::{Placement, Pool};
+use pando_pool::{Leftovers, Placement, Pool};
 
 use crate::drain::LeftBehind;
 use crate::error::{Attempt, DexError, Result, Retry};
@@ -20,6 +20,7 @@ use crate::orphaned::{Suspects, own_copy};
 use crate::ownership::{Ownership, View};
 use crate::partition::KeyRange;
 use crate::spread::Spread;
+use crate::unfinished::Unfinished;
 
 /// Where roots stand, unless it is full.
 pub(crate) const HOME: MemoryServerId = MemoryServerId(0);
@@ -118,6 +119,7 @@ pub struct Tree<L> {
     pub(crate) spread: Spread,
     pub(crate) left_behind: LeftBehind,
     pub(crate) suspects: Suspects,
+    pub(crate) unfinished: Leftovers<Unfinished>,
 }
 
 impl<L: Layout> Tree<L> {
@@ -207,8 +209,10 @@ impl<L: Layout> Tree<L> {
             costs: Costs::new(config.offloading, ctx.ep.regions().len() + LATER_MAX),
             left_behind: LeftBehind::default(),
             suspects: Suspects::default(),
+            unfinished: Leftovers::default(),
             config,
         };
+        tree.cache.set_verbs_take(tree.pool.verbs_take());
         let root = tree.admit_root(ctx).await?;
         tree.root = root;
         Ok(tree)
@@ -282,11 +286,12 @@ impl<L: Layout> Tree<L> {
         self.smo_counters.relocations.load(Relaxed)
     }
 
-    /// Writes every dirty node back.
+    /// Writes every dirty node back, once what operations left that were cut off is finished.
     ///
     /// # Errors
     /// Those of the fabric.
     pub async fn flush<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<u64> {
+        self.finish_all(ctx).await?;
         self.free_left_behind(ctx).await?;
         Ok(self.cache.flush(ctx.worker, ctx.ep, self.layout).await?)
     }

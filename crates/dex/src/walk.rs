@@ -13,7 +13,7 @@ use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf, Resource, Work
 use crate::cached::Stuck;
 use crate::error::{Attempt, DexError, Retry};
 use crate::layout::{Layout, Side, header};
-use crate::offload::{Below, Offer};
+use crate::offload::{Below, From, Offer};
 use crate::ownership::View;
 use crate::tree::{Ctx, Hop, Tree};
 
@@ -145,7 +145,8 @@ impl<L: Layout> Tree<L> {
 
     /// Goes on down to the leaf of `key` from where the cached path got stuck, or begins anew. The caller is inside the gate
     /// now. That node is looked at like any other: whoever finds it at its version finds it as good as from the root, because it
-    /// covers the key, or did when it was a copy that may be stale, and is still in its frame.
+    /// covers the key, or did when it was a copy that may be stale, and is still in its frame. (What a stale copy leads to is
+    /// found out by [`Tree::check_covers`] and [`Tree::prove_child`].)
     #[inline]
     pub(crate) async fn walk_on<'t, E: Endpoint>(
         &'t self,
@@ -199,7 +200,10 @@ impl<L: Layout> Tree<L> {
                     ctx.worker.counters().count_descent(inner);
                     return Ok(Reached::Private { leaf });
                 }
-                Child::Below(below) => return Ok(Reached::Below(Below { inner, ..below })),
+                Child::Below(mut below) => {
+                    below.from.inner = inner;
+                    return Ok(Reached::Below(below));
+                }
             }
         }
     }
@@ -241,11 +245,54 @@ impl<L: Layout> Tree<L> {
                 Ok(Located::Cached(child))
             }
             Lookup::Miss(ticket) => {
-                // Only now nobody can merge the child away or change it, if it still is a child.
-                slot.parent.validate()?;
+                if defect(Defect::StaleParentBelieved) {
+                    slot.parent.validate()?;
+                } else {
+                    self.prove_child(slot, key, toward)?;
+                }
                 Ok(Located::Missing(ticket))
             }
         }
+    }
+
+    /// Proves that a missing child, whose ticket the caller has, is in the tree: from now on nobody in this compute server can
+    /// merge it away, move it or change it, and nobody else ever does.
+    ///
+    /// A parent of this compute server's own that is unchanged still has the child. A copy of a shared node that is unchanged
+    /// proves nothing: it may be stale, and the child may have been freed under the node that has it by now. But whoever frees
+    /// a node has come to it from the root by copies that are not stale there, and copies only get newer. So the child is
+    /// in the tree if cached copies still lead from the root to that parent, looked at with the ticket in hand.
+    pub(crate) fn prove_child(&self, slot: Slot<'_>, key: L::Key<'_>, toward: Toward) -> Attempt<()> {
+        let parent = slot.parent.frame;
+        if header::has(parent.words(), header::SHARED) {
+            let level = header::level(parent.words());
+            let mut node = self.root_hop()?;
+            while node.frame.id() != parent.id() {
+                node = self.cached_child(node, key, toward, level)?;
+            }
+        }
+        Ok(slot.parent.validate()?)
+    }
+
+    /// The child of a node on the way to `key`, if both are in their frames and the child's level is not below `lowest`.
+    fn cached_child<'t>(
+        &'t self,
+        node: Hop<'t>,
+        key: L::Key<'_>,
+        toward: Toward,
+        lowest: u8,
+    ) -> Attempt<Hop<'t>> {
+        let words = node.frame.words();
+        let index = self.child_toward(words, key, toward);
+        let is_above = header::level(words) > lowest;
+        let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, index)));
+        node.validate()?;
+        let id = swip.global().map_or(swip.frame(), |addr| self.cache.table().frame_of(addr));
+        let frame = id.filter(|_| is_above).and_then(|id| self.cache.try_frame(id)).ok_or(Retry::Restart)?;
+        let child = Hop { frame, version: frame.optimistic()? };
+        let is_there = swip.global().is_none_or(|addr| self.holds(frame, child.version, addr));
+        node.validate()?;
+        if is_there { Ok(child) } else { Err(Retry::Restart) }
     }
 
     /// Uses the frame that the mapping table names for a child, swizzling it if its parent swizzles.
@@ -322,7 +369,8 @@ impl<L: Layout> Tree<L> {
         // The parent stays hot until its child is there.
         let pin = slot.parent.frame.pin(slot.parent.version)?;
         if !parent_shared && !view.is_growing && self.offloads(ctx, slot.addr.server(), (level, offer)) {
-            return Ok(Child::Below(Below { level, inner: 0, ticket: ticket.share(), _pin: pin }));
+            let from = From { node: slot.addr, level, inner: 0 };
+            return Ok(Child::Below(Below { from, ticket: ticket.share(), _pin: pin }));
         }
         ctx.worker.counters().count_miss(level == 0);
         let lazily = level == 0 && admit == Admit::Lazily && !self.cache.has_free(ctx.worker);
@@ -405,7 +453,7 @@ impl<L: Layout> Tree<L> {
         self.give_way(ctx)?;
         let ticket = self.cache.table().join(slot.addr).ok_or(Retry::Restart)?;
         let pin = slot.parent.frame.pin(slot.parent.version)?;
-        Ok(Below { level, inner: 0, ticket, _pin: pin })
+        Ok(Below { from: From { node: slot.addr, level, inner: 0 }, ticket, _pin: pin })
     }
 
     /// Whether to leave what is below a missing node of `level`, whose ticket the caller has and whose parent is this compute

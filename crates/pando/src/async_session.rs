@@ -2,7 +2,7 @@
 //!
 //! A key is routed to the compute server that owns its partition; ranges and many keys go to each in turn. The
 //! blocking session drives these same futures, so there is one implementation of every operation. A future must be
-//! polled on the thread of its session, and to its end: how long it may take is what the deadline is for.
+//! polled on the thread of its session. It may be dropped; how long it may take is what the deadline is for.
 
 use pando_dex::{Detour, DexError, ScanRange, Scanned, Swapped, partition_of};
 use pando_fabric::{VerbCounts, limited};

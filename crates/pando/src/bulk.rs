@@ -18,7 +18,7 @@ use crate::cluster::Shared;
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::partitions;
-use crate::servers::{self, Servers, with_layout, with_trees};
+use crate::servers::{self, Servers, Written, with_layout, with_trees};
 
 const WHAT: &str = "a bulk load";
 const THREADS_MAX: usize = 1024;
@@ -167,7 +167,15 @@ impl Index {
                 .shared
                 .record(ep, self.name())
                 .and_then(|record| servers::reopen_trees(&self.shared, ep, record, &servers));
-            self.data.replace(reopened?);
+            match reopened {
+                Ok(reopened) => self.data.replace(reopened),
+                // The old ones must not write over what was loaded.
+                Err(error) => {
+                    self.data.unsettle(WHAT, &error);
+                    loaded?;
+                    return Err(error.perhaps(WHAT));
+                }
+            }
             loaded
         })
     }
@@ -254,15 +262,17 @@ impl<L: Layout> Load<'_, L> {
         }
         let old = servers::blocks_of(self.shared, ep, self.layout, &servers.record)?;
         record.root = block_on(ep, Tree::create(ep, pool, self.layout, record.id, &[]))?;
-        match block_on(ep, pool.update_index(ep, &record)) {
-            Ok(record) => {
+        match servers::write_root(self.shared, ep, &record) {
+            Written::Yes(record) => {
                 self.shared.losing_on_error(|| servers::free_blocks(self.shared, ep, &old))?;
                 Ok(record)
             }
-            Err(error) => {
-                block_on(ep, pool.free(ep, record.root, self.layout.node_size() as u64))?;
-                Err(error.into())
+            Written::No(error) => {
+                // Nothing leads there. If it cannot be freed now it is left to an audit.
+                let _ = block_on(ep, pool.free(ep, record.root, self.layout.node_size() as u64));
+                Err(error)
             }
+            Written::Perhaps(error) => Err(error.perhaps(WHAT)),
         }
     }
 

@@ -199,5 +199,6 @@ fn audit_record(shared: &Shared, ep: &AnyEndpoint, record: IndexRecord) -> Resul
 fn check_allocation(shared: &Shared, ep: &AnyEndpoint, audits: &mut [Report]) -> Result<Vec<String>> {
     let mut catalog = Vec::new();
     block_on(ep, shared.pool.visit_catalog_blocks(ep, |addr, bytes| catalog.push((addr, bytes))))?;
+    block_on(ep, shared.pool.visit_notice_blocks(ep, |addr, bytes| catalog.push((addr, bytes))))?;
     Ok(block_on(ep, check_blocks(ep, &shared.pool, audits, &catalog))?)
 }

@@ -15,7 +15,7 @@ use pando_pool::{IndexRecord, Pool, PoolError, ProcessIdentity};
 use pando_rt::block_on;
 
 use crate::config::{Config, Place};
-use crate::error::{Error, Result};
+use crate::error::{Error, Owner, Result};
 use crate::index::{Index, IndexData};
 use crate::options::{Descriptor, IndexLayout, IndexOptions, OpenOptions};
 use crate::place::{self, AnyFabric};
@@ -79,6 +79,8 @@ pub(crate) struct Shared {
     pub counts: Mutex<SessionCounts>,
     /// Open indexes by name. Locked while one is opened or the cluster as a whole is worked on.
     pub registry: Mutex<BTreeMap<String, Arc<IndexData>>>,
+    /// Operation ports that this process has announced, by index.
+    pub ports: Mutex<BTreeMap<String, String>>,
     seed: AtomicU64,
     closed: AtomicBool,
     /// Something failed that may have lost data.
@@ -107,6 +109,7 @@ impl Cluster {
             config,
             counts: Mutex::default(),
             registry: Mutex::default(),
+            ports: Mutex::default(),
             closed: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         };
@@ -166,6 +169,10 @@ impl Cluster {
         options: &OpenOptions,
         chosen: Option<servers::Chosen>,
     ) -> Result<Index> {
+        // Of one that is unsettled nothing is cached: it is opened as the catalog has it.
+        if registry.get(name).is_some_and(|data| data.is_unsettled()) {
+            registry.remove(name);
+        }
         if let Some(data) = registry.get(name) {
             let found = data.servers()?.descriptor.layout;
             servers::check_layout(name, found, options.expect)?;
@@ -191,7 +198,7 @@ impl Cluster {
     pub fn drop_index(&self, name: &str) -> Result<()> {
         self.shared.writable()?;
         let mut registry = lock(&self.shared.registry);
-        let index = match registry.get(name) {
+        let index = match registry.get(name).filter(|data| !data.is_unsettled()) {
             Some(data) => Index { shared: Arc::clone(&self.shared), data: Arc::clone(data) },
             None => self.open_locked(&mut registry, name, &OpenOptions::default(), None)?,
         };
@@ -350,13 +357,14 @@ impl Shared {
         ep: &AnyEndpoint,
         index: &str,
         partition_of: impl FnOnce(&[Vec<u8>]) -> usize,
-    ) -> Result<(usize, Option<ProcessIdentity>)> {
+    ) -> Result<(usize, Option<Owner>)> {
         let record = self.pool.open_index(ep, index).await?;
         let partition = partition_of(&record.boundaries);
-        let owner = record.owners.get(partition).copied().flatten();
-        let attached = self.pool.attached(ep).await?;
-        let found = attached.into_iter().find(|(slot, _)| Some(*slot) == owner);
-        Ok((partition, found.map(|(_, process)| process)))
+        let process = match record.owners.get(partition).copied().flatten() {
+            Some(slot) => self.process_at(ep, slot).await?,
+            None => None,
+        };
+        Ok((partition, process.map(|process| Owner::of(&process, index))))
     }
 
     fn info(&self, ep: &AnyEndpoint, record: IndexRecord) -> Result<IndexInfo> {
@@ -386,7 +394,8 @@ impl Shared {
 
     /// Writes what changed in caches to the memory servers.
     fn write_back(&self, registry: &BTreeMap<String, Arc<IndexData>>) -> Result<()> {
-        self.with_endpoint(|ep| registry.values().try_for_each(|data| data.servers()?.flush(ep)))
+        let mut settled = registry.values().filter(|data| !data.is_unsettled());
+        self.with_endpoint(|ep| settled.try_for_each(|data| data.servers()?.flush(ep)))
     }
 
     fn close(&self) -> Result<()> {

@@ -259,6 +259,12 @@ impl Config {
         self
     }
 
+    /// The same pool, opened only to look at it.
+    pub(crate) fn for_looking(mut self) -> Self {
+        (self.create, self.offload, self.read_only_unclean) = (Create::Never, OffloadPolicy::Never, true);
+        self
+    }
+
     /// # Errors
     /// [`Error::InvalidOption`] for what is out of its bounds.
     pub(crate) fn check(&self) -> Result<()> {

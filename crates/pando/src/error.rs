@@ -4,6 +4,7 @@
 //! must choose an exit status or an answer ask [`Error::is_bad_input`] and [`Error::is_full`] and need not know the
 //! variants.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use pando_cache::CacheError;
@@ -12,6 +13,7 @@ use pando_fabric::FabricError;
 use pando_pool::{PoolError, ProcessIdentity};
 
 use crate::options::IndexLayout;
+use crate::owners::Process;
 use crate::remote::RemoteError;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -46,7 +48,9 @@ pub enum Error {
     OpenOtherwise { name: String },
 
     #[error("the key belongs to partition {partition} of index {index:?}, which {}", owned_by(.owner))]
-    NotOwned { index: String, partition: usize, owner: Option<ProcessIdentity> },
+    NotOwned { index: String, partition: usize, owner: Option<Owner> },
+    #[error("partition {partition} of index {index:?} {}", served_by(.owner, *.is_lost))]
+    NotServed { index: String, partition: usize, owner: Option<Owner>, is_lost: bool },
     #[error(
         "the key belongs to compute server {belongs_to}, but this session works for compute server {session_of} only"
     )]
@@ -54,7 +58,7 @@ pub enum Error {
     #[error(
         "partition {partition} of index {index:?} is owned by {owner}, which must close it before {what}"
     )]
-    PartitionOwned { index: String, partition: usize, owner: ProcessIdentity, what: &'static str },
+    PartitionOwned { index: String, partition: usize, owner: Owner, what: &'static str },
     #[error("{what} needs all of index {index:?}, but this process does not own partition {partition}")]
     NotAllOwned { what: &'static str, index: String, partition: usize },
     #[error(
@@ -62,7 +66,7 @@ pub enum Error {
          {index:?}",
         runs(.owner)
     )]
-    OnOtherSide { what: &'static str, index: String, partition: usize, owner: Option<ProcessIdentity> },
+    OnOtherSide { what: &'static str, index: String, partition: usize, owner: Option<Owner> },
     #[error("{what} needs the pool alone, but {process} is attached to it too")]
     NotAlone { what: &'static str, process: ProcessIdentity },
     #[error("{what} needs index {index:?} at rest, but {count} sessions of it are open")]
@@ -75,6 +79,11 @@ pub enum Error {
         "a blocking call within a slot would never end: use the asynchronous session that the slot was given"
     )]
     InsideSlot,
+    /// What was begun could not be finished, and what came of it could not be read.
+    #[error("{what} failed and may have taken effect: {error}")]
+    Perhaps { what: &'static str, error: Box<Error> },
+    #[error("index {index:?} must be opened again, since {what} failed midway: {reason}")]
+    Unsettled { index: String, what: &'static str, reason: Box<str> },
     #[error("the cluster was closed")]
     Closed,
     #[error("the pool was opened for looking only")]
@@ -140,13 +149,21 @@ impl Error {
     /// Whether the operation that failed with this may have been done all the same: somebody was asked and did not answer.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
+            Self::Perhaps { .. } => true,
             Self::Index(error) => error.may_have_taken_effect(),
-            Self::Pool(PoolError::Fabric(error)) | Self::Cache(CacheError::Fabric(error)) => {
-                error.may_have_taken_effect()
-            }
+            Self::Pool(error) => error.may_have_taken_effect(),
+            Self::Cache(CacheError::Fabric(error)) => error.may_have_taken_effect(),
             Self::Fabric(error) => error.may_have_taken_effect(),
             Self::Remote(error) => error.may_have_taken_effect(),
             _ => false,
+        }
+    }
+
+    /// The same, of something that may have been done.
+    pub(crate) fn perhaps(self, what: &'static str) -> Self {
+        match self.may_have_taken_effect() {
+            true => self,
+            false => Self::Perhaps { what, error: Box::new(self) },
         }
     }
 
@@ -171,14 +188,48 @@ fn existing_names(names: &[String]) -> String {
     format!("the pool has {}{more}", listed.join(", "))
 }
 
-fn owned_by(owner: &Option<ProcessIdentity>) -> String {
+/// A process that owns keys: who it is, and where it can be asked for them if it told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub process: ProcessIdentity,
+    /// `host:port` of its operation port.
+    pub address: Option<Box<str>>,
+}
+
+impl Owner {
+    pub(crate) fn of(process: &Process, index: &str) -> Self {
+        let address = process.ports.get(index).map(|address| address.as_str().into());
+        Self { process: process.identity, address }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.address {
+            Some(address) => write!(f, "{} at {address}", self.process),
+            None => self.process.fmt(f),
+        }
+    }
+}
+
+fn served_by(owner: &Option<Owner>, is_lost: bool) -> String {
+    match owner {
+        Some(owner) if is_lost => {
+            format!("is lost: {owner} owned it and ended without writing back what it had cached")
+        }
+        Some(owner) => format!("is owned by {owner}, which has no operation port for it"),
+        None => "is nobody's at the moment".to_owned(),
+    }
+}
+
+fn owned_by(owner: &Option<Owner>) -> String {
     match owner {
         Some(process) => format!("{process} owns"),
         None => "nobody owns at the moment".to_owned(),
     }
 }
 
-fn runs(owner: &Option<ProcessIdentity>) -> String {
+fn runs(owner: &Option<Owner>) -> String {
     match owner {
         Some(process) => format!("{process} owns"),
         None => "nobody owns".to_owned(),

@@ -51,8 +51,10 @@ pub(crate) struct IndexData {
     pub own: Ownership,
     /// The boundaries were chosen without knowing any keys, so a bulk load may choose better ones.
     pub recut_by_load: bool,
-    /// `None` once it is closed.
+    /// `None` once it is closed, or unsettled.
     servers: Mutex<Option<Arc<Servers>>>,
+    /// What failed midway and why, after which the compute servers may have another root than the catalog.
+    unsettled: Mutex<Option<(&'static str, Box<str>)>>,
     /// Changes whenever `servers` does.
     generation: AtomicU64,
     gate: Mutex<Gate>,
@@ -99,6 +101,7 @@ impl IndexData {
             own,
             recut_by_load,
             servers: Mutex::new(Some(Arc::new(servers))),
+            unsettled: Mutex::default(),
             generation: AtomicU64::new(0),
             moving: Mutex::default(),
             gate: Mutex::default(),
@@ -107,7 +110,24 @@ impl IndexData {
     }
 
     pub fn servers(&self) -> Result<Arc<Servers>> {
-        lock(&self.servers).clone().ok_or(Error::Closed)
+        let servers = lock(&self.servers).clone();
+        servers.ok_or_else(|| match &*lock(&self.unsettled) {
+            Some((what, reason)) => {
+                Error::Unsettled { index: self.name.clone(), what, reason: reason.clone() }
+            }
+            None => Error::Closed,
+        })
+    }
+
+    /// Lets go of compute servers whose root may be another one by now, so that nothing of theirs is written over it. The
+    /// caller is [`Exclusive`] and has written back what they had.
+    pub fn unsettle(&self, what: &'static str, error: &Error) {
+        *lock(&self.unsettled) = Some((what, error.to_string().into()));
+        self.close();
+    }
+
+    pub fn is_unsettled(&self) -> bool {
+        lock(&self.unsettled).is_some()
     }
 
     /// Grows whenever there are other compute servers; to be asked before they are looked at.

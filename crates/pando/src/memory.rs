@@ -7,7 +7,7 @@
 use crate::endpoint::AnyEndpoint;
 use pando_dex::Tree;
 use pando_dex::layout::{Layout, header};
-use pando_fabric::{Endpoint, MemoryServerId};
+use pando_fabric::{Endpoint, FabricError, MemoryServerId};
 use pando_pool::lock::unlock_word;
 use pando_pool::{IndexRecord, Placement, PoolError, ServerState, ServerUsage};
 use pando_rt::block_on;
@@ -16,7 +16,7 @@ use crate::cluster::{Cluster, Shared, lock};
 use crate::error::{Error, Result};
 use crate::index::IndexData;
 use crate::options::OpenOptions;
-use crate::servers::{self, Servers, with_ctx, with_trees};
+use crate::servers::{self, Servers, Written, with_ctx, with_trees};
 
 /// How far [`Cluster::drain_memory_server`] is, and what it did in the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -229,7 +229,10 @@ impl Cluster {
                 None => {
                     let mut servers = servers::open(shared, ep, &name, &OpenOptions::default(), true)?;
                     if moves_root(&servers.record) {
-                        servers = move_root(shared, ep, &servers)?;
+                        servers = move_root(shared, ep, &servers).map_err(|unmoved| match unmoved {
+                            Unmoved::AsBefore(error) => error,
+                            Unmoved::Unsettled(error) => error.perhaps("moving its root"),
+                        })?;
                     }
                     Worked::Passing(Box::new(servers))
                 }
@@ -290,12 +293,39 @@ fn move_open_root(shared: &Shared, ep: &AnyEndpoint, data: &IndexData) -> Result
     let _alone = data.exclusive(WHAT)?;
     let servers = data.servers()?;
     servers.check_runs_all(WHAT)?;
-    data.replace(move_root(shared, ep, &servers)?);
+    match move_root(shared, ep, &servers) {
+        Ok(moved) => data.replace(moved),
+        Err(Unmoved::AsBefore(error)) => return Err(error),
+        // The old ones must not write to the old root any more.
+        Err(Unmoved::Unsettled(error)) => {
+            data.unsettle(WHAT, &error);
+            return Err(error.perhaps(WHAT));
+        }
+    }
     Ok(())
 }
 
+/// Why a root was not moved, or cannot be used where it is.
+enum Unmoved {
+    AsBefore(Error),
+    /// It may be at either place.
+    Unsettled(Error),
+}
+
+impl From<Error> for Unmoved {
+    fn from(error: Error) -> Self {
+        Self::AsBefore(error)
+    }
+}
+
+impl From<PoolError> for Unmoved {
+    fn from(error: PoolError) -> Self {
+        Self::AsBefore(error.into())
+    }
+}
+
 /// Moves the root of an index, all of which this process has and nobody uses; its compute servers with the new one.
-fn move_root(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -> Result<Servers> {
+fn move_root(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -> Result<Servers, Unmoved> {
     servers.flush(ep)?;
     let node_size = u64::from(servers.record.node_size);
     let mut record = shared.record(ep, &servers.record.name)?;
@@ -315,16 +345,24 @@ fn move_root(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -> Result<Ser
         header::set(page.words(), header::LOCK, unlock_word(header::get(page.words(), header::LOCK)));
         header::set(page.words(), header::ADDR, new.raw());
         ep.recycle(ep.write(new, page).await?);
-        record.root = new;
-        shared.pool.update_index(ep, &record).await
+        Ok::<_, FabricError>(())
     });
-    let record = match moved {
-        Ok(record) => record,
-        Err(error) => {
-            block_on(ep, shared.pool.free(ep, new, node_size))?;
-            return Err(error.into());
-        }
+    record.root = new;
+    let written = match moved {
+        Ok(()) => servers::write_root(shared, ep, &record),
+        Err(error) => Written::No(error.into()),
     };
-    block_on(ep, shared.pool.free(ep, old, node_size))?;
-    servers::reopen_trees(shared, ep, record, servers)
+    let record = match written {
+        Written::Yes(record) => record,
+        Written::No(error) => {
+            // Nothing leads there. If it cannot be freed now it is left to an audit.
+            let _ = block_on(ep, shared.pool.free(ep, new, node_size));
+            return Err(Unmoved::AsBefore(error));
+        }
+        Written::Perhaps(error) => return Err(Unmoved::Unsettled(error)),
+    };
+    let reopened = servers::reopen_trees(shared, ep, record, servers).map_err(Unmoved::Unsettled)?;
+    let freed = block_on(ep, shared.pool.free(ep, old, node_size));
+    freed.map_err(|error| Unmoved::Unsettled(error.into()))?;
+    Ok(reopened)
 }

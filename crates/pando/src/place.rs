@@ -273,6 +273,7 @@ fn may_be_half_made(error: &Error) -> bool {
                     | PoolError::CutShort { .. }
                     | PoolError::DamagedSuperblock { .. }
                     | PoolError::ForeignRegion { .. }
+                    | PoolError::WrongServers { .. }
             )
     )
 }
@@ -358,7 +359,8 @@ fn remove_replaceable(path: &Path, seed: u64) -> Result<()> {
             | PoolError::CutShort { .. }
             | PoolError::VersionMismatch { .. }
             | PoolError::DamagedSuperblock { .. }
-            | PoolError::ForeignRegion { .. },
+            | PoolError::ForeignRegion { .. }
+            | PoolError::WrongServers { .. },
         ) => remove_files(path),
         Err(error) => Err(error.into()),
         Ok(pool) => {

@@ -23,7 +23,7 @@ use pando_rt::block_on;
 
 use crate::cluster::Shared;
 use crate::config::CacheOptions;
-use crate::error::{Error, Result};
+use crate::error::{Error, Owner, Result};
 use crate::options::{Descriptor, IndexLayout, IndexOptions, NodeLayout, OpenOptions, Ownership};
 use crate::partitions;
 use crate::stats::{ComputeServerStats, FormerStats, SmoCounts};
@@ -363,10 +363,41 @@ pub(crate) fn create(
     // The record comes first, since every node carries the number that it gets there.
     let record = block_on(ep, shared.pool.create_index(ep, spec))?;
     let made = with_layout!(layout, |layout| plant(shared, ep, layout, record, boundaries));
-    if made.is_err() {
-        block_on(ep, shared.pool.drop_index(ep, name))?;
+    match made {
+        Ok(()) => Ok(chosen),
+        // It may be whole, so it stays.
+        Err(error @ Error::Perhaps { .. }) => Err(error),
+        Err(error) => match block_on(ep, shared.pool.drop_index(ep, name)) {
+            Ok(_) => Err(error),
+            // Its name is taken, though it has no root.
+            Err(_) => Err(error.perhaps(CREATING)),
+        },
     }
-    made.map(|()| chosen)
+}
+
+const CREATING: &str = "making the index";
+
+/// What came of writing a record with a new root.
+pub(crate) enum Written {
+    Yes(IndexRecord),
+    /// The catalog does not have the new root.
+    No(Error),
+    /// That cannot be told: both roots stay allocated.
+    Perhaps(Error),
+}
+
+/// Writes a record with a new root. If that fails, the record that the catalog has by now tells whether it was written all the
+/// same.
+pub(crate) fn write_root(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Written {
+    let error = match block_on(ep, shared.pool.update_index(ep, record)) {
+        Ok(written) => return Written::Yes(written),
+        Err(error) => Error::from(error),
+    };
+    match block_on(ep, shared.pool.open_index(ep, &record.name)) {
+        Ok(now) if now.id == record.id && now.root == record.root => Written::Yes(now),
+        Ok(_) | Err(PoolError::UnknownIndex { .. }) => Written::No(error),
+        Err(_) => Written::Perhaps(error),
+    }
 }
 
 /// Gives a new record a root, and cuts the empty index at the boundaries.
@@ -378,17 +409,23 @@ fn plant<L: Layout>(
     boundaries: Vec<Vec<u8>>,
 ) -> Result<()> {
     record.root = block_on(ep, Tree::create(ep, &shared.pool, layout, record.id, &[]))?;
-    let planted = cut(shared, ep, layout, &record, &boundaries).and_then(|()| {
-        record.owners = vec![None; boundaries.len() + 1];
-        record.boundaries = boundaries;
-        Ok(block_on(ep, shared.pool.update_index(ep, &record))?)
-    });
+    let planted = match cut(shared, ep, layout, &record, &boundaries) {
+        Ok(()) => {
+            record.owners = vec![None; boundaries.len() + 1];
+            record.boundaries = boundaries;
+            write_root(shared, ep, &record)
+        }
+        Err(error) => Written::No(error),
+    };
     match planted {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            free_blocks(shared, ep, &blocks_of(shared, ep, layout, &record)?)?;
+        Written::Yes(_) => Ok(()),
+        Written::No(error) => {
+            // Nothing leads there. What cannot be freed now is left to an audit.
+            let _ =
+                blocks_of(shared, ep, layout, &record).and_then(|blocks| free_blocks(shared, ep, &blocks));
             Err(error)
         }
+        Written::Perhaps(error) => Err(Error::Perhaps { what: CREATING, error: Box::new(error) }),
     }
 }
 
@@ -446,10 +483,12 @@ pub(crate) fn open(
         open_trees(shared, ep, layout, descriptor, record, |partition| owners[partition] == mine)
     })();
     if opened.is_err() {
-        let record = shared.record(ep, name)?;
-        let mine: Vec<usize> =
-            (0..record.owners.len()).filter(|&at| record.owners[at] == shared.pool.slot()).collect();
-        block_on(ep, shared.pool.release_partitions(ep, name, &mine))?;
+        // What is not given back stays this process's, which can open it again or gives it up when it closes the pool.
+        let _ = shared.record(ep, name).and_then(|record| {
+            let mine: Vec<usize> =
+                (0..record.owners.len()).filter(|&at| record.owners[at] == shared.pool.slot()).collect();
+            Ok(block_on(ep, shared.pool.release_partitions(ep, name, &mine))?)
+        });
     }
     opened
 }
@@ -482,13 +521,19 @@ fn described(record: &IndexRecord) -> Result<(Descriptor, NodeLayout)> {
 }
 
 fn claim(shared: &Shared, ep: &AnyEndpoint, name: &str, partitions: &[usize]) -> Result<IndexRecord> {
-    block_on(ep, shared.pool.claim_partitions(ep, name, partitions)).map_err(|error| match error {
-        PoolError::PartitionOwned { name, partition, owner } => {
+    match block_on(ep, shared.pool.claim_partitions(ep, name, partitions)) {
+        Err(PoolError::PartitionOwned { name, partition, owner: process }) => {
             let what = "this process can work on it";
-            Error::PartitionOwned { index: name, partition, owner, what }
+            let found = block_on(ep, shared.pool.processes(ep))?;
+            let address = found.iter().find(|found| found.process == process);
+            let owner = match address {
+                Some(found) => Owner::of(&shared.process(found), &name),
+                None => Owner { process, address: None },
+            };
+            Err(Error::PartitionOwned { index: name, partition, owner, what })
         }
-        error => error.into(),
-    })
+        done => Ok(done?),
+    }
 }
 
 /// Changes the boundaries of an index that this process owns all of and has no trees open for.

@@ -419,8 +419,8 @@ impl Session {
     ///
     /// The futures belong to this thread. Any executor that runs such futures will do, and several operations of one
     /// session may be under way at once; on the fabrics inside one host they are ready at once unless they must wait
-    /// for another thread. Do not drop them midway: a change of the tree's shape that is under way is not finished
-    /// then, after which keys may be found as they were, and what was allocated stays so.
+    /// for another thread. One that is dropped midway was done, or not, before the next operation on its key. What it leaves
+    /// half done later operations finish, once its verbs must have ended; blocks that it had allocated may stay so.
     /// ```
     /// use pando::{Cluster, Config, IndexOptions};
     ///

@@ -11,6 +11,7 @@ use crate::arena::Freed;
 use crate::chunks::{take_empty, take_surplus};
 use crate::classes::size_of_class;
 use crate::error::{PoolError, Result};
+use crate::io::until_answered;
 use crate::layout::Descriptor;
 use crate::pool::{Pool, Server};
 
@@ -88,6 +89,12 @@ impl Pool {
     /// [`PoolError::PoolFull`], [`PoolError::NoSpace`] or [`PoolError::Draining`] when there is no room where `placement`
     /// allows, [`PoolError::BlockTooLarge`].
     pub async fn alloc<E: Endpoint>(&self, ep: &E, placement: Placement, size: u64) -> Result<GlobalAddr> {
+        // A server that joined may be known to others only.
+        if let Placement::Server(server) | Placement::Prefer(server) = placement
+            && usize::from(server.0) >= self.servers()
+        {
+            self.learn(ep).await?;
+        }
         let full = match placement {
             Placement::Server(server) => return self.alloc_on(ep, self.server(server)?, size).await,
             Placement::Prefer(server) => match self.alloc_on(ep, self.server(server)?, size).await {
@@ -203,7 +210,9 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::InvalidFree`] if there can be no such block, [`PoolError::DoubleFree`] if it is not allocated (as
-    /// far as that can be seen while another process leases its chunk).
+    /// far as that can be seen while another process leases its chunk). After an error that
+    /// [may have taken effect](PoolError::may_have_taken_effect) in a chunk of another process the block must not be freed again: it
+    /// may have been handed out since.
     pub async fn free<E: Endpoint>(&self, ep: &E, addr: GlobalAddr, size: u64) -> Result<()> {
         self.writer_slot()?;
         // Another process may have had a block on a server that joined.
@@ -296,9 +305,18 @@ impl Pool {
             if seen & bit != 0 {
                 return Err(PoolError::DoubleFree { addr });
             }
-            match ep.compare_swap(at, seen, seen | bit).await? {
-                before if before == seen => break,
-                before => seen = before,
+            match ep.compare_swap(at, seen, seen | bit).await {
+                Ok(before) if before == seen => break,
+                Ok(before) => seen = before,
+                Err(error) if error.may_have_taken_effect() => {
+                    let read = async || Ok(ep.read_word(at).await?);
+                    if until_answered(ep, self.deadline(ep), read).await? & bit == 0 {
+                        // Either it was never set, or the owner has taken it out already and may have handed out the block.
+                        return Err(error.into());
+                    }
+                    break;
+                }
+                Err(error) => return Err(error.into()),
             }
         }
         // The block is free now. What follows makes others notice it soon; at the latest the release of the chunk

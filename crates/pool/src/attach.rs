@@ -14,7 +14,7 @@ use std::sync::Arc;
 use pando_fabric::{Endpoint, GlobalAddr, Nanos};
 
 use crate::error::{PoolError, Result};
-use crate::io::{read_words, write_words_then_word};
+use crate::io::{read_words, until_answered, write_words_then_word};
 use crate::layout::{ATTACH_ENTRY_BYTES, ATTACH_TABLE_AT};
 
 /// A process as others can recognise it. The pool compares and stores these numbers and gives them back to
@@ -43,6 +43,12 @@ pub enum AttachMode {
     /// Everything; refused if the pool was not closed cleanly, unless others are at work on what is left.
     #[default]
     ReadWrite,
+    /// Reading beside those who write, in a pool that is closed cleanly or in use; refused as [`AttachMode::ReadWrite`] is. Takes no
+    /// place in the table, locks and changes nothing, and keeps nobody out, so that its end makes no pool unclean.
+    ///
+    /// It sees the catalog as it is, and of nodes and values what was written back. Nobody knows of it: what it reads may be
+    /// replaced or freed meanwhile, and only versions, checksums and hashes tell. A repair that starts later does not wait for it.
+    ReadOnly,
     /// Looking, even at a pool that was not closed cleanly. Takes no place in the table and changes nothing; what
     /// it sees may be incomplete while others are attached.
     ReadOnlyUnclean,
@@ -93,7 +99,7 @@ const ATTACHED: u64 = 2;
 const REPAIRING: u64 = 3;
 const COMING: u64 = 4;
 
-fn entry_addr(slot: AttachSlot) -> GlobalAddr {
+pub(crate) fn entry_addr(slot: AttachSlot) -> GlobalAddr {
     GlobalAddr::new(pando_fabric::MemoryServerId(0), ATTACH_TABLE_AT + u64::from(slot.0) * ATTACH_ENTRY_BYTES)
 }
 
@@ -163,38 +169,69 @@ pub(crate) async fn claim_entry<E: Endpoint>(
     places: usize,
     process: ProcessIdentity,
     mode: AttachMode,
+    deadline: Nanos,
 ) -> Result<AttachEntry> {
     let repairing = mode == AttachMode::Repair;
     let salt = ep.random() << 8;
     for place in 0..places {
         let slot = AttachSlot(place as u16);
         let at = entry_addr(slot);
-        if ep.read_word(at).await? != 0 || ep.compare_swap(at, 0, salt | CLAIMED).await? != 0 {
+        if ep.read_word(at).await? != 0 {
+            continue;
+        }
+        let claimed = salt | CLAIMED;
+        // Without an answer the word, which is this process's alone, tells.
+        let before =
+            until_answered(ep, deadline, async || Ok(ep.compare_swap(at, 0, claimed).await?)).await?;
+        if before != 0 && before != claimed {
             continue;
         }
         let word = salt | if repairing { REPAIRING } else { COMING };
         let identity = [u64::from(process.pid), process.start_time, process.host];
-        write_words_then_word(ep, at.add(8), &identity, at, word).await?;
+        let entered = async || write_words_then_word(ep, at.add(8), &identity, at, word).await;
         let state = if repairing { EntryState::Repairing } else { EntryState::Coming };
-        return Ok(AttachEntry { slot, process, state, word });
+        let entry = AttachEntry { slot, process, state, word };
+        return match until_answered(ep, deadline, entered).await {
+            Ok(()) => Ok(entry),
+            Err(error) => {
+                let _ = clear_entry(ep, &entry, deadline).await;
+                Err(error)
+            }
+        };
     }
     Err(PoolError::AttachTableFull { max: places })
 }
 
 /// The process of `entry` goes on: makes that last, before anything that it changes can be seen after a crash.
-pub(crate) async fn settle_entry<E: Endpoint>(ep: &E, entry: &mut AttachEntry) -> Result<()> {
+pub(crate) async fn settle_entry<E: Endpoint>(
+    ep: &E,
+    entry: &mut AttachEntry,
+    deadline: Nanos,
+) -> Result<()> {
     if entry.state == EntryState::Coming {
         let word = entry.word & !0xff | ATTACHED;
-        ep.write_word(entry_addr(entry.slot), word).await?;
+        let at = entry_addr(entry.slot);
+        until_answered(ep, deadline, async || Ok(ep.write_word(at, word).await?)).await?;
         (entry.state, entry.word) = (EntryState::Attached, word);
     }
     persist_entry(ep, entry).await
 }
 
-/// Clears `entry`, if it still is what it was.
-pub(crate) async fn clear_entry<E: Endpoint>(ep: &E, entry: &AttachEntry) -> Result<()> {
-    ep.compare_swap(entry_addr(entry.slot), entry.word, 0).await?;
-    Ok(())
+/// Clears `entry`, however far it is, if it is still that of the same claim.
+pub(crate) async fn clear_entry<E: Endpoint>(ep: &E, entry: &AttachEntry, deadline: Nanos) -> Result<()> {
+    let at = entry_addr(entry.slot);
+    until_answered(ep, deadline, async || {
+        let mut word = entry.word;
+        // A step that failed may have been taken.
+        while word >> 8 == entry.word >> 8 && word != 0 {
+            match ep.compare_swap(at, word, 0).await? {
+                before if before == word => break,
+                before => word = before,
+            }
+        }
+        Ok(())
+    })
+    .await
 }
 
 /// Makes `entry`, or that it was cleared, outlive a crash.
@@ -208,26 +245,29 @@ impl AttachEntry {
     }
 }
 
-/// Whether the process that claimed `mine` may go on with `mode` beside the other `entries`.
+/// Whether the process that claimed place `mine`, if any, may go on with `mode` beside the other `entries`.
 pub(crate) fn judge(
-    mine: &AttachEntry,
+    mine: Option<AttachSlot>,
     entries: &[AttachEntry],
     mode: AttachMode,
     is_alive: &IsAlive,
 ) -> Result<()> {
-    let others = || entries.iter().filter(|entry| mine.slot != entry.slot);
+    let others = || entries.iter().filter(|entry| mine != Some(entry.slot));
     let in_use = others().any(|entry| entry.state == EntryState::Attached && entry.is_alive(is_alive));
     for entry in others() {
         let process = entry.process;
         match (mode, entry.is_alive(is_alive)) {
             (AttachMode::ReadOnlyUnclean, _) | (AttachMode::Repair, false) => {}
             (AttachMode::Repair, true) => return Err(PoolError::InUse { process }),
-            (AttachMode::ReadWrite, false) if in_use => {}
-            (AttachMode::ReadWrite, false) => return Err(PoolError::NotClosedCleanly { process }),
-            (AttachMode::ReadWrite, true) if entry.state == EntryState::Repairing => {
-                return Err(PoolError::BeingRepaired { process });
+            (AttachMode::ReadWrite | AttachMode::ReadOnly, false) if in_use => {}
+            (AttachMode::ReadWrite | AttachMode::ReadOnly, false) => {
+                return Err(PoolError::NotClosedCleanly { process });
             }
-            (AttachMode::ReadWrite, true) => {}
+            (AttachMode::ReadWrite | AttachMode::ReadOnly, true) => {
+                if entry.state == EntryState::Repairing {
+                    return Err(PoolError::BeingRepaired { process });
+                }
+            }
         }
     }
     Ok(())

@@ -8,13 +8,15 @@
 //! again, and start over if it changed. Checksums tell damage from that. Changes that shrink or keep the size of a
 //! record (dropping an index, claiming and releasing partitions) also work in a full pool.
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos};
 
 use crate::alloc::Placement;
 use crate::attach::{AttachMode, AttachSlot};
+use crate::defect::Defect;
 use crate::error::{PoolError, Result};
 use crate::held::{LOOKS_AT_HOLDER, RemoteLock};
-use crate::io::{checksum, read_words, write_words};
+use crate::io::{checksum, read_words, until_answered, write_words, write_words_surely};
 use crate::lock::{self, lock_owner};
 use crate::pool::Pool;
 use crate::record::{
@@ -141,9 +143,8 @@ impl Pool {
             }
             found.directory.entries.swap_remove(found.entry);
             self.write_directory(ep, &found.directory).await?;
-            self.free(ep, found.at, RECORD_BYTES).await?;
-            self.free_value(ep, found.block.boundaries).await?;
-            self.free_value(ep, found.block.owners).await?;
+            self.free_unlinked(ep, Some(found.at), found.block.boundaries).await;
+            self.free_unlinked(ep, None, found.block.owners).await;
             Ok(record)
         })
         .await
@@ -298,10 +299,8 @@ impl Pool {
             directory.entries[entry].1 = old_at;
             return self.undo(ep, at, &values, error).await;
         }
-        self.free(ep, old_at, RECORD_BYTES).await?;
-        for value in old_values {
-            self.free_value(ep, value).await?;
-        }
+        self.free_unlinked(ep, Some(old_at), old_values[0]).await;
+        self.free_unlinked(ep, None, old_values[1]).await;
         Ok(())
     }
 
@@ -325,7 +324,8 @@ impl Pool {
                 self.write_head(ep, Head { first: new, ..head }).await?;
             }
         }
-        self.free(ep, old, DIRECTORY_BYTES).await
+        let _ = self.free(ep, old, DIRECTORY_BYTES).await;
+        Ok(())
     }
 
     /// Calls `visit` with address and bytes of each block that the catalog itself occupies.
@@ -392,6 +392,16 @@ impl Pool {
         }
     }
 
+    /// Frees what the catalog leads to no more. The change is done: what cannot be freed stays allocated until the allocation is
+    /// rebuilt.
+    async fn free_unlinked<E: Endpoint>(&self, ep: &E, record: Option<GlobalAddr>, value: ValueRef) {
+        if let Some(at) = record {
+            let _ = self.free(ep, at, RECORD_BYTES).await;
+        }
+        let _ = self.free_value(ep, value).await;
+    }
+
+    /// Frees what a change allocated that failed with `error`, unless the catalog may lead there.
     async fn undo<E: Endpoint>(
         &self,
         ep: &E,
@@ -399,11 +409,15 @@ impl Pool {
         values: &[ValueRef],
         error: PoolError,
     ) -> Result<()> {
+        if may_be_linked(&error) {
+            return Err(error);
+        }
+        // Why the change failed is what the caller is to know.
         if let Some(at) = record {
-            self.free(ep, at, RECORD_BYTES).await?;
+            let _ = self.free(ep, at, RECORD_BYTES).await;
         }
         for &value in values {
-            self.free_value(ep, value).await?;
+            let _ = self.free_value(ep, value).await;
         }
         Err(error)
     }
@@ -424,7 +438,9 @@ impl Pool {
             self.write_head(ep, Head { first: directory_at, ..head }).await
         };
         if let Err(error) = linked.await {
-            self.free(ep, directory_at, DIRECTORY_BYTES).await?;
+            if !may_be_linked(&error) {
+                let _ = self.free(ep, directory_at, DIRECTORY_BYTES).await;
+            }
             return Err(error);
         }
         Ok(())
@@ -454,10 +470,17 @@ impl Pool {
             }
         };
         let block = RecordBlock::new(&record, boundaries, owners);
-        write_words(ep, found.at, &block.encode(self.id(), found.at)).await?;
-        for (old, new) in [(old.boundaries, boundaries), (old.owners, owners)] {
+        let words = block.encode(self.id(), found.at);
+        let written = write_words_surely(ep, found.at, &words, self.deadline(ep)).await;
+        let values = [(old.boundaries, boundaries), (old.owners, owners)];
+        if let Err(error) = written {
+            let new: Vec<_> =
+                values.iter().filter(|(old, new)| old.addr != new.addr).map(|&(_, new)| new).collect();
+            self.undo(ep, None, &new, error).await?;
+        }
+        for (old, new) in values {
             if old.addr != new.addr {
-                self.free_value(ep, old).await?;
+                self.free_unlinked(ep, None, old).await;
             }
         }
         Ok(record)
@@ -468,7 +491,9 @@ impl Pool {
     async fn put_owners<E: Endpoint>(&self, ep: &E, old: ValueRef, owners: &[u8]) -> Result<ValueRef> {
         match self.put_value(ep, PLACEMENT, owners).await {
             Err(error) if error.is_full() && owners.len() as u64 == old.len => {
-                self.overwrite_value(ep, old, owners).await
+                // The record says which bytes must be there, so these are to be followed by it.
+                until_answered(ep, self.deadline(ep), async || self.overwrite_value(ep, old, owners).await)
+                    .await
             }
             done => done,
         }
@@ -536,7 +561,7 @@ impl Pool {
     }
 
     async fn write_directory<E: Endpoint>(&self, ep: &E, directory: &Directory) -> Result<()> {
-        write_words(ep, directory.at, &directory.encode(self.id())).await
+        write_words_surely(ep, directory.at, &directory.encode(self.id()), self.deadline(ep)).await
     }
 
     async fn read_head<E: Endpoint>(&self, ep: &E) -> Result<Head> {
@@ -557,7 +582,7 @@ impl Pool {
     async fn write_head<E: Endpoint>(&self, ep: &E, head: Head) -> Result<()> {
         let mut words = [head.first.raw(), u64::from(head.next_id), 0];
         words[2] = checksum(&words[..2], self.id());
-        write_words(ep, self.catalog_head(), &words).await
+        write_words_surely(ep, self.catalog_head(), &words, self.deadline(ep)).await
     }
 
     /// Runs `look` until nobody changed the catalog meanwhile.
@@ -573,11 +598,20 @@ impl Pool {
                     return seen;
                 }
             }
-            if let (Some(holder), AttachMode::ReadOnlyUnclean) = (holder, self.mode())
+            let asks = match self.mode() {
+                AttachMode::ReadOnlyUnclean => true,
+                // Asking takes time, and the holder mostly lives.
+                AttachMode::ReadOnly => ep.now() >= next_look,
+                AttachMode::ReadWrite | AttachMode::Repair => false,
+            };
+            if let (Some(holder), true) = (holder, asks)
                 && self.is_abandoned(ep, holder).await?
             {
-                // It died midway. Checksums tell what can still be read.
-                return look().await;
+                // It died midway. Checksums tell what can still be read, until somebody takes the lock over.
+                let seen = look().await;
+                if ep.read_word(at).await? == before {
+                    return seen;
+                }
             }
             if ep.now() >= next_look {
                 match holder {
@@ -604,8 +638,10 @@ impl Pool {
         mut change: impl AsyncFnMut() -> Result<T>,
     ) -> Result<T> {
         let locked = self.lock_catalog(ep).await?;
-        let changed = change().await;
-        locked.unlock(ep, self.deadline(ep)).await?;
+        // Dropped meanwhile, verbs of the change may be under way for a while, and nobody else may change anything.
+        let changed = locked.while_changing(change()).await;
+        // What is done is done. A lock that was not given back is left, and given back later.
+        let _ = locked.unlock(ep, self.deadline(ep)).await;
         changed
     }
 
@@ -616,7 +652,10 @@ impl Pool {
 
     /// Takes the catalog lock, looking now and then whether its holder still lives.
     async fn lock_catalog<E: Endpoint>(&self, ep: &E) -> Result<RemoteLock<'_>> {
-        let deadline = self.deadline(ep);
+        // What is due is given back before anybody waits for it; the rest rests for so long first.
+        self.give_back_left_locks(ep).await?;
+        let rest = if self.has_left_locks() { self.inner.wait_ns_max } else { 0 };
+        let deadline = self.deadline(ep).saturating_add(rest);
         loop {
             match self.lock(ep, self.catalog_lock(), self.next_look(ep, deadline)).await {
                 Err(PoolError::LockTimedOut { at, holder }) => {
@@ -648,6 +687,11 @@ impl Pool {
             false => Ok(None),
         }
     }
+}
+
+/// Whether the catalog may lead to the blocks of a change that failed with `error`.
+fn may_be_linked(error: &PoolError) -> bool {
+    matches!(error, PoolError::CatalogUnknown { .. }) && !defect(Defect::FreeLinked)
 }
 
 fn hash_of(name: &str) -> u64 {

@@ -16,13 +16,13 @@
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{MutexGuard, PoisonError};
 
-use pando_fabric::{Endpoint, FabricError, GlobalAddr};
+use pando_fabric::{Endpoint, FabricError, GlobalAddr, Nanos};
 
 use crate::arena::LocalChunk;
 use crate::attach::AttachSlot;
 use crate::classes::{CLASSES, size_of_class};
 use crate::error::{PoolError, Result};
-use crate::io::{read_words, write_words, write_zeros};
+use crate::io::{read_words, until_answered, write_words, write_zeros};
 use crate::layout::Descriptor;
 use crate::pool::{Pool, Server};
 
@@ -87,7 +87,11 @@ impl Pool {
         ep: &E,
         server: &'a Server,
     ) -> Result<Leasing<'a>> {
+        let mut deadline = None;
         while server.leasing.compare_exchange(false, true, Acquire, Relaxed).is_err() {
+            if ep.now() >= *deadline.get_or_insert_with(|| self.deadline(ep)) {
+                return Err(PoolError::WaitedTooLong { what: "another worker to lease a chunk" });
+            }
             ep.yield_now().await;
         }
         let leasing = Leasing(&server.leasing);
@@ -328,7 +332,7 @@ impl Pool {
         let at = server.geometry.freed_bits(chunk);
         let words = read_words(ep, at, server.geometry.bitmap_words(class)).await?;
         for (word, seen) in words.into_iter().enumerate().filter(|&(_, seen)| seen != 0) {
-            let taken = take_bits(ep, at.add(word as u64 * 8), seen).await?;
+            let taken = take_bits(ep, at.add(word as u64 * 8), seen, self.deadline(ep)).await?;
             self.free_taken(server, class, chunk, word, taken);
         }
         Ok(())
@@ -428,7 +432,7 @@ impl Pool {
         let at = server.geometry.freed_bits(chunk.chunk);
         let words = read_words(ep, at, server.geometry.bitmap_words(class)).await?;
         for (word, seen) in words.into_iter().enumerate().filter(|&(_, seen)| seen != 0) {
-            let taken = take_bits(ep, at.add(word as u64 * 8), seen).await?;
+            let taken = take_bits(ep, at.add(word as u64 * 8), seen, self.deadline(ep)).await?;
             chunk.free_word(word, taken);
         }
         Ok(())
@@ -470,12 +474,21 @@ impl Pool {
 }
 
 /// Clears the word at `at`, which was `seen` a moment ago and only gains bits; the bits that it had.
-async fn take_bits<E: Endpoint>(ep: &E, at: GlobalAddr, mut seen: u64) -> Result<u64> {
+async fn take_bits<E: Endpoint>(ep: &E, at: GlobalAddr, mut seen: u64, deadline: Nanos) -> Result<u64> {
     loop {
-        let before = ep.compare_swap(at, seen, 0).await?;
-        if before == seen {
-            return Ok(seen);
-        }
+        let before = match ep.compare_swap(at, seen, 0).await {
+            Ok(before) if before == seen => return Ok(seen),
+            Ok(before) => before,
+            Err(error) if error.may_have_taken_effect() => {
+                let word = until_answered(ep, deadline, async || Ok(ep.read_word(at).await?)).await?;
+                // Nobody else takes bits out, and nobody sets one anew before its block was handed out again.
+                if word & seen != seen {
+                    return Ok(seen);
+                }
+                word
+            }
+            Err(error) => return Err(error.into()),
+        };
         seen = before;
     }
 }

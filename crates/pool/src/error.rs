@@ -59,6 +59,8 @@ pub enum PoolError {
         "the region of memory server {server} belongs to another pool or to another place in this one: {reason}"
     )]
     ForeignRegion { server: MemoryServerId, reason: &'static str },
+    #[error("the pool has {pool} memory servers, {named} were named")]
+    WrongServers { pool: usize, named: usize },
     #[error("the regions already hold a pool; overwriting it must be asked for")]
     PoolExists,
     #[error(
@@ -112,6 +114,14 @@ pub enum PoolError {
     #[error("corrupt bytes at {addr}: {reason}")]
     Corrupt { addr: GlobalAddr, reason: &'static str },
 
+    #[error(
+        "{error}; whether the catalog was changed is not known, and blocks that the change allocated stay allocated"
+    )]
+    CatalogUnknown { error: FabricError },
+    #[error("{locks} locks of {process} could not be given back in time; the pool stays unclean")]
+    LocksLeftBehind { process: ProcessIdentity, locks: usize },
+    #[error("the operation waited too long for {what}")]
+    WaitedTooLong { what: &'static str },
     #[error("the catalog of indexes kept changing while it was read")]
     CatalogBusy,
 
@@ -128,6 +138,16 @@ impl PoolError {
     /// Whether the asked memory server had no room or takes nothing new, so that another one may be tried.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::PoolFull { .. } | Self::NoSpace { .. } | Self::Draining { .. })
+    }
+
+    /// Whether the operation that failed with this may have been done all the same. What it was given or has made must not be freed
+    /// or used otherwise then, before it is read again.
+    pub fn may_have_taken_effect(&self) -> bool {
+        match self {
+            Self::Fabric(error) => error.may_have_taken_effect(),
+            Self::CatalogUnknown { .. } => true,
+            _ => false,
+        }
     }
 }
 

@@ -144,6 +144,14 @@ impl<'p> RemoteLock<'p> {
         self.settle(written)
     }
 
+    /// Runs `change` of what the lock protects. Dropped midway, the lock rests until no verb of it can be under way.
+    pub(crate) async fn while_changing<T>(&self, change: impl Future<Output = T>) -> T {
+        self.is_changing.set(true);
+        let changed = change.await;
+        self.is_changing.set(false);
+        changed
+    }
+
     fn settle(&self, done: Result<()>) -> Result<()> {
         self.is_changing.set(false);
         if done.is_ok() {

@@ -3,9 +3,9 @@
 //! Long tables move in pieces. What is read may be torn where somebody writes at the same time, so everything that
 //! others change under it has a checksum or is one word.
 
-use pando_fabric::{Chain, Endpoint, GlobalAddr, PageBuf, WORD};
+use pando_fabric::{Chain, Endpoint, GlobalAddr, Nanos, PageBuf, WORD};
 
-use crate::error::Result;
+use crate::error::{PoolError, Result};
 
 /// Bytes that one verb moves at most; longer tables go in pieces.
 const PIECE: usize = 256 << 10;
@@ -30,6 +30,51 @@ pub(crate) async fn write_words<E: Endpoint>(ep: &E, at: GlobalAddr, words: &[u6
         ep.recycle(buf);
     }
     Ok(())
+}
+
+/// Does what can be done twice, again for as long as nobody knows whether it took effect, until `deadline`.
+pub(crate) async fn until_answered<E: Endpoint, T>(
+    ep: &E,
+    deadline: Nanos,
+    attempt: impl AsyncFn() -> Result<T>,
+) -> Result<T> {
+    loop {
+        match attempt().await {
+            Err(PoolError::Fabric(error)) if error.may_have_taken_effect() && ep.now() < deadline => {
+                ep.yield_now().await;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Stores `words` from `at` on, again for as long as nobody knows whether that took effect, until `deadline`. Nobody else may change
+/// them meanwhile.
+///
+/// # Errors
+/// [`PoolError::CatalogUnknown`] if they may be there or not.
+pub(crate) async fn write_words_surely<E: Endpoint>(
+    ep: &E,
+    at: GlobalAddr,
+    words: &[u64],
+    deadline: Nanos,
+) -> Result<()> {
+    let mut is_unknown = false;
+    loop {
+        match write_words(ep, at, words).await {
+            Err(PoolError::Fabric(error)) => {
+                is_unknown |= error.may_have_taken_effect();
+                if !error.may_have_taken_effect() || ep.now() >= deadline {
+                    return Err(match is_unknown {
+                        true => PoolError::CatalogUnknown { error },
+                        false => error.into(),
+                    });
+                }
+                ep.yield_now().await;
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Stores `words` from `at` on, then `value` at `then`, in one round trip and in this order.

@@ -230,6 +230,12 @@ impl Superblock {
         words
     }
 
+    /// The number of the pool that the superblock `words` is of, whatever its server and region; `None` if it is none.
+    pub fn pool_id_of(words: &[u64]) -> Option<u64> {
+        let is_whole = words[SUPERBLOCK_WORDS - 1] == checksum(&words[..SUPERBLOCK_WORDS - 1], MAGIC);
+        (words[0] == MAGIC && is_whole).then_some(words[7])
+    }
+
     /// # Errors
     /// One for each way in which `words` of the region `region` are not the superblock of a pool.
     pub fn decode(words: &[u64], region: RegionInfo) -> Result<Self> {

@@ -45,6 +45,11 @@ impl<T> Leftovers<T> {
         self.count.load(Relaxed) > 0
     }
 
+    /// How much was left.
+    pub fn count(&self) -> usize {
+        self.count.load(Relaxed)
+    }
+
     /// Whether something was left of which this is so.
     pub fn has(&self, is_so: impl Fn(&T) -> bool) -> bool {
         self.any() && self.list().iter().any(|(left, _)| is_so(left))

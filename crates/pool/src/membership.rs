@@ -18,12 +18,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, RegionInfo};
 
+use crate::defect::Defect;
 use crate::error::{PoolError, Result};
-use crate::io::read_words;
-use crate::layout::{EPOCH_AT, Geometry, JOINED_AT, MAGIC, STATES_AT, STATES_MAX, Superblock};
-use crate::pool::{Pool, Server, format_region, no_space, read_superblock};
+use crate::io::{read_words, until_answered};
+use crate::layout::{EPOCH_AT, Geometry, JOINED_AT, STATES_AT, STATES_MAX, Superblock};
+use crate::pool::{Pool, Server, format_region, is_of_another_pool, no_space, read_superblock};
 
 /// Whether a memory server takes new blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,12 +99,22 @@ impl Pool {
             return Ok(false);
         }
         // One at a time, so that nobody stores states that are older than the epoch.
-        while self.inner.learning.swap(true, Acquire) {
-            ep.yield_now().await;
-        }
-        let _learning = Learning(&self.inner.learning);
+        let _learning = self.begin_learning(ep).await?;
         self.learn_anew(ep).await?;
         Ok(self.inner.epoch.load(Acquire) != known)
+    }
+
+    async fn begin_learning<E: Endpoint>(&self, ep: &E) -> Result<Learning<'_>> {
+        let deadline = self.deadline(ep);
+        while self.inner.learning.swap(true, Acquire) {
+            if ep.now() >= deadline {
+                return Err(PoolError::WaitedTooLong {
+                    what: "another worker to learn of the memory servers",
+                });
+            }
+            ep.yield_now().await;
+        }
+        Ok(Learning(&self.inner.learning))
     }
 
     async fn learn_anew<E: Endpoint>(&self, ep: &E) -> Result<()> {
@@ -152,31 +164,51 @@ impl Pool {
     /// the next try.
     ///
     /// # Errors
-    /// [`PoolError::NoRegion`] if the fabric has no further region, [`PoolError::PoolExists`] if another pool is in it,
+    /// [`PoolError::NoRegion`] if the fabric has no further region (also if a try of which nobody knows joined it), [`PoolError::PoolExists`] if another pool is in it,
     /// [`PoolError::RegionTooSmall`], [`PoolError::InvalidOptions`], [`PoolError::NoSpaceForTables`]; those of the catalog
     /// lock.
     pub async fn add_server<E: Endpoint>(&self, ep: &E, chunk_size: Option<u64>) -> Result<MemoryServerId> {
         self.change_catalog(ep, async || {
-            self.learn(ep).await?;
+            if let Some(joined) = self.unannounced(ep).await? {
+                return Ok(joined);
+            }
             let number = self.servers();
             let region = region_of(ep, number).await?;
             let superblock = self.plan_joining(region, chunk_size)?;
-            let words =
-                read_words(ep, GlobalAddr::new(region.server, 0), crate::layout::SUPERBLOCK_WORDS).await?;
             // What a try left behind that failed is of this pool.
-            if words[0] == MAGIC
-                && Superblock::decode(&words, region).is_ok_and(|old| old.pool_id != self.id())
-            {
+            if is_of_another_pool(ep, region, self.id()).await? {
                 return Err(PoolError::PoolExists);
             }
             format_region(ep, &superblock).await.map_err(|error| no_space(error, region.server))?;
             self.set_state(ep, number, ServerState::Active).await?;
             let joined = (number + 1 - self.inner.formatted_servers) as u64;
-            ep.write_word(at(JOINED_AT), joined).await?;
+            self.inner.joining.store(number as u32 + 1, Relaxed);
+            until_answered(ep, self.deadline(ep), async || Ok(ep.write_word(at(JOINED_AT), joined).await?))
+                .await?;
             self.publish_membership(ep).await?;
+            self.inner.joining.store(0, Relaxed);
             Ok(region.server)
         })
         .await
+    }
+
+    /// The server that joined by an earlier try of this process, which failed. Others may have learnt of it meanwhile, and use it; so may
+    /// they of one that another process did not tell of. The catalog lock is held; all servers are known afterwards.
+    async fn unannounced<E: Endpoint>(&self, ep: &E) -> Result<Option<MemoryServerId>> {
+        self.learn(ep).await?;
+        if defect(Defect::FormatJoined) {
+            return Ok(None);
+        }
+        let known = self.servers();
+        let learning = self.begin_learning(ep).await?;
+        self.learn_anew(ep).await?;
+        drop(learning);
+        let servers = self.servers();
+        if servers > known {
+            self.publish_membership(ep).await?;
+        }
+        let tried = self.inner.joining.swap(0, Relaxed) as usize;
+        Ok((1..=servers).contains(&tried).then(|| MemoryServerId(tried as u16 - 1)))
     }
 
     /// Whether a region of `bytes` could join, before there is one.
@@ -215,7 +247,8 @@ impl Pool {
         let number = usize::from(server.0);
         self.change_catalog(ep, async || {
             self.learn(ep).await?;
-            if !self.server(server)?.is_active() {
+            // A try that failed may have stored the state without telling anybody.
+            if self.server(server)?.state() == ServerState::Drained {
                 return Ok(());
             }
             self.set_state(ep, number, ServerState::Draining).await?;
@@ -239,6 +272,8 @@ impl Pool {
         self.vacate_catalog(ep, server).await?;
         self.leave_inactive(ep).await?;
         self.change_catalog(ep, async || {
+            // Whoever leases there from now on knows of the drain, though who began it failed before telling of it.
+            self.publish_membership(ep).await?;
             let usage = self.usage_of(ep, self.server(server)?).await?;
             if usage.bytes_in_chunks > 0 {
                 return Err(PoolError::NotEmpty {
@@ -261,9 +296,8 @@ impl Pool {
     pub async fn readmit_server<E: Endpoint>(&self, ep: &E, server: MemoryServerId) -> Result<()> {
         self.change_catalog(ep, async || {
             self.learn(ep).await?;
-            if self.server(server)?.is_active() {
-                return Ok(());
-            }
+            // Also if it seems to be active: a try that failed may have stored that without telling anybody.
+            self.server(server)?;
             self.set_state(ep, usize::from(server.0), ServerState::Active).await?;
             self.publish_membership(ep).await
         })
@@ -279,13 +313,15 @@ impl Pool {
             return Err(PoolError::InvalidOptions { reason });
         }
         let (word, shift) = (ep.read_word(word_at).await?, 2 * (number % PER_WORD));
-        Ok(ep.write_word(word_at, word & !(3 << shift) | (state as u64) << shift).await?)
+        let word = word & !(3 << shift) | (state as u64) << shift;
+        until_answered(ep, self.deadline(ep), async || Ok(ep.write_word(word_at, word).await?)).await
     }
 
     /// Makes a change of the membership last and known.
     async fn publish_membership<E: Endpoint>(&self, ep: &E) -> Result<()> {
         ep.persist(at(EPOCH_AT), STATES_AT - EPOCH_AT + (STATES_MAX / 4) as u64).await?;
-        ep.fetch_add(at(EPOCH_AT), 1).await?;
+        // Raised twice it is another one all the same.
+        until_answered(ep, self.deadline(ep), async || Ok(ep.fetch_add(at(EPOCH_AT), 1).await?)).await?;
         self.learn(ep).await.map(drop)
     }
 

@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, FabricError, GlobalAddr, Growing, MemoryServerId, Nanos, RegionInfo};
 
 use crate::arena::Arena;
@@ -18,6 +19,7 @@ use crate::attach::{
     self, AttachEntry, AttachMode, AttachOptions, AttachSlot, IsAlive, MAX_ATTACHED, ProcessIdentity,
 };
 use crate::classes::{CLASSES, class_of};
+use crate::defect::Defect;
 use crate::error::{PoolError, Result};
 use crate::held::LeftLocks;
 use crate::io::{read_words, write_words, write_zeros};
@@ -83,6 +85,8 @@ pub(crate) struct Inner {
     pub epoch: AtomicU64,
     /// Somebody is learning just now.
     pub learning: AtomicBool,
+    /// The server that a try to add one may have left joined, and one more; 0 for none.
+    pub joining: AtomicU32,
     pub is_alive: IsAlive,
     pub wait_ns_max: Nanos,
     process: ProcessIdentity,
@@ -208,7 +212,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::NotAPool`], [`PoolError::CutShort`], [`PoolError::VersionMismatch`],
-    /// [`PoolError::DamagedSuperblock`] and [`PoolError::ForeignRegion`] by what the regions hold;
+    /// [`PoolError::DamagedSuperblock`], [`PoolError::WrongServers`] and [`PoolError::ForeignRegion`] by what the regions hold;
     /// [`PoolError::NotClosedCleanly`], [`PoolError::InUse`] and [`PoolError::BeingRepaired`] by who else is
     /// attached; [`PoolError::AttachTableFull`].
     pub async fn attach<E: Endpoint>(ep: &E, options: AttachOptions) -> Result<Self> {
@@ -217,6 +221,11 @@ impl Pool {
         let places = superblocks[0].max_attached;
         let entry = match mode {
             AttachMode::ReadOnlyUnclean => None,
+            AttachMode::ReadOnly => {
+                let deadline = ep.wait_until(ep.now(), wait_ns_max);
+                attach::judge(None, &attach::read_table(ep, places, deadline).await?, mode, &is_alive)?;
+                None
+            }
             _ => Some(claim(ep, places, process, mode, &is_alive, wait_ns_max).await?),
         };
         let pool = Self {
@@ -231,6 +240,7 @@ impl Pool {
                 // Not yet: the states are read below.
                 epoch: AtomicU64::new(u64::MAX),
                 learning: AtomicBool::new(false),
+                joining: AtomicU32::new(0),
                 is_alive,
                 wait_ns_max,
                 process,
@@ -250,7 +260,7 @@ impl Pool {
             Ok(()) => Ok(pool),
             Err(error) => {
                 if let Some(entry) = &pool.inner.entry {
-                    attach::clear_entry(ep, entry).await?;
+                    let _ = attach::clear_entry(ep, entry, pool.deadline(ep)).await;
                 }
                 Err(error)
             }
@@ -263,6 +273,7 @@ impl Pool {
     /// call does nothing.
     ///
     /// # Errors
+    /// [`PoolError::LocksLeftBehind`] if locks that were left cannot be given back within twice the time that attaching allowed;
     /// [`PoolError::LeasesLeftBehind`] if an earlier call was cut off midway; errors of verbs, after which it may be
     /// called again.
     pub async fn detach<E: Endpoint>(&self, ep: &E) -> Result<()> {
@@ -270,13 +281,31 @@ impl Pool {
             return Ok(());
         }
         if self.inner.mode == AttachMode::ReadWrite {
-            self.give_back_left_locks(ep).await?;
+            self.give_back_all_locks(ep).await?;
+            self.set_notice(ep, &[]).await?;
             self.release_all_partitions(ep).await?;
         }
         self.inner.detached.store(true, Relaxed);
         let left = self.leave(ep).await;
         self.inner.detached.store(left.is_ok(), Relaxed);
         left
+    }
+
+    /// Waits until the locks that this process left have rested for as long as verbs may take, and gives them back.
+    async fn give_back_all_locks<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        // Twice as long as they rest: giving back may be cut short by a verb that takes its time.
+        let deadline = ep.now().saturating_add(self.inner.wait_ns_max.saturating_mul(2));
+        loop {
+            self.give_back_left_locks(ep).await?;
+            let locks = self.inner.left_locks.count();
+            if locks == 0 || defect(Defect::DetachOwing) {
+                return Ok(());
+            }
+            if ep.now() >= deadline {
+                return Err(PoolError::LocksLeftBehind { process: self.process(), locks });
+            }
+            ep.yield_now().await;
+        }
     }
 
     async fn leave<E: Endpoint>(&self, ep: &E) -> Result<()> {
@@ -287,7 +316,7 @@ impl Pool {
         for region in ep.regions() {
             ep.persist(GlobalAddr::new(region.server, 0), region.len).await?;
         }
-        attach::clear_entry(ep, entry).await?;
+        attach::clear_entry(ep, entry, self.deadline(ep)).await?;
         attach::persist_entry(ep, entry).await
     }
 
@@ -354,6 +383,11 @@ impl Pool {
             (Some(entry), AttachMode::Repair) => Ok(entry.slot),
             _ => Err(PoolError::NotInRepair),
         }
+    }
+
+    /// How long a verb takes at most, in nanoseconds. One whose future was dropped is over after that.
+    pub fn verbs_take(&self) -> Nanos {
+        self.inner.wait_ns_max
     }
 
     pub(crate) fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
@@ -457,8 +491,12 @@ async fn read_superblocks<E: Endpoint>(ep: &E) -> Result<Vec<Superblock>> {
     let joined = ep.read_word(first.geometry.at(JOINED_AT)).await?;
     let servers = first.servers.saturating_add(joined as usize);
     if servers > regions.len() {
-        let reason = "the pool has another number of memory servers";
-        return Err(PoolError::ForeignRegion { server: MemoryServerId(0), reason });
+        return Err(PoolError::WrongServers { pool: servers, named: regions.len() });
+    }
+    for &region in &regions[servers..] {
+        if is_of_another_pool(ep, region, first.pool_id).await? {
+            return Err(PoolError::WrongServers { pool: servers, named: regions.len() });
+        }
     }
     let mut superblocks = vec![first];
     for &region in &regions[1..servers] {
@@ -478,6 +516,19 @@ async fn read_superblocks<E: Endpoint>(ep: &E) -> Result<Vec<Superblock>> {
         superblocks.push(superblock);
     }
     Ok(superblocks)
+}
+
+/// Whether a whole pool is in `region`, or a part of one, that is not pool `pool_id`.
+pub(crate) async fn is_of_another_pool<E: Endpoint>(
+    ep: &E,
+    region: RegionInfo,
+    pool_id: u64,
+) -> Result<bool> {
+    if region.len < STATE_AT {
+        return Ok(false);
+    }
+    let words = read_words(ep, GlobalAddr::new(region.server, 0), SUPERBLOCK_WORDS).await?;
+    Ok(Superblock::pool_id_of(&words).is_some_and(|found| found != pool_id))
 }
 
 pub(crate) async fn read_superblock<E: Endpoint>(ep: &E, region: RegionInfo) -> Result<Superblock> {
@@ -503,15 +554,15 @@ async fn claim<E: Endpoint>(
     wait_ns_max: Nanos,
 ) -> Result<AttachEntry> {
     let deadline = ep.wait_until(ep.now(), wait_ns_max);
-    let mut mine = attach::claim_entry(ep, places, process, mode).await?;
+    let mut mine = attach::claim_entry(ep, places, process, mode, deadline).await?;
     let judged = async {
-        attach::judge(&mine, &attach::read_table(ep, places, deadline).await?, mode, is_alive)?;
-        attach::settle_entry(ep, &mut mine).await
+        attach::judge(Some(mine.slot), &attach::read_table(ep, places, deadline).await?, mode, is_alive)?;
+        attach::settle_entry(ep, &mut mine, deadline).await
     };
     match judged.await {
         Ok(()) => Ok(mine),
         Err(error) => {
-            attach::clear_entry(ep, &mine).await?;
+            let _ = attach::clear_entry(ep, &mine, ep.wait_until(ep.now(), wait_ns_max)).await;
             Err(error)
         }
     }

@@ -65,7 +65,7 @@ impl Pool {
         self.reset_catalog(ep).await?;
         for entry in attach::read_table(ep, self.inner.max_attached, ep.now()).await? {
             if entry.slot != mine {
-                attach::clear_entry(ep, &entry).await?;
+                attach::clear_entry(ep, &entry, self.deadline(ep)).await?;
                 report.processes_cleared += 1;
             }
         }

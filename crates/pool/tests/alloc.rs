@@ -90,6 +90,23 @@ fn an_empty_chunk_serves_another_size() {
 }
 
 #[test]
+fn a_chunk_that_became_empty_is_given_back_while_another_has_room() {
+    let memory = Memory::new(&[1 << 20]);
+    let ep = memory.endpoint(1);
+    let host = Host::new();
+    let pool = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
+    let other = block_on(Pool::attach(&ep, host.options(2))).expect("attach");
+    let blocks: Vec<_> = (0..32).map(|_| block_on(pool.alloc(&ep, HERE, 1024)).expect("room")).collect();
+    assert_eq!(block_on(other.usage(&ep)).expect("usage")[0].chunks_leased_by_others, 2);
+    free_all(&pool, &ep, blocks, 1024);
+    assert_eq!(
+        block_on(other.usage(&ep)).expect("usage")[0].chunks_leased_by_others,
+        1,
+        "one is kept for later"
+    );
+}
+
+#[test]
 fn wrong_frees_are_errors_that_name_the_address() {
     let memory = Memory::new(&[1 << 20]);
     let (ep, other_ep) = (memory.endpoint(1), memory.endpoint(2));

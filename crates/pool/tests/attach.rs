@@ -28,7 +28,8 @@ fn regions_that_are_no_whole_pool_are_refused_with_a_reason() {
     assert!(matches!(error, PoolError::CutShort { server: MemoryServerId(1), .. }));
     assert!(error.to_string().contains("cut short"), "{error}");
     assert!(matches!(attach(&memory.cut(1, 64)).err(), Some(PoolError::NotAPool { .. })));
-    assert!(matches!(attach(&memory.without_last(1)).err(), Some(PoolError::ForeignRegion { .. })));
+    let error = attach(&memory.without_last(1)).err().expect("one is missing");
+    assert_eq!(error.to_string(), "the pool has 2 memory servers, 1 were named");
 
     let other = Memory::new(&[1 << 20, 1 << 20]);
     block_on(Pool::create(&other.endpoint(77), PoolOptions::embedded())).expect("create");
@@ -139,6 +140,78 @@ fn while_others_work_on_a_pool_it_takes_more_though_one_of_them_died() {
     block_on(third.detach(&ep)).expect("detach");
     block_on(fourth.detach(&ep)).expect("detach");
     assert!(matches!(attach(5).err(), Some(PoolError::NotClosedCleanly { process }) if process.pid == 1));
+}
+
+#[test]
+fn a_server_of_another_pool_is_one_too_many_and_an_empty_one_is_not() {
+    let (memory, other) = (Memory::new(&[1 << 20; 3]), Memory::new(&[1 << 20; 3]));
+    let host = Host::new();
+    let two = memory.without_last(1);
+    block_on(Pool::create(&two.endpoint(1), PoolOptions::new(host.options(1)))).expect("create");
+    (0..2).for_each(|server| memory.copy_region(&two, server));
+    let attach = || block_on(Pool::attach(&memory.endpoint(2), host.options(2)));
+    assert_eq!(attach().expect("the third may join").servers(), 2);
+    block_on(Pool::create(&other.endpoint(3), PoolOptions::embedded())).expect("create");
+    memory.copy_region(&other, 2);
+    assert_eq!(attach().err().expect("foreign").to_string(), "the pool has 2 memory servers, 3 were named");
+}
+
+#[test]
+fn a_reader_sees_what_writers_do_and_leaves_no_trace() {
+    let memory = Memory::new(&[1 << 20]);
+    let ep = memory.endpoint(1);
+    let host = Host::new();
+    let writer = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
+    block_on(writer.create_index(&ep, spec("kept"))).expect("create");
+    let read = |pid| block_on(Pool::attach(&ep, host.options(pid).mode(AttachMode::ReadOnly)));
+    let before = memory.snapshot();
+    let (reader, second) = (read(2).expect("in use"), read(3).expect("readers keep nobody out"));
+    assert_eq!(block_on(reader.list_indexes(&ep)).expect("list").len(), 1);
+    assert_eq!((reader.slot(), block_on(reader.attached(&ep)).expect("table").len()), (None, 1));
+    assert!(matches!(block_on(reader.alloc(&ep, Placement::LeastLoaded, 64)), Err(PoolError::ReadOnly)));
+    assert!(matches!(block_on(reader.create_index(&ep, spec("b"))), Err(PoolError::ReadOnly)));
+    assert!(matches!(block_on(reader.lock(&ep, word(0, 32), 0)), Err(PoolError::ReadOnly)));
+    block_on(reader.usage(&ep)).expect("numbers");
+    let value = block_on(writer.put_value(&ep, Placement::LeastLoaded, b"a value")).expect("room");
+    let mut bytes = Vec::new();
+    block_on(second.get_value(&ep, value, &mut bytes)).expect("unchanged");
+    block_on(writer.free_value(&ep, value)).expect("allocated");
+    block_on(second.detach(&ep)).expect("detach");
+    let mut after = memory.snapshot();
+    // The bytes of the value are the writer's.
+    let bytes_at = (value.addr.offset() / 8) as usize;
+    after[0][bytes_at] = before[0][bytes_at];
+    assert_eq!(before, after, "a reader changed something");
+    // One that is killed is nobody's concern.
+    host.kill(2);
+    block_on(writer.detach(&ep)).expect("detach");
+    let clean = read(4).expect("a clean pool");
+    assert_eq!(block_on(clean.list_indexes(&ep)).expect("list").len(), 1);
+    block_on(Pool::attach(&ep, host.options(5))).expect("clean");
+}
+
+#[test]
+fn a_reader_is_refused_where_a_writer_is() {
+    let memory = Memory::new(&[1 << 20]);
+    let ep = memory.endpoint(1);
+    let host = Host::new();
+    let pool = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
+    block_on(pool.create_index(&ep, spec("kept"))).expect("create");
+    let second = block_on(Pool::attach(&ep, host.options(2))).expect("attach");
+    let read = || block_on(Pool::attach(&ep, host.options(9).mode(AttachMode::ReadOnly)));
+    // A writer dies with the catalog locked, and another one goes on.
+    let slot = u64::from(second.slot().expect("attached").0);
+    memory.word(word(0, 32)).fetch_or(1 << 63 | slot << 48, SeqCst);
+    host.kill(2);
+    let reader = read().expect("the first one lives");
+    assert_eq!(block_on(reader.list_indexes(&ep)).expect("whole").len(), 1);
+    host.kill(1);
+    assert!(matches!(read().err(), Some(PoolError::NotClosedCleanly { .. })));
+    let repair = block_on(Pool::attach(&ep, host.options(3).mode(AttachMode::Repair))).expect("alone");
+    block_on(repair.rebuild_allocation(&ep, [])).expect("rebuilt");
+    assert!(matches!(read().err(), Some(PoolError::BeingRepaired { .. })));
+    block_on(repair.detach(&ep)).expect("detach");
+    assert_eq!(block_on(read().expect("repaired").list_indexes(&ep)).expect("whole").len(), 1);
 }
 
 /// Processes that come at the same time do not let each other in.

@@ -53,7 +53,9 @@ async fn cut_off<F: Future>(ep: &SimEndpoint, after: Nanos, operation: F) -> Opt
 fn is_excused(error: &SmartError) -> bool {
     matches!(
         error,
-        SmartError::TimedOut { .. } | SmartError::Combined | SmartError::Pool(PoolError::LockTimedOut { .. })
+        SmartError::TimedOut { .. }
+            | SmartError::Combined
+            | SmartError::Pool(PoolError::LockTimedOut { .. } | PoolError::WaitedTooLong { .. })
     )
 }
 

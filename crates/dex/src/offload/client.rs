@@ -12,21 +12,23 @@ use crate::change::{Blocked, Change, Outcome};
 use crate::error::{Attempt, DexError, Result};
 use crate::layout::{Layout, header};
 use crate::tree::{Ctx, Tree};
+use crate::unfinished::Unfinished;
 
 /// A missing node whose memory server may do what is to be done below it.
 pub(crate) struct Below<'t> {
-    pub level: u8,
-    /// Inner nodes that the operation went through.
-    pub inner: u64,
+    pub from: From,
     pub ticket: CommonTicket<'t>,
     /// Of its parent.
     pub _pin: Pin<'t>,
 }
 
-impl Below<'_> {
-    fn node(&self) -> GlobalAddr {
-        self.ticket.addr()
-    }
+/// Where a memory server goes down from.
+#[derive(Clone, Copy)]
+pub(crate) struct From {
+    pub node: GlobalAddr,
+    pub level: u8,
+    /// Inner nodes that the operation went through.
+    pub inner: u64,
 }
 
 impl<L: Layout> Tree<L> {
@@ -39,7 +41,7 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         out: &mut Vec<u8>,
     ) -> Attempt<Option<(bool, Option<ValueRef>)>> {
-        let answer = self.call(ctx, &below, key, Action::Get).await?;
+        let answer = self.call(ctx, below.from, key, Action::Get).await?;
         drop(below);
         Ok(Some(match answer {
             Answer::Got(None) => (false, None),
@@ -60,40 +62,46 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         change: &Change<'_>,
     ) -> Attempt<Option<std::result::Result<Outcome, Blocked>>> {
-        let answer = match self.call(ctx, &below, key, Action::Change(*change)).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                // Perhaps it was changed.
-                self.forget_copies(ctx, &below, key).await?;
-                return Err(error);
-            }
-        };
-        Ok(Some(match answer {
-            Answer::Changed { leaf, outcome } => {
-                if outcome.changed {
-                    self.forget_copy(ctx, &below, leaf).await?;
-                }
-                Ok(outcome)
-            }
-            Answer::NoRoom => Err(Blocked::NoRoom),
-            Answer::Compare(value) => Err(Blocked::Compare(value)),
-            Answer::Got(_) | Answer::Elsewhere => return Ok(None),
-        }))
+        let Below { from, ticket, _pin } = below;
+        let node = ticket.keep();
+        let remainder = self.under_way(|| {
+            // Nobody asks the memory server for what it may be about to change.
+            self.cache.table().close(node);
+            Unfinished::Called { node, key: self.layout.key_bytes(key).into() }
+        });
+        // Without an answer the memory server may have changed it, or be about to.
+        let answer = self.call(ctx, from, key, Action::Change(*change)).await?;
+        if let Answer::Changed { leaf, outcome } = &answer
+            && outcome.changed
+            && self.forget_copy(ctx, node, *leaf).await.is_err()
+        {
+            // The change is made. Nobody comes to the copy before somebody has forgotten it.
+            drop(remainder);
+        } else {
+            remainder.done();
+            drop(self.cache.table().kept_share(node));
+        }
+        Ok(match answer {
+            Answer::Changed { outcome, .. } => Some(Ok(outcome)),
+            Answer::NoRoom => Some(Err(Blocked::NoRoom)),
+            Answer::Compare(value) => Some(Err(Blocked::Compare(value))),
+            Answer::Got(_) | Answer::Elsewhere => None,
+        })
     }
 
     async fn call<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
-        below: &Below<'_>,
+        From { node, level, inner }: From,
         key: L::Key<'_>,
         action: Action<'_>,
     ) -> Attempt<Answer> {
-        let server = below.node().server();
+        let server = node.server();
         let call = Call {
             layout: self.layout.id(),
             index_id: self.config.index_id,
-            node: below.node(),
-            level: below.level,
+            node,
+            level,
             key: self.layout.key_bytes(key),
             action,
         };
@@ -103,17 +111,17 @@ impl<L: Layout> Tree<L> {
         let counters = ctx.worker.counters();
         counters.count_offload(matches!(answer, Answer::Elsewhere | Answer::NoRoom));
         if !matches!(answer, Answer::Elsewhere) {
-            counters.count_descent(below.inner);
+            counters.count_descent(inner);
             counters.count_miss(true);
         }
         Ok(answer)
     }
 
-    /// Forgets a cooling copy of the leaf of `key`, whichever that is: the call failed, and may have changed it.
-    async fn forget_copies<E: Endpoint>(
+    /// Forgets a cooling copy of the leaf of `key` below a node, whichever that is: the call failed, and may have changed it.
+    pub(crate) async fn forget_copies<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
-        below: &Below<'_>,
+        node: GlobalAddr,
         key: L::Key<'_>,
     ) -> Result<(), DexError> {
         for id in 0..self.cache.frames() as u32 {
@@ -124,7 +132,7 @@ impl<L: Layout> Tree<L> {
                 && header::level(words) == 0
                 && self.layout.covers(words, key);
             if let Some(leaf) = GlobalAddr::from_raw(frame.addr()).filter(|_| is_copy) {
-                self.forget_copy(ctx, below, leaf).await?;
+                self.forget_copy(ctx, node, leaf).await?;
             }
         }
         Ok(())
@@ -134,11 +142,11 @@ impl<L: Layout> Tree<L> {
     async fn forget_copy<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
-        below: &Below<'_>,
+        node: GlobalAddr,
         leaf: GlobalAddr,
     ) -> Result<(), DexError> {
         // The ticket of the leaf itself is the caller's, so there is no copy.
-        if leaf == below.node() {
+        if leaf == node {
             return Ok(());
         }
         let patience = Patience::new(self.config.patience_ns);

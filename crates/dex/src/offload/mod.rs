@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pando_fabric::{Endpoint, MemoryServerId, Nanos};
 
-pub(crate) use client::Below;
+pub(crate) use client::{Below, From};
 pub use server::MemorySide;
 
 /// When what is below a missing node is left to its memory server.

@@ -1,26 +1,43 @@
 //! An endpoint whose READs take a while, like those of a network: each is pending a few times before it happens. It
-//! counts how many are outstanding together, and how many rounds of them there were.
+//! counts how many are outstanding together, and how many rounds of them there were. At a chosen look at the mapping table its
+//! thread is preempted.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use pando_fabric::{
     Chain, Endpoint, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result, VerbCounters,
-    VerbResult,
+    VerbResult, Work,
 };
 use pando_fabric_local::LocalEndpoint;
 
 pub struct Observed {
     inner: LocalEndpoint,
-    /// READs are pending 1 to so many times.
+    /// READs are pending 1 to so many times, or not at all if it is 0.
     delay_max: u64,
     outstanding: Cell<u64>,
     most: Cell<u64>,
     rounds: Cell<u64>,
+    /// Looks at the mapping table until the thread is preempted.
+    looks: Cell<u64>,
+    meanwhile: RefCell<Option<Box<dyn FnOnce()>>>,
 }
 
 impl Observed {
     pub fn new(inner: LocalEndpoint, delay_max: u64) -> Self {
-        Self { inner, delay_max, outstanding: Cell::new(0), most: Cell::new(0), rounds: Cell::new(0) }
+        let (outstanding, most, rounds) = (Cell::new(0), Cell::new(0), Cell::new(0));
+        let (looks, meanwhile) = (Cell::new(0), RefCell::default());
+        Self { inner, delay_max, outstanding, most, rounds, looks, meanwhile }
+    }
+
+    /// The thread is preempted right before its look number `look`, from 1 on, at the mapping table; others do this meanwhile.
+    pub fn preempt(&self, look: u64, meanwhile: impl FnOnce() + 'static) {
+        self.looks.set(look);
+        *self.meanwhile.borrow_mut() = Some(Box::new(meanwhile));
+    }
+
+    /// Whether it was preempted.
+    pub fn was_preempted(&self) -> bool {
+        self.meanwhile.borrow().is_none()
     }
 
     /// READs that were outstanding together at most, and the times that READs went out while none were; since the
@@ -43,8 +60,10 @@ impl Endpoint for Observed {
         self.rounds.set(self.rounds.get() + u64::from(self.outstanding.get() == 0));
         self.outstanding.set(self.outstanding.get() + 1);
         self.most.set(self.most.get().max(self.outstanding.get()));
-        for _ in 0..1 + self.inner.random() % self.delay_max {
-            self.inner.yield_now().await;
+        if self.delay_max > 0 {
+            for _ in 0..1 + self.inner.random() % self.delay_max {
+                self.inner.yield_now().await;
+            }
         }
         let read = self.inner.read(at, into).await;
         self.outstanding.set(self.outstanding.get() - 1);
@@ -108,6 +127,16 @@ impl Endpoint for Observed {
 
     fn counters(&self) -> &VerbCounters {
         self.inner.counters()
+    }
+
+    fn charge(&self, work: Work) {
+        if matches!(work, Work::TableLookup) {
+            self.looks.set(self.looks.get().wrapping_sub(1));
+            let meanwhile = if self.looks.get() == 0 { self.meanwhile.take() } else { None };
+            if let Some(meanwhile) = meanwhile {
+                meanwhile();
+            }
+        }
     }
 
     fn now(&self) -> Nanos {

@@ -25,8 +25,8 @@ pub enum RemoteError {
     #[error("{server}: {reason}")]
     Rejected { server: Arc<str>, reason: String },
     /// The processes that can be reached do not own the key.
-    #[error("none of the compute servers {servers} owns the key")]
-    NoOwner { servers: String },
+    #[error("none of the compute servers {servers} owns the key{reason}")]
+    NoOwner { servers: String, reason: String },
     /// What was to be sent is longer than the compute server takes.
     #[error("a request of {len} bytes is longer than the {max} bytes that compute server {server} takes")]
     TooLong { server: Arc<str>, len: usize, max: usize },

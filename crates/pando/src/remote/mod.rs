@@ -4,6 +4,8 @@
 //! that together own an index, and sends every operation to the one that owns its key. It has no cache and no part in the
 //! pool, and may come and go as it likes. `docs/operations.md` has the protocol and what is promised.
 //!
+//! Whoever knows only where the memory servers are finds the compute servers by them: [`Client::find`].
+//!
 //! ```no_run
 //! use pando::Access;
 //! use pando::remote::{Client, ClientConfig};
@@ -23,6 +25,7 @@
 
 mod batch;
 mod error;
+mod find;
 mod link;
 mod routes;
 mod session;
@@ -42,6 +45,8 @@ use crate::error::{Error, Result};
 use crate::options::IndexLayout;
 pub use batch::{Answer, Batch};
 pub use error::RemoteError;
+use find::Finder;
+pub use find::Service;
 use routes::Claims;
 pub use session::RemoteSession;
 pub use wire::ErrorCode;
@@ -68,7 +73,10 @@ impl ClientConfig {
 }
 
 struct Shared {
-    servers: Vec<Destination>,
+    /// Some may be added at any time.
+    servers: Mutex<Vec<Destination>>,
+    /// How to look for more of them.
+    finder: Option<Finder>,
     access: Access,
     /// This client, to compute servers.
     process: u64,
@@ -76,6 +84,23 @@ struct Shared {
 }
 
 impl Shared {
+    fn servers(&self) -> Vec<Destination> {
+        lock(&self.servers).clone()
+    }
+
+    /// Adds compute servers that are found now; whether there are any.
+    fn look_again(&self) -> bool {
+        let found = self.finder.as_ref().map(Finder::look_again).unwrap_or_default();
+        let mut servers = lock(&self.servers);
+        let before = servers.len();
+        for address in found {
+            if servers.iter().all(|server| *server.address != *address) {
+                servers.push(destination(address));
+            }
+        }
+        servers.len() > before
+    }
+
     fn new_link(&self) -> LinkId {
         LinkId { process: self.process, link: 1 + self.links.fetch_add(1, Ordering::Relaxed) }
     }
@@ -93,21 +118,20 @@ impl Client {
     /// # Errors
     /// [`Error::InvalidOption`]; [`Error::Remote`] if none can be reached, or one does not let this client in.
     pub fn connect(config: ClientConfig) -> Result<Self> {
+        Self::connect_by(config, None)
+    }
+
+    fn connect_by(config: ClientConfig, finder: Option<Finder>) -> Result<Self> {
         let ClientConfig { addresses, access } = config;
         if addresses.is_empty() {
             return Err(Error::InvalidOption("there is no compute server to connect to".to_owned()));
         }
         access.check()?;
-        let destination = |address: String| Destination {
-            address: address.into(),
-            protocol: Protocol::OPERATIONS,
-            number: 0,
-        };
-        let servers = addresses.into_iter().map(destination).collect();
+        let servers = Mutex::new(addresses.into_iter().map(destination).collect());
         let (process, links) = (random_nonzero(), AtomicU64::new(0));
-        let shared = Shared { servers, access, process, links };
+        let shared = Shared { servers, finder, access, process, links };
         let (mut failed, mut is_connected) = (None, false);
-        for server in &shared.servers {
+        for server in &shared.servers() {
             match connect(server, shared.new_link(), &shared.access.secret, shared.access.deadline) {
                 Ok(_) => is_connected = true,
                 Err(error) if error.is_final() => return Err(link::not_connected(server, &error).into()),
@@ -138,9 +162,13 @@ impl Client {
     }
 }
 
+fn destination(address: String) -> Destination {
+    Destination { address: address.into(), protocol: Protocol::OPERATIONS, number: 0 }
+}
+
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let addresses = self.shared.servers.iter().map(|server| &server.address);
+        let addresses = self.shared.servers().into_iter().map(|server| server.address);
         f.debug_tuple("Client").field(&addresses.collect::<Vec<_>>()).finish()
     }
 }
@@ -206,7 +234,7 @@ impl RemoteIndex {
 
     /// Which keys each compute server said that it owns, with its address; what was heard last comes first.
     pub fn owners(&self) -> Vec<(KeyRange, String)> {
-        let servers = &self.shared.client.servers;
+        let servers = self.shared.client.servers();
         let claims = self.shared.claims();
         let owner =
             |(range, number): &(KeyRange, usize)| (range.clone(), servers[*number].address.to_string());

@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 
 use pando_dex::{DexError, ScanRange, Swapped};
 
+use pando_fabric_net::LinkId;
+
 use super::batch::Batch;
+use super::find::Finder;
 use super::link::{Answer, Dial, Link, exchange};
 use super::routes::Claims;
 use super::wire::{Entries, KEY_MAX, Op, Opened, Reply, Request, put_keys};
@@ -45,7 +48,9 @@ pub struct RemoteSession {
 
 pub(super) struct Inner {
     index: RemoteIndex,
+    /// By the number of the server; those that are found later are added.
     links: Vec<Link>,
+    id: LinkId,
     claims: Arc<Claims>,
     version: u64,
 }
@@ -86,7 +91,10 @@ impl Detour {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             let servers: Vec<&str> = inner.links.iter().map(|link| &**link.address()).collect();
-            return Err(RemoteError::NoOwner { servers: servers.join(", ") });
+            let finder = inner.index.shared.client.finder.as_ref();
+            let reason = finder.and_then(Finder::missing).map(|reason| format!(": {reason}"));
+            let reason = reason.unwrap_or_default();
+            return Err(RemoteError::NoOwner { servers: servers.join(", "), reason });
         }
         thread::sleep(self.pause.min(left));
         self.pause = (2 * self.pause).min(PAUSE_MAX);
@@ -106,7 +114,15 @@ impl Inner {
         let version = self.index.shared.version();
         if version != self.version {
             (self.claims, self.version) = (self.index.shared.claims(), version);
+            self.add_links();
         }
+    }
+
+    /// Adds links to servers that were found meanwhile, which are all that anything is learnt of.
+    fn add_links(&mut self) {
+        let servers = self.index.shared.client.servers();
+        let new = servers.into_iter().skip(self.links.len());
+        self.links.extend(new.map(|server| Link::new(server, self.id)));
     }
 
     fn learn(&mut self, number: usize, opened: &Opened) -> Result<(), RemoteError> {
@@ -128,6 +144,9 @@ impl Inner {
     /// Asks all servers what they own, those that are gone too; whoever does not answer in a quarter of the deadline keeps no
     /// one waiting.
     fn refresh(&mut self, left: Duration) {
+        if self.index.shared.client.look_again() {
+            self.add_links();
+        }
         let patience = left.min(self.deadline() / 4).max(Duration::from_millis(1));
         let until = Instant::now() + patience;
         let mut frame = Vec::new();
@@ -194,6 +213,8 @@ impl Inner {
                     again.push(i);
                     continue;
                 };
+                // There may be more servers than a moment ago.
+                down.resize(self.links.len().max(down.len()), None);
                 if down[number].is_none() {
                     down[number] = self.prepare(number, detour.left(to_ask)).err();
                 }
@@ -298,9 +319,9 @@ impl RemoteSession {
     pub(super) fn new(index: &RemoteIndex) -> Self {
         let client = &index.shared.client;
         let id = client.new_link();
-        let links = client.servers.iter().map(|server| Link::new(server.clone(), id)).collect();
+        let links = client.servers().into_iter().map(|server| Link::new(server, id)).collect();
         let (claims, version) = (index.shared.claims(), index.shared.version());
-        let inner = RefCell::new(Inner { index: index.clone(), links, claims, version });
+        let inner = RefCell::new(Inner { index: index.clone(), links, id, claims, version });
         Self { index: index.clone(), inner, _of_one_thread: PhantomData }
     }
 

@@ -2,6 +2,8 @@
 //! order. Two fabrics over the same regions act as two processes.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod lost;
+
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -114,6 +116,10 @@ impl Memory {
             memory: self.clone(),
             random: Cell::new(seed.wrapping_mul(2) | 1),
             fail_after: Cell::new(u64::MAX),
+            answers: Cell::new(0),
+            lose_answer: Cell::new(u64::MAX),
+            without_effect: Cell::new(false),
+            is_in_chain: Cell::new(false),
             always_yield: Cell::new(false),
             counters: VerbCounters::default(),
         }
@@ -121,6 +127,11 @@ impl Memory {
 
     pub fn word(&self, at: GlobalAddr) -> &AtomicU64 {
         &self.words[at.server().0 as usize][at.offset() as usize / 8]
+    }
+
+    /// All words of all regions, as they are now.
+    pub fn snapshot(&self) -> Vec<Vec<u64>> {
+        self.words.iter().map(|region| region.iter().map(|word| word.load(SeqCst)).collect()).collect()
     }
 
     pub fn copy_region(&self, from: &Memory, server: usize) {
@@ -135,6 +146,13 @@ pub struct Ep {
     random: Cell<u64>,
     /// Verbs that still succeed.
     pub fail_after: Cell<u64>,
+    /// Verbs and chains answered so far.
+    pub answers: Cell<u64>,
+    /// The verb or chain of this number takes effect, and its answer is lost.
+    pub lose_answer: Cell<u64>,
+    /// It takes no effect either, which nobody is told.
+    pub without_effect: Cell<bool>,
+    is_in_chain: Cell<bool>,
     /// Whether each verb is a point where [`interleave`] may switch.
     pub always_yield: Cell<bool>,
     counters: VerbCounters,
@@ -142,6 +160,9 @@ pub struct Ep {
 
 impl Ep {
     async fn step(&self, at: GlobalAddr, len: usize) -> Result<()> {
+        if self.without_effect.get() && self.answers.get() == self.lose_answer.get() {
+            self.answer(at, ())?;
+        }
         if self.always_yield.get() || self.random().is_multiple_of(4) {
             yield_once().await;
         }
@@ -162,6 +183,45 @@ impl Ep {
             return Err(FabricError::OutOfRegion { at, len, region_len });
         }
         Ok(())
+    }
+
+    /// From now on the answer to verb `n` is lost, counted from 0.
+    pub fn lose(&self, n: u64) {
+        self.answers.set(0);
+        self.lose_answer.set(n);
+    }
+
+    /// No answer is lost any more; whether one was.
+    pub fn lose_no_more(&self) -> bool {
+        self.answers.get() > self.lose_answer.replace(u64::MAX)
+    }
+
+    async fn execute(&self, chain: Chain) -> Result<Vec<VerbResult>> {
+        let mut results = Vec::new();
+        for verb in chain.into_verbs() {
+            results.push(match verb {
+                ChainVerb::Read { at, into } => VerbResult::Buf(self.read(at, into).await?),
+                ChainVerb::Write { at, from } => VerbResult::Buf(self.write(at, from).await?),
+                ChainVerb::WriteWord { at, value } => {
+                    self.write_word(at, value).await?;
+                    VerbResult::Done
+                }
+                ChainVerb::CompareSwap { at, expected, new } => {
+                    VerbResult::Word(self.compare_swap(at, expected, new).await?)
+                }
+                ChainVerb::FetchAdd { at, add } => VerbResult::Word(self.fetch_add(at, add).await?),
+            });
+        }
+        Ok(results)
+    }
+
+    /// What took effect is answered, or its answer is lost.
+    fn answer<T>(&self, at: GlobalAddr, answer: T) -> Result<T> {
+        if self.is_in_chain.get() {
+            return Ok(answer);
+        }
+        let number = self.answers.replace(self.answers.get() + 1);
+        if number == self.lose_answer.get() { Err(FabricError::TimedOut(at.server())) } else { Ok(answer) }
     }
 
     fn words(&self, at: GlobalAddr, len: usize) -> &[AtomicU64] {
@@ -185,7 +245,7 @@ impl Endpoint for Ep {
         for (to, from) in into.window_words().iter().zip(self.words(at, into.window_len())) {
             to.store(from.load(SeqCst), SeqCst);
         }
-        Ok(into)
+        self.answer(at, into)
     }
 
     async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
@@ -194,26 +254,27 @@ impl Endpoint for Ep {
         for (from, to) in from.window_words().iter().zip(self.words(at, from.window_len())) {
             to.store(from.load(SeqCst), SeqCst);
         }
-        Ok(from)
+        self.answer(at, from)
     }
 
     async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
         self.step(at, 8).await?;
         self.counters.count_read(8);
-        Ok(self.memory.word(at).load(SeqCst))
+        self.answer(at, self.memory.word(at).load(SeqCst))
     }
 
     async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
         self.step(at, 8).await?;
         self.counters.count_write(8);
         self.memory.word(at).store(value, SeqCst);
-        Ok(())
+        self.answer(at, ())
     }
 
     async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64> {
         self.step(at, 8).await?;
         self.counters.count_atomic();
-        Ok(self.memory.word(at).compare_exchange(expected, new, SeqCst, SeqCst).unwrap_or_else(|word| word))
+        let word = self.memory.word(at).compare_exchange(expected, new, SeqCst, SeqCst);
+        self.answer(at, word.unwrap_or_else(|word| word))
     }
 
     async fn masked_compare_swap(
@@ -230,26 +291,18 @@ impl Endpoint for Ep {
     async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64> {
         self.step(at, 8).await?;
         self.counters.count_atomic();
-        Ok(self.memory.word(at).fetch_add(add, SeqCst))
+        self.answer(at, self.memory.word(at).fetch_add(add, SeqCst))
     }
 
     async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
-        let mut results = Vec::new();
-        for verb in chain.into_verbs() {
-            results.push(match verb {
-                ChainVerb::Read { at, into } => VerbResult::Buf(self.read(at, into).await?),
-                ChainVerb::Write { at, from } => VerbResult::Buf(self.write(at, from).await?),
-                ChainVerb::WriteWord { at, value } => {
-                    self.write_word(at, value).await?;
-                    VerbResult::Done
-                }
-                ChainVerb::CompareSwap { at, expected, new } => {
-                    VerbResult::Word(self.compare_swap(at, expected, new).await?)
-                }
-                ChainVerb::FetchAdd { at, add } => VerbResult::Word(self.fetch_add(at, add).await?),
-            });
+        let at = chain.verbs()[0].at();
+        if self.without_effect.get() && self.answers.get() == self.lose_answer.get() {
+            self.answer(at, ())?;
         }
-        Ok(results)
+        self.is_in_chain.set(true);
+        let executed = self.execute(chain).await;
+        self.is_in_chain.set(false);
+        self.answer(at, executed?)
     }
 
     async fn call<R: Request>(&self, _server: MemoryServerId, _request: &R) -> Result<R::Reply> {

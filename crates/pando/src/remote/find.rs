@@ -1,0 +1,125 @@
+//! Finding the compute servers of an index by the pool: the catalog says which processes own it, and they announce where their
+//! operation ports are ([`crate::Index::announce`]).
+//!
+//! The pool is opened for looking, for a moment: nothing is owned, nobody is kept out, and a client that is killed leaves
+//! nothing behind. A client that was found so looks again when nobody it knows has a key, so compute servers may come, go and
+//! change their addresses.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use super::{Client, ClientConfig, RemoteIndex};
+use crate::cluster::{Cluster, lock};
+use crate::config::Config;
+use crate::error::{Error, Owner, Result};
+use crate::owners::{Partition, PartitionOwner};
+
+/// How long what was found stays good if it is no good.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How an index can be worked on.
+#[derive(Clone, Debug)]
+pub enum Service {
+    /// By its compute servers: their processes own the keys.
+    Remote(RemoteIndex),
+    /// Nobody owns any of it: a process that opens the pool can have it all.
+    Nobody,
+}
+
+/// Looks for compute servers again.
+pub(super) struct Finder {
+    config: Config,
+    index: String,
+    /// When it looked again last, and what was missing then.
+    last: Mutex<(Option<Instant>, Option<String>)>,
+}
+
+impl Finder {
+    /// Operation ports that are announced now, unless that was looked for a moment ago.
+    pub fn look_again(&self) -> Vec<String> {
+        {
+            let mut last = lock(&self.last);
+            if last.0.is_some_and(|last| last.elapsed() < PAUSE) {
+                return Vec::new();
+            }
+            last.0 = Some(Instant::now());
+        }
+        let looked = partitions_of(&self.config, &self.index);
+        let missing = match &looked {
+            Ok(partitions) => unserved(&self.index, partitions).next().map(|error| error.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        lock(&self.last).1 = missing;
+        looked.map_or(Vec::new(), |partitions| addresses(&self.index, &partitions))
+    }
+
+    /// Why some keys may have nobody who can be asked.
+    pub fn missing(&self) -> Option<String> {
+        lock(&self.last).1.clone()
+    }
+}
+
+fn partitions_of(config: &Config, index: &str) -> Result<Vec<Partition>> {
+    let cluster = Cluster::open(config.clone())?;
+    let partitions = cluster.partitions(index);
+    cluster.close()?;
+    partitions
+}
+
+fn addresses(index: &str, partitions: &[Partition]) -> Vec<String> {
+    let announced = partitions.iter().filter_map(|partition| partition.owner.address(index));
+    let mut addresses: Vec<String> = announced.map(str::to_owned).collect();
+    addresses.sort();
+    addresses.dedup();
+    addresses
+}
+
+/// The partitions whose keys cannot be asked for, as errors; those that somebody owns come first.
+fn unserved(index: &str, partitions: &[Partition]) -> impl Iterator<Item = Error> {
+    let unserved = partitions.iter().enumerate().filter(|(_, found)| found.owner.address(index).is_none());
+    let (owned, free): (Vec<_>, Vec<_>) = unserved.partition(|(_, found)| found.owner.process().is_some());
+    owned.into_iter().chain(free).map(|(partition, found)| Error::NotServed {
+        index: index.to_owned(),
+        partition,
+        owner: found.owner.process().map(|process| Owner::of(process, index)),
+        is_lost: matches!(found.owner, PartitionOwner::Lost(_)),
+    })
+}
+
+impl Client {
+    /// Finds the compute servers of an index by the pool that `config` names, and opens the index there.
+    ///
+    /// ```no_run
+    /// use pando::Config;
+    /// use pando::remote::{Client, Service};
+    ///
+    /// let config = Config::tcp(["memory-0:7100", "memory-1:7100"]);
+    /// match Client::find(&config, "trees")? {
+    ///     Service::Remote(trees) => println!("{:?}", trees.session().get(b"aspen")?),
+    ///     Service::Nobody => println!("no process has it open"),
+    /// }
+    /// # Ok::<(), pando::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::UnknownIndex`]; [`Error::NotServed`] if processes own the index and none announces an operation port; those of
+    /// opening the pool for looking, and of [`Client::connect`] and [`Client::open_index`].
+    pub fn find(config: &Config, index: &str) -> Result<Service> {
+        let config = config.clone().for_looking();
+        let partitions = partitions_of(&config, index)?;
+        if partitions.iter().all(|partition| partition.owner == PartitionOwner::Nobody) {
+            return Ok(Service::Nobody);
+        }
+        let addresses = addresses(index, &partitions);
+        let missing = unserved(index, &partitions).next();
+        let missing = match missing {
+            Some(error) if addresses.is_empty() => return Err(error),
+            missing => missing.map(|error| error.to_string()),
+        };
+        let access = config.access.clone();
+        let last = Mutex::new((None, missing));
+        let finder = Finder { config, index: index.to_owned(), last };
+        let client = Self::connect_by(ClientConfig::new(addresses).access(access), Some(finder))?;
+        Ok(Service::Remote(client.open_index(index)?))
+    }
+}

@@ -1,0 +1,27 @@
+//! Defects that can be put into the protocols of the pool, to show that they would be found.
+//!
+//! How one is made active, and that it costs nothing otherwise, is in [`pando_fabric::defect`]. `tests/defects.rs` demands
+//! that each is found.
+
+use pando_fabric::defect;
+
+/// A step of a protocol that is left out or done wrongly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// A change of the catalog that may have taken effect frees the blocks that the catalog may lead to.
+    FreeLinked,
+    /// A server that joined by a try that failed is formatted again by the next one.
+    FormatJoined,
+    /// A process leaves with locks that it has not given back and pages that it has not written.
+    DetachOwing,
+}
+
+impl Defect {
+    pub const ALL: [Self; 3] = [Self::FreeLinked, Self::FormatJoined, Self::DetachOwing];
+}
+
+impl defect::Defect for Defect {
+    fn number(self) -> u8 {
+        self as u8
+    }
+}

@@ -1,0 +1,29 @@
+//! Defects put back on purpose: the checks of lost answers and of what is owed must find each.
+
+mod support;
+
+use std::time::Instant;
+
+use pando_fabric::defect::with_defect;
+use pando_pool::defect::Defect;
+use support::lost::{self, CHANGES};
+
+fn check() -> Result<u64, String> {
+    let mut verbs = 0;
+    for change in &CHANGES {
+        verbs += lost::each_without_answers(change)?;
+    }
+    verbs += lost::each("add_server", lost::add_server)?;
+    lost::detach_owing()?;
+    Ok(verbs)
+}
+
+#[test]
+fn each_defect_is_found() {
+    assert!(with_defect(None::<Defect>, check).is_ok());
+    for defect in Defect::ALL {
+        let start = Instant::now();
+        let found = with_defect(Some(defect), check).expect_err("not found");
+        println!("{defect:?}: {found} ({:.2} s)", start.elapsed().as_secs_f64());
+    }
+}
