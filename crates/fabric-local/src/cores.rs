@@ -2,9 +2,12 @@
 //!
 //! Who calls puts the call into the queue of the server and waits for its waker. A thread without work looks for some for
 //! a moment and then sleeps. Without threads, calls are executed by who calls, which tests want.
+//!
+//! A handler that panics ends its call, as a refusal, and nothing else: the thread is there for the calls that follow.
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -119,8 +122,7 @@ impl Cores {
             }
             None => {
                 let reason = "it has no threads for requests yet".to_owned();
-                *lock(&call.answer) = Some(Err(FabricError::Refused { server, op, reason }));
-                call.is_done.store(true, Release);
+                call.answer(Err(FabricError::Refused { server, op, reason }));
             }
         }
         Answer(call)
@@ -135,7 +137,7 @@ impl Drop for Cores {
             queue.filled.notify_all();
         }
         for thread in self.threads.drain(..) {
-            // A handler that panicked said so already, and its caller heard of it.
+            // Handlers do not take it with them, and one that panicked outside of them said so already.
             let _ = thread.join();
         }
     }
@@ -145,9 +147,7 @@ impl Queue {
     /// Executes calls until the queue is closed and empty.
     fn serve(&self, server: MemoryServerId, region: &Region, handler: &dyn RequestHandler) {
         while let Some(call) = self.next() {
-            // Answers the call also if the handler panics.
-            let mut answering = Answering { call: &call, answer: None, server };
-            answering.answer = Some(execute(server, region, handler, call.op, &call.body));
+            call.answer(execute(server, region, handler, call.op, &call.body));
         }
     }
 
@@ -171,6 +171,7 @@ impl Queue {
     }
 }
 
+/// Executes a call; a panic of the handler is a refusal.
 fn execute(
     server: MemoryServerId,
     region: &Region,
@@ -180,27 +181,18 @@ fn execute(
 ) -> Result<Vec<u8>> {
     let words = region.words_of_server(server, op)?;
     let mut reply = Vec::new();
-    handler.handle(&ServerMemory::new(server, words, &|_| ()), op, body, &mut reply)?;
-    Ok(reply)
+    let handle = || handler.handle(&ServerMemory::new(server, words, &|_| ()), op, body, &mut reply);
+    match catch_unwind(AssertUnwindSafe(handle)) {
+        Ok(handled) => handled.map(|()| reply),
+        Err(_) => Err(FabricError::Refused { server, op, reason: "its handler panicked".to_owned() }),
+    }
 }
 
-/// Answers a call when it goes.
-struct Answering<'c> {
-    call: &'c Call,
-    answer: Option<Result<Vec<u8>>>,
-    server: MemoryServerId,
-}
-
-impl Drop for Answering<'_> {
-    fn drop(&mut self) {
-        let refused = || FabricError::Refused {
-            server: self.server,
-            op: self.call.op,
-            reason: "its handler panicked".to_owned(),
-        };
-        *lock(&self.call.answer) = Some(self.answer.take().unwrap_or_else(|| Err(refused())));
-        self.call.is_done.store(true, Release);
-        if let Some(waker) = lock(&self.call.waker).take() {
+impl Call {
+    fn answer(&self, answer: Result<Vec<u8>>) {
+        *lock(&self.answer) = Some(answer);
+        self.is_done.store(true, Release);
+        if let Some(waker) = lock(&self.waker).take() {
             waker.wake();
         }
     }
@@ -222,5 +214,75 @@ impl Future for Answer {
             }
         }
         Poll::Ready(lock(&call.answer).take().expect("an answer is taken once"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::time::{Duration, Instant};
+
+    use pando_fabric::{Endpoint, Fabric, Request};
+
+    use super::*;
+    use crate::{LocalConfig, LocalFabric};
+
+    const SERVER: MemoryServerId = MemoryServerId(0);
+
+    /// Answers even numbers and panics at odd ones.
+    struct Fickle;
+
+    impl RequestHandler for Fickle {
+        fn handle(&self, _: &ServerMemory<'_>, _: u16, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
+            assert!(body[0].is_multiple_of(2), "on purpose");
+            out.extend(body);
+            Ok(())
+        }
+    }
+
+    struct Ask(u8);
+
+    impl Request for Ask {
+        type Reply = u8;
+        const OP: u16 = 1;
+
+        fn encode(&self, out: &mut Vec<u8>) {
+            out.push(self.0);
+        }
+
+        fn decode_reply(&self, _: MemoryServerId, reply: &[u8]) -> Result<u8> {
+            Ok(reply[0])
+        }
+    }
+
+    fn answered<T>(call: impl Future<Output = T>) -> T {
+        let (mut call, start) = (pin!(call), Instant::now());
+        loop {
+            if let Poll::Ready(done) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                return done;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "a call is never answered");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_panic_ends_one_call_and_no_thread() {
+        for threads in [0, 1, 2] {
+            let config = LocalConfig { server_sizes: vec![1 << 16], huge_pages: false };
+            let fabric = LocalFabric::new(config).expect("memory");
+            fabric.set_handler(Arc::new(Fickle), threads).expect("threads");
+            let ep = fabric.endpoint(1).expect("an endpoint");
+            // More panics than threads.
+            for number in 0..8 {
+                match answered(ep.call(SERVER, &Ask(number))) {
+                    Ok(reply) => assert!(reply == number && number % 2 == 0),
+                    Err(FabricError::Refused { server: SERVER, reason, .. }) => {
+                        assert!(number % 2 == 1 && reason.contains("panicked"), "{number}: {reason}");
+                    }
+                    Err(error) => panic!("{number}: {error}"),
+                }
+            }
+        }
     }
 }

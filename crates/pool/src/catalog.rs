@@ -5,8 +5,9 @@
 //! number is bounded by the pool only.
 //!
 //! Writers hold the catalog lock. Readers take none: they read the lock word, then what they want, then the lock word
-//! again, and start over if it changed. Checksums tell damage from that. Changes that shrink or keep the size of a
-//! record (dropping an index, claiming and releasing partitions) also work in a full pool.
+//! again, and start over if it changed. Checksums tell damage from that. Each change takes effect by the WRITE of one word
+//! (`twin.rs`): a writer that stops midway leaves the catalog as it was or as it was to be. Changes that shrink or keep the
+//! size of a record (dropping an index, claiming and releasing partitions) also work in a full pool.
 
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos};
@@ -14,57 +15,19 @@ use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos};
 use crate::alloc::Placement;
 use crate::attach::{AttachMode, AttachSlot};
 use crate::defect::Defect;
+use crate::directory::{DIRECTORY_BYTES, Directory, ENTRIES};
 use crate::error::{PoolError, Result};
 use crate::held::{LOOKS_AT_HOLDER, RemoteLock};
-use crate::io::{checksum, read_words, until_answered, write_words, write_words_surely};
+use crate::io::until_answered;
 use crate::lock::{self, lock_owner};
 use crate::pool::Pool;
 use crate::record::{
-    IndexRecord, IndexSpec, RECORD_BYTES, RecordBlock, decode_boundaries, decode_owners, encode_boundaries,
-    encode_owners,
+    IndexRecord, IndexSpec, RECORD_BYTES, RecordBlock, RecordValues, decode_boundaries, decode_owners,
+    encode_boundaries, encode_owners,
 };
 use crate::value::ValueRef;
 
 const PLACEMENT: Placement = Placement::Prefer(MemoryServerId(0));
-const DIRECTORY_BYTES: u64 = 1024;
-const DIRECTORY_WORDS: usize = DIRECTORY_BYTES as usize / 8;
-const DIRECTORY_HEADER: usize = 4;
-/// Entries of one directory block.
-const ENTRIES: usize = (DIRECTORY_WORDS - DIRECTORY_HEADER) / 2;
-
-/// One block of the list: `[checksum][next][entries][0]`, then pairs of words.
-struct Directory {
-    at: GlobalAddr,
-    next: GlobalAddr,
-    entries: Vec<(u64, GlobalAddr)>,
-}
-
-impl Directory {
-    fn encode(&self, pool_id: u64) -> Vec<u64> {
-        let mut words = vec![0, self.next.raw(), self.entries.len() as u64, 0];
-        words.extend(self.entries.iter().flat_map(|&(hash, record)| [hash, record.raw()]));
-        words.resize(DIRECTORY_WORDS, 0);
-        words[0] = checksum(&words[1..], pool_id ^ self.at.raw());
-        words
-    }
-
-    fn decode(words: &[u64], pool_id: u64, at: GlobalAddr) -> Option<Self> {
-        let entries = words[2] as usize;
-        if words[0] != checksum(&words[1..], pool_id ^ at.raw()) || entries > ENTRIES {
-            return None;
-        }
-        let pairs = words[DIRECTORY_HEADER..].chunks_exact(2).take(entries);
-        let entries = pairs.map(|pair| Some((pair[0], GlobalAddr::from_raw(pair[1])?)));
-        Some(Self { at, next: GlobalAddr::from_raw(words[1])?, entries: entries.collect::<Option<_>>()? })
-    }
-}
-
-/// The catalog's line in the superblock.
-#[derive(Clone, Copy)]
-struct Head {
-    first: GlobalAddr,
-    next_id: u32,
-}
 
 /// Where a record was found.
 struct Found {
@@ -83,14 +46,15 @@ impl Pool {
     pub async fn create_index<E: Endpoint>(&self, ep: &E, spec: IndexSpec) -> Result<IndexRecord> {
         let mut record = IndexRecord::of_spec(spec, 0);
         record.check()?;
-        self.change_catalog(ep, async || {
+        self.change_records(ep, async || {
             if self.find(ep, &record.name).await?.is_some() {
                 return Err(PoolError::IndexExists { name: record.name.clone() });
             }
             let mut head = self.read_head(ep).await?;
             record.id = head.next_id;
             head.next_id += 1;
-            self.write_head(ep, head).await?;
+            // Whether or not the number is spent, there is no index yet.
+            self.replace_head(ep, &mut head).await.map_err(unchanged)?;
             self.enter(ep, &record).await
         })
         .await?;
@@ -135,16 +99,15 @@ impl Pool {
     /// [`PoolError::UnknownIndex`], [`PoolError::PartitionOwned`] and [`PoolError::PartitionLost`] while another process owns a
     /// partition, and those of [`Pool::create_index`].
     pub async fn drop_index<E: Endpoint>(&self, ep: &E, name: &str) -> Result<IndexRecord> {
-        self.change_catalog(ep, async || {
+        self.change_records(ep, async || {
             let mut found = self.find_known(ep, name).await?;
             let record = self.load(ep, found.block.clone()).await?;
             for partition in 0..record.owners.len() {
                 self.check_owner(ep, &record, partition).await?;
             }
             found.directory.entries.swap_remove(found.entry);
-            self.write_directory(ep, &found.directory).await?;
-            self.free_unlinked(ep, Some(found.at), found.block.boundaries).await;
-            self.free_unlinked(ep, None, found.block.owners).await;
+            self.replace_directory(ep, &mut found.directory).await?;
+            self.free_unlinked(ep, Some(found.at), &found.block.values().each()).await;
             Ok(record)
         })
         .await
@@ -157,7 +120,7 @@ impl Pool {
     /// no such index with this id, and those of [`Pool::create_index`].
     pub async fn update_index<E: Endpoint>(&self, ep: &E, record: &IndexRecord) -> Result<IndexRecord> {
         record.check()?;
-        self.change_catalog(ep, async || {
+        self.change_records(ep, async || {
             let found = self.find_known(ep, &record.name).await?;
             if found.block.id != record.id {
                 return Err(PoolError::UnknownIndex { name: record.name.clone() });
@@ -204,7 +167,7 @@ impl Pool {
         partitions: &[usize],
         owner: Option<AttachSlot>,
     ) -> Result<IndexRecord> {
-        self.change_catalog(ep, async || {
+        self.change_records(ep, async || {
             let found = self.find_known(ep, name).await?;
             let mut record = self.load(ep, found.block.clone()).await?;
             for &partition in partitions {
@@ -274,9 +237,9 @@ impl Pool {
     ) -> Result<()> {
         let old_at = directory.entries[entry].1;
         let mut block = self.read_record(ep, old_at).await?;
-        let old_values = [block.boundaries, block.owners];
+        let old = block.values();
         let mut is_there = old_at.server() == server;
-        for value in old_values {
+        for value in old.each() {
             self.visit_value_blocks(ep, value, |addr, _| is_there |= addr.server() == server).await?;
         }
         if !is_there {
@@ -284,23 +247,22 @@ impl Pool {
         }
         let (mut at, mut values) = (None, Vec::new());
         let linked = async {
-            for value in [&mut block.boundaries, &mut block.owners] {
+            for value in [old.boundaries, old.owners, old.owners] {
                 let mut bytes = Vec::new();
-                self.get_value(ep, *value, &mut bytes).await?;
-                *value = self.put_value(ep, PLACEMENT, &bytes).await?;
-                values.push(*value);
+                self.get_value(ep, value, &mut bytes).await?;
+                values.push(self.put_value(ep, PLACEMENT, &bytes).await?);
             }
+            (block.boundaries, block.owners, block.spare) = (values[0], values[1], values[2].addr);
             let new = *at.insert(self.alloc(ep, PLACEMENT, RECORD_BYTES).await?);
-            write_words(ep, new, &block.encode(self.id(), new)).await?;
+            RecordBlock::twin(new, self.id()).write_first(ep, block.version, &block.encode()).await?;
             directory.entries[entry].1 = new;
-            self.write_directory(ep, directory).await
+            self.replace_directory(ep, directory).await
         };
         if let Err(error) = linked.await {
             directory.entries[entry].1 = old_at;
             return self.undo(ep, at, &values, error).await;
         }
-        self.free_unlinked(ep, Some(old_at), old_values[0]).await;
-        self.free_unlinked(ep, None, old_values[1]).await;
+        self.free_unlinked(ep, Some(old_at), &old.each()).await;
         Ok(())
     }
 
@@ -311,21 +273,29 @@ impl Pool {
         at: usize,
     ) -> Result<()> {
         let old = directories[at].at;
-        directories[at].at = self.alloc(ep, PLACEMENT, DIRECTORY_BYTES).await?;
-        self.write_directory(ep, &directories[at]).await?;
-        let new = directories[at].at;
-        match at.checked_sub(1) {
-            Some(before) => {
-                directories[before].next = new;
-                self.write_directory(ep, &directories[before]).await?;
+        let new = self.alloc(ep, PLACEMENT, DIRECTORY_BYTES).await?;
+        let linked = async {
+            directories[at].at = new;
+            self.write_new_directory(ep, &mut directories[at]).await?;
+            match at.checked_sub(1) {
+                Some(before) => {
+                    directories[before].next = new;
+                    self.replace_directory(ep, &mut directories[before]).await
+                }
+                None => {
+                    let mut head = self.read_head(ep).await?;
+                    head.first = new;
+                    self.replace_head(ep, &mut head).await
+                }
             }
-            None => {
-                let head = self.read_head(ep).await?;
-                self.write_head(ep, Head { first: new, ..head }).await?;
-            }
+        };
+        let linked = linked.await;
+        match &linked {
+            Ok(()) => drop(self.free(ep, old, DIRECTORY_BYTES).await),
+            Err(error) if may_be_linked(error) => {}
+            Err(_) => drop(self.free(ep, new, DIRECTORY_BYTES).await),
         }
-        let _ = self.free(ep, old, DIRECTORY_BYTES).await;
-        Ok(())
+        linked
     }
 
     /// Calls `visit` with address and bytes of each block that the catalog itself occupies.
@@ -351,7 +321,7 @@ impl Pool {
             for (_, at) in directory.entries {
                 blocks.push((at, RECORD_BYTES));
                 let block = self.read_record(ep, at).await?;
-                for value in [block.boundaries, block.owners] {
+                for value in block.values().each() {
                     self.visit_value_blocks(ep, value, |addr, size| blocks.push((addr, size))).await?;
                 }
             }
@@ -366,9 +336,9 @@ impl Pool {
                 let mut block = self.read_record(ep, at).await?;
                 let record = self.load(ep, block.clone()).await?;
                 let nobody = encode_owners(&vec![None; record.owners.len()]);
-                block.owners = self.overwrite_value(ep, block.owners, &nobody).await?;
+                self.exchange_owners(ep, &mut block, &nobody).await?;
                 block.version += 1;
-                write_words(ep, at, &block.encode(self.id(), at)).await?;
+                self.replace_block(ep, at, &block).await?;
             }
         }
         let word = ep.read_word(self.catalog_lock()).await?;
@@ -377,28 +347,43 @@ impl Pool {
 
     /// Allocates and writes the parts of a new record and enters it; frees them again if that fails.
     async fn enter<E: Endpoint>(&self, ep: &E, record: &IndexRecord) -> Result<()> {
-        let boundaries = self.put_value(ep, PLACEMENT, &encode_boundaries(&record.boundaries)).await?;
-        let owners = match self.put_value(ep, PLACEMENT, &encode_owners(&record.owners)).await {
-            Ok(owners) => owners,
-            Err(error) => return self.undo(ep, None, &[boundaries], error).await,
+        let (mut at, mut values) = (None, Vec::new());
+        let entered = async {
+            let values = self.put_partitions(ep, record, &mut values).await?;
+            let at = *at.insert(self.alloc(ep, PLACEMENT, RECORD_BYTES).await?);
+            let block = RecordBlock::new(record, values);
+            RecordBlock::twin(at, self.id()).write_first(ep, block.version, &block.encode()).await?;
+            self.link(ep, (hash_of(&block.name), at)).await
         };
-        let at = match self.alloc(ep, PLACEMENT, RECORD_BYTES).await {
-            Ok(at) => at,
-            Err(error) => return self.undo(ep, None, &[boundaries, owners], error).await,
-        };
-        match self.write_and_link(ep, &RecordBlock::new(record, boundaries, owners), at).await {
+        match entered.await {
             Ok(()) => Ok(()),
-            Err(error) => self.undo(ep, Some(at), &[boundaries, owners], error).await,
+            Err(error) => self.undo(ep, at, &values, error).await,
         }
+    }
+
+    /// Stores the partitions of `record`; every value is in `stored`, whatever happens.
+    async fn put_partitions<E: Endpoint>(
+        &self,
+        ep: &E,
+        record: &IndexRecord,
+        stored: &mut Vec<ValueRef>,
+    ) -> Result<RecordValues> {
+        let (boundaries, owners) = (encode_boundaries(&record.boundaries), encode_owners(&record.owners));
+        for bytes in [&boundaries, &owners, &owners] {
+            stored.push(self.put_value(ep, PLACEMENT, bytes).await?);
+        }
+        Ok(RecordValues { boundaries: stored[0], owners: stored[1], spare: stored[2].addr })
     }
 
     /// Frees what the catalog leads to no more. The change is done: what cannot be freed stays allocated until the allocation is
     /// rebuilt.
-    async fn free_unlinked<E: Endpoint>(&self, ep: &E, record: Option<GlobalAddr>, value: ValueRef) {
+    async fn free_unlinked<E: Endpoint>(&self, ep: &E, record: Option<GlobalAddr>, values: &[ValueRef]) {
         if let Some(at) = record {
             let _ = self.free(ep, at, RECORD_BYTES).await;
         }
-        let _ = self.free_value(ep, value).await;
+        for &value in values {
+            let _ = self.free_value(ep, value).await;
+        }
     }
 
     /// Frees what a change allocated that failed with `error`, unless the catalog may lead there.
@@ -409,44 +394,37 @@ impl Pool {
         values: &[ValueRef],
         error: PoolError,
     ) -> Result<()> {
-        if may_be_linked(&error) {
-            return Err(error);
-        }
-        // Why the change failed is what the caller is to know.
-        if let Some(at) = record {
-            let _ = self.free(ep, at, RECORD_BYTES).await;
-        }
-        for &value in values {
-            let _ = self.free_value(ep, value).await;
+        if !may_be_linked(&error) {
+            // Why the change failed is what the caller is to know.
+            self.free_unlinked(ep, record, values).await;
         }
         Err(error)
     }
 
-    async fn write_and_link<E: Endpoint>(&self, ep: &E, block: &RecordBlock, at: GlobalAddr) -> Result<()> {
-        write_words(ep, at, &block.encode(self.id(), at)).await?;
-        let entry = (hash_of(&block.name), at);
+    /// Makes a directory lead to a record: the first with room, or else a new one.
+    async fn link<E: Endpoint>(&self, ep: &E, entry: (u64, GlobalAddr)) -> Result<()> {
         let mut directories = self.directories(ep).await?;
         if let Some(directory) = directories.iter_mut().find(|directory| directory.entries.len() < ENTRIES) {
             directory.entries.push(entry);
-            return self.write_directory(ep, directory).await;
+            return self.replace_directory(ep, directory).await;
         }
-        let head = self.read_head(ep).await?;
-        let directory_at = self.alloc(ep, PLACEMENT, DIRECTORY_BYTES).await?;
-        let directory = Directory { at: directory_at, next: head.first, entries: vec![entry] };
+        let mut head = self.read_head(ep).await?;
+        let at = self.alloc(ep, PLACEMENT, DIRECTORY_BYTES).await?;
         let linked = async {
-            self.write_directory(ep, &directory).await?;
-            self.write_head(ep, Head { first: directory_at, ..head }).await
+            self.write_new_directory(ep, &mut Directory::new(at, head.first, vec![entry])).await?;
+            head.first = at;
+            self.replace_head(ep, &mut head).await
         };
-        if let Err(error) = linked.await {
-            if !may_be_linked(&error) {
-                let _ = self.free(ep, directory_at, DIRECTORY_BYTES).await;
-            }
-            return Err(error);
+        let linked = linked.await;
+        if let Err(error) = &linked
+            && !may_be_linked(error)
+        {
+            let _ = self.free(ep, at, DIRECTORY_BYTES).await;
         }
-        Ok(())
+        linked
     }
 
-    /// Writes `record` over the one that was found. New values are in place before, old ones freed after.
+    /// Puts `record` in the place of the one that was found. New values are in place before, old ones freed after.
     async fn replace<E: Endpoint>(
         &self,
         ep: &E,
@@ -454,49 +432,46 @@ impl Pool {
         mut record: IndexRecord,
     ) -> Result<IndexRecord> {
         let old = &found.block;
-        record.version += 1;
+        record.version = old.version + 1;
         let before = self.load(ep, old.clone()).await?;
-        let boundaries = match before.boundaries == record.boundaries {
-            true => old.boundaries,
-            false => self.put_value(ep, PLACEMENT, &encode_boundaries(&record.boundaries)).await?,
-        };
-        let owners = match self.put_owners(ep, old.owners, &encode_owners(&record.owners)).await {
-            Ok(owners) => owners,
-            Err(error) => {
-                if boundaries != old.boundaries {
-                    self.free_value(ep, boundaries).await?;
-                }
-                return Err(error);
+        let mut new = Vec::new();
+        let replaced = async {
+            let mut block = RecordBlock::new(&record, old.values());
+            if before.boundaries == record.boundaries {
+                self.exchange_owners(ep, &mut block, &encode_owners(&record.owners)).await?;
+            } else {
+                let values = self.put_partitions(ep, &record, &mut new).await?;
+                block = RecordBlock::new(&record, values);
             }
+            self.replace_block(ep, found.at, &block).await
         };
-        let block = RecordBlock::new(&record, boundaries, owners);
-        let words = block.encode(self.id(), found.at);
-        let written = write_words_surely(ep, found.at, &words, self.deadline(ep)).await;
-        let values = [(old.boundaries, boundaries), (old.owners, owners)];
-        if let Err(error) = written {
-            let new: Vec<_> =
-                values.iter().filter(|(old, new)| old.addr != new.addr).map(|&(_, new)| new).collect();
+        if let Err(error) = replaced.await {
             self.undo(ep, None, &new, error).await?;
         }
-        for (old, new) in values {
-            if old.addr != new.addr {
-                self.free_unlinked(ep, None, old).await;
-            }
+        if !new.is_empty() {
+            self.free_unlinked(ep, None, &old.values().each()).await;
         }
         Ok(record)
     }
 
-    /// Puts owners elsewhere, so that the old ones hold until the record is written; only a full pool makes them go
-    /// where the old ones are.
-    async fn put_owners<E: Endpoint>(&self, ep: &E, old: ValueRef, owners: &[u8]) -> Result<ValueRef> {
-        match self.put_value(ep, PLACEMENT, owners).await {
-            Err(error) if error.is_full() && owners.len() as u64 == old.len => {
-                // The record says which bytes must be there, so these are to be followed by it.
-                until_answered(ep, self.deadline(ep), async || self.overwrite_value(ep, old, owners).await)
-                    .await
-            }
-            done => done,
-        }
+    /// Writes other owners, as many as before, where the spare of `block` is, and makes them its owners.
+    async fn exchange_owners<E: Endpoint>(
+        &self,
+        ep: &E,
+        block: &mut RecordBlock,
+        owners: &[u8],
+    ) -> Result<()> {
+        let spare = block.values().spare();
+        let overwritten = async || self.overwrite_value(ep, spare, owners).await;
+        let new = until_answered(ep, self.deadline(ep), overwritten).await?;
+        (block.spare, block.owners) = (block.owners.addr, new);
+        Ok(())
+    }
+
+    /// Puts `block` in the place of the version before it.
+    async fn replace_block<E: Endpoint>(&self, ep: &E, at: GlobalAddr, block: &RecordBlock) -> Result<()> {
+        let twin = RecordBlock::twin(at, self.id());
+        twin.replace(ep, block.version - 1, &block.encode(), self.deadline(ep)).await
     }
 
     async fn find_known<E: Endpoint>(&self, ep: &E, name: &str) -> Result<Found> {
@@ -521,10 +496,13 @@ impl Pool {
     }
 
     async fn read_record<E: Endpoint>(&self, ep: &E, at: GlobalAddr) -> Result<RecordBlock> {
+        let twin = RecordBlock::twin(at, self.id());
         if !self.can_be_block(at, RECORD_BYTES) {
-            return Err(PoolError::Corrupt { addr: at, reason: "no record of an index can lie there" });
+            return Err(twin.corrupt("no record of an index can lie there"));
         }
-        RecordBlock::decode(&read_words(ep, at, RECORD_BYTES as usize / 8).await?, self.id(), at)
+        let read = twin.read(ep).await?.filter(|&(version, _)| version > 0);
+        read.and_then(|(version, words)| RecordBlock::decode(version, &words))
+            .ok_or_else(|| twin.corrupt("this is no record of an index"))
     }
 
     /// The record with its partitions.
@@ -542,47 +520,6 @@ impl Pool {
             .filter(|owners| owners.len() == boundaries.len() + 1)
             .ok_or_else(|| corrupt(block.owners.addr))?;
         Ok(block.with_partitions(boundaries, owners))
-    }
-
-    async fn directories<E: Endpoint>(&self, ep: &E) -> Result<Vec<Directory>> {
-        let mut at = self.read_head(ep).await?.first;
-        let mut directories: Vec<Directory> = Vec::new();
-        while !at.is_null() {
-            let corrupt = PoolError::Corrupt { addr: at, reason: "this is no directory of indexes" };
-            if !self.can_be_block(at, DIRECTORY_BYTES) || directories.iter().any(|seen| seen.at == at) {
-                return Err(corrupt);
-            }
-            let words = read_words(ep, at, DIRECTORY_WORDS).await?;
-            let directory = Directory::decode(&words, self.id(), at).ok_or(corrupt)?;
-            at = directory.next;
-            directories.push(directory);
-        }
-        Ok(directories)
-    }
-
-    async fn write_directory<E: Endpoint>(&self, ep: &E, directory: &Directory) -> Result<()> {
-        write_words_surely(ep, directory.at, &directory.encode(self.id()), self.deadline(ep)).await
-    }
-
-    async fn read_head<E: Endpoint>(&self, ep: &E) -> Result<Head> {
-        let at = self.catalog_head();
-        let words = read_words(ep, at, 3).await?;
-        if words == [0; 3] {
-            return Ok(Head { first: GlobalAddr::NULL, next_id: 1 });
-        }
-        let corrupt = PoolError::Corrupt { addr: at, reason: "this is no head of the catalog" };
-        match GlobalAddr::from_raw(words[0]) {
-            Some(first) if words[2] == checksum(&words[..2], self.id()) => {
-                Ok(Head { first, next_id: words[1] as u32 })
-            }
-            _ => Err(corrupt),
-        }
-    }
-
-    async fn write_head<E: Endpoint>(&self, ep: &E, head: Head) -> Result<()> {
-        let mut words = [head.first.raw(), u64::from(head.next_id), 0];
-        words[2] = checksum(&words[..2], self.id());
-        write_words_surely(ep, self.catalog_head(), &words, self.deadline(ep)).await
     }
 
     /// Runs `look` until nobody changed the catalog meanwhile.
@@ -645,6 +582,19 @@ impl Pool {
         changed
     }
 
+    /// The same for a change of records, whose errors tell what nobody knows from what was not done.
+    async fn change_records<E: Endpoint, T>(
+        &self,
+        ep: &E,
+        change: impl AsyncFnMut() -> Result<T>,
+    ) -> Result<T> {
+        self.change_catalog(ep, change).await.map_err(|error| match error {
+            // No verb but the last one of a change makes it count.
+            PoolError::Fabric(_) => unchanged(error),
+            other => other,
+        })
+    }
+
     /// When whoever waits for the catalog lock looks after its holder.
     fn next_look<E: Endpoint>(&self, ep: &E, deadline: Nanos) -> Nanos {
         ep.now().saturating_add(self.inner.wait_ns_max / LOOKS_AT_HOLDER).min(deadline)
@@ -692,6 +642,17 @@ impl Pool {
 /// Whether the catalog may lead to the blocks of a change that failed with `error`.
 fn may_be_linked(error: &PoolError) -> bool {
     matches!(error, PoolError::CatalogUnknown { .. }) && !defect(Defect::FreeLinked)
+}
+
+/// The error for a change that did not come to the verb by which it counts.
+fn unchanged(error: PoolError) -> PoolError {
+    match error {
+        PoolError::Fabric(error) if !error.may_have_taken_effect() => error.into(),
+        PoolError::Fabric(error) | PoolError::CatalogUnknown { error } => {
+            PoolError::CatalogUnchanged { error }
+        }
+        other => other,
+    }
 }
 
 fn hash_of(name: &str) -> u64 {

@@ -118,6 +118,8 @@ pub enum PoolError {
         "{error}; whether the catalog was changed is not known, and blocks that the change allocated stay allocated"
     )]
     CatalogUnknown { error: FabricError },
+    #[error("{error}; the catalog was not changed")]
+    CatalogUnchanged { error: FabricError },
     #[error("{locks} locks of {process} could not be given back in time; the pool stays unclean")]
     LocksLeftBehind { process: ProcessIdentity, locks: usize },
     #[error("the operation waited too long for {what}")]

@@ -48,32 +48,28 @@ pub(crate) async fn until_answered<E: Endpoint, T>(
     }
 }
 
-/// Stores `words` from `at` on, again for as long as nobody knows whether that took effect, until `deadline`. Nobody else may change
-/// them meanwhile.
+/// Stores `value` at `at`, again for as long as nobody knows whether that took effect, until `deadline`. Nobody else may change the
+/// word meanwhile.
 ///
 /// # Errors
-/// [`PoolError::CatalogUnknown`] if they may be there or not.
-pub(crate) async fn write_words_surely<E: Endpoint>(
+/// [`PoolError::CatalogUnknown`] if it may be there or not.
+pub(crate) async fn write_word_surely<E: Endpoint>(
     ep: &E,
     at: GlobalAddr,
-    words: &[u64],
+    value: u64,
     deadline: Nanos,
 ) -> Result<()> {
     let mut is_unknown = false;
     loop {
-        match write_words(ep, at, words).await {
-            Err(PoolError::Fabric(error)) => {
-                is_unknown |= error.may_have_taken_effect();
-                if !error.may_have_taken_effect() || ep.now() >= deadline {
-                    return Err(match is_unknown {
-                        true => PoolError::CatalogUnknown { error },
-                        false => error.into(),
-                    });
-                }
-                ep.yield_now().await;
-            }
-            done => return done,
+        let Err(error) = ep.write_word(at, value).await else { return Ok(()) };
+        is_unknown |= error.may_have_taken_effect();
+        if !error.may_have_taken_effect() || ep.now() >= deadline {
+            return Err(match is_unknown {
+                true => PoolError::CatalogUnknown { error },
+                false => error.into(),
+            });
         }
+        ep.yield_now().await;
     }
 }
 

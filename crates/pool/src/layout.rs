@@ -12,8 +12,8 @@
 //!             byte  128       state: 1 once the region is formatted
 //!             byte  192       frees by others, counted
 //!             byte  256       catalog lock                                (server 0)
-//!             byte  320       catalog head, next index id, checksum       (server 0)
-//!             byte  384       membership epoch, servers that joined since (server 0)
+//!             byte  320       catalog head, two copies: see `directory.rs` (server 0)
+//!             byte  448       membership epoch, servers that joined since (server 0)
 //!             byte  512..4096 state of each server, two bits              (server 0)
 //!
 //! descriptor  [blocks free:32][attach slot:16][size class:8][state:8]     state: 0 free, 1 leased, 2 released
@@ -27,9 +27,10 @@ use pando_fabric::{GlobalAddr, MemoryServerId, RegionInfo};
 use crate::classes::{MAX_BLOCK, MIN_BLOCK, size_of_class};
 use crate::error::{PoolError, Result};
 use crate::io::checksum;
+use crate::twin::twin_bytes;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PANDO\0PL");
-pub(crate) const FORMAT_VERSION: u64 = 1;
+pub(crate) const FORMAT_VERSION: u64 = 2;
 
 /// Words of the constant part of the superblock, checksum included.
 pub(crate) const SUPERBLOCK_WORDS: usize = 16;
@@ -37,9 +38,12 @@ pub(crate) const STATE_AT: u64 = 128;
 pub(crate) const FREES_BY_OTHERS_AT: u64 = 192;
 pub(crate) const CATALOG_LOCK_AT: u64 = 256;
 pub(crate) const CATALOG_HEAD_AT: u64 = 320;
-pub(crate) const EPOCH_AT: u64 = 384;
-pub(crate) const JOINED_AT: u64 = 392;
+/// Words of the head, of which there are two copies.
+pub(crate) const CATALOG_HEAD_WORDS: usize = 2;
+pub(crate) const EPOCH_AT: u64 = 448;
+pub(crate) const JOINED_AT: u64 = 456;
 pub(crate) const STATES_AT: u64 = 512;
+const _: () = assert!(CATALOG_HEAD_AT + twin_bytes(CATALOG_HEAD_WORDS) <= EPOCH_AT);
 /// Servers whose states have a place: two bits each.
 pub(crate) const STATES_MAX: usize = (ATTACH_TABLE_AT - STATES_AT) as usize * 4;
 pub(crate) const ATTACH_TABLE_AT: u64 = 4096;

@@ -37,6 +37,7 @@ mod catalog;
 mod chunks;
 mod classes;
 pub mod defect;
+mod directory;
 mod error;
 mod held;
 mod io;
@@ -48,6 +49,7 @@ mod notice;
 mod pool;
 mod rebuild;
 mod record;
+mod twin;
 mod usage;
 mod value;
 

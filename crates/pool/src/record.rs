@@ -1,20 +1,22 @@
 //! What the catalog knows about an index, and its bytes.
 //!
 //! ```text
-//! record block, 640 B    [checksum][version][id:32 | system:16 | M:8][node size:32 | name length:16 | layout length:16]
-//!                        [root][boundaries: value reference, 3 words][owners: value reference, 3 words]
+//! record block           two copies (`twin.rs`), whose versions are those of the record, of:
+//!                        [id:32 | system:16 | M:8][node size:32 | name length:16 | layout length:16]
+//!                        [root][boundaries: value reference, 3 words][owners: value reference, 3 words][spare]
 //!                        [name, padded][layout, padded]
 //! boundaries value       for each boundary [length:32][bytes]
 //! owners value           for each partition [attach slot:16], 0xffff for nobody
 //! ```
-//! The checksum is seeded with the pool's number and the block's address, so that the bytes of another record do not
-//! pass for this one.
+//! The spare is the address of a second value as long as that of the owners. New owners go there, and what was there before
+//! becomes the spare: so owners change without an allocation, and none are overwritten that count.
 
 use pando_fabric::{GlobalAddr, WORD};
 
 use crate::attach::AttachSlot;
 use crate::error::{PoolError, Result};
-use crate::io::{bytes_of, checksum, push_bytes};
+use crate::io::{bytes_of, push_bytes};
+use crate::twin::{Twin, twin_bytes};
 use crate::value::ValueRef;
 
 /// Bytes of the longest name of an index.
@@ -24,8 +26,9 @@ pub const MAX_LAYOUT: usize = 256;
 /// Bytes of all partition boundaries of an index together.
 pub const MAX_BOUNDARIES: usize = 64 << 10;
 
-pub(crate) const RECORD_BYTES: u64 = 640;
-const HEADER_WORDS: usize = 11;
+const HEADER_WORDS: usize = 10;
+const CONTENT: usize = HEADER_WORDS + MAX_INDEX_NAME.div_ceil(WORD) + MAX_LAYOUT.div_ceil(WORD);
+pub(crate) const RECORD_BYTES: u64 = twin_bytes(CONTENT);
 const NOBODY: u16 = u16::MAX;
 
 /// An index that is to be created.
@@ -118,10 +121,13 @@ pub(crate) struct RecordBlock {
     pub layout: Vec<u8>,
     pub boundaries: ValueRef,
     pub owners: ValueRef,
+    /// Where the next owners go, if there are as many.
+    pub spare: GlobalAddr,
 }
 
 impl RecordBlock {
-    pub fn new(record: &IndexRecord, boundaries: ValueRef, owners: ValueRef) -> Self {
+    pub fn new(record: &IndexRecord, values: RecordValues) -> Self {
+        let RecordValues { boundaries, owners, spare } = values;
         Self {
             id: record.id,
             version: record.version,
@@ -133,7 +139,17 @@ impl RecordBlock {
             layout: record.layout.clone(),
             boundaries,
             owners,
+            spare,
         }
+    }
+
+    pub fn values(&self) -> RecordValues {
+        RecordValues { boundaries: self.boundaries, owners: self.owners, spare: self.spare }
+    }
+
+    /// The block at `at`, of a record of pool `pool_id`.
+    pub fn twin(at: GlobalAddr, pool_id: u64) -> Twin {
+        Twin { at, content: CONTENT, pool_id }
     }
 
     pub fn with_partitions(self, boundaries: Vec<Vec<u8>>, owners: Vec<Option<AttachSlot>>) -> IndexRecord {
@@ -141,51 +157,62 @@ impl RecordBlock {
         IndexRecord { id, version, name, system, node_size, subtree_level, root, layout, boundaries, owners }
     }
 
-    /// The words of the block that is to lie at `at`.
-    pub fn encode(&self, pool_id: u64, at: GlobalAddr) -> Vec<u64> {
-        let mut words = Vec::with_capacity(RECORD_BYTES as usize / WORD);
-        words.extend([0, self.version]);
+    /// What a copy of the record holds besides its version.
+    pub fn encode(&self) -> Vec<u64> {
+        let mut words = Vec::with_capacity(CONTENT);
         words.push(u64::from(self.id) | u64::from(self.system) << 32 | u64::from(self.subtree_level) << 48);
         let (name_len, layout_len) = (self.name.len() as u64, self.layout.len() as u64);
         words.push(u64::from(self.node_size) | name_len << 32 | layout_len << 48);
         words.push(self.root.raw());
         words.extend(self.boundaries.to_words());
         words.extend(self.owners.to_words());
+        words.push(self.spare.raw());
         push_bytes(&mut words, self.name.as_bytes());
         push_bytes(&mut words, &self.layout);
-        words.resize(RECORD_BYTES as usize / WORD, 0);
-        words[0] = checksum(&words[1..], pool_id ^ at.raw());
+        words.resize(CONTENT, 0);
         words
     }
 
-    /// # Errors
-    /// [`PoolError::Corrupt`] if `words`, read at `at`, are not a record.
-    pub fn decode(words: &[u64], pool_id: u64, at: GlobalAddr) -> Result<Self> {
-        Self::parse(words, pool_id, at)
-            .ok_or(PoolError::Corrupt { addr: at, reason: "this is no record of an index" })
-    }
-
-    fn parse(words: &[u64], pool_id: u64, at: GlobalAddr) -> Option<Self> {
-        if words.len() < HEADER_WORDS || words[0] != checksum(&words[1..], pool_id ^ at.raw()) {
-            return None;
-        }
+    /// The record of version `version` with the content `words`; `None` if they are none.
+    pub fn decode(version: u64, words: &[u64]) -> Option<Self> {
         let reference =
             |first: usize| ValueRef::from_words([words[first], words[first + 1], words[first + 2]]);
-        let (name_len, layout_len) = ((words[3] >> 32) as u16 as usize, (words[3] >> 48) as usize);
+        let (name_len, layout_len) = ((words[1] >> 32) as u16 as usize, (words[1] >> 48) as usize);
         let bytes = bytes_of(&words[HEADER_WORDS..]);
         let layout_at = name_len.next_multiple_of(WORD);
         Some(Self {
-            id: words[2] as u32,
-            version: words[1],
+            id: words[0] as u32,
+            version,
             name: String::from_utf8(bytes.get(..name_len)?.to_vec()).ok()?,
-            system: (words[2] >> 32) as u16,
-            node_size: words[3] as u32,
-            subtree_level: (words[2] >> 48) as u8,
-            root: GlobalAddr::from_raw(words[4])?,
+            system: (words[0] >> 32) as u16,
+            node_size: words[1] as u32,
+            subtree_level: (words[0] >> 48) as u8,
+            root: GlobalAddr::from_raw(words[2])?,
             layout: bytes.get(layout_at..layout_at + layout_len)?.to_vec(),
-            boundaries: reference(5)?,
-            owners: reference(8)?,
+            boundaries: reference(3)?,
+            owners: reference(6)?,
+            spare: GlobalAddr::from_raw(words[9])?,
         })
+    }
+}
+
+/// The values that a record refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordValues {
+    pub boundaries: ValueRef,
+    pub owners: ValueRef,
+    pub spare: GlobalAddr,
+}
+
+impl RecordValues {
+    /// The spare as a value, whatever bytes are in it.
+    pub fn spare(&self) -> ValueRef {
+        ValueRef { addr: self.spare, ..self.owners }
+    }
+
+    /// All of them.
+    pub fn each(&self) -> [ValueRef; 3] {
+        [self.boundaries, self.owners, self.spare()]
     }
 }
 
@@ -237,18 +264,19 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_record_comes_back_and_only_at_its_address() {
-        let value = ValueRef { addr: GlobalAddr::from_raw(0x8000).expect("not swizzled"), len: 5, hash: 1 };
-        let block = RecordBlock::new(&record(), value, value);
-        let at = GlobalAddr::from_raw(0x9000).expect("not swizzled");
-        let words = block.encode(3, at);
-        assert_eq!(words.len() * WORD, RECORD_BYTES as usize);
-        assert_eq!(RecordBlock::decode(&words, 3, at).expect("whole"), block);
-        assert!(RecordBlock::decode(&words, 3, at.add(64)).is_err());
-        for word in 0..words.len() {
+    fn the_largest_record_comes_back() {
+        let addr = GlobalAddr::from_raw(0x8000).expect("not swizzled");
+        let value = ValueRef { addr, len: 5, hash: 1 };
+        let values = RecordValues { boundaries: value, owners: value, spare: addr.add(64) };
+        let block = RecordBlock::new(&record(), values);
+        let words = block.encode();
+        assert_eq!(RecordBlock::decode(block.version, &words).expect("whole"), block);
+        assert_eq!((words.len(), block.values()), (CONTENT, values));
+        assert_eq!(RECORD_BYTES, 1224);
+        for (word, garbage) in [(1, u64::MAX), (2, 1 << 63), (3, 1 << 63), (9, 1 << 63), (10, u64::MAX)] {
             let mut damaged = words.clone();
-            damaged[word] ^= 1 << 33;
-            assert!(RecordBlock::decode(&damaged, 3, at).is_err());
+            damaged[word] = garbage;
+            assert!(RecordBlock::decode(1, &damaged).is_none(), "garbage in word {word}");
         }
     }
 

@@ -147,7 +147,7 @@ fn the_catalog_works_in_a_full_pool() {
     let host = Host::new();
     let pool = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
     block_on(pool.create_index(&ep, spec("kept", 2))).expect("room");
-    for size in [16 << 10, 1024, 640, 64] {
+    for size in [16 << 10, 1280, 1024, 64] {
         while block_on(pool.alloc(&ep, Placement::LeastLoaded, size)).is_ok() {}
     }
     assert!(block_on(pool.create_index(&ep, spec("more", 200))).expect_err("full").is_full());
@@ -198,17 +198,27 @@ fn damage_is_an_error_that_names_the_address() {
     let ep = memory.endpoint(1);
     let pool = block_on(Pool::create(&ep, PoolOptions::embedded())).expect("create");
     block_on(pool.create_index(&ep, spec("an index", 3))).expect("room");
-    let mut blocks = vec![(GlobalAddr::new(MemoryServerId(0), 320), 24)];
+    let mut blocks = vec![(GlobalAddr::new(MemoryServerId(0), 320), 72)];
     block_on(pool.visit_catalog_blocks(&ep, |addr, size| blocks.push((addr, size)))).expect("catalog");
-    assert_eq!(blocks.len(), 5);
-    for (addr, size) in blocks {
-        for word in 0..size.div_ceil(8) {
-            let at = memory.word(addr.add(word * 8));
+    // The head, a directory, a record, its boundaries, its owners, and the spare for others.
+    assert_eq!(blocks.len(), 6);
+    for (number, (addr, size)) in blocks.into_iter().enumerate() {
+        let words = size.div_ceil(8);
+        let counts = |word| match number {
+            0..3 => {
+                let (version, copy) = (memory.word(addr).load(SeqCst), (words - 1) / 2);
+                word == 0 || (word - 1) / copy == version % 2
+            }
+            // Padding of the last word of a value is no part of it.
+            3 | 4 => word < size / 8 || size % 8 > 2,
+            _ => false,
+        };
+        for word in 0..words {
+            let (at, counts) = (memory.word(addr.add(word * 8)), counts(word));
             at.fetch_xor(0xff << 16, SeqCst);
             match block_on(pool.open_index(&ep, "an index")) {
-                Err(PoolError::Corrupt { addr: named, .. }) => assert_eq!(named, addr),
-                // Padding of the last word of a value is no part of it.
-                Ok(_) => assert!(word == size / 8 && size % 8 != 0, "word {word} of {addr}"),
+                Err(PoolError::Corrupt { addr: named, .. }) => assert!(named == addr && counts),
+                Ok(_) => assert!(!counts, "word {word} of {addr}"),
                 Err(error) => panic!("{error}"),
             }
             at.fetch_xor(0xff << 16, SeqCst);

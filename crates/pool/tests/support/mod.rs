@@ -116,6 +116,7 @@ impl Memory {
             memory: self.clone(),
             random: Cell::new(seed.wrapping_mul(2) | 1),
             fail_after: Cell::new(u64::MAX),
+            torn: Cell::new(0),
             answers: Cell::new(0),
             lose_answer: Cell::new(u64::MAX),
             without_effect: Cell::new(false),
@@ -146,6 +147,8 @@ pub struct Ep {
     random: Cell<u64>,
     /// Verbs that still succeed.
     pub fail_after: Cell<u64>,
+    /// Words that the first verb after those still stores, if it is a WRITE.
+    pub torn: Cell<usize>,
     /// Verbs and chains answered so far.
     pub answers: Cell<u64>,
     /// The verb or chain of this number takes effect, and its answer is lost.
@@ -249,7 +252,13 @@ impl Endpoint for Ep {
     }
 
     async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
-        self.step(at, from.window_len()).await?;
+        if let Err(error) = self.step(at, from.window_len()).await {
+            let torn = from.window_words().iter().take(self.torn.take());
+            for (from, to) in torn.zip(self.words(at, from.window_len())) {
+                to.store(from.load(SeqCst), SeqCst);
+            }
+            return Err(error);
+        }
         self.counters.count_write(from.window_len());
         for (from, to) in from.window_words().iter().zip(self.words(at, from.window_len())) {
             to.store(from.load(SeqCst), SeqCst);
