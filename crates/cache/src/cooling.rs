@@ -93,7 +93,7 @@ impl Cache {
         }
     }
 
-    fn pop_cooling(&self, random: u64) -> Option<FrameId> {
+    pub(crate) fn pop_cooling(&self, random: u64) -> Option<FrameId> {
         match &self.cooling {
             Cooling::Map(map) => map.pop(random, PROBES),
             Cooling::Fifo(queue) => queue.pop(),

@@ -15,6 +15,10 @@
 //!   create that node (DEX §5.4).
 //! - Latches are taken from the top of the tree down and never held across an await.
 
+// For what integration tests and unit tests share.
+#[cfg(all(test, not(any(loom, shuttle))))]
+extern crate self as pando_cache;
+
 mod admission;
 mod arena;
 mod cache;
@@ -31,6 +35,8 @@ mod rank;
 mod stats;
 mod swip;
 pub mod sync;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
 mod turn;
 mod writing;
 
