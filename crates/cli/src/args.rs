@@ -67,9 +67,12 @@ pub enum Command {
 /// How memory servers elsewhere are reached.
 #[derive(Args, Clone, Debug)]
 pub struct AccessArgs {
-    /// A file with the secret that servers elsewhere share with their clients
+    /// A file with the secret that memory servers elsewhere share with their clients
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
+    /// A file with the secret that compute servers share with the clients of their operation ports
+    #[arg(long, value_name = "FILE")]
+    pub operation_secret_file: Option<PathBuf>,
     /// How long an operation may take; a memory server elsewhere has half of it to answer, and to be connected to [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = parse_nanos)]
     pub deadline: Option<u64>,

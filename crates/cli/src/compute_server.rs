@@ -14,7 +14,7 @@ use pando_lab::units::parse_size;
 use pando_server::{OperationConfig, OperationServer, compute_server_metrics};
 
 use crate::args::AccessArgs;
-use crate::daemon::DaemonArgs;
+use crate::daemon::{DaemonArgs, check_listening, check_secrets};
 use crate::failure::Failure;
 use crate::pool;
 
@@ -47,7 +47,8 @@ pub struct ComputeServerArgs {
 impl ComputeServerArgs {
     fn config(&self) -> Result<Config, Failure> {
         let text = &self.memory;
-        let is_file = text.contains('/') && !text.contains("://");
+        // A path, or the name of something that is here.
+        let is_file = (text.contains('/') && !text.contains("://")) || Path::new(text).exists();
         let place = match text.contains("://") || is_file {
             true => text.clone(),
             false => format!("tcp://{text}"),
@@ -65,7 +66,9 @@ impl ComputeServerArgs {
 
 pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
     let daemon = args.daemon.begin()?;
-    let secret = pool::secret(args.access.secret_file.as_deref())?;
+    let secret = pool::secret(args.access.operation_secret_file.as_deref())?;
+    check_secrets(&pool::secret(args.access.secret_file.as_deref())?, &secret, args.daemon.insecure)?;
+    check_listening(&args.listen, &secret, "--operation-secret-file", args.daemon.insecure)?;
     pool::with_cluster(args.config()?, |cluster| {
         let index = cluster.open_index_with(&args.index, &OpenOptions::default().own(args.ownership()))?;
         let listener = TcpListener::bind(&args.listen).map_err(|error| {

@@ -5,10 +5,12 @@
 //! knows by the end of its standard input.
 
 use std::io::{Read, stdin};
+use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use clap::Args;
+use pando::Secret;
 use pando_server::{HttpPort, Metrics};
 
 use crate::failure::Failure;
@@ -25,9 +27,47 @@ pub struct DaemonArgs {
     /// Connections at the same time that have not said who they are; they are counted apart, and one more closes the oldest
     #[arg(long, value_name = "N", default_value = "256")]
     pub strangers_max: usize,
+    /// Listen on a network without a secret, so that everybody who can connect is let in
+    #[arg(long)]
+    pub insecure: bool,
     /// Stop when standard input ends
     #[arg(long, hide = true)]
     with_parent: bool,
+}
+
+/// Whether a daemon may listen at `listen` for clients that know `secret`: without one, everybody who can connect reads and
+/// changes all that there is. `option` is the one that names a secret.
+pub fn check_listening(listen: &str, secret: &Secret, option: &str, insecure: bool) -> Result<(), Failure> {
+    if insecure || !secret.is_empty() {
+        return Ok(());
+    }
+    // An address that is none is an error when it is listened at.
+    let addresses = listen.to_socket_addrs().map(Iterator::collect).unwrap_or_else(|_| Vec::new());
+    match addresses.iter().find(|address| !address.ip().to_canonical().is_loopback()) {
+        Some(address) => Err(Failure::bad_input(format_args!(
+            "{address} can be reached over a network, and without {option} everybody who does is let in; \
+             --insecure allows it"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Whether a compute server may have these secrets of memory servers and of its operation port: who may do operations must not be
+/// able to reach the memory.
+pub fn check_secrets(memory: &Secret, operations: &Secret, insecure: bool) -> Result<(), Failure> {
+    if memory.is_shared_with(operations) {
+        return Err(Failure::bad_input(
+            "the secret of --operation-secret-file is that of --secret-file; clients of an operation port must not know what \
+             opens the memory servers",
+        ));
+    }
+    if !insecure && !memory.is_empty() && operations.is_empty() {
+        return Err(Failure::bad_input(
+            "the memory servers have a secret and the operation port has none; --operation-secret-file gives it one of its own, \
+             and --insecure does without",
+        ));
+    }
+    Ok(())
 }
 
 /// A daemon under way.

@@ -12,7 +12,7 @@ use pando::{Backing, MemoryServer, MemoryServerConfig, VerbsOptions};
 use pando_lab::units::{self, parse_size};
 use pando_server::memory_server_metrics;
 
-use crate::daemon::DaemonArgs;
+use crate::daemon::{DaemonArgs, check_listening};
 use crate::failure::Failure;
 use crate::pool;
 
@@ -41,7 +41,7 @@ pub struct MemoryServerArgs {
     /// Threads that execute verbs and what is offloaded
     #[arg(long, value_name = "N", default_value = "1")]
     cores: usize,
-    /// A file with what clients must know to be let in [default: everybody is]
+    /// A file with what clients must know to be let in [default: everybody on this host is]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     /// How clients reach the memory: tcp, or verbs: RDMA, and then in no other way
@@ -64,6 +64,8 @@ pub fn run(args: &MemoryServerArgs) -> Result<(), Failure> {
         Some("hugetlb") => Backing::HugePages,
         _ => Backing::File(args.backing.clone()),
     };
+    let secret = pool::secret(args.secret_file.as_deref())?;
+    check_listening(&args.listen, &secret, "--secret-file", args.daemon.insecure)?;
     let config = MemoryServerConfig::new(&args.listen)
         .size(args.size)
         .backing(backing)
@@ -71,7 +73,7 @@ pub fn run(args: &MemoryServerArgs) -> Result<(), Failure> {
         .cores(args.cores)
         .clients_max(args.daemon.clients_max)
         .strangers_max(args.daemon.strangers_max)
-        .secret(pool::secret(args.secret_file.as_deref())?);
+        .secret(secret);
     let config = match args.fabric {
         ServedFabric::Tcp => config,
         ServedFabric::Verbs => config.verbs(args.verbs.clone()),

@@ -83,22 +83,19 @@ pub fn elsewhere(pool: &Path) -> Result<Option<Elsewhere>, Failure> {
 /// How memory servers elsewhere are reached.
 pub fn access(args: &AccessArgs) -> Result<Access, Failure> {
     let access = Access::default().secret(secret(args.secret_file.as_deref())?).verbs(args.verbs.clone());
+    let access = match &args.operation_secret_file {
+        Some(file) => access.operation_secret(secret(Some(file.as_path()))?),
+        None => access,
+    };
     Ok(match args.deadline {
         Some(deadline) => access.deadline(Duration::from_nanos(deadline)),
         None => access,
     })
 }
 
-/// What is in a file with a secret, but for the end of its last line.
+/// What is in a file with a secret, if there is one.
 pub fn secret(file: Option<&Path>) -> Result<Secret, Failure> {
-    let Some(path) = file else { return Ok(Secret::default()) };
-    let bytes = std::fs::read(path)
-        .map_err(|error| Failure::bad_input(format_args!("{}: {error}", path.display())))?;
-    let secret = bytes.trim_ascii_end();
-    if secret.is_empty() {
-        return Err(Failure::bad_input(format_args!("{}: there is no secret in it", path.display())));
-    }
-    Ok(Secret::new(secret))
+    file.map(Secret::from_file).transpose().map(Option::unwrap_or_default).map_err(Failure::bad_input)
 }
 
 /// Opens the pool, does `work`, and closes the pool also when that failed. What `work` has of the cluster must be gone

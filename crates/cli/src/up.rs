@@ -21,6 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
 use crate::args::AccessArgs;
+use crate::daemon::{check_listening, check_secrets};
 use crate::failure::Failure;
 use crate::pool;
 use crate::signals::Interrupt;
@@ -83,6 +84,13 @@ struct Settings {
     /// A file with what processes must know to take part [default: nothing]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
+    /// A file with what clients of compute servers must know, if there is a secret for processes [default: nothing]
+    #[arg(long, value_name = "FILE")]
+    operation_secret_file: Option<PathBuf>,
+    /// Listen on a network without a secret, so that everybody who can connect is let in
+    #[arg(long)]
+    #[serde(default)]
+    insecure: bool,
     /// How long an operation of a compute server may take; a memory server has half of it to answer [default: 10s]
     #[arg(long, value_name = "TIME")]
     deadline: Option<String>,
@@ -106,6 +114,8 @@ impl Settings {
             port: self.port.or(others.port),
             metrics_port: self.metrics_port.or(others.metrics_port),
             secret_file: self.secret_file.or(others.secret_file),
+            operation_secret_file: self.operation_secret_file.or(others.operation_secret_file),
+            insecure: self.insecure || others.insecure,
             deadline: self.deadline.or(others.deadline),
         }
     }
@@ -125,6 +135,7 @@ struct Plan {
     host: String,
     port: u16,
     metrics_port: Option<u16>,
+    insecure: bool,
     access: Access,
     /// What was said of it, for the processes.
     said: AccessArgs,
@@ -152,7 +163,10 @@ impl Plan {
         let deadline =
             settings.deadline.as_deref().map(parse_nanos).transpose().map_err(Failure::bad_input)?;
         let verbs = VerbsOptions::default();
-        let access = AccessArgs { secret_file: settings.secret_file, deadline, verbs };
+        let Settings { secret_file, operation_secret_file, insecure, .. } = settings;
+        let access = AccessArgs { secret_file, operation_secret_file, deadline, verbs };
+        let host = settings.host.unwrap_or_else(|| "127.0.0.1".to_owned());
+        check(&access, &host, insecure)?;
         Ok(Self {
             memory_servers: at_least_one(settings.memory_servers, "memory server")?,
             compute_servers: at_least_one(settings.compute_servers, "compute server")?,
@@ -168,9 +182,10 @@ impl Plan {
             cache: size(settings.cache, "256MiB")?,
             index: settings.index.unwrap_or_else(|| "main".to_owned()),
             options,
-            host: settings.host.unwrap_or_else(|| "127.0.0.1".to_owned()),
+            host,
             port: settings.port.unwrap_or(7100),
             metrics_port: settings.metrics_port,
+            insecure,
             // Read before anything is started.
             access: pool::access(&access)?,
             said: access,
@@ -199,8 +214,21 @@ impl Plan {
         if let Some(file) = &self.said.secret_file {
             command.arg("--secret-file").arg(file);
         }
+        if self.insecure {
+            command.arg("--insecure");
+        }
         Ok(command)
     }
+}
+
+/// Looks at secrets and where to listen before anything is started.
+fn check(access: &AccessArgs, host: &str, insecure: bool) -> Result<(), Failure> {
+    let memory = pool::secret(access.secret_file.as_deref())?;
+    let operations = pool::secret(access.operation_secret_file.as_deref())?;
+    check_secrets(&memory, &operations, insecure)?;
+    let listen = format!("{host}:0");
+    check_listening(&listen, &memory, "--secret-file", insecure)?;
+    check_listening(&listen, &operations, "--operation-secret-file", insecure)
 }
 
 /// A process, and what it said of itself.
@@ -403,6 +431,9 @@ fn start_compute_servers(
         command.args(["--listen", &plan.address(plan.port, plan.memory_servers + number)?]);
         command.args(["--memory", &addresses.join(","), "--index", &plan.index]);
         command.args(["--threads", &plan.threads.to_string()]);
+        if let Some(file) = &plan.said.operation_secret_file {
+            command.arg("--operation-secret-file").arg(file);
+        }
         if let Some(deadline) = plan.said.deadline {
             command.args(["--deadline", &format!("{deadline}ns")]);
         }
@@ -423,8 +454,11 @@ fn summary(plan: &Plan, addresses: &[String], running: &Running) -> String {
         writeln!(text, "{}", process.said).expect("writing to a string does not fail");
     }
     let pool = format!("tcp://{}", addresses.join(","));
-    let secret = plan.said.secret_file.as_ref().map(|file| format!(" --secret-file {}", file.display()));
-    let secret = secret.unwrap_or_default();
+    let AccessArgs { secret_file, operation_secret_file, .. } = &plan.said;
+    let secret: String = [("--secret-file", secret_file), ("--operation-secret-file", operation_secret_file)]
+        .into_iter()
+        .filter_map(|(option, file)| Some(format!(" {option} {}", file.as_ref()?.display())))
+        .collect();
     write!(
         text,
         "the pool is {pool} ({} in all); the index is {}\n\

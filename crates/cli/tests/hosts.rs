@@ -47,8 +47,9 @@ impl Cluster {
         let (hosts, place) = (Hosts::new(2)?, Place::new());
         let serve = |number| {
             let listen = format!("--listen {}:7100", hosts.address(number));
-            hosts
-                .on_server(number, || Daemon::start(&place, &format!("memory-server {listen} --size 128MiB")))
+            hosts.on_server(number, || {
+                Daemon::start(&place, &format!("memory-server {listen} --size 128MiB --insecure"))
+            })
         };
         let servers: Vec<Daemon> = (0..2).map(serve).collect();
         let addresses = servers.iter().map(|server| server.address.clone()).collect::<Vec<_>>().join(",");

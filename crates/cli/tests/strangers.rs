@@ -17,7 +17,7 @@ use pando::Access;
 use pando::remote::{Client, ClientConfig};
 use serde_json::Value;
 
-const SECRET: &str = "between us";
+const SECRET: &str = "known to clients alone";
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(200);
 
@@ -31,13 +31,14 @@ struct Servers {
 impl Servers {
     fn start() -> Servers {
         let place = Place::new();
-        place.write("secret", format!("{SECRET}\n"));
+        place.write_secret("secret", "known to memory servers\n");
+        place.write_secret("port-secret", format!("{SECRET}\n"));
         let memory = Daemon::memory_server(&place, "--secret-file secret --strangers-max 32");
         place.ok(&format!("create --pool {} --secret-file secret --index trees", memory.pool()));
         let compute = Daemon::start(
             &place,
             &format!(
-                "compute-server --memory {} --secret-file secret --listen 127.0.0.1:0 --index trees --cache 1MiB \
+                "compute-server --memory {} --secret-file secret --operation-secret-file port-secret --listen 127.0.0.1:0 --index trees --cache 1MiB \
                  --strangers-max 32",
                 memory.address
             ),
@@ -103,7 +104,7 @@ fn drip(port: &str, over: &AtomicBool, tried: &AtomicU64) {
 /// Shakes hands with a secret that is not theirs.
 fn guess(port: &str, over: &AtomicBool, tried: &AtomicU64) {
     while !over.load(Relaxed) {
-        let access = Access::default().secret("guessed").deadline(LONG);
+        let access = Access::default().secret("no more than guessed").deadline(LONG);
         let error = Client::connect(ClientConfig::new([port]).access(access)).expect_err("it is wrong");
         // At the port of the memory server it hears what that is.
         let said = error.to_string();
@@ -178,7 +179,7 @@ fn strangers_disturb_nobody() {
 fn who_is_not_let_in_is_told_why_in_one_line() {
     let servers = Servers::start();
     let place = &servers.place;
-    place.write("wrong", "guessed\n");
+    place.write_secret("wrong", "no more than guessed\n");
     let pool = servers.memory.pool();
     for secret in ["", "--secret-file wrong"] {
         let told = place.refused(&format!("get --pool {pool} --index trees aspen {secret}"), 2);

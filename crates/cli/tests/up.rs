@@ -160,14 +160,16 @@ fn what_memory_servers_keep_in_files_is_there_the_next_time() {
     let place = Place::new();
     place.write(
         "up.toml",
-        "memory_servers = 2\ncompute_servers = 1\nbacking = \"memory\"\nsecret_file = \"secret\"\n",
+        "memory_servers = 2\ncompute_servers = 1\nbacking = \"memory\"\nsecret_file = \"secret\"\n\
+         operation_secret_file = \"port\"\n",
     );
-    place.write("secret", "between us\n");
+    place.write_secret("secret", "known to memory servers\n");
+    place.write_secret("port", "known to clients alone\n");
     let up = Up::start(&place, "--config up.toml");
     let pool = format!("{} --secret-file secret", up.pool());
     place.write("words.txt", word_list(2_000));
     place.ok(&format!("load words.txt --pool {pool} --index words"));
-    let session = up.client("between us").open_index("main").expect("there").session();
+    let session = up.client("known to clients alone").open_index("main").expect("there").session();
     for n in 0..1_000u32 {
         assert!(session.insert(&n.to_le_bytes(), &n.to_be_bytes()).expect("room"));
     }
@@ -179,7 +181,7 @@ fn what_memory_servers_keep_in_files_is_there_the_next_time() {
     let up = Up::start(&place, "--config up.toml");
     let pool = format!("{} --secret-file secret", up.pool());
     assert_eq!(place.ok(&format!("scan --pool {pool} --index words --keys-only")), place.sorted("words.txt"));
-    let session = up.client("between us").open_index("main").expect("there").session();
+    let session = up.client("known to clients alone").open_index("main").expect("there").session();
     for n in 0..1_000u32 {
         assert_eq!(session.get(&n.to_le_bytes()).expect("there").as_deref(), Some(&n.to_be_bytes()[..]));
     }
@@ -219,6 +221,10 @@ fn what_cannot_be_is_refused_in_a_sentence() {
     let place = Place::new();
     place.write("wrong.toml", "memory_server = 3\n");
     place.write("empty.toml", "memory = \"many\"\n");
+    place.write_secret("secret", "known to memory servers\n");
+    place.write_secret("same", "known to memory servers");
+    place.write_secret("short", "sesame\n");
+    place.write("public", "known to memory servers\n");
     for (arguments, says) in [
         ("up --memory-servers 0", "one memory server at least"),
         ("up --config wrong.toml", "unknown field `memory_server`"),
@@ -226,6 +232,22 @@ fn what_cannot_be_is_refused_in_a_sentence() {
         ("up --config nowhere.toml", "nowhere.toml"),
         ("up --port 65535 --memory 64MiB", "not as many ports"),
         ("up --secret-file nowhere", "nowhere"),
+        ("up --host 0.0.0.0", "without --secret-file everybody who does is let in; --insecure allows it"),
+        ("memory-server --listen 0.0.0.0:0", "without --secret-file"),
+        ("memory-server --listen [::]:0", "without --secret-file"),
+        (
+            "compute-server --memory 127.0.0.1:1 --index x --listen 0.0.0.0:0",
+            "without --operation-secret-file",
+        ),
+        ("up --secret-file secret", "the operation port has none"),
+        ("up --secret-file secret --operation-secret-file same", "must not know what opens"),
+        ("compute-server --memory 127.0.0.1:1 --index x --secret-file secret", "the operation port has none"),
+        (
+            "compute-server --memory 127.0.0.1:1 --index x --secret-file secret --operation-secret-file same",
+            "must not know what opens",
+        ),
+        ("memory-server --secret-file short", "16 bytes at least"),
+        ("memory-server --secret-file public", "others than its owner may read"),
         ("compute-server --memory 127.0.0.1 --index x", "no address"),
         ("memory-server --listen 127.0.0.1:0 --metrics nowhere:0", "metrics port nowhere:0"),
     ] {

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use pando_fabric::FabricError;
 
-use crate::handshake::{CHALLENGE, ClientHalf, LinkId, Protocol, Rejection, Secret, WELCOME, Welcomed};
+use crate::handshake::{CHALLENGE, ClientHalf, LinkId, Protocol, Rejection, WELCOME, Welcomed};
+use crate::secret::Secret;
 use crate::socket;
 
 /// Where to connect to, and what to speak there.

@@ -12,6 +12,7 @@ mod client;
 mod connect;
 mod handshake;
 mod pending;
+mod secret;
 pub mod serve;
 mod server;
 mod socket;
@@ -23,6 +24,7 @@ pub use client::{
     TcpConfig, TcpEndpoint, TcpFabric, TcpLock, check_range, end_call, random_nonzero, wait_for,
 };
 pub use connect::{ConnectError, Destination, connect};
-pub use handshake::{LinkId, Protocol, Rejection, Secret, Welcomed};
+pub use handshake::{LinkId, Protocol, Rejection, Welcomed};
 pub use pending::{Ending, Pending};
+pub use secret::{SECRET_MIN, Secret, SecretError};
 pub use server::{Calls, OtherWay, ServerConfig, ServerCounts, TcpServer};

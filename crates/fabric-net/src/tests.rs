@@ -81,8 +81,9 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 
 #[test]
 fn a_wrong_secret_is_one_clear_sentence() {
-    let server = serve(ServerConfig { secret: Secret::new("right"), ..ServerConfig::default() });
-    for secret in ["wrong", ""] {
+    let server =
+        serve(ServerConfig { secret: Secret::new("the right one of all"), ..ServerConfig::default() });
+    for secret in ["a wrong one of many", ""] {
         let addresses = [server.addr().to_string()];
         let config = TcpConfig { secret: Secret::new(secret), ..TcpConfig::new(addresses) };
         let error = TcpFabric::connect(config).expect_err("it must be refused").to_string();

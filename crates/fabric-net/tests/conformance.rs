@@ -36,7 +36,7 @@ fn connect(servers: &[TcpServer], secret: Secret) -> TcpFabric {
 #[test]
 fn several_servers_with_and_without_calls() {
     for (threads, echo) in [(1, false), (3, true)] {
-        let secret = Secret::new("between us");
+        let secret = Secret::new("known to us alone");
         let config = ServerConfig { threads, secret: secret.clone(), ..ServerConfig::default() };
         let servers: Vec<_> =
             [2 << 20, 1 << 20, (1 << 20) + 4096].map(|bytes| serve(bytes, echo, config.clone())).into();

@@ -38,7 +38,7 @@ fn serve_with(bytes: u64, handler: Option<Arc<dyn RequestHandler>>, by_verbs: bo
         let offer = VerbsOffer::new(region.clone(), &VerbsOptions::default(), 2).expect("an RDMA device");
         Arc::new(offer) as _
     });
-    let secret = Secret::new("between us");
+    let secret = Secret::new("known to us alone");
     let config = ServerConfig { secret, other_way, grace: Duration::ZERO, ..ServerConfig::default() };
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     TcpServer::start(listener, region, handler, config).expect("a server")
@@ -46,7 +46,7 @@ fn serve_with(bytes: u64, handler: Option<Arc<dyn RequestHandler>>, by_verbs: bo
 
 fn config(servers: &[TcpServer]) -> TcpConfig {
     let addresses = servers.iter().map(|server| server.addr().to_string());
-    let secret = Secret::new("between us");
+    let secret = Secret::new("known to us alone");
     TcpConfig { secret, deadline: Duration::from_secs(20), ..TcpConfig::new(addresses) }
 }
 

@@ -19,27 +19,40 @@ const DEADLINES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration:
 /// use std::time::Duration;
 /// use pando::{Access, Config};
 ///
-/// let access = Access::default().secret("between us").deadline(Duration::from_secs(2));
+/// let access = Access::default().secret("known to us alone").deadline(Duration::from_secs(2));
 /// let config = Config::tcp(["memory-0:7100", "memory-1:7100"]).access(access);
 /// # let _ = config;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Access {
     pub(crate) secret: Secret,
+    operation_secret: Option<Secret>,
     pub(crate) deadline: Duration,
     pub(crate) verbs: VerbsOptions,
 }
 
 impl Default for Access {
     fn default() -> Self {
-        Self { secret: Secret::default(), deadline: Duration::from_secs(10), verbs: VerbsOptions::default() }
+        Self {
+            secret: Secret::default(),
+            operation_secret: None,
+            deadline: Duration::from_secs(10),
+            verbs: VerbsOptions::default(),
+        }
     }
 }
 
 impl Access {
-    /// What servers want their clients to know; nothing.
+    /// What servers want their clients to know, 16 bytes at least; nothing.
     pub fn secret(mut self, secret: impl Into<Secret>) -> Self {
         self.secret = secret.into();
+        self
+    }
+
+    /// What the operation ports of compute servers want their clients to know, if it is not what memory servers do; the same
+    /// ([`Access::secret`]). Who works on an index need not be able to reach the memory that it is in.
+    pub fn operation_secret(mut self, secret: impl Into<Secret>) -> Self {
+        self.operation_secret = Some(secret.into());
         self
     }
 
@@ -60,6 +73,11 @@ impl Access {
         &self.verbs
     }
 
+    /// What to show to the operation ports of compute servers.
+    pub(crate) fn of_operations(&self) -> &Secret {
+        self.operation_secret.as_ref().unwrap_or(&self.secret)
+    }
+
     /// How long a verb to a memory server may take, and being connected to one.
     pub(crate) fn of_verb(&self) -> Duration {
         self.deadline / 2
@@ -68,6 +86,9 @@ impl Access {
     /// # Errors
     /// [`Error::InvalidOption`] for what is out of its bounds.
     pub(crate) fn check(&self) -> Result<()> {
+        for secret in [&self.secret, self.of_operations()] {
+            secret.check().map_err(|error| Error::InvalidOption(error.to_string()))?;
+        }
         match self.deadline {
             within if DEADLINES.contains(&within) => Ok(()),
             other => {

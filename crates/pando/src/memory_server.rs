@@ -41,9 +41,9 @@ pub enum Backing {
 /// ```
 /// use pando::{Access, Cluster, Config, Create, IndexOptions, MemoryServer, MemoryServerConfig};
 ///
-/// let server = MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(64 << 20).secret("between us"))?;
+/// let server = MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(64 << 20).secret("known to us alone"))?;
 /// let addresses = [server.addr().to_string()];
-/// let access = Access::default().secret("between us");
+/// let access = Access::default().secret("known to us alone");
 /// let cluster = Cluster::open(Config::tcp(addresses).access(access).create(Create::New))?;
 /// cluster.create_index("trees", &IndexOptions::bytes())?.session()?.put(b"aspen", b"a tree")?;
 /// cluster.close()?;
@@ -123,7 +123,7 @@ impl MemoryServerConfig {
         self
     }
 
-    /// What clients must know to be let in; nothing.
+    /// What clients must know to be let in, 16 bytes at least; nothing.
     pub fn secret(mut self, secret: impl Into<Secret>) -> Self {
         self.secret = secret.into();
         self
@@ -148,6 +148,7 @@ impl MemoryServer {
             let cores = config.cores;
             return Err(Error::InvalidOption(format!("{cores} cores are not between 1 and {CORES_MAX}")));
         }
+        config.secret.check().map_err(|error| Error::InvalidOption(error.to_string()))?;
         let listener =
             TcpListener::bind(&config.listen).map_err(|error| listening(&config.listen, &error))?;
         let (region, lock, incarnation) = memory(config)?;

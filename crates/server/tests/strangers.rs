@@ -60,9 +60,10 @@ fn refusal(addr: SocketAddr, secret: &str) -> String {
 
 #[test]
 fn who_is_not_let_in_is_told_why_in_a_sentence() {
-    let server = serve(OperationConfig { secret: Secret::new("right"), ..OperationConfig::default() });
+    let server =
+        serve(OperationConfig { secret: Secret::new("the right one of all"), ..OperationConfig::default() });
     let addr = server.addr();
-    for secret in ["wrong", ""] {
+    for secret in ["a wrong one of many", ""] {
         assert_eq!(refusal(addr, secret), format!("{addr}: the shared secret is not the same on both sides"));
     }
     eventually("they are counted", || server.counts().connections.refused == 2);
@@ -70,7 +71,8 @@ fn who_is_not_let_in_is_told_why_in_a_sentence() {
     let protocol = Protocol { version: 77, ..Protocol::OPERATIONS };
     let to = Destination { address: addr.to_string().into(), protocol, number: 0 };
     let id = LinkId { process: 1, link: 1 };
-    let error = connect(&to, id, &Secret::new("right"), DEADLINE).expect_err("another version");
+    let error =
+        connect(&to, id, &Secret::new("the right one of all"), DEADLINE).expect_err("another version");
     assert_eq!(error.to_string(), "it speaks version 1 of the protocol, and this program version 77");
     // A memory server's port, and the other way round.
     let memory = MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(64 << 20)).expect("memory");
@@ -79,8 +81,10 @@ fn who_is_not_let_in_is_told_why_in_a_sentence() {
         told,
         format!("{}: this is the port of a memory server, not of a compute server", memory.addr())
     );
-    let error = Cluster::open(Config::tcp([addr.to_string()]).access(Access::default().secret("right")))
-        .expect_err("no memory there");
+    let error = Cluster::open(
+        Config::tcp([addr.to_string()]).access(Access::default().secret("the right one of all")),
+    )
+    .expect_err("no memory there");
     let expected = "this is the port of a compute server, not of a memory server";
     assert!(error.to_string().contains(expected), "{error}");
     // Nobody there, and no address.

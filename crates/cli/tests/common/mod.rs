@@ -40,6 +40,13 @@ impl Place {
         std::fs::write(self.path(name), content).expect("the file can be written");
     }
 
+    /// Writes a file that is its owner's alone.
+    pub fn write_secret(&self, name: &str, content: impl AsRef<[u8]>) {
+        self.write(name, content);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(self.path(name), mode).expect("it is ours");
+    }
+
     pub fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pando"));
         command.args(arguments).current_dir(self.0.path()).stdin(Stdio::null());

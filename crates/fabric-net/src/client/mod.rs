@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use pando_fabric::{Fabric, FabricError, MAX_SERVERS, MemoryServerId, Nanos, RegionInfo, Result};
 
 use crate::connect::{self, Destination};
-use crate::handshake::{LinkId, Protocol, Secret};
+use crate::handshake::{LinkId, Protocol};
+use crate::secret::Secret;
 pub use endpoint::{TcpEndpoint, check_range, end_call};
 use keeper::Keeper;
 pub use keeper::{TcpLock, wait_for};

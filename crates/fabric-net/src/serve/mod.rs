@@ -19,7 +19,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::handshake::{LinkId, Protocol, Rejection, Secret, Welcomed};
+use crate::handshake::{LinkId, Protocol, Rejection, Welcomed};
+use crate::secret::Secret;
 pub use clients::{Client, Clients, Gate};
 pub use connection::{Connection, End, OUTPUT_MAX};
 use counters::ConnectionCounters;
@@ -120,6 +121,7 @@ impl<S: Service> Server<S> {
     /// # Errors
     /// Those of the system when sockets and threads are made, and of [`Service::worker`].
     pub fn start(listener: TcpListener, service: S, settings: Settings) -> Result<Self, S::Error> {
+        settings.secret.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let addr = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let inboxes: Arc<[Inbox]> =

@@ -16,7 +16,8 @@ use std::time::Duration;
 use pando_fabric::{MAX_SERVERS, RequestHandler};
 use pando_fabric_local::ServedRegion;
 
-use crate::handshake::{Protocol, Rejection, Secret, Welcomed};
+use crate::handshake::{Protocol, Rejection, Welcomed};
+use crate::secret::Secret;
 use crate::serve::{Connection, Core, Server, Service, Settings};
 use crate::wire::BODY_MAX;
 use calls::Callee;

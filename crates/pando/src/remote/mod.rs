@@ -10,7 +10,7 @@
 //! use pando::Access;
 //! use pando::remote::{Client, ClientConfig};
 //!
-//! let access = Access::default().secret("between us");
+//! let access = Access::default().secret("known to us alone");
 //! let client = Client::connect(ClientConfig::new(["compute-0:7400", "compute-1:7400"]).access(access))?;
 //! let trees = client.open_index("trees")?;
 //! let session = trees.session();
@@ -132,7 +132,7 @@ impl Client {
         let shared = Shared { servers, finder, access, process, links };
         let (mut failed, mut is_connected) = (None, false);
         for server in &shared.servers() {
-            match connect(server, shared.new_link(), &shared.access.secret, shared.access.deadline) {
+            match connect(server, shared.new_link(), shared.access.of_operations(), shared.access.deadline) {
                 Ok(_) => is_connected = true,
                 Err(error) if error.is_final() => return Err(link::not_connected(server, &error).into()),
                 Err(error) => failed = failed.or(Some(link::not_connected(server, &error))),

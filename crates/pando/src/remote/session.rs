@@ -134,7 +134,7 @@ impl Inner {
     /// Makes the link to a server ready.
     fn prepare(&mut self, number: usize, patience: Duration) -> Result<(), RemoteError> {
         let client = &self.index.shared.client;
-        let dial = Dial { secret: &client.access.secret, index: &self.index.shared.name, patience };
+        let dial = Dial { secret: client.access.of_operations(), index: &self.index.shared.name, patience };
         match self.links[number].prepare(&dial)? {
             Some(opened) => self.learn(number, &opened),
             None => Ok(()),

@@ -1,0 +1,166 @@
+//! What clients and servers share, and the files that it is read from.
+//!
+//! A secret is as long as a guess must be hopeless, and a file that others on the host may read holds none: both are looked
+//! at before anything is started with it.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes that a secret has at least.
+pub const SECRET_MIN: usize = 16;
+/// Bytes of a file that may be a secret.
+const FILE_MAX: u64 = 64 << 10;
+/// Permissions of a file by which others than its owner may read or write it.
+const OTHERS: u32 = 0o066;
+
+/// What clients and servers of one cluster share. Without one it is empty, and everybody is welcome.
+#[derive(Clone, Default)]
+pub struct Secret(Arc<[u8]>);
+
+/// Why something is no secret.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretError {
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{}: there is no secret in it", path.display())]
+    Empty { path: PathBuf },
+    #[error("{}: it is longer than a secret may be", path.display())]
+    TooLong { path: PathBuf },
+    #[error(
+        "{}: others than its owner may read or write it (mode {mode:04o}); `chmod 600` makes a secret of it",
+        path.display()
+    )]
+    Open { path: PathBuf, mode: u32 },
+    #[error("a secret has {SECRET_MIN} bytes at least, and this one has {0}")]
+    TooShort(usize),
+    #[error("{}: a secret has {SECRET_MIN} bytes at least, and this one has {len}", path.display())]
+    ShortFile { path: PathBuf, len: usize },
+}
+
+impl Secret {
+    pub fn new(bytes: impl AsRef<[u8]>) -> Self {
+        Self(bytes.as_ref().into())
+    }
+
+    /// What is in a file that only its owner may read and write, but for spaces and ends of lines at its end.
+    ///
+    /// # Errors
+    /// [`SecretError`] if the file cannot be read, others may read it, or there are fewer than [`SECRET_MIN`] bytes in it.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Self, SecretError> {
+        let path = path.as_ref().to_owned();
+        let failed = |source| SecretError::Io { path: path.clone(), source };
+        let file = File::open(&path).map_err(failed)?;
+        let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o7777;
+        if mode & OTHERS != 0 {
+            return Err(SecretError::Open { path, mode });
+        }
+        let mut bytes = Vec::new();
+        file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > FILE_MAX {
+            return Err(SecretError::TooLong { path });
+        }
+        let bytes = bytes.trim_ascii_end();
+        match bytes.len() {
+            0 => Err(SecretError::Empty { path }),
+            SECRET_MIN.. => Ok(Self::new(bytes)),
+            len => Err(SecretError::ShortFile { path, len }),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether both are the same one. Two that are empty are none.
+    pub fn is_shared_with(&self, other: &Self) -> bool {
+        !self.is_empty() && self.0 == other.0
+    }
+
+    /// # Errors
+    /// [`SecretError::TooShort`] for one that can be guessed.
+    pub fn check(&self) -> Result<(), SecretError> {
+        match self.0.len() {
+            0 | SECRET_MIN.. => Ok(()),
+            short => Err(SecretError::TooShort(short)),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl<T: AsRef<[u8]> + ?Sized> From<&T> for Secret {
+    fn from(bytes: &T) -> Self {
+        Self::new(bytes)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_empty() { "Secret(none)" } else { "Secret(..)" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const LONG_ENOUGH: &str = "sixteen bytes are";
+
+    /// A file with these bytes and permissions, which goes with the guard.
+    struct Written(PathBuf);
+
+    impl Written {
+        fn new(name: &str, bytes: &[u8], mode: u32) -> Self {
+            let path = std::env::temp_dir().join(format!("pando-secret-{}-{name}", std::process::id()));
+            fs::write(&path, bytes).expect("it can be written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is ours");
+            Self(path)
+        }
+    }
+
+    impl Drop for Written {
+        fn drop(&mut self) {
+            // It may be gone.
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        assert_eq!(format!("{:?}", Secret::new("hush")), "Secret(..)");
+    }
+
+    #[test]
+    fn a_file_of_its_owner_is_read_without_the_end_of_its_line() {
+        let file = Written::new("good", format!("{LONG_ENOUGH} \r\n").as_bytes(), 0o600);
+        let secret = Secret::from_file(&file.0).expect("it is one");
+        assert_eq!(secret.bytes(), LONG_ENOUGH.as_bytes());
+    }
+
+    #[test]
+    fn what_others_may_read_or_guess_is_no_secret() {
+        for (name, bytes, mode, says) in [
+            ("group", LONG_ENOUGH, 0o640, "others than its owner may read or write it (mode 0640)"),
+            ("world", LONG_ENOUGH, 0o604, "others than its owner"),
+            ("written", LONG_ENOUGH, 0o622, "others than its owner"),
+            ("short", "fifteen bytes..\n", 0o600, "16 bytes at least, and this one has 15"),
+            ("empty", "\n", 0o600, "there is no secret in it"),
+        ] {
+            let file = Written::new(name, bytes.as_bytes(), mode);
+            let error = Secret::from_file(&file.0).expect_err(name).to_string();
+            assert!(error.contains(says) && !error.contains('\n'), "{name}: {error}");
+        }
+        let gone = Secret::from_file("/nowhere/at/all").expect_err("it is not there").to_string();
+        assert!(gone.starts_with("/nowhere/at/all: "), "{gone}");
+        assert!(Secret::default().check().is_ok() && Secret::new("a").check().is_err());
+    }
+}
