@@ -14,7 +14,7 @@ use crate::session::{Session, on_tree};
 
 /// The operations of a [`Session`] as futures. See [`Session::futures`] and [`Session::in_flight`]; each operation is
 /// described where the blocking one is.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct AsyncSession<'s> {
     pub(crate) session: &'s Session,
 }

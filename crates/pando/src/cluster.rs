@@ -16,7 +16,7 @@ use pando_rt::block_on;
 
 use crate::config::{Config, Place};
 use crate::error::{Error, Owner, Result};
-use crate::index::{Index, IndexData};
+use crate::index::{CLOSING, Index, IndexData};
 use crate::options::{Descriptor, IndexLayout, IndexOptions, OpenOptions};
 use crate::place::{self, AnyFabric};
 use crate::servers;
@@ -403,7 +403,7 @@ impl Shared {
         if self.closed.load(Relaxed) {
             return Ok(());
         }
-        let guards = registry.values().map(|data| data.exclusive("closing the cluster"));
+        let guards = registry.values().map(|data| data.exclusive(CLOSING));
         let guards = guards.collect::<Result<Vec<_>>>()?;
         self.losing_on_error(|| {
             if !self.read_only() {

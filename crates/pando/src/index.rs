@@ -2,10 +2,12 @@
 //!
 //! Either sessions use an index, any number of them, or one piece of work has it at rest (a bulk load, a check,
 //! closing). The latter fails while sessions are open; it does not wait, because a session of its own thread would
-//! never go.
+//! never go. Only [`Cluster::close_within`](crate::Cluster::close_within) waits, with a bound, and lets no new session in
+//! meanwhile.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use pando_dex::KeyRange;
 
@@ -16,6 +18,8 @@ use crate::options::{IndexLayout, Ownership};
 use crate::servers::{Past, Servers};
 use crate::session::Session;
 use crate::stats::IndexStats;
+
+pub(crate) const CLOSING: &str = "closing the cluster";
 
 /// An open index. Clones are the same index, and may be used by any number of threads; each opens a
 /// [`Session`] for its operations.
@@ -58,6 +62,8 @@ pub(crate) struct IndexData {
     /// Changes whenever `servers` does.
     generation: AtomicU64,
     gate: Mutex<Gate>,
+    /// Somebody at the gate has gone.
+    gone: Condvar,
     /// Held by who moves keys between compute servers, and who needs them to stay where they are.
     moving: Mutex<()>,
     /// What earlier compute servers of this index counted.
@@ -71,6 +77,17 @@ struct Gate {
     /// Moves of keys, those that wait for another one too.
     moves: usize,
     exclusive: Option<&'static str>,
+    /// Those that wait for all of them to be gone; no session is opened meanwhile.
+    waiting: usize,
+}
+
+/// Lets no new session in while it lives.
+pub(crate) struct Waiting<'i>(&'i IndexData);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.gate).waiting -= 1;
+    }
 }
 
 /// Keeps sessions out while it lives.
@@ -85,12 +102,14 @@ pub(crate) struct Moving<'i> {
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
         lock(&self.data.gate).moves -= 1;
+        self.data.gone.notify_all();
     }
 }
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
         lock(&self.0.gate).exclusive = None;
+        self.0.gone.notify_all();
     }
 }
 
@@ -105,6 +124,7 @@ impl IndexData {
             generation: AtomicU64::new(0),
             moving: Mutex::default(),
             gate: Mutex::default(),
+            gone: Condvar::new(),
             past: Mutex::default(),
         }
     }
@@ -189,8 +209,26 @@ impl IndexData {
         if let Some(what) = gate.exclusive {
             return Err(self.busy(what));
         }
+        if gate.waiting > 0 {
+            return Err(self.busy(CLOSING));
+        }
         gate.sessions += 1;
         Ok(())
+    }
+
+    /// Lets no new session in, and waits until those that there are have gone, and whoever else uses the index, but not longer
+    /// than until `end`.
+    pub fn await_rest(&self, end: Instant) -> Waiting<'_> {
+        let mut gate = lock(&self.gate);
+        gate.waiting += 1;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let is_at_rest = gate.sessions == 0 && gate.moves == 0 && gate.exclusive.is_none();
+            if is_at_rest || left == Duration::ZERO {
+                return Waiting(self);
+            }
+            gate = self.gone.wait_timeout(gate, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Begins to move keys between compute servers, or to keep them where they are. Waits for others who do, since they end
@@ -208,6 +246,7 @@ impl IndexData {
 
     pub fn end_session(&self) {
         lock(&self.gate).sessions -= 1;
+        self.gone.notify_all();
     }
 }
 

@@ -1,14 +1,20 @@
 //! Sessions for integer keys and values.
 //!
 //! A thin layer over byte strings: `u64` in big-endian order, in which bytes compare as the numbers do. It is
-//! offered for indexes whose layout is eight bytes each, so no answer can have another length.
+//! offered for indexes whose layout is eight bytes each, so no answer can have another length. Every operation of a
+//! [`Session`] is here by the same name; the futures are in `integers_async.rs`.
 
 use std::cell::Cell;
 use std::ops::{Bound, RangeBounds};
 
-use pando_dex::Swapped;
+use pando_dex::{ScanRange, Swapped};
+use pando_fabric::VerbCounts;
 
+use crate::answers::Answers;
+use crate::batch::{Answer, Batch};
 use crate::error::Result;
+use crate::index::Index;
+use crate::integers_async::AsyncIntegerSession;
 use crate::range::Range;
 use crate::session::Session;
 
@@ -26,30 +32,94 @@ use crate::session::Session;
 /// assert_eq!(session.get(1984)?, Some(7));
 /// let first = session.range(1980..).next().transpose()?;
 /// assert_eq!(first, Some((1984, 7)));
+/// let last = session.range(..2000).reverse().next().transpose()?;
+/// assert_eq!(last, Some((1984, 7)));
+/// let mut counts = Vec::new();
+/// session.multi_get(&[2024, 2025], &mut counts)?;
+/// assert_eq!(counts, [Some(1), None]);
 /// # Ok::<(), pando::Error>(())
 /// ```
 pub struct IntegerSession {
     session: Session,
     value: Cell<Vec<u8>>,
+    /// Taken by lookups of many keys while they are under way.
+    pub(crate) many: Cell<Many>,
 }
 
+/// Room for the keys of many lookups and their answers.
+#[derive(Default)]
+pub(crate) struct Many {
+    pub keys: Vec<[u8; 8]>,
+    pub answers: Answers,
+}
+
+impl Many {
+    pub fn ask(&mut self, keys: &[u64]) {
+        self.keys.clear();
+        self.keys.extend(keys.iter().map(|key| key.to_be_bytes()));
+    }
+
+    /// Puts the answers in place of what is in `values`; none, if the lookups failed.
+    pub fn answer(&self, is_done: bool, values: &mut Vec<Option<u64>>) {
+        values.clear();
+        if is_done {
+            values.extend(self.answers.iter().map(|value| value.map(integer)));
+        }
+    }
+}
+
+/// What a compare-and-swap of integers came to: what is there instead, if it was not done.
+pub type IntegerSwapped = std::result::Result<(), Option<u64>>;
+
 /// The integer of bytes that the layout says are eight.
-fn integer(bytes: &[u8]) -> u64 {
+pub(crate) fn integer(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(*bytes.first_chunk().expect("keys and values of the index have 8 bytes"))
 }
 
-fn slice(bytes: &Option<[u8; 8]>) -> Option<&[u8]> {
+pub(crate) fn slice(bytes: &Option<[u8; 8]>) -> Option<&[u8]> {
     bytes.as_ref().map(<[u8; 8]>::as_slice)
+}
+
+pub(crate) fn swapped(swapped: Swapped) -> IntegerSwapped {
+    match swapped {
+        Swapped::Done => Ok(()),
+        Swapped::Found(found) => Err(found.as_deref().map(integer)),
+    }
+}
+
+/// Bounds as the bytes of a range.
+pub(crate) fn bounds(bounds: &impl RangeBounds<u64>) -> [Bound<[u8; 8]>; 2] {
+    [bounds.start_bound(), bounds.end_bound()].map(|bound| bound.map(|key| key.to_be_bytes()))
+}
+
+/// The range between such bounds, without a limit.
+pub(crate) fn scan_range([low, high]: &[Bound<[u8; 8]>; 2]) -> ScanRange<'_> {
+    let [low, high] = [low, high].map(|bound| bound.as_ref().map(<[u8; 8]>::as_slice));
+    ScanRange { low, high, limit: usize::MAX, reverse: false }
 }
 
 impl IntegerSession {
     pub(crate) fn new(session: Session) -> Self {
-        Self { session, value: Cell::new(Vec::with_capacity(8)) }
+        Self { session, value: Cell::new(Vec::with_capacity(8)), many: Cell::default() }
     }
 
     /// The same session for byte strings.
     pub fn bytes(&self) -> &Session {
         &self.session
+    }
+
+    pub fn index(&self) -> &Index {
+        self.session.index()
+    }
+
+    /// See [`Session::publish`].
+    pub fn publish(&self) {
+        self.session.publish();
+    }
+
+    /// See [`Session::verbs`].
+    pub fn verbs(&self) -> VerbCounts {
+        self.session.verbs()
     }
 
     /// See [`Session::get`].
@@ -64,6 +134,14 @@ impl IntegerSession {
         let answer = found.map(|found| found.then(|| integer(&value)));
         self.value.set(value);
         answer
+    }
+
+    /// See [`Session::contains`].
+    ///
+    /// # Errors
+    /// Those of [`Session::get`].
+    pub fn contains(&self, key: u64) -> Result<bool> {
+        Ok(self.get(key)?.is_some())
     }
 
     /// See [`Session::put`].
@@ -107,23 +185,192 @@ impl IntegerSession {
         key: u64,
         expected: Option<u64>,
         new: Option<u64>,
-    ) -> Result<std::result::Result<(), Option<u64>>> {
+    ) -> Result<IntegerSwapped> {
         let (expected, new) = (expected.map(u64::to_be_bytes), new.map(u64::to_be_bytes));
-        let swapped = self.session.compare_and_swap(&key.to_be_bytes(), slice(&expected), slice(&new))?;
-        Ok(match swapped {
-            Swapped::Done => Ok(()),
-            Swapped::Found(found) => Err(found.as_deref().map(integer)),
-        })
+        Ok(swapped(self.session.compare_and_swap(&key.to_be_bytes(), slice(&expected), slice(&new))?))
+    }
+
+    /// Looks up all of `keys` side by side, which hides the latency of memory; puts the values into `values`, in the order of
+    /// the keys, in place of what is there.
+    ///
+    /// # Errors
+    /// Those of [`Session::get`].
+    pub fn multi_get(&self, keys: &[u64], values: &mut Vec<Option<u64>>) -> Result<()> {
+        let mut many = self.many.take();
+        many.ask(keys);
+        let done = self.session.multi_get(&many.keys, &mut many.answers);
+        many.answer(done.is_ok(), values);
+        self.many.set(many);
+        done
+    }
+
+    /// Hands the entries of a range to `visit`, in ascending order, until it returns `false`; how many it was given. From the
+    /// high end down there is [`IntegerSession::range`].
+    ///
+    /// # Errors
+    /// Those of [`Session::scan`].
+    pub fn scan(
+        &self,
+        range: impl RangeBounds<u64>,
+        mut visit: impl FnMut(u64, u64) -> bool,
+    ) -> Result<usize> {
+        let visit = |key: &[u8], value: &[u8]| visit(integer(key), integer(value));
+        self.session.scan(&scan_range(&bounds(&range)), visit)
     }
 
     /// See [`Session::range`].
     pub fn range(&self, bounds: impl RangeBounds<u64>) -> IntegerRange<'_> {
-        let own = |bound: Bound<&u64>| bound.map(|key| key.to_be_bytes().to_vec());
-        IntegerRange(Range::new(&self.session, own(bounds.start_bound()), own(bounds.end_bound())))
+        let [low, high] = self::bounds(&bounds).map(|bound| bound.map(|key| key.to_vec()));
+        IntegerRange(Range::new(&self.session, low, high))
+    }
+
+    /// All entries; see [`Session::range`].
+    pub fn iter(&self) -> IntegerRange<'_> {
+        self.range(..)
+    }
+
+    /// The entries whose keys have the same highest `bits` bits as `key`: all, if that is 0, and one at most, if it is 64 or
+    /// more. So a key may be made of two numbers, and the first one looked for.
+    ///
+    /// ```
+    /// use pando::{Cluster, Config, IndexOptions};
+    ///
+    /// let cluster = Cluster::open(Config::embedded())?;
+    /// let session = cluster.create_index("orders", &IndexOptions::integers())?.integers()?;
+    /// let order = |customer: u32, number: u32| u64::from(customer) << 32 | u64::from(number);
+    /// for (customer, number) in [(7, 1), (7, 2), (8, 1)] {
+    ///     session.put(order(customer, number), 0)?;
+    /// }
+    /// assert_eq!(session.prefix(order(7, 0), 32).count(), 2);
+    /// # Ok::<(), pando::Error>(())
+    /// ```
+    pub fn prefix(&self, key: u64, bits: u32) -> IntegerRange<'_> {
+        let others = u64::MAX.checked_shr(bits).unwrap_or(0);
+        self.range(key & !others..=key | others)
+    }
+
+    /// Many operations at once; see [`Session::batch`].
+    pub fn batch(&self) -> IntegerBatch<'_> {
+        IntegerBatch(self.session.batch())
+    }
+
+    /// The operations as futures; see [`Session::futures`].
+    pub fn futures(&self) -> AsyncIntegerSession<'_> {
+        AsyncIntegerSession { session: self }
+    }
+
+    /// Runs the futures of `slots` slots side by side on this thread; see [`Session::in_flight`].
+    ///
+    /// ```
+    /// use pando::{Cluster, Config, IndexOptions};
+    ///
+    /// let cluster = Cluster::open(Config::embedded())?;
+    /// let session = cluster.create_index("n", &IndexOptions::integers())?.integers()?;
+    /// let done = session.in_flight(16, |slot, session| async move {
+    ///     for n in (u64::from(slot)..1600).step_by(16) {
+    ///         session.put(n, n * n).await?;
+    ///     }
+    ///     Ok::<_, pando::Error>(())
+    /// })?;
+    /// assert!(done.into_iter().all(|slot| slot.is_ok()));
+    /// assert_eq!(session.get(1599)?, Some(1599 * 1599));
+    /// # Ok::<(), pando::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Session::in_flight`].
+    pub fn in_flight<'s, F: Future>(
+        &'s self,
+        slots: usize,
+        mut make: impl FnMut(u32, AsyncIntegerSession<'s>) -> F,
+    ) -> Result<Vec<F::Output>> {
+        self.session.in_flight(slots, |slot, _| make(slot, self.futures()))
+    }
+}
+
+impl std::fmt::Debug for IntegerSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IntegerSession").field("index", &self.index().name()).finish_non_exhaustive()
+    }
+}
+
+/// What an operation of an [`IntegerBatch`] answered, as [`Answer`] has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IntegerAnswer {
+    Value(Option<u64>),
+    Was(bool),
+    Swapped(IntegerSwapped),
+}
+
+impl From<Answer> for IntegerAnswer {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Value(value) => Self::Value(value.as_deref().map(integer)),
+            Answer::Was(was) => Self::Was(was),
+            Answer::Swapped(done) => Self::Swapped(swapped(done)),
+        }
+    }
+}
+
+/// A [`Batch`] of operations on integers.
+#[derive(Debug)]
+pub struct IntegerBatch<'s>(Batch<'s>);
+
+impl IntegerBatch<'_> {
+    /// See [`Session::get`].
+    pub fn get(&mut self, key: u64) -> &mut Self {
+        self.0.get(&key.to_be_bytes());
+        self
+    }
+
+    /// See [`Session::put`].
+    pub fn put(&mut self, key: u64, value: u64) -> &mut Self {
+        self.0.put(&key.to_be_bytes(), &value.to_be_bytes());
+        self
+    }
+
+    /// See [`Session::insert`].
+    pub fn insert(&mut self, key: u64, value: u64) -> &mut Self {
+        self.0.insert(&key.to_be_bytes(), &value.to_be_bytes());
+        self
+    }
+
+    /// See [`Session::update`].
+    pub fn update(&mut self, key: u64, value: u64) -> &mut Self {
+        self.0.update(&key.to_be_bytes(), &value.to_be_bytes());
+        self
+    }
+
+    /// See [`Session::remove`].
+    pub fn remove(&mut self, key: u64) -> &mut Self {
+        self.0.remove(&key.to_be_bytes());
+        self
+    }
+
+    /// See [`Session::compare_and_swap`].
+    pub fn compare_and_swap(&mut self, key: u64, expected: Option<u64>, new: Option<u64>) -> &mut Self {
+        let (expected, new) = (expected.map(u64::to_be_bytes), new.map(u64::to_be_bytes));
+        self.0.compare_and_swap(&key.to_be_bytes(), slice(&expected), slice(&new));
+        self
+    }
+
+    /// Operations that were added since the batch was run.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// See [`Batch::run`].
+    pub fn run(&mut self) -> Vec<Result<IntegerAnswer>> {
+        self.0.run().into_iter().map(|answer| answer.map(IntegerAnswer::from)).collect()
     }
 }
 
 /// Iterator over the entries of a range of integers. An error ends it.
+#[derive(Debug)]
 #[must_use = "entries are fetched when the iterator is advanced"]
 pub struct IntegerRange<'s>(Range<'s>);
 

@@ -33,18 +33,22 @@
 //!
 //! This crate alone names concrete fabrics; everything below it works with any.
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations)]
 
 mod access;
 mod answers;
 mod async_session;
+mod batch;
 mod bulk;
 mod check;
+mod closing;
 mod cluster;
 mod config;
 mod endpoint;
 mod error;
 mod index;
 mod integers;
+mod integers_async;
 mod members;
 mod memory;
 mod memory_server;
@@ -64,13 +68,15 @@ mod stats;
 pub use access::Access;
 pub use answers::Answers;
 pub use async_session::AsyncSession;
+pub use batch::{Answer, Batch, Batched};
 pub use bulk::{BulkOptions, Loaded};
 pub use check::{CheckReport, IndexReport};
 pub use cluster::{Cluster, IndexInfo};
 pub use config::{CacheOptions, Config, Create, MAX_COMPUTE_SERVERS, READ_AHEAD};
 pub use error::{Error, Owner, Result};
 pub use index::{Index, OwnedKeys};
-pub use integers::{IntegerRange, IntegerSession};
+pub use integers::{IntegerAnswer, IntegerBatch, IntegerRange, IntegerSession, IntegerSwapped};
+pub use integers_async::AsyncIntegerSession;
 pub use memory::DrainProgress;
 pub use memory_server::{Backing, MemoryServer, MemoryServerConfig, memory_server_size};
 pub use options::{IndexLayout, IndexOptions, OpenOptions, Ownership};

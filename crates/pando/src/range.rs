@@ -131,6 +131,16 @@ impl<'s, S: Scan> Range<'s, S> {
     }
 }
 
+impl<S: Scan> std::fmt::Debug for Range<'_, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Range")
+            .field("low", &self.low)
+            .field("high", &self.high)
+            .field("reverse", &self.reverse)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<S: Scan> Iterator for Range<'_, S> {
     type Item = Result<Entry>;
 

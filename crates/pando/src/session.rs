@@ -17,6 +17,7 @@ use pando_rt::{SLOTS_MAX, Worker};
 
 use crate::answers::Answers;
 use crate::async_session::AsyncSession;
+use crate::batch::Batch;
 use crate::cluster::lock;
 use crate::error::{Error, Result};
 use crate::index::Index;
@@ -413,6 +414,14 @@ impl Session {
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range<'_> {
         let (low, high) = crate::range::of_prefix(prefix.as_ref());
         Range::new(self, low, high)
+    }
+
+    /// Many operations that are under way at once on this thread, with their answers in order.
+    ///
+    /// # Errors
+    /// None of its own; within a slot of [`Session::in_flight`] each operation fails with [`Error::InsideSlot`].
+    pub fn batch(&self) -> Batch<'_> {
+        Batch::new(self)
     }
 
     /// The operations as futures, for [`crate::block_on`] and other executors.

@@ -1,86 +1,63 @@
-//! Many operations at once: all of them are on their way before the first answer is waited for.
+//! Batches of operations for compute servers elsewhere: all of them are on their way before the first answer is waited for.
 //!
-//! Operations of a batch on one key are executed in their order, those on different keys in any. Each ends by itself: one
-//! that fails says nothing of the others.
+//! What a batch is, and what its operations promise, is in [`crate::Batch`]. Here operations are kept as the requests that are
+//! sent.
 
-use pando_dex::Swapped;
+use crate::batch::{self, Batched, Operation};
+use crate::error::{Error, Result};
+
+pub use crate::batch::Answer;
 
 use super::session::{Asked, RemoteSession, ask, swapped, value};
 use super::wire::{Reply, Request};
-use crate::error::{Error, Result};
 
-/// What an operation of a [`Batch`] answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// `get`: the value, if there is one.
-    Value(Option<Vec<u8>>),
-    /// `put` and `remove`: whether the key was present; `insert` and `update`: whether something changed.
-    Was(bool),
-    Swapped(Swapped),
-}
+/// Operations that are sent together.
+pub type Batch<'s> = batch::Batch<'s, RemoteSession>;
 
-/// Operations that are sent together by [`Batch::run`]. Kept for reuse, it allocates little.
-pub struct Batch<'s> {
-    session: &'s RemoteSession,
+/// Requests that were not sent yet.
+#[derive(Default)]
+pub struct Pending {
     bytes: Vec<u8>,
     /// Those that cannot be asked at all have their error here.
     asked: Vec<Result<Asked>>,
 }
 
-impl<'s> Batch<'s> {
-    pub(super) fn new(session: &'s RemoteSession) -> Self {
-        Self { session, bytes: Vec::new(), asked: Vec::new() }
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pending").field("len", &self.asked.len()).finish_non_exhaustive()
+    }
+}
+
+fn request(operation: Operation<'_>) -> (&[u8], Request<'_>) {
+    match operation {
+        Operation::Get { key } => (key, Request::Get { key }),
+        Operation::Put { key, value } => (key, Request::Put { key, value }),
+        Operation::Insert { key, value } => (key, Request::Insert { key, value }),
+        Operation::Update { key, value } => (key, Request::Update { key, value }),
+        Operation::Remove { key } => (key, Request::Remove { key }),
+        Operation::CompareAndSwap { key, expected, new } => {
+            (key, Request::CompareAndSwap { key, expected, new })
+        }
+    }
+}
+
+impl Batched for RemoteSession {
+    type Pending = Pending;
+
+    fn add(pending: &mut Pending, operation: Operation<'_>) {
+        let (key, request) = request(operation);
+        let asked = ask(&mut pending.bytes, key, request);
+        pending.asked.push(asked);
     }
 
-    fn add(&mut self, key: &[u8], request: Request<'_>) -> &mut Self {
-        let asked = ask(&mut self.bytes, key, request);
-        self.asked.push(asked);
-        self
+    fn pending_len(pending: &Pending) -> usize {
+        pending.asked.len()
     }
 
-    /// See [`RemoteSession::get`].
-    pub fn get(&mut self, key: &[u8]) -> &mut Self {
-        self.add(key, Request::Get { key })
-    }
-
-    /// See [`RemoteSession::put`].
-    pub fn put(&mut self, key: &[u8], value: &[u8]) -> &mut Self {
-        self.add(key, Request::Put { key, value })
-    }
-
-    /// See [`RemoteSession::insert`].
-    pub fn insert(&mut self, key: &[u8], value: &[u8]) -> &mut Self {
-        self.add(key, Request::Insert { key, value })
-    }
-
-    /// See [`RemoteSession::update`].
-    pub fn update(&mut self, key: &[u8], value: &[u8]) -> &mut Self {
-        self.add(key, Request::Update { key, value })
-    }
-
-    /// See [`RemoteSession::remove`].
-    pub fn remove(&mut self, key: &[u8]) -> &mut Self {
-        self.add(key, Request::Remove { key })
-    }
-
-    /// See [`RemoteSession::compare_and_swap`].
-    pub fn compare_and_swap(&mut self, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8]>) -> &mut Self {
-        self.add(key, Request::CompareAndSwap { key, expected, new })
-    }
-
-    pub fn len(&self) -> usize {
-        self.asked.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.asked.is_empty()
-    }
-
-    /// Sends all operations and waits for their answers, which are in the order of the operations. The batch is empty then.
-    pub fn run(&mut self) -> Vec<Result<Answer>> {
-        let mut answers: Vec<Option<Result<Answer>>> = Vec::with_capacity(self.asked.len());
+    fn run_batch(&self, pending: &mut Pending) -> Vec<Result<Answer>> {
+        let mut answers: Vec<Option<Result<Answer>>> = Vec::with_capacity(pending.asked.len());
         let (mut good, mut places) = (Vec::new(), Vec::new());
-        for (place, asked) in self.asked.drain(..).enumerate() {
+        for (place, asked) in pending.asked.drain(..).enumerate() {
             answers.push(match asked {
                 Ok(asked) => {
                     good.push(asked);
@@ -90,10 +67,10 @@ impl<'s> Batch<'s> {
                 Err(error) => Some(Err(error)),
             });
         }
-        self.session.inner().run_keyed(&good, &self.bytes, &mut |i, reply| {
+        self.inner().run_keyed(&good, &pending.bytes, &mut |i, reply| {
             answers[places[i]] = Some(reply.map(|reply| answer(&reply)).map_err(Error::from));
         });
-        self.bytes.clear();
+        pending.bytes.clear();
         answers.into_iter().map(|answer| answer.expect("what is asked is answered or fails")).collect()
     }
 }

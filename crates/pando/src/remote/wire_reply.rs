@@ -147,6 +147,7 @@ pub enum Reply<'b> {
 }
 
 /// Writes one reply: its header, and then its body as it is appended to `out`.
+#[derive(Debug)]
 pub struct ReplyEncoder {
     start: usize,
     op: Op,
