@@ -40,6 +40,10 @@ pub enum Command {
     Del(DelArgs),
     /// Print a range of an index, or all of it, in order
     Scan(ScanArgs),
+    /// Write all entries of an index to a file
+    Dump(crate::dump::DumpArgs),
+    /// Make an index from a dump
+    Restore(crate::restore::RestoreArgs),
     /// Look at a pool's memory servers, add one, drain one
     #[command(subcommand)]
     Pool(crate::memory_servers::PoolCommand),
@@ -84,7 +88,7 @@ pub struct AccessArgs {
 /// Where the pool is.
 #[derive(Args, Debug)]
 pub struct PoolArgs {
-    /// The pool: a file, a directory with one file per memory server, or tcp://HOST:PORT,HOST:PORT,.. or verbs://HOST:PORT,..
+    /// The pool: a file, a directory with one file per memory server, tcp://HOST:PORT,.. or verbs://HOST:PORT,.. of its memory servers, or ops://HOST:PORT,.. of an index's compute servers
     #[arg(long, value_name = "POOL")]
     pub pool: PathBuf,
     #[command(flatten)]
@@ -115,15 +119,25 @@ pub struct IndexArgs {
     pub index: String,
 }
 
+/// An index, wherever its keys are reached.
+#[derive(Args, Debug)]
+pub struct TargetArgs {
+    #[command(flatten)]
+    pub pool: PoolArgs,
+    /// The index [default: the only one of the pool, or the only one that compute servers serve]
+    #[arg(long, value_name = "NAME")]
+    pub index: Option<String>,
+}
+
 #[derive(Args, Debug)]
 pub struct LoadArgs {
-    /// The file
+    /// The file; - is standard input
     pub file: PathBuf,
     #[command(flatten)]
-    pub target: IndexArgs,
+    pub target: TargetArgs,
     #[command(flatten)]
     pub new_pool: NewPoolArgs,
-    /// csv, tsv, parquet or words (one key a line) [default: by the file's extension]
+    /// csv, tsv, parquet, text (as scan prints it) or words (one key a line) [default: by the file's extension]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
     /// Columns of the key: names or numbers from 1, each with :int or :str for its type [default: the first]
@@ -225,7 +239,7 @@ pub struct GetArgs {
     #[arg(required_unless_present = "stdin", allow_negative_numbers = true)]
     pub keys: Vec<String>,
     #[command(flatten)]
-    pub target: IndexArgs,
+    pub target: TargetArgs,
     #[command(flatten)]
     pub output: OutputArgs,
     #[command(flatten)]
@@ -244,7 +258,7 @@ pub struct PutArgs {
     #[arg(allow_negative_numbers = true)]
     pub value: Option<String>,
     #[command(flatten)]
-    pub target: IndexArgs,
+    pub target: TargetArgs,
     /// Fail if the key is there
     #[arg(long, conflicts_with = "only_present")]
     pub only_absent: bool,
@@ -276,7 +290,7 @@ pub struct DelArgs {
     #[arg(allow_negative_numbers = true)]
     pub keys: Vec<String>,
     #[command(flatten)]
-    pub target: IndexArgs,
+    pub target: TargetArgs,
     #[command(flatten)]
     pub range: RangeArgs,
     /// Delete everything
@@ -290,7 +304,7 @@ pub struct DelArgs {
 #[derive(Args, Debug)]
 pub struct ScanArgs {
     #[command(flatten)]
-    pub target: IndexArgs,
+    pub target: TargetArgs,
     #[command(flatten)]
     pub range: RangeArgs,
     /// Entries at most

@@ -1,17 +1,28 @@
 //! `pando check`: the auditor over every index of a pool and every allocated block.
 //!
-//! It needs the pool alone (or `--unclean`, which only looks). Violations are data, so they go to standard output;
-//! that there were any is the failure, with exit status 1.
+//! It needs the pool alone (or `--unclean`, which only looks). While other processes work on the pool it checks what can be
+//! checked beside them (`beside.rs`), and says what it left out. Violations are data, so they go to standard output; that
+//! there were any is the failure, with exit status 1.
+
+mod beside;
 
 use std::io::{Write, stdout};
+
+use pando::CheckReport;
+use pando_lab::units;
 
 use crate::args::CheckArgs;
 use crate::failure::Failure;
 use crate::pool;
-use pando_lab::units;
 
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
-    let report = pool::with_cluster(pool::looking(&args.pool, &args.look)?, |cluster| Ok(cluster.check()?))?;
+    let config = pool::looking(&args.pool, &args.look)?;
+    if !args.look.unclean
+        && let Some(seen) = pool::beside_others(&config, |cluster| beside::look(&config, cluster))?
+    {
+        return seen.tell();
+    }
+    let report = pool::with_cluster(config, |cluster| Ok(cluster.check()?))?;
     let mut output = stdout().lock();
     for index in &report.indexes {
         writeln!(
@@ -24,12 +35,13 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
             index.height
         )?;
     }
-    if report.violation_count == 0 {
+    let CheckReport { violations, violation_count, .. } = report;
+    if violation_count == 0 {
         return Ok(writeln!(output, "no violations")?);
     }
-    for violation in &report.violations {
+    for violation in &violations {
         writeln!(output, "violation: {violation}")?;
     }
     output.flush()?;
-    Err(Failure::failed(format_args!("{} violations", units::count(report.violation_count))))
+    Err(Failure::failed(format_args!("{} violations", units::count(violation_count))))
 }

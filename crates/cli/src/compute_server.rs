@@ -5,11 +5,11 @@
 //! has, gives the partitions up and ends with status 0. What it has in common with other daemons is in `daemon.rs`.
 
 use std::io::{Write, stdout};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use clap::Args;
-use pando::{Cluster, Config, OpenOptions, Ownership};
+use pando::{Cluster, Config, Index, OpenOptions, Ownership};
 use pando_lab::units::parse_size;
 use pando_server::{OperationConfig, OperationServer, compute_server_metrics};
 
@@ -35,6 +35,9 @@ pub struct ComputeServerArgs {
     /// Where to listen for operations: HOST:PORT; port 0 is any that is free
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7150")]
     listen: String,
+    /// HOST:PORT at which others reach that, told to all who come to the pool [default: where it listens]
+    #[arg(long, value_name = "ADDR")]
+    announce: Option<String>,
     /// Threads that execute operations
     #[arg(long, value_name = "N", default_value = "1")]
     threads: usize,
@@ -91,12 +94,26 @@ pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
             [] => "all partitions".to_owned(),
             some => format!("partition {}", some.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
         };
-        // Nobody may be reading it.
         let at = server.addr();
+        announce(args, &index, at)?;
+        // Nobody may be reading it.
         let _ = writeln!(stdout(), "compute server: {partitions} of index {} at {at}{metrics}", index.name());
         daemon.wait();
         tracing::info!("stopping: what is cached is written back");
+        let withdrawn = index.withdraw();
         drop((http, server));
-        Ok(())
+        Ok(withdrawn?)
     })
+}
+
+/// Tells where the operation port is, so that whoever knows the pool finds it.
+fn announce(args: &ComputeServerArgs, index: &Index, at: SocketAddr) -> Result<(), Failure> {
+    match &args.announce {
+        Some(address) => Ok(index.announce(address)?),
+        None if at.ip().is_unspecified() => {
+            tracing::warn!("{at} is no address for others; name one by --announce, or clients must be told");
+            Ok(())
+        }
+        None => Ok(index.announce(&at.to_string())?),
+    }
 }

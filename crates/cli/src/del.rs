@@ -3,15 +3,15 @@
 //! Keys that are not there are counted and are no failure. A range is deleted batch by batch, so an interrupted command
 //! has deleted its beginning.
 
-use pando::{ScanRange, Session};
+use pando::ScanRange;
 
 use crate::args::DelArgs;
 use crate::failure::Failure;
 use crate::get::each_line;
 use crate::keys::KeySchema;
-use crate::pool;
 use crate::scan::Range;
 use crate::signals::Interrupt;
+use crate::target::{self, Session};
 use pando_lab::units;
 
 /// Keys that are read before they are deleted.
@@ -20,9 +20,10 @@ const BATCH: usize = 1024;
 pub fn run(args: &DelArgs) -> Result<(), Failure> {
     check_arguments(args)?;
     let interrupt = Interrupt::listen()?;
-    pool::with_index(pool::existing(&args.target.pool)?, &args.target, |index, schema| {
+    target::work_on(&args.target, |target| {
+        let schema = &target.schema;
         let range = Range::of_args(&args.range, schema)?;
-        let mut deletion = Deletion { schema, session: index.session()?, deleted: 0, missing: 0 };
+        let mut deletion = Deletion { schema, session: target.session()?, deleted: 0, missing: 0 };
         let done = if args.stdin {
             each_line(|line| interrupt.check().and_then(|()| deletion.key(line)))
         } else if args.keys.is_empty() {

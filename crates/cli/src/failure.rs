@@ -33,6 +33,14 @@ impl Failure {
         Failure::Failed(sentence.to_string())
     }
 
+    /// What there is to say.
+    pub fn sentence(&self) -> &str {
+        match self {
+            Failure::BadInput(sentence) | Failure::Failed(sentence) => sentence,
+            Failure::Told | Failure::ReaderGone => "",
+        }
+    }
+
     /// Says the sentence and gives the exit status.
     pub fn report(self) -> ExitCode {
         let (sentence, status) = match self {

@@ -5,21 +5,18 @@
 
 use std::io::{BufRead, Write, stderr, stdin};
 
-use pando::Session;
-
 use crate::args::GetArgs;
 use crate::failure::Failure;
 use crate::keys::KeySchema;
 use crate::output::RowPrinter;
-use crate::pool;
+use crate::target::{self, Session};
 
 pub fn run(args: &GetArgs) -> Result<(), Failure> {
-    let config = pool::looking(&args.target.pool, &args.look)?;
-    pool::with_index(config, &args.target, |index, schema| {
+    target::look_at(&args.target, &args.look, |target| {
         let mut lookup = Lookup {
-            schema,
-            session: index.session()?,
-            printer: RowPrinter::new(&args.output, schema),
+            schema: &target.schema,
+            session: target.session()?,
+            printer: RowPrinter::new(&args.output, &target.schema),
             value: Vec::new(),
             missing: 0,
         };

@@ -18,6 +18,9 @@ Examples:
   pando scan --pool fruit.pando --index sold --prefix 7 --output json
   pando stats --pool fruit.pando
   pando check --pool fruit.pando
+  pando dump fruit.pandodump --pool fruit.pando --index fruit
+  pando restore fruit.pandodump --pool copy.pando
+  pando scan --pool copy.pando | pando load - --format text --pool fruit.pando --index again
   pando create --pool grove/ --index trees --memory-servers 2
   pando pool add-server --pool grove/
   pando pool drain-server 1 --pool grove/

@@ -46,6 +46,10 @@ impl KeySchema {
         format!("{DESCRIPTION}{}", self.layout).into_bytes()
     }
 
+    pub fn layout(&self) -> &KeyLayout {
+        &self.layout
+    }
+
     /// Whether keys are byte strings.
     pub fn is_plain(&self) -> bool {
         self.layout.is_plain()

@@ -1,18 +1,20 @@
 //! `pando load`: rows of a file into an index.
 //!
 //! Rows are gathered and sorted in memory, batch by batch. The first batch of an empty index is loaded in bulk; any
-//! other is put in the order of keys, on all cores, which replaces the values of keys that are there. When the load is
-//! interrupted or fails, the pool is closed with what was loaded so far.
+//! other is put in the order of keys, on all cores, which replaces the values of keys that are there. An index that compute
+//! servers own is loaded by them, many rows under way at once. When the load is interrupted or fails, the pool is closed with
+//! what was loaded so far.
 
+use std::fs::File;
+use std::io::stdin;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use pando::{
-    BulkOptions, Cluster, Index, IndexLayout, IndexOptions, OpenOptions, Ownership, ScanRange, Session,
-};
+use pando::{BulkOptions, Cluster, Index, IndexLayout, IndexOptions, OpenOptions, Ownership};
 use pando_lab::units;
 use pando_workload::dataset::{self, Format, ReadOptions, Records};
 use serde_json::json;
@@ -26,6 +28,7 @@ use crate::output::write_document;
 use crate::pool;
 use crate::progress;
 use crate::signals::Interrupt;
+use crate::target::{self, Found, Reach, Session};
 
 /// Rejected rows that the summary quotes.
 const REJECTED_QUOTED: usize = 20;
@@ -36,26 +39,41 @@ const VALUE_MAX: usize = 16 << 20;
 
 pub fn run(args: &LoadArgs) -> Result<(), Failure> {
     check_options(args)?;
-    let rows = open_file(args)?;
+    let found = target::find(&args.target.pool, args.target.index.as_deref())?;
+    let rows = open_file(args, found.as_ref().map(|found| &found.schema))?;
     let schema = KeySchema::of_layout(rows.key_layout());
     let interrupt = Interrupt::listen()?;
-    let file_bytes = std::fs::metadata(&args.file).map_or(0, |file| file.len());
-    let config = pool::perhaps_new(&args.target.pool, &args.new_pool, file_bytes)?;
+    let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    let (own, fill, sort_memory) = (&args.own[..], args.fill, args.sort_memory);
     let mut summary = Summary::default();
     let start = Instant::now();
-    let loaded = pool::with_cluster(config, |cluster| {
-        let index = open_index(args, cluster, &schema)?;
-        let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
-        let mut loader = Loader {
-            args,
-            index: &index,
-            boundaries: index.boundaries()?,
-            interrupt: &interrupt,
-            threads,
-            summary: &mut summary,
-        };
-        loader.load(rows)
-    });
+    let loaded = match found {
+        // Whoever names partitions to own takes them.
+        Some(Found { shape, schema: there, served: Some(index) }) if args.own.is_empty() => {
+            check_schema(&shape.name, &there, &schema)?;
+            check_served(args, &shape.name)?;
+            let (boundaries, reach) = (Vec::new(), Reach::There(index));
+            let (interrupt, summary) = (&interrupt, &mut summary);
+            Loader { reach, own, fill, sort_memory, boundaries, interrupt, threads, summary }.load(rows)
+        }
+        found => {
+            let name = match (&args.target.index, found) {
+                (Some(name), _) => name.clone(),
+                (None, Some(found)) => found.shape.name,
+                (None, None) => {
+                    return Err(Failure::bad_input("there is no index; say by --index how to call it"));
+                }
+            };
+            let file_bytes = std::fs::metadata(&args.file).map_or(0, |file| file.len());
+            let config = pool::perhaps_new(&args.target.pool, &args.new_pool, file_bytes)?;
+            pool::with_cluster(config, |cluster| {
+                let index = open_index(args, &name, cluster, &schema)?;
+                let (boundaries, reach) = (index.boundaries()?, Reach::Here(&index));
+                let (interrupt, summary) = (&interrupt, &mut summary);
+                Loader { reach, own, fill, sort_memory, boundaries, interrupt, threads, summary }.load(rows)
+            })
+        }
+    };
     summary.time = start.elapsed();
     summary.tell_rejected();
     match loaded {
@@ -83,11 +101,24 @@ fn check_options(args: &LoadArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn open_file(args: &LoadArgs) -> Result<Records, Failure> {
-    let format = args.format.or_else(|| Format::of_path(&args.file)).ok_or_else(|| {
+/// What the compute servers of an index cannot do.
+fn check_served(args: &LoadArgs, name: &str) -> Result<(), Failure> {
+    if args.replace {
+        return Err(Failure::bad_input(format_args!(
+            "--replace makes index {name:?} anew, but compute servers own it; empty it by `pando del --all` first"
+        )));
+    }
+    Ok(())
+}
+
+/// Opens the file, whose keys are those of an index that is `there` if nothing else is said of them.
+fn open_file(args: &LoadArgs, there: Option<&KeySchema>) -> Result<Records, Failure> {
+    let is_stdin = args.file.as_os_str() == "-";
+    let by_name = || if is_stdin { None } else { Format::of_path(&args.file) };
+    let format = args.format.or_else(by_name).ok_or_else(|| {
+        let name = if is_stdin { "-".into() } else { args.file.display().to_string() };
         Failure::bad_input(format_args!(
-            "the name {} does not say what format the file has; use --format csv, tsv, parquet or words",
-            args.file.display()
+            "the name {name} does not say what format the file has; use --format csv, tsv, parquet, text or words"
         ))
     })?;
     let options = ReadOptions {
@@ -95,25 +126,37 @@ fn open_file(args: &LoadArgs) -> Result<Records, Failure> {
         value: args.value.clone(),
         header: !args.no_header,
         delimiter: args.delimiter.map(|delimiter| delimiter as u8),
+        text_keys: there.map(|schema| schema.layout().clone()),
         ..ReadOptions::default()
     };
+    if is_stdin {
+        return Ok(dataset::open_file(stdin_file()?, Path::new("standard input"), format, &options)?);
+    }
     Ok(dataset::open(Path::new(&args.file), format, &options)?)
 }
 
+/// Standard input as a file.
+pub fn stdin_file() -> Result<File, Failure> {
+    let owned = stdin().as_fd().try_clone_to_owned();
+    owned
+        .map(File::from)
+        .map_err(|error| Failure::failed(format_args!("cannot read standard input: {error}")))
+}
+
 /// The index, made if it is not there.
-fn open_index(args: &LoadArgs, cluster: &Cluster, schema: &KeySchema) -> Result<Index, Failure> {
-    let name = &args.target.index;
+fn open_index(args: &LoadArgs, name: &str, cluster: &Cluster, schema: &KeySchema) -> Result<Index, Failure> {
+    let check = || check_schema(name, &pool::schema_of(&cluster.index_info(name)?)?, schema);
     let own = match args.own.is_empty() {
         true => Ownership::All,
         false => Ownership::Partitions(args.own.clone()),
     };
-    let exists = cluster.index_names()?.contains(name);
+    let exists = cluster.index_names()?.iter().any(|there| there == name);
     if exists {
-        check_schema(args, cluster, schema)?;
+        check()?;
     }
     if !exists || args.replace {
         let options = match exists {
-            true => emptied(args, cluster)?,
+            true => emptied(name, cluster)?,
             false => IndexOptions::bytes()
                 .node_size(node_size(args.node_size)?)
                 .boundaries(boundaries(&args.boundaries, schema)?)
@@ -121,7 +164,7 @@ fn open_index(args: &LoadArgs, cluster: &Cluster, schema: &KeySchema) -> Result<
         };
         match cluster.create_index(name, &options.own(own.clone())) {
             // Another process was quicker.
-            Err(pando::Error::IndexExists { .. }) => check_schema(args, cluster, schema)?,
+            Err(pando::Error::IndexExists { .. }) => check()?,
             made => return Ok(made?),
         }
     }
@@ -129,13 +172,13 @@ fn open_index(args: &LoadArgs, cluster: &Cluster, schema: &KeySchema) -> Result<
 }
 
 /// Drops the index; what to make in its place.
-fn emptied(args: &LoadArgs, cluster: &Cluster) -> Result<IndexOptions, Failure> {
-    let info = cluster.index_info(&args.target.index)?;
+fn emptied(name: &str, cluster: &Cluster) -> Result<IndexOptions, Failure> {
+    let info = cluster.index_info(name)?;
     let options = match info.layout {
         IndexLayout::Fixed { key_size, value_size } => IndexOptions::fixed(key_size, value_size),
         IndexLayout::Bytes => IndexOptions::bytes(),
     };
-    cluster.drop_index(&args.target.index)?;
+    cluster.drop_index(name)?;
     Ok(options
         .node_size(info.node_size)
         .subtree_level(info.subtree_level)
@@ -143,10 +186,8 @@ fn emptied(args: &LoadArgs, cluster: &Cluster) -> Result<IndexOptions, Failure> 
         .description(info.description))
 }
 
-fn check_schema(args: &LoadArgs, cluster: &Cluster, schema: &KeySchema) -> Result<(), Failure> {
-    let name = &args.target.index;
-    let there = pool::schema_of(&cluster.index_info(name)?)?;
-    if there == *schema {
+fn check_schema(name: &str, there: &KeySchema, schema: &KeySchema) -> Result<(), Failure> {
+    if there == schema {
         return Ok(());
     }
     Err(Failure::bad_input(format_args!(
@@ -156,32 +197,29 @@ fn check_schema(args: &LoadArgs, cluster: &Cluster, schema: &KeySchema) -> Resul
     )))
 }
 
-fn is_empty(index: &Index) -> Result<bool, Failure> {
-    let first = ScanRange { limit: 1, ..ScanRange::all() };
-    Ok(index.session()?.scan(&first, |_, _| false)? == 0)
-}
-
-struct Loader<'a> {
-    args: &'a LoadArgs,
-    index: &'a Index,
+/// Inserts rows into an index.
+pub struct Loader<'a> {
+    pub reach: Reach<'a>,
+    /// The partitions whose rows are taken; all, if there are none here.
+    pub own: &'a [usize],
+    /// How full leaves become that are loaded in bulk.
+    pub fill: f64,
+    /// Bytes of rows that are inserted together.
+    pub sort_memory: u64,
     /// Keys at which new partitions begin.
-    boundaries: Vec<Vec<u8>>,
-    interrupt: &'a Interrupt,
-    threads: usize,
-    summary: &'a mut Summary,
+    pub boundaries: Vec<Vec<u8>>,
+    pub interrupt: &'a Interrupt,
+    pub threads: usize,
+    pub summary: &'a mut Summary,
 }
 
 impl Loader<'_> {
     fn load(&mut self, mut rows: Records) -> Result<(), Failure> {
         let mut batch = Batch::default();
-        // The first batch of an empty index that is all ours.
-        let mut in_bulk = self.args.own.is_empty() && is_empty(self.index)?;
+        let mut in_bulk = self.begins_in_bulk()?;
         while self.gather(&mut rows, &mut batch)? {
             self.summary.duplicates += batch.sort();
-            match in_bulk {
-                true => self.bulk_load(&batch)?,
-                false => self.put_all(&batch)?,
-            }
+            self.insert(&batch, in_bulk)?;
             in_bulk = false;
             batch.clear();
             self.interrupt.check()?;
@@ -192,12 +230,26 @@ impl Loader<'_> {
         }
     }
 
+    /// Whether the first batch goes into an empty index that is all ours.
+    pub fn begins_in_bulk(&self) -> Result<bool, Failure> {
+        let is_ours = self.own.is_empty() && matches!(self.reach, Reach::Here(_));
+        Ok(is_ours && self.reach.session()?.is_empty()?)
+    }
+
+    /// Inserts rows in the order of their keys.
+    pub fn insert(&mut self, batch: &Batch, in_bulk: bool) -> Result<(), Failure> {
+        match self.reach {
+            Reach::Here(index) if in_bulk => self.bulk_load(index, batch),
+            _ => self.put_all(batch),
+        }
+    }
+
     /// Fills the batch with rows of the file; `false` if there are no more.
     fn gather(&mut self, rows: &mut Records, batch: &mut Batch) -> Result<bool, Failure> {
         let progress = rows.progress();
         let bar = progress::bytes_bar("reading", progress.total);
-        let mut limits = Limits::of(self.index)?;
-        while batch.memory() < self.args.sort_memory.max(1) {
+        let mut limits = Limits::of(&self.reach)?;
+        while batch.memory() < self.sort_memory.max(1) {
             let Some(row) = rows.next() else { break };
             self.summary.rows += 1;
             if self.summary.rows.is_multiple_of(STRIDE) {
@@ -228,19 +280,19 @@ impl Loader<'_> {
 
     fn owns(&self, key: &[u8]) -> bool {
         let partition = || self.boundaries.partition_point(|boundary| boundary.as_slice() <= key);
-        self.args.own.is_empty() || self.args.own.contains(&partition())
+        self.own.is_empty() || self.own.contains(&partition())
     }
 
-    fn bulk_load(&mut self, batch: &Batch) -> Result<(), Failure> {
+    fn bulk_load(&mut self, index: &Index, batch: &Batch) -> Result<(), Failure> {
         let bar = progress::bar("loading", batch.len() as u64);
         let note = |entries: u64| bar.set_position(entries);
         let options = BulkOptions {
             threads: self.threads,
-            leaf_fill: self.args.fill,
+            leaf_fill: self.fill,
             progress: Some(&note),
             ..BulkOptions::default()
         };
-        self.summary.inserted += self.index.bulk_load(batch, &options)?;
+        self.summary.inserted += index.bulk_load(batch, &options)?;
         bar.finish_and_clear();
         Ok(())
     }
@@ -256,8 +308,8 @@ impl Loader<'_> {
             let workers: Vec<_> = (0..threads)
                 .map(|thread| {
                     let share = batch.len() * thread / threads..batch.len() * (thread + 1) / threads;
-                    let (put, index, inserted, replaced) = (&put, self.index, &inserted, &replaced);
-                    scope.spawn(move || put.share(index, share, inserted, replaced))
+                    let (put, reach, inserted, replaced) = (&put, &self.reach, &inserted, &replaced);
+                    scope.spawn(move || put.share(reach, share, inserted, replaced))
                 })
                 .collect();
             workers
@@ -280,8 +332,8 @@ struct Limits {
 }
 
 impl Limits {
-    fn of(index: &Index) -> Result<Limits, Failure> {
-        Ok(Limits { session: index.session()?, layout: index.layout(), key_len_tried: 0 })
+    fn of(reach: &Reach<'_>) -> Result<Limits, Failure> {
+        Ok(Limits { session: reach.session()?, layout: reach.layout(), key_len_tried: 0 })
     }
 
     fn check(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
@@ -320,28 +372,25 @@ struct Putting<'a> {
 impl Putting<'_> {
     fn share(
         &self,
-        index: &Index,
+        reach: &Reach<'_>,
         rows: std::ops::Range<usize>,
         inserted: &AtomicU64,
         replaced: &AtomicU64,
     ) -> Result<(), Failure> {
-        let session = index.session().inspect_err(|_| self.stop.store(true, Relaxed))?;
-        for (done, row) in (1u64..).zip(rows) {
-            let (key, value) = self.batch.row(row);
-            match session.put(key, value) {
-                Ok(true) => replaced.fetch_add(1, Relaxed),
-                Ok(false) => inserted.fetch_add(1, Relaxed),
-                Err(error) => {
-                    self.stop.store(true, Relaxed);
-                    return Err(error.into());
-                }
-            };
-            if done.is_multiple_of(STRIDE) {
-                self.bar.inc(STRIDE);
-                self.interrupt.check()?;
-                if self.stop.load(Relaxed) {
-                    return Ok(());
-                }
+        let session = reach.session().inspect_err(|_| self.stop.store(true, Relaxed))?;
+        for start in rows.clone().step_by(STRIDE as usize) {
+            let some = (start..rows.end.min(start + STRIDE as usize)).map(|row| self.batch.row(row));
+            let (put, ended) = session.put_all(some);
+            replaced.fetch_add(put.replaced, Relaxed);
+            inserted.fetch_add(put.inserted, Relaxed);
+            if let Err(error) = ended {
+                self.stop.store(true, Relaxed);
+                return Err(error.into());
+            }
+            self.bar.inc(STRIDE);
+            self.interrupt.check()?;
+            if self.stop.load(Relaxed) {
+                return Ok(());
             }
         }
         Ok(())
@@ -350,7 +399,7 @@ impl Putting<'_> {
 
 /// What became of the rows.
 #[derive(Debug, Default)]
-struct Summary {
+pub struct Summary {
     rows: u64,
     inserted: u64,
     replaced: u64,
@@ -386,8 +435,13 @@ impl Summary {
         }
     }
 
+    /// Rows that are in the index.
+    pub fn loaded(&self) -> u64 {
+        self.inserted + self.replaced
+    }
+
     fn so_far(&self) -> String {
-        format!("{} rows were loaded before", units::count(self.inserted + self.replaced))
+        format!("{} rows were loaded before", units::count(self.loaded()))
     }
 
     fn tell(&self, args: &LoadArgs) -> Result<(), Failure> {

@@ -13,6 +13,7 @@ mod check;
 mod compute_server;
 mod daemon;
 mod del;
+mod dump;
 mod failure;
 mod get;
 mod help;
@@ -27,11 +28,13 @@ mod partitions;
 mod pool;
 mod progress;
 mod put;
+mod restore;
 mod scan;
 mod signals;
 mod simulate;
 mod stats;
 mod status;
+mod target;
 mod text;
 mod up;
 
@@ -63,6 +66,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Put(args) => put::run(&args),
         Command::Del(args) => del::run(&args),
         Command::Scan(args) => scan::run(&args),
+        Command::Dump(args) => dump::run(&args),
+        Command::Restore(args) => restore::run(&args),
         Command::Pool(command) => memory_servers::run(&command),
         Command::Stats(args) => stats::run(&args),
         Command::Check(args) => check::run(&args),

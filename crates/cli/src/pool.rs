@@ -13,7 +13,7 @@ use pando::{
 use pando_lab::units;
 use serde_json::{Value, json};
 
-use crate::args::{AccessArgs, IndexArgs, LookArgs, NewPoolArgs, PoolArgs};
+use crate::args::{AccessArgs, LookArgs, NewPoolArgs, PoolArgs};
 use crate::failure::Failure;
 use crate::keys::KeySchema;
 
@@ -54,6 +54,19 @@ pub fn perhaps_new(args: &PoolArgs, new: &NewPoolArgs, data: u64) -> Result<Conf
     Ok(existing(args)?.create(Create::IfMissing).memory_servers(new.memory_servers).memory(each))
 }
 
+/// The operation ports, if it is compute servers that are named.
+pub fn compute_servers(pool: &Path) -> Result<Option<Vec<String>>, Failure> {
+    let text = pool.to_string_lossy();
+    let Some(rest) = text.strip_prefix("ops://") else { return Ok(None) };
+    let addresses: Vec<String> = rest.split(',').map(str::to_owned).collect();
+    match addresses.iter().find(|address| !address.contains(':')) {
+        Some(address) => Err(Failure::bad_input(format_args!(
+            "`{address}` is no address of a compute server; it looks like HOST:PORT"
+        ))),
+        None => Ok(Some(addresses)),
+    }
+}
+
 /// The memory servers, if the pool is not on this host.
 pub fn elsewhere(pool: &Path) -> Result<Option<Elsewhere>, Failure> {
     let text = pool.to_string_lossy();
@@ -73,6 +86,9 @@ pub fn elsewhere(pool: &Path) -> Result<Option<Elsewhere>, Failure> {
                 None => Ok(Some(Elsewhere { addresses, by_verbs: fabric == "verbs" })),
             }
         }
+        Some(("ops", _)) => Err(Failure::bad_input(
+            "this needs the pool itself: name its memory servers (tcp://HOST:PORT,..), not compute servers",
+        )),
         Some((fabric, _)) => Err(Failure::bad_input(format_args!(
             "pools over `{fabric}` are not built yet; there are files, directories, tcp://HOST:PORT and \
              verbs://HOST:PORT"
@@ -117,16 +133,31 @@ pub fn with_cluster<T>(
     }
 }
 
-/// The same with an index that is there, and the schema of its keys.
+/// Looks at a pool that other processes are attached to: takes no place beside them and keeps nobody out. `None` if there
+/// are none, and whoever opens the pool has it alone.
+pub fn beside_others<T>(
+    config: &Config,
+    look: impl FnOnce(&Cluster) -> Result<T, Failure>,
+) -> Result<Option<T>, Failure> {
+    let looking = config.clone().create(Create::Never).read_only_unclean(true);
+    with_cluster(looking, |cluster| {
+        match cluster.processes()?.iter().any(|process| process.is_alive && !process.is_this) {
+            true => look(cluster).map(Some),
+            false => Ok(None),
+        }
+    })
+}
+
+/// The same with an index that is there, and what the catalog says of it.
 pub fn with_index<T>(
     config: Config,
-    args: &IndexArgs,
-    work: impl FnOnce(&Index, &KeySchema) -> Result<T, Failure>,
+    name: &str,
+    work: impl FnOnce(&Index, &IndexInfo) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     with_cluster(config, |cluster| {
-        let schema = schema_of(&cluster.index_info(&args.index)?)?;
-        let index = cluster.open_index_with(&args.index, &OpenOptions::default())?;
-        work(&index, &schema)
+        let info = cluster.index_info(name)?;
+        let index = cluster.open_index_with(name, &OpenOptions::default())?;
+        work(&index, &info)
     })
 }
 

@@ -3,20 +3,18 @@
 //! From standard input it takes lines as `scan` prints them. They are put one by one: when one is refused, those before
 //! it are in, and the message says so.
 
-use pando::Session;
-
 use crate::args::PutArgs;
 use crate::failure::Failure;
 use crate::get::each_line;
 use crate::keys::KeySchema;
-use crate::pool;
 use crate::signals::Interrupt;
+use crate::target::{self, Session};
 use crate::text;
 
 pub fn run(args: &PutArgs) -> Result<(), Failure> {
     let interrupt = Interrupt::listen()?;
-    pool::with_index(pool::existing(&args.target.pool)?, &args.target, |index, schema| {
-        let session = index.session()?;
+    target::work_on(&args.target, |target| {
+        let (session, schema) = (target.session()?, &target.schema);
         if let (Some(key), Some(value)) = (&args.key, &args.value) {
             return put(args, schema, &session, key.as_bytes(), value.as_bytes());
         }

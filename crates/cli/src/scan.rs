@@ -12,19 +12,19 @@ use crate::args::{RangeArgs, ScanArgs};
 use crate::failure::Failure;
 use crate::keys::KeySchema;
 use crate::output::RowPrinter;
-use crate::pool;
 use crate::signals::Interrupt;
+use crate::target;
 
 pub fn run(args: &ScanArgs) -> Result<(), Failure> {
     let interrupt = Interrupt::listen()?;
-    let config = pool::looking(&args.target.pool, &args.look)?;
-    pool::with_index(config, &args.target, |index, schema| {
+    target::look_at(&args.target, &args.look, |target| {
+        let schema = &target.schema;
         let range = Range::of_args(&args.range, schema)?;
         let mut printer = RowPrinter::new(&args.output, schema);
         let mut printed: io::Result<()> = Ok(());
         let limit = args.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let scanned = ScanRange { limit, reverse: args.reverse, ..range.scan_range() };
-        index.session()?.scan(&scanned, |key, value| {
+        target.session()?.scan(&scanned, |key, value| {
             printed = printer.print(key, value);
             printed.is_ok() && !interrupt.wanted()
         })?;

@@ -29,19 +29,29 @@ struct Shape {
 
 pub fn run(args: &StatsArgs) -> Result<(), Failure> {
     let config = pool::looking(&args.pool, &args.look)?;
-    let (servers, shapes) = pool::with_cluster(config, |cluster| {
+    let look = |cluster: &Cluster, is_alone| {
         let servers = cluster.stats()?.pool;
-        Ok((servers, shapes(cluster)?))
-    })?;
+        Ok((servers, shapes(cluster, is_alone)?))
+    };
+    let beside = match args.look.unclean {
+        true => None,
+        false => pool::beside_others(&config, |cluster| look(cluster, false))?,
+    };
+    let (servers, shapes) = match beside {
+        Some(seen) => seen,
+        None => pool::with_cluster(config, |cluster| look(cluster, true))?,
+    };
     match &args.json {
         Some(path) => write_document(path, &format!("{}\n", document(&args.pool.pool, &servers, &shapes))),
         None => write_document(Path::new("-"), &text(&args.pool.pool, &servers, &shapes)),
     }
 }
 
-fn shapes(cluster: &Cluster) -> Result<Vec<Shape>, Failure> {
-    let (mut reports, approximate) = match cluster.check() {
-        Ok(report) => (report.indexes, false),
+fn shapes(cluster: &Cluster, is_alone: bool) -> Result<Vec<Shape>, Failure> {
+    let checked = is_alone.then(|| cluster.check()).transpose();
+    let (mut reports, approximate) = match checked {
+        Ok(None) => (cluster.shapes()?, true),
+        Ok(Some(report)) => (report.indexes, false),
         Err(pando::Error::NotAlone { .. }) => (cluster.shapes()?, true),
         Err(error) => return Err(error.into()),
     };

@@ -3,7 +3,9 @@
 //! Text that happens to look like such an escape has its backslash escaped (`\x5Cx41`), so that what a scan prints can be
 //! put back byte for byte.
 
-use pando_workload::escape_into;
+use pando_workload::{escape_into, find_escape};
+
+pub use pando_workload::unescape;
 
 /// Appends `bytes` to `text`, escaped.
 pub fn escape_to(bytes: &[u8], text: &mut String) {
@@ -21,30 +23,6 @@ pub fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     escape_to(bytes, &mut text);
     text
-}
-
-/// The bytes that escaped text means. A backslash that starts no escape is itself.
-pub fn unescape(text: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = find_escape(rest) {
-        bytes.extend_from_slice(&rest[..at]);
-        let digit =
-            |byte: u8| (byte as char).to_digit(16).expect("an escape has two hexadecimal digits") as u8;
-        bytes.push(digit(rest[at + 2]) << 4 | digit(rest[at + 3]));
-        rest = &rest[at + 4..];
-    }
-    bytes.extend_from_slice(rest);
-    bytes
-}
-
-/// Where the first `\xNN` starts.
-fn find_escape(text: &[u8]) -> Option<usize> {
-    let is_escape = |four: &[u8]| four.starts_with(b"\\x") && four[2..].iter().all(u8::is_ascii_hexdigit);
-    if !text.contains(&b'\\') {
-        return None;
-    }
-    text.windows(4).position(is_escape)
 }
 
 #[cfg(test)]

@@ -463,6 +463,7 @@ fn summary(plan: &Plan, addresses: &[String], running: &Running) -> String {
         text,
         "the pool is {pool} ({} in all); the index is {}\n\
          to look at it: pando status --pool {pool}{secret}\n\
+         to use it: pando put --pool {pool}{secret} KEY VALUE, and load, get, scan, dump\n\
          Ctrl-C stops it\n",
         units::size(plan.memory * plan.memory_servers as u64),
         plan.index,

@@ -132,7 +132,7 @@ fn a_cluster_comes_up_works_tells_how_it_is_and_stops() {
         assert_eq!([&report["verify_errors"], &report["audit_violations"], &report["failed_ops"]], [0, 0, 0]);
     }
     // What they own nobody else may change.
-    let refused = place.refused(&format!("get --pool {pool} --index main aspen"), 1);
+    let refused = place.refused(&format!("drop --pool {pool} --index main"), 1);
     assert!(refused.contains("partition 0 of index \"main\" is owned by process"), "{refused}");
 
     // What asks at their ports is executed by whoever owns the key.

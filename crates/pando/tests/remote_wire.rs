@@ -5,11 +5,11 @@
 
 use std::ops::Bound;
 
-use pando::remote::ErrorCode;
 use pando::remote::wire::{
     BODY_MAX, KEY_MAX, Malformed, Op, Opened, REPLY_HEADER, REPLY_MAX, REQUEST_HEADER, Reply, ReplyEncoder,
     Request, decode_reply, decode_request, put_entry, put_keys, put_value,
 };
+use pando::remote::{Described, ErrorCode};
 use pando::{IndexLayout, KeyRange};
 use proptest::prelude::*;
 
@@ -21,6 +21,7 @@ enum Asked {
     Open(String),
     Routes,
     Ping,
+    Describe,
     /// Operation by number, with key and value.
     Keyed(usize, Bytes, Bytes),
     Swap(Bytes, Option<Bytes>, Option<Bytes>),
@@ -35,6 +36,7 @@ impl Asked {
             Self::Open(name) => Request::Open { name }.encode(out),
             Self::Routes => Request::Routes.encode(out),
             Self::Ping => Request::Ping.encode(out),
+            Self::Describe => Request::Describe.encode(out),
             Self::Keyed(op, key, value) => match op % 5 {
                 0 => Request::Get { key }.encode(out),
                 1 => Request::Put { key, value }.encode(out),
@@ -59,7 +61,9 @@ impl Asked {
     fn is(&self, request: &Request<'_>) -> bool {
         match (self, request) {
             (Self::Open(name), Request::Open { name: found }) => name == found,
-            (Self::Routes, Request::Routes) | (Self::Ping, Request::Ping) => true,
+            (Self::Routes, Request::Routes)
+            | (Self::Ping, Request::Ping)
+            | (Self::Describe, Request::Describe) => true,
             (Self::Keyed(op, key, value), request) => match *request {
                 Request::Get { key: found } => op % 5 == 0 && key == found,
                 Request::Put { key: k, value: v } => op % 5 == 1 && key == k && value == v,
@@ -101,6 +105,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         ".{0,12}".prop_map(Asked::Open),
         Just(Asked::Routes),
         Just(Asked::Ping),
+        Just(Asked::Describe),
         (0..5usize, bytes(), bytes()).prop_map(|(op, key, value)| Asked::Keyed(op, key, value)),
         (bytes(), optional(), optional()).prop_map(|(key, expected, new)| Asked::Swap(key, expected, new)),
         (bound(), bound(), any::<u32>(), any::<bool>())
@@ -261,6 +266,10 @@ fn answers_of_all_kinds_come_back() {
         let bytes = written(Op::Routes, &|reply, out| reply.opened(out, &opened));
         assert!(matches!(whole(&bytes, Op::Routes), Reply::Opened(found) if found == opened));
     }
+    let described =
+        Described { name: "trees".to_owned(), description: vec![0, 255], node_size: 1024, subtree_level: 3 };
+    let bytes = written(Op::Describe, &|reply, out| reply.described(out, &described));
+    assert!(matches!(whole(&bytes, Op::Describe), Reply::Described(found) if found == described));
 }
 
 #[test]

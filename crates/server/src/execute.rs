@@ -6,10 +6,10 @@
 
 use std::ops::Bound;
 
-use pando::remote::ErrorCode;
 use pando::remote::wire::{
     ANSWER_BYTES, Keys, Opened, ReplyEncoder, Request, UNLIMITED, put_entry, put_value,
 };
+use pando::remote::{Described, ErrorCode};
 use pando::{Answers, AsyncSession, Error, Index, IndexError, OwnedKeys, Result, ScanRange, Swapped};
 
 use crate::counts::Ended;
@@ -22,6 +22,7 @@ const KEYS: usize = 32;
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'s> {
     pub index: &'s Index,
+    pub described: &'s Described,
     pub owned: &'s OwnedKeys,
 }
 
@@ -31,6 +32,7 @@ enum Done {
     Yes(bool),
     Swapped(Swapped),
     Opened(Opened),
+    Described,
     /// Where a scan goes on.
     Page(Option<Bound<Vec<u8>>>),
 }
@@ -48,6 +50,7 @@ pub(crate) async fn execute(
         Ok(Done::Swapped(Swapped::Done)) => reply.swapped(out, Ok(())),
         Ok(Done::Swapped(Swapped::Found(found))) => reply.swapped(out, Err(found.as_deref())),
         Ok(Done::Opened(opened)) => reply.opened(out, &opened),
+        Ok(Done::Described) => reply.described(out, scope.described),
         Ok(Done::Page(next)) => {
             reply.finish_page(out, next.as_ref().map(|next| next.as_ref().map(Vec::as_slice)));
         }
@@ -80,6 +83,7 @@ async fn attempt(
             return Ok(Done::Opened(Opened { epoch, layout: scope.index.layout(), ranges }));
         }
         Request::Ping => false,
+        Request::Describe => return Ok(Done::Described),
         Request::Get { key } => session.get_into(key, out).await?,
         Request::Put { key, value } => session.put(key, value).await?,
         Request::Insert { key, value } => session.insert(key, value).await?,

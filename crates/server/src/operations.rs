@@ -12,6 +12,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
+use pando::remote::Described;
 use pando::remote::wire::{BODY_MAX, REQUEST_HEADER, Request};
 use pando::{Index, OwnedKeys, Session};
 use pando_fabric_net::serve::{Connection, Core, End, Server, Service, Settings};
@@ -81,6 +82,7 @@ pub enum StartError {
 /// What all threads share.
 struct Operations {
     index: Index,
+    described: Described,
     slots: usize,
     body_max: u32,
     incarnation: u64,
@@ -140,7 +142,7 @@ impl Operations {
     fn admit(&self, state: &State, request: &Request<'_>) -> Result<(), String> {
         match request {
             Request::Open { name } if *name == self.index.name() => state.is_open.set(true),
-            Request::Open { .. } => {}
+            Request::Open { .. } | Request::Describe => {}
             _ if !state.is_open.get() => return Err("it asks before it has opened an index".to_owned()),
             _ => {}
         }
@@ -175,7 +177,7 @@ impl Operations {
             false => {
                 worker.look_at_routes(&self.index);
                 let owned = worker.owned.borrow();
-                let scope = Scope { index: &self.index, owned: &owned.1 };
+                let scope = Scope { index: &self.index, described: &self.described, owned: &owned.1 };
                 execute_all(&worker.session, scope, &jobs, self.slots, since)
             }
         };
@@ -262,8 +264,16 @@ impl OperationServer {
                 return Err(StartError::InvalidOption(text));
             }
         }
+        let info = index.info()?;
+        let described = Described {
+            name: info.name,
+            description: info.description,
+            node_size: info.node_size as u32,
+            subtree_level: info.subtree_level,
+        };
         let operations = Operations {
             index,
+            described,
             slots,
             body_max,
             incarnation: random_nonzero(),

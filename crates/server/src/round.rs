@@ -82,7 +82,7 @@ enum Kind<'b> {
 
 fn kind_of<'b>(request: &Request<'b>) -> Kind<'b> {
     match *request {
-        Request::Open { .. } | Request::Routes | Request::Ping => Kind::Free,
+        Request::Open { .. } | Request::Routes | Request::Ping | Request::Describe => Kind::Free,
         Request::Get { key } => Kind::Lookup(key),
         Request::Put { key, .. }
         | Request::Insert { key, .. }

@@ -33,6 +33,28 @@ pub fn escape(bytes: &[u8]) -> String {
     text
 }
 
+/// The bytes that text with escapes means. A backslash that starts no escape is itself.
+pub fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = find_escape(rest) {
+        bytes.extend_from_slice(&rest[..at]);
+        let digit =
+            |byte: u8| (byte as char).to_digit(16).expect("an escape has two hexadecimal digits") as u8;
+        bytes.push(digit(rest[at + 2]) << 4 | digit(rest[at + 3]));
+        rest = &rest[at + 4..];
+    }
+    bytes.extend_from_slice(rest);
+    bytes
+}
+
+/// Where the first `\xNN` starts.
+pub fn find_escape(text: &[u8]) -> Option<usize> {
+    let is_escape = |four: &[u8]| four.starts_with(b"\\x") && four[2..].iter().all(u8::is_ascii_hexdigit);
+    let first = memchr::memchr(b'\\', text)?;
+    text[first..].windows(4).position(is_escape).map(|at| first + at)
+}
+
 fn push_hex(bytes: &[u8], text: &mut String) {
     for byte in bytes {
         write!(text, "\\x{byte:02X}").expect("writing to a string does not fail");

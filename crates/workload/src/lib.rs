@@ -6,13 +6,14 @@
 //! - Verification: values that identify themselves ([`ValueCodec`]) and the range of values that a concurrent
 //!   reader may legally see ([`Expectation`]).
 //! - Real data: order-preserving composite keys ([`KeyLayout`]) and readers of CSV, TSV, Parquet and word lists
-//!   ([`dataset`]).
+//!   ([`dataset`]); dumps of an index ([`dump`], [`table`]).
 //!
 //! Everything is deterministic: a run is a function of its specification and its seed. The crate knows nothing
 //! about indexes or fabrics.
 #![forbid(unsafe_code)]
 
 pub mod dataset;
+pub mod dump;
 mod error;
 mod escape;
 mod expectation;
@@ -24,11 +25,12 @@ mod ops;
 mod rng;
 mod scan_check;
 mod scatter;
+pub mod table;
 mod values;
 mod zipf;
 
 pub use error::SpecError;
-pub use escape::{escape, escape_into};
+pub use escape::{escape, escape_into, find_escape, unescape};
 pub use expectation::{Expectation, Floor, Violation};
 pub use hot_spot::HotSpot;
 pub use key_layout::{ColumnKind, KeyColumn, KeyLayout, KeyLayoutError};

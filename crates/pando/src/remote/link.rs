@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::RemoteError;
 use super::wire::{
-    Malformed, Op, Opened, REPLY_HEADER, REPLY_MAX, REQUEST_HEADER, Reply, Request, decode_reply,
+    Described, Malformed, Op, Opened, REPLY_HEADER, REPLY_MAX, REQUEST_HEADER, Reply, Request, decode_reply,
 };
 
 /// Bytes that are taken from the kernel at once.
@@ -147,23 +147,43 @@ impl Link {
     }
 
     fn connect(&mut self, dial: &Dial<'_>) -> Result<Opened, RemoteError> {
+        self.connect_and_ask(dial, Request::Open { name: dial.index }, |reply| match reply {
+            Reply::Opened(opened) => opened,
+            other => unreachable!("{other:?} was decoded as an answer to Open"),
+        })
+    }
+
+    /// Connects to ask what is served there, and for nothing else.
+    ///
+    /// # Errors
+    /// Why there is no connection, or no answer.
+    pub fn describe(&mut self, dial: &Dial<'_>) -> Result<Described, RemoteError> {
+        let described = self.connect_and_ask(dial, Request::Describe, |reply| match reply {
+            Reply::Described(described) => described,
+            other => unreachable!("{other:?} was decoded as an answer to Describe"),
+        });
+        self.reset();
+        described
+    }
+
+    fn connect_and_ask<T>(
+        &mut self,
+        dial: &Dial<'_>,
+        request: Request<'_>,
+        take: impl Fn(Reply<'_>) -> T,
+    ) -> Result<T, RemoteError> {
         let until = Instant::now() + dial.patience;
         let connected = connect(&self.destination, self.id, dial.secret, dial.patience);
         let (stream, welcomed) = connected.map_err(|error| not_connected(&self.destination, &error))?;
         (self.stream, self.body_max) = (Some(stream), welcomed.body_max);
         self.input.resize(INPUT, 0);
         let mut frame = Vec::new();
-        Request::Open { name: dial.index }.encode(&mut frame);
-        self.push(0, Op::Open, &frame)?;
-        let mut opened = None;
+        request.encode(&mut frame);
+        self.push(0, request.op(), &frame)?;
+        let mut answered = None;
         let left = until.saturating_duration_since(Instant::now());
-        exchange(std::slice::from_mut(self), left, &mut |_, reply| {
-            opened = Some(reply.map(|reply| match reply {
-                Reply::Opened(opened) => opened,
-                other => unreachable!("{other:?} was decoded as an answer to Open"),
-            }));
-        });
-        match opened.expect("what is waited for is answered or fails") {
+        exchange(std::slice::from_mut(self), left, &mut |_, reply| answered = Some(reply.map(&take)));
+        match answered.expect("what is waited for is answered or fails") {
             // Nothing of what the caller asks for was sent.
             Err(RemoteError::NoAnswer { server, reason }) => {
                 Err(RemoteError::NotConnected { server, reason: reason.to_owned() })

@@ -49,8 +49,8 @@ use find::Finder;
 pub use find::Service;
 use routes::Claims;
 pub use session::RemoteSession;
-pub use wire::ErrorCode;
 use wire::Opened;
+pub use wire::{Described, ErrorCode};
 
 /// How to reach compute servers.
 #[derive(Clone, Debug)]
@@ -142,6 +142,23 @@ impl Client {
             Some(error) if !is_connected => Err(error.into()),
             _ => Ok(Self { shared: Arc::new(shared) }),
         }
+    }
+
+    /// What the compute servers serve: the first one that answers tells.
+    ///
+    /// # Errors
+    /// [`Error::Remote`], that of the first one, if none answers.
+    pub fn describe(&self) -> Result<Described> {
+        let access = &self.shared.access;
+        let dial = link::Dial { secret: &access.secret, index: "", patience: access.deadline };
+        let mut failed = None;
+        for server in self.shared.servers() {
+            match link::Link::new(server, self.shared.new_link()).describe(&dial) {
+                Ok(described) => return Ok(described),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        Err(failed.expect("a client has a server at least").into())
     }
 
     /// Opens an index. Compute servers that do not know it, or cannot be reached, are asked again when a key is theirs.

@@ -13,7 +13,8 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 pub use super::wire_reply::{
-    Entries, ErrorCode, Opened, Page, Reply, ReplyEncoder, Values, decode_reply, put_entry, put_value,
+    Described, Entries, ErrorCode, Opened, Page, Reply, ReplyEncoder, Values, decode_reply, put_entry,
+    put_value,
 };
 
 /// Bytes of a request besides its body.
@@ -63,11 +64,12 @@ pub enum Op {
     CompareAndSwap = 9,
     MultiGet = 10,
     Scan = 11,
+    Describe = 12,
 }
 
 impl Op {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Open,
         Self::Routes,
         Self::Ping,
@@ -79,6 +81,7 @@ impl Op {
         Self::CompareAndSwap,
         Self::MultiGet,
         Self::Scan,
+        Self::Describe,
     ];
 
     fn from_byte(byte: u8) -> Option<Self> {
@@ -99,6 +102,7 @@ impl Op {
             Self::CompareAndSwap => "compare_and_swap",
             Self::MultiGet => "multi_get",
             Self::Scan => "scan",
+            Self::Describe => "describe",
         }
     }
 }
@@ -135,6 +139,8 @@ pub enum Request<'b> {
     /// Which keys the process owns.
     Routes,
     Ping,
+    /// Which index is served, and what is said of it. It may come before `Open`.
+    Describe,
     Get {
         key: &'b [u8],
     },
@@ -246,6 +252,7 @@ impl<'b> Request<'b> {
             Self::Open { .. } => Op::Open,
             Self::Routes => Op::Routes,
             Self::Ping => Op::Ping,
+            Self::Describe => Op::Describe,
             Self::Get { .. } => Op::Get,
             Self::Put { .. } => Op::Put,
             Self::Insert { .. } => Op::Insert,
@@ -261,7 +268,7 @@ impl<'b> Request<'b> {
     pub fn body_len(&self) -> usize {
         match self {
             Self::Open { name } => name.len(),
-            Self::Routes | Self::Ping => 0,
+            Self::Routes | Self::Ping | Self::Describe => 0,
             Self::Get { key } | Self::Remove { key } => key.len(),
             Self::Put { key, value } | Self::Insert { key, value } | Self::Update { key, value } => {
                 key.len() + value.len()
@@ -280,7 +287,7 @@ impl<'b> Request<'b> {
         put_header(out, self.op(), flags, self.body_len(), (key_len, extra));
         match *self {
             Self::Open { name } => out.extend_from_slice(name.as_bytes()),
-            Self::Routes | Self::Ping => {}
+            Self::Routes | Self::Ping | Self::Describe => {}
             Self::Get { key } | Self::Remove { key } => out.extend_from_slice(key),
             Self::Put { key, value } | Self::Insert { key, value } | Self::Update { key, value } => {
                 out.extend_from_slice(key);
@@ -302,7 +309,7 @@ impl<'b> Request<'b> {
     /// Flags, length of the key, and what else is in the header.
     fn numbers(&self) -> (u8, usize, u32) {
         match self {
-            Self::Open { .. } | Self::Routes | Self::Ping => (0, 0, 0),
+            Self::Open { .. } | Self::Routes | Self::Ping | Self::Describe => (0, 0, 0),
             Self::Get { key } | Self::Remove { key } => (0, key.len(), 0),
             Self::Put { key, .. } | Self::Insert { key, .. } | Self::Update { key, .. } => (0, key.len(), 0),
             Self::CompareAndSwap { key, expected, new } => {
@@ -365,6 +372,7 @@ pub fn decode_request(bytes: &[u8], body_max: u32) -> Result<Option<(Request<'_>
         Op::Open => Request::Open { name: std::str::from_utf8(body).map_err(|_| Malformed::NoText)? },
         Op::Routes => Request::Routes,
         Op::Ping => Request::Ping,
+        Op::Describe => Request::Describe,
         Op::Get => Request::Get { key },
         Op::Remove => Request::Remove { key },
         Op::Put => Request::Put { key, value: more },
@@ -397,7 +405,7 @@ fn check_header(op: Op, header: &RequestHeader) -> Result<(), Malformed> {
     let (len, key_len, extra) = (header.len.get(), header.key_len.get(), header.extra.get());
     let (has_key, has_more, has_extra) = match op {
         Op::Open => (false, true, false),
-        Op::Routes | Op::Ping => (false, false, false),
+        Op::Routes | Op::Ping | Op::Describe => (false, false, false),
         Op::Get | Op::Remove => (true, false, false),
         Op::Put | Op::Insert | Op::Update => (true, true, false),
         Op::CompareAndSwap | Op::Scan => (true, true, true),

@@ -71,6 +71,18 @@ pub struct Opened {
     pub ranges: Vec<KeyRange>,
 }
 
+/// What a server says of the index at its port, to who does not know the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    pub name: String,
+    /// What the creator of the index said of it.
+    pub description: Vec<u8>,
+    /// Bytes of a node.
+    pub node_size: u32,
+    /// M: subtrees rooted at this level stand on one memory server.
+    pub subtree_level: u8,
+}
+
 /// Values of many keys, in their order.
 #[derive(Clone, Copy, Debug)]
 pub struct Values<'b>(&'b [u8]);
@@ -129,6 +141,7 @@ pub struct Page<'b> {
 #[derive(Clone, Debug)]
 pub enum Reply<'b> {
     Opened(Opened),
+    Described(Described),
     Pong,
     Value(Option<&'b [u8]>),
     /// Whether the key was there (`put`, `remove`), or whether something was changed (`insert`, `update`).
@@ -209,6 +222,15 @@ impl ReplyEncoder {
                 put_counted(out, end);
             }
         }
+        self.finish_as(out, DONE, 0);
+    }
+
+    /// The answer to who asks what is served.
+    pub fn described(self, out: &mut Vec<u8>, described: &Described) {
+        put_counted(out, described.name.as_bytes());
+        put_counted(out, &described.description);
+        out.extend_from_slice(&described.node_size.to_le_bytes());
+        out.push(described.subtree_level);
         self.finish_as(out, DONE, 0);
     }
 
@@ -324,6 +346,7 @@ fn done(op: Op, answer: u8, body: &[u8]) -> Option<Reply<'_>> {
     let nothing = body.is_empty();
     Some(match op {
         Op::Open | Op::Routes => Reply::Opened(opened(body).filter(|_| answer == 0)?),
+        Op::Describe => Reply::Described(described(body).filter(|_| answer == 0)?),
         Op::Ping if nothing && answer == 0 => Reply::Pong,
         Op::Get => match yes(answer)? {
             true => Reply::Value(Some(body)),
@@ -380,4 +403,16 @@ fn opened(body: &[u8]) -> Option<Opened> {
         ranges.push(KeyRange { low: end(ends & 1 != 0)?, high: end(ends & 2 != 0)? });
     }
     rest.is_empty().then_some(Opened { epoch: numbers.epoch.get(), layout, ranges })
+}
+
+fn described(body: &[u8]) -> Option<Described> {
+    let (name, rest) = split_counted(body)?;
+    let (description, rest) = split_counted(rest)?;
+    let (node_size, &[subtree_level]) = rest.split_first_chunk()? else { return None };
+    Some(Described {
+        name: std::str::from_utf8(name).ok()?.to_owned(),
+        description: description.to_vec(),
+        node_size: u32::from_le_bytes(*node_size),
+        subtree_level,
+    })
 }

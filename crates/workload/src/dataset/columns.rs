@@ -176,7 +176,7 @@ impl Plan {
 }
 
 /// The start of a field, for a message.
-fn excerpt(text: &[u8]) -> String {
+pub(super) fn excerpt(text: &[u8]) -> String {
     let escaped = crate::escape(&text[..text.len().min(60)]);
     if text.len() > 60 { escaped + "..." } else { escaped }
 }

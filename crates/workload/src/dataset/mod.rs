@@ -10,6 +10,7 @@
 //! - TSV has no quoting: fields are what lies between TABs.
 //! - Blank lines of CSV and TSV files are skipped, a byte order mark too. Fields may be any bytes.
 //! - In a word list every line is a key.
+//! - Text is what `pando scan` prints: key, TAB, value, with `\xNN` for bytes that are no plain text.
 //! - Parquet columns must be flat (neither lists nor structures). NULL reads as an empty field.
 
 mod columns;
@@ -18,6 +19,7 @@ mod delimited;
 mod parquet;
 #[cfg(feature = "parquet")]
 mod parquet_text;
+mod text;
 mod window;
 mod words;
 
@@ -29,12 +31,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// File formats, as named on the command line: `csv`, `tsv`, `parquet`, `words`.
+/// File formats, as named on the command line: `csv`, `tsv`, `parquet`, `text`, `words`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Csv,
     Tsv,
     Parquet,
+    Text,
     Words,
 }
 
@@ -61,6 +64,7 @@ impl FromStr for Format {
             "csv" => Ok(Format::Csv),
             "tsv" => Ok(Format::Tsv),
             "parquet" => Ok(Format::Parquet),
+            "text" => Ok(Format::Text),
             "words" => Ok(Format::Words),
             _ => Err(DatasetError::UnknownFormat(text.to_owned())),
         }
@@ -73,6 +77,7 @@ impl fmt::Display for Format {
             Format::Csv => "csv",
             Format::Tsv => "tsv",
             Format::Parquet => "parquet",
+            Format::Text => "text",
             Format::Words => "words",
         })
     }
@@ -100,6 +105,8 @@ pub struct ReadOptions {
     /// The byte between fields, if not the format's own.
     pub delimiter: Option<u8>,
     pub word_value: WordValue,
+    /// What keys of text are made of, unless types of columns are named.
+    pub text_keys: Option<KeyLayout>,
     /// Longest row of a text file in bytes; a longer one is rejected. It bounds memory in the face of a quote
     /// that is never closed.
     pub row_bytes_max: usize,
@@ -113,6 +120,7 @@ impl Default for ReadOptions {
             header: true,
             delimiter: None,
             word_value: WordValue::default(),
+            text_keys: None,
             row_bytes_max: 64 << 20,
         }
     }
@@ -144,6 +152,10 @@ pub enum Reason {
     NotAnInteger { column: String, text: String },
     #[error("the key is empty")]
     EmptyKey,
+    #[error("there is no TAB behind a key")]
+    NoTab,
+    #[error("the key has {found} columns instead of {expected}")]
+    KeyColumnCount { expected: usize, found: usize },
     #[error("text follows a closing quote")]
     TextAfterQuote,
     #[error("a quote is not closed")]
@@ -170,7 +182,7 @@ impl Rejected {
 pub enum DatasetError {
     #[error("cannot open {path}: {error}", path = path.display())]
     Open { path: PathBuf, error: io::Error },
-    #[error("the format `{0}` is not one of `csv`, `tsv`, `parquet`, `words`")]
+    #[error("the format `{0}` is not one of `csv`, `tsv`, `parquet`, `text`, `words`")]
     UnknownFormat(String),
     #[error("there is no column `{name}`; the columns are {columns}")]
     UnknownColumn { name: String, columns: String },
@@ -188,6 +200,8 @@ pub enum DatasetError {
     BadColumn(String),
     #[error("column `{0}` is a list or a structure; only flat columns can be read")]
     NestedColumn(String),
+    #[error("{path} cannot be read as Parquet, which takes more than one pass; write it to a file first", path = path.display())]
+    NotAFile { path: PathBuf },
     #[error("a word list has no columns to choose from")]
     WordsHaveNoColumns,
     #[error("{path} is not a valid Parquet file: {why}", path = path.display())]
@@ -261,7 +275,20 @@ impl fmt::Debug for Records {
 /// empty file is no error: it has no records.
 pub fn open(path: &Path, format: Format, options: &ReadOptions) -> Result<Records, DatasetError> {
     let open_error = |error| DatasetError::Open { path: path.to_owned(), error };
-    let file = File::open(path).map_err(open_error)?;
+    open_file(File::open(path).map_err(open_error)?, path, format, options)
+}
+
+/// The same for a file that is open already, such as standard input; `path` is what errors call it.
+///
+/// # Errors
+/// As for [`open`]; Parquet from a pipe.
+pub fn open_file(
+    file: File,
+    path: &Path,
+    format: Format,
+    options: &ReadOptions,
+) -> Result<Records, DatasetError> {
+    let open_error = |error| DatasetError::Open { path: path.to_owned(), error };
     let metadata = file.metadata().map_err(open_error)?;
     if metadata.is_dir() {
         return Err(open_error(io::ErrorKind::IsADirectory.into()));
@@ -276,6 +303,18 @@ pub fn open(path: &Path, format: Format, options: &ReadOptions) -> Result<Record
         Format::Words => {
             let window = window::Window::new(file, metadata.len(), options.row_bytes_max);
             (Box::new(words::Words::open(window, options)?), columns::plain_layout())
+        }
+        Format::Text => {
+            let window = window::Window::new(file, metadata.len(), options.row_bytes_max);
+            let layout = match (&options.key[..], &options.text_keys) {
+                ([], Some(layout)) => layout.clone(),
+                (columns, _) => columns::layout_without_columns(columns),
+            };
+            (Box::new(text::Text::new(window, layout.clone())), layout)
+        }
+        #[cfg(feature = "parquet")]
+        Format::Parquet if !metadata.is_file() => {
+            return Err(DatasetError::NotAFile { path: path.to_owned() });
         }
         #[cfg(feature = "parquet")]
         Format::Parquet => {
