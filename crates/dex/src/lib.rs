@@ -14,6 +14,10 @@
 //! was absent throughout it, in order, each once.
 #![forbid(unsafe_code)]
 
+// For what integration tests and unit tests share.
+#[cfg(test)]
+extern crate self as pando_dex;
+
 pub mod audit;
 mod balance;
 pub mod balancer;
@@ -44,6 +48,8 @@ mod shared;
 mod smo;
 mod spread;
 mod take_over;
+#[cfg(test)]
+mod testing;
 mod tree;
 mod tries;
 mod unfinished;

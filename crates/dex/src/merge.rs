@@ -358,3 +358,6 @@ impl<L: Layout> Tree<L> {
         Ok(ticket)
     }
 }
+
+#[cfg(test)]
+mod tests;

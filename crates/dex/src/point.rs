@@ -403,3 +403,6 @@ impl<L: Layout> Tree<L> {
         Ok(result)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -569,3 +569,6 @@ fn low_of<'k>(range: &ScanRange<'k>) -> &'k [u8] {
         Bound::Included(low) | Bound::Excluded(low) => low,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -421,3 +421,6 @@ impl<L: Layout> Tree<L> {
         self.write_unlock(ctx, root).await
     }
 }
+
+#[cfg(test)]
+mod tests;

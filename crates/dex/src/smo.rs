@@ -138,7 +138,7 @@ impl<L: Layout> Tree<L> {
     }
 
     /// The same from `level` on; above the leaves, for a separator.
-    async fn make_room_from<E: Endpoint>(
+    pub(crate) async fn make_room_from<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
@@ -616,3 +616,6 @@ impl<L: Layout> Tree<L> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

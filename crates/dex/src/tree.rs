@@ -464,3 +464,6 @@ pub(crate) fn clear(page: &PageBuf) {
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
+
+#[cfg(test)]
+mod tests;

@@ -534,3 +534,6 @@ impl<L: Layout> Tree<L> {
 pub(crate) fn is_meant(page: &[pando_cache::sync::Word], level: u8) -> bool {
     header::level(page) == level && !header::has(page, header::MOVED)
 }
+
+#[cfg(test)]
+mod tests;

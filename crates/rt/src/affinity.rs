@@ -43,4 +43,21 @@ mod tests {
         .expect("the thread did not panic");
         assert!(!cores.is_empty());
     }
+
+    /// The cores of a list like `0-2,5`.
+    fn cores_of(list: &str) -> Vec<usize> {
+        let number = |text: &str| text.trim().parse::<usize>().expect("a number");
+        let ends = |part: &str| {
+            part.split_once('-')
+                .map_or((number(part), number(part)), |(first, last)| (number(first), number(last)))
+        };
+        list.split(',').map(ends).flat_map(|(first, last)| first..=last).collect()
+    }
+
+    #[test]
+    fn the_cores_are_those_that_the_kernel_lists() {
+        let status = std::fs::read_to_string("/proc/thread-self/status").expect("it is there on Linux");
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        assert_eq!(allowed_cores(), cores_of(list.expect("every kernel lists them")));
+    }
 }

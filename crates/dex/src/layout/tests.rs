@@ -318,6 +318,29 @@ fn rising_inserts_leave_full_leaves_behind() {
     assert!((32..=39).contains(&per_leaf), "{per_leaf} entries in a leaf");
 }
 
+/// Children of an inner node to which separators of two bytes (or eight, if all have eight) were added until it was full.
+fn children_of_a_full_node<L: Layout>(layout: &L, separator: impl Fn(u16) -> Vec<u8>) -> usize {
+    let page = blank(layout);
+    layout.init(&page, &NodeInit { addr: 0, index_id: 1, level: 1, low: None, high: None });
+    let fits = |&i: &u16| layout.inner_insert(&page, i.into(), &separator(i), CHILD);
+    (0..1000).take_while(fits).count() + 1
+}
+
+#[test]
+fn an_inner_node_holds_as_many_children_as_the_layout_says() {
+    let short = |i: u16| i.to_be_bytes().to_vec();
+    let long = |i: u16| u64::from(i).to_be_bytes().to_vec();
+    let (fixed, slotted) = (FixedLayout::new(512, 8, 8).unwrap(), SlottedLayout::new(512).unwrap());
+    for limit in [3, 4, 7] {
+        let (fixed, slotted) = (fixed.with_fanout_limit(limit), slotted.with_fanout_limit(limit));
+        assert_eq!(children_of_a_full_node(&fixed, long), fixed.max_children());
+        assert_eq!(children_of_a_full_node(&slotted, short), slotted.max_children());
+    }
+    assert_eq!(children_of_a_full_node(&fixed, long), fixed.max_children());
+    // Nothing is as small as the smallest separator of all.
+    assert!((10..=slotted.max_children()).contains(&children_of_a_full_node(&slotted, short)));
+}
+
 #[test]
 fn separators_and_prefixes_are_short() {
     let layout = SlottedLayout::new(512).expect("a legal size");

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# ci/mutants.sh [N]: makes N random mistakes in the core crates (20 unless said otherwise), one at a time, in a copy, and runs the
+# nearest tests on each. Says which no test noticed. By hand, not in CI: each takes a build and minutes of tests, and some change
+# only speed. What is known of those is in docs/checking.md.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+count=${1:-20}
+if ! cargo mutants --version >/dev/null 2>&1; then
+    cargo install cargo-mutants --locked
+fi
+
+results=target/mutants
+rm -rf "$results"
+mkdir -p "$results"
+
+# Of the lab, the checker alone.
+cargo mutants --list -p pando-cache -p pando-dex -p pando-pool -p pando-rt -p pando-fabric -p pando-lab |
+    grep -E '^crates/((cache|dex|pool|rt|fabric)/src/|lab/src/simulate/)' >"$results/all.txt"
+shuf -n "$count" "$results/all.txt" | sort >"$results/sample.txt"
+echo "mutants: $(wc -l <"$results/sample.txt") of $(wc -l <"$results/all.txt")"
+
+# What is run besides the unit tests of a crate.
+nearest() {
+    case $1 in
+    cache) echo --lib --test cache --test stress ;;
+    dex) echo --lib --test model --test edges --test freed --test moves --test drain --test cut_off --test left_locks --test stress ;;
+    pool) echo --lib --test alloc --test attach --test catalog --test lost_answers --test model --test surplus ;;
+    lab) echo --lib --test simulate ;;
+    *) echo --lib --tests ;;
+    esac
+}
+
+for crate in cache dex pool rt fabric lab; do
+    named=()
+    while IFS= read -r name; do
+        named+=(--re "^$(sed 's/[][\.*^$()+?{}|\\]/\\&/g' <<<"$name")\$")
+    done < <(grep "^crates/$crate/" "$results/sample.txt" || true)
+    if [ ${#named[@]} -eq 0 ]; then continue; fi
+    tested=(--test-package "pando-$crate")
+    # The suite of all fabrics runs where there is one.
+    if [ "$crate" = fabric ]; then tested+=(--test-package pando-fabric-local --test-package pando-rt); fi
+    status=0
+    # shellcheck disable=SC2046
+    cargo mutants -p "pando-$crate" "${tested[@]}" "${named[@]}" --output "$results/$crate" \
+        --baseline skip --timeout 600 --build-timeout 1800 --no-shuffle -- $(nearest "$crate") || status=$?
+    # 2 says that some were missed, 3 that some ended by the timeout.
+    if [ "$status" -ne 0 ] && [ "$status" -ne 2 ] && [ "$status" -ne 3 ]; then exit "$status"; fi
+done
+
+missed=$(cat "$results"/*/mutants.out/missed.txt 2>/dev/null || true)
+if [ -n "$missed" ]; then
+    echo "mutants: no test noticed"
+    echo "$missed"
+    exit 1
+fi
+echo "mutants: all were noticed"
