@@ -1,5 +1,7 @@
 //! What unit tests of the tree share: a small cluster, an endpoint whose verbs follow a script, and a layout that says
 //! when it is asked something, so that a test can let others run between any two looks at a node.
+//!
+//! The index has four levels of tiny nodes. With two compute servers, the lowest node that both use is right above the leaves.
 
 use pando_cache::FrameState;
 use pando_cache::sync::Word;

@@ -1,4 +1,7 @@
 //! What stands in the way of a merge: pins, write-backs, another memory server, and parents that change meanwhile.
+//!
+//! Most of it comes between two steps of one merge, so the tests call the steps: they hold a verb back, let another worker
+//! come, and look whether the next step notices.
 
 use std::future::Future;
 use std::pin::pin;

@@ -1,4 +1,7 @@
 //! A leaf that changes between two looks of a lookup.
+//!
+//! Whoever reads a cached leaf has no latch. What he found counts only if the leaf is still at the version at which he came
+//! to it. The other worker runs inside the first one's search, so the outcome is the same in every run.
 
 use std::rc::Rc;
 

@@ -1,4 +1,7 @@
 //! A leaf that changes between two looks of a scan.
+//!
+//! A scan copies a leaf without a latch, and believes the copy only if the leaf is still at the version at which the scan
+//! came to it. Here somebody is in the middle of a change whenever the first copy is made.
 
 use std::cell::RefCell;
 

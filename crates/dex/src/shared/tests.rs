@@ -1,5 +1,7 @@
 //! Shared nodes under the eyes of those who remember something old: an address from before a move, a copy from before a
 //! change, a view from before a boundary moved; and a writer that fails between two unlocks.
+//!
+//! The first compute server does the work, the key is the last of its own, and the node is the lowest that both use.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,4 +1,7 @@
 //! What others see of a split while it is made.
+//!
+//! All of it happens under latches, so the tests look around at the moment at which the layout is asked to enter the new
+//! separator: whatever is open then is open to every thread.
 
 use std::cell::Cell;
 use std::rc::Rc;

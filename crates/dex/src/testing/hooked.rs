@@ -1,5 +1,7 @@
 //! A layout that tells the test of its thread when it is asked something of a node: the test can change what is there
 //! between two looks, as another thread could.
+//!
+//! Nodes are those of the fixed layout. A hook runs once; it may use the tree, and may set the next one.
 
 use std::cell::RefCell;
 

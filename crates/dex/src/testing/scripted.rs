@@ -1,5 +1,7 @@
 //! An endpoint whose verbs follow a script: each may be held back, lose its answer or fail, and what a READ brought may be
 //! changed on its way.
+//!
+//! Below it is the memory of this process, so that a verb takes effect at the moment at which the script lets it.
 
 use std::cell::RefCell;
 

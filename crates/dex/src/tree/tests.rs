@@ -1,4 +1,7 @@
 //! Pages that are torn or corrupt on their way: an own one, a shared one, and one that is locked.
+//!
+//! Whatever is wrong with a page, it is read again as often as a writer may have been in the way, and then reported. A lock
+//! that was taken for it is given back.
 
 use std::cell::Cell;
 use std::rc::Rc;

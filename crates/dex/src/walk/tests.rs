@@ -1,4 +1,7 @@
 //! What a walk believes of a page: whether it is the right one, and whose it is.
+//!
+//! Ascending and descending scans meet on fences, which belong to one node for the former and to its neighbour for the
+//! latter. What an old copy of a shared parent says of a child may be refuted by the child's own fences.
 
 use pando_cache::NodeShape;
 use pando_rt::block_on;
