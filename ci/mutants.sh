@@ -25,7 +25,7 @@ nearest() {
     case $1 in
     cache) echo --lib --test cache --test stress ;;
     dex) echo --lib --test model --test edges --test freed --test moves --test drain --test cut_off --test left_locks --test stress ;;
-    pool) echo --lib --test alloc --test attach --test catalog --test lost_answers --test model --test surplus ;;
+    pool) echo --lib --test alloc --test attach --test catalog --test lost_answers --test model ;;
     lab) echo --lib --test simulate ;;
     *) echo --lib --tests ;;
     esac

@@ -48,8 +48,8 @@ mod tests {
     fn cores_of(list: &str) -> Vec<usize> {
         let number = |text: &str| text.trim().parse::<usize>().expect("a number");
         let ends = |part: &str| {
-            part.split_once('-')
-                .map_or((number(part), number(part)), |(first, last)| (number(first), number(last)))
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            (number(first), number(last))
         };
         list.split(',').map(ends).flat_map(|(first, last)| first..=last).collect()
     }
