@@ -382,3 +382,29 @@ fn free_held(block: &Block<'_>) -> Option<Freed> {
     }
     Some(freed)
 }
+
+#[cfg(test)]
+mod tests {
+    use pando_fabric::Fabric;
+    use pando_fabric_local::{LocalConfig, LocalFabric};
+    use pando_rt::block_on;
+
+    use super::*;
+    use crate::PoolOptions;
+
+    /// A chunk that became empty may have been leased for blocks of another size since somebody looked.
+    #[test]
+    fn nothing_is_freed_in_a_chunk_that_has_blocks_of_another_size_by_now() {
+        let config = LocalConfig { server_sizes: vec![1 << 20], huge_pages: false };
+        let ep = LocalFabric::new(config).expect("memory").endpoint(1).expect("an endpoint");
+        let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).expect("created");
+        let [addr, other] = [1024, 2048].map(|size| {
+            let allocated = block_on(&ep, pool.alloc(&ep, Placement::LeastLoaded, size));
+            allocated.expect("room")
+        });
+        let class = pool.locate(other, 2048).expect("a block").class;
+        let block = Block { class, ..pool.locate(addr, 1024).expect("a block") };
+        assert!(free_held(&block).is_none());
+        assert!(pool.try_free_local(addr, 1024) && pool.try_free_local(other, 2048));
+    }
+}
