@@ -209,11 +209,13 @@ fn a_cluster_can_wait_for_sessions_before_it_closes() {
         move || cluster.close_within(Duration::MAX)
     });
     // New sessions are refused while it waits, and everything else goes on.
+    let begun = Instant::now();
     let refused = loop {
         match index.session() {
-            Ok(_) => thread::yield_now(),
+            Ok(_) => assert!(begun.elapsed() < Duration::from_secs(60), "sessions are still let in"),
             Err(error) => break error,
         }
+        thread::yield_now();
     };
     assert!(matches!(refused, Error::Busy { what: "closing the cluster", .. }), "{refused}");
     cluster.stats().expect("it is open");
