@@ -49,13 +49,7 @@ pub struct ComputeServerArgs {
 
 impl ComputeServerArgs {
     fn config(&self) -> Result<Config, Failure> {
-        let text = &self.memory;
-        // A path, or the name of something that is here.
-        let is_file = (text.contains('/') && !text.contains("://")) || Path::new(text).exists();
-        let place = match text.contains("://") || is_file {
-            true => text.clone(),
-            false => format!("tcp://{text}"),
-        };
+        let place = place(&self.memory);
         Ok(pool::at(Path::new(&place), pool::access(&self.access)?)?.cache(self.cache))
     }
 
@@ -64,6 +58,15 @@ impl ComputeServerArgs {
             [] => Ownership::default(),
             some => Ownership::Partitions(some.to_vec()),
         }
+    }
+}
+
+/// Where the memory is, as `--pool` has it: what can only be a path, or is one that is there, is a pool in files.
+fn place(text: &str) -> String {
+    let is_path = text.contains('/') || !text.contains(':') || Path::new(text).exists();
+    match text.contains("://") || is_path {
+        true => text.to_owned(),
+        false => format!("tcp://{text}"),
     }
 }
 
@@ -115,5 +118,23 @@ fn announce(args: &ComputeServerArgs, index: &Index, at: SocketAddr) -> Result<(
             Ok(())
         }
         None => Ok(index.announce(&at.to_string())?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_files_or_addresses() {
+        for path in ["trees.pando", "./trees.pando", "/mnt/trees", "pools/a:1"] {
+            assert_eq!(place(path), path);
+        }
+        assert_eq!(place("10.0.0.1:7100,10.0.0.2:7100"), "tcp://10.0.0.1:7100,10.0.0.2:7100");
+        assert_eq!(place("host:7100"), "tcp://host:7100");
+        assert_eq!(place("[::1]:7100"), "tcp://[::1]:7100");
+        for whole in ["tcp://host:7100", "verbs://host:7100"] {
+            assert_eq!(place(whole), whole);
+        }
     }
 }

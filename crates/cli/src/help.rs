@@ -26,6 +26,8 @@ Examples:
   pando pool drain-server 1 --pool grove/
   pando pool servers --pool grove/
   pando pool partitions --pool fruit.pando --index fruit
+  pando create --pool fruit.pando --index nuts --boundaries h,p
+  pando pool move-boundary --pool fruit.pando --index nuts --partition 0 --to k
   pando simulate --seeds 0..10 --faults torn
   pando bench --keys 100k --warmup 50k --ops 100k --cache 256KiB --workload write-intensive
   pando bench --keys 100k --warmup 50k --ops 100k --cache 1MiB --dist hotspot:0.9:0.1 --balance=5ms

@@ -1,7 +1,7 @@
 //! `pando pool`: the memory servers of a pool, one more, one less; partitions are in `partitions.rs`.
 //!
-//! All of it may run while other processes work on the pool, as far as they leave the indexes to this one: moving needs all
-//! partitions. What was done is one line on standard output.
+//! All of it may run while other processes are attached, as far as they leave the indexes to this one: moving needs partitions,
+//! and a process that owns them is not asked to do it. What was done is one line on standard output.
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::args::PoolArgs;
 use crate::failure::Failure;
 use crate::output::write_document;
-use crate::partitions::{self, PartitionsArgs};
+use crate::partitions::{self, MoveBoundaryArgs, PartitionsArgs};
 use crate::{pool, progress};
 
 #[derive(Debug, Subcommand)]
@@ -23,6 +23,8 @@ pub enum PoolCommand {
     Servers(ServersArgs),
     /// Show the partitions of the indexes: their keys, entries and owners
     Partitions(PartitionsArgs),
+    /// Move the boundary between two partitions of an index
+    MoveBoundary(MoveBoundaryArgs),
     /// Take one more memory server into use, or one that was drained again
     AddServer(AddServerArgs),
     /// Move all that is on a memory server to the others, and take it out of use
@@ -73,6 +75,7 @@ pub fn run(command: &PoolCommand) -> Result<(), Failure> {
     match command {
         PoolCommand::Servers(args) => servers(args),
         PoolCommand::Partitions(args) => partitions::run(args),
+        PoolCommand::MoveBoundary(args) => say(format_args!("{}", partitions::move_boundary(args)?)),
         PoolCommand::AddServer(args) => add_server(args),
         PoolCommand::DrainServer(args) => drain_server(args),
         PoolCommand::Spread(args) => {
@@ -118,9 +121,9 @@ fn add_server(args: &AddServerArgs) -> Result<(), Failure> {
 
 fn spread(cluster: &pando::Cluster) -> Result<u64, Failure> {
     let bar = progress::bar("spread", 0);
-    let moved = cluster.spread_indexes(|nodes| bar.set_position(nodes))?;
+    let moved = cluster.spread_indexes(|nodes| bar.set_position(nodes));
     bar.finish_and_clear();
-    Ok(moved)
+    moved.map_err(|error| pool::needs_partitions("spreading indexes", error))
 }
 
 fn drain_server(args: &DrainServerArgs) -> Result<(), Failure> {
@@ -137,10 +140,9 @@ fn drain_server(args: &DrainServerArgs) -> Result<(), Failure> {
             .find(|of| of.server == server)
             .map_or(0, |of| of.blocks_allocated);
         let bar = progress::bar("drain", blocks);
-        let drained =
-            cluster.drain_memory_server(server, |done| bar.set_position(done.nodes + done.values))?;
+        let drained = cluster.drain_memory_server(server, |done| bar.set_position(done.nodes + done.values));
         bar.finish_and_clear();
-        Ok(drained)
+        drained.map_err(|error| pool::needs_partitions("draining a memory server", error))
     })?;
     let (nodes, values) = (units::count(drained.nodes), units::count(drained.values));
     say(format_args!("memory server {server} is drained; {nodes} nodes and {values} long values moved"))

@@ -1,18 +1,19 @@
-//! `pando pool partitions`: who has which keys of the indexes.
+//! `pando pool partitions` and `pando pool move-boundary`: who has which keys of the indexes.
 //!
 //! Boundaries and owners stand in the catalog, entries are counted on the memory servers as they were last written back; all of
-//! it while other processes work on the pool. How much is asked of a compute server only its own process knows
+//! it while other processes work on the pool. What a process has in its cache besides, only that process knows, so the count
+//! of a partition that one owns says so. The same holds for how much is asked of a compute server
 //! ([`pando::ComputeServerStats::operations`]).
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use pando::{IndexInfo, IndexReport};
+use pando::{IndexInfo, IndexReport, OpenOptions, Ownership};
 use pando_lab::units;
 use serde_json::{Value, json};
 
-use crate::args::{LookArgs, PoolArgs};
+use crate::args::{IndexArgs, LookArgs, PoolArgs};
 use crate::failure::Failure;
 use crate::keys::KeySchema;
 use crate::output::write_document;
@@ -32,6 +33,18 @@ pub struct PartitionsArgs {
     json: Option<PathBuf>,
 }
 
+#[derive(Args, Debug)]
+pub struct MoveBoundaryArgs {
+    #[command(flatten)]
+    target: IndexArgs,
+    /// The partition that is to end at the key, counted from 0; the next one begins there
+    #[arg(long, value_name = "N")]
+    partition: usize,
+    /// The key; of a composite key, the first columns will do
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
+    to: String,
+}
+
 /// An index with its partitions.
 struct Divided {
     info: IndexInfo,
@@ -47,6 +60,12 @@ impl Divided {
         // Boundaries may have moved between the two looks.
         let entries = counted.filter(|entries| entries.len() == info.owners.len());
         Ok(Self { schema: pool::schema_of(&info)?, info, entries })
+    }
+
+    /// Whether a process may have entries of a partition, or removals, in its cache that are not counted.
+    fn is_cached_elsewhere(&self, partition: usize) -> bool {
+        // This process has no index open.
+        self.info.owners[partition].is_some()
     }
 
     /// Where a partition begins; `None` for the first.
@@ -71,6 +90,29 @@ pub fn run(args: &PartitionsArgs) -> Result<(), Failure> {
     }
 }
 
+/// What was done, in a sentence.
+pub fn move_boundary(args: &MoveBoundaryArgs) -> Result<String, Failure> {
+    let (name, below) = (&args.target.index, args.partition);
+    pool::with_cluster(pool::existing(&args.target.pool)?, |cluster| {
+        let info = cluster.index_info(name)?;
+        let key = pool::schema_of(&info)?.prefix(args.to.as_bytes())?;
+        let above = below.saturating_add(1);
+        if above >= info.owners.len() {
+            return Err(Failure::bad_input(format_args!(
+                "no partition comes after partition {below} of index {name:?}: it has {}, counted from 0",
+                info.owners.len()
+            )));
+        }
+        // Others may own the rest.
+        let own = OpenOptions::default().own(Ownership::Partitions(vec![below, above]));
+        let what = "moving a boundary";
+        let index =
+            cluster.open_index_with(name, &own).map_err(|error| pool::needs_partitions(what, error))?;
+        index.move_boundary(below, &key)?;
+        Ok(format!("partition {below} of index {name} ends at {}, where partition {above} begins", args.to))
+    })
+}
+
 fn document(path: &Path, indexes: &[Divided]) -> Value {
     let indexes: Vec<Value> = indexes
         .iter()
@@ -91,6 +133,7 @@ fn partition_document(index: &Divided, partition: usize) -> Value {
         "to": index.info.boundaries.get(partition).map(|boundary| key(boundary)),
         "owner": index.info.owners[partition].map(|process| process.pid),
         "entries": index.entries.as_ref().map(|entries| entries[partition]),
+        "counted": if index.is_cached_elsewhere(partition) { "written back" } else { "all" },
     })
 }
 
@@ -102,6 +145,10 @@ fn text(indexes: &[Divided]) -> String {
         let head = ["partition", "from", "up to", "entries", "share", "owner"].map(str::to_owned);
         let rows = (0..index.info.owners.len()).map(|partition| row(index, partition));
         text.push_str(&pool::aligned(&[head].into_iter().chain(rows).collect::<Vec<_>>()));
+    }
+    let is_some = |index: &Divided| (0..index.info.owners.len()).any(|at| index.is_cached_elsewhere(at));
+    if indexes.iter().any(is_some) {
+        text.push_str("* as written back by the owner, whose cache may hold later changes\n");
     }
     if indexes.is_empty() {
         text.push_str("no indexes\n");
@@ -116,7 +163,8 @@ fn row(index: &Divided, partition: usize) -> [String; 6] {
         Some(entries) => {
             let all: u64 = entries.iter().sum();
             let share = entries[partition] as f64 * 100.0 / all.max(1) as f64;
-            (units::count(entries[partition]), format!("{share:.1}%"))
+            let mark = if index.is_cached_elsewhere(partition) { "*" } else { "" };
+            (format!("{}{mark}", units::count(entries[partition])), format!("{share:.1}%"))
         }
     };
     [

@@ -161,6 +161,17 @@ pub fn with_index<T>(
     })
 }
 
+/// Why `what`, which needs partitions of indexes, was not done. Their owners cannot do it for a command yet.
+pub fn needs_partitions(what: &str, error: pando::Error) -> Failure {
+    match error {
+        pando::Error::PartitionOwned { index, partition, owner, .. } => Failure::failed(format_args!(
+            "{what} is not possible yet while another process works on the index: partition {partition} of index \
+             {index:?} is owned by {owner}; stop it, try again, and start it again"
+        )),
+        error => error.into(),
+    }
+}
+
 /// What an index's keys look like.
 pub fn schema_of(info: &IndexInfo) -> Result<KeySchema, Failure> {
     KeySchema::of_description(&info.name, &info.description)

@@ -20,18 +20,8 @@
 //! # Ok::<(), pando::Error>(())
 //! ```
 //!
-//! A [`Cluster`] is a pool as this process uses it, an [`Index`] one of the indexes in it, by name, and a [`Session`]
-//! one thread's access to that. [`IntegerSession`] is the same for `u64`. [`Config::at`] keeps the pool in a file, which
-//! is opened again after [`Cluster::close`]; [`Index::bulk_load`] fills an index quickly; [`Session::in_flight`] and
-//! [`Session::multi_get`] keep many operations in flight on one thread. [`Cluster::stats`] counts everything, and
-//! [`Cluster::check`] audits it. While sessions work, [`Index::add_compute_server`], [`Index::remove_compute_server`],
-//! [`Index::move_boundary`] and [`Index::balance`] change who has which keys.
-//!
-//! Several processes may attach to the pool in a file. The keys of an index are divided into partitions, and each
-//! process owns those that it opened the index with ([`OpenOptions::own`]); other keys are refused with the name of
-//! their owner. A process that is not to have a cache of its own asks those that do over the network: [`remote`].
-//!
 //! This crate alone names concrete fabrics; everything below it works with any.
+#![doc = include_str!("map.md")]
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 

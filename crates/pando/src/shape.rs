@@ -3,8 +3,8 @@
 //! The auditor of [`Cluster::check`] needs the pool alone. This walk needs nobody's leave and takes no lock: it reads
 //! nodes as they lie on the memory servers, one level after the other, and trusts none of them. A node that is no
 //! longer what its parent said (freed, reused, torn by a racing WRITE) is read again and then left out and counted.
-//! What owners have changed in their caches and not written back is not seen. So the figures are close, not exact, and
-//! prove nothing about the invariants.
+//! What this process has in its caches it writes back first; what other owners have in theirs is not seen. So the figures are
+//! close, not exact, and prove nothing about the invariants.
 
 use crate::endpoint::AnyEndpoint;
 use pando_dex::layout::{Layout, Side, header};
@@ -14,7 +14,7 @@ use pando_pool::IndexRecord;
 use pando_rt::block_on;
 
 use crate::check::IndexReport;
-use crate::cluster::{Cluster, Shared};
+use crate::cluster::{Cluster, Shared, lock};
 use crate::error::{Error, Result};
 use crate::options::Descriptor;
 use crate::servers::with_layout;
@@ -24,8 +24,9 @@ const READS_MAX: usize = 3;
 
 impl Cluster {
     /// The shape of each index as it is on the memory servers, in the order of their names, also while this and other
-    /// processes use it. Indexes that cannot be made out at all are missing. Figures are those of what was last
-    /// written back; [`IndexReport::unreadable`] counts what changed too fast to be read.
+    /// processes use it. Indexes that cannot be made out at all are missing. What this process has changed is written back
+    /// first; of what others own, the figures are those of what they wrote back last. [`IndexReport::unreadable`] counts what
+    /// changed too fast to be read.
     ///
     /// # Errors
     /// Those of the fabric; a damaged catalog.
@@ -33,6 +34,11 @@ impl Cluster {
         let shared = &self.shared;
         shared.check_open()?;
         shared.with_endpoint(|ep| {
+            if !shared.read_only() {
+                let registry = lock(&shared.registry);
+                let mut settled = registry.values().filter(|data| !data.is_unsettled());
+                shared.losing_on_error(|| settled.try_for_each(|data| data.servers()?.flush(ep)))?;
+            }
             let mut reports = Vec::new();
             for name in shared.names(ep)? {
                 match shared.record(ep, &name).and_then(|record| shape_of(ep, shared, &record)) {

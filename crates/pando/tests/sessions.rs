@@ -209,11 +209,13 @@ fn a_cluster_can_wait_for_sessions_before_it_closes() {
         move || cluster.close_within(Duration::MAX)
     });
     // New sessions are refused while it waits, and everything else goes on.
+    let begun = Instant::now();
     let refused = loop {
         match index.session() {
-            Ok(_) => thread::yield_now(),
+            Ok(_) => assert!(begun.elapsed() < Duration::from_secs(60), "sessions are still let in"),
             Err(error) => break error,
         }
+        thread::yield_now();
     };
     assert!(matches!(refused, Error::Busy { what: "closing the cluster", .. }), "{refused}");
     cluster.stats().expect("it is open");
@@ -237,4 +239,42 @@ fn what_users_hold_can_be_printed() {
     {
         assert!(text.contains(part), "{text}");
     }
+}
+
+#[test]
+fn shapes_count_what_is_in_caches_of_this_process() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let config = Config::at(directory.path().join("pool")).memory(64 << 20).create(pando::Create::New);
+    let cluster = Cluster::open(config).expect("opens");
+    let options = IndexOptions::integers().boundaries(vec![key(300).to_vec()]);
+    let session = cluster.create_index("n", &options).expect("new").session().expect("session");
+    for n in 0..1000 {
+        session.put(&key(n), &key(n)).expect("put");
+        if n % 10 == 0 {
+            session.remove(&key(n / 2)).expect("remove");
+        }
+    }
+    // Also while a session is open.
+    let shape = cluster.shapes().expect("open").remove(0);
+    let count = |range: pando::Range<'_>| range.count() as u64;
+    let halves = [count(session.range(..key(300))), count(session.range(key(300)..))];
+    assert!(halves[0] < 300 && halves[1] > 600);
+    assert_eq!((shape.partition_entries, shape.entries), (halves.to_vec(), halves[0] + halves[1]));
+}
+
+#[test]
+fn keys_and_values_have_the_limits_that_the_readme_says() {
+    let cluster = Cluster::open(Config::embedded().memory(128 << 20)).expect("opens");
+    let session =
+        cluster.create_index("bytes", &IndexOptions::bytes()).expect("new").session().expect("session");
+    let (key, value) = (vec![7; 257], vec![7; (16 << 20) + 1]);
+    session.put(&key[1..], &value[1..]).expect("as long as can be");
+    assert_eq!(session.get(&key[1..]).expect("get").map(|value| value.len()), Some(16 << 20));
+    for refused in [session.put(&key, b""), session.put(b"k", &value)] {
+        assert!(refused.is_err_and(|error| error.is_bad_input()));
+    }
+    cluster.create_index("fixed", &IndexOptions::fixed(64, 8)).expect("as long as can be");
+    assert!(
+        cluster.create_index("longer", &IndexOptions::fixed(65, 8)).is_err_and(|error| error.is_bad_input())
+    );
 }
