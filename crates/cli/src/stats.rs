@@ -2,12 +2,15 @@
 //!
 //! What memory is in use comes from the pool, the shape of an index from the auditor, which walks it at rest. While
 //! other processes are attached it comes from a walk that needs nobody's leave and sees what was last written back;
-//! the output says so (`approximate` in the JSON).
+//! the output says so (`approximate` in the JSON). The entries of an index that compute servers serve are counted through
+//! them, since most may be in their caches.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
-use pando::{Cluster, IndexInfo, IndexReport, ServerUsage};
+use pando::remote::RemoteIndex;
+use pando::{Cluster, Config, IndexInfo, IndexReport, ScanRange, ServerUsage};
 use pando_lab::units;
 use serde_json::{Value, json};
 
@@ -15,7 +18,7 @@ use crate::args::StatsArgs;
 use crate::failure::Failure;
 use crate::keys::KeySchema;
 use crate::output::write_document;
-use crate::pool;
+use crate::{pool, target};
 
 /// An index: what the catalog says, and its shape.
 struct Shape {
@@ -25,13 +28,43 @@ struct Shape {
     report: Option<IndexReport>,
     /// Others are attached, and may be changing it.
     approximate: bool,
+    served: Option<Served>,
+}
+
+/// What a scan through the compute servers of an index found: all entries, also those in their caches.
+#[derive(Default)]
+struct Served {
+    servers: BTreeSet<String>,
+    entries: u64,
+    key_bytes: u64,
+    value_bytes: u64,
+}
+
+impl Served {
+    fn scan(index: &RemoteIndex) -> Result<Served, Failure> {
+        let servers = index.owners().into_iter().map(|(_, address)| address).collect();
+        let mut served = Served { servers, ..Served::default() };
+        index.session().scan(&ScanRange::all(), |key, value| {
+            served.entries += 1;
+            served.key_bytes += key.len() as u64;
+            served.value_bytes += value.len() as u64;
+            true
+        })?;
+        Ok(served)
+    }
 }
 
 pub fn run(args: &StatsArgs) -> Result<(), Failure> {
     let config = pool::looking(&args.pool, &args.look)?;
     let look = |cluster: &Cluster, is_alone| {
         let servers = cluster.stats()?.pool;
-        Ok((servers, shapes(cluster, is_alone)?))
+        let mut shapes = shapes(cluster, is_alone)?;
+        if !is_alone {
+            for shape in &mut shapes {
+                shape.count_served(&config, cluster)?;
+            }
+        }
+        Ok((servers, shapes))
     };
     let beside = match args.look.unclean {
         true => None,
@@ -58,9 +91,29 @@ fn shapes(cluster: &Cluster, is_alone: bool) -> Result<Vec<Shape>, Failure> {
     let shape = |info: IndexInfo| {
         let schema = pool::schema_of(&info)?;
         let report = reports.iter().position(|report| report.name == info.name).map(|at| reports.remove(at));
-        Ok(Shape { info, schema, report, approximate })
+        Ok(Shape { info, schema, report, approximate, served: None })
     };
     cluster.indexes()?.into_iter().map(shape).collect()
+}
+
+impl Shape {
+    /// Counts the entries of an index that compute servers own. Nobody else knows what they have cached.
+    fn count_served(&mut self, config: &Config, cluster: &Cluster) -> Result<(), Failure> {
+        let name = &self.info.name;
+        if self.info.owners.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        match target::served(config, name) {
+            Ok(index) => self.served = index.as_ref().map(Served::scan).transpose()?,
+            // Dropped meanwhile.
+            Err(_) if !cluster.index_names()?.contains(name) => {}
+            Err(failure) => return Err(failure),
+        }
+        let (Some(served), Some(report)) = (&self.served, &mut self.report) else { return Ok(()) };
+        (report.entries, report.key_bytes) = (served.entries, served.key_bytes);
+        report.value_bytes = served.value_bytes;
+        Ok(())
+    }
 }
 
 fn document(path: &Path, servers: &[ServerUsage], shapes: &[Shape]) -> Value {
@@ -70,7 +123,7 @@ fn document(path: &Path, servers: &[ServerUsage], shapes: &[Shape]) -> Value {
 }
 
 fn index_document(shape: &Shape) -> Value {
-    let Shape { info, schema, report, approximate } = shape;
+    let Shape { info, schema, report, approximate, served } = shape;
     let boundaries: Vec<String> = info.boundaries.iter().map(|boundary| schema.display(boundary)).collect();
     let of_report = |figure: fn(&IndexReport) -> Value| report.as_ref().map(figure);
     json!({
@@ -81,6 +134,7 @@ fn index_document(shape: &Shape) -> Value {
         "subtree_level": info.subtree_level,
         "boundaries": boundaries,
         "approximate": approximate,
+        "served_by": served.as_ref().map(|served| json!(served.servers)),
         "entries": of_report(|report| json!(report.entries)),
         "leaves": of_report(|report| json!(report.leaves)),
         "inner_nodes": of_report(|report| json!(report.inner_nodes)),
@@ -107,7 +161,7 @@ fn text(path: &Path, servers: &[ServerUsage], shapes: &[Shape]) -> String {
 }
 
 fn index_text(shape: &Shape, text: &mut String) {
-    let Shape { info, schema, report, approximate } = shape;
+    let Shape { info, schema, report, approximate, served } = shape;
     let mut line = |label: &str, content: String| {
         writeln!(text, "  {label:<10} {content}").expect("writing to a string does not fail");
     };
@@ -124,6 +178,10 @@ fn index_text(shape: &Shape, text: &mut String) {
     };
     let data = report.key_bytes + report.value_bytes;
     line("entries", format!("{}, {} of keys and values", units::count(report.entries), units::size(data)));
+    if let Some(served) = served {
+        let servers: Vec<&str> = served.servers.iter().map(String::as_str).collect();
+        line("", format!("counted by a scan through the compute servers {}", servers.join(", ")));
+    }
     let shape = format!(
         "{} levels, {} leaves ({:.0}% full), {} inner nodes, {}",
         report.height,
@@ -136,7 +194,7 @@ fn index_text(shape: &Shape, text: &mut String) {
     if *approximate {
         let unread = match report.unreadable {
             0 => String::new(),
-            nodes => format!("; {} nodes changed too fast to be read", units::count(nodes)),
+            nodes => format!("; {} nodes were not yet, or just being so", units::count(nodes)),
         };
         line("", format!("as last written back, while other processes are attached{unread}"));
     }

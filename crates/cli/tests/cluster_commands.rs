@@ -246,7 +246,7 @@ fn special() -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut entries = std::collections::BTreeMap::new();
     for (i, first) in pieces.iter().enumerate() {
         for (j, second) in pieces.iter().enumerate() {
-            entries.insert([*first, second].concat(), [pieces[(i + j) % 14], first, pieces[j]].concat());
+            entries.insert([*first, second].concat(), [pieces[(i + 2 * j) % 14], pieces[i]].concat());
         }
     }
     entries.into_iter().collect()
@@ -332,7 +332,10 @@ fn a_dump_that_is_not_whole_restores_nothing() {
         assert!(!place.path("none.pando").exists());
     }
     // One that does not fit is dropped again.
-    let refused = place.refused("restore x.pandodump --pool small.pando --pool-size 1MiB", 1);
+    place.write("more.txt", word_list(60_000));
+    place.ok("load more.txt --pool a.pando --index more");
+    place.ok("dump more.pandodump --pool a.pando --index more");
+    let refused = place.refused("restore more.pandodump --pool small.pando --pool-size 1MiB", 1);
     assert!(refused.contains("was dropped again"), "{refused}");
     assert_eq!(place.stats("small.pando")["indexes"], serde_json::json!([]));
     // A dump that cannot be written leaves what was there.

@@ -49,6 +49,8 @@ pub fn look(config: &Config, cluster: &Cluster) -> Result<Seen, Failure> {
             Ok(Some(index)) => seen.ask(&index),
             Ok(None) if is_owned => "no process that owns it has an operation port".to_owned(),
             Ok(None) => "nobody owns it".to_owned(),
+            // Dropped meanwhile.
+            Err(_) if !cluster.index_names()?.contains(&name) => continue,
             Err(failure) => {
                 seen.violations.push(format!("index {name:?}: {}", failure.sentence()));
                 "its compute servers cannot be asked".to_owned()
@@ -63,7 +65,7 @@ fn on_memory_servers(shape: Option<&IndexReport>) -> String {
     let Some(shape) = shape else { return "its nodes were not to be made out".to_owned() };
     let changing = match shape.unreadable {
         0 => String::new(),
-        nodes => format!(", {} nodes changed too fast to be read", units::count(nodes)),
+        nodes => format!(", {} nodes not yet or just being so", units::count(nodes)),
     };
     format!(
         "{} entries in {} leaves were written back{changing}",
