@@ -104,9 +104,9 @@ pub struct NewPoolArgs {
     /// Size of the pool, if it is made (its files are sparse) [default: at least 1GiB, room for what is loaded]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub pool_size: Option<u64>,
-    /// Memory servers of the pool, if it is made; more than one make it a directory
-    #[arg(long, value_name = "N", default_value = "1")]
-    pub memory_servers: usize,
+    /// Memory servers of the pool, if it is made; more than one make it a directory [default: 1]
+    #[arg(long, value_name = "N")]
+    pub memory_servers: Option<usize>,
 }
 
 /// An index in a pool.
@@ -155,12 +155,16 @@ pub struct LoadArgs {
     /// Empty the index first, instead of replacing the values of keys that are there
     #[arg(long)]
     pub replace: bool,
-    /// Bytes of a node, if the index is made
-    #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = parse_size)]
-    pub node_size: u64,
-    /// How full to make leaves when an empty index is loaded
-    #[arg(long, value_name = "F", default_value = "0.9")]
-    pub fill: f64,
+    /// Bytes of a node, if the index is made [default: 1KiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub node_size: Option<u64>,
+    /// How full to make leaves, if the index is empty [default: 0.9]
+    #[arg(long, value_name = "F")]
+    pub fill: Option<f64>,
+    /// Rows that may be rejected; with more the command fails, before it has touched anything unless it sorts more rows than
+    /// --sort-memory holds
+    #[arg(long, value_name = "N", default_value = "0", value_parser = parse_count)]
+    pub max_rejects: u64,
     /// Keys at which new partitions begin, if the index is made; repeat the option for composite keys
     #[arg(long, value_name = "KEY,..")]
     pub boundaries: Vec<String>,

@@ -6,7 +6,7 @@
 use pando::ScanRange;
 
 use crate::args::DelArgs;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::get::each_line;
 use crate::keys::KeySchema;
 use crate::scan::Range;
@@ -96,6 +96,6 @@ impl Deletion<'_> {
             0 => String::new(),
             missing => format!(", {} were not there", units::count(missing)),
         };
-        eprintln!("{} deleted{missing}", units::count(self.deleted));
+        failure::tell(format_args!("{} deleted{missing}", units::count(self.deleted)));
     }
 }

@@ -4,7 +4,7 @@
 //! sentences already. A broken pipe of standard output is no failure.
 
 use std::fmt::Display;
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use pando_lab::bench::BenchError;
@@ -49,7 +49,7 @@ impl Failure {
             Failure::Told => return ExitCode::from(1),
             Failure::ReaderGone => return ExitCode::SUCCESS,
         };
-        eprintln!("pando: {}", one_line(&sentence));
+        tell(format_args!("pando: {}", one_line(&sentence)));
         ExitCode::from(status)
     }
 
@@ -62,6 +62,11 @@ impl Failure {
             other => other,
         }
     }
+}
+
+/// A line on standard error. The terminal may be gone, which is no reason to end before the pool is closed.
+pub fn tell(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 fn one_line(sentence: &str) -> String {

@@ -3,12 +3,13 @@
 //! An index that is made here may be divided into partitions, each of which another process can own
 //! (`pando load --own`).
 
-use pando::IndexOptions;
+use pando::{Config, IndexOptions};
 
-use crate::args::{CreateArgs, IndexArgs};
+use crate::args::{CreateArgs, IndexArgs, PoolArgs};
 use crate::failure::Failure;
 use crate::keys::KeySchema;
 use crate::pool;
+use crate::signals::Interrupt;
 
 pub fn create(args: &CreateArgs) -> Result<(), Failure> {
     let layout = args.columns.parse().map_err(Failure::bad_input)?;
@@ -22,6 +23,15 @@ pub fn create(args: &CreateArgs) -> Result<(), Failure> {
         .subtree_level(args.subtree_level)
         .description(schema.description())
         .boundaries(boundaries(&args.boundaries, &schema)?);
+    // A command that is refused makes nothing.
+    let (name, PoolArgs { cache, .. }) = (&args.target.index, &args.target.pool);
+    options.check(name, &Config::embedded().cache(*cache))?;
+    pool::look(&args.target.pool, &args.new_pool, |cluster| match cluster.index_names()?.contains(name) {
+        true => Err(pando::Error::IndexExists { name: name.clone() }.into()),
+        false => Ok(()),
+    })?;
+    // Whoever wants it to end has to wait until the pool is closed.
+    Interrupt::listen()?;
     let config = pool::perhaps_new(&args.target.pool, &args.new_pool, 0)?;
     pool::with_cluster(config, |cluster| {
         cluster.create_index(&args.target.index, &options)?;
@@ -30,6 +40,7 @@ pub fn create(args: &CreateArgs) -> Result<(), Failure> {
 }
 
 pub fn drop(args: &IndexArgs) -> Result<(), Failure> {
+    Interrupt::listen()?;
     pool::with_cluster(pool::existing(&args.pool)?, |cluster| Ok(cluster.drop_index(&args.index)?))
 }
 

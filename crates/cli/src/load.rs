@@ -4,6 +4,10 @@
 //! other is put in the order of keys, on all cores, which replaces the values of keys that are there. An index that compute
 //! servers own is loaded by them, many rows under way at once. When the load is interrupted or fails, the pool is closed with
 //! what was loaded so far.
+//!
+//! The first batch is gathered before anything is made, emptied or changed, and a batch with too many rows that are rejected is
+//! not loaded. So a file that is not what it should be leaves everything as it was; one with more rows than are sorted at once,
+//! the batches before.
 
 use std::fs::File;
 use std::io::stdin;
@@ -14,101 +18,77 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use pando::{BulkOptions, Cluster, Index, IndexLayout, IndexOptions, OpenOptions, Ownership};
+use pando::{BULK_THREADS_MAX, BulkOptions, Cluster, Index, OpenOptions};
 use pando_lab::units;
 use pando_workload::dataset::{self, Format, ReadOptions, Records};
 use serde_json::json;
 
 use crate::args::LoadArgs;
 use crate::batch::Batch;
-use crate::failure::Failure;
-use crate::indexes::{boundaries, node_size};
+use crate::failure::{self, Failure};
 use crate::keys::KeySchema;
 use crate::output::write_document;
+use crate::plan::{self, Plan};
 use crate::pool;
 use crate::progress;
 use crate::signals::Interrupt;
-use crate::target::{self, Found, Reach, Session};
+use crate::target::{self, Reach};
 
 /// Rejected rows that the summary quotes.
 const REJECTED_QUOTED: usize = 20;
+/// Rejected rows that the failure quotes if there are too many.
+const REFUSED_QUOTED: usize = 5;
 /// Rows between two looks at the progress and the signals.
 const STRIDE: u64 = 1024;
-/// Bytes of the longest value of an index of byte strings.
-const VALUE_MAX: usize = 16 << 20;
+/// How full leaves become, unless something else is said.
+const FILL: f64 = 0.9;
 
 pub fn run(args: &LoadArgs) -> Result<(), Failure> {
-    check_options(args)?;
+    plan::check_options(args)?;
     let found = target::find(&args.target.pool, args.target.index.as_deref())?;
     let rows = open_file(args, found.as_ref().map(|found| &found.schema))?;
     let schema = KeySchema::of_layout(rows.key_layout());
     let interrupt = Interrupt::listen()?;
-    let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
-    let (own, fill, sort_memory) = (&args.own[..], args.fill, args.sort_memory);
+    let plan = Plan::new(args, found, &schema)?;
+    let mut source = Source { args, plan: &plan, interrupt: &interrupt, rows };
     let mut summary = Summary::default();
     let start = Instant::now();
-    let loaded = match found {
-        // Whoever names partitions to own takes them.
-        Some(Found { shape, schema: there, served: Some(index) }) if args.own.is_empty() => {
-            check_schema(&shape.name, &there, &schema)?;
-            check_served(args, &shape.name)?;
-            let (boundaries, reach) = (Vec::new(), Reach::There(index));
-            let (interrupt, summary) = (&interrupt, &mut summary);
-            Loader { reach, own, fill, sort_memory, boundaries, interrupt, threads, summary }.load(rows)
-        }
-        found => {
-            let name = match (&args.target.index, found) {
-                (Some(name), _) => name.clone(),
-                (None, Some(found)) => found.shape.name,
-                (None, None) => {
-                    return Err(Failure::bad_input("there is no index; say by --index how to call it"));
-                }
-            };
-            let file_bytes = std::fs::metadata(&args.file).map_or(0, |file| file.len());
-            let config = pool::perhaps_new(&args.target.pool, &args.new_pool, file_bytes)?;
-            pool::with_cluster(config, |cluster| {
-                let index = open_index(args, &name, cluster, &schema)?;
-                let (boundaries, reach) = (index.boundaries()?, Reach::Here(&index));
-                let (interrupt, summary) = (&interrupt, &mut summary);
-                Loader { reach, own, fill, sort_memory, boundaries, interrupt, threads, summary }.load(rows)
-            })
-        }
-    };
+    let loaded = load(&mut source, &schema, &mut summary);
     summary.time = start.elapsed();
-    summary.tell_rejected();
     match loaded {
-        Ok(()) => summary.tell(args),
-        Err(failure) => Err(failure.with(summary.so_far())),
+        Ok(()) => {
+            summary.tell_rejected();
+            summary.tell(args)
+        }
+        Err(failure) => {
+            // Too many are the failure itself.
+            if summary.rejected <= args.max_rejects {
+                summary.tell_rejected();
+            }
+            Err(failure.with(summary.so_far()))
+        }
     }
 }
 
-fn check_options(args: &LoadArgs) -> Result<(), Failure> {
-    if !(args.fill > 0.0 && args.fill <= 1.0) {
-        return Err(Failure::bad_input(format_args!(
-            "--fill must be above 0 and at most 1, not {}",
-            args.fill
-        )));
+/// Gathers the first batch, and only then makes or changes anything.
+fn load(source: &mut Source<'_>, schema: &KeySchema, summary: &mut Summary) -> Result<(), Failure> {
+    let Source { args, plan, interrupt, .. } = *source;
+    let threads = || thread::available_parallelism().map_or(1, usize::from).min(BULK_THREADS_MAX);
+    let threads = args.threads.unwrap_or_else(threads);
+    let (own, fill) = (&args.own[..], args.fill.unwrap_or(FILL));
+    let mut batch = Batch::default();
+    source.gather(&mut batch, summary)?;
+    if let Some(index) = &plan.served {
+        let reach = Reach::There(index.clone());
+        return Loader { reach, own, fill, interrupt, threads, summary }.load(source, batch);
     }
-    if args.threads == Some(0) {
-        return Err(Failure::bad_input("--threads must be at least 1"));
-    }
-    if args.replace && !args.own.is_empty() {
-        return Err(Failure::bad_input("--replace empties the whole index, so it cannot be used with --own"));
-    }
-    if args.delimiter.is_some_and(|delimiter| !delimiter.is_ascii()) {
-        return Err(Failure::bad_input("--delimiter must be one byte"));
-    }
-    Ok(())
-}
-
-/// What the compute servers of an index cannot do.
-fn check_served(args: &LoadArgs, name: &str) -> Result<(), Failure> {
-    if args.replace {
-        return Err(Failure::bad_input(format_args!(
-            "--replace makes index {name:?} anew, but compute servers own it; empty it by `pando del --all` first"
-        )));
-    }
-    Ok(())
+    let file_bytes = std::fs::metadata(&args.file).map_or(0, |file| file.len());
+    let config = pool::perhaps_new(&args.target.pool, &args.new_pool, file_bytes)?;
+    pool::with_cluster(config, |cluster| {
+        let index = open_index(args, plan, cluster, schema)?;
+        let reach = Reach::Here(&index);
+        Loader { reach, own, fill, interrupt, threads, summary }.load(source, batch)
+    })
 }
 
 /// Opens the file, whose keys are those of an index that is `there` if nothing else is said of them.
@@ -121,6 +101,7 @@ fn open_file(args: &LoadArgs, there: Option<&KeySchema>) -> Result<Records, Fail
             "the name {name} does not say what format the file has; use --format csv, tsv, parquet, text or words"
         ))
     })?;
+    plan::check_format(args, format)?;
     let options = ReadOptions {
         key: args.key.clone(),
         value: args.value.clone(),
@@ -143,58 +124,72 @@ pub fn stdin_file() -> Result<File, Failure> {
         .map_err(|error| Failure::failed(format_args!("cannot read standard input: {error}")))
 }
 
-/// The index, made if it is not there.
-fn open_index(args: &LoadArgs, name: &str, cluster: &Cluster, schema: &KeySchema) -> Result<Index, Failure> {
-    let check = || check_schema(name, &pool::schema_of(&cluster.index_info(name)?)?, schema);
-    let own = match args.own.is_empty() {
-        true => Ownership::All,
-        false => Ownership::Partitions(args.own.clone()),
-    };
-    let exists = cluster.index_names()?.iter().any(|there| there == name);
-    if exists {
-        check()?;
+/// The index, made if it is not there, and empty if that is wanted.
+fn open_index(args: &LoadArgs, plan: &Plan, cluster: &Cluster, schema: &KeySchema) -> Result<Index, Failure> {
+    let name = &plan.name;
+    let exists = cluster.index_names()?.contains(name);
+    if exists && args.replace {
+        cluster.drop_index(name)?;
     }
     if !exists || args.replace {
-        let options = match exists {
-            true => emptied(name, cluster)?,
-            false => IndexOptions::bytes()
-                .node_size(node_size(args.node_size)?)
-                .boundaries(boundaries(&args.boundaries, schema)?)
-                .description(schema.description()),
-        };
-        match cluster.create_index(name, &options.own(own.clone())) {
+        match cluster.create_index(name, &plan.options) {
             // Another process was quicker.
-            Err(pando::Error::IndexExists { .. }) => check()?,
+            Err(pando::Error::IndexExists { .. }) => {}
             made => return Ok(made?),
         }
     }
-    Ok(cluster.open_index_with(name, &OpenOptions::default().own(own))?)
+    plan::check_schema(name, &pool::schema_of(&cluster.index_info(name)?)?, schema)?;
+    Ok(cluster.open_index_with(name, &OpenOptions::default().own(plan.own.clone()))?)
 }
 
-/// Drops the index; what to make in its place.
-fn emptied(name: &str, cluster: &Cluster) -> Result<IndexOptions, Failure> {
-    let info = cluster.index_info(name)?;
-    let options = match info.layout {
-        IndexLayout::Fixed { key_size, value_size } => IndexOptions::fixed(key_size, value_size),
-        IndexLayout::Bytes => IndexOptions::bytes(),
-    };
-    cluster.drop_index(name)?;
-    Ok(options
-        .node_size(info.node_size)
-        .subtree_level(info.subtree_level)
-        .boundaries(info.boundaries)
-        .description(info.description))
+/// Rows of a file.
+struct Source<'a> {
+    args: &'a LoadArgs,
+    plan: &'a Plan,
+    interrupt: &'a Interrupt,
+    rows: Records,
 }
 
-fn check_schema(name: &str, there: &KeySchema, schema: &KeySchema) -> Result<(), Failure> {
-    if there == schema {
-        return Ok(());
+impl Source<'_> {
+    /// Fills the batch with rows of the file; there are no more if it stays empty.
+    ///
+    /// # Errors
+    /// If more rows are rejected than may be; nothing of this batch is loaded then.
+    fn gather(&mut self, batch: &mut Batch, summary: &mut Summary) -> Result<(), Failure> {
+        let bar = progress::bytes_bar("reading", self.rows.progress().total);
+        let rejects_max = self.args.max_rejects;
+        while batch.memory() < self.args.sort_memory.max(1) {
+            let Some(row) = self.rows.next() else { break };
+            summary.rows += 1;
+            if summary.rows.is_multiple_of(STRIDE) {
+                bar.set_position(self.rows.progress().done);
+                self.interrupt.check()?;
+            }
+            match row {
+                Ok(record) => self.take(&record.key, &record.value, batch, summary),
+                Err(rejected) if rejected.is_fatal() => summary.lost = Some(rejected.to_string()),
+                Err(rejected) => summary.reject(|| rejected.to_string()),
+            }
+            // Those after it would only be counted.
+            if summary.rejected >= rejects_max.saturating_add(REFUSED_QUOTED as u64) {
+                break;
+            }
+        }
+        bar.finish_and_clear();
+        summary.check_rejected(rejects_max)
     }
-    Err(Failure::bad_input(format_args!(
-        "keys of index {name:?} are made of the columns {}, those of the file of {}; say the types as in --key a:int,b:str",
-        there.columns(),
-        schema.columns()
-    )))
+
+    fn take(&self, key: &[u8], value: &[u8], batch: &mut Batch, summary: &mut Summary) {
+        if !self.plan.owns(key) {
+            summary.left_to_others += 1;
+            return;
+        }
+        let row = summary.rows;
+        match self.plan.check_row(key, value) {
+            Ok(()) => batch.push(key, value),
+            Err(reason) => summary.reject(|| format!("row {row}: {reason}")),
+        }
+    }
 }
 
 /// Inserts rows into an index.
@@ -204,25 +199,28 @@ pub struct Loader<'a> {
     pub own: &'a [usize],
     /// How full leaves become that are loaded in bulk.
     pub fill: f64,
-    /// Bytes of rows that are inserted together.
-    pub sort_memory: u64,
-    /// Keys at which new partitions begin.
-    pub boundaries: Vec<Vec<u8>>,
     pub interrupt: &'a Interrupt,
     pub threads: usize,
     pub summary: &'a mut Summary,
 }
 
 impl Loader<'_> {
-    fn load(&mut self, mut rows: Records) -> Result<(), Failure> {
-        let mut batch = Batch::default();
+    /// Loads `batch`, and then what else there is.
+    fn load(&mut self, source: &mut Source<'_>, mut batch: Batch) -> Result<(), Failure> {
         let mut in_bulk = self.begins_in_bulk()?;
-        while self.gather(&mut rows, &mut batch)? {
+        if source.args.fill.is_some() && !in_bulk {
+            let name = &source.plan.name;
+            return Err(Failure::bad_input(format_args!(
+                "--fill is for an empty index, and {name:?} has entries"
+            )));
+        }
+        while !batch.is_empty() {
             self.summary.duplicates += batch.sort();
             self.insert(&batch, in_bulk)?;
             in_bulk = false;
             batch.clear();
             self.interrupt.check()?;
+            source.gather(&mut batch, self.summary)?;
         }
         match self.summary.lost.take() {
             Some(reason) => Err(Failure::failed(reason)),
@@ -242,45 +240,6 @@ impl Loader<'_> {
             Reach::Here(index) if in_bulk => self.bulk_load(index, batch),
             _ => self.put_all(batch),
         }
-    }
-
-    /// Fills the batch with rows of the file; `false` if there are no more.
-    fn gather(&mut self, rows: &mut Records, batch: &mut Batch) -> Result<bool, Failure> {
-        let progress = rows.progress();
-        let bar = progress::bytes_bar("reading", progress.total);
-        let mut limits = Limits::of(&self.reach)?;
-        while batch.memory() < self.sort_memory.max(1) {
-            let Some(row) = rows.next() else { break };
-            self.summary.rows += 1;
-            if self.summary.rows.is_multiple_of(STRIDE) {
-                bar.set_position(rows.progress().done);
-                self.interrupt.check()?;
-            }
-            match row {
-                Ok(record) => self.take(&record.key, &record.value, &mut limits, batch),
-                Err(rejected) if rejected.is_fatal() => self.summary.lost = Some(rejected.to_string()),
-                Err(rejected) => self.summary.reject(|| rejected.to_string()),
-            }
-        }
-        bar.finish_and_clear();
-        Ok(!batch.is_empty())
-    }
-
-    fn take(&mut self, key: &[u8], value: &[u8], limits: &mut Limits, batch: &mut Batch) {
-        if !self.owns(key) {
-            self.summary.left_to_others += 1;
-            return;
-        }
-        let row = self.summary.rows;
-        match limits.check(key, value) {
-            Ok(()) => batch.push(key, value),
-            Err(reason) => self.summary.reject(|| format!("row {row}: {reason}")),
-        }
-    }
-
-    fn owns(&self, key: &[u8]) -> bool {
-        let partition = || self.boundaries.partition_point(|boundary| boundary.as_slice() <= key);
-        self.own.is_empty() || self.own.contains(&partition())
     }
 
     fn bulk_load(&mut self, index: &Index, batch: &Batch) -> Result<(), Failure> {
@@ -320,44 +279,6 @@ impl Loader<'_> {
         self.summary.inserted += inserted.into_inner();
         self.summary.replaced += replaced.into_inner();
         ended
-    }
-}
-
-/// What keys and values the index can hold. Rows it cannot are rejected one by one, before a whole batch fails.
-struct Limits {
-    session: Session,
-    layout: IndexLayout,
-    /// Keys that are longer than any the index took so far are tried.
-    key_len_tried: usize,
-}
-
-impl Limits {
-    fn of(reach: &Reach<'_>) -> Result<Limits, Failure> {
-        Ok(Limits { session: reach.session()?, layout: reach.layout(), key_len_tried: 0 })
-    }
-
-    fn check(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
-        let (len, key_len) = (value.len(), key.len());
-        match self.layout {
-            IndexLayout::Fixed { key_size, .. } if key_len != key_size => {
-                return Err(format!("a key of {key_len} bytes in an index whose keys have {key_size}"));
-            }
-            IndexLayout::Fixed { value_size, .. } if len != value_size => {
-                return Err(format!("a value of {len} bytes in an index whose values have {value_size}"));
-            }
-            IndexLayout::Bytes if len > VALUE_MAX => {
-                return Err(format!("a value of {len} bytes is longer than {VALUE_MAX}"));
-            }
-            _ => {}
-        }
-        if key_len > self.key_len_tried {
-            match self.session.contains(key) {
-                Err(error) if error.is_bad_input() => return Err(error.to_string()),
-                // Other trouble comes up again when the row is inserted, and ends the load there.
-                _ => self.key_len_tried = key_len,
-            }
-        }
-        Ok(())
     }
 }
 
@@ -421,17 +342,31 @@ impl Summary {
         }
     }
 
+    /// # Errors
+    /// If there are more than `max`, with the first ones.
+    fn check_rejected(&self, max: u64) -> Result<(), Failure> {
+        if self.rejected <= max {
+            return Ok(());
+        }
+        let first: Vec<&str> = self.first_rejected.iter().take(REFUSED_QUOTED).map(String::as_str).collect();
+        Err(Failure::failed(format_args!(
+            "more than {} rows are rejected, which is all that --max-rejects allows; the first: {}",
+            units::count(max),
+            first.join("; ")
+        )))
+    }
+
     fn tell_rejected(&self) {
         if self.rejected == 0 {
             return;
         }
-        eprintln!("{} rows were rejected:", units::count(self.rejected));
+        failure::tell(format_args!("{} rows were rejected:", units::count(self.rejected)));
         for reason in &self.first_rejected {
-            eprintln!("  {reason}");
+            failure::tell(format_args!("  {reason}"));
         }
         let more = self.rejected - self.first_rejected.len() as u64;
         if more > 0 {
-            eprintln!("  and {} more", units::count(more));
+            failure::tell(format_args!("  and {} more", units::count(more)));
         }
     }
 

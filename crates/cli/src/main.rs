@@ -25,6 +25,7 @@ mod memory_server;
 mod memory_servers;
 mod output;
 mod partitions;
+mod plan;
 mod pool;
 mod progress;
 mod put;

@@ -15,6 +15,7 @@ use crate::args::PoolArgs;
 use crate::failure::Failure;
 use crate::output::write_document;
 use crate::partitions::{self, MoveBoundaryArgs, PartitionsArgs};
+use crate::signals::Interrupt;
 use crate::{pool, progress};
 
 #[derive(Debug, Subcommand)]
@@ -72,6 +73,10 @@ pub struct SpreadArgs {
 }
 
 pub fn run(command: &PoolCommand) -> Result<(), Failure> {
+    if !matches!(command, PoolCommand::Servers(_) | PoolCommand::Partitions(_)) {
+        // Whoever wants it to end has to wait until the pool is closed.
+        Interrupt::listen()?;
+    }
     match command {
         PoolCommand::Servers(args) => servers(args),
         PoolCommand::Partitions(args) => partitions::run(args),
@@ -86,7 +91,7 @@ pub fn run(command: &PoolCommand) -> Result<(), Failure> {
 }
 
 fn servers(args: &ServersArgs) -> Result<(), Failure> {
-    let config = pool::existing(&args.pool)?;
+    let config = pool::existing(&args.pool)?.read_only(true);
     let servers = pool::with_cluster(config, |cluster| Ok(cluster.memory_servers()?))?;
     match &args.json {
         Some(path) => write_document(path, &format!("{}\n", document(&args.pool.pool, &servers))),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use pando::{
     Access, Cluster, Config, Create, Index, IndexInfo, OpenOptions, Secret, ServerState, ServerUsage,
+    VerbsOptions,
 };
 use pando_lab::units;
 use serde_json::{Value, json};
@@ -22,7 +23,23 @@ const SIZE_MIN: u64 = 1 << 30;
 
 /// How to open a pool that is there.
 pub fn existing(args: &PoolArgs) -> Result<Config, Failure> {
-    Ok(at(&args.pool, access(&args.access)?)?.cache(args.cache))
+    let config = at(&args.pool, access(&args.access)?)?.cache(args.cache);
+    let AccessArgs { secret_file, verbs, .. } = &args.access;
+    let elsewhere = elsewhere(&args.pool)?;
+    let unused = match &elsewhere {
+        None if secret_file.is_some() => Some("--secret-file"),
+        None | Some(Elsewhere { by_verbs: false, .. }) if *verbs != VerbsOptions::default() => {
+            Some("--verbs")
+        }
+        _ => None,
+    };
+    match unused {
+        Some(option) => Err(Failure::bad_input(format_args!(
+            "{option} says how memory servers elsewhere are reached, and the pool {} is not reached so",
+            args.pool.display()
+        ))),
+        None => Ok(config),
+    }
 }
 
 /// The pool of this name, wherever it is.
@@ -30,7 +47,7 @@ pub fn at(pool: &Path, access: Access) -> Result<Config, Failure> {
     Ok(match elsewhere(pool)? {
         Some(Elsewhere { addresses, by_verbs: false }) => Config::tcp(addresses).access(access),
         Some(Elsewhere { addresses, by_verbs: true }) => Config::verbs(addresses).access(access),
-        None => Config::at(pool),
+        None => Config::at(pool).access(access),
     })
 }
 
@@ -41,17 +58,53 @@ pub struct Elsewhere {
     pub by_verbs: bool,
 }
 
-/// How to open a pool that is there only to look at it.
+/// How to open a pool that is there only to read it, beside whoever does so too.
 pub fn looking(args: &PoolArgs, look: &LookArgs) -> Result<Config, Failure> {
-    Ok(existing(args)?.read_only_unclean(look.unclean))
+    Ok(existing(args)?.read_only(true).read_only_unclean(look.unclean))
 }
 
 /// How to open a pool or make it, with room for `data` bytes.
 pub fn perhaps_new(args: &PoolArgs, new: &NewPoolArgs, data: u64) -> Result<Config, Failure> {
     let size = new.pool_size.unwrap_or_else(|| data.saturating_mul(8).max(SIZE_MIN));
-    let servers = new.memory_servers.max(1);
-    let each = (size / servers as u64).next_multiple_of(1 << 12);
-    Ok(existing(args)?.create(Create::IfMissing).memory_servers(new.memory_servers).memory(each))
+    let servers = new.memory_servers.unwrap_or(1);
+    Ok(existing(args)?.create(Create::IfMissing).memory_servers(servers).memory(share(size, servers)))
+}
+
+/// Bytes of each memory server.
+fn share(pool: u64, servers: usize) -> u64 {
+    (pool / servers.max(1) as u64).next_multiple_of(1 << 12)
+}
+
+/// Looks at what there is, before anything is made: refuses what is said of a new pool if it is there and not like that.
+pub fn look<T>(
+    args: &PoolArgs,
+    new: &NewPoolArgs,
+    work: impl FnOnce(&Cluster) -> Result<T, Failure>,
+) -> Result<Option<T>, Failure> {
+    let told = |what: &str, there: String| {
+        let pool = args.pool.display();
+        Err(Failure::bad_input(format_args!("{what} is for a pool that is made, but {pool} {there}")))
+    };
+    if let Some(Elsewhere { addresses, .. }) = elsewhere(&args.pool)? {
+        if new.pool_size.is_some() {
+            return told("--pool-size", "has the memory of its memory servers".to_owned());
+        }
+        if new.memory_servers.is_some_and(|servers| servers != addresses.len()) {
+            return told("--memory-servers", format!("names {}", addresses.len()));
+        }
+    }
+    let Some(cluster) = Cluster::open_if_there(existing(args)?.read_only(true))? else { return Ok(None) };
+    let servers = cluster.memory_servers()?;
+    if new.memory_servers.is_some_and(|wanted| wanted != servers.len()) {
+        return told("--memory-servers", format!("is there already and has {}", servers.len()));
+    }
+    if let Some(size) = new.pool_size
+        && servers.iter().any(|server| server.bytes_total != share(size, servers.len()))
+    {
+        let there = servers.iter().map(|server| server.bytes_total).sum();
+        return told("--pool-size", format!("is there already and has {}", units::size(there)));
+    }
+    work(&cluster).map(Some)
 }
 
 /// The operation ports, if it is compute servers that are named.

@@ -175,8 +175,7 @@ fn kept(mut pipe: File, name: &str) -> Result<File, Failure> {
 
 fn loader<'a>(reach: Reach<'a>, interrupt: &'a Interrupt, summary: &'a mut Summary) -> Loader<'a> {
     let threads = thread::available_parallelism().map_or(1, usize::from);
-    let (own, fill, sort_memory) = (&[][..], 0.9, BATCH_BYTES);
-    Loader { reach, own, fill, sort_memory, boundaries: Vec::new(), interrupt, threads, summary }
+    Loader { reach, own: &[], fill: 0.9, interrupt, threads, summary }
 }
 
 /// Restores into an index that is there.

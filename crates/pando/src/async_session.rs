@@ -10,6 +10,7 @@ use pando_fabric::{VerbCounts, limited};
 use crate::answers::Answers;
 use crate::error::{Error, Result};
 use crate::members::Found;
+use crate::reading;
 use crate::session::{Session, on_tree};
 
 /// The operations of a [`Session`] as futures. See [`Session::futures`] and [`Session::in_flight`]; each operation is
@@ -40,6 +41,9 @@ impl<'s> AsyncSession<'s> {
     /// Those of [`Session::get`].
     #[inline]
     pub async fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        if self.session.reading {
+            return Box::pin(reading::get_into(self.session, key, out)).await;
+        }
         on_tree!(awaiting, self.session, key, |tree, ctx| tree.get(ctx, key, out))
     }
 
@@ -106,6 +110,18 @@ impl<'s> AsyncSession<'s> {
     /// # Errors
     /// Those of [`Session::get`].
     pub async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], answers: &mut Answers) -> Result<()> {
+        if self.session.reading {
+            return Box::pin(reading::multi_get(self.session, keys, answers)).await;
+        }
+        self.multi_get_routed(keys, answers).await
+    }
+
+    /// The same, whoever may have changed what is looked up meanwhile.
+    pub(crate) async fn multi_get_routed<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        answers: &mut Answers,
+    ) -> Result<()> {
         let session = self.session;
         let looked_up = async {
             let mut detour = Detour::new(session.patience_ns);
@@ -175,6 +191,18 @@ impl<'s> AsyncSession<'s> {
     /// # Errors
     /// Those of [`Session::scan`].
     pub async fn scan(
+        &self,
+        range: &ScanRange<'_>,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<usize> {
+        if self.session.reading {
+            return Box::pin(reading::scan(self.session, range, visit)).await;
+        }
+        self.scan_routed(range, visit).await
+    }
+
+    /// The same, whoever may have changed what is read meanwhile.
+    pub(crate) async fn scan_routed(
         &self,
         range: &ScanRange<'_>,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,

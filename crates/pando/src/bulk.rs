@@ -21,7 +21,8 @@ use crate::partitions;
 use crate::servers::{self, Servers, Written, with_layout, with_trees};
 
 const WHAT: &str = "a bulk load";
-const THREADS_MAX: usize = 1024;
+/// Threads of a bulk load at most.
+pub const BULK_THREADS_MAX: usize = 1024;
 /// A load asks for so many entries at once, at most, when it writes them.
 const LOADED_AT_ONCE: u64 = 4096;
 
@@ -40,7 +41,7 @@ pub struct BulkOptions<'p> {
 
 impl Default for BulkOptions<'_> {
     fn default() -> Self {
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(BULK_THREADS_MAX);
         Self { threads, leaf_fill: 0.9, inner_fill: 0.9, progress: None }
     }
 }
@@ -57,8 +58,8 @@ impl std::fmt::Debug for BulkOptions<'_> {
 impl BulkOptions<'_> {
     fn check(&self) -> Result<()> {
         let invalid = |text: String| Err(Error::InvalidOption(text));
-        if !(1..=THREADS_MAX).contains(&self.threads) {
-            return invalid(format!("{} threads are not between 1 and {THREADS_MAX}", self.threads));
+        if !(1..=BULK_THREADS_MAX).contains(&self.threads) {
+            return invalid(format!("{} threads are not between 1 and {BULK_THREADS_MAX}", self.threads));
         }
         for (what, fill) in [("leaves", self.leaf_fill), ("inner nodes", self.inner_fill)] {
             if !(0.0..=1.0).contains(&fill) {

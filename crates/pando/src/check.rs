@@ -98,7 +98,7 @@ impl Cluster {
         shared.check_open()?;
         let registry = lock(&shared.registry);
         let guards = registry.values().map(|data| data.exclusive(WHAT)).collect::<Result<Vec<_>>>()?;
-        let looking = shared.read_only();
+        let looking = shared.looking();
         let alone = if looking { None } else { shared.fabric.lock_exclusive(shared.config.patience())? };
         let report = shared.with_endpoint(|ep| {
             if !looking {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::endpoint::AnyEndpoint;
 use pando_fabric::{Endpoint, VerbCounts};
-use pando_pool::{IndexRecord, Pool, PoolError, ProcessIdentity};
+use pando_pool::{AttachMode, IndexRecord, Pool, PoolError, ProcessIdentity};
 use pando_rt::block_on;
 
 use crate::config::{Config, Place};
@@ -116,6 +116,22 @@ impl Cluster {
         Ok(Self { shared: Arc::new(shared) })
     }
 
+    /// Opens the pool as [`Cluster::open`] does, if there is one: `None` if it would have to be made first.
+    ///
+    /// # Errors
+    /// As [`Cluster::open`] for a pool that is there.
+    pub fn open_if_there(config: Config) -> Result<Option<Self>> {
+        if !place::may_be_there(&config) {
+            return Ok(None);
+        }
+        let elsewhere = matches!(config.place, Place::Tcp(_) | Place::Verbs(_));
+        match Self::open(config) {
+            // Memory servers that hold no pool can be made one of; files that hold none are something else.
+            Err(error) if elsewhere && error.is_no_pool() => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
+
     /// Makes an index, empty, and opens it.
     ///
     /// # Errors
@@ -140,8 +156,8 @@ impl Cluster {
     ///
     /// # Errors
     /// [`Error::UnknownIndex`] with the names that exist, [`Error::WrongLayout`], [`Error::PartitionOwned`] with the
-    /// process that owns a wanted partition, [`Error::OpenOtherwise`]; a cache that is too small, with the
-    /// minimum.
+    /// process that owns a wanted partition, [`Error::OpenForWriting`] for a reader, [`Error::OpenOtherwise`]; a cache that is too
+    /// small, with the minimum.
     pub fn open_index_with(&self, name: &str, options: &OpenOptions) -> Result<Index> {
         self.shared.check_open()?;
         self.open_locked(&mut lock(&self.shared.registry), name, options, None)
@@ -307,8 +323,19 @@ impl Shared {
         if self.closed.load(Relaxed) { Err(Error::Closed) } else { Ok(()) }
     }
 
+    /// Whether nothing of the pool may be changed.
     pub fn read_only(&self) -> bool {
-        self.config.read_only_unclean
+        self.config.mode() != AttachMode::ReadWrite
+    }
+
+    /// Whether this process looks at the pool in whatever state it is.
+    pub fn looking(&self) -> bool {
+        self.config.mode() == AttachMode::ReadOnlyUnclean
+    }
+
+    /// Whether it reads beside others, and is to be right.
+    pub fn reading(&self) -> bool {
+        self.config.mode() == AttachMode::ReadOnly
     }
 
     pub fn writable(&self) -> Result<()> {

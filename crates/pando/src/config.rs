@@ -9,6 +9,7 @@ use std::time::Duration;
 use pando_cache::{Admission, CacheConfig, Eviction};
 use pando_dex::OffloadPolicy;
 use pando_fabric::MAX_SERVERS;
+use pando_pool::AttachMode;
 
 use crate::access::Access;
 use crate::error::{Error, Result};
@@ -123,6 +124,7 @@ pub struct Config {
     pub(crate) offload: OffloadPolicy,
     pub(crate) memory_cores: usize,
     pub(crate) seed: Option<u64>,
+    pub(crate) read_only: bool,
     pub(crate) read_only_unclean: bool,
     pub(crate) access: Access,
 }
@@ -142,6 +144,7 @@ impl Config {
             offload: OffloadPolicy::Never,
             memory_cores: 1,
             seed: None,
+            read_only: false,
             read_only_unclean: false,
             access: Access::default(),
         }
@@ -252,6 +255,39 @@ impl Config {
         self
     }
 
+    /// Opens the pool for reading only; `false`. A reader takes no place in the pool, locks nothing and keeps nobody out, so any
+    /// number of processes may read an index at once, and however they end the pool stays as it is. What changes something is
+    /// refused with [`Error::ReadOnly`].
+    ///
+    /// An index is read beside other readers and while no process owns any of it, and all of it is open whatever
+    /// [`crate::OpenOptions`] say. One that a process has open for writing is refused with [`Error::OpenForWriting`]. If one opens
+    /// it while it is being read, each operation waits for that one to close it, until the deadline, and then sees what was
+    /// written. So every answer is right; that of a scan as if the scan had been continued after each of its batches.
+    ///
+    /// ```
+    /// use pando::{Cluster, Config, Create, Error, IndexOptions};
+    ///
+    /// let directory = tempfile::tempdir()?;
+    /// let path = directory.path().join("words.pando");
+    /// let cluster = Cluster::open(Config::at(&path).memory(64 << 20).create(Create::New))?;
+    /// cluster.create_index("words", &IndexOptions::bytes())?.session()?.put(b"aspen", b"a tree")?;
+    /// let reading = || Cluster::open(Config::at(&path).read_only(true));
+    /// assert!(matches!(reading()?.open_index("words"), Err(Error::OpenForWriting { .. })));
+    /// cluster.close()?;
+    ///
+    /// let readers = [reading()?, reading()?];
+    /// for reader in &readers {
+    ///     let session = reader.open_index("words")?.session()?;
+    ///     assert_eq!(session.get(b"aspen")?.as_deref(), Some(&b"a tree"[..]));
+    ///     assert!(matches!(session.put(b"birch", b"a tree"), Err(Error::ReadOnly)));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn read_only(mut self, reading_only: bool) -> Self {
+        self.read_only = reading_only;
+        self
+    }
+
     /// Opens the pool for looking only, even if it was not closed cleanly; `false`. What it then shows may be
     /// incomplete, and reading may end in errors.
     pub fn read_only_unclean(mut self, looking_only: bool) -> Self {
@@ -263,6 +299,15 @@ impl Config {
     pub(crate) fn for_looking(mut self) -> Self {
         (self.create, self.offload, self.read_only_unclean) = (Create::Never, OffloadPolicy::Never, true);
         self
+    }
+
+    /// How the pool is attached to.
+    pub(crate) fn mode(&self) -> AttachMode {
+        match (self.read_only_unclean, self.read_only) {
+            (true, _) => AttachMode::ReadOnlyUnclean,
+            (false, true) => AttachMode::ReadOnly,
+            (false, false) => AttachMode::ReadWrite,
+        }
     }
 
     /// # Errors
@@ -288,8 +333,9 @@ impl Config {
         }
         self.access.check()?;
         self.cache_options.check()?;
-        if self.read_only_unclean && (self.place == Place::Embedded || self.create != Create::Never) {
-            return invalid("a pool that is opened for looking only must be there already".to_owned());
+        let changes = self.place == Place::Embedded || self.create != Create::Never;
+        if changes && self.mode() != AttachMode::ReadWrite {
+            return invalid("a pool that is opened for reading only must be there already".to_owned());
         }
         Ok(())
     }
@@ -329,6 +375,8 @@ mod tests {
             Config::embedded().cache_options(CacheOptions { cooling_share: 1.0, ..Default::default() }),
             Config::embedded().read_only_unclean(true),
             Config::at("x").create(Create::IfMissing).read_only_unclean(true),
+            Config::embedded().read_only(true),
+            Config::at("x").create(Create::Replace).read_only(true),
         ];
         for config in bad {
             assert!(config.check().is_err_and(|error| error.is_bad_input()), "{config:?}");

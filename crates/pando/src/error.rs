@@ -86,8 +86,11 @@ pub enum Error {
     Unsettled { index: String, what: &'static str, reason: Box<str> },
     #[error("the cluster was closed")]
     Closed,
-    #[error("the pool was opened for looking only")]
+    #[error("the pool was opened for reading only")]
     ReadOnly,
+    /// [`crate::Config::read_only`].
+    #[error("index {index:?} is open for writing by {owner}, and can be read here when that has closed it")]
+    OpenForWriting { index: String, owner: Owner },
 
     #[error(transparent)]
     Index(DexError),
@@ -164,6 +167,15 @@ impl Error {
         match self.may_have_taken_effect() {
             true => self,
             false => Self::Perhaps { what, error: Box::new(self) },
+        }
+    }
+
+    /// Whether the first memory server holds no pool.
+    pub(crate) fn is_no_pool(&self) -> bool {
+        match self {
+            Self::CannotOpen { error, .. } => error.is_no_pool(),
+            Self::Pool(PoolError::NotAPool { server }) => server.0 == 0,
+            _ => false,
         }
     }
 

@@ -14,6 +14,7 @@ use std::fmt;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
 
+use crate::config::Config;
 use crate::error::{Error, Result};
 
 const VERSION: u8 = 1;
@@ -150,6 +151,27 @@ impl IndexOptions {
 
     pub fn layout(&self) -> IndexLayout {
         self.layout
+    }
+
+    /// Bytes of the longest key that such an index takes.
+    ///
+    /// # Errors
+    /// Sizes that do not go together.
+    pub fn key_len_max(&self) -> Result<usize> {
+        Ok(match Descriptor::of(self)?.node_layout(self.node_size)? {
+            NodeLayout::Fixed(layout) => layout.key_len(),
+            NodeLayout::Slotted(layout) => layout.max_key(),
+        })
+    }
+
+    /// Whether [`crate::Cluster::create_index`] of a cluster that is opened with `config` would refuse to make such an index,
+    /// as far as that can be told without a pool. So nothing need be made before what was asked for is known to be possible.
+    ///
+    /// # Errors
+    /// As [`crate::Cluster::create_index`], and [`crate::Cluster::open`] for `config`.
+    pub fn check(&self, name: &str, config: &Config) -> Result<()> {
+        config.check()?;
+        crate::servers::plan(config, name, self).map(drop)
     }
 }
 

@@ -124,10 +124,19 @@ impl AnyFabric {
     }
 }
 
+/// Whether there may be a pool where `config` says: of memory servers elsewhere only they know.
+pub(crate) fn may_be_there(config: &Config) -> bool {
+    match &config.place {
+        Place::Embedded => false,
+        Place::At(path) => ShmFabric::exists(path),
+        Place::Tcp(_) | Place::Verbs(_) => true,
+    }
+}
+
 /// Opens or makes the pool that `config` names and attaches to it, with memory servers that execute what is offloaded.
 pub(crate) fn open(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
     let (fabric, pool) = open_pool(config, seed)?;
-    if config.offload != OffloadPolicy::Never && !config.read_only_unclean {
+    if config.offload != OffloadPolicy::Never && config.mode() == AttachMode::ReadWrite {
         fabric.set_handler(Arc::new(MemorySide::default()), config.memory_cores)?;
     }
     Ok((fabric, pool))
@@ -190,9 +199,16 @@ fn open_elsewhere(
     let process = ProcessIdentity { pid, start_time: connections.process(), host: 0 };
     let options = AttachOptions::new(process, Arc::clone(&is_alive)).wait_ns_max(config.patience_ns());
     let ep = fabric.endpoint(seed)?;
-    let attach = |mode| block_on(&ep, Pool::attach(&ep, options.clone().mode(mode)));
-    if config.read_only_unclean {
-        let pool = attach(AttachMode::ReadOnlyUnclean)?;
+    let attach = |mode| attach(&ep, options.clone().mode(mode));
+    if config.mode() != AttachMode::ReadWrite {
+        let pool = attach(config.mode()).or_else(|early| {
+            if !is_half_made(&early) {
+                return Err(Error::from(early));
+            }
+            // Once this is held nobody makes it any more.
+            let _lock = fabric.lock_exclusive(config.patience())?;
+            Ok(attach(config.mode())?)
+        })?;
         return Ok((fabric, pool));
     }
     let make =
@@ -265,17 +281,31 @@ fn open_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)>
 
 /// Whether a pool whose maker has not finished looks so.
 fn may_be_half_made(error: &Error) -> bool {
+    match error {
+        Error::Fabric(FabricError::Open { .. }) => true,
+        Error::Pool(error) => is_half_made(error),
+        _ => false,
+    }
+}
+
+/// The same of its regions.
+fn is_half_made(error: &PoolError) -> bool {
     matches!(
         error,
-        Error::Fabric(FabricError::Open { .. })
-            | Error::Pool(
-                PoolError::NotAPool { .. }
-                    | PoolError::CutShort { .. }
-                    | PoolError::DamagedSuperblock { .. }
-                    | PoolError::ForeignRegion { .. }
-                    | PoolError::WrongServers { .. }
-            )
+        PoolError::NotAPool { .. }
+            | PoolError::CutShort { .. }
+            | PoolError::DamagedSuperblock { .. }
+            | PoolError::ForeignRegion { .. }
+            | PoolError::WrongServers { .. }
     )
+}
+
+/// Attaches. A process that left and ended between two steps of that looks as if it had died; a second try tells.
+fn attach<E: Endpoint>(ep: &E, options: AttachOptions) -> Result<Pool, PoolError> {
+    match block_on(ep, Pool::attach(ep, options.clone())) {
+        Err(PoolError::NotClosedCleanly { .. }) => block_on(ep, Pool::attach(ep, options)),
+        attached => attached,
+    }
 }
 
 fn attach_options(config: &Config) -> AttachOptions {
@@ -297,15 +327,11 @@ fn host_and_boot() -> u64 {
 }
 
 fn attach_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)> {
-    let fabric = ShmFabric::open(path, config.read_only_unclean)?;
+    let changes = config.mode() == AttachMode::ReadWrite;
+    let fabric = ShmFabric::open(path, !changes)?;
     let ep = fabric.endpoint(seed)?;
-    let options = attach_options(config);
-    let pool = if config.read_only_unclean {
-        block_on(&ep, Pool::attach(&ep, options.mode(AttachMode::ReadOnlyUnclean)))?
-    } else {
-        let _lock = fabric.lock_exclusive()?;
-        block_on(&ep, Pool::attach(&ep, options))?
-    };
+    let _lock = if changes { Some(fabric.lock_exclusive()?) } else { None };
+    let pool = attach(&ep, attach_options(config).mode(config.mode()))?;
     Ok((fabric, pool))
 }
 

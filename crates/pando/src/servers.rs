@@ -22,10 +22,11 @@ use pando_pool::{IndexRecord, IndexSpec, PoolError};
 use pando_rt::block_on;
 
 use crate::cluster::Shared;
-use crate::config::CacheOptions;
+use crate::config::{CacheOptions, Config};
 use crate::error::{Error, Owner, Result};
 use crate::options::{Descriptor, IndexLayout, IndexOptions, NodeLayout, OpenOptions, Ownership};
 use crate::partitions;
+use crate::reading;
 use crate::stats::{ComputeServerStats, FormerStats, SmoCounts};
 
 /// The catalog's number for DEX.
@@ -334,23 +335,34 @@ pub(crate) fn check_layout(name: &str, found: IndexLayout, expected: Option<Inde
     }
 }
 
-/// Makes an index and enters it into the catalog; nothing stays behind if that fails.
-pub(crate) fn create(
-    shared: &Shared,
-    ep: &AnyEndpoint,
+/// What an index of these options is to be.
+///
+/// # Errors
+/// Whatever can be seen to be wrong before anything is made.
+pub(crate) fn plan(
+    config: &Config,
     name: &str,
     options: &IndexOptions,
-) -> Result<Chosen> {
+) -> Result<(NodeLayout, IndexSpec, Chosen)> {
     let descriptor = Descriptor::of(options)?;
     let layout = descriptor.node_layout(options.node_size)?;
     // So that an index is not made which cannot be opened here.
-    Cache::new(&shared.config.cache_options.config(shared.config.cache, options.node_size))?;
-    let (boundaries, chosen) = match (&options.boundaries, shared.config.compute_servers) {
+    Cache::new(&config.cache_options.config(config.cache, options.node_size))?;
+    let (boundaries, chosen) = match (&options.boundaries, config.compute_servers) {
         (Some(boundaries), _) => (boundaries.clone(), Chosen::Given),
         (None, Some(servers)) => (partitions::equal(options.layout, servers)?, Chosen::Equally),
         (None, None) => (Vec::new(), Chosen::Given),
     };
     partitions::check(&boundaries)?;
+    with_layout!(layout, |layout| boundaries.iter().try_for_each(|key| layout.key(key).map(drop)))?;
+    if let Ownership::Partitions(own) = &options.own
+        && let Some(partition) = own.iter().find(|&&partition| partition > boundaries.len())
+    {
+        let partitions = boundaries.len() + 1;
+        return Err(Error::InvalidOption(format!(
+            "there is no partition {partition}: the index has {partitions}, counted from 0"
+        )));
+    }
     let spec = IndexSpec {
         name: name.to_owned(),
         system: SYSTEM,
@@ -358,10 +370,23 @@ pub(crate) fn create(
         subtree_level: options.subtree_level,
         root: GlobalAddr::NULL,
         layout: [descriptor.encode(), options.description.clone()].concat(),
-        boundaries: Vec::new(),
+        boundaries,
     };
+    spec.check()?;
+    Ok((layout, spec, chosen))
+}
+
+/// Makes an index and enters it into the catalog; nothing stays behind if that fails.
+pub(crate) fn create(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    name: &str,
+    options: &IndexOptions,
+) -> Result<Chosen> {
+    let (layout, spec, chosen) = plan(&shared.config, name, options)?;
+    let boundaries = spec.boundaries.clone();
     // The record comes first, since every node carries the number that it gets there.
-    let record = block_on(ep, shared.pool.create_index(ep, spec))?;
+    let record = block_on(ep, shared.pool.create_index(ep, IndexSpec { boundaries: Vec::new(), ..spec }))?;
     let made = with_layout!(layout, |layout| plant(shared, ep, layout, record, boundaries));
     match made {
         Ok(()) => Ok(chosen),
@@ -457,7 +482,10 @@ pub(crate) fn open(
     options: &OpenOptions,
     keep: bool,
 ) -> Result<Servers> {
-    let mut record = finished_record(shared, ep, name)?;
+    let mut record = match shared.reading() {
+        true => reading::record_at_rest(shared, ep, name)?,
+        false => finished_record(shared, ep, name)?,
+    };
     let (descriptor, layout) = described(&record)?;
     check_layout(name, descriptor.layout, options.expect)?;
     if shared.read_only() {
@@ -494,13 +522,13 @@ pub(crate) fn open(
 }
 
 /// The record of an index; waits for a process that has entered the name but not yet the root.
-fn finished_record(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<IndexRecord> {
+pub(crate) fn finished_record(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<IndexRecord> {
     const PAUSE: Duration = Duration::from_micros(200);
     let deadline = Instant::now() + shared.config.patience();
     loop {
         let record = shared.record(ep, name)?;
         // Who only looks may look at a pool whose maker has died.
-        if !record.root.is_null() || shared.read_only() || Instant::now() >= deadline {
+        if !record.root.is_null() || shared.looking() || Instant::now() >= deadline {
             return Ok(record);
         }
         std::thread::sleep(PAUSE);

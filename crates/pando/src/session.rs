@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::members::{Found, Members};
 use crate::range::Range;
+use crate::reading::{Looked, RecordId};
 
 /// Operations between two times that the cluster learns what a session counted.
 const PUBLISH_EVERY: u32 = 64;
@@ -60,6 +61,11 @@ pub struct Session {
     /// Slots are running: blocking calls would take the bits that wake them.
     in_slots: Cell<bool>,
     read_only: bool,
+    /// It reads what this process does not own, which `reading.rs` does.
+    pub(crate) reading: bool,
+    /// The record that the members are of, and what a reader knows of it.
+    pub(crate) opened: Cell<RecordId>,
+    pub(crate) looked: Looked,
     until_publish: Cell<u32>,
     published: Arc<Mutex<VerbCounts>>,
     _of_one_thread: PhantomData<Rc<()>>,
@@ -136,6 +142,9 @@ impl Session {
         let published = lock(&shared.counts).begin();
         Ok(Self {
             read_only: shared.read_only(),
+            reading: shared.reading(),
+            opened: Cell::new((servers.record.id, servers.record.version)),
+            looked: Looked::default(),
             router: Router::new(Arc::clone(&servers.routes), ep.random()),
             patience_ns: shared.config.patience_ns(),
             operation_ns: shared.config.operation_ns(),
@@ -175,12 +184,13 @@ impl Session {
 
     /// Takes up the compute servers that there are now, if there are others than before.
     #[cold]
-    fn learn(&self) {
+    pub(crate) fn learn(&self) {
         let generation = self.index.data.generation();
         if generation != self.generation.get()
             && let Ok(servers) = self.index.data.servers()
         {
             self.members.borrow_mut().update(&servers, self.only);
+            self.opened.set((servers.record.id, servers.record.version));
             self.generation.set(generation);
         }
     }
@@ -275,6 +285,9 @@ impl Session {
     #[inline]
     pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         self.check_blocking()?;
+        if self.reading {
+            return pando_rt::block_on(&self.ep, self.futures().get_into(key, out));
+        }
         // Most lookups find everything cached; then there is no future to run.
         let number = self.router.route(key);
         if let Some(found) = self.get_now(number, key, out) {

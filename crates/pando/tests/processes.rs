@@ -3,12 +3,11 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use pando::{Cluster, Config, Create, Error, Index, IndexOptions, OpenOptions, Ownership};
-use support::{create_divided, key, number, sound};
+use support::{create_divided, key, number, sound, wait_ready};
 
 const TASK: &str = "PANDO_TEST_TASK";
 const PATH: &str = "PANDO_TEST_PATH";
@@ -21,13 +20,6 @@ fn start(path: &Path, task: &str) -> Child {
     let mut command = Command::new(exe);
     command.args(arguments).env(TASK, task).env(PATH, path).stdout(Stdio::piped());
     command.spawn().expect("starts")
-}
-
-/// Waits until the process says that it is ready.
-fn wait_ready(child: &mut Child) {
-    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let ready = lines.map(|line| line.expect("text")).any(|line| line.ends_with("ready"));
-    assert!(ready, "the process ended");
 }
 
 fn half(path: &Path, partition: usize) -> (Cluster, Index) {

@@ -74,6 +74,15 @@ impl Pool {
         .await
     }
 
+    /// A number that is another one after any change of the catalog; `None` while one is under way. Cheaper to ask for than an
+    /// index.
+    ///
+    /// # Errors
+    /// Those of verbs.
+    pub async fn catalog_version<E: Endpoint>(&self, ep: &E) -> Result<Option<u64>> {
+        Ok(lock::unlocked_version(ep.read_word(self.catalog_lock()).await?))
+    }
+
     /// All indexes, in no particular order.
     ///
     /// # Errors

@@ -81,7 +81,7 @@ pub enum PoolError {
     BeingRepaired { process: ProcessIdentity },
     #[error("all {max} places for attached processes are taken")]
     AttachTableFull { max: usize },
-    #[error("the pool was opened for looking only")]
+    #[error("the pool was opened for reading only")]
     ReadOnly,
     #[error("the pool was not opened for repair")]
     NotInRepair,

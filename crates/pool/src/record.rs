@@ -50,6 +50,14 @@ pub struct IndexSpec {
     pub boundaries: Vec<Vec<u8>>,
 }
 
+impl IndexSpec {
+    /// # Errors
+    /// [`PoolError::InvalidIndex`] if no catalog can hold it.
+    pub fn check(&self) -> Result<()> {
+        IndexRecord::of_spec(self.clone(), 0).check()
+    }
+}
+
 /// An index as the catalog knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexRecord {

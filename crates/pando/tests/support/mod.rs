@@ -1,7 +1,9 @@
 //! What the integration tests have in common.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Child;
 
 use pando::{Cluster, Config, Create, Index, IndexOptions, Ownership};
 
@@ -78,4 +80,11 @@ pub fn create_divided(path: &Path, boundaries: &[u64], tiny: bool) -> Cluster {
     }
     cluster.create_index("x", &options.own(Ownership::Partitions(Vec::new()))).expect("new");
     cluster
+}
+
+/// Waits until the process says that it is ready.
+pub fn wait_ready(child: &mut Child) {
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let ready = lines.map(|line| line.expect("text")).any(|line| line.ends_with("ready"));
+    assert!(ready, "the process ended");
 }

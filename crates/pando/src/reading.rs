@@ -1,0 +1,247 @@
+//! Reading an index that this process does not own, beside others: [`crate::Config::read_only`].
+//!
+//! A reader opens an index that no process owns any of, so that everything is in remote memory, and caches its nodes. Nobody
+//! knows of it. A process that comes to write owns partitions before it changes a node, and gives them up after it has written
+//! everything back; both change the index's record in the catalog. So what was read is right if the record is, *after* the
+//! reading, the one that the nodes are of. Every operation looks at it before it answers; while nothing in the catalog changes
+//! that is a READ of one word. If the record is another one, the answer is thrown away, whatever it was, and the operation
+//! starts again with new caches once nobody owns the index.
+//!
+//! A scan does that in batches, each of which goes on behind the last key.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::ops::Bound;
+use std::pin::pin;
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pando_dex::ScanRange;
+use pando_fabric::{Endpoint, Nanos};
+use pando_pool::{IndexRecord, PoolError};
+use pando_rt::block_on;
+
+use crate::answers::Answers;
+use crate::async_session::AsyncSession;
+use crate::cluster::Shared;
+use crate::endpoint::AnyEndpoint;
+use crate::error::{Error, Owner, Result};
+use crate::members::Found;
+use crate::range::Entry;
+use crate::servers;
+use crate::session::{Session, on_tree};
+
+/// Between two looks whether a writer has gone.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Nanoseconds between two looks whether an attempt that waits can come to anything.
+const LOOK_NS: Nanos = 10_000_000;
+/// Entries of a batch of a scan, and bytes after which it gets no further one.
+const BATCH: usize = 1024;
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Which record of an index nodes are of: the number of the index, and the version of its record.
+pub(crate) type RecordId = (u32, u64);
+
+/// What a session knows of the record.
+#[derive(Debug, Default)]
+pub(crate) struct Looked {
+    /// The version of the catalog at which the record was still this one.
+    at: Cell<Option<(u64, RecordId)>>,
+}
+
+/// The record of an index that no process has open for writing.
+///
+/// # Errors
+/// [`Error::OpenForWriting`]; [`Error::NotServed`] if a process ended that owned a partition.
+pub(crate) fn record_at_rest(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<IndexRecord> {
+    let mut looks_left = 2;
+    loop {
+        let record = servers::finished_record(shared, ep, name)?;
+        let processes = match record.owners.iter().any(Option::is_some) {
+            true => block_on(ep, shared.pool.processes(ep))?,
+            false => return Ok(record),
+        };
+        // Places of processes that left in order are free; those own nothing any more.
+        let owner = record.owners.iter().enumerate().find_map(|(partition, slot)| {
+            let found = processes.iter().find(|found| Some(found.slot) == *slot)?;
+            Some((partition, found))
+        });
+        let Some((partition, found)) = owner else { return Ok(record) };
+        let (index, owner) = (name.to_owned(), Owner::of(&shared.process(found), name));
+        if found.is_alive {
+            return Err(Error::OpenForWriting { index, owner });
+        }
+        // A process that left and ended between the two looks seems to have died.
+        looks_left -= 1;
+        if looks_left == 0 {
+            return Err(Error::NotServed { index, partition, owner: Some(owner), is_lost: true });
+        }
+    }
+}
+
+/// The same, after waiting for processes that write.
+fn record_once_at_rest(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<IndexRecord> {
+    let until = Instant::now() + Duration::from_nanos(shared.config.operation_ns());
+    loop {
+        match record_at_rest(shared, ep, name) {
+            Err(Error::OpenForWriting { .. }) if Instant::now() < until => thread::sleep(PAUSE),
+            found => return found,
+        }
+    }
+}
+
+/// Whether the nodes that the session reads are those of the index as it is now.
+async fn is_current(session: &Session, opened: RecordId) -> Result<bool> {
+    let (shared, looked) = (&session.index().shared, &session.looked);
+    let version = shared.pool.catalog_version(&session.ep).await?;
+    if session.opened.get() != opened {
+        return Ok(false);
+    }
+    if version.is_some_and(|version| looked.at.get() == Some((version, opened))) {
+        return Ok(true);
+    }
+    let name = session.index().name();
+    let record = match shared.pool.open_index(&session.ep, name).await {
+        Err(PoolError::UnknownIndex { .. }) => return Err(gone(name)),
+        found => found?,
+    };
+    let is_current = (record.id, record.version) == opened && session.opened.get() == opened;
+    if is_current {
+        // The record is read after the version, so at this version it is this one.
+        looked.at.set(version.map(|version| (version, opened)));
+    }
+    Ok(is_current)
+}
+
+fn gone(name: &str) -> Error {
+    let reason = "it was dropped since it was opened for reading".to_owned();
+    Error::BadIndex { name: name.to_owned(), reason }
+}
+
+/// Opens the index anew, unless another thread has done so since it was `opened`.
+fn renew(session: &Session, opened: RecordId) -> Result<()> {
+    let (shared, data) = (&session.index().shared, &session.index().data);
+    let _only = data.begin_move()?;
+    let before = data.servers()?;
+    if (before.record.id, before.record.version) == opened {
+        let renewed = shared.with_endpoint(|ep| {
+            let mut record = record_once_at_rest(shared, ep, &data.name)?;
+            if record.id != opened.0 {
+                return Err(gone(&data.name));
+            }
+            record.boundaries.clear();
+            servers::reopen_trees(shared, ep, record, &before)
+        })?;
+        data.replace(renewed);
+    }
+    session.learn();
+    Ok(())
+}
+
+/// Waits until the nodes that the session reads are not those of the index any more, or it cannot be told.
+async fn outdated(session: &Session, opened: RecordId) {
+    loop {
+        let next = session.ep.now() + LOOK_NS;
+        while session.ep.now() < next {
+            session.ep.yield_now().await;
+        }
+        if !matches!(is_current(session, opened).await, Ok(true)) {
+            return;
+        }
+    }
+}
+
+/// What `attempt` gives; `None` if it waits for something among nodes that are not those of the index any more.
+async fn while_current<T>(
+    session: &Session,
+    opened: RecordId,
+    attempt: impl Future<Output = Result<T>>,
+) -> Option<Result<T>> {
+    let (mut attempt, mut outdated) = (pin!(attempt), pin!(outdated(session, opened)));
+    poll_fn(|cx| match attempt.as_mut().poll(cx) {
+        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+        Poll::Pending => outdated.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
+
+/// The answer of `attempt` that is right.
+async fn answer<T>(session: &Session, mut attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
+    let until = Instant::now() + session.index().shared.config.patience();
+    loop {
+        session.learn();
+        let opened = session.opened.get();
+        let answer = while_current(session, opened, attempt()).await;
+        // Also if there is none: the look may have failed.
+        if is_current(session, opened).await?
+            && let Some(answer) = answer
+        {
+            return answer;
+        }
+        if Instant::now() >= until {
+            let what = "a moment at which no process writes to the index";
+            return Err(PoolError::WaitedTooLong { what }.into());
+        }
+        renew(session, opened)?;
+    }
+}
+
+/// [`Session::get_into`] for a reader.
+pub(crate) async fn get_into(session: &Session, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+    let start = out.len();
+    answer(session, async || {
+        out.truncate(start);
+        on_tree!(awaiting, session, key, |tree, ctx| tree.get(ctx, key, out))
+    })
+    .await
+}
+
+/// [`Session::multi_get`] for a reader.
+pub(crate) async fn multi_get<K: AsRef<[u8]>>(
+    session: &Session,
+    keys: &[K],
+    answers: &mut Answers,
+) -> Result<()> {
+    answer(session, async || AsyncSession { session }.multi_get_routed(keys, answers).await).await
+}
+
+/// [`Session::scan`] for a reader.
+pub(crate) async fn scan(
+    session: &Session,
+    range: &ScanRange<'_>,
+    mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+) -> Result<usize> {
+    let mut last: Option<Vec<u8>> = None;
+    let mut visited = 0;
+    loop {
+        let mut part = ScanRange { limit: BATCH.min(range.limit - visited), ..*range };
+        if let Some(last) = &last {
+            *(if range.reverse { &mut part.high } else { &mut part.low }) = Bound::Excluded(last.as_slice());
+        }
+        let (entries, is_full) = answer(session, async || batch(session, &part).await).await?;
+        for (key, value) in &entries {
+            visited += 1;
+            if !visit(key, value) {
+                return Ok(visited);
+            }
+        }
+        if !is_full || visited == range.limit {
+            return Ok(visited);
+        }
+        last = entries.into_iter().next_back().map(|(key, _)| key);
+    }
+}
+
+/// Entries of a range, and whether there may be more.
+async fn batch(session: &Session, part: &ScanRange<'_>) -> Result<(Vec<Entry>, bool)> {
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    let visit = |key: &[u8], value: &[u8]| {
+        bytes += key.len() + value.len();
+        entries.push((key.to_vec(), value.to_vec()));
+        bytes < BATCH_BYTES
+    };
+    AsyncSession { session }.scan_routed(part, visit).await?;
+    let is_full = entries.len() == part.limit || bytes >= BATCH_BYTES;
+    Ok((entries, is_full))
+}
