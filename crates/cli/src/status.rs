@@ -1,7 +1,8 @@
 //! `pando status`: whether the servers of a cluster can be reached, who is attached to the pool, and who owns what.
 //!
 //! It only looks, also at a pool that others work on or left unclean, and it says what can be said: if a memory server
-//! cannot be reached it says which and why, shows the rest, and ends with status 1.
+//! cannot be reached it says which and why, shows the rest, and ends with status 1. So it does if a process ended while it was
+//! attached: what only that process had is lost, all of its partitions perhaps.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,10 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use pando::{Access, Cluster, Config, Create, IndexInfo, ProcessIdentity, ServerUsage, memory_server_size};
+use pando::{
+    Access, Cluster, Config, Create, IndexInfo, Partition, PartitionOwner, Process, ServerUsage,
+    memory_server_size,
+};
 use pando_lab::units;
 use serde_json::{Value, json};
 
@@ -39,8 +43,17 @@ struct Reached {
 /// What the pool says.
 struct Inside {
     servers: Vec<ServerUsage>,
-    attached: Vec<ProcessIdentity>,
-    indexes: Vec<IndexInfo>,
+    attached: Vec<Process>,
+    indexes: Vec<(IndexInfo, Vec<Partition>)>,
+}
+
+impl Inside {
+    /// Whether nothing can have been lost.
+    fn is_well(&self) -> bool {
+        let is_lost = |partition: &Partition| matches!(partition.owner, PartitionOwner::Lost(_));
+        let has_lost = |(_, partitions): &(IndexInfo, Vec<Partition>)| partitions.iter().any(is_lost);
+        self.attached.iter().all(|process| process.is_alive) && !self.indexes.iter().any(has_lost)
+    }
 }
 
 struct Status {
@@ -67,7 +80,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         None => write_document(Path::new("-"), &text(&status))?,
     }
     match (missing, &status.inside) {
-        (0, Ok(_)) => Ok(()),
+        (0, Ok(inside)) if inside.is_well() => Ok(()),
         _ => Err(Failure::Told),
     }
 }
@@ -93,21 +106,35 @@ fn reach(addresses: &[String], access: &Access) -> Vec<Reached> {
 fn look(config: Config) -> Result<Inside, String> {
     let config = config.create(Create::Never).read_only_unclean(true);
     let look = |cluster: &Cluster| {
-        Ok(Inside {
-            servers: cluster.stats()?.pool,
-            attached: cluster.attached()?,
-            indexes: cluster.indexes()?,
-        })
+        let partitioned = |info: IndexInfo| {
+            let partitions = cluster.partitions(&info.name)?;
+            Ok((info, partitions))
+        };
+        let indexes = cluster.indexes()?.into_iter().map(partitioned).collect::<Result<_, _>>()?;
+        Ok(Inside { servers: cluster.stats()?.pool, attached: cluster.processes()?, indexes })
     };
     let cluster = Cluster::open(config).map_err(|error| error.to_string())?;
-    let looked = look(&cluster).map_err(|error: pando::Error| error.to_string());
+    let looked = match look(&cluster) {
+        // A process that left and ended while it was looked at seems to have died.
+        Ok(inside) if !inside.is_well() => look(&cluster),
+        looked => looked,
+    };
+    let looked = looked.map_err(|error: pando::Error| error.to_string());
     // Nothing was changed that closing could lose.
     let _ = cluster.close();
     looked
 }
 
-fn owner(owner: Option<ProcessIdentity>) -> String {
-    owner.map_or("nobody".to_owned(), |process| process.to_string())
+fn process(process: &Process) -> String {
+    let dead = if process.is_alive { "" } else { " (DEAD: it ended without closing the pool)" };
+    format!("{}{dead}", process.identity)
+}
+
+fn owner(owner: &PartitionOwner) -> String {
+    match owner {
+        PartitionOwner::Lost(process) => format!("LOST with {}", process.identity),
+        owner => owner.process().map_or("nobody".to_owned(), |process| process.identity.to_string()),
+    }
 }
 
 fn text(status: &Status) -> String {
@@ -128,12 +155,12 @@ fn text(status: &Status) -> String {
     };
     line(String::new());
     text.push_str(&pool::table(&inside.servers));
-    let attached: Vec<String> = inside.attached.iter().map(ProcessIdentity::to_string).collect();
+    let attached: Vec<String> = inside.attached.iter().map(process).collect();
     let attached = if attached.is_empty() { "nobody".to_owned() } else { attached.join(", ") };
     writeln!(text, "\nattached: {attached}").expect("writing to a string does not fail");
-    for index in &inside.indexes {
-        let owners: Vec<String> = index.owners.iter().map(|process| owner(*process)).collect();
-        let owners = owners.iter().enumerate().map(|(partition, owner)| format!("{partition}: {owner}"));
+    for (index, partitions) in &inside.indexes {
+        let owners = partitions.iter().enumerate();
+        let owners = owners.map(|(number, partition)| format!("{number}: {}", owner(&partition.owner)));
         let owners = owners.collect::<Vec<_>>().join(", ");
         writeln!(text, "index {}: {}; owners of partitions {owners}", index.name, index.layout)
             .expect("writing to a string does not fail");
@@ -157,14 +184,19 @@ fn document(status: &Status) -> Value {
     match &status.inside {
         Err(reason) => document["reason"] = json!(reason),
         Ok(inside) => {
-            let pid = |process: &ProcessIdentity| process.pid;
-            let indexes = inside.indexes.iter().map(|index| {
+            let pid = |process: &Process| process.identity.pid;
+            let indexes = inside.indexes.iter().map(|(index, partitions)| {
                 let owners: Vec<Option<u32>> =
-                    index.owners.iter().map(|owner| owner.as_ref().map(pid)).collect();
-                json!({ "name": index.name, "layout": index.layout.to_string(), "owners": owners })
+                    partitions.iter().map(|partition| partition.owner.process().map(pid)).collect();
+                let is_lost = |(number, partition): (usize, &Partition)| {
+                    matches!(partition.owner, PartitionOwner::Lost(_)).then_some(number)
+                };
+                let lost: Vec<usize> = partitions.iter().enumerate().filter_map(is_lost).collect();
+                json!({ "name": index.name, "layout": index.layout.to_string(), "owners": owners, "lost": lost })
             });
             document["servers"] = inside.servers.iter().map(pool::server_document).collect();
             document["attached"] = inside.attached.iter().map(pid).collect();
+            document["dead"] = inside.attached.iter().filter(|process| !process.is_alive).map(pid).collect();
             document["indexes"] = indexes.collect();
         }
     }

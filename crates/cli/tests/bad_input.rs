@@ -72,6 +72,135 @@ fn bad_usage_and_input_have_status_2() {
 }
 
 #[test]
+fn options_that_cannot_apply_are_refused() {
+    let place = place();
+    for (arguments, part) in [
+        (
+            "load fruit.txt --pool f.pando --index fruit --node-size 2KiB",
+            "is there already and has nodes of 1.00 KiB",
+        ),
+        ("load fruit.txt --pool f.pando --index fruit --boundaries=m", "is there already and has others"),
+        ("load fruit.txt --pool f.pando --index fruit --fill 0.5", "has entries"),
+        ("load fruit.txt --pool f.pando --index new --fill 0.5 --own 0", "--own"),
+        ("load fruit.txt --pool f.pando --index new --pool-size 1GiB", "is there already and has 32.00 MiB"),
+        ("load fruit.txt --pool f.pando --index new --memory-servers 2", "is there already and has 1"),
+        ("create --pool f.pando --index new --pool-size 1GiB", "is there already and has 32.00 MiB"),
+        ("create --pool f.pando --index new --memory-servers 3", "is there already and has 1"),
+        ("create --pool tcp://127.0.0.1:1 --index new --memory-servers 3", "names 1"),
+        ("create --pool tcp://127.0.0.1:1 --index new --pool-size 1GiB", "the memory of its memory servers"),
+        (
+            "load fruit.txt --pool f.pando --index fruit --delimiter ;",
+            "--delimiter cannot be used with a file",
+        ),
+        ("load fruit.txt --pool f.pando --index fruit --no-header", "of the format words"),
+        ("load fruit.txt --pool f.pando --index fruit --key 1", "--key"),
+        ("scan --pool f.pando --index fruit --deadline 1us", "not between 1 ms and 1 h"),
+        ("put --pool f.pando --index fruit kiwi 4 --deadline 2h", "not between 1 ms and 1 h"),
+        ("stats --pool f.pando --secret-file fruit.txt", "--secret-file says how memory servers elsewhere"),
+        ("get --pool f.pando --index fruit pear --verbs port=2", "--verbs says how memory servers elsewhere"),
+        ("check --pool tcp://127.0.0.1:1 --verbs port=2", "--verbs says how memory servers elsewhere"),
+    ] {
+        refused_with(&place, arguments, part);
+    }
+    // What is said of something new and is so already is no contradiction.
+    place.ok(
+        "load fruit.txt --pool f.pando --index fruit --node-size 1KiB --pool-size 32MiB --memory-servers 1",
+    );
+    nothing_is_lost(&place);
+}
+
+#[test]
+fn a_command_that_is_refused_makes_nothing() {
+    let place = place();
+    place.write("bad.csv", "id\nx\n");
+    place.write("unclosed.csv", "id,what\n1,\"pears\n");
+    for (arguments, status) in [
+        ("load fruit.txt --threads 99999", 2),
+        ("load fruit.txt --cache 1KiB", 2),
+        ("load fruit.txt --node-size 1000", 2),
+        ("load fruit.txt --own 1", 2),
+        ("load fruit.txt --boundaries=m --own 2", 2),
+        ("load fruit.txt --deadline 1us", 2),
+        ("load nowhere.txt", 2),
+        ("load bad.csv --key id:int", 1),
+        ("load unclosed.csv", 1),
+        ("create --cache 1KiB", 2),
+        ("create --node-size 1000", 2),
+        ("create --key-size 65 --value-size 1", 2),
+        ("create --key-size 4 --value-size 1 --boundaries=toolong", 2),
+        ("create --deadline 1us", 2),
+        ("put a b", 2),
+        ("get a", 2),
+    ] {
+        place.refused(&format!("{arguments} --pool new.pando --index new"), status);
+        place.refused(&format!("{arguments} --pool new/ --index new"), status);
+        assert!(!place.path("new.pando").exists() && !place.path("new").exists(), "{arguments}");
+        place.refused(&format!("{arguments} --pool f.pando --index new"), status);
+        assert!(!place.ok("stats --pool f.pando").contains("new"), "{arguments}");
+    }
+    let name = "n".repeat(256);
+    place.refused(&format!("create --pool new.pando --index {name}"), 2);
+    for arguments in [
+        "--threads 99999 --keys 1m",
+        "--cache 1KiB --keys 1k",
+        "--node-size 1000 --keys 1k",
+        "--deadline 1us --keys 1k",
+        "--fill 3 --keys 1k",
+    ] {
+        place.refused(&format!("bench --fabric shm --pool new.pando --workload ycsb-a {arguments}"), 2);
+    }
+    assert!(!place.path("new.pando").exists());
+    nothing_is_lost(&place);
+}
+
+/// Bytes that nobody would call a table, the same each time.
+fn junk(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+#[test]
+fn rejected_rows_are_a_failure_and_nothing_is_loaded() {
+    let place = place();
+    place.write("junk.csv", junk(1 << 20));
+    place.write("some.csv", "id,what\n1,figs\nx,dates\n3,limes\ny,nuts\n");
+    for load in ["load junk.csv", "load junk.csv --no-header"] {
+        let sentence = place.refused(&format!("{load} --pool f.pando --index junk"), 1);
+        assert!(
+            sentence.contains("more than 0 rows are rejected") && sentence.contains("line "),
+            "{sentence}"
+        );
+    }
+    for more in ["", "--replace", "--max-rejects 1"] {
+        let sentence =
+            place.refused(&format!("load some.csv --pool f.pando --index sold --key id:int {more}"), 1);
+        assert!(
+            sentence.contains("line 3: `x` in key column `id`") && sentence.contains("line 5: `y`"),
+            "{sentence}"
+        );
+        assert!(
+            sentence.contains("--max-rejects") && sentence.ends_with("0 rows were loaded before\n"),
+            "{sentence}"
+        );
+        assert_eq!(place.ok("scan --pool f.pando --index sold"), "1\tpears\n");
+    }
+    assert!(!place.ok("stats --pool f.pando").contains("junk"));
+    // A batch that was loaded before stays.
+    let sentence =
+        place.refused("load some.csv --pool f.pando --index batch --key id:int --sort-memory 1", 1);
+    assert!(sentence.ends_with("1 rows were loaded before\n"), "{sentence}");
+    assert_eq!(place.ok("scan --pool f.pando --index batch"), "1\tfigs\n");
+    let loaded = place.run("load some.csv --pool f.pando --index sold --key id:int --max-rejects 2");
+    assert_eq!(loaded.status, 0, "{loaded:?}");
+    assert_eq!(place.ok("scan --pool f.pando --index sold"), "1\tfigs\n3\tlimes\n");
+    nothing_is_lost(&place);
+}
+
+#[test]
 fn bad_usage_of_bench_has_status_2() {
     let place = place();
     for (arguments, part) in [
@@ -205,10 +334,9 @@ fn a_pool_that_was_not_closed_can_be_looked_at() {
     place.write("words.txt", common::word_list(1_000));
     let fifo = place.path("slow.txt");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().expect("there is mkfifo").success());
-    let child = place.start("load slow.txt --pool f.pando --index slow");
+    let child = place.start("load slow.txt --pool f.pando --index slow --sort-memory 1");
     let mut feed = OpenOptions::new().write(true).open(&fifo).expect("somebody reads");
-    // The index is made before the first row is read, so once a row has gone through the pipe and the name is there
-    // the process is attached.
+    // The index is made when there is a row, and the process waits for more then.
     writeln!(feed, "word").expect("somebody reads");
     while !place.ok("stats --pool f.pando").contains("slow") {
         std::thread::yield_now();

@@ -54,8 +54,10 @@ fn a_memory_server_that_is_killed_or_stopped_is_an_error_and_no_hang() {
         if signal == "-STOP" {
             // What it held is there still.
             server.process.signal("-CONT");
-            let status = place.ok(&format!("status --pool {pool}"));
-            assert!(status.contains("index bench"), "{status}");
+            let status = place.run(&format!("status --pool {pool}"));
+            assert!(status.stdout.contains("index bench"), "{status:?}");
+            // The benchmark could not close the pool.
+            assert!(status.status == 1 && status.stdout.contains("LOST"), "{status:?}");
         }
     }
 }
@@ -69,8 +71,8 @@ fn client_fails(place: &Place, pool: &str, signal: &str) {
     let load = place.start(&format!("load words.txt --pool {pool} --index words --sort-memory 64KiB"));
     let mut feed = std::fs::OpenOptions::new().write(true).open(&fifo).expect("somebody reads");
     let words = word_list(30_000);
-    // So many that it sees what kind of table it is.
-    let (first, rest) = words.split_at(words.find("\nan").expect("there are lines") + 1);
+    // So many that it has some to insert.
+    let (first, rest) = words.split_at(words.find("\nm").expect("there are lines") + 1);
     let fed = feed.write_all(first.as_bytes()).and_then(|()| {
         wait_until_made(place, pool, "words");
         bench.signal(signal);
@@ -82,9 +84,24 @@ fn client_fails(place: &Place, pool: &str, signal: &str) {
     let found = place.ok(&format!("scan --pool {pool} --index words --keys-only --unclean"));
     place.write("all.txt", &words);
     assert_eq!(found, place.sorted("all.txt"), "{signal}");
+    let process = format!("process {}", bench.id());
     drop(bench);
     // Nobody can know what was in its cache.
     place.check_unclean(&format!("--pool {pool}"));
+    let status = place.run(&format!("status --pool {pool}"));
+    assert_eq!(status.status, 1, "{status:?}");
+    for part in
+        [format!("{process} (DEAD"), format!("0: LOST with {process}"), "partitions 0: nobody".to_owned()]
+    {
+        assert!(status.stdout.contains(&part), "{part} is not in {status:?}");
+    }
+    let json = place.run(&format!("status --pool {pool} --json -"));
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).expect("valid JSON");
+    assert_eq!(json["dead"], json["attached"]);
+    assert_eq!(
+        (&json["indexes"][0]["lost"], &json["indexes"][1]["lost"]),
+        (&[0, 1].into(), &serde_json::json!([]))
+    );
 }
 
 #[test]

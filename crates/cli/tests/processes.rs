@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::Read;
 use std::process::Command;
 
 use common::{Place, word_list};
@@ -48,7 +49,52 @@ fn two_loads_that_make_one_pool_and_one_index_at_once_share_them() {
 }
 
 #[test]
+fn readers_exclude_nobody_and_leave_nothing_behind() {
+    let place = Place::new();
+    place.write("words.txt", word_list(60_000));
+    place.ok("load words.txt --pool p.pando --index words");
+    let sorted = place.sorted("words.txt");
+    let word = sorted.lines().next().expect("there are some");
+    let get = format!("get --pool p.pando --index words --keys-only {word}");
+    for signal in ["-KILL", "-HUP", "-INT"] {
+        let mut scan = place.start("scan --pool p.pando --index words");
+        // More than fits into the pipe, so it is in the middle of it.
+        let mut output = scan.stdout.take().expect("piped");
+        output.read_exact(&mut [0]).expect("it prints");
+        assert_eq!(place.ok(&get), format!("{word}\n"));
+        assert_eq!(place.ok("scan --pool p.pando --index words --keys-only"), sorted);
+        place.ok("check --pool p.pando");
+        assert!(place.ok("status --pool p.pando").contains("attached: nobody"));
+        scan.signal(signal);
+        output.read_to_end(&mut Vec::new()).expect("it ends");
+        if signal == "-KILL" {
+            drop(scan);
+        } else {
+            assert_eq!(scan.end().status, 1);
+        }
+        assert_eq!(place.ok("scan --pool p.pando --index words --keys-only"), sorted);
+    }
+    // While a process writes, its name is the answer.
+    let mut command = place.command("put --pool p.pando --index words --stdin".split(' '));
+    let mut put = command.stdin(std::process::Stdio::piped()).spawn().expect("the program runs");
+    while !place.ok("status --pool p.pando").contains(&format!("0: process {}", put.id())) {
+        std::thread::yield_now();
+    }
+    let sentence = place.refused(&get, 1);
+    assert!(sentence.contains(&format!("is open for writing by process {}", put.id())), "{sentence}");
+    drop(put.stdin.take());
+    assert!(put.wait().expect("it ends").success());
+    place.ok(&get);
+}
+
+#[test]
 fn an_interrupted_load_leaves_a_clean_pool() {
+    for signal in ["-INT", "-TERM", "-HUP"] {
+        load_interrupted_by(signal);
+    }
+}
+
+fn load_interrupted_by(signal: &str) {
     let place = Place::new();
     let fifo = place.path("endless.txt");
     assert!(Command::new("mkfifo").arg(&fifo).status().expect("there is mkfifo").success());
@@ -63,7 +109,7 @@ fn an_interrupted_load_leaves_a_clean_pool() {
     while !place.path("p.pando").exists() {
         std::thread::yield_now();
     }
-    child.signal("-INT");
+    child.signal(signal);
     let ended = child.end();
     feeder.join().expect("no panic");
     assert_eq!(ended.status, 1, "{ended:?}");
@@ -84,7 +130,7 @@ fn shapes_are_known_while_others_are_attached() {
     // Another process is attached, and waits for rows.
     let fifo = place.path("slow.txt");
     assert!(Command::new("mkfifo").arg(&fifo).status().expect("there is mkfifo").success());
-    let child = place.start("load slow.txt --pool p.pando --index slow");
+    let child = place.start("load slow.txt --pool p.pando --index slow --sort-memory 1");
     let mut feed = std::fs::OpenOptions::new().write(true).open(&fifo).expect("somebody reads");
     std::io::Write::write_all(&mut feed, b"word\n").expect("somebody reads");
     let stats = loop {

@@ -98,7 +98,7 @@ fn reads_agree(place: &Place, all: &[&str]) {
 fn a_list_with_rejected_lines_says_which() {
     let place = Place::new();
     place.write("words.txt", format!("apple\n\npear\n{}\n\nplum\n", "x".repeat(2000)));
-    let ran = place.run(&format!("load words.txt {POOL}"));
+    let ran = place.run(&format!("load words.txt --max-rejects 3 {POOL}"));
     assert_eq!(ran.status, 0, "{ran:?}");
     assert!(ran.stdout.starts_with("6 rows: 3 inserted, 0 replaced, 3 rejected;"), "{ran:?}");
     let rejected: Vec<&str> = ran.stderr.lines().collect();

@@ -25,6 +25,9 @@ pub enum Error {
     /// A value of [`crate::Config`], [`crate::IndexOptions`] or the like that is out of its bounds.
     #[error("{0}")]
     InvalidOption(String),
+    /// A list of memory servers that is not that of one pool.
+    #[error("{0}")]
+    WrongServers(String),
     #[error("{}: {error}", .path.display())]
     CannotOpen { path: PathBuf, error: Box<Error> },
     #[error(
@@ -116,6 +119,7 @@ impl Error {
     pub fn is_bad_input(&self) -> bool {
         match self {
             Self::InvalidOption(_)
+            | Self::WrongServers(_)
             | Self::UnknownIndex { .. }
             | Self::IndexExists { .. }
             | Self::WrongLayout { .. }

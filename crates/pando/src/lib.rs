@@ -55,6 +55,7 @@ mod servers;
 mod session;
 mod shape;
 mod stats;
+mod wrong_servers;
 
 pub use access::Access;
 pub use answers::Answers;

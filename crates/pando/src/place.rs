@@ -25,6 +25,7 @@ use pando_rt::block_on;
 use crate::config::{Config, Create, Place};
 use crate::endpoint::AnyEndpoint;
 use crate::error::{Error, Result};
+use crate::wrong_servers;
 
 /// The fabric of a cluster.
 pub(crate) enum AnyFabric {
@@ -158,11 +159,11 @@ fn open_pool(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
         }
         Place::Tcp(addresses) => {
             let connected = || Ok(AnyFabric::Tcp(TcpFabric::connect(tcp_config(config, addresses))?));
-            open_elsewhere(config, connected, seed)
+            open_elsewhere(config, connected, addresses, seed)
                 .map_err(|error| at_path(Path::new(&format!("tcp://{}", addresses.join(","))), error))
         }
         Place::Verbs(addresses) => {
-            open_elsewhere(config, || connect_verbs(config, &config.access.verbs, addresses), seed)
+            open_elsewhere(config, || connect_verbs(config, &config.access.verbs, addresses), addresses, seed)
                 .map_err(|error| at_path(Path::new(&format!("verbs://{}", addresses.join(","))), error))
         }
     }
@@ -188,9 +189,36 @@ fn connect_verbs(_: &Config, _: &VerbsOptions, _: &[String]) -> Result<AnyFabric
 fn open_elsewhere(
     config: &Config,
     connect: impl FnOnce() -> Result<AnyFabric>,
+    addresses: &[String],
     seed: u64,
 ) -> Result<(AnyFabric, Pool)> {
     let fabric = connect()?;
+    let ep = fabric.endpoint(seed)?;
+    let (wrong, opened) = match attach_elsewhere(config, &fabric, &ep) {
+        // One that is named twice would be taken for one that may join.
+        Ok(pool) if ep.regions().len() > pool.servers() => (Some(Some(pool.servers())), Ok(pool)),
+        Err(Error::Pool(error)) if wrong_servers::may_be_why(&error) => {
+            let servers = match &error {
+                PoolError::WrongServers { pool, .. } => Some(*pool),
+                _ => None,
+            };
+            (Some(servers), Err(Error::Pool(error)))
+        }
+        opened => (None, opened),
+    };
+    let wrong = wrong.map(|servers| wrong_servers::diagnosis(&ep, addresses, servers)).transpose()?.flatten();
+    match (wrong, opened) {
+        (None, opened) => Ok((fabric, opened?)),
+        (Some(wrong), opened) => {
+            if let Ok(pool) = opened {
+                block_on(&ep, pool.detach(&ep))?;
+            }
+            Err(wrong)
+        }
+    }
+}
+
+fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint) -> Result<Pool> {
     let Some(connections) = fabric.connections() else { unreachable!("memory servers elsewhere") };
     let knows = connections.clone();
     let is_alive: IsAlive = Arc::new(move |process: &ProcessIdentity| knows.is_alive(process.start_time));
@@ -198,8 +226,7 @@ fn open_elsewhere(
     let (pid, _) = this_process();
     let process = ProcessIdentity { pid, start_time: connections.process(), host: 0 };
     let options = AttachOptions::new(process, Arc::clone(&is_alive)).wait_ns_max(config.patience_ns());
-    let ep = fabric.endpoint(seed)?;
-    let attach = |mode| attach(&ep, options.clone().mode(mode));
+    let attach = |mode| attach(ep, options.clone().mode(mode));
     if config.mode() != AttachMode::ReadWrite {
         let pool = attach(config.mode()).or_else(|early| {
             if !is_half_made(&early) {
@@ -208,11 +235,11 @@ fn open_elsewhere(
             // Once this is held nobody makes it any more.
             let _lock = fabric.lock_exclusive(config.patience())?;
             Ok(attach(config.mode())?)
-        })?;
-        return Ok((fabric, pool));
+        });
+        return pool;
     }
     let make =
-        |overwrite| block_on(&ep, Pool::create(&ep, PoolOptions::new(options.clone()).overwrite(overwrite)));
+        |overwrite| block_on(ep, Pool::create(ep, PoolOptions::new(options.clone()).overwrite(overwrite)));
     let lock = fabric.lock_exclusive(config.patience())?;
     let pool = match config.create {
         Create::Never => attach(AttachMode::ReadWrite)?,
@@ -224,13 +251,13 @@ fn open_elsewhere(
         Create::Replace => {
             // What is no whole pool has nobody attached.
             if let Ok(pool) = attach(AttachMode::ReadOnlyUnclean) {
-                check_unused(&ep, &pool, &is_alive)?;
+                check_unused(ep, &pool, &is_alive)?;
             }
             make(true)?
         }
     };
     drop(lock);
-    Ok((fabric, pool))
+    Ok(pool)
 }
 
 /// Whether no living process is attached, so that the pool may be replaced.

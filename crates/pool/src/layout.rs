@@ -240,6 +240,11 @@ impl Superblock {
         (words[0] == MAGIC && is_whole).then_some(words[7])
     }
 
+    /// The number of the memory server that the whole superblock `words` is of.
+    pub fn server_of(words: &[u64]) -> usize {
+        words[6] as usize
+    }
+
     /// # Errors
     /// One for each way in which `words` of the region `region` are not the superblock of a pool.
     pub fn decode(words: &[u64], region: RegionInfo) -> Result<Self> {

@@ -62,7 +62,7 @@ pub use layout::MIN_CHUNK;
 pub use leftovers::{Due, Finishing, Leftovers, Order};
 pub use membership::ServerState;
 pub use notice::Attached;
-pub use pool::{Pool, PoolOptions};
+pub use pool::{Pool, PoolOptions, RegionPlace, place_of_region};
 pub use rebuild::RebuildReport;
 pub use record::{IndexRecord, IndexSpec, MAX_BOUNDARIES, MAX_INDEX_NAME, MAX_LAYOUT};
 pub use usage::ServerUsage;

@@ -518,17 +518,34 @@ async fn read_superblocks<E: Endpoint>(ep: &E) -> Result<Vec<Superblock>> {
     Ok(superblocks)
 }
 
+/// Which memory server of which pool a region is, by what is in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionPlace {
+    /// [`Pool::id`].
+    pub pool: u64,
+    pub server: usize,
+}
+
+/// The place of the region that is reached as memory server `region`, whatever its place is; `None` if no pool is in it.
+///
+/// # Errors
+/// Those of verbs.
+pub async fn place_of_region<E: Endpoint>(ep: &E, region: RegionInfo) -> Result<Option<RegionPlace>> {
+    if region.len < STATE_AT {
+        return Ok(None);
+    }
+    let words = read_words(ep, GlobalAddr::new(region.server, 0), SUPERBLOCK_WORDS).await?;
+    let pool = Superblock::pool_id_of(&words);
+    Ok(pool.map(|pool| RegionPlace { pool, server: Superblock::server_of(&words) }))
+}
+
 /// Whether a whole pool is in `region`, or a part of one, that is not pool `pool_id`.
 pub(crate) async fn is_of_another_pool<E: Endpoint>(
     ep: &E,
     region: RegionInfo,
     pool_id: u64,
 ) -> Result<bool> {
-    if region.len < STATE_AT {
-        return Ok(false);
-    }
-    let words = read_words(ep, GlobalAddr::new(region.server, 0), SUPERBLOCK_WORDS).await?;
-    Ok(Superblock::pool_id_of(&words).is_some_and(|found| found != pool_id))
+    Ok(place_of_region(ep, region).await?.is_some_and(|found| found.pool != pool_id))
 }
 
 pub(crate) async fn read_superblock<E: Endpoint>(ep: &E, region: RegionInfo) -> Result<Superblock> {

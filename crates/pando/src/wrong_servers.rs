@@ -1,0 +1,109 @@
+//! What is wrong with a list of memory servers: which are missing, of another pool, named twice or in the wrong order.
+//!
+//! The superblock of each says which memory server of which pool it is, so whoever named them is told what to name instead.
+
+use pando_fabric::Endpoint;
+use pando_pool::{PoolError, RegionPlace, place_of_region};
+use pando_rt::block_on;
+
+use crate::error::{Error, Result};
+
+/// Whether a list of memory servers that is wrong looks so.
+pub(crate) fn may_be_why(error: &PoolError) -> bool {
+    matches!(error, PoolError::WrongServers { .. } | PoolError::ForeignRegion { .. })
+}
+
+/// What is wrong with `addresses`, which `ep` reaches in this order; `servers` is how many the pool has if that is known.
+pub(crate) fn diagnosis<E: Endpoint>(
+    ep: &E,
+    addresses: &[String],
+    servers: Option<usize>,
+) -> Result<Option<Error>> {
+    let found = ep.regions().iter().map(|&region| Ok(block_on(ep, place_of_region(ep, region))?));
+    let found = found.collect::<Result<Vec<_>>>()?;
+    Ok(sentence(addresses, &found, servers).map(Error::WrongServers))
+}
+
+fn sentence(addresses: &[String], found: &[Option<RegionPlace>], servers: Option<usize>) -> Option<String> {
+    let places = || addresses.iter().zip(found).filter_map(|(address, place)| Some((address, (*place)?)));
+    let (first, pool) = places().find(|(_, place)| place.server == 0).or_else(|| places().next())?;
+    let (pool, of_first) = (pool.pool, pool.server);
+    if let Some((address, other)) = places().find(|(_, place)| place.pool != pool) {
+        return Some(format!(
+            "{address} is memory server {} of another pool than {first}, which is memory server {of_first} of this one",
+            other.server
+        ));
+    }
+    for (at, (address, place)) in places().enumerate() {
+        if let Some((earlier, _)) = places().take(at).find(|(_, earlier)| earlier.server == place.server) {
+            return Some(format!("{earlier} and {address} are the same memory server, {}", place.server));
+        }
+    }
+    let named = |server: usize| places().any(|(_, place)| place.server == server);
+    let known = places().map(|(_, place)| place.server + 1).max().unwrap_or(0);
+    let missing = (0..servers.unwrap_or(known).max(known)).filter(|&server| !named(server));
+    let missing: Vec<String> = missing.map(|server| server.to_string()).collect();
+    if !missing.is_empty() {
+        let at_least = if servers.is_some() { "" } else { "at least " };
+        let servers = servers.unwrap_or(known).max(known);
+        let are_missing = match missing.len() {
+            1 => format!("memory server {} is missing", missing[0]),
+            _ => format!("memory servers {} are missing", missing.join(", ")),
+        };
+        let named = addresses.len();
+        return Some(format!(
+            "the pool has {at_least}{servers} memory servers, {named} were named: {are_missing}"
+        ));
+    }
+    let mut ordered: Vec<(&String, RegionPlace)> = places().collect();
+    ordered.sort_by_key(|(_, place)| place.server);
+    let ordered: Vec<&str> = ordered.iter().map(|(address, _)| address.as_str()).collect();
+    let is_ordered = addresses.iter().zip(&ordered).all(|(named, ordered)| named == ordered);
+    (!is_ordered).then(|| format!("the memory servers are to be named in the order {}", ordered.join(",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(places: &[Option<(u64, usize)>], servers: Option<usize>) -> Option<String> {
+        let addresses: Vec<String> = (0..places.len()).map(|at| format!("host{at}:1")).collect();
+        let places = places.iter().map(|place| place.map(|(pool, server)| RegionPlace { pool, server }));
+        sentence(&addresses, &places.collect::<Vec<_>>(), servers)
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (places, servers, said) in [
+            (
+                &[Some((7, 1)), Some((7, 0))][..],
+                None,
+                "the memory servers are to be named in the order host1:1,host0:1",
+            ),
+            (
+                &[Some((7, 0)), Some((7, 2))],
+                Some(4),
+                "the pool has 4 memory servers, 2 were named: memory servers 1, 3 are missing",
+            ),
+            (
+                &[Some((7, 2)), Some((7, 1))],
+                None,
+                "the pool has at least 3 memory servers, 2 were named: memory server 0 is missing",
+            ),
+            (
+                &[Some((7, 0)), Some((8, 1))],
+                None,
+                "host1:1 is memory server 1 of another pool than host0:1, which is memory server 0 of this one",
+            ),
+            (
+                &[Some((7, 0)), Some((7, 1)), Some((7, 1))],
+                Some(2),
+                "host1:1 and host2:1 are the same memory server, 1",
+            ),
+        ] {
+            assert_eq!(of(places, servers).as_deref(), Some(said));
+        }
+        assert_eq!(of(&[Some((7, 0)), Some((7, 1)), None], Some(2)), None);
+        assert_eq!(of(&[None, None], None), None);
+    }
+}
