@@ -136,7 +136,7 @@ pub fn check_format(args: &LoadArgs, format: Format) -> Result<(), Failure> {
     let (is_words, has_header) = (format == Format::Words, matches!(format, Format::Csv | Format::Tsv));
     let unused = [
         ("--key", is_words && !args.key.is_empty()),
-        ("--value", is_words && args.value.is_some()),
+        ("--value", (is_words || format == Format::Text) && args.value.is_some()),
         ("--no-header", !has_header && args.no_header),
         ("--delimiter", !has_header && args.delimiter.is_some()),
     ];

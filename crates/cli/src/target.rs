@@ -80,13 +80,6 @@ impl Reach<'_> {
             Reach::There(index) => Session::There(Box::new(index.session())),
         })
     }
-
-    pub fn layout(&self) -> IndexLayout {
-        match self {
-            Reach::Here(index) => index.layout(),
-            Reach::There(index) => index.layout(),
-        }
-    }
 }
 
 impl Shape {
@@ -107,13 +100,6 @@ impl Session {
         match self {
             Session::Here(session) => session.get_into(key, value),
             Session::There(session) => session.get_into(key, value),
-        }
-    }
-
-    pub fn contains(&self, key: &[u8]) -> pando::Result<bool> {
-        match self {
-            Session::Here(session) => session.contains(key),
-            Session::There(session) => session.contains(key),
         }
     }
 
