@@ -229,6 +229,9 @@ fn restore_new(
     summary: &mut Summary,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
+    // A command that is refused makes nothing.
+    pool::look(&args.pool, &args.new_pool, |_| Ok(()))?;
+    dump.options().check(name, &pando::Config::embedded().cache(args.pool.cache))?;
     let config = pool::perhaps_new(&args.pool, &args.new_pool, dump.bytes)?;
     pool::with_cluster(config, |cluster: &Cluster| {
         if is_there {

@@ -121,3 +121,32 @@ fn a_client_of_files_that_is_killed_or_stopped_keeps_nobody_from_working() {
         }
     }
 }
+
+#[test]
+fn a_wrong_list_of_memory_servers_is_one_sentence_that_says_what_is_wrong() {
+    let place = Place::new();
+    let servers = [(); 4].map(|()| Daemon::start(&place, "memory-server --listen 127.0.0.1:0 --size 16MiB"));
+    let [a, b, c, other] = servers.each_ref().map(|server| server.address.as_str());
+    place.write("fruit.txt", "plum\npear\n");
+    place.ok(&format!("load fruit.txt --pool tcp://{a},{b},{c} --index fruit"));
+    place.ok(&format!("create --pool tcp://{other} --index other"));
+    for (list, said) in [
+        (
+            format!("{a},{b}"),
+            "the pool has 3 memory servers, 2 were named: memory server 2 is missing".to_owned(),
+        ),
+        (format!("{a},{c}"), "2 were named: memory server 1 is missing".to_owned()),
+        (format!("{b},{c}"), "memory server 0 is missing".to_owned()),
+        (format!("{c},{a},{b}"), format!("to be named in the order {a},{b},{c}")),
+        (format!("{a},{b},{c},{other}"), format!("{other} is memory server 0 of another pool than {a}")),
+        (format!("{a},{other},{c}"), "of another pool than".to_owned()),
+        (format!("{a},{b},{c},{b}"), format!("{b} and {b} are the same memory server, 1")),
+    ] {
+        for command in ["scan --index fruit", "put --index fruit fig 3", "load fruit.txt --index fruit"] {
+            let sentence = place.refused(&format!("{command} --pool tcp://{list}"), 2);
+            assert!(sentence.contains(&said), "{list}: `{said}` is not in `{sentence}`");
+        }
+    }
+    assert_eq!(place.ok(&format!("scan --pool tcp://{a},{b},{c} --index fruit")), "pear\t2\nplum\t1\n");
+    place.ok(&format!("check --pool tcp://{a},{b},{c}"));
+}
