@@ -87,6 +87,8 @@ fn what_cannot_be_is_refused_with_one_sentence() {
     }
     assert_eq!(states(&place), ["active", "active", "drained"]);
     sound(&place, &scanned);
+    // There is nothing to spread over, which is no error.
+    assert_eq!(place.ok("pool spread --pool plain.pando"), "0 nodes moved\n");
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn boundaries_of_composite_keys_and_numbers_are_moved() {
     );
     place.ok("create --pool pool --index items --columns int,int --boundaries=0");
     place.ok("load items.csv --no-header --pool pool --index items --key 1:int,2:int");
-    place.ok("pool move-boundary --pool pool --index items --partition 0 --to -100,1");
+    place.ok("pool move-boundary --pool pool --index items --partition 0 --to=-100,1");
     let table = place.ok("pool partitions --pool pool");
     assert!(table.contains("-100,1") && table.contains("1,201") && table.contains("1,799"), "{table}");
     assert!(place.ok("check --pool pool").contains("no violations"));

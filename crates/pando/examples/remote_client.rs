@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(work(index, addresses.split(','), Access::default())?);
     }
     // What `pando memory-server` does.
-    let secret = "between us";
+    let secret = "known to us alone";
     let memory = MemoryServerConfig::new("127.0.0.1:0").size(64 << 20).secret(secret);
     let memory = MemoryServer::start(&memory)?;
     // What `pando compute-server` does: it owns all keys and has them cached.
