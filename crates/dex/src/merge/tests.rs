@@ -132,7 +132,10 @@ fn parts_of_subtrees_on_two_memory_servers_stay_apart() {
     let may_merge = || {
         let [left, right, parent] = [found.left, found.right, found.parent].map(again);
         let pair = Neighbours { left, right, parent, separator: found.separator };
-        tree.may_merge(&tree.view(ctx), &pair, parent, 1).ok().expect("nobody changes them")
+        let Ok(may) = tree.may_merge(&tree.view(ctx), &pair, parent, 1) else {
+            panic!("nobody changes them")
+        };
+        may
     };
     let (here, offset) = (addr_of(found.left).server(), addr_of(found.right).offset());
     let put_on = |server| {
