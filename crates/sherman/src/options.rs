@@ -1,6 +1,6 @@
 //! Which of the published techniques a tree uses.
 //!
-//! The ladder is that of Sherman's ablation (§5.3): FG, FG+, command combination, on-chip locks, hierarchical locks, two-level
+//! The ladder is that of Sherman's ablation (§5.2): FG, FG+, command combination, on-chip locks, hierarchical locks, two-level
 //! versions. Each step is a switch of its own, so that any mixture can be measured.
 
 /// How a reader knows that what it READ is of one moment.

@@ -59,13 +59,14 @@ pub struct Network {
     /// How long an atomic on host memory keeps its unit: two PCIe transactions, 2.04 million a second on one address. A swap
     /// that fails writes nothing back, and keeps it for half of that (Sherman §3.2.2).
     pub atomic_unit_ns: Nanos,
-    /// Whether an atomic that waits for its unit keeps everything waiting that reaches its server after it. Not measured: FG's
-    /// operations take 68.7 µs in the 90th percentile and 10 µs in the median under skew (Sherman Table 1), so those on one of
-    /// eight servers wait for as long as its 150 swaps that fail.
+    /// Whether an atomic that waits for its unit keeps everything waiting that reaches its server after it. Fitted: FG's
+    /// operations take 68.7 µs in the 90th percentile and 10 µs in the median under skew (Sherman Table 1), as if those on one of
+    /// eight servers waited for as long as its 150 swaps that fail.
     pub atomics_block: bool,
     /// Bytes of a memory server's NIC that can be used as memory: 256 KiB of a ConnectX-5 (Sherman §4.3).
     pub on_chip_bytes: u64,
-    /// Time between two atomics on them: 110 million a second (Sherman §4.3). They need no PCIe transaction.
+    /// Time between two atomics on them that do not conflict: 110 million a second (Sherman §1). They need no PCIe transaction.
+    /// On one address others measured 8.65 million a second on a later NIC, which is not modelled.
     pub on_chip_atomic_ns: Nanos,
 }
 
@@ -75,10 +76,10 @@ pub struct Network {
 pub struct MemoryServer {
     /// Cores that execute two-sided calls: 4 (DEX §8.1).
     pub cores: usize,
-    /// What a core needs for any call, in ns. eRPC does up to 10 million a second on one; a third of that here.
+    /// What a core needs for any call, in ns. eRPC does up to 10 million a second on one; a third of that here, an estimate.
     pub dispatch_ns: Nanos,
     /// What work of a call takes there, in per cent of what it takes a thread of a compute server: the same processors do
-    /// both in the paper (DEX §8.1).
+    /// both in the paper (DEX §8.1). Too little: a compute thread searches hot nodes, a memory server cold ones.
     pub work_percent: u64,
 }
 
@@ -106,10 +107,10 @@ pub struct Compute {
     pub latch_ns: Nanos,
     /// Holding a bucket of the cooling map, or a part of the queues in front of remote locks.
     pub bucket_ns: Nanos,
-    /// Holding the one queue in place of the cooling map. Not measured: in the paper's code most of an eviction happens under
-    /// that lock, and with this number the map is about as much faster than the queue as in DEX Figure 9 (10 and 12 times).
+    /// Holding the one queue in place of the cooling map. Fitted: in the paper's code most of an eviction happens under
+    /// that lock, and this number was chosen for DEX Figure 9, where the map is 10 and 12 times as fast as the queue (here 6.4).
     pub queue_ns: Nanos,
-    /// Changing the end of a queue that threads share without a lock, and the count beside it. Not measured: with this number
+    /// Changing the end of a queue that threads share without a lock, and the count beside it. Fitted: with this number
     /// 36 threads of one server come to what DEX's authors measured of SMART (DEX §8.2).
     pub fifo_ns: Nanos,
     /// Taking over a cache line that another core of the socket changed last: 60 to 100 ns on the processors of the paper.
@@ -117,7 +118,8 @@ pub struct Compute {
     pub hand_over_ns: Nanos,
     /// The same from another socket: 2 to 3 times as long.
     pub hand_over_far_ns: Nanos,
-    /// What each thread that spins on a lock adds to its hand-over; an estimate.
+    /// What each thread that spins on a lock adds to its hand-over; an estimate, which decides what P-SMART does and whether
+    /// write-intensive throughput falls with large caches (DEX Figure 12).
     pub spinner_ns: Nanos,
     /// Threads of a compute server on one socket: 18 (DEX §8.1: 36 threads on two sockets).
     pub threads_per_socket: u32,

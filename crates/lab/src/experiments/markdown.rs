@@ -1,13 +1,15 @@
 //! The report for readers: what was measured, the paper's values beside ours.
 //!
 //! Two tables: what the paper says and what came out, then every cell. A metric has a column for the paper's values only if
-//! it gives any.
+//! it gives any. What came out is a link where it deviates: to what `docs/lab.md` says of this experiment, which has a
+//! heading with its name. Links are relative to `docs/lab`, where `ci/lab.sh` leaves the tables.
 
 use std::fmt::Write;
 
 use super::cell::Metric;
+use super::claims::{deviates, differ};
 use super::results::{Outcome, Results};
-use super::{Claim, Setting};
+use super::{Claim, Experiment, Setting};
 use crate::process::COMMIT;
 
 pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
@@ -34,13 +36,48 @@ pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
         line("| what the paper says | the paper | here | place |\n|---|---|---|---|");
         for Claim { what, paper, ours, place } in claims {
             let ours = ours.as_deref().unwrap_or("failed");
-            line(&format!("| {} | {} | {} | {place} |", escaped(what), escaped(paper), escaped(ours)));
+            let shown = linked(escaped(ours), deviates(paper, ours), experiment.name);
+            line(&format!("| {} | {} | {shown} | {place} |", escaped(what), escaped(paper)));
         }
         line("");
     }
+    line(&format!(
+        "A value that is a link differs from the paper's by more than a quarter, or contradicts it. What is known of the \
+         reasons: [lab.md]({}).\n",
+        explanation(experiment.name)
+    ));
+    line(&format!("{}\n", footing(experiment)));
     text.push_str(&cells(results));
     text.push_str(&troubles(results));
     text
+}
+
+/// The table of parameters that are no measurements.
+const FITTED: &str = "../sim.md#fitted-or-estimated-parameters";
+
+/// Which parameters of the model decide the results and are no measurements.
+fn footing(experiment: &Experiment) -> String {
+    let listed = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let (fitted, estimated) = (listed(experiment.fitted), listed(experiment.estimated));
+    let mut sentences = Vec::new();
+    if !fitted.is_empty() {
+        sentences.push(format!("Rests on parameters that were *fitted* to published figures: {fitted}."));
+    }
+    if !estimated.is_empty() {
+        sentences.push(format!("Rests on *estimates*: {estimated}."));
+    }
+    sentences.push(format!("[All parameters that are no measurements]({FITTED})."));
+    sentences.join(" ")
+}
+
+/// Where it is explained how an experiment's results differ from the paper's.
+fn explanation(name: &str) -> String {
+    format!("../lab.md#{name}")
+}
+
+/// The text, with a link to the explanation if it deviates.
+fn linked(text: String, deviates: bool, name: &str) -> String {
+    if deviates { format!("[{text}]({})", explanation(name)) } else { text }
 }
 
 fn short(commit: &str) -> &str {
@@ -91,10 +128,12 @@ fn cells(results: &Results<'_>) -> String {
             fields.push(escaped(&cell.x_name));
         }
         for metric in experiment.metrics {
-            fields.push(measured(outcome, metric));
+            let paper = cell.paper.iter().find(|(name, _)| *name == metric.name).map(|(_, value)| *value);
+            let ours = outcome.report.as_ref().ok().and_then(|report| metric.of(report));
+            let off = paper.zip(ours).is_some_and(|(paper, ours)| differ(paper, ours));
+            fields.push(linked(measured(outcome, metric), off, experiment.name));
             if quoted(metric) {
-                let paper = cell.paper.iter().find(|(name, _)| *name == metric.name);
-                fields.push(paper.map_or_else(String::new, |(_, value)| value.to_string()));
+                fields.push(paper.map_or_else(String::new, |value| value.to_string()));
             }
         }
         if with_limits {

@@ -42,6 +42,11 @@ pub struct Experiment {
     pub setting: &'static str,
     /// What is varied, with its unit: the heading of a column.
     pub varied: &'static str,
+    /// Parameters of the model that decide results here and were fitted to published figures: what they reproduce is no
+    /// evidence. `docs/sim.md` has all of them.
+    pub fitted: &'static [&'static str],
+    /// Those that are estimates, or were measured under other conditions.
+    pub estimated: &'static [&'static str],
     /// See [`Setting::hundredths`].
     pub hundredths: u64,
     /// Records that the paper loads.

@@ -22,9 +22,14 @@ pub(super) fn figure(results: &Results<'_>, panels: Vec<Panel>, paper_says: &str
         0 => None,
         count => Some(format!("{count} of {} cells failed and are not shown.", results.outcomes.len())),
     };
+    let fitted = results.experiment.fitted.join(", ");
+    let fitted = (!fitted.is_empty()).then(|| {
+        format!("Rests on parameters that were fitted to published figures: {fitted} (docs/sim.md).")
+    });
     let notes = [
         Some(format!("The paper ({}): {paper_says}", results.experiment.source)),
         Some(format!("Measured on a simulated cluster. {}", results.setting.describe())),
+        fitted,
         failed,
     ];
     Figure {

@@ -133,8 +133,8 @@ impl Setting {
         match self.keys() == self.records {
             true => format!("The paper's {million} million records and caches."),
             false => format!(
-                "{} records instead of {million} million, caches smaller in proportion; servers, threads and the network \
-                 are the paper's size.",
+                "{} records instead of {million} million, caches smaller in proportion; as many servers, threads and NICs as in \
+                 the paper. Popularity is that of so few records, so that hot keys are hotter.",
                 crate::units::count(self.keys())
             ),
         }

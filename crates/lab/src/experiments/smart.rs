@@ -24,7 +24,8 @@ const CACHE: u64 = 600_000_000;
 const SLOTS: usize = 2;
 const METRICS: &[Metric] = &[THROUGHPUT, LATENCY_P50, LATENCY, READS, WRITES, ATOMICS, TRAFFIC];
 const SETTING: &str = "60 million records with values of 8 B and keys of 8 or 32 B, Zipf 0.99; 16 compute servers of 24 clients with 600 MB of \
-                       cache and 2 operations in flight, 2 memory servers (SMART §6.1).";
+                       cache and 2 operations in flight, 2 memory servers (SMART §6.1). Its NICs are ConnectX-6; here they are those of \
+                       the other papers, ConnectX-5.";
 
 /// The paper's names of the mixes, and ours.
 const MIXES: [(&str, &str); 6] = [
@@ -66,6 +67,8 @@ const YCSB: Experiment = Experiment {
     shows: "What a radix tree gains where values are small and leaves are large, and loses at ranges.",
     setting: SETTING,
     varied: "workload",
+    fitted: &["fifo_ns", "atomics_block"],
+    estimated: &["spinner_ns", "on_chip_atomic_ns"],
     hundredths: 1,
     records: RECORDS,
     metrics: METRICS,
@@ -137,6 +140,8 @@ const FACTORS: Experiment = Experiment {
     shows: "What each technique adds, in the workloads that it is meant for.",
     setting: SETTING,
     varied: "techniques",
+    fitted: &["fifo_ns", "atomics_block"],
+    estimated: &["spinner_ns"],
     hundredths: 1,
     records: RECORDS,
     metrics: METRICS,

@@ -46,6 +46,8 @@ const SOUND: Experiment = Experiment {
     shows: "That experiments run.",
     setting: "None.",
     varied: "cache",
+    fitted: &["fifo_ns"],
+    estimated: &["spinner_ns", "dispatch_ns"],
     hundredths: 1,
     records: scale::PAPER_KEYS,
     metrics: &[cell::THROUGHPUT, cell::READS, cell::WRITES],
@@ -99,7 +101,14 @@ fn a_run_leaves_four_files_that_agree() {
     assert_eq!(rows.len(), 3 + 2 + 4, "{markdown}");
     assert!(rows[8].starts_with("| part \\| one | eager | 2 places | "), "{markdown}");
     assert!(rows[8].contains(&format!(" | {reads:.3} | 0.33 | 0.000 |")), "{markdown}");
+    // With the smaller cache there are half as many reads again as in the paper.
+    assert!(rows[5].contains("](../lab.md#sound) | 0.33 | 0.000 |"), "{markdown}");
+    assert!(rows[2].contains("](../lab.md#sound) | §1 |"), "{markdown}");
     assert!(rows[2].starts_with("| reads | 1.5x | "), "{markdown}");
+    assert!(markdown.contains("What is known of the reasons: [lab.md](../lab.md#sound)."), "{markdown}");
+    let footing = "Rests on parameters that were *fitted* to published figures: `fifo_ns`. Rests on *estimates*: \
+                   `spinner_ns`, `dispatch_ns`.";
+    assert!(markdown.contains(footing), "{markdown}");
     assert!(fs::read(folder.join("sound.png")).expect("written").starts_with(b"\x89PNG"));
 }
 
@@ -237,7 +246,9 @@ fn every_claim_finds_its_cells_and_every_figure_shows_all_series() {
         assert!(figure.panels.iter().all(|panel| !panel.y_label.is_empty() && !panel.series.is_empty()));
         let points: usize = figure.panels.iter().flat_map(|p| &p.series).map(|s| s.points.len()).sum();
         assert!(points >= results.outcomes.len(), "{}: {points} points", experiment.name);
-        crate::figure::png(&figure.svg()).expect("it can be drawn");
+        let svg = figure.svg();
+        crate::figure::png(&svg).expect("it can be drawn");
+        assert_eq!(crate::figure::tests::collisions(&svg), Vec::<String>::new(), "{}", experiment.name);
 
         for outcome in &mut results.outcomes {
             outcome.report = Err("it broke".to_owned());

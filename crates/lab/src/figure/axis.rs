@@ -51,7 +51,7 @@ fn apart(numbers: &[f64], distance: f64) -> Vec<f64> {
 /// The coordinate of a value; `None` where the axis has no place for it.
 pub(super) fn y_coordinate(scale: YScale, y: f64) -> Option<f64> {
     match scale {
-        YScale::Linear => y.is_finite().then_some(y),
+        YScale::Linear | YScale::Near => y.is_finite().then_some(y),
         YScale::Log => (y.is_finite() && y > 0.0).then(|| y.log10()),
     }
 }
@@ -62,12 +62,41 @@ pub(super) fn y_axis(panel: &Panel) -> Axis {
     let coordinates = values.iter().filter_map(|&y| y_coordinate(panel.y_scale, y));
     match panel.y_scale {
         YScale::Linear => linear(coordinates.fold(0.0, f64::max), panel.shape),
-        YScale::Log => {
-            let (low, high) = coordinates
-                .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), y| (low.min(y), high.max(y)));
-            if low > high { decades(0.0, 1.0) } else { decades(low, high) }
-        }
+        YScale::Near => match ends(coordinates) {
+            Some((low, high)) => near(low, high),
+            None => linear(0.0, panel.shape),
+        },
+        YScale::Log => match ends(coordinates) {
+            Some((low, high)) => decades(low, high),
+            None => decades(0.0, 1.0),
+        },
     }
+}
+
+/// The least and the greatest, if there are any.
+fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+    values.fold(None, |ends, y| match ends {
+        None => Some((y, y)),
+        Some((low, high)) => Some((low.min(y), high.max(y))),
+    })
+}
+
+/// A step between round numbers that gives about [`TICKS`] ticks over `range`.
+fn round_step(range: f64) -> f64 {
+    let rough = range / TICKS;
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= rough * 0.999);
+    step.unwrap_or(rough)
+}
+
+/// A little below `low` to a little above `high`, with ticks at round numbers.
+fn near(low: f64, high: f64) -> Axis {
+    // What does not differ is drawn in the middle.
+    let spread = if high > low { high - low } else { low.abs().max(1.0) * 0.1 };
+    let range = (low - spread * 0.1, high + spread * 0.1);
+    let step = round_step(range.1 - range.0);
+    let numbers = (range.0 / step).ceil() as i64..=(range.1 / step).floor() as i64;
+    Axis { range, ticks: numbers.map(|i| i as f64 * step).map(|y| (y, plain(y))).collect() }
 }
 
 /// From zero to a little above `highest`, with ticks at round numbers.
@@ -75,10 +104,7 @@ fn linear(highest: f64, shape: Shape) -> Axis {
     // Numbers stand above bars.
     let headroom = if shape == Shape::Bars { HEADROOM + 0.06 } else { HEADROOM };
     let high = if highest > 0.0 { highest * headroom } else { 1.0 };
-    let rough = high / TICKS;
-    let power = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|m| m * power).into_iter().find(|step| *step >= rough * 0.999);
-    let step = step.unwrap_or(rough);
+    let step = round_step(high);
     let count = (high / step).floor() as u32;
     let ticks = (0..=count).map(|i| f64::from(i) * step);
     Axis { range: (0.0, high), ticks: ticks.map(|y| (y, plain(y))).collect() }
@@ -136,6 +162,15 @@ mod tests {
         assert!(axis.range.1 > 57.3);
         assert_eq!(labels(&linear(0.0031, Shape::Lines)), ["0", "0.001", "0.002", "0.003"]);
         assert_eq!(linear(0.0, Shape::Lines).range, (0.0, 1.0));
+    }
+
+    #[test]
+    fn an_axis_of_ratios_lies_around_them() {
+        let axis = near(0.95, 1.25);
+        assert_eq!(labels(&axis), ["1", "1.1", "1.2"]);
+        assert!((0.9..0.95).contains(&axis.range.0) && (1.25..1.3).contains(&axis.range.1), "{axis:?}");
+        let axis = near(1.0, 1.0);
+        assert!(axis.range.0 < 1.0 && axis.range.1 > 1.0 && labels(&axis).contains(&"1"), "{axis:?}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ const FONT: &str = "DejaVu Sans, sans-serif";
 /// `plotters` asks the SVG for letters that are smaller than the size it is given.
 const SVG_LETTERS: f64 = 1.24;
 /// Half the width of a marker.
-const MARKER: i32 = 5;
+pub(super) const MARKER: i32 = 5;
 
 pub(super) type Point = (i32, i32);
 pub(super) type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;

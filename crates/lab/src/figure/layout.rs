@@ -41,7 +41,7 @@ pub(super) fn width_of(text: &str, px: f64) -> f64 {
 }
 
 /// Words in lines of that width.
-fn wrapped(text: &str, px: f64, width: f64) -> Vec<String> {
+pub(super) fn wrapped(text: &str, px: f64, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         match lines.last_mut() {

@@ -8,6 +8,7 @@
 
 mod axis;
 mod draw;
+mod label;
 mod layout;
 mod panel;
 mod raster;
@@ -63,6 +64,9 @@ pub enum XTicks {
 pub enum YScale {
     /// From zero.
     Linear,
+    /// Around the data and the reference lines: for ratios to one of the points, whose zero says nothing. The label of the
+    /// axis says that it does not begin at zero.
+    Near,
     /// By powers of ten.
     Log,
 }
@@ -112,4 +116,4 @@ impl Figure {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

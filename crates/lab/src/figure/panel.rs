@@ -4,9 +4,10 @@
 //! A value that an axis has no place for (zero on a logarithmic one, no number) is left out.
 
 use super::axis::{Axis, short, x_axis, y_axis, y_coordinate};
-use super::draw::{Anchor, Canvas, Drawn, INK, Look, PALE_INK, Point};
-use super::layout::{PANEL_TITLE_PX, SMALL_PX, TEXT_PX, width_of};
-use super::{Figure, Panel, Reference, Series, Shape};
+use super::draw::{Anchor, Canvas, Drawn, INK, Look, MARKER, PALE_INK, Point};
+use super::label::{Area, Obstacle, beside_lines};
+use super::layout::{PANEL_TITLE_PX, SMALL_PX, TEXT_PX, width_of, wrapped};
+use super::{Figure, Panel, Series, Shape, XTicks, YScale};
 use plotters::style::RGBColor;
 
 const GRID: RGBColor = RGBColor(225, 225, 225);
@@ -14,6 +15,13 @@ const GRID: RGBColor = RGBColor(225, 225, 225);
 const LABELLED_BARS_MAX: usize = 30;
 /// Part of a group's width that its bars fill.
 const BARS_SHARE: f64 = 0.8;
+/// Added to the label of a y axis that does not begin at zero.
+const NOT_FROM_ZERO: &str = " (axis not from 0)";
+/// Points of a line that have markers: more are a curve.
+const MARKED_POINTS_MAX: usize = 40;
+/// Height of the key above the axes, and the length of a stroke in it with the room on its right.
+const KEY_PX: f64 = 18.0;
+const KEY_STROKE: f64 = 32.0;
 
 /// The rectangle between the axes, and the axes.
 struct Frame<'p> {
@@ -27,16 +35,22 @@ struct Frame<'p> {
 }
 
 impl<'p> Frame<'p> {
-    fn new(panel: &'p Panel, (left, top, width, height): (f64, f64, f64, f64)) -> Frame<'p> {
-        let (x, y) = (x_axis(panel), y_axis(panel));
+    /// The frame of a panel at `place`, with so much room above it for a key.
+    fn new(panel: &'p Panel, (left, top, width, height): (f64, f64, f64, f64), key: f64) -> Frame<'p> {
+        let (mut x, y) = (x_axis(panel), y_axis(panel));
         let labels = y.ticks.iter().map(|(_, label)| width_of(label, SMALL_PX)).fold(0.0, f64::max);
+        let (inner_left, inner_right) = (left + labels + 36.0, left + width - 18.0);
+        if let XTicks::Names(names) = &panel.x.ticks {
+            let room = (inner_right - inner_left) / names.len().max(1) as f64;
+            x.ticks.iter_mut().for_each(|(_, label)| *label = in_lines(label, room));
+        }
         let lines = x.ticks.iter().map(|(_, label)| label.lines().count()).max().unwrap_or(1) as f64;
         let below = lines * SMALL_PX * 1.3 + if panel.x.label.is_empty() { 16.0 } else { 40.0 };
         Frame {
             panel,
-            left: left + labels + 36.0,
-            top: top + 30.0,
-            right: left + width - 18.0,
+            left: inner_left,
+            top: top + 30.0 + key,
+            right: inner_right,
             bottom: top + height - below,
             x,
             y,
@@ -59,6 +73,51 @@ impl<'p> Frame<'p> {
         let y = y_coordinate(self.panel.y_scale, y)?;
         Some((self.x_at(x) as i32, self.y_at(y) as i32))
     }
+
+    fn points(&self, series: &Series) -> Vec<Point> {
+        series.points.iter().filter_map(|&point| self.place(point)).collect()
+    }
+
+    fn area(&self) -> Area {
+        Area { left: self.left, top: self.top, right: self.right, bottom: self.bottom }
+    }
+
+    /// Reference lines that the axis has a place for: label and y.
+    fn references(&self) -> Vec<(&'p str, f64)> {
+        let references = self.panel.references.iter();
+        let placed = references.filter_map(|reference| {
+            let y = y_coordinate(self.panel.y_scale, reference.y)?;
+            Some((reference.label.as_str(), self.y_at(y).trunc()))
+        });
+        placed.collect()
+    }
+
+    /// Everything that is drawn of the data.
+    fn obstacles(&self) -> Vec<Obstacle> {
+        if self.panel.shape == Shape::Bars {
+            return bars_of(self).into_iter().flat_map(Bar::obstacles).collect();
+        }
+        let mut obstacles = Vec::new();
+        for series in &self.panel.series {
+            let points = self.points(series);
+            obstacles.extend(points.windows(2).map(|pair| Obstacle::stroke(pair[0], pair[1])));
+            if points.len() <= MARKED_POINTS_MAX {
+                obstacles.extend(points.iter().map(|&point| Obstacle::Solid(marker_area(point))));
+            }
+        }
+        obstacles
+    }
+}
+
+/// The name of a place in lines of that width.
+fn in_lines(name: &str, width: f64) -> String {
+    let lines = name.lines().flat_map(|line| wrapped(line, SMALL_PX, width));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn marker_area((x, y): Point) -> Area {
+    let (x, y) = (f64::from(x), f64::from(y));
+    Area { left: x, top: y, right: x, bottom: y }.grown(f64::from(MARKER) + 2.0)
 }
 
 pub(super) fn draw(
@@ -67,13 +126,15 @@ pub(super) fn draw(
     panel: &Panel,
     place: (f64, f64, f64, f64),
 ) -> Drawn {
-    let frame = Frame::new(panel, place);
+    let mut frame = Frame::new(panel, place, 0.0);
+    let spots = beside_lines(&frame.references(), frame.area(), &frame.obstacles());
+    if spots.is_none() {
+        frame = Frame::new(panel, place, KEY_PX);
+    }
     let middle = ((frame.left + frame.right) / 2.0) as i32;
     canvas.text(&panel.title, PANEL_TITLE_PX, INK, Anchor::MIDDLE, (middle, place.1 as i32 + 14))?;
     axes(canvas, &frame, place)?;
-    for reference in &panel.references {
-        draw_reference(canvas, &frame, reference)?;
-    }
+    references(canvas, &frame, spots)?;
     match panel.shape {
         Shape::Lines => panel
             .series
@@ -103,45 +164,111 @@ fn axes(canvas: &Canvas<'_>, frame: &Frame<'_>, place: (f64, f64, f64, f64)) -> 
     }
     canvas.line(&[(left, frame.top as i32), (left, bottom), (right, bottom)], INK, 1)?;
     let (x_middle, y_middle) = ((left + right) / 2, (frame.top as i32 + bottom) / 2);
-    canvas.upright(&frame.panel.y_label, TEXT_PX, (place.0 as i32 + 10, y_middle))?;
+    let not_from_zero = if frame.panel.y_scale == YScale::Near { NOT_FROM_ZERO } else { "" };
+    let label = format!("{}{not_from_zero}", frame.panel.y_label);
+    canvas.upright(&label, TEXT_PX, (place.0 as i32 + 10, y_middle))?;
+    if frame.panel.x.label.is_empty() {
+        return Ok(());
+    }
     let below = (place.1 + place.3) as i32 - 14;
     canvas.text(&frame.panel.x.label, TEXT_PX, INK, Anchor::MIDDLE, (x_middle, below))
 }
 
-fn draw_reference(canvas: &Canvas<'_>, frame: &Frame<'_>, reference: &Reference) -> Drawn {
-    let Some(y) = y_coordinate(frame.panel.y_scale, reference.y) else { return Ok(()) };
-    let y = frame.y_at(y) as i32;
-    canvas.dashed(&[(frame.left as i32, y), (frame.right as i32, y)], PALE_INK, 1)?;
-    let at = (frame.right as i32 - 4, y - 9);
-    canvas.text(&reference.label, SMALL_PX, PALE_INK, Anchor::RIGHT, at)
+/// Reference lines with their labels at `spots`, or in a key above the axes.
+fn references(canvas: &Canvas<'_>, frame: &Frame<'_>, spots: Option<Vec<(f64, f64)>>) -> Drawn {
+    let lines = frame.references();
+    for &(_, y) in &lines {
+        let y = y as i32;
+        canvas.dashed(&[(frame.left as i32, y), (frame.right as i32, y)], PALE_INK, 1)?;
+    }
+    let labels = lines.iter().map(|&(label, _)| label);
+    let Some(spots) = spots else { return key(canvas, frame, labels) };
+    for (label, (x, y)) in labels.zip(spots) {
+        canvas.text(label, SMALL_PX, PALE_INK, Anchor::MIDDLE, (x as i32, y as i32))?;
+    }
+    Ok(())
+}
+
+fn key<'l>(canvas: &Canvas<'_>, frame: &Frame<'_>, labels: impl Iterator<Item = &'l str>) -> Drawn {
+    let y = (frame.top - KEY_PX / 2.0) as i32;
+    let mut x = frame.left;
+    for label in labels {
+        canvas.dashed(&[(x as i32, y), ((x + KEY_STROKE - 8.0) as i32, y)], PALE_INK, 1)?;
+        canvas.text(label, SMALL_PX, PALE_INK, Anchor::LEFT, ((x + KEY_STROKE) as i32, y))?;
+        x += KEY_STROKE + width_of(label, SMALL_PX) + 16.0;
+    }
+    Ok(())
 }
 
 fn line(canvas: &Canvas<'_>, frame: &Frame<'_>, series: &Series, look: Look) -> Drawn {
-    let points: Vec<Point> = series.points.iter().filter_map(|&point| frame.place(point)).collect();
+    let points = frame.points(series);
     if points.len() > 1 {
         canvas.stroke(&points, look)?;
     }
-    // Many points are a curve, and need no markers.
-    if points.len() > 40 {
+    if points.len() > MARKED_POINTS_MAX {
         return Ok(());
     }
     points.into_iter().try_for_each(|point| canvas.marker(point, look))
 }
 
-fn bars(canvas: &Canvas<'_>, figure: &Figure, frame: &Frame<'_>) -> Drawn {
+/// A bar, and its value where there is room for it.
+struct Bar<'p> {
+    series: &'p str,
+    corners: [Point; 2],
+    label: Option<(String, Point)>,
+}
+
+impl Bar<'_> {
+    fn area(&self) -> Area {
+        let [(left, top), (right, bottom)] = self.corners;
+        Area { left: left.into(), top: top.into(), right: right.into(), bottom: bottom.into() }
+    }
+
+    fn obstacles(self) -> impl Iterator<Item = Obstacle> {
+        let label = self.label.as_ref().map(|(text, at)| label_area(text, *at));
+        [Some(self.area()), label].into_iter().flatten().map(Obstacle::Solid)
+    }
+}
+
+fn label_area(text: &str, (x, y): Point) -> Area {
+    Area::of_text(text, (x.into(), y.into()))
+}
+
+/// All bars of a panel. A value that would cover another bar or value is left out: the table has all of them.
+fn bars_of<'p>(frame: &Frame<'p>) -> Vec<Bar<'p>> {
     let series = &frame.panel.series;
     let width = BARS_SHARE / series.len().max(1) as f64;
-    let count: usize = series.iter().map(|series| series.points.len()).sum();
+    let mut bars = Vec::new();
     for (i, series) in series.iter().enumerate() {
-        let look = Look::of(figure, &series.name);
         let offset = (i as f64 - (frame.panel.series.len() as f64 - 1.0) / 2.0) * width;
         for &(x, y) in &series.points {
             let (left, right) = (frame.x_at(x + offset - width / 2.0), frame.x_at(x + offset + width / 2.0));
             let Some((middle, top)) = frame.place((x + offset, y)) else { continue };
-            canvas.bar([(left as i32 + 1, top), (right as i32 - 1, frame.bottom as i32)], look)?;
-            if count <= LABELLED_BARS_MAX {
-                canvas.text(&short(y), SMALL_PX, INK, Anchor::MIDDLE, (middle, top - 8))?;
-            }
+            let corners = [(left as i32 + 1, top), (right as i32 - 1, frame.bottom as i32)];
+            bars.push(Bar { series: &series.name, corners, label: Some((short(y), (middle, top - 8))) });
+        }
+    }
+    let too_many = bars.len() > LABELLED_BARS_MAX;
+    // The last first, so that of two that collide the measured one stays.
+    for i in (0..bars.len()).rev() {
+        let Some((text, at)) = &bars[i].label else { continue };
+        let area = label_area(text, *at);
+        let covers = |other: &Bar<'_>| {
+            let label = other.label.as_ref().map(|(text, at)| label_area(text, *at));
+            area.overlaps(&other.area()) || label.is_some_and(|label| area.overlaps(&label))
+        };
+        if too_many || bars.iter().enumerate().any(|(j, other)| j != i && covers(other)) {
+            bars[i].label = None;
+        }
+    }
+    bars
+}
+
+fn bars(canvas: &Canvas<'_>, figure: &Figure, frame: &Frame<'_>) -> Drawn {
+    for bar in bars_of(frame) {
+        canvas.bar(bar.corners, Look::of(figure, bar.series))?;
+        if let Some((text, at)) = &bar.label {
+            canvas.text(text, SMALL_PX, INK, Anchor::MIDDLE, *at)?;
         }
     }
     Ok(())

@@ -3,6 +3,8 @@
 //! The SVG is parsed, not compared with a picture: what it says and where it stands is what matters. The PNG must have
 //! dark pixels where letters are, which without a font it would not.
 
+use super::label::Area;
+use super::layout::width_of;
 use super::*;
 use resvg::{tiny_skia::Pixmap, usvg::roxmltree};
 
@@ -95,6 +97,167 @@ fn every_text_stands_inside() {
         let (x, y) = (number(&node, "x"), number(&node, "y"));
         assert!((0.0..width).contains(&x) && (0.0..height).contains(&y), "{node:?}");
     }
+}
+
+/// The paragraphs of a drawing as areas, and everything that is drawn of data as strokes.
+struct Drawing {
+    texts: Vec<(String, Area)>,
+    strokes: Vec<((f64, f64), (f64, f64))>,
+}
+
+impl Drawing {
+    fn of(svg: &str) -> Drawing {
+        let document = roxmltree::Document::parse(svg).expect("well-formed");
+        let (mut texts, mut strokes) = (Vec::new(), Vec::new());
+        for node in document.descendants() {
+            let number = |name: &str| node.attribute(name).and_then(|text| text.parse::<f64>().ok());
+            match node.tag_name().name() {
+                // Those that read upwards stand left of the axes.
+                "text" if node.attribute("transform").is_none() => {
+                    let text = node.text().unwrap_or_default().trim().to_owned();
+                    let at = (number("x").expect("a place"), number("y").expect("a place"));
+                    let half = width_of(&text, number("font-size").expect("a size")) / 2.0;
+                    let middle = match node.attribute("text-anchor") {
+                        Some("start") => at.0 + half,
+                        Some("end") => at.0 - half,
+                        _ => at.0,
+                    };
+                    // A little less than the estimate, which is generous.
+                    texts.push((text.clone(), Area::of_text(&text, (middle, at.1)).grown(-1.0)));
+                }
+                "polyline" if node.attribute("stroke") != Some("#E1E1E1") => {
+                    let points = node.attribute("points").expect("points").split_whitespace();
+                    let points: Vec<(f64, f64)> = points
+                        .map(|point| {
+                            let (x, y) = point.split_once(',').expect("two numbers");
+                            (x.parse().expect("a number"), y.parse().expect("a number"))
+                        })
+                        .collect();
+                    strokes.extend(points.windows(2).map(|pair| (pair[0], pair[1])));
+                }
+                "circle" => {
+                    let [x, y, r] = ["cx", "cy", "r"].map(|name| number(name).expect("a number"));
+                    strokes.push(((x - r, y), (x + r, y)));
+                    strokes.push(((x, y - r), (x, y + r)));
+                }
+                _ => {}
+            }
+        }
+        Drawing { texts, strokes }
+    }
+
+    fn area_of(&self, text: &str) -> Area {
+        self.texts.iter().find(|(said, _)| said == text).unwrap_or_else(|| panic!("no {text:?}")).1
+    }
+}
+
+/// What is wrong with where the texts of a drawing stand: each is legible if nothing runs through it.
+pub(crate) fn collisions(svg: &str) -> Vec<String> {
+    let Drawing { texts, strokes } = Drawing::of(svg);
+    let mut found = Vec::new();
+    for (i, (text, area)) in texts.iter().enumerate() {
+        found.extend(
+            texts[..i]
+                .iter()
+                .filter(|(_, other)| area.overlaps(other))
+                .map(|(other, _)| format!("{text:?} and {other:?}")),
+        );
+        if strokes.iter().any(|&stroke| area.is_crossed(stroke)) {
+            found.push(format!("a line through {text:?}"));
+        }
+    }
+    found
+}
+
+/// Figure 18 as it was measured: five lines that end where the reference line is, and cross above and below it.
+fn lines_around_one() -> Panel {
+    let sizes = [
+        ("64 MiB", [45.56, 46.20, 45.75, 46.04, 43.51, 41.54]),
+        ("128 MiB", [51.85, 54.22, 52.37, 51.04, 48.88, 45.83]),
+        ("256 MiB", [63.51, 68.45, 67.33, 63.11, 58.94, 53.73]),
+        ("512 MiB", [83.54, 87.37, 87.37, 85.32, 76.47, 70.13]),
+        ("1024 MiB", [139.99, 141.45, 139.24, 136.25, 127.93, 114.62]),
+    ];
+    let series = sizes.map(|(name, mops)| {
+        let points: Vec<(f64, f64)> = (0..6).map(|i| (i as f64, mops[i] / mops[5])).collect();
+        series(name, &points)
+    });
+    Panel {
+        x: XAxis {
+            label: "admission probability".to_owned(),
+            ticks: XTicks::Names(["1%", "5%", "10%", "20%", "50%", "100%"].map(str::to_owned).into()),
+        },
+        y_scale: YScale::Near,
+        series: series.into(),
+        references: vec![Reference { label: "every leaf admitted".to_owned(), y: 1.0 }],
+        ..lines()
+    }
+}
+
+#[test]
+fn the_label_of_a_reference_line_stands_free_of_the_lines() {
+    let figure = Figure { panels: vec![lines_around_one()], ..figure() };
+    let svg = figure.svg();
+    assert_eq!(collisions(&svg), Vec::<String>::new());
+    let label = Drawing::of(&svg).area_of("every leaf admitted");
+    assert!(label.left > 300.0 && label.top > 300.0, "below the lines, at their right: {label:?}");
+    assert!(svg.contains("(axis not from 0)"));
+}
+
+#[test]
+fn a_label_without_a_free_place_goes_into_a_key_above_the_axes() {
+    let mut panel = lines_around_one();
+    // A line through every place beside the reference line.
+    let comb: Vec<(f64, f64)> =
+        (0..200).map(|i| (i as f64 / 40.0, if i % 2 == 0 { 0.5 } else { 1.5 })).collect();
+    panel.series = vec![series("comb", &comb)];
+    let svg = Figure { panels: vec![panel], ..figure() }.svg();
+    assert_eq!(collisions(&svg), Vec::<String>::new());
+    let drawing = Drawing::of(&svg);
+    let highest = drawing.strokes.iter().map(|stroke| stroke.0.1.min(stroke.1.1));
+    let label = drawing.area_of("every leaf admitted");
+    assert!(highest.filter(|y| *y > label.bottom).count() > 100, "{label:?}");
+}
+
+#[test]
+fn names_of_places_are_wrapped_where_they_are_long() {
+    let names =
+        ["DEX, never offloading", "DEX", "Sherman", "SMART", "P-Sherman", "P-SMART"].map(str::to_owned);
+    let panel = Panel {
+        x: XAxis { label: String::new(), ticks: XTicks::Names(names.into()) },
+        series: vec![series(
+            "one",
+            &[(0.0, 1.0), (1.0, 2.0), (2.0, 3.0), (3.0, 1.0), (4.0, 1.0), (5.0, 2.0)],
+        )],
+        references: Vec::new(),
+        ..bars()
+    };
+    let svg = Figure { panels: vec![panel.clone(), panel.clone(), panel], ..figure() }.svg();
+    assert_eq!(collisions(&svg), Vec::<String>::new());
+    assert!(Drawing::of(&svg).texts.iter().any(|(text, _)| text == "offloading"));
+}
+
+#[test]
+fn values_of_bars_do_not_cover_each_other() {
+    let names: Vec<String> = (0..9).map(|i| format!("{i}")).collect();
+    let many = |name: &str, y: f64| {
+        series(name, &(0..9).map(|i| (f64::from(i), y + f64::from(i))).collect::<Vec<_>>())
+    };
+    let panel = Panel {
+        x: XAxis { label: String::new(), ticks: XTicks::Names(names) },
+        y_scale: YScale::Linear,
+        series: vec![many("one", 1234.5), many("two", 1233.0), many("three", 1235.0)],
+        ..bars()
+    };
+    let svg = Figure { panels: vec![panel], ..figure() }.svg();
+    assert_eq!(collisions(&svg), Vec::<String>::new());
+    let svg = figure().svg();
+    assert_eq!(collisions(&svg), Vec::<String>::new());
+    let drawing = Drawing::of(&svg);
+    assert!(
+        ["0.04", "12", "7"].iter().all(|said| drawing.texts.iter().any(|(text, _)| text == said)),
+        "there is room"
+    );
 }
 
 #[test]

@@ -25,8 +25,11 @@ pub(super) const FIG4: Experiment = Experiment {
     setting: "144 threads at most, caches of 256 MiB (§8.1), no offloading. The paper names neither workload nor admission. \
               §5.2 speaks of DEX before lazy admission (§5.4) is added to it, and Figure 9 makes the same comparison with \
               every leaf admitted: so here, and beside it with a tenth of the leaves admitted, as DEX is in the end. Then \
-              nine of ten misses replace nothing, the queue is asked a tenth as often, and no longer is what limits DEX.",
+              nine of ten misses replace nothing, the queue is asked a tenth as often, and no longer is what limits DEX. How long \
+              the queue is held was fitted to Figure 9.",
     varied: "compute threads",
+    fitted: &["queue_ns"],
+    estimated: &["spinner_ns", "hand_over_ns"],
     hundredths: 1,
     records: PAPER_KEYS,
     metrics: METRICS,
@@ -94,8 +97,10 @@ pub(super) const FIG9: Experiment = Experiment {
     source: "DEX, Figure 9, §8.3",
     shows: "What each of the cache's two techniques adds to throughput.",
     setting: "144 threads, no offloading, caches of 64 and 256 MiB (§8.3). The paper names no workload; here \
-              write-intensive, as in the ablation beside it.",
+              write-intensive, as in the ablation beside it. How long the one lock is held was fitted to this figure.",
     varied: "cache of a compute server",
+    fitted: &["queue_ns"],
+    estimated: &["spinner_ns", "hand_over_ns"],
     hundredths: 2,
     records: PAPER_KEYS,
     metrics: METRICS,

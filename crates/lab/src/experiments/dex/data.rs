@@ -23,6 +23,8 @@ pub(super) const FIG16: Experiment = Experiment {
     setting: "144 threads, Zipf 0.99, 256 MiB of cache per compute server, nodes of 1 KiB; the data grows from 2.98 GiB with keys \
               of 8 B to 13.41 GiB with 64 B.",
     varied: "bytes of a key",
+    fitted: &["fifo_ns", "atomics_block"],
+    estimated: &["spinner_ns", "dispatch_ns", "work_percent"],
     hundredths: 1,
     records: PAPER_KEYS,
     metrics: METRICS,
@@ -76,6 +78,8 @@ pub(super) const FIG17: Experiment = Experiment {
     setting: "144 threads, 256 MiB of cache per compute server; theta of the Zipf distribution. The paper's values of theta \
               are in its figure only; 0.99 is the default.",
     varied: "theta",
+    fitted: &["fifo_ns", "atomics_block"],
+    estimated: &["spinner_ns", "dispatch_ns", "work_percent"],
     hundredths: 2,
     records: PAPER_KEYS,
     metrics: METRICS,

@@ -38,6 +38,8 @@ pub(super) const FIG10: Experiment = Experiment {
               to 1,024 MiB. The paper moves \"a portion\" of the keys with one flushing thread; the second panel moves all of \
               them, so that the whole dirty cache is written back.",
     varied: "cache, or flushing threads",
+    fitted: &[],
+    estimated: &[],
     hundredths: 2,
     records: PAPER_KEYS,
     metrics: &[MOVING, WRITTEN, OTHERS, THROUGHPUT],
@@ -187,6 +189,8 @@ pub(super) const BALANCE: Experiment = Experiment {
               side by side; the hot spot is at three places, one after the other. Clients choose keys from all and wait for \
               whichever server has them, so that a hot server holds everybody up.",
     varied: "balancer",
+    fitted: &[],
+    estimated: &[],
     hundredths: 1,
     records: PAPER_KEYS,
     metrics: &[SETTLED, MOVES, LATE, THROUGHPUT],

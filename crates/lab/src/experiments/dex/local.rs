@@ -35,6 +35,8 @@ pub(super) const FIG11: Experiment = Experiment {
               paper, so that 4 have a quarter each (§8.3). Leaves are loaded to 70% here, with which 200 million records \
               take that much; DEX's caches are filled by operations first. The local tree runs on the 36 cores of one server.",
     varied: "compute threads",
+    fitted: &["fifo_ns", "atomics_block"],
+    estimated: &["spinner_ns"],
     hundredths: 1,
     records: PAPER_KEYS,
     metrics: METRICS,

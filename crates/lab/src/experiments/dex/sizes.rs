@@ -9,7 +9,7 @@ use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
 use super::{METRICS, PAPER_KEYS, claim, peers, percent, times};
 use crate::bench::BenchSpec;
-use crate::figure::{Figure, Reference};
+use crate::figure::{Figure, Reference, YScale};
 
 const ALL: &str = "DEX, 144 threads";
 const SOCKET: &str = "DEX, 18 threads of one server";
@@ -29,6 +29,8 @@ pub(super) const FIG12: Experiment = Experiment {
     setting: "144 threads, Zipf 0.99; the cache of a compute server as a share of the records' 2.98 GiB. 18 threads of one \
               socket beside it, write-intensive.",
     varied: "cache of a compute server / data",
+    fitted: &["fifo_ns", "atomics_block"],
+    estimated: &["spinner_ns", "dispatch_ns", "work_percent"],
     hundredths: 2,
     records: PAPER_KEYS,
     metrics: METRICS,
@@ -104,6 +106,8 @@ pub(super) const FIG18: Experiment = Experiment {
     setting: "144 threads, read-intensive, Zipf 0.99, caches of 64 to 1,024 MiB; throughput relative to that of admitting \
               every leaf.",
     varied: "admission probability",
+    fitted: &[],
+    estimated: &["dispatch_ns", "work_percent"],
     hundredths: 1,
     records: PAPER_KEYS,
     metrics: METRICS,
@@ -148,6 +152,7 @@ fn fig18_figure(results: &Results<'_>) -> Figure {
     let mut panel = plot::lines(results, "", Spacing::Names, &THROUGHPUT, MOPS);
     panel.title = "read-intensive, 144 threads".to_owned();
     panel.y_label = "throughput / that of admitting every leaf".to_owned();
+    panel.y_scale = YScale::Near;
     let eager_place = PROBABILITIES.len() as f64 - 1.0;
     for series in &mut panel.series {
         let eager = series.points.iter().find(|point| point.0 == eager_place).map(|point| point.1);

@@ -23,6 +23,8 @@ pub(super) const TABLE2: Experiment = Experiment {
               faster, so that both are shown. Every update stores another value here; the code of SMART skips the WRITE \
               of a value that is there already.",
     varied: "workload",
+    fitted: &["fifo_ns", "atomics_block"],
+    estimated: &["dispatch_ns", "work_percent", "spinner_ns"],
     hundredths: 5,
     records: PAPER_KEYS,
     metrics: &[READS, WRITES, ATOMICS, TWO_SIDED, TRAFFIC, LEAF_HITS, THROUGHPUT],
