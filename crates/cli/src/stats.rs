@@ -72,7 +72,7 @@ pub fn run(args: &StatsArgs) -> Result<(), Failure> {
     };
     let (servers, shapes) = match beside {
         Some(seen) => seen,
-        None => pool::with_cluster(config, |cluster| look(cluster, true))?,
+        None => pool::with_cluster(config.clone(), |cluster| look(cluster, true))?,
     };
     match &args.json {
         Some(path) => write_document(path, &format!("{}\n", document(&args.pool.pool, &servers, &shapes))),
