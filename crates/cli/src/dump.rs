@@ -87,7 +87,7 @@ fn with_file(path: &Path, write: impl FnOnce(File) -> Result<u64, WriteFailure>)
         }
     };
     let file = File::create(&part)
-        .map_err(|error| Failure::bad_input(format_args!("cannot write {}: {error}", part.display())))?;
+        .map_err(|error| Failure::bad_input(format_args!("cannot write {}: {error}", path.display())))?;
     let written = file
         .try_clone()
         .map_err(WriteFailure::Output)

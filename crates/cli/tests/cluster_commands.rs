@@ -22,9 +22,8 @@ struct Up {
 }
 
 impl Up {
-    fn start(place: &Place) -> Up {
-        let mut child =
-            place.start("up --memory-servers 2 --compute-servers 2 --port 0 --memory 256MiB --cache 2MiB");
+    fn start(place: &Place, arguments: &str) -> Up {
+        let mut child = place.start(&format!("up --port 0 --memory 256MiB --cache 2MiB {arguments}"));
         let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut said = Vec::new();
         while said.last().is_none_or(|line: &String| line != "Ctrl-C stops it") {
@@ -98,7 +97,7 @@ fn every_data_command_works_on_a_running_cluster() {
     place.write("words.txt", word_list(20_000));
     let sorted = place.sorted("words.txt");
     let words: Vec<&str> = sorted.lines().collect();
-    let up = Up::start(&place);
+    let up = Up::start(&place, "--memory-servers 2 --compute-servers 2");
     let (pool, ports) = (up.pool(), up.ports());
     beside_benches(&place, &pool, || {
         let said = place.ok(&format!("load words.txt --pool {pool}"));
@@ -112,6 +111,28 @@ fn every_data_command_works_on_a_running_cluster() {
         kill_a_reader(&place, &pool);
         refusals(&place, &pool, &ports);
     });
+    up.stop();
+}
+
+#[test]
+fn clients_of_compute_servers_need_the_secret_of_those_alone() {
+    let place = Place::new();
+    place.write("memory-secret", "of the memory servers");
+    place.write("secret", "of the operation ports");
+    let secrets = "--secret-file memory-secret --operation-secret-file secret";
+    let up = Up::start(&place, &format!("--memory-servers 1 --compute-servers 1 {secrets}"));
+    let (pool, ports) = (up.pool(), up.ports());
+    place.ok(&format!("put --pool {pool} {secrets} aspen tree"));
+    assert_eq!(
+        place.ok(&format!("get --pool {ports} --operation-secret-file secret aspen")),
+        "aspen\ttree\n"
+    );
+    for wrong in
+        [format!("{ports} --secret-file memory-secret"), format!("{pool} --operation-secret-file secret")]
+    {
+        let ran = place.run(&format!("get --pool {wrong} aspen"));
+        assert!(ran.status != 0 && ran.stdout.is_empty() && ran.stderr.contains("secret"), "{ran:?}");
+    }
     up.stop();
 }
 
