@@ -108,7 +108,7 @@ fn look(config: Config) -> Result<Inside, String> {
     let look = |cluster: &Cluster| {
         let partitioned = |info: IndexInfo| {
             let partitions = cluster.partitions(&info.name)?;
-            Ok((info, partitions))
+            Ok::<_, pando::Error>((info, partitions))
         };
         let indexes = cluster.indexes()?.into_iter().map(partitioned).collect::<Result<_, _>>()?;
         Ok(Inside { servers: cluster.stats()?.pool, attached: cluster.processes()?, indexes })
