@@ -5,7 +5,7 @@
 //! appears under its name when it is whole; what is written to standard output has its end when it is.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write, stdout};
+use std::io::{self, BufWriter, stdout};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use pando_workload::dump::{Header, Writer};
 use pando_workload::table::{TableError, TableFormat, TableWriter};
 
 use crate::args::{LookArgs, TargetArgs};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::progress;
 use crate::signals::Interrupt;
 use crate::target::{self, Shape, Target};
@@ -59,8 +59,7 @@ pub fn run(args: &DumpArgs) -> Result<(), Failure> {
     let entries = target::look_at(&args.target, &args.look, |target| {
         with_file(&args.file, |file| dump(target, format, BufWriter::with_capacity(BUFFER, file), &interrupt))
     })?;
-    // Nobody may be listening.
-    let _ = writeln!(io::stderr(), "{} entries", units::count(entries));
+    failure::tell(format_args!("{} entries", units::count(entries)));
     Ok(())
 }
 
@@ -87,7 +86,7 @@ fn with_file(path: &Path, write: impl FnOnce(File) -> Result<u64, WriteFailure>)
         }
     };
     let file = File::create(&part)
-        .map_err(|error| Failure::bad_input(format_args!("cannot write {}: {error}", part.display())))?;
+        .map_err(|error| Failure::bad_input(format_args!("cannot write {}: {error}", path.display())))?;
     let written = file
         .try_clone()
         .map_err(WriteFailure::Output)

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Args;
-use pando::{Cluster, IndexLayout, IndexOptions, OpenOptions};
+use pando::{BULK_THREADS_MAX, Cluster, Config, IndexLayout, IndexOptions, OpenOptions};
 use pando_lab::units;
 use pando_workload::dump::{DumpError, Header, Reader};
 
@@ -61,6 +61,9 @@ pub fn run(args: &RestoreArgs) -> Result<(), Failure> {
     let interrupt = Interrupt::listen()?;
     let dump = Dump::check(&args.file, &interrupt)?;
     let name = args.index.clone().unwrap_or_else(|| dump.header.name.clone());
+    if pool::compute_servers(&args.pool.pool)?.is_none() {
+        pool::look(&args.pool, &args.new_pool, |_| Ok(()))?;
+    }
     let start = Instant::now();
     let mut summary = Summary::default();
     match target::find(&args.pool, Some(&name))? {
@@ -174,7 +177,7 @@ fn kept(mut pipe: File, name: &str) -> Result<File, Failure> {
 }
 
 fn loader<'a>(reach: Reach<'a>, interrupt: &'a Interrupt, summary: &'a mut Summary) -> Loader<'a> {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(BULK_THREADS_MAX);
     Loader { reach, own: &[], fill: 0.9, interrupt, threads, summary }
 }
 
@@ -230,8 +233,7 @@ fn restore_new(
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
     // A command that is refused makes nothing.
-    pool::look(&args.pool, &args.new_pool, |_| Ok(()))?;
-    dump.options().check(name, &pando::Config::embedded().cache(args.pool.cache))?;
+    dump.options().check(name, &Config::embedded().cache(args.pool.cache))?;
     let config = pool::perhaps_new(&args.pool, &args.new_pool, dump.bytes)?;
     pool::with_cluster(config, |cluster: &Cluster| {
         if is_there {

@@ -45,7 +45,7 @@ pub enum Reach<'i> {
 
 /// One thread's access to the index.
 pub enum Session {
-    Here(pando::Session),
+    Here(Box<pando::Session>),
     There(Box<RemoteSession>),
 }
 
@@ -76,7 +76,7 @@ impl Target<'_> {
 impl Reach<'_> {
     pub fn session(&self) -> Result<Session, Failure> {
         Ok(match self {
-            Reach::Here(index) => Session::Here(index.session()?),
+            Reach::Here(index) => Session::Here(Box::new(index.session()?)),
             Reach::There(index) => Session::There(Box::new(index.session())),
         })
     }
@@ -227,8 +227,7 @@ pub struct Found {
     pub served: Option<RemoteIndex>,
 }
 
-/// Looks for an index: `None` if there is none of this name, or no pool. Whatever else is the matter with the pool, whoever
-/// opens it is told.
+/// Looks for an index: `None` if there is none of this name, or no pool.
 pub fn find(args: &PoolArgs, index: Option<&str>) -> Result<Option<Found>, Failure> {
     if let Some(addresses) = pool::compute_servers(&args.pool)? {
         let Target { shape, schema, reach } = named(args, index, addresses)?;
@@ -239,11 +238,8 @@ pub fn find(args: &PoolArgs, index: Option<&str>) -> Result<Option<Found>, Failu
         return Ok(Some(Found { shape, schema, served }));
     }
     let config = pool::existing(args)?;
-    let cluster = match Cluster::open(config.clone().create(Create::Never).read_only_unclean(true)) {
-        Ok(cluster) => cluster,
-        Err(error) if error.is_bad_input() => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
+    let looking = config.clone().create(Create::Never).read_only_unclean(true);
+    let Some(cluster) = Cluster::open_if_there(looking)? else { return Ok(None) };
     let names = cluster.index_names()?;
     if names.is_empty() {
         return Ok(None);

@@ -150,7 +150,7 @@ impl Client {
     /// [`Error::Remote`], that of the first one, if none answers.
     pub fn describe(&self) -> Result<Described> {
         let access = &self.shared.access;
-        let dial = link::Dial { secret: &access.secret, index: "", patience: access.deadline };
+        let dial = link::Dial { secret: access.of_operations(), index: "", patience: access.deadline };
         let mut failed = None;
         for server in self.shared.servers() {
             match link::Link::new(server, self.shared.new_link()).describe(&dial) {

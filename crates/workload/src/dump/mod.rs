@@ -9,7 +9,7 @@ mod write;
 
 use std::io;
 
-pub use read::Reader;
+pub use read::{Entry, Reader};
 pub use write::Writer;
 
 /// What every dump begins with.

@@ -4,6 +4,9 @@ use std::io::{self, Read};
 
 use super::{BLOCK, BLOCK_MAX, DumpError, HEADER_MAX, Header, MAGIC, TRAILER, VERSION, counted};
 
+/// An entry: its key and its value.
+pub type Entry<'e> = (&'e [u8], &'e [u8]);
+
 /// Reads a dump block by block, each checked before its entries are handed out.
 pub struct Reader<R> {
     input: R,
@@ -46,7 +49,7 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     /// [`DumpError`]. Entries handed out before may be too few.
-    pub fn next_entry(&mut self) -> Result<Option<(&[u8], &[u8])>, DumpError> {
+    pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>, DumpError> {
         while self.next == self.block.len() {
             if self.ended {
                 return Ok(None);
