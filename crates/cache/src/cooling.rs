@@ -16,7 +16,7 @@ use crate::frame::{FrameRef, NodeShape};
 use crate::latch::{ExclusiveGuard, FrameState, Version};
 use crate::stats::CacheCounters;
 use crate::swip::{FrameId, Swip};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 use crate::writing::Writing;
 
 /// Frames sampled at a time.
@@ -176,6 +176,8 @@ impl Cache {
     /// Whether somebody has the ticket of a child of the latched node. The pin of who READs a child may be that of the
     /// frame that its parent was split from.
     fn has_child_in_flight(&self, frame: FrameRef<'_>, shape: impl NodeShape) -> bool {
+        // Pairs with the fence of who gets a ticket and looks at the version of the parent after: one of the two sees the other.
+        fence(Ordering::SeqCst);
         let words = frame.words();
         (0..shape.child_count(words)).any(|i| {
             let swip = Swip::from_raw(words[shape.child_word(words, i)].load(Ordering::Relaxed));

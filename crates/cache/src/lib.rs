@@ -54,3 +54,4 @@ pub use rank::Ranker;
 pub use stats::{CacheCounters, CacheCounts};
 pub use swip::{FrameId, Swip};
 pub use turn::{Turn, TurnPlace};
+pub use writing::Writing;

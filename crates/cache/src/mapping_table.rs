@@ -153,7 +153,12 @@ impl MappingTable {
                 None
             }
         }) {
-            None => Lookup::Miss(IoTicket { table: self, addr }),
+            None => {
+                // The mark is there before the caller looks whether its parent changed: who latches the parent, to let it go, looks
+                // for marks after that.
+                fence(Ordering::SeqCst);
+                Lookup::Miss(IoTicket { table: self, addr })
+            }
             Some(Entry::Frame(frame)) => Lookup::Frame(frame),
             Some(Entry::Io) => Lookup::InFlight,
             Some(Entry::Common) => Lookup::Common,

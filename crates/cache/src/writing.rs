@@ -16,7 +16,7 @@ use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence};
 
 /// The write-back flag of a frame.
 #[must_use]
-pub(crate) struct Writing<'c> {
+pub struct Writing<'c> {
     frame: FrameRef<'c>,
     /// Its WRITE may be under way.
     is_sent: bool,
@@ -32,7 +32,7 @@ impl<'c> Writing<'c> {
         free.then(|| Self { frame, is_sent: false })
     }
 
-    pub fn frame(&self) -> FrameRef<'c> {
+    pub(crate) fn frame(&self) -> FrameRef<'c> {
         self.frame
     }
 
@@ -87,7 +87,7 @@ impl Cache {
     }
 
     /// The right to write a frame back, if nobody has it.
-    pub(crate) fn claim_write_back<'c>(
+    pub fn claim_write_back<'c>(
         &'c self,
         endpoint: &impl Endpoint,
         frame: FrameRef<'c>,

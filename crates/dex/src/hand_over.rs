@@ -11,7 +11,8 @@
 //! Invariants: a node is shared in a frame only if its parent is. A node that becomes shared is written through under its
 //! remote lock, so that nobody sees a copy that is behind; its children are not swizzled from then on.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use pando_cache::{Expelled, FrameId, FrameState};
 use pando_fabric::{Endpoint, GlobalAddr, Patience};
@@ -56,13 +57,36 @@ impl std::ops::AddAssign for Flushed {
     }
 }
 
-/// A compute server that is giving keys away. Dropped before [`Leaving::finish`] came through, nobody owns those keys
-/// until this compute server takes them over again.
+/// The keys that a compute server had before it began to give some away.
+struct Left<'t> {
+    mover: Mover<'t>,
+    before: Arc<View>,
+    /// The view is smaller, and nobody else may take the keys over yet.
+    is_to_be_restored: AtomicBool,
+}
+
+impl Left<'_> {
+    /// Some attempts of this compute server may still have a node locked that is own again; so it counts as growing, until the
+    /// next change that comes through.
+    fn take_back(&self) {
+        self.is_to_be_restored.store(false, Relaxed);
+        self.mover.update_view(|_| View { is_growing: true, ..View::clone(&self.before) });
+    }
+}
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        if self.is_to_be_restored.load(Relaxed) {
+            self.take_back();
+        }
+    }
+}
+
+/// A compute server that is giving keys away. Dropped before [`Leaving::finish`] came through, it has them again.
 #[must_use = "the keys have no owner until the hand-over is finished and another takes them over"]
 pub struct Leaving<'t, L> {
     tree: &'t Tree<L>,
-    _mover: Mover<'t>,
-    before: KeyRange,
+    left: Left<'t>,
     keep: KeyRange,
     /// Boundaries that are new.
     ends: Vec<Vec<u8>>,
@@ -95,17 +119,16 @@ impl<L: Layout> Tree<L> {
             self.layout.key(end)?;
         }
         let smaller = |view: &View| View { keys: keep.clone(), nodes: keep.clone(), ..view.clone() };
-        let mut changed = false;
-        if let Err(error) = self.change_view(ctx, smaller, &mut changed).await {
-            if changed {
-                // Who has a node locked that is own again may take his time: until the next change that came through.
-                self.update_view(|_| View { is_growing: true, ..View::clone(&old) });
-            }
-            return Err(error);
-        }
+        let leaving = Leaving {
+            tree: self,
+            left: Left { mover, before: Arc::clone(&old), is_to_be_restored: AtomicBool::new(false) },
+            keep: keep.clone(),
+            ends,
+            drawn: AtomicU64::new(0),
+        };
+        self.change_view(ctx, smaller, &leaving.left.is_to_be_restored).await?;
         self.update_view(|view| View { is_growing: false, ..view.clone() });
-        let before = old.nodes.clone();
-        Ok(Leaving { tree: self, _mover: mover, before, keep, ends, drawn: AtomicU64::new(0) })
+        Ok(leaving)
     }
 
     /// Makes the nodes on the way to a new boundary, whose keys are not this compute server's alone any more, shared.
@@ -210,34 +233,33 @@ impl<L: Layout> Tree<L> {
         node: Hop<'_>,
         addr: GlobalAddr,
     ) -> Attempt<()> {
-        if !self.claim_lock_word(node, addr)? {
+        // A write-back would write the word too. Dropped midway, this one rests like any other, and nobody locks the node before.
+        let Some(mut writing) = self.cache.claim_write_back(ctx.ep, node.frame) else {
+            return Err(Retry::Restart);
+        };
+        if !self.mark_lock_word(node, addr, false)? {
             return Ok(());
         }
-        let written = ctx.ep.write_word(addr, 0).await;
-        if written.is_err()
-            && let Ok(guard) = node.frame.exclusive()
-        {
-            header::set_flag(node.frame.words(), header::WAS_SHARED, false);
-            drop(guard);
-        }
-        Ok(written?)
+        writing.while_written(ctx.ep.write_word(addr, 0)).await?;
+        self.mark_lock_word(node, addr, true).map(drop)
     }
 
-    /// From now on no write-back touches the first word of the node's remote copy; whether any did before.
-    fn claim_lock_word(&self, node: Hop<'_>, addr: GlobalAddr) -> Attempt<bool> {
+    /// Whether write-backs wrote the first word of the node's remote copy until now. If it `is_lock`, none does from now on.
+    fn mark_lock_word(&self, node: Hop<'_>, addr: GlobalAddr, is_lock: bool) -> Attempt<bool> {
         let words = node.frame.words();
         let mut guard = node.frame.exclusive()?;
-        if node.frame.addr() != addr.raw() || node.frame.is_writing() || guard.state() != FrameState::Hot {
+        if node.frame.addr() != addr.raw() || guard.state() != FrameState::Hot {
             guard.release_unchanged();
             return Err(Retry::Restart);
         }
-        if header::has(words, header::WAS_SHARED) {
+        let was_lock = header::has(words, header::WAS_SHARED);
+        if was_lock || !is_lock {
             guard.release_unchanged();
-            return Ok(false);
+        } else {
+            header::set_flag(words, header::WAS_SHARED, true);
+            guard.mark_dirty();
         }
-        header::set_flag(words, header::WAS_SHARED, true);
-        guard.mark_dirty();
-        Ok(true)
+        Ok(!was_lock)
     }
 
     /// Makes the frame of a node whose lock is held that of a shared node, and copies it to the page that is written through.
@@ -314,7 +336,7 @@ impl<L: Layout> Leaving<'_, L> {
 
     /// The keys that go.
     pub fn leaves(&self) -> KeyRange {
-        self.before.without(&self.keep).expect("checked when it began")
+        self.left.before.nodes.without(&self.keep).expect("checked when it began")
     }
 
     /// One worker's share of writing back and evicting; any number of workers and slots may call it side by side. Returns when
@@ -401,6 +423,7 @@ impl<L: Layout> Leaving<'_, L> {
             tree.leave_root(ctx, &mut flushed).await?;
         }
         debug_assert!(self.no_own_is_left(), "nobody comes for these nodes any more");
+        self.left.is_to_be_restored.store(false, Relaxed);
         Ok(flushed)
     }
 
@@ -424,8 +447,12 @@ impl<L: Layout> Leaving<'_, L> {
     /// Those of the fabric, and [`DexError::TimedOut`]: the keys are this compute server's again all the same, and all
     /// operations go on; some are slower until the next move of keys came through.
     pub async fn abandon<E: Endpoint>(self, ctx: Ctx<'_, E>) -> Result<()> {
-        let before = self.before.clone();
-        self.tree.update_view(|_| View { keys: before.clone(), nodes: before.clone(), is_growing: true });
-        self.tree.extend_to(ctx, &self.keep, &before).await
+        self.take_back();
+        self.tree.extend_to(ctx, &self.keep, &self.left.before.nodes).await
+    }
+
+    /// The keys are this compute server's again at once.
+    pub(crate) fn take_back(&self) {
+        self.left.take_back();
     }
 }

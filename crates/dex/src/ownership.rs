@@ -66,6 +66,13 @@ pub(crate) type Entered<'t> = Inside<'t, View>;
 /// The exclusive right to change what a tree owns.
 pub(crate) struct Mover<'t>(&'t Ownership);
 
+impl Mover<'_> {
+    /// Changes the view at once, without waiting for anybody.
+    pub fn update_view(&self, change: impl FnOnce(&View) -> View) {
+        self.0.gate.update(change);
+    }
+}
+
 impl Drop for Mover<'_> {
     fn drop(&mut self) {
         self.0.is_moving.store(false, Ordering::Release);
@@ -153,13 +160,13 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         change: impl Fn(&View) -> View,
-        changed: &mut bool,
+        changed: &AtomicBool,
     ) -> Result<()> {
         let patience = Patience::new(self.config.patience_ns);
         while !self.ownership.gate.turn_over(&change) {
             patience.wait(ctx.ep, "operations that began before an earlier move").await?;
         }
-        *changed = true;
+        changed.store(true, Ordering::Relaxed);
         let patience = Patience::new(self.config.patience_ns);
         while !self.ownership.gate.is_drained() {
             patience.wait(ctx.ep, "operations that began before the move").await?;

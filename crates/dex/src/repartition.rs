@@ -6,7 +6,8 @@
 //! others go on.
 //!
 //! What fails half-way is taken back: the former owner has the keys again, and the table stays. If even the taking back fails
-//! nobody owns the keys until the same move is tried again and goes on from there. There is one move at a time in an index, so
+//! nobody owns the keys until the same move is tried again and goes on from there. The same where the future of a move is dropped: before the
+//! new owner has begun the former one has its keys again at once, and after that the same move is to be made again. There is one move at a time in an index, so
 //! that the table which is published follows from that which was looked at.
 
 use std::sync::Arc;
@@ -93,6 +94,7 @@ pub async fn move_keys<'t, L: Layout, E: Endpoint>(
         insist(&from, async || from.tree.take_over(from.ctx, range.clone()).await).await?;
     }
     let leaving = Arc::new(from.tree.begin_leave(from.ctx, keep).await?);
+    let unless_dropped = Unmade { leaving: Some(Arc::clone(&leaving)), to: to.tree };
     let handed_over = async {
         // What is not written back here is in `finish`.
         let mut flushed = flush(Arc::clone(&leaving)).await.unwrap_or_default();
@@ -102,7 +104,9 @@ pub async fn move_keys<'t, L: Layout, E: Endpoint>(
         insist(&from, async || to.tree.take_over(to.ctx, range.clone()).await).await?;
         Ok((flushed, written))
     };
-    let (flushed, written) = match handed_over.await {
+    let handed_over = handed_over.await;
+    unless_dropped.is_over();
+    let (flushed, written) = match handed_over {
         Ok(done) => done,
         Err(error) if to.tree.is_taking_over() => return Err(error),
         Err(error) => {
@@ -119,6 +123,28 @@ pub async fn move_keys<'t, L: Layout, E: Endpoint>(
     let table = routes.transfer(&range, to.server).expect("checked before, and there is one move at a time");
     let (from, to, ended) = (from.server, to.server, ep.now());
     Ok(Moved { range, from, to, flushed, began, written, ended, table })
+}
+
+/// A move that is under way. Dropped, the former owner has its keys again, unless the new one has begun with them.
+struct Unmade<'t, L: Layout> {
+    leaving: Option<Arc<Leaving<'t, L>>>,
+    to: &'t Tree<L>,
+}
+
+impl<L: Layout> Unmade<'_, L> {
+    fn is_over(mut self) {
+        self.leaving = None;
+    }
+}
+
+impl<L: Layout> Drop for Unmade<'_, L> {
+    fn drop(&mut self) {
+        if let Some(leaving) = self.leaving.take()
+            && !self.to.is_taking_over()
+        {
+            leaving.take_back();
+        }
+    }
 }
 
 /// Writes back with `workers` shares side by side on one thread, which overlaps their WRITEs.

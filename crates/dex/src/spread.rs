@@ -8,7 +8,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pando_fabric::{Endpoint, MemoryServerId};
+use pando_fabric::{Endpoint, MemoryServerId, Patience};
 
 use crate::error::{DexError, Result};
 use crate::layout::{Layout, Side};
@@ -153,6 +153,7 @@ impl<L: Layout> Tree<L> {
         self.pool.learn(ctx.ep).await?;
         self.pool.refresh_loads(ctx.ep).await?;
         let mut moved = 0;
+        let patience = Patience::new(self.config.patience_ns);
         loop {
             {
                 let mut state = self.spread.state();
@@ -163,7 +164,7 @@ impl<L: Layout> Tree<L> {
                     break;
                 }
             }
-            ctx.ep.yield_now().await;
+            patience.wait(ctx.ep, "another worker that spreads the index").await?;
         }
         let _busy = Busy(&self.spread);
         loop {

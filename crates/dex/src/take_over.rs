@@ -11,6 +11,8 @@
 //!    them before they are.
 //! 4. Only then do operations on the new keys begin.
 
+use std::sync::atomic::AtomicBool;
+
 use pando_cache::{Expelled, FrameId};
 use pando_fabric::{Endpoint, Patience};
 
@@ -70,11 +72,11 @@ impl<L: Layout> Tree<L> {
         all: &KeyRange,
     ) -> Result<()> {
         let larger = |view: &View| View { nodes: all.clone(), is_growing: true, ..view.clone() };
-        self.change_view(ctx, larger, &mut false).await?;
+        self.change_view(ctx, larger, &AtomicBool::new(false)).await?;
         self.drop_shared_copies(ctx).await?;
         self.renew_root(ctx).await?;
         // Nobody is left who saw a node shared that is own now.
-        self.change_view(ctx, View::clone, &mut false).await?;
+        self.change_view(ctx, View::clone, &AtomicBool::new(false)).await?;
         for (old, new) in [(&own.low, &all.low), (&own.high, &all.high)] {
             if let Some(boundary) = old.as_ref().filter(|_| !own.is_empty() && old != new) {
                 self.note_orphans(ctx, boundary).await?;

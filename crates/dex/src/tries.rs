@@ -32,6 +32,8 @@ pub(crate) struct Tries<'t> {
     /// Until when it tries, and how many turns had ended when that was set.
     deadline: Cell<Option<(Nanos, u64)>>,
     restarts: Cell<u32>,
+    /// It waits for what another operation left, longer than it has patience otherwise.
+    waits_for_rest: Cell<bool>,
 }
 
 impl<'t> Tries<'t> {
@@ -125,13 +127,21 @@ impl<'t> Tries<'t> {
     fn has_patience<L: Layout, E: Endpoint>(&self, tree: &Tree<L>, ctx: Ctx<'_, E>) -> bool {
         let (now, ended) = (ctx.ep.now(), tree.cache.turns_ended());
         match self.deadline.get() {
-            Some((deadline, seen)) if seen == ended => now < deadline,
+            Some((deadline, seen)) if seen == ended && now < deadline => true,
+            Some((_, seen)) if seen == ended && !self.may_wait_for_rest(tree) => false,
             Some(_) if ctx.ep.is_over(now) => false,
             _ => {
-                self.deadline.set(Some((ctx.ep.wait_until(now, tree.config.patience_ns), ended)));
+                let rest = if self.waits_for_rest.get() { tree.pool.verbs_take() } else { 0 };
+                let until = ctx.ep.wait_until(now, tree.config.patience_ns.saturating_add(rest));
+                self.deadline.set(Some((until, ended)));
                 true
             }
         }
+    }
+
+    /// Whether something was left that may rest for longer than the operation has patience. It waits for that once.
+    fn may_wait_for_rest<L: Layout>(&self, tree: &Tree<L>) -> bool {
+        (tree.is_unfinished() || tree.pool.has_left_locks()) && !self.waits_for_rest.replace(true)
     }
 
     fn is_starving<L: Layout, E: Endpoint>(&self, tree: &Tree<L>, ctx: Ctx<'_, E>) -> bool {

@@ -81,6 +81,12 @@ impl<L: Layout, F: FnOnce() -> Unfinished> Remainder<'_, L, F> {
     pub fn done(mut self) {
         self.left = None;
     }
+
+    /// What was under way is over: a verb that failed takes no effect once another verb of this process does. So what is left can
+    /// be finished at once.
+    pub fn failed(mut self) {
+        self.due = Due::Now;
+    }
 }
 
 impl<L: Layout, F: FnOnce() -> Unfinished> Drop for Remainder<'_, L, F> {

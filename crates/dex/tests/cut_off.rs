@@ -113,13 +113,20 @@ impl Owner<'_> {
     }
 }
 
+/// How long operations wait for others, and for how long what was cut off rests.
+#[derive(Clone, Copy)]
+struct Waits {
+    patience_ns: Nanos,
+    verbs_take_ns: Nanos,
+}
+
 struct Run {
     fabric: SimFabric,
     trees: Vec<Tree<FixedLayout>>,
 }
 
 impl Run {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, waits: Waits) -> Self {
         let draw = Draw(Random::new(seed));
         // WRITEs that are under way for long, and in parts.
         let faults = Faults { torn_share: 0.5, spike_share: 0.1, spike_ns: SPIKE_NS, ..Faults::default() };
@@ -128,7 +135,7 @@ impl Run {
         let fabric = SimFabric::new(&config).expect("a sound model");
         fabric.set_handler(Arc::new(MemorySide::default()));
         let ep = fabric.direct(seed);
-        let options = PoolOptions::new(AttachOptions::embedded().wait_ns_max(VERBS_TAKE_NS));
+        let options = PoolOptions::new(AttachOptions::embedded().verbs_take_ns(waits.verbs_take_ns));
         let pool = block_on(&ep, Pool::create(&ep, options)).expect("a pool");
         let boundaries = vec![key(KEYS / 2)];
         let layout = fixed_tiny();
@@ -137,7 +144,7 @@ impl Run {
         let policy = draw.one_of(&[OffloadPolicy::Never, OffloadPolicy::Always, OffloadPolicy::CostAware]);
         let open = |range: KeyRange| {
             let mut config = TreeConfig::new(INDEX, root);
-            (config.range, config.patience_ns) = (range, PATIENCE_NS);
+            (config.range, config.patience_ns) = (range, waits.patience_ns);
             config.offloading.policy = policy;
             let cache = Cache::new(&CacheConfig::new(frames * layout.node_size() as u64, layout.node_size()));
             let cache = Arc::new(cache.expect("a cache"));
@@ -230,7 +237,7 @@ fn what_was_cut_off_was_done_or_not() {
     let (mut cut, mut smos) = (0, [0; 5]);
     for seed in seeds(150) {
         eprintln!("seed {seed}");
-        let run = Run::new(seed);
+        let run = Run::new(seed, Waits { patience_ns: PATIENCE_NS, verbs_take_ns: VERBS_TAKE_NS });
         cut += run.run(seed);
         run.audit(seed);
         for tree in &run.trees {
@@ -239,4 +246,16 @@ fn what_was_cut_off_was_done_or_not() {
     }
     eprintln!("{cut} operations were cut off; splits, merges, roots, shared changes, refreshes: {smos:?}");
     assert!(cut > 0 && smos[1] > 0 && smos[3] > 0, "{cut}, {smos:?}");
+}
+
+/// What was cut off rests for longer than operations have patience. They wait for it all the same.
+#[test]
+fn nobody_gives_up_before_what_was_cut_off_has_rested() {
+    let mut cut = 0;
+    for seed in seeds(20) {
+        let run = Run::new(seed, Waits { patience_ns: PATIENCE_NS / 4, verbs_take_ns: PATIENCE_NS / 3 });
+        cut += run.run(seed);
+        run.audit(seed);
+    }
+    assert!(cut > 0, "nothing was cut off");
 }

@@ -85,6 +85,11 @@ mod dex {
     }
 
     #[test]
+    fn an_error_that_is_wrong_about_nothing_happened_is_found() {
+        is_found(Defect::WrongNothingHappened, ("dex", "stop,kill,disconnect"));
+    }
+
+    #[test]
     fn a_missing_version_check_is_found() {
         is_found(Defect::SkipVersionCheck, ("dex", "none"));
     }

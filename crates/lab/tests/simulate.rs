@@ -130,7 +130,7 @@ fn moves_of_two_processes_do_not_keep_each_other_from_going_on() {
 #[test]
 fn what_is_cut_off_is_done_or_not() {
     let mut failed = 0;
-    for name in ["fg+", "sherman", "p-sherman", "art", "smart", "p-smart"] {
+    for name in ["dex", "fg+", "sherman", "p-sherman", "art", "smart", "p-smart"] {
         for seed in 0..20 {
             let report = run_seed(seed, &system(name, &[]), faults("cut-off"));
             is_clean(&report);
@@ -138,6 +138,32 @@ fn what_is_cut_off_is_done_or_not() {
         }
     }
     assert!(failed > 0, "nothing was cut off");
+}
+
+/// Keys that were being moved had no owner any more: the future of the move was dropped.
+#[test]
+fn keys_have_an_owner_after_a_move_that_was_cut_off() {
+    for (seed, list) in
+        [(50, "cut-off"), (94, "cut-off"), (108, "cut-off"), (135, "cut-off"), (47, "all,cut-off,preempt")]
+    {
+        is_clean(&run_seed(seed, &Systems::dex(), faults(list)));
+    }
+}
+
+/// Everything at once, on threads that stand still where they do not wait for anything.
+#[test]
+fn nothing_is_found_when_threads_are_preempted() {
+    let mut different = 0;
+    for seed in 0..16 {
+        for list in ["preempt", "all,cut-off,preempt"] {
+            let report = run_seed(seed, &Systems::default(), faults(list));
+            is_clean(&report);
+            different += usize::from(report.setup.preemption.is_some());
+        }
+    }
+    assert!(different > 4, "{different} of 32 runs have preemption");
+    let [one, two] = [0, 1].map(|_| run_seed(2, &Systems::dex(), faults("all,cut-off,preempt")));
+    assert_eq!((one.history_hash, one.virtual_ns), (two.history_hash, two.virtual_ns));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pando_cache::{Admission, CacheConfig, Eviction};
 use pando_dex::OffloadPolicy;
 use pando_fabric::MAX_SERVERS;
-use pando_pool::AttachMode;
+use pando_pool::{AttachMode, AttachOptions};
 
 use crate::access::Access;
 use crate::error::{Error, Result};
@@ -347,6 +347,13 @@ impl Config {
 
     pub(crate) fn patience_ns(&self) -> u64 {
         self.patience().as_nanos() as u64
+    }
+
+    /// Attaches with this patience. What was left by a dropped future rests for as long as a verb may take, and an operation has
+    /// time to wait for that.
+    pub(crate) fn waiting(&self, options: AttachOptions) -> AttachOptions {
+        let verbs_take = self.access.of_verb().as_nanos() as u64;
+        options.wait_ns_max(self.patience_ns()).verbs_take_ns(verbs_take)
     }
 
     /// Nanoseconds after which an operation begins nothing that may take long. The rest of its time is for what it began

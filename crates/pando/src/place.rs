@@ -149,7 +149,7 @@ fn open_pool(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
             let server_sizes = vec![config.memory; config.memory_servers];
             let fabric = LocalFabric::new(LocalConfig { server_sizes, huge_pages: config.huge_pages })?;
             let ep = fabric.endpoint(seed)?;
-            let attach = AttachOptions::embedded().wait_ns_max(config.patience_ns());
+            let attach = config.waiting(AttachOptions::embedded());
             let pool = block_on(&ep, Pool::create(&ep, PoolOptions::new(attach)))?;
             Ok((AnyFabric::Local(fabric), pool))
         }
@@ -225,7 +225,7 @@ fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint) -> Re
     // What tells processes apart is what memory servers know them by.
     let (pid, _) = this_process();
     let process = ProcessIdentity { pid, start_time: connections.process(), host: 0 };
-    let options = AttachOptions::new(process, Arc::clone(&is_alive)).wait_ns_max(config.patience_ns());
+    let options = config.waiting(AttachOptions::new(process, Arc::clone(&is_alive)));
     let attach = |mode| attach(ep, options.clone().mode(mode));
     if config.mode() != AttachMode::ReadWrite {
         let pool = attach(config.mode()).or_else(|early| {
@@ -342,8 +342,7 @@ fn attach_options(config: &Config) -> AttachOptions {
     let is_alive = move |process: &ProcessIdentity| {
         process.host == host && process_alive(process.pid, process.start_time)
     };
-    AttachOptions::new(ProcessIdentity { pid, start_time, host }, Arc::new(is_alive))
-        .wait_ns_max(config.patience_ns())
+    config.waiting(AttachOptions::new(ProcessIdentity { pid, start_time, host }, Arc::new(is_alive)))
 }
 
 /// The boot of this host as a number; 0 if the kernel does not tell.

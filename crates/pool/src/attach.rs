@@ -69,12 +69,16 @@ pub struct AttachOptions {
     pub is_alive: IsAlive,
     /// How long to wait for a lock or for the next step of another process, in nanoseconds of [`Endpoint::now`].
     pub wait_ns_max: Nanos,
+    /// How long a verb takes at most, in nanoseconds: so long what an operation left rests whose future was dropped. As long as
+    /// one waits for others, if it is not said.
+    pub verbs_take_ns: Option<Nanos>,
 }
 
 impl AttachOptions {
     /// Read and write, waiting at most five seconds for others.
     pub fn new(process: ProcessIdentity, is_alive: IsAlive) -> Self {
-        Self { process, mode: AttachMode::ReadWrite, is_alive, wait_ns_max: 5_000_000_000 }
+        let wait_ns_max = 5_000_000_000;
+        Self { process, mode: AttachMode::ReadWrite, is_alive, wait_ns_max, verbs_take_ns: None }
     }
 
     /// For a pool in the memory of one process, which nobody else can attach to.
@@ -89,6 +93,11 @@ impl AttachOptions {
 
     pub fn wait_ns_max(mut self, wait_ns_max: Nanos) -> Self {
         self.wait_ns_max = wait_ns_max;
+        self
+    }
+
+    pub fn verbs_take_ns(mut self, verbs_take_ns: Nanos) -> Self {
+        self.verbs_take_ns = Some(verbs_take_ns);
         self
     }
 }

@@ -613,7 +613,7 @@ impl Pool {
     async fn lock_catalog<E: Endpoint>(&self, ep: &E) -> Result<RemoteLock<'_>> {
         // What is due is given back before anybody waits for it; the rest rests for so long first.
         self.give_back_left_locks(ep).await?;
-        let rest = if self.has_left_locks() { self.inner.wait_ns_max } else { 0 };
+        let rest = if self.has_left_locks() { self.verbs_take() } else { 0 };
         let deadline = self.deadline(ep).saturating_add(rest);
         loop {
             match self.lock(ep, self.catalog_lock(), self.next_look(ep, deadline)).await {

@@ -275,7 +275,7 @@ impl Pool {
     /// Those of the verbs; what was not given back stays left.
     pub async fn give_back_left_locks<E: Endpoint>(&self, ep: &E) -> Result<()> {
         let Some(mut finishing) = self.inner.left_locks.begin() else { return Ok(()) };
-        while let Some(left) = finishing.next(ep.now(), self.inner.wait_ns_max, Order::AsLeft) {
+        while let Some(left) = finishing.next(ep.now(), self.verbs_take(), Order::AsLeft) {
             if let Err(error) = self.give_back_one(ep, &left).await {
                 finishing.failed();
                 return Err(error);

@@ -89,6 +89,7 @@ pub(crate) struct Inner {
     pub joining: AtomicU32,
     pub is_alive: IsAlive,
     pub wait_ns_max: Nanos,
+    pub verbs_take: Nanos,
     process: ProcessIdentity,
     /// `None` when only looking.
     entry: Option<AttachEntry>,
@@ -217,7 +218,7 @@ impl Pool {
     /// attached; [`PoolError::AttachTableFull`].
     pub async fn attach<E: Endpoint>(ep: &E, options: AttachOptions) -> Result<Self> {
         let superblocks = read_superblocks(ep).await?;
-        let AttachOptions { process, mode, is_alive, wait_ns_max } = options;
+        let AttachOptions { process, mode, is_alive, wait_ns_max, verbs_take_ns } = options;
         let places = superblocks[0].max_attached;
         let entry = match mode {
             AttachMode::ReadOnlyUnclean => None,
@@ -243,6 +244,7 @@ impl Pool {
                 joining: AtomicU32::new(0),
                 is_alive,
                 wait_ns_max,
+                verbs_take: verbs_take_ns.unwrap_or(wait_ns_max),
                 process,
                 entry,
                 detached: AtomicBool::new(false),
@@ -387,7 +389,7 @@ impl Pool {
 
     /// How long a verb takes at most, in nanoseconds. One whose future was dropped is over after that.
     pub fn verbs_take(&self) -> Nanos {
-        self.inner.wait_ns_max
+        self.inner.verbs_take
     }
 
     pub(crate) fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {

@@ -19,6 +19,7 @@ use pando_fabric::{
 use crate::events::Event;
 use crate::fabric::Shared;
 use crate::op::{Call, Op, OpId, Poster, WorkerId};
+use crate::run::preempt;
 use crate::verb::Verb;
 
 /// What time passes for somebody who yields on a direct endpoint, so that whoever waits in vain gives up some day.
@@ -43,6 +44,8 @@ pub struct SimEndpoint {
     pub(crate) yielded: Cell<u64>,
     /// The slot that was polled last goes on once the others have come to its time.
     pub(crate) paced: Cell<bool>,
+    /// It may stand still where it computes ([`crate::Preemption`]).
+    pub(crate) is_preemptible: Cell<bool>,
 }
 
 impl SimEndpoint {
@@ -64,6 +67,7 @@ impl SimEndpoint {
             wakers: RefCell::default(),
             yielded: Cell::new(0),
             paced: Cell::new(false),
+            is_preemptible: Cell::new(false),
         }
     }
 
@@ -329,7 +333,13 @@ impl Endpoint for SimEndpoint {
                 let at = self.clock.get();
                 self.clock.set(self.shared.world().hold(worker, resource, at));
             }
-            (Some(_), work) => self.spend(self.shared.compute.cost(work)),
+            (Some(worker), work) => {
+                self.spend(self.shared.compute.cost(work));
+                // No code latches anything when it charges these.
+                if self.is_preemptible.get() && matches!(work, Work::TableLookup | Work::NodeSearch) {
+                    self.clock.set(preempt(&self.shared, worker, self.clock.get()));
+                }
+            }
             (None, work) => self.shared.charge_call(self.shared.compute.cost(work)),
         }
     }

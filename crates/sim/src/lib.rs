@@ -44,4 +44,5 @@ pub use endpoint::SimEndpoint;
 pub use fabric::{DirectFabric, SimConfig, SimFabric};
 pub use faults::{Fault, FaultBounds, FaultKind, FaultPlan, UnknownFault};
 pub use model::{Compute, Faults, MemoryServer, Model, ModelError, Network};
+pub use run::Preemption;
 pub use usage::{Shares, Usage};

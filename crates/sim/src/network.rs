@@ -87,7 +87,8 @@ impl World {
         let op = self.ops.get(id);
         (op.link_life, op.server_life) = (link.life, life);
         if link.is_lost {
-            let error = FabricError::ServerUnreachable(MemoryServerId(server as u16));
+            let (server, reason) = (MemoryServerId(server as u16), "the connection is lost".to_owned());
+            let error = FabricError::NotConnected { server, reason };
             return self.fail(id, at + self.model.network.send_ns, error);
         }
         let Self { ops, nics, servers, model, costs, .. } = self;

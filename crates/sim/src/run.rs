@@ -2,19 +2,39 @@
 //!
 //! Whatever happens next in virtual time happens next, and that is all: an event of the network, or one poll of one slot of
 //! one thread.
+//!
+//! A thread may be *preempted* while it is polled ([`Preemption`]): the loop goes on within the poll, without that thread, until the
+//! time at which it has its core again.
 
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 
-use pando_fabric::Endpoint;
+use pando_fabric::{Endpoint, Nanos, Random};
 
 use crate::endpoint::SimEndpoint;
 use crate::events::Event;
-use crate::fabric::{SimFabric, lock};
+use crate::fabric::{Shared, SimFabric, lock};
 use crate::op::WorkerId;
 use crate::world::World;
+
+/// How threads are preempted where they compute: a thread that looks at a node or at the mapping table of a cache stands still now
+/// and then, as if the system had taken its core away, and all others go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Preemption {
+    pub seed: u64,
+    /// One look in so many.
+    pub one_in: u64,
+    /// For so many ns at most. Short times are as frequent as long ones.
+    pub longest_ns: Nanos,
+}
+
+/// Threads that stand still in the middle of a poll at once, at most: each needs the stack of the host up to there.
+const STANDING_MAX: u32 = 2;
 
 impl SimFabric {
     /// Runs `slots` futures on each of the threads, side by side in virtual time, to their ends; their outputs by
@@ -29,9 +49,7 @@ impl SimFabric {
         slots: u32,
         make: impl FnMut(usize, u32) -> F,
     ) -> Vec<Vec<F::Output>> {
-        let outputs = self.run_mortals(threads, slots, make).into_iter();
-        let alive = |slot: Option<F::Output>| slot.expect("no compute server was killed");
-        outputs.map(|slots| slots.into_iter().map(alive).collect()).collect()
+        all_alive(self.run_mortals(threads, slots, make))
     }
 
     /// [`SimFabric::run`] for compute servers that may be killed: the futures of such a one are dropped, and have no output.
@@ -42,49 +60,236 @@ impl SimFabric {
         &self,
         threads: &[&SimEndpoint],
         slots: u32,
-        mut make: impl FnMut(usize, u32) -> F,
+        make: impl FnMut(usize, u32) -> F,
     ) -> Vec<Vec<Option<F::Output>>> {
+        let driver = Driver::new(self, threads.to_vec(), slots, make);
+        driver.go(Nanos::MAX);
+        driver.end()
+    }
+
+    /// [`SimFabric::run`] with threads that are preempted. What runs meanwhile is polled on top of what stands still, from
+    /// wherever that is, so that endpoints and futures have to live as long as the run by themselves.
+    ///
+    /// # Panics
+    /// As [`SimFabric::run`].
+    pub fn run_preempted<P, F>(
+        &self,
+        threads: Vec<P>,
+        slots: u32,
+        preemption: Preemption,
+        make: impl FnMut(usize, u32) -> F,
+    ) -> Vec<Vec<F::Output>>
+    where
+        P: Deref<Target = SimEndpoint> + 'static,
+        F: Future + 'static,
+    {
+        all_alive(self.run_mortals_preempted(threads, slots, preemption, make))
+    }
+
+    /// [`SimFabric::run_preempted`] for compute servers that may be killed, as in [`SimFabric::run_mortals`].
+    ///
+    /// # Panics
+    /// As [`SimFabric::run_mortals`].
+    pub fn run_mortals_preempted<P, F>(
+        &self,
+        threads: Vec<P>,
+        slots: u32,
+        preemption: Preemption,
+        make: impl FnMut(usize, u32) -> F,
+    ) -> Vec<Vec<Option<F::Output>>>
+    where
+        P: Deref<Target = SimEndpoint> + 'static,
+        F: Future + 'static,
+    {
+        let driver = Rc::new(Driver::new(self, threads, slots, make));
+        let preempting = Preempting::begin(Rc::clone(&driver) as Rc<dyn Drive>, preemption);
+        driver.runs.iter().for_each(|run| run.borrow().endpoint.is_preemptible.set(true));
+        driver.go(Nanos::MAX);
+        driver.runs.iter().for_each(|run| run.borrow().endpoint.is_preemptible.set(false));
+        drop(preempting);
+        Rc::into_inner(driver).expect("nothing stands still any more").end()
+    }
+}
+
+fn all_alive<T>(outputs: Vec<Vec<Option<T>>>) -> Vec<Vec<T>> {
+    let alive = |slot: Option<T>| slot.expect("no compute server was killed");
+    outputs.into_iter().map(|slots| slots.into_iter().map(alive).collect()).collect()
+}
+
+/// What lets things happen in a cluster until some time.
+trait Drive {
+    fn shared(&self) -> &Arc<Shared>;
+    fn go(&self, until: Nanos);
+}
+
+thread_local! {
+    /// The run whose threads are preempted on this thread of the host.
+    static PREEMPTING: RefCell<Option<Rc<Preempting>>> = const { RefCell::new(None) };
+}
+
+struct Preempting {
+    driver: Rc<dyn Drive>,
+    preemption: Preemption,
+    random: Random,
+    /// How many threads stand still, and until when the last of them does, which goes on first.
+    standing: Cell<u32>,
+    until: Cell<Nanos>,
+}
+
+/// Ends it for the thread of the host, also when a future panics.
+struct EndPreempting;
+
+impl Drop for EndPreempting {
+    fn drop(&mut self) {
+        PREEMPTING.take();
+    }
+}
+
+impl Preempting {
+    fn begin(driver: Rc<dyn Drive>, preemption: Preemption) -> EndPreempting {
+        let preempting = Self {
+            driver,
+            preemption,
+            random: Random::new(preemption.seed),
+            standing: Cell::new(0),
+            until: Cell::new(Nanos::MAX),
+        };
+        PREEMPTING.set(Some(Rc::new(preempting)));
+        EndPreempting
+    }
+
+    /// For how long a thread stands still now.
+    fn draw(&self) -> Option<Nanos> {
+        let Preemption { one_in, longest_ns, .. } = self.preemption;
+        if self.standing.get() == STANDING_MAX || !(self.random.next() >> 20).is_multiple_of(one_in.max(1)) {
+            return None;
+        }
+        let longest = longest_ns.max(1) >> (self.random.next() >> 20) % 8;
+        Some(1 + self.random.next() % longest.max(1))
+    }
+}
+
+/// Lets a thread stand still at its time `at`, or not; when it goes on.
+#[cold]
+pub(crate) fn preempt(shared: &Arc<Shared>, worker: WorkerId, at: Nanos) -> Nanos {
+    let Some(preempting) = PREEMPTING.with_borrow(Option::clone) else { return at };
+    if !Arc::ptr_eq(preempting.driver.shared(), shared) {
+        return at;
+    }
+    let Some(pause) = preempting.draw() else { return at };
+    let outer = preempting.until.get();
+    let until = (at + pause).min(outer);
+    if until <= at {
+        return at;
+    }
+    // It is not polled before.
+    shared.world().worker(worker).free_at = until;
+    preempting.standing.set(preempting.standing.get() + 1);
+    preempting.until.set(until);
+    preempting.driver.go(until);
+    preempting.standing.set(preempting.standing.get() - 1);
+    preempting.until.set(outer);
+    until
+}
+
+/// The threads of a run, and the loop that lets them go on.
+struct Driver<P, F: Future> {
+    shared: Arc<Shared>,
+    /// A thread is borrowed while it is polled.
+    runs: Vec<RefCell<Run<P, F>>>,
+    /// Futures that have not ended.
+    live: Cell<usize>,
+    woken: Arc<Woken>,
+}
+
+impl<P: Deref<Target = SimEndpoint>, F: Future> Driver<P, F> {
+    fn new(fabric: &SimFabric, threads: Vec<P>, slots: u32, mut make: impl FnMut(usize, u32) -> F) -> Self {
         assert!((1..=u64::BITS).contains(&slots), "a thread has 1 to 64 slots, not {slots}");
-        let woken = Arc::new(Woken::default());
-        let mut runs: Vec<_> = threads
-            .iter()
-            .enumerate()
-            .map(|(thread, ep)| Run::new(ep, (0..slots).map(|slot| make(thread, slot)), &woken))
-            .collect();
+        let (shared, woken) = (Arc::clone(&fabric.shared), Arc::new(Woken::default()));
+        let make_run = |(thread, endpoint)| {
+            RefCell::new(Run::new(endpoint, (0..slots).map(|slot| make(thread, slot)), &woken))
+        };
+        let runs: Vec<_> = threads.into_iter().enumerate().map(make_run).collect();
         for (run, thread) in runs.iter().zip(0..) {
+            let run = run.borrow();
             run.endpoint.set_slots(slots);
-            let mut world = self.shared.world();
+            let mut world = shared.world();
             world.drive(run.worker, Some(thread));
             world.make_ready(run.worker, u64::MAX >> (u64::BITS - slots));
         }
-        self.run_events(&mut runs, &woken);
-        for Run { endpoint, worker, .. } in &runs {
-            self.shared.world().drive(*worker, None);
+        let live = Cell::new(runs.iter().map(|run| run.borrow().slots.len()).sum());
+        Self { shared, runs, live, woken }
+    }
+
+    fn end(self) -> Vec<Vec<Option<F::Output>>> {
+        let now = self.shared.world().now;
+        let runs = self.runs.into_iter().map(RefCell::into_inner);
+        let end = |Run { endpoint, worker, slots }: Run<P, F>| {
+            self.shared.world().drive(worker, None);
             // Who ended early was idle until the others had ended.
-            endpoint.clock.set(endpoint.clock.get().max(self.now()));
+            endpoint.clock.set(endpoint.clock.get().max(now));
             endpoint.wakers.borrow_mut().clear();
             endpoint.set_slots(1);
             endpoint.enter_slot(0);
-        }
-        runs.into_iter().map(|run| run.slots.into_iter().map(|slot| slot.output).collect()).collect()
+            slots.into_iter().map(|slot| slot.output).collect()
+        };
+        runs.map(end).collect()
     }
 
-    fn run_events<F: Future>(&self, runs: &mut [Run<'_, F>], woken: &Woken) {
-        let mut live: usize = runs.iter().map(|run| run.slots.len()).sum();
+    fn end_futures(&self, count: usize) {
+        self.live.set(self.live.get() - count);
+    }
+
+    /// A thread polls its next slot.
+    #[inline]
+    fn run_thread<'w>(&'w self, mut world: MutexGuard<'w, World>, worker: WorkerId) -> MutexGuard<'w, World> {
+        let thread = world.worker(worker).thread.expect("only threads of a run are scheduled");
+        if world.is_busy(worker) {
+            world.run_later(worker);
+            return world;
+        }
+        let (slot, now) = (world.worker(worker).take_slot(), world.now);
+        let Some(slot) = slot else { return world };
+        drop(world);
+        let mut run = self.runs[thread as usize].borrow_mut();
+        self.end_futures(usize::from(run.poll(slot, now)));
         let mut world = self.shared.world();
-        while live > 0 {
-            let event = world.next_event();
-            match event.unwrap_or_else(|| panic!("{live} futures wait for nothing that is under way")) {
-                Event::Run(worker) => {
-                    let thread = world.worker(worker).thread.expect("only threads of a run are scheduled");
-                    let (slot, now) = (world.worker(worker).take_slot(), world.now);
-                    let Some(slot) = slot else { continue };
-                    drop(world);
-                    let run = &mut runs[thread as usize];
-                    live -= usize::from(run.poll(slot, now));
-                    world = self.shared.world();
-                    run.polled(slot, &mut world);
-                }
+        run.polled(slot, &mut world);
+        // It was killed while it stood still.
+        if world.is_dead(worker) {
+            drop(world);
+            self.end_futures(run.drop_futures());
+            world = self.shared.world();
+        }
+        world
+    }
+
+    fn drop_killed(&self) {
+        for run in &self.runs {
+            // One that stands still is dropped when its poll ends.
+            let Ok(mut run) = run.try_borrow_mut() else { continue };
+            if self.shared.world().is_dead(run.worker) {
+                self.end_futures(run.drop_futures());
+            }
+        }
+    }
+}
+
+impl<P: Deref<Target = SimEndpoint>, F: Future> Drive for Driver<P, F> {
+    fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Lets everything happen that happens before `until`, and while any future has not ended.
+    fn go(&self, until: Nanos) {
+        let mut world = self.shared.world();
+        while self.live.get() > 0 {
+            let Some(event) = world.next_event_before(until) else {
+                assert!(until < Nanos::MAX, "{} futures wait for nothing that is under way", self.live.get());
+                return;
+            };
+            match event {
+                Event::Run(worker) => world = self.run_thread(world, worker),
                 Event::Handle(op) => {
                     drop(world);
                     self.shared.handle(op);
@@ -92,10 +297,8 @@ impl SimFabric {
                 }
                 event @ Event::Fault(_) => {
                     world.happen(event);
-                    let killed = runs.iter_mut().filter(|run| world.is_dead(run.worker));
-                    let killed: Vec<_> = killed.collect();
                     drop(world);
-                    live -= killed.into_iter().map(Run::drop_futures).sum::<usize>();
+                    self.drop_killed();
                     world = self.shared.world();
                 }
                 event => world.happen(event),
@@ -106,7 +309,7 @@ impl SimFabric {
                 wakers.into_iter().for_each(Waker::wake);
                 world = self.shared.world();
             }
-            for (worker, slot) in woken.take() {
+            for (worker, slot) in self.woken.take() {
                 world.make_ready(worker, 1 << slot);
             }
         }
@@ -114,8 +317,8 @@ impl SimFabric {
 }
 
 /// One thread of a run.
-struct Run<'e, F: Future> {
-    endpoint: &'e SimEndpoint,
+struct Run<P, F: Future> {
+    endpoint: P,
     worker: WorkerId,
     slots: Vec<Slot<F>>,
 }
@@ -126,8 +329,8 @@ struct Slot<F: Future> {
     waker: Waker,
 }
 
-impl<'e, F: Future> Run<'e, F> {
-    fn new(endpoint: &'e SimEndpoint, futures: impl Iterator<Item = F>, woken: &Arc<Woken>) -> Self {
+impl<P: Deref<Target = SimEndpoint>, F: Future> Run<P, F> {
+    fn new(endpoint: P, futures: impl Iterator<Item = F>, woken: &Arc<Woken>) -> Self {
         let worker = endpoint.worker.expect("only threads run");
         let slots = futures.zip(0..).map(|(future, slot)| Slot {
             future: Some(Box::pin(future)),
@@ -150,7 +353,7 @@ impl<'e, F: Future> Run<'e, F> {
     /// Says what became of that poll. A slot that paces goes on where it stopped.
     #[inline]
     fn polled(&self, slot: u32, world: &mut World) {
-        let ep = self.endpoint;
+        let ep = &*self.endpoint;
         let clock = ep.clock.get();
         let (free_at, next) = match ep.paced.take() {
             true => (clock, Some(slot)),

@@ -178,6 +178,13 @@ impl World {
         Some(event)
     }
 
+    /// The next event, if it happens before `until`.
+    #[inline]
+    pub fn next_event_before(&mut self, until: Nanos) -> Option<Event> {
+        let is_due = self.due.is_some() || self.next_time().is_some_and(|at| at < until);
+        if is_due { self.next_event() } else { None }
+    }
+
     #[inline]
     pub fn next_time(&self) -> Option<Nanos> {
         self.events.next_time()
@@ -236,6 +243,19 @@ impl World {
             let at = worker.free_at;
             self.schedule(at, Event::Run(id));
         }
+    }
+
+    /// Whether the worker still computes: it was preempted after it had been scheduled.
+    #[inline]
+    pub fn is_busy(&mut self, worker: WorkerId) -> bool {
+        let now = self.now;
+        self.worker(worker).free_at > now
+    }
+
+    /// A worker that is busy polls its slots once it is not.
+    pub fn run_later(&mut self, worker: WorkerId) {
+        self.worker(worker).is_scheduled = false;
+        self.schedule_run(worker);
     }
 
     /// The worker polls its slots from a run from now on, or not any more.

@@ -11,7 +11,7 @@ use std::ops::{Bound, Range};
 
 use common::history::History;
 use common::{Setup, Shape, account, number_of, value};
-use pando_fabric::{Endpoint, FabricError, Nanos, Random};
+use pando_fabric::{Endpoint, Nanos, Random};
 use pando_pool::{Pool, PoolError, PoolOptions};
 use pando_rt::block_on;
 use pando_sim::{FaultBounds, FaultKind, FaultPlan, Faults, Model, SimConfig, SimEndpoint, SimFabric};
@@ -43,9 +43,7 @@ fn seeds(usually: u64) -> Range<u64> {
 /// What may happen while something is wrong. Anything else is a defect.
 fn is_excused(error: &SmartError) -> bool {
     match error {
-        SmartError::Fabric(error) | SmartError::Pool(PoolError::Fabric(error)) => {
-            matches!(error, FabricError::TimedOut(_) | FabricError::ServerUnreachable(_))
-        }
+        SmartError::Fabric(error) | SmartError::Pool(PoolError::Fabric(error)) => error.is_unreachable(),
         SmartError::Undecided(error) => is_excused(error),
         SmartError::TimedOut { .. } | SmartError::Combined => true,
         SmartError::Pool(PoolError::LockTimedOut { .. }) => true,

@@ -69,14 +69,20 @@ impl<L: Layout> Tree<L> {
             self.cache.table().close(node);
             Unfinished::Called { node, key: self.layout.key_bytes(key).into() }
         });
-        // Without an answer the memory server may have changed it, or be about to.
-        let answer = self.call(ctx, from, key, Action::Change(*change)).await?;
+        let answer = match self.call(ctx, from, key, Action::Change(*change)).await {
+            Ok(answer) => answer,
+            // The memory server may have changed it. Others have to forget their copies first.
+            Err(error) => {
+                remainder.failed();
+                return Err(error);
+            }
+        };
         if let Answer::Changed { leaf, outcome } = &answer
             && outcome.changed
             && self.forget_copy(ctx, node, *leaf).await.is_err()
         {
             // The change is made. Nobody comes to the copy before somebody has forgotten it.
-            drop(remainder);
+            remainder.failed();
         } else {
             remainder.done();
             drop(self.cache.table().kept_share(node));

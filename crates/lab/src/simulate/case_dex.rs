@@ -124,7 +124,7 @@ impl Setup {
     fn of_case(seed: u64, faults: FaultSet, case: DexCase) -> Self {
         let keys = draw_keys(&Draw::of(seed, "keys"), case.nodes);
         // Operations of DEX are to be polled to their end (docs/dex.md).
-        Self::drawn(seed, System::Dex, faults.without_cut_off(), keys, |subtree_level| {
+        Self::drawn(seed, System::Dex, faults, keys, |subtree_level| {
             Case::Dex(DexCase { subtree_level, ..case })
         })
     }

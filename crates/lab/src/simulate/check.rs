@@ -7,7 +7,8 @@
 //! - *Failures* happen only while faults do: an operation that began after the last one ended succeeds.
 //! - *Progress*: every operation ends within a bound of virtual time after it began and after faults have ended.
 //!
-//! Of what failed while it changed something nothing is known: it may take effect at any time, or never.
+//! Of what failed while it changed something nothing is known, unless it says that nothing happened: it may take effect at any time,
+//! or never.
 
 use pando_fabric::Nanos;
 use serde::Serialize;
@@ -167,6 +168,8 @@ fn add_events(events: &mut [Vec<Event>], number: usize, record: &Record) {
                 add(key, holds(found[(key - scan.keys.start) as usize]), Left::AsItWas, step);
             }
         }
+        // It failed, and says that nothing happened.
+        (_, Some(Answer::Failed(failure))) if !failure.may_have_taken_effect => {}
         // It failed: what it would do if it took effect.
         (Op::Put(key, value), _) => add(*key, Found::Anything, Left::Value(*value), None),
         (Op::Insert(key, value), _) => add(*key, Found::Absent, Left::Value(*value), None),

@@ -7,13 +7,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use pando_dex::ScanRange;
 use pando_fabric::{Endpoint, Nanos};
 use pando_sim::SimEndpoint;
 
-use super::history::{Answer, Book, Entries, Key, Op, Scan};
+use super::history::{Answer, Book, Entries, Failure, Key, Op, Scan};
 use super::index::Index;
 use super::keys::draw_value;
 use super::linear::Value;
@@ -64,10 +65,10 @@ impl Gathered<'_> {
 }
 
 /// One thread.
-pub struct Client<'c, I: Index> {
-    pub setup: &'c Setup,
-    pub index: &'c I,
-    pub book: &'c Book,
+pub struct Client<I: Index> {
+    pub setup: Rc<Setup>,
+    pub index: Rc<I>,
+    pub book: Rc<Book>,
     pub ep: SimEndpoint,
     pub own: I::Thread,
     pub thread: u32,
@@ -75,8 +76,8 @@ pub struct Client<'c, I: Index> {
     seen: RefCell<BTreeMap<Key, Option<Value>>>,
 }
 
-impl<'c, I: Index> Client<'c, I> {
-    pub fn new(setup: &'c Setup, index: &'c I, book: &'c Book, ep: SimEndpoint, thread: u32) -> Self {
+impl<I: Index> Client<I> {
+    pub fn new(setup: Rc<Setup>, index: Rc<I>, book: Rc<Book>, ep: SimEndpoint, thread: u32) -> Self {
         let own = index.begin_thread(&ep);
         Self { setup, index, book, ep, own, thread, seen: RefCell::default() }
     }
@@ -101,7 +102,7 @@ impl<'c, I: Index> Client<'c, I> {
         let answer = match &op {
             Op::Scan(scan) => {
                 // What was handed out before it failed stands.
-                let found = Gathered { book: self.book, limit: scan.limit, found: RefCell::default() };
+                let found = Gathered { book: &self.book, limit: scan.limit, found: RefCell::default() };
                 let ended = within(&self.ep, until, pin!(self.scan(scan, &found))).await;
                 let failed = match ended {
                     Some(Ok(())) => None,
@@ -113,8 +114,13 @@ impl<'c, I: Index> Client<'c, I> {
             }
             op => match within(&self.ep, until, pin!(I::answer(self, op))).await {
                 Some(Ok(answer)) => answer,
-                Some(Err(error)) => Answer::Failed(error.to_string()),
-                None if cut_off.is_some() => Answer::Failed(CUT_OFF.into()),
+                Some(Err(error)) => Answer::Failed(Failure {
+                    why: error.to_string(),
+                    may_have_taken_effect: I::may_have_taken_effect(&error),
+                }),
+                None if cut_off.is_some() => {
+                    Answer::Failed(Failure { why: CUT_OFF.into(), may_have_taken_effect: true })
+                }
                 None => return self.stuck(record),
             },
         };
@@ -256,7 +262,7 @@ impl<'c, I: Index> Client<'c, I> {
     }
 }
 
-impl<I: Index> Drop for Client<'_, I> {
+impl<I: Index> Drop for Client<I> {
     fn drop(&mut self) {
         self.index.end_thread(&self.own);
     }

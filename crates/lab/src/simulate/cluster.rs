@@ -59,7 +59,7 @@ impl Cluster {
         fabric.set_handler(Arc::new(MemorySide::default()));
         let ep = fabric.endpoint(setup.seed)?;
         let attached = match setup.faults.cuts_off() {
-            true => AttachOptions::embedded().wait_ns_max(PATIENCE_NS),
+            true => AttachOptions::embedded().wait_ns_max(PATIENCE_NS).verbs_take_ns(setup.verbs_take_ns()),
             false => AttachOptions::embedded(),
         };
         let pool = block_on(&ep, Pool::create(&ep, PoolOptions::new(attached)))?;

@@ -26,6 +26,7 @@ use super::cluster::{Cluster, ClusterError, INDEX, boundaries, draw_entries};
 use super::history::{Answer, Book, Key, Op};
 use super::index::Index;
 use super::linear::Value;
+use super::moves::KeyMove;
 use super::setup::{PATIENCE_NS, Setup};
 
 /// DEX with all its compute servers.
@@ -40,6 +41,10 @@ pub struct Dex<L: Layout> {
     pub routes: Vec<Arc<Routes>>,
     /// Where the keys of the second process begin, and so on; they stay there.
     between_processes: Vec<Vec<u8>>,
+    /// By process: the latest move whose keys were left.
+    pub moves: Vec<RefCell<Option<KeyMove>>>,
+    /// Whether operations are cut off.
+    is_cut_off: bool,
 }
 
 /// What a thread has of its own.
@@ -93,7 +98,9 @@ impl<L: Layout> Dex<L> {
             (0..boundaries.len()).filter(is_between).map(|at| boundaries[at].clone()).collect();
         let table = RoutingTable::in_order(boundaries)?;
         let routes = (0..case.processes).map(|_| Arc::new(Routes::new(table.clone()))).collect();
-        Ok(Self { case, keyed_servers, pool, trees, routes, between_processes })
+        let is_cut_off = setup.faults.cuts_off();
+        let moves = (0..case.processes).map(|_| RefCell::default()).collect();
+        Ok(Self { case, keyed_servers, pool, trees, routes, between_processes, moves, is_cut_off })
     }
 
     /// The process whose compute servers have a key.
@@ -127,7 +134,11 @@ impl<L: Layout> Index for Dex<L> {
         }
     }
 
-    async fn answer(client: &Client<'_, Self>, op: &Op) -> Result<Answer, DexError> {
+    fn may_have_taken_effect(error: &DexError) -> bool {
+        error.may_have_taken_effect()
+    }
+
+    async fn answer(client: &Client<Self>, op: &Op) -> Result<Answer, DexError> {
         match op.key() {
             Some(key) => client.answer_of(key, op).await,
             None if matches!(op, Op::Move) => client.move_some().await,
@@ -135,8 +146,12 @@ impl<L: Layout> Index for Dex<L> {
         }
     }
 
+    fn has_to_move(&self) -> bool {
+        self.unmade_move().is_some()
+    }
+
     async fn scan(
-        client: &Client<'_, Self>,
+        client: &Client<Self>,
         range: &ScanRange<'_>,
         found: &Gathered<'_>,
     ) -> Result<(), DexError> {
@@ -156,7 +171,7 @@ impl<L: Layout> Index for Dex<L> {
         Ok(())
     }
 
-    fn go_together(client: &Client<'_, Self>, one: Key, other: Key) -> bool {
+    fn go_together(client: &Client<Self>, one: Key, other: Key) -> bool {
         let owner = |key: Key| {
             let key = client.book.keys[key as usize].as_slice();
             client.router(key).owner_of(key)
@@ -165,6 +180,12 @@ impl<L: Layout> Index for Dex<L> {
     }
 
     fn audit(&self, ep: &SimEndpoint, failed: bool) -> Result<Vec<String>, ClusterError> {
+        for tree in self.trees.iter().filter(|_| self.is_cut_off) {
+            let worker = tree.cache().worker();
+            // What operations that were cut off left is finished before.
+            block_on(ep, tree.flush(Ctx { ep, worker: &worker }))?;
+            tree.cache().retire(&worker);
+        }
         let trees: Vec<_> = self.trees.iter().collect();
         let report = block_on(ep, audit(ep, &trees))?;
         let mut wrong = report.violations.clone();
@@ -177,7 +198,7 @@ impl<L: Layout> Index for Dex<L> {
     }
 }
 
-impl<L: Layout> Client<'_, Dex<L>> {
+impl<L: Layout> Client<Dex<L>> {
     pub(super) fn server(&self, i: usize) -> (&Tree<L>, Ctx<'_, SimEndpoint>) {
         (&self.index.trees[i], Ctx { ep: &self.ep, worker: &self.own.workers[i] })
     }

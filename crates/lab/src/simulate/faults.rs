@@ -24,6 +24,8 @@ const KINDS: [FaultKind; 7] = [
 
 /// What operations that are cut off are called.
 const CUT_OFF: &str = "cut-off";
+/// What threads that stand still where they compute are called.
+const PREEMPT: &str = "preempt";
 
 /// Faults of one run at most.
 const FAULTS_MAX: u64 = 6;
@@ -38,6 +40,8 @@ impl FaultSet {
     pub const ALL: Self = Self((1 << KINDS.len()) - 1);
     /// Operations are given up while they wait, which is no fault of the cluster.
     const CUT_OFF: Self = Self(1 << KINDS.len());
+    /// Threads are preempted where they do not wait for anything, which is none of the cluster either.
+    const PREEMPT: Self = Self(1 << (KINDS.len() + 1));
 
     pub fn of(kind: FaultKind) -> Self {
         Self(
@@ -53,17 +57,19 @@ impl FaultSet {
         self.0 & Self::of(kind).0 != 0
     }
 
-    pub fn without_cut_off(self) -> Self {
-        Self(self.0 & !Self::CUT_OFF.0)
-    }
-
     /// Whether futures of operations are dropped.
     pub fn cuts_off(self) -> bool {
         self.0 & Self::CUT_OFF.0 != 0
     }
 
+    /// Whether threads are preempted.
+    pub fn preempts(self) -> bool {
+        self.0 & Self::PREEMPT.0 != 0
+    }
+
     fn names(self) -> impl Iterator<Item = &'static str> {
-        self.kinds().map(FaultKind::name).chain(self.cuts_off().then_some(CUT_OFF))
+        let others = [self.cuts_off().then_some(CUT_OFF), self.preempts().then_some(PREEMPT)];
+        self.kinds().map(FaultKind::name).chain(others.into_iter().flatten())
     }
 
     fn kinds(self) -> impl Iterator<Item = FaultKind> {
@@ -113,11 +119,12 @@ impl FromStr for FaultSet {
                 "none" if text == "none" => 0,
                 "all" => Self::ALL.0,
                 CUT_OFF => Self::CUT_OFF.0,
+                PREEMPT => Self::PREEMPT.0,
                 _ => match KINDS.iter().find(|kind| kind.name() == name) {
                     Some(kind) => Self::of(*kind).0,
                     None => {
-                        let known =
-                            Self(Self::ALL.0 | Self::CUT_OFF.0).names().collect::<Vec<_>>().join(", ");
+                        let known = Self(Self::ALL.0 | Self::CUT_OFF.0 | Self::PREEMPT.0).names();
+                        let known = known.collect::<Vec<_>>().join(", ");
                         return Err(format!(
                             "`{name}` is no fault of a simulation; there are {known}, all and none"
                         ));
@@ -135,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_list_of_faults_comes_back_as_it_was_written() {
-        for text in ["none", "all", "torn", "spikes,stop,lost-answers", "cut-off"] {
+        for text in ["none", "all", "torn", "spikes,stop,lost-answers", "cut-off", "torn,cut-off,preempt"] {
             assert_eq!(text.parse::<FaultSet>().expect(text).to_string(), text);
         }
         assert_eq!("stop,torn,stop".parse::<FaultSet>().expect("valid").to_string(), "torn,stop");

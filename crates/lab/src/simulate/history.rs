@@ -69,9 +69,17 @@ pub enum Answer {
     Values(Vec<Option<Value>>),
     Entries(Entries),
     Done,
-    Failed(String),
+    Failed(Failure),
     /// Not within the bound of virtual time.
     Stuck,
+}
+
+/// How an operation failed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub why: String,
+    /// Whether it may have taken effect, or may yet, by what it said.
+    pub may_have_taken_effect: bool,
 }
 
 /// What a scan handed out.
@@ -112,7 +120,7 @@ impl Record {
     /// What went wrong with it, if it did.
     pub fn failure(&self) -> Option<&str> {
         match &self.returned.as_ref()?.2 {
-            Answer::Failed(why) => Some(why),
+            Answer::Failed(failure) => Some(&failure.why),
             Answer::Entries(entries) => entries.failed.as_deref(),
             _ => None,
         }
@@ -301,7 +309,10 @@ impl History {
             }
             (_, Some(Answer::Flag(done))) => if *done { "done" } else { "not done" }.into(),
             (_, Some(Answer::Found(found))) => of_key(found),
-            (_, Some(Answer::Failed(why))) => format!("failed: {why}"),
+            (_, Some(Answer::Failed(Failure { why, may_have_taken_effect }))) => {
+                let perhaps = if *may_have_taken_effect { "perhaps" } else { "nothing happened" };
+                format!("failed, {perhaps}: {why}")
+            }
             (_, Some(Answer::Stuck)) => "stuck".into(),
             (_, Some(_)) => "done".into(),
         };

@@ -29,18 +29,26 @@ pub trait Index: Sized {
     /// It does not use the index any more.
     fn end_thread(&self, _: &Self::Thread) {}
 
+    /// Whether a change that failed with this may have been made all the same, by what the error says.
+    fn may_have_taken_effect(error: &Self::Error) -> bool;
+
     /// Performs an operation that is no scan.
-    async fn answer(client: &Client<'_, Self>, op: &Op) -> Result<Answer, Self::Error>;
+    async fn answer(client: &Client<Self>, op: &Op) -> Result<Answer, Self::Error>;
+
+    /// Whether a move of keys ended in the middle, so that it has to be made again.
+    fn has_to_move(&self) -> bool {
+        false
+    }
 
     /// Performs a scan; what it found stands also if it fails.
     async fn scan(
-        client: &Client<'_, Self>,
+        client: &Client<Self>,
         range: &ScanRange<'_>,
         found: &Gathered<'_>,
     ) -> Result<(), Self::Error>;
 
     /// Whether both keys may be looked up by one operation.
-    fn go_together(client: &Client<'_, Self>, one: Key, other: Key) -> bool;
+    fn go_together(client: &Client<Self>, one: Key, other: Key) -> bool;
 
     /// How many of the threads, from the first on, have a view of the index of their own.
     fn views(&self) -> usize {

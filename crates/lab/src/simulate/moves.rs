@@ -13,15 +13,36 @@ use super::client::Client;
 use super::dex::Dex;
 use super::history::Answer;
 
-impl<L: Layout> Client<'_, Dex<L>> {
-    /// Moves some keys.
+/// Keys, the compute server that has them, and the one that is to have them.
+pub type KeyMove = (KeyRange, usize, usize);
+
+impl<L: Layout> Dex<L> {
+    /// A move of a process that has to be made again, and goes on where it stopped: it failed or was cut off while the new owner took
+    /// over.
+    pub(super) fn unmade_move(&self) -> Option<(usize, KeyMove)> {
+        self.moves.iter().enumerate().find_map(|(process, latest)| {
+            let latest = latest.borrow();
+            let (_, _, to) = latest.as_ref()?;
+            self.trees[*to].is_taking_over().then(|| latest.clone().map(|latest| (process, latest)))?
+        })
+    }
+}
+
+impl<L: Layout> Client<Dex<L>> {
+    /// Moves some keys; first of all those whose new owner had begun with them when an earlier move ended.
     pub(super) async fn move_some(&self) -> Result<Answer, DexError> {
+        if let Some((process, unmade)) = self.index.unmade_move() {
+            return self.make_move(process, unmade).await;
+        }
         let Some(at) = self.draw_cut() else { return Ok(Answer::Done) };
         let process = self.index.process_of(&at);
-        let routes = &self.index.routes[process];
-        let Some((range, from, to)) = self.draw_move(&routes.table(), at, process) else {
-            return Ok(Answer::Done);
-        };
+        match self.draw_move(&self.index.routes[process].table(), at, process) {
+            Some(drawn) => self.make_move(process, drawn).await,
+            None => Ok(Answer::Done),
+        }
+    }
+
+    async fn make_move(&self, process: usize, (range, from, to): KeyMove) -> Result<Answer, DexError> {
         let party = |server: usize| {
             let (tree, ctx) = self.server(server);
             Party { server, tree, ctx }
@@ -29,19 +50,20 @@ impl<L: Layout> Client<'_, Dex<L>> {
         let ctx = party(from).ctx;
         let workers = self.index.case.moves.flush_workers;
         let flush = async |leaving: Arc<Leaving<'_, L>>| flush_side_by_side(&leaving, ctx, workers).await;
-        match move_keys(routes, party(from), party(to), range, flush, async |_| Ok(())).await {
+        // The new owner begins only after this.
+        let record = async |_: &RoutingTable| {
+            *self.index.moves[process].borrow_mut() = Some((range.clone(), from, to));
+            Ok(())
+        };
+        let routes = &self.index.routes[process];
+        match move_keys(routes, party(from), party(to), range.clone(), flush, record).await {
             Ok(_) | Err(DexError::Moving | DexError::Routes(_)) => Ok(Answer::Done),
             Err(error) => Err(error),
         }
     }
 
     /// Keys of a process, who has them, and who is to have them.
-    fn draw_move(
-        &self,
-        table: &RoutingTable,
-        at: Vec<u8>,
-        process: usize,
-    ) -> Option<(KeyRange, usize, usize)> {
+    fn draw_move(&self, table: &RoutingTable, at: Vec<u8>, process: usize) -> Option<KeyMove> {
         let is_ours = |server: &usize| self.index.process_of_server(*server) == process;
         let partitions = table.owners().len();
         let partition = if self.below(4) == 0 { self.below(partitions) } else { table.partition_of(&at) };

@@ -37,6 +37,9 @@ pub trait SimulatedPeer: PeerTree<Error: Into<ClusterError>> {
     /// Nobody uses this view, so nobody is to wait for it.
     async fn park(&self, ep: &SimEndpoint) -> Result<(), Self::Error>;
 
+    /// Whether a change that failed with this may have been made all the same, by what the error says.
+    fn may_have_taken_effect(error: &Self::Error) -> bool;
+
     /// Whether a change was refused since the key is another compute server's.
     fn is_refusal(error: &Self::Error) -> bool;
 
@@ -117,7 +120,11 @@ impl<T: SimulatedPeer> Index for Peer<T> {
 
     fn begin_thread(&self, _: &SimEndpoint) {}
 
-    async fn answer(client: &Client<'_, Self>, op: &Op) -> Result<Answer, T::Error> {
+    fn may_have_taken_effect(error: &T::Error) -> bool {
+        T::may_have_taken_effect(error)
+    }
+
+    async fn answer(client: &Client<Self>, op: &Op) -> Result<Answer, T::Error> {
         let Some(key) = op.key() else { return Ok(Answer::Done) };
         let bytes = client.book.keys[key as usize].as_slice();
         let (server, servers) = (client.index.server(client.thread, bytes), client.index.views.len());
@@ -132,7 +139,7 @@ impl<T: SimulatedPeer> Index for Peer<T> {
     }
 
     async fn scan(
-        client: &Client<'_, Self>,
+        client: &Client<Self>,
         range: &ScanRange<'_>,
         found: &Gathered<'_>,
     ) -> Result<(), T::Error> {
@@ -141,7 +148,7 @@ impl<T: SimulatedPeer> Index for Peer<T> {
         Ok(())
     }
 
-    fn go_together(_: &Client<'_, Self>, _: Key, _: Key) -> bool {
+    fn go_together(_: &Client<Self>, _: Key, _: Key) -> bool {
         true
     }
 
@@ -158,7 +165,7 @@ impl<T: SimulatedPeer> Index for Peer<T> {
     }
 }
 
-impl<T: SimulatedPeer> Client<'_, Peer<T>> {
+impl<T: SimulatedPeer> Client<Peer<T>> {
     async fn answer_by(&self, server: usize, op: &Op) -> Result<Answer, T::Error> {
         let (view, ep) = (&self.index.views[server], &self.ep);
         let key = |key: &Key| self.book.keys[*key as usize].as_slice();
@@ -208,6 +215,10 @@ impl SimulatedPeer for Sherman {
         Ok(())
     }
 
+    fn may_have_taken_effect(error: &ShermanError) -> bool {
+        error.may_have_taken_effect()
+    }
+
     fn is_refusal(error: &ShermanError) -> bool {
         matches!(error, ShermanError::NotOwned)
     }
@@ -247,6 +258,10 @@ impl SimulatedPeer for Smart {
 
     async fn park(&self, ep: &SimEndpoint) -> Result<(), SmartError> {
         Smart::park(self, ep).await
+    }
+
+    fn may_have_taken_effect(error: &SmartError) -> bool {
+        error.may_have_taken_effect()
     }
 
     fn is_refusal(error: &SmartError) -> bool {

@@ -4,7 +4,9 @@
 //! at every key, by lookups and by scans; so does one of each compute server that has a view of its own. The auditor comes last. A
 //! panic of the code under test is a violation like any other.
 
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
@@ -126,21 +128,23 @@ fn run_dex<L: Layout>(setup: &Setup, case: DexCase, layout: L) -> Result<Ran, Cl
 }
 
 /// Runs `setup` on the index that `make` makes and loads.
-fn run_on<I: Index>(
+fn run_on<I: Index + 'static>(
     setup: &Setup,
     make: impl FnOnce(&Cluster, &SimEndpoint, &mut Book) -> Result<I, ClusterError>,
 ) -> Result<Ran, ClusterError> {
     let keys = draw_keys(&random_of(setup.seed, "keys of the run"), setup.key_style, setup.sizes, setup.keys);
     let mut book = Book::new(keys);
     let (cluster, ep) = Cluster::new(setup)?;
-    let index = make(&cluster, &ep, &mut book)?;
+    let index = Rc::new(make(&cluster, &ep, &mut book)?);
     drop(ep);
     let began = cluster.fabric.now();
+    let (shared_setup, book) = (Rc::new(setup.clone()), Rc::new(book));
     let clients: Vec<_> = (0..setup.threads)
         .map(|thread| {
             let seed = setup.seed.wrapping_mul(1_000).wrapping_add(thread as u64);
             let ep = cluster.fabric.thread(thread % setup.all_compute_servers(), seed);
-            Client::new(setup, &index, &book, ep, thread as u32)
+            let (setup, index, book) = (Rc::clone(&shared_setup), Rc::clone(&index), Rc::clone(&book));
+            Rc::new(Client::new(setup, index, book, ep, thread as u32))
         })
         .collect();
     let plan = plan_faults(setup, began);
@@ -154,9 +158,8 @@ fn run_on<I: Index>(
     let calm = faulty_until + rest;
     book.faulty_until.set(faulty_until);
     book.calm.set(calm);
-    let endpoints: Vec<_> = clients.iter().map(|client| &client.ep).collect();
-    cluster.fabric.run(&endpoints, setup.slots, |thread, slot| work(&clients[thread], calm, slot));
-    clients.iter().take(index.views()).for_each(look_at_everything);
+    run_all(setup, &cluster, &clients, calm);
+    clients.iter().take(index.views()).for_each(|client| look_at_everything(client));
     let ended = clients.iter().take(index.views()).map(|client| client.ep.now()).max().unwrap_or(calm);
     let mut audit = Vec::new();
     if !book.is_over.get() {
@@ -164,15 +167,38 @@ fn run_on<I: Index>(
         let told = |what| Violation { kind: Kind::Audit, what, excerpt: String::new() };
         audit.extend(wrong.into_iter().take(5).map(told));
     }
-    drop(endpoints);
     drop(clients);
     drop(index);
     drop(cluster);
+    let book = Rc::into_inner(book).expect("the clients are gone");
     Ok(Ran { history: book.close(), calm, ended, audit })
 }
 
+/// The way from a client to its endpoint, for as long as a run.
+struct Thread<I: Index>(Rc<Client<I>>);
+
+impl<I: Index> Deref for Thread<I> {
+    type Target = SimEndpoint;
+
+    fn deref(&self) -> &SimEndpoint {
+        &self.0.ep
+    }
+}
+
+/// The operations of all slots, side by side.
+fn run_all<I: Index + 'static>(setup: &Setup, cluster: &Cluster, clients: &[Rc<Client<I>>], calm: Nanos) {
+    let make = |thread: usize, slot| work(Rc::clone(&clients[thread]), calm, slot);
+    let Some(preemption) = setup.preemption else {
+        let endpoints: Vec<_> = clients.iter().map(|client| &client.ep).collect();
+        cluster.fabric.run(&endpoints, setup.slots, make);
+        return;
+    };
+    let threads = clients.iter().map(|client| Thread(Rc::clone(client))).collect();
+    cluster.fabric.run_preempted(threads, setup.slots, preemption, make);
+}
+
 /// The life of one slot. All is well again from `calm` on.
-async fn work<I: Index>(client: &Client<'_, I>, calm: Nanos, slot: u32) {
+async fn work<I: Index>(client: Rc<Client<I>>, calm: Nanos, slot: u32) {
     for n in 0..client.setup.operations_per_slot() {
         if client.book.is_over.get() {
             return;
@@ -180,6 +206,11 @@ async fn work<I: Index>(client: &Client<'_, I>, calm: Nanos, slot: u32) {
         client.operate(slot, n).await;
     }
     while client.ep.now() <= client.book.faulty_until.get() {
+        pass_time(&client.ep).await;
+    }
+    // Until then nobody has these keys.
+    while client.index.has_to_move() && client.ep.now() <= calm && !client.book.is_over.get() {
+        client.perform(slot, Op::Move).await;
         pass_time(&client.ep).await;
     }
     // What was cut off is seen now and then, and finished when its verbs must have ended.
@@ -196,7 +227,7 @@ async fn work<I: Index>(client: &Client<'_, I>, calm: Nanos, slot: u32) {
 }
 
 /// Looks up every key and scans all of them, up and down.
-fn look_at_everything<I: Index>(client: &Client<'_, I>) {
+fn look_at_everything<I: Index>(client: &Client<I>) {
     if client.book.is_over.get() {
         return;
     }

@@ -4,7 +4,7 @@
 //! seeds meant before, apart from that aspect.
 
 use pando_fabric::{Nanos, Random};
-use pando_sim::{FaultKind, Faults, Model};
+use pando_sim::{FaultKind, Faults, Model, Preemption};
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -85,6 +85,8 @@ pub struct Setup {
     pub torn_share: f64,
     pub latency_scale: f64,
     pub faults: FaultSet,
+    /// How threads are preempted where they compute, if they are.
+    pub preemption: Option<Preemption>,
     #[serde(flatten)]
     pub case: Case,
 }
@@ -165,6 +167,7 @@ impl Setup {
             torn_share: if faults.has(FaultKind::Torn) { torn.one_of(&[0.01, 0.1, 0.5, 1.0]) } else { 0.0 },
             latency_scale: Draw::of(seed, "network").one_of(&[0.2, 1.0, 1.0, 5.0]),
             faults,
+            preemption: faults.preempts().then(|| draw_preemption(seed)),
         }
     }
 
@@ -178,6 +181,15 @@ impl Setup {
         }
         model.faults = Faults { torn_share: self.torn_share, timeout_ns: TIMEOUT_NS, ..Faults::default() };
         model
+    }
+
+    /// No verb takes so long, where operations are cut off. What they leave rests that long, and an operation on DEX may meet
+    /// that in several places.
+    pub fn verbs_take_ns(&self) -> Nanos {
+        match &self.case {
+            Case::Dex(_) => PATIENCE_NS / 10,
+            Case::Sherman(_) | Case::Smart(_) => PATIENCE_NS,
+        }
     }
 
     /// How full the nodes of the bulk load are.
@@ -205,6 +217,13 @@ impl Setup {
     pub fn operations_per_slot(&self) -> usize {
         self.operations.div_ceil(self.threads * self.slots as usize)
     }
+}
+
+/// Rarely, or at every few looks; for up to what two or a hundred verbs take.
+fn draw_preemption(seed: u64) -> Preemption {
+    let draw = Draw::of(seed, "preemption");
+    let (one_in, longest_ns) = (draw.one_of(&[8, 32, 128, 512]), draw.one_of(&[5_000, 50_000, 400_000]));
+    Preemption { seed, one_in, longest_ns }
 }
 
 #[cfg(test)]
