@@ -1,6 +1,7 @@
 //! What is wrong with a list of memory servers: which are missing, of another pool, named twice or in the wrong order.
 //!
-//! The superblock of each says which memory server of which pool it is, so whoever named them is told what to name instead.
+//! The superblock of each memory server says which one of which pool it is, so the error can say what to name instead. It is
+//! looked at only after attaching has failed.
 
 use pando_fabric::Endpoint;
 use pando_pool::{PoolError, RegionPlace, place_of_region};

@@ -1,4 +1,7 @@
-//! Reading a dump. Nothing of it is to be believed before its end was reached.
+//! Reading a dump, block by block, in little memory.
+//!
+//! Each block has a checksum and is checked before its entries are handed out. Only the trailer says that no block is missing,
+//! so a reader believes nothing before the end was reached.
 
 use std::io::{self, Read};
 

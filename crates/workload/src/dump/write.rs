@@ -1,4 +1,7 @@
 //! Writing a dump, entry by entry, in little memory.
+//!
+//! Entries are gathered into blocks with a checksum each. The trailer, with the number of entries and the digest of all of them,
+//! is written last: a dump without it is not whole.
 
 use std::io::{self, Write};
 
