@@ -111,7 +111,7 @@ impl<L: Layout> Tree<L> {
     /// Takes the lock of a node. Restarts if a process has it that is gone: whoever waits may hold locks that are in the way of
     /// putting the node right.
     async fn lock_word<E: Endpoint>(&self, ctx: Ctx<'_, E>, addr: GlobalAddr) -> Attempt<RemoteLock<'_>> {
-        let deadline = self.deadline(ctx);
+        let (mut deadline, mut waits_for_rest) = (self.deadline(ctx), false);
         let between_looks = self.config.patience_ns / LOOKS_AT_HOLDER;
         loop {
             let next_look = ctx.ep.now().saturating_add(between_looks).min(deadline);
@@ -123,9 +123,16 @@ impl<L: Layout> Tree<L> {
                         self.suspects.condemn(addr, holder);
                         return Err(Retry::Restart);
                     }
-                    if ctx.ep.now() >= deadline {
+                    let now = ctx.ep.now();
+                    if now < deadline {
+                        continue;
+                    }
+                    if waits_for_rest || !self.pool.has_left_locks() {
                         return Err(DexError::from(PoolError::LockTimedOut { at, holder }).into());
                     }
+                    // An operation of this process left it, and it may rest for longer than one has patience.
+                    let rest = self.config.patience_ns.saturating_add(self.pool.verbs_take());
+                    (deadline, waits_for_rest) = (ctx.ep.wait_until(now, rest), true);
                 }
                 Err(PoolError::ReadOnly) => {
                     return Err(DexError::Layout("a pool that is only read cannot be changed".into()).into());

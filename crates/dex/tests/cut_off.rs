@@ -36,8 +36,6 @@ const PATIENCE_NS: Nanos = 20 * VERBS_TAKE_NS;
 const OVER_AT: Nanos = 3_000_000;
 /// An operation is cut off before that, if it is.
 const CUT_NS_MAX: Nanos = 12_000;
-/// One in so many is.
-const CUT_EVERY: u64 = 8;
 
 /// What `operation` comes to, unless it takes longer than `after`.
 async fn cut_off<F: Future>(ep: &SimEndpoint, after: Nanos, operation: F) -> Option<F::Output> {
@@ -69,6 +67,7 @@ struct Owner<'c> {
     ctx: Ctx<'c, SimEndpoint>,
     may: BTreeMap<u64, May>,
     cut: u64,
+    cut_every: u64,
 }
 
 impl Owner<'_> {
@@ -82,7 +81,7 @@ impl Owner<'_> {
                 Some(_) => tree.put(ctx, &key, &new).await,
             }
         };
-        let after = match (ctx.ep.random() >> 20).is_multiple_of(CUT_EVERY) {
+        let after = match (ctx.ep.random() >> 20).is_multiple_of(self.cut_every) {
             true => ctx.ep.random() % CUT_NS_MAX,
             false => Nanos::MAX / 2,
         };
@@ -118,11 +117,14 @@ impl Owner<'_> {
 struct Waits {
     patience_ns: Nanos,
     verbs_take_ns: Nanos,
+    /// One operation in so many is cut off.
+    cut_every: u64,
 }
 
 struct Run {
     fabric: SimFabric,
     trees: Vec<Tree<FixedLayout>>,
+    cut_every: u64,
 }
 
 impl Run {
@@ -156,7 +158,7 @@ impl Run {
             tree
         };
         let trees = KeyRange::from_boundaries(&boundaries).into_iter().map(open).collect();
-        Self { fabric, trees }
+        Self { fabric, trees, cut_every: waits.cut_every }
     }
 
     async fn work<'c>(
@@ -170,7 +172,13 @@ impl Run {
         let members = THREADS as u64 * SLOTS / SERVERS as u64;
         let own: Vec<u64> = (first + member..first + row).step_by(members as usize).collect();
         let may = own.iter().map(|&k| (k, May::from([None]))).collect();
-        let mut owner = Owner { tree: &self.trees[server], ctx: Ctx { ep, worker }, may, cut: 0 };
+        let mut owner = Owner {
+            tree: &self.trees[server],
+            ctx: Ctx { ep, worker },
+            may,
+            cut: 0,
+            cut_every: self.cut_every,
+        };
         let mut n = 0;
         while ep.now() < OVER_AT {
             n += 1;
@@ -237,7 +245,8 @@ fn what_was_cut_off_was_done_or_not() {
     let (mut cut, mut smos) = (0, [0; 5]);
     for seed in seeds(150) {
         eprintln!("seed {seed}");
-        let run = Run::new(seed, Waits { patience_ns: PATIENCE_NS, verbs_take_ns: VERBS_TAKE_NS });
+        let run =
+            Run::new(seed, Waits { patience_ns: PATIENCE_NS, verbs_take_ns: VERBS_TAKE_NS, cut_every: 8 });
         cut += run.run(seed);
         run.audit(seed);
         for tree in &run.trees {
@@ -253,7 +262,10 @@ fn what_was_cut_off_was_done_or_not() {
 fn nobody_gives_up_before_what_was_cut_off_has_rested() {
     let mut cut = 0;
     for seed in seeds(20) {
-        let run = Run::new(seed, Waits { patience_ns: PATIENCE_NS / 4, verbs_take_ns: PATIENCE_NS / 3 });
+        let run = Run::new(
+            seed,
+            Waits { patience_ns: PATIENCE_NS / 4, verbs_take_ns: PATIENCE_NS / 3, cut_every: 100 },
+        );
         cut += run.run(seed);
         run.audit(seed);
     }
