@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use pando::printable;
 use pando_lab::bench::BenchError;
 use pando_lab::experiments::LabError;
 use pando_workload::dataset::DatasetError;
@@ -49,7 +50,7 @@ impl Failure {
             Failure::Told => return ExitCode::from(1),
             Failure::ReaderGone => return ExitCode::SUCCESS,
         };
-        tell(format_args!("pando: {}", one_line(&sentence)));
+        tell(format_args!("pando: {}", printable(&one_line(&sentence))));
         ExitCode::from(status)
     }
 

@@ -73,7 +73,7 @@ fn write_noise(port: &str, over: &AtomicBool, tried: &AtomicU64) {
             return;
         }
         let Ok(mut stream) = TcpStream::connect(port) else { continue };
-        let magic: &[u8] = [&b""[..], b"PandoTCP\x01\0", b"PandoOps\x01\0"][seed as usize % 3];
+        let magic: &[u8] = [&b""[..], b"PandoTCP\x02\0", b"PandoOps\x02\0"][seed as usize % 3];
         let noise = noise(seed, 1 + seed as usize * 7 % 3000);
         // It is closed as soon as the bytes make no sense.
         let _ = stream.write_all(magic).and_then(|()| stream.write_all(&noise));
@@ -85,7 +85,7 @@ fn write_noise(port: &str, over: &AtomicBool, tried: &AtomicU64) {
 /// Holds as many connections as it gets, more than are let, and says a byte of a handshake on each now and then.
 fn drip(port: &str, over: &AtomicBool, tried: &AtomicU64) {
     let mut held: Vec<(TcpStream, usize)> = Vec::new();
-    let hello = [&b"PandoTCP\x01\0"[..], &[0; 100]].concat();
+    let hello = [&b"PandoTCP\x02\0"[..], &[0; 100]].concat();
     while !over.load(Relaxed) {
         if held.len() < 64
             && let Ok(stream) = TcpStream::connect(port)
@@ -103,9 +103,9 @@ fn drip(port: &str, over: &AtomicBool, tried: &AtomicU64) {
 
 /// Shakes hands with a secret that is not theirs.
 fn guess(port: &str, over: &AtomicBool, tried: &AtomicU64) {
+    let access = Access::default().secret("no more than guessed").deadline(LONG);
     while !over.load(Relaxed) {
-        let access = Access::default().secret("no more than guessed").deadline(LONG);
-        let error = Client::connect(ClientConfig::new([port]).access(access)).expect_err("it is wrong");
+        let error = Client::connect(ClientConfig::new([port]).access(access.clone())).expect_err("it is wrong");
         // At the port of the memory server it hears what that is.
         let said = error.to_string();
         assert!(said.contains("secret is not the same") || said.contains("of a memory server"), "{said}");
@@ -197,6 +197,6 @@ fn who_is_not_let_in_is_told_why_in_one_line() {
         stream.read_to_end(&mut Vec::new()).expect("it goes");
     });
     let told = place.refused(&format!("get --pool tcp://{address} --index trees aspen"), 2);
-    assert!(told.contains("it speaks version 99 of the protocol, and this program version 1"), "{told}");
+    assert!(told.contains("it speaks version 99 of the protocol, and this program version 2"), "{told}");
     later.join().expect("no panic");
 }

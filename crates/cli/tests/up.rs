@@ -145,7 +145,7 @@ fn a_cluster_comes_up_works_tells_how_it_is_and_stops() {
 
     let pages: Vec<String> = up.metrics().iter().map(|address| get(address, "/metrics")).collect();
     assert_eq!(pages.len(), 4);
-    assert!(pages[..2].iter().all(|page| page.contains("\npando_memory_bytes 67108864.0\n")), "{pages:?}");
+    assert!(pages[..2].iter().all(|page| page.contains("\npando_memory_bytes 67108864\n")), "{pages:?}");
     assert!(pages[0].contains("pando_verbs_served_total{kind=\"read\"} "), "{}", pages[0]);
     assert!(pages[3].contains("{kind=\"put\",result=\"done\"} 1"), "{}", pages[3]);
 

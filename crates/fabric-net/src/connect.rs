@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use pando_fabric::FabricError;
 
-use crate::handshake::{CHALLENGE, ClientHalf, LinkId, Protocol, Rejection, WELCOME, Welcomed};
+use crate::handshake::{
+    CHALLENGE, ClientHalf, LinkId, NO_PROOF, PROOF, Protocol, Rejection, WELCOME, Welcomed,
+};
 use crate::secret::Secret;
 use crate::socket;
 
@@ -110,7 +112,17 @@ fn shake(
     stream.write_all(half.hello())?;
     let mut challenge = [0; CHALLENGE];
     stream.read_exact(&mut challenge)?;
-    stream.write_all(&half.prove(&challenge, secret)?)?;
+    half.check(&challenge)?;
+    let mut proof = [0; PROOF];
+    stream.read_exact(&mut proof)?;
+    match half.prove(&challenge, &proof, secret) {
+        Ok(proof) => stream.write_all(&proof)?,
+        Err(rejection) => {
+            // For its log; whether it listens makes no difference here.
+            let _ = stream.write_all(&NO_PROOF);
+            return Err(rejection.into());
+        }
+    }
     let mut welcome = [0; WELCOME];
     stream.read_exact(&mut welcome)?;
     let welcomed = half.finish(&challenge, &welcome, secret)?;

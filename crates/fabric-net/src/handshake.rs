@@ -1,9 +1,10 @@
-//! How a connection begins: versions are compared, and each side shows that it knows the shared secret.
+//! How a connection begins: versions are compared, and each side shows that it knows the shared secret, the server first.
 //!
-//! The client says hello with a nonce, the server answers with a nonce of its own, and each proves itself by an HMAC over all
-//! that was said before (RFC 2104, SHA-256), which is compared in constant time. The secret itself never travels, and a
-//! recorded handshake is worth nothing later. What follows is neither encrypted nor signed: who can change packets on the
-//! way can do so after the handshake (`docs/security.md`).
+//! The client says hello with a nonce. The server answers with a nonce of its own, and with its proof: an HMAC over all that
+//! was said (RFC 2104, SHA-256), compared in constant time. Only then does the client show its own, so who only says that he is
+//! a server learns nothing. The secret itself never travels, a recorded handshake is worth nothing later, and a guess at the
+//! secret takes as long as deriving a key from it ([`Secret::key`]). What follows is neither encrypted nor signed: who can change
+//! packets on the way can do so after the handshake (`docs/security.md`).
 //!
 //! All protocols of Pando begin like this, each with a name and a version of its own ([`Protocol`]). Whoever comes to the port
 //! of another one of them is told so.
@@ -31,7 +32,7 @@ impl Protocol {
     pub const VERBS: Self =
         Self { magic: *b"PandoTCP", version: crate::wire::VERSION, server: "memory server" };
     /// Operations on an index, for compute servers; `pando::remote::wire` has its frames.
-    pub const OPERATIONS: Self = Self { magic: *b"PandoOps", version: 1, server: "compute server" };
+    pub const OPERATIONS: Self = Self { magic: *b"PandoOps", version: 2, server: "compute server" };
 
     /// The protocol that begins like this.
     fn of_magic(magic: [u8; 8]) -> Option<Self> {
@@ -41,19 +42,20 @@ impl Protocol {
 
 /// Bytes of the client's first message.
 pub(crate) const HELLO: usize = size_of::<Hello>();
-/// Bytes of the server's answer to it.
+/// Bytes of the server's answer to it. The server's proof follows, unless it refuses; a server of another version has no such.
 pub(crate) const CHALLENGE: usize = size_of::<Challenge>();
-/// Bytes of the client's proof.
+/// Bytes of the proof of either side.
 pub(crate) const PROOF: usize = 32;
-/// Bytes of the server's proof, and of what the client needs to know.
+/// Bytes of what the client needs to know in the end, and of a proof of that.
 pub(crate) const WELCOME: usize = size_of::<Welcome>();
 
 /// The proof of one side, over all that was said.
 fn mac(secret: &Secret, side: Side, said: &[&[u8]]) -> Hmac<Sha256> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret.bytes()).expect("a key of HMAC may have any length");
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret.key()).expect("a key of HMAC may have any length");
     mac.update(match side {
-        Side::Client => b"client of pando",
+        Side::Client => &b"client of pando"[..],
         Side::Server => b"server of pando",
+        Side::Welcome => b"welcome of pando",
     });
     for part in said {
         mac.update(part);
@@ -61,10 +63,15 @@ fn mac(secret: &Secret, side: Side, said: &[&[u8]]) -> Hmac<Sha256> {
     mac
 }
 
+/// What a client says instead of a proof to a server that has none.
+pub(crate) const NO_PROOF: [u8; PROOF] = [0; PROOF];
+
 #[derive(Clone, Copy)]
 enum Side {
     Client,
     Server,
+    /// The server again, of what it says in the end.
+    Welcome,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
@@ -209,8 +216,11 @@ impl ClientHalf {
         self.hello.as_bytes()
     }
 
-    /// The proof to send after the server's challenge.
-    pub fn prove(&self, challenge: &[u8; CHALLENGE], secret: &Secret) -> Result<[u8; PROOF], Rejection> {
+    /// Whether the server that said this can be talked to, and its proof follows.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, challenge: &[u8; CHALLENGE]) -> Result<(), Rejection> {
         let said = Challenge::ref_from_bytes(challenge).expect("as many bytes as a challenge");
         let (theirs, Protocol { magic, version: ours, server: wanted }) = (said.version.get(), self.protocol);
         if said.magic != magic {
@@ -222,10 +232,25 @@ impl ClientHalf {
         if theirs != ours {
             return Err(Rejection::Version { theirs, ours });
         }
-        Ok(mac(secret, Side::Client, &[self.hello(), challenge]).finalize().into_bytes().into())
+        Ok(())
     }
 
-    /// Looks at the server's own proof.
+    /// The proof to send after the server's.
+    ///
+    /// # Errors
+    /// `WrongSecret` if the server does not know the secret. [`NO_PROOF`] tells it so.
+    pub fn prove(
+        &self,
+        challenge: &[u8; CHALLENGE],
+        proof: &[u8; PROOF],
+        secret: &Secret,
+    ) -> Result<[u8; PROOF], Rejection> {
+        let said = [self.hello(), &challenge[..]];
+        mac(secret, Side::Server, &said).verify_slice(proof).map_err(|_| Rejection::WrongSecret)?;
+        Ok(mac(secret, Side::Client, &said).finalize().into_bytes().into())
+    }
+
+    /// Looks at what the server says in the end.
     pub fn finish(
         &self,
         challenge: &[u8; CHALLENGE],
@@ -236,7 +261,7 @@ impl ClientHalf {
         let version = self.protocol.version;
         Rejection::of(said.verdict.get(), version, version)?;
         let numbers = &welcome[..WELCOME - PROOF];
-        let mac = mac(secret, Side::Server, &[self.hello(), challenge, numbers]);
+        let mac = mac(secret, Side::Welcome, &[self.hello(), challenge, numbers]);
         mac.verify_slice(&said.proof).map_err(|_| Rejection::WrongSecret)?;
         Ok(Welcomed {
             region_len: said.region_len.get(),
@@ -283,6 +308,12 @@ impl ServerHalf {
         self.challenge.as_bytes()
     }
 
+    /// The server's proof, to be sent after the challenge.
+    pub fn proof(&self, secret: &Secret) -> [u8; PROOF] {
+        let said = [self.hello.as_bytes(), self.challenge.as_bytes()];
+        mac(secret, Side::Server, &said).finalize().into_bytes().into()
+    }
+
     /// By what number the client knows this server.
     pub fn number(&self) -> u16 {
         self.hello.server.get()
@@ -314,7 +345,8 @@ impl ServerHalf {
             welcome.region_len = welcomed.region_len.into();
             welcome.incarnation = welcomed.incarnation.into();
             let numbers = &welcome.as_bytes()[..WELCOME - PROOF];
-            let mac = mac(secret, Side::Server, &[self.hello.as_bytes(), self.challenge.as_bytes(), numbers]);
+            let mac =
+                mac(secret, Side::Welcome, &[self.hello.as_bytes(), self.challenge.as_bytes(), numbers]);
             welcome.proof = mac.finalize().into_bytes().into();
         }
         welcome.as_bytes().try_into().expect("as many bytes as a welcome")
@@ -335,10 +367,11 @@ mod tests {
         let (other, judged) = ServerHalf::new(VERBS, half.hello().try_into().expect("its size"));
         assert_eq!((judged, other.number(), other.id()), (Ok(()), 3, ID));
         let challenge = other.challenge().try_into().expect("its size");
-        let proof = half.prove(&challenge, client).expect("the same version");
-        let judged = other.verify(&proof, server);
+        half.check(&challenge).expect("the same version");
+        let proved = half.prove(&challenge, &other.proof(server), client);
+        let judged = other.verify(&proved.unwrap_or(NO_PROOF), server);
         let welcome = other.welcome(judged.map(|()| LEARNT), server);
-        (half.finish(&challenge, &welcome, client), judged)
+        (proved.and_then(|_| half.finish(&challenge, &welcome, client)), judged)
     }
 
     #[test]
@@ -358,7 +391,14 @@ mod tests {
         let half = ClientHalf::new(VERBS, 0, ID);
         let (other, _) = ServerHalf::new(VERBS, half.hello().try_into().expect("its size"));
         let challenge = other.challenge().try_into().expect("its size");
-        // It lets everybody in, but cannot prove itself.
+        // It gets no proof of the client to guess at.
+        for proof in [NO_PROOF, other.proof(&Secret::default()), other.proof(&Secret::new("b"))] {
+            assert_eq!(half.prove(&challenge, &proof, &secret), Err(Rejection::WrongSecret));
+        }
+        // Nor does it by sending back what a client says.
+        let proof = half.prove(&challenge, &other.proof(&secret), &secret).expect("it knows the secret");
+        assert_eq!(half.prove(&challenge, &proof, &secret), Err(Rejection::WrongSecret));
+        // It lets everybody in, but cannot prove what it says.
         let mut welcome = other.welcome(Ok(LEARNT), &secret);
         welcome[WELCOME - 1] ^= 1;
         assert_eq!(half.finish(&challenge, &welcome, &secret), Err(Rejection::WrongSecret));
@@ -381,13 +421,13 @@ mod tests {
         let (other, judged) = ServerHalf::new(VERBS, &hello);
         assert_eq!(judged, Err(Rejection::Version { theirs: 77, ours: VERBS.version }));
         let challenge = other.challenge().try_into().expect("its size");
-        let refused = half.prove(&challenge, &Secret::default());
+        let refused = half.check(&challenge);
         assert_eq!(refused, Err(Rejection::Version { theirs: VERBS.version, ours: VERBS.version }));
         hello[0] = b'G';
         let stranger = Rejection::NotPando { wanted: VERBS.server };
         assert_eq!(ServerHalf::new(VERBS, &hello).1, Err(stranger));
         let other = [b'H'; CHALLENGE];
-        assert_eq!(half.prove(&other, &Secret::default()), Err(stranger));
+        assert_eq!(half.check(&other), Err(stranger));
     }
 
     #[test]
@@ -400,7 +440,7 @@ mod tests {
             let (other, judged) = ServerHalf::new(theirs, half.hello().try_into().expect("its size"));
             assert_eq!(judged.expect_err("it is another one").to_string(), text);
             let challenge = other.challenge().try_into().expect("its size");
-            let told = half.prove(&challenge, &Secret::default()).expect_err("it is another one");
+            let told = half.check(&challenge).expect_err("it is another one");
             assert_eq!(told.to_string(), text);
         }
     }

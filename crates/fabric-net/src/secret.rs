@@ -8,10 +8,17 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 
 /// Bytes that a secret has at least.
 pub const SECRET_MIN: usize = 16;
+/// Bytes of the key that proves it.
+const KEY: usize = 32;
+/// Steps of the derivation of the key: some ten milliseconds, once for a process, and as much for each guess.
+const STEPS: u32 = 100_000;
 /// Bytes of a file that may be a secret.
 const FILE_MAX: u64 = 64 << 10;
 /// Permissions of a file by which others than its owner may read or write it.
@@ -19,7 +26,14 @@ const OTHERS: u32 = 0o066;
 
 /// What clients and servers of one cluster share. Without one it is empty, and everybody is welcome.
 #[derive(Clone, Default)]
-pub struct Secret(Arc<[u8]>);
+pub struct Secret(Arc<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    bytes: Box<[u8]>,
+    /// What is derived from it, once somebody needs it.
+    key: OnceLock<[u8; KEY]>,
+}
 
 /// Why something is no secret.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +58,7 @@ pub enum SecretError {
 
 impl Secret {
     pub fn new(bytes: impl AsRef<[u8]>) -> Self {
-        Self(bytes.as_ref().into())
+        Self(Arc::new(Kept { bytes: bytes.as_ref().into(), key: OnceLock::new() }))
     }
 
     /// What is in a file that only its owner may read and write, but for spaces and ends of lines at its end.
@@ -73,26 +87,45 @@ impl Secret {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.bytes.is_empty()
     }
 
     /// Whether both are the same one. Two that are empty are none.
     pub fn is_shared_with(&self, other: &Self) -> bool {
-        !self.is_empty() && self.0 == other.0
+        !self.is_empty() && self.0.bytes == other.0.bytes
     }
 
     /// # Errors
     /// [`SecretError::TooShort`] for one that can be guessed.
     pub fn check(&self) -> Result<(), SecretError> {
-        match self.0.len() {
+        match self.0.bytes.len() {
             0 | SECRET_MIN.. => Ok(()),
             short => Err(SecretError::TooShort(short)),
         }
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
+    /// The key by which it is proved: PBKDF2 (RFC 8018, HMAC of SHA-256) of the secret. It takes a moment the first time, so that
+    /// guesses take one too: a server's proof is given to everybody. That of no secret is empty.
+    pub(crate) fn key(&self) -> &[u8] {
+        if self.is_empty() { &[] } else { self.0.key.get_or_init(|| derive(&self.0.bytes, STEPS)) }
     }
+}
+
+/// The first block of PBKDF2.
+fn derive(secret: &[u8], steps: u32) -> [u8; KEY] {
+    let keyed = Hmac::<Sha256>::new_from_slice(secret).expect("a key of HMAC may have any length");
+    let step = |said: &[&[u8]]| -> [u8; KEY] {
+        let mut mac = keyed.clone();
+        said.iter().for_each(|part| mac.update(part));
+        mac.finalize().into_bytes().into()
+    };
+    let mut last = step(&[b"secret of pando", &1u32.to_be_bytes()]);
+    let mut key = last;
+    for _ in 1..steps {
+        last = step(&[&last]);
+        key.iter_mut().zip(last).for_each(|(byte, more)| *byte ^= more);
+    }
+    key
 }
 
 impl<T: AsRef<[u8]> + ?Sized> From<&T> for Secret {
@@ -139,11 +172,20 @@ mod tests {
         assert_eq!(format!("{:?}", Secret::new("hush")), "Secret(..)");
     }
 
+    /// Of Python's `hashlib.pbkdf2_hmac("sha256", b"sixteen bytes are", b"secret of pando", 1000)`.
+    #[test]
+    fn the_key_is_that_of_pbkdf2() {
+        let hex: String =
+            derive(LONG_ENOUGH.as_bytes(), 1000).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "05328fab2297783e68bc5d92538dd5451b40c5dbfd2657c4505732301bbc6201");
+        assert!(Secret::default().key().is_empty());
+    }
+
     #[test]
     fn a_file_of_its_owner_is_read_without_the_end_of_its_line() {
         let file = Written::new("good", format!("{LONG_ENOUGH} \r\n").as_bytes(), 0o600);
         let secret = Secret::from_file(&file.0).expect("it is one");
-        assert_eq!(secret.bytes(), LONG_ENOUGH.as_bytes());
+        assert!(secret.is_shared_with(&Secret::new(LONG_ENOUGH)));
     }
 
     #[test]

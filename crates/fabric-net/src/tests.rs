@@ -51,7 +51,10 @@ fn add(ep: &TcpEndpoint, offset: u64) -> Result<u64, FabricError> {
 
 /// A client that was let in and may now write what it likes.
 fn let_in(server: &TcpServer, link: u64) -> TcpStream {
-    let id = LinkId { process: 1, link };
+    let_in_as(server, LinkId { process: 1, link })
+}
+
+fn let_in_as(server: &TcpServer, id: LinkId) -> TcpStream {
     let stream = connect_raw(server.addr(), id, &Secret::default()).expect("it is let in");
     stream.set_nonblocking(false).expect("a socket");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
@@ -107,7 +110,8 @@ fn another_version_is_told_and_let_go() {
     stream.write_all(&hello).expect("it is taken");
     let mut challenge = Vec::new();
     stream.read_to_end(&mut challenge).expect("an answer, and the end");
-    assert_eq!((&challenge[..8], challenge[8], challenge[10]), (&b"PandoTCP"[..], 1, 1));
+    assert_eq!(challenge.len(), 48, "and no proof");
+    assert_eq!((&challenge[..8], challenge[8], challenge[10]), (&b"PandoTCP"[..], 2, 1));
 }
 
 #[test]
@@ -460,6 +464,121 @@ fn processes_know_of_each_other_and_exclude_each_other() {
     eventually("it is gone", || !other.is_alive(gone));
     let error = block_on(&ep, ep.read_word(at(0))).expect_err("it is fenced off");
     assert!(error.to_string().contains("given up for dead") || error.is_unreachable(), "{error}");
+}
+
+#[test]
+fn half_requests_of_all_clients_take_no_more_memory_than_they_may() {
+    let (patience, input_max) = (Duration::from_secs(1), 3 << 20);
+    let server = serve(ServerConfig { patience, input_max, ..ServerConfig::default() });
+    let mut half = Vec::new();
+    Request::Write { offset: 0, bytes: &vec![7; 1 << 20] }.encode(&mut half);
+    let (last, half) = half.split_last().expect("there are bytes");
+    let mut streams: Vec<TcpStream> = (1..=8).map(|link| let_in(&server, link)).collect();
+    for stream in &mut streams {
+        stream.set_write_timeout(Some(Duration::from_millis(100))).expect("a socket");
+        // No more is taken of those that came too late than a socket holds.
+        let _ = stream.write_all(half);
+    }
+    let had = || server.counts().bytes_in;
+    eventually("some of it is taken", || had() > 5 << 19);
+    thread::sleep(Duration::from_millis(150));
+    let most = (input_max + 8 * (64 << 10) + 8 * 200) as u64;
+    assert!(had() <= most, "{} bytes of {most} were taken", had());
+    // The first ones have all that they need, and others get it from those that are given up.
+    streams[0].write_all(&[*last]).expect("it is there");
+    let mut answer = [0; 8];
+    streams[0].read_exact(&mut answer).expect("it is answered");
+    eventually("the others took too long", || server.counts().connections == 1);
+    let mut stream = let_in(&server, 9);
+    stream.write_all(&[half, &[*last]].concat()).expect("there is room again");
+    stream.read_exact(&mut answer).expect("it is answered");
+}
+
+#[test]
+fn a_holder_of_the_lock_that_is_not_heard_loses_it_and_all_else() {
+    let grace = Duration::from_millis(300);
+    let servers = [serve(ServerConfig { grace, ..ServerConfig::default() }), serve(ServerConfig::default())];
+    let id = LinkId { process: 77, link: 1 };
+    let [mut holder, mut elsewhere] = servers.each_ref().map(|server| let_in_as(server, id));
+    let mut ask = Vec::new();
+    Request::Lock.encode(&mut ask);
+    holder.write_all(&ask).expect("it is taken");
+    let mut answer = [0; 16];
+    holder.read_exact(&mut answer).expect("an answer");
+    assert_eq!(answer[8], 1);
+    // It says nothing more.
+    let addresses = servers.iter().map(|server| server.addr().to_string());
+    let other = TcpFabric::connect(TcpConfig::new(addresses)).expect("they are there");
+    let error = other.lock_exclusive(Duration::ZERO).expect_err("it was heard a moment ago");
+    assert!(error.to_string().contains("does not finish"), "{error}");
+    let begun = Instant::now();
+    let _lock = other.lock_exclusive(Duration::from_secs(20)).expect("nobody else is heard");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    let mut ping = Vec::new();
+    Request::Ping.encode(&mut ping);
+    for (server, stream) in servers.iter().zip([&mut holder, &mut elsewhere]) {
+        // It may be closed already.
+        let _ = stream.write_all(&ping);
+        assert!(is_closed(stream), "it is fenced off everywhere");
+        let again = connect_raw(server.addr(), LinkId { process: 77, link: 3 }, &Secret::default());
+        assert!(again.expect_err("it is not let in").to_string().contains("given up for dead"));
+    }
+}
+
+#[test]
+fn a_large_persist_goes_in_pieces_and_is_refused_as_a_whole() {
+    let server = serve(ServerConfig::default());
+    let fabric = fabric(server.addr(), Duration::from_secs(20));
+    let ep = fabric.endpoint(1).expect("an endpoint");
+    block_on(&ep, ep.persist(at(0), REGION)).expect("all of it");
+    block_on(&ep, ep.persist(at(8), REGION - 8)).expect("most of it");
+    let mut stream = let_in(&server, 1);
+    let mut ask = Vec::new();
+    Request::Persist { offset: 8, len: REGION }.encode(&mut ask);
+    Request::Persist { offset: u64::MAX - 7, len: u64::MAX }.encode(&mut ask);
+    Request::Ping.encode(&mut ask);
+    stream.write_all(&ask).expect("it is taken");
+    for (op, is_done) in [(Op::Persist, false), (Op::Persist, false), (Op::Ping, true)] {
+        let mut bytes = vec![0; 8];
+        stream.read_exact(&mut bytes).expect("an answer");
+        let len = u32::from_le_bytes(bytes[4..].try_into().expect("four bytes")) as usize;
+        bytes.resize(8 + len, 0);
+        stream.read_exact(&mut bytes[8..]).expect("its body");
+        let (answer, _) = decode_reply(&bytes, SERVER, op, 1000).expect("well-formed").expect("whole");
+        assert_eq!(answer.is_ok(), is_done, "{answer:?}");
+    }
+}
+
+#[test]
+fn a_false_server_gets_no_proof_of_a_client() {
+    let listener = listener();
+    let addr = listener.local_addr().expect("it has one");
+    let taken = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        stream.read_exact(&mut [0; HELLO]).expect("a hello");
+        let challenge = [&b"PandoTCP\x02\0\0\0\0\0\0\0"[..], &[5; 32], &[6; 32]].concat();
+        stream.write_all(&challenge).expect("it is taken");
+        let mut said = Vec::new();
+        stream.read_to_end(&mut said).expect("it goes");
+        said
+    });
+    let secret = Secret::new("the right one of all");
+    let error = TcpFabric::connect(TcpConfig { secret, ..TcpConfig::new([addr.to_string()]) });
+    assert!(error.expect_err("it is false").to_string().contains("secret is not the same"));
+    let said = taken.join().expect("no panic");
+    assert!(said.iter().all(|byte| *byte == 0), "nothing that depends on the secret: {said:?}");
+}
+
+#[test]
+fn what_another_host_says_does_not_reach_a_terminal() {
+    let error =
+        FabricError::Refused { server: SERVER, op: 6, reason: "\x1b]0;owned\x07 a\u{202e}b ü".to_owned() };
+    let mut out = Vec::new();
+    crate::wire::ReplyEncoder::begin(&mut out, Op::Call).fail(&mut out, &error);
+    let (reply, _) = decode_reply(&out, SERVER, Op::Call, 1000).expect("well-formed").expect("whole");
+    let said = reply.expect_err("it is refused").to_string();
+    assert!(said.contains("\\u{1b}]0;owned\\u{7} a\\u{202e}b ü"), "{said}");
+    assert!(!said.contains(['\x1b', '\u{202e}']), "{said}");
 }
 
 /// A way in that says everything backwards, and knows how many clients have it.

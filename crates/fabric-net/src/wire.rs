@@ -10,7 +10,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of this protocol. Two that differ do not talk to each other.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a request besides its body.
 pub const REQUEST_HEADER: usize = size_of::<RequestHeader>();
 /// Bytes of a reply besides its body.
@@ -194,7 +194,8 @@ pub enum Request<'b> {
         process: u64,
         link: u64,
     },
-    /// The one lock of this memory server, for this connection; it lasts as long as that. The answer is 1 or 0.
+    /// The one lock of this memory server, for this connection; it lasts as long as that. The answer is 1, or 0 if another one
+    /// has it; or the number of a process that had it, was not heard, and is fenced off here.
     Lock,
     /// Whether `process` has a connection, or had one a moment ago. The answer is 1 or 0.
     Present {
@@ -324,6 +325,13 @@ fn put_words(out: &mut Vec<u8>, op: Op, offset: u64, words: &[u64]) {
     for word in words {
         out.extend_from_slice(&word.to_le_bytes());
     }
+}
+
+/// Bytes of the request that `bytes` begin with, whole or not, if its header is there.
+pub fn request_len(bytes: &[u8]) -> Option<usize> {
+    let (header, _) = RequestHeader::ref_from_prefix(bytes).ok()?;
+    let body = if header.op == Op::Read as u8 { 0 } else { header.len.get() as usize };
+    Some(REQUEST_HEADER + body)
 }
 
 /// The request at the front of `bytes` and how many of them it takes; `None` if more are needed.
@@ -466,11 +474,25 @@ fn put_error(out: &mut Vec<u8>, error: &FabricError) -> Status {
     status
 }
 
+/// The text of another host as it may be shown: what a terminal would obey, or what would hide the order of letters, is
+/// escaped.
+pub fn printable(text: &str) -> String {
+    let is_dangerous = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_dangerous(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    shown
+}
+
 /// The error that the body of a reply says, of memory server `server`.
 fn error_of(server: MemoryServerId, status: Status, body: &[u8]) -> Result<FabricError, Malformed> {
     let (numbers, text) = ErrorNumbers::ref_from_prefix(body).map_err(|_| Malformed::WrongReply)?;
     let at = GlobalAddr::new(server, numbers.offset.get().min(MAX_OFFSET - 1));
-    let (len, reason) = (numbers.len.get(), String::from_utf8_lossy(text).into_owned());
+    let (len, reason) = (numbers.len.get(), printable(&String::from_utf8_lossy(text)));
     Ok(match status {
         Status::Done => return Err(Malformed::WrongReply),
         Status::OutOfRegion => {

@@ -5,7 +5,7 @@
 //! polled on the thread of its session. It may be dropped; how long it may take is what the deadline is for.
 
 use pando_dex::{Detour, DexError, ScanRange, Scanned, Swapped, partition_of};
-use pando_fabric::{VerbCounts, limited};
+use pando_fabric::{Endpoint, VerbCounts, limited};
 
 use crate::answers::Answers;
 use crate::error::{Error, Result};
@@ -24,6 +24,12 @@ impl<'s> AsyncSession<'s> {
     /// See [`Session::verbs`].
     pub fn verbs(&self) -> VerbCounts {
         self.session.verbs()
+    }
+
+    /// For whoever runs slots that wait for memory servers, and has nothing else to do: sleeps until one of them answers, a
+    /// millisecond at most. Whether it did; where that is not possible it returns at once.
+    pub fn sleep_until_answered(&self) -> bool {
+        self.session.ep.idle()
     }
 
     /// See [`Session::get`].

@@ -81,6 +81,7 @@ pub use pando_cache::{CacheConfig, CacheCounts, Eviction};
 pub use pando_dex::balancer::{Balancer, BalancerConfig};
 pub use pando_dex::{DexError as IndexError, KeyRange, OffloadPolicy, ScanRange, SortedSource, Swapped};
 pub use pando_fabric::{FabricError, GlobalAddr, MemoryServerId, VerbCounts};
+pub use pando_fabric_net::wire::printable;
 pub use pando_fabric_net::{Secret, SecretError, ServerCounts};
 pub use pando_fabric_verbs::VerbsOptions;
 pub use pando_pool::{PoolError, ProcessIdentity, ServerState, ServerUsage};

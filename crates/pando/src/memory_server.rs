@@ -158,6 +158,7 @@ impl MemoryServer {
             clients_max: config.clients_max,
             strangers_max: config.strangers_max,
             incarnation,
+            fences: fences(&config.backing),
             other_way: config
                 .verbs
                 .as_ref()
@@ -230,6 +231,18 @@ fn listening(listen: &str, error: &io::Error) -> Error {
         }
         _ => pando_fabric::FabricError::System { path, reason }.into(),
     }
+}
+
+/// Where a server of a file keeps the processes that were given up for dead: beside it. What ends with the process needs
+/// none, and beside a device nothing lasts.
+fn fences(backing: &Backing) -> Option<PathBuf> {
+    let Backing::File(path) = backing else { return None };
+    if ShmFabric::is_device(path) {
+        return None;
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(".fences");
+    Some(name.into())
 }
 
 /// The memory, what keeps it for this process, and a number that is another one whenever what it held is lost.

@@ -1,25 +1,28 @@
 //! The HTTP port of a daemon: `GET /metrics` for Prometheus, `GET /health` for whoever asks whether it runs.
 //!
 //! One thread serves it, apart from all threads that serve verbs or operations, and sleeps while nobody asks. A page is made
-//! on a thread of its own, since it may wait for memory servers; one at a time, so that nobody can make the daemon work by
-//! asking often. A connection that sends no request in time is closed, and there are not many of them.
+//! on a thread of its own, since it may wait for memory servers; one at a time, and kept for a second, so that nobody can make the
+//! daemon work by asking often. A connection has one request. There are not many of them, and one more closes the oldest: who
+//! holds connections and says nothing keeps nobody out.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue, VARY};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, Semaphore, oneshot};
+use tokio::sync::{Mutex, oneshot};
+use tokio::task::AbortHandle;
 
 use crate::metrics::Metrics;
 
@@ -31,7 +34,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LIFE_MAX: Duration = Duration::from_secs(60);
 /// A listener that cannot accept is left alone for so long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The text format that Prometheus asks for.
+/// How long a page is good.
+const KEPT: Duration = Duration::from_secs(1);
+/// The text format of Prometheus, for whoever does not ask for the other one.
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
@@ -101,20 +107,25 @@ async fn serve(listener: StdListener, page: Arc<Page>) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!("metrics cannot be served: {error}"),
     };
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    // Who makes a page keeps others from it meanwhile.
-    let turn = Arc::new(Mutex::new(()));
+    let pages = Arc::new(Pages { page, kept: Mutex::new(None) });
+    // The oldest first.
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        let permit = Arc::clone(&room).acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let (page, turn) = (Arc::clone(&page), Arc::clone(&turn));
-                tokio::spawn(async move {
-                    let _permit = permit;
-                    if tokio::time::timeout(LIFE_MAX, converse(stream, page, turn)).await.is_err() {
+                open.retain(|connection| !connection.is_finished());
+                if open.len() >= CONNECTIONS_MAX
+                    && let Some(oldest) = open.pop_front()
+                {
+                    oldest.abort();
+                }
+                let pages = Arc::clone(&pages);
+                let conversing = tokio::spawn(async move {
+                    if tokio::time::timeout(LIFE_MAX, converse(stream, pages)).await.is_err() {
                         tracing::debug!(%peer, "connection to the metrics port closed: it was open for too long");
                     }
                 });
+                open.push_back(conversing.abort_handle());
             }
             Err(error) => {
                 tracing::debug!("a connection to the metrics port cannot be accepted: {error}");
@@ -124,13 +135,50 @@ async fn serve(listener: StdListener, page: Arc<Page>) {
     }
 }
 
-/// Answers the requests of one connection.
-async fn converse(stream: TcpStream, page: Arc<Page>, turn: Arc<Mutex<()>>) {
+/// A page in both formats, or why there is none.
+#[derive(Clone)]
+struct Texts {
+    plain: Bytes,
+    open_metrics: Bytes,
+}
+
+/// Makes pages, and keeps the last one for a moment.
+struct Pages {
+    page: Arc<Page>,
+    /// Who makes a page keeps others from it meanwhile.
+    kept: Mutex<Option<(Instant, Result<Texts, String>)>>,
+}
+
+impl Pages {
+    /// The page of this moment, or of one shortly before; the error is a sentence, and outside of it that it panicked.
+    async fn now(&self) -> Result<Result<Texts, String>, tokio::task::JoinError> {
+        let mut kept = self.kept.lock().await;
+        if let Some((made, texts)) = &*kept
+            && made.elapsed() < KEPT
+        {
+            return Ok(texts.clone());
+        }
+        let page = Arc::clone(&self.page);
+        let made = tokio::task::spawn_blocking(move || {
+            page().map(|metrics| Texts {
+                plain: metrics.text().into(),
+                open_metrics: metrics.open_metrics().into(),
+            })
+        });
+        let texts = made.await?;
+        *kept = Some((Instant::now(), texts.clone()));
+        Ok(texts)
+    }
+}
+
+/// Answers the request of one connection.
+async fn converse(stream: TcpStream, pages: Arc<Pages>) {
     let service = service_fn(|request: Request<Incoming>| {
-        let (page, turn) = (Arc::clone(&page), Arc::clone(&turn));
-        async move { Ok::<_, Infallible>(answer(&request, page, turn).await) }
+        let pages = Arc::clone(&pages);
+        async move { Ok::<_, Infallible>(answer(&request, &pages).await) }
     });
     let serving = http1::Builder::new()
+        .keep_alive(false)
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)
         .serve_connection(TokioIo::new(stream), service);
@@ -138,7 +186,7 @@ async fn converse(stream: TcpStream, page: Arc<Page>, turn: Arc<Mutex<()>>) {
     let _ = serving.await;
 }
 
-async fn answer(request: &Request<Incoming>, page: Arc<Page>, turn: Arc<Mutex<()>>) -> Response<Full<Bytes>> {
+async fn answer(request: &Request<Incoming>, pages: &Pages) -> Response<Full<Bytes>> {
     if request.method() != Method::GET {
         let mut refused =
             plain(StatusCode::METHOD_NOT_ALLOWED, "there is nothing here but to GET\n".to_owned());
@@ -147,26 +195,39 @@ async fn answer(request: &Request<Incoming>, page: Arc<Page>, turn: Arc<Mutex<()
     }
     match request.uri().path() {
         "/health" => plain(StatusCode::OK, "well\n".to_owned()),
-        "/metrics" => {
-            let _turn = turn.lock().await;
-            match tokio::task::spawn_blocking(move || page().map(|metrics| metrics.text())).await {
-                Ok(Ok(text)) => respond(StatusCode::OK, OPEN_METRICS, text),
-                Ok(Err(sentence)) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{sentence}\n")),
-                Err(_) => {
-                    plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be made\n".to_owned())
-                }
+        "/metrics" => match pages.now().await {
+            Ok(Ok(texts)) => {
+                let (format, text) = match wants_open_metrics(request) {
+                    true => (OPEN_METRICS, texts.open_metrics),
+                    false => (TEXT, texts.plain),
+                };
+                let mut response = respond(StatusCode::OK, format, text);
+                response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
+                response
             }
-        }
+            Ok(Err(sentence)) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{sentence}\n")),
+            Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics could not be made\n".to_owned()),
+        },
         path => plain(StatusCode::NOT_FOUND, format!("there is no {path}; there are /metrics and /health\n")),
     }
 }
 
-fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
-    respond(status, PLAIN, text)
+/// Whether it says that it can read OpenMetrics, as a Prometheus that prefers it does.
+fn wants_open_metrics(request: &Request<Incoming>) -> bool {
+    let accepted = request.headers().get_all(ACCEPT).into_iter().filter_map(|accept| accept.to_str().ok());
+    accepted.flat_map(|accept| accept.split(',')).any(|kind| {
+        kind.split(';')
+            .next()
+            .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/openmetrics-text"))
+    })
 }
 
-fn respond(status: StatusCode, content_type: &'static str, text: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(text)));
+fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+    respond(status, PLAIN, text.into())
+}
+
+fn respond(status: StatusCode, content_type: &'static str, text: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(text));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response

@@ -9,6 +9,7 @@
 
 mod counts;
 mod execute;
+mod flight;
 mod histogram;
 mod http;
 mod metrics;

@@ -1,9 +1,9 @@
-//! Counters of a daemon as metrics: names, labels, and the text that Prometheus reads.
+//! Counters of a daemon as metrics: names, labels, and the texts that Prometheus reads, its own and OpenMetrics.
 //!
 //! Names begin with `pando_`; what only grows ends with `_total`; sizes are bytes, times seconds. A label tells apart what may
 //! be added up (`kind`, `memory_server`), so that a sum over a metric means something.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::Mutex;
 
 use crate::counts::OperationCounts;
@@ -29,7 +29,7 @@ enum Kind {
 }
 
 /// A metric and its samples.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Family {
     name: &'static str,
     help: &'static str,
@@ -38,7 +38,7 @@ struct Family {
 }
 
 /// All metrics of a daemon at one moment.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Metrics {
     families: Vec<Family>,
     /// How long operations took, from when they were whole until their answers were.
@@ -58,13 +58,66 @@ impl Metrics {
         self.add(Kind::Gauge, name, help, samples);
     }
 
-    /// In the text format.
-    pub fn text(self) -> String {
+    /// In the text format of Prometheus, version 0.0.4.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text).expect("writing to a string does not fail");
+        text
+    }
+
+    /// In the text format of OpenMetrics, version 1.0.0.
+    pub fn open_metrics(&self) -> String {
         let mut registry = Registry::with_prefix("pando");
-        registry.register_collector(Box::new(Once(Mutex::new(self))));
+        registry.register_collector(Box::new(Once(Mutex::new(self.clone()))));
         let mut text = String::new();
         encode(&mut text, &registry).expect("writing to a string does not fail");
         text
+    }
+
+    fn write(&self, text: &mut String) -> fmt::Result {
+        for Family { name, help, kind, samples } in &self.families {
+            let (suffix, kind) = match kind {
+                Kind::Counter => ("_total", "counter"),
+                Kind::Gauge => ("", "gauge"),
+            };
+            writeln!(text, "# HELP pando_{name}{suffix} {help}\n# TYPE pando_{name}{suffix} {kind}")?;
+            for (labels, value) in samples {
+                writeln!(text, "pando_{name}{suffix}{} {value}", Braced(labels, None))?;
+            }
+        }
+        let Some(latencies) = &self.latencies else { return Ok(()) };
+        writeln!(text, "# HELP pando_{LATENCIES} {LATENCIES_HELP}\n# TYPE pando_{LATENCIES} histogram")?;
+        for (labels, latencies) in latencies {
+            for (ns, total) in latencies.cumulative() {
+                let within = (ns as f64 / 1e9).to_string();
+                writeln!(text, "pando_{LATENCIES}_bucket{} {total}", Braced(labels, Some(&within)))?;
+            }
+            let (count, sum) = (latencies.count(), latencies.sum().as_secs_f64());
+            writeln!(text, "pando_{LATENCIES}_bucket{} {count}", Braced(labels, Some("+Inf")))?;
+            writeln!(text, "pando_{LATENCIES}_sum{} {sum}", Braced(labels, None))?;
+            writeln!(text, "pando_{LATENCIES}_count{} {count}", Braced(labels, None))?;
+        }
+        Ok(())
+    }
+}
+
+const LATENCIES: &str = "port_operation_duration_seconds";
+const LATENCIES_HELP: &str = "How long operations took, from when they were whole until their answers were";
+
+/// Labels as a sample has them, and of a bucket what its longest time is.
+struct Braced<'l>(&'l Labels, Option<&'l str>);
+
+impl fmt::Display for Braced<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(labels, within) = self;
+        let labels = labels.iter().map(|(label, value)| (*label, value.as_str()));
+        let mut before = '{';
+        for (label, value) in labels.chain(within.map(|within| ("le", within))) {
+            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            write!(f, "{before}{label}=\"{value}\"")?;
+            before = ',';
+        }
+        if before == ',' { f.write_char('}') } else { Ok(()) }
     }
 }
 
@@ -92,9 +145,7 @@ impl Collector for Once {
             }
         }
         let Some(latencies) = latencies else { return Ok(()) };
-        let help = "How long operations took, from when they were whole until their answers were";
-        let name = "port_operation_duration_seconds";
-        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        let mut metric = encoder.encode_descriptor(LATENCIES, LATENCIES_HELP, None, MetricType::Histogram)?;
         for (labels, latencies) in latencies {
             let (mut buckets, mut before) = (Vec::new(), 0);
             for (ns, total) in latencies.cumulative() {
@@ -306,16 +357,59 @@ mod tests {
 
     #[test]
     fn a_page_has_names_help_labels_and_values() {
-        let text = memory_server_metrics(4096, &ServerCounts::default()).text();
-        for line in [
-            "# HELP pando_verbs_served Verbs executed for clients",
-            "# TYPE pando_verbs_served counter",
-            "pando_verbs_served_total{kind=\"read\"} 0",
-            "pando_memory_bytes 4096.0",
-            "# EOF",
-        ] {
-            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        let metrics = memory_server_metrics(4096, &ServerCounts::default());
+        let (plain, open) = (
+            [
+                "# HELP pando_verbs_served_total Verbs executed for clients",
+                "# TYPE pando_verbs_served_total counter",
+                "pando_verbs_served_total{kind=\"read\"} 0",
+                "pando_memory_bytes 4096",
+            ],
+            [
+                "# HELP pando_verbs_served Verbs executed for clients",
+                "# TYPE pando_verbs_served counter",
+                "pando_memory_bytes 4096.0",
+                "# EOF",
+            ],
+        );
+        for (text, lines) in [(metrics.text(), plain), (metrics.open_metrics(), open)] {
+            for line in lines {
+                assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+            }
         }
+    }
+
+    /// As `promtool check metrics` wants it.
+    #[test]
+    fn every_sample_of_the_plain_text_has_help_and_a_type_before_it() {
+        let cluster = Cluster::open(Config::embedded()).expect("opens");
+        let index = cluster.create_index("x", &IndexOptions::integers()).expect("new");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a port");
+        let port = OperationServer::start(listener, index, OperationConfig::default()).expect("starts");
+        let text = compute_server_metrics(&cluster.stats().expect("opened"), &port.counts()).text();
+        let mut known = std::collections::HashMap::new();
+        let (mut help, mut samples) = (None, 0);
+        for line in text.lines() {
+            let words: Vec<&str> = line.splitn(4, ' ').collect();
+            match words[..] {
+                ["#", "HELP", name, of] if !of.is_empty() => help = Some(name),
+                ["#", "TYPE", name, kind] => {
+                    assert_eq!(help.take(), Some(name), "{line}");
+                    assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+                    assert!(known.insert(name, kind).is_none(), "{line} twice");
+                }
+                _ => {
+                    let name = line.split(['{', ' ']).next().expect("a name");
+                    let of =
+                        |suffix| known.get(name.strip_suffix(suffix)?).filter(|kind| **kind == "histogram");
+                    let is_known = known.contains_key(name)
+                        || ["_bucket", "_sum", "_count"].into_iter().any(|s| of(s).is_some());
+                    assert!(is_known, "{line}");
+                    samples += 1;
+                }
+            }
+        }
+        assert!(samples > 50, "{text}");
     }
 
     #[test]
@@ -332,6 +426,6 @@ mod tests {
         assert!(text.contains("pando_port_operation_duration_seconds_count{kind=\"get\"} 0\n"), "{text}");
         let line = "pando_operations_total{index=\"a \\\"quoted\\\" name\",compute_server=\"0\"} 1";
         assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
-        assert!(text.contains("pando_pool_bytes{memory_server=\"0\"} 1073741824.0"), "{text}");
+        assert!(text.contains("pando_pool_bytes{memory_server=\"0\"} 1073741824\n"), "{text}");
     }
 }

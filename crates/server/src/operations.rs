@@ -1,34 +1,40 @@
 //! The operation port of a compute server.
 //!
-//! Each thread has a session of the index and its share of the connections. It takes what came in on all of them, executes it
-//! in rounds (`round.rs`), and answers each connection in its order with one system call. Only keys that this process
-//! owns are served.
+//! Each thread has a session of the index and its share of the connections. It takes what came in on them, executes it in its
+//! slots (`flight.rs`), and answers each connection in its order with one system call. Meanwhile it goes on taking what comes:
+//! who waits for a memory server keeps no other client waiting. Only keys that this process owns are served.
 //!
-//! A round is executed while the gates of its clients are held. A client that connects anew, under the name of a connection
-//! that it lost, closes the gate of that one first, so what is late of it is not executed after what the client asks for then.
+//! What is executed for a client is inside the gate of its connection. A client that connects anew, under the name of a
+//! connection that it lost, is not heard before all that is under way of that one has ended, so what is late of it is not
+//! executed after what the client asks for then.
 
 use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::task::Poll;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use pando::remote::Described;
-use pando::remote::wire::{BODY_MAX, REQUEST_HEADER, Request};
-use pando::{Index, OwnedKeys, Session};
-use pando_fabric_net::serve::{Connection, Core, End, Server, Service, Settings};
+use pando::remote::wire::{BODY_MAX, Request, request_len};
+use pando::{AsyncSession, Index, OwnedKeys, Session};
+use pando_fabric_net::serve::{Connection, Core, End, IoThread, Server, Service, Settings, Step};
 use pando_fabric_net::{Protocol, Secret, Welcomed, random_nonzero};
 
 use crate::counts::{Counters, OperationCounts};
-use crate::execute::Scope;
-use crate::round::{Answered, JOBS_MAX, execute_all, gather};
+use crate::execute::{Scope, execute};
+use crate::flight::{Answers, Batch, Flight};
+use crate::round::{JOBS_MAX, gather};
 
 /// Threads at most.
 const THREADS_MAX: usize = 256;
 /// Slots of a thread at most: the bits of a word.
 const SLOTS_MAX: usize = 64;
-/// Rounds after which connections that were quiet so far are looked at.
-const ROUNDS_MAX: usize = 64;
-/// Requests that a connection may always have in a round.
+/// How long a thread looks for answers of memory servers before it sleeps until one comes.
+const SPIN: Duration = Duration::from_micros(50);
+/// Requests that a connection may always have under way.
 const SHARE_MIN: usize = 16;
 
 /// How an operation server treats its clients.
@@ -44,6 +50,8 @@ pub struct OperationConfig {
     pub clients_max: usize,
     /// Connections at the same time whose handshake is not over; 256. One more closes the oldest of them.
     pub strangers_max: usize,
+    /// Bytes that unfinished requests of all clients may take together, beyond 64 KiB each; 256 MiB.
+    pub input_max: usize,
     /// Bytes that one request may carry; 16 MiB and 128 KiB, so that there is room for the longest value and its key.
     pub body_max: u32,
     /// How long a client may take to say who it is, to finish a request, or to take an answer; 10 s.
@@ -60,6 +68,7 @@ impl Default for OperationConfig {
             slots: SLOTS_MAX,
             clients_max: 4096,
             strangers_max: 256,
+            input_max: 256 << 20,
             body_max: BODY_MAX,
             patience: Duration::from_secs(10),
             busy_poll: Duration::from_micros(50),
@@ -91,9 +100,19 @@ struct Operations {
 
 /// One thread's.
 struct Worker {
-    session: Session,
+    session: Rc<Session>,
+    flight: Rc<Flight>,
+    /// Answers of connections that have their turn, by their numbers among all.
+    answered: HashMap<u64, Answers>,
+    /// Numbers of connections of which something is under way.
+    busy: HashSet<u64>,
+}
+
+/// Which keys this process owns, as one thread knows it.
+struct Owned {
     /// As of which version of the routes.
-    owned: RefCell<(Option<(u64, u64)>, OwnedKeys)>,
+    version: Cell<Option<(u64, u64)>>,
+    keys: RefCell<Rc<OwnedKeys>>,
 }
 
 /// One connection's.
@@ -112,8 +131,8 @@ impl Service for Operations {
     type Error = StartError;
 
     fn worker(&self) -> Result<Worker, StartError> {
-        let owned = RefCell::new((None, OwnedKeys { epoch: 0, ranges: Vec::new() }));
-        Ok(Worker { session: self.index.session()?, owned })
+        let (session, flight) = (Rc::new(self.index.session()?), Rc::default());
+        Ok(Worker { session, flight, answered: HashMap::new(), busy: HashSet::new() })
     }
 
     fn welcomed(&self) -> Welcomed {
@@ -122,18 +141,59 @@ impl Service for Operations {
 
     fn turn(&self, core: &Core, worker: &mut Worker, connections: &mut [Client]) {
         let since = Instant::now();
-        let has_more = (0..ROUNDS_MAX).all(|_| self.round(core, worker, connections, since));
+        let share = JOBS_MAX / (connections.len() + worker.flight.under_way()).max(1);
         for connection in connections {
+            if let Some(answers) = worker.answered.remove(&connection.serial()) {
+                worker.busy.remove(&connection.serial());
+                self.answer(connection, answers);
+            }
             // Also to who sent nonsense afterwards.
             if let Err(end) = connection.send(core) {
                 connection.end(end);
             }
-            let is_blocked = connection.is_blocked();
-            connection.make_room(if is_blocked { 0 } else { REQUEST_HEADER + self.body_max as usize });
-            if has_more && !is_blocked && !connection.input().is_empty() {
-                connection.call_again();
+            if !connection.is_blocked()
+                && !connection.has_ended()
+                && !worker.busy.contains(&connection.serial())
+            {
+                self.begin(worker, connection, share.max(SHARE_MIN), since);
             }
+            let is_worked_on = worker.busy.contains(&connection.serial());
+            connection.set_worked_on(is_worked_on);
+            let needed =
+                request_len(connection.input()).filter(|_| !is_worked_on && !connection.is_blocked());
+            connection.make_room(needed.unwrap_or(0));
         }
+        // Of connections that are gone.
+        for (serial, _) in worker.answered.drain() {
+            worker.busy.remove(&serial);
+        }
+    }
+
+    fn add_ready(&self, worker: &mut Worker, ready: &mut Vec<usize>) {
+        for batch in worker.flight.take_finished() {
+            ready.push(batch.number);
+            worker.answered.insert(batch.serial, batch.take_answers());
+        }
+    }
+
+    /// One slot takes what comes and sends answers, and the others execute.
+    fn drive(&self, thread: IoThread<Self>, worker: Worker) {
+        let (session, flight) = (Rc::clone(&worker.session), Rc::clone(&worker.flight));
+        let none = Rc::new(OwnedKeys { epoch: 0, ranges: Vec::new() });
+        let owned = &Owned { version: Cell::new(None), keys: RefCell::new(none) };
+        let (flight, desk) = (&*flight, &RefCell::new((thread, worker)));
+        let ran = session.in_flight(1 + self.slots.min(SLOTS_MAX - 1), |slot, session| async move {
+            if slot == 0 {
+                self.attend(desk, session, flight).await;
+                return flight.stop();
+            }
+            let execute = async |request: &Request<'_>, out: &mut Vec<u8>| {
+                let keys = owned.now(&self.index);
+                execute(session, Scope { index: &self.index, described: &self.described, owned: &keys }, request, out).await
+            };
+            flight.work(self.body_max, execute).await;
+        });
+        ran.expect("the number of slots was checked, and this is not within one");
     }
 }
 
@@ -149,67 +209,73 @@ impl Operations {
         Ok(())
     }
 
-    /// Executes one round of what is in the connections; whether there was anything to do.
-    fn round(&self, core: &Core, worker: &Worker, connections: &mut [Client], since: Instant) -> bool {
-        let share = (JOBS_MAX / connections.len().max(1)).max(SHARE_MIN);
-        let (mut jobs, mut ends, mut gates) = (Vec::new(), Vec::new(), Vec::new());
-        for (place, connection) in connections.iter().enumerate() {
-            if connection.is_laden() || connection.has_ended() || connection.input().is_empty() {
-                continue;
-            }
-            let (client, state) = connection.client();
-            let Some(gate) = client.gate.pass() else {
-                ends.push((place, End::Fenced));
-                continue;
-            };
-            let before = jobs.len();
-            let admit = |request: &Request<'_>| self.admit(state, request);
-            let gathered = gather(&mut jobs, (place, connection.input()), (self.body_max, share), admit);
-            if let Err(wrong) = gathered {
-                ends.push((place, End::Malformed(wrong)));
-            }
-            if jobs.len() > before {
-                gates.push(gate);
-            }
+    /// Begins what may be executed side by side of what came over a connection.
+    fn begin(&self, worker: &mut Worker, connection: &mut Client, share: usize, since: Instant) {
+        if connection.input().is_empty() {
+            return;
         }
-        let answers = match jobs.is_empty() {
-            true => Vec::new(),
-            false => {
-                worker.look_at_routes(&self.index);
-                let owned = worker.owned.borrow();
-                let scope = Scope { index: &self.index, described: &self.described, owned: &owned.1 };
-                execute_all(&worker.session, scope, &jobs, self.slots, since)
+        let (client, state) = connection.client();
+        let Some(pass) = client.gate.pass() else { return connection.end(End::Fenced) };
+        let admit = |request: &Request<'_>| self.admit(state, request);
+        match gather(connection.input(), (self.body_max, share), admit) {
+            Ok(jobs) if jobs.is_empty() => {}
+            Ok(jobs) => {
+                let name = (connection.number(), connection.serial());
+                worker.flight.begin(Batch::new(name, connection.input(), &jobs, pass, since));
+                worker.busy.insert(connection.serial());
             }
-        };
-        drop(gates);
-        let done: Vec<_> = jobs.iter().map(|job| (job.connection, job.op(), job.used)).collect();
-        for ((place, op, used), Answered { reply, ended, took }) in done.into_iter().zip(&answers) {
-            let connection = &mut connections[place];
+            Err(wrong) => connection.end(End::Malformed(wrong)),
+        }
+    }
+
+    /// Puts answers where they are sent from. What was not begun stays in the input.
+    fn answer(&self, connection: &mut Client, answers: Answers) {
+        for (op, used, answer) in answers {
             connection.take(used);
-            connection.output().extend_from_slice(reply);
-            self.counters.add(op, *ended, *took);
+            connection.output().extend_from_slice(&answer.reply);
+            self.counters.add(op, answer.ended, answer.took);
         }
-        for (place, end) in ends {
-            connections[place].end(end);
-        }
-        for connection in connections.iter_mut().filter(|connection| connection.is_laden()) {
-            if let Err(end) = connection.send(core) {
-                connection.end(end);
+    }
+
+    /// Takes what comes, until the server is to stop. While operations wait for memory servers it sleeps for moments only.
+    async fn attend(
+        &self,
+        desk: &RefCell<(IoThread<Self>, Worker)>,
+        session: AsyncSession<'_>,
+        flight: &Flight,
+    ) {
+        let mut vain_since: Option<Instant> = None;
+        std::future::poll_fn(|cx| {
+            let (thread, worker) = &mut *desk.borrow_mut();
+            match thread.step(worker, flight.under_way() > 0) {
+                Step::Stop => return Poll::Ready(()),
+                Step::Active => vain_since = None,
+                Step::Vain if flight.under_way() > 0 => {
+                    let since = *vain_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() < SPIN || !session.sleep_until_answered() {
+                        thread::yield_now();
+                    }
+                }
+                Step::Vain => {}
             }
-        }
-        !answers.is_empty()
+            // Its turn is after all slots that have something to do.
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
     }
 }
 
-impl Worker {
-    /// Learns which keys this process owns, if that may have changed.
-    fn look_at_routes(&self, index: &Index) {
+impl Owned {
+    /// The keys that this process owns by now.
+    fn now(&self, index: &Index) -> Rc<OwnedKeys> {
         let version = index.owned_keys_version();
-        let mut owned = self.owned.borrow_mut();
-        if owned.0 != Some(version) {
+        if self.version.get() != Some(version) {
             let none = OwnedKeys { epoch: 0, ranges: Vec::new() };
-            *owned = (Some(version), index.owned_keys().unwrap_or(none));
+            *self.keys.borrow_mut() = Rc::new(index.owned_keys().unwrap_or(none));
+            self.version.set(Some(version));
         }
+        Rc::clone(&self.keys.borrow())
     }
 }
 
@@ -254,6 +320,7 @@ impl OperationServer {
             slots,
             clients_max,
             strangers_max,
+            input_max,
             body_max,
             patience,
             busy_poll,
@@ -280,7 +347,17 @@ impl OperationServer {
             counters: Counters::default(),
         };
         let grace = Duration::ZERO;
-        let settings = Settings { secret, threads, clients_max, strangers_max, patience, busy_poll, grace };
+        let settings = Settings {
+            secret,
+            threads,
+            clients_max,
+            strangers_max,
+            patience,
+            busy_poll,
+            grace,
+            input_max,
+            fences: None,
+        };
         Ok(Self { server: Server::start(listener, operations, settings)? })
     }
 

@@ -1,38 +1,24 @@
-//! Requests of many connections, executed side by side.
+//! Which requests of a connection may be executed side by side.
 //!
-//! A *round* takes from each connection the whole requests that may be executed in any order: those on different keys. A
-//! request on a key that an earlier one of the round is about ends the connection's part of it, unless both are lookups, which
-//! then have one answer; a scan or a lookup of many keys is alone with its connection. So requests of one connection on one
-//! key are executed in their order, and scans after all before them and before all after them, while requests of different
-//! connections know no order.
-//!
-//! The first requests of a round are executed first, and none is begun once the answers are long enough: what was not begun
-//! is taken again by the next round.
+//! A *round* takes from a connection the whole requests that may be executed in any order: those on different keys. A
+//! request on a key that an earlier one of the round is about ends it, unless both are lookups, which then have one answer; a
+//! scan or a lookup of many keys is alone. So requests of one connection on one key are executed in their order, and scans
+//! after all before them and before all after them, while requests of different connections know no order.
 
-use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
 
-use pando::Session;
 use pando::remote::wire::{Malformed, Op, Request, decode_request};
 
-use crate::counts::Ended;
-use crate::execute::{Scope, execute};
-
-/// Requests of a round at most.
+/// Requests of all rounds that are under way on a thread, more or less.
 pub(crate) const JOBS_MAX: usize = 1024;
-/// Bytes of answers after which no further request of a round is begun.
-const BYTES_MAX: usize = 4 << 20;
 
 /// A request of a round.
 pub(crate) struct Job<'b> {
-    /// The place of its connection.
-    pub connection: usize,
     request: Request<'b>,
     /// Bytes of its frame.
     pub used: usize,
     /// An earlier lookup of the same key, whose answer is this one's too.
-    same_as: Option<usize>,
+    pub same_as: Option<usize>,
 }
 
 impl Job<'_> {
@@ -93,20 +79,19 @@ fn kind_of<'b>(request: &Request<'b>) -> Kind<'b> {
     }
 }
 
-/// Adds to `jobs` the requests at the front of a connection's `input`, at most `limit`, that may be executed in one round.
-/// `admit` says of each whether it may be asked at all.
+/// The requests at the front of a connection's `input`, at most `limit`, that may be executed in one round. `admit` says of each
+/// whether it may be asked at all.
 ///
 /// # Errors
 /// If the very first bytes are no request. Those before bytes that are none have their round first.
 pub(crate) fn gather<'b>(
-    jobs: &mut Vec<Job<'b>>,
-    (connection, input): (usize, &'b [u8]),
+    input: &'b [u8],
     (body_max, limit): (u32, usize),
     admit: impl Fn(&Request<'b>) -> Result<(), String>,
-) -> Result<(), String> {
-    let (first, mut taken, mut keys) = (jobs.len(), 0, Keys::default());
-    while jobs.len() < first + limit {
-        let is_first = jobs.len() == first;
+) -> Result<Vec<Job<'b>>, String> {
+    let (mut jobs, mut taken, mut keys): (Vec<Job<'b>>, _, _) = (Vec::new(), 0, Keys::default());
+    while jobs.len() < limit {
+        let is_first = jobs.is_empty();
         let decoded = decode_request(&input[taken..], body_max);
         let decoded = decoded.map_err(|malformed: Malformed| malformed.to_string()).and_then(|decoded| {
             decoded.map(|(request, used)| admit(&request).map(|()| (request, used))).transpose()
@@ -138,88 +123,13 @@ pub(crate) fn gather<'b>(
             },
         };
         let is_alone = matches!(kind_of(&request), Kind::Alone);
-        jobs.push(Job { connection, request, used, same_as });
+        jobs.push(Job { request, used, same_as });
         taken += used;
         if is_alone {
             break;
         }
     }
-    Ok(())
-}
-
-/// An answer, how the operation ended, and how long it took.
-#[derive(Clone)]
-pub(crate) struct Answered {
-    pub reply: Vec<u8>,
-    pub ended: Ended,
-    pub took: Duration,
-}
-
-/// Executes jobs in `slots` slots; the answers of those that were begun, which are the first ones. `since` is when the
-/// requests came.
-pub(crate) fn execute_all(
-    session: &Session,
-    scope: Scope<'_>,
-    jobs: &[Job<'_>],
-    slots: usize,
-    since: Instant,
-) -> Vec<Answered> {
-    let round = Round {
-        jobs,
-        next: Cell::new(0),
-        bytes: Cell::new(0),
-        answers: RefCell::new(vec![None; jobs.len()]),
-        since,
-    };
-    match jobs.len() {
-        1 => pando::block_on(session, round.work(session.futures(), scope)),
-        many => {
-            let worked = session.in_flight(slots.min(many), |_, session| round.work(session, scope));
-            worked.expect("the number of slots was checked, and this is not within one");
-        }
-    }
-    let mut answers = round.answers.into_inner();
-    answers.truncate(round.next.get());
-    for i in 0..answers.len() {
-        if let Some(earlier) = jobs[i].same_as {
-            answers[i] = answers[earlier].clone();
-        }
-    }
-    answers.into_iter().map(|answer| answer.expect("what is begun is answered")).collect()
-}
-
-/// What the slots of a round share.
-struct Round<'j, 'b> {
-    jobs: &'j [Job<'b>],
-    next: Cell<usize>,
-    /// Bytes of the answers so far.
-    bytes: Cell<usize>,
-    answers: RefCell<Vec<Option<Answered>>>,
-    since: Instant,
-}
-
-impl Round<'_, '_> {
-    fn begin_next(&self) -> Option<usize> {
-        let next = self.next.get();
-        if next == self.jobs.len() || self.bytes.get() > BYTES_MAX {
-            return None;
-        }
-        self.next.set(next + 1);
-        Some(next)
-    }
-
-    async fn work(&self, session: pando::AsyncSession<'_>, scope: Scope<'_>) {
-        while let Some(i) = self.begin_next() {
-            if self.jobs[i].same_as.is_some() {
-                continue;
-            }
-            let mut reply = Vec::new();
-            let ended = execute(session, scope, &self.jobs[i].request, &mut reply).await;
-            self.bytes.set(self.bytes.get() + reply.len());
-            let took = self.since.elapsed();
-            self.answers.borrow_mut()[i] = Some(Answered { reply, ended, took });
-        }
-    }
+    Ok(jobs)
 }
 
 #[cfg(test)]
@@ -237,9 +147,8 @@ mod tests {
         }
         let (mut rest, mut rounds) = (&bytes[..], Vec::new());
         while !rest.is_empty() {
-            let mut jobs = Vec::new();
-            gather(&mut jobs, (3, rest), (MAX, JOBS_MAX), |_| Ok(())).expect("they are requests");
-            assert!(jobs.iter().all(|job| job.connection == 3) && !jobs.is_empty());
+            let jobs = gather(rest, (MAX, JOBS_MAX), |_| Ok(())).expect("they are requests");
+            assert!(!jobs.is_empty());
             rounds.push((jobs.len(), jobs.iter().map(|job| job.same_as).collect()));
             rest = &rest[jobs.iter().map(|job| job.used).sum::<usize>()..];
         }
@@ -272,12 +181,10 @@ mod tests {
         let mut bytes = Vec::new();
         Request::Ping.encode(&mut bytes);
         put_keys(&mut bytes, [&b"a"[..], b"b"].into_iter());
-        let mut jobs = Vec::new();
-        gather(&mut jobs, (0, &bytes), (MAX, JOBS_MAX), |_| Ok(())).expect("they are requests");
+        let jobs = gather(&bytes, (MAX, JOBS_MAX), |_| Ok(())).expect("they are requests");
         assert_eq!(jobs.len(), 1);
         let rest = &bytes[jobs[0].used..];
-        let mut jobs = Vec::new();
-        gather(&mut jobs, (0, rest), (MAX, JOBS_MAX), |_| Ok(())).expect("it is a request");
+        let jobs = gather(rest, (MAX, JOBS_MAX), |_| Ok(())).expect("it is a request");
         assert_eq!((jobs.len(), jobs[0].op()), (1, Op::MultiGet));
     }
 
@@ -287,16 +194,14 @@ mod tests {
         Request::Get { key: b"a" }.encode(&mut bytes);
         let good = bytes.len();
         bytes.extend([255; 16]);
-        let mut jobs = Vec::new();
-        gather(&mut jobs, (0, &bytes), (MAX, JOBS_MAX), |_| Ok(())).expect("one is a request");
+        let jobs = gather(&bytes, (MAX, JOBS_MAX), |_| Ok(())).expect("one is a request");
         assert_eq!(jobs.len(), 1);
-        assert!(gather(&mut Vec::new(), (0, &bytes[good..]), (MAX, JOBS_MAX), |_| Ok(())).is_err());
+        assert!(gather(&bytes[good..], (MAX, JOBS_MAX), |_| Ok(())).is_err());
         let refused = |_: &Request<'_>| Err("no".to_owned());
-        assert_eq!(gather(&mut Vec::new(), (0, &bytes), (MAX, JOBS_MAX), refused), Err("no".to_owned()));
+        assert_eq!(gather(&bytes, (MAX, JOBS_MAX), refused).err(), Some("no".to_owned()));
         // No more than the share of the connection.
-        let mut jobs = Vec::new();
         let pings = [&bytes[..good], &bytes[..good]].concat();
-        gather(&mut jobs, (0, &pings), (MAX, 1), |_| Ok(())).expect("they are requests");
+        let jobs = gather(&pings, (MAX, 1), |_| Ok(())).expect("they are requests");
         assert_eq!(jobs.len(), 1);
     }
 }

@@ -2,6 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use pando::{MemoryServer, MemoryServerConfig};
 use pando_server::{HttpPort, memory_server_metrics};
@@ -27,8 +30,12 @@ fn metrics_of_a_memory_server_are_read_over_http() {
         HttpPort::start("127.0.0.1:0", move || Ok(memory_server_metrics(size, &counts))).expect("free");
     let page = get(port.addr(), "/metrics");
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+    assert!(page.contains("content-type: text/plain; version=0.0.4"), "{page}");
+    assert!(page.contains("\npando_memory_bytes 1048576\n") && !page.contains("# EOF"), "{page}");
+    let accept = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2\r\n";
+    let page = ask(port.addr(), &format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{accept}\r\n"));
     assert!(page.contains("content-type: application/openmetrics-text"), "{page}");
-    assert!(page.contains("\npando_memory_bytes 1048576.0\n"), "{page}");
+    assert!(page.contains("\npando_memory_bytes 1048576.0\n") && page.ends_with("# EOF\n"), "{page}");
     assert!(get(port.addr(), "/health").ends_with("well\n"));
     assert!(get(port.addr(), "/else").starts_with("HTTP/1.1 404 "));
     let refused = ask(
@@ -56,10 +63,30 @@ fn what_cannot_be_told_is_said_and_nothing_breaks() {
 }
 
 #[test]
-fn connections_that_say_nothing_do_not_keep_others_out() {
+fn who_holds_connections_and_says_nothing_keeps_nobody_out() {
     let port = HttpPort::start("127.0.0.1:0", || Ok(Default::default())).expect("free");
-    let silent: Vec<_> = (0..70).map(|_| TcpStream::connect(port.addr()).expect("it listens")).collect();
-    // Those that are served are closed when their time is over, and then it is this one's turn.
-    assert!(get(port.addr(), "/health").starts_with("HTTP/1.1 200 "));
+    let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(port.addr()).expect("it listens")).collect();
+    let begun = Instant::now();
+    for _ in 0..20 {
+        assert!(get(port.addr(), "/health").starts_with("HTTP/1.1 200 "));
+    }
+    // The silent ones would be closed after 5 s only.
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     drop(silent);
+}
+
+#[test]
+fn a_connection_has_one_request_and_a_page_is_made_once_a_second() {
+    let made = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&made);
+    let page = move || {
+        count.fetch_add(1, Relaxed);
+        Ok(Default::default())
+    };
+    let port = HttpPort::start("127.0.0.1:0", page).expect("free");
+    let begun = Instant::now();
+    // The connection is closed although the request asks for more.
+    (0..100).for_each(|_| drop(ask(port.addr(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")));
+    let most = 2 + begun.elapsed().as_secs();
+    assert!((1..=most).contains(&made.load(Relaxed)), "{} of {most}", made.load(Relaxed));
 }

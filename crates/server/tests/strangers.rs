@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use pando::remote::wire::{Reply, Request, decode_reply};
 use pando::remote::{Client, ClientConfig, RemoteError};
-use pando::{Access, Cluster, Config, Error, Index, IndexOptions, MemoryServer, MemoryServerConfig};
+use pando::{Access, Cluster, Config, Create, Error, Index, IndexOptions, MemoryServer, MemoryServerConfig};
 use pando_fabric_net::{Destination, LinkId, Protocol, Secret, connect};
 use pando_server::{OperationConfig, OperationServer, StartError};
 use support::{AtEnd, DEADLINE, eventually, key, listener};
@@ -73,7 +73,7 @@ fn who_is_not_let_in_is_told_why_in_a_sentence() {
     let id = LinkId { process: 1, link: 1 };
     let error =
         connect(&to, id, &Secret::new("the right one of all"), DEADLINE).expect_err("another version");
-    assert_eq!(error.to_string(), "it speaks version 1 of the protocol, and this program version 77");
+    assert_eq!(error.to_string(), "it speaks version 2 of the protocol, and this program version 77");
     // A memory server's port, and the other way round.
     let memory = MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(64 << 20)).expect("memory");
     let told = refusal(memory.addr(), "");
@@ -266,6 +266,68 @@ fn relay(to: SocketAddr, holds: Arc<AtomicBool>) -> SocketAddr {
         }
     });
     addr
+}
+
+/// Takes the answers to these requests.
+fn hear(stream: &mut TcpStream, requests: &[Request<'_>]) {
+    for _ in requests {
+        let mut header = [0; 8];
+        stream.read_exact(&mut header).expect("an answer");
+        let len = u32::from_le_bytes(header[4..].try_into().expect("four bytes"));
+        stream.read_exact(&mut vec![0; len as usize]).expect("all of it");
+    }
+}
+
+#[test]
+fn an_operation_that_waits_for_a_memory_server_keeps_no_other_client_waiting() {
+    let memory = MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(64 << 20)).expect("memory");
+    let holds = Arc::new(AtomicBool::new(false));
+    let at = relay(memory.addr(), Arc::clone(&holds)).to_string();
+    let config = || Config::tcp([&at]).access(Access::default().deadline(DEADLINE));
+    let cluster = Cluster::open(config().create(Create::New)).expect("it is there");
+    let index = cluster.create_index("x", &IndexOptions::integers()).expect("new");
+    (0..100).for_each(|i| assert!(!index.integers().expect("of integers").put(i, i).expect("room")));
+    drop(index);
+    cluster.close().expect("nobody is in the way");
+    // Nothing is in its cache.
+    let cluster = Cluster::open(config()).expect("it is there");
+    let index = cluster.open_index("x").expect("it is there");
+    let server = OperationServer::start(listener(), index, OperationConfig::default()).expect("a server");
+    let open = [Request::Open { name: "x" }];
+    let mut waits = let_in(server.addr(), 1);
+    say(&mut waits, &open);
+    hear(&mut waits, &open);
+    holds.store(true, SeqCst);
+    say(&mut waits, &[Request::Get { key: &key(7) }]);
+    thread::sleep(Duration::from_millis(100));
+
+    // All that the others see of it.
+    let begun = Instant::now();
+    let mut other = let_in(server.addr(), 2);
+    let again = thread::spawn({
+        let addr = server.addr();
+        move || let_in(addr, 1)
+    });
+    let pings = [open[0], Request::Ping, Request::Ping];
+    for _ in 0..20 {
+        say(&mut other, &pings);
+        hear(&mut other, &pings);
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(begun.elapsed() < DEADLINE / 10, "{:?}", begun.elapsed());
+    assert_eq!(server.counts().done("get"), 0, "it waits still");
+    assert!(
+        !again.is_finished(),
+        "a client is not heard while something of its earlier connection is under way"
+    );
+
+    holds.store(false, SeqCst);
+    let mut again = again.join().expect("it is let in once that is over");
+    let requests = [open[0], Request::Get { key: &key(8) }];
+    say(&mut again, &requests);
+    hear(&mut again, &requests);
+    assert_eq!(server.counts().done("get"), 2);
+    assert!(is_closed(&mut waits), "it goes on by its new connection");
 }
 
 #[test]

@@ -62,16 +62,12 @@ impl TcpEndpoint {
         self.shared.servers.get(usize::from(server.0)).ok_or(FabricError::UnknownServer(server))
     }
 
-    /// Asks a server something that is answered by yes or no.
-    pub(super) async fn ask_whether(
-        &self,
-        server: MemoryServerId,
-        request: wire::Request<'_>,
-    ) -> Result<bool> {
+    /// Asks a server something that is not about its memory: the number that it answers, or 1 if it answers without.
+    pub(super) async fn ask_server(&self, server: MemoryServerId, request: wire::Request<'_>) -> Result<u64> {
         let expected = if request.op() == Op::Fence { Expected::Nothing } else { Expected::Word };
         match self.ask(server, request.op(), expected, |out| request.encode(out)).await? {
-            Outcome::Word(word) => Ok(word != 0),
-            _ => Ok(true),
+            Outcome::Word(word) => Ok(word),
+            _ => Ok(1),
         }
     }
 

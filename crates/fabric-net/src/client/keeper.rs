@@ -72,20 +72,31 @@ impl TcpFabric {
         TcpEndpoint::new(std::sync::Arc::clone(&self.shared), 0)
     }
 
-    /// Takes the lock that one process has at a time, waiting for it no longer than `patience`.
+    /// Takes the lock that one process has at a time, waiting for it no longer than `patience`. A process that has it and is not
+    /// heard any more is fenced off on all memory servers.
     ///
     /// # Errors
     /// `System` if somebody else holds it all the time, and those of verbs.
     pub fn lock_exclusive(&self, patience: Duration) -> Result<TcpLock> {
         let ep = self.own_endpoint();
         let until = Instant::now() + patience;
-        while !wait_for(&ep, ep.ask_whether(HOME, Request::Lock))? {
+        let before = loop {
+            match wait_for(&ep, ep.ask_server(HOME, Request::Lock))? {
+                0 => {}
+                before => break before,
+            }
             if Instant::now() >= until {
                 let path = format!("tcp://{}", self.shared.servers[0].destination.address);
                 let reason = "another process is opening or making the pool, and does not finish".to_owned();
                 return Err(FabricError::System { path, reason });
             }
             thread::sleep(PAUSE_SHORT);
+        };
+        if before > 1 {
+            // Who had it was not heard for long, and was fenced off there. The other servers must not hear it either.
+            for server in &self.shared.servers[1..] {
+                wait_for(&ep, ep.ask_server(server.number, Request::Fence { process: before, link: 0 }))?;
+            }
         }
         Ok(TcpLock { _ep: ep })
     }
@@ -99,11 +110,11 @@ impl TcpFabric {
         }
         let ep = self.own_endpoint();
         let is_gone = async {
-            if ep.ask_whether(HOME, Request::Present { process }).await? {
+            if ep.ask_server(HOME, Request::Present { process }).await? != 0 {
                 return Ok(false);
             }
             for server in &self.shared.servers {
-                ep.ask_whether(server.number, Request::Fence { process, link: 0 }).await?;
+                ep.ask_server(server.number, Request::Fence { process, link: 0 }).await?;
             }
             Ok(true)
         };

@@ -6,16 +6,19 @@
 //! that. The fence travels over the new connection ahead of the verbs that need it, and the same holds for a whole process
 //! that others have given up for dead.
 //!
-//! A batch of requests is executed while its gate is held, so a fence waits for the batch and no longer.
+//! A batch of requests is executed while it is inside its gate. A gate is closed at once, and quiet when the last batch has left
+//! it; who needs that comes back and asks ([`Clients::is_quiet`]), so no thread ever waits for another one's batch.
 //!
 //! Here is also what processes ask of a server about each other: which of them are there, and one lock. A process is there if
 //! it said something lately: one that is stopped has connections still, and is as good as gone to those who wait for it.
 //! It may be wrong to give it up, and does no harm, since it is fenced off first.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::fences::Fences;
 use crate::handshake::{LinkId, Rejection};
 
 /// A client that was let in.
@@ -30,47 +33,75 @@ pub struct Client {
 pub struct Gate(Mutex<Passage>);
 
 /// The state of a gate.
-pub struct Passage {
+struct Passage {
     is_open: bool,
-    /// When something passed last.
+    /// Batches that are inside.
+    inside: u32,
+    /// When something came or left last.
     heard: Instant,
     /// Another way in for the same client, which is closed with the gate.
     other_way: Option<Box<dyn Send>>,
 }
 
-impl Passage {
-    /// Keeps another way in for this client until the gate is closed. An earlier one goes.
+/// A batch inside its gate.
+pub struct Pass(Arc<Gate>);
+
+impl Pass {
+    /// Keeps another way in for this client until the gate is closed. An earlier one goes, and so does this one if the gate
+    /// was closed meanwhile.
     pub fn keep(&mut self, other_way: Box<dyn Send>) {
-        self.other_way = Some(other_way);
+        let mut passage = self.0.passage();
+        if passage.is_open {
+            passage.other_way = Some(other_way);
+        }
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let mut passage = self.0.passage();
+        passage.inside -= 1;
+        passage.heard = Instant::now();
     }
 }
 
 impl Gate {
     fn new() -> Self {
-        Self(Mutex::new(Passage { is_open: true, heard: Instant::now(), other_way: None }))
+        Self(Mutex::new(Passage { is_open: true, inside: 0, heard: Instant::now(), other_way: None }))
     }
 
-    /// Keeps the gate open until the guard goes; `None` if it is closed for good.
-    pub fn pass(&self) -> Option<MutexGuard<'_, Passage>> {
-        let mut passage = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn passage(&self) -> MutexGuard<'_, Passage> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes in, until what is returned goes; `None` if the gate is closed for good.
+    pub fn pass(self: &Arc<Self>) -> Option<Pass> {
+        let mut passage = self.passage();
         passage.heard = Instant::now();
-        passage.is_open.then_some(passage)
+        if !passage.is_open {
+            return None;
+        }
+        passage.inside += 1;
+        Some(Pass(Arc::clone(self)))
     }
 
-    /// Nothing passes from now on, nor comes the other way once this has returned.
+    /// Nothing goes in from now on, nor comes the other way once this has returned.
     fn close(&self) {
-        let mut passage = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut passage = self.passage();
         passage.is_open = false;
         passage.other_way = None;
     }
 
-    /// Whether something passes just now, or did within `time`.
+    /// Whether it is closed and nothing is inside.
+    fn is_quiet(&self) -> bool {
+        let passage = self.passage();
+        !passage.is_open && passage.inside == 0
+    }
+
+    /// Whether something is inside, or was heard within `time`.
     fn is_in_use(&self, time: Duration) -> bool {
-        match self.0.try_lock() {
-            Ok(passage) => passage.heard.elapsed() < time,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().heard.elapsed() < time,
-            Err(TryLockError::WouldBlock) => true,
-        }
+        let passage = self.passage();
+        passage.inside > 0 || passage.heard.elapsed() < time
     }
 }
 
@@ -88,43 +119,96 @@ const TO_COME_BACK: u32 = 3;
 #[derive(Default)]
 struct Known {
     gates: HashMap<LinkId, Arc<Gate>>,
+    /// Closed ones that were not quiet when they were looked at last.
+    closing: Vec<(LinkId, Arc<Gate>)>,
     /// Processes none of whose connections is heard, nor let in again.
-    fenced: HashSet<u64>,
+    fenced: Fences,
     /// When processes that have no connection lost their last one.
     left: HashMap<u64, Instant>,
     /// Who holds the lock.
     holder: Option<LinkId>,
 }
 
+/// Who got the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locked {
+    /// Somebody else has it.
+    No,
+    Yes,
+    /// This client, after this process held it and was not heard for so long that it was fenced off. Other servers have not
+    /// heard of that.
+    InsteadOf(u64),
+}
+
+impl Known {
+    /// Closes a gate that is no longer that of its name.
+    fn close(&mut self, id: LinkId, gate: Arc<Gate>) {
+        gate.close();
+        self.closing.push((id, gate));
+        self.closing.retain(|(_, gate)| !gate.is_quiet());
+    }
+
+    fn is_in_use(&self, process: u64, time: Duration) -> bool {
+        self.gates.iter().any(|(id, gate)| id.process == process && gate.is_in_use(time))
+    }
+
+    fn fence(&mut self, process: u64, link: u64) -> io::Result<()> {
+        let is_meant = |id: &LinkId| id.process == process && (link == 0 || link == id.link);
+        if self.holder.is_some_and(|holder| is_meant(&holder)) {
+            self.holder = None;
+        }
+        let kept = if link == 0 { self.fenced.add(process) } else { Ok(()) };
+        let meant: Vec<_> = match link {
+            0 => self
+                .gates
+                .iter()
+                .filter(|(id, _)| is_meant(id))
+                .map(|(id, gate)| (*id, Arc::clone(gate)))
+                .collect(),
+            _ => {
+                let id = LinkId { process, link };
+                self.gates.get(&id).map(|gate| (id, Arc::clone(gate))).into_iter().collect()
+            }
+        };
+        // The gates stay with their connections, which find them closed.
+        meant.into_iter().for_each(|(id, gate)| self.close(id, gate));
+        kept
+    }
+}
+
 impl Clients {
+    /// A process counts as alive for `grace` after it was heard.
     pub fn new(grace: Duration) -> Self {
-        Self { known: Mutex::default(), started: Instant::now(), grace }
+        Self::with_fences(grace, Fences::default())
+    }
+
+    pub(super) fn with_fences(grace: Duration, fenced: Fences) -> Self {
+        Self { known: Mutex::new(Known { fenced, ..Known::default() }), started: Instant::now(), grace }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a client in. An earlier connection with the same name is fenced off.
+    /// Lets a client in. An earlier connection with the same name is fenced off; the client must not be heard before
+    /// [`Clients::is_quiet`] says that nothing of that is under way.
     pub fn enter(&self, number: u16, id: LinkId) -> Result<Client, Rejection> {
         let gate = Arc::new(Gate::new());
         let mut known = self.known();
-        if known.fenced.contains(&id.process) {
+        if known.fenced.contains(id.process) {
             return Err(Rejection::Fenced);
         }
         known.left.remove(&id.process);
-        let earlier = known.gates.insert(id, Arc::clone(&gate));
-        drop(known);
-        if let Some(earlier) = earlier {
-            earlier.close();
+        if let Some(earlier) = known.gates.insert(id, Arc::clone(&gate)) {
+            known.close(id, earlier);
         }
         Ok(Client { number, id, gate })
     }
 
     /// To be called when the connection of a client is closed.
     pub fn leave(&self, client: &Client) {
-        client.gate.close();
         let mut known = self.known();
+        known.close(client.id, Arc::clone(&client.gate));
         // A later connection of the same name stays.
         if !known.gates.get(&client.id).is_some_and(|gate| Arc::ptr_eq(gate, &client.gate)) {
             return;
@@ -144,41 +228,48 @@ impl Clients {
         gates.values().for_each(|gate| gate.close());
     }
 
-    /// Takes the lock for a client, if nobody else holds it.
-    pub fn lock(&self, client: &Client) -> bool {
+    /// Takes the lock for a client, if nobody else holds it. Whoever does and was not heard for its grace, over any of its
+    /// connections, is fenced off first: he may be stopped, and nobody else would find out.
+    ///
+    /// # Errors
+    /// Those of keeping the fence.
+    pub fn lock(&self, client: &Client) -> io::Result<Locked> {
         let mut known = self.known();
-        *known.holder.get_or_insert(client.id) == client.id
+        let holder = *known.holder.get_or_insert(client.id);
+        if holder == client.id {
+            return Ok(Locked::Yes);
+        }
+        if holder.process == client.id.process || known.is_in_use(holder.process, self.grace) {
+            return Ok(Locked::No);
+        }
+        known.fence(holder.process, 0)?;
+        known.holder = Some(client.id);
+        Ok(Locked::InsteadOf(holder.process))
     }
 
     /// Whether a process is there. A server that was started a moment ago does not know who was.
     pub fn is_present(&self, process: u64) -> bool {
         let known = self.known();
-        let in_use = |(id, gate): (&LinkId, &Arc<Gate>)| id.process == process && gate.is_in_use(self.grace);
-        !known.fenced.contains(&process)
-            && (known.gates.iter().any(in_use)
+        !known.fenced.contains(process)
+            && (known.is_in_use(process, self.grace)
                 || known.left.get(&process).is_some_and(|since| since.elapsed() < self.grace / TO_COME_BACK)
                 || self.started.elapsed() < self.grace)
     }
 
-    /// Nothing that came over connection `link` of `process` is executed once this has returned; if `link` is 0, over none of
-    /// the process, now or later.
-    pub fn fence(&self, process: u64, link: u64) {
+    /// Nothing more of connection `link` of `process` is begun; if `link` is 0, of none of the process, now or later. What is
+    /// under way has ended once [`Clients::is_quiet`] says so.
+    ///
+    /// # Errors
+    /// Those of keeping it: it holds until the server ends.
+    pub fn fence(&self, process: u64, link: u64) -> io::Result<()> {
+        self.known().fence(process, link)
+    }
+
+    /// Whether nothing of closed connections of this name is under way; of any of the process if `link` is 0.
+    pub fn is_quiet(&self, process: u64, link: u64) -> bool {
         let mut known = self.known();
-        let gates: Vec<Arc<Gate>> = if link == 0 {
-            known.fenced.insert(process);
-            let gates = known.gates.iter().filter(|(id, _)| id.process == process);
-            gates.map(|(_, gate)| Arc::clone(gate)).collect()
-        } else {
-            known.gates.get(&LinkId { process, link }).into_iter().cloned().collect()
-        };
-        if known.holder.is_some_and(|holder| holder.process == process && (link == 0 || link == holder.link))
-        {
-            known.holder = None;
-        }
-        drop(known);
-        for gate in gates {
-            gate.close();
-        }
+        known.closing.retain(|(_, gate)| !gate.is_quiet());
+        !known.closing.iter().any(|(id, _)| id.process == process && (link == 0 || link == id.link))
     }
 }
 
@@ -194,8 +285,8 @@ mod tests {
     fn a_fenced_connection_is_heard_no_more_and_others_are() {
         let clients = Clients::new(Duration::ZERO);
         let (a, b) = (enter(&clients, 1, 1), enter(&clients, 1, 2));
-        clients.fence(1, 1);
-        clients.fence(1, 9);
+        clients.fence(1, 1).expect("no file");
+        clients.fence(1, 9).expect("no file");
         assert!(a.gate.pass().is_none() && b.gate.pass().is_some());
         // The same name again is another connection.
         let again = enter(&clients, 1, 1);
@@ -209,7 +300,7 @@ mod tests {
     fn a_fenced_process_has_no_connections_and_gets_none() {
         let clients = Clients::new(Duration::ZERO);
         let (a, b, c) = (enter(&clients, 1, 1), enter(&clients, 1, 2), enter(&clients, 2, 1));
-        clients.fence(1, 0);
+        clients.fence(1, 0).expect("no file");
         assert!(a.gate.pass().is_none() && b.gate.pass().is_none() && c.gate.pass().is_some());
         let refused = clients.enter(0, LinkId { process: 1, link: 3 });
         assert_eq!(refused.err(), Some(Rejection::Fenced));
@@ -223,7 +314,7 @@ mod tests {
         clients.leave(&a);
         assert!(clients.is_present(1) && !clients.is_present(2));
         // It has a connection, and is silent.
-        b.gate.0.lock().expect("nobody panics").heard = clients.started;
+        b.gate.passage().heard = clients.started;
         assert!(!clients.is_present(1));
         let passing = b.gate.pass().expect("it is open");
         assert!(clients.is_present(1), "a batch is under way");
@@ -236,20 +327,43 @@ mod tests {
         // Everybody was there a moment ago, for all that a young server knows.
         let clients = Clients::new(Duration::from_secs(1000));
         assert!(clients.is_present(1));
-        clients.fence(1, 0);
+        clients.fence(1, 0).expect("no file");
         assert!(!clients.is_present(1) && clients.is_present(2));
+    }
+
+    fn lock(clients: &Clients, client: &Client) -> Locked {
+        clients.lock(client).expect("no file")
     }
 
     #[test]
     fn the_lock_goes_with_its_holder() {
-        let clients = Clients::new(Duration::ZERO);
+        let clients = Clients::new(Duration::from_secs(1000));
         let (a, b) = (enter(&clients, 1, 1), enter(&clients, 2, 1));
-        assert!(clients.lock(&a) && clients.lock(&a) && !clients.lock(&b));
+        assert_eq!(
+            [lock(&clients, &a), lock(&clients, &a), lock(&clients, &b)],
+            [Locked::Yes, Locked::Yes, Locked::No]
+        );
         clients.leave(&a);
-        assert!(clients.lock(&b));
+        assert_eq!(lock(&clients, &b), Locked::Yes);
         let c = enter(&clients, 3, 1);
-        clients.fence(2, 0);
-        assert!(clients.lock(&c));
+        clients.fence(2, 0).expect("no file");
+        assert_eq!(lock(&clients, &c), Locked::Yes);
+    }
+
+    #[test]
+    fn a_silent_holder_of_the_lock_is_fenced_off_and_one_that_is_heard_is_not() {
+        let clients = Clients::new(Duration::from_secs(1000));
+        let (lock_of_a, a, b) = (enter(&clients, 1, 1), enter(&clients, 1, 2), enter(&clients, 2, 1));
+        assert_eq!(lock(&clients, &lock_of_a), Locked::Yes);
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(2000)).expect("the clock is older");
+        // The connection that took it says nothing, as always; another one of the process does.
+        lock_of_a.gate.passage().heard = long_ago;
+        assert_eq!(lock(&clients, &b), Locked::No);
+        a.gate.passage().heard = long_ago;
+        assert_eq!(lock(&clients, &b), Locked::InsteadOf(1));
+        assert!(lock_of_a.gate.pass().is_none() && a.gate.pass().is_none());
+        assert_eq!(clients.enter(0, LinkId { process: 1, link: 3 }).err(), Some(Rejection::Fenced));
+        assert_eq!(lock(&clients, &b), Locked::Yes);
     }
 
     #[test]
@@ -271,23 +385,24 @@ mod tests {
         assert_eq!(count(), 1, "the second one of a client takes the place of the first");
         clients.leave(&a);
         assert_eq!(count(), 2);
-        clients.fence(1, 2);
+        clients.fence(1, 2).expect("no file");
         assert_eq!(count(), 3);
-        clients.fence(2, 0);
+        clients.fence(2, 0).expect("no file");
         assert_eq!(count(), 4);
     }
 
     #[test]
-    fn a_fence_waits_for_the_batch_that_is_under_way() {
+    fn what_is_under_way_keeps_a_closed_gate_from_being_quiet_and_nobody_waiting() {
         let clients = Clients::new(Duration::ZERO);
         let a = enter(&clients, 1, 1);
-        std::thread::scope(|scope| {
-            let pass = a.gate.pass().expect("it is open");
-            let fence = scope.spawn(|| clients.fence(1, 1));
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            assert!(!fence.is_finished());
-            drop(pass);
-        });
-        assert!(a.gate.pass().is_none());
+        let pass = a.gate.pass().expect("it is open");
+        let again = enter(&clients, 1, 1);
+        assert!(a.gate.pass().is_none() && !clients.is_quiet(1, 1) && clients.is_quiet(1, 2));
+        clients.fence(1, 1).expect("no file");
+        clients.leave(&a);
+        assert!(!clients.is_quiet(1, 1) && !clients.is_quiet(1, 0) && clients.is_quiet(2, 0));
+        drop(pass);
+        assert!(clients.is_quiet(1, 1) && again.gate.pass().is_none());
+        assert!(clients.known().closing.is_empty());
     }
 }

@@ -1,29 +1,32 @@
-//! One connection of a server: bytes in, requests executed, bytes out.
+//! One connection of a client: bytes in, requests executed, bytes out.
 //!
-//! It is always in one of three stages: it waits for a hello, for the proof of the secret, or for requests. What came in is
-//! kept until a request is whole, what was not taken yet until it is; while much of that waits, no further request is
-//! executed. So a connection holds at most one request and a few replies, whatever its client does.
+//! What came in is kept until a request is whole, what was not taken yet until it is; while much of that waits, no further
+//! request is executed. So a connection holds at most one request and a few replies, whatever its client does; what a long
+//! request needs is claimed from what there is for all of them.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use super::Core;
+use super::budget::Claim;
 use super::clients::Client;
-use super::{Core, Service, Shared};
-use crate::handshake::{HELLO, PROOF, Rejection, ServerHalf};
+use super::io_thread::Arrival;
+use crate::handshake::Rejection;
 
 /// Bytes that are taken from a connection at once.
 const INPUT: usize = 64 << 10;
 /// Bytes of replies that wait before no further request is executed.
 pub const OUTPUT_MAX: usize = 1 << 20;
 
-enum Stage<T> {
-    Hello,
-    Proof(Box<ServerHalf>),
-    Open(Box<(Client, T)>),
-    /// It was told why it is refused, and is closed once that is sent.
-    Refused,
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interest {
+    Input,
+    Output,
+    /// Its input is full, and nothing can be taken from it now.
+    Nothing,
 }
 
 /// A client's connection, with what a service keeps of it.
@@ -32,9 +35,14 @@ pub struct Connection<T> {
     number: usize,
     stream: TcpStream,
     peer: SocketAddr,
-    since: Instant,
-    stage: Stage<T>,
+    client: Client,
+    state: T,
+    interest: Interest,
     input: Vec<u8>,
+    /// What the input is longer than it always may be.
+    claim: Claim,
+    /// Whether its input is full and there is nothing to claim.
+    is_starved: bool,
     /// Bytes of `input` that are filled, and of these that are done with.
     filled: usize,
     taken: usize,
@@ -44,6 +52,11 @@ pub struct Connection<T> {
     waits_since: Option<Instant>,
     end: Option<End>,
     is_called_again: bool,
+    is_parked: bool,
+    /// Whether the service works on what came, and the client owes nothing meanwhile.
+    is_worked_on: bool,
+    /// Which of its thread's connections it is, of all that there ever were.
+    serial: u64,
 }
 
 /// Why a connection ends.
@@ -54,6 +67,9 @@ pub enum End {
     Closed,
     #[error("{0}")]
     Rejected(Rejection),
+    /// The same, and it was told so.
+    #[error("{0}")]
+    Refused(Rejection),
     #[error("it sent what is no request: {0}")]
     Malformed(String),
     #[error("its client took too long")]
@@ -72,29 +88,48 @@ impl From<io::Error> for End {
     }
 }
 
-impl<T> Connection<T> {
-    /// A connection that was just accepted.
-    pub(super) fn new(number: usize, stream: TcpStream, peer: SocketAddr) -> Self {
-        let now = Instant::now();
+impl<T: Default> Connection<T> {
+    /// That of a client that was just let in.
+    pub(super) fn new((number, serial): (usize, u64), arrival: Arrival, core: &Core) -> Self {
+        let Arrival { stream, peer, client } = arrival;
         Self {
             number,
             stream,
             peer,
-            since: now,
-            stage: Stage::Hello,
-            input: vec![0; HELLO],
+            client,
+            state: T::default(),
+            interest: Interest::Input,
+            input: vec![0; INPUT],
+            claim: core.budget.claim(),
+            is_starved: false,
             filled: 0,
             taken: 0,
             output: Vec::new(),
             sent: 0,
-            waits_since: Some(now),
+            waits_since: None,
             end: None,
             is_called_again: false,
+            is_parked: false,
+            is_worked_on: false,
+            serial,
         }
     }
+}
 
-    pub(super) fn number(&self) -> usize {
+impl<T> Connection<T> {
+    /// Its place among those of its thread, which another one has later.
+    pub fn number(&self) -> usize {
         self.number
+    }
+
+    /// Its number among all that its thread ever had.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Says whether the service works on what came: the client need not be in a hurry then.
+    pub fn set_worked_on(&mut self, is_worked_on: bool) {
+        self.is_worked_on = is_worked_on;
     }
 
     pub(super) fn stream(&self) -> &TcpStream {
@@ -114,6 +149,10 @@ impl<T> Connection<T> {
     /// Whether so much waits to be sent that no further request is to be executed.
     pub fn is_laden(&self) -> bool {
         self.output.len() > OUTPUT_MAX
+    }
+
+    pub(super) fn into_client(self) -> Client {
+        self.client
     }
 
     /// Whether there is anything to send.
@@ -149,42 +188,42 @@ impl<T> Connection<T> {
         std::mem::take(&mut self.is_called_again)
     }
 
-    /// Since when it has been a stranger's, if it is one's.
-    pub(super) fn stranger_since(&self) -> Option<Instant> {
-        (!self.is_open()).then_some(self.since)
+    /// Has the service get the connection again in a moment, when another thread has done what it waits for.
+    pub fn park(&mut self) {
+        self.is_parked = true;
     }
 
-    /// Whether its end was logged already.
-    pub(super) fn is_refused(&self) -> bool {
-        matches!(self.stage, Stage::Refused)
+    pub(super) fn take_parked(&mut self) -> bool {
+        std::mem::take(&mut self.is_parked)
     }
 
-    pub(super) fn is_open(&self) -> bool {
-        matches!(self.stage, Stage::Open(_))
+    /// Whether what it waits for is another one than before; that.
+    pub(super) fn new_interest(&mut self) -> Option<Interest> {
+        let interest = match () {
+            () if self.is_blocked() => Interest::Output,
+            () if self.filled == self.input.len() => Interest::Nothing,
+            () => Interest::Input,
+        };
+        (std::mem::replace(&mut self.interest, interest) != interest).then_some(interest)
+    }
+
+    /// Whether its input is full and waits for what others have of the budget.
+    pub(super) fn is_starved(&self) -> bool {
+        self.is_starved
     }
 
     pub(super) fn take_end(&mut self) -> Option<End> {
         self.end.take()
     }
 
-    /// Who the client is, what the service keeps of the connection, bytes that were not taken, and where replies go. For a
-    /// connection that a service was given.
-    ///
-    /// # Panics
-    /// Before the handshake is over.
+    /// Who the client is, what the service keeps of the connection, bytes that were not taken, and where replies go.
     pub fn parts(&mut self) -> (&Client, &mut T, &[u8], &mut Vec<u8>) {
-        let Stage::Open(open) = &mut self.stage else { unreachable!("the handshake is over") };
-        let (client, state) = &mut **open;
-        (client, state, &self.input[self.taken..self.filled], &mut self.output)
+        (&self.client, &mut self.state, &self.input[self.taken..self.filled], &mut self.output)
     }
 
-    /// Who the client is, and what the service keeps of the connection. As for [`Connection::parts`].
-    ///
-    /// # Panics
-    /// Before the handshake is over.
+    /// Who the client is, and what the service keeps of the connection.
     pub fn client(&self) -> (&Client, &T) {
-        let Stage::Open(open) = &self.stage else { unreachable!("the handshake is over") };
-        (&open.0, &open.1)
+        (&self.client, &self.state)
     }
 
     /// Where replies go.
@@ -203,38 +242,20 @@ impl<T> Connection<T> {
         debug_assert!(self.taken <= self.filled);
     }
 
-    pub(super) fn leave(&self, core: &Core) {
-        if let Stage::Open(open) = &self.stage {
-            core.clients.leave(&open.0);
-            core.counters.clients.fetch_sub(1, Relaxed);
-        }
-    }
-
     /// To be called when the socket can be read or written. Whether there may be requests.
-    pub(super) fn advance<S: Service<State = T>>(&mut self, shared: &Shared<S>) -> Result<bool, End>
-    where
-        T: Default,
-    {
-        let core = &shared.core;
+    pub(super) fn advance(&mut self, core: &Core) -> Result<bool, End> {
         if self.is_blocked() {
             self.send(core)?;
-            if self.is_blocked() {
-                return Ok(false);
-            }
-        } else if !self.receive(core)? {
-            return Ok(false);
+            return Ok(!self.is_blocked());
         }
-        if !matches!(self.stage, Stage::Open(_)) {
-            self.shake(shared)?;
-            self.send(core)?;
-            self.note_waiting();
-            return Ok(false);
-        }
-        Ok(true)
+        self.receive(core)
     }
 
     /// Whether anything came.
     fn receive(&mut self, core: &Core) -> Result<bool, End> {
+        if self.filled == self.input.len() {
+            return Ok(false);
+        }
         match self.stream.read(&mut self.input[self.filled..]) {
             Ok(0) => Err(End::Closed),
             Ok(more) => {
@@ -268,84 +289,36 @@ impl<T> Connection<T> {
         self.output.clear();
         self.output.shrink_to(OUTPUT_MAX);
         self.sent = 0;
-        match self.stage {
-            Stage::Refused => Err(End::Closed),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
-    /// Moves what is left to the front, and lets the buffer grow if it is full, in the end to `needed` bytes.
+    /// Moves what is left to the front, and lets the buffer grow if it is full, in the end to `needed` bytes. All of them are
+    /// claimed at first, so that of two requests that have no room together one has.
     pub fn make_room(&mut self, needed: usize) {
+        self.is_starved = false;
         if self.taken == self.filled {
             (self.taken, self.filled) = (0, 0);
             if self.input.len() > INPUT {
                 self.input.truncate(INPUT);
                 self.input.shrink_to_fit();
+                self.claim.resize(0);
             }
         } else if self.input.len() - self.filled < INPUT / 4 {
             self.input.copy_within(self.taken..self.filled, 0);
             (self.filled, self.taken) = (self.filled - self.taken, 0);
         }
         if self.filled == self.input.len() && self.input.len() < needed {
-            self.input.resize((2 * self.input.len()).min(needed), 0);
+            if self.claim.resize(needed - INPUT) {
+                self.input.resize((2 * self.input.len()).min(needed), 0);
+            } else {
+                self.is_starved = true;
+            }
         }
-    }
-
-    fn shake<S: Service<State = T>>(&mut self, shared: &Shared<S>) -> Result<(), End>
-    where
-        T: Default,
-    {
-        let core = &shared.core;
-        let said = &self.input[..self.filled];
-        match &self.stage {
-            Stage::Hello => {
-                let Some(hello) = said.first_chunk::<HELLO>() else { return Ok(()) };
-                let (half, judged) = ServerHalf::new(S::PROTOCOL, hello);
-                if let Err(stranger @ Rejection::NotPando { .. }) = judged {
-                    return Err(End::Rejected(stranger));
-                }
-                self.output.extend_from_slice(half.challenge());
-                self.next_stage(judged, Stage::Proof(Box::new(half)), PROOF, core);
-            }
-            Stage::Proof(half) => {
-                let Some(proof) = said.first_chunk::<PROOF>() else { return Ok(()) };
-                let secret = &core.settings.secret;
-                let client = half
-                    .verify(proof, secret)
-                    .and_then(|()| shared.service.check_number(half.number()))
-                    .and_then(|()| core.admit(half.number(), half.id()));
-                let welcomed = client.as_ref().map(|_| shared.service.welcomed());
-                self.output
-                    .extend_from_slice(&half.welcome(welcomed.map_err(|rejection| *rejection), secret));
-                match client {
-                    Ok(client) => {
-                        self.next_stage(Ok(()), Stage::Open(Box::new((client, T::default()))), INPUT, core);
-                    }
-                    Err(rejection) => self.next_stage(Err(rejection), Stage::Refused, 0, core),
-                }
-            }
-            Stage::Open(_) | Stage::Refused => {}
-        }
-        Ok(())
-    }
-
-    /// A message of the handshake was taken; the next one has `input` bytes at most.
-    fn next_stage(&mut self, judged: Result<(), Rejection>, next: Stage<T>, input: usize, core: &Core) {
-        self.stage = match judged {
-            Ok(()) => next,
-            Err(rejection) => {
-                core.counters.refused.fetch_add(1, Relaxed);
-                core.stranger_log.tell(self.peer, &rejection);
-                Stage::Refused
-            }
-        };
-        (self.filled, self.taken) = (0, 0);
-        self.input = vec![0; input];
     }
 
     /// Notes since when the client owes something.
     pub(super) fn note_waiting(&mut self) {
-        let owes = self.is_blocked() || self.taken < self.filled || !matches!(self.stage, Stage::Open(_));
+        let owes = self.is_blocked() || (self.taken < self.filled && !self.is_worked_on);
         self.waits_since = owes.then(|| self.waits_since.unwrap_or_else(Instant::now));
     }
 }

@@ -1,4 +1,4 @@
-//! A server of any protocol of Pando: a bounded number of threads that share the connections.
+//! A server of any protocol of Pando: a bounded number of threads that share the connections, and one at the door.
 //!
 //! What is the same for all is here: accepting and dealing out, the handshake, buffers, and that nobody can make a server
 //! wait. A connection that sends half a request, takes no answers, or never says who it is, is closed after
@@ -6,14 +6,19 @@
 //! counted apart from clients. A server without work sleeps. What requests are and what is done about them is the
 //! [`Service`]'s.
 
+mod budget;
 mod clients;
 mod connection;
 mod counters;
+mod descriptors;
+mod doorman;
+mod fences;
 mod io_thread;
-mod strangers;
+mod lines;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -21,12 +26,17 @@ use std::time::Duration;
 
 use crate::handshake::{LinkId, Protocol, Rejection, Welcomed};
 use crate::secret::Secret;
-pub use clients::{Client, Clients, Gate};
+use budget::Budget;
+pub use clients::{Client, Clients, Gate, Locked, Pass};
 pub use connection::{Connection, End, OUTPUT_MAX};
 use counters::ConnectionCounters;
 pub use counters::ConnectionCounts;
-use io_thread::{Inbox, IoThread};
-use strangers::StrangerLog;
+use descriptors::make_room;
+use doorman::Doorman;
+use fences::Fences;
+use io_thread::{Inbox, Wake};
+pub use io_thread::{IoThread, Step};
+use lines::LimitedLog;
 
 /// How a server treats its clients.
 #[derive(Clone, Debug)]
@@ -46,6 +56,10 @@ pub struct Settings {
     pub busy_poll: Duration,
     /// How long a process counts as alive after its last connection went.
     pub grace: Duration,
+    /// Bytes that unfinished requests of all clients may take together, beyond 64 KiB each.
+    pub input_max: usize,
+    /// A file with the processes that were given up for dead, to be kept for the next server; without one they are forgotten.
+    pub fences: Option<PathBuf>,
 }
 
 /// What a server does for its clients.
@@ -77,13 +91,25 @@ pub trait Service: Send + Sync + Sized + 'static {
     /// the replies. What is whole and is left, though its connection is not blocked, asks to be
     /// [called again](Connection::call_again).
     fn turn(&self, core: &Core, worker: &mut Self::Worker, connections: &mut [Connection<Self::State>]);
+
+    /// Adds the numbers of connections whose turn it is although nothing came over them.
+    fn add_ready(&self, worker: &mut Self::Worker, ready: &mut Vec<usize>) {
+        let _ = (worker, ready);
+    }
+
+    /// Runs a thread, by steps, until it is to stop. A service that has something under way between turns does both here.
+    fn drive(&self, mut thread: IoThread<Self>, mut worker: Self::Worker) {
+        while thread.step(&mut worker, false) != Step::Stop {}
+    }
 }
 
 /// What all threads of a server share, of any protocol.
 pub struct Core {
     pub(crate) clients: Clients,
     counters: ConnectionCounters,
-    stranger_log: StrangerLog,
+    budget: Budget,
+    stranger_log: LimitedLog,
+    client_log: LimitedLog,
     settings: Settings,
     is_stopping: AtomicBool,
 }
@@ -100,6 +126,12 @@ impl Core {
         }
         entered
     }
+
+    /// To be called when the connection of a client is closed.
+    fn leave(&self, client: &Client) {
+        self.clients.leave(client);
+        self.counters.clients.fetch_sub(1, Relaxed);
+    }
 }
 
 struct Shared<S> {
@@ -112,6 +144,8 @@ pub struct Server<S: Service> {
     addr: SocketAddr,
     shared: Arc<Shared<S>>,
     inboxes: Arc<[Inbox]>,
+    /// Wakes the thread at the door.
+    door: Arc<Wake>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -122,32 +156,39 @@ impl<S: Service> Server<S> {
     /// Those of the system when sockets and threads are made, and of [`Service::worker`].
     pub fn start(listener: TcpListener, service: S, settings: Settings) -> Result<Self, S::Error> {
         settings.secret.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let clients_max = make_room(settings.clients_max, settings.strangers_max)?;
+        let settings = Settings { clients_max, ..settings };
+        // That takes a moment, for which no client is to wait.
+        settings.secret.key();
+        let fences = settings.fences.as_deref().map(Fences::kept_at).transpose()?.unwrap_or_default();
         let addr = listener.local_addr()?;
         listener.set_nonblocking(true)?;
         let inboxes: Arc<[Inbox]> =
             (0..settings.threads.max(1)).map(|_| Inbox::new()).collect::<io::Result<Vec<_>>>()?.into();
         let core = Core {
-            clients: Clients::new(settings.grace),
+            clients: Clients::with_fences(settings.grace, fences),
             counters: ConnectionCounters::default(),
-            stranger_log: StrangerLog::default(),
+            budget: Budget::new(settings.input_max),
+            stranger_log: LimitedLog::of("stranger"),
+            client_log: LimitedLog::of("connection closed"),
             settings,
             is_stopping: AtomicBool::new(false),
         };
         let shared = Arc::new(Shared { core, service });
-        let mut server = Self { addr, shared, inboxes, threads: Vec::new() };
-        let mut listener = Some(listener);
+        let door = Arc::new(Wake::new()?);
+        let mut server = Self { addr, shared, inboxes, door, threads: Vec::new() };
         let (started, starting) = mpsc::channel();
         for number in 0..server.inboxes.len() {
             let (shared, inboxes) = (Arc::clone(&server.shared), Arc::clone(&server.inboxes));
-            // The first one accepts.
-            let thread = IoThread::new(shared, inboxes, number, listener.take())?;
+            let thread = IoThread::new(shared, inboxes, number)?;
             let started = started.clone();
-            let run = move || match thread.shared().service.worker() {
+            let run = move || match thread.shared.service.worker() {
                 Ok(worker) => {
                     // Whoever started this one may have given up by now, and then tells it to stop.
                     let _ = started.send(Ok(()));
                     drop(started);
-                    thread.run(worker);
+                    let shared = Arc::clone(&thread.shared);
+                    shared.service.drive(thread, worker);
                 }
                 Err(error) => {
                     let _ = started.send(Err(error));
@@ -158,6 +199,9 @@ impl<S: Service> Server<S> {
         drop(started);
         // It ends when all have said something, or panicked.
         starting.into_iter().collect::<Result<(), _>>()?;
+        let (shared, inboxes) = (Arc::clone(&server.shared), Arc::clone(&server.inboxes));
+        let doorman = Doorman::new(shared, inboxes, &server.door, listener)?;
+        server.threads.push(thread::Builder::new().name("pando-door".to_owned()).spawn(|| doorman.run())?);
         Ok(server)
     }
 
@@ -189,8 +233,9 @@ impl<S: Service> Drop for Server<S> {
     /// Closes all connections; what was not answered may or may not have been executed.
     fn drop(&mut self) {
         self.shared.core.is_stopping.store(true, SeqCst);
+        self.door.wake();
         for inbox in &*self.inboxes {
-            inbox.wake();
+            inbox.wake.wake();
         }
         for thread in self.threads.drain(..) {
             // One that panicked said so already.

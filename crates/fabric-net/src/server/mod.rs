@@ -10,6 +10,7 @@ mod requests;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +58,10 @@ pub struct ServerConfig {
     pub grace: Duration,
     /// Says whether a region is still the one that clients knew: to be another one whenever what it held is lost; 0.
     pub incarnation: u64,
+    /// Bytes that unfinished requests of all clients may take together, beyond 64 KiB each; 256 MiB.
+    pub input_max: usize,
+    /// A file in which processes that were given up for dead are kept for the next server of the same memory; none.
+    pub fences: Option<PathBuf>,
     /// How one-sided verbs come instead of over connections, which then refuse them; none.
     pub other_way: Option<Arc<dyn OtherWay>>,
 }
@@ -73,6 +78,8 @@ impl Default for ServerConfig {
             busy_poll: Duration::from_micros(50),
             grace: Duration::from_secs(10),
             incarnation: 0,
+            input_max: 256 << 20,
+            fences: None,
             other_way: None,
         }
     }
@@ -91,7 +98,8 @@ impl Service for Memory {
     const PROTOCOL: Protocol = Protocol::VERBS;
     // Whoever came first does not wait for the others.
     const GATHERS: bool = false;
-    type State = ();
+    /// Bytes of the first request, a PERSIST, that are done.
+    type State = u64;
     type Worker = ();
     type Error = io::Error;
 
@@ -108,7 +116,7 @@ impl Service for Memory {
         if usize::from(number) < MAX_SERVERS { Ok(()) } else { Err(Rejection::NotPando { wanted }) }
     }
 
-    fn turn(&self, core: &Core, (): &mut (), connections: &mut [Connection<()>]) {
+    fn turn(&self, core: &Core, (): &mut (), connections: &mut [Connection<u64>]) {
         for connection in connections {
             if let Err(end) = self.serve(core, connection) {
                 connection.end(end);
@@ -134,11 +142,22 @@ impl TcpServer {
         config: ServerConfig,
     ) -> io::Result<Self> {
         let ServerConfig { secret, threads, clients_max, strangers_max, body_max, .. } = config;
-        let ServerConfig { patience, busy_poll, grace, incarnation, other_way, .. } = config;
+        let ServerConfig { patience, busy_poll, grace, incarnation, input_max, fences, other_way, .. } =
+            config;
         let counters = ServerCounters::default();
         let callee = Arc::new(Callee { region: region.clone(), handler, body_max, counters });
         let memory = Memory { region, callee, body_max, incarnation, other_way };
-        let settings = Settings { secret, threads, clients_max, strangers_max, patience, busy_poll, grace };
+        let settings = Settings {
+            secret,
+            threads,
+            clients_max,
+            strangers_max,
+            patience,
+            busy_poll,
+            grace,
+            input_max,
+            fences,
+        };
         Ok(Self { server: Server::start(listener, memory, settings)? })
     }
 

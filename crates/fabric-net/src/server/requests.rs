@@ -3,6 +3,7 @@
 //! A batch is executed while the gate of its client is held, so that whoever fences the client off waits for the batch. What
 //! is not about memory is answered here: fences, the lock, who is there.
 
+use std::io;
 use std::sync::Arc;
 
 use pando_fabric::{FabricError, MemoryServerId};
@@ -12,69 +13,125 @@ use super::calls::Calls;
 use super::counters::Batch;
 use super::execute::execute;
 use crate::handshake::LinkId;
-use crate::serve::{Connection, Core, End, OUTPUT_MAX};
-use crate::wire::{Op, REQUEST_HEADER, ReplyEncoder, Request, decode_request};
+use crate::serve::{Connection, Core, End, Locked, OUTPUT_MAX};
+use crate::wire::{Op, ReplyEncoder, Request, decode_request, request_len};
+
+/// Bytes that are written to a device at a time, before other clients have their turn.
+const PERSIST: u64 = 4 << 20;
+
+/// Why no more requests are executed now.
+enum Pause {
+    /// There is no whole one, or too much waits to be sent.
+    Nothing { wants_more: bool },
+    /// Others are to have their turn.
+    Turn,
+    /// Another thread is to finish something.
+    Other,
+}
 
 impl Memory {
     /// Executes what came in whole, and sends the replies.
-    pub(super) fn serve(&self, core: &Core, connection: &mut Connection<()>) -> Result<(), End> {
+    pub(super) fn serve(&self, core: &Core, connection: &mut Connection<u64>) -> Result<(), End> {
         // Each turn executes at least one request or ends.
-        while self.take_requests(core, connection)? {
+        loop {
+            let goes_on = self.take_requests(core, connection)?;
             connection.send(core)?;
-            if connection.is_blocked() {
-                break;
+            if !goes_on || connection.is_blocked() {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
-    /// Executes requests until none is whole or enough replies wait; whether there is something to send.
-    fn take_requests(&self, core: &Core, connection: &mut Connection<()>) -> Result<bool, End> {
-        let (client, (), input, output) = connection.parts();
+    /// Executes requests until none is whole or enough replies wait; whether there may be more once these are sent.
+    fn take_requests(&self, core: &Core, connection: &mut Connection<u64>) -> Result<bool, End> {
+        let (client, persisted, input, output) = connection.parts();
         let number = MemoryServerId(client.number);
-        let mut gate = client.gate.pass().ok_or(End::Fenced)?;
+        let mut pass = client.gate.pass().ok_or(End::Fenced)?;
         let mut batch = Batch::default();
         let mut taken = 0;
-        let wants_more = loop {
+        let pause = loop {
             if output.len() > OUTPUT_MAX {
-                break Ok(false);
+                break Ok(Pause::Nothing { wants_more: false });
             }
-            match decode_request(&input[taken..], self.body_max) {
-                Ok(Some((Request::Fence { process, link }, used))) => {
-                    taken += used;
-                    // Two that fence each other must not wait for each other.
-                    drop(gate);
-                    core.clients.fence(process, link);
-                    answer(output, Op::Fence, None);
-                    gate = client.gate.pass().ok_or(End::Fenced)?;
+            let (request, used) = match decode_request(&input[taken..], self.body_max) {
+                Ok(Some(request)) => request,
+                Ok(None) => break Ok(Pause::Nothing { wants_more: true }),
+                Err(malformed) => break Err(End::Malformed(malformed.to_string())),
+            };
+            match request {
+                Request::Fence { process, link } => {
+                    // It may be about this very connection.
+                    drop(pass);
+                    let kept = core.clients.fence(process, link);
+                    let is_quiet = core.clients.is_quiet(process, link);
+                    if is_quiet {
+                        answer(output, number, Op::Fence, kept.map(|()| None));
+                        taken += used;
+                    }
+                    pass = client.gate.pass().ok_or(End::Fenced)?;
+                    if !is_quiet {
+                        break Ok(Pause::Other);
+                    }
+                    continue;
                 }
-                Ok(Some((Request::Lock, used))) => {
-                    taken += used;
-                    answer(output, Op::Lock, Some(core.clients.lock(client)));
+                Request::Lock => {
+                    let locked = core.clients.lock(client).map(|locked| match locked {
+                        Locked::No => 0,
+                        Locked::Yes => 1,
+                        Locked::InsteadOf(process) => process.max(1),
+                    });
+                    answer(output, number, Op::Lock, locked.map(Some));
                 }
-                Ok(Some((Request::Present { process }, used))) => {
-                    taken += used;
-                    answer(output, Op::Present, Some(core.clients.is_present(process)));
+                Request::Present { process } => {
+                    answer(output, number, Op::Present, Ok(Some(core.clients.is_present(process).into())));
                 }
-                Ok(Some((Request::Pair { body }, used))) => {
-                    taken += used;
+                Request::Pair { body } => {
                     if let Some(other_way) = self.pair(number, client.id, body, output) {
-                        gate.keep(other_way);
+                        pass.keep(other_way);
                     }
                 }
-                Ok(Some((request, used))) => {
-                    execute(self, number, request, &mut batch, output);
-                    taken += used;
+                Request::Persist { offset, len } if len > PERSIST => {
+                    if self.persist_some((offset, len), persisted, output) {
+                        taken += used;
+                    }
+                    break Ok(Pause::Turn);
                 }
-                Ok(None) => break Ok(true),
-                Err(malformed) => break Err(End::Malformed(malformed.to_string())),
+                request => execute(self, number, request, &mut batch, output),
             }
+            taken += used;
         };
-        drop(gate);
+        drop(pass);
         self.callee.counters.add(batch);
         connection.take(taken);
-        connection.make_room(if wants_more? { REQUEST_HEADER + self.body_max as usize } else { 0 });
-        Ok(connection.has_output())
+        let pause = pause?;
+        let wants_more = matches!(pause, Pause::Nothing { wants_more: true });
+        let needed = request_len(connection.input()).filter(|_| wants_more);
+        connection.make_room(needed.unwrap_or(0));
+        match pause {
+            Pause::Nothing { .. } => return Ok(connection.has_output()),
+            Pause::Turn => connection.call_again(),
+            Pause::Other => connection.park(),
+        }
+        Ok(false)
+    }
+
+    /// Goes on with a PERSIST of much, of which `done` bytes are done; whether it is answered.
+    fn persist_some(&self, (offset, len): (u64, u64), done: &mut u64, out: &mut Vec<u8>) -> bool {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.region.bytes());
+        // A place that is wrong is refused as a whole.
+        let more = if is_inside { PERSIST.min(len - *done) } else { len };
+        let persisted = self.region.persist(offset + *done, more);
+        *done += more;
+        if persisted.is_ok() && *done < len {
+            return false;
+        }
+        *done = 0;
+        let reply = ReplyEncoder::begin(out, Op::Persist);
+        match persisted {
+            Ok(()) => reply.finish(out),
+            Err(error) => reply.fail(out, &error),
+        }
+        true
     }
 
     /// Offers a client another way in, and answers with the number of its connection and what the other way says.
@@ -108,10 +165,16 @@ impl Memory {
 }
 
 /// Answers what is not about memory.
-fn answer(out: &mut Vec<u8>, op: Op, is_so: Option<bool>) {
+fn answer(out: &mut Vec<u8>, server: MemoryServerId, op: Op, answered: io::Result<Option<u64>>) {
     let reply = ReplyEncoder::begin(out, op);
-    if let Some(is_so) = is_so {
-        out.extend_from_slice(&u64::from(is_so).to_le_bytes());
+    match answered {
+        Ok(word) => {
+            out.extend(word.iter().flat_map(|word| word.to_le_bytes()));
+            reply.finish(out);
+        }
+        Err(error) => {
+            let reason = format!("processes that are given up for dead cannot be kept: {error}");
+            reply.fail(out, &FabricError::Refused { server, op: op as u16, reason });
+        }
     }
-    reply.finish(out);
 }

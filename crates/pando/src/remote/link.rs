@@ -14,6 +14,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pando_fabric_net::wire::printable;
 use pando_fabric_net::{ConnectError, Destination, LinkId, Secret, connect};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -264,7 +265,7 @@ impl Link {
             self.waiting.pop_front();
             match reply {
                 Reply::Failed { code, may_have_taken_effect, text } => {
-                    let (server, text) = (Arc::clone(&self.destination.address), text.to_owned());
+                    let (server, text) = (Arc::clone(&self.destination.address), printable(text));
                     answer(tag, Err(RemoteError::Answered { server, code, may_have_taken_effect, text }));
                 }
                 reply => answer(tag, Ok(reply)),

@@ -353,6 +353,12 @@ pub fn put_keys<'k>(out: &mut Vec<u8>, keys: impl Iterator<Item = &'k [u8]>) {
     out[start..][..REQUEST_HEADER].copy_from_slice(&header);
 }
 
+/// Bytes of the request that `bytes` begin with, whole or not, if its header is there.
+pub fn request_len(bytes: &[u8]) -> Option<usize> {
+    let (header, _) = RequestHeader::ref_from_prefix(bytes).ok()?;
+    Some(REQUEST_HEADER + header.len.get() as usize)
+}
+
 /// The request at the front of `bytes` and how many of them it takes; `None` if more are needed.
 ///
 /// # Errors

@@ -1,7 +1,8 @@
-//! What a server logs of strangers: connections whose handshake is not over.
+//! What a server logs of connections that it closes.
 //!
-//! Anybody may connect as often as he likes, and must not be able to fill a disk with that: each stranger is worth one line,
-//! and all together some lines a second. How many were left out is said with the next line.
+//! Anybody may connect as often as he likes, and who is let in may send nonsense as often; neither must be able to fill a disk with
+//! that: each connection is worth one line, and all of a kind together some lines a second. How many were left out is said with
+//! the next line.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -12,8 +13,11 @@ use std::time::{Duration, Instant};
 const LINES: u32 = 10;
 const WHILE: Duration = Duration::from_secs(1);
 
-#[derive(Default)]
-pub(super) struct StrangerLog(Mutex<Recent>);
+pub(super) struct LimitedLog {
+    /// Whose connections they are.
+    who: &'static str,
+    recent: Mutex<Recent>,
+}
 
 #[derive(Default)]
 struct Recent {
@@ -37,14 +41,19 @@ impl Recent {
     }
 }
 
-impl StrangerLog {
-    /// Says how the connection of a stranger ended.
+impl LimitedLog {
+    pub fn of(who: &'static str) -> Self {
+        Self { who, recent: Mutex::default() }
+    }
+
+    /// Says how a connection ended.
     pub fn tell(&self, peer: SocketAddr, end: &dyn Display) {
-        let admitted = self.0.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now());
+        let admitted = self.recent.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now());
+        let who = self.who;
         match admitted {
-            Some(0) => tracing::warn!(%peer, "stranger: {end}"),
+            Some(0) => tracing::warn!(%peer, "{who}: {end}"),
             Some(left_out) => {
-                tracing::warn!(%peer, "stranger: {end}; {left_out} more before were not logged")
+                tracing::warn!(%peer, "{who}: {end}; {left_out} more before were not logged")
             }
             None => {}
         }
