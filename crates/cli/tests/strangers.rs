@@ -105,7 +105,8 @@ fn drip(port: &str, over: &AtomicBool, tried: &AtomicU64) {
 fn guess(port: &str, over: &AtomicBool, tried: &AtomicU64) {
     let access = Access::default().secret("no more than guessed").deadline(LONG);
     while !over.load(Relaxed) {
-        let error = Client::connect(ClientConfig::new([port]).access(access.clone())).expect_err("it is wrong");
+        let error =
+            Client::connect(ClientConfig::new([port]).access(access.clone())).expect_err("it is wrong");
         // At the port of the memory server it hears what that is.
         let said = error.to_string();
         assert!(said.contains("secret is not the same") || said.contains("of a memory server"), "{said}");

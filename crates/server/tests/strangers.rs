@@ -327,6 +327,7 @@ fn an_operation_that_waits_for_a_memory_server_keeps_no_other_client_waiting() {
     say(&mut again, &requests);
     hear(&mut again, &requests);
     assert_eq!(server.counts().done("get"), 2);
+    say(&mut waits, &[Request::Ping]);
     assert!(is_closed(&mut waits), "it goes on by its new connection");
 }
 
