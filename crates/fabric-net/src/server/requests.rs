@@ -47,8 +47,7 @@ impl Memory {
         let (client, persisted, input, output) = connection.parts();
         let number = MemoryServerId(client.number);
         let mut pass = client.gate.pass().ok_or(End::Fenced)?;
-        let mut batch = Batch::default();
-        let mut taken = 0;
+        let (mut batch, mut taken) = (Batch::default(), 0);
         let pause = loop {
             if output.len() > OUTPUT_MAX {
                 break Ok(Pause::Nothing { wants_more: false });
