@@ -189,7 +189,13 @@ impl Service for Operations {
             }
             let execute = async |request: &Request<'_>, out: &mut Vec<u8>| {
                 let keys = owned.now(&self.index);
-                execute(session, Scope { index: &self.index, described: &self.described, owned: &keys }, request, out).await
+                execute(
+                    session,
+                    Scope { index: &self.index, described: &self.described, owned: &keys },
+                    request,
+                    out,
+                )
+                .await
             };
             flight.work(self.body_max, execute).await;
         });
