@@ -117,8 +117,8 @@ fn every_data_command_works_on_a_running_cluster() {
 #[test]
 fn clients_of_compute_servers_need_the_secret_of_those_alone() {
     let place = Place::new();
-    place.write("memory-secret", "of the memory servers");
-    place.write("secret", "of the operation ports");
+    place.write_secret("memory-secret", "of the memory servers");
+    place.write_secret("secret", "of the operation ports");
     let secrets = "--secret-file memory-secret --operation-secret-file secret";
     let up = Up::start(&place, &format!("--memory-servers 1 --compute-servers 1 {secrets}"));
     let (pool, ports) = (up.pool(), up.ports());
