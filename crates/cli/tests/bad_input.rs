@@ -77,14 +77,14 @@ fn options_that_cannot_apply_are_refused() {
     for (arguments, part) in [
         (
             "load fruit.txt --pool f.pando --index fruit --node-size 2KiB",
-            "is there already and has nodes of 1.00 KiB",
+            "is there already and has nodes of 1.0 KiB",
         ),
         ("load fruit.txt --pool f.pando --index fruit --boundaries=m", "is there already and has others"),
         ("load fruit.txt --pool f.pando --index fruit --fill 0.5", "has entries"),
         ("load fruit.txt --pool f.pando --index new --fill 0.5 --own 0", "--own"),
-        ("load fruit.txt --pool f.pando --index new --pool-size 1GiB", "is there already and has 32.00 MiB"),
+        ("load fruit.txt --pool f.pando --index new --pool-size 1GiB", "is there already and has 32.0 MiB"),
         ("load fruit.txt --pool f.pando --index new --memory-servers 2", "is there already and has 1"),
-        ("create --pool f.pando --index new --pool-size 1GiB", "is there already and has 32.00 MiB"),
+        ("create --pool f.pando --index new --pool-size 1GiB", "is there already and has 32.0 MiB"),
         ("create --pool f.pando --index new --memory-servers 3", "is there already and has 1"),
         ("create --pool tcp://127.0.0.1:1 --index new --memory-servers 3", "names 1"),
         ("create --pool tcp://127.0.0.1:1 --index new --pool-size 1GiB", "the memory of its memory servers"),

@@ -56,8 +56,6 @@ fn a_memory_server_that_is_killed_or_stopped_is_an_error_and_no_hang() {
             server.process.signal("-CONT");
             let status = place.run(&format!("status --pool {pool}"));
             assert!(status.stdout.contains("index bench"), "{status:?}");
-            // The benchmark could not close the pool.
-            assert!(status.status == 1 && status.stdout.contains("LOST"), "{status:?}");
         }
     }
 }
@@ -72,7 +70,8 @@ fn client_fails(place: &Place, pool: &str, signal: &str) {
     let mut feed = std::fs::OpenOptions::new().write(true).open(&fifo).expect("somebody reads");
     let words = word_list(30_000);
     // So many that it has some to insert.
-    let (first, rest) = words.split_at(words.find("\nm").expect("there are lines") + 1);
+    let (half, _) = words.match_indices('\n').nth(15_000).expect("there are lines");
+    let (first, rest) = words.split_at(half + 1);
     let fed = feed.write_all(first.as_bytes()).and_then(|()| {
         wait_until_made(place, pool, "words");
         bench.signal(signal);

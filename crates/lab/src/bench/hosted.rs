@@ -52,7 +52,11 @@ pub(super) struct Place {
 impl Hosted {
     /// A new cluster with a loaded index.
     pub fn open(stage: &Stage<'_>) -> Result<Hosted, BenchError> {
-        let (cluster, place) = open_cluster(stage.spec)?;
+        let spec = stage.spec;
+        // So that no pool is made for a benchmark that is refused.
+        let config = Config::embedded().cache(spec.cache_bytes).cache_options(spec.cache);
+        index_options(spec).check(INDEX, &config)?;
+        let (cluster, place) = open_cluster(spec)?;
         match load(stage, &cluster) {
             Ok(index) => {
                 let balancer = Mutex::new(Balancer::new(BalancerConfig::default()));
@@ -251,16 +255,16 @@ pub(super) fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Place), BenchEr
         .offload(spec.offload)
         .memory_cores(spec.memory_cores.unwrap_or(1))
         .huge_pages(spec.huge_pages)
+        .access(spec.access.clone())
         .seed(spec.seed);
     Ok((Cluster::open(config)?, place))
 }
 
 fn elsewhere(spec: &BenchSpec, addresses: Vec<String>) -> Config {
-    let config = match spec.fabric {
+    match spec.fabric {
         FabricKind::Verbs => Config::verbs(addresses),
         _ => Config::tcp(addresses),
-    };
-    config.access(spec.access.clone())
+    }
 }
 
 /// Memory servers in this process, each at a port of its own.
@@ -283,15 +287,18 @@ fn temporary_place() -> std::io::Result<TempDir> {
     tempfile::Builder::new().prefix("pando-bench-").tempdir_in(parent)
 }
 
-fn load(stage: &Stage<'_>, cluster: &Cluster) -> Result<Index, BenchError> {
-    let Stage { spec, shared, .. } = *stage;
+fn index_options(spec: &BenchSpec) -> IndexOptions {
     let options = match spec.is_fixed() {
         true => IndexOptions::fixed(spec.key_size, spec.value_size),
         false => IndexOptions::bytes(),
     };
-    let options = options.node_size(spec.node_size).subtree_level(spec.subtree_level);
+    options.node_size(spec.node_size).subtree_level(spec.subtree_level)
+}
+
+fn load(stage: &Stage<'_>, cluster: &Cluster) -> Result<Index, BenchError> {
+    let Stage { spec, shared, .. } = *stage;
     let boundaries = boundaries(&shared.keys, spec.compute_servers);
-    let index = cluster.create_index(INDEX, &options.boundaries(boundaries))?;
+    let index = cluster.create_index(INDEX, &index_options(spec).boundaries(boundaries))?;
     stage.watched(|| {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let source = Generated::new(shared.keys, shared.values, threads);
