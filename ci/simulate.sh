@@ -16,7 +16,7 @@ run() {
 }
 run 75 --faults none
 run 75 --faults torn,spikes,slow
-run 25 --faults all
-run 25 --faults all,cut-off,preempt
+run 16 --faults all
+run 16 --faults all,cut-off,preempt
 cargo clippy -p pando-lab --features defects --all-targets -- -D warnings
 cargo test -p pando-lab --features defects --test defects
