@@ -45,6 +45,7 @@ mod endpoint;
 mod error;
 mod index;
 mod integers;
+mod lost;
 mod members;
 mod memory;
 mod memory_server;
