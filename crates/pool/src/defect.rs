@@ -1,7 +1,7 @@
 //! Defects that can be put into the protocols of the pool, to show that they would be found.
 //!
 //! How one is made active, and that it costs nothing otherwise, is in [`pando_fabric::defect`]. `tests/defects.rs` demands
-//! that each is found, and so does `simulate --system pool` (`crates/lab/tests/pool_defects.rs`).
+//! that those of the pool alone are found; `crates/lab/tests/pool_defects.rs` looks for some by simulation.
 
 use pando_fabric::defect;
 
