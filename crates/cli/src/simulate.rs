@@ -110,9 +110,9 @@ fn line(summary: &Summary, interrupted: bool) -> String {
 /// What is wrong with a seed, and how to see it again.
 fn render(report: &SeedReport, systems: &Systems, faults: FaultSet) -> String {
     let seed = report.setup.seed;
-    let system = report.setup.system;
-    let techniques = system.techniques().map_or(String::new(), |names| format!(" with {}", names.join(", ")));
-    let mut text = format!("seed {seed}, {}{techniques}:\n", system.name());
+    let techniques =
+        report.setup.system.techniques().map_or(String::new(), |names| format!(" with {}", names.join(", ")));
+    let mut text = format!("seed {seed}, {}{techniques}:\n", report.setup.name());
     for violation in &report.violations {
         let _ = write!(text, " {}\n{}", violation.what, violation.excerpt);
     }

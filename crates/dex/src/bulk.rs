@@ -6,7 +6,9 @@
 
 use std::ops::Range;
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf};
+use pando_pool::defect::Defect;
 use pando_pool::{Placement, Pool, Run, ValueRef};
 
 use crate::error::{DexError, Result};
@@ -345,6 +347,7 @@ impl<L: Layout> BulkLoad<L> {
                 builder.forget();
                 return Ok(());
             }
+            Err(error) if defect(Defect::FreeLoaded) => return Err(error.into()),
             Err(error) => error,
         };
         match ep.read(root, ep.buffer(self.layout.node_size())).await {

@@ -179,6 +179,11 @@ fn audit_record(shared: &Shared, ep: &AnyEndpoint, record: IndexRecord) -> Resul
         let tree = open_passing(shared, ep, layout, record)?;
         Ok(block_on(ep, audit(ep, &[&tree]))?)
     }
+    if record.root.is_null() {
+        let mut report = Report::default();
+        report.violation("it was never finished and holds nothing; drop it, or create it again".to_owned());
+        return Ok(report);
+    }
     let descriptor = Descriptor::decode(&record.layout)
         .map_err(|reason| Error::BadIndex { name: record.name.clone(), reason });
     let audited = descriptor.and_then(|descriptor| {

@@ -17,6 +17,7 @@ use pando_rt::block_on;
 use crate::config::{Config, Place};
 use crate::error::{Error, Owner, Result};
 use crate::index::{CLOSING, Index, IndexData};
+use crate::lost;
 use crate::options::{Descriptor, IndexLayout, IndexOptions, OpenOptions};
 use crate::place::{self, AnyFabric};
 use crate::servers;
@@ -208,12 +209,18 @@ impl Cluster {
 
     /// Takes an index out of the pool and frees all that it occupies. Handles to it fail from then on.
     ///
+    /// That also works for an index that nobody can open any more, because the process that was making it ended before it was
+    /// done, or one died that owned a partition. Its nodes then stay allocated until the allocation of the pool is rebuilt.
+    ///
     /// # Errors
     /// [`Error::UnknownIndex`]; [`Error::PartitionOwned`] and [`Error::NotAllOwned`]; [`Error::SessionsOpen`];
     /// [`Error::BadIndex`] for a damaged one.
     pub fn drop_index(&self, name: &str) -> Result<()> {
         self.shared.writable()?;
         let mut registry = lock(&self.shared.registry);
+        if self.drop_unusable(&mut registry, name)? {
+            return Ok(());
+        }
         let index = match registry.get(name).filter(|data| !data.is_unsettled()) {
             Some(data) => Index { shared: Arc::clone(&self.shared), data: Arc::clone(data) },
             None => self.open_locked(&mut registry, name, &OpenOptions::default(), None)?,
@@ -228,6 +235,26 @@ impl Cluster {
         registry.remove(name);
         drop(guard);
         Ok(())
+    }
+
+    /// Takes an index out of the catalog that nobody can use; whether it was one.
+    fn drop_unusable(&self, registry: &mut BTreeMap<String, Arc<IndexData>>, name: &str) -> Result<bool> {
+        self.shared.with_endpoint(|ep| {
+            let record = self.shared.record(ep, name)?;
+            if !lost::is_unusable(&self.shared, ep, &record)? {
+                return Ok(false);
+            }
+            // Of such an index this process may have a part.
+            let data = registry.get(name).cloned();
+            let guard = data.as_ref().map(|data| data.exclusive("dropping it")).transpose()?;
+            lost::unlink(&self.shared, ep, &record)?;
+            if let Some(data) = &data {
+                data.close();
+            }
+            registry.remove(name);
+            drop(guard);
+            Ok(true)
+        })
     }
 
     /// Names of the indexes, in order.

@@ -39,6 +39,7 @@ mod error;
 mod index;
 mod integers;
 mod integers_async;
+mod lost;
 mod members;
 mod memory;
 mod memory_server;

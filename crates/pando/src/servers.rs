@@ -25,9 +25,8 @@ use crate::cluster::Shared;
 use crate::config::{CacheOptions, Config};
 use crate::error::{Error, Owner, Result};
 use crate::options::{Descriptor, IndexLayout, IndexOptions, NodeLayout, OpenOptions, Ownership};
-use crate::partitions;
-use crate::reading;
 use crate::stats::{ComputeServerStats, FormerStats, SmoCounts};
+use crate::{lost, partitions, reading};
 
 /// The catalog's number for DEX.
 const SYSTEM: u16 = 1;
@@ -385,8 +384,14 @@ pub(crate) fn create(
 ) -> Result<Chosen> {
     let (layout, spec, chosen) = plan(&shared.config, name, options)?;
     let boundaries = spec.boundaries.clone();
-    // The record comes first, since every node carries the number that it gets there.
-    let record = block_on(ep, shared.pool.create_index(ep, IndexSpec { boundaries: Vec::new(), ..spec }))?;
+    let spec = IndexSpec { boundaries: Vec::new(), ..spec };
+    // The record comes first, since every node carries the number that it gets there. Until it has a root this process owns it.
+    let record = match block_on(ep, shared.pool.create_own_index(ep, spec.clone())) {
+        Err(PoolError::IndexExists { .. }) if clear_unmade(shared, ep, name)? => {
+            block_on(ep, shared.pool.create_own_index(ep, spec))
+        }
+        done => done,
+    }?;
     let made = with_layout!(layout, |layout| plant(shared, ep, layout, record, boundaries));
     match made {
         Ok(()) => Ok(chosen),
@@ -397,6 +402,22 @@ pub(crate) fn create(
             // Its name is taken, though it has no root.
             Err(_) => Err(error.perhaps(CREATING)),
         },
+    }
+}
+
+/// Makes the name free again if its index was never finished; whether it was one of those.
+fn clear_unmade(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<bool> {
+    match block_on(ep, shared.pool.open_index(ep, name)) {
+        Ok(record) if lost::is_unmade(shared, ep, &record, true)? => {
+            match lost::unlink(shared, ep, &record) {
+                // Another process was quicker; what it makes is another index.
+                Ok(()) | Err(Error::Pool(PoolError::UnknownIndex { .. })) => Ok(true),
+                Err(error) => Err(error),
+            }
+        }
+        Ok(_) => Ok(false),
+        Err(PoolError::UnknownIndex { .. }) => Ok(true),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -521,7 +542,7 @@ pub(crate) fn open(
     opened
 }
 
-/// The record of an index; waits for a process that has entered the name but not yet the root.
+/// The record of an index; waits for a process that has entered the name but not yet the root, while it lives.
 pub(crate) fn finished_record(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<IndexRecord> {
     const PAUSE: Duration = Duration::from_micros(200);
     let deadline = Instant::now() + shared.config.patience();
@@ -530,6 +551,11 @@ pub(crate) fn finished_record(shared: &Shared, ep: &AnyEndpoint, name: &str) -> 
         // Who only looks may look at a pool whose maker has died.
         if !record.root.is_null() || shared.looking() || Instant::now() >= deadline {
             return Ok(record);
+        }
+        if lost::is_unmade(shared, ep, &record, false)? {
+            let reason =
+                "the process that was making it ended before it was done; drop it, or create it again";
+            return Err(Error::BadIndex { name: name.to_owned(), reason: reason.to_owned() });
         }
         std::thread::sleep(PAUSE);
     }

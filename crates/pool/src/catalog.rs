@@ -42,9 +42,28 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::IndexExists`], [`PoolError::InvalidIndex`], [`PoolError::PoolFull`]; those of the catalog lock
-    /// ([`PoolError::LockTimedOut`]), as for every change of the catalog.
+    /// ([`PoolError::LockTimedOut`]), as for every change of the catalog. [`PoolError::CatalogUnknown`] if nobody knows whether
+    /// it was done; after every other error it was not, here and for every change of records.
     pub async fn create_index<E: Endpoint>(&self, ep: &E, spec: IndexSpec) -> Result<IndexRecord> {
+        self.create_owned(ep, spec, None).await
+    }
+
+    /// The same with this process owning all partitions, so that others see who is at work on an index that is not ready yet.
+    ///
+    /// # Errors
+    /// As [`Pool::create_index`].
+    pub async fn create_own_index<E: Endpoint>(&self, ep: &E, spec: IndexSpec) -> Result<IndexRecord> {
+        self.create_owned(ep, spec, Some(self.writer_slot()?)).await
+    }
+
+    async fn create_owned<E: Endpoint>(
+        &self,
+        ep: &E,
+        spec: IndexSpec,
+        owner: Option<AttachSlot>,
+    ) -> Result<IndexRecord> {
         let mut record = IndexRecord::of_spec(spec, 0);
+        record.owners.fill(owner);
         record.check()?;
         self.change_records(ep, async || {
             if self.find(ep, &record.name).await?.is_some() {
@@ -109,17 +128,63 @@ impl Pool {
     /// partition, and those of [`Pool::create_index`].
     pub async fn drop_index<E: Endpoint>(&self, ep: &E, name: &str) -> Result<IndexRecord> {
         self.change_records(ep, async || {
-            let mut found = self.find_known(ep, name).await?;
+            let found = self.find_known(ep, name).await?;
             let record = self.load(ep, found.block.clone()).await?;
             for partition in 0..record.owners.len() {
                 self.check_owner(ep, &record, partition).await?;
             }
-            found.directory.entries.swap_remove(found.entry);
-            self.replace_directory(ep, &mut found.directory).await?;
-            self.free_unlinked(ep, Some(found.at), &found.block.values().each()).await;
+            self.unlink(ep, found).await?;
             Ok(record)
         })
         .await
+    }
+
+    /// Takes the index with this name and number out of the catalog although processes died that owned partitions: nobody can
+    /// open those any more. Its nodes are not to be freed: the dead may have freed some.
+    ///
+    /// # Errors
+    /// [`PoolError::UnknownIndex`], [`PoolError::PartitionOwned`] by another process that lives, and those of
+    /// [`Pool::create_index`].
+    pub async fn drop_lost_index<E: Endpoint>(&self, ep: &E, name: &str, id: u32) -> Result<IndexRecord> {
+        self.change_records(ep, async || {
+            let found = self.find_known(ep, name).await?;
+            if found.block.id != id {
+                return Err(PoolError::UnknownIndex { name: name.to_owned() });
+            }
+            let record = self.load(ep, found.block.clone()).await?;
+            for partition in 0..record.owners.len() {
+                match self.check_owner(ep, &record, partition).await {
+                    Ok(()) | Err(PoolError::PartitionLost { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            self.unlink(ep, found).await?;
+            Ok(record)
+        })
+        .await
+    }
+
+    /// Has no directory lead to a record any more, and frees what the catalog had for it.
+    async fn unlink<E: Endpoint>(&self, ep: &E, mut found: Found) -> Result<()> {
+        found.directory.entries.swap_remove(found.entry);
+        self.replace_directory(ep, &mut found.directory).await?;
+        self.free_unlinked(ep, Some(found.at), &found.block.values().each()).await;
+        Ok(())
+    }
+
+    /// The first partition of the index that a process owned which died. What that one had in its cache is gone.
+    ///
+    /// # Errors
+    /// Those of verbs.
+    pub async fn lost_partition<E: Endpoint>(&self, ep: &E, record: &IndexRecord) -> Result<Option<usize>> {
+        for partition in 0..record.owners.len() {
+            match self.check_owner(ep, record, partition).await {
+                Ok(()) | Err(PoolError::PartitionOwned { .. }) => {}
+                Err(PoolError::PartitionLost { .. }) => return Ok(Some(partition)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     /// Stores a changed record of the index with its name; the same with its new version.

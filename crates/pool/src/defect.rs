@@ -1,7 +1,7 @@
 //! Defects that can be put into the protocols of the pool, to show that they would be found.
 //!
 //! How one is made active, and that it costs nothing otherwise, is in [`pando_fabric::defect`]. `tests/defects.rs` demands
-//! that each is found.
+//! that those of the pool alone are found; `crates/lab/tests/pool_defects.rs` looks for some by simulation.
 
 use pando_fabric::defect;
 
@@ -14,9 +14,12 @@ pub enum Defect {
     FormatJoined,
     /// A process leaves with locks that it has not given back and pages that it has not written.
     DetachOwing,
+    /// A bulk load of which nobody knows whether its root was written frees the nodes below.
+    FreeLoaded,
 }
 
 impl Defect {
+    /// Those that show in the pool alone.
     pub const ALL: [Self; 3] = [Self::FreeLinked, Self::FormatJoined, Self::DetachOwing];
 }
 

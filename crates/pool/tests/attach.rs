@@ -132,7 +132,17 @@ fn while_others_work_on_a_pool_it_takes_more_though_one_of_them_died() {
     let lost = block_on(fourth.claim_partitions(&ep, "kept", &[0])).expect_err("lost");
     assert!(lost.to_string().contains("partition 0 of index \"kept\" is lost: process 1 owned it"), "{lost}");
     assert!(matches!(block_on(fourth.drop_index(&ep, "kept")), Err(PoolError::PartitionLost { .. })));
-    block_on(fourth.claim_partitions(&ep, "kept", &[1])).expect("nobody's");
+    let kept = block_on(fourth.claim_partitions(&ep, "kept", &[1])).expect("nobody's");
+    assert_eq!(block_on(fourth.lost_partition(&ep, &kept)).expect("read"), Some(0));
+    // Nobody can use it, but one who lives has a part of it.
+    let owned = block_on(third.drop_lost_index(&ep, "kept", kept.id));
+    assert!(matches!(owned, Err(PoolError::PartitionOwned { partition: 1, .. })));
+    let another = block_on(fourth.drop_lost_index(&ep, "kept", kept.id + 1));
+    assert!(matches!(another, Err(PoolError::UnknownIndex { .. })));
+    block_on(fourth.drop_lost_index(&ep, "kept", kept.id)).expect("its own, or lost");
+    block_on(third.create_own_index(&ep, spec("kept"))).expect("the name is free");
+    let making = block_on(fourth.claim_partitions(&ep, "kept", &[1]));
+    assert!(matches!(making, Err(PoolError::PartitionOwned { owner, .. }) if owner.pid == 3));
     // What the dead process may have handed out is not handed out again.
     let taken: Vec<_> =
         std::iter::from_fn(|| block_on(fourth.alloc(&ep, Placement::LeastLoaded, 64)).ok()).collect();

@@ -1,4 +1,4 @@
-//! Each verb of each operation in turn takes effect and loses its answer: metadata stay whole, nothing is handed out twice, the next
+//! Each verb of each operation in turn gets no answer, whether it took effect or not: metadata stay whole, nothing is handed out twice, the next
 //! operation succeeds, and an error that says that nothing happened is right about it.
 
 mod support;
@@ -13,7 +13,7 @@ use support::{Host, Memory, block_on};
 #[test]
 fn the_catalog_is_whole_after_any_lost_answer() {
     for change in &CHANGES {
-        let verbs = lost::each(change.name, |n| lost::change(change, n)).expect("whole");
+        let verbs = lost::each(change.name, |loss| lost::change(change, loss)).expect("whole");
         assert!(verbs > 8, "{} has {verbs} verbs", change.name);
     }
 }
@@ -38,6 +38,11 @@ fn changes_of_the_membership_survive_lost_answers() {
 #[test]
 fn who_fails_to_attach_leaves_nothing_and_who_detaches_is_gone() {
     assert!(lost::each("attach", lost::attach).expect("whole") > 8);
+}
+
+#[test]
+fn long_values_are_whole_and_their_blocks_nobody_elses() {
+    assert!(lost::each("value", lost::value).expect("whole") > 8);
 }
 
 #[test]
@@ -71,9 +76,10 @@ fn a_lock_and_an_unlock_without_an_answer_are_settled() {
 #[test]
 fn blocks_are_handed_out_once_whatever_answer_is_lost() {
     const HERE: Placement = Placement::Server(MemoryServerId(0));
-    for n in 0..60 {
+    for (n, without_effect) in (0..60).flat_map(|n| [(n, false), (n, true)]) {
         let memory = Memory::new(&[1 << 20]);
         let (ep, host) = (&memory.endpoint(1), Host::new());
+        ep.without_effect.set(without_effect);
         let pool = block_on(Pool::create(ep, PoolOptions::new(host.options(1)))).expect("create");
         let other = block_on(Pool::attach(ep, host.options(2))).expect("attach");
         let theirs: Vec<_> = (0..40).map(|_| block_on(other.alloc(ep, HERE, 2048)).expect("room")).collect();

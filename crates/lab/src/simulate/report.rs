@@ -57,7 +57,7 @@ impl Summary {
 
     pub fn add(&mut self, report: SeedReport) {
         self.seeds += 1;
-        *self.seeds_of.entry(report.setup.system.name()).or_default() += 1;
+        *self.seeds_of.entry(report.setup.name()).or_default() += 1;
         self.operations += report.operations;
         self.failed_operations += report.failed_operations;
         self.key_histories += report.setup.keys as u64;

@@ -28,6 +28,8 @@ use super::history::{Book, History, Op, Scan};
 use super::index::Index;
 use super::keys::draw_keys;
 use super::peers::Peer;
+use super::pool_case::PoolCase;
+use super::pool_run::run_pool;
 use super::setup::{Case, PATIENCE_NS, Setup, random_of};
 use super::systems::Systems;
 
@@ -61,6 +63,9 @@ pub fn run_seed(seed: u64, systems: &Systems, faults: FaultSet) -> SeedReport {
 
 /// Runs one configuration.
 pub fn run_setup(setup: Setup) -> SeedReport {
+    if let Case::Pool(case) = setup.case {
+        return run_setup_of_pool(setup, case);
+    }
     let ran = catch_unwind(AssertUnwindSafe(|| run_case(&setup)));
     let told = |kind, what: String| vec![Violation { kind, what, excerpt: String::new() }];
     let mut report = SeedReport {
@@ -86,12 +91,36 @@ pub fn run_setup(setup: Setup) -> SeedReport {
             report.violations = told(Kind::Failure, format!("the index could not be made: {error}"))
         }
         Err(panic) => {
-            let said = panic.downcast_ref::<String>().map(String::as_str);
-            let said = said.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
-            report.violations = told(Kind::Panic, said.to_owned());
+            report.violations = told(Kind::Panic, said_by(&*panic).to_owned());
         }
     }
     report
+}
+
+/// The same for the pool by itself.
+fn run_setup_of_pool(setup: Setup, case: PoolCase) -> SeedReport {
+    let told = |kind, what| vec![Violation { kind, what, excerpt: String::new() }];
+    let (ran, violations) = match catch_unwind(AssertUnwindSafe(|| run_pool(&setup, case))) {
+        Ok(Ok(mut ran)) => {
+            let violations = std::mem::take(&mut ran.violations);
+            (Some(ran), violations)
+        }
+        Ok(Err(error)) => (None, told(Kind::Failure, format!("the pool could not be made: {error}"))),
+        Err(panic) => (None, told(Kind::Panic, said_by(&*panic).to_owned())),
+    };
+    SeedReport {
+        operations: ran.as_ref().map_or(0, |ran| ran.operations),
+        failed_operations: ran.as_ref().map_or(0, |ran| ran.failed),
+        virtual_ns: ran.as_ref().map_or(0, |ran| ran.ended),
+        history_hash: ran.as_ref().map_or(0, |ran| ran.hash),
+        violations,
+        setup,
+    }
+}
+
+fn said_by(panic: &(dyn std::any::Any + Send)) -> &str {
+    let said = panic.downcast_ref::<String>().map(String::as_str);
+    said.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
 }
 
 /// A run that came to its end.
@@ -117,6 +146,7 @@ fn run_case(setup: &Setup) -> Result<Ran, ClusterError> {
         Case::Sherman(case) => {
             run_on(setup, |cluster, ep, book| Peer::<Sherman>::new(setup, case, cluster, ep, book))
         }
+        Case::Pool(_) => unreachable!("it has no index"),
         Case::Smart(case) => {
             run_on(setup, |cluster, ep, book| Peer::<Smart>::new(setup, case, cluster, ep, book))
         }

@@ -12,7 +12,8 @@ use super::case_dex::DexCase;
 use super::case_peers::{ShermanCase, SmartCase};
 use super::faults::FaultSet;
 use super::keys::{KeyStyle, Sizes};
-use super::systems::Systems;
+use super::pool_case::PoolCase;
+use super::systems::{POOL, Systems};
 use crate::bench::System;
 
 /// What the index holds before the operations begin.
@@ -59,6 +60,8 @@ pub enum Case {
     Dex(DexCase),
     Sherman(ShermanCase),
     Smart(SmartCase),
+    /// No index, but the pool itself.
+    Pool(PoolCase),
 }
 
 /// One configuration.
@@ -121,6 +124,9 @@ pub type DrawnKeys = (Sizes, KeyStyle, f64);
 impl Setup {
     /// The configuration of `seed`, with one of `systems` and those of `faults` that the seed has.
     pub fn draw(seed: u64, systems: &Systems, faults: FaultSet) -> Self {
+        if systems.are_pools() {
+            return Self::draw_pool(seed, faults);
+        }
         match systems.draw(seed) {
             System::Sherman(setup) => Self::draw_sherman(seed, setup, faults),
             System::Smart(setup) => Self::draw_smart(seed, setup, faults),
@@ -171,6 +177,14 @@ impl Setup {
         }
     }
 
+    /// What is simulated.
+    pub fn name(&self) -> &'static str {
+        match self.case {
+            Case::Pool(_) => POOL,
+            _ => self.system.name(),
+        }
+    }
+
     /// The model of the cluster, with the unchanging faults.
     pub fn model(&self) -> Model {
         let mut model = Model::default();
@@ -201,7 +215,7 @@ impl Setup {
     pub fn all_compute_servers(&self) -> usize {
         match &self.case {
             Case::Dex(case) => self.compute_servers + case.moves.spare_servers,
-            Case::Sherman(_) | Case::Smart(_) => self.compute_servers,
+            Case::Sherman(_) | Case::Smart(_) | Case::Pool(_) => self.compute_servers,
         }
     }
 
@@ -209,7 +223,7 @@ impl Setup {
     pub fn moves_share(&self) -> usize {
         match &self.case {
             Case::Dex(case) => case.moves.share,
-            Case::Sherman(_) | Case::Smart(_) => 0,
+            Case::Sherman(_) | Case::Smart(_) | Case::Pool(_) => 0,
         }
     }
 

@@ -33,11 +33,16 @@ const SHERMAN_TURNED: [&str; 6] =
 const SMART_TURNED: [&str; 5] =
     ["lock-free-nodes", "in-place-leaves", "rear-locks", "read-delegation", "write-combining"];
 
+/// The pool by itself, which is no index and only simulated if it is named.
+pub const POOL: &str = "pool";
+
 /// Which systems seeds may have.
 #[derive(Clone, Debug, Default)]
 pub struct Systems {
     /// `None` for all.
     named: Option<Named>,
+    /// The pool by itself.
+    pool: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -61,23 +66,34 @@ impl Systems {
                 _ => Err("techniques are those of one system: --with and --without go with --system".into()),
             };
         }
+        if name == POOL {
+            return match (with, without) {
+                ([], []) => Ok(Self { named: None, pool: true }),
+                _ => Err("the pool has no techniques".into()),
+            };
+        }
         let known = || System::named().filter(|system| is_simulated(*system));
         let Some(system) = known().find(|system| system.name() == name) else {
             let names: Vec<_> = known().map(System::name).collect();
             return Err(format!(
-                "the system `{name}` is not simulated; there are all and {}",
+                "the system `{name}` is not simulated; there are all, {POOL} and {}",
                 names.join(", ")
             ));
         };
         let system = system.switched(with, without).map_err(|error| error.to_string())?;
         BenchSpec { system, ..BenchSpec::default() }.validate().map_err(|error| error.to_string())?;
         let named = Named { system, name: name.into(), with: with.to_vec(), without: without.to_vec() };
-        Ok(Self { named: Some(named) })
+        Ok(Self { named: Some(named), pool: false })
     }
 
     /// DEX alone.
     pub fn dex() -> Self {
         Self::new("dex", &[], &[]).expect("it is known")
+    }
+
+    /// Whether it is the pool by itself.
+    pub(super) fn are_pools(&self) -> bool {
+        self.pool
     }
 
     /// The system of a seed.
@@ -126,7 +142,9 @@ fn draw_peer(draw: &Draw, steps: &[(&str, &[&str])], turned: &[&str]) -> System 
 /// As the command line takes it.
 impl fmt::Display for Systems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(Named { name, with, without, .. }) = &self.named else { return f.write_str("--system all") };
+        let Some(Named { name, with, without, .. }) = &self.named else {
+            return write!(f, "--system {}", if self.pool { POOL } else { "all" });
+        };
         write!(f, "--system {name}")?;
         for (option, techniques) in [("--with", with), ("--without", without)] {
             if !techniques.is_empty() {
@@ -175,8 +193,9 @@ mod tests {
     #[test]
     fn what_cannot_be_is_said_in_a_sentence() {
         for (name, with, said) in [
-            ("telepathy", "", "`telepathy` is not simulated; there are all and dex,"),
+            ("telepathy", "", "`telepathy` is not simulated; there are all, pool and dex,"),
             ("plain", "", "is not simulated"),
+            ("pool", "combine", "has no techniques"),
             ("all", "combine", "--with and --without go with --system"),
             ("dex", "combine", "has no techniques"),
             ("sherman", "telepathy", "`telepathy` is not known"),

@@ -1,5 +1,5 @@
-//! Operations of the pool of which one verb takes effect and loses its answer, and what must hold afterwards. Each is called with
-//! `n` = 0, 1, .. for the verb, and says `None` once it has no such verb.
+//! Operations of the pool of which one verb gets no answer, whether it took effect or not, and what must hold afterwards. Each is
+//! called for the verbs 0, 1, .. in turn, and says `None` once it has no such verb.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -9,12 +9,27 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Waker};
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
-use pando_pool::{IndexSpec, Placement, Pool, PoolOptions, Result as PoolResult, ServerState};
+use pando_pool::{IndexSpec, Placement, Pool, PoolError, PoolOptions, Result as PoolResult, ServerState};
 
 use super::{Ep, Host, Memory, block_on};
 
 /// `Err` says what is wrong.
 pub type Checked = Option<Result<(), String>>;
+
+/// The verb that gets no answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss {
+    pub verb: u64,
+    /// It takes no effect either, which nobody is told.
+    pub without_effect: bool,
+}
+
+impl Loss {
+    fn of(self, ep: &Ep) {
+        ep.without_effect.set(self.without_effect);
+        ep.lose(self.verb);
+    }
+}
 
 const HERE: Placement = Placement::Server(MemoryServerId(0));
 const JOINED: Placement = Placement::Server(MemoryServerId(1));
@@ -98,17 +113,19 @@ fn scribble(pool: &Pool, ep: &Ep) -> Result<BTreeSet<GlobalAddr>, String> {
     Ok(taken)
 }
 
-/// The `n`-th answer to a change of the catalog is lost.
-pub fn change(change: &Change, n: u64) -> Checked {
-    change_with_patience(change, n, 20_000_000)
+/// An answer to a change of the catalog is lost.
+pub fn change(change: &Change, loss: Loss) -> Checked {
+    change_with_patience(change, loss, 20_000_000)
 }
 
-/// The same for all `n`, by a process that has no time to try again: what was done stays unknown to it.
+/// The same for all verbs, by a process that has no time to try again: what was done stays unknown to it.
 pub fn each_without_answers(change: &Change) -> Result<u64, String> {
-    each(change.name, |n| change_with_patience(change, n, 0))
+    // Without patience a verb that took no effect is not tried again, so that a lock may stay, which is right.
+    let with_effect = |loss: Loss| (!loss.without_effect).then_some(loss);
+    each(change.name, |loss| change_with_patience(change, with_effect(loss)?, 0))
 }
 
-fn change_with_patience(change: &Change, n: u64, wait_ns_max: u64) -> Checked {
+fn change_with_patience(change: &Change, loss: Loss, wait_ns_max: u64) -> Checked {
     let memory = Memory::new(&[1 << 20]);
     let (ep, host) = (&memory.endpoint(1), Host::new());
     let options = host.options(1).wait_ns_max(wait_ns_max);
@@ -117,7 +134,7 @@ fn change_with_patience(change: &Change, n: u64, wait_ns_max: u64) -> Checked {
         block_on(pool.create_index(ep, spec(name, 3))).expect("room");
     }
     block_on(pool.claim_partitions(ep, "held", &[0])).expect("nobody's");
-    ep.lose(n);
+    loss.of(ep);
     let done = (change.run)(pool, ep);
     if !ep.lose_no_more() {
         return None;
@@ -151,13 +168,13 @@ fn with_room_for_another() -> Arc<Memory> {
     memory
 }
 
-/// From the `n`-th verb of an addition on nothing gets through for a while. Another process comes and uses the
+/// From a verb of an addition on nothing gets through for a while. Another process comes and uses the
 /// server; then the addition is tried again.
-pub fn add_server(n: u64) -> Checked {
+pub fn add_server(loss: Loss) -> Checked {
     let memory = with_room_for_another();
     let (ep, host) = (&memory.endpoint(1), Host::new());
     let pool = block_on(Pool::attach(ep, host.options(1).wait_ns_max(2_000_000))).expect("attach");
-    ep.fail_after.set(n);
+    ep.fail_after.set(loss.verb);
     let done = block_on(pool.add_server(ep, None));
     let was_cut = ep.fail_after.replace(u64::MAX) == 0;
     if !was_cut {
@@ -185,7 +202,7 @@ pub fn add_server(n: u64) -> Checked {
 }
 
 /// Answers to the verbs of joining and leaving are lost, one at a time: each step is done, and known to others.
-pub fn membership(n: u64) -> Checked {
+pub fn membership(loss: Loss) -> Checked {
     let memory = with_room_for_another();
     let (ep, host) = (&memory.endpoint(1), Host::new());
     let (pool, other) = (
@@ -195,7 +212,7 @@ pub fn membership(n: u64) -> Checked {
     let server = MemoryServerId(1);
     let mut was_lost = false;
     let mut step = |what: &str, run: &dyn Fn() -> PoolResult<()>, state| {
-        ep.lose(n);
+        loss.of(ep);
         let done = run();
         was_lost |= ep.lose_no_more();
         if done.is_err() {
@@ -214,21 +231,21 @@ pub fn membership(n: u64) -> Checked {
     was_lost.then_some(done)
 }
 
-/// The `n`-th answer to attaching is lost, and then one to detaching.
-pub fn attach(n: u64) -> Checked {
+/// An answer to attaching is lost, and then one to detaching.
+pub fn attach(loss: Loss) -> Checked {
     let memory = Memory::new(&[1 << 20]);
     let (ep, host) = (&memory.endpoint(1), Host::new());
     let pool = block_on(Pool::create(ep, PoolOptions::new(host.options(1)))).expect("create");
     block_on(pool.create_index(ep, spec("an index", 2))).expect("room");
     block_on(pool.detach(ep)).expect("detach");
-    ep.lose(n);
+    loss.of(ep);
     let attached = block_on(Pool::attach(ep, host.options(2)));
     let was_lost = ep.lose_no_more();
     Some((|| {
         if let Ok(pool) = &attached {
             said("claim", block_on(pool.claim_partitions(ep, "an index", &[1])))?;
             let block = said("alloc", block_on(pool.alloc(ep, HERE, 1024)))?;
-            ep.lose(n);
+            loss.of(ep);
             let left = block_on(pool.detach(ep));
             let was_lost_too = ep.lose_no_more();
             if left.is_err() {
@@ -271,12 +288,61 @@ pub fn detach_owing() -> Result<(), String> {
     ensure(word >> 63 == 0 && content == 2, || "closed cleanly, with a page that is owed".into())
 }
 
-/// All `n`, and what is wrong with the first that fails.
-pub fn each(what: &str, check: impl Fn(u64) -> Checked) -> Result<u64, String> {
-    for n in 0.. {
-        match check(n) {
-            None => return Ok(n),
-            Some(done) => done.map_err(|error| format!("{what}, verb {n}: {error}"))?,
+/// An answer is lost while a long value is put, read and freed, of several blocks and in chunks of this process and another.
+pub fn value(loss: Loss) -> Checked {
+    let memory = Memory::new(&[1 << 20]);
+    let (ep, host) = (&memory.endpoint(1), Host::new());
+    let pool = block_on(Pool::create(ep, PoolOptions::new(host.options(1)))).expect("create");
+    let other = block_on(Pool::attach(ep, host.options(2))).expect("attach");
+    let bytes: Vec<u8> = (0..40_000).map(|at| (at * 7) as u8).collect();
+    let theirs = block_on(other.put_value(ep, HERE, &bytes)).expect("room");
+    loss.of(ep);
+    let put = block_on(pool.put_value(ep, HERE, &bytes));
+    let freed = block_on(pool.free_value(ep, theirs));
+    let mut read = Vec::new();
+    let got = put.as_ref().ok().map(|&value| block_on(pool.get_value(ep, value, &mut read)));
+    if !ep.lose_no_more() {
+        return None;
+    }
+    Some((|| {
+        let taken = scribble(&pool, ep)?;
+        ensure(freed.as_ref().err().is_none_or(PoolError::may_have_taken_effect), || {
+            "a value that is not free".into()
+        })?;
+        if let Some(Ok(())) = got {
+            ensure(read == bytes, || "other bytes were read".into())?;
+        }
+        let mut blocks = BTreeSet::new();
+        if let Ok(value) = put {
+            said("get", block_on(pool.get_value(ep, value, &mut read)))?;
+            ensure(read == bytes, || "the value has other bytes".into())?;
+            said("visit", block_on(pool.visit_value_blocks(ep, value, |addr, _| blocks.extend([addr]))))?;
+            ensure(blocks.is_disjoint(&taken), || "a block of the value was handed out".into())?;
+        }
+        said("detach", block_on(other.detach(ep)))?;
+        said("detach", block_on(pool.detach(ep)))?;
+        let again = said("attach", block_on(Pool::attach(ep, host.options(3))))?;
+        let mut allocated = BTreeSet::new();
+        said("bitmaps", block_on(again.visit_allocated(ep, |addr, _| allocated.extend([addr]))))?;
+        ensure(blocks.is_subset(&allocated), || "a block of the value is free".into())?;
+        let left = allocated.len() - blocks.len() - taken.len();
+        ensure(left == 0 || freed.is_err(), || format!("{left} blocks belong to nothing"))
+    })())
+}
+
+/// All verbs, each with and without effect, and what is wrong with the first that fails.
+pub fn each(what: &str, check: impl Fn(Loss) -> Checked) -> Result<u64, String> {
+    for verb in 0.. {
+        let mut is_over = true;
+        for without_effect in [false, true] {
+            let loss = Loss { verb, without_effect };
+            if let Some(done) = check(loss) {
+                is_over = false;
+                done.map_err(|error| format!("{what}, {loss:?}: {error}"))?;
+            }
+        }
+        if is_over {
+            return Ok(verb);
         }
     }
     unreachable!("operations end")

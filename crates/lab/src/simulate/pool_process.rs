@@ -1,0 +1,568 @@
+//! A simulated process that uses a pool: what it does, and what it demands of the answers.
+//!
+//! It makes, changes, loads and drops indexes of its own, takes and gives back blocks and values, locks a page and is cut off
+//! while it writes it, adds memory servers, leaves and comes back, or dies. An error that says that nothing happened is
+//! believed, and so is everything that succeeds.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+
+use pando_dex::layout::fixed::FixedLayout;
+use pando_dex::{BulkLoad, DexError, Tree};
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos, Random};
+use pando_pool::{
+    AttachOptions, IndexRecord, IndexSpec, Placement, Pool, PoolError, ProcessIdentity, Result as PoolResult,
+    ValueRef,
+};
+use pando_sim::{SimEndpoint, SimFabric};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::pool_case::{PAGE, REGION, SERVERS_MAX, WAIT_NS, layout};
+use super::pool_model::{Known, Outcome, Possible, Shape};
+
+/// Entries of a loaded index.
+pub const LOADED: u64 = 40;
+const NAMES: [&str; 3] = ["a", "b", "c"];
+/// Lines of the log that a violation is told with.
+const EXCERPT: usize = 12;
+
+/// What all processes have in common.
+pub struct World {
+    pub fabric: SimFabric,
+    /// Processes that live, by number.
+    pub alive: Arc<Mutex<Vec<bool>>>,
+    /// Blocks that are somebody's, whether that one lives or not.
+    pub held: RefCell<BTreeMap<GlobalAddr, u64>>,
+    /// What is wrong, and the lines of the log before it.
+    pub violations: RefCell<Vec<(String, String)>>,
+    pub log: RefCell<Vec<String>>,
+    pub hash: Cell<u64>,
+    pub operations: Cell<u64>,
+    pub failed: Cell<u64>,
+    /// All is well after that.
+    pub calm: Cell<Nanos>,
+    /// Somebody adds a memory server: one at a time, as the lock of a fabric demands.
+    pub is_adding: Cell<bool>,
+    /// Nodes were given up on purpose.
+    pub leaks: Cell<bool>,
+    /// A process ended while it was attached, or may have been.
+    pub somebody_died: Cell<bool>,
+}
+
+impl World {
+    pub fn wrong(&self, what: String) {
+        let log = self.log.borrow();
+        let excerpt = log[log.len().saturating_sub(EXCERPT)..].iter().map(|line| format!("  {line}\n"));
+        self.violations.borrow_mut().push((what, excerpt.collect()));
+    }
+
+    fn note(&self, line: String) {
+        self.hash.set(xxh3_64_with_seed(line.as_bytes(), self.hash.get()));
+        self.log.borrow_mut().push(line);
+    }
+
+    pub fn attach_options(&self, pid: u32) -> AttachOptions {
+        let alive = Arc::clone(&self.alive);
+        let is_alive = move |process: &ProcessIdentity| {
+            alive.lock().unwrap_or_else(PoisonError::into_inner)[process.pid as usize]
+        };
+        let process = ProcessIdentity { pid, start_time: 1, host: 1 };
+        AttachOptions::new(process, Arc::new(is_alive)).wait_ns_max(WAIT_NS)
+    }
+
+    pub fn new_pid(&self) -> u32 {
+        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        alive.push(true);
+        alive.len() as u32 - 1
+    }
+
+    pub fn end(&self, pid: u32) {
+        self.alive.lock().unwrap_or_else(PoisonError::into_inner)[pid as usize] = false;
+    }
+}
+
+/// A process and all that it has.
+pub struct Process<'w> {
+    pub world: &'w World,
+    pub number: usize,
+    pub ep: SimEndpoint,
+    pub random: Random,
+    pub pid: Cell<u32>,
+    pub pool: RefCell<Option<Pool>>,
+    pub known: RefCell<Known>,
+    blocks: RefCell<Vec<(GlobalAddr, u64)>>,
+    values: RefCell<Vec<(ValueRef, Vec<u8>)>>,
+    /// A page with a lock, and what must be in it in the end.
+    page: Cell<Option<(GlobalAddr, u64)>>,
+}
+
+impl<'w> Process<'w> {
+    pub fn new(world: &'w World, number: usize, ep: SimEndpoint, random: Random) -> Self {
+        Self {
+            world,
+            number,
+            ep,
+            random,
+            pid: Cell::new(0),
+            pool: RefCell::default(),
+            known: RefCell::default(),
+            blocks: RefCell::default(),
+            values: RefCell::default(),
+            page: Cell::default(),
+        }
+    }
+
+    fn below(&self, end: usize) -> usize {
+        (self.random.next() >> 32) as usize % end
+    }
+
+    fn pool(&self) -> Option<Pool> {
+        self.pool.borrow().clone()
+    }
+
+    /// The blocks and values that are this process's, each with its bytes.
+    pub fn blocks(&self) -> Vec<(GlobalAddr, u64)> {
+        self.blocks.borrow().clone()
+    }
+
+    pub fn values(&self) -> Vec<(ValueRef, Vec<u8>)> {
+        self.values.borrow().clone()
+    }
+
+    fn now_well(&self) -> bool {
+        self.ep.now() > self.world.calm.get()
+    }
+
+    /// Notes what became of an operation that began when all was well or not.
+    fn judge<T, E: Display>(
+        &self,
+        what: &str,
+        done: &Result<T, E>,
+        was_well: bool,
+        may_have_taken_effect: impl Fn(&E) -> bool,
+    ) -> Outcome {
+        let outcome = Outcome::of(done, may_have_taken_effect);
+        let said = done.as_ref().err().map_or_else(String::new, |error| format!(": {error}"));
+        let (world, now) = (self.world, self.ep.now());
+        world.note(format!("{now} process {} ({}), {what}: {outcome:?}{said}", self.number, self.pid.get()));
+        world.operations.set(world.operations.get() + 1);
+        if outcome != Outcome::Done {
+            world.failed.set(world.failed.get() + 1);
+            if was_well {
+                world.wrong(format!("{what} failed though nothing was wrong{said}"));
+            }
+        }
+        outcome
+    }
+
+    fn judge_pool<T>(&self, what: &str, done: &PoolResult<T>, was_well: bool) -> Outcome {
+        let is_full = done.as_ref().is_err_and(PoolError::is_full);
+        self.judge(what, done, was_well && !is_full, PoolError::may_have_taken_effect)
+    }
+
+    /// One life: so many operations, and when all is well again some more; then it leaves.
+    pub async fn live(&self, operations: usize) {
+        for _ in 0..operations {
+            self.operate().await;
+        }
+        while !self.now_well() {
+            self.ep.sleep_until(self.world.calm.get() + 1).await;
+        }
+        for _ in 0..6 {
+            self.operate().await;
+        }
+        self.leave().await;
+    }
+
+    async fn operate(&self) {
+        if !self.world.violations.borrow().is_empty() {
+            return;
+        }
+        let Some(pool) = self.pool() else { return self.come().await };
+        let name = format!("{} {}", NAMES[self.below(NAMES.len())], self.number);
+        match self.below(24) {
+            0..3 => self.create(&pool, &name).await,
+            3..5 => self.open(&pool, &name).await,
+            5..7 => self.recut(&pool, &name).await,
+            7..9 => self.own(&pool, &name, true).await,
+            9 => self.own(&pool, &name, false).await,
+            10..12 => self.drop_index(&pool, &name).await,
+            12..14 => self.load(&pool, &name).await,
+            14..16 => self.alloc(&pool).await,
+            16 => self.free(&pool).await,
+            17 => self.put_value(&pool).await,
+            18 => self.take_value(&pool).await,
+            19 => self.write_page(&pool).await,
+            20 => self.add_server(&pool).await,
+            21 if self.number > 0 => self.leave().await,
+            22 if self.number > 0 && self.below(6) == 0 => self.die(),
+            _ => drop(pool.learn(&self.ep).await),
+        }
+    }
+
+    async fn come(&self) {
+        let (pid, well) = (self.world.new_pid(), self.now_well());
+        self.pid.set(pid);
+        let attached = Pool::attach(&self.ep, self.world.attach_options(pid)).await;
+        if self.world.somebody_died.get() && matches!(attached, Err(PoolError::NotClosedCleanly { .. })) {
+            // Those that were there have left meanwhile.
+            return self.world.end(pid);
+        }
+        match self.judge_pool("attach", &attached, well) {
+            Outcome::Done => *self.pool.borrow_mut() = attached.ok(),
+            _ => {
+                self.world.end(pid);
+                self.world.somebody_died.set(true);
+            }
+        }
+    }
+
+    /// Leaves the pool, however long that takes.
+    async fn leave(&self) {
+        let Some(pool) = self.pool() else { return };
+        loop {
+            let well = self.now_well();
+            let left = pool.detach(&self.ep).await;
+            match self.judge_pool("detach", &left, well) {
+                Outcome::Done => break,
+                _ if well => return,
+                _ => self.ep.sleep_until(self.ep.now() + WAIT_NS / 8).await,
+            }
+        }
+        self.known.borrow_mut().left();
+        *self.pool.borrow_mut() = None;
+        self.world.end(self.pid.get());
+        if let Some((at, content)) = self.page.take() {
+            self.expect_page(at, content).await;
+        }
+    }
+
+    /// After a clean end nothing is owed.
+    async fn expect_page(&self, at: GlobalAddr, content: u64) {
+        loop {
+            let well = self.now_well();
+            let read =
+                async { Ok((self.ep.read_word(at).await?, self.ep.read_word(at.add(PAGE - 8)).await?)) };
+            let read: Result<_, pando_fabric::FabricError> = read.await;
+            match read {
+                Ok((word, found)) => {
+                    if word >> 63 != 0 || found != content {
+                        self.world.wrong(format!(
+                            "process {} closed cleanly, but its page at {at} has {found} and not {content}, and the lock {word:#x}",
+                            self.number
+                        ));
+                    }
+                    return;
+                }
+                Err(_) if !well => self.ep.sleep_until(self.ep.now() + WAIT_NS / 8).await,
+                Err(error) => return self.world.wrong(error.to_string()),
+            }
+        }
+    }
+
+    /// Ends without leaving. What it had stays taken.
+    fn die(&self) {
+        self.world.note(format!("{} process {} dies", self.ep.now(), self.number));
+        self.world.end(self.pid.get());
+        self.world.leaks.set(true);
+        self.world.somebody_died.set(true);
+        *self.pool.borrow_mut() = None;
+        self.blocks.borrow_mut().clear();
+        self.values.borrow_mut().clear();
+        self.page.set(None);
+        // Its partitions are lost; they are nobody's that could be told from the place in the table.
+        self.known.borrow_mut().left();
+    }
+
+    async fn create(&self, pool: &Pool, name: &str) {
+        let parts = 1 + self.below(40);
+        let spec = IndexSpec {
+            name: name.to_owned(),
+            system: 1,
+            node_size: layout().0,
+            subtree_level: 1,
+            root: GlobalAddr::NULL,
+            layout: vec![1],
+            boundaries: cuts(parts),
+        };
+        let (well, is_own) = (self.now_well(), self.below(2) == 0);
+        let made = match is_own {
+            true => pool.create_own_index(&self.ep, spec).await,
+            false => pool.create_index(&self.ep, spec).await,
+        };
+        if let Err(PoolError::IndexExists { .. }) = made {
+            let mut known = self.known.borrow_mut();
+            let index = known.index(name);
+            let there: Vec<_> = index.states().iter().filter(|state| state.is_some()).cloned().collect();
+            if there.is_empty() {
+                self.world.wrong(format!("{name} exists, though it was never made"));
+            }
+            return;
+        }
+        let outcome = self.judge_pool(&format!("create {name:?}"), &made, well);
+        let shape = Shape { root: 0, boundaries: cuts(parts), own: vec![is_own; parts] };
+        // Whoever is told that it was made sees that there was none before.
+        self.known.borrow_mut().index(name).change(outcome, |_| Some(shape.clone()));
+    }
+
+    /// The record of an index, if it can be read and is there: one that must be so.
+    async fn look(&self, pool: &Pool, name: &str) -> Option<IndexRecord> {
+        let well = self.now_well();
+        let found = match pool.open_index(&self.ep, name).await {
+            Err(PoolError::UnknownIndex { .. }) => Ok(None),
+            found => found.map(Some),
+        };
+        if self.judge_pool(&format!("open {name:?}"), &found, well) != Outcome::Done {
+            return None;
+        }
+        let record = found.ok().flatten();
+        let shape = record.as_ref().map(|record| Shape::of(record, pool.slot()));
+        if let Err(wrong) = self.known.borrow_mut().index(name).see(shape) {
+            self.world.wrong(format!("index {name:?}: {wrong}"));
+        }
+        record
+    }
+
+    async fn open(&self, pool: &Pool, name: &str) {
+        self.look(pool, name).await;
+    }
+
+    async fn recut(&self, pool: &Pool, name: &str) {
+        let Some(mut record) = self.look(pool, name).await else { return };
+        let parts = 1 + self.below(60);
+        record.boundaries = cuts(parts);
+        record.owners = vec![None; parts];
+        self.update(pool, &record).await;
+    }
+
+    async fn update(&self, pool: &Pool, record: &IndexRecord) -> Outcome {
+        let well = self.now_well();
+        let updated = pool.update_index(&self.ep, record).await;
+        let outcome = self.judge_pool(&format!("update {:?}", record.name), &updated, well);
+        let after = Some(Shape::of(record, pool.slot()));
+        self.known.borrow_mut().index(&record.name).change(outcome, |_| after.clone());
+        outcome
+    }
+
+    /// Claims or releases all partitions.
+    async fn own(&self, pool: &Pool, name: &str, claims: bool) {
+        let Some(record) = self.look(pool, name).await else { return };
+        let all: Vec<usize> = (0..record.owners.len()).collect();
+        let well = self.now_well();
+        let done = match claims {
+            true => pool.claim_partitions(&self.ep, name, &all).await,
+            false => pool.release_partitions(&self.ep, name, &all).await,
+        };
+        if matches!(done, Err(PoolError::PartitionLost { .. })) {
+            return;
+        }
+        let outcome = self.judge_pool(&format!("own {name:?}: {claims}"), &done, well);
+        self.known.borrow_mut().index(name).change(outcome, |state| {
+            let mut state = state.clone();
+            if let Some(shape) = &mut state {
+                shape.own.fill(claims);
+            }
+            state
+        });
+    }
+
+    async fn drop_index(&self, pool: &Pool, name: &str) {
+        let Some(record) = self.look(pool, name).await else { return };
+        let well = self.now_well();
+        let dropped = match pool.drop_index(&self.ep, name).await {
+            // One of an earlier life, which ended midway.
+            Err(PoolError::PartitionLost { .. }) => pool.drop_lost_index(&self.ep, name, record.id).await,
+            done => done,
+        };
+        let outcome = self.judge_pool(&format!("drop {name:?}"), &dropped, well);
+        self.known.borrow_mut().index(name).change(outcome, |_| None);
+        if !record.root.is_null() {
+            self.world.leaks.set(true);
+        }
+    }
+
+    /// Gives an index a root, if it has none, and loads entries.
+    async fn load(&self, pool: &Pool, name: &str) {
+        let Some(mut record) = self.look(pool, name).await else { return };
+        let (_, layout) = layout();
+        if record.root.is_null() {
+            let well = self.now_well();
+            let made = Tree::create(&self.ep, pool, layout, record.id, &[]).await;
+            self.judge_dex(&format!("a root for {name:?}"), &made, well);
+            let Ok(root) = made else { return };
+            record.root = root;
+            self.known.borrow_mut().entries.insert(root.raw(), Possible::only(0));
+            if self.update(pool, &record).await != Outcome::Done {
+                // It may lead there.
+                return self.world.leaks.set(true);
+            }
+        }
+        let loaded = self.known.borrow().entries.get(&record.root.raw()).is_some_and(|of| of.states() == [0]);
+        if loaded {
+            self.fill(pool, &record, layout).await;
+        }
+    }
+
+    async fn fill(&self, pool: &Pool, record: &IndexRecord, layout: FixedLayout) {
+        let entries: Vec<_> = (0..LOADED).map(|n| ((n << 8).to_be_bytes(), n.to_be_bytes())).collect();
+        let load = BulkLoad::new(layout, pool.clone(), record.id, record.subtree_level, &[]);
+        let well = self.now_well();
+        let mut may_be_linked = false;
+        let loaded = async {
+            let plan = load.plan(&entries[..], 1)?;
+            let mut slices = Vec::new();
+            for (number, range) in plan.iter().enumerate() {
+                let slice =
+                    load.load_slice(&self.ep, &entries[..], range.clone(), plan.len(), number).await?;
+                slices.push(slice);
+            }
+            may_be_linked = true;
+            load.finish(&self.ep, slices, record.root).await
+        };
+        let loaded = loaded.await;
+        let mut outcome = self.judge_dex(&format!("load {:?}", record.name), &loaded, well);
+        if !may_be_linked && outcome == Outcome::Perhaps {
+            outcome = Outcome::NotDone;
+        }
+        let mut known = self.known.borrow_mut();
+        let entries = known.entries.get_mut(&record.root.raw()).expect("just looked up");
+        entries.change(outcome, |_| LOADED);
+    }
+
+    fn judge_dex<T>(&self, what: &str, done: &Result<T, DexError>, was_well: bool) -> Outcome {
+        let is_full = matches!(done, Err(DexError::Pool(error)) if error.is_full());
+        self.judge(what, done, was_well && !is_full, DexError::may_have_taken_effect)
+    }
+
+    /// A block became this process's.
+    fn take(&self, addr: GlobalAddr, size: u64) {
+        if self.world.held.borrow_mut().insert(addr, size).is_some() {
+            self.world.wrong(format!("the block at {addr} was handed out twice"));
+        }
+    }
+
+    fn placement(&self, pool: &Pool) -> Placement {
+        match self.below(pool.servers() + 1) {
+            0 => Placement::LeastLoaded,
+            server => Placement::Server(MemoryServerId(server as u16 - 1)),
+        }
+    }
+
+    async fn alloc(&self, pool: &Pool) {
+        let (size, well) = ([64, 256, 1024, 1280][self.below(4)], self.now_well());
+        let got = pool.alloc(&self.ep, self.placement(pool), size).await;
+        self.judge_pool("alloc", &got, well);
+        if let Ok(addr) = got {
+            self.take(addr, size);
+            self.blocks.borrow_mut().push((addr, size));
+        }
+    }
+
+    async fn free(&self, pool: &Pool) {
+        let Some((addr, size)) = self.blocks.borrow_mut().pop() else { return };
+        self.world.held.borrow_mut().remove(&addr);
+        let well = self.now_well();
+        let freed = pool.free(&self.ep, addr, size).await;
+        if self.judge_pool("free", &freed, well) == Outcome::NotDone {
+            self.take(addr, size);
+            self.blocks.borrow_mut().push((addr, size));
+        }
+    }
+
+    async fn put_value(&self, pool: &Pool) {
+        let len = [10, 300, 5_000, 40_000][self.below(4)];
+        let bytes: Vec<u8> = (0..len).map(|_| (self.random.next() >> 40) as u8).collect();
+        let well = self.now_well();
+        let put = pool.put_value(&self.ep, self.placement(pool), &bytes).await;
+        self.judge_pool("put a value", &put, well);
+        if let Ok(value) = put {
+            self.take(value.addr, value.len);
+            self.values.borrow_mut().push((value, bytes));
+        }
+    }
+
+    /// Reads a value and frees it.
+    async fn take_value(&self, pool: &Pool) {
+        let Some((value, bytes)) = self.values.borrow_mut().pop() else { return };
+        let (well, mut read) = (self.now_well(), Vec::new());
+        let got = pool.get_value(&self.ep, value, &mut read).await;
+        self.judge_pool("get a value", &got, well);
+        if got.is_err() {
+            return self.values.borrow_mut().push((value, bytes));
+        }
+        if read != bytes {
+            self.world.wrong(format!("the value at {} has other bytes", value.addr));
+        }
+        self.world.held.borrow_mut().remove(&value.addr);
+        let well = self.now_well();
+        let freed = pool.free_value(&self.ep, value).await;
+        // Of several blocks some may be free.
+        self.judge_pool("free a value", &freed, well);
+    }
+
+    /// Locks the page, and is cut off while it writes it, or not.
+    async fn write_page(&self, pool: &Pool) {
+        let Some((at, _)) = self.page.get() else {
+            let Ok(at) = pool.alloc(&self.ep, Placement::LeastLoaded, PAGE).await else { return };
+            self.take(at, PAGE);
+            let page = self.ep.buffer(PAGE as usize);
+            (0..PAGE as usize / 8).for_each(|word| page.set(word, 0));
+            if self.ep.write(at, page).await.is_ok() {
+                self.page.set(Some((at, 0)));
+            }
+            return;
+        };
+        let deadline = self.ep.now() + WAIT_NS;
+        if pool.has_left_locks() {
+            return;
+        }
+        let Ok(lock) = pool.lock(&self.ep, at, deadline).await else { return };
+        let (content, page) = (self.random.next() >> 1, self.ep.buffer(PAGE as usize));
+        (0..PAGE as usize / 8).for_each(|word| page.set(word, content));
+        self.page.set(Some((at, content)));
+        let polls = if self.below(2) == 0 { 1 } else { usize::MAX };
+        cut_off(lock.write_unlock(&self.ep, &page, deadline), polls).await;
+        self.world.note(format!("{} process {} wrote its page", self.ep.now(), self.number));
+    }
+
+    async fn add_server(&self, pool: &Pool) {
+        let world = self.world;
+        if world.is_adding.get() || pool.servers() >= SERVERS_MAX {
+            return;
+        }
+        world.is_adding.set(true);
+        if pool.learn(&self.ep).await.is_ok() && pool.servers() < SERVERS_MAX {
+            if self.ep.regions().len() <= pool.servers() {
+                world.fabric.add_memory_server(REGION).expect("a small region");
+            }
+            let well = self.now_well();
+            let added = pool.add_server(&self.ep, None).await;
+            self.judge_pool("add a server", &added, well);
+        }
+        world.is_adding.set(false);
+    }
+}
+
+fn cuts(parts: usize) -> Vec<Vec<u8>> {
+    (1..parts).map(|at| (at as u32).to_be_bytes().to_vec()).collect()
+}
+
+/// Polls `future` so often at most, and drops it then.
+async fn cut_off<F: Future>(future: F, mut polls: usize) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        let Some(left) = polls.checked_sub(1) else { return Poll::Ready(None) };
+        polls = left;
+        match future.as_mut().poll(context) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if polls == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}

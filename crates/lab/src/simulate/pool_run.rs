@@ -1,0 +1,243 @@
+//! A run of the pool: processes side by side, faults, and what must be true when all have ended.
+//!
+//! At rest a place in the table of processes is left only by one that died. The catalog can be read, and has of each index a state
+//! that its process deems possible. Every loaded tree has all entries or none, as was said, and no violation. What belongs
+//! to the catalog, to a tree or to a process belongs to nothing else, and is allocated; where nothing failed and nobody
+//! died, nothing else is. If somebody died, a repair frees the rest.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use pando_cache::{Cache, CacheConfig};
+use pando_dex::audit::{Blocks, audit, check_blocks};
+use pando_dex::layout::Layout;
+use pando_dex::{Ctx, Tree, TreeConfig};
+use pando_fabric::{GlobalAddr, Nanos};
+use pando_pool::{AttachMode, IndexRecord, Pool, PoolOptions};
+use pando_rt::block_on;
+use pando_sim::{FaultBounds, SimConfig, SimEndpoint, SimFabric};
+
+use super::check::{Kind, Violation};
+use super::cluster::ClusterError;
+use super::faults::end_of;
+use super::pool_case::{PoolCase, REGION, layout};
+use super::pool_model::Shape;
+use super::pool_process::{Process, World};
+use super::setup::{Setup, random_of};
+
+/// A step of a process, about, when all is well.
+const STEP_NS: f64 = 60_000.0;
+
+/// A run that came to its end.
+pub struct PoolRun {
+    pub operations: u64,
+    pub failed: u64,
+    pub ended: Nanos,
+    pub hash: u64,
+    pub violations: Vec<Violation>,
+}
+
+/// Runs the pool of `setup`.
+pub fn run_pool(setup: &Setup, case: PoolCase) -> Result<PoolRun, ClusterError> {
+    let fabric = SimFabric::new(&SimConfig {
+        regions: vec![REGION; setup.memory_servers],
+        compute_servers: case.processes,
+        seed: setup.seed,
+        model: setup.model(),
+    })?;
+    let world = World {
+        fabric,
+        alive: Arc::new(Mutex::new(Vec::new())),
+        held: RefCell::default(),
+        violations: RefCell::default(),
+        log: RefCell::default(),
+        hash: Cell::new(setup.seed),
+        operations: Cell::new(0),
+        failed: Cell::new(0),
+        calm: Cell::new(0),
+        is_adding: Cell::new(false),
+        leaks: Cell::new(false),
+        somebody_died: Cell::new(false),
+    };
+    let processes: Vec<_> = (0..case.processes)
+        .map(|number| {
+            let ep = world.fabric.thread(number, setup.seed.wrapping_mul(100) + number as u64);
+            let random = random_of(setup.seed, &format!("process {number} of the pool"));
+            Process::new(&world, number, ep, random)
+        })
+        .collect();
+    // The first one formats the pool, and stays: others may come while somebody is there.
+    let first = &processes[0];
+    first.pid.set(world.new_pid());
+    let options = PoolOptions::new(world.attach_options(first.pid.get())).chunk_size(16 << 10);
+    *first.pool.borrow_mut() = Some(block_on(&first.ep, Pool::create(&first.ep, options))?);
+    plan_faults(setup, case, &world);
+    let endpoints: Vec<_> = processes.iter().map(|process| &process.ep).collect();
+    world.fabric.run(&endpoints, 1, |thread, _| processes[thread].live(case.steps));
+    if world.violations.borrow().is_empty() {
+        let ep = world.fabric.direct(setup.seed);
+        let at_rest = AtRest { world: &world, processes: &processes, ep: &ep };
+        if let Err(error) = at_rest.check() {
+            world.wrong(format!("at rest: {error}"));
+        }
+    }
+    let told = |(what, excerpt)| Violation { kind: Kind::Audit, what, excerpt };
+    Ok(PoolRun {
+        operations: world.operations.get(),
+        failed: world.failed.get(),
+        ended: world.fabric.now(),
+        hash: world.hash.get(),
+        violations: world.violations.take().into_iter().take(5).map(told).collect(),
+    })
+}
+
+fn plan_faults(setup: &Setup, case: PoolCase, world: &World) {
+    let began = world.fabric.now();
+    let span = (case.steps as f64 * STEP_NS * setup.latency_scale) as Nanos;
+    let bounds = FaultBounds {
+        compute_servers: case.processes,
+        memory_servers: setup.memory_servers,
+        from: began + 1,
+        until: began + 2 + span,
+        faults: 0,
+        usual: setup.model().faults,
+    };
+    let plan = setup.faults.plan(&random_of(setup.seed, "faults of the run"), bounds);
+    world.fabric.plan(&plan);
+    // What was owed when the last fault ended may take as long as anybody waits.
+    world.calm.set(end_of(&plan).max(began) + 4 * super::pool_case::WAIT_NS);
+}
+
+/// All processes have ended.
+struct AtRest<'w> {
+    world: &'w World,
+    processes: &'w [Process<'w>],
+    ep: &'w SimEndpoint,
+}
+
+impl AtRest<'_> {
+    fn check(&self) -> Result<(), ClusterError> {
+        let ep = self.ep;
+        let looking = self.world.attach_options(self.world.new_pid()).mode(AttachMode::ReadOnlyUnclean);
+        let pool = block_on(ep, Pool::attach(ep, looking))?;
+        let left = block_on(ep, pool.attached(ep))?;
+        for (slot, process) in &left {
+            if self.processes.iter().any(|of| of.pid.get() == process.pid && of.pool.borrow().is_some()) {
+                self.world.wrong(format!("{process} in place {slot} has not left"));
+            }
+        }
+        let records: BTreeMap<String, IndexRecord> = block_on(ep, pool.list_indexes(ep))?
+            .into_iter()
+            .map(|record| (record.name.clone(), record))
+            .collect();
+        self.compare(&records);
+        self.look_at_values(&pool)?;
+        let mut used = Vec::new();
+        block_on(ep, pool.visit_catalog_blocks(ep, |addr, bytes| used.push((addr, bytes))))?;
+        for process in self.processes {
+            used.extend(process.blocks());
+            for (value, _) in process.values() {
+                block_on(ep, pool.visit_value_blocks(ep, value, |addr, bytes| used.push((addr, bytes))))?;
+            }
+        }
+        for record in records.values().filter(|record| !record.root.is_null()) {
+            let blocks = self.walk(&pool, record)?;
+            used.extend(blocks.iter());
+        }
+        match left.is_empty() {
+            true => self.account(&used),
+            false => self.repair(used),
+        }
+    }
+
+    /// The catalog has what the processes deem possible.
+    fn compare(&self, records: &BTreeMap<String, IndexRecord>) {
+        let mut known_names = 0;
+        for process in self.processes {
+            let mut known = process.known.borrow_mut();
+            for (name, index) in &mut known.indexes {
+                let record = records.get(name);
+                known_names += usize::from(record.is_some());
+                if let Err(wrong) = index.see(record.map(|record| Shape::of(record, None))) {
+                    self.world.wrong(format!("index {name:?}, at rest: {wrong}"));
+                }
+            }
+        }
+        if known_names != records.len() {
+            self.world.wrong(format!("{} indexes, of which {known_names} are known", records.len()));
+        }
+    }
+
+    fn look_at_values(&self, pool: &Pool) -> Result<(), ClusterError> {
+        for process in self.processes {
+            for (value, bytes) in process.values() {
+                let mut read = Vec::new();
+                block_on(self.ep, pool.get_value(self.ep, value, &mut read))?;
+                if read != bytes {
+                    self.world.wrong(format!("the value at {} has other bytes, at rest", value.addr));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks of an index, whose entries are as many as its process deems possible.
+    fn walk(&self, pool: &Pool, record: &IndexRecord) -> Result<Blocks, ClusterError> {
+        let (_, layout) = layout();
+        let cache = Arc::new(Cache::new(&CacheConfig::new(64 << 10, layout.node_size()))?);
+        let worker = cache.worker();
+        let ctx = Ctx { ep: self.ep, worker: &worker };
+        let mut config = TreeConfig::new(record.id, record.root);
+        config.subtree_level = record.subtree_level;
+        let tree = block_on(self.ep, Tree::open(ctx, Arc::clone(&cache), pool.clone(), layout, config))?;
+        let report = block_on(self.ep, audit(self.ep, &[&tree]))?;
+        let wrong = |what: &str| self.world.wrong(format!("index {:?}, at rest: {what}", record.name));
+        report.violations.first().into_iter().for_each(|what| wrong(what));
+        for process in self.processes {
+            if let Some(entries) = process.known.borrow_mut().entries.get_mut(&record.root.raw())
+                && let Err(what) = entries.see(report.entries)
+            {
+                wrong(&format!("entries: {what}"));
+            }
+        }
+        Ok(report.blocks)
+    }
+
+    /// What is used is allocated once, and nothing else is unless something failed.
+    fn account(&self, used: &[(GlobalAddr, u64)]) -> Result<(), ClusterError> {
+        let pid = self.world.new_pid();
+        let pool = block_on(self.ep, Pool::attach(self.ep, self.world.attach_options(pid)))?;
+        let leaks = self.world.leaks.get() || self.world.failed.get() > 0;
+        for what in block_on(self.ep, check_blocks(self.ep, &pool, &mut [], used))? {
+            // Pages stay allocated when their processes leave.
+            if !what.contains("belong to nothing") || !leaks && self.pages() == 0 {
+                self.world.wrong(what);
+            }
+        }
+        block_on(self.ep, pool.detach(self.ep))?;
+        Ok(())
+    }
+
+    fn pages(&self) -> usize {
+        self.world.held.borrow().values().filter(|&&size| size == super::pool_case::PAGE).count()
+    }
+
+    /// Somebody died: the pool is refused, and a repair makes it whole.
+    fn repair(&self, used: Vec<(GlobalAddr, u64)>) -> Result<(), ClusterError> {
+        let (ep, world) = (self.ep, self.world);
+        let options = |mode| world.attach_options(world.new_pid()).mode(mode);
+        if block_on(ep, Pool::attach(ep, options(AttachMode::ReadWrite))).is_ok() {
+            world.wrong("a pool in which somebody died counts as clean".to_owned());
+        }
+        let repairing = block_on(ep, Pool::attach(ep, options(AttachMode::Repair)))?;
+        let mut catalog = Vec::new();
+        block_on(ep, repairing.visit_catalog_blocks(ep, |addr, _| catalog.push(addr)))?;
+        let reachable = used.iter().copied().filter(|(addr, _)| !catalog.contains(addr));
+        block_on(ep, repairing.rebuild_allocation(ep, reachable))?;
+        block_on(ep, repairing.detach(ep))?;
+        let pool = block_on(ep, Pool::attach(ep, options(AttachMode::ReadWrite)))?;
+        block_on(ep, check_blocks(ep, &pool, &mut [], &used))?.into_iter().for_each(|what| world.wrong(what));
+        Ok(block_on(ep, pool.detach(ep))?)
+    }
+}
