@@ -105,7 +105,7 @@ pub async fn move_keys<'t, L: Layout, E: Endpoint>(
         Ok((flushed, written))
     };
     let handed_over = handed_over.await;
-    unless_dropped.is_over();
+    unless_dropped.disarm();
     let (flushed, written) = match handed_over {
         Ok(done) => done,
         Err(error) if to.tree.is_taking_over() => return Err(error),
@@ -132,7 +132,7 @@ struct Unmade<'t, L: Layout> {
 }
 
 impl<L: Layout> Unmade<'_, L> {
-    fn is_over(mut self) {
+    fn disarm(mut self) {
         self.leaving = None;
     }
 }
