@@ -203,7 +203,7 @@ async fn until_settled<E: Endpoint, T>(
     loop {
         match attempt().await {
             Ok(_) => return Ok(()),
-            Err(error) if !error.may_have_taken_effect() => return Err(error.into()),
+            Err(error) if !error.is_unreachable() => return Err(error.into()),
             Err(_) if !is_held(ep, at, lock, deadline).await? => return Ok(()),
             Err(error) if ep.now() >= deadline => return Err(error.into()),
             Err(_) => {}
@@ -324,7 +324,7 @@ pub async fn is_held<E: Endpoint>(
     loop {
         match ep.read_word(at).await {
             Ok(word) => return Ok(word == lock.locked_word()),
-            Err(error) if !error.may_have_taken_effect() || ep.now() >= deadline => return Err(error.into()),
+            Err(error) if !error.is_unreachable() || ep.now() >= deadline => return Err(error.into()),
             Err(_) => ep.yield_now().await,
         }
     }

@@ -142,7 +142,7 @@ impl Sherman {
         loop {
             match ep.read_word(word.at).await {
                 Ok(now) => return Ok(now == word.locked),
-                Err(error) if !error.may_have_taken_effect() || ep.now() >= deadline => {
+                Err(error) if !error.is_unreachable() || ep.now() >= deadline => {
                     return Err(error.into());
                 }
                 Err(_) => ep.yield_now().await,
@@ -166,7 +166,7 @@ impl Sherman {
         loop {
             let Err(error) = self.try_write_group(ep, writes, unlock).await else { return Ok(()) };
             is_in_doubt |= error.may_have_taken_effect();
-            if !error.may_have_taken_effect() || ep.now() >= deadline {
+            if !error.is_unreachable() || ep.now() >= deadline {
                 return Err(failed(error, is_in_doubt));
             }
             // The unlock is the last of the chain: if it was done, all was, and others may be at work already.
