@@ -94,7 +94,8 @@ struct Stopped {
 fn stop(name: &str, change: Change, (verbs, torn): (u64, usize), states: &[BTreeSet<String>]) -> Stopped {
     let life = Life::new();
     let ep = &life.memory.endpoint(1);
-    (ep.torn.set(torn), ep.fail_after.set(verbs));
+    ep.torn.set(torn);
+    ep.fail_after.set(verbs);
     let had_done_all = change(&life.first, ep).is_ok() && ep.fail_after.get() > 0;
     let within_a_write = ep.torn.take() == 0;
     ep.fail_after.set(0);

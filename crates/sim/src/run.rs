@@ -164,7 +164,7 @@ impl Preempting {
         if self.standing.get() == STANDING_MAX || !(self.random.next() >> 20).is_multiple_of(one_in.max(1)) {
             return None;
         }
-        let longest = longest_ns.max(1) >> (self.random.next() >> 20) % 8;
+        let longest = longest_ns.max(1) >> ((self.random.next() >> 20) % 8);
         Some(1 + self.random.next() % longest.max(1))
     }
 }

@@ -29,6 +29,14 @@ struct Seen {
     ended: Vec<Nanos>,
 }
 
+impl Seen {
+    /// Others counted while so many stood still.
+    fn overtaken_by(&mut self, standing: u32) {
+        self.overtaken += 1;
+        self.at_once = self.at_once.max(standing);
+    }
+}
+
 fn cluster(compute_servers: usize) -> SimFabric {
     let config = SimConfig { regions: vec![1 << 20], compute_servers, seed: 1, model: Model::default() };
     SimFabric::new(&config).expect("a sound model")
@@ -47,13 +55,10 @@ fn run(cluster: &SimFabric, work: Work, one_in: u64) -> Seen {
                 within.set(within.get() + 1);
                 ep.charge(work);
                 let standing = within.replace(within.get() - 1);
-                let mut seen = seen.borrow_mut();
                 if count.get() > before {
-                    seen.overtaken += 1;
-                    seen.at_once = seen.at_once.max(standing);
+                    seen.borrow_mut().overtaken_by(standing);
                 }
                 assert!(ep.now() - at <= LONGEST_NS + 1_000, "it stood still for {} ns", ep.now() - at);
-                drop(seen);
                 count.set(count.get() + 1);
                 let word = GlobalAddr::new(MemoryServerId(0), 64 * (1 + u64::from(slot)) + 8 * n);
                 ep.fetch_add(word, 1).await.expect("it is up");

@@ -57,6 +57,11 @@ impl FaultSet {
         self.0 & Self::of(kind).0 != 0
     }
 
+    /// Those of the cluster alone.
+    pub fn of_cluster(self) -> Self {
+        Self(self.0 & Self::ALL.0)
+    }
+
     /// Whether futures of operations are dropped.
     pub fn cuts_off(self) -> bool {
         self.0 & Self::CUT_OFF.0 != 0

@@ -35,6 +35,6 @@ impl Setup {
     pub(super) fn draw_pool(seed: u64, faults: FaultSet) -> Self {
         let draw = Draw::of(seed, "processes of the pool");
         let case = PoolCase { processes: draw.one_of(&[1, 2, 3, 4]), steps: draw.one_of(&[40, 80, 160]) };
-        Self { case: Case::Pool(case), keys: 0, ..Self::draw_dex(seed, faults.without_cut_off()) }
+        Self { case: Case::Pool(case), keys: 0, ..Self::draw_dex(seed, faults.of_cluster()) }
     }
 }

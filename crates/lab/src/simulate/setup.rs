@@ -202,7 +202,7 @@ impl Setup {
     pub fn verbs_take_ns(&self) -> Nanos {
         match &self.case {
             Case::Dex(_) => PATIENCE_NS / 10,
-            Case::Sherman(_) | Case::Smart(_) => PATIENCE_NS,
+            Case::Sherman(_) | Case::Smart(_) | Case::Pool(_) => PATIENCE_NS,
         }
     }
 
