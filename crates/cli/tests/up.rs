@@ -248,7 +248,7 @@ fn what_cannot_be_is_refused_in_a_sentence() {
         ),
         ("memory-server --secret-file short", "16 bytes at least"),
         ("memory-server --secret-file public", "others than its owner may read"),
-        ("compute-server --memory 127.0.0.1 --index x", "no address"),
+        ("compute-server --memory 127.0.0.1 --index x", "there is no pool"),
         ("memory-server --listen 127.0.0.1:0 --metrics nowhere:0", "metrics port nowhere:0"),
     ] {
         let refused = place.run(arguments);
