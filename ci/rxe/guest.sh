@@ -63,7 +63,7 @@ client_fails() {
     awk 'BEGIN { for (i = 0; i < 10000; i++) printf "key %06d\n", i }' > /tmp/rows
     rm -f /tmp/feed
     mkfifo /tmp/feed
-    pando load /tmp/feed --format words --pool "$pool" --verbs timeout=16 --index rows > /tmp/load 2>&1 &
+    pando load /tmp/feed --format words --sort-memory 16KiB --pool "$pool" --verbs timeout=16 --index rows > /tmp/load 2>&1 &
     load=$!
     { head -n 2000 /tmp/rows; wait_for_index rows; kill "$1" "$bench"; tail -n +2001 /tmp/rows; } > /tmp/feed
     wait "$load" || fail "the other client failed too" /tmp/load
