@@ -23,7 +23,6 @@ const SIZE_MIN: u64 = 1 << 30;
 
 /// How to open a pool that is there.
 pub fn existing(args: &PoolArgs) -> Result<Config, Failure> {
-    let config = at(&args.pool, access(&args.access)?)?.cache(args.cache);
     let AccessArgs { secret_file, verbs, .. } = &args.access;
     let elsewhere = elsewhere(&args.pool)?;
     let unused = match &elsewhere {
@@ -38,7 +37,7 @@ pub fn existing(args: &PoolArgs) -> Result<Config, Failure> {
             "{option} says how memory servers elsewhere are reached, and the pool {} is not reached so",
             args.pool.display()
         ))),
-        None => Ok(config),
+        None => Ok(at(&args.pool, access(&args.access)?)?.cache(args.cache)),
     }
 }
 

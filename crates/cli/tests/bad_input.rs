@@ -95,7 +95,7 @@ fn options_that_cannot_apply_are_refused() {
         ("load fruit.txt --pool f.pando --index fruit --no-header", "of the format words"),
         ("load fruit.txt --pool f.pando --index fruit --key 1", "--key"),
         ("scan --pool f.pando --index fruit --deadline 1us", "not between 1 ms and 1 h"),
-        ("put --pool f.pando --index fruit kiwi 4 --deadline 2h", "not between 1 ms and 1 h"),
+        ("put --pool f.pando --index fruit kiwi 4 --deadline 4000s", "not between 1 ms and 1 h"),
         ("stats --pool f.pando --secret-file fruit.txt", "--secret-file says how memory servers elsewhere"),
         ("get --pool f.pando --index fruit pear --verbs port=2", "--verbs says how memory servers elsewhere"),
         ("check --pool tcp://127.0.0.1:1 --verbs port=2", "--verbs says how memory servers elsewhere"),
