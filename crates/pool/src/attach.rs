@@ -254,8 +254,35 @@ impl AttachEntry {
     }
 }
 
-/// Whether the process that claimed place `mine`, if any, may go on with `mode` beside the other `entries`.
-pub(crate) fn judge(
+/// Whether the process that claimed place `mine`, if any, may go on with `mode` beside the others in the table.
+///
+/// A process may clear its entry and end after the table was read and before it is looked for. So a process that is gone counts
+/// only if its entry is still there afterwards.
+pub(crate) async fn judge_table<E: Endpoint>(
+    ep: &E,
+    places: usize,
+    mine: Option<AttachSlot>,
+    mode: AttachMode,
+    is_alive: &IsAlive,
+    deadline: Nanos,
+) -> Result<()> {
+    let mut entries = read_table(ep, places, deadline).await?;
+    loop {
+        let judged = judge(mine, &entries, mode, is_alive);
+        let Err(PoolError::NotClosedCleanly { process }) = &judged else { return judged };
+        let words = |entries: &[AttachEntry]| -> Vec<u64> {
+            entries.iter().filter(|entry| entry.process == *process).map(|entry| entry.word).collect()
+        };
+        let now = read_table(ep, places, deadline).await?;
+        if words(&now) == words(&entries) || ep.now() >= deadline {
+            return judged;
+        }
+        entries = now;
+    }
+}
+
+/// The same, by what the table had.
+fn judge(
     mine: Option<AttachSlot>,
     entries: &[AttachEntry],
     mode: AttachMode,

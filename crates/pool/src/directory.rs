@@ -4,7 +4,8 @@
 //! head            two copies of [first directory][next index id]
 //! directory       two copies of [next directory][entries], then pairs [hash of the name][record]
 //! ```
-//! Both are changed as `twin.rs` says.
+//! Both are changed as `twin.rs` says. A directory that is full stays where it is, and a new one goes before the first. An entry
+//! that is taken out leaves its place to the next one.
 
 use pando_fabric::{Endpoint, GlobalAddr};
 

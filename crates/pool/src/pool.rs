@@ -224,7 +224,7 @@ impl Pool {
             AttachMode::ReadOnlyUnclean => None,
             AttachMode::ReadOnly => {
                 let deadline = ep.wait_until(ep.now(), wait_ns_max);
-                attach::judge(None, &attach::read_table(ep, places, deadline).await?, mode, &is_alive)?;
+                attach::judge_table(ep, places, None, mode, &is_alive, deadline).await?;
                 None
             }
             _ => Some(claim(ep, places, process, mode, &is_alive, wait_ns_max).await?),
@@ -575,7 +575,7 @@ async fn claim<E: Endpoint>(
     let deadline = ep.wait_until(ep.now(), wait_ns_max);
     let mut mine = attach::claim_entry(ep, places, process, mode, deadline).await?;
     let judged = async {
-        attach::judge(Some(mine.slot), &attach::read_table(ep, places, deadline).await?, mode, is_alive)?;
+        attach::judge_table(ep, places, Some(mine.slot), mode, is_alive, deadline).await?;
         attach::settle_entry(ep, &mut mine, deadline).await
     };
     match judged.await {

@@ -45,6 +45,16 @@ enum Form<W: Write + Send> {
     Parquet(Box<parquet::ParquetTable<W>>),
 }
 
+impl<W: Write + Send> Form<W> {
+    fn end(self) -> Result<W, TableError> {
+        match self {
+            Self::Csv(out) => Ok(out),
+            #[cfg(feature = "parquet")]
+            Self::Parquet(table) => table.finish(),
+        }
+    }
+}
+
 impl<W: Write + Send> TableWriter<W> {
     /// # Errors
     /// Those of `out`; a format that this program was built without.
@@ -97,11 +107,7 @@ impl<W: Write + Send> TableWriter<W> {
     /// # Errors
     /// Those of the output.
     pub fn finish(self) -> Result<(W, u64), TableError> {
-        let mut out = match self.form {
-            Form::Csv(out) => out,
-            #[cfg(feature = "parquet")]
-            Form::Parquet(table) => table.finish()?,
-        };
+        let mut out = self.form.end()?;
         out.flush()?;
         Ok((out, self.rows))
     }

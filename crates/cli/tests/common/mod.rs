@@ -48,7 +48,15 @@ impl Place {
     }
 
     pub fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_pando"));
+        let program = env!("CARGO_BIN_EXE_pando");
+        let mut command = match ignores_hangup() {
+            false => Command::new(program),
+            true => {
+                let mut command = Command::new("env");
+                command.args(["--default-signal=HUP", program]);
+                command
+            }
+        };
         command.args(arguments).current_dir(self.0.path()).stdin(Stdio::null());
         command
     }
@@ -148,6 +156,13 @@ impl Place {
         assert!(output.status.success());
         String::from_utf8(output.stdout).expect("the tests' files are UTF-8")
     }
+}
+
+/// Whether these tests run under `nohup`, whose children would ignore SIGHUP too.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("it is always there");
+    u64::from_str_radix(mask.trim(), 16).expect("a mask") & 1 == 1
 }
 
 fn words(arguments: &str) -> impl Iterator<Item = String> {
