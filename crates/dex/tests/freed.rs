@@ -55,12 +55,13 @@ fn cluster() -> Rc<Tiny> {
 /// What an operation comes to. It is done again while it says that it did nothing because it ran out of its short patience, which
 /// happens on a busy machine.
 fn patiently<T>(operation: impl Fn() -> Result<T, DexError>) -> T {
-    loop {
+    for _ in 0..200 {
         match operation() {
             Err(DexError::TimedOut { .. }) => {}
             done => return done.expect("no error"),
         }
     }
+    panic!("it waits for ever");
 }
 
 /// The second compute server has copies of the shared nodes; then the first one splits the lowest of them.
@@ -104,7 +105,7 @@ fn an_update_is_made_in_a_living_node() {
             assert!(put(&client, k, 7), "key {k} was there");
             if client.ep.was_preempted() {
                 merges += cluster.trees[1].smo_counts()[1];
-                assert_eq!(client.get(&key(k)).expect("no error"), Some(value(7)), "key {k}, look {look}");
+                assert_eq!(patiently(|| client.get(&key(k))), Some(value(7)), "key {k}, look {look}");
             }
         }
     }
@@ -128,17 +129,19 @@ fn a_batch_brings_no_dead_leaf_back() {
         if batch.as_mut().poll(&mut cx).is_pending() {
             merge_around(&cluster, k);
             merges += tree.smo_counts()[1];
-            block_on(&client.ep, batch).expect("no error");
+            // Its patience may be over on a busy machine, which leaves nothing behind.
+            let done = block_on(&client.ep, batch);
+            assert!(matches!(done, Ok(_) | Err(DexError::TimedOut { .. })), "key {k}: {done:?}");
             assert_eq!(tree.audit_cache(), [""; 0], "key {k}");
             // What was freed is used again.
             let client = cluster.client(5);
             for near in BOUNDARY..KEYS {
                 for i in 1..4 {
                     let key = (near << 16 | i << 1).to_be_bytes();
-                    client.put(&key, &value(i)).unwrap_or_else(|error| panic!("key {k}, {near}: {error}"));
+                    patiently(|| client.put(&key, &value(i)));
                 }
             }
-            assert!(client.get(&key(k)).expect("no error").is_some());
+            assert!(patiently(|| client.get(&key(k))).is_some());
         }
     }
     assert!(merges > 0, "nothing was merged");
