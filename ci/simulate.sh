@@ -10,13 +10,15 @@ first=${seeds%..*}
 count=$((${seeds#*..} - first))
 # A share of the seeds, in percent.
 run() {
-  local share=$1
-  shift
-  cargo run --release -q -p pando-cli -- simulate --seeds "$first..$((first + count * share / 100))" "$@"
+    local share=$1
+    shift
+    cargo run --release -q -p pando-cli -- simulate --seeds "$first..$((first + count * share / 100))" "$@"
 }
 run 75 --faults none
 run 75 --faults torn,spikes,slow
 run 16 --faults all
 run 16 --faults all,cut-off,preempt
+run 75 --system pool --faults all
 cargo clippy -p pando-lab --features defects --all-targets -- -D warnings
-cargo test -p pando-lab --features defects --test defects
+cargo test -p pando-lab --features defects --test defects --test pool_defects
+cargo test -p pando-pool --features defects --test defects

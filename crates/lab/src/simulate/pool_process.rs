@@ -22,7 +22,7 @@ use pando_pool::{
 use pando_sim::{SimEndpoint, SimFabric};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::pool_case::{PAGE, REGION, SERVERS_MAX, WAIT_NS, layout};
+use super::pool_case::{Often, PAGE, PATIENT_NS, REGION, SERVERS_MAX, layout};
 use super::pool_model::{Known, Outcome, Possible, Shape};
 
 /// Entries of a loaded index.
@@ -34,6 +34,9 @@ const EXCERPT: usize = 12;
 /// What all processes have in common.
 pub struct World {
     pub fabric: SimFabric,
+    /// How long a process waits for another one.
+    pub wait_ns: Nanos,
+    pub often: Often,
     /// Processes that live, by number.
     pub alive: Arc<Mutex<Vec<bool>>>,
     /// Blocks that are somebody's, whether that one lives or not.
@@ -72,7 +75,7 @@ impl World {
             alive.lock().unwrap_or_else(PoisonError::into_inner)[process.pid as usize]
         };
         let process = ProcessIdentity { pid, start_time: 1, host: 1 };
-        AttachOptions::new(process, Arc::new(is_alive)).wait_ns_max(WAIT_NS)
+        AttachOptions::new(process, Arc::new(is_alive)).wait_ns_max(self.wait_ns)
     }
 
     pub fn new_pid(&self) -> u32 {
@@ -160,9 +163,18 @@ impl<'w> Process<'w> {
         outcome
     }
 
+    /// Whether an operation may fail with `error` when all is well: the pool is full, or others took longer than it waits.
+    fn is_excused(&self, error: &PoolError) -> bool {
+        let is_wait = matches!(
+            error,
+            PoolError::CatalogBusy { .. } | PoolError::LockTimedOut { .. } | PoolError::WaitedTooLong { .. }
+        );
+        error.is_full() || is_wait && self.world.wait_ns < PATIENT_NS
+    }
+
     fn judge_pool<T>(&self, what: &str, done: &PoolResult<T>, was_well: bool) -> Outcome {
-        let is_full = done.as_ref().is_err_and(PoolError::is_full);
-        self.judge(what, done, was_well && !is_full, PoolError::may_have_taken_effect)
+        let is_excused = done.as_ref().is_err_and(|error| self.is_excused(error));
+        self.judge(what, done, was_well && !is_excused, PoolError::may_have_taken_effect)
     }
 
     /// One life: so many operations, and when all is well again some more; then it leaves.
@@ -179,13 +191,26 @@ impl<'w> Process<'w> {
         self.leave().await;
     }
 
+    /// A number of an operation, half of them of the kind that is frequent.
+    fn draw_operation(&self) -> usize {
+        let often: &[usize] = match self.world.often {
+            Often::Everything => &[],
+            Often::Loads => &[0, 10, 12, 12],
+            Often::Servers => &[14, 14, 20],
+        };
+        match self.below(24) {
+            n if n < 12 && !often.is_empty() => often[n % often.len()],
+            _ => self.below(24),
+        }
+    }
+
     async fn operate(&self) {
         if !self.world.violations.borrow().is_empty() {
             return;
         }
         let Some(pool) = self.pool() else { return self.come().await };
         let name = format!("{} {}", NAMES[self.below(NAMES.len())], self.number);
-        match self.below(24) {
+        match self.draw_operation() {
             0..3 => self.create(&pool, &name).await,
             3..5 => self.open(&pool, &name).await,
             5..7 => self.recut(&pool, &name).await,
@@ -228,10 +253,11 @@ impl<'w> Process<'w> {
         loop {
             let well = self.now_well();
             let left = pool.detach(&self.ep).await;
+            let is_excused = left.as_ref().is_err_and(|error| self.is_excused(error));
             match self.judge_pool("detach", &left, well) {
                 Outcome::Done => break,
-                _ if well => return,
-                _ => self.ep.sleep_until(self.ep.now() + WAIT_NS / 8).await,
+                _ if well && !is_excused => return,
+                _ => self.pause().await,
             }
         }
         self.known.borrow_mut().left();
@@ -240,6 +266,11 @@ impl<'w> Process<'w> {
         if let Some((at, content)) = self.page.take() {
             self.expect_page(at, content).await;
         }
+    }
+
+    /// Waits a while for what went wrong to be well again.
+    async fn pause(&self) {
+        self.ep.sleep_until(self.ep.now() + PATIENT_NS / 8).await;
     }
 
     /// After a clean end nothing is owed.
@@ -259,7 +290,7 @@ impl<'w> Process<'w> {
                     }
                     return;
                 }
-                Err(_) if !well => self.ep.sleep_until(self.ep.now() + WAIT_NS / 8).await,
+                Err(_) if !well => self.pause().await,
                 Err(error) => return self.world.wrong(error.to_string()),
             }
         }
@@ -435,8 +466,8 @@ impl<'w> Process<'w> {
     }
 
     fn judge_dex<T>(&self, what: &str, done: &Result<T, DexError>, was_well: bool) -> Outcome {
-        let is_full = matches!(done, Err(DexError::Pool(error)) if error.is_full());
-        self.judge(what, done, was_well && !is_full, DexError::may_have_taken_effect)
+        let is_excused = matches!(done, Err(DexError::Pool(error)) if self.is_excused(error));
+        self.judge(what, done, was_well && !is_excused, DexError::may_have_taken_effect)
     }
 
     /// A block became this process's.
@@ -517,7 +548,7 @@ impl<'w> Process<'w> {
             }
             return;
         };
-        let deadline = self.ep.now() + WAIT_NS;
+        let deadline = self.ep.now() + self.world.wait_ns;
         if pool.has_left_locks() {
             return;
         }

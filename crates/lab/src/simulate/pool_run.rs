@@ -21,7 +21,7 @@ use pando_sim::{FaultBounds, SimConfig, SimEndpoint, SimFabric};
 use super::check::{Kind, Violation};
 use super::cluster::ClusterError;
 use super::faults::end_of;
-use super::pool_case::{PoolCase, REGION, layout};
+use super::pool_case::{PATIENT_NS, PoolCase, REGION, layout};
 use super::pool_model::Shape;
 use super::pool_process::{Process, World};
 use super::setup::{Setup, random_of};
@@ -48,6 +48,8 @@ pub fn run_pool(setup: &Setup, case: PoolCase) -> Result<PoolRun, ClusterError> 
     })?;
     let world = World {
         fabric,
+        wait_ns: case.wait_ns,
+        often: case.often,
         alive: Arc::new(Mutex::new(Vec::new())),
         held: RefCell::default(),
         violations: RefCell::default(),
@@ -106,7 +108,7 @@ fn plan_faults(setup: &Setup, case: PoolCase, world: &World) {
     let plan = setup.faults.plan(&random_of(setup.seed, "faults of the run"), bounds);
     world.fabric.plan(&plan);
     // What was owed when the last fault ended may take as long as anybody waits.
-    world.calm.set(end_of(&plan).max(began) + 4 * super::pool_case::WAIT_NS);
+    world.calm.set(end_of(&plan).max(began) + 4 * PATIENT_NS);
 }
 
 /// All processes have ended.
