@@ -167,7 +167,7 @@ impl<'w> Process<'w> {
     fn is_excused(&self, error: &PoolError) -> bool {
         let is_wait = matches!(
             error,
-            PoolError::CatalogBusy { .. } | PoolError::LockTimedOut { .. } | PoolError::WaitedTooLong { .. }
+            PoolError::CatalogBusy | PoolError::LockTimedOut { .. } | PoolError::WaitedTooLong { .. }
         );
         error.is_full() || is_wait && self.world.wait_ns < PATIENT_NS
     }
