@@ -4,57 +4,30 @@
 mod common;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::process::{ChildStdout, Stdio};
+use std::io::Read;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::running::Running;
+use common::up::Up;
 use common::{Place, ran, word_list};
 use pando::{Cluster, Config, Create, IndexOptions};
 use serde_json::Value;
 
-/// `pando up`, and what it said when all was there.
-struct Up {
-    child: Running,
-    said: Vec<String>,
-    _stdout: BufReader<ChildStdout>,
+fn start(place: &Place, arguments: &str) -> Up {
+    Up::start(place, &format!("--memory 256MiB --cache 2MiB {arguments}"))
 }
 
-impl Up {
-    fn start(place: &Place, arguments: &str) -> Up {
-        let mut child = place.start(&format!("up --port 0 --memory 256MiB --cache 2MiB {arguments}"));
-        let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-        let mut said = Vec::new();
-        while said.last().is_none_or(|line: &String| line != "Ctrl-C stops it") {
-            let mut line = String::new();
-            if stdout.read_line(&mut line).expect("text") == 0 {
-                panic!("it ended: {:?}", child.end());
-            }
-            said.push(line.trim_end().to_owned());
-        }
-        Up { child, said, _stdout: stdout }
-    }
+/// The compute servers as a pool.
+fn ports(up: &Up) -> String {
+    format!("ops://{}", up.ports().join(","))
+}
 
-    fn pool(&self) -> String {
-        let line = self.said.iter().find_map(|line| line.strip_prefix("the pool is "));
-        line.and_then(|line| line.split(' ').next()).expect("it says where the pool is").to_owned()
-    }
-
-    /// The compute servers as a pool.
-    fn ports(&self) -> String {
-        let at = |line: &String| {
-            let rest = line.strip_prefix("compute server: ")?.split(" at ").nth(1)?;
-            Some(rest.split(',').next().unwrap_or(rest).to_owned())
-        };
-        format!("ops://{}", self.said.iter().filter_map(at).collect::<Vec<_>>().join(","))
-    }
-
-    fn stop(self) {
-        self.child.signal("-TERM");
-        let ended = self.child.end();
-        assert_eq!(ended.status, 0, "{ended:?}");
-    }
+fn stop(up: Up) {
+    up.signal("-TERM");
+    let (status, errors) = up.end();
+    assert_eq!(status, 0, "{errors}");
 }
 
 /// Runs benches, one after the other, until the work is done; each must find nothing wrong.
@@ -97,8 +70,8 @@ fn every_data_command_works_on_a_running_cluster() {
     place.write("words.txt", word_list(20_000));
     let sorted = place.sorted("words.txt");
     let words: Vec<&str> = sorted.lines().collect();
-    let up = Up::start(&place, "--memory-servers 2 --compute-servers 2");
-    let (pool, ports) = (up.pool(), up.ports());
+    let up = start(&place, "--memory-servers 2 --compute-servers 2");
+    let (pool, ports) = (up.pool(), ports(&up));
     beside_benches(&place, &pool, || {
         let said = place.ok(&format!("load words.txt --pool {pool}"));
         assert!(said.starts_with("20,000 rows: ") && !said.contains("rejected"), "{said}");
@@ -111,7 +84,7 @@ fn every_data_command_works_on_a_running_cluster() {
         kill_a_reader(&place, &pool);
         refusals(&place, &pool, &ports);
     });
-    up.stop();
+    stop(up);
 }
 
 #[test]
@@ -120,8 +93,8 @@ fn clients_of_compute_servers_need_the_secret_of_those_alone() {
     place.write_secret("memory-secret", "of the memory servers");
     place.write_secret("secret", "of the operation ports");
     let secrets = "--secret-file memory-secret --operation-secret-file secret";
-    let up = Up::start(&place, &format!("--memory-servers 1 --compute-servers 1 {secrets}"));
-    let (pool, ports) = (up.pool(), up.ports());
+    let up = start(&place, &format!("--memory-servers 1 --compute-servers 1 {secrets}"));
+    let (pool, ports) = (up.pool(), ports(&up));
     place.ok(&format!("put --pool {pool} {secrets} aspen tree"));
     assert_eq!(
         place.ok(&format!("get --pool {ports} --operation-secret-file secret aspen")),
@@ -133,7 +106,7 @@ fn clients_of_compute_servers_need_the_secret_of_those_alone() {
         let ran = place.run(&format!("get --pool {wrong} aspen"));
         assert!(ran.status != 0 && ran.stdout.is_empty() && ran.stderr.contains("secret"), "{ran:?}");
     }
-    up.stop();
+    stop(up);
 }
 
 fn read_words(place: &Place, at: &str, words: &[&str]) {

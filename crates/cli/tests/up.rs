@@ -2,12 +2,12 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::ChildStdout;
 use std::time::{Duration, Instant};
 
-use common::running::{Running, send};
+use common::running::send;
+use common::up::Up;
 use common::{Place, word_list};
 use pando::Access;
 use pando::remote::{Client, ClientConfig};
@@ -16,60 +16,14 @@ use serde_json::Value;
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(120);
 
-/// `pando up`, and what it said when all was there.
-struct Up {
-    child: Running,
-    said: Vec<String>,
-    _stdout: BufReader<ChildStdout>,
+fn start(place: &Place, arguments: &str) -> Up {
+    Up::start(place, &format!("--memory 64MiB --cache 1MiB {arguments}"))
 }
 
-impl Up {
-    fn start(place: &Place, arguments: &str) -> Up {
-        let mut child = place.start(&format!("up --port 0 --memory 64MiB --cache 1MiB {arguments}"));
-        let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-        let mut said = Vec::new();
-        while said.last().is_none_or(|line: &String| line != "Ctrl-C stops it") {
-            let mut line = String::new();
-            if stdout.read_line(&mut line).expect("text") == 0 {
-                panic!("it ended: {:?}", child.end());
-            }
-            said.push(line.trim_end().to_owned());
-        }
-        Up { child, said, _stdout: stdout }
-    }
-
-    fn pool(&self) -> String {
-        let line = self.said.iter().find_map(|line| line.strip_prefix("the pool is "));
-        line.and_then(|line| line.split(' ').next()).expect("it says where the pool is").to_owned()
-    }
-
-    /// Where the metrics of all processes are.
-    fn metrics(&self) -> Vec<String> {
-        let after =
-            |line: &String| Some(line.split("http://").nth(1)?.trim_end_matches("/metrics").to_owned());
-        self.said.iter().filter_map(after).collect()
-    }
-
-    /// A client of the compute servers' operation ports.
-    fn client(&self, secret: &str) -> Client {
-        let at = |line: &String| {
-            let rest = line.strip_prefix("compute server: ")?.split(" at ").nth(1)?;
-            Some(rest.split(',').next().unwrap_or(rest).to_owned())
-        };
-        let addresses: Vec<String> = self.said.iter().filter_map(at).collect();
-        Client::connect(ClientConfig::new(addresses).access(Access::default().secret(secret)))
-            .expect("they are there")
-    }
-
-    fn signal(&self, signal: &str) {
-        self.child.signal(signal);
-    }
-
-    /// Waits for its end; the status, and what it said of errors.
-    fn end(self) -> (i32, String) {
-        let ended = self.child.end();
-        (ended.status, ended.stderr)
-    }
+/// A client of the compute servers' operation ports.
+fn client(up: &Up, secret: &str) -> Client {
+    let config = ClientConfig::new(up.ports()).access(Access::default().secret(secret));
+    Client::connect(config).expect("they are there")
 }
 
 /// The processes that `process` started.
@@ -99,7 +53,7 @@ fn get(address: &str, path: &str) -> String {
 #[test]
 fn a_cluster_comes_up_works_tells_how_it_is_and_stops() {
     let place = Place::new();
-    let up = Up::start(&place, "--memory-servers 2 --compute-servers 2 --metrics-port 0 --deadline 9s");
+    let up = start(&place, "--memory-servers 2 --compute-servers 2 --metrics-port 0 --deadline 9s");
     let (pool, processes) = (up.pool(), children(up.child.id()));
     assert_eq!(processes.len(), 4);
     let has_deadline = |process: &&u32| {
@@ -136,7 +90,7 @@ fn a_cluster_comes_up_works_tells_how_it_is_and_stops() {
     assert!(refused.contains("partition 0 of index \"main\" is owned by process"), "{refused}");
 
     // What asks at their ports is executed by whoever owns the key.
-    let session = up.client("").open_index("main").expect("there").session();
+    let session = client(&up, "").open_index("main").expect("there").session();
     for key in [&b"aspen"[..], b"\xf0\x9f\x8c\xb3"] {
         assert!(!session.put(key, b"a tree").expect("room"));
         assert_eq!(session.get(key).expect("there").as_deref(), Some(&b"a tree"[..]));
@@ -165,11 +119,11 @@ fn what_memory_servers_keep_in_files_is_there_the_next_time() {
     );
     place.write_secret("secret", "known to memory servers\n");
     place.write_secret("port", "known to clients alone\n");
-    let up = Up::start(&place, "--config up.toml");
+    let up = start(&place, "--config up.toml");
     let pool = format!("{} --secret-file secret", up.pool());
     place.write("words.txt", word_list(2_000));
     place.ok(&format!("load words.txt --pool {pool} --index words"));
-    let session = up.client("known to clients alone").open_index("main").expect("there").session();
+    let session = client(&up, "known to clients alone").open_index("main").expect("there").session();
     for n in 0..1_000u32 {
         assert!(session.insert(&n.to_le_bytes(), &n.to_be_bytes()).expect("room"));
     }
@@ -178,10 +132,10 @@ fn what_memory_servers_keep_in_files_is_there_the_next_time() {
     let (status, errors) = up.end();
     assert_eq!(status, 0, "{errors}");
 
-    let up = Up::start(&place, "--config up.toml");
+    let up = start(&place, "--config up.toml");
     let pool = format!("{} --secret-file secret", up.pool());
     assert_eq!(place.ok(&format!("scan --pool {pool} --index words --keys-only")), place.sorted("words.txt"));
-    let session = up.client("known to clients alone").open_index("main").expect("there").session();
+    let session = client(&up, "known to clients alone").open_index("main").expect("there").session();
     for n in 0..1_000u32 {
         assert_eq!(session.get(&n.to_le_bytes()).expect("there").as_deref(), Some(&n.to_be_bytes()[..]));
     }
@@ -201,7 +155,7 @@ fn what_memory_servers_keep_in_files_is_there_the_next_time() {
 fn nothing_is_left_running_when_a_part_or_the_whole_is_killed() {
     let place = Place::new();
     // A memory server.
-    let up = Up::start(&place, "");
+    let up = start(&place, "");
     let processes = children(up.child.id());
     send("-KILL", processes[0]);
     let (status, errors) = up.end();
@@ -209,7 +163,7 @@ fn nothing_is_left_running_when_a_part_or_the_whole_is_killed() {
     assert!(errors.contains("memory server 0 has ended by itself"), "{errors}");
     wait_until_gone(&processes);
     // What started them all. Compute servers still write back what they have, and then memory servers end.
-    let mut up = Up::start(&place, "");
+    let mut up = start(&place, "");
     let processes = children(up.child.id());
     up.signal("-KILL");
     up.child.wait().expect("it ends");

@@ -4,6 +4,7 @@
 
 pub mod hosts;
 pub mod running;
+pub mod up;
 
 use std::ffi::OsStr;
 use std::io::Write;
