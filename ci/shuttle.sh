@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole cache under random schedules. SHUTTLE_ITERATIONS says how many each test tries (default 4000);
+# The whole cache, and the threads of memory servers, under random schedules. SHUTTLE_ITERATIONS says how many each test tries (default 4000);
 # a failing schedule is printed with what replays it. Further arguments go to `cargo test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,3 +8,4 @@ export CARGO_TARGET_DIR=target-shuttle RUSTFLAGS="--cfg shuttle"
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 export SHUTTLE_ITERATIONS="${SHUTTLE_ITERATIONS:-4000}"
 cargo test --release -p pando-cache --test 'shuttle_*' "$@"
+cargo test --release -p pando-fabric-local --features defects --lib schedules "$@"

@@ -247,8 +247,12 @@ impl<L: Layout> Tree<L> {
             Lookup::Miss(ticket) => {
                 if defect(Defect::StaleParentBelieved) {
                     slot.parent.validate()?;
-                } else {
-                    self.prove_child(slot, key, toward)?;
+                } else if let Err(retry) = self.prove_child(slot, key, toward) {
+                    // Who has the turn is not to wait for a cache that has room for the whole path.
+                    if !ctx.worker.has_turn() {
+                        return Err(retry);
+                    }
+                    Box::pin(self.prove_child_by_reads(ctx, slot, key, toward)).await?;
                 }
                 Ok(Located::Missing(ticket))
             }
@@ -272,6 +276,44 @@ impl<L: Layout> Tree<L> {
             }
         }
         Ok(slot.parent.validate()?)
+    }
+
+    /// The same below a shared parent by READs, for a cache that has too few frames for the path from the root. No node on that path
+    /// is freed meanwhile: it has keys of others, and the caller's, which nobody gets before the caller leaves the gate.
+    async fn prove_child_by_reads<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        slot: Slot<'_>,
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> Attempt<()> {
+        slot.parent.validate()?;
+        let (parent, lowest) = (slot.parent.frame.addr(), header::level(slot.parent.frame.words()));
+        let view = self.view(ctx);
+        if view.is_growing {
+            return Err(Retry::Restart);
+        }
+        let (mut addr, mut level) = (self.config.root, None);
+        loop {
+            let page = ctx.ep.buffer(self.layout.node_size());
+            let page = self.read_node(ctx, addr, page, (&view, true)).await?;
+            let words = page.words();
+            let at = header::level(words);
+            let is_meant = at >= lowest
+                && header::has(words, header::SHARED)
+                && self.is_right(words, level.unwrap_or(at), key, toward);
+            let child = is_meant.then(|| {
+                let word = self.layout.child_word(words, self.child_toward(words, key, toward));
+                header::get(words, word)
+            });
+            ctx.ep.recycle(page);
+            let child = child.and_then(GlobalAddr::from_raw).ok_or(Retry::Restart)?;
+            if at == lowest {
+                let is_child = addr.raw() == parent && child == slot.addr;
+                return if is_child { Ok(slot.parent.validate()?) } else { Err(Retry::Restart) };
+            }
+            (addr, level) = (child, Some(at - 1));
+        }
     }
 
     /// The child of a node on the way to `key`, if both are in their frames and the child's level is not below `lowest`.

@@ -9,17 +9,38 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::thread::{self, JoinHandle};
+#[cfg(not(shuttle))]
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release},
+    sync::{Condvar, Mutex, MutexGuard},
+    thread::{self, JoinHandle},
+};
 
+use pando_fabric::defect::{self, defect};
 use pando_fabric::{FabricError, Growing, MemoryServerId, RequestHandler, Result, ServerMemory};
+#[cfg(shuttle)]
+use shuttle::{
+    sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release},
+    sync::{Condvar, Mutex, MutexGuard},
+    thread::{self, JoinHandle},
+};
 
 use crate::region::Region;
 
 /// Looks for work before a thread sleeps: some µs, which is what waking it up would take.
-const LOOKS: u32 = 200;
+const LOOKS: u32 = if cfg!(shuttle) { 1 } else { 200 };
+
+/// A step that is left out, to show that it would be noticed ([`pando_fabric::defect`]).
+#[derive(Clone, Copy, Debug)]
+struct PanicEndsThread;
+
+impl defect::Defect for PanicEndsThread {
+    fn number(self) -> u8 {
+        0
+    }
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -181,8 +202,9 @@ fn execute(
 ) -> Result<Vec<u8>> {
     let words = region.words_of_server(server, op)?;
     let mut reply = Vec::new();
-    let handle = || handler.handle(&ServerMemory::new(server, words, &|_| ()), op, body, &mut reply);
-    match catch_unwind(AssertUnwindSafe(handle)) {
+    let mut handle = || handler.handle(&ServerMemory::new(server, words, &|_| ()), op, body, &mut reply);
+    let handled = if defect(PanicEndsThread) { Ok(handle()) } else { catch_unwind(AssertUnwindSafe(handle)) };
+    match handled {
         Ok(handled) => handled.map(|()| reply),
         Err(_) => Err(FabricError::Refused { server, op, reason: "its handler panicked".to_owned() }),
     }
@@ -219,9 +241,6 @@ impl Future for Answer {
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-    use std::time::{Duration, Instant};
-
     use pando_fabric::{Endpoint, Fabric, Request};
 
     use super::*;
@@ -229,12 +248,14 @@ mod tests {
 
     const SERVER: MemoryServerId = MemoryServerId(0);
 
-    /// Answers even numbers and panics at odd ones.
+    /// Answers even numbers and panics at odd ones, without a word.
     struct Fickle;
 
     impl RequestHandler for Fickle {
         fn handle(&self, _: &ServerMemory<'_>, _: u16, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
-            assert!(body[0].is_multiple_of(2), "on purpose");
+            if !body[0].is_multiple_of(2) {
+                std::panic::resume_unwind(Box::new("on purpose"));
+            }
             out.extend(body);
             Ok(())
         }
@@ -255,34 +276,72 @@ mod tests {
         }
     }
 
-    fn answered<T>(call: impl Future<Output = T>) -> T {
-        let (mut call, start) = (pin!(call), Instant::now());
-        loop {
-            if let Poll::Ready(done) = call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                return done;
+    fn fabric(threads: usize) -> LocalFabric {
+        let config = LocalConfig { server_sizes: vec![1 << 16], huge_pages: false };
+        let fabric = LocalFabric::new(config).expect("memory");
+        fabric.set_handler(Arc::new(Fickle), threads).expect("threads");
+        fabric
+    }
+
+    /// Asks for the first `numbers`.
+    async fn ask(fabric: &LocalFabric, numbers: u8) {
+        let ep = fabric.endpoint(1).expect("an endpoint");
+        for number in 0..numbers {
+            match ep.call(SERVER, &Ask(number)).await {
+                Ok(reply) => assert!(reply == number && number % 2 == 0),
+                Err(FabricError::Refused { server: SERVER, reason, .. }) => {
+                    assert!(number % 2 == 1 && reason.contains("panicked"), "{number}: {reason}");
+                }
+                Err(error) => panic!("{number}: {error}"),
             }
-            assert!(start.elapsed() < Duration::from_secs(10), "a call is never answered");
-            thread::yield_now();
         }
     }
 
+    #[cfg(not(shuttle))]
     #[test]
     fn a_panic_ends_one_call_and_no_thread() {
+        use std::time::{Duration, Instant};
+
         for threads in [0, 1, 2] {
-            let config = LocalConfig { server_sizes: vec![1 << 16], huge_pages: false };
-            let fabric = LocalFabric::new(config).expect("memory");
-            fabric.set_handler(Arc::new(Fickle), threads).expect("threads");
-            let ep = fabric.endpoint(1).expect("an endpoint");
             // More panics than threads.
-            for number in 0..8 {
-                match answered(ep.call(SERVER, &Ask(number))) {
-                    Ok(reply) => assert!(reply == number && number % 2 == 0),
-                    Err(FabricError::Refused { server: SERVER, reason, .. }) => {
-                        assert!(number % 2 == 1 && reason.contains("panicked"), "{number}: {reason}");
-                    }
-                    Err(error) => panic!("{number}: {error}"),
-                }
+            let fabric = fabric(threads);
+            let (mut asked, start) = (std::pin::pin!(ask(&fabric, 8)), Instant::now());
+            while asked.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                assert!(start.elapsed() < Duration::from_secs(10), "a call is never answered");
+                thread::yield_now();
             }
+        }
+    }
+
+    /// Every call is answered under random schedules: no wake-up is lost, and no thread.
+    #[cfg(shuttle)]
+    mod schedules {
+        use super::*;
+
+        fn check() {
+            let iterations =
+                std::env::var("SHUTTLE_ITERATIONS").map_or(4000, |n| n.parse().expect("a number"));
+            let clients = || {
+                let fabric = fabric(2);
+                let clients: Vec<_> = (0..3)
+                    .map(|_| fabric.clone())
+                    .map(|fabric| thread::spawn(move || shuttle::future::block_on(ask(&fabric, 4))))
+                    .collect();
+                clients.into_iter().for_each(|client| client.join().expect("it does not panic"));
+            };
+            shuttle::check_random(clients, iterations);
+        }
+
+        #[test]
+        fn every_call_is_answered() {
+            check();
+        }
+
+        #[cfg(feature = "defects")]
+        #[test]
+        fn a_panic_that_ends_a_thread_is_found() {
+            let checked = catch_unwind(|| defect::with_defect(Some(PanicEndsThread), check));
+            assert!(checked.is_err(), "nobody notices");
         }
     }
 }

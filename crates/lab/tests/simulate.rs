@@ -120,6 +120,11 @@ fn a_copy_of_a_node_is_not_own_again_while_its_keys_are_being_left() {
     is_clean(&in_one_process(33540, "all"));
 }
 
+#[test]
+fn a_path_that_is_longer_than_the_cache_is_gone_down() {
+    is_clean(&run_seed(227, &Systems::dex(), faults("all")));
+}
+
 /// Two moves at once, each of which found room under its locks where its copies showed none, read these again afterwards: the root,
 /// which the other had locked by then, for ever.
 #[test]
