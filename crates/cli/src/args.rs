@@ -188,6 +188,9 @@ pub struct CreateArgs {
     pub target: IndexArgs,
     #[command(flatten)]
     pub new_pool: NewPoolArgs,
+    /// Drop the index first if there is one of that name, also one that was lost
+    #[arg(long)]
+    pub replace: bool,
     /// Types of the key's columns, int or str each
     #[arg(long, value_name = "TYPE,..", default_value = "str")]
     pub columns: String,

@@ -26,15 +26,20 @@ pub fn create(args: &CreateArgs) -> Result<(), Failure> {
     // A command that is refused makes nothing.
     let (name, PoolArgs { cache, .. }) = (&args.target.index, &args.target.pool);
     options.check(name, &Config::embedded().cache(*cache))?;
-    pool::look(&args.target.pool, &args.new_pool, |cluster| match cluster.index_names()?.contains(name) {
-        true => Err(pando::Error::IndexExists { name: name.clone() }.into()),
-        false => Ok(()),
+    pool::look(&args.target.pool, &args.new_pool, |cluster| {
+        match !args.replace && cluster.index_names()?.contains(name) {
+            true => Err(pando::Error::IndexExists { name: name.clone() }.into()),
+            false => Ok(()),
+        }
     })?;
     // Whoever wants it to end has to wait until the pool is closed.
     Interrupt::listen()?;
     let config = pool::perhaps_new(&args.target.pool, &args.new_pool, 0)?;
     pool::with_cluster(config, |cluster| {
-        cluster.create_index(&args.target.index, &options)?;
+        if args.replace && cluster.index_names()?.contains(name) {
+            cluster.drop_index(name)?;
+        }
+        cluster.create_index(name, &options)?;
         Ok(())
     })
 }

@@ -122,6 +122,43 @@ fn a_client_of_files_that_is_killed_or_stopped_keeps_nobody_from_working() {
 }
 
 #[test]
+fn an_index_that_was_lost_is_dropped_or_made_anew_while_others_are_in_use() {
+    let place = Place::new();
+    let server = Daemon::memory_server(&place, "");
+    let pool = server.pool();
+    for index in ["lost", "kept"] {
+        place.ok(&format!("create --pool {pool} --index {index}"));
+    }
+    let serve = |index: &str| {
+        let listen = "compute-server --listen 127.0.0.1:0 --cache 1MiB";
+        Daemon::start(&place, &format!("{listen} --memory {} --index {index}", server.address))
+    };
+    let kept = serve("kept");
+    place.ok(&format!("put --pool ops://{} --index kept fig 1", kept.address));
+    for again in ["drop", "create --replace"] {
+        let lost = serve("lost");
+        place.ok(&format!("put --pool ops://{} --index lost fig 1", lost.address));
+        lost.process.signal("-KILL");
+        drop(lost);
+        let until = Instant::now() + LONG;
+        // It counts as attached until nothing was heard of it for 10 s.
+        while place.run(&format!("{again} --pool {pool} --index lost")).status != 0 {
+            assert!(Instant::now() < until, "{:?}", place.run(&format!("status --pool {pool}")));
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        if again == "drop" {
+            place.ok(&format!("create --pool {pool} --index lost"));
+        }
+        assert_eq!(place.run(&format!("get --pool {pool} --index lost fig")).status, 1, "it is empty");
+        let said = place.refused(&format!("create --pool {pool} --index lost"), 2);
+        assert!(said.contains("exists"), "{said}");
+    }
+    assert_eq!(place.ok(&format!("get --pool {pool} --index kept fig")), "fig\t1\n");
+    let said = place.refused(&format!("create --pool {pool} --index kept --replace"), 2);
+    assert!(said.contains("is owned by process"), "{said}");
+}
+
+#[test]
 fn a_wrong_list_of_memory_servers_is_one_sentence_that_says_what_is_wrong() {
     let place = Place::new();
     let servers = [(); 4].map(|()| Daemon::start(&place, "memory-server --listen 127.0.0.1:0 --size 16MiB"));

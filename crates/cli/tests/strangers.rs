@@ -1,4 +1,5 @@
-//! Strangers at the ports of a memory server and a compute server: random bytes, a byte now and then, a wrong secret.
+//! Strangers at the ports of a memory server and a compute server: random bytes, a byte now and then, a wrong secret; and at
+//! their files.
 //!
 //! Meanwhile a benchmark on the same memory server verifies all that it reads, and a client of the compute server all that it
 //! wrote. Nobody is disturbed, and no log is filled.
@@ -7,12 +8,14 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::Place;
 use common::running::Daemon;
+use common::{Place, words};
 use pando::Access;
 use pando::remote::{Client, ClientConfig};
 use serde_json::Value;
@@ -173,6 +176,52 @@ fn strangers_disturb_nobody() {
     for server in [servers.compute, servers.memory] {
         server.process.signal("-TERM");
         assert_eq!(server.process.end_within(LONG).status, 0);
+    }
+}
+
+#[test]
+fn strangers_make_room_for_a_client_when_there_are_no_more_descriptors() {
+    let servers = Servers::start();
+    let place = &servers.place;
+    // All that are open and a few more, which is less than it saw to when it began.
+    let process = servers.memory.process.id().to_string();
+    let open = std::fs::read_dir(format!("/proc/{process}/fd")).expect("it runs").count();
+    let status =
+        Command::new("prlimit").args(["--pid", &process, &format!("--nofile={0}:{0}", open + 8)]).status();
+    assert!(status.expect("there is prlimit").success());
+    let strangers: Vec<_> = (0..40).map(|_| TcpStream::connect(servers.ports()[0])).collect();
+    let begun = Instant::now();
+    let pool = servers.memory.pool();
+    let got = place.run(&format!("get --pool {pool} --secret-file secret --index trees aspen"));
+    assert_eq!(got.status, 1, "there is no such key: {got:?}");
+    // Nobody waits until strangers have been there for too long.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    let kept = strangers.iter().flatten().filter(|stream| {
+        stream.set_read_timeout(Some(Duration::from_millis(1))).expect("a socket");
+        (&mut &**stream).read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    });
+    assert!(kept.count() < 32, "strangers were let stay");
+}
+
+#[test]
+fn files_are_their_owners_alone() {
+    let place = Place::new();
+    let create = |options: &str| {
+        let without_umask = ["-c", "umask 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_pando")];
+        let made = Command::new("sh")
+            .args(without_umask)
+            .args(words(&format!("create --index trees --pool-size 8MiB --pool {options}")))
+            .current_dir(place.path(""))
+            .output()
+            .expect("there is a shell");
+        assert!(made.status.success(), "{made:?}");
+    };
+    create("./one");
+    create("./two --memory-servers 2");
+    let _server = Daemon::memory_server(&place, "--backing ./memory");
+    for name in ["one", "two/server-0.pando", "two/server-1.pando", "memory", "memory.fences"] {
+        let file = place.path(name).metadata().unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(file.permissions().mode() & 0o777, 0o600, "{name}");
     }
 }
 

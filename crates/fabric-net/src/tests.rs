@@ -467,6 +467,30 @@ fn processes_know_of_each_other_and_exclude_each_other() {
 }
 
 #[test]
+fn who_is_fenced_off_stays_so_when_the_server_starts_again() {
+    let place = tempfile::tempdir().expect("a directory");
+    let config = || {
+        let (fences, grace) = (Some(place.path().join("fences")), Duration::from_millis(200));
+        ServerConfig { fences, grace, incarnation: 1, ..ServerConfig::default() }
+    };
+    let server = serve(config());
+    let addr = server.addr();
+    let [gone, other] = [(); 2].map(|()| fabric(addr, Duration::from_secs(20)));
+    let [ep_of_gone, ep] = [&gone, &other].map(|fabric| fabric.endpoint(1).expect("an endpoint"));
+    for ep in [&ep_of_gone, &ep] {
+        add(ep, 64).expect("it is served");
+    }
+    let process = gone.process();
+    drop(gone);
+    eventually("it is gone", || !other.is_alive(process));
+    drop(server);
+    let _again = serve_at(TcpListener::bind(addr).expect("the port is free again"), config());
+    eventually("the server is back", || add(&ep, 64).is_ok());
+    let error = add(&ep_of_gone, 64).expect_err("it is still fenced off");
+    assert!(error.to_string().contains("given up for dead"), "{error}");
+}
+
+#[test]
 fn half_requests_of_all_clients_take_no_more_memory_than_they_may() {
     let (patience, input_max) = (Duration::from_secs(1), 3 << 20);
     let server = serve(ServerConfig { patience, input_max, ..ServerConfig::default() });

@@ -3,7 +3,7 @@
 //! Every map is wrapped by an adapter in [`maps`] that implements [`OrderedMap`], through the fastest interface
 //! that the map's documentation recommends: guards are pinned per batch of operations, keys are not copied
 //! where the map takes integers. [`driver`] measures, [`data`] makes the keys and the expected answers,
-//! [`report`] prints.
+//! [`report`] prints; [`turns`] compares two builds of this program.
 //!
 //! Every answer is checked while it is measured, by arithmetic on registers, so that nothing can be optimised
 //! away and a map that loses or mixes up records is not called fast.
@@ -15,6 +15,7 @@ pub mod instructions;
 pub mod maps;
 mod measure;
 pub mod report;
+pub mod turns;
 
 pub use measure::{Contender, Loaded, WrongAnswer};
 

@@ -9,6 +9,7 @@ use clap::Parser;
 use pando_lab_peers::driver::Plan;
 use pando_lab_peers::instructions::{self, Count};
 use pando_lab_peers::maps::{self, Entry};
+use pando_lab_peers::turns;
 use pando_workload::{Distribution, KeySpace};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -60,6 +61,12 @@ struct Arguments {
     /// Count instructions per operation instead of time, over so many operations of each kind.
     #[arg(long, value_name = "OPERATIONS", num_args = 0..=1, default_missing_value = "256", value_parser = count)]
     instructions: Option<u64>,
+    /// Compare with an earlier build of this program: run both in turns, with the other options.
+    #[arg(long, value_name = "PROGRAM", conflicts_with_all = ["json", "instructions"])]
+    before: Option<PathBuf>,
+    /// Turns of that.
+    #[arg(long, default_value_t = 5, requires = "before", value_parser = clap::value_parser!(u16).range(1..))]
+    turns: u16,
     /// What the process runs in which instructions of one map are counted.
     #[arg(long, hide = true, value_parser = map)]
     counted: Option<Entry>,
@@ -79,6 +86,12 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(operations) = arguments.instructions {
         return instructions(&arguments, operations);
     }
+    if let Some(before) = &arguments.before {
+        let table =
+            turns::compare(before, &std::env::current_exe()?, &options_of_both(), arguments.turns.into())?;
+        print!("{table}");
+        return Ok(());
+    }
     let json = arguments.json.clone();
     let report = plan(arguments)?.run(|what| eprintln!("{what}"))?;
     print!("{}", report.markdown());
@@ -87,6 +100,18 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         std::fs::write(&path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
+}
+
+/// What this program was told, but not with which other it is to be compared.
+fn options_of_both() -> Vec<String> {
+    let mut options: Vec<String> = std::env::args().skip(1).collect();
+    for own in ["--before", "--turns"] {
+        if let Some(at) = options.iter().position(|option| option == own) {
+            options.drain(at..(at + 2).min(options.len()));
+        }
+        options.retain(|option| !option.starts_with(&format!("{own}=")));
+    }
+    options
 }
 
 /// Counts instructions for each map, in a process of its own, with the first key space and distribution.

@@ -166,7 +166,7 @@ fn ignores_hangup() -> bool {
     u64::from_str_radix(mask.trim(), 16).expect("a mask") & 1 == 1
 }
 
-fn words(arguments: &str) -> impl Iterator<Item = String> {
+pub fn words(arguments: &str) -> impl Iterator<Item = String> {
     arguments.split_whitespace().map(|word| word.replace('·', " "))
 }
 
