@@ -1,8 +1,5 @@
 //! A defect put back into the pool is found by `simulate --system pool` within seconds; without, the same seeds are clean.
 //!
-//! The other defects of the pool are found by `crates/pool/tests/defects.rs`, which loses each answer in turn: seeds that lose the
-//! one that matters, and then use the block again, are too rare.
-//!
 //! `cargo test -p pando-lab --features defects --test pool_defects -- --nocapture` says by which seed, and when.
 
 use std::time::Instant;
@@ -41,6 +38,21 @@ fn without_a_defect_nothing_is_found() {
 }
 
 #[test]
+fn blocks_that_the_catalog_may_lead_to_and_are_freed_are_found() {
+    is_found(Defect::FreeLinked, "lost-answers");
+}
+
+#[test]
 fn a_server_that_is_formatted_twice_is_found() {
     is_found(Defect::FormatJoined, "all");
+}
+
+#[test]
+fn a_process_that_leaves_and_owes_something_is_found() {
+    is_found(Defect::DetachOwing, "none");
+}
+
+#[test]
+fn nodes_that_a_root_may_lead_to_and_are_freed_are_found() {
+    is_found(Defect::FreeLoaded, "lost-answers");
 }

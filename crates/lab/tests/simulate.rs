@@ -34,6 +34,16 @@ fn nothing_is_found_where_nothing_is_wrong() {
 }
 
 #[test]
+fn what_is_told_of_a_pool_is_nothing_of_an_index() {
+    let report = run_seed(0, &system("pool", &[]), faults("none"));
+    is_clean(&report);
+    let told = serde_json::to_value(&report).expect("plain data");
+    let setup = &told["setup"];
+    assert_eq!((&setup["system"], setup.get("often").is_some()), (&"pool".into(), true), "{setup}");
+    assert!(setup.get("cache").is_none() && setup.get("key_style").is_none(), "{setup}");
+}
+
+#[test]
 fn nothing_is_found_in_any_system() {
     let all = Systems::default();
     let mut names = BTreeSet::new();

@@ -102,6 +102,14 @@ impl Pool {
         Ok(lock::unlocked_version(ep.read_word(self.catalog_lock()).await?))
     }
 
+    /// The place of the process that has the catalog locked.
+    ///
+    /// # Errors
+    /// Those of verbs.
+    pub async fn catalog_holder<E: Endpoint>(&self, ep: &E) -> Result<Option<AttachSlot>> {
+        Ok(lock_owner(ep.read_word(self.catalog_lock()).await?))
+    }
+
     /// All indexes, in no particular order.
     ///
     /// # Errors

@@ -405,19 +405,38 @@ impl Pool {
             let released = Descriptor::Released { class, free: chunk.free_blocks() }.encode();
             match self.swap(ep, server, number, leased, released).await {
                 Ok(true) => {}
-                // An earlier try took effect although it failed.
-                Ok(false) if server.seen[number as usize].load(Relaxed) == released => {}
                 Ok(false) => return Err(not_mine(server, number)),
                 Err(error) => {
-                    insert(server, class, chunk);
-                    return Err(error);
+                    // Once it is released others may have it, so that nothing of it is this process's any more.
+                    let word = async || Ok(ep.read_word(geometry.descriptor(number)).await?);
+                    match until_answered(ep, self.deadline(ep), word).await {
+                        Ok(word) if word == leased => {
+                            insert(server, class, chunk);
+                            return Err(error);
+                        }
+                        Ok(_) => {}
+                        Err(_) => return Err(leave_unsettled(server, number, released, error)),
+                    }
                 }
             }
-            let late = read_words(ep, geometry.freed_bits(number), geometry.bitmap_words(class)).await?;
-            if late.iter().all(|&word| word == 0) || !self.swap(ep, server, number, released, leased).await? {
-                let bytes = u64::from(chunk.allocated_blocks()) * size_of_class(class);
-                server.other_bytes.fetch_add(bytes, Relaxed);
-                return Ok(());
+            let words = geometry.bitmap_words(class);
+            let again = async {
+                let late = read_words(ep, geometry.freed_bits(number), words).await?;
+                let is_late = late.iter().any(|&word| word != 0);
+                if !is_late || !self.swap(ep, server, number, released, leased).await? {
+                    return Ok(None);
+                }
+                // Others may have had it meanwhile.
+                read_words(ep, geometry.allocated_bits(number), words).await.map(Some)
+            };
+            match again.await {
+                Ok(Some(bits)) => chunk = LocalChunk::new(number, geometry.blocks(class), bits),
+                Ok(None) => {
+                    let bytes = u64::from(chunk.allocated_blocks()) * size_of_class(class);
+                    server.other_bytes.fetch_add(bytes, Relaxed);
+                    return Ok(());
+                }
+                Err(error) => return Err(leave_unsettled(server, number, released, error)),
             }
         }
     }

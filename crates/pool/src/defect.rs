@@ -1,7 +1,7 @@
 //! Defects that can be put into the protocols of the pool, to show that they would be found.
 //!
-//! How one is made active, and that it costs nothing otherwise, is in [`pando_fabric::defect`]. `tests/defects.rs` demands
-//! that those of the pool alone are found; `crates/lab/tests/pool_defects.rs` looks for some by simulation.
+//! How one is made active, and that it costs nothing otherwise, is in [`pando_fabric::defect`]. `crates/lab/tests/pool_defects.rs`
+//! demands that each is found by simulation; `tests/defects.rs`, that those of the pool alone are by losing each answer in turn.
 
 use pando_fabric::defect;
 

@@ -286,6 +286,8 @@ impl Pool {
             self.give_back_all_locks(ep).await?;
             self.set_notice(ep, &[]).await?;
             self.release_all_partitions(ep).await?;
+            // The last change may have left the catalog's, which whoever comes to this place would take for its own.
+            self.give_back_all_locks(ep).await?;
         }
         self.inner.detached.store(true, Relaxed);
         let left = self.leave(ep).await;

@@ -5,6 +5,7 @@
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 
+use crate::attach::AttachSlot;
 use crate::classes::{CLASSES, size_of_class};
 use crate::error::Result;
 use crate::io::{read_words, write_words};
@@ -126,6 +127,32 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// Whether the block of `size` bytes at `addr` is allocated; `None` if another process leases its chunk, which alone knows. So
+    /// also while others allocate and free.
+    ///
+    /// # Errors
+    /// As for [`Pool::visit_allocated`].
+    pub async fn is_allocated<E: Endpoint>(
+        &self,
+        ep: &E,
+        addr: GlobalAddr,
+        size: u64,
+    ) -> Result<Option<bool>> {
+        let Ok(server) = self.server(addr.server()) else { return Ok(None) };
+        let place = server.class_of(size).ok();
+        let place = place.and_then(|class| Some((class, server.geometry.locate(addr, class).ok()?)));
+        let Some((class, (chunk, block))) = place else { return Ok(Some(false)) };
+        let word = ep.read_word(server.geometry.descriptor(chunk)).await?;
+        match server.geometry.decode(chunk, word)? {
+            Descriptor::Leased { slot, .. } if Some(AttachSlot(slot)) != self.slot() => Ok(None),
+            Descriptor::Leased { class: of, .. } | Descriptor::Released { class: of, .. } if of == class => {
+                let bits = self.allocated_bits(ep, server, chunk, class).await?;
+                Ok(Some(set_bits(&bits).any(|set| set == block)))
+            }
+            _ => Ok(Some(false)),
+        }
     }
 
     /// The allocated blocks of a chunk, without those that others freed.

@@ -51,6 +51,16 @@ fn a_clean_detach_leaves_no_lock_and_owes_no_page() {
 }
 
 #[test]
+fn a_clean_detach_leaves_the_catalog_to_others() {
+    assert!(lost::each("detach", lost::detach).expect("whole") > 8);
+}
+
+#[test]
+fn a_chunk_that_may_be_given_back_is_others_to_use() {
+    assert!(lost::each("release", lost::release).expect("whole") > 8);
+}
+
+#[test]
 fn a_lock_and_an_unlock_without_an_answer_are_settled() {
     for (n, without_effect) in (0..8).flat_map(|n| [(n, false), (n, true)]) {
         let memory = Memory::new(&[1 << 20]);

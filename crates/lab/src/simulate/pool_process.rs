@@ -2,15 +2,12 @@
 //!
 //! It makes, changes, loads and drops indexes of its own, takes and gives back blocks and values, locks a page and is cut off
 //! while it writes it, adds memory servers, leaves and comes back, or dies. An error that says that nothing happened is
-//! believed, and so is everything that succeeds.
+//! believed, and so is everything that succeeds. After whatever failed, somebody else's or its own, it looks at all that is its own.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::{BulkLoad, DexError, Tree};
@@ -22,7 +19,7 @@ use pando_pool::{
 use pando_sim::{SimEndpoint, SimFabric};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::pool_case::{Often, PAGE, PATIENT_NS, REGION, SERVERS_MAX, layout};
+use super::pool_case::{Often, PATIENT_NS, REGION, SERVERS_MAX, layout};
 use super::pool_model::{Known, Outcome, Possible, Shape};
 
 /// Entries of a loaded index.
@@ -47,6 +44,8 @@ pub struct World {
     pub hash: Cell<u64>,
     pub operations: Cell<u64>,
     pub failed: Cell<u64>,
+    /// Reasons there were to look at everything.
+    pub doubts: Cell<u64>,
     /// All is well after that.
     pub calm: Cell<Nanos>,
     /// Somebody adds a memory server: one at a time, as the lock of a fabric demands.
@@ -64,7 +63,7 @@ impl World {
         self.violations.borrow_mut().push((what, excerpt.collect()));
     }
 
-    fn note(&self, line: String) {
+    pub(super) fn note(&self, line: String) {
         self.hash.set(xxh3_64_with_seed(line.as_bytes(), self.hash.get()));
         self.log.borrow_mut().push(line);
     }
@@ -101,7 +100,9 @@ pub struct Process<'w> {
     blocks: RefCell<Vec<(GlobalAddr, u64)>>,
     values: RefCell<Vec<(ValueRef, Vec<u8>)>>,
     /// A page with a lock, and what must be in it in the end.
-    page: Cell<Option<(GlobalAddr, u64)>>,
+    pub(super) page: Cell<Option<(GlobalAddr, u64)>>,
+    /// As many as there were when it looked at all that is its own.
+    pub(super) doubts: Cell<u64>,
 }
 
 impl<'w> Process<'w> {
@@ -117,10 +118,11 @@ impl<'w> Process<'w> {
             blocks: RefCell::default(),
             values: RefCell::default(),
             page: Cell::default(),
+            doubts: Cell::default(),
         }
     }
 
-    fn below(&self, end: usize) -> usize {
+    pub(super) fn below(&self, end: usize) -> usize {
         (self.random.next() >> 32) as usize % end
     }
 
@@ -137,7 +139,12 @@ impl<'w> Process<'w> {
         self.values.borrow().clone()
     }
 
-    fn now_well(&self) -> bool {
+    /// Whether an index is this process's.
+    pub fn has_index(&self, name: &str) -> bool {
+        self.known.borrow().indexes.contains_key(name)
+    }
+
+    pub(super) fn now_well(&self) -> bool {
         self.ep.now() > self.world.calm.get()
     }
 
@@ -156,6 +163,7 @@ impl<'w> Process<'w> {
         world.operations.set(world.operations.get() + 1);
         if outcome != Outcome::Done {
             world.failed.set(world.failed.get() + 1);
+            world.doubts.set(world.doubts.get() + 1);
             if was_well {
                 world.wrong(format!("{what} failed though nothing was wrong{said}"));
             }
@@ -195,8 +203,10 @@ impl<'w> Process<'w> {
     fn draw_operation(&self) -> usize {
         let often: &[usize] = match self.world.often {
             Often::Everything => &[],
+            Often::Changes => &[0, 5, 5, 10],
+            Often::Pages => &[19, 19, 19, 21],
             Often::Loads => &[0, 10, 12, 12],
-            Often::Servers => &[14, 14, 20],
+            Often::Servers => &[14, 14, 14, 20, 21, 21],
         };
         match self.below(24) {
             n if n < 12 && !often.is_empty() => often[n % often.len()],
@@ -210,20 +220,29 @@ impl<'w> Process<'w> {
         }
         let Some(pool) = self.pool() else { return self.come().await };
         let name = format!("{} {}", NAMES[self.below(NAMES.len())], self.number);
+        self.perform(&pool, &name).await;
+        if self.doubts.get() < self.world.doubts.get()
+            && let Some(pool) = self.pool()
+        {
+            self.look_around(&pool);
+        }
+    }
+
+    async fn perform(&self, pool: &Pool, name: &str) {
         match self.draw_operation() {
-            0..3 => self.create(&pool, &name).await,
-            3..5 => self.open(&pool, &name).await,
-            5..7 => self.recut(&pool, &name).await,
-            7..9 => self.own(&pool, &name, true).await,
-            9 => self.own(&pool, &name, false).await,
-            10..12 => self.drop_index(&pool, &name).await,
-            12..14 => self.load(&pool, &name).await,
-            14..16 => self.alloc(&pool).await,
-            16 => self.free(&pool).await,
-            17 => self.put_value(&pool).await,
-            18 => self.take_value(&pool).await,
-            19 => self.write_page(&pool).await,
-            20 => self.add_server(&pool).await,
+            0..3 => self.create(pool, name).await,
+            3..5 => self.open(pool, name).await,
+            5..7 => self.recut(pool, name).await,
+            7..9 => self.own(pool, name, true).await,
+            9 => self.own(pool, name, false).await,
+            10..12 => self.drop_index(pool, name).await,
+            12..14 => self.load(pool, name).await,
+            14..16 => self.alloc(pool).await,
+            16 => self.free(pool).await,
+            17 => self.put_value(pool).await,
+            18 => self.take_value(pool).await,
+            19 => self.write_page(pool).await,
+            20 => self.add_server(pool).await,
             21 if self.number > 0 => self.leave().await,
             22 if self.number > 0 && self.below(6) == 0 => self.die(),
             _ => drop(pool.learn(&self.ep).await),
@@ -260,6 +279,7 @@ impl<'w> Process<'w> {
                 _ => self.pause().await,
             }
         }
+        self.expect_no_lock(&pool);
         self.known.borrow_mut().left();
         *self.pool.borrow_mut() = None;
         self.world.end(self.pid.get());
@@ -269,31 +289,8 @@ impl<'w> Process<'w> {
     }
 
     /// Waits a while for what went wrong to be well again.
-    async fn pause(&self) {
+    pub(super) async fn pause(&self) {
         self.ep.sleep_until(self.ep.now() + PATIENT_NS / 8).await;
-    }
-
-    /// After a clean end nothing is owed.
-    async fn expect_page(&self, at: GlobalAddr, content: u64) {
-        loop {
-            let well = self.now_well();
-            let read =
-                async { Ok((self.ep.read_word(at).await?, self.ep.read_word(at.add(PAGE - 8)).await?)) };
-            let read: Result<_, pando_fabric::FabricError> = read.await;
-            match read {
-                Ok((word, found)) => {
-                    if word >> 63 != 0 || found != content {
-                        self.world.wrong(format!(
-                            "process {} closed cleanly, but its page at {at} has {found} and not {content}, and the lock {word:#x}",
-                            self.number
-                        ));
-                    }
-                    return;
-                }
-                Err(_) if !well => self.pause().await,
-                Err(error) => return self.world.wrong(error.to_string()),
-            }
-        }
     }
 
     /// Ends without leaving. What it had stays taken.
@@ -471,13 +468,17 @@ impl<'w> Process<'w> {
     }
 
     /// A block became this process's.
-    fn take(&self, addr: GlobalAddr, size: u64) {
+    pub(super) fn take(&self, addr: GlobalAddr, size: u64) {
         if self.world.held.borrow_mut().insert(addr, size).is_some() {
             self.world.wrong(format!("the block at {addr} was handed out twice"));
         }
     }
 
     fn placement(&self, pool: &Pool) -> Placement {
+        if self.world.often == Often::Servers && self.below(2) == 0 {
+            // The one that joined last.
+            return Placement::Server(MemoryServerId(pool.servers() as u16 - 1));
+        }
         match self.below(pool.servers() + 1) {
             0 => Placement::LeastLoaded,
             server => Placement::Server(MemoryServerId(server as u16 - 1)),
@@ -536,31 +537,6 @@ impl<'w> Process<'w> {
         self.judge_pool("free a value", &freed, well);
     }
 
-    /// Locks the page, and is cut off while it writes it, or not.
-    async fn write_page(&self, pool: &Pool) {
-        let Some((at, _)) = self.page.get() else {
-            let Ok(at) = pool.alloc(&self.ep, Placement::LeastLoaded, PAGE).await else { return };
-            self.take(at, PAGE);
-            let page = self.ep.buffer(PAGE as usize);
-            (0..PAGE as usize / 8).for_each(|word| page.set(word, 0));
-            if self.ep.write(at, page).await.is_ok() {
-                self.page.set(Some((at, 0)));
-            }
-            return;
-        };
-        let deadline = self.ep.now() + self.world.wait_ns;
-        if pool.has_left_locks() {
-            return;
-        }
-        let Ok(lock) = pool.lock(&self.ep, at, deadline).await else { return };
-        let (content, page) = (self.random.next() >> 1, self.ep.buffer(PAGE as usize));
-        (0..PAGE as usize / 8).for_each(|word| page.set(word, content));
-        self.page.set(Some((at, content)));
-        let polls = if self.below(2) == 0 { 1 } else { usize::MAX };
-        cut_off(lock.write_unlock(&self.ep, &page, deadline), polls).await;
-        self.world.note(format!("{} process {} wrote its page", self.ep.now(), self.number));
-    }
-
     async fn add_server(&self, pool: &Pool) {
         let world = self.world;
         if world.is_adding.get() || pool.servers() >= SERVERS_MAX {
@@ -574,6 +550,7 @@ impl<'w> Process<'w> {
             let well = self.now_well();
             let added = pool.add_server(&self.ep, None).await;
             self.judge_pool("add a server", &added, well);
+            world.doubts.set(world.doubts.get() + 1);
         }
         world.is_adding.set(false);
     }
@@ -581,19 +558,4 @@ impl<'w> Process<'w> {
 
 fn cuts(parts: usize) -> Vec<Vec<u8>> {
     (1..parts).map(|at| (at as u32).to_be_bytes().to_vec()).collect()
-}
-
-/// Polls `future` so often at most, and drops it then.
-async fn cut_off<F: Future>(future: F, mut polls: usize) -> Option<F::Output> {
-    let mut future = pin!(future);
-    poll_fn(|context| {
-        let Some(left) = polls.checked_sub(1) else { return Poll::Ready(None) };
-        polls = left;
-        match future.as_mut().poll(context) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending if polls == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
 }

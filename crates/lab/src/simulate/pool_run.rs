@@ -9,19 +9,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use pando_cache::{Cache, CacheConfig};
-use pando_dex::audit::{Blocks, audit, check_blocks};
-use pando_dex::layout::Layout;
-use pando_dex::{Ctx, Tree, TreeConfig};
+use pando_dex::audit::check_blocks;
 use pando_fabric::{GlobalAddr, Nanos};
 use pando_pool::{AttachMode, IndexRecord, Pool, PoolOptions};
 use pando_rt::block_on;
-use pando_sim::{FaultBounds, SimConfig, SimEndpoint, SimFabric};
+use pando_sim::{Fault, FaultBounds, SimConfig, SimEndpoint, SimFabric};
 
 use super::check::{Kind, Violation};
 use super::cluster::ClusterError;
 use super::faults::end_of;
-use super::pool_case::{PATIENT_NS, PoolCase, REGION, layout};
+use super::pool_audit::{Used, twice_or_free, walk};
+use super::pool_case::{PATIENT_NS, PoolCase, REGION};
 use super::pool_model::Shape;
 use super::pool_process::{Process, World};
 use super::setup::{Setup, random_of};
@@ -57,6 +55,7 @@ pub fn run_pool(setup: &Setup, case: PoolCase) -> Result<PoolRun, ClusterError> 
         hash: Cell::new(setup.seed),
         operations: Cell::new(0),
         failed: Cell::new(0),
+        doubts: Cell::new(0),
         calm: Cell::new(0),
         is_adding: Cell::new(false),
         leaks: Cell::new(false),
@@ -97,15 +96,22 @@ pub fn run_pool(setup: &Setup, case: PoolCase) -> Result<PoolRun, ClusterError> 
 fn plan_faults(setup: &Setup, case: PoolCase, world: &World) {
     let began = world.fabric.now();
     let span = (case.steps as f64 * STEP_NS * setup.latency_scale) as Nanos;
+    let mut usual = setup.model().faults;
+    usual.lost_answer_share = case.lost_share;
     let bounds = FaultBounds {
         compute_servers: case.processes,
         memory_servers: setup.memory_servers,
         from: began + 1,
         until: began + 2 + span,
         faults: 0,
-        usual: setup.model().faults,
+        usual,
     };
-    let plan = setup.faults.plan(&random_of(setup.seed, "faults of the run"), bounds);
+    let until = bounds.until;
+    let mut plan = setup.faults.plan(&random_of(setup.seed, "faults of the run"), bounds);
+    if case.lost_share > 0.0 {
+        plan.faults.insert(0, (began + 1, Fault::LostAnswers { share: case.lost_share }));
+        plan.faults.push((until, Fault::LostAnswers { share: 0.0 }));
+    }
     world.fabric.plan(&plan);
     // What was owed when the last fault ended may take as long as anybody waits.
     world.calm.set(end_of(&plan).max(began) + 4 * PATIENT_NS);
@@ -135,7 +141,8 @@ impl AtRest<'_> {
             .collect();
         self.compare(&records);
         self.look_at_values(&pool)?;
-        let mut used = Vec::new();
+        let wrong = |what| self.world.wrong(format!("at rest: {what}"));
+        let mut used = Used::new();
         block_on(ep, pool.visit_catalog_blocks(ep, |addr, bytes| used.push((addr, bytes))))?;
         for process in self.processes {
             used.extend(process.blocks());
@@ -144,9 +151,14 @@ impl AtRest<'_> {
             }
         }
         for record in records.values().filter(|record| !record.root.is_null()) {
-            let blocks = self.walk(&pool, record)?;
-            used.extend(blocks.iter());
+            let report = block_on(ep, walk(ep, &pool, record))?;
+            used.extend(report.blocks.iter());
+            for process in self.processes.iter().filter(|process| process.has_index(&record.name)) {
+                process.compare_entries(record, &report).into_iter().for_each(wrong);
+            }
         }
+        // A repair makes that good.
+        block_on(ep, twice_or_free(ep, &pool, used.clone()))?.into_iter().for_each(wrong);
         match left.is_empty() {
             true => self.account(&used),
             false => self.repair(used),
@@ -184,28 +196,6 @@ impl AtRest<'_> {
         Ok(())
     }
 
-    /// The blocks of an index, whose entries are as many as its process deems possible.
-    fn walk(&self, pool: &Pool, record: &IndexRecord) -> Result<Blocks, ClusterError> {
-        let (_, layout) = layout();
-        let cache = Arc::new(Cache::new(&CacheConfig::new(64 << 10, layout.node_size()))?);
-        let worker = cache.worker();
-        let ctx = Ctx { ep: self.ep, worker: &worker };
-        let mut config = TreeConfig::new(record.id, record.root);
-        config.subtree_level = record.subtree_level;
-        let tree = block_on(self.ep, Tree::open(ctx, Arc::clone(&cache), pool.clone(), layout, config))?;
-        let report = block_on(self.ep, audit(self.ep, &[&tree]))?;
-        let wrong = |what: &str| self.world.wrong(format!("index {:?}, at rest: {what}", record.name));
-        report.violations.first().into_iter().for_each(|what| wrong(what));
-        for process in self.processes {
-            if let Some(entries) = process.known.borrow_mut().entries.get_mut(&record.root.raw())
-                && let Err(what) = entries.see(report.entries)
-            {
-                wrong(&format!("entries: {what}"));
-            }
-        }
-        Ok(report.blocks)
-    }
-
     /// What is used is allocated once, and nothing else is unless something failed.
     fn account(&self, used: &[(GlobalAddr, u64)]) -> Result<(), ClusterError> {
         let pid = self.world.new_pid();
@@ -226,7 +216,7 @@ impl AtRest<'_> {
     }
 
     /// Somebody died: the pool is refused, and a repair makes it whole.
-    fn repair(&self, used: Vec<(GlobalAddr, u64)>) -> Result<(), ClusterError> {
+    fn repair(&self, used: Used) -> Result<(), ClusterError> {
         let (ep, world) = (self.ep, self.world);
         let options = |mode| world.attach_options(world.new_pid()).mode(mode);
         if block_on(ep, Pool::attach(ep, options(AttachMode::ReadWrite))).is_ok() {

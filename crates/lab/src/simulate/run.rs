@@ -28,7 +28,7 @@ use super::history::{Book, History, Op, Scan};
 use super::index::Index;
 use super::keys::draw_keys;
 use super::peers::Peer;
-use super::pool_case::PoolCase;
+use super::pool_case::{PoolCase, serialize_setup};
 use super::pool_run::run_pool;
 use super::setup::{Case, PATIENCE_NS, Setup, random_of};
 use super::systems::Systems;
@@ -47,6 +47,7 @@ const REST_NS: Nanos = 4 * PATIENCE_NS;
 /// What became of one seed.
 #[derive(Clone, Debug, Serialize)]
 pub struct SeedReport {
+    #[serde(serialize_with = "serialize_setup")]
     pub setup: Setup,
     pub operations: u64,
     pub failed_operations: u64,

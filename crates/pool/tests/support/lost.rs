@@ -265,6 +265,59 @@ pub fn attach(loss: Loss) -> Checked {
     .filter(|done| *done != Err("none".into()))
 }
 
+/// An answer is lost while a process that has no time gives back a partition and leaves. The next one, which comes to the same place,
+/// can change the catalog.
+pub fn detach(loss: Loss) -> Checked {
+    let memory = Memory::new(&[1 << 20]);
+    let (ep, host) = (&memory.endpoint(1), Host::new());
+    let pool = block_on(Pool::create(ep, PoolOptions::new(host.options(1).wait_ns_max(0)))).expect("create");
+    block_on(pool.create_own_index(ep, spec("an index", 2))).expect("room");
+    loss.of(ep);
+    let left = block_on(pool.detach(ep));
+    if !ep.lose_no_more() {
+        return None;
+    }
+    Some((|| {
+        if left.is_err() {
+            said("detach again", block_on(pool.detach(ep)))?;
+        }
+        let next = said("attach", block_on(Pool::attach(ep, host.options(2))))?;
+        said("the next change", block_on(next.create_index(ep, spec("next", 2))))?;
+        said("detach", block_on(next.detach(ep)))
+    })())
+}
+
+/// An answer is lost while a process leaves. Another one takes blocks in the chunk that the first gave back, or may have, before that one
+/// tries again.
+pub fn release(loss: Loss) -> Checked {
+    let memory = Memory::new(&[1 << 20]);
+    let (ep, host) = (&memory.endpoint(1), Host::new());
+    let pool = block_on(Pool::create(ep, PoolOptions::new(host.options(1).wait_ns_max(0)))).expect("create");
+    let other = block_on(Pool::attach(ep, host.options(2))).expect("attach");
+    let mut taken: BTreeSet<_> =
+        (0..3).map(|_| block_on(pool.alloc(ep, HERE, 1024)).expect("room")).collect();
+    loss.of(ep);
+    let left = block_on(pool.detach(ep));
+    if !ep.lose_no_more() {
+        return None;
+    }
+    Some((|| {
+        said("look", block_on(other.refresh_loads(ep)))?;
+        for _ in 0..3 {
+            let at = said("alloc", block_on(other.alloc(ep, HERE, 1024)))?;
+            ensure(taken.insert(at), || format!("{at} was handed out twice"))?;
+        }
+        said("detach", block_on(other.detach(ep)))?;
+        if left.is_err() {
+            said("detach again", block_on(pool.detach(ep)))?;
+        }
+        let again = said("attach", block_on(Pool::attach(ep, host.options(3))))?;
+        let mut allocated = BTreeSet::new();
+        said("bitmaps", block_on(again.visit_allocated(ep, |addr, _| allocated.extend([addr]))))?;
+        ensure(allocated == taken, || "other blocks are allocated than those that were taken".into())
+    })())
+}
+
 /// The future of a write to a locked page is dropped, then the pool is closed.
 pub fn detach_owing() -> Result<(), String> {
     let memory = Memory::new(&[1 << 20]);
