@@ -187,12 +187,13 @@ fn strangers_make_room_for_a_client_when_there_are_no_more_descriptors() {
     let process = servers.memory.process.id().to_string();
     let open = std::fs::read_dir(format!("/proc/{process}/fd")).expect("it runs").count();
     let status =
-        Command::new("prlimit").args(["--pid", &process, &format!("--nofile={0}:{0}", open + 8)]).status();
+        Command::new("prlimit").args(["--pid", &process, &format!("--nofile={0}:{0}", open + 20)]).status();
     assert!(status.expect("there is prlimit").success());
     let strangers: Vec<_> = (0..40).map(|_| TcpStream::connect(servers.ports()[0])).collect();
     let begun = Instant::now();
     let pool = servers.memory.pool();
-    let got = place.run(&format!("get --pool {pool} --secret-file secret --index trees aspen"));
+    let secrets = "--secret-file secret --operation-secret-file port-secret";
+    let got = place.run(&format!("get --pool {pool} {secrets} --index trees aspen"));
     assert_eq!(got.status, 1, "there is no such key: {got:?}");
     // Nobody waits until strangers have been there for too long.
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
