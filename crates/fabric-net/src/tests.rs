@@ -469,25 +469,18 @@ fn processes_know_of_each_other_and_exclude_each_other() {
 #[test]
 fn who_is_fenced_off_stays_so_when_the_server_starts_again() {
     let place = tempfile::tempdir().expect("a directory");
-    let config = || {
-        let (fences, grace) = (Some(place.path().join("fences")), Duration::from_millis(200));
-        ServerConfig { fences, grace, incarnation: 1, ..ServerConfig::default() }
-    };
+    let config = || ServerConfig { fences: Some(place.path().join("fences")), ..ServerConfig::default() };
     let server = serve(config());
-    let addr = server.addr();
-    let [gone, other] = [(); 2].map(|()| fabric(addr, Duration::from_secs(20)));
-    let [ep_of_gone, ep] = [&gone, &other].map(|fabric| fabric.endpoint(1).expect("an endpoint"));
-    for ep in [&ep_of_gone, &ep] {
-        add(ep, 64).expect("it is served");
-    }
-    let process = gone.process();
-    drop(gone);
-    eventually("it is gone", || !other.is_alive(process));
-    drop(server);
-    let _again = serve_at(TcpListener::bind(addr).expect("the port is free again"), config());
-    eventually("the server is back", || add(&ep, 64).is_ok());
-    let error = add(&ep_of_gone, 64).expect_err("it is still fenced off");
-    assert!(error.to_string().contains("given up for dead"), "{error}");
+    let mut bytes = Vec::new();
+    Request::Fence { process: 2, link: 0 }.encode(&mut bytes);
+    let mut fencing = let_in(&server, 1);
+    fencing.write_all(&bytes).expect("it is taken");
+    fencing.read_exact(&mut [0; 8]).expect("an answer");
+    drop((fencing, server));
+    let again = serve(config());
+    let told = connect_raw(again.addr(), LinkId { process: 2, link: 1 }, &Secret::default());
+    assert!(told.expect_err("it is not let in").to_string().contains("given up for dead"));
+    let_in(&again, 2);
 }
 
 #[test]
