@@ -1,5 +1,6 @@
-//! The page of a simulated process of the pool: it is locked and written, cut off anywhere in between, and owed nothing after a clean
-//! end.
+//! The page of a simulated process of the pool, which it locks and writes.
+//!
+//! That is cut off anywhere in between; after a clean end the page is not locked, and nothing is owed to it.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
