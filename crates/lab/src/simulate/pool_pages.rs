@@ -1,6 +1,7 @@
 //! The page of a simulated process of the pool, which it locks and writes.
 //!
-//! That is cut off anywhere in between; after a clean end the page is not locked, and nothing is owed to it.
+//! That is cut off anywhere in between, at any poll. After a clean end of the process the page is not locked, nothing is owed
+//! to it, and nobody has the catalog locked who is gone.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
