@@ -191,6 +191,9 @@ fn any_memory_servers_of_a_pool_find_the_others() {
     for (number, server) in [a, b, c].into_iter().enumerate() {
         assert!(status.contains(&format!("memory server {number} at {server}: ")), "{status}");
     }
+    let bench = "--keys 2k --warmup 1k --ops 1k --cache 1MiB --workload read-only --json -";
+    let bench = place.ok(&format!("bench --pool tcp://{b} {bench}"));
+    assert!(bench.contains("\"memory_servers\": 3") || bench.contains("\"memory_servers\":3"), "{bench}");
     // One that joins is named beside one of the pool's, and finds them all afterwards.
     let joins = Daemon::start(&place, "memory-server --listen 127.0.0.1:0 --size 16MiB");
     let joins = joins.address.as_str();

@@ -4,6 +4,7 @@
 //! connection has the deadline that all have.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use pando_fabric::{Endpoint, Fabric, RegionInfo};
 use pando_fabric_net::TcpFabric;
@@ -51,8 +52,8 @@ pub(crate) fn find<E: Endpoint>(
         }
         match look(config, &address, seed) {
             Ok((Some(place), next)) if place.pool == pool => {
-                if !servers.contains_key(&place.server) {
-                    servers.insert(place.server, address);
+                if let Entry::Vacant(vacant) = servers.entry(place.server) {
+                    vacant.insert(address);
                     leads.push((place.server, next));
                 }
             }
