@@ -88,7 +88,7 @@ pub struct AccessArgs {
 /// Where the pool is.
 #[derive(Args, Debug)]
 pub struct PoolArgs {
-    /// The pool: a file, a directory with one file per memory server, tcp://HOST:PORT,.. or verbs://HOST:PORT,.. of its memory servers, or ops://HOST:PORT,.. of an index's compute servers
+    /// The pool: a file, a directory with one file per memory server, tcp://HOST:PORT,.. or verbs://HOST:PORT,.. of its memory servers (any one finds the others; all make a new one), or ops://HOST:PORT,.. of an index's compute servers
     #[arg(long, value_name = "POOL")]
     pub pool: PathBuf,
     #[command(flatten)]

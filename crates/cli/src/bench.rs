@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
-use pando::{CacheOptions, Eviction, OffloadPolicy};
+use pando::{CacheOptions, Cluster, Eviction, OffloadPolicy};
 use pando_lab::bench::{
     self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Model, Phase, System, Watch,
 };
@@ -269,6 +269,12 @@ fn specs(args: &BenchArgs) -> Result<Vec<BenchSpec>, Failure> {
     Ok(specs)
 }
 
+/// The memory servers of the pool that is at those that are `named`, which a new one is made of.
+fn all_servers(args: &BenchArgs, pool: &Path, named: Vec<String>) -> Result<Vec<String>, Failure> {
+    let looking = pool::at(pool, pool::access(&args.access)?)?.read_only_unclean(true);
+    Ok(Cluster::open_if_there(looking)?.map_or(named, |cluster| cluster.memory_server_addresses()))
+}
+
 fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
     let elsewhere = args.pool.as_deref().map(pool::elsewhere).transpose()?.flatten();
     let fabric = match (&elsewhere, args.fabric.as_str()) {
@@ -276,7 +282,10 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
         (Some(_), "local" | "tcp") => FabricKind::Tcp,
         (_, name) => fabric(name)?,
     };
-    let addresses = elsewhere.map(|servers| servers.addresses);
+    let addresses = match (&args.pool, elsewhere) {
+        (Some(pool), Some(servers)) => Some(all_servers(args, pool, servers.addresses)?),
+        _ => None,
+    };
     Ok(BenchSpec {
         system: system(args)?,
         fabric,

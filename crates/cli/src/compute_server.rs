@@ -20,7 +20,7 @@ use crate::pool;
 
 #[derive(Args, Debug)]
 pub struct ComputeServerArgs {
-    /// The memory servers: HOST:PORT of each, in the order of their numbers, after verbs:// if they offer RDMA; or a pool in files
+    /// The memory servers: HOST:PORT of any of them, after verbs:// if they offer RDMA; or a pool in files
     #[arg(long, value_name = "ADDR,..|POOL")]
     memory: String,
     /// The index

@@ -42,6 +42,8 @@ struct Reached {
 
 /// What the pool says.
 struct Inside {
+    /// Of its memory servers, named or found; none for a pool in files.
+    addresses: Vec<String>,
     servers: Vec<ServerUsage>,
     attached: Vec<Process>,
     indexes: Vec<(IndexInfo, Vec<Partition>)>,
@@ -65,15 +67,24 @@ struct Status {
 }
 
 pub fn run(args: &StatusArgs) -> Result<(), Failure> {
-    let reached = match pool::elsewhere(&args.pool.pool)? {
-        Some(servers) => reach(&servers.addresses, &quick(&args.pool.access)?),
+    let access = quick(&args.pool.access)?;
+    let mut reached = match pool::elsewhere(&args.pool.pool)? {
+        Some(servers) => reach(&servers.addresses, &access),
         None => Vec::new(),
     };
-    let missing = reached.iter().filter(|server| server.size.is_err()).count();
-    let inside = match missing {
+    let missing = |reached: &[Reached]| reached.iter().filter(|server| server.size.is_err()).count();
+    let inside = match missing(&reached) {
         0 => look(pool::existing(&args.pool)?),
         _ => Err("not all memory servers can be reached".to_owned()),
     };
+    if let Ok(Inside { addresses, .. }) = &inside {
+        let place = |address: &String| addresses.iter().position(|known| known == address);
+        let is_asked = |address: &String| reached.iter().any(|server| server.address == *address);
+        let others: Vec<String> = addresses.iter().filter(|address| !is_asked(address)).cloned().collect();
+        reached.extend(reach(&others, &access));
+        reached.sort_by_key(|server| place(&server.address));
+    }
+    let missing = missing(&reached);
     let status = Status { pool: args.pool.pool.clone(), reached, inside };
     match &args.json {
         Some(path) => write_document(path, &format!("{}\n", document(&status)))?,
@@ -111,7 +122,8 @@ fn look(config: Config) -> Result<Inside, String> {
             Ok::<_, pando::Error>((info, partitions))
         };
         let indexes = cluster.indexes()?.into_iter().map(partitioned).collect::<Result<_, _>>()?;
-        Ok(Inside { servers: cluster.stats()?.pool, attached: cluster.processes()?, indexes })
+        let (addresses, attached) = (cluster.memory_server_addresses(), cluster.processes()?);
+        Ok(Inside { addresses, servers: cluster.stats()?.pool, attached, indexes })
     };
     let cluster = Cluster::open(config).map_err(|error| error.to_string())?;
     let looked = match look(&cluster) {

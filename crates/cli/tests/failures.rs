@@ -158,25 +158,65 @@ fn an_index_that_was_lost_is_dropped_or_made_anew_while_others_are_in_use() {
     assert!(said.contains("is owned by process"), "{said}");
 }
 
-#[test]
-fn a_wrong_list_of_memory_servers_is_one_sentence_that_says_what_is_wrong() {
-    let place = Place::new();
-    let servers = [(); 4].map(|()| Daemon::start(&place, "memory-server --listen 127.0.0.1:0 --size 16MiB"));
+/// Three memory servers with one pool, and one with another.
+fn two_pools(place: &Place) -> [Daemon; 4] {
+    let servers = [(); 4].map(|()| Daemon::start(place, "memory-server --listen 127.0.0.1:0 --size 16MiB"));
     let [a, b, c, other] = servers.each_ref().map(|server| server.address.as_str());
     place.write("fruit.txt", "plum\npear\n");
     place.ok(&format!("load fruit.txt --pool tcp://{a},{b},{c} --index fruit"));
     place.ok(&format!("create --pool tcp://{other} --index other"));
+    servers
+}
+
+#[test]
+fn any_memory_servers_of_a_pool_find_the_others() {
+    let place = Place::new();
+    let servers = two_pools(&place);
+    let [a, b, c, _] = servers.each_ref().map(|server| server.address.as_str());
+    let in_order = place.ok(&format!("scan --pool tcp://{a},{b},{c} --index fruit"));
+    assert_eq!(in_order, "pear\t2\nplum\t1\n");
+    for list in [a, b, c].map(str::to_owned).into_iter().chain([
+        format!("{a},{b}"),
+        format!("{a},{c}"),
+        format!("{c},{b}"),
+        format!("{c},{a},{b}"),
+        format!("{b},{a},{c}"),
+    ]) {
+        assert_eq!(place.ok(&format!("scan --pool tcp://{list} --index fruit")), in_order, "{list}");
+        place.ok(&format!("put --pool tcp://{list} --index fruit fig 3"));
+        assert_eq!(place.ok(&format!("get --pool tcp://{list} --index fruit fig")), "fig\t3\n", "{list}");
+        place.ok(&format!("del --pool tcp://{list} --index fruit fig"));
+    }
+    let status = place.ok(&format!("status --pool tcp://{c}"));
+    for (number, server) in [a, b, c].into_iter().enumerate() {
+        assert!(status.contains(&format!("memory server {number} at {server}: ")), "{status}");
+    }
+    let bench = "--keys 2k --warmup 1k --ops 1k --cache 1MiB --workload read-only --json -";
+    let bench = place.ok(&format!("bench --pool tcp://{b} {bench}"));
+    assert!(bench.contains("\"memory_servers\": 3") || bench.contains("\"memory_servers\":3"), "{bench}");
+    // One that joins is named beside one of the pool's, and finds them all afterwards.
+    let joins = Daemon::start(&place, "memory-server --listen 127.0.0.1:0 --size 16MiB");
+    let joins = joins.address.as_str();
+    let added = place.ok(&format!("pool add-server --pool tcp://{b},{joins}"));
+    assert_eq!(added, "memory server 3 is in use\n");
+    for list in [a, c, joins] {
+        place.ok(&format!("load fruit.txt --pool tcp://{list} --index {list}"));
+        assert_eq!(place.ok(&format!("scan --pool tcp://{list} --index {list}")), in_order, "{list}");
+        assert_eq!(place.stats(&format!("tcp://{list}"))["servers"].as_array().map(Vec::len), Some(4));
+    }
+    place.ok(&format!("check --pool tcp://{joins}"));
+}
+
+#[test]
+fn a_wrong_list_of_memory_servers_is_one_sentence_that_says_what_is_wrong() {
+    let place = Place::new();
+    let servers = two_pools(&place);
+    let [a, b, c, other] = servers.each_ref().map(|server| server.address.as_str());
     for (list, said) in [
-        (
-            format!("{a},{b}"),
-            "the pool has 3 memory servers, 2 were named: memory server 2 is missing".to_owned(),
-        ),
-        (format!("{a},{c}"), "2 were named: memory server 1 is missing".to_owned()),
-        (format!("{b},{c}"), "memory server 0 is missing".to_owned()),
-        (format!("{c},{a},{b}"), format!("to be named in the order {a},{b},{c}")),
         (format!("{a},{b},{c},{other}"), format!("{other} is memory server 0 of another pool than {a}")),
         (format!("{a},{other},{c}"), "of another pool than".to_owned()),
         (format!("{a},{b},{c},{b}"), format!("{b} and {b} are the same memory server, 1")),
+        (format!("{b},{b}"), format!("{b} and {b} are the same memory server, 1")),
     ] {
         for command in ["scan --index fruit", "put --index fruit fig 3", "load fruit.txt --index fruit"] {
             let sentence = place.refused(&format!("{command} --pool tcp://{list}"), 2);
@@ -185,4 +225,42 @@ fn a_wrong_list_of_memory_servers_is_one_sentence_that_says_what_is_wrong() {
     }
     assert_eq!(place.ok(&format!("scan --pool tcp://{a},{b},{c} --index fruit")), "pear\t2\nplum\t1\n");
     place.ok(&format!("check --pool tcp://{a},{b},{c}"));
+}
+
+#[test]
+fn a_memory_server_that_is_not_where_it_was_is_named_until_all_were_named_again() {
+    let place = Place::new();
+    let start = |number: usize| {
+        let backing = format!("--backing memory-{number} --size 16MiB");
+        Daemon::start(&place, &format!("memory-server --listen 127.0.0.1:0 {backing}"))
+    };
+    let servers = [0, 1, 2].map(start);
+    let [a, b, c] = servers.each_ref().map(|server| server.address.as_str());
+    place.write("fruit.txt", "plum\npear\n");
+    place.ok(&format!("load fruit.txt --pool tcp://{a},{b},{c} --index fruit"));
+    // It accepts connections, and says nothing.
+    servers[2].process.signal("-STOP");
+    let began = Instant::now();
+    for (named, missing) in [(a, "memory servers 1, 2 are missing"), (b, "memory server 0 is missing")] {
+        let sentence = place.refused(&format!("scan --pool tcp://{named} --index fruit --deadline 2s"), 2);
+        assert!(sentence.contains(missing) && sentence.contains(&format!("last at {c}")), "{sentence}");
+        assert!(sentence.contains("it does not answer"), "{sentence}");
+    }
+    assert!(began.elapsed() < LONG);
+    servers[2].process.signal("-KILL");
+    let sentence = place.refused(&format!("put --pool tcp://{a} --index fruit fig 3"), 2);
+    assert!(sentence.contains(&format!("the one after memory server 1, last at {c}: ")), "{sentence}");
+    let moved = start(2);
+    let moved = moved.address.as_str();
+    place.refused(&format!("scan --pool tcp://{a} --index fruit"), 2);
+    // It leads to the first one, and that to the second.
+    for list in [format!("{a},{moved}"), format!("{b},{moved}"), moved.to_owned()] {
+        let found = place.ok(&format!("scan --pool tcp://{list} --index fruit"));
+        assert_eq!(found, "pear\t2\nplum\t1\n", "{list}");
+    }
+    place.refused(&format!("scan --pool tcp://{b} --index fruit"), 2);
+    place.ok(&format!("put --pool tcp://{a},{b},{moved} --index fruit fig 3"));
+    for named in [a, b, moved] {
+        assert_eq!(place.ok(&format!("get --pool tcp://{named} --index fruit fig")), "fig\t3\n");
+    }
 }

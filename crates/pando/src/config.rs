@@ -38,7 +38,7 @@ pub enum Create {
 pub(crate) enum Place {
     Embedded,
     At(PathBuf),
-    /// `host:port` of memory servers.
+    /// `host:port` of memory servers, of some at least.
     Tcp(Vec<String>),
     /// The same, where their memory is reached by RDMA.
     Verbs(Vec<String>),
@@ -160,7 +160,9 @@ impl Config {
         Self::new(Place::At(path.as_ref().to_owned()))
     }
 
-    /// A pool in the memory of memory servers that run elsewhere: `host:port` of each, in the order of their numbers.
+    /// A pool in the memory of memory servers that run elsewhere: `host:port` of any of them, which know where the others are. That
+    /// is where they were when the pool was last opened by naming all. A new pool is made of those that are named, which have their
+    /// numbers in this order.
     pub fn tcp(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::new(Place::Tcp(addresses.into_iter().map(Into::into).collect()))
     }

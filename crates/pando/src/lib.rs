@@ -36,6 +36,7 @@ mod cluster;
 mod config;
 mod endpoint;
 mod error;
+mod find_servers;
 mod index;
 mod integers;
 mod integers_async;

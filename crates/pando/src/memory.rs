@@ -50,6 +50,12 @@ impl Worked<'_> {
 }
 
 impl Cluster {
+    /// `host:port` of each memory server that this process reaches, in the order of their numbers, whether it was named or found;
+    /// none for a pool of files or in memory. One that joined since the pool was opened is not there.
+    pub fn memory_server_addresses(&self) -> Vec<String> {
+        self.shared.fabric.addresses()
+    }
+
     /// The memory servers: their states, and how full they are.
     ///
     /// # Errors
@@ -87,7 +93,10 @@ impl Cluster {
                 shared.pool.check_joining(bytes, None)?;
                 shared.fabric.add_server(bytes, shared.config.huge_pages)?;
             }
-            Ok(block_on(ep, shared.pool.add_server(ep, None))?)
+            let added = block_on(ep, shared.pool.add_server(ep, None))?;
+            // It has joined, whether others find it or have to be told.
+            let _ = block_on(ep, shared.pool.set_addresses(ep, &shared.fabric.addresses()));
+            Ok(added)
         })
     }
 

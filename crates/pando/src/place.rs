@@ -25,7 +25,8 @@ use pando_rt::block_on;
 use crate::config::{Config, Create, Place};
 use crate::endpoint::AnyEndpoint;
 use crate::error::{Error, Result};
-use crate::wrong_servers;
+use crate::find_servers::{self, Found};
+use crate::wrong_servers::{self, Wrong};
 
 /// The fabric of a cluster.
 pub(crate) enum AnyFabric {
@@ -62,6 +63,11 @@ impl AnyFabric {
             #[cfg(feature = "verbs")]
             Self::Verbs(fabric) => Some(fabric.control()),
         }
+    }
+
+    /// Where the memory servers elsewhere are, in the order of their numbers.
+    pub fn addresses(&self) -> Vec<String> {
+        self.connections().map(TcpFabric::addresses).unwrap_or_default()
     }
 
     /// Writes what changed to files, if there are any.
@@ -158,18 +164,20 @@ fn open_pool(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
             Ok((AnyFabric::Shm(fabric), pool))
         }
         Place::Tcp(addresses) => {
-            let connected = || Ok(AnyFabric::Tcp(TcpFabric::connect(tcp_config(config, addresses))?));
-            open_elsewhere(config, connected, addresses, seed)
+            let connect =
+                |addresses: &[_]| Ok(AnyFabric::Tcp(TcpFabric::connect(tcp_config(config, addresses))?));
+            open_elsewhere(config, connect, addresses, seed)
                 .map_err(|error| at_path(Path::new(&format!("tcp://{}", addresses.join(","))), error))
         }
         Place::Verbs(addresses) => {
-            open_elsewhere(config, || connect_verbs(config, &config.access.verbs, addresses), addresses, seed)
+            let connect = |addresses: &[_]| connect_verbs(config, &config.access.verbs, addresses);
+            open_elsewhere(config, connect, addresses, seed)
                 .map_err(|error| at_path(Path::new(&format!("verbs://{}", addresses.join(","))), error))
         }
     }
 }
 
-fn tcp_config(config: &Config, addresses: &[String]) -> TcpConfig {
+pub(crate) fn tcp_config(config: &Config, addresses: &[String]) -> TcpConfig {
     let access = &config.access;
     let (secret, deadline) = (access.secret.clone(), access.of_verb());
     TcpConfig { secret, deadline, ..TcpConfig::new(addresses) }
@@ -185,40 +193,60 @@ fn connect_verbs(_: &Config, _: &VerbsOptions, _: &[String]) -> Result<AnyFabric
     Err(Error::without_verbs())
 }
 
-/// Opens a pool in the memory of memory servers that `connect` reaches.
+/// Opens a pool in the memory of memory servers that `connect` reaches. If `addresses` are some of those of a pool that is there, or
+/// all in another order, it finds the others.
 fn open_elsewhere(
     config: &Config,
-    connect: impl FnOnce() -> Result<AnyFabric>,
+    connect: impl Fn(&[String]) -> Result<AnyFabric>,
     addresses: &[String],
     seed: u64,
 ) -> Result<(AnyFabric, Pool)> {
-    let fabric = connect()?;
+    let fabric = connect(addresses)?;
     let ep = fabric.endpoint(seed)?;
-    let (wrong, opened) = match attach_elsewhere(config, &fabric, &ep) {
+    let (servers, opened) = match attach_elsewhere(config, &fabric, &ep, true) {
         // One that is named twice would be taken for one that may join.
-        Ok(pool) if ep.regions().len() > pool.servers() => (Some(Some(pool.servers())), Ok(pool)),
-        Err(Error::Pool(error)) if wrong_servers::may_be_why(&error) => {
-            let servers = match &error {
-                PoolError::WrongServers { pool, .. } => Some(*pool),
-                _ => None,
-            };
-            (Some(servers), Err(Error::Pool(error)))
-        }
-        opened => (None, opened),
+        Ok(pool) if ep.regions().len() > pool.servers() => (Some(pool.servers()), Ok(pool)),
+        Err(Error::Pool(error)) if wrong_servers::may_be_why(&error) => match &error {
+            PoolError::WrongServers { pool, .. } => (Some(*pool), Err(error)),
+            _ => (None, Err(error)),
+        },
+        opened => return Ok((fabric, opened?)),
     };
-    let wrong = wrong.map(|servers| wrong_servers::diagnosis(&ep, addresses, servers)).transpose()?.flatten();
-    match (wrong, opened) {
-        (None, opened) => Ok((fabric, opened?)),
-        (Some(wrong), opened) => {
-            if let Ok(pool) = opened {
-                block_on(&ep, pool.detach(&ep))?;
-            }
-            Err(wrong)
+    let places = wrong_servers::places(&ep);
+    let wrong = places.as_ref().ok().and_then(|places| wrong_servers::diagnosis(addresses, places, servers));
+    let refused = match opened {
+        Ok(pool) if places.is_ok() && wrong.is_none() => return Ok((fabric, pool)),
+        Ok(pool) => block_on(&ep, pool.detach(&ep)).map(|()| None)?,
+        Err(error) => Some(Error::Pool(error)),
+    };
+    let places = places?;
+    // A list of a new pool is complete.
+    let may_be_part = matches!(config.create, Create::Never | Create::IfMissing);
+    let found = match wrong {
+        Some(Wrong::Contradictory(_)) => Found::default(),
+        _ if !may_be_part => Found::default(),
+        _ => find_servers::find(config, &ep, addresses, &places, seed)?,
+    };
+    if let Some(whole) = found.whole.filter(|whole| whole != addresses) {
+        let fabric = connect(&whole)?;
+        let ep = fabric.endpoint(seed)?;
+        match attach_elsewhere(config, &fabric, &ep, whole.len() == addresses.len()) {
+            Err(Error::Pool(error)) if wrong_servers::may_be_why(&error) => {}
+            opened => return Ok((fabric, opened?)),
         }
     }
+    Err(match (wrong, refused) {
+        // What stands there instead says more than that one is missing.
+        (None, Some(error)) | (_, Some(error @ Error::Pool(PoolError::NotAPool { .. }))) => error,
+        (wrong, _) => {
+            let sentence = wrong.as_ref().map_or("", Wrong::sentence);
+            Error::WrongServers([&[sentence.to_owned()], &found.missed[..]].concat().join("; "))
+        }
+    })
 }
 
-fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint) -> Result<Pool> {
+/// Attaches. If `all_named`, whoever may change the pool tells its memory servers where they are.
+fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint, all_named: bool) -> Result<Pool> {
     let Some(connections) = fabric.connections() else { unreachable!("memory servers elsewhere") };
     let knows = connections.clone();
     let is_alive: IsAlive = Arc::new(move |process: &ProcessIdentity| knows.is_alive(process.start_time));
@@ -256,6 +284,10 @@ fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint) -> Re
             make(true)?
         }
     };
+    if all_named {
+        // It serves others. Whoever attaches next does what could not be done.
+        let _ = block_on(ep, pool.set_addresses(ep, &connections.addresses()));
+    }
     drop(lock);
     Ok(pool)
 }

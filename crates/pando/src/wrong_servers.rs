@@ -1,43 +1,66 @@
 //! What is wrong with a list of memory servers: which are missing, of another pool, named twice or in the wrong order.
 //!
-//! The superblock of each memory server says which one of which pool it is, so the error can say what to name instead. It is
-//! looked at only after attaching has failed.
+//! The superblock of each memory server says which one of which pool it is. It is looked at only after attaching has failed. A list
+//! in which nothing contradicts the rest is completed then (`find_servers.rs`); if that cannot be done, the error says what to
+//! name instead.
 
 use pando_fabric::Endpoint;
 use pando_pool::{PoolError, RegionPlace, place_of_region};
 use pando_rt::block_on;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Whether a list of memory servers that is wrong looks so.
 pub(crate) fn may_be_why(error: &PoolError) -> bool {
-    matches!(error, PoolError::WrongServers { .. } | PoolError::ForeignRegion { .. })
+    match error {
+        PoolError::WrongServers { .. } | PoolError::ForeignRegion { .. } => true,
+        // One that may join stands in the place of one of the pool's.
+        PoolError::NotAPool { server } => server.0 > 0,
+        _ => false,
+    }
 }
 
-/// What is wrong with `addresses`, which `ep` reaches in this order; `servers` is how many the pool has if that is known.
-pub(crate) fn diagnosis<E: Endpoint>(
-    ep: &E,
+/// A list that is wrong, and how.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Wrong {
+    /// Some are missing, or the order is another one.
+    Incomplete(String),
+    /// Two are of two pools, or the same one.
+    Contradictory(String),
+}
+
+impl Wrong {
+    pub fn sentence(&self) -> &str {
+        match self {
+            Self::Incomplete(sentence) | Self::Contradictory(sentence) => sentence,
+        }
+    }
+}
+
+/// Which memory servers of which pools `ep` reaches, in the order in which they were named.
+pub(crate) fn places<E: Endpoint>(ep: &E) -> Result<Vec<Option<RegionPlace>>> {
+    ep.regions().iter().map(|&region| Ok(block_on(ep, place_of_region(ep, region))?)).collect()
+}
+
+/// What is wrong with `addresses`, at which `found` was found; `servers` is how many the pool has if that is known.
+pub(crate) fn diagnosis(
     addresses: &[String],
+    found: &[Option<RegionPlace>],
     servers: Option<usize>,
-) -> Result<Option<Error>> {
-    let found = ep.regions().iter().map(|&region| Ok(block_on(ep, place_of_region(ep, region))?));
-    let found = found.collect::<Result<Vec<_>>>()?;
-    Ok(sentence(addresses, &found, servers).map(Error::WrongServers))
-}
-
-fn sentence(addresses: &[String], found: &[Option<RegionPlace>], servers: Option<usize>) -> Option<String> {
+) -> Option<Wrong> {
     let places = || addresses.iter().zip(found).filter_map(|(address, place)| Some((address, (*place)?)));
     let (first, pool) = places().find(|(_, place)| place.server == 0).or_else(|| places().next())?;
     let (pool, of_first) = (pool.pool, pool.server);
     if let Some((address, other)) = places().find(|(_, place)| place.pool != pool) {
-        return Some(format!(
+        return Some(Wrong::Contradictory(format!(
             "{address} is memory server {} of another pool than {first}, which is memory server {of_first} of this one",
             other.server
-        ));
+        )));
     }
     for (at, (address, place)) in places().enumerate() {
         if let Some((earlier, _)) = places().take(at).find(|(_, earlier)| earlier.server == place.server) {
-            return Some(format!("{earlier} and {address} are the same memory server, {}", place.server));
+            let sentence = format!("{earlier} and {address} are the same memory server, {}", place.server);
+            return Some(Wrong::Contradictory(sentence));
         }
     }
     let named = |server: usize| places().any(|(_, place)| place.server == server);
@@ -52,15 +75,17 @@ fn sentence(addresses: &[String], found: &[Option<RegionPlace>], servers: Option
             _ => format!("memory servers {} are missing", missing.join(", ")),
         };
         let named = addresses.len();
-        return Some(format!(
-            "the pool has {at_least}{servers} memory servers, {named} were named: {are_missing}"
-        ));
+        let were_named = if named == 1 { "was named" } else { "were named" };
+        return Some(Wrong::Incomplete(format!(
+            "the pool has {at_least}{servers} memory servers, {named} {were_named}: {are_missing}"
+        )));
     }
     let mut ordered: Vec<(&String, RegionPlace)> = places().collect();
     ordered.sort_by_key(|(_, place)| place.server);
     let ordered: Vec<&str> = ordered.iter().map(|(address, _)| address.as_str()).collect();
     let is_ordered = addresses.iter().zip(&ordered).all(|(named, ordered)| named == ordered);
-    (!is_ordered).then(|| format!("the memory servers are to be named in the order {}", ordered.join(",")))
+    let in_order = || format!("the memory servers are to be named in the order {}", ordered.join(","));
+    (!is_ordered).then(|| Wrong::Incomplete(in_order()))
 }
 
 #[cfg(test)]
@@ -70,7 +95,8 @@ mod tests {
     fn of(places: &[Option<(u64, usize)>], servers: Option<usize>) -> Option<String> {
         let addresses: Vec<String> = (0..places.len()).map(|at| format!("host{at}:1")).collect();
         let places = places.iter().map(|place| place.map(|(pool, server)| RegionPlace { pool, server }));
-        sentence(&addresses, &places.collect::<Vec<_>>(), servers)
+        let wrong = diagnosis(&addresses, &places.collect::<Vec<_>>(), servers);
+        wrong.map(|wrong| wrong.sentence().to_owned())
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use pando::{
-    BulkOptions, Cluster, Config, Create, Error, FabricError, IndexOptions, MemoryServerId, PoolError,
-    ServerState,
+    BulkOptions, Cluster, Config, Create, Error, FabricError, IndexOptions, MemoryServer, MemoryServerConfig,
+    MemoryServerId, PoolError, ServerState,
 };
 
 const BYTES: u64 = 32 << 20;
@@ -195,4 +195,35 @@ fn a_pool_of_one_plain_file_stays_one() {
         "{refused}"
     );
     cluster.close().expect("nothing is open");
+}
+
+#[test]
+fn one_memory_server_elsewhere_finds_the_others() {
+    let start = |_| MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(BYTES)).expect("a port");
+    let servers: Vec<MemoryServer> = (0..4).map(start).collect();
+    let addresses: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let config = |named: &[usize]| Config::tcp(named.iter().map(|&at| &addresses[at][..])).cache(1 << 20);
+    let cluster = Cluster::open(config(&[0, 1, 2]).create(Create::New)).expect("new");
+    load(&cluster, 200);
+    cluster.close().expect("closes");
+    for named in [&[0][..], &[1], &[2], &[2, 0], &[1, 0, 2]] {
+        for reads in [true, false] {
+            let cluster = Cluster::open(config(named).read_only(reads)).expect("it finds the others");
+            assert_eq!(cluster.memory_server_addresses(), addresses[..3], "{named:?}");
+            check(&cluster, 200);
+            cluster.close().expect("closes");
+        }
+    }
+    // A new pool has those that are named, and none is taken from another pool.
+    for named in [&[1][..], &[3, 1]] {
+        let made = Cluster::open(config(named).create(Create::New));
+        assert!(made.is_err_and(|error| error.to_string().contains("pool")), "{named:?}");
+    }
+    let cluster = Cluster::open(config(&[2, 3])).expect("one that may join");
+    assert_eq!(cluster.add_memory_server(BYTES).expect("it joins"), MemoryServerId(3));
+    cluster.close().expect("closes");
+    let cluster = Cluster::open(config(&[1])).expect("it finds the others");
+    assert_eq!(cluster.memory_server_addresses(), addresses);
+    check(&cluster, 200);
+    cluster.close().expect("closes");
 }

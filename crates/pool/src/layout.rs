@@ -14,7 +14,8 @@
 //!             byte  256       catalog lock                                (server 0)
 //!             byte  320       catalog head, two copies: see `directory.rs` (server 0)
 //!             byte  448       membership epoch, servers that joined since (server 0)
-//!             byte  512..4096 state of each server, two bits              (server 0)
+//!             byte  512..3520 state of each server, two bits              (server 0)
+//!             byte 3520..4096 address of the next server, two copies: see `ring.rs`
 //!
 //! descriptor  [blocks free:32][attach slot:16][size class:8][state:8]     state: 0 free, 1 leased, 2 released
 //! ```
@@ -45,7 +46,12 @@ pub(crate) const JOINED_AT: u64 = 456;
 pub(crate) const STATES_AT: u64 = 512;
 const _: () = assert!(CATALOG_HEAD_AT + twin_bytes(CATALOG_HEAD_WORDS) <= EPOCH_AT);
 /// Servers whose states have a place: two bits each.
-pub(crate) const STATES_MAX: usize = (ATTACH_TABLE_AT - STATES_AT) as usize * 4;
+pub(crate) const STATES_MAX: usize = (NEXT_AT - STATES_AT) as usize * 4;
+/// Where the next server is. Zeros in a pool that was written before there was such a thing.
+pub(crate) const NEXT_AT: u64 = 3520;
+/// Words of an address and its length, of which there are two copies.
+pub(crate) const NEXT_WORDS: usize = 32;
+const _: () = assert!(NEXT_AT + twin_bytes(NEXT_WORDS) <= ATTACH_TABLE_AT);
 pub(crate) const ATTACH_TABLE_AT: u64 = 4096;
 pub(crate) const ATTACH_ENTRY_BYTES: u64 = 64;
 

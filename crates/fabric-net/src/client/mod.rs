@@ -171,6 +171,11 @@ impl TcpFabric {
         self.shared.process
     }
 
+    /// `host:port` of each memory server, in the order of their numbers.
+    pub fn addresses(&self) -> Vec<String> {
+        self.shared.servers.iter().map(|server| server.destination.address.to_string()).collect()
+    }
+
     /// How long a verb may wait for its answer.
     pub fn deadline(&self) -> Duration {
         self.shared.deadline

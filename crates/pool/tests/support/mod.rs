@@ -111,6 +111,11 @@ impl Memory {
         )
     }
 
+    /// A copy of region `server` alone, which is reached as number 0.
+    pub fn only(&self, server: usize) -> Arc<Self> {
+        Self::of(vec![self.words[server].iter().map(|word| AtomicU64::new(word.load(SeqCst))).collect()])
+    }
+
     pub fn endpoint(self: &Arc<Self>, seed: u64) -> Ep {
         Ep {
             memory: self.clone(),
