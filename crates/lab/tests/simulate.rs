@@ -166,6 +166,14 @@ fn keys_have_an_owner_after_a_move_that_was_cut_off() {
 }
 
 /// Everything at once, on threads that stand still where they do not wait for anything.
+/// The next operation of the compute server that left a lock, or somebody who makes the move again, never came.
+#[test]
+fn what_is_cut_off_is_finished_by_whose_it_is() {
+    for seed in [24_189, 26_151, 26_152, 30_967, 37_246, 38_031, 39_081] {
+        is_clean(&run_seed(seed, &Systems::default(), faults("all,cut-off,preempt")));
+    }
+}
+
 #[test]
 fn nothing_is_found_when_threads_are_preempted() {
     let mut different = 0;

@@ -183,7 +183,11 @@ impl<I: Index> Client<I> {
             Skew::Moving if self.below(8) == 0 => self.below(count),
             Skew::Moving => (n / 8 + self.below(6)) % count,
         };
-        at as Key
+        // What a compute server left when an operation of it was cut off, its next operation finishes.
+        let wants_home = self.setup.faults.cuts_off();
+        let at_home = |key: &usize| I::is_at_home(self, *key as Key);
+        let home = wants_home.then(|| (at..count).chain(0..at).find(at_home)).flatten();
+        home.unwrap_or(at) as Key
     }
 
     fn draw_value(&self, key: Key) -> Value {
@@ -194,6 +198,10 @@ impl<I: Index> Client<I> {
 
     fn draw(&self, n: usize) -> Op {
         if self.below(1_024) < self.setup.moves_share() {
+            return Op::Move;
+        }
+        // Who sees that a move was cut off makes it again: until then nobody has its keys.
+        if self.setup.faults.cuts_off() && self.index.has_to_move() && self.below(4) == 0 {
             return Op::Move;
         }
         let key = self.draw_key(n);

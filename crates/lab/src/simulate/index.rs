@@ -47,6 +47,11 @@ pub trait Index: Sized {
         found: &Gathered<'_>,
     ) -> Result<(), Self::Error>;
 
+    /// Whether an operation on this key is one of the thread's own compute server, where each has threads and keys of its own.
+    fn is_at_home(_: &Client<Self>, _: Key) -> bool {
+        true
+    }
+
     /// Whether both keys may be looked up by one operation.
     fn go_together(client: &Client<Self>, one: Key, other: Key) -> bool;
 

@@ -148,6 +148,11 @@ impl<T: SimulatedPeer> Index for Peer<T> {
         Ok(())
     }
 
+    fn is_at_home(client: &Client<Self>, key: Key) -> bool {
+        let home = client.thread as usize % client.index.views.len();
+        client.index.server(client.thread, &client.book.keys[key as usize]) == home
+    }
+
     fn go_together(_: &Client<Self>, _: Key, _: Key) -> bool {
         true
     }
