@@ -190,7 +190,8 @@ impl<L: Layout> Tree<L> {
             node.validate()?;
             let addr = swip.global().filter(|addr| !addr.is_null()).ok_or(Retry::Restart)?;
             let slot = Slot { parent: node, word, index, addr };
-            match self.resolve(ctx, slot, key, toward, miss).await? {
+            // Boxed: futures of operations that find everything in its frame are better without.
+            match Box::pin(self.resolve(ctx, slot, key, toward, miss)).await? {
                 Child::Cached { child, parent: above } => {
                     parent = Some(above);
                     node = child;
