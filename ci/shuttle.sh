@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The whole cache, and the threads of memory servers, under random schedules. SHUTTLE_ITERATIONS says how many each test tries (default 4000);
-# a failing schedule is printed with what replays it. Further arguments go to `cargo test`.
+# The whole cache, and the threads of memory servers, under random schedules. SHUTTLE_ITERATIONS says how many each test
+# tries (default 4000); a failing schedule is printed with what replays it. Further arguments go to `cargo test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -9,6 +9,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::report::median;
+
 /// A map under one combination of keys, distribution and threads, and what it was asked to do.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
@@ -48,7 +50,7 @@ fn run(program: &Path, options: &[String]) -> anyhow::Result<Vec<Row>> {
     let said = Command::new(program)
         .args(options)
         .args(["--json", "/dev/stdout"])
-        .stderr(Stdio::null())
+        .stderr(Stdio::inherit())
         .output()
         .with_context(|| format!("cannot run {}", program.display()))?;
     if !said.status.success() {
@@ -91,11 +93,9 @@ fn table(ratios: &[(Row, Vec<Vec<f64>>)]) -> String {
     for (row, ratios) in ratios {
         write!(out, "| {} |", row.name).expect("it is a string");
         for ratios in ratios {
-            let mut sorted = ratios.clone();
-            sorted.sort_by(f64::total_cmp);
-            let (least, greatest) = (sorted[0], sorted[sorted.len() - 1]);
-            let median = (sorted[(sorted.len() - 1) / 2] + sorted[sorted.len() / 2]) / 2.0;
-            write!(out, " {median:.3} ({least:.2}-{greatest:.2}) |").expect("it is a string");
+            let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+            let greatest = ratios.iter().copied().fold(0.0, f64::max);
+            write!(out, " {:.3} ({least:.2}-{greatest:.2}) |", median(ratios)).expect("it is a string");
         }
         out.push('\n');
     }

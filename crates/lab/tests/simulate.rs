@@ -165,7 +165,6 @@ fn keys_have_an_owner_after_a_move_that_was_cut_off() {
     }
 }
 
-/// Everything at once, on threads that stand still where they do not wait for anything.
 /// The next operation of the compute server that left a lock, or somebody who makes the move again, never came.
 #[test]
 fn what_is_cut_off_is_finished_by_whose_it_is() {
@@ -174,6 +173,7 @@ fn what_is_cut_off_is_finished_by_whose_it_is() {
     }
 }
 
+/// Everything at once, on threads that stand still where they do not wait for anything.
 #[test]
 fn nothing_is_found_when_threads_are_preempted() {
     let mut different = 0;
