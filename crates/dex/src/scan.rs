@@ -194,8 +194,6 @@ impl<L: Layout> Tree<L> {
             lost: None,
         };
         let mut is_first = true;
-        // Where the last leaf was entered.
-        let mut before = Vec::new();
         loop {
             match self.next_leaf(ctx, &mut cursor, range, toward).await {
                 Err(DexError::NotOwned) if !is_first => {
@@ -218,23 +216,30 @@ impl<L: Layout> Tree<L> {
                 scanned.end_at(next);
                 break;
             }
-            let side = if range.reverse { Side::Low } else { Side::High };
-            std::mem::swap(&mut cursor.fence, &mut before);
-            cursor.fence.clear();
-            let is_last = !self.layout.append_fence(cursor.page.words(), side, &mut cursor.fence);
-            if !more || is_last || range.is_past(&cursor.fence) {
+            if !more {
                 break;
             }
+            let side = if range.reverse { Side::Low } else { Side::High };
+            // Behind the one where this leaf was entered: a vector of its own would cost every scan an allocation.
+            let entered = cursor.fence.len();
+            if !self.layout.append_fence(cursor.page.words(), side, &mut cursor.fence) {
+                break;
+            }
+            let (before, fence) = cursor.fence.split_at(entered);
             let goes_on = match (range.reverse, toward) {
-                (false, _) => cursor.fence > before,
-                (true, Toward::Below) => cursor.fence < before,
-                (true, Toward::Key) => cursor.fence <= before,
+                (false, _) => fence > before,
+                (true, Toward::Below) => fence < before,
+                (true, Toward::Key) => fence <= before,
             };
             if !goes_on {
                 // Or it would go round and round over nodes that are not of one tree.
                 let addr = GlobalAddr::from_raw(header::addr(cursor.page.words()));
                 let reason = "a leaf that is not where a scan came upon it";
                 return Err(DexError::Corrupt { addr: addr.unwrap_or(GlobalAddr::NULL), reason });
+            }
+            cursor.fence.drain(..entered);
+            if range.is_past(&cursor.fence) {
+                break;
             }
             if range.is_end_of(&self.view(ctx).keys, &cursor.fence) {
                 scanned.end_at(range.bound_at(&cursor.fence));
