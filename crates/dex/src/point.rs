@@ -223,6 +223,17 @@ impl<L: Layout> Tree<L> {
         if self.layout.value_is_inline(value)? {
             return self.change(ctx, key, &mut change(Stored::Inline(value))).await;
         }
+        // In a box, like all that few changes do: the futures of the others are better without.
+        Box::pin(self.store_long(ctx, key, value, change)).await
+    }
+
+    async fn store_long<'v, E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: &[u8],
+        value: &'v [u8],
+        change: impl FnOnce(Stored<'v>) -> Change<'v>,
+    ) -> Result<Outcome> {
         let long = self.pool.put_value(ctx.ep, Placement::LeastLoaded, value).await?;
         let outcome = self.change_leaf(ctx, key, &mut change(Stored::Long(long))).await;
         let is_stored = match &outcome {
@@ -244,7 +255,10 @@ impl<L: Layout> Tree<L> {
         change: &mut Change<'_>,
     ) -> Result<Outcome> {
         let outcome = self.change_leaf(ctx, key, change).await?;
-        self.settle(ctx, key, outcome).await
+        if outcome.unlinked.is_none() && !outcome.underfull {
+            return Ok(outcome);
+        }
+        Box::pin(self.settle(ctx, key, outcome)).await
     }
 
     /// Makes a change in the leaf that it belongs to, and nothing more.
@@ -254,16 +268,36 @@ impl<L: Layout> Tree<L> {
         key: &[u8],
         change: &mut Change<'_>,
     ) -> Result<Outcome> {
-        let prepared = self.layout.key(key)?;
+        let key = self.layout.key(key)?;
+        let stuck = match self.cached_leaf_in_turns(ctx, key).await {
+            Ok(leaf) => {
+                ctx.worker.counters().count_descent(self.inner_levels());
+                match self.change_cached(ctx, leaf, key, change) {
+                    Ok(Ok(outcome)) => return Ok(outcome),
+                    Ok(Err(_)) | Err(_) => None,
+                }
+            }
+            Err(stuck) => stuck,
+        };
+        Box::pin(self.change_anyhow(ctx, key, stuck, change)).await
+    }
+
+    /// Makes a change wherever the nodes of its way are, beginning where the cached path got stuck.
+    async fn change_anyhow<E: Endpoint>(
+        &self,
+        mut ctx: Ctx<'_, E>,
+        key: L::Key<'_>,
+        mut stuck: Stuck<'_>,
+        change: &mut Change<'_>,
+    ) -> Result<Outcome> {
         let tries = Tries::default();
-        let mut ctx = ctx;
         let (mut failed, mut offer) = (FailedReads::default(), Offer::Change);
         loop {
-            match self.try_change(ctx, prepared, change, &mut offer).await {
+            match self.try_change(ctx, key, stuck.take(), change, &mut offer).await {
                 Ok(Ok(outcome)) => return Ok(outcome),
                 Ok(Err(Blocked::NoRoom)) => {
-                    // In a box: it is rare, and would more than double every change's future.
-                    Box::pin(self.make_room(ctx, prepared, stored_len(change))).await?;
+                    // In a box, for the futures of the other changes that come here.
+                    Box::pin(self.make_room(ctx, key, stored_len(change))).await?;
                     // Others may take the room first, but not for ever.
                     ctx = tries.pause(self, ctx, "room in a node").await?;
                 }
@@ -332,16 +366,10 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
+        stuck: Stuck<'_>,
         change: &Change<'_>,
         offer: &mut Offer,
     ) -> Attempt<std::result::Result<Outcome, Blocked>> {
-        let stuck = match self.cached_leaf_in_turns(ctx, key).await {
-            Ok(leaf) => {
-                ctx.worker.counters().count_descent(self.inner_levels());
-                return self.change_cached(ctx, leaf, key, change);
-            }
-            Err(stuck) => stuck,
-        };
         let _entered = self.enter_for(ctx, key, Purpose::Operation)?;
         let miss = Miss { admit: Admit::Lazily, offer: *offer };
         match self.walk_on(ctx, stuck, key, miss).await? {

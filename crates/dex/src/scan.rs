@@ -293,8 +293,8 @@ impl<L: Layout> Tree<L> {
             ctx.worker.counters().count_descent(1);
             return Ok(());
         }
-        let tries = Tries::default();
         let mut ctx = ctx;
+        let tries = Tries::default();
         loop {
             match self.descend_to_leaf(ctx, cursor, range, toward).await {
                 Ok(()) => return Ok(()),
@@ -396,19 +396,10 @@ impl<L: Layout> Tree<L> {
                 above.validate()?;
                 let addr = swip.global().filter(|addr: &GlobalAddr| !addr.is_null()).ok_or(Retry::Restart)?;
                 let slot = Slot { parent: above, word, index, addr };
-                match self.locate(ctx, slot, key, toward).await? {
-                    Located::Cached(leaf) => leaf,
-                    Located::Offloaded => {
-                        self.cache.table().close(addr);
-                        return Err(Retry::Restart);
-                    }
-                    Located::Missing(ticket) => {
-                        let first = (slot, ticket, key, toward);
-                        let wanted = cursor.wanted;
-                        let page =
-                            self.read_with_coming(ctx, first, range, wanted, &mut cursor.ahead).await?;
-                        return self.enter_copy(ctx, cursor, (above, index), page, key, toward).await;
-                    }
+                // Boxed: futures of scans that find every leaf in its frame are better without.
+                match Box::pin(self.bring_leaf(ctx, cursor, range, slot, key, toward)).await? {
+                    Some(leaf) => leaf,
+                    None => return Ok(()),
                 }
             }
         };
@@ -416,6 +407,31 @@ impl<L: Layout> Tree<L> {
         self.prefetch_next(cursor, toward);
         copy_page(leaf.frame.words(), &cursor.page);
         leaf.validate().map_err(Retry::from)
+    }
+
+    /// Goes to a leaf that is not swizzled: gives its frame, or READs it into the cursor, with some that come after it.
+    async fn bring_leaf<'t, E: Endpoint>(
+        &'t self,
+        ctx: Ctx<'_, E>,
+        cursor: &mut Cursor<'t>,
+        range: &ScanRange<'_>,
+        slot: Slot<'t>,
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> Attempt<Option<Hop<'t>>> {
+        match self.locate(ctx, slot, key, toward).await? {
+            Located::Cached(leaf) => Ok(Some(leaf)),
+            Located::Offloaded => {
+                self.cache.table().close(slot.addr);
+                Err(Retry::Restart)
+            }
+            Located::Missing(ticket) => {
+                let (first, wanted) = ((slot, ticket, key, toward), cursor.wanted);
+                let page = self.read_with_coming(ctx, first, range, wanted, &mut cursor.ahead).await?;
+                self.enter_copy(ctx, cursor, (slot.parent, slot.index), page, key, toward).await?;
+                Ok(None)
+            }
+        }
     }
 
     /// Goes to a swizzled leaf.
@@ -517,7 +533,7 @@ impl<L: Layout> Tree<L> {
                 continue;
             }
             if let Some(long) = self.layout.append_value(cursor.page.words(), i, &mut value) {
-                match self.long_of(ctx, &key, long, &mut value).await {
+                match Box::pin(self.long_of(ctx, &key, long, &mut value)).await {
                     Ok(true) => {}
                     // Removed since the leaf was copied: it was not present throughout.
                     Ok(false) => continue,

@@ -285,7 +285,9 @@ impl Layout for FixedLayout {
     }
 
     fn scan_start(&self, bound: &[u8], toward: Toward) -> (Vec<u8>, Toward) {
-        let mut key = bound.to_vec();
+        // The scan puts the fence behind it where it goes on.
+        let mut key = Vec::with_capacity(bound.len().max(self.key_len) + self.key_len);
+        key.extend_from_slice(bound);
         key.resize(self.key_len, 0);
         // Descending from a bound that is longer than the keys, the key that it starts with comes first.
         (key, if bound.len() > self.key_len { Toward::Key } else { toward })
