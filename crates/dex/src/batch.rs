@@ -91,29 +91,53 @@ impl<L: Layout> Tree<L> {
         answers.clear();
         for group in keys.chunks(GROUP) {
             let lanes = self.descend_together(group, |work| ctx.ep.charge(work));
-            let missing = self.fetch_leaves_of(ctx, group, |i| matches!(lanes[i], Lane::Alone)).await?;
-            for (i, (key, lane)) in group.iter().zip(&lanes).enumerate() {
-                let start = answers.bytes.len();
-                let quick = match *lane {
-                    Lane::At(leaf, found) => self.cached_value(ctx.worker, leaf, found, &mut answers.bytes),
-                    _ => None,
-                };
-                let found = match quick {
-                    Some(found) => found,
-                    None => {
-                        answers.bytes.truncate(start);
-                        ctx.ep.renew_time_limit();
-                        let key = key.as_ref();
-                        match missing.leaf_of(i) {
-                            Some(page) => self.get_from_copy(ctx, page, key, &mut answers.bytes).await?,
-                            None => self.get(ctx, key, &mut answers.bytes).await?,
-                        }
-                    }
-                };
-                answers.push(found, start);
+            let answered =
+                lanes[..group.len()].iter().take_while(|lane| self.answer(ctx, lane, answers)).count();
+            if answered < group.len() {
+                // Boxed: the future of a batch that finds everything in its frame has no lanes then.
+                Box::pin(self.answer_rest(ctx, group, lanes, answered, answers)).await?;
             }
-            missing.recycle(ctx.ep);
         }
+        Ok(())
+    }
+
+    /// Answers a key that came to its leaf, if that did not change meanwhile.
+    #[inline]
+    fn answer<E: Endpoint>(&self, ctx: Ctx<'_, E>, lane: &Lane<'_>, answers: &mut Answers) -> bool {
+        let Lane::At(leaf, found) = *lane else { return false };
+        let start = answers.bytes.len();
+        let found = self.cached_value(ctx.worker, leaf, found, &mut answers.bytes);
+        match found {
+            Some(found) => answers.push(found, start),
+            None => answers.bytes.truncate(start),
+        }
+        found.is_some()
+    }
+
+    /// Answers the keys of a group from number `answered` on.
+    async fn answer_rest<E: Endpoint, K: AsRef<[u8]>>(
+        &self,
+        ctx: Ctx<'_, E>,
+        group: &[K],
+        lanes: [Lane<'_>; GROUP],
+        answered: usize,
+        answers: &mut Answers,
+    ) -> Result<()> {
+        let is_missing = |i| i >= answered && matches!(lanes[i], Lane::Alone);
+        let missing = self.fetch_leaves_of(ctx, group, is_missing).await?;
+        for (i, (key, lane)) in group.iter().zip(&lanes).enumerate().skip(answered) {
+            if self.answer(ctx, lane, answers) {
+                continue;
+            }
+            ctx.ep.renew_time_limit();
+            let (key, start) = (key.as_ref(), answers.bytes.len());
+            let found = match missing.leaf_of(i) {
+                Some(page) => self.get_from_copy(ctx, page, key, &mut answers.bytes).await?,
+                None => self.get(ctx, key, &mut answers.bytes).await?,
+            };
+            answers.push(found, start);
+        }
+        missing.recycle(ctx.ep);
         Ok(())
     }
 
