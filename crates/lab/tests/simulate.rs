@@ -173,6 +173,19 @@ fn what_is_cut_off_is_finished_by_whose_it_is() {
     }
 }
 
+/// A thread that lost the answer to its lock took that of another thread for its own: both had drawn the same one of 2^16 numbers.
+#[test]
+fn locks_of_one_process_are_told_apart() {
+    is_clean(&run_seed(2_006_977, &Systems::default(), faults("all,cut-off,preempt")));
+}
+
+/// Compute servers look at everything in the end; the clock of the last one stood where the first had begun, with memory
+/// servers busy until that had ended.
+#[test]
+fn the_last_look_at_everything_does_not_wait_for_the_others() {
+    is_clean(&run_seed(2_015_415, &system("art", &[]), faults("none")));
+}
+
 /// Everything at once, on threads that stand still where they do not wait for anything.
 #[test]
 fn nothing_is_found_when_threads_are_preempted() {

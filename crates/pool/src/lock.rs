@@ -30,8 +30,9 @@ pub struct LockedVersion {
     owner: AttachSlot,
 }
 
-/// Versions are skipped at random, fewer than so many: 48 bits of them last for billions of changes.
-const SKIPPED_MAX: u64 = 1 << 16;
+/// Versions are skipped at random, fewer than so many: two threads of a process hardly ever draw the same one, and none comes again within
+/// 2^16 changes, nor then but by chance.
+const SKIPPED_MAX: u64 = 1 << 32;
 
 impl LockedVersion {
     fn draw<E: Endpoint>(ep: &E, found: u64, owner: AttachSlot) -> Self {

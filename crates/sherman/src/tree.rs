@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos, PageBuf};
 use pando_pool::{Leftovers, Placement, Pool, PoolError};
@@ -13,7 +13,7 @@ use pando_pool::{Leftovers, Placement, Pool, PoolError};
 use crate::anchor::Anchor;
 use crate::error::{Attempt, Result, ShermanError};
 use crate::index_cache::IndexCache;
-use crate::lock::{Got, Held, LockWord, Queues, Unfinished, node_number};
+use crate::lock::{Got, Held, LockWord, Nonces, Queues, Unfinished, node_number};
 use crate::node::{Init, Node};
 use crate::options::{LockPlace, Options, ReadCheck};
 use crate::own::{Own, OwnKeys};
@@ -70,6 +70,7 @@ pub struct Sherman {
     pub(crate) own: Option<Own>,
     pub(crate) cache: Option<IndexCache>,
     pub(crate) queues: Queues,
+    nonces: Arc<Nonces>,
     pub(crate) unfinished: Leftovers<Unfinished>,
     /// Nodes that are gone, for use by this compute server.
     pub(crate) free: Mutex<VecDeque<GlobalAddr>>,
@@ -171,6 +172,7 @@ impl Sherman {
             own,
             cache: options.index_cache.map(|bytes| IndexCache::new(bytes, &shape)),
             queues: Queues::new(options.hand_over.unwrap_or(0)),
+            nonces: Nonces::new(),
             unfinished: Leftovers::default(),
             free: Mutex::default(),
             root_level: AtomicU8::new(NO_LEVEL),
@@ -265,7 +267,12 @@ impl Sherman {
     pub(crate) fn draw_word<E: Endpoint>(&self, ep: &E, node: GlobalAddr, found: u64) -> Result<LockWord> {
         let owner = self.pool.slot().ok_or(PoolError::ReadOnly)?;
         let number = node_number(node, self.shape.node_size());
-        Ok(LockWord::draw(ep, self.lock_addr(node), found, owner, number, self.is_versioned()))
+        let random = ep.random();
+        let nonce = self
+            .nonces
+            .take(random)
+            .ok_or(ShermanError::TimedOut { what: "a lock word that is not in use" })?;
+        Ok(LockWord::new(nonce, random, self.lock_addr(node), found, owner, number, self.is_versioned()))
     }
 
     /// Whether a node with these fences belongs to this compute server.

@@ -27,7 +27,7 @@ use crate::tree::Sherman;
 use crate::waiting::Watch;
 
 /// One lock: the place in the local queue, or the remote lock, or both.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Lock {
     /// What it is held for.
     pub node: GlobalAddr,
@@ -239,7 +239,7 @@ impl<'t> Held<'t> {
         let tree = self.tree;
         let key = tree.queue_key(node, is_own);
         let at = tree.lock_addr(node);
-        if !is_own && self.locks.iter().any(|lock| lock.word.is_some_and(|word| word.at == at)) {
+        if !is_own && self.locks.iter().any(|lock| lock.word.as_ref().is_some_and(|word| word.at == at)) {
             return Ok(Got::SameWord);
         }
         key.into_iter().for_each(|key| ep.charge(Queues::work(key)));
@@ -290,7 +290,7 @@ impl<'t> Held<'t> {
         let tree = self.tree;
         let word = tree.draw_word(ep, self.locks[i].node, found)?;
         // What is dropped from here on may hold the lock.
-        (self.locks[i].word, self.is_changing) = (Some(word), true);
+        (self.locks[i].word, self.is_changing) = (Some(word.clone()), true);
         let before = match ep.compare_swap(word.at, found, word.locked).await {
             Err(error) if error.may_have_taken_effect() => {
                 match tree.is_held(ep, &word, tree.deadline(ep)).await {
@@ -298,7 +298,7 @@ impl<'t> Held<'t> {
                     Ok(false) => Err(error.into()),
                     Err(error) => {
                         // Nobody knows whether it is held: it must not be given back like those that are.
-                        let locks = vec![Lock { queue: None, ..self.locks[i] }];
+                        let locks = vec![Lock { queue: None, ..self.locks[i].clone() }];
                         tree.leave_unfinished(Unfinished { writes: Vec::new(), locks }, Due::Later);
                         Err(error)
                     }
@@ -370,16 +370,16 @@ impl<'t> Held<'t> {
 
     /// Gives the locks back. All is written.
     async fn release<E: Endpoint>(&mut self, ep: &E, hands_over: bool, deadline: Nanos) -> Result<()> {
-        while let Some(&Lock { node, queue, word }) = self.locks.first() {
-            if let (true, Some(key), Some(word)) = (hands_over, queue, word)
-                && self.tree.queues.hand_over(key, node, word)
+        while let Some(Lock { node, queue, word }) = self.locks.first() {
+            if let (true, &Some(key), Some(word)) = (hands_over, queue, word)
+                && self.tree.queues.hand_over(key, *node, word)
             {
                 ep.charge(Queues::work(key));
                 self.locks.remove(0);
                 continue;
             }
             if let Some(word) = word {
-                self.tree.write_group(ep, &[], Some(&word), deadline).await?;
+                self.tree.write_group(ep, &[], Some(word), deadline).await?;
             }
             self.leave_first(ep);
         }
@@ -388,12 +388,12 @@ impl<'t> Held<'t> {
 
     /// Of a single lock: whether the next in its queue is to have it.
     fn hands_over(&self) -> bool {
-        let [Lock { node, queue: Some(key), word: Some(_) }] = self.locks[..] else { return false };
+        let &[Lock { node, queue: Some(key), word: Some(_) }] = &self.locks[..] else { return false };
         self.tree.queues.hands_over(key, node)
     }
 
     fn first_word(&self, hands_over: bool) -> Option<LockWord> {
-        self.locks.first().and_then(|lock| lock.word).filter(|_| !hands_over)
+        self.locks.first().and_then(|lock| lock.word.clone()).filter(|_| !hands_over)
     }
 
     /// How many of the writes go together.

@@ -42,7 +42,7 @@ struct State {
 }
 
 /// What a waiter is given: it has entered, perhaps with the remote lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Turn {
     pub word: Option<LockWord>,
 }
@@ -133,13 +133,13 @@ impl Queues {
     }
 
     /// Leaves with the remote lock, if the next one may have it. Whether it has.
-    pub fn hand_over(&self, key: GlobalAddr, node: GlobalAddr, word: LockWord) -> bool {
+    pub fn hand_over(&self, key: GlobalAddr, node: GlobalAddr, word: &LockWord) -> bool {
         let mut shard = self.shard(key);
         let Some(queue) = shard.get_mut(&key).filter(|queue| self.is_next(queue, node)) else { return false };
         queue.handed += 1;
         let next = queue.waiters.pop_front().expect("there is a next one");
         drop(shard);
-        next.wake(|state| state.turn = Some(Turn { word: Some(word) }));
+        next.wake(|state| state.turn = Some(Turn { word: Some(word.clone()) }));
         true
     }
 
@@ -188,19 +188,27 @@ impl Queues {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::Nonces;
     use pando_fabric::MemoryServerId;
+    use pando_pool::AttachSlot;
 
     fn addr(n: u64) -> GlobalAddr {
         GlobalAddr::new(MemoryServerId(0), n * 1024)
     }
 
     fn word(n: u64) -> LockWord {
-        LockWord { at: addr(n), found: 0, locked: 1 << 63 | n, unlocked: 0 }
+        let nonce = Nonces::new().take(n).expect("none is taken");
+        LockWord::new(nonce, n, addr(n), 0, AttachSlot(1), 0, false)
     }
 
-    fn turn(waiter: &Waiter) -> Option<Turn> {
+    /// Where the lock is that came with the turn, if there was one.
+    fn lock_of(turn: Turn) -> Option<GlobalAddr> {
+        turn.word.map(|word| word.at)
+    }
+
+    fn turn(waiter: &Waiter) -> Option<Option<GlobalAddr>> {
         match waiter.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Woken::Turn(turn)) => Some(turn),
+            Poll::Ready(Woken::Turn(turn)) => Some(lock_of(turn)),
             _ => None,
         }
     }
@@ -213,12 +221,12 @@ mod tests {
         let waiters: Vec<_> = (0..4).map(|_| queues.enter(key, node).expect("it waits")).collect();
         for (n, waiter) in waiters.iter().enumerate() {
             assert!(turn(waiter).is_none());
-            let handed = queues.hands_over(key, node) && queues.hand_over(key, node, word(1));
+            let handed = queues.hands_over(key, node) && queues.hand_over(key, node, &word(1));
             assert_eq!(handed, n != 2, "two in succession");
             if !handed {
                 queues.leave(key);
             }
-            assert_eq!(turn(waiter), Some(Turn { word: handed.then(|| word(1)) }));
+            assert_eq!(turn(waiter), Some(handed.then(|| addr(1))));
         }
         assert!(!queues.hands_over(key, node));
         queues.leave(key);
@@ -230,9 +238,9 @@ mod tests {
         let queues = Queues::new(9);
         assert!(queues.enter(addr(0), addr(1)).is_none());
         let other = queues.enter(addr(0), addr(2)).expect("it waits");
-        assert!(!queues.hands_over(addr(0), addr(1)) && !queues.hand_over(addr(0), addr(1), word(1)));
+        assert!(!queues.hands_over(addr(0), addr(1)) && !queues.hand_over(addr(0), addr(1), &word(1)));
         queues.leave(addr(0));
-        assert_eq!(turn(&other), Some(Turn { word: None }));
+        assert_eq!(turn(&other), Some(None));
     }
 
     #[test]
@@ -241,9 +249,9 @@ mod tests {
         let key = addr(0);
         assert!(queues.enter(key, key).is_none());
         let (a, b) = (queues.enter(key, key).expect("it waits"), queues.enter(key, key).expect("it waits"));
-        assert_eq!(queues.cancel(key, &a), None);
-        assert!(queues.hand_over(key, key, word(1)));
-        assert_eq!(queues.cancel(key, &b), Some(Turn { word: Some(word(1)) }));
+        assert!(queues.cancel(key, &a).is_none());
+        assert!(queues.hand_over(key, key, &word(1)));
+        assert_eq!(queues.cancel(key, &b).map(lock_of), Some(Some(addr(1))));
         queues.leave(key);
         assert_eq!(queues.entered(), 0);
     }

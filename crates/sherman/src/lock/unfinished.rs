@@ -59,8 +59,8 @@ impl Sherman {
 
     async fn finish_left<E: Endpoint>(&self, ep: &E, left: &Unfinished) -> Result<()> {
         let deadline = self.deadline(ep);
-        let first = left.locks.first().and_then(|lock| lock.word);
-        let is_held = match &first {
+        let first = left.locks.first().and_then(|lock| lock.word.as_ref());
+        let is_held = match first {
             Some(word) => self.is_held(ep, word, deadline).await?,
             None => true,
         };
@@ -69,9 +69,9 @@ impl Sherman {
                 self.write_group(ep, std::slice::from_ref(write), None, deadline).await?;
             }
         }
-        for word in left.locks.iter().filter_map(|lock| lock.word) {
-            if self.is_held(ep, &word, deadline).await? {
-                self.write_group(ep, &[], Some(&word), deadline).await?;
+        for word in left.locks.iter().filter_map(|lock| lock.word.as_ref()) {
+            if self.is_held(ep, word, deadline).await? {
+                self.write_group(ep, &[], Some(word), deadline).await?;
             }
         }
         Ok(())

@@ -5,13 +5,17 @@
 //! free      0, or [0][any:15][version:48] where readers look at the word to see whether somebody wrote
 //! ```
 //! A locked word says which node it is locked for, since one word of a table stands for many: so whoever takes over the lock of a
-//! process that died knows what to put right. The node is the number of its place in the region, modulo 2^32. Nonces are random;
-//! whoever lost the answer to a lock or an unlock sees by the word whether the lock is its own, and not that of another
-//! thread of its process.
+//! process that died knows what to put right. The node is the number of its place in the region, modulo 2^32. No two locks
+//! that a process has, or may have, are the same: whoever lost the answer to a lock or an unlock sees by the word whether the lock is its
+//! own, and not that of another thread of its process ([`Nonces`]).
 
-use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
+use std::sync::Arc;
+
+use pando_fabric::{GlobalAddr, MemoryServerId};
 use pando_pool::AttachSlot;
 use pando_pool::lock::{unlock_word, unlocked_version};
+
+use super::nonces::Nonce;
 
 const LOCKED: u64 = 1 << 63;
 const OWNER_SHIFT: u32 = 48;
@@ -20,7 +24,7 @@ const NODE_SHIFT: u32 = 16;
 const NODES: u64 = 1 << 32;
 
 /// A lock word that was changed, or may have been.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct LockWord {
     pub at: GlobalAddr,
     /// The word before.
@@ -29,28 +33,30 @@ pub(crate) struct LockWord {
     pub locked: u64,
     /// The word to store when the lock is given back.
     pub unlocked: u64,
+    /// What no other word of this process has meanwhile.
+    pub _nonce: Arc<Nonce>,
 }
 
 impl LockWord {
     /// What to lock a word that was `found` with, for a node that is number `node`.
-    pub fn draw<E: Endpoint>(
-        ep: &E,
+    pub fn new(
+        nonce: Nonce,
+        random: u64,
         at: GlobalAddr,
         found: u64,
         owner: AttachSlot,
         node: u32,
         is_versioned: bool,
     ) -> Self {
-        let random = ep.random();
-        let locked =
-            LOCKED | u64::from(owner.0) << OWNER_SHIFT | u64::from(node) << NODE_SHIFT | random >> 48;
+        let number = u64::from(nonce.number());
+        let locked = LOCKED | u64::from(owner.0) << OWNER_SHIFT | u64::from(node) << NODE_SHIFT | number;
         let unlocked = match unlocked_version(found) {
             _ if !is_versioned => 0,
             Some(version) => unlock_word(version + 1 + random % (1 << 16)),
             // Nobody knows which version the one before found: any is as good.
             None => unlock_word(random),
         };
-        Self { at, found, locked, unlocked }
+        Self { at, found, locked, unlocked, _nonce: Arc::new(nonce) }
     }
 
     /// What to add to give the lock back.
@@ -84,19 +90,18 @@ pub(crate) fn nodes_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pando_fabric::Fabric;
-    use pando_fabric_local::{LocalConfig, LocalFabric};
+    use crate::lock::Nonces;
     use pando_pool::lock::lock_owner;
 
     #[test]
     fn a_word_says_who_has_locked_what() {
-        let config = LocalConfig { server_sizes: vec![1 << 16], huge_pages: false };
-        let ep = LocalFabric::new(config).expect("a fabric").endpoint(1).expect("an endpoint");
+        let nonces = Nonces::new();
         let server = MemoryServerId(3);
         let node = GlobalAddr::new(server, 77 * 1024);
         let number = node_number(node, 1024);
         for (found, is_versioned) in [(0, false), (unlock_word(u64::MAX), true), (LOCKED | 5, true)] {
-            let word = LockWord::draw(&ep, node, found, AttachSlot(0x7fff), number, is_versioned);
+            let nonce = nonces.take(u64::MAX).expect("few are taken");
+            let word = LockWord::new(nonce, u64::MAX, node, found, AttachSlot(0x7fff), number, is_versioned);
             assert_eq!(lock_owner(word.locked), Some(AttachSlot(0x7fff)));
             assert_eq!(word.locked.wrapping_add(word.release_add()), word.unlocked);
             assert!(lock_owner(word.unlocked).is_none() && (word.unlocked != found || !is_versioned));
