@@ -10,6 +10,9 @@ use pando_rt::block_on;
 
 use crate::error::Result;
 
+/// Memory servers that a sentence names at most.
+const TOLD_MAX: usize = 8;
+
 /// Whether a list of memory servers that is wrong looks so.
 pub(crate) fn may_be_why(error: &PoolError) -> bool {
     match error {
@@ -65,14 +68,14 @@ pub(crate) fn diagnosis(
     }
     let named = |server: usize| places().any(|(_, place)| place.server == server);
     let known = places().map(|(_, place)| place.server + 1).max().unwrap_or(0);
-    let missing = (0..servers.unwrap_or(known).max(known)).filter(|&server| !named(server));
-    let missing: Vec<String> = missing.map(|server| server.to_string()).collect();
+    let missing: Vec<usize> =
+        (0..servers.unwrap_or(known).max(known)).filter(|&server| !named(server)).collect();
     if !missing.is_empty() {
         let at_least = if servers.is_some() { "" } else { "at least " };
         let servers = servers.unwrap_or(known).max(known);
         let are_missing = match missing.len() {
             1 => format!("memory server {} is missing", missing[0]),
-            _ => format!("memory servers {} are missing", missing.join(", ")),
+            _ => format!("memory servers {} are missing", list(&missing)),
         };
         let named = addresses.len();
         let were_named = if named == 1 { "was named" } else { "were named" };
@@ -86,6 +89,15 @@ pub(crate) fn diagnosis(
     let is_ordered = addresses.iter().zip(&ordered).all(|(named, ordered)| named == ordered);
     let in_order = || format!("the memory servers are to be named in the order {}", ordered.join(","));
     (!is_ordered).then(|| Wrong::Incomplete(in_order()))
+}
+
+/// Numbers in a sentence; the first of them, if they are many.
+fn list(numbers: &[usize]) -> String {
+    let told: Vec<String> = numbers.iter().take(TOLD_MAX).map(usize::to_string).collect();
+    match numbers.len() - told.len() {
+        0 => told.join(", "),
+        more => format!("{} and {more} more", told.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -111,6 +123,11 @@ mod tests {
                 &[Some((7, 0)), Some((7, 2))],
                 Some(4),
                 "the pool has 4 memory servers, 2 were named: memory servers 1, 3 are missing",
+            ),
+            (
+                &[Some((7, 3)), Some((7, 0))],
+                Some(1 << 15),
+                "the pool has 32768 memory servers, 2 were named: memory servers 1, 2, 4, 5, 6, 7, 8, 9 and 32758 more are missing",
             ),
             (
                 &[Some((7, 2)), Some((7, 1))],

@@ -23,7 +23,7 @@
 //! to its size. Bitmap *allocated* is true while a chunk is released; while it is leased the truth is in the DRAM of
 //! its owner. Bitmap *freed by others* is subtracted from either.
 
-use pando_fabric::{GlobalAddr, MemoryServerId, RegionInfo};
+use pando_fabric::{GlobalAddr, MAX_SERVERS, MemoryServerId, RegionInfo};
 
 use crate::classes::{MAX_BLOCK, MIN_BLOCK, size_of_class};
 use crate::error::{PoolError, Result};
@@ -276,7 +276,12 @@ impl Superblock {
             .ok()
             .filter(|plan| u64::from(plan.chunks) == words[4])
             .ok_or(PoolError::DamagedSuperblock { server, reason: "its sizes contradict each other" })?;
-        Ok(Self { geometry, servers: words[5] as usize, pool_id: words[7], max_attached })
+        let servers = words[5] as usize;
+        if !(1..=MAX_SERVERS).contains(&servers) {
+            let reason = "it says that the pool has more memory servers than there can be, or none";
+            return Err(PoolError::DamagedSuperblock { server, reason });
+        }
+        Ok(Self { geometry, servers, pool_id: words[7], max_attached })
     }
 }
 

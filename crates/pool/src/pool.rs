@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, O
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, FabricError, GlobalAddr, Growing, MemoryServerId, Nanos, RegionInfo};
+use pando_fabric::{
+    Endpoint, FabricError, GlobalAddr, Growing, MAX_SERVERS, MemoryServerId, Nanos, RegionInfo,
+};
 
 use crate::arena::Arena;
 use crate::attach::{
@@ -494,6 +496,10 @@ async fn read_superblocks<E: Endpoint>(ep: &E) -> Result<Vec<Superblock>> {
     let first = read_superblock(ep, regions[0]).await?;
     let joined = ep.read_word(first.geometry.at(JOINED_AT)).await?;
     let servers = first.servers.saturating_add(joined as usize);
+    if servers > MAX_SERVERS {
+        let reason = "it says that more memory servers joined than there can be";
+        return Err(PoolError::DamagedSuperblock { server: regions[0].server, reason });
+    }
     if servers > regions.len() {
         return Err(PoolError::WrongServers { pool: servers, named: regions.len() });
     }
@@ -539,8 +545,8 @@ pub async fn place_of_region<E: Endpoint>(ep: &E, region: RegionInfo) -> Result<
         return Ok(None);
     }
     let words = read_words(ep, GlobalAddr::new(region.server, 0), SUPERBLOCK_WORDS).await?;
-    let pool = Superblock::pool_id_of(&words);
-    Ok(pool.map(|pool| RegionPlace { pool, server: Superblock::server_of(&words) }))
+    let (pool, server) = (Superblock::pool_id_of(&words), Superblock::server_of(&words));
+    Ok(pool.filter(|_| server < MAX_SERVERS).map(|pool| RegionPlace { pool, server }))
 }
 
 /// Whether a whole pool is in `region`, or a part of one, that is not pool `pool_id`.

@@ -46,6 +46,8 @@ fn regions_that_are_no_whole_pool_are_refused_with_a_reason() {
     assert!(matches!(damaged(word(1, 1), 2), PoolError::VersionMismatch { found: 0, .. }));
     assert!(matches!(damaged(word(1, 3), 2), PoolError::DamagedSuperblock { .. }));
     assert!(matches!(damaged(word(1, 16), 1), PoolError::DamagedSuperblock { .. }));
+    // How many memory servers joined, which no checksum covers: neither waits nor room for so many.
+    assert!(matches!(damaged(word(0, 456 / 8), 1 << 40), PoolError::DamagedSuperblock { .. }));
     assert!(matches!(damaged(word(0, (4096 + 128 * 64) / 8), 77), PoolError::Corrupt { .. }));
     attach(&memory).expect("whole");
 }
