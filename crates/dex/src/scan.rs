@@ -216,29 +216,7 @@ impl<L: Layout> Tree<L> {
                 scanned.end_at(next);
                 break;
             }
-            if !more {
-                break;
-            }
-            let side = if range.reverse { Side::Low } else { Side::High };
-            // Behind the one where this leaf was entered: a vector of its own would cost every scan an allocation.
-            let entered = cursor.fence.len();
-            if !self.layout.append_fence(cursor.page.words(), side, &mut cursor.fence) {
-                break;
-            }
-            let (before, fence) = cursor.fence.split_at(entered);
-            let goes_on = match (range.reverse, toward) {
-                (false, _) => fence > before,
-                (true, Toward::Below) => fence < before,
-                (true, Toward::Key) => fence <= before,
-            };
-            if !goes_on {
-                // Or it would go round and round over nodes that are not of one tree.
-                let addr = GlobalAddr::from_raw(header::addr(cursor.page.words()));
-                let reason = "a leaf that is not where a scan came upon it";
-                return Err(DexError::Corrupt { addr: addr.unwrap_or(GlobalAddr::NULL), reason });
-            }
-            cursor.fence.drain(..entered);
-            if range.is_past(&cursor.fence) {
+            if !more || !self.go_on(&mut cursor, range, toward)? {
                 break;
             }
             if range.is_end_of(&self.view(ctx).keys, &cursor.fence) {
@@ -250,6 +228,33 @@ impl<L: Layout> Tree<L> {
         ctx.ep.recycle(cursor.page);
         cursor.ahead.recycle(ctx.ep);
         Ok(scanned)
+    }
+
+    /// Takes the cursor to the fence where the next leaf starts; `false` if there is none in the range.
+    ///
+    /// # Errors
+    /// Corruption, if that is not behind the fence where this leaf was entered: the scan would go round and round over nodes that are
+    /// not of one tree.
+    fn go_on(&self, cursor: &mut Cursor<'_>, range: &ScanRange<'_>, toward: Toward) -> Result<bool> {
+        let side = if range.reverse { Side::Low } else { Side::High };
+        // Behind the one before: a vector of its own would cost every scan an allocation.
+        let entered = cursor.fence.len();
+        if !self.layout.append_fence(cursor.page.words(), side, &mut cursor.fence) {
+            return Ok(false);
+        }
+        let (before, fence) = cursor.fence.split_at(entered);
+        let goes_on = match (range.reverse, toward) {
+            (false, _) => fence > before,
+            (true, Toward::Below) => fence < before,
+            (true, Toward::Key) => fence <= before,
+        };
+        if !goes_on {
+            let addr = GlobalAddr::from_raw(header::addr(cursor.page.words()));
+            let reason = "a leaf that is not where a scan came upon it";
+            return Err(DexError::Corrupt { addr: addr.unwrap_or(GlobalAddr::NULL), reason });
+        }
+        cursor.fence.drain(..entered);
+        Ok(!range.is_past(&cursor.fence))
     }
 
     /// The key at which a scan starts, inside this server's range; `None` if nothing of the range is.
@@ -293,8 +298,8 @@ impl<L: Layout> Tree<L> {
             ctx.worker.counters().count_descent(1);
             return Ok(());
         }
-        let mut ctx = ctx;
         let tries = Tries::default();
+        let mut ctx = ctx;
         loop {
             match self.descend_to_leaf(ctx, cursor, range, toward).await {
                 Ok(()) => return Ok(()),
