@@ -145,7 +145,7 @@ impl<L: Layout> Tree<L> {
     }
 
     async fn try_share_path<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: L::Key<'_>) -> Attempt<()> {
-        let mut addr = self.config.root;
+        let (mut above, mut addr) = (self.config.root, self.config.root);
         loop {
             let next = match self.cache.table().frame_of(addr) {
                 None if self.cache.table().is_in_flight(addr) => return Err(Retry::Restart),
@@ -184,11 +184,11 @@ impl<L: Layout> Tree<L> {
                 }
             };
             match next {
-                Ok(Some(child)) => addr = child,
+                Ok(Some(child)) => (above, addr) = (addr, child),
                 Ok(None) => return Ok(()),
                 Err(retry) => {
                     // A stale copy led to a node that was split meanwhile.
-                    self.refresh(ctx, key, Toward::Key).await?;
+                    self.refresh(ctx, above, key, Toward::Key).await?;
                     return Err(retry);
                 }
             }

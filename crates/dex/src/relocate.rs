@@ -162,7 +162,7 @@ impl<L: Layout> Tree<L> {
             (true, false) => {
                 // It is this server's own by now, or its parent is not.
                 drop(new);
-                self.refresh(ctx, key, Toward::Key).await?;
+                self.refresh(ctx, addr, key, Toward::Key).await?;
                 Err(Retry::Restart)
             }
             (false, false) => {

@@ -23,43 +23,53 @@ use crate::walk::Toward;
 
 impl<L: Layout> Tree<L> {
     /// Reads the nodes on the way to `key` of which this server has cached copies that it takes for shared again,
-    /// from the root down. A node that a split made this server's own may still have such a copy, below nodes that
-    /// are its own for longer.
+    /// from the root down, as far as they are cached; and the one at `at`, whose copy led astray. In a small cache that may be below
+    /// nodes that are in no frame. A node that a split made this server's own may still have such a copy, below nodes that are its
+    /// own for longer.
     pub(crate) async fn refresh<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
+        at: GlobalAddr,
         key: L::Key<'_>,
         toward: Toward,
     ) -> Attempt<()> {
         count(&self.smo_counters.refreshes);
-        let mut addr = self.config.root;
-        while let Some(id) = self.cache.table().frame_of(addr) {
-            let frame = self.cache.frame(id);
-            let version = frame.optimistic()?;
-            if !self.holds(frame, version, addr) {
-                return Err(Retry::Restart);
-            }
-            let shared = header::has(frame.words(), header::SHARED);
-            let next = match shared {
-                false => self.child_addr(frame.words(), key, toward)?,
-                true => {
-                    let (view, page) = (self.view(ctx), ctx.ep.buffer(self.layout.node_size()));
-                    let page = self.read_node(ctx, addr, page, (&view, true)).await?;
-                    self.install(ctx, addr, &page).await?;
-                    let next = self.child_addr(page.words(), key, toward)?;
-                    ctx.ep.recycle(page);
-                    next
-                }
-            };
-            if !shared {
-                frame.validate(version)?;
-            }
-            match next {
-                Some(child) => addr = child,
-                None => break,
-            }
+        let (mut next, mut met) = (Some(self.config.root), false);
+        while let Some(addr) = next {
+            met |= addr == at;
+            next = self.refresh_copy(ctx, addr, key, toward).await?;
+        }
+        if !met {
+            self.refresh_copy(ctx, at, key, toward).await?;
         }
         Ok(())
+    }
+
+    /// Reads one such node again; where the way to `key` goes on, unless the node is not cached, or a leaf is next.
+    async fn refresh_copy<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        addr: GlobalAddr,
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> Attempt<Option<GlobalAddr>> {
+        let Some(id) = self.cache.table().frame_of(addr) else { return Ok(None) };
+        let frame = self.cache.frame(id);
+        let version = frame.optimistic()?;
+        if !self.holds(frame, version, addr) {
+            return Err(Retry::Restart);
+        }
+        if !header::has(frame.words(), header::SHARED) {
+            let next = self.child_addr(frame.words(), key, toward)?;
+            frame.validate(version)?;
+            return Ok(next);
+        }
+        let (view, page) = (self.view(ctx), ctx.ep.buffer(self.layout.node_size()));
+        let page = self.read_node(ctx, addr, page, (&view, true)).await?;
+        self.install(ctx, addr, &page).await?;
+        let next = self.child_addr(page.words(), key, toward)?;
+        ctx.ep.recycle(page);
+        Ok(next)
     }
 
     /// Address of the child on the way to `key`; `None` if that is a leaf.
@@ -143,7 +153,7 @@ impl<L: Layout> Tree<L> {
             return Ok(parent);
         }
         self.unlock_seen(ctx, [parent]).await?;
-        self.refresh(ctx, key, Toward::Key).await?;
+        self.refresh(ctx, addr, key, Toward::Key).await?;
         Err(Retry::Restart)
     }
 
@@ -284,7 +294,7 @@ impl<L: Layout> Tree<L> {
             return Ok([node, parent]);
         }
         self.unlock_seen(ctx, [node, parent]).await?;
-        self.refresh(ctx, key, Toward::Key).await?;
+        self.refresh(ctx, addr, key, Toward::Key).await?;
         Err(Retry::Restart)
     }
 

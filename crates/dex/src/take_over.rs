@@ -145,7 +145,7 @@ impl<L: Layout> Tree<L> {
 
     async fn try_note_orphans<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: L::Key<'_>) -> Attempt<()> {
         let view = self.view(ctx);
-        let mut addr = self.config.root;
+        let (mut above, mut addr) = (self.config.root, self.config.root);
         let page = ctx.ep.buffer(self.layout.node_size());
         loop {
             match self.cache.table().frame_of(addr) {
@@ -168,7 +168,7 @@ impl<L: Layout> Tree<L> {
             }
             let words = page.words();
             if !self.layout.covers(words, key) {
-                self.refresh(ctx, key, Toward::Key).await?;
+                self.refresh(ctx, above, key, Toward::Key).await?;
                 return Err(Retry::Restart);
             }
             let begins = fence(self.layout, words, Side::Low).as_deref() == Some(self.layout.key_bytes(key));
@@ -179,7 +179,7 @@ impl<L: Layout> Tree<L> {
                 self.note_orphans_below(words)?;
             }
             match self.child_addr(words, key, Toward::Key)? {
-                Some(child) => addr = child,
+                Some(child) => (above, addr) = (addr, child),
                 None => break,
             }
         }

@@ -93,6 +93,8 @@ impl<'t> Tries<'t> {
         crowding: Crowding,
     ) -> Result<Ctx<'s, E>> {
         let exhausted = || CacheError::Exhausted { frames: tree.cache.frames() }.into();
+        // The ticket of a node keeps its parent from being evicted, also one that a call left which failed.
+        tree.settle_locks(ctx).await?;
         if ctx.worker.has_turn() {
             // Those who are in the way have verbs under way.
             ctx.ep.yield_now().await;

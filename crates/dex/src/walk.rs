@@ -307,6 +307,10 @@ impl<L: Layout> Tree<L> {
                 let word = self.layout.child_word(words, self.child_toward(words, key, toward));
                 header::get(words, word)
             });
+            // What led to the parent may be old, and would lead there again.
+            if is_meant {
+                self.install(ctx, addr, &page).await?;
+            }
             ctx.ep.recycle(page);
             let child = child.and_then(GlobalAddr::from_raw).ok_or(Retry::Restart)?;
             if at == lowest {
@@ -383,7 +387,20 @@ impl<L: Layout> Tree<L> {
         if right {
             return Ok(());
         }
-        Box::pin(self.refresh(ctx, key, toward)).await?;
+        Box::pin(self.led_astray(ctx, slot, key, toward)).await
+    }
+
+    /// Begins anew, after a child below a shared parent turned out not to be what the cached copy of that says.
+    async fn led_astray<T, E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        slot: Slot<'_>,
+        key: L::Key<'_>,
+        toward: Toward,
+    ) -> Attempt<T> {
+        let parent = GlobalAddr::from_raw(slot.parent.frame.addr()).ok_or(Retry::Restart)?;
+        slot.parent.validate()?;
+        self.refresh(ctx, parent, key, toward).await?;
         Err(Retry::Restart)
     }
 
@@ -436,8 +453,7 @@ impl<L: Layout> Tree<L> {
                 }
                 .into());
             }
-            Box::pin(self.refresh(ctx, key, toward)).await?;
-            return Err(Retry::Restart);
+            return Box::pin(self.led_astray(ctx, slot, key, toward)).await;
         }
         let Some(free) = free else {
             return Ok(Child::Private(PrivateLeaf { page, ticket }));

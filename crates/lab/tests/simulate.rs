@@ -179,6 +179,21 @@ fn locks_of_one_process_are_told_apart() {
     is_clean(&run_seed(2_006_977, &Systems::default(), faults("all,cut-off,preempt")));
 }
 
+/// A call that failed left the ticket of a node, which keeps its parent from being evicted; who waited for a frame finished nothing
+/// that was left. All in caches of 8 frames.
+#[test]
+fn who_waits_for_a_frame_finishes_what_was_left() {
+    for seed in [4_006_334, 4_007_807] {
+        is_clean(&run_seed(seed, &Systems::default(), faults("all,cut-off,preempt")));
+    }
+}
+
+/// A stale copy of a shared node stood below a node that was evicted each time, and was not read again.
+#[test]
+fn a_stale_copy_is_read_again_wherever_it_is() {
+    is_clean(&run_seed(4_008_652, &Systems::default(), faults("all,cut-off,preempt")));
+}
+
 /// Compute servers look at everything in the end; the clock of the last one stood where the first had begun, with memory
 /// servers busy until that had ended.
 #[test]

@@ -255,7 +255,7 @@ fn a_refresh_notices_that_an_own_node_changed_under_it() {
     let prepared = tree.layout.key(&bytes).expect("a key");
     let own = find(tree, ctx, &bytes, 2).0;
     assert!(!header::has(own.frame.words(), header::SHARED) && header::level(own.frame.words()) == 2);
-    let refresh = || block_on(ctx.ep, tree.refresh(ctx, prepared, Toward::Key));
+    let refresh = || block_on(ctx.ep, tree.refresh(ctx, tree.config.root, prepared, Toward::Key));
     assert!(refresh().is_ok());
     let (others, id) = (Rc::clone(&cluster), own.frame.id());
     when_asked(Asked::ChildIndex, 2, move || {
