@@ -286,7 +286,7 @@ impl Session {
     pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         self.check_blocking()?;
         if self.reading {
-            return pando_rt::block_on(&self.ep, self.futures().get_into(key, out));
+            return self.get_as_reader(key, out);
         }
         // Most lookups find everything cached; then there is no future to run.
         let number = self.router.route(key);
@@ -294,6 +294,17 @@ impl Session {
             self.count_operation();
             return Ok(found);
         }
+        self.get_later(number, key, out)
+    }
+
+    // The futures of these two are not to be on the stack of every lookup.
+    #[inline(never)]
+    fn get_as_reader(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        pando_rt::block_on(&self.ep, self.futures().get_into(key, out))
+    }
+
+    #[inline(never)]
+    fn get_later(&self, number: usize, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         on_tree!(blocking, self, key, number, |tree, ctx| tree.get_later(ctx, key, out))
     }
 
