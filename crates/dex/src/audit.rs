@@ -10,6 +10,7 @@ use pando_pool::Pool;
 
 use crate::error::Result;
 use crate::layout::{Layout, Side, header};
+use crate::node::Node;
 use crate::tree::Tree;
 
 /// Violations listed at most; the others are counted.
@@ -206,7 +207,8 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
         self.report.entries += count as u64;
         self.report.fullness_sum += layout.fullness(words);
         let partitioned = self.trees.iter().any(|tree| !tree.range().is_all());
-        let owners = self.trees.iter().filter(|tree| !tree.range().is_crossed_by(layout, words)).count();
+        let owners =
+            self.trees.iter().filter(|tree| !tree.range().is_crossed_by(Node::new(&layout, words))).count();
         if partitioned && self.trees.len() > 1 && owners != 1 {
             self.report
                 .violation(format!("the leaf at {} belongs to {owners} compute servers", expected.addr));

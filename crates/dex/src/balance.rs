@@ -6,16 +6,16 @@
 //! entries and separator change, so that whoever saw one of them before starts again. Nodes that other compute servers
 //! use take no part: their parents are not swizzled.
 
+use pando_cache::FrameState;
 use pando_cache::sync::Word;
-use pando_cache::{FrameState, Swip};
 use pando_pool::ValueRef;
 
+use crate::cut::Pending;
 use crate::error::Attempt;
 use crate::layout::{Layout, NodeInit, Side, Stored, header};
 use crate::merge::Neighbours;
+use crate::node::Node;
 use crate::ownership::View;
-use crate::partition::fence;
-use crate::smo::Pending;
 use crate::tree::{Ctx, Hop, Tree};
 
 /// How full two leaves may be on average. What is left is room for the inserts that pay for the next time.
@@ -39,12 +39,12 @@ struct Entry {
 }
 
 impl Entries {
-    fn append(&mut self, layout: &impl Layout, page: &[Word]) {
-        for i in 0..layout.count(page) {
+    fn append<L: Layout>(&mut self, leaf: Node<'_, L>) {
+        for i in 0..leaf.count() {
             let key = self.bytes.len();
-            layout.append_key(page, i, &mut self.bytes);
+            leaf.append_key(i, &mut self.bytes);
             let value = self.bytes.len();
-            let long = layout.append_value(page, i, &mut self.bytes);
+            let long = leaf.append_value(i, &mut self.bytes);
             self.entries.push(Entry { key, value, end: self.bytes.len(), long });
         }
     }
@@ -84,8 +84,7 @@ impl<L: Layout> Tree<L> {
         pending: Pending<'_>,
     ) -> Attempt<bool> {
         let view = self.view(ctx);
-        let words = parent.frame.words();
-        let index = self.layout.child_index(words, self.layout.key(pending.key)?);
+        let index = self.node(parent).child_index(self.layout.key(pending.key)?);
         if self.hot_child(parent, index)?.is_none_or(|child| child.frame.id() != leaf.frame.id()) {
             return Ok(false);
         }
@@ -110,12 +109,12 @@ impl<L: Layout> Tree<L> {
 
     /// Child `index` of a node, if there is one that is swizzled.
     fn hot_child<'t>(&'t self, parent: Hop<'t>, index: usize) -> Attempt<Option<Hop<'t>>> {
-        let words = parent.frame.words();
-        if index > self.layout.count(words) {
+        let node = self.node(parent);
+        if index > node.count() {
             parent.validate()?;
             return Ok(None);
         }
-        let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, index)));
+        let swip = node.child(index);
         let child = swip.frame().and_then(|id| self.cache.try_frame(id)).and_then(|frame| {
             let version = frame.optimistic().ok()?;
             (version.state() == FrameState::Hot).then_some(Hop { frame, version })
@@ -127,14 +126,10 @@ impl<L: Layout> Tree<L> {
     fn balance_pair(&self, pair: &Neighbours<'_>, view: &View, pending: Pending<'_>) -> Attempt<bool> {
         let parent = pair.parent;
         // Keys beyond a boundary that is moving here are another compute server's soon, or were.
-        if [pair.left, pair.right]
-            .iter()
-            .any(|leaf| view.nodes.is_crossed_by(self.layout, leaf.frame.words()))
+        let (left, right) = (self.node(pair.left), self.node(pair.right));
+        if [left, right].into_iter().any(|leaf| view.nodes.is_crossed_by(leaf))
+            || left.fullness() + right.fullness() > 2.0 * FILL
         {
-            return Ok(false);
-        }
-        let fullness = |hop: Hop<'_>| self.layout.fullness(hop.frame.words());
-        if fullness(pair.left) + fullness(pair.right) > 2.0 * FILL {
             return Ok(false);
         }
         let mut parent_guard = parent.frame.upgrade(parent.version)?;
@@ -147,7 +142,7 @@ impl<L: Layout> Tree<L> {
             parent_guard.release_unchanged();
             return Ok(false);
         };
-        let balanced = self.balance_latched(pair, parent.frame.words(), pending).is_some();
+        let balanced = self.balance_latched(pair, pending).is_some();
         for guard in [&mut parent_guard, &mut left_guard, &mut right_guard] {
             if balanced {
                 guard.mark_dirty();
@@ -162,33 +157,32 @@ impl<L: Layout> Tree<L> {
     }
 
     /// The latched part of [`Tree::balance`]; `None` if the leaves would be too full, and nothing changed.
-    fn balance_latched(&self, pair: &Neighbours<'_>, parent: &[Word], pending: Pending<'_>) -> Option<()> {
-        let layout = &self.layout;
-        let (left, right) = (pair.left.frame.words(), pair.right.frame.words());
+    fn balance_latched(&self, pair: &Neighbours<'_>, pending: Pending<'_>) -> Option<()> {
+        let (left, right) = (self.node_mut(pair.left), self.node_mut(pair.right));
+        let (parent, at) = (self.node_mut(pair.parent), pair.separator);
         let mut entries = Entries::default();
-        entries.append(layout, left);
-        entries.append(layout, right);
+        entries.append(*left);
+        entries.append(*right);
         let cut = entries.middle(pending)?;
-        let separator = layout.separator(entries.key(cut - 1), entries.key(cut));
-        let mut old = Vec::new();
-        layout.append_key(parent, pair.separator, &mut old);
-        if separator.len() > old.len() && !layout.has_room(parent, &separator, 0) {
+        let separator = self.layout.separator(entries.key(cut - 1), entries.key(cut));
+        if separator.len() > parent.key_at(at).len() && !parent.has_room(&separator, 0) {
             return None;
         }
-        let (low, high) = (fence(self.layout, left, Side::Low), fence(self.layout, right, Side::High));
+        let (low, high) = (left.fence(Side::Low), right.fence(Side::High));
         let (low, middle, high) = (low.as_deref(), Some(separator.as_slice()), high.as_deref());
-        let new_left = self.rebuilt(left, low, middle, &entries, 0..cut)?;
-        let new_right = self.rebuilt(right, middle, high, &entries, cut..entries.entries.len())?;
+        let new_left = self.rebuilt(*left, low, middle, &entries, 0..cut)?;
+        let new_right = self.rebuilt(*right, middle, high, &entries, cut..entries.entries.len())?;
+        let (new_left, new_right) = (self.node(&new_left[..]), self.node(&new_right[..]));
         // Room in both: if only the pending entry's leaf had some, an operation that waits for room in the other one would
         // move the entries back before this one comes to its leaf, and so on for ever.
-        if [&new_left, &new_right].iter().any(|page| !layout.has_room(page, pending.key, pending.value_len)) {
+        if [new_left, new_right].iter().any(|leaf| !leaf.has_room(pending.key, pending.value_len)) {
             return None;
         }
-        layout.copy_content(&new_left, left);
-        layout.copy_content(&new_right, right);
-        let child = header::get(parent, layout.child_word(parent, pair.separator + 1));
-        layout.inner_remove(parent, pair.separator);
-        let fits = layout.inner_insert(parent, pair.separator, &separator, child);
+        left.copy_content(new_left);
+        right.copy_content(new_right);
+        let child = parent.child(at + 1).raw();
+        parent.inner_remove(at);
+        let fits = parent.inner_insert(at, &separator, child);
         assert!(fits, "a separator is replaced by one that is no longer, or that would fit beside it");
         Some(())
     }
@@ -196,19 +190,20 @@ impl<L: Layout> Tree<L> {
     /// What the leaf `old` is to become; `None` if the entries do not fit.
     fn rebuilt(
         &self,
-        old: &[Word],
+        old: Node<'_, L>,
         low: Option<&[u8]>,
         high: Option<&[u8]>,
         entries: &Entries,
         range: std::ops::Range<usize>,
     ) -> Option<Vec<Word>> {
-        let page: Vec<Word> = old.iter().map(|_| Word::new(0)).collect();
-        let (addr, index_id) = (header::addr(old), self.config.index_id);
-        self.layout.init(&page, &NodeInit { addr, index_id, level: 0, low, high });
-        header::set_flag(&page, header::WAS_SHARED, header::has(old, header::WAS_SHARED));
+        let page: Vec<Word> = old.words().iter().map(|_| Word::new(0)).collect();
+        let leaf = self.node_mut(&page[..]);
+        let (addr, index_id) = (old.raw_addr(), self.config.index_id);
+        leaf.init(&NodeInit { addr, index_id, level: 0, low, high });
+        leaf.set_flag(header::WAS_SHARED, old.was_shared());
         for (i, entry) in range.enumerate() {
             let key = self.layout.key(entries.key(entry)).ok()?;
-            if !self.layout.leaf_insert(&page, i, key, entries.value(entry)) {
+            if !self.layout.leaf_insert(leaf.words(), i, key, entries.value(entry)) {
                 return None;
             }
         }

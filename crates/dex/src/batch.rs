@@ -10,7 +10,7 @@ use pando_fabric::{Endpoint, Work};
 
 use crate::cached::{Descent, Step};
 use crate::error::Result;
-use crate::layout::{Layout, header};
+use crate::layout::Layout;
 use crate::tree::{Ctx, Hop, Tree};
 
 /// Keys that go down side by side.
@@ -152,7 +152,7 @@ impl<L: Layout> Tree<L> {
             }
         }
         // The root may grow meanwhile; whoever is late goes alone.
-        for _ in 0..header::level(root.frame.words()) {
+        for _ in 0..self.node(root).level() {
             for (key, lane) in keys.iter().zip(&mut lanes) {
                 if let Lane::Below(step) = *lane {
                     let key = self.layout.key(key.as_ref());
@@ -174,10 +174,10 @@ impl<L: Layout> Tree<L> {
             match self.descend(node, key) {
                 Descent::To(step) => return Lane::Below(step),
                 Descent::Leaf => {
-                    let words = node.frame.words();
-                    let found = self.layout.find(words, key);
+                    let page = self.node(node);
+                    let found = page.find(key);
                     if let Ok(i) = found {
-                        self.layout.prefetch_value(words, i);
+                        page.prefetch_value(i);
                     }
                     return Lane::At(node, found);
                 }

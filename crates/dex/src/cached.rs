@@ -17,9 +17,9 @@ use pando_cache::{CacheWorker, Conflict, FrameId, FrameState, Swip};
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Work};
 
-use crate::layout::{Layout, header};
+use crate::layout::Layout;
+use crate::node::Target;
 use crate::tree::{Ctx, Hop, Tree};
-use crate::walk::is_meant;
 
 /// Nodes of this level and below are many, so they are seldom in the processor's own cache.
 const FAR_LEVEL: u8 = 1;
@@ -53,13 +53,13 @@ pub(crate) enum Descent<'t> {
 impl<L: Layout> Tree<L> {
     #[inline(always)]
     pub(crate) fn descend<'t>(&'t self, node: Hop<'t>, key: L::Key<'_>) -> Descent<'t> {
-        let words = node.frame.words();
-        let level = header::level(words);
+        let page = self.node(node);
+        let level = page.level();
         if level == 0 {
             return Descent::Leaf;
         }
-        let index = self.layout.child_index(words, key);
-        let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, index)));
+        let index = page.child_index(key);
+        let swip = page.child(index);
         match swip.frame() {
             Some(child) => {
                 let far = level <= FAR_LEVEL + 1;
@@ -87,18 +87,18 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         charge: impl Fn(Work),
     ) -> Option<Hop<'t>> {
-        let words = parent.frame.words();
-        if self.swizzles(words) {
+        let node = self.node(parent);
+        if self.swizzles(node) {
             return None;
         }
         let addr = swip.global().filter(|addr| !addr.is_null())?;
-        let level = header::level(words).wrapping_sub(1);
+        let level = node.level().wrapping_sub(1);
         charge(Work::TableLookup);
         let child = self.enter(parent, self.cache.table().frame_of(addr)?).ok()?;
         // All of this holds as long as the child's version does.
         let is_there = child.version.state() == FrameState::Hot && child.frame.addr() == addr.raw();
-        let words = child.frame.words();
-        (is_there && is_meant(words, level) && self.layout.covers(words, key)).then_some(child)
+        let node = self.node(child);
+        (is_there && node.is_meant(level) && node.covers(Target::of(key))).then_some(child)
     }
 
     /// A swizzled child, seen at a version at which the parent still pointed to it.
@@ -138,9 +138,9 @@ impl<L: Layout> Tree<L> {
         found: Result<usize, usize>,
         out: &mut Vec<u8>,
     ) -> Option<bool> {
-        let words = leaf.frame.words();
+        let node = self.node(leaf);
         if let Ok(i) = found
-            && self.layout.append_value(words, i, out).is_some()
+            && node.append_value(i, out).is_some()
         {
             return None;
         }
@@ -185,7 +185,7 @@ impl<L: Layout> Tree<L> {
         let key = self.layout.key(key).ok()?;
         let leaf = self.cached_leaf(key, |_| ()).ok()?;
         let start = out.len();
-        let found = self.cached_value(worker, leaf, self.layout.find(leaf.frame.words(), key), out);
+        let found = self.cached_value(worker, leaf, self.node(leaf).find(key), out);
         if found.is_none() {
             out.truncate(start);
         }
@@ -201,7 +201,7 @@ impl<L: Layout> Tree<L> {
         out: &mut Vec<u8>,
     ) -> Result<bool, Stuck<'t>> {
         let leaf = self.cached_leaf_in_turns(ctx, key).await?;
-        let found = self.layout.find(leaf.frame.words(), key);
+        let found = self.node(leaf).find(key);
         let start = out.len();
         let found = self.cached_value(ctx.worker, leaf, found, out);
         ctx.ep.charge(Work::Copy { bytes: out.len() - start });

@@ -3,11 +3,11 @@
 //! The same wherever it is made: in a frame under its latch, in a private copy that is written back at once, or by a
 //! memory server in its own memory (DEX §6). Long values are put into the pool before, and freed after it.
 
-use pando_cache::sync::Word;
 use pando_fabric::Work;
 use pando_pool::ValueRef;
 
-use crate::layout::{Layout, Stored, header};
+use crate::layout::{Layout, Stored};
+use crate::node::{Node, NodeMut};
 
 /// What to do with the entry of a key.
 #[derive(Clone, Copy, Debug)]
@@ -56,59 +56,51 @@ pub(crate) enum Blocked {
 
 /// Makes the change in a leaf that the caller has for itself.
 pub(crate) fn apply<L: Layout>(
-    layout: L,
-    page: &[Word],
+    leaf: NodeMut<'_, L>,
     key: L::Key<'_>,
     change: &Change<'_>,
 ) -> std::result::Result<Outcome, Blocked> {
-    let position = layout.find(page, key);
+    let position = leaf.find(key);
     let existed = position.is_ok();
     let stored = match *change {
         Change::Upsert(value) => Some(value),
         Change::Insert(value) if !existed => Some(value),
         Change::Update(value) if existed => Some(value),
         Change::Remove if existed => None,
-        Change::Swap { expected, new } if is_expected(layout, page, position, expected)? => new,
+        Change::Swap { expected, new } if is_expected(*leaf, position, expected)? => new,
         _ => return Ok(Outcome { existed, ..Outcome::default() }),
     };
     let mut outcome = Outcome { existed, changed: true, ..Outcome::default() };
     let Some(value) = stored else {
         let Ok(i) = position else { return Ok(Outcome::default()) };
-        outcome.unlinked = layout.long_value(page, i);
-        layout.leaf_remove(page, i);
-        outcome.underfull = layout.is_underfull(page);
+        outcome.unlinked = leaf.long_value(i);
+        leaf.remove(i);
+        outcome.underfull = leaf.is_underfull();
         return Ok(outcome);
     };
     let fits = match position {
         Ok(i) => {
-            outcome.unlinked = layout.long_value(page, i);
-            layout.leaf_replace(page, i, value)
+            outcome.unlinked = leaf.long_value(i);
+            leaf.replace(i, value)
         }
-        Err(i) => {
-            let fits = layout.leaf_insert(page, i, key, value);
-            if fits {
-                header::note_insert(page, i);
-            }
-            fits
-        }
+        Err(i) => leaf.insert(i, key, value),
     };
     if fits { Ok(outcome) } else { Err(Blocked::NoRoom) }
 }
 
 fn is_expected<L: Layout>(
-    layout: L,
-    page: &[Word],
+    leaf: Node<'_, L>,
     position: std::result::Result<usize, usize>,
     expected: Expected<'_>,
 ) -> std::result::Result<bool, Blocked> {
     let Ok(i) = position else { return Ok(matches!(expected, Expected::Absent)) };
-    match (expected, layout.long_value(page, i)) {
+    match (expected, leaf.long_value(i)) {
         (Expected::Absent, _) | (Expected::Exactly(_), None) => Ok(false),
         (Expected::Exactly(wanted), Some(found)) => Ok(wanted == found),
         (Expected::Bytes(_), Some(found)) => Err(Blocked::Compare(found)),
         (Expected::Bytes(wanted), None) => {
             let mut bytes = Vec::with_capacity(wanted.len());
-            layout.append_value(page, i, &mut bytes);
+            leaf.append_value(i, &mut bytes);
             Ok(bytes == wanted)
         }
     }

@@ -19,6 +19,7 @@ use crate::change::{Change, Expected};
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::fetch_many::join_all;
 use crate::layout::{Layout, Side, Stored, header};
+use crate::node::Node;
 use crate::ownership::Purpose;
 use crate::relocate::{Fate, Goal, Order};
 use crate::tree::{Ctx, Tree};
@@ -171,9 +172,8 @@ impl<L: Layout> Tree<L> {
             let attempt = async {
                 let _entered = self.enter_for(ctx, prepared, Purpose::Operation)?;
                 let (node, _) = self.walk_to(ctx, prepared, level).await?;
-                let is_it = header::level(node.frame.words()) == level;
-                let family =
-                    if is_it { Some(self.family_on(node.frame.words(), key, server)?) } else { None };
+                let is_it = self.node(node).level() == level;
+                let family = if is_it { Some(self.family_on(self.node(node), key, server)?) } else { None };
                 node.validate()?;
                 Ok(family)
             };
@@ -184,20 +184,11 @@ impl<L: Layout> Tree<L> {
         }
     }
 
-    fn family_on(
-        &self,
-        words: &[pando_cache::sync::Word],
-        first: &[u8],
-        server: MemoryServerId,
-    ) -> Attempt<Family> {
+    fn family_on(&self, node: Node<'_, L>, first: &[u8], server: MemoryServerId) -> Attempt<Family> {
         let (own, mut keys, mut low) = (self.range(), Vec::new(), first.to_vec());
-        for i in 0..self.layout.child_count(words) {
-            let mut high = Vec::new();
-            let is_last = i >= self.layout.count(words);
-            if !is_last {
-                self.layout.append_key(words, i, &mut high);
-            }
-            let swip = pando_cache::Swip::from_raw(header::get(words, self.layout.child_word(words, i)));
+        for (i, swip) in node.children().enumerate() {
+            let is_last = i >= node.count();
+            let high = if is_last { Vec::new() } else { node.key_at(i) };
             let raw = match swip.frame() {
                 Some(id) => self.cache.try_frame(id).ok_or(Retry::Restart)?.addr(),
                 None => swip.raw(),
@@ -213,8 +204,7 @@ impl<L: Layout> Tree<L> {
                 low = high;
             }
         }
-        let mut high = Vec::new();
-        let high = self.layout.append_fence(words, Side::High, &mut high).then_some(high);
+        let high = node.fence(Side::High);
         Ok(Family { keys, high })
     }
 
@@ -265,15 +255,14 @@ impl<L: Layout> Tree<L> {
             let attempt = async {
                 let _entered = self.enter_for(ctx, prepared, Purpose::Operation)?;
                 let (leaf, _) = self.walk_to(ctx, prepared, 0).await?;
-                let words = leaf.frame.words();
-                let entries = (0..self.layout.count(words)).filter_map(|i| {
-                    let value = self.layout.long_value(words, i)?;
-                    let mut key = Vec::new();
-                    self.layout.append_key(words, i, &mut key);
+                let node = self.node(leaf);
+                let entries = (0..node.count()).filter_map(|i| {
+                    let value = node.long_value(i)?;
+                    let key = node.key_at(i);
                     Some(LongValue { key, value })
                 });
                 let (entries, mut high) = (entries.collect(), Vec::new());
-                let high = self.layout.append_fence(words, Side::High, &mut high).then_some(high);
+                let high = node.append_fence(Side::High, &mut high).then_some(high);
                 leaf.validate()?;
                 Ok((entries, high))
             };

@@ -14,15 +14,16 @@ use std::future::Future;
 use std::task::Poll;
 
 use pando_cache::defect::Defect;
-use pando_cache::{FreeFrame, IoTicket, Lookup, NoFrame, Swip};
+use pando_cache::{FreeFrame, IoTicket, Lookup, NoFrame};
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Resource, Work};
+use pando_fabric::{Endpoint, PageBuf, Resource, Work};
 
 use crate::error::{Attempt, DexError, Result, Retry};
-use crate::layout::{Layout, header};
+use crate::layout::{Layout, Toward};
+use crate::node::Target;
 use crate::ownership::View;
 use crate::tree::{Ctx, Hop, Tree};
-use crate::walk::{Admit, Miss, Reached, Slot, Toward};
+use crate::walk::{Admit, Miss, Reached, Slot};
 
 /// Share of a cache's frames that copies of leaves in flight may take besides.
 const FRAMES_PER_LEAF: usize = 4;
@@ -76,7 +77,7 @@ impl<L: Layout> Tree<L> {
         for (leaf, page) in leaves.iter().zip(join_all(reads).await) {
             pages.push(page.map(|page| {
                 let is_leaf = self.layout.key(&leaf.key).is_ok_and(|key| {
-                    header::level(page.words()) == 0 && self.covers(page.words(), key, leaf.toward)
+                    self.node(&page).level() == 0 && self.node(&page).covers(Target::new(key, leaf.toward))
                 });
                 if is_leaf {
                     return Some(page);
@@ -119,7 +120,7 @@ impl<L: Layout> Tree<L> {
         ctx.ep.charge(Work::Admit);
         ctx.ep.charge(Work::Hold(Resource::Frame(leaf.slot.parent.frame.id().0)));
         // Hot or cooling: nobody is on the way to it.
-        let _ = self.admit_below(free, page, leaf.ticket, leaf.slot, (key, leaf.toward));
+        let _ = self.admit_below(free, page, leaf.ticket, leaf.slot, Target::new(key, leaf.toward));
     }
 
     /// READs the leaves of those of `keys` that `wanted` says, as far as they are known to be missing by the nodes
@@ -182,15 +183,15 @@ impl<L: Layout> Tree<L> {
         }
         let key = self.layout.key(key)?;
         let Reached::Cached { node: parent, .. } =
-            self.walk(ctx, key, Toward::Key, 1, Miss::fetched(Admit::Lazily)).await?
+            self.walk(ctx, Target::of(key), 1, Miss::fetched(Admit::Lazily)).await?
         else {
             unreachable!("inner nodes are always admitted");
         };
-        let words = parent.frame.words();
-        if header::level(words) != 1 {
+        let page = self.node(parent);
+        if page.level() != 1 {
             return Ok(None);
         }
-        let index = self.layout.child_index(words, key);
+        let index = page.child_index(key);
         Ok(self
             .unswizzled_child(view, parent, index)?
             .filter(|slot| self.cache.table().frame_of(slot.addr).is_none()))
@@ -203,13 +204,11 @@ impl<L: Layout> Tree<L> {
         parent: Hop<'t>,
         index: usize,
     ) -> Attempt<Option<Slot<'t>>> {
-        let words = parent.frame.words();
-        let word = self.layout.child_word(words, index);
-        let swip = Swip::from_raw(header::get(words, word));
-        let shared = header::has(words, header::SHARED) && self.child_is_shared(view, words, index);
+        let node = self.node(parent);
+        let shared = node.is_shared() && view.shares_child(node, index);
+        let addr = node.child_addr(index).filter(|_| !shared);
         parent.validate()?;
-        let addr = swip.global().filter(|addr: &GlobalAddr| !shared && !addr.is_null());
-        Ok(addr.map(|addr| Slot { parent, word, index, addr }))
+        Ok(addr.map(|addr| Slot { parent, index, addr }))
     }
 
     /// Takes the ticket of a leaf that is in no frame, if nobody else has it and it proves to be in the tree.
@@ -218,7 +217,7 @@ impl<L: Layout> Tree<L> {
         if defect(Defect::StaleBatchBelieved) {
             slot.parent.validate().ok()?;
         } else {
-            self.prove_child(slot, self.layout.key(key).ok()?, toward).ok()?;
+            self.prove_child(slot, Target::new(self.layout.key(key).ok()?, toward)).ok()?;
         }
         Some(Missing { slot, ticket, key: key.to_vec(), toward })
     }
@@ -233,8 +232,8 @@ impl<L: Layout> Tree<L> {
     ) -> Result<bool> {
         ctx.worker.counters().count_inner();
         ctx.ep.charge(Work::NodeSearch);
-        let Ok(i) = self.layout.find(page.words(), self.layout.key(key)?) else { return Ok(false) };
-        match self.layout.append_value(page.words(), i, out) {
+        let Ok(i) = self.node(page).find(self.layout.key(key)?) else { return Ok(false) };
+        match self.node(page).append_value(i, out) {
             Some(long) => self.long_of(ctx, key, long, out).await,
             None => Ok(true),
         }

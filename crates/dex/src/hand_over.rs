@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use pando_cache::sync::Word;
 use pando_cache::{Expelled, FrameId, FrameState};
 use pando_fabric::{Endpoint, GlobalAddr, Patience};
 
@@ -21,11 +22,11 @@ use crate::error::{Attempt, DexError, Result, Retry};
 use crate::fetch_many::join_all;
 use crate::layout::{Layout, Side, header};
 use crate::locked::LockedNode;
+use crate::node::{Node, Target};
 use crate::ownership::{Mover, View};
-use crate::partition::{KeyRange, fence};
+use crate::partition::KeyRange;
 use crate::tree::{Ctx, Hop, Tree};
 use crate::tries::Tries;
-use crate::walk::Toward;
 
 /// Frames that a worker looks at before it draws the next ones.
 const CHUNK: u64 = 64;
@@ -152,9 +153,9 @@ impl<L: Layout> Tree<L> {
                 None => {
                     // Who READs it from now on sees that its parent is shared.
                     let (view, page) = (self.view(ctx), ctx.ep.buffer(self.layout.node_size()));
-                    let page = self.read_node(ctx, addr, page, (&view, true)).await?;
-                    let next = match self.reaches_boundary(page.words(), key) {
-                        Some(false) => Ok(self.child_addr(page.words(), key, Toward::Key)?),
+                    let page = self.read_node(ctx, addr, page, &view, true).await?;
+                    let next = match self.reaches_boundary(self.node(&page), key) {
+                        Some(false) => Ok(self.child_addr(self.node(&page), Target::of(key))?),
                         Some(true) => Ok(None),
                         None => Err(Retry::Restart),
                     };
@@ -167,10 +168,10 @@ impl<L: Layout> Tree<L> {
                     if !self.holds(frame, hop.version, addr) {
                         return Err(Retry::Restart);
                     }
-                    let words = frame.words();
-                    let reaches = self.reaches_boundary(words, key);
-                    let is_shared = header::has(words, header::SHARED);
-                    let next = self.child_addr(words, key, Toward::Key)?;
+                    let content = self.node(frame);
+                    let reaches = self.reaches_boundary(content, key);
+                    let is_shared = content.is_shared();
+                    let next = self.child_addr(content, Target::of(key))?;
                     hop.validate()?;
                     match reaches {
                         Some(true) => Ok(None),
@@ -188,7 +189,7 @@ impl<L: Layout> Tree<L> {
                 Ok(None) => return Ok(()),
                 Err(retry) => {
                     // A stale copy led to a node that was split meanwhile.
-                    self.refresh(ctx, above, key, Toward::Key).await?;
+                    self.refresh(ctx, above, Target::of(key)).await?;
                     return Err(retry);
                 }
             }
@@ -197,18 +198,18 @@ impl<L: Layout> Tree<L> {
 
     /// Whether a node begins at a boundary, so that none below it crosses that, or is a leaf; `None` if it does not lie on the
     /// way to it.
-    fn reaches_boundary(&self, words: &[pando_cache::sync::Word], key: L::Key<'_>) -> Option<bool> {
-        if !self.layout.covers(words, key) {
+    fn reaches_boundary(&self, node: Node<'_, L>, key: L::Key<'_>) -> Option<bool> {
+        if !node.covers(Target::of(key)) {
             return None;
         }
-        let low = fence(self.layout, words, Side::Low);
-        Some(header::level(words) == 0 || low.as_deref() == Some(self.layout.key_bytes(key)))
+        let low = node.fence(Side::Low);
+        Some(node.level() == 0 || low.as_deref() == Some(self.layout.key_bytes(key)))
     }
 
     /// Makes a cached node of this compute server shared: locks it, and writes it through.
     async fn share<E: Endpoint>(&self, ctx: Ctx<'_, E>, node: Hop<'_>, addr: GlobalAddr) -> Attempt<()> {
         if node.version.state() == FrameState::Cooling {
-            let is_node = |words: &[pando_cache::sync::Word]| header::addr(words) == addr.raw();
+            let is_node = |words: &[Word]| self.node(words).is_at(addr);
             self.cache.expel(ctx.worker, ctx.ep, self.layout, node.frame.id(), is_node).await?;
             return Err(Retry::Restart);
         }
@@ -246,17 +247,17 @@ impl<L: Layout> Tree<L> {
 
     /// Whether write-backs wrote the first word of the node's remote copy until now. If it `is_lock`, none does from now on.
     fn mark_lock_word(&self, node: Hop<'_>, addr: GlobalAddr, is_lock: bool) -> Attempt<bool> {
-        let words = node.frame.words();
+        let page = self.node_mut(node);
         let mut guard = node.frame.exclusive()?;
         if node.frame.addr() != addr.raw() || guard.state() != FrameState::Hot {
             guard.release_unchanged();
             return Err(Retry::Restart);
         }
-        let was_lock = header::has(words, header::WAS_SHARED);
+        let was_lock = page.was_shared();
         if was_lock || !is_lock {
             guard.release_unchanged();
         } else {
-            header::set_flag(words, header::WAS_SHARED, true);
+            page.set_flag(header::WAS_SHARED, true);
             guard.mark_dirty();
         }
         Ok(!was_lock)
@@ -284,20 +285,20 @@ impl<L: Layout> Tree<L> {
     }
 
     fn share_latched(&self, view: &View, node: Hop<'_>, locked: &LockedNode<'_>) -> Attempt<Shared> {
-        let (frame, words) = (node.frame, node.frame.words());
+        let (frame, page) = (node.frame, self.node_mut(node));
         let mut guard = frame.exclusive()?;
         let is_meant = frame.addr() == locked.addr().raw()
             && guard.state() == FrameState::Hot
-            && !header::has(words, header::SHARED)
-            && view.is_shared(self.layout, words);
+            && !page.is_shared()
+            && view.is_shared(*page);
         if !is_meant || frame.is_writing() {
             guard.release_unchanged();
             return Ok(if is_meant { Shared::NotYet } else { Shared::Not });
         }
         self.cache.unswizzle_children(frame, self.layout);
-        header::set_flag(words, header::SHARED | header::WAS_SHARED, true);
-        header::set(words, header::REMOTE_VERSION, locked.next_version());
-        for (to, from) in locked.words().iter().zip(words).skip(1) {
+        page.set_flag(header::SHARED | header::WAS_SHARED, true);
+        page.set_remote_version(locked.next_version());
+        for (to, from) in locked.words().iter().zip(page.words()).skip(1) {
             to.store(from.load(Relaxed), Relaxed);
         }
         guard.mark_clean();
@@ -310,11 +311,11 @@ impl<L: Layout> Tree<L> {
         let frame = self.cache.frame(self.root);
         let patience = Patience::new(self.config.patience_ns);
         let mut written = 0;
-        while !header::has(frame.words(), header::SHARED) {
+        while !self.node(frame).is_shared() {
             let clean = self.cache.flush_frame(ctx.worker, ctx.ep, self.layout, frame, &mut written).await?;
             if clean && let Ok(guard) = frame.exclusive() {
                 if !guard.is_dirty() && !frame.is_writing() {
-                    self.make_placeholder(frame.words());
+                    self.make_placeholder(self.node_mut(frame));
                     drop(guard);
                     break;
                 }
@@ -373,8 +374,9 @@ impl<L: Layout> Leaving<'_, L> {
         flushed: &mut Flushed,
     ) -> Result<Vec<FrameId>> {
         let tree = self.tree;
-        let goes = |words: &[pando_cache::sync::Word]| {
-            !(leaves_only && header::level(words) > 0) && self.keep.is_apart_from_node(tree.layout, words)
+        let goes = |words: &[Word]| {
+            let node = tree.node(words);
+            !(leaves_only && node.level() > 0) && self.keep.is_apart_from_node(node)
         };
         let ids = || ids.iter().copied().filter(|&id| id != tree.root);
         let each = ids().map(|id| tree.cache.expel(ctx.worker, ctx.ep, tree.layout, id, goes));
@@ -434,9 +436,8 @@ impl<L: Layout> Leaving<'_, L> {
         (0..tree.cache.frames() as u32).map(FrameId).filter(|&id| id != tree.root).all(|id| {
             let frame = tree.cache.frame(id);
             let Ok(version) = frame.optimistic() else { return true };
-            let words = frame.words();
-            let stays =
-                header::has(words, header::SHARED) || !self.keep.is_apart_from_node(tree.layout, words);
+            let node = tree.node(frame);
+            let stays = node.is_shared() || !self.keep.is_apart_from_node(node);
             version.state() == FrameState::Free || stays || frame.validate(version).is_err()
         })
     }

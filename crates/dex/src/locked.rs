@@ -14,6 +14,7 @@ use pando_pool::{LOOKS_AT_HOLDER, PoolError, RemoteLock};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, header};
+use crate::node::HasWords;
 use crate::orphaned::own_copy;
 use crate::tree::{Ctx, Tree, clear, count};
 
@@ -54,8 +55,14 @@ impl<'t> LockedNode<'t> {
 
     /// Makes word 7 say what was there before and what is to be there.
     fn note_digests(&self) {
-        let after = digest(self.words());
+        let after = digest(self.page.words());
         self.page.set(header::REMOTE_VERSION, DIGESTS | self.before.unwrap_or(after) << 32 | after);
+    }
+}
+
+impl<'p> HasWords<'p> for &'p LockedNode<'_> {
+    fn words_of(self) -> &'p [Word] {
+        self.page.words()
     }
 }
 
@@ -96,9 +103,9 @@ impl<L: Layout> Tree<L> {
         match self.read_verified(ctx, addr, page).await {
             Ok(page) => {
                 let mut node = LockedNode::new(lock, page);
-                own_copy(node.words());
+                own_copy(node.page.words());
                 self.mark_shared(&self.view(ctx), &node.page);
-                node.is_shared = header::has(node.words(), header::SHARED) && !self.has_own_copy(addr);
+                node.is_shared = self.node(&node).is_shared() && !self.has_own_copy(addr);
                 Ok(node)
             }
             Err(error) => {
@@ -160,7 +167,7 @@ impl<L: Layout> Tree<L> {
         let Some(id) = self.cache.table().frame_of(addr) else { return false };
         let frame = self.cache.frame(id);
         let Ok(version) = frame.optimistic() else { return true };
-        let own = self.holds(frame, version, addr) && !header::has(frame.words(), header::SHARED);
+        let own = self.holds(frame, version, addr) && !self.node(frame).is_shared();
         own || frame.validate(version).is_err()
     }
 

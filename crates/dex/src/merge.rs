@@ -4,16 +4,18 @@
 //! Merging is optional: where something stands in the way (a neighbour of another compute server, another memory
 //! server, a pin, a write-back under way), the node simply stays small, and the next removal tries again.
 
-use pando_cache::{FrameRef, FrameState, IoTicket, Swip, Version};
+use pando_cache::{FrameRef, FrameState, IoTicket, Version};
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, header};
+use crate::node::{Node, Target};
 use crate::ownership::{Purpose, View};
+use crate::smo::leads_to;
 use crate::tree::{Ctx, Hop, Tree, count};
 use crate::tries::Tries;
 use crate::unfinished::Unlinked;
-use crate::walk::{Admit, Child, Miss, Slot, Toward};
+use crate::walk::{Admit, Child, Miss};
 
 /// Times that a merge starts again before it is left to the next removal.
 const ATTEMPTS: usize = 8;
@@ -61,9 +63,9 @@ impl<L: Layout> Tree<L> {
     async fn try_merge<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: L::Key<'_>, level: u8) -> Attempt<Merge> {
         let _entered = self.enter_for(ctx, key, Purpose::Operation)?;
         let (node, parent) = self.walk_to(ctx, key, level).await?;
-        let words = node.frame.words();
-        let (underfull, shared) = (self.layout.is_underfull(words), header::has(words, header::SHARED));
-        let (at, lonely) = (header::level(words), self.layout.count(words) == 0);
+        let page = self.node(node);
+        let (underfull, shared) = (page.is_underfull(), page.is_shared());
+        let (at, lonely) = (page.level(), page.count() == 0);
         node.validate()?;
         let Some(parent) = parent else {
             return match !shared && lonely && at > 0 {
@@ -83,7 +85,7 @@ impl<L: Layout> Tree<L> {
             return Ok(Merge::Skipped);
         }
         drop(pins);
-        if header::has(parent.frame.words(), header::SHARED) {
+        if self.node(parent).is_shared() {
             self.merge_under_shared(ctx, key, pair, parent).await
         } else {
             self.merge_owned(ctx, pair, parent).await
@@ -98,13 +100,8 @@ impl<L: Layout> Tree<L> {
         parent: Hop<'t>,
         key: L::Key<'_>,
     ) -> Attempt<Option<Neighbours<'t>>> {
-        let words = parent.frame.words();
-        let (index, count) = (self.layout.child_index(words, key), self.layout.count(words));
-        let separator_at = |i: usize| {
-            let mut bytes = Vec::new();
-            self.layout.append_key(words, i, &mut bytes);
-            bytes
-        };
+        let page = self.node(parent);
+        let (index, count) = (page.child_index(key), page.count());
         // Beyond a boundary, nodes are another compute server's, and what remote memory says of them may be old. So may what
         // a shared parent says of keys that are about to be this compute server's.
         let view = self.view(ctx);
@@ -113,10 +110,10 @@ impl<L: Layout> Tree<L> {
             return Ok(None);
         }
         let right = (index < count)
-            .then(|| separator_at(index))
+            .then(|| page.key_at(index))
             .filter(|separator| own.high.as_ref().is_none_or(|high| separator < high));
         let left = (index > 0)
-            .then(|| separator_at(index - 1))
+            .then(|| page.key_at(index - 1))
             .filter(|separator| own.low.as_ref().is_none_or(|low| separator > low));
         parent.validate()?;
         let to_right = right.is_some();
@@ -125,16 +122,13 @@ impl<L: Layout> Tree<L> {
         // The neighbour holds the separator if it is the right one, and what is just below it if it is the left one.
         let bound = self.layout.key(&bytes)?;
         let (other, parent) = match to_right {
-            true => self.child_of(ctx, parent, separator + 1, bound, Toward::Key).await?,
-            false => self.child_of(ctx, parent, separator, bound, Toward::Below).await?,
+            true => self.child_of(ctx, parent, separator + 1, Target::of(bound)).await?,
+            false => self.child_of(ctx, parent, separator, Target::below(bound)).await?,
         };
         let (left, right) = if to_right { (node, other) } else { (other, node) };
-        let leads_to = |i: usize, child: Hop<'_>| {
-            let swip = header::get(words, self.layout.child_word(words, i));
-            swip == Swip::hot(child.frame.id()).raw() || swip == child.frame.addr()
-        };
+        let leads_to = |i: usize, child: Hop<'_>| leads_to(page.child(i), child.frame);
         // Split between the two meanwhile, the parent still has the old word behind its last child.
-        let is_there = separator < self.layout.count(words);
+        let is_there = separator < page.count();
         let neighbours = is_there && leads_to(separator, left) && leads_to(separator + 1, right);
         node.validate()?;
         parent.validate()?;
@@ -150,21 +144,15 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         parent: Hop<'t>,
         index: usize,
-        key: L::Key<'_>,
-        toward: Toward,
+        target: Target<'_, L>,
     ) -> Attempt<(Hop<'t>, Hop<'t>)> {
-        let word = self.layout.child_word(parent.frame.words(), index);
-        let swip = Swip::from_raw(header::get(parent.frame.words(), word));
-        if let Some(id) = swip.frame() {
+        if let Some(id) = self.node(parent).child(index).frame() {
             let frame = self.cache.try_frame(id).ok_or(Retry::Restart)?;
             let version = frame.optimistic()?;
             parent.validate()?;
             return Ok((Hop { frame, version }, parent));
         }
-        parent.validate()?;
-        let addr = swip.global().filter(|addr| !addr.is_null()).ok_or(Retry::Restart)?;
-        let slot = Slot { parent, word, index, addr };
-        match self.resolve(ctx, slot, key, toward, Miss::fetched(Admit::Always)).await? {
+        match self.resolve(ctx, self.slot(parent, index)?, target, Miss::fetched(Admit::Always)).await? {
             Child::Cached { child, parent } => Ok((child, parent)),
             Child::Private(_) | Child::Below(_) => unreachable!("every page is READ and admitted"),
         }
@@ -172,17 +160,16 @@ impl<L: Layout> Tree<L> {
 
     /// Whether the two may become one, as they are at their versions.
     fn may_merge(&self, view: &View, pair: &Neighbours<'_>, parent: Hop<'_>, level: u8) -> Attempt<bool> {
-        let (left, right) = (pair.left.frame.words(), pair.right.frame.words());
-        let mut separator = Vec::new();
-        self.layout.append_key(parent.frame.words(), pair.separator, &mut separator);
-        let shared = [left, right].iter().any(|words| header::has(words, header::SHARED));
-        let remembered = view.is_partitioned() && header::has(right, header::WAS_SHARED);
-        let one_level = header::level(left) == level && header::level(right) == level;
-        let server = |words| GlobalAddr::from_raw(header::addr(words)).map(GlobalAddr::server);
+        let (left, right) = (self.node(pair.left), self.node(pair.right));
+        let separator = self.node(parent).key_at(pair.separator);
+        let shared = left.is_shared() || right.is_shared();
+        let remembered = view.is_partitioned() && right.was_shared();
+        let one_level = left.level() == level && right.level() == level;
+        let server = |node: Node<'_, L>| node.addr().map(GlobalAddr::server);
         // A subtree below level M stands on one memory server; its parts cannot go to another one.
         let together = level != self.config.subtree_level || server(left) == server(right);
-        let owned = [left, right].iter().all(|words| !view.nodes.is_crossed_by(self.layout, words));
-        let fits = self.layout.can_merge(left, right, &separator);
+        let owned = !view.nodes.is_crossed_by(left) && !view.nodes.is_crossed_by(right);
+        let fits = left.can_merge(right, &separator);
         pair.left.validate()?;
         pair.right.validate()?;
         parent.validate()?;
@@ -209,11 +196,10 @@ impl<L: Layout> Tree<L> {
         parent: Hop<'_>,
     ) -> Attempt<IoTicket<'_>> {
         let mut parent_guard = parent.frame.upgrade(parent.version)?;
-        let mut separator = Vec::new();
-        self.layout.append_key(parent.frame.words(), pair.separator, &mut separator);
+        let separator = self.node(parent).key_at(pair.separator);
         match self.merge_latched(ctx, pair, &separator) {
             Ok(freed) => {
-                self.layout.inner_remove(parent.frame.words(), pair.separator);
+                self.node_mut(parent).inner_remove(pair.separator);
                 parent_guard.mark_dirty();
                 Ok(freed)
             }
@@ -241,7 +227,7 @@ impl<L: Layout> Tree<L> {
             }
         };
         let addr = GlobalAddr::from_raw(right.addr()).expect("a frame's own address is not swizzled");
-        self.layout.merge(left.words(), right.words(), separator);
+        self.node_mut(left).merge(self.node(right), separator);
         self.adopt_children(left);
         let ticket = self.cache.table().frame_to_ticket(addr, right.id());
         self.cache.discard(ctx.worker, right, right_guard);
@@ -258,7 +244,7 @@ impl<L: Layout> Tree<L> {
     ) -> Attempt<pando_cache::ExclusiveGuard<'t>> {
         let guard = frame.upgrade(version)?;
         let is_unused = guard.state() == FrameState::Hot && !frame.is_pinned() && !frame.is_writing();
-        let counted = if is_unused { self.count_orphans(frame.words()) } else { Err(Retry::Restart) };
+        let counted = if is_unused { self.count_orphans(self.node(frame)) } else { Err(Retry::Restart) };
         match counted {
             Ok(()) => Ok(guard),
             Err(retry) => {
@@ -277,9 +263,9 @@ impl<L: Layout> Tree<L> {
         pair: Neighbours<'_>,
         parent: Hop<'_>,
     ) -> Attempt<Merge> {
-        let addr_of = |hop: Hop<'_>| GlobalAddr::from_raw(hop.frame.addr()).ok_or(Retry::Restart);
+        let addr_of = |hop: Hop<'_>| self.node(hop).addr().ok_or(Retry::Restart);
         let (left, right) = (addr_of(pair.left)?, addr_of(pair.right)?);
-        let level = header::level(pair.left.frame.words());
+        let level = self.node(pair.left).level();
         let parent_addr = addr_of(parent)?;
         // The parent stays cached, so that its copy is replaced below: an old one, read by another worker while this
         // one waits for the lock and admitted after that, would still lead to the freed node.
@@ -288,18 +274,16 @@ impl<L: Layout> Tree<L> {
         pair.right.validate()?;
         parent.validate()?;
         // Which of the two the key is in.
-        let child = if self.layout.covers(pair.left.frame.words(), key) { left } else { right };
+        let child = if self.node(pair.left).covers(Target::of(key)) { left } else { right };
         let parent = self.lock_parent(ctx, parent_addr, key, child, level).await?;
-        let words = parent.words();
-        let child_at = |i| header::get(words, self.layout.child_word(words, i));
-        let at = (0..self.layout.count(words))
-            .find(|&i| child_at(i) == left.raw() && child_at(i + 1) == right.raw());
+        let above = self.node(&parent);
+        let is_child = |i, child: GlobalAddr| above.child(i).raw() == child.raw();
+        let at = (0..above.count()).find(|&i| is_child(i, left) && is_child(i + 1, right));
         let Some(at) = at else {
             self.unlock_unchanged(ctx, parent).await?;
             return Err(Retry::Restart);
         };
-        let mut separator = Vec::new();
-        self.layout.append_key(words, at, &mut separator);
+        let separator = above.key_at(at);
         let ticket = match self.merge_latched(ctx, &pair, &separator) {
             Ok(ticket) => ticket,
             Err(retry) => {
@@ -307,7 +291,7 @@ impl<L: Layout> Tree<L> {
                 return Err(retry);
             }
         };
-        self.layout.inner_remove(parent.words(), at);
+        self.node_mut(&parent).inner_remove(at);
         count(&self.smo_counters.merges);
         let unlinked = self.write_unlinked(ctx, parent, Unlinked::new(ticket)).await?;
         self.finish_unlinked(ctx, unlinked).await?;
@@ -321,7 +305,7 @@ impl<L: Layout> Tree<L> {
         root: Hop<'_>,
         key: L::Key<'_>,
     ) -> Attempt<Merge> {
-        let level = header::level(root.frame.words());
+        let level = self.node(root).level();
         let (child, parent) = self.walk_to(ctx, key, level - 1).await?;
         if parent.map(|parent| parent.frame.id()) != Some(root.frame.id()) {
             return Err(Retry::Restart);
@@ -348,9 +332,9 @@ impl<L: Layout> Tree<L> {
             }
         };
         let addr = GlobalAddr::from_raw(child.frame.addr()).expect("a frame's own address is not swizzled");
-        let was_shared = header::has(root.frame.words(), header::WAS_SHARED);
-        self.layout.copy_content(child.frame.words(), root.frame.words());
-        header::set_flag(root.frame.words(), header::WAS_SHARED, was_shared);
+        let was_shared = self.node(root).was_shared();
+        self.node_mut(root).copy_content(self.node(child));
+        self.node_mut(root).set_flag(header::WAS_SHARED, was_shared);
         self.adopt_children(root.frame);
         let ticket = self.cache.table().frame_to_ticket(addr, child.frame.id());
         self.cache.discard(ctx.worker, child.frame, child_guard);

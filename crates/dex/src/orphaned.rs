@@ -23,7 +23,7 @@ use pando_pool::{AttachSlot, LOOKS_AT_HOLDER};
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Side, header};
 use crate::locked::{LockedNode, has_digests, is_whole};
-use crate::partition::fence;
+use crate::node::Node;
 use crate::tree::{Ctx, Tree};
 
 /// Makes a page that was READ a copy of this compute server's own: without what only remote copies say.
@@ -148,27 +148,27 @@ impl<L: Layout> Tree<L> {
         // As long as `gone` has the lock nobody changes the node.
         let page = ctx.ep.buffer(self.layout.node_size());
         let page = self.read_verified(ctx, addr, page).await?;
-        let (words, low) = (page.words(), fence(self.layout, page.words(), Side::Low));
-        if !is_whole(words) {
+        let node = self.node(&page);
+        if !is_whole(node.words()) {
             // It stays locked.
             let reason = "it was being written by a process that died";
             return Err(DexError::Corrupt { addr, reason }.into());
         }
         let view = self.view(ctx);
-        if view.nodes.is_apart_from_node(self.layout, words) {
+        if view.nodes.is_apart_from_node(node) {
             // Others' to put right, or their own. What leads there, to keys that are not there, is old.
             ctx.ep.recycle(page);
             return Ok(self.drop_shared_copies(ctx).await?);
         }
-        let is_own = self.has_own_copy(addr) || !view.is_shared(self.layout, words);
-        let is_as_it_is = is_own || addr == self.config.root || header::has(words, header::MOVED);
+        let is_own = self.has_own_copy(addr) || !view.is_shared(node);
+        let is_as_it_is = is_own || addr == self.config.root || node.is_moved();
         let parent = match is_as_it_is {
             true => None,
-            false => Some(self.lock_above(ctx, header::level(words), low.as_deref()).await?),
+            false => Some(self.lock_above(ctx, node.level(), node.fence(Side::Low).as_deref()).await?),
         };
-        let fate = parent.as_ref().map_or(Ok(Fate::AsItIs), |parent| self.fate_of((addr, &page), parent));
+        let fate = parent.as_ref().map_or(Ok(Fate::AsItIs), |parent| self.fate_of(addr, &page, parent));
         let put_right = match fate {
-            Ok(fate) => self.meet_fate(ctx, (addr, page), gone, fate).await,
+            Ok(fate) => self.meet_fate(ctx, addr, page, gone, fate).await,
             Err(retry) => Err(retry),
         };
         if let Some(parent) = parent {
@@ -178,18 +178,17 @@ impl<L: Layout> Tree<L> {
     }
 
     /// What the parent of the node at `addr` says of it.
-    fn fate_of(&self, (addr, page): (GlobalAddr, &PageBuf), parent: &LockedNode<'_>) -> Attempt<Fate> {
-        let (words, above) = (page.words(), parent.words());
-        let low = fence(self.layout, words, Side::Low);
-        let index = self.index_at(above, low.as_deref())?;
-        if header::get(above, self.layout.child_word(above, index)) != addr.raw() {
+    fn fate_of(&self, addr: GlobalAddr, page: &PageBuf, parent: &LockedNode<'_>) -> Attempt<Fate> {
+        let (node, above) = (self.node(page), self.node(parent));
+        let index = self.index_at(above, node.fence(Side::Low).as_deref())?;
+        if above.child(index).raw() != addr.raw() {
             return Ok(Fate::Moved);
         }
-        let end = self.end_of_child(above, index);
-        if end == fence(self.layout, words, Side::High) {
+        let end = above.bounds_of_child(index).high().map(<[u8]>::to_vec);
+        if end == node.fence(Side::High) {
             return Ok(Fate::AsItIs);
         }
-        match end.and_then(|end| Some(Fate::EndsAt(self.layout.position(words, &end)?, end))) {
+        match end.and_then(|end| Some(Fate::EndsAt(node.position(&end)?, end))) {
             Some(fate) => Ok(fate),
             None => {
                 let reason = "its fences are not those that its parent has";
@@ -201,7 +200,8 @@ impl<L: Layout> Tree<L> {
     async fn meet_fate<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
-        (addr, page): (GlobalAddr, PageBuf),
+        addr: GlobalAddr,
+        page: PageBuf,
         gone: AttachSlot,
         fate: Fate,
     ) -> Attempt<()> {
@@ -210,7 +210,7 @@ impl<L: Layout> Tree<L> {
         own_copy(node.words());
         match fate {
             Fate::AsItIs => return Ok(self.unlock_unchanged(ctx, node).await?),
-            Fate::Moved => header::set_flag(node.words(), header::MOVED, true),
+            Fate::Moved => self.node_mut(&node).set_flag(header::MOVED, true),
             Fate::EndsAt(at, end) => {
                 let right = self.split_page(ctx, &node.page, addr, at, &end);
                 ctx.ep.recycle(right);
@@ -231,8 +231,8 @@ impl<L: Layout> Tree<L> {
         let mut addr = self.config.root;
         loop {
             let (view, page) = (self.view(ctx), ctx.ep.buffer(self.layout.node_size()));
-            let page = self.read_node(ctx, addr, page, (&view, true)).await?;
-            let (at, next) = (header::level(page.words()), self.child_at(page.words(), low));
+            let page = self.read_node(ctx, addr, page, &view, true).await?;
+            let (at, next) = (self.node(&page).level(), self.child_at(self.node(&page), low));
             ctx.ep.recycle(page);
             if at <= level {
                 return Err(Retry::Restart);
@@ -243,10 +243,10 @@ impl<L: Layout> Tree<L> {
             addr = next?;
         }
         let parent = self.lock_node(ctx, addr).await?;
-        let words = parent.words();
-        let is_within = fence(self.layout, words, Side::Low).as_deref() <= low
-            && fence(self.layout, words, Side::High).is_none_or(|high| low.is_none_or(|low| low < &high[..]));
-        if header::level(words) == level + 1 && is_within && !header::has(words, header::MOVED) {
+        let node = self.node(&parent);
+        let is_within = node.fence(Side::Low).as_deref() <= low
+            && node.fence(Side::High).is_none_or(|high| low.is_none_or(|low| low < &high[..]));
+        if node.level() == level + 1 && is_within && !node.is_moved() {
             return Ok(parent);
         }
         self.unlock_unchanged(ctx, parent).await?;
@@ -254,25 +254,14 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Where in an inner node the way to `low` goes on.
-    fn index_at(&self, words: &[Word], low: Option<&[u8]>) -> Attempt<usize> {
+    fn index_at(&self, node: Node<'_, L>, low: Option<&[u8]>) -> Attempt<usize> {
         Ok(match low {
             None => 0,
-            Some(low) => self.layout.child_index(words, self.layout.key(low)?),
+            Some(low) => node.child_index(self.layout.key(low)?),
         })
     }
 
-    fn child_at(&self, words: &[Word], low: Option<&[u8]>) -> Attempt<GlobalAddr> {
-        let child = header::get(words, self.layout.child_word(words, self.index_at(words, low)?));
-        GlobalAddr::from_raw(child).filter(|addr| !addr.is_null()).ok_or(Retry::Restart)
-    }
-
-    /// Where child `index` of a node ends; `None` is the end of all keys.
-    fn end_of_child(&self, words: &[Word], index: usize) -> Option<Vec<u8>> {
-        if index == self.layout.count(words) {
-            return fence(self.layout, words, Side::High);
-        }
-        let mut end = Vec::new();
-        self.layout.append_key(words, index, &mut end);
-        Some(end)
+    fn child_at(&self, node: Node<'_, L>, low: Option<&[u8]>) -> Attempt<GlobalAddr> {
+        node.child_addr(self.index_at(node, low)?).ok_or(Retry::Restart)
     }
 }

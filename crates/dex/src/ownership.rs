@@ -13,16 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pando_cache::defect::Defect;
-use pando_cache::sync::Word;
 use pando_cache::{Gate, Inside};
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Patience};
 
 use crate::error::{DexError, Result};
-use crate::layout::{Layout, header};
+use crate::layout::{Layout, Toward};
+use crate::node::Node;
 use crate::partition::KeyRange;
 use crate::tree::{Ctx, Tree};
-use crate::walk::Toward;
 
 /// See the module documentation.
 #[derive(Clone, Debug)]
@@ -41,9 +40,14 @@ impl View {
 
     /// Whether others use the node too. A leaf is always one compute server's; what was left behind of a moved node is
     /// nobody's own.
-    pub fn is_shared<L: Layout>(&self, layout: L, page: &[Word]) -> bool {
-        let is_crossed = header::level(page) > 0 && self.nodes.is_crossed_by(layout, page);
-        is_crossed || header::has(page, header::MOVED)
+    pub fn is_shared<L: Layout>(&self, node: Node<'_, L>) -> bool {
+        let is_crossed = node.level() > 0 && self.nodes.is_crossed_by(node);
+        is_crossed || node.is_moved()
+    }
+
+    /// Whether child `i` of a shared node is shared too, by the separators around it.
+    pub fn shares_child<L: Layout>(&self, parent: Node<'_, L>, i: usize) -> bool {
+        parent.level() > 1 && !self.nodes.contains_bounds(&parent.bounds_of_child(i))
     }
 
     pub fn owns(&self, key: &[u8], toward: Toward) -> bool {

@@ -6,8 +6,8 @@
 
 use std::cmp::Ordering;
 
-use crate::layout::{Layout, Side};
-use pando_cache::sync::Word;
+use crate::layout::Layout;
+use crate::node::{Bounds, Node};
 
 /// A range of keys, low end inclusive, high end exclusive; `None` is infinite.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,55 +104,19 @@ impl KeyRange {
     }
 
     /// Whether keys of a node are outside of this range.
-    pub(crate) fn is_crossed_by<L: Layout>(&self, layout: L, page: &[Word]) -> bool {
-        if self.is_all() {
-            return false;
-        }
-        let fences = Fences::of(layout, page);
-        !self.contains_range(fences.low(), fences.high())
+    pub(crate) fn is_crossed_by<L: Layout>(&self, node: Node<'_, L>) -> bool {
+        !self.is_all() && !self.contains_bounds(&node.fences())
+    }
+
+    /// Whether all keys between two bounds are in this range.
+    pub(crate) fn contains_bounds(&self, bounds: &Bounds) -> bool {
+        self.contains_range(bounds.low(), bounds.high())
     }
 
     /// Whether no key of a node is in this range.
-    pub(crate) fn is_apart_from_node<L: Layout>(&self, layout: L, page: &[Word]) -> bool {
-        let fences = Fences::of(layout, page);
+    pub(crate) fn is_apart_from_node<L: Layout>(&self, node: Node<'_, L>) -> bool {
+        let fences = node.fences();
         self.is_apart_from(fences.low(), fences.high())
-    }
-}
-
-/// A fence of a node; `None` if it is infinite.
-pub(crate) fn fence<L: Layout>(layout: L, page: &[Word], side: Side) -> Option<Vec<u8>> {
-    let mut key = Vec::new();
-    layout.append_fence(page, side, &mut key).then_some(key)
-}
-
-/// Room for two fences of usual length.
-const FENCES_BYTES: usize = 64;
-
-/// The fences of a node, in one allocation: every page that is READ is looked at in this way.
-struct Fences {
-    bytes: Vec<u8>,
-    /// Where the high one begins.
-    middle: usize,
-    has_low: bool,
-    has_high: bool,
-}
-
-impl Fences {
-    fn of<L: Layout>(layout: L, page: &[Word]) -> Self {
-        let mut bytes = Vec::with_capacity(FENCES_BYTES);
-        let has_low = layout.append_fence(page, Side::Low, &mut bytes);
-        let middle = bytes.len();
-        let has_high = layout.append_fence(page, Side::High, &mut bytes);
-        Self { bytes, middle, has_low, has_high }
-    }
-
-    /// `None` is infinite, as for [`Fences::high`].
-    fn low(&self) -> Option<&[u8]> {
-        self.has_low.then(|| &self.bytes[..self.middle])
-    }
-
-    fn high(&self) -> Option<&[u8]> {
-        self.has_high.then(|| &self.bytes[self.middle..])
     }
 }
 

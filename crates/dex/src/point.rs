@@ -5,7 +5,6 @@
 //! after, the change of the leaf; a reader that comes in between finds by the value's hash that it was replaced.
 
 use pando_cache::defect::Defect;
-use pando_cache::sync::Word;
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Resource, Work};
 use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
@@ -14,6 +13,7 @@ use crate::cached::Stuck;
 use crate::change::{Blocked, Change, Expected, Outcome, apply, stored_len, work_of};
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Stored};
+use crate::node::Node;
 use crate::offload::Offer;
 use crate::ownership::Purpose;
 use crate::tree::{Ctx, Hop, Tree};
@@ -75,7 +75,7 @@ impl<L: Layout> Tree<L> {
         let (mut failed, mut offer) = (FailedReads::default(), Offer::Lookup);
         let start = out.len();
         loop {
-            match self.try_get(ctx, key, stuck.take(), out, (&mut failed, &mut offer)).await {
+            match self.try_get(ctx, key, stuck.take(), out, &mut failed, &mut offer).await {
                 Ok(found) => return Ok(found),
                 Err(retry) => {
                     out.truncate(start);
@@ -92,22 +92,23 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         stuck: Stuck<'_>,
         out: &mut Vec<u8>,
-        (failed, offer): (&mut FailedReads, &mut Offer),
+        failed: &mut FailedReads,
+        offer: &mut Offer,
     ) -> Attempt<bool> {
-        let read = |page: &[Word], out: &mut Vec<u8>| match self.layout.find(page, key) {
-            Ok(i) => (true, self.layout.append_value(page, i, out)),
+        let read = |page: Node<'_, L>, out: &mut Vec<u8>| match page.find(key) {
+            Ok(i) => (true, page.append_value(i, out)),
             Err(_) => (false, None),
         };
         let entered = self.enter_for(ctx, key, Purpose::Operation)?;
         let miss = Miss { admit: Admit::Lazily, offer: *offer };
         let (found, long) = match self.walk_on(ctx, stuck, key, miss).await? {
             Reached::Cached { node, .. } => {
-                let result = read(node.frame.words(), out);
+                let result = read(self.node(node), out);
                 node.validate()?;
                 result
             }
             Reached::Private { leaf, .. } => {
-                let result = read(leaf.page.words(), out);
+                let result = read(self.node(&leaf.page), out);
                 ctx.ep.recycle(leaf.page);
                 result
             }
@@ -394,7 +395,7 @@ impl<L: Layout> Tree<L> {
     ) -> Attempt<std::result::Result<Outcome, Blocked>> {
         ctx.ep.charge(Work::Hold(Resource::Frame(node.frame.id().0)));
         let mut guard = node.frame.upgrade(node.version)?;
-        let result = apply(self.layout, node.frame.words(), key, change);
+        let result = apply(self.node_mut(node), key, change);
         ctx.ep.charge(work_of(self.layout, change, &result));
         match &result {
             Ok(outcome) if outcome.changed => {
@@ -415,7 +416,7 @@ impl<L: Layout> Tree<L> {
         change: &Change<'_>,
     ) -> Attempt<std::result::Result<Outcome, Blocked>> {
         let PrivateLeaf { mut page, mut ticket } = leaf;
-        let result = apply(self.layout, page.words(), key, change);
+        let result = apply(self.node_mut(&page), key, change);
         ctx.ep.charge(work_of(self.layout, change, &result));
         if result.as_ref().is_ok_and(|outcome| outcome.changed) {
             page.set(0, 0);

@@ -11,17 +11,17 @@
 
 use std::ops::Bound;
 
-use pando_cache::IoTicket;
 use pando_fabric::{Endpoint, PageBuf};
 
 use crate::error::Attempt;
 use crate::fetch_many::Missing;
-use crate::layout::{Layout, Side, header};
+use crate::layout::{Layout, Side, Toward, header};
+use crate::node::Target;
 use crate::ownership::View;
 use crate::partition::KeyRange;
 use crate::scan::ScanRange;
 use crate::tree::{Ctx, Hop, Tree};
-use crate::walk::{Slot, Toward};
+use crate::walk::Slot;
 
 /// A copy of a leaf that the scan comes to.
 pub(crate) struct Ahead<'t> {
@@ -46,13 +46,12 @@ impl<'t> ReadAhead<'t> {
         &mut self,
         tree: &Tree<L>,
         ep: &E,
-        key: L::Key<'_>,
-        toward: Toward,
+        target: Target<'_, L>,
     ) -> Option<Ahead<'t>> {
-        let at = self.copies.iter().position(|copy| tree.covers(copy.page.words(), key, toward));
-        let bytes = tree.layout().key_bytes(key);
+        let at = self.copies.iter().position(|copy| tree.node(&copy.page).covers(target));
+        let bytes = tree.layout().key_bytes(target.key);
         let found = at.map(|at| self.copies.swap_remove(at));
-        for passed in self.copies.extract_if(.., |copy| tree.is_behind(&copy.page, bytes, toward)) {
+        for passed in self.copies.extract_if(.., |copy| tree.is_behind(&copy.page, bytes, target.toward)) {
             ep.recycle(passed.page);
         }
         found
@@ -77,18 +76,18 @@ impl<L: Layout> Tree<L> {
     pub(crate) async fn read_with_coming<'t, E: Endpoint>(
         &'t self,
         ctx: Ctx<'_, E>,
-        first: (Slot<'t>, IoTicket<'t>, L::Key<'_>, Toward),
+        first: Missing<'t>,
         range: &ScanRange<'_>,
         wanted: usize,
         ahead: &mut ReadAhead<'t>,
     ) -> Attempt<Option<PageBuf>> {
-        let (slot, ticket, key, toward) = first;
+        let slot = first.slot;
         self.give_way(ctx)?;
         let coming = self.coming(&self.view(ctx), slot, range, wanted, ahead);
         // Seen unchanged after the ticket was taken. It stays hot, so that leaves are swizzled below it and the scan can
         // go on from it.
         let _pin = slot.parent.frame.pin(slot.parent.version)?;
-        let mut leaves = vec![Missing { slot, ticket, key: self.layout.key_bytes(key).to_vec(), toward }];
+        let mut leaves = vec![first];
         leaves.extend(coming.iter().filter_map(|(slot, key, toward)| self.claim(*slot, key, *toward)));
         let hops: Vec<_> = leaves.iter().map(|leaf| (leaf.slot.parent, leaf.slot.index)).collect();
         let mut pages = hops.into_iter().zip(self.fetch_many(ctx, leaves).await);
@@ -110,7 +109,7 @@ impl<L: Layout> Tree<L> {
         // The leaf after `n` others is needed if those cannot hold all that is wanted.
         let needed = wanted.div_ceil(self.layout.max_entries());
         let window = self.leaves_at_once(self.config.read_ahead).saturating_sub(ahead.copies.len());
-        let words = first.parent.frame.words();
+        let node = self.node(first.parent);
         let mut coming = Vec::new();
         for n in 1..needed.min(window) {
             let (index, separator) = match range.reverse {
@@ -118,11 +117,10 @@ impl<L: Layout> Tree<L> {
                 true if n > first.index => break,
                 true => (first.index - n, first.index - n),
             };
-            if index > self.layout.count(words) {
+            if index > node.count() {
                 break;
             }
-            let mut fence = Vec::new();
-            self.layout.append_key(words, separator, &mut fence);
+            let fence = node.key_at(separator);
             if range.is_past(&fence) || range.is_end_of(&view.keys, &fence) {
                 break;
             }
@@ -139,7 +137,7 @@ impl<L: Layout> Tree<L> {
     fn is_behind(&self, page: &PageBuf, key: &[u8], toward: Toward) -> bool {
         let side = if toward == Toward::Below { Side::Low } else { Side::High };
         let mut fence = Vec::new();
-        let finite = self.layout.append_fence(page.words(), side, &mut fence);
+        let finite = self.node(page).append_fence(side, &mut fence);
         finite && if toward == Toward::Below { fence.as_slice() >= key } else { fence.as_slice() <= key }
     }
 }

@@ -13,13 +13,13 @@ use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 use pando_pool::{Placement, lock};
 
 use crate::error::{Attempt, DexError, Result, Retry};
-use crate::layout::{Layout, Side, header};
+use crate::layout::{Layout, Side};
+use crate::node::Target;
 use crate::ownership::Purpose;
 use crate::smo::NewNode;
 use crate::tree::{Ctx, Hop, Tree, count};
 use crate::tries::Tries;
 use crate::unfinished::Unlinked;
-use crate::walk::Toward;
 
 /// Which node is to move, and where to.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +48,8 @@ struct Seen {
     shared: bool,
     /// It is or was.
     was_shared: bool,
+    /// Its parent is.
+    parent_shared: bool,
     /// Others may remember where it was, and no longer look at what comes there.
     needs_notice: bool,
 }
@@ -94,14 +96,14 @@ impl<L: Layout> Tree<L> {
     ) -> Attempt<Moved> {
         let _entered = self.enter_for(ctx, key, Purpose::Operation)?;
         let (node, parent) = self.walk_to(ctx, key, order.level).await?;
-        let words = node.frame.words();
-        let mut high = Vec::new();
-        let high = self.layout.append_fence(words, Side::High, &mut high).then_some(high);
+        let page = self.node(node);
+        let high = page.fence(Side::High);
         let mut seen = Seen {
-            addr: GlobalAddr::from_raw(node.frame.addr()).ok_or(Retry::Restart)?,
-            level: header::level(words),
-            shared: header::has(words, header::SHARED),
-            was_shared: header::has(words, header::SHARED | header::WAS_SHARED),
+            addr: page.addr().ok_or(Retry::Restart)?,
+            level: page.level(),
+            shared: page.is_shared(),
+            was_shared: page.is_shared() || page.was_shared(),
+            parent_shared: false,
             needs_notice: false,
         };
         node.validate()?;
@@ -118,9 +120,9 @@ impl<L: Layout> Tree<L> {
         let Some(parent) = parent.filter(|_| is_drain || !seen.was_shared) else {
             return ended(Fate::Stays, high);
         };
-        let above = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
-        let parent_shared = header::has(parent.frame.words(), header::SHARED);
-        seen.needs_notice = is_drain && !seen.shared && (seen.was_shared || parent_shared);
+        let above = self.node(parent).addr().ok_or(Retry::Restart)?;
+        seen.parent_shared = self.node(parent).is_shared();
+        seen.needs_notice = is_drain && !seen.shared && (seen.was_shared || seen.parent_shared);
         self.give_way(ctx)?;
         let _pins = (node.frame.pin(node.version)?, parent.frame.pin(parent.version)?);
         let placement = self.place_of(order.goal, seen.level, above);
@@ -129,8 +131,7 @@ impl<L: Layout> Tree<L> {
             Err(error) if error.is_full() => return ended(Fate::Stays, high),
             Err(error) => return Err(DexError::from(error).into()),
         };
-        let old =
-            self.relocate_pinned(ctx, key, (node.frame, parent), (seen, above, parent_shared), new).await?;
+        let old = self.relocate_pinned(ctx, key, node.frame, parent, seen, new).await?;
         count(&self.smo_counters.relocations);
         match old {
             Some(unlinked) => self.finish_unlinked(ctx, unlinked).await?,
@@ -144,11 +145,12 @@ impl<L: Layout> Tree<L> {
         &'t self,
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
-        (node, parent): (FrameRef<'t>, Hop<'t>),
-        (seen, above, parent_shared): (Seen, GlobalAddr, bool),
+        node: FrameRef<'t>,
+        parent: Hop<'t>,
+        seen: Seen,
         new: NewNode<'_, L>,
     ) -> Attempt<Option<Unlinked>> {
-        let Seen { addr, level, shared, was_shared, .. } = seen;
+        let Seen { addr, level, shared, was_shared, parent_shared, .. } = seen;
         if was_shared && !shared {
             // It is written back without its lock word, which goes on from where it is.
             let word = ctx.ep.read_word(addr).await?;
@@ -156,20 +158,21 @@ impl<L: Layout> Tree<L> {
         }
         match (shared, parent_shared) {
             (true, true) => {
-                self.move_shared(ctx, key, (addr, level), above, new).await?;
+                let above = self.node(parent).addr().ok_or(Retry::Restart)?;
+                self.move_shared(ctx, key, addr, level, above, new).await?;
                 Ok(None)
             }
             (true, false) => {
                 // It is this server's own by now, or its parent is not.
                 drop(new);
-                self.refresh(ctx, addr, key, Toward::Key).await?;
+                self.refresh(ctx, addr, Target::of(key)).await?;
                 Err(Retry::Restart)
             }
             (false, false) => {
-                let old = self.relocate_owned(key, (node, parent.frame), seen, new)?;
+                let old = self.relocate_owned(key, node, parent.frame, seen, new)?;
                 Ok(Some(Unlinked::new(old).needs_notice(seen.needs_notice)))
             }
-            (false, true) => self.relocate_under_shared(ctx, key, (node, parent), seen, new).await.map(Some),
+            (false, true) => self.relocate_under_shared(ctx, key, node, parent, seen, new).await.map(Some),
         }
     }
 
@@ -190,21 +193,23 @@ impl<L: Layout> Tree<L> {
     fn relocate_owned<'t>(
         &'t self,
         key: L::Key<'_>,
-        (node, parent): (FrameRef<'t>, FrameRef<'t>),
+        node: FrameRef<'t>,
+        parent: FrameRef<'t>,
         seen: Seen,
         new: NewNode<'_, L>,
     ) -> Attempt<IoTicket<'t>> {
         let addr = seen.addr;
         let mut parent_guard = parent.exclusive()?;
-        let word = self.word_to(parent, node, key).ok_or(Retry::Restart);
-        let moved = word.and_then(|word| {
+        let index = self.index_of_child(parent, node, key).ok_or(Retry::Restart);
+        let moved = index.and_then(|index| {
             let guard = self.latch_to_move(node, seen)?;
-            Ok((word, self.readdress(node, guard, addr, new.addr())?))
+            Ok((index, self.readdress(node, guard, addr, new.addr())?))
         });
         match moved {
-            Ok((word, old)) => {
-                if header::get(parent.words(), word) == addr.raw() {
-                    header::set(parent.words(), word, new.addr().raw());
+            Ok((index, old)) => {
+                let above = self.node_mut(parent);
+                if above.child_addr(index) == Some(addr) {
+                    above.set_child(index, new.addr().raw());
                 }
                 new.link();
                 parent_guard.mark_dirty();
@@ -222,20 +227,20 @@ impl<L: Layout> Tree<L> {
         &'t self,
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
-        (node, parent): (FrameRef<'t>, Hop<'_>),
+        node: FrameRef<'t>,
+        parent: Hop<'_>,
         seen: Seen,
         new: NewNode<'_, L>,
     ) -> Attempt<Unlinked> {
         let addr = seen.addr;
-        let parent_addr = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
-        let parent = self.lock_parent(ctx, parent_addr, key, addr, header::level(node.words())).await?;
+        let parent_addr = self.node(parent).addr().ok_or(Retry::Restart)?;
+        let parent = self.lock_parent(ctx, parent_addr, key, addr, self.node(node).level()).await?;
         let moved =
             self.latch_to_move(node, seen).and_then(|guard| self.readdress(node, guard, addr, new.addr()));
         match moved {
             Ok(old) => {
-                let words = parent.words();
-                let word = self.layout.child_word(words, self.layout.child_index(words, key));
-                header::set(words, word, new.addr().raw());
+                let above = self.node_mut(&parent);
+                above.set_child(above.child_index(key), new.addr().raw());
                 new.link();
                 let unlinked = Unlinked::new(old).needs_notice(seen.needs_notice);
                 Ok(self.write_unlinked(ctx, parent, unlinked).await?)
@@ -252,8 +257,8 @@ impl<L: Layout> Tree<L> {
         let guard = node.exclusive()?;
         let is_node = guard.state() == FrameState::Hot
             && node.addr() == seen.addr.raw()
-            && !header::has(node.words(), header::SHARED)
-            && header::has(node.words(), header::WAS_SHARED) == seen.was_shared;
+            && !self.node(node).is_shared()
+            && self.node(node).was_shared() == seen.was_shared;
         if is_node && !node.is_writing() {
             return Ok(guard);
         }
@@ -275,7 +280,7 @@ impl<L: Layout> Tree<L> {
             return Err(Retry::Restart);
         };
         let old = table.frame_to_ticket(addr, node.id());
-        header::set(node.words(), header::ADDR, new.raw());
+        self.node_mut(node).set_addr(new);
         guard.mark_dirty();
         ticket.publish(node.id());
         drop(guard);

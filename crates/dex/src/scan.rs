@@ -8,19 +8,21 @@
 use std::ops::Bound;
 use std::sync::atomic::Ordering::Relaxed;
 
+use pando_cache::FrameId;
 use pando_cache::defect::Defect;
-use pando_cache::{FrameId, Swip};
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
 use pando_pool::ValueRef;
 
 use crate::error::{Attempt, DexError, Result, Retry};
-use crate::layout::{Layout, Side, header};
+use crate::fetch_many::Missing;
+use crate::layout::{Layout, Side, Toward};
+use crate::node::Target;
 use crate::partition::{KeyRange, partition_of};
 use crate::read_ahead::ReadAhead;
 use crate::tree::{Ctx, Hop, Tree};
 use crate::tries::Tries;
-use crate::walk::{Admit, Located, Miss, Reached, Slot, Toward};
+use crate::walk::{Admit, Located, Miss, Reached, Slot};
 
 /// What to scan.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +144,7 @@ impl<L: Layout> Tree<L> {
     ) -> Result<Scanned> {
         let own = self.view(ctx);
         match self.start_of(&own.keys, range).filter(|_| range.limit > 0) {
-            Some(start) => self.scan_from(ctx, range, start, visit).await,
+            Some((start, toward)) => self.scan_from(ctx, range, start, toward, visit).await,
             None => Ok(Scanned { entries: 0, complete: true, next: Bound::Unbounded }),
         }
     }
@@ -164,7 +166,7 @@ impl<L: Layout> Tree<L> {
             return Err(DexError::NotOwned);
         }
         match self.start_of(&own.keys, range).filter(|_| range.limit > 0) {
-            Some(start) => self.scan_from(ctx, range, start, visit).await,
+            Some((start, toward)) => self.scan_from(ctx, range, start, toward, visit).await,
             // No key of this layout is in both ranges: what is left of `range` is another's.
             None => {
                 let end = if range.reverse { &own.keys.low } else { &own.keys.high };
@@ -181,7 +183,8 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         range: &ScanRange<'_>,
-        (start, mut toward): (Vec<u8>, Toward),
+        start: Vec<u8>,
+        mut toward: Toward,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<Scanned> {
         let mut scanned = Scanned { entries: 0, complete: true, next: Bound::Unbounded };
@@ -239,7 +242,7 @@ impl<L: Layout> Tree<L> {
         let side = if range.reverse { Side::Low } else { Side::High };
         // Behind the one before: a vector of its own would cost every scan an allocation.
         let entered = cursor.fence.len();
-        if !self.layout.append_fence(cursor.page.words(), side, &mut cursor.fence) {
+        if !self.node(&cursor.page).append_fence(side, &mut cursor.fence) {
             return Ok(false);
         }
         let (before, fence) = cursor.fence.split_at(entered);
@@ -249,7 +252,7 @@ impl<L: Layout> Tree<L> {
             (true, Toward::Key) => fence <= before,
         };
         if !goes_on {
-            let addr = GlobalAddr::from_raw(header::addr(cursor.page.words()));
+            let addr = self.node(&cursor.page).addr();
             let reason = "a leaf that is not where a scan came upon it";
             return Err(DexError::Corrupt { addr: addr.unwrap_or(GlobalAddr::NULL), reason });
         }
@@ -318,8 +321,8 @@ impl<L: Layout> Tree<L> {
         if cursor.ahead.is_empty() {
             return Ok(false);
         }
-        let key = self.layout.key(&cursor.fence)?;
-        let Some(copy) = cursor.ahead.take(self, ctx.ep, key, toward) else { return Ok(false) };
+        let target = Target::new(self.layout.key(&cursor.fence)?, toward);
+        let Some(copy) = cursor.ahead.take(self, ctx.ep, target) else { return Ok(false) };
         ctx.ep.recycle(std::mem::replace(&mut cursor.page, copy.page));
         // While that node is as it was, the copy has the fences that it gives this child.
         cursor.above = Some(copy.above);
@@ -330,15 +333,15 @@ impl<L: Layout> Tree<L> {
     /// Goes to the next child of the remembered inner node, if that did not change and has the child swizzled.
     fn step<'t>(&'t self, cursor: &mut Cursor<'t>, toward: Toward) -> Option<()> {
         let (above, index) = cursor.above.take()?;
-        let words = above.frame.words();
+        let node = self.node(above);
         let index = match toward {
             Toward::Key => index + 1,
             Toward::Below => index.checked_sub(1)?,
         };
-        if index > self.layout.count(words) {
+        if index > node.count() {
             return None;
         }
-        let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, index)));
+        let swip = node.child(index);
         let frame = self.cache.try_frame(swip.frame()?)?;
         let version = frame.optimistic().ok()?;
         if !defect(Defect::SkipStepCheck) {
@@ -364,7 +367,7 @@ impl<L: Layout> Tree<L> {
         let _entered = self.enter_gate(ctx, &cursor.fence, toward)?;
         let fence = std::mem::take(&mut cursor.fence);
         let result = match self.layout.key(&fence) {
-            Ok(key) => self.descend_by_parent(ctx, cursor, range, key, toward).await,
+            Ok(key) => self.descend_by_parent(ctx, cursor, range, Target::new(key, toward)).await,
             Err(error) => Err(error.into()),
         };
         cursor.fence = fence;
@@ -377,39 +380,34 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         cursor: &mut Cursor<'t>,
         range: &ScanRange<'_>,
-        key: L::Key<'_>,
-        toward: Toward,
+        target: Target<'_, L>,
     ) -> Attempt<()> {
         let Reached::Cached { node: above, .. } =
-            self.walk(ctx, key, toward, 1, Miss::fetched(Admit::Lazily)).await?
+            self.walk(ctx, target, 1, Miss::fetched(Admit::Lazily)).await?
         else {
             unreachable!("inner nodes are always admitted");
         };
-        let words = above.frame.words();
-        if header::level(words) == 0 {
+        let node = self.node(above);
+        if node.level() == 0 {
             cursor.above = None;
-            copy_page(words, &cursor.page);
+            copy_page(node.words(), &cursor.page);
             return above.validate().map_err(Retry::from);
         }
         ctx.worker.counters().count_inner();
-        let index = self.child_toward(words, key, toward);
-        let word = self.layout.child_word(words, index);
-        let swip = Swip::from_raw(header::get(words, word));
-        let leaf = match swip.frame() {
+        let index = node.child_toward(target);
+        let leaf = match node.child(index).frame() {
             Some(id) => self.enter_leaf(ctx, above, id).await?,
             None => {
-                above.validate()?;
-                let addr = swip.global().filter(|addr: &GlobalAddr| !addr.is_null()).ok_or(Retry::Restart)?;
-                let slot = Slot { parent: above, word, index, addr };
+                let slot = self.slot(above, index)?;
                 // Boxed: futures of scans that find every leaf in its frame are better without.
-                match Box::pin(self.bring_leaf(ctx, cursor, range, slot, key, toward)).await? {
+                match Box::pin(self.bring_leaf(ctx, cursor, range, slot, target)).await? {
                     Some(leaf) => leaf,
                     None => return Ok(()),
                 }
             }
         };
         cursor.above = Some((above, index));
-        self.prefetch_next(cursor, toward);
+        self.prefetch_next(cursor, target.toward);
         copy_page(leaf.frame.words(), &cursor.page);
         leaf.validate().map_err(Retry::from)
     }
@@ -421,19 +419,19 @@ impl<L: Layout> Tree<L> {
         cursor: &mut Cursor<'t>,
         range: &ScanRange<'_>,
         slot: Slot<'t>,
-        key: L::Key<'_>,
-        toward: Toward,
+        target: Target<'_, L>,
     ) -> Attempt<Option<Hop<'t>>> {
-        match self.locate(ctx, slot, key, toward).await? {
+        match self.locate(ctx, slot, target).await? {
             Located::Cached(leaf) => Ok(Some(leaf)),
             Located::Offloaded => {
                 self.cache.table().close(slot.addr);
                 Err(Retry::Restart)
             }
             Located::Missing(ticket) => {
-                let (first, wanted) = ((slot, ticket, key, toward), cursor.wanted);
+                let (key, wanted) = (self.layout.key_bytes(target.key).to_vec(), cursor.wanted);
+                let first = Missing { slot, ticket, key, toward: target.toward };
                 let page = self.read_with_coming(ctx, first, range, wanted, &mut cursor.ahead).await?;
-                self.enter_copy(ctx, cursor, (slot.parent, slot.index), page, key, toward).await?;
+                self.enter_copy(ctx, cursor, (slot.parent, slot.index), page, target).await?;
                 Ok(None)
             }
         }
@@ -461,8 +459,7 @@ impl<L: Layout> Tree<L> {
         cursor: &mut Cursor<'t>,
         above: (Hop<'t>, usize),
         page: Option<PageBuf>,
-        key: L::Key<'_>,
-        toward: Toward,
+        target: Target<'_, L>,
     ) -> Attempt<()> {
         let page = match page {
             Some(page) => {
@@ -471,7 +468,7 @@ impl<L: Layout> Tree<L> {
             }
             None => {
                 cursor.above = None;
-                match self.walk(ctx, key, toward, 0, Miss::fetched(Admit::Lazily)).await? {
+                match self.walk(ctx, target, 0, Miss::fetched(Admit::Lazily)).await? {
                     Reached::Private { leaf, .. } => leaf.page,
                     Reached::Below(_) => unreachable!("nothing was offered"),
                     Reached::Cached { node, .. } => {
@@ -495,9 +492,9 @@ impl<L: Layout> Tree<L> {
         limit: usize,
         visit: &mut impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(usize, bool)> {
-        let words = cursor.page.words();
-        let count = self.layout.count(words);
-        let first = match self.layout.find(words, self.layout.key(&cursor.fence)?) {
+        let node = self.node(&cursor.page);
+        let count = node.count();
+        let first = match node.find(self.layout.key(&cursor.fence)?) {
             Ok(i) if range.reverse && toward == Toward::Key => i + 1,
             Ok(i) | Err(i) => i,
         };
@@ -508,10 +505,10 @@ impl<L: Layout> Tree<L> {
             !range.reverse && range.high == Bound::Unbounded && !matches!(range.low, Bound::Excluded(_));
         if all
             && (range.low == Bound::Unbounded || self.layout.key(low_of(range)).is_ok())
-            && self.layout.entry_of_words(words, 0).is_some()
+            && node.entry_of_words(0).is_some()
         {
             for (i, _) in indexes.zip(0..limit) {
-                let Some((key, value)) = self.layout.entry_of_words(words, i) else { break };
+                let Some((key, value)) = node.entry_of_words(i) else { break };
                 visited += 1;
                 if !visit(&key, &value) {
                     return Ok((visited, false));
@@ -526,7 +523,7 @@ impl<L: Layout> Tree<L> {
             }
             key.clear();
             value.clear();
-            self.layout.append_key(cursor.page.words(), i, &mut key);
+            self.node(&cursor.page).append_key(i, &mut key);
             let (skip, stop) = match range.reverse {
                 false => (!range.above_low(&key), !range.below_high(&key)),
                 true => (!range.below_high(&key), !range.above_low(&key)),
@@ -537,7 +534,7 @@ impl<L: Layout> Tree<L> {
             if skip {
                 continue;
             }
-            if let Some(long) = self.layout.append_value(cursor.page.words(), i, &mut value) {
+            if let Some(long) = self.node(&cursor.page).append_value(i, &mut value) {
                 match Box::pin(self.long_of(ctx, &key, long, &mut value)).await {
                     Ok(true) => {}
                     // Removed since the leaf was copied: it was not present throughout.
@@ -583,13 +580,13 @@ impl<L: Layout> Tree<L> {
             return;
         }
         let Some((above, index)) = cursor.above else { return };
-        let words = above.frame.words();
+        let node = self.node(above);
         let index = match toward {
             Toward::Key => index + 1,
             Toward::Below => index.wrapping_sub(1),
         };
-        if index <= self.layout.count(words) {
-            let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, index)));
+        if index <= node.count() {
+            let swip = node.child(index);
             if let Some(id) = swip.frame() {
                 self.cache.prefetch(id, self.layout.node_size());
             }

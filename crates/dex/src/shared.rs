@@ -10,16 +10,16 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pando_cache::sync::Word;
-use pando_cache::{FrameRef, FrameState, FreeFrame, Swip};
+use pando_cache::{FrameRef, FrameState, FreeFrame};
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Patience};
 
+use crate::cut::{Cut, Pending, Separator, SplitAt};
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::{Layout, NodeInit, header};
 use crate::locked::LockedNode;
-use crate::smo::{Cut, NewNode, Pending, Separator, Split, SplitAt};
+use crate::node::{Node, Target};
+use crate::smo::{NewNode, Split};
 use crate::tree::{Ctx, Hop, Tree, clear, count};
-use crate::walk::Toward;
 
 impl<L: Layout> Tree<L> {
     /// Reads the nodes on the way to `key` of which this server has cached copies that it takes for shared again,
@@ -30,17 +30,16 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         at: GlobalAddr,
-        key: L::Key<'_>,
-        toward: Toward,
+        target: Target<'_, L>,
     ) -> Attempt<()> {
         count(&self.smo_counters.refreshes);
         let (mut next, mut met) = (Some(self.config.root), false);
         while let Some(addr) = next {
             met |= addr == at;
-            next = self.refresh_copy(ctx, addr, key, toward).await?;
+            next = self.refresh_copy(ctx, addr, target).await?;
         }
         if !met {
-            self.refresh_copy(ctx, at, key, toward).await?;
+            self.refresh_copy(ctx, at, target).await?;
         }
         Ok(())
     }
@@ -50,8 +49,7 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         addr: GlobalAddr,
-        key: L::Key<'_>,
-        toward: Toward,
+        target: Target<'_, L>,
     ) -> Attempt<Option<GlobalAddr>> {
         let Some(id) = self.cache.table().frame_of(addr) else { return Ok(None) };
         let frame = self.cache.frame(id);
@@ -59,31 +57,25 @@ impl<L: Layout> Tree<L> {
         if !self.holds(frame, version, addr) {
             return Err(Retry::Restart);
         }
-        if !header::has(frame.words(), header::SHARED) {
-            let next = self.child_addr(frame.words(), key, toward)?;
+        if !self.node(frame).is_shared() {
+            let next = self.child_addr(self.node(frame), target)?;
             frame.validate(version)?;
             return Ok(next);
         }
         let (view, page) = (self.view(ctx), ctx.ep.buffer(self.layout.node_size()));
-        let page = self.read_node(ctx, addr, page, (&view, true)).await?;
+        let page = self.read_node(ctx, addr, page, &view, true).await?;
         self.install(ctx, addr, &page).await?;
-        let next = self.child_addr(page.words(), key, toward)?;
+        let next = self.child_addr(self.node(&page), target)?;
         ctx.ep.recycle(page);
         Ok(next)
     }
 
     /// Address of the child on the way to `key`; `None` if that is a leaf.
-    pub(crate) fn child_addr(
-        &self,
-        words: &[Word],
-        key: L::Key<'_>,
-        toward: Toward,
-    ) -> Attempt<Option<GlobalAddr>> {
-        if header::level(words) <= 1 {
+    pub(crate) fn child_addr(&self, node: Node<'_, L>, target: Target<'_, L>) -> Attempt<Option<GlobalAddr>> {
+        if node.level() <= 1 {
             return Ok(None);
         }
-        let index = self.child_toward(words, key, toward);
-        let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, index)));
+        let swip = node.child(node.child_toward(target));
         let raw = match swip.frame() {
             Some(id) => self.cache.try_frame(id).ok_or(Retry::Restart)?.addr(),
             None => swip.raw(),
@@ -107,19 +99,18 @@ impl<L: Layout> Tree<L> {
                 continue;
             };
             let held = frame.addr() == addr.raw() && guard.state() != FrameState::Free;
-            let words = frame.words();
-            let newer = header::get(page.words(), header::REMOTE_VERSION)
-                > header::get(words, header::REMOTE_VERSION);
+            let (copy, page) = (self.node_mut(frame), self.node(page));
+            let newer = page.remote_version() > copy.remote_version();
             // A copy that is this server's own by now is ahead of remote memory.
-            if held && newer && header::has(words, header::SHARED) {
+            if held && newer && copy.is_shared() {
                 // What was this server's own when the page was judged may be about to be left: somebody who saw that may have
                 // the node locked as a shared one since, and relies on this copy not to be taken for own.
-                let left = self.view(ctx).is_shared(self.layout, page.words());
-                self.layout.copy_content(page.words(), words);
+                let left = self.view(ctx).is_shared(page);
+                copy.copy_content(page);
                 // Its lock word goes on in any case.
-                header::set_flag(words, header::WAS_SHARED, true);
+                copy.set_flag(header::WAS_SHARED, true);
                 if left {
-                    header::set_flag(words, header::SHARED, true);
+                    copy.set_flag(header::SHARED, true);
                 }
                 drop(guard);
             } else {
@@ -142,18 +133,17 @@ impl<L: Layout> Tree<L> {
         child_level: u8,
     ) -> Attempt<LockedNode<'_>> {
         let parent = self.lock_node(ctx, addr).await?;
-        let words = parent.words();
-        let index = self.layout.child_index(words, key);
-        let is_parent = header::level(words) == child_level + 1
+        let node = self.node(&parent);
+        let is_parent = node.level() == child_level + 1
             && parent.is_shared
-            && !header::has(words, header::MOVED)
-            && self.layout.covers(words, key)
-            && header::get(words, self.layout.child_word(words, index)) == child.raw();
+            && !node.is_moved()
+            && node.covers(Target::of(key))
+            && node.child_addr(node.child_index(key)) == Some(child);
         if is_parent {
             return Ok(parent);
         }
         self.unlock_seen(ctx, [parent]).await?;
-        self.refresh(ctx, addr, key, Toward::Key).await?;
+        self.refresh(ctx, addr, Target::of(key)).await?;
         Err(Retry::Restart)
     }
 
@@ -168,9 +158,9 @@ impl<L: Layout> Tree<L> {
         parent: Hop<'_>,
         cut: Cut<'_>,
     ) -> Attempt<Split> {
-        let level = header::level(node.frame.words());
-        let addr = GlobalAddr::from_raw(node.frame.addr()).ok_or(Retry::Restart)?;
-        let parent_addr = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
+        let level = self.node(node).level();
+        let addr = self.node(node).addr().ok_or(Retry::Restart)?;
+        let parent_addr = self.node(parent).addr().ok_or(Retry::Restart)?;
         parent.validate()?;
         let _pin = node.frame.pin(node.version)?;
         let new = self.new_node(ctx, level, self.near(level, addr, parent_addr)).await?;
@@ -201,16 +191,14 @@ impl<L: Layout> Tree<L> {
         cut: Cut<'_>,
     ) -> Attempt<Split> {
         let mut guard = frame.exclusive()?;
-        let words = frame.words();
+        let page = self.node(frame);
         // The parent's lock keeps the node a child of it, but not this frame the node's until the pin was seen.
-        let is_node = guard.state() == FrameState::Hot
-            && frame.addr() == addr.raw()
-            && !header::has(words, header::SHARED);
-        let Some(SplitAt { at, separator }) = self.choose_cut(words, cut).filter(|_| is_node) else {
+        let is_node = guard.state() == FrameState::Hot && frame.addr() == addr.raw() && !page.is_shared();
+        let Some(SplitAt { at, separator }) = cut.choose(page).filter(|_| is_node) else {
             guard.release_unchanged();
             return Err(Retry::Restart);
         };
-        let result = match self.layout.has_room(parent.words(), &separator.key, 0) {
+        let result = match self.node(parent).has_room(&separator.key, 0) {
             true => self.split_latched(frame, free, new.addr(), at, &separator.key).map(|_| Split::Done),
             false => Ok(Split::ParentFull(Separator { rising: false, ..separator.clone() })),
         };
@@ -220,9 +208,7 @@ impl<L: Layout> Tree<L> {
         }
         let separator = separator.key;
         guard.mark_dirty();
-        let slot = self.separator_slot(parent.words(), &separator);
-        let fits = self.layout.inner_insert(parent.words(), slot, &separator, new.addr().raw());
-        assert!(fits, "room was checked on the same bytes");
+        self.node_mut(parent).link(&separator, new.addr().raw());
         result
     }
 
@@ -235,20 +221,20 @@ impl<L: Layout> Tree<L> {
         parent: Hop<'_>,
         pending: Pending<'_>,
     ) -> Attempt<Split> {
-        let level = header::level(node.frame.words());
-        let addr = GlobalAddr::from_raw(node.frame.addr()).ok_or(Retry::Restart)?;
-        let parent_addr = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
+        let level = self.node(node).level();
+        let addr = self.node(node).addr().ok_or(Retry::Restart)?;
+        let parent_addr = self.node(parent).addr().ok_or(Retry::Restart)?;
         node.validate()?;
         parent.validate()?;
         let new = self.new_node(ctx, level, self.near(level, addr, parent_addr)).await?;
-        let [node, parent] = self.lock_both(ctx, key, (addr, level), parent_addr).await?;
+        let [node, parent] = self.lock_both(ctx, key, addr, level, parent_addr).await?;
         let mut separator = Vec::new();
-        let words = node.words();
-        let at = match self.layout.has_room(words, pending.key, pending.value_len) {
+        let content = self.node(&node);
+        let at = match content.has_room(pending.key, pending.value_len) {
             true => None,
-            false => self.layout.split_point(words, pending.key, pending.value_len, &mut separator),
+            false => content.split_point(pending.key, pending.value_len, &mut separator),
         };
-        let parent_room = at.is_none() || self.layout.has_room(parent.words(), &separator, 0);
+        let parent_room = at.is_none() || self.node(&parent).has_room(&separator, 0);
         let Some(at) = at.filter(|_| parent_room) else {
             self.unlock_seen(ctx, [node, parent]).await?;
             if !parent_room {
@@ -258,9 +244,7 @@ impl<L: Layout> Tree<L> {
             return Ok(Split::Done);
         };
         let right = self.split_page(ctx, &node.page, new.addr(), at, &separator);
-        let slot = self.separator_slot(parent.words(), &separator);
-        let fits = self.layout.inner_insert(parent.words(), slot, &separator, new.addr().raw());
-        assert!(fits, "room was checked on the same bytes");
+        self.node_mut(&parent).link(&separator, new.addr().raw());
         let [node, parent] = self.write_under(ctx, [node, parent], &new, right).await?;
         new.link();
         self.mark_shared(&self.view(ctx), &node.page);
@@ -277,7 +261,8 @@ impl<L: Layout> Tree<L> {
         &'t self,
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
-        (addr, level): (GlobalAddr, u8),
+        addr: GlobalAddr,
+        level: u8,
         parent_addr: GlobalAddr,
     ) -> Attempt<[LockedNode<'t>; 2]> {
         let parent = self.lock_parent(ctx, parent_addr, key, addr, level).await?;
@@ -288,13 +273,13 @@ impl<L: Layout> Tree<L> {
                 return Err(retry);
             }
         };
-        let words = node.words();
+        let page = self.node(&node);
         // Not what was left behind of a node that moved.
-        if node.is_shared && !header::has(words, header::MOVED) && self.layout.covers(words, key) {
+        if node.is_shared && !page.is_moved() && page.covers(Target::of(key)) {
             return Ok([node, parent]);
         }
         self.unlock_seen(ctx, [node, parent]).await?;
-        self.refresh(ctx, addr, key, Toward::Key).await?;
+        self.refresh(ctx, addr, Target::of(key)).await?;
         Err(Retry::Restart)
     }
 
@@ -327,11 +312,12 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
-        (addr, level): (GlobalAddr, u8),
+        addr: GlobalAddr,
+        level: u8,
         parent_addr: GlobalAddr,
         new: NewNode<'_, L>,
     ) -> Attempt<()> {
-        let [node, parent] = self.lock_both(ctx, key, (addr, level), parent_addr).await?;
+        let [node, parent] = self.lock_both(ctx, key, addr, level, parent_addr).await?;
         let copy = ctx.ep.buffer(node.page.len());
         copy.words().iter().zip(node.words()).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
         // Versions go on from where they are.
@@ -339,10 +325,10 @@ impl<L: Layout> Tree<L> {
         copy.set(header::REMOTE_VERSION, node.next_version());
         copy.set(header::ADDR, new.addr().raw());
         let [node, parent] = self.write_under(ctx, [node, parent], &new, copy).await?;
-        let word = self.layout.child_word(parent.words(), self.layout.child_index(parent.words(), key));
-        header::set(parent.words(), word, new.addr().raw());
+        let above = self.node_mut(&parent);
+        above.set_child(above.child_index(key), new.addr().raw());
         new.link();
-        header::set_flag(node.words(), header::MOVED, true);
+        self.node_mut(&node).set_flag(header::MOVED, true);
         node.owe();
         self.write_unlock(ctx, parent).await?;
         Ok(self.write_unlock(ctx, node).await?)
@@ -359,10 +345,10 @@ impl<L: Layout> Tree<L> {
     ) -> PageBuf {
         let right = ctx.ep.buffer(self.layout.node_size());
         clear(&right);
-        self.split_words(left.words(), right.words(), addr, at, separator);
+        let halves = [left, &right].map(|page| self.node_mut(page));
+        self.split_node(halves[0], halves[1], addr, at, separator);
         // Both halves were reached through a node that others remember.
-        header::set_flag(right.words(), header::WAS_SHARED, true);
-        header::set_flag(left.words(), header::WAS_SHARED, true);
+        halves.iter().for_each(|half| half.set_flag(header::WAS_SHARED, true));
         right
     }
 
@@ -373,15 +359,15 @@ impl<L: Layout> Tree<L> {
         pending: Pending<'_>,
     ) -> Attempt<Split> {
         let addr = self.config.root;
-        let level = header::level(self.cache.frame(self.root).words());
+        let level = self.node(self.cache.frame(self.root)).level();
         let (left, right) = (self.new_node(ctx, level, addr).await?, self.new_node(ctx, level, addr).await?);
         let root = self.lock_node(ctx, addr).await?;
-        let words = root.words();
+        let node = self.node(&root);
         let mut separator = Vec::new();
-        let is_root = root.is_shared && header::level(words) == level;
-        let has_room = is_root && self.layout.has_room(words, pending.key, 0);
+        let is_root = root.is_shared && node.level() == level;
+        let has_room = is_root && node.has_room(pending.key, 0);
         let at = match is_root && !has_room {
-            true => self.layout.split_point(words, pending.key, 0, &mut separator),
+            true => node.split_point(pending.key, 0, &mut separator),
             false => None,
         };
         let Some(at) = at else {
@@ -391,32 +377,11 @@ impl<L: Layout> Tree<L> {
         };
         let left_page = ctx.ep.buffer(self.layout.node_size());
         clear(&left_page);
-        self.layout.copy_content(words, left_page.words());
-        header::set(left_page.words(), header::ADDR, left.addr().raw());
-        header::set(left_page.words(), header::REMOTE_VERSION, 0);
+        let copy = self.node_mut(&left_page);
+        copy.copy_content(node);
+        copy.set_addr(left.addr());
+        copy.set_remote_version(0);
         let right_page = self.split_page(ctx, &left_page, right.addr(), at, &separator);
-        self.write_grown_root(ctx, root, (left, left_page), (right, right_page), &separator).await?;
-        count(&self.smo_counters.root_changes);
-        Ok(Split::Done)
-    }
-
-    async fn write_grown_root<E: Endpoint>(
-        &self,
-        ctx: Ctx<'_, E>,
-        root: LockedNode<'_>,
-        (left, left_page): (NewNode<'_, L>, PageBuf),
-        (right, right_page): (NewNode<'_, L>, PageBuf),
-        separator: &[u8],
-    ) -> Result<()> {
-        let words = root.words();
-        let level = header::level(words) + 1;
-        let index_id = self.config.index_id;
-        let init = NodeInit { addr: self.config.root.raw(), index_id, level, low: None, high: None };
-        self.layout.init(words, &init);
-        header::set(words, self.layout.child_word(words, 0), left.addr().raw());
-        let fits = self.layout.inner_insert(words, 0, separator, right.addr().raw());
-        assert!(fits, "an empty node holds one separator");
-        self.mark_shared(&self.view(ctx), &root.page);
         for (new, page) in [(&left, left_page), (&right, right_page)] {
             match new.while_written(ctx.ep.write(new.addr(), page)).await {
                 Ok(page) => ctx.ep.recycle(page),
@@ -426,9 +391,22 @@ impl<L: Layout> Tree<L> {
                 }
             }
         }
+        self.raise_root(&root, left.addr(), right.addr(), &separator);
+        self.mark_shared(&self.view(ctx), &root.page);
         left.link();
         right.link();
-        self.write_unlock(ctx, root).await
+        self.write_unlock(ctx, root).await?;
+        count(&self.smo_counters.root_changes);
+        Ok(Split::Done)
+    }
+
+    /// Makes the locked root an inner node of the next level, with two children.
+    fn raise_root(&self, root: &LockedNode<'_>, left: GlobalAddr, right: GlobalAddr, separator: &[u8]) {
+        let node = self.node_mut(root);
+        let (level, index_id) = (node.level() + 1, self.config.index_id);
+        node.init(&NodeInit { addr: self.config.root.raw(), index_id, level, low: None, high: None });
+        node.set_child(0, left.raw());
+        node.link(separator, right.raw());
     }
 }
 

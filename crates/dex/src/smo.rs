@@ -8,18 +8,19 @@
 use std::cell::Cell;
 use std::future::Future;
 
-use pando_cache::sync::Word;
 use pando_cache::{ExclusiveGuard, FrameRef, FrameState, FreeFrame, Lookup, Swip};
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 use pando_pool::{Due, Placement};
 
+use crate::cut::{Cut, Pending, Separator, SplitAt, continues_long_run};
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, Side, header};
+use crate::node::{Node, NodeMut, Target};
 use crate::ownership::Purpose;
 use crate::tree::{Ctx, Hop, Tree, count};
 use crate::tries::Tries;
 use crate::unfinished::Unfinished;
-use crate::walk::{Admit, Miss, Reached, Toward};
+use crate::walk::{Admit, Miss, Reached};
 
 /// How an attempt to split ended.
 pub(crate) enum Split {
@@ -27,39 +28,6 @@ pub(crate) enum Split {
     Done,
     /// The parent has no room for this separator.
     ParentFull(Separator),
-}
-
-/// A separator that a parent needs room for.
-#[derive(Clone)]
-pub(crate) struct Separator {
-    pub key: Vec<u8>,
-    /// It stands behind rising inserts, so that the next one will come right behind it.
-    pub rising: bool,
-}
-
-/// Where a node is to be split.
-pub(crate) struct SplitAt {
-    /// The first entry of the right leaf, or the separator that moves up.
-    pub at: usize,
-    pub separator: Separator,
-}
-
-/// What does not fit: an entry or a separator.
-#[derive(Clone, Copy)]
-pub(crate) struct Pending<'k> {
-    pub key: &'k [u8],
-    pub value_len: usize,
-    /// See [`Separator::rising`]. Of entries, the leaf knows.
-    pub rising: bool,
-}
-
-/// Where to split a node.
-#[derive(Clone, Copy)]
-pub(crate) enum Cut<'k> {
-    /// Where it makes room.
-    ForRoom(Pending<'k>),
-    /// At exactly this key, so that no leaf spans two partitions.
-    At(&'k [u8]),
 }
 
 /// An address for a node that is not linked yet; freed again unless it is.
@@ -134,7 +102,7 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         value_len: usize,
     ) -> Result<()> {
-        self.make_room_from(ctx, key, (0, None), value_len, Purpose::Operation).await
+        self.make_room_from(ctx, key, 0, None, value_len, Purpose::Operation).await
     }
 
     /// The same from `level` on; above the leaves, for a separator.
@@ -142,7 +110,8 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         key: L::Key<'_>,
-        (start, first): (u8, Option<Separator>),
+        start: u8,
+        first: Option<Separator>,
         value_len: usize,
         purpose: Purpose,
     ) -> Result<()> {
@@ -183,7 +152,7 @@ impl<L: Layout> Tree<L> {
         key: L::Key<'_>,
         level: u8,
     ) -> Attempt<(Hop<'t>, Option<Hop<'t>>)> {
-        match self.walk(ctx, key, Toward::Key, level, Miss::fetched(Admit::Always)).await? {
+        match self.walk(ctx, Target::of(key), level, Miss::fetched(Admit::Always)).await? {
             Reached::Cached { node, parent } => Ok((node, parent)),
             Reached::Private { .. } | Reached::Below(_) => unreachable!("every page is READ and admitted"),
         }
@@ -199,9 +168,9 @@ impl<L: Layout> Tree<L> {
     ) -> Attempt<Split> {
         let _entered = self.enter_for(ctx, key, purpose)?;
         let (node, parent) = self.walk_to(ctx, key, level).await?;
-        let words = node.frame.words();
-        let shared = header::has(words, header::SHARED);
-        let has_room = self.layout.has_room(words, pending.key, pending.value_len);
+        let page = self.node(node);
+        let shared = page.is_shared();
+        let has_room = page.has_room(pending.key, pending.value_len);
         node.validate()?;
         // A cached copy of a shared node may show room that is long taken.
         if has_room && !shared {
@@ -213,13 +182,13 @@ impl<L: Layout> Tree<L> {
                 false => self.grow_root(ctx, node, Cut::ForRoom(pending)).await,
             };
         };
-        let parent_shared = header::has(parent.frame.words(), header::SHARED);
+        let parent_shared = self.node(parent).is_shared();
         parent.validate()?;
         match (shared, parent_shared) {
             (true, _) => self.split_shared(ctx, key, node, parent, pending).await,
             (false, true) => self.split_under_shared(ctx, key, node, parent, Cut::ForRoom(pending)).await,
             (false, false) => {
-                let rising = self.is_long_run(words, pending);
+                let rising = continues_long_run(page, pending);
                 node.validate()?;
                 if level == 0 && !rising && self.balance(ctx, node, parent, pending)? {
                     return Ok(Split::Done);
@@ -231,87 +200,10 @@ impl<L: Layout> Tree<L> {
 
     /// Where to split the node of `hop`, as it is at that version.
     fn plan_split(&self, hop: Hop<'_>, cut: Cut<'_>) -> Attempt<SplitAt> {
-        let plan = self.choose_cut(hop.frame.words(), cut);
+        let plan = cut.choose(self.node(hop));
         hop.validate()?;
         let too_small = || DexError::Layout("a node is too small for two entries of this size".into());
         Ok(plan.ok_or_else(too_small)?)
-    }
-
-    pub(crate) fn choose_cut(&self, words: &[Word], cut: Cut<'_>) -> Option<SplitAt> {
-        let pending = match cut {
-            Cut::ForRoom(pending) => pending,
-            Cut::At(key) => match self.layout.position(words, key) {
-                Some(at) if self.layout.can_split(words, at, key) => {
-                    return Some(SplitAt { at, separator: Separator { key: key.to_vec(), rising: false } });
-                }
-                // It may be too long a fence for so full a leaf: halve that first.
-                _ => Pending { key, value_len: 0, rising: false },
-            },
-        };
-        let rising = match header::level(words) {
-            0 => self.is_long_run(words, pending),
-            _ => pending.rising,
-        };
-        let mut key = Vec::new();
-        let at = self.choose_split(words, pending, &mut key)?;
-        Some(SplitAt { at, separator: Separator { key, rising } })
-    }
-
-    /// Where to split a node: behind the last of rising inserts, so that these leave full leaves behind wherever they
-    /// go, or where the layout says.
-    pub(crate) fn choose_split(
-        &self,
-        words: &[Word],
-        pending: Pending<'_>,
-        separator: &mut Vec<u8>,
-    ) -> Option<usize> {
-        if header::level(words) == 0
-            && let Some((at, behind_run)) = self.split_behind_run(words, pending.key)
-        {
-            separator.extend_from_slice(&behind_run);
-            return Some(at);
-        }
-        if header::level(words) > 0
-            && pending.rising
-            && let Some((at, behind_run)) = self.split_behind_child(words, pending.key)
-        {
-            separator.extend_from_slice(&behind_run);
-            return Some(at);
-        }
-        self.layout.split_point(words, pending.key, pending.value_len, separator)
-    }
-
-    /// Whether the pending entry of a leaf goes on with rising inserts: these fill a leaf of their own.
-    fn is_long_run(&self, leaf: &[Word], pending: Pending<'_>) -> bool {
-        let at = self.layout.key(pending.key).ok().and_then(|key| self.layout.find(leaf, key).err());
-        at.is_some_and(|at| header::continues_long_run(leaf, at))
-    }
-
-    /// Splits an inner node right of the child that rising inserts have reached, or before its last child if it is that.
-    fn split_behind_child(&self, words: &[Word], separator: &[u8]) -> Option<(usize, Vec<u8>)> {
-        let count = self.layout.count(words);
-        let at = self.layout.child_index(words, self.layout.key(separator).ok()?).min(count.checked_sub(1)?);
-        let mut up = Vec::new();
-        self.layout.append_key(words, at, &mut up);
-        // A node of two children is not made smaller.
-        (count > 2 && self.layout.can_split(words, at, &up)).then_some((at, up))
-    }
-
-    fn split_behind_run(&self, words: &[Word], key: &[u8]) -> Option<(usize, Vec<u8>)> {
-        let at = self.layout.find(words, self.layout.key(key).ok()?).err()?;
-        if at == 0 || !header::continues_run(words, at) {
-            return None;
-        }
-        let key_at = |i| {
-            let mut bytes = Vec::new();
-            self.layout.append_key(words, i, &mut bytes);
-            bytes
-        };
-        let separator = match at < self.layout.count(words) {
-            true => self.layout.separator(key, &key_at(at)),
-            false => self.layout.separator(&key_at(at - 1), key),
-        };
-        self.layout.can_split(words, at, &separator).then_some((at, separator))
     }
 
     async fn split_owned<E: Endpoint>(
@@ -323,15 +215,15 @@ impl<L: Layout> Tree<L> {
         cut: Cut<'_>,
     ) -> Attempt<Split> {
         let SplitAt { separator, .. } = self.plan_split(node, cut)?;
-        let room = self.layout.has_room(parent.frame.words(), &separator.key, 0);
+        let room = self.node(parent).has_room(&separator.key, 0);
         parent.validate()?;
         if !room {
             return Ok(Split::ParentFull(separator));
         }
-        let level = header::level(node.frame.words());
-        let addr = GlobalAddr::from_raw(node.frame.addr()).ok_or(Retry::Restart)?;
+        let level = self.node(node).level();
+        let addr = self.node(node).addr().ok_or(Retry::Restart)?;
         let _pins = (node.frame.pin(node.version)?, parent.frame.pin(parent.version)?);
-        let above = GlobalAddr::from_raw(parent.frame.addr()).ok_or(Retry::Restart)?;
+        let above = self.node(parent).addr().ok_or(Retry::Restart)?;
         let new = self.new_node(ctx, level, self.near(level, addr, above)).await?;
         let free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
         let mut parent_guard = parent.frame.exclusive()?;
@@ -339,7 +231,7 @@ impl<L: Layout> Tree<L> {
             parent_guard.release_unchanged();
             return Err(Retry::Restart);
         };
-        match self.split_pinned(key, (node.frame, parent.frame), free, &new, cut) {
+        match self.split_pinned(key, node.frame, parent.frame, free, &new, cut) {
             Ok(Split::Done) => {
                 new.link();
                 node_guard.mark_dirty();
@@ -360,20 +252,20 @@ impl<L: Layout> Tree<L> {
     fn split_pinned<'t>(
         &'t self,
         key: L::Key<'_>,
-        (node, parent): (FrameRef<'t>, FrameRef<'t>),
+        node: FrameRef<'t>,
+        parent: FrameRef<'t>,
         free: FreeFrame<'t>,
         new: &NewNode<'_, L>,
         cut: Cut<'_>,
     ) -> Attempt<Split> {
-        let (words, above) = (node.words(), parent.words());
-        let is_child = self.word_to(parent, node, key).is_some();
+        let is_child = self.index_of_child(parent, node, key).is_some();
         let wanted = match cut {
-            Cut::ForRoom(pending) => !self.layout.has_room(words, pending.key, pending.value_len),
+            Cut::ForRoom(pending) => !self.node(node).has_room(pending.key, pending.value_len),
             Cut::At(_) => true,
         };
-        let plan = self.choose_cut(words, cut).filter(|_| is_child && wanted);
+        let plan = cut.choose(self.node(node)).filter(|_| is_child && wanted);
         let SplitAt { at, separator } = plan.ok_or(Retry::Restart)?;
-        if !self.layout.has_room(above, &separator.key, 0) {
+        if !self.node(parent).has_room(&separator.key, 0) {
             return Ok(Split::ParentFull(separator));
         }
         let separator = separator.key;
@@ -383,35 +275,34 @@ impl<L: Layout> Tree<L> {
         Ok(Split::Done)
     }
 
-    /// The word of a latched parent that leads to `node` for `key`, if both are this compute server's own and one does.
-    pub(crate) fn word_to(&self, parent: FrameRef<'_>, node: FrameRef<'_>, key: L::Key<'_>) -> Option<usize> {
-        let (words, above) = (node.words(), parent.words());
-        let is_own = [words, above].iter().all(|words| !header::has(words, header::SHARED));
-        let is_parent = header::level(above) == header::level(words) + 1 && self.layout.covers(above, key);
-        let word = self.layout.child_word(above, self.layout.child_index(above, key));
-        let swip = header::get(above, word);
-        let leads = swip == Swip::hot(node.id()).raw() || swip == node.addr();
-        (is_own && is_parent && leads).then_some(word)
+    /// The index of `node` among the children of a latched parent, if it is the one for `key` and both are this compute
+    /// server's own.
+    pub(crate) fn index_of_child(
+        &self,
+        parent: FrameRef<'_>,
+        node: FrameRef<'_>,
+        key: L::Key<'_>,
+    ) -> Option<usize> {
+        let (child, above) = (self.node(node), self.node(parent));
+        let is_own = !child.is_shared() && !above.is_shared();
+        let is_parent = above.level() == child.level() + 1 && above.covers(Target::of(key));
+        let index = above.child_index(key);
+        (is_own && is_parent && leads_to(above.child(index), node)).then_some(index)
     }
 
     /// Enters a new hot right neighbour into its latched parent.
     fn link_child(&self, parent: FrameRef<'_>, child: FrameRef<'_>, separator: &[u8]) {
-        let words = parent.words();
-        let swip = if self.swizzles(words) {
-            child.set_parent(Some(parent.id()));
-            Swip::hot(child.id()).raw()
-        } else {
-            child.addr()
-        };
-        let i = self.separator_slot(words, separator);
-        let fits = self.layout.inner_insert(words, i, separator, swip);
-        assert!(fits, "room for the separator was checked at this version");
+        let swip = self.swip_below(parent, child);
+        self.node_mut(parent).link(separator, swip);
     }
 
-    /// Where `separator` goes among the separators of an inner node.
-    pub(crate) fn separator_slot(&self, words: &[Word], separator: &[u8]) -> usize {
-        let key = self.layout.key(separator).expect("a separator is a key that a node held");
-        self.layout.child_index(words, key)
+    /// What a latched parent says of a hot child that it gets.
+    fn swip_below(&self, parent: FrameRef<'_>, child: FrameRef<'_>) -> u64 {
+        if !self.swizzles(self.node(parent)) {
+            return child.addr();
+        }
+        child.set_parent(Some(parent.id()));
+        Swip::hot(child.id()).raw()
     }
 
     /// Moves the upper part of a latched node, from `at` on, to a new hot and dirty frame that is not linked yet, and
@@ -424,13 +315,13 @@ impl<L: Layout> Tree<L> {
         at: usize,
         separator: &[u8],
     ) -> Attempt<(FrameRef<'t>, ExclusiveGuard<'t>)> {
-        self.count_orphans(left.words())?;
+        self.count_orphans(self.node(left))?;
         let Lookup::Miss(ticket) = self.cache.table().begin(addr) else {
             return Err(Retry::Restart);
         };
         let mut guard = free.latch();
         let right = free.release_to_cache();
-        self.split_words(left.words(), right.words(), addr, at, separator);
+        self.split_node(self.node_mut(left), self.node_mut(right), addr, at, separator);
         self.adopt_children(right);
         right.set_parent(None);
         guard.set_state(FrameState::Hot);
@@ -440,40 +331,38 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Makes `right` the node at `addr` with the upper part of `left`, from `at` on.
-    pub(crate) fn split_words(
+    pub(crate) fn split_node(
         &self,
-        left: &[Word],
-        right: &[Word],
+        left: NodeMut<'_, L>,
+        right: NodeMut<'_, L>,
         addr: GlobalAddr,
         at: usize,
         separator: &[u8],
     ) {
-        let mut high = Vec::new();
-        let finite = self.layout.append_fence(left, Side::High, &mut high);
+        let high = left.fence(Side::High);
         let init = NodeInit {
             addr: addr.raw(),
             index_id: self.config.index_id,
-            level: header::level(left),
+            level: left.level(),
             low: Some(separator),
-            high: finite.then_some(high.as_slice()),
+            high: high.as_deref(),
         };
-        self.layout.init(right, &init);
-        self.layout.split(left, right, at, separator);
+        right.init(&init);
+        left.split(right, at, separator);
     }
 
     /// Counts the hot children of a latched node that are swizzled nowhere as orphans, if it was shared once: they may be
     /// about to be those of a node without the flag that says so, below which operations are offloaded.
-    pub(crate) fn count_orphans(&self, words: &[Word]) -> Attempt<()> {
-        if header::level(words) > 0 && header::has(words, header::WAS_SHARED) {
-            self.note_orphans_below(words)?;
+    pub(crate) fn count_orphans(&self, node: Node<'_, L>) -> Attempt<()> {
+        if node.level() > 0 && node.was_shared() {
+            self.note_orphans_below(node)?;
         }
         Ok(())
     }
 
     /// Counts the hot children of a node that are swizzled nowhere as orphans.
-    pub(crate) fn note_orphans_below(&self, words: &[Word]) -> Attempt<()> {
-        for i in 0..self.layout.child_count(words) {
-            let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, i)));
+    pub(crate) fn note_orphans_below(&self, node: Node<'_, L>) -> Attempt<()> {
+        for swip in node.children() {
             // Those that are swizzled have a parent.
             if let Some(child) = swip.global().filter(|child| !child.is_null()) {
                 self.cache.note_orphan(child)?;
@@ -484,28 +373,24 @@ impl<L: Layout> Tree<L> {
 
     /// Tells the swizzled children of a latched node that it is their parent now.
     pub(crate) fn adopt_children(&self, node: FrameRef<'_>) {
-        let words = node.words();
-        for i in 0..self.layout.child_count(words) {
-            let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, i)));
-            if let Some(child) = swip.frame() {
-                self.cache.frame(child).set_parent(Some(node.id()));
-            }
+        for child in self.node(node).children().filter_map(Swip::frame) {
+            self.cache.frame(child).set_parent(Some(node.id()));
         }
     }
 
     /// A full root that only this compute server uses: its content moves to two new children.
     async fn grow_root<E: Endpoint>(&self, ctx: Ctx<'_, E>, root: Hop<'_>, cut: Cut<'_>) -> Attempt<Split> {
         self.plan_split(root, cut)?;
-        let level = header::level(root.frame.words());
+        let level = self.node(root).level();
         root.validate()?;
-        let addr = GlobalAddr::from_raw(root.frame.addr()).ok_or(Retry::Restart)?;
+        let addr = self.node(root).addr().ok_or(Retry::Restart)?;
         let (left, right) = (self.new_node(ctx, level, addr).await?, self.new_node(ctx, level, addr).await?);
         let left_free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
         let right_free = self.cache.allocate(ctx.worker, ctx.ep, self.layout).await?;
         let mut root_guard = root.frame.exclusive()?;
-        let words = root.frame.words();
-        let same = header::level(words) == level && !header::has(words, header::SHARED);
-        let Some(SplitAt { at, separator }) = self.choose_cut(words, cut).filter(|_| same) else {
+        let node = self.node(root);
+        let same = node.level() == level && !node.is_shared();
+        let Some(SplitAt { at, separator }) = cut.choose(node).filter(|_| same) else {
             root_guard.release_unchanged();
             return Err(Retry::Restart);
         };
@@ -516,8 +401,9 @@ impl<L: Layout> Tree<L> {
         };
         let mut left_guard = left_free.latch();
         let left_frame = left_free.release_to_cache();
-        self.layout.copy_content(root.frame.words(), left_frame.words());
-        header::set(left_frame.words(), header::ADDR, left.addr().raw());
+        let copy = self.node_mut(left_frame);
+        copy.copy_content(self.node(root));
+        copy.set_addr(left.addr());
         let (right_frame, right_guard) =
             match self.split_latched(left_frame, right_free, right.addr(), at, &separator) {
                 Ok(right) => right,
@@ -530,7 +416,7 @@ impl<L: Layout> Tree<L> {
                 }
             };
         // Nobody knows this address: its lock word is yet to be written.
-        header::set_flag(left_frame.words(), header::WAS_SHARED, false);
+        copy.set_flag(header::WAS_SHARED, false);
         self.adopt_children(left_frame);
         left_frame.set_parent(None);
         left_guard.set_state(FrameState::Hot);
@@ -548,7 +434,7 @@ impl<L: Layout> Tree<L> {
 
     /// Makes the latched root an inner node of `level` with one child.
     fn rewrite_root(&self, root: FrameRef<'_>, level: u8, child: FrameRef<'_>) {
-        let words = root.words();
+        let node = self.node_mut(root);
         let init = NodeInit {
             addr: self.config.root.raw(),
             index_id: self.config.index_id,
@@ -556,16 +442,10 @@ impl<L: Layout> Tree<L> {
             low: None,
             high: None,
         };
-        let was_shared = header::has(words, header::WAS_SHARED);
-        self.layout.init(words, &init);
-        header::set_flag(words, header::WAS_SHARED, was_shared);
-        let swip = if self.swizzles(words) {
-            child.set_parent(Some(root.id()));
-            Swip::hot(child.id()).raw()
-        } else {
-            child.addr()
-        };
-        header::set(words, self.layout.child_word(words, 0), swip);
+        let was_shared = node.was_shared();
+        node.init(&init);
+        node.set_flag(header::WAS_SHARED, was_shared);
+        node.set_child(0, self.swip_below(root, child));
     }
 
     /// Splits the leaf that `boundary` falls into at exactly that key, so that no leaf spans two partitions. For an
@@ -581,8 +461,7 @@ impl<L: Layout> Tree<L> {
             match self.try_cut(ctx, key).await {
                 Ok(Split::Done) => return Ok(()),
                 Ok(Split::ParentFull(separator)) => {
-                    let from = (1, Some(separator));
-                    self.make_room_from(ctx, key, from, 0, Purpose::Move).await?
+                    self.make_room_from(ctx, key, 1, Some(separator), 0, Purpose::Move).await?
                 }
                 Err(retry) => ctx = tries.again(self, ctx, retry, "a leaf to cut").await?,
             }
@@ -591,17 +470,16 @@ impl<L: Layout> Tree<L> {
 
     async fn try_cut<E: Endpoint>(&self, ctx: Ctx<'_, E>, boundary: L::Key<'_>) -> Attempt<Split> {
         let (node, parent) = self.walk_to(ctx, boundary, 0).await?;
-        let words = node.frame.words();
+        let page = self.node(node);
         let bytes = self.layout.key_bytes(boundary);
-        let mut low = Vec::new();
-        let done = self.layout.append_fence(words, Side::Low, &mut low) && low == bytes;
+        let done = page.fence(Side::Low).as_deref() == Some(bytes);
         node.validate()?;
         let cut = Cut::At(bytes);
         let split = match parent {
             _ if done => return Ok(Split::Done),
             None => self.grow_root(ctx, node, cut).await?,
             Some(parent) => {
-                let shared = header::has(parent.frame.words(), header::SHARED);
+                let shared = self.node(parent).is_shared();
                 parent.validate()?;
                 match shared {
                     true => self.split_under_shared(ctx, boundary, node, parent, cut).await?,
@@ -615,6 +493,11 @@ impl<L: Layout> Tree<L> {
             full => Ok(full),
         }
     }
+}
+
+/// Whether a child word leads to the node in a frame.
+pub(crate) fn leads_to(swip: Swip, child: FrameRef<'_>) -> bool {
+    swip == Swip::hot(child.id()) || swip.raw() == child.addr()
 }
 
 #[cfg(test)]

@@ -224,9 +224,7 @@ impl<L: Layout> Tree<L> {
             let attempt = async {
                 let _entered = self.enter_for(ctx, key, Purpose::Operation)?;
                 let (node, _) = self.walk_to(ctx, key, level).await?;
-                let mut high = Vec::new();
-                let high =
-                    self.layout.append_fence(node.frame.words(), Side::High, &mut high).then_some(high);
+                let high = self.node(node).fence(Side::High);
                 let addr = pando_fabric::GlobalAddr::from_raw(node.frame.addr());
                 node.validate()?;
                 Ok((addr.map(|addr| addr.server()), high))

@@ -13,16 +13,17 @@
 
 use std::sync::atomic::AtomicBool;
 
+use pando_cache::sync::Word;
 use pando_cache::{Expelled, FrameId};
 use pando_fabric::{Endpoint, Patience};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Side, header};
+use crate::node::Target;
 use crate::ownership::View;
-use crate::partition::{KeyRange, fence};
+use crate::partition::KeyRange;
 use crate::tree::{Ctx, Tree};
 use crate::tries::Tries;
-use crate::walk::Toward;
 
 impl<L: Layout> Tree<L> {
     /// Takes keys over that their former owner has left, or takes them back that this compute server left and that nobody took.
@@ -88,7 +89,7 @@ impl<L: Layout> Tree<L> {
 
     /// Drops all copies of shared nodes but that of the root.
     pub(crate) async fn drop_shared_copies<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<()> {
-        let is_shared = |words: &[pando_cache::sync::Word]| header::has(words, header::SHARED);
+        let is_shared = |words: &[Word]| self.node(words).is_shared();
         let patience = Patience::new(self.config.patience_ns);
         for id in (0..self.cache.frames() as u32).map(FrameId).filter(|&id| id != self.root) {
             while self.cache.expel(ctx.worker, ctx.ep, self.layout, id, is_shared).await? == Expelled::Busy {
@@ -101,19 +102,19 @@ impl<L: Layout> Tree<L> {
     /// Reads the root again, if it is not this compute server's own already.
     async fn renew_root<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<()> {
         let frame = self.cache.frame(self.root);
-        let words = frame.words();
+        let node = self.node_mut(frame);
         let patience = Patience::new(self.config.patience_ns);
-        while header::has(words, header::SHARED) {
+        while node.is_shared() {
             let (view, page) = (self.view(ctx), ctx.ep.buffer(self.layout.node_size()));
-            match self.read_node(ctx, self.config.root, page, (&view, true)).await {
+            match self.read_node(ctx, self.config.root, page, &view, true).await {
                 Ok(page) => {
-                    let version = |words| header::get(words, header::REMOTE_VERSION);
+                    let read = self.node(&page);
                     if let Ok(guard) = frame.exclusive() {
-                        let is_current = version(page.words()) >= version(words);
-                        if is_current && header::has(words, header::SHARED) {
-                            self.layout.copy_content(page.words(), words);
+                        let is_current = read.remote_version() >= node.remote_version();
+                        if is_current && node.is_shared() {
+                            node.copy_content(read);
                             // Others had copies of it: its lock word goes on, even while nobody else uses it.
-                            header::set_flag(words, header::WAS_SHARED, true);
+                            node.set_flag(header::WAS_SHARED, true);
                             drop(guard);
                             ctx.ep.recycle(page);
                             return Ok(());
@@ -152,8 +153,8 @@ impl<L: Layout> Tree<L> {
                 None if self.cache.table().is_in_flight(addr) => return Err(Retry::Restart),
                 None => {
                     let read = ctx.ep.buffer(self.layout.node_size());
-                    let read = self.read_node(ctx, addr, read, (&view, true)).await?;
-                    self.layout.copy_content(read.words(), page.words());
+                    let read = self.read_node(ctx, addr, read, &view, true).await?;
+                    self.node_mut(&page).copy_content(self.node(&read));
                     ctx.ep.recycle(read);
                 }
                 Some(id) => {
@@ -162,23 +163,23 @@ impl<L: Layout> Tree<L> {
                     if !self.holds(frame, version, addr) {
                         return Err(Retry::Restart);
                     }
-                    self.layout.copy_content(frame.words(), page.words());
+                    self.node_mut(&page).copy_content(self.node(frame));
                     frame.validate(version)?;
                 }
             }
-            let words = page.words();
-            if !self.layout.covers(words, key) {
-                self.refresh(ctx, above, key, Toward::Key).await?;
+            let node = self.node(&page);
+            if !node.covers(Target::of(key)) {
+                self.refresh(ctx, above, Target::of(key)).await?;
                 return Err(Retry::Restart);
             }
-            let begins = fence(self.layout, words, Side::Low).as_deref() == Some(self.layout.key_bytes(key));
-            if begins || header::level(words) == 0 {
+            let begins = node.fence(Side::Low).as_deref() == Some(self.layout.key_bytes(key));
+            if begins || node.level() == 0 {
                 break;
             }
-            if !view.is_shared(self.layout, words) {
-                self.note_orphans_below(words)?;
+            if !view.is_shared(node) {
+                self.note_orphans_below(node)?;
             }
-            match self.child_addr(words, key, Toward::Key)? {
+            match self.child_addr(node, Target::of(key))? {
                 Some(child) => (above, addr) = (addr, child),
                 None => break,
             }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use pando_cache::sync::Word;
 use pando_cache::{Cache, CacheWorker, Conflict, FrameId, FrameRef, FrameState, Version};
 use pando_fabric::{Endpoint, GlobalAddr, LATER_MAX, MemoryServerId, Nanos, PageBuf, Patience, Work};
 use pando_pool::lock::{self, Seen};
@@ -15,6 +16,7 @@ use pando_pool::{Leftovers, Placement, Pool};
 use crate::drain::LeftBehind;
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, header};
+use crate::node::{HasWords, Node, NodeMut};
 use crate::offload::{Costs, Offloading};
 use crate::orphaned::{Suspects, own_copy};
 use crate::ownership::{Ownership, View};
@@ -86,6 +88,13 @@ impl<E> Copy for Ctx<'_, E> {}
 pub(crate) struct Hop<'c> {
     pub frame: FrameRef<'c>,
     pub version: Version,
+}
+
+impl<'c> HasWords<'c> for Hop<'c> {
+    #[inline(always)]
+    fn words_of(self) -> &'c [Word] {
+        self.frame.words()
+    }
 }
 
 impl Hop<'_> {
@@ -165,6 +174,7 @@ impl<L: Layout> Tree<L> {
             page
         };
         let page = new_page(root, u8::from(!boundaries.is_empty()), None, None);
+        let top = NodeMut::new(&layout, page.words());
         let ranges = if boundaries.is_empty() { Vec::new() } else { KeyRange::from_boundaries(boundaries) };
         for (i, range) in ranges.iter().enumerate() {
             let leaf = pool.alloc(ep, Placement::Prefer(root.server()), size as u64).await?;
@@ -173,14 +183,14 @@ impl<L: Layout> Tree<L> {
             ep.recycle(ep.write(leaf, leaf_page).await?);
             match (&range.low, i.checked_sub(1)) {
                 (Some(boundary), Some(at)) => {
-                    if !layout.inner_insert(page.words(), at, boundary, leaf.raw()) {
+                    if !top.inner_insert(at, boundary, leaf.raw()) {
                         return Err(DexError::Layout(format!(
                             "a node of {size} bytes cannot hold the boundaries of {} partitions",
                             boundaries.len() + 1
                         )));
                     }
                 }
-                _ => header::set(page.words(), layout.child_word(page.words(), 0), leaf.raw()),
+                _ => top.set_child(0, leaf.raw()),
             }
         }
         ep.recycle(ep.write(root, page).await?);
@@ -224,7 +234,7 @@ impl<L: Layout> Tree<L> {
         let page = loop {
             let page = ctx.ep.buffer(self.layout.node_size());
             let view = self.view(ctx);
-            match self.read_node(ctx, addr, page, (&view, view.is_partitioned())).await {
+            match self.read_node(ctx, addr, page, &view, view.is_partitioned()).await {
                 Ok(page) => break page,
                 Err(Retry::Restart | Retry::Crowded(_)) => {
                     self.settle_locks(ctx).await?;
@@ -234,7 +244,7 @@ impl<L: Layout> Tree<L> {
             }
         };
         if self.range().is_empty() {
-            self.make_placeholder(page.words());
+            self.make_placeholder(self.node_mut(&page));
         }
         let not_empty = || DexError::Layout("the cache of a new tree is not empty".into());
         let free = self.cache.take_free(ctx.worker).ok_or_else(not_empty)?;
@@ -303,7 +313,7 @@ impl<L: Layout> Tree<L> {
 
     /// Levels of the tree: 1 if the root is a leaf.
     pub fn height(&self) -> u32 {
-        u32::from(header::level(self.cache.frame(self.root).words())) + 1
+        u32::from(self.node(self.cache.frame(self.root)).level()) + 1
     }
 
     #[inline]
@@ -312,14 +322,25 @@ impl<L: Layout> Tree<L> {
         Ok(Hop { frame, version: frame.optimistic()? })
     }
 
+    /// A node by its words, for reading.
+    #[inline(always)]
+    pub(crate) fn node<'p>(&'p self, words: impl HasWords<'p>) -> Node<'p, L> {
+        Node::new(&self.layout, words.words_of())
+    }
+
+    /// A node that the caller has for itself.
+    pub(crate) fn node_mut<'p>(&'p self, words: impl HasWords<'p>) -> NodeMut<'p, L> {
+        NodeMut::new(&self.layout, words.words_of())
+    }
+
     /// Whether children of the node are swizzled.
     #[inline]
-    pub(crate) fn swizzles(&self, page: &[pando_cache::sync::Word]) -> bool {
-        self.cache.swizzles() && self.layout.swizzles(page)
+    pub(crate) fn swizzles(&self, node: Node<'_, L>) -> bool {
+        self.cache.swizzles() && self.layout.swizzles(node.words())
     }
 
     /// Makes the words the root as somebody has it in a frame who owns no key: nothing can be found there.
-    pub(crate) fn make_placeholder(&self, words: &[pando_cache::sync::Word]) {
+    pub(crate) fn make_placeholder(&self, node: NodeMut<'_, L>) {
         let init = NodeInit {
             addr: self.config.root.raw(),
             index_id: self.config.index_id,
@@ -327,9 +348,9 @@ impl<L: Layout> Tree<L> {
             low: None,
             high: None,
         };
-        self.layout.init(words, &init);
-        header::set(words, self.layout.child_word(words, 0), 0);
-        header::set_flag(words, header::SHARED, true);
+        node.init(&init);
+        node.set_child(0, 0);
+        node.set_flag(header::SHARED, true);
     }
 
     /// READs the node at `addr` into `page` and checks that it is a node of this index. A shared node is read with
@@ -340,7 +361,8 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         addr: GlobalAddr,
         page: PageBuf,
-        (view, shared): (&View, bool),
+        view: &View,
+        shared: bool,
     ) -> Attempt<PageBuf> {
         if !shared {
             return Ok(self.read_checked(ctx, addr, page).await?);
@@ -408,15 +430,15 @@ impl<L: Layout> Tree<L> {
 
     /// Checks bytes that came from remote memory before anything believes them.
     pub(crate) fn check_node(&self, addr: GlobalAddr, page: &PageBuf) -> Result<()> {
-        let words = page.words();
+        let content = self.node(page);
         let corrupt = |reason| Err(DexError::Corrupt { addr, reason });
-        if let Err(reason) = self.layout.verify(words) {
+        if let Err(reason) = self.layout.verify(content.words()) {
             return corrupt(reason);
         }
-        if header::addr(words) != addr.raw() {
+        if !content.is_at(addr) {
             return corrupt("a node that belongs elsewhere");
         }
-        if header::index_id(words) != self.config.index_id {
+        if content.index_id() != self.config.index_id {
             return corrupt("a node of another index");
         }
         Ok(())
@@ -424,10 +446,10 @@ impl<L: Layout> Tree<L> {
 
     /// Sets the flag that says whether the node is shared by a view.
     pub(crate) fn mark_shared(&self, view: &View, page: &PageBuf) {
-        let shared = view.is_shared(self.layout, page.words());
-        header::set_flag(page.words(), header::SHARED, shared);
+        let shared = view.is_shared(self.node(page));
+        self.node_mut(page).set_flag(header::SHARED, shared);
         if shared {
-            header::set_flag(page.words(), header::WAS_SHARED, true);
+            self.node_mut(page).set_flag(header::WAS_SHARED, true);
         }
     }
 
@@ -441,9 +463,9 @@ impl<L: Layout> Tree<L> {
         for frame in (0..self.cache.frames() as u32).map(FrameId).filter(|&id| id != self.root) {
             let frame = self.cache.frame(frame);
             let is_held = frame.optimistic().is_ok_and(|version| version.state() != FrameState::Free);
-            let is_own = is_held && !header::has(frame.words(), header::SHARED);
-            if is_own && view.nodes.is_crossed_by(self.layout, frame.words()) {
-                let level = header::level(frame.words());
+            let is_own = is_held && !self.node(frame).is_shared();
+            if is_own && view.nodes.is_crossed_by(self.node(frame)) {
+                let level = self.node(frame).level();
                 wrong.push(format!("frame {} has a node of level {level} with keys of others", frame.id().0));
             }
         }

@@ -6,25 +6,17 @@
 //! page.
 
 use pando_cache::defect::Defect;
-use pando_cache::{FrameRef, FrameState, FreeFrame, IoTicket, Lookup, Resolved, Swip};
+use pando_cache::{FrameRef, FrameState, FreeFrame, IoTicket, Lookup, Resolved};
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf, Resource, Work};
 
 use crate::cached::Stuck;
 use crate::error::{Attempt, DexError, Retry};
-use crate::layout::{Layout, Side, header};
+use crate::layout::{Layout, header};
+use crate::node::{Node, Target};
 use crate::offload::{Below, From, Offer};
 use crate::ownership::View;
 use crate::tree::{Ctx, Hop, Tree};
-
-/// Which of two neighbours a key on their common fence leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Toward {
-    /// The node that holds the key.
-    Key,
-    /// The node that holds the largest keys below it: descending scans.
-    Below,
-}
 
 /// Whether a leaf that is read gets a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,54 +85,22 @@ pub(crate) enum Located<'t> {
 #[derive(Clone, Copy)]
 pub(crate) struct Slot<'c> {
     pub parent: Hop<'c>,
-    /// Index of the word in the node.
-    pub word: usize,
     /// Index of the child.
     pub index: usize,
     pub addr: GlobalAddr,
 }
 
 impl<L: Layout> Tree<L> {
-    /// The child to go to from a node.
-    #[inline]
-    pub(crate) fn child_toward(
-        &self,
-        page: &[pando_cache::sync::Word],
-        key: L::Key<'_>,
-        toward: Toward,
-    ) -> usize {
-        match toward {
-            Toward::Key => self.layout.child_index(page, key),
-            Toward::Below => self.layout.child_index_below(page, key),
-        }
-    }
-
-    pub(crate) fn covers(&self, page: &[pando_cache::sync::Word], key: L::Key<'_>, toward: Toward) -> bool {
-        match toward {
-            Toward::Key => self.layout.covers(page, key),
-            Toward::Below => {
-                let bytes = self.layout.key_bytes(key);
-                let mut fence = Vec::new();
-                let above_low =
-                    !self.layout.append_fence(page, Side::Low, &mut fence) || fence.as_slice() < bytes;
-                fence.clear();
-                above_low
-                    && (!self.layout.append_fence(page, Side::High, &mut fence) || bytes <= fence.as_slice())
-            }
-        }
-    }
-
     /// Goes down to the node of `level` (or the root, if that is lower) that covers `key`.
     #[inline]
     pub(crate) async fn walk<'t, E: Endpoint>(
         &'t self,
         ctx: Ctx<'_, E>,
-        key: L::Key<'_>,
-        toward: Toward,
+        target: Target<'_, L>,
         level: u8,
         miss: Miss,
     ) -> Attempt<Reached<'t>> {
-        self.walk_from(ctx, self.root_hop()?, (key, toward), level, miss).await
+        self.walk_from(ctx, self.root_hop()?, target, level, miss).await
     }
 
     /// Goes on down to the leaf of `key` from where the cached path got stuck, or begins anew. The caller is inside the gate
@@ -156,42 +116,38 @@ impl<L: Layout> Tree<L> {
         miss: Miss,
     ) -> Attempt<Reached<'t>> {
         let from = stuck.map_or_else(|| self.root_hop(), Ok)?;
-        self.walk_from(ctx, from, (key, Toward::Key), 0, miss).await
+        self.walk_from(ctx, from, Target::of(key), 0, miss).await
     }
 
     async fn walk_from<'t, E: Endpoint>(
         &'t self,
         ctx: Ctx<'_, E>,
         mut node: Hop<'t>,
-        (key, toward): (L::Key<'_>, Toward),
+        target: Target<'_, L>,
         level: u8,
         miss: Miss,
     ) -> Attempt<Reached<'t>> {
         let mut parent = None;
-        let mut inner = self.inner_levels().saturating_sub(header::level(node.frame.words()).into());
+        let mut inner = self.inner_levels().saturating_sub(self.node(node).level().into());
         loop {
             ctx.ep.charge(Work::NodeSearch);
-            let words = node.frame.words();
-            let at = header::level(words);
+            let page = self.node(node);
+            let at = page.level();
             if at <= level {
                 ctx.worker.counters().count_descent(inner);
                 return Ok(Reached::Cached { node, parent });
             }
             inner += 1;
-            let index = self.child_toward(words, key, toward);
-            let word = self.layout.child_word(words, index);
-            let swip = Swip::from_raw(header::get(words, word));
-            if let Some(id) = swip.frame() {
+            let index = page.child_toward(target);
+            if let Some(id) = page.child(index).frame() {
                 let child = self.enter(node, id)?;
                 parent = Some(node);
                 node = child;
                 continue;
             }
-            node.validate()?;
-            let addr = swip.global().filter(|addr| !addr.is_null()).ok_or(Retry::Restart)?;
-            let slot = Slot { parent: node, word, index, addr };
+            let slot = self.slot(node, index)?;
             // Boxed: futures of operations that find everything in its frame are better without.
-            match Box::pin(self.resolve(ctx, slot, key, toward, miss)).await? {
+            match Box::pin(self.resolve(ctx, slot, target, miss)).await? {
                 Child::Cached { child, parent: above } => {
                     parent = Some(above);
                     node = child;
@@ -209,6 +165,14 @@ impl<L: Layout> Tree<L> {
         }
     }
 
+    /// The place of child `index`, which is not swizzled, as the parent has it at its version.
+    #[inline]
+    pub(crate) fn slot<'t>(&self, parent: Hop<'t>, index: usize) -> Attempt<Slot<'t>> {
+        let addr = self.node(parent).child_addr(index);
+        parent.validate()?;
+        Ok(Slot { parent, index, addr: addr.ok_or(Retry::Restart)? })
+    }
+
     /// Finds a child that is not swizzled: in the mapping table, or in remote memory.
     #[cold]
     #[inline(never)]
@@ -216,13 +180,12 @@ impl<L: Layout> Tree<L> {
         &'t self,
         ctx: Ctx<'_, E>,
         slot: Slot<'t>,
-        key: L::Key<'_>,
-        toward: Toward,
+        target: Target<'_, L>,
         miss: Miss,
     ) -> Attempt<Child<'t>> {
-        match self.locate(ctx, slot, key, toward).await? {
+        match self.locate(ctx, slot, target).await? {
             Located::Cached(child) => Ok(Child::Cached { child, parent: slot.parent }),
-            Located::Missing(ticket) => self.fetch(ctx, slot, ticket, (key, toward), miss).await,
+            Located::Missing(ticket) => self.fetch(ctx, slot, ticket, target, miss).await,
             Located::Offloaded => self.join_offload(ctx, slot, miss.offer).map(Child::Below),
         }
     }
@@ -232,8 +195,7 @@ impl<L: Layout> Tree<L> {
         &'t self,
         ctx: Ctx<'_, E>,
         slot: Slot<'t>,
-        key: L::Key<'_>,
-        toward: Toward,
+        target: Target<'_, L>,
     ) -> Attempt<Located<'t>> {
         ctx.ep.charge(Work::TableLookup);
         match self.cache.table().begin(slot.addr) {
@@ -242,18 +204,18 @@ impl<L: Layout> Tree<L> {
             Lookup::Frame(id) => {
                 let frame = self.cache.try_frame(id).ok_or(Retry::Restart)?;
                 let child = self.take_cached(ctx, slot, frame)?;
-                self.check_covers(ctx, slot, child, key, toward).await?;
+                self.check_covers(ctx, slot, child, target).await?;
                 Ok(Located::Cached(child))
             }
             Lookup::Miss(ticket) => {
                 if defect(Defect::StaleParentBelieved) {
                     slot.parent.validate()?;
-                } else if let Err(retry) = self.prove_child(slot, key, toward) {
+                } else if let Err(retry) = self.prove_child(slot, target) {
                     // Who has the turn is not to wait for a cache that has room for the whole path.
                     if !ctx.worker.has_turn() {
                         return Err(retry);
                     }
-                    Box::pin(self.prove_child_by_reads(ctx, slot, key, toward)).await?;
+                    Box::pin(self.prove_child_by_reads(ctx, slot, target)).await?;
                 }
                 Ok(Located::Missing(ticket))
             }
@@ -267,13 +229,13 @@ impl<L: Layout> Tree<L> {
     /// proves nothing: it may be stale, and the child may have been freed under the node that has it by now. But whoever frees
     /// a node has come to it from the root by copies that are not stale there, and copies only get newer. So the child is
     /// in the tree if cached copies still lead from the root to that parent, looked at with the ticket in hand.
-    pub(crate) fn prove_child(&self, slot: Slot<'_>, key: L::Key<'_>, toward: Toward) -> Attempt<()> {
+    pub(crate) fn prove_child(&self, slot: Slot<'_>, target: Target<'_, L>) -> Attempt<()> {
         let parent = slot.parent.frame;
-        if header::has(parent.words(), header::SHARED) {
-            let level = header::level(parent.words());
+        if self.node(parent).is_shared() {
+            let level = self.node(parent).level();
             let mut node = self.root_hop()?;
             while node.frame.id() != parent.id() {
-                node = self.cached_child(node, key, toward, level)?;
+                node = self.cached_child(node, target, level)?;
             }
         }
         Ok(slot.parent.validate()?)
@@ -285,11 +247,10 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         slot: Slot<'_>,
-        key: L::Key<'_>,
-        toward: Toward,
+        target: Target<'_, L>,
     ) -> Attempt<()> {
         slot.parent.validate()?;
-        let (parent, lowest) = (slot.parent.frame.addr(), header::level(slot.parent.frame.words()));
+        let (parent, lowest) = (slot.parent.frame.addr(), self.node(slot.parent).level());
         let view = self.view(ctx);
         if view.is_growing {
             return Err(Retry::Restart);
@@ -297,22 +258,18 @@ impl<L: Layout> Tree<L> {
         let (mut addr, mut level) = (self.config.root, None);
         loop {
             let page = ctx.ep.buffer(self.layout.node_size());
-            let page = self.read_node(ctx, addr, page, (&view, true)).await?;
-            let words = page.words();
-            let at = header::level(words);
-            let is_meant = at >= lowest
-                && header::has(words, header::SHARED)
-                && self.is_right(words, level.unwrap_or(at), key, toward);
-            let child = is_meant.then(|| {
-                let word = self.layout.child_word(words, self.child_toward(words, key, toward));
-                header::get(words, word)
-            });
+            let page = self.read_node(ctx, addr, page, &view, true).await?;
+            let node = self.node(&page);
+            let at = node.level();
+            let is_meant =
+                at >= lowest && node.is_shared() && self.is_right(node, level.unwrap_or(at), target);
+            let child = node.child_addr(node.child_toward(target)).filter(|_| is_meant);
             // What led to the parent may be old, and would lead there again.
             if is_meant {
                 self.install(ctx, addr, &page).await?;
             }
             ctx.ep.recycle(page);
-            let child = child.and_then(GlobalAddr::from_raw).ok_or(Retry::Restart)?;
+            let child = child.ok_or(Retry::Restart)?;
             if at == lowest {
                 let is_child = addr.raw() == parent && child == slot.addr;
                 return if is_child { Ok(slot.parent.validate()?) } else { Err(Retry::Restart) };
@@ -322,17 +279,11 @@ impl<L: Layout> Tree<L> {
     }
 
     /// The child of a node on the way to `key`, if both are in their frames and the child's level is not below `lowest`.
-    fn cached_child<'t>(
-        &'t self,
-        node: Hop<'t>,
-        key: L::Key<'_>,
-        toward: Toward,
-        lowest: u8,
-    ) -> Attempt<Hop<'t>> {
-        let words = node.frame.words();
-        let index = self.child_toward(words, key, toward);
-        let is_above = header::level(words) > lowest;
-        let swip = Swip::from_raw(header::get(words, self.layout.child_word(words, index)));
+    fn cached_child<'t>(&'t self, node: Hop<'t>, target: Target<'_, L>, lowest: u8) -> Attempt<Hop<'t>> {
+        let page = self.node(node);
+        let index = page.child_toward(target);
+        let is_above = page.level() > lowest;
+        let swip = page.child(index);
         node.validate()?;
         let id = swip.global().map_or(swip.frame(), |addr| self.cache.table().frame_of(addr));
         let frame = id.filter(|_| is_above).and_then(|id| self.cache.try_frame(id)).ok_or(Retry::Restart)?;
@@ -352,8 +303,9 @@ impl<L: Layout> Tree<L> {
         if frame.optimistic()?.state() == FrameState::Cooling {
             ctx.ep.charge(Work::Hold(self.cache.cooling_resource(slot.addr)));
         }
-        if self.swizzles(slot.parent.frame.words()) {
-            let parent = Some((slot.parent.frame, slot.parent.version, slot.word));
+        let parent = self.node(slot.parent);
+        if self.swizzles(parent) {
+            let parent = Some((slot.parent.frame, slot.parent.version, parent.child_word(slot.index)));
             let version = self.cache.reheat(ctx.worker, parent, frame, slot.addr)?;
             return Ok(Hop { frame, version });
         }
@@ -375,19 +327,18 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         slot: Slot<'t>,
         child: Hop<'t>,
-        key: L::Key<'_>,
-        toward: Toward,
+        target: Target<'_, L>,
     ) -> Attempt<()> {
-        if !header::has(slot.parent.frame.words(), header::SHARED) {
+        if !self.node(slot.parent).is_shared() {
             return Ok(());
         }
-        let level = header::level(slot.parent.frame.words()).wrapping_sub(1);
-        let right = self.is_right(child.frame.words(), level, key, toward);
+        let level = self.node(slot.parent).level().wrapping_sub(1);
+        let right = self.is_right(self.node(child), level, target);
         child.validate()?;
         if right {
             return Ok(());
         }
-        Box::pin(self.led_astray(ctx, slot, key, toward)).await
+        Box::pin(self.led_astray(ctx, slot, target)).await
     }
 
     /// Begins anew, after a child below a shared parent turned out not to be what the cached copy of that says.
@@ -395,18 +346,17 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         slot: Slot<'_>,
-        key: L::Key<'_>,
-        toward: Toward,
+        target: Target<'_, L>,
     ) -> Attempt<T> {
         let parent = GlobalAddr::from_raw(slot.parent.frame.addr()).ok_or(Retry::Restart)?;
         slot.parent.validate()?;
-        self.refresh(ctx, parent, key, toward).await?;
+        self.refresh(ctx, parent, target).await?;
         Err(Retry::Restart)
     }
 
     /// Whether a node is what its parent promised for `key`.
-    fn is_right(&self, page: &[pando_cache::sync::Word], level: u8, key: L::Key<'_>, toward: Toward) -> bool {
-        is_meant(page, level) && (self.covers(page, key, toward) || defect(Defect::SkipFenceCheck))
+    fn is_right(&self, page: Node<'_, L>, level: u8, target: Target<'_, L>) -> bool {
+        page.is_meant(level) && (page.covers(target) || defect(Defect::SkipFenceCheck))
     }
 
     /// READs a missing child and decides what becomes of it. The one place where a single leaf miss ends: fetching
@@ -417,18 +367,18 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         slot: Slot<'t>,
         ticket: IoTicket<'t>,
-        (key, toward): (L::Key<'_>, Toward),
+        target: Target<'_, L>,
         Miss { admit, offer }: Miss,
     ) -> Attempt<Child<'t>> {
-        let parent_words = slot.parent.frame.words();
-        let level = header::level(parent_words).wrapping_sub(1);
-        let parent_shared = header::has(parent_words, header::SHARED);
+        let above = self.node(slot.parent);
+        let level = above.level().wrapping_sub(1);
+        let parent_shared = above.is_shared();
         let view = self.view(ctx);
-        let child_shared = parent_shared && self.child_is_shared(&view, parent_words, slot.index);
+        let child_shared = parent_shared && view.shares_child(above, slot.index);
         self.give_way(ctx)?;
         // The parent stays hot until its child is there.
         let pin = slot.parent.frame.pin(slot.parent.version)?;
-        if !parent_shared && !view.is_growing && self.offloads(ctx, slot.addr.server(), (level, offer)) {
+        if !parent_shared && !view.is_growing && self.offloads(ctx, slot.addr.server(), level, offer) {
             let from = From { node: slot.addr, level, inner: 0 };
             return Ok(Child::Below(Below { from, ticket: ticket.share(), _pin: pin }));
         }
@@ -441,9 +391,9 @@ impl<L: Layout> Tree<L> {
         };
         let page = ctx.ep.buffer(self.layout.node_size());
         let started = self.costs.start(ctx.ep);
-        let page = self.read_child(ctx, slot, page, (&view, level, child_shared)).await?;
+        let page = self.read_child(ctx, slot, page, &view, level, child_shared).await?;
         self.costs.note_read(ctx.ep, slot.addr.server(), started);
-        if !self.is_right(page.words(), level, key, toward) {
+        if !self.is_right(self.node(&page), level, target) {
             ctx.ep.recycle(page);
             drop(ticket);
             if !parent_shared {
@@ -453,7 +403,7 @@ impl<L: Layout> Tree<L> {
                 }
                 .into());
             }
-            return Box::pin(self.led_astray(ctx, slot, key, toward)).await;
+            return Box::pin(self.led_astray(ctx, slot, target)).await;
         }
         let Some(free) = free else {
             return Ok(Child::Private(PrivateLeaf { page, ticket }));
@@ -461,7 +411,7 @@ impl<L: Layout> Tree<L> {
         ctx.ep.charge(Work::Admit);
         ctx.ep.charge(Work::Hold(Resource::Frame(slot.parent.frame.id().0)));
         let frame = self.cache.frame(free.id());
-        let resolved = self.admit_below(free, &page, ticket, slot, (key, toward));
+        let resolved = self.admit_below(free, &page, ticket, slot, target);
         ctx.ep.recycle(page);
         match resolved {
             Resolved::Hot { version, parent } => {
@@ -479,18 +429,19 @@ impl<L: Layout> Tree<L> {
         ctx: Ctx<'_, E>,
         slot: Slot<'_>,
         page: PageBuf,
-        (view, level, shared): (&View, u8, bool),
+        view: &View,
+        level: u8,
+        shared: bool,
     ) -> Attempt<PageBuf> {
         // What is own for a moment only may still be locked by one of this compute server's own attempts.
-        let page =
-            self.read_node(ctx, slot.addr, page, (view, shared || view.is_growing && level > 0)).await?;
+        let page = self.read_node(ctx, slot.addr, page, view, shared || view.is_growing && level > 0).await?;
         if shared {
             return Ok(page);
         }
-        header::set_flag(page.words(), header::SHARED, false);
-        let parent_shared = header::has(slot.parent.frame.words(), header::SHARED);
-        match parent_shared && view.is_shared(self.layout, page.words()) {
-            true => self.read_node(ctx, slot.addr, page, (view, true)).await,
+        self.node_mut(&page).set_flag(header::SHARED, false);
+        let parent_shared = self.node(slot.parent).is_shared();
+        match parent_shared && view.is_shared(self.node(&page)) {
+            true => self.read_node(ctx, slot.addr, page, view, true).await,
             false => Ok(page),
         }
     }
@@ -502,10 +453,10 @@ impl<L: Layout> Tree<L> {
         slot: Slot<'t>,
         offer: Offer,
     ) -> Attempt<Below<'t>> {
-        let words = slot.parent.frame.words();
-        let (level, shared) = (header::level(words).wrapping_sub(1), header::has(words, header::SHARED));
+        let page = self.node(slot.parent);
+        let (level, shared) = (page.level().wrapping_sub(1), page.is_shared());
         let is_growing = self.view(ctx).is_growing;
-        if shared || is_growing || !self.offloads(ctx, slot.addr.server(), (level, offer)) {
+        if shared || is_growing || !self.offloads(ctx, slot.addr.server(), level, offer) {
             self.cache.table().close(slot.addr);
             return Err(Retry::Restart);
         }
@@ -521,7 +472,8 @@ impl<L: Layout> Tree<L> {
         &self,
         ctx: Ctx<'_, E>,
         server: MemoryServerId,
-        (level, offer): (u8, Offer),
+        level: u8,
+        offer: Offer,
     ) -> bool {
         let is_possible = level <= self.config.subtree_level && !self.costs.never();
         // What is done on a server that is being drained would have to be moved away after.
@@ -530,7 +482,7 @@ impl<L: Layout> Tree<L> {
         }
         let unadmitted =
             if self.cache.has_free(ctx.worker) { 0.0 } else { 1.0 - self.cache.admission().share() };
-        self.costs.decide(ctx.ep, server, (level, offer), unadmitted) && self.cache.paths_are_whole()
+        self.costs.decide(ctx.ep, server, level, offer, unadmitted) && self.cache.paths_are_whole()
     }
 
     /// Publishes a page that was READ as the child of `slot`, wherever in that parent it stands by now. `key` is one
@@ -541,57 +493,19 @@ impl<L: Layout> Tree<L> {
         page: &PageBuf,
         ticket: IoTicket<'_>,
         slot: Slot<'_>,
-        (key, toward): (L::Key<'_>, Toward),
+        target: Target<'_, L>,
     ) -> Resolved {
-        let level = header::level(page.words());
+        let level = self.node(page).level();
         let parent = self.cache.frame(slot.parent.frame.id());
         let still_parent = || {
-            let words = parent.words();
-            let index = self.child_toward(words, key, toward);
-            let word = self.layout.child_word(words, index);
-            let is_parent =
-                self.swizzles(words) && header::level(words) == level + 1 && self.covers(words, key, toward);
-            (is_parent && header::get(words, word) == slot.addr.raw()).then_some(word)
+            let node = self.node(parent);
+            let index = node.child_toward(target);
+            let is_parent = self.swizzles(node) && node.level() == level + 1 && node.covers(target);
+            (is_parent && node.child_addr(index) == Some(slot.addr)).then(|| node.child_word(index))
         };
-        let parent = self.swizzles(parent.words()).then_some((parent, still_parent));
+        let parent = self.swizzles(self.node(parent)).then_some((parent, still_parent));
         free.admit(page, ticket, parent)
     }
-
-    /// Whether child `index` of a shared node crosses a boundary too, by the separators around it.
-    pub(crate) fn child_is_shared(
-        &self,
-        view: &View,
-        parent: &[pando_cache::sync::Word],
-        index: usize,
-    ) -> bool {
-        if header::level(parent) <= 1 {
-            return false;
-        }
-        let mut low = Vec::new();
-        let finite_low = match index.checked_sub(1) {
-            Some(i) => {
-                self.layout.append_key(parent, i, &mut low);
-                true
-            }
-            None => self.layout.append_fence(parent, Side::Low, &mut low),
-        };
-        let mut high = Vec::new();
-        let finite_high = if index < self.layout.count(parent) {
-            self.layout.append_key(parent, index, &mut high);
-            true
-        } else {
-            self.layout.append_fence(parent, Side::High, &mut high)
-        };
-        let low = finite_low.then_some(low.as_slice());
-        let high = finite_high.then_some(high.as_slice());
-        !view.nodes.contains_range(low, high)
-    }
-}
-
-/// Whether a node is of the level that its parent promised, and not what was left behind of one that moved.
-#[inline]
-pub(crate) fn is_meant(page: &[pando_cache::sync::Word], level: u8) -> bool {
-    header::level(page) == level && !header::has(page, header::MOVED)
 }
 
 #[cfg(test)]

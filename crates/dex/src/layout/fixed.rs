@@ -18,9 +18,8 @@ use pando_cache::{NodeShape, Ranker};
 use pando_pool::ValueRef;
 
 use super::header::{self, Format, HIGH_INFINITE, LOW_INFINITE, get, set};
-use super::{FANOUT_MIN, Layout, LayoutId, NodeInit, Side, Stored};
+use super::{FANOUT_MIN, Layout, LayoutId, NodeInit, Side, Stored, Toward};
 use crate::error::{DexError, Result};
-use crate::walk::Toward;
 
 /// Longest key of this layout, in bytes.
 pub const MAX_KEY: usize = 64;

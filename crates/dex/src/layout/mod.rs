@@ -23,10 +23,18 @@ use pando_cache::sync::Word;
 use pando_pool::ValueRef;
 
 use crate::error::Result;
-use crate::walk::Toward;
 
 /// Fewest entries that a node of any layout must have room for, so that it can be split.
 const FANOUT_MIN: usize = 3;
+
+/// Which of two neighbours a key on their common fence leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Toward {
+    /// The node that holds the key.
+    Key,
+    /// The node that holds the largest keys below it: descending scans.
+    Below,
+}
 
 /// Which fence of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

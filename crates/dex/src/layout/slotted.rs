@@ -37,9 +37,8 @@ use self::edit::{Payload, with_payload};
 use self::node::{HEADER, LEFTMOST, Node, SLOT, entry_size, slot_word};
 use self::plan::{Merged, SplitPlan};
 use super::header::{self, Format, HIGH_INFINITE};
-use super::{FANOUT_MIN, Layout, LayoutId, NodeInit, Side, Stored};
+use super::{FANOUT_MIN, Layout, LayoutId, NodeInit, Side, Stored, Toward};
 use crate::error::{DexError, Result};
-use crate::walk::Toward;
 
 /// Bytes that a node can have.
 pub const NODE_SIZES: RangeInclusive<usize> = 512..=8192;

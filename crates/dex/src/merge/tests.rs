@@ -7,13 +7,13 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use pando_cache::{Expelled, NodeShape};
+use pando_cache::{Expelled, NodeShape, Swip};
 use pando_fabric::MemoryServerId;
 use pando_rt::block_on;
 
 use super::*;
+use crate::cut::Separator;
 use crate::layout::fixed::FixedLayout;
-use crate::smo::Separator;
 use crate::testing::{
     BOUNDARY, Client, Fate, KEYS, Verb, addr_of, behind, change, find, fixed, key, loaded, one_server,
     restarts, scripted, two_servers, value, violations,
@@ -200,7 +200,7 @@ fn a_neighbour_that_a_split_took_away_meanwhile_is_none() {
     for _ in 0..4 {
         let rising = Separator { key: bytes.iter().map(|_| 0xff).collect(), rising: true };
         if tree.layout.count(words) == last {
-            let split = tree.make_room_from(others, prepared, (1, Some(rising)), 0, Purpose::Operation);
+            let split = tree.make_room_from(others, prepared, 1, Some(rising), 0, Purpose::Operation);
             block_on(others.ep, split).expect("there is room");
         }
     }

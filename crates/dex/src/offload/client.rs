@@ -10,7 +10,8 @@ use pando_pool::ValueRef;
 use super::wire::{Action, Answer, Call, Found};
 use crate::change::{Blocked, Change, Outcome};
 use crate::error::{Attempt, DexError, Result};
-use crate::layout::{Layout, header};
+use crate::layout::Layout;
+use crate::node::Target;
 use crate::tree::{Ctx, Tree};
 use crate::unfinished::Unfinished;
 
@@ -132,11 +133,11 @@ impl<L: Layout> Tree<L> {
     ) -> Result<(), DexError> {
         for id in 0..self.cache.frames() as u32 {
             let frame = self.cache.frame(FrameId(id));
-            let words = frame.words();
+            let page = self.node(frame.words());
             // Nobody comes to a leaf below the missing node meanwhile, so that what is there stays as it is.
             let is_copy = frame.optimistic().is_ok_and(|version| version.state() == FrameState::Cooling)
-                && header::level(words) == 0
-                && self.layout.covers(words, key);
+                && page.level() == 0
+                && page.covers(Target::of(key));
             if let Some(leaf) = GlobalAddr::from_raw(frame.addr()).filter(|_| is_copy) {
                 self.forget_copy(ctx, node, leaf).await?;
             }

@@ -173,7 +173,8 @@ impl Costs {
         &self,
         ep: &impl Endpoint,
         server: MemoryServerId,
-        (level, offer): (u8, Offer),
+        level: u8,
+        offer: Offer,
         unadmitted: f64,
     ) -> bool {
         match (self.config.policy, offer) {
@@ -181,7 +182,7 @@ impl Costs {
             (OffloadPolicy::Always, _) => true,
             // One READ of a leaf is never dearer than a call.
             (OffloadPolicy::CostAware, Offer::Lookup) if level == 0 => false,
-            (OffloadPolicy::CostAware, _) => self.is_cheaper(ep, server, (level, offer), unadmitted),
+            (OffloadPolicy::CostAware, _) => self.is_cheaper(ep, server, level, offer, unadmitted),
         }
     }
 
@@ -190,7 +191,8 @@ impl Costs {
         &self,
         ep: &impl Endpoint,
         server: MemoryServerId,
-        (level, offer): (u8, Offer),
+        level: u8,
+        offer: Offer,
         unadmitted: f64,
     ) -> bool {
         let Some(latencies) = self.latencies.get(usize::from(server.0)) else { return false };

@@ -11,6 +11,7 @@ use pando_fabric::{FabricError, GlobalAddr, RequestHandler, Result, ServerMemory
 use super::wire::{Action, Answer, Call, Found};
 use crate::change::{Blocked, apply, work_of};
 use crate::layout::{AnyLayout, Layout, header};
+use crate::node::{Node, NodeMut, Target};
 
 /// Executes the operations that compute servers leave to a memory server (DEX §6), on every index of its pool. Knows
 /// nothing of them beforehand: a call says what the nodes are like.
@@ -59,10 +60,10 @@ impl MemorySide {
         let Some((addr, leaf)) = go_down(memory, layout, call, key) else { return Answer::Elsewhere };
         let _latch = self.latch(leaf);
         let change = match call.action {
-            Action::Get => return get(layout, leaf, key),
+            Action::Get => return get(Node::new(&layout, leaf), key),
             Action::Change(change) => change,
         };
-        let result = apply(layout, leaf, key, &change);
+        let result = apply(NodeMut::new(&layout, leaf), key, &change);
         memory.charge(work_of(layout, &change, &result));
         match result {
             Ok(outcome) => Answer::Changed { leaf: addr, outcome },
@@ -72,10 +73,10 @@ impl MemorySide {
     }
 }
 
-fn get<L: Layout>(layout: L, leaf: &[AtomicU64], key: L::Key<'_>) -> Answer {
-    let Ok(i) = layout.find(leaf, key) else { return Answer::Got(None) };
+fn get<L: Layout>(leaf: Node<'_, L>, key: L::Key<'_>) -> Answer {
+    let Ok(i) = leaf.find(key) else { return Answer::Got(None) };
     let mut value = Vec::new();
-    Answer::Got(Some(match layout.append_value(leaf, i, &mut value) {
+    Answer::Got(Some(match leaf.append_value(i, &mut value) {
         None => Found::Inline(value),
         Some(long) => Found::Long(long),
     }))
@@ -92,21 +93,20 @@ fn go_down<'m, L: Layout>(
     loop {
         let words = memory.words(addr, layout.node_size()).ok()?;
         memory.charge(Work::NodeSearch);
+        let node = Node::new(&layout, words);
         let is_meant = layout.verify(words).is_ok()
-            && header::addr(words) == addr.raw()
-            && header::index_id(words) == call.index_id
-            && header::level(words) == level
-            && layout.covers(words, key);
-        // Below a node that was shared, a compute server may have nodes that are ahead of memory; what is left of a moved
-        // one is behind it.
-        if !is_meant || header::has(words, header::WAS_SHARED | header::MOVED) {
+            && node.is_at(addr)
+            && node.index_id() == call.index_id
+            && node.is_meant(level)
+            && node.covers(Target::of(key));
+        // Below a node that was shared, a compute server may have nodes that are ahead of memory.
+        if !is_meant || node.was_shared() {
             return None;
         }
         level = match level.checked_sub(1) {
             Some(below) => below,
             None => return Some((addr, words)),
         };
-        let child = header::get(words, layout.child_word(words, layout.child_index(words, key)));
-        addr = GlobalAddr::from_raw(child).filter(|addr| !addr.is_null())?;
+        addr = node.child_addr(node.child_index(key))?;
     }
 }

@@ -13,6 +13,7 @@ use super::{PlainTree, Seen, long_value};
 use crate::change::{Blocked, Change, Outcome, apply};
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, Side, Stored, header};
+use crate::node::NodeMut;
 use crate::tree::clear;
 
 /// What does not fit: an entry or a separator.
@@ -114,7 +115,7 @@ impl<L: Layout> PlainTree<L> {
             self.release(ep, held).await?;
             return Err(Retry::Restart);
         }
-        let result = apply(self.layout, held.words(), key, change);
+        let result = apply(NodeMut::new(&self.layout, held.words()), key, change);
         ep.charge(crate::change::work_of(self.layout, change, &result));
         match &result {
             Ok(outcome) if outcome.changed => self.write_release(ep, held).await?,
@@ -196,7 +197,7 @@ impl<L: Layout> PlainTree<L> {
         };
         let key = self.layout.key(&pending.key)?;
         let level = header::level(node.words());
-        let page = self.new_page(ep, right, level, (Some(&separator), fence(self.layout, node.words())));
+        let page = self.new_page(ep, right, level, Some(&separator), fence(self.layout, node.words()));
         self.layout.split(node.words(), page.words(), at, &separator);
         self.mark_remote(&node);
         let index = self.layout.child_index(parent.words(), key);
@@ -220,10 +221,10 @@ impl<L: Layout> PlainTree<L> {
             self.free(ep, right).await?;
             return Err(Retry::Restart);
         };
-        let left_page = self.new_page(ep, left, level, (None, None));
+        let left_page = self.new_page(ep, left, level, None, None);
         self.layout.copy_content(held.words(), left_page.words());
         header::set_flag(left_page.words(), header::WAS_SHARED, false);
-        let right_page = self.new_page(ep, right, level, (Some(&separator), None));
+        let right_page = self.new_page(ep, right, level, Some(&separator), None);
         self.layout.split(left_page.words(), right_page.words(), at, &separator);
         let words = held.words();
         words.iter().for_each(|word| word.store(0, Relaxed));
@@ -269,7 +270,8 @@ impl<L: Layout> PlainTree<L> {
         ep: &E,
         addr: GlobalAddr,
         level: u8,
-        (low, high): (Option<&[u8]>, Option<Vec<u8>>),
+        low: Option<&[u8]>,
+        high: Option<Vec<u8>>,
     ) -> PageBuf {
         let page = ep.buffer(self.layout.node_size());
         clear(&page);

@@ -29,7 +29,8 @@ use pando_pool::Pool;
 use pando_pool::lock;
 
 use crate::error::{Attempt, DexError, Result, Retry};
-use crate::layout::{Layout, Side, header};
+use crate::layout::{Layout, header};
+use crate::node::Node;
 use crate::partition::KeyRange;
 use local_locks::LocalLocks;
 
@@ -185,22 +186,7 @@ impl<L: Layout> PlainTree<L> {
     }
 
     fn is_own_child(&self, words: &[Word], index: usize) -> bool {
-        let (mut low, mut high) = (Vec::new(), Vec::new());
-        let has_low = match index.checked_sub(1) {
-            Some(before) => {
-                self.layout.append_key(words, before, &mut low);
-                true
-            }
-            None => self.layout.append_fence(words, Side::Low, &mut low),
-        };
-        let has_high = if index < self.layout.count(words) {
-            self.layout.append_key(words, index, &mut high);
-            true
-        } else {
-            self.layout.append_fence(words, Side::High, &mut high)
-        };
-        let low = has_low.then_some(low.as_slice());
-        self.config.range.contains_range(low, has_high.then_some(high.as_slice()))
+        self.config.range.contains_bounds(&Node::new(&self.layout, words).bounds_of_child(index))
     }
 
     /// READs a node so that all of it is of one moment.

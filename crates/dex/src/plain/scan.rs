@@ -9,9 +9,9 @@ use pando_fabric::{Endpoint, Work};
 
 use super::{PlainTree, Seen, long_value};
 use crate::error::{DexError, Result, Retry};
+use crate::layout::Toward;
 use crate::layout::{Layout, Side};
 use crate::scan::ScanRange;
-use crate::walk::Toward;
 
 impl<L: Layout> PlainTree<L> {
     /// Hands the entries of `range` to `visit`, in ascending order, each once, until it returns `false`; how many it was

@@ -9,6 +9,7 @@ use pando_cache::ExclusiveGuard;
 use pando_rt::block_on;
 
 use super::*;
+use crate::layout::header;
 use crate::testing::{Asked, Cluster, Hooked, KEYS, find, fixed, key, loaded, when_asked};
 
 thread_local! {

@@ -12,7 +12,6 @@ use pando_rt::block_on;
 
 use super::*;
 use crate::layout::{Side, header};
-use crate::partition::fence;
 use crate::testing::{
     Asked, BOUNDARY, Client, Fate, Hooked, Verb, addr_of, all_are_there, behind, change, find, fixed,
     is_unlocked, key, loaded, remote_word, restarts, scripted, set_remote_word, two_servers, violations,
@@ -46,7 +45,7 @@ fn who_remembers_where_a_shared_node_was_finds_that_it_moved() {
     client.get(&key(BOUNDARY)).expect("no error");
     let Ok(new) = block_on(ctx.ep, tree.new_node(ctx, LEVEL, old)) else { panic!("there is room") };
     let to = new.addr();
-    assert!(block_on(ctx.ep, tree.move_shared(ctx, prepared, (old, LEVEL), above, new)).is_ok());
+    assert!(block_on(ctx.ep, tree.move_shared(ctx, prepared, old, LEVEL, above, new)).is_ok());
     let says_moved = |node| remote_word(ctx.ep, node, header::KIND) & header::MOVED != 0;
     assert!(says_moved(old) && !says_moved(to));
 
@@ -73,7 +72,7 @@ fn what_is_left_behind_of_a_node_is_not_split() {
     let bytes = key(OWN);
     let prepared = tree.layout.key(&bytes).expect("a key");
     let (node, above) = place(tree, ctx);
-    let lock = || block_on(ctx.ep, tree.lock_both(ctx, prepared, (node, LEVEL), above));
+    let lock = || block_on(ctx.ep, tree.lock_both(ctx, prepared, node, LEVEL, above));
     let Ok(locked) = lock() else { panic!("nothing moved") };
     block_on(ctx.ep, tree.unlock_seen(ctx, locked)).expect("unlocked");
     let kind = remote_word(ctx.ep, node, header::KIND);
@@ -120,7 +119,7 @@ fn a_node_whose_own_copy_is_ahead_is_not_changed_under_its_lock() {
         block_on(ctx.ep, tree.unlock_unchanged(ctx, locked)).expect("unlocked");
     }
     assert!(restarts(&block_on(ctx.ep, tree.lock_parent(ctx, node, prepared, leaf, 0))));
-    assert!(restarts(&block_on(ctx.ep, tree.lock_both(ctx, prepared, (node, LEVEL), above))));
+    assert!(restarts(&block_on(ctx.ep, tree.lock_both(ctx, prepared, node, LEVEL, above))));
     let kind = remote_word(ctx.ep, tree.config.root, header::KIND);
     let pending = Pending { key: &bytes, value_len: 0, rising: false };
     assert!(restarts(&block_on(ctx.ep, tree.grow_shared_root(ctx, pending))));
@@ -137,7 +136,7 @@ fn a_copy_only_gets_newer_and_stays_shared_as_long_as_it_is() {
     let hop = find(tree, ctx, &key(OWN), LEVEL).0;
     let words = hop.frame.words();
     let (view, page) = (tree.view(ctx), ctx.ep.buffer(tree.layout.node_size()));
-    let read = block_on(ctx.ep, tree.read_node(ctx, node, page, (&view, true)));
+    let read = block_on(ctx.ep, tree.read_node(ctx, node, page, &view, true));
     let Ok(page) = read else { panic!("nobody has it locked") };
     let version = header::get(words, header::REMOTE_VERSION);
     let install = |version, count: usize| {
@@ -209,7 +208,7 @@ fn a_split_whose_writer_fails_between_the_unlocks_is_finished() {
     assert!(is_unlocked(ctx.ep, node) && is_unlocked(ctx.ep, above));
 
     let page = block_on(ctx.ep, ctx.ep.read(node, ctx.ep.buffer(tree.layout.node_size()))).expect("read");
-    let end = fence(tree.layout, page.words(), Side::High);
+    let end = tree.node(&page).fence(Side::High);
     let page = block_on(ctx.ep, ctx.ep.read(above, page)).expect("read");
     let separators = (0..tree.layout.count(page.words())).map(|i| {
         let mut separator = Vec::new();
@@ -255,7 +254,7 @@ fn a_refresh_notices_that_an_own_node_changed_under_it() {
     let prepared = tree.layout.key(&bytes).expect("a key");
     let own = find(tree, ctx, &bytes, 2).0;
     assert!(!header::has(own.frame.words(), header::SHARED) && header::level(own.frame.words()) == 2);
-    let refresh = || block_on(ctx.ep, tree.refresh(ctx, tree.config.root, prepared, Toward::Key));
+    let refresh = || block_on(ctx.ep, tree.refresh(ctx, tree.config.root, Target::of(prepared)));
     assert!(refresh().is_ok());
     let (others, id) = (Rc::clone(&cluster), own.frame.id());
     when_asked(Asked::ChildIndex, 2, move || {

@@ -11,8 +11,7 @@ use pando_pool::ValueRef;
 
 use crate::error::Result;
 use crate::layout::fixed::FixedLayout;
-use crate::layout::{Layout, LayoutId, NodeInit, Side, Stored, header};
-use crate::walk::Toward;
+use crate::layout::{Layout, LayoutId, NodeInit, Side, Stored, Toward, header};
 
 /// What was asked of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -85,7 +85,7 @@ fn a_shared_page_that_is_corrupt_is_reported_and_a_torn_one_read_again() {
         let node = tree.config.root;
         let read = || {
             let (view, page) = (tree.view(ctx), ctx.ep.buffer(tree.layout.node_size()));
-            failure(block_on(ctx.ep, tree.read_node(ctx, node, page, (&view, true))))
+            failure(block_on(ctx.ep, tree.read_node(ctx, node, page, &view, true)))
         };
         let torn = tear(&client.ep, node, u32::MAX, damage);
         assert!(is_corrupt(read(), node, reason), "{reason}");

@@ -3,10 +3,10 @@
 //! Ascending and descending scans meet on fences, which belong to one node for the former and to its neighbour for the
 //! latter. What an old copy of a shared parent says of a child may be refuted by the child's own fences.
 
-use pando_cache::NodeShape;
 use pando_rt::block_on;
 
 use super::*;
+use crate::layout::{Side, Toward};
 use crate::testing::{BOUNDARY, addr_of, find, key, scripted, two_servers};
 
 #[test]
@@ -21,10 +21,12 @@ fn a_key_on_a_fence_is_above_the_node_before_it_and_below_that_behind_it() {
         assert!(tree.layout.append_fence(words, side, &mut end));
         end
     });
-    let covers = |end: usize, toward| tree.covers(words, tree.layout.key(&ends[end]).expect("a key"), toward);
+    let covers = |end: usize, toward| {
+        tree.node(words).covers(Target::new(tree.layout.key(&ends[end]).expect("a key"), toward))
+    };
     assert_eq!([0, 1].map(|end| covers(end, Toward::Key)), [true, false]);
     assert_eq!([0, 1].map(|end| covers(end, Toward::Below)), [false, true]);
-    let inside = tree.layout.key(&key(21)).map(|key| tree.covers(words, key, Toward::Below)).ok();
+    let inside = tree.layout.key(&key(21)).map(|key| tree.node(words).covers(Target::below(key))).ok();
     assert_eq!(inside, Some(true));
 }
 
@@ -40,11 +42,11 @@ fn a_page_that_turns_out_to_be_shared_is_read_as_such() {
     assert!(header::has(node.frame.words(), header::SHARED));
     let words = parent.frame.words();
     let index = tree.layout.child_index(words, tree.layout.key(&bytes).expect("a key"));
-    let slot = Slot { parent, word: tree.layout.child_word(words, index), index, addr };
+    let slot = Slot { parent, index, addr };
     let view = tree.view(ctx);
     let read = || {
         let page = ctx.ep.buffer(tree.layout.node_size());
-        block_on(ctx.ep, tree.read_child(ctx, slot, page, (&view, 1, false)))
+        block_on(ctx.ep, tree.read_child(ctx, slot, page, &view, 1, false))
     };
     let Ok(page) = read() else { panic!("nobody has it locked") };
     assert!(header::has(page.words(), header::SHARED));
