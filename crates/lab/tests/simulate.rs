@@ -201,6 +201,12 @@ fn the_last_look_at_everything_does_not_wait_for_the_others() {
     is_clean(&run_seed(2_015_415, &system("art", &[]), faults("none")));
 }
 
+/// 3,040 operations on one key, twelve of which may have happened or not: the search needs more than two million steps.
+#[test]
+fn a_long_history_is_decided() {
+    is_clean(&run_seed(6_006_401, &Systems::default(), faults("all,cut-off,preempt")));
+}
+
 /// Everything at once, on threads that stand still where they do not wait for anything.
 #[test]
 fn nothing_is_found_when_threads_are_preempted() {

@@ -21,8 +21,8 @@ pub type Value = u32;
 /// Place of an event in the one order in which everything happened.
 pub type Step = u64;
 
-/// Changes tried before the search gives up.
-const BUDGET: usize = 2_000_000;
+/// Changes tried before the search gives up. A state that was visited takes about 50 bytes.
+const BUDGET: usize = 20_000_000;
 
 /// What an operation found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
