@@ -5,13 +5,34 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use pando_cache::{FrameId, FrameState};
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf};
 use pando_pool::Pool;
 
+use crate::descent::read;
 use crate::error::Result;
 use crate::layout::{Layout, Side, header};
 use crate::node::Node;
-use crate::tree::Tree;
+use crate::tree::{Tree, gate};
+
+/// Checks the cache's invariants at a quiescent point, and that it has own nodes of own keys only.
+pub fn audit_cache<L: Layout>(tree: &Tree<L>) -> Vec<String> {
+    let mut wrong = tree.cache.audit(tree.layout);
+    let view = gate::present_view(tree);
+    if view.nodes != view.keys {
+        return wrong;
+    }
+    for frame in (0..tree.cache.frames() as u32).map(FrameId).filter(|&id| id != tree.root) {
+        let frame = tree.cache.frame(frame);
+        let is_held = frame.optimistic().is_ok_and(|version| version.state() != FrameState::Free);
+        let is_own = is_held && !tree.node(frame).is_shared();
+        if is_own && view.nodes.is_crossed_by(tree.node(frame)) {
+            let level = tree.node(frame).level();
+            wrong.push(format!("frame {} has a node of level {level} with keys of others", frame.id().0));
+        }
+    }
+    wrong
+}
 
 /// Violations listed at most; the others are counted.
 const LISTED: usize = 20;
@@ -100,7 +121,7 @@ pub async fn audit<L: Layout, E: Endpoint>(ep: &E, trees: &[&Tree<L>]) -> Result
     let blocks = Blocks { node_size: first.layout.node_size() as u64, ..Blocks::default() };
     let mut auditor = Auditor { ep, trees, report: Report { blocks, ..Report::default() } };
     for tree in trees {
-        for wrong in tree.audit_cache() {
+        for wrong in audit_cache(tree) {
             auditor.report.violation(wrong);
         }
     }
@@ -145,7 +166,7 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
         let layout = self.layout();
         let words = page.words();
         let addr = expected.addr;
-        if let Err(error) = self.trees[0].check_node(addr, &page) {
+        if let Err(error) = read::check_node(self.trees[0], addr, &page) {
             self.report.violation(error.to_string());
             self.ep.recycle(page);
             return Ok(());
@@ -180,7 +201,7 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
 
     /// Level of the subtrees that should be on one memory server each.
     fn placement_level(&self) -> u8 {
-        self.trees[0].spread_level(self.trees[0].height())
+        crate::placement::spread::spread_level(self.trees[0], self.trees[0].height())
     }
 
     fn count_server(&mut self, addr: GlobalAddr) {

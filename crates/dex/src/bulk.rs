@@ -46,6 +46,7 @@ impl<K: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> SortedSource for [(K, V)] {
 
 /// Subtrees that are enough for each memory server to get about as much as the others.
 const SUBTREES_PER_SERVER: usize = 2;
+
 /// Blocks that are leased at once at most.
 const RUN_MAX: u32 = 1024;
 
@@ -134,14 +135,14 @@ impl<L: Layout> BulkLoad<L> {
 
     /// Up to which level, and at most M, the nodes of a subtree stand on one memory server, so that there are enough subtrees
     /// for all of them; and about how many nodes a subtree has. Not lower than the level of the subtrees that
-    /// [spread](crate::spread) later, of which there are always many.
+    /// [spread](crate::placement::spread) later, of which there are always many.
     fn placement(&self, source: &(impl SortedSource + ?Sized)) -> Result<(u8, u32)> {
         let servers = self.pool.active_servers().len();
         let leaves = source.len() as f64 / self.sample_entries_per_leaf(source)?;
         let fanout = (self.layout.max_children() as f64 * self.inner_fill).max(2.0);
         let subtrees = |level: u8| leaves / fanout.powi(i32::from(level));
         let root = (0..u8::MAX).find(|&level| subtrees(level) <= 1.0).unwrap_or(u8::MAX);
-        let lowest = crate::spread::placement_level(self.subtree_level, root);
+        let lowest = crate::placement::spread::placement_level(self.subtree_level, root);
         let enough = |&level: &u8| servers < 2 || subtrees(level) >= (SUBTREES_PER_SERVER * servers) as f64;
         let level = (lowest..=self.subtree_level).rev().find(enough).unwrap_or(lowest);
         Ok((level, (2.0 * fanout.powi(i32::from(level))).clamp(1.0, f64::from(RUN_MAX)) as u32))

@@ -3,11 +3,26 @@
 //! [`DexError`] goes to the caller; corrupt bytes are an error that names their address. `Retry` stays within the
 //! crate: it also says that something changed under the operation, which then descends again, within its patience.
 
-use pando_cache::{CacheError, Conflict};
+use pando_cache::{CacheError, Conflict, NoFrame};
 use pando_fabric::{FabricError, GlobalAddr, WaitedTooLong};
 use pando_pool::PoolError;
 
-use crate::tries::Crowding;
+/// Whether an operation that got no frame was in the way of another, or nothing could be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Crowding {
+    GiveWay,
+    Crowded,
+}
+
+impl From<NoFrame> for Retry {
+    fn from(no_frame: NoFrame) -> Self {
+        match no_frame {
+            NoFrame::GiveWay => Self::Crowded(Crowding::GiveWay),
+            NoFrame::Crowded => Self::Crowded(Crowding::Crowded),
+            NoFrame::Failed(error) => Self::Failed(error.into()),
+        }
+    }
+}
 
 pub type Result<T, E = DexError> = std::result::Result<T, E>;
 
@@ -80,7 +95,7 @@ impl DexError {
 pub(crate) enum Retry {
     /// Something changed under the operation: descend again.
     Restart,
-    /// There is no frame for the operation: descend again when [`crate::tries::Tries`] says so.
+    /// There is no frame for the operation: descend again when [`RestartPolicy`](crate::recovery::restart::RestartPolicy) says so.
     Crowded(Crowding),
     Failed(DexError),
 }

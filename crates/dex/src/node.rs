@@ -431,8 +431,12 @@ impl<'p, L: Layout> NodeMut<'p, L> {
         self.layout.inner_remove(self.words, i);
     }
 
-    /// See [`Layout::split`].
-    pub fn split(self, right: Self, at: usize, separator: &[u8]) {
+    /// Moves the upper part, from `at` on, to `right`, which becomes the node at `addr`.
+    pub fn split_off(self, right: Self, addr: GlobalAddr, at: usize, separator: &[u8]) {
+        let high = self.fence(Side::High);
+        let (addr, index_id, level) = (addr.raw(), self.index_id(), self.level());
+        let (low, high) = (Some(separator), high.as_deref());
+        right.init(&NodeInit { addr, index_id, level, low, high });
         self.layout.split(self.words, right.words, at, separator);
     }
 

@@ -13,10 +13,11 @@ pub use self::common::{Client, Cluster, Entries};
 pub use self::hooked::{Asked, Hooked, when_asked};
 pub use self::scripted::{Fate, Scripted, Verb};
 use crate::TreeConfig;
+use crate::descent::walk;
 use crate::error::{Attempt, Retry};
 use crate::layout::fixed::FixedLayout;
 use crate::layout::{Layout, header};
-use crate::tree::{Ctx, Hop, Tree};
+use crate::tree::{Ctx, Tree, VersionedNode};
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -75,7 +76,7 @@ pub fn scripted<L: Layout>(cluster: &Cluster<L>) -> Client<'_, L, Scripted> {
     cluster.client_of(Scripted::new(cluster.fabric.endpoint(3).expect("an endpoint")))
 }
 
-pub fn addr_of(hop: Hop<'_>) -> GlobalAddr {
+pub fn addr_of(hop: VersionedNode<'_>) -> GlobalAddr {
     GlobalAddr::from_raw(hop.frame.addr()).expect("a frame's own address is not swizzled")
 }
 
@@ -85,10 +86,10 @@ pub fn find<'t, L: Layout, E: Endpoint>(
     ctx: Ctx<'_, E>,
     key: &[u8],
     level: u8,
-) -> (Hop<'t>, Option<Hop<'t>>) {
+) -> (VersionedNode<'t>, Option<VersionedNode<'t>>) {
     let key = tree.layout.key(key).expect("a key");
     let tries = 100;
-    let found = (0..tries).find_map(|_| block_on(ctx.ep, tree.walk_to(ctx, key, level)).ok());
+    let found = (0..tries).find_map(|_| block_on(ctx.ep, walk::walk_to(tree, ctx, key, level)).ok());
     found.expect("nobody is in the way")
 }
 
@@ -98,7 +99,7 @@ pub fn restarts<T>(attempt: &Attempt<T>) -> bool {
 }
 
 /// Changes a cached node as its owner does.
-pub fn change(hop: Hop<'_>, change: impl FnOnce(&[Word])) {
+pub fn change(hop: VersionedNode<'_>, change: impl FnOnce(&[Word])) {
     let guard = hop.frame.exclusive().expect("nobody has it latched");
     assert_eq!(guard.state(), FrameState::Hot);
     change(hop.frame.words());

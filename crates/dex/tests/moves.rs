@@ -254,13 +254,13 @@ fn a_leaf_is_cut_at_exactly_the_boundary() {
 fn keep_only<L: Layout>(client: &Client<'_, L>, from: usize, to: usize, keep: KeyRange) {
     let (source, ctx) = client.server(from);
     pando_rt::block_on(&client.ep, async {
-        let leaving = source.begin_leave(ctx, keep).await.unwrap();
+        let leaving = pando_dex::begin_leave(source, ctx, keep).await.unwrap();
         leaving.flush_share(ctx).await.unwrap();
         leaving.finish(ctx).await.unwrap();
         let goes = leaving.leaves();
         drop(leaving);
         let (target, ctx) = client.server(to);
-        target.take_over(ctx, goes).await.unwrap();
+        pando_dex::take_over(target, ctx, goes).await.unwrap();
     });
 }
 
@@ -272,15 +272,16 @@ fn a_range_that_is_none_is_refused() {
     let range = |low: Option<u64>, high: Option<u64>| KeyRange { low: low.map(key), high: high.map(key) };
     for wrong in [range(None, None), range(Some(10), Some(20)), range(None, Some(101)), range(Some(1), None)]
     {
-        let left = pando_rt::block_on(&client.ep, tree.begin_leave(ctx, wrong.clone()));
+        let left = pando_rt::block_on(&client.ep, pando_dex::begin_leave(tree, ctx, wrong.clone()));
         assert!(matches!(left, Err(DexError::WrongRange(_))), "{wrong:?}");
     }
     let short = KeyRange { low: None, high: Some(b"abc".to_vec()) };
-    assert!(pando_rt::block_on(&client.ep, tree.begin_leave(ctx, short)).is_err());
-    let taken = pando_rt::block_on(&client.ep, tree.take_over(ctx, range(Some(150), None)));
+    assert!(pando_rt::block_on(&client.ep, pando_dex::begin_leave(tree, ctx, short)).is_err());
+    let taken = pando_rt::block_on(&client.ep, pando_dex::take_over(tree, ctx, range(Some(150), None)));
     assert!(matches!(taken, Err(DexError::WrongRange(_))));
-    let leaving = pando_rt::block_on(&client.ep, tree.begin_leave(ctx, range(None, Some(50)))).unwrap();
-    let again = pando_rt::block_on(&client.ep, tree.begin_leave(ctx, range(None, Some(20))));
+    let leaving =
+        pando_rt::block_on(&client.ep, pando_dex::begin_leave(tree, ctx, range(None, Some(50)))).unwrap();
+    let again = pando_rt::block_on(&client.ep, pando_dex::begin_leave(tree, ctx, range(None, Some(20))));
     assert!(matches!(again, Err(DexError::Moving)));
     pando_rt::block_on(&client.ep, leaving.abandon(ctx)).unwrap();
     assert_eq!(tree.range(), range(None, Some(100)));
@@ -303,7 +304,8 @@ fn a_failed_move_is_abandoned() {
     (0..200).for_each(|k| assert!(!put(k, k).unwrap(), "key {k} is new"));
     let keep = KeyRange { low: None, high: Some(key(77)) };
     for _ in 0..2 {
-        let leaving = pando_rt::block_on(&client.ep, tree.begin_leave(ctx, keep.clone())).unwrap();
+        let leaving =
+            pando_rt::block_on(&client.ep, pando_dex::begin_leave(tree, ctx, keep.clone())).unwrap();
         (0..config.regions.len()).for_each(|i| cluster.fabric.set_down(MemoryServerId(i as u16), true));
         let failed = pando_rt::block_on(&client.ep, leaving.finish(ctx));
         assert!(failed.is_err(), "nobody answers");
@@ -357,7 +359,7 @@ fn fail_to_take_over(boundaries: &[Vec<u8>], range: KeyRange) {
         set_down(false);
         let (from, to) = (cluster.trees[0].range(), cluster.trees[1].range());
         assert!(!to.contains(&key(99)), "it is not the new owner's");
-        assert_eq!(from.contains(&key(99)), !cluster.trees[1].is_taking_over());
+        assert_eq!(from.contains(&key(99)), !pando_dex::is_taking_over(&cluster.trees[1]));
         // Whatever is somebody's can be used.
         for k in (0..200).filter(|&k| from.contains(&key(k)) || to.contains(&key(k))) {
             assert!(put(k, k + 1).unwrap(), "key {k} is there");

@@ -174,7 +174,7 @@ fn run(seed: u64) -> Vec<String> {
         wrong.push(format!("key {k} holds {found:?}"));
     }
     drop(threads);
-    wrong.extend(cluster.trees.iter().flat_map(Tree::audit_cache));
+    wrong.extend(cluster.trees.iter().flat_map(pando_dex::audit::audit_cache));
     wrong.extend(cluster.audit());
     wrong
 }

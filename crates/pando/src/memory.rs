@@ -205,7 +205,10 @@ impl Cluster {
                         for tree in trees.iter().flatten() {
                             let before = moved;
                             moved += with_ctx(ep, tree, |ctx| {
-                                Ok(block_on(ep, tree.spread_all(ctx, |nodes| progress(before + nodes)))?)
+                                Ok(block_on(
+                                    ep,
+                                    pando_dex::spread_all(tree, ctx, |nodes| progress(before + nodes)),
+                                )?)
                             })?;
                         }
                     });
@@ -273,7 +276,7 @@ fn drain_tree<L: Layout>(
         *done = DrainProgress { nodes, values, ..before };
         progress(*done);
     };
-    let drained = with_ctx(ep, tree, |ctx| Ok(block_on(ep, tree.drain(ctx, server, &mut add))?))?;
+    let drained = with_ctx(ep, tree, |ctx| Ok(block_on(ep, pando_dex::drain(tree, ctx, server, &mut add))?))?;
     add(drained);
     Ok(())
 }

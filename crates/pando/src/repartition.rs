@@ -256,7 +256,7 @@ fn spare(servers: &Servers, table: &RoutingTable) -> Option<usize> {
 }
 
 fn is_taking_over(servers: &Servers, number: usize) -> bool {
-    with_trees!(servers, |trees| trees[number].as_ref().is_some_and(|tree| tree.is_taking_over()))
+    with_trees!(servers, |trees| trees[number].as_ref().is_some_and(|tree| pando_dex::is_taking_over(tree)))
 }
 
 fn hand_over<L: Layout>(

@@ -488,7 +488,7 @@ pub(crate) fn cut<L: Layout>(
     }
     let tree = open_passing(shared, ep, layout, record)?;
     let cut = with_ctx(ep, &tree, |ctx| {
-        boundaries.iter().try_for_each(|boundary| Ok(block_on(ep, tree.cut_at(ctx, boundary))?))
+        boundaries.iter().try_for_each(|boundary| Ok(block_on(ep, pando_dex::cut_at(&tree, ctx, boundary))?))
     });
     flush_tree(ep, &tree)?;
     cut

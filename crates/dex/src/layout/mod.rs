@@ -8,6 +8,7 @@
 //! returns something and stays inside the page; the caller validates the page's version before it believes the
 //! answer. The writing half is called on pages that the caller has for itself.
 
+pub(crate) mod digest;
 #[cfg(any(test, fuzzing))]
 pub mod exercise;
 pub mod fixed;

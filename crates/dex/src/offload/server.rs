@@ -8,10 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pando_fabric::{FabricError, GlobalAddr, RequestHandler, Result, ServerMemory, Work};
 
-use super::wire::{Action, Answer, Call, Found};
 use crate::change::{Blocked, apply, work_of};
 use crate::layout::{AnyLayout, Layout, header};
 use crate::node::{Node, NodeMut, Target};
+use crate::offload::wire::{Action, Answer, Call, Found};
 
 /// Executes the operations that compute servers leave to a memory server (DEX §6), on every index of its pool. Knows
 /// nothing of them beforehand: a call says what the nodes are like.

@@ -58,27 +58,43 @@ pub(super) enum Found {
 }
 
 const GET: u8 = 0;
+
 const UPSERT: u8 = 1;
+
 const INSERT: u8 = 2;
+
 const UPDATE: u8 = 3;
+
 const REMOVE: u8 = 4;
+
 const SWAP: u8 = 5;
 
 const ABSENT: u8 = 0;
+
 const BYTES: u8 = 1;
+
 const LONG: u8 = 2;
 
 const FOUND: u8 = 0;
+
 const MISSING: u8 = 1;
+
 const FOUND_LONG: u8 = 2;
+
 const CHANGED: u8 = 3;
+
 const NO_ROOM: u8 = 4;
+
 const COMPARE: u8 = 5;
+
 const ELSEWHERE: u8 = 6;
 
 const EXISTED: u8 = 1;
+
 const DID_CHANGE: u8 = 2;
+
 const UNDERFULL: u8 = 4;
+
 const UNLINKED: u8 = 8;
 
 impl Request for Call<'_> {

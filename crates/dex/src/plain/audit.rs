@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use pando_fabric::{Endpoint, GlobalAddr};
 use pando_pool::lock::unlocked_version;
 
-use super::PlainTree;
 use crate::error::Result;
 use crate::layout::{Layout, Side, header};
+use crate::plain::PlainTree;
 
 /// What an audit found.
 #[derive(Clone, Debug, Default)]

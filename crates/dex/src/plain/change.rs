@@ -4,16 +4,18 @@
 //! then it; the new right half is in place before anything leads to it. If the parent has no room for the separator,
 //! that is split first, and so on up to the root, whose content moves into two new children.
 
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Patience, Work};
-use pando_pool::Placement;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::hold::Held;
-use super::{PlainTree, Seen, long_value};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Patience, Work};
+use pando_pool::Placement;
+
+use super::Seen;
 use crate::change::{Blocked, Change, Outcome, apply};
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, NodeInit, Side, Stored, header};
 use crate::node::NodeMut;
+use crate::plain::hold::Held;
+use crate::plain::{PlainTree, long_value};
 use crate::tree::clear;
 
 /// What does not fit: an entry or a separator.

@@ -7,10 +7,11 @@ use pando_cache::sync::Word;
 use pando_fabric::{Chain, Endpoint, GlobalAddr, Nanos, PageBuf, VerbResult};
 use pando_pool::lock::{self, LockedVersion};
 
-use super::local_locks::LocalGuard;
-use super::{PlainTree, Seen, SeenVersion};
+use super::Seen;
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, header};
+use crate::plain::local_locks::LocalGuard;
+use crate::plain::{PlainTree, SeenVersion};
 
 /// A node that this operation may change.
 pub(super) struct Held<'t> {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use pando_fabric::GlobalAddr;
 
 const WORDS: usize = 1 << 14;
+
 const LOCKED: u64 = 1;
 
 pub(super) struct LocalLocks(Box<[AtomicU64]>);

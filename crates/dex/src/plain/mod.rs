@@ -18,21 +18,18 @@ mod hold;
 mod local_locks;
 mod scan;
 
-pub use audit::PlainAudit;
-
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use local_locks::LocalLocks;
 use pando_cache::sync::Word;
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, Patience, Work};
-use pando_pool::Pool;
-use pando_pool::lock;
+use pando_pool::{Pool, lock};
 
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, header};
 use crate::node::Node;
-use crate::partition::KeyRange;
-use local_locks::LocalLocks;
+use crate::ownership::range::KeyRange;
 
 /// How one compute server uses a plain tree.
 #[derive(Clone, Debug)]

@@ -7,11 +7,11 @@ use std::ops::Bound;
 
 use pando_fabric::{Endpoint, Work};
 
-use super::{PlainTree, Seen, long_value};
+use super::Seen;
 use crate::error::{DexError, Result, Retry};
-use crate::layout::Toward;
-use crate::layout::{Layout, Side};
-use crate::scan::ScanRange;
+use crate::layout::{Layout, Side, Toward};
+use crate::ownership::scan_range::ScanRange;
+use crate::plain::{PlainTree, long_value};
 
 impl<L: Layout> PlainTree<L> {
     /// Hands the entries of `range` to `visit`, in ascending order, each once, until it returns `false`; how many it was

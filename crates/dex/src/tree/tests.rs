@@ -6,13 +6,20 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use pando_cache::{NodeShape, Swip};
+use pando_cache::Swip;
 use pando_fabric::{GlobalAddr, PageBuf};
 use pando_rt::block_on;
 
+use pando_cache::NodeShape;
+use pando_fabric::Endpoint;
+
 use super::*;
+use crate::descent::read::{self, TORN_READS};
+use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::header::{ADDR, IDS, KIND};
-use crate::testing::{BOUNDARY, Client, Scripted, find, is_unlocked, key, scripted, two_servers, value};
+use crate::shared::locked;
+use crate::testing::{BOUNDARY, Client, find, is_unlocked, key, two_servers, value};
+use crate::testing::{Scripted, scripted};
 
 /// Makes bytes wrong, and what is said of them.
 type Damage = (fn(&PageBuf), &'static str);
@@ -85,7 +92,7 @@ fn a_shared_page_that_is_corrupt_is_reported_and_a_torn_one_read_again() {
         let node = tree.config.root;
         let read = || {
             let (view, page) = (tree.view(ctx), ctx.ep.buffer(tree.layout.node_size()));
-            failure(block_on(ctx.ep, tree.read_node(ctx, node, page, &view, true)))
+            failure(block_on(ctx.ep, read::read_node(tree, ctx, node, page, &view, true)))
         };
         let torn = tear(&client.ep, node, u32::MAX, damage);
         assert!(is_corrupt(read(), node, reason), "{reason}");
@@ -103,13 +110,13 @@ fn a_locked_page_that_is_corrupt_is_reported_and_unlocked() {
         let client = scripted(&cluster);
         let (tree, ctx) = client.server(0);
         let node = tree.config.root;
-        let lock = || failure(block_on(ctx.ep, tree.lock_node(ctx, node)));
+        let lock = || failure(block_on(ctx.ep, locked::lock_node(tree, ctx, node)));
         tear(&client.ep, node, u32::MAX, damage);
         assert!(is_corrupt(lock(), node, reason), "{reason}");
         assert!(is_unlocked(&client.ep, node) && !tree.pool.has_left_locks(), "{reason}");
         tear(&client.ep, node, TORN_READS, damage);
         let locked = lock().expect("whole at last");
         assert!(locked.is_shared && !is_unlocked(&client.ep, node));
-        block_on(ctx.ep, tree.unlock_unchanged(ctx, locked)).expect("unlocked");
+        block_on(ctx.ep, locked::unlock_unchanged(tree, ctx, locked)).expect("unlocked");
     }
 }

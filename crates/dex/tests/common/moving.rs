@@ -354,7 +354,7 @@ async fn move_one<L: Layout, E: Endpoint, F: Fabric>(
         true if to > from => KeyRange { high: Some(boundary), ..own.clone() },
         true => KeyRange { low: Some(boundary), ..own.clone() },
     };
-    let leaving = source.begin_leave(ctx, keep).await.unwrap();
+    let leaving = pando_dex::begin_leave(source, ctx, keep).await.unwrap();
     let goes = leaving.leaves();
     match ep.random() >> 40 & 7 {
         0 => return abandon(ctx, book, leaving).await,
@@ -375,14 +375,14 @@ async fn move_one<L: Layout, E: Endpoint, F: Fabric>(
         0 => return abandon(ctx, book, leaving).await,
         1 => {
             drop(leaving);
-            source.take_over(ctx, goes).await.unwrap();
+            pando_dex::take_over(source, ctx, goes).await.unwrap();
             book.abandoned.fetch_add(1, SeqCst);
             return;
         }
         _ => drop(leaving),
     }
     let (target, ctx) = client.server(to);
-    target.take_over(ctx, goes).await.unwrap();
+    pando_dex::take_over(target, ctx, goes).await.unwrap();
     book.moves.fetch_add(1, SeqCst);
 }
 

@@ -23,7 +23,8 @@ impl<L: Layout> Dex<L> {
         self.moves.iter().enumerate().find_map(|(process, latest)| {
             let latest = latest.borrow();
             let (_, _, to) = latest.as_ref()?;
-            self.trees[*to].is_taking_over().then(|| latest.clone().map(|latest| (process, latest)))?
+            pando_dex::is_taking_over(&self.trees[*to])
+                .then(|| latest.clone().map(|latest| (process, latest)))?
         })
     }
 }

@@ -1,0 +1,181 @@
+//! A missing child (DEX §5, §6): it is READ and admitted, READ and kept private, or left to its memory server.
+//!
+//! The caller has the child's ticket and has proved that the child is in the tree ([`prove`](crate::descent::prove)). The parent
+//! is pinned until the child is there, so that the path to it stays in the cache.
+
+use pando_cache::{CommonTicket, FreeFrame, IoTicket, Pin, Resolved};
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf, Resource, Work};
+
+use crate::costs::Offer;
+use crate::descent::walk::{self, Admit, Child, Miss, PrivateLeaf, Slot};
+use crate::descent::{read, refresh};
+use crate::error::{Attempt, DexError, Retry};
+use crate::layout::{Layout, header};
+use crate::node::Target;
+use crate::ownership::view::View;
+use crate::tree::{Ctx, Tree, VersionedNode};
+
+/// READs a missing child and decides what becomes of it. The one place where a single leaf miss ends: fetching
+/// the page, reading part of it, offloading the operation, or answering from elsewhere would be decided here.
+/// Leaves that are known to be missing together come by [`fetch_many::fetch_many`].
+pub(crate) async fn fetch<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'_, E>,
+    slot: Slot<'t>,
+    ticket: IoTicket<'t>,
+    target: Target<'_, L>,
+    Miss { admit, offer }: Miss,
+) -> Attempt<Child<'t>> {
+    let above = tree.node(slot.parent);
+    let level = above.level().wrapping_sub(1);
+    let parent_shared = above.is_shared();
+    let view = tree.view(ctx);
+    let child_shared = parent_shared && view.shares_child(above, slot.index);
+    tree.cache.give_way(ctx.worker)?;
+    // The parent stays hot until its child is there.
+    let pin = slot.parent.frame.pin(slot.parent.version)?;
+    if !parent_shared && !view.is_growing && offloads(tree, ctx, slot.addr.server(), level, offer) {
+        let from = From { node: slot.addr, level, inner: 0 };
+        return Ok(Child::Offloadable(Offloadable { from, ticket: ticket.share(), _pin: pin }));
+    }
+    ctx.worker.counters().count_miss(level == 0);
+    let lazily = level == 0 && admit == Admit::Lazily && !tree.cache.has_free(ctx.worker);
+    let admitted = !lazily || tree.cache.admission().admits(ctx.ep.random());
+    let free = match admitted {
+        true => Some(tree.cache.allocate(ctx.worker, ctx.ep, tree.layout).await?),
+        false => None,
+    };
+    let page = ctx.ep.buffer(tree.layout.node_size());
+    let started = tree.costs.start(ctx.ep);
+    let page = read_child(tree, ctx, slot, page, &view, level, child_shared).await?;
+    tree.costs.note_read(ctx.ep, slot.addr.server(), started);
+    if !walk::is_right(tree, tree.node(&page), level, target) {
+        ctx.ep.recycle(page);
+        drop(ticket);
+        if !parent_shared {
+            return Err(DexError::Corrupt {
+                addr: slot.addr,
+                reason: "a node that its parent does not mean",
+            }
+            .into());
+        }
+        return Box::pin(refresh::led_astray(tree, ctx, slot, target)).await;
+    }
+    let Some(free) = free else {
+        return Ok(Child::Private(PrivateLeaf { page, ticket }));
+    };
+    ctx.ep.charge(Work::Admit);
+    ctx.ep.charge(Work::Hold(Resource::Frame(slot.parent.frame.id().0)));
+    let frame = tree.cache.frame(free.id());
+    let resolved = admit_below(tree, free, &page, ticket, slot, target);
+    ctx.ep.recycle(page);
+    match resolved {
+        Resolved::Hot { version, parent } => {
+            let parent = VersionedNode { version: parent.unwrap_or(slot.parent.version), ..slot.parent };
+            Ok(Child::Cached { child: VersionedNode { frame, version }, parent })
+        }
+        Resolved::Detached => Err(Retry::Restart),
+    }
+}
+
+/// READs a missing child as what it is by a view: shared below a shared parent if its keys are not all this compute
+/// server's, else own.
+pub(crate) async fn read_child<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    slot: Slot<'_>,
+    page: PageBuf,
+    view: &View,
+    level: u8,
+    shared: bool,
+) -> Attempt<PageBuf> {
+    // What is own for a moment only may still be locked by one of this compute server's own attempts.
+    let page =
+        read::read_node(tree, ctx, slot.addr, page, view, shared || view.is_growing && level > 0).await?;
+    if shared {
+        return Ok(page);
+    }
+    tree.node_mut(&page).set_flag(header::SHARED, false);
+    let parent_shared = tree.node(slot.parent).is_shared();
+    match parent_shared && view.is_shared(tree.node(&page)) {
+        true => read::read_node(tree, ctx, slot.addr, page, view, true).await,
+        false => Ok(page),
+    }
+}
+
+/// Leaves what is below a missing node to its memory server as others do, or waits until they are done.
+pub(crate) fn join_offload<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'_, E>,
+    slot: Slot<'t>,
+    offer: Offer,
+) -> Attempt<Offloadable<'t>> {
+    let page = tree.node(slot.parent);
+    let (level, shared) = (page.level().wrapping_sub(1), page.is_shared());
+    let is_growing = tree.view(ctx).is_growing;
+    if shared || is_growing || !offloads(tree, ctx, slot.addr.server(), level, offer) {
+        tree.cache.table().close(slot.addr);
+        return Err(Retry::Restart);
+    }
+    tree.cache.give_way(ctx.worker)?;
+    let ticket = tree.cache.table().join(slot.addr).ok_or(Retry::Restart)?;
+    let pin = slot.parent.frame.pin(slot.parent.version)?;
+    Ok(Offloadable { from: From { node: slot.addr, level, inner: 0 }, ticket, _pin: pin })
+}
+
+/// Whether to leave what is below a missing node of `level`, whose ticket the caller has and whose parent is this compute
+/// server's own and pinned, to the memory server (DEX §6).
+fn offloads<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    server: MemoryServerId,
+    level: u8,
+    offer: Offer,
+) -> bool {
+    let is_possible = level <= tree.config.subtree_level && !tree.costs.never();
+    // What is done on a server that is being drained would have to be moved away after.
+    if offer == Offer::Nothing || !is_possible || !tree.pool.is_active(server) {
+        return false;
+    }
+    let unadmitted = if tree.cache.has_free(ctx.worker) { 0.0 } else { 1.0 - tree.cache.admission().share() };
+    tree.costs.decide(ctx.ep, server, level, offer, unadmitted) && tree.cache.paths_are_whole()
+}
+
+/// Publishes a page that was READ as the child of `slot`, wherever in that parent it stands by now. `key` is one
+/// that leads to the child. The parent may have left its frame: what is there now is checked under its latch.
+pub(crate) fn admit_below<L: Layout>(
+    tree: &Tree<L>,
+    free: FreeFrame<'_>,
+    page: &PageBuf,
+    ticket: IoTicket<'_>,
+    slot: Slot<'_>,
+    target: Target<'_, L>,
+) -> Resolved {
+    let level = tree.node(page).level();
+    let parent = tree.cache.frame(slot.parent.frame.id());
+    let still_parent = || {
+        let node = tree.node(parent);
+        let index = node.child_toward(target);
+        let is_parent = tree.swizzles(node) && node.level() == level + 1 && node.covers(target);
+        (is_parent && node.child_addr(index) == Some(slot.addr)).then(|| node.child_word(index))
+    };
+    let parent = tree.swizzles(tree.node(parent)).then_some((parent, still_parent));
+    free.admit(page, ticket, parent)
+}
+
+/// A missing node whose memory server may do what is to be done below it.
+pub(crate) struct Offloadable<'t> {
+    pub from: From,
+    pub ticket: CommonTicket<'t>,
+    /// Of its parent.
+    pub _pin: Pin<'t>,
+}
+
+/// Where a memory server goes down from.
+#[derive(Clone, Copy)]
+pub(crate) struct From {
+    pub node: GlobalAddr,
+    pub level: u8,
+    /// Inner nodes that the operation went through.
+    pub inner: u64,
+}

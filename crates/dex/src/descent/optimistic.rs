@@ -1,0 +1,228 @@
+//! The cached path: lookups and changes that find every node of their way cached and hot (DEX §7).
+//!
+//! Most operations never wait. Here they run as plain code, without futures and without errors to hand up: what
+//! meets a child that is missing or cooling, a version that changed or a long value gives up and has changed nothing.
+//! [`walk`](crate::descent::walk), which can do everything, goes on from the last node. One step from a node to its child is in
+//! two halves, so that callers can do other things while the child's lines come in: [`descend`] finds the child and
+//! asks the processor for it, [`arrive`] enters it.
+//!
+//! The rule of optimistic lock coupling: a child's version is taken before its parent is validated, so the child was
+//! the parent's while its version held. Children of nodes that do not swizzle, which are the shared ones, are found
+//! through the mapping table, without a latch: the frame that it names must hold the child's address at the version that
+//! was taken. The parent's copy may be stale, so the child must also be of the right level and cover the key (§4).
+//! The leaf that is reached is then this compute server's own and has the key, whatever way led to it.
+
+use pando_cache::defect::Defect;
+use pando_cache::{CacheWorker, Conflict, FrameId, FrameState, Swip};
+use pando_fabric::defect::defect;
+use pando_fabric::{Endpoint, Work};
+
+use crate::layout::Layout;
+use crate::node::Target;
+use crate::tree::{Ctx, Tree, VersionedNode};
+
+/// Nodes of this level and below are many, so they are seldom in the processor's own cache.
+const FAR_LEVEL: u8 = 1;
+
+/// Half a step down: from a node to a child that the processor was asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Step<'t> {
+    parent: VersionedNode<'t>,
+    child: FrameId,
+    /// The child is worth waiting for.
+    pub far: bool,
+}
+
+/// Where the cached path ended before a leaf, and [`walk`](crate::descent::walk) is to go on; `None` if it has to begin at the root.
+pub(crate) type ResumePoint<'t> = Option<VersionedNode<'t>>;
+
+#[cold]
+fn stuck_at(node: VersionedNode<'_>) -> ResumePoint<'_> {
+    node.validate().is_ok().then_some(node)
+}
+
+/// Where [`descend`] led.
+pub(crate) enum Descent<'t> {
+    To(Step<'t>),
+    /// The node is a leaf.
+    Leaf,
+    /// To a child that is not swizzled: see [`enter_listed`].
+    Unswizzled(Swip),
+}
+
+impl<L: Layout> Tree<L> {
+    /// [`Tree::get`] without waiting for anything: `None` if that takes more than cached nodes. `out` is as before then.
+    /// It charges nothing, so that simulated threads call [`Tree::get`].
+    #[inline]
+    pub fn get_now(&self, worker: &CacheWorker, key: &[u8], out: &mut Vec<u8>) -> Option<bool> {
+        let key = self.layout.key(key).ok()?;
+        let leaf = cached_leaf(self, key, |_| ()).ok()?;
+        let start = out.len();
+        let found = cached_value(self, worker, leaf, self.node(leaf).find(key), out);
+        if found.is_none() {
+            out.truncate(start);
+        }
+        found
+    }
+}
+
+/// Inner nodes on the way to a leaf.
+#[inline(always)]
+pub(crate) fn inner_levels<L: Layout>(tree: &Tree<L>) -> u64 {
+    u64::from(tree.height()) - 1
+}
+
+#[inline(always)]
+pub(crate) fn descend<'t, L: Layout>(
+    tree: &'t Tree<L>,
+    node: VersionedNode<'t>,
+    key: L::Key<'_>,
+) -> Descent<'t> {
+    let page = tree.node(node);
+    let level = page.level();
+    if level == 0 {
+        return Descent::Leaf;
+    }
+    let index = page.child_index(key);
+    let swip = page.child(index);
+    match swip.frame() {
+        Some(child) => {
+            let far = level <= FAR_LEVEL + 1;
+            if far {
+                tree.cache.prefetch(child, tree.layout.prefetch_bytes());
+            }
+            Descent::To(Step { parent: node, child, far })
+        }
+        None => Descent::Unswizzled(swip),
+    }
+}
+
+#[inline(always)]
+pub(crate) fn arrive<'t, L: Layout>(tree: &'t Tree<L>, step: Step<'t>) -> Option<VersionedNode<'t>> {
+    enter(tree, step.parent, step.child).ok()
+}
+
+/// A child that is not swizzled because its parent (a shared node) does not swizzle, as far as the mapping table has it
+/// in a frame, hot. Below other nodes it is missing, or to be swizzled first.
+#[inline(never)]
+pub(crate) fn enter_listed<'t, L: Layout>(
+    tree: &'t Tree<L>,
+    parent: VersionedNode<'t>,
+    swip: Swip,
+    key: L::Key<'_>,
+    charge: impl Fn(Work),
+) -> Option<VersionedNode<'t>> {
+    let node = tree.node(parent);
+    if tree.swizzles(node) {
+        return None;
+    }
+    let addr = swip.global().filter(|addr| !addr.is_null())?;
+    let level = node.level().wrapping_sub(1);
+    charge(Work::TableLookup);
+    let child = enter(tree, parent, tree.cache.table().frame_of(addr)?).ok()?;
+    // All of this holds as long as the child's version does.
+    let is_there = child.version.state() == FrameState::Hot && child.frame.addr() == addr.raw();
+    let node = tree.node(child);
+    (is_there && node.is_meant(level) && node.covers(Target::of(key))).then_some(child)
+}
+
+/// A swizzled child, seen at a version at which the parent still pointed to it.
+#[inline(always)]
+pub(crate) fn enter<'t, L: Layout>(
+    tree: &'t Tree<L>,
+    parent: VersionedNode<'t>,
+    child: FrameId,
+) -> Result<VersionedNode<'t>, Conflict> {
+    let frame = tree.cache.try_frame(child).ok_or(Conflict)?;
+    let version = frame.optimistic()?;
+    if !defect(Defect::SkipVersionCheck) {
+        parent.validate()?;
+    }
+    Ok(VersionedNode { frame, version })
+}
+
+/// The leaf that `key` belongs to. `charge` is told the work of every node on the way, the leaf included.
+#[inline(always)]
+fn cached_leaf<'t, L: Layout>(
+    tree: &'t Tree<L>,
+    key: L::Key<'_>,
+    charge: impl Fn(Work),
+) -> Result<VersionedNode<'t>, ResumePoint<'t>> {
+    let mut node = tree.root_node().map_err(|Conflict| None)?;
+    loop {
+        charge(Work::NodeSearch);
+        match descend(tree, node, key) {
+            Descent::To(step) => node = arrive(tree, step).ok_or_else(|| stuck_at(node))?,
+            Descent::Leaf => return Ok(node),
+            Descent::Unswizzled(swip) => {
+                node = enter_listed(tree, node, swip, key, &charge).ok_or_else(|| stuck_at(node))?;
+            }
+        }
+    }
+}
+
+/// Appends the value of `key` to `out` if it is in `leaf`; whether it is. `None`, and maybe something appended,
+/// if the leaf changed or the value is a long one.
+#[inline(always)]
+pub(crate) fn cached_value<L: Layout>(
+    tree: &Tree<L>,
+    worker: &CacheWorker,
+    leaf: VersionedNode<'_>,
+    found: Result<usize, usize>,
+    out: &mut Vec<u8>,
+) -> Option<bool> {
+    let node = tree.node(leaf);
+    if let Ok(i) = found
+        && node.append_value(i, out).is_some()
+    {
+        return None;
+    }
+    leaf.validate().ok()?;
+    worker.counters().count_descent(inner_levels(tree));
+    Some(found.is_ok())
+}
+
+/// [`cached_leaf`], letting the other slots of the worker run while the processor fetches nodes.
+#[inline(always)]
+pub(crate) async fn cached_leaf_in_turns<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'t, E>,
+    key: L::Key<'_>,
+) -> Result<VersionedNode<'t>, ResumePoint<'t>> {
+    let charge = |work| ctx.ep.charge(work);
+    if ctx.ep.slots() == 1 {
+        return cached_leaf(tree, key, charge);
+    }
+    let mut node = tree.root_node().map_err(|Conflict| None)?;
+    loop {
+        charge(Work::NodeSearch);
+        match descend(tree, node, key) {
+            Descent::To(step) => {
+                if step.far {
+                    ctx.ep.yield_now().await;
+                }
+                node = arrive(tree, step).ok_or_else(|| stuck_at(node))?;
+            }
+            Descent::Leaf => return Ok(node),
+            Descent::Unswizzled(swip) => {
+                node = enter_listed(tree, node, swip, key, charge).ok_or_else(|| stuck_at(node))?;
+            }
+        }
+    }
+}
+
+/// Looks `key` up among cached nodes.
+#[inline(always)]
+pub(crate) async fn cached_get<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'t, E>,
+    key: L::Key<'_>,
+    out: &mut Vec<u8>,
+) -> Result<bool, ResumePoint<'t>> {
+    let leaf = cached_leaf_in_turns(tree, ctx, key).await?;
+    let found = tree.node(leaf).find(key);
+    let start = out.len();
+    let found = cached_value(tree, ctx.worker, leaf, found, out);
+    ctx.ep.charge(Work::Copy { bytes: out.len() - start });
+    found.ok_or(None)
+}

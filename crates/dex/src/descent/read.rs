@@ -1,0 +1,116 @@
+//! READs of nodes, and the checks before anything believes their bytes.
+//!
+//! A shared node is read by the optimistic protocol (DEX Algorithm 1): version, node, version. Bytes that fail a check may be
+//! torn, so they are read again a few times before they count as corrupt.
+
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
+use pando_pool::lock::{self, Seen};
+
+use crate::error::{Attempt, DexError, Result, Retry};
+use crate::layout::digest::own_copy;
+use crate::layout::{Layout, header};
+use crate::ownership::view::View;
+use crate::tree::{Ctx, Tree};
+
+/// READs of a node that was torn each time, after which it counts as corrupt.
+pub(crate) const TORN_READS: u32 = 16;
+
+/// READs the node at `addr` into `page` and checks that it is a node of this index. A shared node is read with
+/// the optimistic protocol (DEX Algorithm 1); its remote version is kept in the page. The caller looked at the view
+/// before.
+pub(crate) async fn read_node<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    addr: GlobalAddr,
+    page: PageBuf,
+    view: &View,
+    shared: bool,
+) -> Attempt<PageBuf> {
+    if !shared {
+        return Ok(read_checked(tree, ctx, addr, page).await?);
+    }
+    let mut torn = 0;
+    let mut page = page;
+    loop {
+        let (version, read) = match lock::read_optimistic(ctx.ep, addr, page).await? {
+            Seen::Whole { version, page } => (version, page),
+            Seen::Locked { holder } => {
+                tree.suspects.note(addr, holder, tree.pool.slot(), ctx.ep.now());
+                return Err(Retry::Restart);
+            }
+            Seen::Changed => return Err(Retry::Restart),
+        };
+        ctx.ep.charge(Work::PageCheck);
+        match check_node(tree, addr, &read) {
+            Ok(()) => {
+                read.set(header::REMOTE_VERSION, version);
+                mark_shared(tree, view, &read);
+                return Ok(read);
+            }
+            Err(error) if torn == TORN_READS => return Err(error.into()),
+            Err(_) => torn += 1,
+        }
+        ctx.ep.yield_now().await;
+        page = read;
+    }
+}
+
+/// READs the node at `addr` as this compute server's own and checks it. A node that was shared may be another server's own
+/// by now, which writes it back without its lock, so that bytes may be torn: they are read again a few times
+/// before they count as corrupt.
+pub(crate) async fn read_checked<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    addr: GlobalAddr,
+    page: PageBuf,
+) -> Result<PageBuf> {
+    let page = read_verified(tree, ctx, addr, page).await?;
+    own_copy(page.words());
+    Ok(page)
+}
+
+/// The same, as it is in remote memory.
+pub(crate) async fn read_verified<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    addr: GlobalAddr,
+    page: PageBuf,
+) -> Result<PageBuf> {
+    let mut torn = if tree.view(ctx).is_partitioned() { 0 } else { TORN_READS };
+    let mut page = ctx.ep.read(addr, page).await?;
+    ctx.ep.charge(Work::PageCheck);
+    while let Err(error) = check_node(tree, addr, &page) {
+        if torn == TORN_READS {
+            return Err(error);
+        }
+        torn += 1;
+        ctx.ep.yield_now().await;
+        page = ctx.ep.read(addr, page).await?;
+    }
+    Ok(page)
+}
+
+/// Checks bytes that came from remote memory before anything believes them.
+pub(crate) fn check_node<L: Layout>(tree: &Tree<L>, addr: GlobalAddr, page: &PageBuf) -> Result<()> {
+    let content = tree.node(page);
+    let corrupt = |reason| Err(DexError::Corrupt { addr, reason });
+    if let Err(reason) = tree.layout.verify(content.words()) {
+        return corrupt(reason);
+    }
+    if !content.is_at(addr) {
+        return corrupt("a node that belongs elsewhere");
+    }
+    if content.index_id() != tree.config.index_id {
+        return corrupt("a node of another index");
+    }
+    Ok(())
+}
+
+/// Sets the flag that says whether the node is shared by a view.
+pub(crate) fn mark_shared<L: Layout>(tree: &Tree<L>, view: &View, page: &PageBuf) {
+    let shared = view.is_shared(tree.node(page));
+    tree.node_mut(page).set_flag(header::SHARED, shared);
+    if shared {
+        tree.node_mut(page).set_flag(header::WAS_SHARED, true);
+    }
+}

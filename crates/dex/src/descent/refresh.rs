@@ -1,0 +1,147 @@
+//! Stale copies of shared nodes (DEX §4): read again, replaced, dropped.
+//!
+//! A cached copy only ever gets newer, by the version of the remote lock word, so that a child that this compute server merged
+//! away does not come back into it.
+
+use pando_cache::sync::Word;
+use pando_cache::{Expelled, FrameId, FrameState};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Patience};
+
+use crate::descent::read;
+use crate::descent::walk::Slot;
+use crate::error::{Attempt, Result, Retry};
+use crate::layout::{Layout, header};
+use crate::node::{Node, Target};
+use crate::tree::{Ctx, Tree, count};
+
+/// Begins anew, after a child below a shared parent turned out not to be what the cached copy of that says.
+pub(crate) async fn led_astray<L: Layout, T, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    slot: Slot<'_>,
+    target: Target<'_, L>,
+) -> Attempt<T> {
+    let parent = GlobalAddr::from_raw(slot.parent.frame.addr()).ok_or(Retry::Restart)?;
+    slot.parent.validate()?;
+    refresh(tree, ctx, parent, target).await?;
+    Err(Retry::Restart)
+}
+
+/// Reads the nodes on the way to `key` of which this server has cached copies that it takes for shared again,
+/// from the root down, as far as they are cached; and the one at `at`, whose copy led astray. In a small cache that may be below
+/// nodes that are in no frame. A node that a split made this server's own may still have such a copy, below nodes that are its
+/// own for longer.
+pub(crate) async fn refresh<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    at: GlobalAddr,
+    target: Target<'_, L>,
+) -> Attempt<()> {
+    count(&tree.smo_counters.refreshes);
+    let (mut next, mut met) = (Some(tree.config.root), false);
+    while let Some(addr) = next {
+        met |= addr == at;
+        next = refresh_copy(tree, ctx, addr, target).await?;
+    }
+    if !met {
+        refresh_copy(tree, ctx, at, target).await?;
+    }
+    Ok(())
+}
+
+/// Reads one such node again; where the way to `key` goes on, unless the node is not cached, or a leaf is next.
+async fn refresh_copy<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    addr: GlobalAddr,
+    target: Target<'_, L>,
+) -> Attempt<Option<GlobalAddr>> {
+    let Some(id) = tree.cache.table().frame_of(addr) else { return Ok(None) };
+    let frame = tree.cache.frame(id);
+    let version = frame.optimistic()?;
+    if !tree.holds(frame, version, addr) {
+        return Err(Retry::Restart);
+    }
+    if !tree.node(frame).is_shared() {
+        let next = child_addr(tree, tree.node(frame), target)?;
+        frame.validate(version)?;
+        return Ok(next);
+    }
+    let (view, page) = (tree.view(ctx), ctx.ep.buffer(tree.layout.node_size()));
+    let page = read::read_node(tree, ctx, addr, page, &view, true).await?;
+    install(tree, ctx, addr, &page).await?;
+    let next = child_addr(tree, tree.node(&page), target)?;
+    ctx.ep.recycle(page);
+    Ok(next)
+}
+
+/// Address of the child on the way to `key`; `None` if that is a leaf.
+pub(crate) fn child_addr<L: Layout>(
+    tree: &Tree<L>,
+    node: Node<'_, L>,
+    target: Target<'_, L>,
+) -> Attempt<Option<GlobalAddr>> {
+    if node.level() <= 1 {
+        return Ok(None);
+    }
+    let swip = node.child(node.child_toward(target));
+    let raw = match swip.frame() {
+        Some(id) => tree.cache.try_frame(id).ok_or(Retry::Restart)?.addr(),
+        None => swip.raw(),
+    };
+    Ok(GlobalAddr::from_raw(raw).filter(|addr| !addr.is_null()))
+}
+
+/// Replaces the cached copy of a shared node, if there is one and it is older than `page`.
+pub(crate) async fn install<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    addr: GlobalAddr,
+    page: &PageBuf,
+) -> Result<()> {
+    let patience = Patience::new(tree.config.patience_ns);
+    loop {
+        let Some(id) = tree.cache.table().frame_of(addr) else { return Ok(()) };
+        let frame = tree.cache.frame(id);
+        let Ok(guard) = frame.exclusive() else {
+            patience.wait(ctx.ep, "the latch of a shared node").await?;
+            continue;
+        };
+        let held = frame.addr() == addr.raw() && guard.state() != FrameState::Free;
+        let (copy, page) = (tree.node_mut(frame), tree.node(page));
+        let newer = page.remote_version() > copy.remote_version();
+        // A copy that is this server's own by now is ahead of remote memory.
+        if held && newer && copy.is_shared() {
+            // What was this server's own when the page was judged may be about to be left: somebody who saw that may have
+            // the node locked as a shared one since, and relies on this copy not to be taken for own.
+            let left = tree.view(ctx).is_shared(page);
+            copy.copy_content(page);
+            // Its lock word goes on in any case.
+            copy.set_flag(header::WAS_SHARED, true);
+            if left {
+                copy.set_flag(header::SHARED, true);
+            }
+            drop(guard);
+        } else {
+            guard.release_unchanged();
+        }
+        if held {
+            return Ok(());
+        }
+    }
+}
+
+/// Drops all copies of shared nodes but that of the root.
+pub(crate) async fn drop_shared_copies<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+) -> Result<()> {
+    let is_shared = |words: &[Word]| tree.node(words).is_shared();
+    let patience = Patience::new(tree.config.patience_ns);
+    for id in (0..tree.cache.frames() as u32).map(FrameId).filter(|&id| id != tree.root) {
+        while tree.cache.expel(ctx.worker, ctx.ep, tree.layout, id, is_shared).await? == Expelled::Busy {
+            patience.wait(ctx.ep, "the copy of a shared node").await?;
+        }
+    }
+    Ok(())
+}

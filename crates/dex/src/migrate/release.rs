@@ -1,0 +1,514 @@
+//! Handing keys over to a neighbour, the former owner's half (DEX §8, repartitioning): what is cached of them is written
+//! back and leaves the cache, while operations on all other keys go on.
+//!
+//! 1. [`begin_leave`] shrinks the range at one moment and waits until nobody is in flight who began before. From
+//!    then on no node of the keys that go is looked for; operations on leaves that are cached still come through.
+//! 2. [`Leaving::flush_share`], by any number of workers: leaves of those keys are written back, WRITEs side by side, and
+//!    evicted; then the nodes above them.
+//! 3. [`Leaving::finish`] cuts the leaf that the new boundary falls into, and makes the nodes on the way to it shared, from
+//!    the root down ([`share_path`]); it evicts what is left. After that the neighbour may take the keys over.
+//!
+//! Invariants: a node is shared in a frame only if its parent is. A node that becomes shared is written through under its
+//! remote lock, so that nobody sees a copy that is behind; its children are not swizzled from then on.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{self, Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use pando_cache::sync::Word;
+use pando_cache::{Expelled, FrameId, FrameState};
+use pando_fabric::{Endpoint, GlobalAddr, Patience};
+
+use crate::descent::fetch_many::join_all;
+use crate::descent::{read, refresh};
+use crate::error::{Attempt, DexError, Result, Retry};
+use crate::layout::{Layout, Side, header};
+use crate::migrate::acquire;
+use crate::node::{Node, Target};
+use crate::ownership::range::KeyRange;
+use crate::ownership::view::{Mover, View};
+use crate::recovery::restart::RestartPolicy;
+use crate::recovery::unfinished;
+use crate::shared::locked::{self, LockedNode};
+use crate::smo::split;
+use crate::tree::{self, Ctx, Tree, VersionedNode, gate};
+
+/// Frames that a worker looks at before it draws the next ones.
+const CHUNK: u64 = 64;
+
+/// Nodes that a worker writes back side by side.
+const AT_ONCE: usize = 16;
+
+/// What became of a node that should be shared.
+enum Shared {
+    Done,
+    /// It is not what it was.
+    Not,
+    /// A write-back is under way.
+    NotYet,
+}
+
+/// What was written back and evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flushed {
+    pub nodes_written: u64,
+    pub bytes_written: u64,
+    pub nodes_evicted: u64,
+}
+
+impl std::ops::AddAssign for Flushed {
+    fn add_assign(&mut self, other: Self) {
+        self.nodes_written += other.nodes_written;
+        self.bytes_written += other.bytes_written;
+        self.nodes_evicted += other.nodes_evicted;
+    }
+}
+
+/// The keys that a compute server had before it began to give some away.
+struct Left<'t> {
+    mover: Mover<'t>,
+    before: Arc<View>,
+    /// The view is smaller, and nobody else may take the keys over yet.
+    is_to_be_restored: AtomicBool,
+}
+
+impl Left<'_> {
+    /// Some attempts of this compute server may still have a node locked that is own again; so it counts as growing, until the
+    /// next change that comes through.
+    fn take_back(&self) {
+        self.is_to_be_restored.store(false, Relaxed);
+        self.mover.update_view(|_| View { is_growing: true, ..View::clone(&self.before) });
+    }
+}
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        if self.is_to_be_restored.load(Relaxed) {
+            self.take_back();
+        }
+    }
+}
+
+/// A compute server that is giving keys away. Dropped before [`Leaving::finish`] came through, it has them again.
+#[must_use = "the keys have no owner until the hand-over is finished and another takes them over"]
+pub struct Leaving<'t, L> {
+    tree: &'t Tree<L>,
+    left: Left<'t>,
+    keep: KeyRange,
+    /// Boundaries that are new.
+    ends: Vec<Vec<u8>>,
+    /// How many frames were drawn: first all for their leaves, then all for other nodes.
+    drawn: AtomicU64,
+}
+
+/// Gives up all keys but those of `keep`, which is empty or shares an end with the present range. Returns when no
+/// operation that began before is in flight. Operations on the keys that go fail with [`DexError::NotOwned`]
+/// from now on, unless they find their leaf cached.
+///
+/// # Errors
+/// A range that does not share an end with the present one; a boundary that is no key of this layout;
+/// [`DexError::Moving`] while keys are being moved; [`DexError::TimedOut`]. Nothing is given up then.
+pub async fn begin_leave<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'_, E>,
+    keep: KeyRange,
+) -> Result<Leaving<'t, L>> {
+    let mover = gate::mover(tree)?;
+    let old = tree.view(ctx);
+    if old.nodes.without(&keep).is_none() {
+        return Err(DexError::WrongRange("is no part with an end of the keys that are to be left"));
+    }
+    let keep = if keep.is_empty() { KeyRange::none() } else { keep };
+    let mut ends = Vec::new();
+    if !keep.is_empty() {
+        let new = |end: &Option<Vec<u8>>, old: &Option<Vec<u8>>| end.clone().filter(|_| end != old);
+        ends.extend(new(&keep.low, &old.nodes.low));
+        ends.extend(new(&keep.high, &old.nodes.high));
+    }
+    for end in &ends {
+        tree.layout.key(end)?;
+    }
+    let smaller = |view: &View| View { keys: keep.clone(), nodes: keep.clone(), ..view.clone() };
+    let leaving = Leaving {
+        tree,
+        left: Left { mover, before: Arc::clone(&old), is_to_be_restored: AtomicBool::new(false) },
+        keep: keep.clone(),
+        ends,
+        drawn: AtomicU64::new(0),
+    };
+    change_view(tree, ctx, smaller, &leaving.left.is_to_be_restored).await?;
+    gate::update_view(tree, |view| View { is_growing: false, ..view.clone() });
+    Ok(leaving)
+}
+
+/// Makes the nodes on the way to a new boundary, whose keys are not this compute server's alone any more, shared.
+async fn share_path<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, boundary: &[u8]) -> Result<()> {
+    let key = tree.layout.key(boundary)?;
+    let tries = RestartPolicy::default();
+    let mut ctx = ctx;
+    loop {
+        match try_share_path(tree, ctx, key).await {
+            Ok(()) => return Ok(()),
+            Err(retry) => ctx = tries.again(tree, ctx, retry, "a node that becomes shared").await?,
+        }
+    }
+}
+
+async fn try_share_path<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+) -> Attempt<()> {
+    let (mut above, mut addr) = (tree.config.root, tree.config.root);
+    loop {
+        let next = match tree.cache.table().frame_of(addr) {
+            None if tree.cache.table().is_in_flight(addr) => return Err(Retry::Restart),
+            None => {
+                // Who READs it from now on sees that its parent is shared.
+                let (view, page) = (tree.view(ctx), ctx.ep.buffer(tree.layout.node_size()));
+                let page = read::read_node(tree, ctx, addr, page, &view, true).await?;
+                let next = match reaches_boundary(tree, tree.node(&page), key) {
+                    Some(false) => Ok(refresh::child_addr(tree, tree.node(&page), Target::of(key))?),
+                    Some(true) => Ok(None),
+                    None => Err(Retry::Restart),
+                };
+                ctx.ep.recycle(page);
+                next
+            }
+            Some(id) => {
+                let frame = tree.cache.frame(id);
+                let hop = VersionedNode { frame, version: frame.optimistic()? };
+                if !tree.holds(frame, hop.version, addr) {
+                    return Err(Retry::Restart);
+                }
+                let content = tree.node(frame);
+                let reaches = reaches_boundary(tree, content, key);
+                let is_shared = content.is_shared();
+                let next = refresh::child_addr(tree, content, Target::of(key))?;
+                hop.validate()?;
+                match reaches {
+                    Some(true) => Ok(None),
+                    Some(false) if is_shared => Ok(next),
+                    Some(false) => {
+                        share(tree, ctx, hop, addr).await?;
+                        continue;
+                    }
+                    None => Err(Retry::Restart),
+                }
+            }
+        };
+        match next {
+            Ok(Some(child)) => (above, addr) = (addr, child),
+            Ok(None) => return Ok(()),
+            Err(retry) => {
+                // A stale copy led to a node that was split meanwhile.
+                refresh::refresh(tree, ctx, above, Target::of(key)).await?;
+                return Err(retry);
+            }
+        }
+    }
+}
+
+/// Whether a node begins at a boundary, so that none below it crosses that, or is a leaf; `None` if it does not lie on the
+/// way to it.
+fn reaches_boundary<L: Layout>(tree: &Tree<L>, node: Node<'_, L>, key: L::Key<'_>) -> Option<bool> {
+    if !node.covers(Target::of(key)) {
+        return None;
+    }
+    let low = node.fence(Side::Low);
+    Some(node.level() == 0 || low.as_deref() == Some(tree.layout.key_bytes(key)))
+}
+
+/// Makes a cached node of this compute server shared: locks it, and writes it through.
+async fn share<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    node: VersionedNode<'_>,
+    addr: GlobalAddr,
+) -> Attempt<()> {
+    if node.version.state() == FrameState::Cooling {
+        let is_node = |words: &[Word]| tree.node(words).is_at(addr);
+        tree.cache.expel(ctx.worker, ctx.ep, tree.layout, node.frame.id(), is_node).await?;
+        return Err(Retry::Restart);
+    }
+    let _pin = node.frame.pin(node.version)?;
+    own_lock_word(tree, ctx, node, addr).await?;
+    let locked = locked::lock_unread(tree, ctx, addr).await?;
+    let shared = share_locked(tree, ctx, node, &locked).await;
+    if !matches!(shared, Ok(true)) {
+        locked::unlock_unchanged(tree, ctx, locked).await?;
+        shared?;
+        return Err(Retry::Restart);
+    }
+    // If that fails it is written when the lock is given back; until then nobody READs it.
+    Ok(locked::write_unlock(tree, ctx, locked).await?)
+}
+
+/// Sees to it that the first word of a node's remote copy is a lock, which nobody else writes: others know the address
+/// from now on.
+async fn own_lock_word<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    node: VersionedNode<'_>,
+    addr: GlobalAddr,
+) -> Attempt<()> {
+    // A write-back would write the word too. Dropped midway, this one rests like any other, and nobody locks the node before.
+    let Some(mut writing) = tree.cache.claim_write_back(ctx.ep, node.frame) else {
+        return Err(Retry::Restart);
+    };
+    if !mark_lock_word(tree, node, addr, false)? {
+        return Ok(());
+    }
+    writing.while_written(ctx.ep.write_word(addr, 0)).await?;
+    mark_lock_word(tree, node, addr, true).map(drop)
+}
+
+/// Whether write-backs wrote the first word of the node's remote copy until now. If it `is_lock`, none does from now on.
+fn mark_lock_word<L: Layout>(
+    tree: &Tree<L>,
+    node: VersionedNode<'_>,
+    addr: GlobalAddr,
+    is_lock: bool,
+) -> Attempt<bool> {
+    let page = tree.node_mut(node);
+    let mut guard = node.frame.exclusive()?;
+    if node.frame.addr() != addr.raw() || guard.state() != FrameState::Hot {
+        guard.release_unchanged();
+        return Err(Retry::Restart);
+    }
+    let was_lock = page.was_shared();
+    if was_lock || !is_lock {
+        guard.release_unchanged();
+    } else {
+        page.set_flag(header::WAS_SHARED, true);
+        guard.mark_dirty();
+    }
+    Ok(!was_lock)
+}
+
+/// Makes the frame of a node whose lock is held that of a shared node, and copies it to the page that is written through.
+/// `false` if it is not what it was.
+async fn share_locked<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    node: VersionedNode<'_>,
+    locked: &LockedNode<'_>,
+) -> Attempt<bool> {
+    let view = tree.view(ctx);
+    let patience = Patience::new(tree.config.patience_ns);
+    loop {
+        match share_latched(tree, &view, node, locked)? {
+            Shared::Done => return Ok(true),
+            Shared::Not => return Ok(false),
+            Shared::NotYet => {}
+        }
+        // A write-back that is under way would land after what is written through.
+        patience.wait(ctx.ep, "the write-back of a node that becomes shared").await?;
+    }
+}
+
+fn share_latched<L: Layout>(
+    tree: &Tree<L>,
+    view: &View,
+    node: VersionedNode<'_>,
+    locked: &LockedNode<'_>,
+) -> Attempt<Shared> {
+    let (frame, page) = (node.frame, tree.node_mut(node));
+    let mut guard = frame.exclusive()?;
+    let is_meant = frame.addr() == locked.addr().raw()
+        && guard.state() == FrameState::Hot
+        && !page.is_shared()
+        && view.is_shared(*page);
+    if !is_meant || frame.is_writing() {
+        guard.release_unchanged();
+        return Ok(if is_meant { Shared::NotYet } else { Shared::Not });
+    }
+    tree.cache.unswizzle_children(frame, tree.layout);
+    page.set_flag(header::SHARED | header::WAS_SHARED, true);
+    page.set_remote_version(locked.next_version());
+    for (to, from) in locked.words().iter().zip(page.words()).skip(1) {
+        to.store(from.load(Relaxed), Relaxed);
+    }
+    guard.mark_clean();
+    drop(guard);
+    Ok(Shared::Done)
+}
+
+/// Writes the root back that was this compute server's own, who has no keys any more.
+async fn leave_root<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    flushed: &mut Flushed,
+) -> Result<()> {
+    let frame = tree.cache.frame(tree.root);
+    let patience = Patience::new(tree.config.patience_ns);
+    let mut written = 0;
+    while !tree.node(frame).is_shared() {
+        let clean = tree.cache.flush_frame(ctx.worker, ctx.ep, tree.layout, frame, &mut written).await?;
+        if clean && let Ok(guard) = frame.exclusive() {
+            if !guard.is_dirty() && !frame.is_writing() {
+                tree::make_placeholder(tree, tree.node_mut(frame));
+                drop(guard);
+                break;
+            }
+            guard.release_unchanged();
+        }
+        patience.wait(ctx.ep, "the root to be written back").await?;
+    }
+    flushed.nodes_written += written;
+    flushed.bytes_written += written * tree.node_bytes();
+    Ok(())
+}
+
+impl<L: Layout> Leaving<'_, L> {
+    /// The keys that stay.
+    pub fn keep(&self) -> &KeyRange {
+        &self.keep
+    }
+
+    /// The keys that go.
+    pub fn leaves(&self) -> KeyRange {
+        self.left.before.nodes.without(&self.keep).expect("checked when it began")
+    }
+
+    /// One worker's share of writing back and evicting; any number of workers and slots may call it side by side. Returns when
+    /// nothing is left to be drawn.
+    ///
+    /// # Errors
+    /// The first write-back that fails; another call goes on, and [`Leaving::finish`] does what was left out.
+    pub async fn flush_share<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<Flushed> {
+        let frames = self.tree.cache.frames() as u64;
+        let chunks = frames.div_ceil(CHUNK);
+        let mut flushed = Flushed::default();
+        loop {
+            let drawn = self.drawn.fetch_add(1, Relaxed);
+            if drawn >= 2 * chunks {
+                // Not on for ever.
+                self.drawn.store(2 * chunks, Relaxed);
+                return Ok(flushed);
+            }
+            let (start, leaves_only) = (drawn % chunks * CHUNK, drawn < chunks);
+            let ids = start..(start + CHUNK).min(frames);
+            let ids: Vec<_> = ids.map(|id| FrameId(id as u32)).collect();
+            for some in ids.chunks(AT_ONCE) {
+                self.expel_some(ctx, some, leaves_only, &mut flushed).await?;
+            }
+        }
+    }
+
+    /// Writes back and evicts those of some nodes that go; those that were busy.
+    async fn expel_some<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        ids: &[FrameId],
+        leaves_only: bool,
+        flushed: &mut Flushed,
+    ) -> Result<Vec<FrameId>> {
+        let tree = self.tree;
+        let goes = |words: &[Word]| {
+            let node = tree.node(words);
+            !(leaves_only && node.level() > 0) && self.keep.is_apart_from_node(node)
+        };
+        let ids = || ids.iter().copied().filter(|&id| id != tree.root);
+        let each = ids().map(|id| tree.cache.expel(ctx.worker, ctx.ep, tree.layout, id, goes));
+        let mut busy = Vec::new();
+        let mut failed = None;
+        for (id, expelled) in ids().zip(join_all(each).await) {
+            match expelled {
+                Ok(Expelled::Other) => {}
+                Ok(Expelled::Busy) => busy.push(id),
+                Ok(Expelled::Gone { written }) => {
+                    flushed.nodes_evicted += 1;
+                    flushed.nodes_written += u64::from(written);
+                    flushed.bytes_written += u64::from(written) * tree.node_bytes();
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(busy), |error| Err(error.into()))
+    }
+
+    /// The rest, alone: makes the new boundary one between leaves, the nodes that cross it shared, and evicts what
+    /// [`Leaving::flush_share`] left over. Then the keys may be taken over by their new owner, and `self` be dropped.
+    ///
+    /// # Errors
+    /// Those of the fabric, and [`DexError::TimedOut`]. It may be called again, or [`Leaving::abandon`].
+    pub async fn finish<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<Flushed> {
+        let tree = self.tree;
+        let mut flushed = Flushed::default();
+        for end in &self.ends {
+            split::cut_at(tree, ctx, end).await?;
+            share_path(tree, ctx, end).await?;
+        }
+        let patience = Patience::new(tree.config.patience_ns);
+        let mut left: Vec<_> = (0..tree.cache.frames() as u32).map(FrameId).collect();
+        while !left.is_empty() {
+            let mut busy = Vec::new();
+            for some in left.chunks(AT_ONCE) {
+                busy.extend(self.expel_some(ctx, some, false, &mut flushed).await?);
+            }
+            if busy.len() == left.len() {
+                patience.wait(ctx.ep, "nodes of the keys that go").await?;
+            }
+            left = busy;
+        }
+        if self.keep.is_empty() {
+            leave_root(tree, ctx, &mut flushed).await?;
+        }
+        debug_assert!(self.no_own_is_left(), "nobody comes for these nodes any more");
+        self.left.is_to_be_restored.store(false, Relaxed);
+        Ok(flushed)
+    }
+
+    /// Whether no frame has a node of the keys that go as this compute server's own. A copy of a shared node may still come to
+    /// lie among them, when another splits it there: one that is stale, or will be, like any other.
+    fn no_own_is_left(&self) -> bool {
+        let tree = self.tree;
+        (0..tree.cache.frames() as u32).map(FrameId).filter(|&id| id != tree.root).all(|id| {
+            let frame = tree.cache.frame(id);
+            let Ok(version) = frame.optimistic() else { return true };
+            let node = tree.node(frame);
+            let stays = node.is_shared() || !self.keep.is_apart_from_node(node);
+            version.state() == FrameState::Free || stays || frame.validate(version).is_err()
+        })
+    }
+
+    /// This compute server keeps its keys after all: what was evicted is READ again when it is needed.
+    ///
+    /// # Errors
+    /// Those of the fabric, and [`DexError::TimedOut`]: the keys are this compute server's again all the same, and all
+    /// operations go on; some are slower until the next move of keys came through.
+    pub async fn abandon<E: Endpoint>(self, ctx: Ctx<'_, E>) -> Result<()> {
+        self.take_back();
+        acquire::extend_to(self.tree, ctx, &self.keep, &self.left.before.nodes).await
+    }
+
+    /// The keys are this compute server's again at once.
+    pub(crate) fn take_back(&self) {
+        self.left.take_back();
+    }
+}
+
+/// Changes the view and waits until all attempts that began before are over. `changed` is set as soon as the view is
+/// the new one.
+///
+/// # Errors
+/// [`DexError::TimedOut`].
+pub(crate) async fn change_view<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    change: impl Fn(&View) -> View,
+    changed: &AtomicBool,
+) -> Result<()> {
+    let patience = Patience::new(tree.config.patience_ns);
+    while !tree.ownership.gate.turn_over(&change) {
+        patience.wait(ctx.ep, "operations that began before an earlier move").await?;
+    }
+    changed.store(true, Ordering::Relaxed);
+    let patience = Patience::new(tree.config.patience_ns);
+    while !tree.ownership.gate.is_drained() {
+        patience.wait(ctx.ep, "operations that began before the move").await?;
+    }
+    // Nor may what those left that were cut off take effect once the keys are others'.
+    unfinished::finish_all(tree, ctx).await
+}

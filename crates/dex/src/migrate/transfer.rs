@@ -1,0 +1,182 @@
+//! Moving keys from one compute server to another: a boundary, a server more, a server less (DEX §4, §8 repartitioning).
+//!
+//! One of the two may have no keys before (it is being added: a tree opened for [`KeyRange::none`]) or after (it is being
+//! removed). The former owner leaves, the new one takes over, and then the new routing table is published; [`release`](crate::migrate::release) and
+//! [`acquire`](crate::migrate::acquire) say why nothing is lost in between. Operations on the keys that move wait in their routers' detours; all
+//! others go on.
+//!
+//! What fails half-way is taken back: the former owner has the keys again, and the table stays. If even the taking back fails
+//! nobody owns the keys until the same move is tried again and goes on from there. The same where the future of a move is dropped: before the
+//! new owner has begun the former one has its keys again at once, and after that the same move is to be made again. There is one move at a time in an index, so
+//! that the table which is published follows from that which was looked at.
+
+use std::sync::Arc;
+
+use pando_fabric::{Endpoint, Nanos};
+
+use crate::descent::fetch_many::join_all;
+use crate::error::{DexError, Result};
+use crate::layout::Layout;
+use crate::migrate::acquire;
+use crate::migrate::release::{self, Flushed, Leaving};
+use crate::ownership::range::KeyRange;
+use crate::ownership::routing::{Routes, RoutingTable};
+use crate::tree::{Ctx, Tree};
+
+/// Time between two attempts at a step that failed.
+const PAUSE_NS: Nanos = 20_000;
+
+/// A compute server that takes part in a move, with its number in the routing table.
+pub struct Party<'t, 'w, L, E> {
+    pub server: usize,
+    pub tree: &'t Tree<L>,
+    pub ctx: Ctx<'w, E>,
+}
+
+/// A move that was made.
+#[derive(Clone, Debug)]
+pub struct Moved {
+    pub range: KeyRange,
+    pub from: usize,
+    pub to: usize,
+    pub flushed: Flushed,
+    /// When the former owner began to leave, when all was written back, and when the new table was there, by the clock of its
+    /// endpoint.
+    pub began: Nanos,
+    pub written: Nanos,
+    pub ended: Nanos,
+    pub table: Arc<RoutingTable>,
+}
+
+/// Moves the keys of `range` to another compute server. `record` stores a table where it lasts: the new one once leaves end at
+/// the new boundary and everything is written back, before the new owner begins, who may merge leaves across the old
+/// boundary; the old one again if nothing comes of it. `flush` calls [`Leaving::flush_share`] by as many workers as it
+/// likes, which keep nothing of what they were given.
+///
+/// # Errors
+/// [`DexError::Routes`] for keys that are not an end of those of `from` or not beside those of `to`; [`DexError::Moving`]
+/// during another move; errors of the fabric that last, after which the keys are where they were. If the new owner can neither
+/// take them over nor be sure that it did not, nobody owns them until the same move is made again.
+pub async fn move_keys<'t, L: Layout, E: Endpoint>(
+    routes: &Routes,
+    from: Party<'t, '_, L, E>,
+    to: Party<'t, '_, L, E>,
+    range: KeyRange,
+    flush: impl AsyncFnOnce(Arc<Leaving<'t, L>>) -> Result<Flushed>,
+    mut record: impl AsyncFnMut(&RoutingTable) -> Result<()>,
+) -> Result<Moved> {
+    let _only = routes.begin_move()?;
+    let table = routes.table();
+    let new = table.transferred(&range, to.server)?;
+    let own = table
+        .range_of(from.server)
+        .filter(|own| own.contains_range(range.low.as_deref(), range.high.as_deref()));
+    let own = own.ok_or(DexError::Routes(
+        "the keys that move are not those of the compute server that should leave them",
+    ))?;
+    let keep =
+        own.without(&range).ok_or(DexError::Routes("the keys that move must be an end of the owner's"))?;
+    let ep = from.ctx.ep;
+    let began = ep.now();
+    if acquire::is_taking_over(to.tree) {
+        // A move before this one failed where it could only go on.
+        if !acquire::is_taking(to.tree, &range) {
+            return Err(DexError::Routes("an earlier move failed half-way and has to be made again first"));
+        }
+        record(&new).await?;
+        insist(&from, async || acquire::take_over(to.tree, to.ctx, range.clone()).await).await?;
+        let table =
+            routes.transfer(&range, to.server).expect("checked before, and there is one move at a time");
+        let (from, to, ended, flushed) = (from.server, to.server, ep.now(), Flushed::default());
+        return Ok(Moved { range, from, to, flushed, began, written: began, ended, table });
+    }
+    if from.tree.range() == keep {
+        // One that nobody took back: it was dropped half-way, or failed twice.
+        insist(&from, async || acquire::take_over(from.tree, from.ctx, range.clone()).await).await?;
+    }
+    let leaving = Arc::new(release::begin_leave(from.tree, from.ctx, keep).await?);
+    let unless_dropped = Unmade { leaving: Some(Arc::clone(&leaving)), to: to.tree };
+    let handed_over = async {
+        // What is not written back here is in `finish`.
+        let mut flushed = flush(Arc::clone(&leaving)).await.unwrap_or_default();
+        flushed += insist(&from, async || leaving.finish(from.ctx).await).await?;
+        let written = ep.now();
+        record(&new).await?;
+        insist(&from, async || acquire::take_over(to.tree, to.ctx, range.clone()).await).await?;
+        Ok((flushed, written))
+    };
+    let handed_over = handed_over.await;
+    unless_dropped.disarm();
+    let (flushed, written) = match handed_over {
+        Ok(done) => done,
+        Err(error) if acquire::is_taking_over(to.tree) => return Err(error),
+        Err(error) => {
+            // Not stored again, the new boundary stands where leaves end too.
+            let _ = record(&table).await;
+            // They are this one's again, even if that fails.
+            if let Some(leaving) = Arc::into_inner(leaving) {
+                let _ = leaving.abandon(from.ctx).await;
+            }
+            return Err(error);
+        }
+    };
+    drop(leaving);
+    let table = routes.transfer(&range, to.server).expect("checked before, and there is one move at a time");
+    let (from, to, ended) = (from.server, to.server, ep.now());
+    Ok(Moved { range, from, to, flushed, began, written, ended, table })
+}
+
+/// A move that is under way. Dropped, the former owner has its keys again, unless the new one has begun with them.
+struct Unmade<'t, L: Layout> {
+    leaving: Option<Arc<Leaving<'t, L>>>,
+    to: &'t Tree<L>,
+}
+
+impl<L: Layout> Unmade<'_, L> {
+    fn disarm(mut self) {
+        self.leaving = None;
+    }
+}
+
+impl<L: Layout> Drop for Unmade<'_, L> {
+    fn drop(&mut self) {
+        if let Some(leaving) = self.leaving.take()
+            && !acquire::is_taking_over(self.to)
+        {
+            leaving.take_back();
+        }
+    }
+}
+
+/// Writes back with `workers` shares side by side on one thread, which overlaps their WRITEs.
+///
+/// # Errors
+/// As [`Leaving::flush_share`].
+pub async fn flush_side_by_side<L: Layout, E: Endpoint>(
+    leaving: &Leaving<'_, L>,
+    ctx: Ctx<'_, E>,
+    workers: usize,
+) -> Result<Flushed> {
+    let mut flushed = Flushed::default();
+    for share in join_all((0..workers).map(|_| leaving.flush_share(ctx))).await {
+        flushed += share?;
+    }
+    Ok(flushed)
+}
+
+/// Repeats a step that can be repeated, as long as the tree has patience.
+async fn insist<L: Layout, E: Endpoint, T>(
+    party: &Party<'_, '_, L, E>,
+    mut step: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
+    let ep = party.ctx.ep;
+    let deadline = ep.wait_until(ep.now(), party.tree.config().patience_ns);
+    loop {
+        match step().await {
+            Err(error) if error.may_pass() && ep.now() < deadline => {
+                ep.sleep_until(ep.now() + PAUSE_NS).await;
+            }
+            done => return done,
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! Operations on one key (DEX §7): look up, store, remove, compare and swap.
+//!
+//! All changes are one: find the leaf, apply a [`Change`] to it under its latch, or to a private copy that is written
+//! back at once, and start again where there is no room. Long values go to the pool before, and come back from it
+//! after, the change of the leaf; a reader that comes in between finds by the value's hash that it was replaced.
+
+use pando_cache::defect::Defect;
+use pando_fabric::defect::defect;
+use pando_fabric::{Endpoint, Resource, Work};
+use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
+
+use crate::change::{Blocked, Change, Expected, Outcome, apply, stored_len, work_of};
+use crate::costs::Offer;
+use crate::descent::optimistic::{self, ResumePoint};
+use crate::descent::walk::{self, Admit, Miss, PrivateLeaf, Reached};
+use crate::error::{Attempt, DexError, Result, Retry};
+use crate::layout::{Layout, Stored};
+use crate::node::Node;
+use crate::offload::client;
+use crate::ownership::view::Purpose;
+use crate::placement::spread;
+use crate::recovery::restart::RestartPolicy;
+use crate::smo::{merge, split};
+use crate::tree::leftovers::{Remainder, Unfinished};
+use crate::tree::{Ctx, Tree, VersionedNode, gate};
+
+/// Outcome of [`Tree::compare_and_swap`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Swapped {
+    Done,
+    /// What is there instead of the expected value; `None` if the key is absent.
+    Found(Option<Vec<u8>>),
+}
+
+impl<L: Layout> Tree<L> {
+    /// Appends the value of `key` to `out`; `false` if the key is absent.
+    ///
+    /// # Errors
+    /// A key that the layout or this compute server does not hold; corruption; errors of the fabric.
+    #[inline]
+    pub async fn get<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        let key = self.layout.key(key)?;
+        let start = out.len();
+        match optimistic::cached_get(self, ctx, key, out).await {
+            Ok(found) => Ok(found),
+            Err(stuck) => {
+                out.truncate(start);
+                get_anyhow(self, ctx, key, stuck, out).await
+            }
+        }
+    }
+
+    /// [`Tree::get`] after [`Tree::get_now`] gave up: does not look among the cached nodes first once more.
+    ///
+    /// # Errors
+    /// As for [`Tree::get`].
+    #[inline]
+    pub async fn get_later<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        get_anyhow(self, ctx, self.layout.key(key)?, None, out).await
+    }
+
+    /// Stores `value` under `key`; says whether the key was present before.
+    ///
+    /// # Errors
+    /// As for [`Tree::get`]; a value that the layout does not hold; a full pool. Nothing changed then.
+    pub async fn put<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: &[u8], value: &[u8]) -> Result<bool> {
+        Ok(store(self, ctx, key, value, Change::Upsert).await?.existed)
+    }
+
+    /// Stores `value` under a key that is absent; `false`, and nothing changes, if it is present.
+    ///
+    /// # Errors
+    /// As for [`Tree::put`].
+    pub async fn insert<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: &[u8], value: &[u8]) -> Result<bool> {
+        Ok(store(self, ctx, key, value, Change::Insert).await?.changed)
+    }
+
+    /// Stores `value` under a key that is present; `false`, and nothing changes, if it is absent.
+    ///
+    /// # Errors
+    /// As for [`Tree::put`].
+    pub async fn update<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: &[u8], value: &[u8]) -> Result<bool> {
+        Ok(store(self, ctx, key, value, Change::Update).await?.changed)
+    }
+
+    /// Removes `key`; says whether it was present.
+    ///
+    /// # Errors
+    /// As for [`Tree::get`].
+    pub async fn remove<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: &[u8]) -> Result<bool> {
+        let mut change = Change::Remove;
+        Ok(change_entry(self, ctx, key, &mut change).await?.changed)
+    }
+
+    /// Stores `new` (removes the key if it is `None`) if the key's value is `expected` (absent if `None`).
+    ///
+    /// # Errors
+    /// As for [`Tree::put`].
+    pub async fn compare_and_swap<E: Endpoint>(
+        &self,
+        ctx: Ctx<'_, E>,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Swapped> {
+        let wanted = expected.map_or(Expected::Absent, Expected::Bytes);
+        loop {
+            let outcome = match new {
+                None => {
+                    change_entry(self, ctx, key, &mut Change::Swap { expected: wanted, new: None }).await?
+                }
+                Some(new) => {
+                    let swap = |new| Change::Swap { expected: wanted, new: Some(new) };
+                    store(self, ctx, key, new, swap).await?
+                }
+            };
+            if outcome.changed || (!outcome.existed && expected.is_none() && new.is_none()) {
+                return Ok(Swapped::Done);
+            }
+            let mut found = Vec::new();
+            let present = self.get(ctx, key, &mut found).await?;
+            let found = present.then_some(found);
+            // Between the attempt and this look the value may have become the expected one: try again then.
+            if found.as_deref() != expected {
+                return Ok(Swapped::Found(found));
+            }
+        }
+    }
+}
+
+/// Looks `key` up wherever the nodes of its way are, beginning where the cached path got stuck.
+#[inline(never)]
+async fn get_anyhow<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    mut stuck: ResumePoint<'_>,
+    out: &mut Vec<u8>,
+) -> Result<bool> {
+    let tries = RestartPolicy::default();
+    let mut ctx = ctx;
+    let (mut failed, mut offer) = (FailedReads::default(), Offer::Lookup);
+    let start = out.len();
+    loop {
+        match try_get(tree, ctx, key, stuck.take(), out, &mut failed, &mut offer).await {
+            Ok(found) => return Ok(found),
+            Err(retry) => {
+                out.truncate(start);
+                ctx = tries.again(tree, ctx, retry, "a node that others use").await?;
+            }
+        }
+    }
+}
+
+#[inline]
+async fn try_get<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    stuck: ResumePoint<'_>,
+    out: &mut Vec<u8>,
+    failed: &mut FailedReads,
+    offer: &mut Offer,
+) -> Attempt<bool> {
+    let read = |page: Node<'_, L>, out: &mut Vec<u8>| match page.find(key) {
+        Ok(i) => (true, page.append_value(i, out)),
+        Err(_) => (false, None),
+    };
+    let entered = gate::enter_for(tree, ctx, key, Purpose::Operation)?;
+    let miss = Miss { admit: Admit::Lazily, offer: *offer };
+    let (found, long) = match walk::walk_on(tree, ctx, stuck, key, miss).await? {
+        Reached::Cached { node, .. } => {
+            let result = read(tree.node(node), out);
+            node.validate()?;
+            result
+        }
+        Reached::Private { leaf, .. } => {
+            let result = read(tree.node(&leaf.page), out);
+            ctx.ep.recycle(leaf.page);
+            result
+        }
+        Reached::Offloadable(below) => match client::get_below(tree, ctx, below, key, out).await? {
+            Some(result) => result,
+            None => {
+                *offer = Offer::Nothing;
+                return Err(Retry::Restart);
+            }
+        },
+    };
+    drop(entered);
+    ctx.ep.charge(Work::Copy { bytes: out.len() });
+    if let Some(value) = long {
+        let read = Box::pin(read_long(tree, ctx, value, out)).await;
+        if matches!(read, Err(Retry::Restart)) {
+            failed.note(value)?;
+        }
+        read?;
+    }
+    Ok(found)
+}
+
+/// Appends a long value. A value that was replaced meanwhile restarts the operation at the leaf.
+pub(crate) async fn read_long<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    value: ValueRef,
+    out: &mut Vec<u8>,
+) -> Attempt<()> {
+    match tree.pool.append_value(ctx.ep, value, out).await {
+        Ok(()) => Ok(()),
+        Err(PoolError::ValueChanged { .. }) => Err(Retry::Restart),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Puts a long value into the pool first, and takes back what ends up in no entry.
+async fn store<'v, L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: &[u8],
+    value: &'v [u8],
+    change: impl FnOnce(Stored<'v>) -> Change<'v>,
+) -> Result<Outcome> {
+    tree.layout.key(key)?;
+    if tree.layout.value_is_inline(value)? {
+        return change_entry(tree, ctx, key, &mut change(Stored::Inline(value))).await;
+    }
+    // In a box, like all that few changes do: the futures of the others are better without.
+    Box::pin(store_long(tree, ctx, key, value, change)).await
+}
+
+async fn store_long<'v, L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: &[u8],
+    value: &'v [u8],
+    change: impl FnOnce(Stored<'v>) -> Change<'v>,
+) -> Result<Outcome> {
+    let long = tree.pool.put_value(ctx.ep, Placement::LeastLoaded, value).await?;
+    let outcome = change_leaf(tree, ctx, key, &mut change(Stored::Long(long))).await;
+    let is_stored = match &outcome {
+        Ok(outcome) => outcome.changed,
+        // An entry may refer to it: rather leaked than freed under it.
+        Err(error) => error.may_have_taken_effect(),
+    };
+    // What the operation says comes first.
+    let freed = if is_stored { Ok(()) } else { tree.pool.free_value(ctx.ep, long).await };
+    let outcome = outcome?;
+    freed?;
+    settle(tree, ctx, key, outcome).await
+}
+
+async fn change_entry<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: &[u8],
+    change: &mut Change<'_>,
+) -> Result<Outcome> {
+    let outcome = change_leaf(tree, ctx, key, change).await?;
+    if outcome.unlinked.is_none() && !outcome.underfull {
+        return Ok(outcome);
+    }
+    Box::pin(settle(tree, ctx, key, outcome)).await
+}
+
+/// Makes a change in the leaf that it belongs to, and nothing more.
+pub(crate) async fn change_leaf<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: &[u8],
+    change: &mut Change<'_>,
+) -> Result<Outcome> {
+    let key = tree.layout.key(key)?;
+    let stuck = match optimistic::cached_leaf_in_turns(tree, ctx, key).await {
+        Ok(leaf) => {
+            ctx.worker.counters().count_descent(optimistic::inner_levels(tree));
+            match change_cached(tree, ctx, leaf, key, change) {
+                Ok(Ok(outcome)) => return Ok(outcome),
+                Ok(Err(_)) | Err(_) => None,
+            }
+        }
+        Err(stuck) => stuck,
+    };
+    Box::pin(change_anyhow(tree, ctx, key, stuck, change)).await
+}
+
+/// Makes a change wherever the nodes of its way are, beginning where the cached path got stuck.
+async fn change_anyhow<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    mut ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    mut stuck: ResumePoint<'_>,
+    change: &mut Change<'_>,
+) -> Result<Outcome> {
+    let tries = RestartPolicy::default();
+    let (mut failed, mut offer) = (FailedReads::default(), Offer::Change);
+    loop {
+        match try_change(tree, ctx, key, stuck.take(), change, &mut offer).await {
+            Ok(Ok(outcome)) => return Ok(outcome),
+            Ok(Err(Blocked::NoRoom)) => {
+                // In a box, for the futures of the other changes that come here.
+                Box::pin(make_room(tree, ctx, key, stored_len(change))).await?;
+                // Others may take the room first, but not for ever.
+                ctx = tries.pause(tree, ctx, "room in a node").await?;
+            }
+            Ok(Err(Blocked::Compare(value))) => {
+                if !matches_long(tree, ctx, value, change, &mut failed).await? {
+                    return Ok(Outcome { existed: true, ..Outcome::default() });
+                }
+            }
+            Err(retry) => ctx = tries.again(tree, ctx, retry, "a node that others use").await?,
+        }
+    }
+}
+
+/// Splits what has no room for an entry of this size; then goes on with spreading the index, which splits pay for.
+async fn make_room<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    value_len: usize,
+) -> Result<()> {
+    split::make_room(tree, ctx, key, value_len).await?;
+    match spread::spread_some(tree, ctx).await {
+        Err(error @ DexError::Corrupt { .. }) => Err(error),
+        // The split is done. A node that cannot be moved now is moved later.
+        _ => Ok(()),
+    }
+}
+
+/// What a change that was made leaves to do.
+///
+/// # Errors
+/// [`DexError::Settling`]: the change is made all the same.
+pub(crate) async fn settle<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: &[u8],
+    outcome: Outcome,
+) -> Result<Outcome> {
+    let freed = match outcome.unlinked {
+        Some(value) => tree.pool.free_value(ctx.ep, value).await.map_err(DexError::from),
+        None => Ok(()),
+    };
+    let merged = match outcome.underfull {
+        true => Box::pin(merge::merge_upward(tree, ctx, tree.layout.key(key)?)).await,
+        false => Ok(()),
+    };
+    let wrap = |error: DexError| match defect(Defect::WrongNothingHappened) {
+        true => error,
+        false => DexError::Settling(Box::new(error)),
+    };
+    freed.and(merged).map_err(wrap)?;
+    Ok(outcome)
+}
+
+/// Reads the long value in place and compares it with the expected bytes; from then on expects exactly it.
+async fn matches_long<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    value: ValueRef,
+    change: &mut Change<'_>,
+    failed: &mut FailedReads,
+) -> Result<bool> {
+    let Change::Swap { expected, .. } = change else { return Ok(false) };
+    let wanted = match *expected {
+        Expected::Bytes(bytes) => bytes,
+        // It was replaced since it was compared; whoever replaced it won.
+        Expected::Exactly(_) | Expected::Absent => return Ok(false),
+    };
+    let mut bytes = Vec::new();
+    match tree.pool.get_value(ctx.ep, value, &mut bytes).await {
+        Ok(()) if bytes == wanted => *expected = Expected::Exactly(value),
+        Ok(()) => return Ok(false),
+        // Replaced meanwhile: look at the leaf again.
+        Err(PoolError::ValueChanged { .. }) => failed.note(value)?,
+        Err(error) => return Err(error.into()),
+    }
+    Ok(true)
+}
+
+async fn try_change<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    stuck: ResumePoint<'_>,
+    change: &Change<'_>,
+    offer: &mut Offer,
+) -> Attempt<std::result::Result<Outcome, Blocked>> {
+    let _entered = gate::enter_for(tree, ctx, key, Purpose::Operation)?;
+    let miss = Miss { admit: Admit::Lazily, offer: *offer };
+    match walk::walk_on(tree, ctx, stuck, key, miss).await? {
+        Reached::Cached { node, .. } => change_cached(tree, ctx, node, key, change),
+        Reached::Private { leaf, .. } => change_private(tree, ctx, leaf, key, change).await,
+        Reached::Offloadable(below) => {
+            let changed = client::change_below(tree, ctx, below, key, change).await?;
+            changed.ok_or_else(|| {
+                *offer = Offer::Nothing;
+                Retry::Restart
+            })
+        }
+    }
+}
+
+fn change_cached<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    node: VersionedNode<'_>,
+    key: L::Key<'_>,
+    change: &Change<'_>,
+) -> Attempt<std::result::Result<Outcome, Blocked>> {
+    ctx.ep.charge(Work::Hold(Resource::Frame(node.frame.id().0)));
+    let mut guard = node.frame.upgrade(node.version)?;
+    let result = apply(tree.node_mut(node), key, change);
+    ctx.ep.charge(work_of(tree.layout, change, &result));
+    match &result {
+        Ok(outcome) if outcome.changed => {
+            guard.mark_dirty();
+            drop(guard);
+        }
+        _ => guard.release_unchanged(),
+    }
+    Ok(result)
+}
+
+/// A leaf without a frame is written back at once, whole, while its ticket keeps everybody else away.
+async fn change_private<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    leaf: PrivateLeaf<'_>,
+    key: L::Key<'_>,
+    change: &Change<'_>,
+) -> Attempt<std::result::Result<Outcome, Blocked>> {
+    let PrivateLeaf { mut page, mut ticket } = leaf;
+    let result = apply(tree.node_mut(&page), key, change);
+    ctx.ep.charge(work_of(tree.layout, change, &result));
+    if result.as_ref().is_ok_and(|outcome| outcome.changed) {
+        page.set(0, 0);
+        let addr = ticket.keep();
+        let remainder = Remainder::under_way(tree, || Unfinished::Written(addr));
+        let written = ctx.ep.write(addr, page).await;
+        remainder.done();
+        ticket = tree.cache.table().kept(addr);
+        page = written?;
+    }
+    ctx.ep.recycle(page);
+    drop(ticket);
+    Ok(result)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,35 @@
+//! A leaf that changes between two looks of a lookup.
+//!
+//! Whoever reads a cached leaf has no latch. What he found counts only if the leaf is still at the version at which he came
+//! to it. The other worker runs inside the first one's search, so the outcome is the same in every run.
+
+use std::rc::Rc;
+
+use pando_rt::block_on;
+
+use super::*;
+use crate::testing::{Asked, Hooked, when_asked};
+use crate::testing::{addr_of, behind, find, fixed, key, loaded, value};
+
+#[test]
+fn a_key_that_moves_to_another_leaf_during_a_lookup_is_found() {
+    let cluster = Rc::new(loaded(Hooked(fixed()), &[], 1, |_| ()));
+    let client = cluster.client(3);
+    let (tree, ctx) = client.server(0);
+    let leaf = |k| addr_of(find(tree, ctx, &key(k), 0).0);
+    // The last key of its leaf.
+    let k = (20..).find(|&k| leaf(k) != leaf(k + 1)).expect("leaves end somewhere");
+    let before = leaf(k);
+    let others = Rc::clone(&cluster);
+    when_asked(Asked::Find, 0, move || {
+        let client = others.client(5);
+        for n in 1..5 {
+            assert!(client.insert(&behind(k - 1, n), &value(n)).expect("no error"));
+        }
+    });
+    let (bytes, mut out) = (key(k), Vec::new());
+    let prepared = tree.layout.key(&bytes).expect("a key");
+    let found = block_on(ctx.ep, get_anyhow(tree, ctx, prepared, None, &mut out)).expect("no error");
+    assert_eq!((found, out), (true, value(k)));
+    assert_ne!(leaf(k), before, "it moved");
+}

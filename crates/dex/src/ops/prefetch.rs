@@ -1,0 +1,139 @@
+//! What a scan READs before it gets there (DEX §7): the node above a missing leaf names the leaves to come, and those
+//! that the scan surely goes to are READ together with it.
+//!
+//! Surely means that the scan would READ them one after the other too: they begin before the end of the range and of
+//! the compute server's keys, and the limit is above what all leaves before them can hold. So a scan READs nothing
+//! more than it would, unless its visitor stops it early or others change the index meanwhile.
+//!
+//! The copies wait in the scan, not in the cache. Each was the leaf of its fences at one moment of the scan, which is all
+//! that a scan promises of a leaf. It is used for what lies between its fences and was not handed out yet, whatever
+//! became of the leaf since. Copies that the scan jumped over, because a leaf before them grew by a merge, are dropped.
+
+use pando_fabric::{Endpoint, PageBuf};
+
+use crate::descent::fetch_many::{self, Missing};
+use crate::descent::walk::Slot;
+use crate::error::Attempt;
+use crate::layout::{Layout, Side, Toward, header};
+use crate::node::Target;
+use crate::ownership::scan_range::ScanRange;
+use crate::ownership::view::View;
+use crate::tree::{Ctx, Tree, VersionedNode};
+
+/// A copy of a leaf that the scan comes to.
+pub(crate) struct Ahead<'t> {
+    pub page: PageBuf,
+    /// The node that named it, and which child it was there.
+    pub above: (VersionedNode<'t>, usize),
+}
+
+/// The leaves that a scan was brought before it got there, in no order.
+#[derive(Default)]
+pub(crate) struct ReadAhead<'t> {
+    copies: Vec<Ahead<'t>>,
+}
+
+impl<'t> ReadAhead<'t> {
+    pub fn is_empty(&self) -> bool {
+        self.copies.is_empty()
+    }
+
+    /// The copy that the scan goes on with at `key`. Those that it will not come to any more are dropped.
+    pub fn take<L: Layout, E: Endpoint>(
+        &mut self,
+        tree: &Tree<L>,
+        ep: &E,
+        target: Target<'_, L>,
+    ) -> Option<Ahead<'t>> {
+        let at = self.copies.iter().position(|copy| tree.node(&copy.page).covers(target));
+        let bytes = tree.layout().key_bytes(target.key);
+        let found = at.map(|at| self.copies.swap_remove(at));
+        for passed in self.copies.extract_if(.., |copy| is_behind(tree, &copy.page, bytes, target.toward)) {
+            ep.recycle(passed.page);
+        }
+        found
+    }
+
+    pub fn recycle(self, ep: &impl Endpoint) {
+        self.copies.into_iter().for_each(|copy| ep.recycle(copy.page));
+    }
+
+    fn holds(&self, slot: &Slot<'_>) -> bool {
+        self.copies.iter().any(|copy| header::addr(copy.page.words()) == slot.addr.raw())
+    }
+}
+
+/// READs the leaf at `slot`, whose ticket was just taken, and with it those after it that a scan surely goes to if
+/// it hands out `wanted` more entries of `range`. Gives back the first; the others wait in `ahead`. `None` if the
+/// bytes are not the leaf that the parent seemed to mean.
+///
+/// # Errors
+/// Corruption of the first leaf; errors of the fabric. Errors of others come up when the scan gets there.
+pub(crate) async fn read_with_coming<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'_, E>,
+    first: Missing<'t>,
+    range: &ScanRange<'_>,
+    wanted: usize,
+    ahead: &mut ReadAhead<'t>,
+) -> Attempt<Option<PageBuf>> {
+    let slot = first.slot;
+    tree.cache.give_way(ctx.worker)?;
+    let coming = coming(tree, &tree.view(ctx), slot, range, wanted, ahead);
+    // Seen unchanged after the ticket was taken. It stays hot, so that leaves are swizzled below it and the scan can
+    // go on from it.
+    let _pin = slot.parent.frame.pin(slot.parent.version)?;
+    let mut leaves = vec![first];
+    leaves
+        .extend(coming.iter().filter_map(|(slot, key, toward)| fetch_many::claim(tree, *slot, key, *toward)));
+    let hops: Vec<_> = leaves.iter().map(|leaf| (leaf.slot.parent, leaf.slot.index)).collect();
+    let mut pages = hops.into_iter().zip(fetch_many::fetch_many(tree, ctx, leaves).await);
+    let (_, first) = pages.next().expect("as many pages as leaves, and one at least");
+    ahead.copies.extend(pages.filter_map(|(above, page)| Some(Ahead { page: page.ok()??, above })));
+    Ok(first?)
+}
+
+/// The leaves after the one at `first`, under the same parent, that the scan surely goes to and that are in no
+/// frame, each with a key that leads to it. Believed only once the parent is validated.
+fn coming<'t, L: Layout>(
+    tree: &Tree<L>,
+    view: &View,
+    first: Slot<'t>,
+    range: &ScanRange<'_>,
+    wanted: usize,
+    ahead: &ReadAhead<'t>,
+) -> Vec<(Slot<'t>, Vec<u8>, Toward)> {
+    // The leaf after `n` others is needed if those cannot hold all that is wanted.
+    let needed = wanted.div_ceil(tree.layout.max_entries());
+    let window = fetch_many::leaves_at_once(tree, tree.config.read_ahead).saturating_sub(ahead.copies.len());
+    let node = tree.node(first.parent);
+    let mut coming = Vec::new();
+    for n in 1..needed.min(window) {
+        let (index, separator) = match range.reverse {
+            false => (first.index + n, first.index + n - 1),
+            true if n > first.index => break,
+            true => (first.index - n, first.index - n),
+        };
+        if index > node.count() {
+            break;
+        }
+        let fence = node.key_at(separator);
+        if range.is_past(&fence) || range.is_end_of(&view.keys, &fence) {
+            break;
+        }
+        let Ok(slot) = fetch_many::unswizzled_child(tree, view, first.parent, index) else { break };
+        let toward = if range.reverse { Toward::Below } else { Toward::Key };
+        if let Some(slot) = slot.filter(|slot| !ahead.holds(slot)) {
+            coming.push((slot, fence, toward));
+        }
+    }
+    coming
+}
+
+/// Whether a scan that stands at `key` is past all of a leaf.
+fn is_behind<L: Layout>(tree: &Tree<L>, page: &PageBuf, key: &[u8], toward: Toward) -> bool {
+    let side = if toward == Toward::Below { Side::Low } else { Side::High };
+    let mut fence = Vec::new();
+    let finite = tree.node(page).append_fence(side, &mut fence);
+    finite && if toward == Toward::Below { fence.as_slice() >= key } else { fence.as_slice() <= key }
+}

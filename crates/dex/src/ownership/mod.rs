@@ -1,0 +1,10 @@
+//! Which compute server owns which keys (DEX §4, §8): ranges, views, routes to owners, and load.
+//!
+//! Nothing here knows of a tree: a tree asks its [`Ownership`](view::Ownership), a session its [`Router`](routing::Router).
+
+pub(crate) mod load;
+pub(crate) mod range;
+pub mod rebalancer;
+pub(crate) mod routing;
+pub(crate) mod scan_range;
+pub(crate) mod view;

@@ -1,0 +1,331 @@
+//! Nodes that move to another memory server while operations run.
+//!
+//! A node moves where it is cheapest: in its frame. It gets a new address, its parent points there, and both are written
+//! back like any other change; nobody reads the old copy any more, whose block is freed. Until that is done whoever still
+//! knows the old address finds an I/O mark on it, and descends anew.
+//!
+//! To spread an index, only nodes move that belong to this compute server alone and were never shared, so that nobody else
+//! knows their addresses. Off a memory server that is drained the others move too ([`move_shared`]); since nothing is ever written
+//! there again, a note stays at the old address for whoever remembers it. The root never moves.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use pando_cache::{ExclusiveGuard, FrameRef, FrameState, IoTicket, Lookup};
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
+use pando_pool::{Placement, lock};
+
+use crate::descent::{refresh, walk};
+use crate::error::{Attempt, DexError, Result, Retry};
+use crate::layout::{Layout, Side, header};
+use crate::node::Target;
+use crate::ownership::view::Purpose;
+use crate::placement::spread;
+use crate::recovery::restart::RestartPolicy;
+use crate::recovery::{free, unfinished};
+use crate::shared::{locked, parent};
+use crate::smo::split;
+use crate::tree::leftovers::Unlinked;
+use crate::tree::new_node::NewNode;
+use crate::tree::{Ctx, Tree, VersionedNode, count, gate};
+
+/// Moves a shared node: the new copy is written first, then the parent with its unlock, then the old copy, which from
+/// then on says that the node is elsewhere. A reader that comes by the parent's new bytes finds the new copy complete; who
+/// remembers the old address finds the node locked, and then moved.
+pub(crate) async fn move_shared<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    addr: GlobalAddr,
+    level: u8,
+    parent_addr: GlobalAddr,
+    new: NewNode<'_, L>,
+) -> Attempt<()> {
+    let [node, parent] = parent::lock_both(tree, ctx, key, addr, level, parent_addr).await?;
+    let copy = ctx.ep.buffer(node.page.len());
+    copy.words().iter().zip(node.words()).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+    // Versions go on from where they are.
+    copy.set(0, node.next_version());
+    copy.set(header::REMOTE_VERSION, node.next_version());
+    copy.set(header::ADDR, new.addr().raw());
+    let [node, parent] = parent::write_under(tree, ctx, [node, parent], &new, copy).await?;
+    let above = tree.node_mut(&parent);
+    above.set_child(above.child_index(key), new.addr().raw());
+    new.link();
+    tree.node_mut(&node).set_flag(header::MOVED, true);
+    node.owe();
+    locked::write_unlock(tree, ctx, parent).await?;
+    Ok(locked::write_unlock(tree, ctx, node).await?)
+}
+
+/// Which node is to move, and where to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order<'k> {
+    /// A key on whose way it stands.
+    pub key: &'k [u8],
+    pub level: u8,
+    pub goal: Goal<'k>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal<'k> {
+    /// To this memory server.
+    To(MemoryServerId),
+    /// The same, if this is its high fence.
+    ToIfEndsAt(MemoryServerId, Option<&'k [u8]>),
+    /// Away from this one, which is being drained: to where its subtree stands.
+    Off(MemoryServerId),
+}
+
+/// A node that is to move, as it was when it was found.
+#[derive(Clone, Copy)]
+struct Seen {
+    addr: GlobalAddr,
+    level: u8,
+    shared: bool,
+    /// It is or was.
+    was_shared: bool,
+    /// Its parent is.
+    parent_shared: bool,
+    /// Others may remember where it was, and no longer look at what comes there.
+    needs_notice: bool,
+}
+
+/// What became of a node that should move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Moved,
+    /// It is where it should be, or is not the one that was meant.
+    WasThere,
+    /// It is the root, others may know its address, or there is no room.
+    Stays,
+}
+
+/// The same, and where the node ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Moved {
+    pub fate: Fate,
+    pub high: Option<Vec<u8>>,
+}
+
+/// Moves a node as `order` says.
+///
+/// # Errors
+/// Those of operations.
+pub(crate) async fn relocate<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    order: Order<'_>,
+) -> Result<Moved> {
+    let key = tree.layout.key(order.key)?;
+    let tries = RestartPolicy::default();
+    let mut ctx = ctx;
+    loop {
+        match try_relocate(tree, ctx, key, order).await {
+            Ok(moved) => return Ok(moved),
+            Err(retry) => ctx = tries.again(tree, ctx, retry, "a node to move").await?,
+        }
+    }
+}
+
+async fn try_relocate<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    order: Order<'_>,
+) -> Attempt<Moved> {
+    let _entered = gate::enter_for(tree, ctx, key, Purpose::Operation)?;
+    let (node, parent) = walk::walk_to(tree, ctx, key, order.level).await?;
+    let page = tree.node(node);
+    let high = page.fence(Side::High);
+    let mut seen = Seen {
+        addr: page.addr().ok_or(Retry::Restart)?,
+        level: page.level(),
+        shared: page.is_shared(),
+        was_shared: page.is_shared() || page.was_shared(),
+        parent_shared: false,
+        needs_notice: false,
+    };
+    node.validate()?;
+    let (addr, ended) = (seen.addr, |fate, high| Ok(Moved { fate, high }));
+    let is_there = match order.goal {
+        Goal::To(target) => addr.server() == target,
+        Goal::ToIfEndsAt(target, end) => addr.server() == target || high.as_deref() != end,
+        Goal::Off(server) => addr.server() != server,
+    };
+    let is_drain = matches!(order.goal, Goal::Off(_));
+    if is_there || seen.level != order.level {
+        return ended(Fate::WasThere, high);
+    }
+    let Some(parent) = parent.filter(|_| is_drain || !seen.was_shared) else {
+        return ended(Fate::Stays, high);
+    };
+    let above = tree.node(parent).addr().ok_or(Retry::Restart)?;
+    seen.parent_shared = tree.node(parent).is_shared();
+    seen.needs_notice = is_drain && !seen.shared && (seen.was_shared || seen.parent_shared);
+    tree.cache.give_way(ctx.worker)?;
+    let _pins = (node.frame.pin(node.version)?, parent.frame.pin(parent.version)?);
+    let placement = place_of(tree, order.goal, seen.level, above);
+    let new = match tree.pool.alloc(ctx.ep, placement, tree.node_bytes()).await {
+        Ok(addr) => NewNode::at(tree, addr),
+        Err(error) if error.is_full() => return ended(Fate::Stays, high),
+        Err(error) => return Err(DexError::from(error).into()),
+    };
+    let old = relocate_pinned(tree, ctx, key, node.frame, parent, seen, new).await?;
+    count(&tree.smo_counters.relocations);
+    match old {
+        Some(unlinked) => unfinished::finish_unlinked(tree, ctx, unlinked).await?,
+        None => free::free_behind(tree, ctx, addr, false).await?,
+    }
+    ended(Fate::Moved, high)
+}
+
+/// Moves a node to `new`, by who uses it and its parent. What is at its old address, unless others look after that.
+async fn relocate_pinned<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    node: FrameRef<'t>,
+    parent: VersionedNode<'t>,
+    seen: Seen,
+    new: NewNode<'_, L>,
+) -> Attempt<Option<Unlinked>> {
+    let Seen { addr, level, shared, was_shared, parent_shared, .. } = seen;
+    if was_shared && !shared {
+        // It is written back without its lock word, which goes on from where it is.
+        let word = ctx.ep.read_word(addr).await?;
+        new.while_written(ctx.ep.write_word(new.addr(), lock::unlock_word(word))).await?;
+    }
+    match (shared, parent_shared) {
+        (true, true) => {
+            let above = tree.node(parent).addr().ok_or(Retry::Restart)?;
+            move_shared(tree, ctx, key, addr, level, above, new).await?;
+            Ok(None)
+        }
+        (true, false) => {
+            // It is this server's own by now, or its parent is not.
+            drop(new);
+            refresh::refresh(tree, ctx, addr, Target::of(key)).await?;
+            Err(Retry::Restart)
+        }
+        (false, false) => {
+            let old = relocate_owned(tree, key, node, parent.frame, seen, new)?;
+            Ok(Some(Unlinked::new(old).needs_notice(seen.needs_notice)))
+        }
+        (false, true) => relocate_under_shared(tree, ctx, key, node, parent, seen, new).await.map(Some),
+    }
+}
+
+/// Where a node below one at `above` goes.
+fn place_of<L: Layout>(tree: &Tree<L>, goal: Goal<'_>, level: u8, above: GlobalAddr) -> Placement {
+    match goal {
+        Goal::To(target) | Goal::ToIfEndsAt(target, _) => Placement::Server(target),
+        Goal::Off(_)
+            if level < spread::spread_level(tree, tree.height()) && tree.pool.is_active(above.server()) =>
+        {
+            Placement::Prefer(above.server())
+        }
+        Goal::Off(_) => Placement::LeastLoaded,
+    }
+}
+
+/// Gives a node and its parent, both pinned, the new address. The ticket of the old one keeps others away from it.
+fn relocate_owned<'t, L: Layout>(
+    tree: &'t Tree<L>,
+    key: L::Key<'_>,
+    node: FrameRef<'t>,
+    parent: FrameRef<'t>,
+    seen: Seen,
+    new: NewNode<'_, L>,
+) -> Attempt<IoTicket<'t>> {
+    let addr = seen.addr;
+    let mut parent_guard = parent.exclusive()?;
+    let index = split::index_of_child(tree, parent, node, key).ok_or(Retry::Restart);
+    let moved = index.and_then(|index| {
+        let guard = latch_to_move(tree, node, seen)?;
+        Ok((index, readdress(tree, node, guard, addr, new.addr())?))
+    });
+    match moved {
+        Ok((index, old)) => {
+            let above = tree.node_mut(parent);
+            if above.child_addr(index) == Some(addr) {
+                above.set_child(index, new.addr().raw());
+            }
+            new.link();
+            parent_guard.mark_dirty();
+            Ok(old)
+        }
+        Err(retry) => {
+            parent_guard.release_unchanged();
+            Err(retry)
+        }
+    }
+}
+
+/// The same below a shared parent, which is written through.
+async fn relocate_under_shared<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    node: FrameRef<'t>,
+    parent: VersionedNode<'_>,
+    seen: Seen,
+    new: NewNode<'_, L>,
+) -> Attempt<Unlinked> {
+    let addr = seen.addr;
+    let parent_addr = tree.node(parent).addr().ok_or(Retry::Restart)?;
+    let parent = parent::lock_parent(tree, ctx, parent_addr, key, addr, tree.node(node).level()).await?;
+    let moved =
+        latch_to_move(tree, node, seen).and_then(|guard| readdress(tree, node, guard, addr, new.addr()));
+    match moved {
+        Ok(old) => {
+            let above = tree.node_mut(&parent);
+            above.set_child(above.child_index(key), new.addr().raw());
+            new.link();
+            let unlinked = Unlinked::new(old).needs_notice(seen.needs_notice);
+            Ok(unfinished::write_unlinked(tree, ctx, parent, unlinked).await?)
+        }
+        Err(retry) => {
+            locked::unlock_unchanged(tree, ctx, parent).await?;
+            Err(retry)
+        }
+    }
+}
+
+/// Latches the pinned frame of a node, if it still is that node and no write-back to its old address is under way.
+fn latch_to_move<'t, L: Layout>(
+    tree: &'t Tree<L>,
+    node: FrameRef<'t>,
+    seen: Seen,
+) -> Attempt<ExclusiveGuard<'t>> {
+    let guard = node.exclusive()?;
+    let is_node = guard.state() == FrameState::Hot
+        && node.addr() == seen.addr.raw()
+        && !tree.node(node).is_shared()
+        && tree.node(node).was_shared() == seen.was_shared;
+    if is_node && !node.is_writing() {
+        return Ok(guard);
+    }
+    guard.release_unchanged();
+    Err(Retry::Restart)
+}
+
+/// Gives the latched node its new address; the ticket of the old one.
+fn readdress<'t, L: Layout>(
+    tree: &'t Tree<L>,
+    node: FrameRef<'t>,
+    mut guard: ExclusiveGuard<'t>,
+    addr: GlobalAddr,
+    new: GlobalAddr,
+) -> Attempt<IoTicket<'t>> {
+    let table = tree.cache.table();
+    let Lookup::Miss(ticket) = table.begin(new) else {
+        guard.release_unchanged();
+        return Err(Retry::Restart);
+    };
+    let old = table.frame_to_ticket(addr, node.id());
+    tree.node_mut(node).set_addr(new);
+    guard.mark_dirty();
+    ticket.publish(node.id());
+    drop(guard);
+    Ok(old)
+}

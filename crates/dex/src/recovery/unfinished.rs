@@ -1,0 +1,119 @@
+//! Finishing what operations left half done.
+//!
+//! What that is, and which tickets are kept until it is finished, says [`leftovers`](crate::tree::leftovers).
+
+use pando_fabric::{Endpoint, Patience};
+use pando_pool::{Due, Order};
+
+use crate::descent::{forget, refresh};
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::recovery::free;
+use crate::shared::locked::{self, LockedNode};
+use crate::tree::leftovers::{Remainder, Unfinished, Unlinked, free_unlinked_block};
+use crate::tree::{Ctx, Tree};
+
+/// Whether verbs of operations that were cut off may still take effect, or their changes are half made.
+pub(crate) fn is_any<L: Layout>(tree: &Tree<L>) -> bool {
+    tree.unfinished.any() || tree.cache.has_cut_off()
+}
+
+/// Does what is to be done once a node was taken out of the tree.
+///
+/// # Errors
+/// Those of the fabric and of latches that are waited for. The rest is left then; a block that could not be freed is lost.
+pub(crate) async fn finish_unlinked<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    unlinked: Unlinked,
+) -> Result<()> {
+    let left = Unfinished::Unlinked(unlinked);
+    let remainder = Remainder::new(tree, Due::Now, || left.clone());
+    prepare(tree, ctx, &left).await?;
+    remainder.done();
+    release(tree, ctx, left).await
+}
+
+/// Writes the shared parent through, and unlocks it, that a node was taken out of.
+///
+/// # Errors
+/// Those of [`locked::write_unlock`]. All that is to be done for the node is left then.
+pub(crate) async fn write_unlinked<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    parent: LockedNode<'_>,
+    unlinked: Unlinked,
+) -> Result<Unlinked> {
+    let left = unlinked.clone().below(parent.addr(), &parent.page, parent.next_version());
+    let remainder = Remainder::new(tree, Due::Now, || Unfinished::Unlinked(left));
+    locked::write_unlock(tree, ctx, parent).await?;
+    remainder.done();
+    Ok(unlinked)
+}
+
+/// Finishes what was left, as far as it is due.
+///
+/// # Errors
+/// As for [`finish_unlinked`].
+pub(crate) async fn finish_some<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
+    let Some(mut finishing) = tree.unfinished.begin() else { return Ok(()) };
+    while let Some(left) = finishing.next(ctx.ep.now(), tree.pool.verbs_take(), Order::Any) {
+        if let Err(error) = prepare(tree, ctx, &left).await {
+            finishing.failed();
+            return Err(error);
+        }
+        // Before a ticket is dropped, which is done once.
+        finishing.done();
+        release(tree, ctx, left).await?;
+    }
+    Ok(())
+}
+
+/// Finishes everything that was left, and gives back the locks.
+///
+/// # Errors
+/// As for [`finish_unlinked`].
+pub(crate) async fn finish_all<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
+    let patience = Patience::new(tree.config.patience_ns.saturating_add(tree.pool.verbs_take()));
+    let is_done = || !is_any(tree) && !tree.pool.has_left_locks();
+    while !is_done() {
+        tree.pool.give_back_left_locks(ctx.ep).await?;
+        tree.cache.end_cut_off(ctx.ep.now());
+        finish_some(tree, ctx).await?;
+        if !is_done() {
+            patience.wait(ctx.ep, "what operations that were cut off left").await?;
+        }
+    }
+    Ok(())
+}
+
+/// What comes before a ticket is dropped; done twice it does no harm.
+async fn prepare<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, left: &Unfinished) -> Result<()> {
+    match left {
+        Unfinished::Called { node, key } => {
+            forget::forget_copies(tree, ctx, *node, tree.layout.key(key)?).await
+        }
+        Unfinished::Unlinked(Unlinked { parent: Some((parent, words)), .. }) => {
+            let page = ctx.ep.buffer(tree.layout.node_size());
+            words.iter().enumerate().for_each(|(word, &value)| page.set(word, value));
+            refresh::install(tree, ctx, *parent, &page).await?;
+            ctx.ep.recycle(page);
+            Ok(())
+        }
+        Unfinished::Unlinked(_) | Unfinished::Written(_) | Unfinished::Block(_) => Ok(()),
+    }
+}
+
+/// Drops the ticket, at once, and frees the block.
+async fn release<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, left: Unfinished) -> Result<()> {
+    match left {
+        Unfinished::Written(addr) => drop(tree.cache.table().kept(addr)),
+        Unfinished::Called { node, .. } => drop(tree.cache.table().kept_share(node)),
+        Unfinished::Block(addr) => free_unlinked_block(tree, addr),
+        Unfinished::Unlinked(Unlinked { addr, needs_notice, .. }) => {
+            drop(tree.cache.table().kept(addr));
+            free::free_behind(tree, ctx, addr, needs_notice).await?;
+        }
+    }
+    Ok(())
+}

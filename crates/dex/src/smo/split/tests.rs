@@ -1,0 +1,39 @@
+//! What others see of a split while it is made.
+//!
+//! All of it happens under latches, so the tests look around at the moment at which the layout is asked to enter the new
+//! separator: whatever is open then is open to every thread.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::*;
+use crate::testing::{Asked, Hooked, when_asked};
+use crate::testing::{all_are_there, behind, find, fixed, key, loaded, value};
+
+/// A node that is hot and that no parent points to would be cooled as one that is swizzled nowhere, and its parent would then
+/// point to a frame that is another node's.
+#[test]
+fn a_new_node_is_latched_until_its_parent_points_to_it() {
+    let cluster = Rc::new(loaded(Hooked(fixed()), &[], 1, |_| ()));
+    let client = cluster.client(3);
+    let (tree, ctx) = client.server(0);
+    find(tree, ctx, &key(20), 0);
+    let seen = Rc::new(Cell::new(None));
+    let (others, open) = (Rc::clone(&cluster), Rc::clone(&seen));
+    when_asked(Asked::InnerInsert, 1, move || {
+        let (cache, layout) = (&others.trees[0].cache, others.trees[0].layout);
+        let is_open = |id| {
+            let frame = cache.frame(pando_cache::FrameId(id));
+            let is_leaf = header::level(frame.words()) == 0;
+            let state = frame.optimistic().map(|version| version.state());
+            let slot = frame.parent().and_then(|above| cache.frame(above).slot_of(layout, frame.id()));
+            is_leaf && state == Ok(FrameState::Hot) && slot.is_none()
+        };
+        open.set(Some((0..cache.frames() as u32).filter(|&id| is_open(id)).count()));
+    });
+    for n in 1..10 {
+        assert!(client.insert(&behind(20, n), &value(n)).expect("no error"));
+    }
+    assert_eq!(seen.get(), Some(0));
+    all_are_there(&cluster);
+}

@@ -1,0 +1,194 @@
+//! Splits of shared nodes, and of own nodes below shared ones (DEX §4, §7).
+//!
+//! They are written through under remote locks, taken from the top down. The new right half is written before anything leads to
+//! it, and the parent before the node, so that the parent tells what became of a split that was broken off.
+
+use pando_cache::{FrameRef, FrameState, FreeFrame};
+use pando_fabric::{Endpoint, GlobalAddr};
+
+use crate::descent::read;
+use crate::error::{Attempt, Retry};
+use crate::layout::{Layout, NodeInit};
+use crate::shared::locked::{self, LockedNode};
+use crate::shared::parent;
+use crate::smo::cut::{Cut, Pending, Separator, SplitAt};
+use crate::smo::split::{self, Split};
+use crate::tree::new_node::{self, NewNode};
+use crate::tree::{Ctx, Tree, VersionedNode, clear, count};
+
+/// Splits a node that only this compute server uses and whose parent is shared: here first, then the parent is
+/// written through. In between, a worker that comes for a key of the new node finds fences that do not fit,
+/// tries to refresh the parent, and waits for its lock.
+pub(crate) async fn split_under_shared<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    node: VersionedNode<'_>,
+    parent: VersionedNode<'_>,
+    cut: Cut<'_>,
+) -> Attempt<Split> {
+    let level = tree.node(node).level();
+    let addr = tree.node(node).addr().ok_or(Retry::Restart)?;
+    let parent_addr = tree.node(parent).addr().ok_or(Retry::Restart)?;
+    parent.validate()?;
+    let _pin = node.frame.pin(node.version)?;
+    let new = new_node::new_node(tree, ctx, level, new_node::near(tree, level, addr, parent_addr)).await?;
+    let free = tree.cache.allocate(ctx.worker, ctx.ep, tree.layout).await?;
+    let parent = parent::lock_parent(tree, ctx, parent_addr, key, addr, level).await?;
+    match split_into_parent(tree, node.frame, addr, &parent, free, &new, cut) {
+        Ok(Split::Done) => {
+            new.link();
+            locked::write_unlock(tree, ctx, parent).await?;
+            count(&tree.smo_counters.splits);
+            Ok(Split::Done)
+        }
+        other => {
+            locked::unlock_unchanged(tree, ctx, parent).await?;
+            other
+        }
+    }
+}
+
+/// The latched part of [`split_under_shared`]: changes the cached node and the locked parent's bytes.
+fn split_into_parent<'t, L: Layout>(
+    tree: &'t Tree<L>,
+    frame: FrameRef<'t>,
+    addr: GlobalAddr,
+    parent: &LockedNode<'_>,
+    free: FreeFrame<'t>,
+    new: &NewNode<'_, L>,
+    cut: Cut<'_>,
+) -> Attempt<Split> {
+    let mut guard = frame.exclusive()?;
+    let page = tree.node(frame);
+    // The parent's lock keeps the node a child of it, but not this frame the node's until the pin was seen.
+    let is_node = guard.state() == FrameState::Hot && frame.addr() == addr.raw() && !page.is_shared();
+    let Some(SplitAt { at, separator }) = cut.choose(page).filter(|_| is_node) else {
+        guard.release_unchanged();
+        return Err(Retry::Restart);
+    };
+    let result = match tree.node(parent).has_room(&separator.key, 0) {
+        true => split::split_latched(tree, frame, free, new.addr(), at, &separator.key).map(|_| Split::Done),
+        false => Ok(Split::ParentFull(Separator { rising: false, ..separator.clone() })),
+    };
+    if !matches!(result, Ok(Split::Done)) {
+        guard.release_unchanged();
+        return result;
+    }
+    let separator = separator.key;
+    guard.mark_dirty();
+    tree.node_mut(parent).link(&separator, new.addr().raw());
+    result
+}
+
+/// Splits a shared node: the new right half, the parent and the node are written through, under both locks.
+pub(crate) async fn split_shared<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    node: VersionedNode<'_>,
+    parent: VersionedNode<'_>,
+    pending: Pending<'_>,
+) -> Attempt<Split> {
+    let level = tree.node(node).level();
+    let addr = tree.node(node).addr().ok_or(Retry::Restart)?;
+    let parent_addr = tree.node(parent).addr().ok_or(Retry::Restart)?;
+    node.validate()?;
+    parent.validate()?;
+    let new = new_node::new_node(tree, ctx, level, new_node::near(tree, level, addr, parent_addr)).await?;
+    let [node, parent] = parent::lock_both(tree, ctx, key, addr, level, parent_addr).await?;
+    let mut separator = Vec::new();
+    let content = tree.node(&node);
+    let at = match content.has_room(pending.key, pending.value_len) {
+        true => None,
+        false => content.split_point(pending.key, pending.value_len, &mut separator),
+    };
+    let parent_room = at.is_none() || tree.node(&parent).has_room(&separator, 0);
+    let Some(at) = at.filter(|_| parent_room) else {
+        locked::unlock_seen(tree, ctx, [node, parent]).await?;
+        if !parent_room {
+            return Ok(Split::ParentFull(Separator { key: separator, rising: false }));
+        }
+        // Somebody else made room meanwhile, which this server's copy shows by now.
+        return Ok(Split::Done);
+    };
+    let right = locked::split_page(tree, ctx, &node.page, new.addr(), at, &separator);
+    tree.node_mut(&parent).link(&separator, new.addr().raw());
+    let [node, parent] = parent::write_under(tree, ctx, [node, parent], &new, right).await?;
+    new.link();
+    read::mark_shared(tree, &tree.view(ctx), &node.page);
+    node.owe();
+    locked::write_unlock(tree, ctx, parent).await?;
+    locked::write_unlock(tree, ctx, node).await?;
+    count(&tree.smo_counters.splits);
+    Ok(Split::Done)
+}
+
+/// A full shared root: its content moves to two new nodes, and the root gets one level higher in place.
+pub(crate) async fn grow_shared_root<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    pending: Pending<'_>,
+) -> Attempt<Split> {
+    let addr = tree.config.root;
+    let level = tree.node(tree.cache.frame(tree.root)).level();
+    let (left, right) = (
+        new_node::new_node(tree, ctx, level, addr).await?,
+        new_node::new_node(tree, ctx, level, addr).await?,
+    );
+    let root = locked::lock_node(tree, ctx, addr).await?;
+    let node = tree.node(&root);
+    let mut separator = Vec::new();
+    let is_root = root.is_shared && node.level() == level;
+    let has_room = is_root && node.has_room(pending.key, 0);
+    let at = match is_root && !has_room {
+        true => node.split_point(pending.key, 0, &mut separator),
+        false => None,
+    };
+    let Some(at) = at else {
+        // Somebody else made room or grew it meanwhile: this server's copy is stale.
+        locked::unlock_seen(tree, ctx, [root]).await?;
+        return if has_room { Ok(Split::Done) } else { Err(Retry::Restart) };
+    };
+    let left_page = ctx.ep.buffer(tree.layout.node_size());
+    clear(&left_page);
+    let copy = tree.node_mut(&left_page);
+    copy.copy_content(node);
+    copy.set_addr(left.addr());
+    copy.set_remote_version(0);
+    let right_page = locked::split_page(tree, ctx, &left_page, right.addr(), at, &separator);
+    for (new, page) in [(&left, left_page), (&right, right_page)] {
+        match new.while_written(ctx.ep.write(new.addr(), page)).await {
+            Ok(page) => ctx.ep.recycle(page),
+            Err(error) => {
+                locked::unlock_unchanged(tree, ctx, root).await?;
+                return Err(error.into());
+            }
+        }
+    }
+    raise_root(tree, &root, left.addr(), right.addr(), &separator);
+    read::mark_shared(tree, &tree.view(ctx), &root.page);
+    left.link();
+    right.link();
+    locked::write_unlock(tree, ctx, root).await?;
+    count(&tree.smo_counters.root_changes);
+    Ok(Split::Done)
+}
+
+/// Makes the locked root an inner node of the next level, with two children.
+fn raise_root<L: Layout>(
+    tree: &Tree<L>,
+    root: &LockedNode<'_>,
+    left: GlobalAddr,
+    right: GlobalAddr,
+    separator: &[u8],
+) {
+    let node = tree.node_mut(root);
+    let (level, index_id) = (node.level() + 1, tree.config.index_id);
+    node.init(&NodeInit { addr: tree.config.root.raw(), index_id, level, low: None, high: None });
+    node.set_child(0, left.raw());
+    node.link(separator, right.raw());
+}
+
+#[cfg(test)]
+mod tests;

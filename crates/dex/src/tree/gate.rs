@@ -1,0 +1,77 @@
+//! Attempts of operations enter the gate of a tree, and views change there.
+//!
+//! What a view is, and why attempts look at it before and after, says [`view`](crate::ownership::view).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pando_cache::defect::Defect;
+use pando_fabric::defect::defect;
+
+use crate::error::{DexError, Result};
+use crate::layout::{Layout, Toward};
+use crate::ownership::range::KeyRange;
+use crate::ownership::view::{Entered, Mover, Purpose, View};
+use crate::tree::{Ctx, Tree};
+
+impl<L: Layout> Tree<L> {
+    /// The keys that this compute server owns now.
+    pub fn range(&self) -> KeyRange {
+        present_view(self).keys.clone()
+    }
+
+    pub(crate) fn view<E>(&self, ctx: Ctx<'_, E>) -> Arc<View> {
+        self.ownership.gate.view(ctx.worker.number())
+    }
+}
+
+/// The view, for those who are no worker.
+pub(crate) fn present_view<L: Layout>(tree: &Tree<L>) -> Arc<View> {
+    tree.ownership.gate.view(0)
+}
+
+/// Begins an attempt on a key.
+pub(crate) fn enter_gate<'t, L: Layout, E>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: &[u8],
+    toward: Toward,
+) -> Result<Entered<'t>> {
+    let admits = |view: &View| view.owns(key, toward) || defect(Defect::StaleRoute);
+    tree.ownership.gate.enter(ctx.worker.number(), admits).ok_or(DexError::NotOwned)
+}
+
+/// Begins an attempt for `purpose`.
+pub(crate) fn enter_for<'t, L: Layout, E>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    purpose: Purpose,
+) -> Result<Option<Entered<'t>>> {
+    match purpose {
+        Purpose::Operation => enter_gate(tree, ctx, tree.layout.key_bytes(key), Toward::Key).map(Some),
+        Purpose::Move => Ok(None),
+    }
+}
+
+/// Begins an attempt on several keys, each of which is to be looked up in the [`View`] from then on.
+pub(crate) fn enter_any<'t, L: Layout, E>(tree: &'t Tree<L>, ctx: Ctx<'_, E>) -> (Entered<'t>, Arc<View>) {
+    let entered = tree.ownership.gate.enter(ctx.worker.number(), |_| true).expect("all are admitted");
+    (entered, tree.view(ctx))
+}
+
+/// The right to change what is owned.
+///
+/// # Errors
+/// [`DexError::Moving`] if somebody else has it.
+pub(crate) fn mover<'t, L: Layout>(tree: &'t Tree<L>) -> Result<Mover<'t>> {
+    match tree.ownership.is_moving.swap(true, Ordering::Acquire) {
+        true => Err(DexError::Moving),
+        false => Ok(Mover(&tree.ownership)),
+    }
+}
+
+/// Changes the view at once, without waiting for anybody. The caller is the mover.
+pub(crate) fn update_view<L: Layout>(tree: &Tree<L>, change: impl FnOnce(&View) -> View) {
+    tree.ownership.gate.update(change);
+}

@@ -1,0 +1,63 @@
+//! Nodes that were found locked by other processes, which may be gone.
+//!
+//! [`dead_holders`](crate::recovery::dead_holders) looks after them.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pando_fabric::{GlobalAddr, Nanos};
+use pando_pool::AttachSlot;
+
+/// A node that is locked for a while.
+#[derive(Clone, Copy)]
+pub(crate) struct Suspect {
+    pub holder: AttachSlot,
+    /// When it was seen first, or last looked after; `None` if the holder is gone.
+    pub since: Option<Nanos>,
+}
+
+/// The nodes that were found locked by other processes.
+#[derive(Default)]
+pub(crate) struct Suspects {
+    nodes: Mutex<HashMap<GlobalAddr, Suspect>>,
+    /// Whether there are any.
+    pub any: AtomicBool,
+}
+
+impl Suspects {
+    fn nodes(&self) -> MutexGuard<'_, HashMap<GlobalAddr, Suspect>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody found the node locked.
+    pub fn note(&self, addr: GlobalAddr, holder: AttachSlot, own: Option<AttachSlot>, now: Nanos) {
+        if Some(holder) == own {
+            return;
+        }
+        let mut nodes = self.nodes();
+        let suspect = nodes.entry(addr).or_insert(Suspect { holder, since: Some(now) });
+        if suspect.holder != holder {
+            *suspect = Suspect { holder, since: Some(now) };
+        }
+        self.any.store(true, Relaxed);
+    }
+
+    /// Its holder is gone.
+    pub fn condemn(&self, addr: GlobalAddr, holder: AttachSlot) {
+        self.nodes().insert(addr, Suspect { holder, since: None });
+        self.any.store(true, Relaxed);
+    }
+
+    /// One that is to be looked after, which counts as done.
+    pub fn take_due(&self, now: Nanos, wait: Nanos) -> Option<(GlobalAddr, Suspect)> {
+        let mut nodes = self.nodes();
+        let is_due = |suspect: &Suspect| suspect.since.is_none_or(|since| now >= since.saturating_add(wait));
+        // The same one in each run of a simulation, whatever the order of the map.
+        let due = nodes.iter().filter(|(_, suspect)| is_due(suspect)).map(|(&addr, _)| addr).min();
+        let taken = due.and_then(|addr| nodes.remove_entry(&addr));
+        self.any.store(!nodes.is_empty(), Relaxed);
+        taken
+    }
+}
