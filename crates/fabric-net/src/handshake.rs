@@ -374,6 +374,34 @@ mod tests {
         (proved.and_then(|_| half.finish(&challenge, &welcome, client)), judged)
     }
 
+    /// Protocol versions would have to change with these bytes.
+    #[test]
+    fn a_handshake_has_these_bytes() {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let without_spaces = |text: &str| text.split_whitespace().collect::<String>();
+        let mut half = ClientHalf::new(VERBS, 3, ID);
+        half.hello.nonce = [0xaa; 32];
+        let nonce = "aa".repeat(32);
+        // Magic, version, number of the server, zero, process, link, nonce.
+        let hello = format!("50616e646f544350 0200 0300 00000000 0600000000000000 0700000000000000 {nonce}");
+        assert_eq!(hex(half.hello()), without_spaces(&hello));
+        let hello = half.hello().try_into().expect("its size");
+        let (mut other, judged) = ServerHalf::new(VERBS, hello);
+        assert_eq!((judged, other.number(), other.id()), (Ok(()), 3, ID));
+        other.challenge.nonce = [0xaa; 32];
+        // Magic, version, verdict, zero, nonce.
+        let challenge = format!("50616e646f544350 0200 0000 00000000 {nonce}");
+        assert_eq!(hex(other.challenge()), without_spaces(&challenge));
+        let (refusing, _) = ServerHalf::new(Protocol::OPERATIONS, hello);
+        assert_eq!(hex(&refusing.challenge()[..16]), without_spaces("50616e646f4f7073 0200 0500 00000000"));
+        // Verdict, zero, longest body, length of the region, incarnation; then a proof.
+        let welcome = other.welcome(Ok(LEARNT), &Secret::default());
+        let numbers = "0000 0000 00100000 0000004000000000 0500000000000000";
+        assert_eq!(hex(&welcome[..WELCOME - PROOF]), without_spaces(numbers));
+        let refused = other.welcome(Err(Rejection::Full), &Secret::default());
+        assert_eq!(hex(&refused), format!("0300{}", "00".repeat(WELCOME - 2)));
+    }
+
     #[test]
     fn who_knows_the_secret_is_welcome_and_nobody_else() {
         let (a, b) = (Secret::new("a"), Secret::new("b"));

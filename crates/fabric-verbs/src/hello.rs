@@ -67,3 +67,31 @@ impl Peer {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The version of the protocol would have to change with these bytes.
+    #[test]
+    fn an_answer_has_these_bytes() {
+        let peer = Peer {
+            queue_pair: 0x0102_0304.into(),
+            psn: 5.into(),
+            gid: [0xee; 16],
+            lid: 6.into(),
+            mtu: 3,
+            depth: 16,
+            link_layer: 2,
+            timeout: 14,
+            zero: [0; 2],
+        };
+        let place = Place { address: 0x1122.into(), bytes: 4096.into(), key: 7.into(), calls: 8.into() };
+        let answer = Answer { peer, place };
+        let hex: String = answer.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        let golden = "04030201 05000000 eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee 0600 03 10 02 0e 0000
+            2211000000000000 0010000000000000 07000000 08000000";
+        assert_eq!(hex, golden.split_whitespace().collect::<String>());
+        assert_eq!(Answer::read_from_bytes(answer.as_bytes()), Ok(answer));
+    }
+}

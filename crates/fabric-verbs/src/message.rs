@@ -153,6 +153,30 @@ mod tests {
         }
     }
 
+    /// The version of the protocol would have to change with these bytes.
+    #[test]
+    fn messages_have_these_bytes() {
+        // Number, what, zero, kind, length, zero, body in whole words.
+        for (message, golden) in [
+            (
+                Message::Call { id: 0x0102_0304, kind: 0x4458, body: b"abc" },
+                "04030201 01 00 5844 03000000 00000000 6162630000000000",
+            ),
+            (Message::Next { id: 5 }, "05000000 02 00 0000 00000000 00000000"),
+            (
+                Message::Part { id: 6, bytes: b"8 bytes.", is_last: true },
+                "06000000 03 00 0000 08000000 00000000 382062797465732e",
+            ),
+            (Message::Part { id: 7, bytes: &[], is_last: false }, "07000000 04 00 0000 00000000 00000000"),
+        ] {
+            let mut bytes = vec![1; 3];
+            message.encode(&mut bytes);
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(hex, golden.replace(' ', ""), "{message:?}");
+            assert_eq!(Message::decode(&bytes), Some(message));
+        }
+    }
+
     #[test]
     fn what_is_not_whole_is_no_message() {
         let mut good = Vec::new();

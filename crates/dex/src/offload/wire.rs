@@ -278,3 +278,107 @@ impl<'m> Bytes<'m> {
         ValueRef::from_words([self.word()?, self.word()?, self.word()?])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn without_spaces(text: &str) -> String {
+        text.split_whitespace().collect()
+    }
+
+    fn value() -> ValueRef {
+        ValueRef::from_words([0x1000, 100, 7]).expect("a value may be there")
+    }
+
+    /// Compute servers and memory servers of one version understand each other by these bytes.
+    #[test]
+    fn calls_have_these_bytes() {
+        let layout = LayoutId { format: 1, node_size: 1024, key_len: 8, value_len: 16, limit: 0 };
+        let node = GlobalAddr::new(MemoryServerId(2), 0x400);
+        let call = |action| Call { layout, index_id: 9, node, level: 3, key: b"key", action };
+        let (bytes, long) = (Stored::Inline(b"new"), Stored::Long(value()));
+        let words = "0010000000000000 6400000000000000 0700000000000000";
+        let head = "09000000 0004000000000200 00040000 08000000 10000000 00000000 03000000 6b6579";
+        for (action, front, back) in [
+            (Action::Get, "00 03 01 00", "00".to_owned()),
+            (Action::Change(Change::Upsert(bytes)), "01 03 01 00", "01 03000000 6e6577".to_owned()),
+            (Action::Change(Change::Insert(long)), "02 03 01 00", format!("02 {words}")),
+            (Action::Change(Change::Update(bytes)), "03 03 01 00", "01 03000000 6e6577".to_owned()),
+            (Action::Change(Change::Remove), "04 03 01 00", "00".to_owned()),
+            (
+                Action::Change(Change::Swap { expected: Expected::Bytes(b"old!"), new: None }),
+                "05 03 01 01",
+                "04000000 6f6c6421 00".to_owned(),
+            ),
+            (
+                Action::Change(Change::Swap { expected: Expected::Exactly(value()), new: Some(bytes) }),
+                "05 03 01 02",
+                format!("{words} 01 03000000 6e6577"),
+            ),
+        ] {
+            let mut message = Vec::new();
+            call(action).encode(&mut message);
+            assert_eq!(hex(&message), without_spaces(&format!("{front} {head} {back}")), "{action:?}");
+            let decoded = Call::decode(OP, &message).expect("it is a call");
+            let mut again = Vec::new();
+            decoded.encode(&mut again);
+            assert_eq!(again, message);
+            for len in 0..message.len() {
+                assert!(Call::decode(OP, &message[..len]).is_none(), "{len} bytes of it");
+            }
+            message.push(0);
+            assert!(Call::decode(OP, &message).is_none(), "one more");
+            assert!(Call::decode(OP + 1, &again).is_none(), "another request");
+        }
+    }
+
+    #[test]
+    fn answers_have_these_bytes() {
+        let server = MemoryServerId(2);
+        let layout = LayoutId { format: 1, node_size: 1024, key_len: 8, value_len: 16, limit: 0 };
+        let node = GlobalAddr::new(server, 0x400);
+        let call = Call { layout, index_id: 9, node, level: 3, key: b"key", action: Action::Get };
+        let words = "0010000000000000 6400000000000000 0700000000000000";
+        let outcome = |unlinked| Outcome { existed: true, changed: true, unlinked, underfull: false };
+        for (answer, golden) in [
+            (Answer::Got(Some(Found::Inline(b"value".to_vec()))), "00 05000000 76616c7565".to_owned()),
+            (Answer::Got(None), "01".to_owned()),
+            (Answer::Got(Some(Found::Long(value()))), format!("02 {words}")),
+            (Answer::Changed { leaf: node, outcome: outcome(None) }, "03 03 0004000000000200".to_owned()),
+            (
+                Answer::Changed { leaf: node, outcome: outcome(Some(value())) },
+                format!("03 0b 0004000000000200 {words}"),
+            ),
+            (Answer::NoRoom, "04".to_owned()),
+            (Answer::Compare(value()), format!("05 {words}")),
+            (Answer::Elsewhere, "06".to_owned()),
+        ] {
+            let mut message = Vec::new();
+            answer.encode(&mut message);
+            assert_eq!(hex(&message), without_spaces(&golden), "{answer:?}");
+            let decoded = call.decode_reply(server, &message).expect("it is an answer");
+            let mut again = Vec::new();
+            decoded.encode(&mut again);
+            assert_eq!(again, message);
+            for len in 0..message.len() {
+                assert!(call.decode_reply(server, &message[..len]).is_err(), "{len} bytes of it");
+            }
+            message.push(0);
+            assert!(call.decode_reply(server, &message).is_err(), "one more");
+        }
+        // A length beyond what is there, and kinds that are none.
+        for bad in ["00 ffffffff 76", "07", "03 03 0000000000000080"] {
+            let bad: Vec<u8> = without_spaces(bad)
+                .as_bytes()
+                .chunks(2)
+                .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).expect("hex"), 16).expect("hex"))
+                .collect();
+            assert!(call.decode_reply(server, &bad).is_err(), "{bad:?}");
+        }
+    }
+}
