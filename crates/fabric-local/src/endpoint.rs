@@ -4,14 +4,13 @@
 //! nothing to time out. A verb that is refused (address, length, read-only pool) is not counted and has no effect,
 //! and neither has any other verb of its chain.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
 
 use pando_fabric::{
-    Buffers, Chain, ChainVerb, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, Random,
-    RegionInfo, Request, Result, TimeLimit, VerbCounters, VerbResult, WORD, yield_once,
+    Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
+    RegionInfo, Request, Result, TimeLimit, VerbResult, WORD,
 };
 
 use crate::regions::Regions;
@@ -20,56 +19,39 @@ use crate::regions::Regions;
 /// and may move to another thread between operations.
 pub struct LocalEndpoint {
     regions: Arc<Regions>,
-    counters: VerbCounters,
-    time_limit: TimeLimit,
-    buffers: Buffers,
-    random: Random,
-    slots: Cell<u32>,
-    /// Bit of the slot that is being polled.
-    slot_bit: Cell<u64>,
-    /// Bits of the slots that became ready.
-    ready: Cell<u64>,
+    state: EndpointState,
 }
 
 impl LocalEndpoint {
     pub(crate) fn new(regions: Arc<Regions>, seed: u64) -> Self {
-        Self {
-            regions,
-            counters: VerbCounters::default(),
-            time_limit: TimeLimit::default(),
-            buffers: Buffers::default(),
-            random: Random::new(seed),
-            slots: Cell::new(1),
-            slot_bit: Cell::new(1),
-            ready: Cell::new(0),
-        }
+        Self { regions, state: EndpointState::new(seed) }
     }
 
     #[inline]
     fn do_read(&self, at: GlobalAddr, into: &PageBuf) -> Result<()> {
         self.regions.of(at)?.read(at, into.window_words())?;
-        self.counters.count_read(into.window_len());
+        self.state.counters.count_read(into.window_len());
         Ok(())
     }
 
     #[inline]
     fn do_write(&self, at: GlobalAddr, from: &PageBuf) -> Result<()> {
         self.regions.of(at)?.write(at, from.window_words())?;
-        self.counters.count_write(from.window_len());
+        self.state.counters.count_write(from.window_len());
         Ok(())
     }
 
     #[inline]
     fn do_write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
         self.regions.of(at)?.write_word(at, value)?;
-        self.counters.count_write(WORD);
+        self.state.counters.count_write(WORD);
         Ok(())
     }
 
     #[inline]
     fn counted_atomic(&self, before: Result<u64>) -> Result<u64> {
         if before.is_ok() {
-            self.counters.count_atomic();
+            self.state.counters.count_atomic();
         }
         before
     }
@@ -142,20 +124,15 @@ impl LocalEndpoint {
                 Err(FabricError::Refused { server, op: R::OP, reason })
             }
         };
-        self.counters.count_two_sided(sent + answer.as_ref().map_or(0, Vec::len));
+        self.state.counters.count_two_sided(sent + answer.as_ref().map_or(0, Vec::len));
         request.decode_reply(server, &answer?)
     }
 }
 
 impl Endpoint for LocalEndpoint {
     #[inline]
-    fn buffer(&self, len: usize) -> PageBuf {
-        self.buffers.take(len)
-    }
-
-    #[inline]
-    fn recycle(&self, buf: PageBuf) {
-        self.buffers.put(buf);
+    fn state(&self) -> &EndpointState {
+        &self.state
     }
 
     #[inline]
@@ -171,7 +148,7 @@ impl Endpoint for LocalEndpoint {
     #[inline]
     async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
         let word = self.regions.of(at)?.read_word(at)?;
-        self.counters.count_read(WORD);
+        self.state.counters.count_read(WORD);
         Ok(word)
     }
 
@@ -222,53 +199,17 @@ impl Endpoint for LocalEndpoint {
     }
 
     #[inline]
-    async fn yield_now(&self) {
-        self.ready.set(self.ready.get() | self.slot_bit.get());
-        yield_once().await;
-    }
-
-    #[inline]
     fn regions(&self) -> &[RegionInfo] {
         self.regions.infos()
     }
 
     #[inline]
-    fn counters(&self) -> &VerbCounters {
-        &self.counters
-    }
-
-    #[inline]
     fn time_limit(&self) -> Option<&TimeLimit> {
-        Some(&self.time_limit)
+        Some(&self.state.time_limit)
     }
 
     #[inline]
     fn now(&self) -> Nanos {
         self.regions.started().elapsed().as_nanos() as Nanos
-    }
-
-    #[inline]
-    fn random(&self) -> u64 {
-        self.random.next()
-    }
-
-    #[inline]
-    fn slots(&self) -> u32 {
-        self.slots.get()
-    }
-
-    fn set_slots(&self, slots: u32) {
-        self.slots.set(slots);
-    }
-
-    #[inline]
-    fn enter_slot(&self, slot: u32) {
-        debug_assert!(slot < u64::BITS, "slot {slot} of 64");
-        self.slot_bit.set(1 << slot);
-    }
-
-    #[inline]
-    fn poll_ready(&self) -> u64 {
-        self.ready.take()
     }
 }

@@ -20,9 +20,7 @@ mod socket;
 mod tests;
 pub mod wire;
 
-pub use client::{
-    TcpConfig, TcpEndpoint, TcpFabric, TcpLock, check_range, end_call, random_nonzero, wait_for,
-};
+pub use client::{TcpConfig, TcpEndpoint, TcpFabric, TcpLock, end_call, random_nonzero, wait_for};
 pub use connect::{ConnectError, Destination, connect};
 pub use handshake::{LinkId, Protocol, Rejection, Welcomed};
 pub use pending::{Ending, Pending};

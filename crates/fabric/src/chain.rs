@@ -4,7 +4,7 @@
 //! trip. That is how a writer stores data and its unlock word together. A chain is refused as a whole or executed
 //! as a whole; a swap that finds another word than expected is not a refusal and does not stop what follows.
 
-use crate::{GlobalAddr, MemoryServerId, PageBuf};
+use crate::{GlobalAddr, MemoryServerId, PageBuf, VerbCounts, WORD};
 
 /// One verb of a chain.
 #[derive(Debug)]
@@ -24,6 +24,15 @@ impl ChainVerb {
             | Self::WriteWord { at, .. }
             | Self::CompareSwap { at, .. }
             | Self::FetchAdd { at, .. } => *at,
+        }
+    }
+
+    /// Bytes that it reads or changes.
+    #[allow(clippy::len_without_is_empty, reason = "a verb is no collection")]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Read { into: buf, .. } | Self::Write { from: buf, .. } => buf.window_len(),
+            Self::WriteWord { .. } | Self::CompareSwap { .. } | Self::FetchAdd { .. } => WORD,
         }
     }
 }
@@ -90,6 +99,25 @@ impl Chain {
 
     pub fn verbs(&self) -> &[ChainVerb] {
         &self.verbs
+    }
+
+    /// What a chain adds to the counters once it is executed.
+    pub fn counts(&self) -> VerbCounts {
+        let mut counts = VerbCounts::default();
+        for verb in &self.verbs {
+            match verb {
+                ChainVerb::Read { .. } => {
+                    counts.reads += 1;
+                    counts.bytes_read += verb.len() as u64;
+                }
+                ChainVerb::Write { .. } | ChainVerb::WriteWord { .. } => {
+                    counts.writes += 1;
+                    counts.bytes_written += verb.len() as u64;
+                }
+                ChainVerb::CompareSwap { .. } | ChainVerb::FetchAdd { .. } => counts.atomics += 1,
+            }
+        }
+        counts
     }
 
     pub fn into_verbs(self) -> Vec<ChainVerb> {

@@ -50,6 +50,16 @@ impl VerbCounters {
         bump(&self.bytes_two_sided, bytes as u64);
     }
 
+    /// Counts the verbs of an executed chain ([`Chain::counts`](crate::Chain::counts)).
+    #[inline]
+    pub fn count_chain(&self, verbs: &VerbCounts) {
+        bump(&self.reads, verbs.reads);
+        bump(&self.bytes_read, verbs.bytes_read);
+        bump(&self.writes, verbs.writes);
+        bump(&self.bytes_written, verbs.bytes_written);
+        bump(&self.atomics, verbs.atomics);
+    }
+
     pub fn snapshot(&self) -> VerbCounts {
         VerbCounts {
             reads: self.reads.load(Relaxed),

@@ -9,11 +9,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::{
-    Chain, GlobalAddr, MemoryServerId, PageBuf, Request, Result, TimeLimit, VerbCounters, VerbResult,
+    Chain, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, Request, Result,
+    TimeLimit, VerbCounters, VerbResult, WORD, Work,
 };
-
-/// Nanoseconds since some fixed moment, of real or of virtual time.
-pub type Nanos = u64;
 
 /// A memory server as a compute server sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,43 +21,21 @@ pub struct RegionInfo {
     pub len: u64,
 }
 
-/// Compute-side work that a simulated fabric charges in virtual time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Work {
-    /// Search of one node: a level of a descent, or the leaf.
-    NodeSearch,
-    /// Copy of `bytes` of a node or a value.
-    Copy { bytes: usize },
-    /// So many entries handed to whoever scans.
-    Entries { count: usize },
-    /// A look at the mapping table of the cache.
-    TableLookup,
-    /// Looking whether the bytes of a page that was READ are a node.
-    PageCheck,
-    /// One acquisition of something that one worker of a compute server has at a time. Others wait for it.
-    Hold(Resource),
-    /// Admission of a page to the cache.
-    Admit,
-    /// One attempt to make a frame free: sampling, cooling, eviction.
-    Evict,
-}
-
-/// What the workers of one compute server contend for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Resource {
-    /// The exclusive latch of a cache frame.
-    Frame(u32),
-    /// A bucket of the cooling map.
-    CoolingBucket(u32),
-    /// The one queue of a cache that evicts first in, first out, and the count of its bytes: two lines that all threads
-    /// change whenever something comes into a full cache, and again for what goes.
-    FifoQueue,
-    /// The one queue in place of the cooling map, while a page is put in, taken out or evicted under its lock.
-    CoolingQueue,
-    /// A part of the local queues in front of remote locks.
-    LockQueue(u32),
+impl RegionInfo {
+    /// Checks that a verb on `len` bytes at `at` stays within the region.
+    ///
+    /// # Errors
+    /// `Misaligned`, `OutOfRegion`.
+    #[inline]
+    pub fn check(&self, at: GlobalAddr, len: usize) -> Result<()> {
+        if !at.offset().is_multiple_of(WORD as u64) || !len.is_multiple_of(WORD) {
+            return Err(FabricError::Misaligned { at, len });
+        }
+        if len as u64 > self.len || at.offset() > self.len - len as u64 {
+            return Err(FabricError::OutOfRegion { at, len, region_len: self.len });
+        }
+        Ok(())
+    }
 }
 
 /// One worker thread's way to the memory servers. Not `Send`: counters, slots and randomness are the worker's own.
@@ -70,11 +46,26 @@ pub enum Resource {
 /// foreign executor is woken through its waker instead, so an implementation does both.
 #[allow(async_fn_in_trait, reason = "an endpoint belongs to one thread, and so do its futures")]
 pub trait Endpoint {
+    /// The state that the default methods work on.
+    ///
+    /// # Panics
+    /// Unless it is implemented. Only an endpoint that overrides every method that uses it can do without.
+    #[inline]
+    fn state(&self) -> &EndpointState {
+        unimplemented!("an endpoint without state overrides all methods that use it")
+    }
+
     /// A registered buffer of `len` bytes (a multiple of 8), not necessarily zeroed.
-    fn buffer(&self, len: usize) -> PageBuf;
+    #[inline]
+    fn buffer(&self, len: usize) -> PageBuf {
+        self.state().buffers.take(len)
+    }
 
     /// Gives a buffer back for reuse.
-    fn recycle(&self, buf: PageBuf);
+    #[inline]
+    fn recycle(&self, buf: PageBuf) {
+        self.state().buffers.put(buf);
+    }
 
     /// READ: fills the window of `into` from `at` on.
     async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf>;
@@ -113,19 +104,24 @@ pub trait Endpoint {
     /// Makes sure that `len` bytes at `at` are backed by memory, so that a later WRITE cannot run out of it.
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()>;
 
-    /// Makes `len` bytes at `at` last: what completed verbs stored there outlives a crash of the memory server's machine
-    /// once this has returned. Without it they may be lost, or be there before what was stored earlier. Does nothing
-    /// where memory does not outlive the machine, which is what happens unless a fabric says otherwise.
+    /// Makes `len` bytes at `at` durable: once this has returned, what completed verbs stored there outlives a crash of the
+    /// memory server's machine. Without it those bytes may be lost, or become durable before bytes that were stored earlier.
+    /// The default does nothing, for fabrics whose memory does not outlive the machine.
     ///
     /// # Errors
-    /// Any after which the bytes may or may not last.
+    /// After any error the bytes may or may not be durable.
     async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
         let _ = (at, len);
         Ok(())
     }
 
     /// Lets the other slots of this worker run.
-    async fn yield_now(&self);
+    #[inline]
+    async fn yield_now(&self) {
+        let state = self.state();
+        state.make_ready(state.slot_bit());
+        yield_once().await;
+    }
 
     /// Lets the other slots of this worker run until its clock shows `at`.
     async fn sleep_until(&self, at: Nanos) {
@@ -134,30 +130,33 @@ pub trait Endpoint {
         }
     }
 
-    /// To be called between operations by whoever drives many workers: waits until nobody else is behind this worker's
-    /// clock. Nothing on real fabrics, whose workers share one time; in a simulation operations that wait for no verb
-    /// would run ahead of those of other workers without end.
+    /// Waits until no other worker is behind this worker's clock. A driver of several workers calls it between operations.
+    /// It does nothing on real fabrics, whose workers share one time. In a simulation, a worker whose operations wait for no
+    /// verb would otherwise run arbitrarily far ahead of the others.
     #[inline]
     async fn pace(&self) {}
 
     /// The memory servers, by ascending number. Some may join while the endpoint is in use, and none ever leaves.
     fn regions(&self) -> &[RegionInfo];
 
-    fn counters(&self) -> &VerbCounters;
+    #[inline]
+    fn counters(&self) -> &VerbCounters {
+        &self.state().counters
+    }
 
-    /// Charges compute-side work; nothing on real fabrics.
+    /// Charges compute-side work. Does nothing on real fabrics.
     #[inline]
     fn charge(&self, _work: Work) {}
 
     fn now(&self) -> Nanos;
 
-    /// Where the limit of the operation that is being polled is kept, if this endpoint keeps limits ([`crate::limited`]).
+    /// Time limit of the operation that is being polled, if this endpoint keeps limits ([`crate::limited`]).
     #[inline]
     fn time_limit(&self) -> Option<&TimeLimit> {
         None
     }
 
-    /// The operation that is being polled has come a step further ([`TimeLimit::renew`]).
+    /// Starts the time of the operation that is being polled anew, because it made progress ([`TimeLimit::renew`]).
     #[inline]
     fn renew_time_limit(&self) {
         if let Some(limit) = self.time_limit() {
@@ -165,43 +164,58 @@ pub trait Endpoint {
         }
     }
 
-    /// Whether the operation that is being polled has taken all the time that it may.
+    /// Whether the time of the operation that is being polled is used up.
     #[inline]
     fn is_over(&self, now: Nanos) -> bool {
         self.time_limit().and_then(|limit| limit.over(now)).is_some_and(|over| over <= now)
     }
 
-    /// Until when somebody waits who begins to at `now` and has so much `patience`: no longer than the operation may take that is
-    /// being polled, but for a quarter of the patience in any case. An operation whose time is over has locks to give back.
+    /// Latest time that a wait of at most `patience` starting at `now` may last: no longer than the operation that is being
+    /// polled may take, but at least a quarter of `patience`, since an operation whose time is up has locks to release.
     #[inline]
     fn wait_until(&self, now: Nanos, patience: Nanos) -> Nanos {
         let (least, until) = (now.saturating_add(patience / 4), now.saturating_add(patience));
         self.time_limit().and_then(|limit| limit.over(now)).map_or(until, |over| over.clamp(least, until))
     }
 
-    /// The worker's own random numbers, seeded by the fabric.
-    fn random(&self) -> u64;
+    /// Next random number of the worker, whose seed came from [`Fabric::endpoint`].
+    #[inline]
+    fn random(&self) -> u64 {
+        self.state().random.next()
+    }
 
-    /// How many slots the worker runs; 1 until [`Endpoint::set_slots`].
-    fn slots(&self) -> u32;
+    /// Number of slots that the worker runs; 1 until [`Endpoint::set_slots`].
+    #[inline]
+    fn slots(&self) -> u32 {
+        self.state().slots.get()
+    }
 
     /// Tells the endpoint how many slots its worker runs.
-    fn set_slots(&self, slots: u32);
+    fn set_slots(&self, slots: u32) {
+        self.state().slots.set(slots);
+    }
 
     /// Tells the endpoint which slot the executor polls next.
-    fn enter_slot(&self, slot: u32);
+    #[inline]
+    fn enter_slot(&self, slot: u32) {
+        self.state().enter_slot(slot);
+    }
 
-    /// Rings doorbells, polls completions, and takes the bits of the slots that became ready.
-    fn poll_ready(&self) -> u64;
+    /// Rings doorbells, polls completions, and takes the bits of the slots that became ready. The default is for fabrics
+    /// whose verbs complete at once.
+    #[inline]
+    fn poll_ready(&self) -> u64 {
+        self.state().take_ready()
+    }
 
-    /// Called by an executor that has polled in vain for a while: may sleep until a verb completes, but for a millisecond at
-    /// most, since a slot may be waiting for something else. Whether it did; if not, the executor offers the core to others.
+    /// Called by an executor that has polled in vain for a while. May sleep until a verb completes, but for a millisecond at
+    /// most, since a slot may wait for something else. Returns whether it slept; if not, the executor yields its core.
     fn idle(&self) -> bool {
         false
     }
 }
 
-/// Where endpoints come from: the memory servers as one process reaches them.
+/// The memory servers as one process reaches them. It makes endpoints.
 pub trait Fabric: Send + Sync {
     type Endpoint: Endpoint;
 
@@ -211,7 +225,7 @@ pub trait Fabric: Send + Sync {
     fn regions(&self) -> &[RegionInfo];
 }
 
-/// A future that is pending once and wakes its waker at once: what [`Endpoint::yield_now`] does apart from slots.
+/// A future that is pending once and wakes its waker at once. [`Endpoint::yield_now`] awaits it after marking its slot ready.
 pub fn yield_once() -> impl Future<Output = ()> {
     struct YieldOnce(bool);
     impl Future for YieldOnce {

@@ -28,7 +28,9 @@ mod growing;
 mod patience;
 mod random;
 mod request;
+mod state;
 mod time_limit;
+mod work;
 
 pub use addr::{GlobalAddr, MAX_OFFSET, MAX_SERVERS, MemoryServerId};
 pub use arena::{Arena, Registration};
@@ -36,13 +38,15 @@ pub use buf::PageBuf;
 pub use buffers::Buffers;
 pub use chain::{Chain, ChainVerb, VerbResult};
 pub use counters::{VerbCounters, VerbCounts};
-pub use endpoint::{Endpoint, Fabric, Nanos, RegionInfo, Resource, Work, yield_once};
+pub use endpoint::{Endpoint, Fabric, RegionInfo, yield_once};
 pub use error::{FabricError, Result};
 pub use growing::{Growing, LATER_MAX};
-pub use patience::{Patience, WaitedTooLong};
+pub use patience::{Patience, WaitedTooLong, limited};
 pub use random::Random;
 pub use request::{Request, RequestHandler, ServerMemory};
-pub use time_limit::{Limit, TimeLimit, limited};
+pub use state::EndpointState;
+pub use time_limit::{Limit, Nanos, TimeLimit};
+pub use work::{Resource, Work};
 
 /// Bytes of a word: the unit of addressing and of atomicity.
 pub const WORD: usize = 8;

@@ -1,40 +1,43 @@
 //! Bounded waiting.
 //!
-//! An operation that finds others in its way waits for them for so long in all ([`Patience`]), and no longer than it may take
-//! ([`Endpoint::wait_until`]), whatever it waits for and however often. The clock is not read before it waits.
+//! An operation that finds others in its way waits for them for a limited time in all ([`Patience`]), whatever it waits for
+//! and however often, and no longer than it may take ([`limited`], [`Endpoint::wait_until`]). The clock is not read before it
+//! waits.
 
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 
-use crate::{Endpoint, Nanos};
+use crate::{Endpoint, Limit, Nanos};
 
-/// How long one operation waits for others, in all. Its time runs from its first wait on.
+/// Total time that one operation waits for others, from its first wait on.
 #[derive(Debug)]
 pub struct Patience {
     allowed: Nanos,
     deadline: Cell<Option<Nanos>>,
 }
 
-/// An operation waited for others for as long as it may.
+/// An operation used up its time for waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitedTooLong {
-    /// For what.
+    /// The subject of the wait.
     pub what: &'static str,
 }
 
 impl Patience {
-    /// So many nanoseconds.
+    /// A patience of `allowed` nanoseconds.
     pub const fn new(allowed: Nanos) -> Self {
         Self { allowed, deadline: Cell::new(None) }
     }
 
-    /// Until when the operation waits. Its time runs from now on, unless it does already.
+    /// Latest time that the operation waits until. The first call starts its time.
     pub fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
         let deadline = self.deadline.get().unwrap_or_else(|| ep.wait_until(ep.now(), self.allowed));
         self.deadline.set(Some(deadline));
         deadline
     }
 
-    /// Whether the operation has waited too long. Its time runs from now on, unless it does already.
+    /// Whether the operation has waited too long. The first call starts its time.
     pub fn is_over<E: Endpoint>(&self, ep: &E) -> bool {
         ep.now() > self.deadline(ep)
     }
@@ -59,4 +62,16 @@ impl Patience {
         ep.yield_now().await;
         Ok(())
     }
+}
+
+/// Runs `operation` on `ep` within `limit`, if the endpoint keeps limits. The operation ends in time because every wait below it
+/// does. Of nested limits the innermost counts. Several operations, one after the other, may share a limit.
+#[inline]
+pub async fn limited<E: Endpoint, F: Future>(ep: &E, limit: &Limit, operation: F) -> F::Output {
+    let mut operation = pin!(operation);
+    poll_fn(|cx| {
+        let _polling = ep.time_limit().map(|endpoints| endpoints.enter(limit));
+        operation.as_mut().poll(cx)
+    })
+    .await
 }

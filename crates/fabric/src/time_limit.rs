@@ -1,23 +1,22 @@
-//! How long the operation that an endpoint works for may take.
+//! Time limits of operations.
 //!
-//! One operation is polled at a time on an endpoint, as one slot is. While it is, its limit is the endpoint's: whatever waits
-//! below it, be it a verb or a look at what others hold, sees when it must be over ([`Endpoint::wait_until`]) without being
-//! told by every function between. The clock is not read before something waits.
+//! An endpoint polls one operation at a time. Meanwhile the operation's limit is the endpoint's: every wait below it, for a
+//! verb or for a lock, sees when it must end ([`Endpoint::wait_until`](crate::Endpoint::wait_until)), and the functions between
+//! need not pass it on. The clock is not read before something waits.
 
 use std::cell::Cell;
-use std::future::poll_fn;
-use std::pin::pin;
 
-use crate::{Endpoint, Nanos};
+/// Nanoseconds since some fixed moment, of real or of virtual time.
+pub type Nanos = u64;
 
-/// How long an operation may take. Its time runs from the first wait on.
+/// Longest time that an operation may take, from its first wait on.
 #[derive(Debug)]
 pub struct Limit {
     time: Cell<Time>,
 }
 
 impl Limit {
-    /// So many nanoseconds.
+    /// A limit of `allowed` nanoseconds.
     pub const fn new(allowed: Nanos) -> Self {
         Self { time: Cell::new(Time { allowed: Some(allowed), over: None }) }
     }
@@ -27,18 +26,18 @@ impl Limit {
 struct Time {
     /// `None` without a limit.
     allowed: Option<Nanos>,
-    /// When it is over, once something has waited.
+    /// When the time is up, once something has waited.
     over: Option<Nanos>,
 }
 
-/// The limit of the operation that an endpoint works for just now, if it has one.
+/// Limit of the operation that an endpoint is polling, if it has one.
 #[derive(Debug, Default)]
 pub struct TimeLimit {
     polled: Cell<Time>,
 }
 
 impl TimeLimit {
-    /// When the operation must be over, if it has a limit. Its time runs from the first call of this on, which is at `now`.
+    /// When the operation must end, if it has a limit. Its time starts with the first call, which is at `now`.
     #[inline]
     pub fn over(&self, now: Nanos) -> Option<Nanos> {
         let time = self.polled.get();
@@ -47,15 +46,22 @@ impl TimeLimit {
         over
     }
 
-    /// The operation has come a step further of which it has any number, such as the entries of a scan: its time begins anew.
+    /// Starts the time of the operation anew, after one of any number of steps, such as an entry of a scan.
     #[inline]
     pub fn renew(&self) {
         self.polled.set(Time { over: None, ..self.polled.get() });
     }
+
+    /// Puts `limit` in place for as long as the guard lives.
+    #[inline]
+    pub(crate) fn enter<'e>(&'e self, limit: &'e Limit) -> Polling<'e> {
+        let outer = self.polled.replace(limit.time.get());
+        Polling { endpoints: self, limit, outer }
+    }
 }
 
-/// While it is there, an endpoint works for an operation with a limit. Also a panic puts back what was there before.
-struct Polling<'e> {
+/// Keeps a limit in place while its operation is polled. Dropping it restores the limit before, after a panic too.
+pub(crate) struct Polling<'e> {
     endpoints: &'e TimeLimit,
     limit: &'e Limit,
     outer: Time,
@@ -65,22 +71,6 @@ impl Drop for Polling<'_> {
     fn drop(&mut self) {
         self.limit.time.set(self.endpoints.polled.replace(self.outer));
     }
-}
-
-/// Makes `operation`, which works on `ep`, end within `limit` if the endpoint keeps limits: not by itself, but because the waits
-/// below it do. Of limits within each other the innermost counts. One limit may be that of several operations, one after the
-/// other.
-#[inline]
-pub async fn limited<E: Endpoint, F: Future>(ep: &E, limit: &Limit, operation: F) -> F::Output {
-    let mut operation = pin!(operation);
-    poll_fn(|cx| {
-        let _polling = ep.time_limit().map(|endpoints| {
-            let outer = endpoints.polled.replace(limit.time.get());
-            Polling { endpoints, limit, outer }
-        });
-        operation.as_mut().poll(cx)
-    })
-    .await
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //! without it.
 
 use pando_fabric::{
-    Chain, Endpoint, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result, TimeLimit,
-    VerbCounters, VerbResult, Work,
+    Chain, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result,
+    TimeLimit, VerbResult,
 };
 use pando_fabric_local::LocalEndpoint;
 use pando_fabric_net::TcpEndpoint;
@@ -47,6 +47,11 @@ macro_rules! await_either {
 }
 
 impl Endpoint for AnyEndpoint {
+    #[inline]
+    fn state(&self) -> &EndpointState {
+        on_either!(self, ep => ep.state())
+    }
+
     #[inline]
     fn buffer(&self, len: usize) -> PageBuf {
         on_either!(self, ep => ep.buffer(len))
@@ -118,23 +123,8 @@ impl Endpoint for AnyEndpoint {
     }
 
     #[inline]
-    async fn yield_now(&self) {
-        on_either!(self, ep => ep.yield_now().await);
-    }
-
-    #[inline]
     fn regions(&self) -> &[RegionInfo] {
         on_either!(self, ep => ep.regions())
-    }
-
-    #[inline]
-    fn counters(&self) -> &VerbCounters {
-        on_either!(self, ep => ep.counters())
-    }
-
-    #[inline]
-    fn charge(&self, work: Work) {
-        on_either!(self, ep => ep.charge(work));
     }
 
     #[inline]
@@ -145,25 +135,6 @@ impl Endpoint for AnyEndpoint {
     #[inline]
     fn now(&self) -> Nanos {
         on_either!(self, ep => ep.now())
-    }
-
-    #[inline]
-    fn random(&self) -> u64 {
-        on_either!(self, ep => ep.random())
-    }
-
-    #[inline]
-    fn slots(&self) -> u32 {
-        on_either!(self, ep => ep.slots())
-    }
-
-    fn set_slots(&self, slots: u32) {
-        on_either!(self, ep => ep.set_slots(slots));
-    }
-
-    #[inline]
-    fn enter_slot(&self, slot: u32) {
-        on_either!(self, ep => ep.enter_slot(slot));
     }
 
     #[inline]

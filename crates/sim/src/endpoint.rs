@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use pando_fabric::{
-    Buffers, Chain, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, Random, RegionInfo,
-    Request, Result, VerbCounters, VerbResult, WORD, Work,
+    Chain, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo,
+    Request, Result, VerbResult, WORD, Work,
 };
 
 use crate::events::Event;
@@ -31,17 +31,12 @@ pub struct SimEndpoint {
     pub(crate) shared: Arc<Shared>,
     /// `None`: it is direct.
     pub(crate) worker: Option<WorkerId>,
-    counters: VerbCounters,
-    buffers: Buffers,
-    random: Random,
+    /// Its ready slots are those that yielded.
+    pub(crate) state: EndpointState,
     /// The thread's time; what a direct one waited in all.
     pub(crate) clock: Cell<Nanos>,
-    slots: Cell<u32>,
-    slot_bit: Cell<u64>,
     /// The wakers of its slots while it is part of a run, which needs none of them to be woken.
     pub(crate) wakers: RefCell<Vec<Waker>>,
-    /// Slots that yielded.
-    pub(crate) yielded: Cell<u64>,
     /// The slot that was polled last goes on once the others have come to its time.
     pub(crate) paced: Cell<bool>,
     /// It may stand still where it computes ([`crate::Preemption`]).
@@ -58,14 +53,9 @@ impl SimEndpoint {
         Self {
             shared,
             worker,
-            counters: VerbCounters::default(),
-            buffers: Buffers::default(),
-            random: Random::new(seed),
+            state: EndpointState::new(seed),
             clock: Cell::new(now),
-            slots: Cell::new(1),
-            slot_bit: Cell::new(1),
             wakers: RefCell::default(),
-            yielded: Cell::new(0),
             paced: Cell::new(false),
             is_preemptible: Cell::new(false),
         }
@@ -81,22 +71,15 @@ impl SimEndpoint {
     }
 
     fn check(&self, at: GlobalAddr, len: usize) -> Result<()> {
-        let region = self.region(at.server())?;
-        if !at.offset().is_multiple_of(WORD as u64) || !len.is_multiple_of(WORD) {
-            return Err(FabricError::Misaligned { at, len });
-        }
-        match at.offset().checked_add(len as u64) {
-            Some(end) if end <= region.len => Ok(()),
-            _ => Err(FabricError::OutOfRegion { at, len, region_len: region.len }),
-        }
+        self.region(at.server())?.check(at, len)
     }
 
     fn count(&self, verb: &Verb) {
         let bytes = verb.words() * WORD;
         match verb {
-            Verb::Read { .. } | Verb::ReadWord { .. } => self.counters.count_read(bytes),
-            Verb::Write { .. } | Verb::WriteWord { .. } => self.counters.count_write(bytes),
-            Verb::MaskedSwap { .. } | Verb::FetchAdd { .. } => self.counters.count_atomic(),
+            Verb::Read { .. } | Verb::ReadWord { .. } => self.state.counters.count_read(bytes),
+            Verb::Write { .. } | Verb::WriteWord { .. } => self.state.counters.count_write(bytes),
+            Verb::MaskedSwap { .. } | Verb::FetchAdd { .. } => self.state.counters.count_atomic(),
         }
     }
 
@@ -104,7 +87,7 @@ impl SimEndpoint {
     fn post(&self, worker: WorkerId, server: MemoryServerId, fill: impl FnOnce(&mut Op)) -> Posted<'_> {
         self.spend(self.shared.compute.post_ns);
         let server = usize::from(server.0);
-        let poster = Poster { worker, slot_bit: self.slot_bit.get(), server, posted: self.clock.get() };
+        let poster = Poster { worker, slot_bit: self.state.slot_bit(), server, posted: self.clock.get() };
         Posted { endpoint: self, op: Some(self.shared.world().post(poster, fill)) }
     }
 
@@ -119,7 +102,7 @@ impl SimEndpoint {
 
     /// Whether a waker is that of the slot that is polled by a run.
     fn is_own(&self, waker: &Waker) -> bool {
-        let slot = self.slot_bit.get().trailing_zeros() as usize;
+        let slot = self.state.slot_bit().trailing_zeros() as usize;
         self.wakers.borrow().get(slot).is_some_and(|own| own.will_wake(waker))
     }
 
@@ -127,7 +110,7 @@ impl SimEndpoint {
     /// moment of a [run](crate::SimFabric::run), in a slot of that. A direct endpoint, outside of time, does not wait.
     pub async fn sleep_until(&self, at: Nanos) {
         let Some(worker) = self.worker.filter(|_| self.clock.get() < at) else { return };
-        let slot = self.slot_bit.get().trailing_zeros() as u8;
+        let slot = self.state.slot_bit().trailing_zeros() as u8;
         self.shared.world().schedule(at, Event::Awake(worker, slot));
         // Verbs that others of this slot's futures wait for wake it too.
         while self.clock.get() < at {
@@ -214,12 +197,9 @@ impl Drop for Posted<'_> {
 }
 
 impl Endpoint for SimEndpoint {
-    fn buffer(&self, len: usize) -> PageBuf {
-        self.buffers.take(len)
-    }
-
-    fn recycle(&self, buf: PageBuf) {
-        self.buffers.put(buf);
+    #[inline]
+    fn state(&self) -> &EndpointState {
+        &self.state
     }
 
     async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
@@ -284,7 +264,7 @@ impl Endpoint for SimEndpoint {
                 posted.result(|op| op.call.take().expect("it was one").reply).await
             }
         };
-        self.counters.count_two_sided(sent + reply.as_ref().map_or(0, Vec::len));
+        self.state.counters.count_two_sided(sent + reply.as_ref().map_or(0, Vec::len));
         request.decode_reply(server, &reply?)
     }
 
@@ -300,7 +280,7 @@ impl Endpoint for SimEndpoint {
         if self.worker.is_none() {
             self.spend(DIRECT_YIELD_NS);
         }
-        self.yielded.set(self.yielded.get() | self.slot_bit.get());
+        self.state.make_ready(self.state.slot_bit());
         self.pause().await;
     }
 
@@ -320,10 +300,6 @@ impl Endpoint for SimEndpoint {
 
     fn regions(&self) -> &[RegionInfo] {
         self.shared.regions()
-    }
-
-    fn counters(&self) -> &VerbCounters {
-        &self.counters
     }
 
     #[inline]
@@ -352,31 +328,13 @@ impl Endpoint for SimEndpoint {
         }
     }
 
-    #[inline]
-    fn random(&self) -> u64 {
-        self.random.next()
-    }
-
-    fn slots(&self) -> u32 {
-        self.slots.get()
-    }
-
-    fn set_slots(&self, slots: u32) {
-        self.slots.set(slots);
-    }
-
-    fn enter_slot(&self, slot: u32) {
-        debug_assert!(slot < u64::BITS, "slot {slot} of 64");
-        self.slot_bit.set(1 << slot);
-    }
-
     /// Lets time pass until a slot of this worker is ready. Workers that run side by side are driven by
     /// [`SimFabric::run`](crate::SimFabric::run) instead.
     fn poll_ready(&self) -> u64 {
-        let mut ready = self.yielded.take();
+        let mut ready = self.state.take_ready();
         let Some(worker) = self.worker else { return ready };
         if self.paced.take() {
-            ready |= self.slot_bit.get();
+            ready |= self.state.slot_bit();
         } else {
             self.spend(self.shared.compute.poll_ns);
         }

@@ -359,7 +359,7 @@ impl<P: Deref<Target = SimEndpoint>, F: Future> Run<P, F> {
             true => (clock, Some(slot)),
             false => (clock + world.model.compute.poll_ns, None),
         };
-        world.polled(self.worker, free_at, ep.yielded.take(), next);
+        world.polled(self.worker, free_at, ep.state.take_ready(), next);
     }
 
     /// Its compute server was killed. How many futures that ended.

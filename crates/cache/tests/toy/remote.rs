@@ -1,12 +1,12 @@
 //! The remote memory of the toy tree: READs and WRITEs take a while, tear, and may not meet at one address.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use pando_fabric::{
-    Chain, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result,
-    VerbCounters, VerbResult, yield_once,
+    Chain, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo,
+    Request, Result, VerbResult, yield_once,
 };
 
 use super::NODE;
@@ -84,21 +84,14 @@ impl Drop for Busy<'_> {
 /// A worker's way to a [`Remote`].
 pub struct ToyEndpoint {
     remote: Arc<Remote>,
-    counters: VerbCounters,
-    random: Cell<u64>,
+    state: EndpointState,
     on_write: RefCell<Box<dyn Fn()>>,
 }
 
 impl ToyEndpoint {
     pub fn new(remote: &Arc<Remote>, seed: u64) -> Self {
-        let random = Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let on_write: Box<dyn Fn()> = Box::new(|| {});
-        Self {
-            remote: Arc::clone(remote),
-            counters: VerbCounters::default(),
-            random,
-            on_write: RefCell::new(on_write),
-        }
+        Self { remote: Arc::clone(remote), state: EndpointState::new(seed), on_write: RefCell::new(on_write) }
     }
 
     /// A pause, now and then a long one: others may do a lot in between.
@@ -132,6 +125,10 @@ impl ToyEndpoint {
 }
 
 impl Endpoint for ToyEndpoint {
+    fn state(&self) -> &EndpointState {
+        &self.state
+    }
+
     fn buffer(&self, len: usize) -> PageBuf {
         PageBuf::zeroed(len)
     }
@@ -140,7 +137,7 @@ impl Endpoint for ToyEndpoint {
 
     async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
         assert_eq!(into.window_len(), NODE, "whole nodes are moved");
-        self.counters.count_read(into.window_len());
+        self.state.counters.count_read(into.window_len());
         self.transfer(at, "READ", |word, i| into.set(i, *word)).await;
         Ok(into)
     }
@@ -150,7 +147,7 @@ impl Endpoint for ToyEndpoint {
             return Err(FabricError::ServerUnreachable(at.server()));
         }
         assert_eq!(from.window_len(), NODE, "whole nodes are moved");
-        self.counters.count_write(from.window_len());
+        self.state.counters.count_write(from.window_len());
         (self.on_write.borrow())();
         self.transfer(at, "WRITE", |word, i| *word = from.get(i)).await;
         Ok(from)
@@ -196,32 +193,7 @@ impl Endpoint for ToyEndpoint {
         &[]
     }
 
-    fn counters(&self) -> &VerbCounters {
-        &self.counters
-    }
-
     fn now(&self) -> Nanos {
-        0
-    }
-
-    fn random(&self) -> u64 {
-        let mut x = self.random.get();
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.random.set(x);
-        x.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn slots(&self) -> u32 {
-        1
-    }
-
-    fn set_slots(&self, _slots: u32) {}
-
-    fn enter_slot(&self, _slot: u32) {}
-
-    fn poll_ready(&self) -> u64 {
         0
     }
 }

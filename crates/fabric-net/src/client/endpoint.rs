@@ -4,13 +4,13 @@
 //! [`Endpoint::poll_ready`] together with all others. What can be refused here is, without asking: wrong addresses and lengths
 //! never travel. A READ or WRITE of more than a server takes at once goes in pieces, one after the other.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::{
-    Buffers, Chain, ChainVerb, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, Random,
-    RegionInfo, Request, Result, TimeLimit, VerbCounters, VerbResult, WORD, yield_once,
+    Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
+    RegionInfo, Request, Result, TimeLimit, VerbCounters, VerbResult, WORD,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -29,15 +29,7 @@ pub struct TcpEndpoint {
     /// By memory server.
     links: RefCell<Vec<Link>>,
     verbs: RefCell<Verbs>,
-    counters: VerbCounters,
-    time_limit: TimeLimit,
-    buffers: Buffers,
-    random: Random,
-    slots: Cell<u32>,
-    /// Bit of the slot that is being polled.
-    slot_bit: Cell<u64>,
-    /// Bits of the slots that became ready.
-    ready: Cell<u64>,
+    state: EndpointState,
 }
 
 impl TcpEndpoint {
@@ -47,13 +39,7 @@ impl TcpEndpoint {
             shared,
             links: RefCell::new(links),
             verbs: RefCell::default(),
-            counters: VerbCounters::default(),
-            time_limit: TimeLimit::default(),
-            buffers: Buffers::default(),
-            random: Random::new(seed),
-            slots: Cell::new(1),
-            slot_bit: Cell::new(1),
-            ready: Cell::new(0),
+            state: EndpointState::new(seed),
         }
     }
 
@@ -120,7 +106,7 @@ impl TcpEndpoint {
     pub fn hang_up(&self, server: MemoryServerId) {
         if let Some(link) = self.links.borrow_mut().get_mut(usize::from(server.0)) {
             let ended = link.hang_up(&self.shared, &mut self.verbs.borrow_mut());
-            self.ready.set(self.ready.get() | ended);
+            self.state.make_ready(ended);
         }
     }
 
@@ -128,7 +114,7 @@ impl TcpEndpoint {
     #[inline]
     fn check(&self, at: GlobalAddr, len: usize) -> Result<&Server> {
         let server = self.server(at.server())?;
-        check_range(at, len, server.region_len)?;
+        RegionInfo { server: at.server(), len: server.region_len }.check(at, len)?;
         Ok(server)
     }
 
@@ -145,7 +131,7 @@ impl TcpEndpoint {
             let link = &mut links[usize::from(server.0)];
             let now = self.shared.now();
             link.prepare(&self.shared, now)?;
-            let number = self.verbs.borrow_mut().enter(expected, self.slot_bit.get());
+            let number = self.verbs.borrow_mut().enter(expected, self.state.slot_bit());
             link.push(Whose::Verb(number), op, self.wait_until(now, self.shared.deadline_ns()), encode);
             number
         };
@@ -162,7 +148,7 @@ impl TcpEndpoint {
 
     async fn atomic(&self, at: GlobalAddr, op: Op, request: wire::Request<'_>) -> Result<u64> {
         let before = self.ask_word(at, op, request).await?;
-        self.counters.count_atomic();
+        self.state.counters.count_atomic();
         Ok(before)
     }
 
@@ -207,41 +193,6 @@ impl TcpEndpoint {
         buf.set_window(start..start + len);
         Ok(buf)
     }
-
-    fn check_chain(&self, verb: &ChainVerb) -> Result<()> {
-        let len = match verb {
-            ChainVerb::Read { into: buf, .. } | ChainVerb::Write { from: buf, .. } => buf.window_len(),
-            ChainVerb::WriteWord { .. } | ChainVerb::CompareSwap { .. } | ChainVerb::FetchAdd { .. } => WORD,
-        };
-        self.check(verb.at(), len)?;
-        Ok(())
-    }
-
-    fn count_chain(&self, verbs: &[VerbResult], kinds: &[ChainKind]) {
-        for (verb, kind) in verbs.iter().zip(kinds) {
-            match (kind, verb) {
-                (ChainKind::Read, VerbResult::Buf(buf)) => self.counters.count_read(buf.window_len()),
-                (ChainKind::Write, VerbResult::Buf(buf)) => self.counters.count_write(buf.window_len()),
-                (ChainKind::Write, _) => self.counters.count_write(WORD),
-                _ => self.counters.count_atomic(),
-            }
-        }
-    }
-}
-
-/// Whether a verb on `len` bytes at `at` makes sense, of a memory server whose region has `region_len` bytes.
-///
-/// # Errors
-/// `Misaligned`, `OutOfRegion`.
-#[inline]
-pub fn check_range(at: GlobalAddr, len: usize, region_len: u64) -> Result<()> {
-    if !at.offset().is_multiple_of(WORD as u64) {
-        return Err(FabricError::Misaligned { at, len });
-    }
-    if len as u64 > region_len || at.offset() > region_len - len as u64 {
-        return Err(FabricError::OutOfRegion { at, len, region_len });
-    }
-    Ok(())
 }
 
 /// The end of a call of `len` bytes, whichever way it went: it is counted if the server was reached, and its reply decoded.
@@ -299,24 +250,6 @@ fn answer_len(verb: &ChainVerb) -> usize {
     }
 }
 
-/// How a verb of a chain is counted.
-#[derive(Clone, Copy)]
-enum ChainKind {
-    Read,
-    Write,
-    Atomic,
-}
-
-impl ChainKind {
-    fn of(verb: &ChainVerb) -> Self {
-        match verb {
-            ChainVerb::Read { .. } => Self::Read,
-            ChainVerb::Write { .. } | ChainVerb::WriteWord { .. } => Self::Write,
-            ChainVerb::CompareSwap { .. } | ChainVerb::FetchAdd { .. } => Self::Atomic,
-        }
-    }
-}
-
 impl Drop for TcpEndpoint {
     fn drop(&mut self) {
         for link in self.links.get_mut() {
@@ -327,13 +260,8 @@ impl Drop for TcpEndpoint {
 
 impl Endpoint for TcpEndpoint {
     #[inline]
-    fn buffer(&self, len: usize) -> PageBuf {
-        self.buffers.take(len)
-    }
-
-    #[inline]
-    fn recycle(&self, buf: PageBuf) {
-        self.buffers.put(buf);
+    fn state(&self) -> &EndpointState {
+        &self.state
     }
 
     async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
@@ -344,7 +272,7 @@ impl Endpoint for TcpEndpoint {
         } else {
             self.in_pieces(at, into, piece, true).await?
         };
-        self.counters.count_read(len);
+        self.state.counters.count_read(len);
         Ok(buf)
     }
 
@@ -357,14 +285,14 @@ impl Endpoint for TcpEndpoint {
         } else {
             self.in_pieces(at, from, piece, false).await?
         };
-        self.counters.count_write(len);
+        self.state.counters.count_write(len);
         Ok(buf)
     }
 
     async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
         let request = wire::Request::Read { offset: at.offset(), len: WORD as u32 };
         let word = self.ask_word(at, Op::Read, request).await?;
-        self.counters.count_read(WORD);
+        self.state.counters.count_read(WORD);
         Ok(word)
     }
 
@@ -373,7 +301,7 @@ impl Endpoint for TcpEndpoint {
         let (offset, bytes) = (at.offset(), &value.to_le_bytes());
         let encode = |out: &mut Vec<u8>| wire::Request::Write { offset, bytes }.encode(out);
         self.ask(at.server(), Op::Write, Expected::Nothing, encode).await?;
-        self.counters.count_write(WORD);
+        self.state.counters.count_write(WORD);
         Ok(())
     }
 
@@ -402,8 +330,7 @@ impl Endpoint for TcpEndpoint {
 
     async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
         let Some(number) = chain.server() else { return Ok(Vec::new()) };
-        chain.verbs().iter().try_for_each(|verb| self.check_chain(verb))?;
-        let kinds: Vec<ChainKind> = chain.verbs().iter().map(ChainKind::of).collect();
+        chain.verbs().iter().try_for_each(|verb| self.check(verb.at(), verb.len()).map(drop))?;
         let mut body = Vec::new();
         let mut encoder = ChainEncoder::new(&mut body);
         chain.verbs().iter().for_each(|verb| encode_verb(verb, encoder.out()));
@@ -414,10 +341,11 @@ impl Endpoint for TcpEndpoint {
             let reason = format!("a chain is about more bytes than the {body_max} that it takes at once");
             return Err(FabricError::Refused { server: number, op: 0, reason });
         }
+        let counts = chain.counts();
         let expected = Expected::Chain(chain.into_verbs());
         match self.ask(number, Op::Chain, expected, |out| out.extend_from_slice(&body)).await? {
             Outcome::Chain(results) => {
-                self.count_chain(&results, &kinds);
+                self.state.counters.count_chain(&counts);
                 Ok(results)
             }
             other => unreachable!("results of a chain were expected, not {other:?}"),
@@ -438,7 +366,7 @@ impl Endpoint for TcpEndpoint {
             Ok(other) => unreachable!("the body of a reply was expected, not {other:?}"),
             Err(error) => Err(error),
         };
-        end_call(&self.counters, server, request, body.len(), answer)
+        end_call(&self.state.counters, server, request, body.len(), answer)
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
@@ -455,18 +383,8 @@ impl Endpoint for TcpEndpoint {
         Ok(())
     }
 
-    #[inline]
-    async fn yield_now(&self) {
-        self.ready.set(self.ready.get() | self.slot_bit.get());
-        yield_once().await;
-    }
-
     fn regions(&self) -> &[RegionInfo] {
         &self.shared.infos
-    }
-
-    fn counters(&self) -> &VerbCounters {
-        &self.counters
     }
 
     fn now(&self) -> Nanos {
@@ -474,28 +392,11 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn time_limit(&self) -> Option<&TimeLimit> {
-        Some(&self.time_limit)
-    }
-
-    fn random(&self) -> u64 {
-        self.random.next()
-    }
-
-    fn slots(&self) -> u32 {
-        self.slots.get()
-    }
-
-    fn set_slots(&self, slots: u32) {
-        self.slots.set(slots);
-    }
-
-    fn enter_slot(&self, slot: u32) {
-        debug_assert!(slot < u64::BITS, "slot {slot} of 64");
-        self.slot_bit.set(1 << slot);
+        Some(&self.state.time_limit)
     }
 
     fn poll_ready(&self) -> u64 {
-        let mut ready = self.ready.take();
+        let mut ready = self.state.take_ready();
         let mut verbs = self.verbs.borrow_mut();
         for link in self.links.borrow_mut().iter_mut().filter(|link| link.is_busy()) {
             ready |= link.turn(&self.shared, &mut verbs);

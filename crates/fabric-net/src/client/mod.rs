@@ -18,7 +18,7 @@ use pando_fabric::{Fabric, FabricError, MAX_SERVERS, MemoryServerId, Nanos, Regi
 use crate::connect::{self, Destination};
 use crate::handshake::{LinkId, Protocol};
 use crate::secret::Secret;
-pub use endpoint::{TcpEndpoint, check_range, end_call};
+pub use endpoint::{TcpEndpoint, end_call};
 use keeper::Keeper;
 pub use keeper::{TcpLock, wait_for};
 

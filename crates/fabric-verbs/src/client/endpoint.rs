@@ -7,14 +7,14 @@
 //! Devices have no masked compare-and-swap that libibverbs knows. It is a loop of compare-and-swap here, the first
 //! one with what is expected, so that one round trip does where the bits that are not compared are as expected too.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use pando_fabric::{
-    Chain, ChainVerb, Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo,
-    Request, Result, TimeLimit, VerbCounters, VerbResult, WORD, yield_once,
+    Chain, ChainVerb, Endpoint, EndpointState, Fabric, FabricError, GlobalAddr, MemoryServerId, Nanos,
+    PageBuf, RegionInfo, Request, Result, TimeLimit, VerbResult, WORD,
 };
-use pando_fabric_net::{Ending, TcpEndpoint, check_range, end_call, random_nonzero};
+use pando_fabric_net::{Ending, TcpEndpoint, end_call, random_nonzero};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Shared;
@@ -30,16 +30,13 @@ use crate::queue::{QueuePair, Receives, Work};
 /// One worker thread's queue pairs to the memory servers of a [`crate::VerbsFabric`].
 pub struct VerbsEndpoint {
     shared: Arc<Shared>,
+    /// Its state is that of this endpoint too.
     control: TcpEndpoint,
     completions: Arc<CompletionQueue>,
     /// By memory server. Their queue pairs are gone before the buffers in `jobs` are.
     links: RefCell<Vec<Link>>,
     jobs: RefCell<Jobs>,
     buffers: RegisteredBuffers,
-    /// Bit of the slot that is being polled.
-    slot_bit: Cell<u64>,
-    /// Bits of the slots that became ready.
-    ready: Cell<u64>,
     deadline_ns: Nanos,
 }
 
@@ -54,25 +51,14 @@ impl VerbsEndpoint {
         let completions = Arc::new(CompletionQueue::new(&shared.device, entries)?);
         let buffers = RegisteredBuffers::new(Arc::clone(&shared.device));
         let deadline_ns = shared.control.deadline().as_nanos() as Nanos;
-        Ok(Self {
-            shared,
-            control,
-            completions,
-            links,
-            jobs: RefCell::default(),
-            buffers,
-            slot_bit: Cell::new(1),
-            ready: Cell::new(0),
-            deadline_ns,
-        })
+        Ok(Self { shared, control, completions, links, jobs: RefCell::default(), buffers, deadline_ns })
     }
 
     /// Whether a verb on `len` bytes at `at` makes sense.
     #[inline]
     fn check(&self, at: GlobalAddr, len: usize) -> Result<()> {
         let region = self.regions().get(usize::from(at.server().0));
-        let region = region.ok_or(FabricError::UnknownServer(at.server()))?;
-        check_range(at, len, region.len)
+        region.ok_or(FabricError::UnknownServer(at.server()))?.check(at, len)
     }
 
     /// Makes ready for work: a queue pair is there, and what went before a failed one is fenced off.
@@ -157,7 +143,7 @@ impl VerbsEndpoint {
         let link = &mut links[usize::from(server.0)];
         let is_call = matches!(job, Job::Call { .. });
         // Entered first: from then on the buffers stay where the device looks for them.
-        let number = jobs.enter(job, self.slot_bit.get());
+        let number = jobs.enter(job, self.state().slot_bit());
         if is_call {
             link.push_call(number, deadline);
         } else {
@@ -267,11 +253,6 @@ impl VerbsEndpoint {
     fn result_of(&self, step: Step, user: Option<PageBuf>, is_word: bool) -> VerbResult {
         let Step { work, buffer, .. } = step;
         let is_page = matches!(work, Work::Read | Work::Write) && !is_word;
-        match work {
-            Work::Read => self.counters().count_read(buffer.window_len()),
-            Work::Write => self.counters().count_write(buffer.window_len()),
-            Work::CompareSwap { .. } | Work::FetchAdd { .. } => self.counters().count_atomic(),
-        }
         if is_page && user.is_none() {
             return VerbResult::Buf(buffer);
         }
@@ -383,6 +364,11 @@ impl Drop for VerbsEndpoint {
 
 impl Endpoint for VerbsEndpoint {
     #[inline]
+    fn state(&self) -> &EndpointState {
+        self.control.state()
+    }
+
+    #[inline]
     fn buffer(&self, len: usize) -> PageBuf {
         self.buffers.take(len)
     }
@@ -454,16 +440,14 @@ impl Endpoint for VerbsEndpoint {
     async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
         let Some(server) = chain.server() else { return Ok(Vec::new()) };
         for verb in chain.verbs() {
-            let len = match verb {
-                ChainVerb::Read { into: buf, .. } | ChainVerb::Write { from: buf, .. } => buf.window_len(),
-                _ => WORD,
-            };
+            let len = verb.len();
             self.check(verb.at(), len)?;
             if len as u64 > u64::from(self.shared.device.port.message_max) {
                 let reason = format!("a chain cannot move {len} bytes by one verb over this device");
                 return Err(FabricError::Refused { server, op: 0, reason });
             }
         }
+        let counts = chain.counts();
         let verbs = chain.into_verbs();
         let words: Vec<bool> = verbs.iter().map(|verb| matches!(verb, ChainVerb::WriteWord { .. })).collect();
         let mut steps = Vec::with_capacity(verbs.len());
@@ -476,6 +460,7 @@ impl Endpoint for VerbsEndpoint {
         let Job::Chain(steps) = self.run(server, Job::Chain(steps)).await? else {
             unreachable!("a chain is no verb")
         };
+        self.counters().count_chain(&counts);
         let ended = steps.into_iter().zip(users).zip(words);
         Ok(ended.map(|((step, user), is_word)| self.result_of(step, user, is_word)).collect())
     }
@@ -507,19 +492,8 @@ impl Endpoint for VerbsEndpoint {
     }
 
     #[inline]
-    async fn yield_now(&self) {
-        self.ready.set(self.ready.get() | self.slot_bit.get());
-        yield_once().await;
-    }
-
-    #[inline]
     fn regions(&self) -> &[RegionInfo] {
         self.control.regions()
-    }
-
-    #[inline]
-    fn counters(&self) -> &VerbCounters {
-        self.control.counters()
     }
 
     #[inline]
@@ -531,26 +505,8 @@ impl Endpoint for VerbsEndpoint {
         self.control.time_limit()
     }
 
-    fn random(&self) -> u64 {
-        self.control.random()
-    }
-
-    fn slots(&self) -> u32 {
-        self.control.slots()
-    }
-
-    fn set_slots(&self, slots: u32) {
-        self.control.set_slots(slots);
-    }
-
-    #[inline]
-    fn enter_slot(&self, slot: u32) {
-        self.slot_bit.set(1 << slot);
-        self.control.enter_slot(slot);
-    }
-
     fn poll_ready(&self) -> u64 {
-        self.ready.take() | self.turn() | self.control.poll_ready()
+        self.turn() | self.control.poll_ready()
     }
 
     /// Sleeps for what comes over control connections only: completions of a device are polled for.

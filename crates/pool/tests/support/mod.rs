@@ -13,8 +13,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use pando_fabric::{
-    Chain, ChainVerb, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request,
-    Result, VerbCounters, VerbResult, yield_once,
+    Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
+    RegionInfo, Request, Result, VerbResult, yield_once,
 };
 use pando_pool::{AttachOptions, IsAlive, ProcessIdentity};
 
@@ -119,7 +119,6 @@ impl Memory {
     pub fn endpoint(self: &Arc<Self>, seed: u64) -> Ep {
         Ep {
             memory: self.clone(),
-            random: Cell::new(seed.wrapping_mul(2) | 1),
             fail_after: Cell::new(u64::MAX),
             torn: Cell::new(0),
             answers: Cell::new(0),
@@ -127,7 +126,7 @@ impl Memory {
             without_effect: Cell::new(false),
             is_in_chain: Cell::new(false),
             always_yield: Cell::new(false),
-            counters: VerbCounters::default(),
+            state: EndpointState::new(seed),
         }
     }
 
@@ -149,7 +148,6 @@ impl Memory {
 
 pub struct Ep {
     pub memory: Arc<Memory>,
-    random: Cell<u64>,
     /// Verbs that still succeed.
     pub fail_after: Cell<u64>,
     /// Words that the first verb after those still stores, if it is a WRITE.
@@ -163,7 +161,7 @@ pub struct Ep {
     is_in_chain: Cell<bool>,
     /// Whether each verb is a point where [`interleave`] may switch.
     pub always_yield: Cell<bool>,
-    counters: VerbCounters,
+    state: EndpointState,
 }
 
 impl Ep {
@@ -180,17 +178,8 @@ impl Ep {
         }
         self.fail_after.set(left.saturating_sub(u64::from(left != u64::MAX)));
         self.memory.tick(self.random());
-        let Some(words) = self.memory.words.get(at.server().0 as usize) else {
-            return Err(FabricError::UnknownServer(at.server()));
-        };
-        let region_len = words.len() as u64 * 8;
-        if !at.offset().is_multiple_of(8) || !len.is_multiple_of(8) {
-            return Err(FabricError::Misaligned { at, len });
-        }
-        if at.offset() + len as u64 > region_len {
-            return Err(FabricError::OutOfRegion { at, len, region_len });
-        }
-        Ok(())
+        let region = self.memory.regions.get(at.server().0 as usize);
+        region.ok_or(FabricError::UnknownServer(at.server()))?.check(at, len)
     }
 
     /// From now on the answer to verb `n` is lost, counted from 0.
@@ -239,6 +228,10 @@ impl Ep {
 }
 
 impl Endpoint for Ep {
+    fn state(&self) -> &EndpointState {
+        &self.state
+    }
+
     fn buffer(&self, len: usize) -> PageBuf {
         let mut buf = PageBuf::zeroed(len);
         buf.copy_from_bytes(&vec![0xa5; len]);
@@ -249,7 +242,7 @@ impl Endpoint for Ep {
 
     async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
         self.step(at, into.window_len()).await?;
-        self.counters.count_read(into.window_len());
+        self.state.counters.count_read(into.window_len());
         for (to, from) in into.window_words().iter().zip(self.words(at, into.window_len())) {
             to.store(from.load(SeqCst), SeqCst);
         }
@@ -264,7 +257,7 @@ impl Endpoint for Ep {
             }
             return Err(error);
         }
-        self.counters.count_write(from.window_len());
+        self.state.counters.count_write(from.window_len());
         for (from, to) in from.window_words().iter().zip(self.words(at, from.window_len())) {
             to.store(from.load(SeqCst), SeqCst);
         }
@@ -273,20 +266,20 @@ impl Endpoint for Ep {
 
     async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
         self.step(at, 8).await?;
-        self.counters.count_read(8);
+        self.state.counters.count_read(8);
         self.answer(at, self.memory.word(at).load(SeqCst))
     }
 
     async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
         self.step(at, 8).await?;
-        self.counters.count_write(8);
+        self.state.counters.count_write(8);
         self.memory.word(at).store(value, SeqCst);
         self.answer(at, ())
     }
 
     async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64> {
         self.step(at, 8).await?;
-        self.counters.count_atomic();
+        self.state.counters.count_atomic();
         let word = self.memory.word(at).compare_exchange(expected, new, SeqCst, SeqCst);
         self.answer(at, word.unwrap_or_else(|word| word))
     }
@@ -304,7 +297,7 @@ impl Endpoint for Ep {
 
     async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64> {
         self.step(at, 8).await?;
-        self.counters.count_atomic();
+        self.state.counters.count_atomic();
         self.answer(at, self.memory.word(at).fetch_add(add, SeqCst))
     }
 
@@ -347,33 +340,8 @@ impl Endpoint for Ep {
         &self.memory.regions
     }
 
-    fn counters(&self) -> &VerbCounters {
-        &self.counters
-    }
-
     fn now(&self) -> Nanos {
         self.memory.start.elapsed().as_nanos() as Nanos
-    }
-
-    fn random(&self) -> u64 {
-        let mut x = self.random.get();
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.random.set(x);
-        x.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    }
-
-    fn slots(&self) -> u32 {
-        1
-    }
-
-    fn set_slots(&self, _slots: u32) {}
-
-    fn enter_slot(&self, _slot: u32) {}
-
-    fn poll_ready(&self) -> u64 {
-        0
     }
 }
 
