@@ -5,17 +5,17 @@
 //! draws them. Decoding never panics and never looks beyond what is there: whatever bytes come, the answer is a request,
 //! "more bytes, please", or [`Malformed`], after which the connection is closed.
 
+pub use pando_fabric::codec::REPLY_HEADER;
+use pando_fabric::codec::{self, Put, Reader, ReplyFrame, split_reply};
 use pando_fabric::{FabricError, GlobalAddr, MAX_OFFSET, MemoryServerId};
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
 
 /// Version of this protocol. Two that differ do not talk to each other.
 pub const VERSION: u16 = 2;
 /// Bytes of a request besides its body.
 pub const REQUEST_HEADER: usize = size_of::<RequestHeader>();
-/// Bytes of a reply besides its body.
-pub const REPLY_HEADER: usize = size_of::<ReplyHeader>();
-/// Bytes that a body may have, and a READ may ask for, unless a server says otherwise.
+/// Longest body, and most bytes that a READ may ask for, unless a server sets another limit.
 pub const BODY_MAX: u32 = 4 << 20;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
@@ -30,20 +30,13 @@ struct RequestHeader {
     offset: U64,
 }
 
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
-#[repr(C)]
-struct ReplyHeader {
-    status: u8,
-    /// The operation that is answered, as a check.
-    op: u8,
-    zero: U16,
-    len: U32,
-}
+const _: () = assert!(REQUEST_HEADER == 16);
 
-const _: () = assert!(REQUEST_HEADER == 16 && REPLY_HEADER == 8);
+/// Why bytes are no request or no reply.
+pub type Malformed = codec::Malformed<Op>;
 
 /// What a request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(TryFromBytes, KnownLayout, Immutable, Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
     Read = 1,
@@ -64,23 +57,7 @@ pub enum Op {
 
 impl Op {
     fn from_byte(byte: u8) -> Option<Self> {
-        Some(match byte {
-            1 => Self::Read,
-            2 => Self::Write,
-            3 => Self::CompareSwap,
-            4 => Self::MaskedCompareSwap,
-            5 => Self::FetchAdd,
-            6 => Self::Call,
-            7 => Self::Chain,
-            8 => Self::Reserve,
-            9 => Self::Persist,
-            10 => Self::Ping,
-            11 => Self::Fence,
-            12 => Self::Lock,
-            13 => Self::Present,
-            14 => Self::Pair,
-            _ => return None,
-        })
+        Self::try_read_from_bytes(&[byte]).ok()
     }
 
     /// Whether it may be a verb of a chain.
@@ -125,28 +102,6 @@ impl Op {
             Self::Read | Self::Write | Self::Call | Self::Chain | Self::Pair => None,
         }
     }
-}
-
-/// Bytes that are no request. What follows them is worth nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Malformed {
-    #[error("there is no operation {0}")]
-    UnknownOp(u8),
-    #[error("a field that must be 0 is not")]
-    NotZero,
-    #[error("{len} bytes are more than the {max} that a request may be about")]
-    TooLong { len: u32, max: u32 },
-    #[error("a body of {len} bytes does not belong to operation {op:?}")]
-    WrongLength { op: Op, len: u32 },
-    #[error("operation {0:?} cannot be chained")]
-    NotChained(Op),
-    #[error("a chain ends within a verb")]
-    CutShort,
-    #[error("a reply has status {0}")]
-    UnknownStatus(u8),
-    #[error("a reply does not belong to its request")]
-    WrongReply,
 }
 
 /// A request as it lies in the bytes that came.
@@ -252,10 +207,7 @@ impl Request<'_> {
         let op = self.op();
         match *self {
             Self::Read { offset, len } => put_header(out, op, 0, len, offset),
-            Self::Write { offset, bytes } => {
-                put_header(out, op, 0, bytes.len() as u32, offset);
-                out.extend_from_slice(bytes);
-            }
+            Self::Write { offset, bytes } => put_request(out, op, 0, offset, bytes),
             Self::CompareSwap { offset, expected, new } => put_words(out, op, offset, &[expected, new]),
             Self::MaskedCompareSwap { offset, expected, compare_mask, new, swap_mask } => {
                 put_words(out, op, offset, &[expected, compare_mask, new, swap_mask]);
@@ -264,21 +216,11 @@ impl Request<'_> {
             Self::Reserve { offset, len } | Self::Persist { offset, len } => {
                 put_words(out, op, offset, &[len])
             }
-            Self::Call { kind, body } => {
-                put_header(out, op, kind, body.len() as u32, 0);
-                out.extend_from_slice(body);
-            }
-            Self::Chain(verbs) => {
-                put_header(out, op, 0, verbs.bytes.len() as u32, 0);
-                out.extend_from_slice(verbs.bytes);
-            }
+            Self::Call { kind, body } => put_request(out, op, kind, 0, body),
+            Self::Chain(Verbs { bytes: body, .. }) | Self::Pair { body } => put_request(out, op, 0, 0, body),
             Self::Fence { process, link } => put_words(out, op, 0, &[process, link]),
             Self::Present { process } => put_words(out, op, 0, &[process]),
-            Self::Ping | Self::Lock => put_header(out, op, 0, 0, 0),
-            Self::Pair { body } => {
-                put_header(out, op, 0, body.len() as u32, 0);
-                out.extend_from_slice(body);
-            }
+            Self::Ping | Self::Lock => put_request(out, op, 0, 0, &[]),
         }
     }
 }
@@ -304,8 +246,7 @@ impl<'o> ChainEncoder<'o> {
     /// Fills in how long the chain became.
     pub fn finish(self) {
         let len = (self.out.len() - self.start - REQUEST_HEADER) as u32;
-        let field = std::mem::offset_of!(RequestHeader, len);
-        self.out[self.start + field..][..4].copy_from_slice(&len.to_le_bytes());
+        self.out.set_u32(self.start + std::mem::offset_of!(RequestHeader, len), len);
     }
 }
 
@@ -315,6 +256,11 @@ fn put_header(out: &mut Vec<u8>, op: Op, kind: u16, len: u32, offset: u64) {
     out.extend_from_slice(header.as_bytes());
 }
 
+fn put_request(out: &mut Vec<u8>, op: Op, kind: u16, offset: u64, body: &[u8]) {
+    put_header(out, op, kind, body.len() as u32, offset);
+    out.extend_from_slice(body);
+}
+
 /// Appends the header of a WRITE, whose `len` bytes follow.
 pub fn put_write_header(out: &mut Vec<u8>, offset: u64, len: u32) {
     put_header(out, Op::Write, 0, len, offset);
@@ -322,9 +268,7 @@ pub fn put_write_header(out: &mut Vec<u8>, offset: u64, len: u32) {
 
 fn put_words(out: &mut Vec<u8>, op: Op, offset: u64, words: &[u64]) {
     put_header(out, op, 0, size_of_val(words) as u32, offset);
-    for word in words {
-        out.extend_from_slice(&word.to_le_bytes());
-    }
+    words.iter().for_each(|word| out.put_u64(*word));
 }
 
 /// Bytes of the request that `bytes` begin with, whole or not, if its header is there.
@@ -350,45 +294,47 @@ pub fn decode_request(bytes: &[u8], body_max: u32) -> Result<Option<(Request<'_>
         return Err(Malformed::TooLong { len, max: body_max });
     }
     if op.body_len().is_some_and(|expected| expected != len) {
-        return Err(Malformed::WrongLength { op, len });
+        return Err(Malformed::WrongLength(op));
     }
     let body_len = if op == Op::Read { 0 } else { len as usize };
     let Some(body) = rest.get(..body_len) else { return Ok(None) };
-    let word = |at: usize| u64::from_le_bytes(body[8 * at..][..8].try_into().expect("eight bytes"));
+    let mut words = Reader::new(body);
+    let mut word = || words.u64();
     let request = match op {
         Op::Read => Request::Read { offset, len },
         Op::Write => Request::Write { offset, bytes: body },
-        Op::CompareSwap => Request::CompareSwap { offset, expected: word(0), new: word(1) },
+        Op::CompareSwap => Request::CompareSwap { offset, expected: word()?, new: word()? },
         Op::MaskedCompareSwap => Request::MaskedCompareSwap {
             offset,
-            expected: word(0),
-            compare_mask: word(1),
-            new: word(2),
-            swap_mask: word(3),
+            expected: word()?,
+            compare_mask: word()?,
+            new: word()?,
+            swap_mask: word()?,
         },
-        Op::FetchAdd => Request::FetchAdd { offset, add: word(0) },
+        Op::FetchAdd => Request::FetchAdd { offset, add: word()? },
         Op::Call => Request::Call { kind: header.kind.get(), body },
         Op::Chain => Request::Chain(checked_chain(body, body_max)?),
-        Op::Reserve => Request::Reserve { offset, len: word(0) },
-        Op::Persist => Request::Persist { offset, len: word(0) },
-        Op::Fence => Request::Fence { process: word(0), link: word(1) },
+        Op::Reserve => Request::Reserve { offset, len: word()? },
+        Op::Persist => Request::Persist { offset, len: word()? },
+        Op::Fence => Request::Fence { process: word()?, link: word()? },
         Op::Lock => Request::Lock,
-        Op::Present => Request::Present { process: word(0) },
+        Op::Present => Request::Present { process: word()? },
         Op::Ping => Request::Ping,
         Op::Pair => Request::Pair { body },
     };
     Ok(Some((request, REQUEST_HEADER + body_len)))
 }
 
-/// The verbs of a chain, all of which are whole, may be chained, and bring back `body_max` bytes at most together.
+/// Checks that the verbs of a chain are whole, may be chained, and bring back at most `body_max` bytes together.
 fn checked_chain(bytes: &[u8], body_max: u32) -> Result<Verbs<'_>, Malformed> {
-    let (mut rest, mut answered) = (bytes, 0u64);
-    while !rest.is_empty() {
+    let (mut left, mut answered) = (Reader::new(bytes), 0u64);
+    while let Some(&op) = left.rest().first() {
         // Nothing nests: the operation is looked at first.
-        if let Some(op) = Op::from_byte(rest[0]).filter(|op| !op.is_chained()) {
+        if let Some(op) = Op::from_byte(op).filter(|op| !op.is_chained()) {
             return Err(Malformed::NotChained(op));
         }
-        let (request, used) = decode_request(rest, body_max)?.ok_or(Malformed::CutShort)?;
+        let decoded = decode_request(left.rest(), body_max)?;
+        let (request, used) = decoded.ok_or_else(|| left.bad("a chain ends within a verb"))?;
         answered += match request {
             Request::Read { len, .. } => u64::from(len),
             Request::Write { .. } => 0,
@@ -397,13 +343,13 @@ fn checked_chain(bytes: &[u8], body_max: u32) -> Result<Verbs<'_>, Malformed> {
         if answered > u64::from(body_max) {
             return Err(Malformed::TooLong { len: answered.min(u32::MAX.into()) as u32, max: body_max });
         }
-        rest = &rest[used..];
+        left.bytes(used)?;
     }
     Ok(Verbs { bytes, body_max })
 }
 
 /// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(TryFromBytes, KnownLayout, Immutable, Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
     Done = 0,
@@ -416,46 +362,27 @@ pub enum Status {
 }
 
 /// Writes one reply: its header, and then its body as it is appended to `out`.
-pub struct ReplyEncoder {
-    start: usize,
-    op: Op,
-}
+pub struct ReplyEncoder(ReplyFrame);
 
 impl ReplyEncoder {
     pub fn begin(out: &mut Vec<u8>, op: Op) -> Self {
-        let start = out.len();
-        out.extend_from_slice(&[0; REPLY_HEADER]);
-        Self { start, op }
+        Self(ReplyFrame::begin(out, op as u8))
     }
 
-    /// What was appended since is the body.
+    /// Ends the reply. Its body is what was appended since it was begun.
     pub fn finish(self, out: &mut [u8]) {
-        self.finish_as(out, Status::Done);
+        self.0.finish(out, Status::Done as u8, 0);
     }
 
-    /// Whatever was appended since goes, and the error takes its place.
+    /// Ends the reply with `error` in place of what was appended since it was begun.
     pub fn fail(self, out: &mut Vec<u8>, error: &FabricError) {
-        out.truncate(self.start + REPLY_HEADER);
+        out.truncate(self.0.body());
         let status = put_error(out, error);
-        self.finish_as(out, status);
-    }
-
-    fn finish_as(self, out: &mut [u8], status: Status) {
-        let len = (out.len() - self.start - REPLY_HEADER) as u32;
-        let header = ReplyHeader { status: status as u8, op: self.op as u8, zero: 0.into(), len: len.into() };
-        out[self.start..][..REPLY_HEADER].copy_from_slice(header.as_bytes());
+        self.0.finish(out, status as u8, 0);
     }
 }
 
-/// Three numbers, and a text to the end of the body.
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
-#[repr(C)]
-struct ErrorNumbers {
-    offset: U64,
-    len: U64,
-    region_len: U64,
-}
-
+/// Appends three numbers (offset, length, length of the region) and a text.
 fn put_error(out: &mut Vec<u8>, error: &FabricError) -> Status {
     let (status, at, len, region_len, text) = match error {
         FabricError::OutOfRegion { at, len, region_len } => {
@@ -467,15 +394,12 @@ fn put_error(out: &mut Vec<u8>, error: &FabricError) -> Status {
         FabricError::Refused { op, reason, .. } => (Status::Refused, None, u64::from(*op), 0, reason.clone()),
         other => (Status::System, None, 0, 0, other.to_string()),
     };
-    let offset = at.map_or(0, |at| at.offset());
-    let numbers = ErrorNumbers { offset: offset.into(), len: len.into(), region_len: region_len.into() };
-    out.extend_from_slice(numbers.as_bytes());
+    [at.map_or(0, |at| at.offset()), len, region_len].iter().for_each(|number| out.put_u64(*number));
     out.extend_from_slice(text.as_bytes());
     status
 }
 
-/// The text of another host as it may be shown: what a terminal would obey, or what would hide the order of letters, is
-/// escaped.
+/// The text of another host with what a terminal would obey, or what would hide the order of letters, escaped.
 pub fn printable(text: &str) -> String {
     let is_dangerous = |c: char| {
         c.is_control()
@@ -488,16 +412,15 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// The error that the body of a reply says, of memory server `server`.
+/// The error in the body of a reply of memory server `server`.
 fn error_of(server: MemoryServerId, status: Status, body: &[u8]) -> Result<FabricError, Malformed> {
-    let (numbers, text) = ErrorNumbers::ref_from_prefix(body).map_err(|_| Malformed::WrongReply)?;
-    let at = GlobalAddr::new(server, numbers.offset.get().min(MAX_OFFSET - 1));
-    let (len, reason) = (numbers.len.get(), printable(&String::from_utf8_lossy(text)));
+    let mut body = Reader::new(body);
+    let (offset, len, region_len) = (body.u64()?, body.u64()?, body.u64()?);
+    let at = GlobalAddr::new(server, offset.min(MAX_OFFSET - 1));
+    let reason = printable(&String::from_utf8_lossy(body.rest()));
     Ok(match status {
         Status::Done => return Err(Malformed::WrongReply),
-        Status::OutOfRegion => {
-            FabricError::OutOfRegion { at, len: len as usize, region_len: numbers.region_len.get() }
-        }
+        Status::OutOfRegion => FabricError::OutOfRegion { at, len: len as usize, region_len },
         Status::Misaligned => FabricError::Misaligned { at, len: len as usize },
         Status::ReadOnly => FabricError::ReadOnly { at, len: len as usize },
         Status::NoSpace => FabricError::NoSpace { at, len, reason },
@@ -520,25 +443,12 @@ pub fn decode_reply(
     op: Op,
     body_max: u32,
 ) -> Result<Option<(Reply<'_>, usize)>, Malformed> {
-    let Ok((header, rest)) = ReplyHeader::ref_from_prefix(bytes) else { return Ok(None) };
-    let status = match header.status {
-        0 => Status::Done,
-        1 => Status::OutOfRegion,
-        2 => Status::Misaligned,
-        3 => Status::ReadOnly,
-        4 => Status::NoSpace,
-        5 => Status::Refused,
-        6 => Status::System,
-        other => return Err(Malformed::UnknownStatus(other)),
-    };
-    if header.op != op as u8 || header.zero.get() != 0 {
+    let Some(raw) = split_reply(bytes, op as u8, Status::System as u8, body_max)? else { return Ok(None) };
+    let status = Status::try_read_from_bytes(&[raw.status]).ok();
+    let status = status.ok_or(Malformed::UnknownStatus(raw.status))?;
+    if raw.answer != 0 {
         return Err(Malformed::WrongReply);
     }
-    let len = header.len.get();
-    if len > body_max {
-        return Err(Malformed::TooLong { len, max: body_max });
-    }
-    let Some(body) = rest.get(..len as usize) else { return Ok(None) };
-    let reply = if status == Status::Done { Ok(body) } else { Err(error_of(server, status, body)?) };
-    Ok(Some((reply, REPLY_HEADER + len as usize)))
+    let reply = if status == Status::Done { Ok(raw.body) } else { Err(error_of(server, status, raw.body)?) };
+    Ok(Some((reply, raw.used)))
 }

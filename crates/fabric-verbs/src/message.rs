@@ -1,35 +1,24 @@
-//! Messages by which calls travel between two queue pairs, and what is longer than one of them.
+//! Messages by which calls travel between two queue pairs, and replies that are longer than one of them.
 //!
-//! A call fits into one message; one that does not goes over the connection. A reply is what would come over a connection too
-//! ([`pando_fabric_net::wire::decode_reply`]), in parts: the first comes by itself, each other one is asked for, so that there
-//! is always a buffer for it. Whoever decodes believes nothing: a message is whole and well formed, or none.
+//! A call fits into one message; one that does not goes over the connection. A reply has the bytes that it would have over a
+//! connection ([`pando_fabric_net::wire::decode_reply`]), in parts: the first is sent at once, each further one when it is
+//! asked for, so that a buffer waits for it. Decoding trusts nothing: a message is whole and well formed, or refused.
+//!
+//! ```text
+//! [id of the call 4][what 1][0 1][kind of the request 2][len 4][0 4]  body: len bytes, and zeros up to a whole word
+//! ```
 
-use zerocopy::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use pando_fabric::codec::{BadField, Put, Reader};
 
-/// Bytes of a message at most, and of the buffers for them.
+/// Longest message, and length of the buffers for them.
 pub(crate) const MESSAGE_MAX: usize = 4096;
-/// Bytes that one message carries at most.
+/// Longest body of one message.
 pub(crate) const BODY_MAX: usize = MESSAGE_MAX - HEADER;
-const HEADER: usize = size_of::<Header>();
+const HEADER: usize = 16;
 /// Messages travel in whole words.
 const WORD: usize = pando_fabric::WORD;
 
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
-#[repr(C)]
-struct Header {
-    /// Of the call, by its client.
-    id: U32,
-    what: u8,
-    zero: u8,
-    /// Of the request.
-    kind: U16,
-    /// Bytes that follow, besides zeros up to a whole word.
-    len: U32,
-    zero_too: U32,
-}
-
-const _: () = assert!(HEADER == 16 && MESSAGE_MAX.is_multiple_of(WORD));
+const _: () = assert!(MESSAGE_MAX.is_multiple_of(WORD));
 
 const CALL: u8 = 1;
 const NEXT: u8 = 2;
@@ -60,35 +49,42 @@ impl<'b> Message<'b> {
             Self::Part { id, bytes, is_last: false } => (id, PART, 0, bytes),
         };
         assert!(body.len() <= BODY_MAX, "{} bytes in one message", body.len());
-        let len = (body.len() as u32).into();
-        let header = Header { id: id.into(), what, zero: 0, kind: kind.into(), len, zero_too: 0.into() };
         out.clear();
-        out.extend_from_slice(header.as_bytes());
+        out.put_u32(id);
+        out.extend_from_slice(&[what, 0]);
+        out.put_u16(kind);
+        out.put_u32(body.len() as u32);
+        out.put_u32(0);
         out.extend_from_slice(body);
         out.resize(out.len().next_multiple_of(WORD), 0);
     }
 
-    /// The message of which all of `bytes` are, if they are one.
+    /// The message that `bytes` are, if they are one from the first to the last.
     pub fn decode(bytes: &'b [u8]) -> Option<Self> {
-        let (header, rest) = Header::ref_from_prefix(bytes).ok()?;
-        let body = rest.get(..header.len.get() as usize)?;
-        let is_whole = rest.len() == body.len().next_multiple_of(WORD) && body.len() <= BODY_MAX;
-        if !is_whole || header.zero != 0 || header.zero_too.get() != 0 {
-            return None;
+        Self::read(Reader::new(bytes)).ok()
+    }
+
+    fn read(mut left: Reader<'b>) -> Result<Self, BadField> {
+        let (id, [what, zero], kind) = (left.u32()?, left.array()?, left.u16()?);
+        let (len, zero_too) = (left.u32()? as usize, left.u32()?);
+        let body = left.bytes(len)?;
+        if zero != 0
+            || zero_too != 0
+            || len > BODY_MAX
+            || left.rest().len() != len.next_multiple_of(WORD) - len
+        {
+            return Err(left.bad("no header of a message"));
         }
-        let (id, kind) = (header.id.get(), header.kind.get());
-        match header.what {
-            CALL => Some(Self::Call { id, kind, body }),
-            NEXT if kind == 0 && body.is_empty() => Some(Self::Next { id }),
-            PART | LAST_PART if kind == 0 => {
-                Some(Self::Part { id, bytes: body, is_last: header.what == LAST_PART })
-            }
-            _ => None,
+        match what {
+            CALL => Ok(Self::Call { id, kind, body }),
+            NEXT if kind == 0 && body.is_empty() => Ok(Self::Next { id }),
+            PART | LAST_PART if kind == 0 => Ok(Self::Part { id, bytes: body, is_last: what == LAST_PART }),
+            _ => Err(left.bad("no message")),
         }
     }
 }
 
-/// What is left to send of a reply.
+/// The part of a reply that is still to be sent.
 #[derive(Debug)]
 pub(crate) struct Rest {
     reply: Vec<u8>,
@@ -100,7 +96,7 @@ impl Rest {
         Self { reply, sent: 0 }
     }
 
-    /// Puts the next part into `out`, as a message; whether it is the last.
+    /// Puts the next part into `out`, as a message. Returns whether it is the last.
     pub fn next_part(&mut self, id: u32, out: &mut Vec<u8>) -> bool {
         let left = &self.reply[self.sent..];
         let bytes = &left[..left.len().min(BODY_MAX)];
@@ -118,10 +114,10 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Adds the next part of a reply that may have `max` bytes; whether there is a next part that is to be asked for. `None` if
-    /// that cannot be.
+    /// Adds the next part of a reply that may have `max` bytes. Returns whether another part is to be asked for, or `None` if the
+    /// part cannot be one of this reply.
     pub fn add(&mut self, bytes: &[u8], is_last: bool, max: usize) -> Option<bool> {
-        // Only the last part may be short: nobody sends parts without end.
+        // Only the last part may be short, so the number of parts is bounded.
         let is_well = self.reply.len() + bytes.len() <= max && (is_last || bytes.len() == BODY_MAX);
         if is_well {
             self.reply.extend_from_slice(bytes);

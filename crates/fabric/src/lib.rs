@@ -18,6 +18,7 @@ mod arena;
 mod buf;
 mod buffers;
 mod chain;
+pub mod codec;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod counters;

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use pando_fabric::codec::{Put, Reader};
 use pando_fabric::{
     Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
     RegionInfo, Request, Result, TimeLimit, VerbCounters, VerbResult, WORD,
@@ -75,10 +76,11 @@ impl TcpEndpoint {
         self.server(server)?;
         let request = wire::Request::Pair { body };
         match self.ask(server, Op::Pair, Expected::Body, |out| request.encode(out)).await? {
-            Outcome::Body(answer) => match answer.split_first_chunk() {
-                Some((link, answer)) => Ok((u64::from_le_bytes(*link), answer.to_vec())),
-                None => Err(FabricError::ServerUnreachable(server)),
-            },
+            Outcome::Body(answer) => {
+                let mut left = Reader::new(&answer);
+                let link = left.u64().map_err(|_| FabricError::ServerUnreachable(server))?;
+                Ok((link, left.rest().to_vec()))
+            }
             other => unreachable!("an answer was expected, not {other:?}"),
         }
     }
@@ -219,9 +221,7 @@ fn piece(server: &Server) -> usize {
 
 fn encode_write(at: GlobalAddr, from: &PageBuf, out: &mut Vec<u8>) {
     wire::put_write_header(out, at.offset(), from.window_len() as u32);
-    for word in from.window_words() {
-        out.extend_from_slice(&word.load(Relaxed).to_le_bytes());
-    }
+    from.window_words().iter().for_each(|word| out.put_u64(word.load(Relaxed)));
 }
 
 fn encode_verb(verb: &ChainVerb, out: &mut Vec<u8>) {

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
+use pando_fabric::codec::Put;
 use pando_fabric::{FabricError, MemoryServerId, Result};
 
 use super::Memory;
@@ -104,6 +105,6 @@ fn execute_verb(memory: &Memory, verb: Request<'_>, batch: &mut Batch, out: &mut
         other => unreachable!("{:?} is no verb", other.op()),
     };
     batch.atomics += 1;
-    out.extend_from_slice(&before.to_le_bytes());
+    out.put_u64(before);
     Ok(())
 }

@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::Arc;
 
+use pando_fabric::codec::Put;
 use pando_fabric::{FabricError, MemoryServerId};
 
 use super::Memory;
@@ -142,7 +143,7 @@ impl Memory {
         out: &mut Vec<u8>,
     ) -> Option<Box<dyn Send>> {
         let reply = ReplyEncoder::begin(out, Op::Pair);
-        out.extend_from_slice(&id.link.to_le_bytes());
+        out.put_u64(id.link);
         let paired = match &self.other_way {
             Some(other_way) => {
                 let calls = Calls::new(number, Arc::clone(&self.callee));
@@ -168,7 +169,7 @@ fn answer(out: &mut Vec<u8>, server: MemoryServerId, op: Op, answered: io::Resul
     let reply = ReplyEncoder::begin(out, op);
     match answered {
         Ok(word) => {
-            out.extend(word.iter().flat_map(|word| word.to_le_bytes()));
+            word.iter().for_each(|word| out.put_u64(*word));
             reply.finish(out);
         }
         Err(error) => {
