@@ -1,6 +1,6 @@
-//! Calls to a memory server and its answers as bytes, little-endian. Whatever bytes come, they are a call, an answer, or are
-//! refused; nothing that they say is believed before the node is looked at. A call says what the nodes of its index are like,
-//! so that memory servers need to know of no index.
+//! Calls to a memory server and its answers as bytes, little-endian. Any bytes are a call, an answer, or refused, and nothing
+//! that they say is trusted before the node is looked at. A call describes the nodes of its index, so memory servers need not
+//! know any index.
 //!
 //! ```text
 //! call   [action:8][level:8][format:8][expected:8][index id:32][node:64]
@@ -9,6 +9,7 @@
 //! answer [status:8] and what belongs to it
 //! ```
 
+use pando_fabric::codec::{BadField, Put, Reader};
 use pando_fabric::{FabricError, GlobalAddr, MemoryServerId, Request};
 use pando_pool::ValueRef;
 
@@ -18,7 +19,7 @@ use crate::layout::{LayoutId, Stored};
 /// The fabric's number for these calls ("DX").
 const OP: u16 = 0x4458;
 
-/// What the memory server is to do with the key.
+/// Operation on the key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action<'c> {
     Get,
@@ -36,18 +37,18 @@ pub(super) struct Call<'c> {
     pub action: Action<'c>,
 }
 
-/// What the memory server says.
+/// Answer of the memory server.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// The key's value, if it is present: inline, or where it is.
+    /// The key's value, or where it is, if the key is present.
     Got(Option<Found>),
-    /// What became of a change of the leaf at this address.
+    /// Outcome of a change of the leaf at this address.
     Changed { leaf: GlobalAddr, outcome: Outcome },
     /// The change does not fit into the leaf.
     NoRoom,
-    /// The value there is long: it must be read and compared first.
+    /// The value there is long. The compute server must read and compare it first.
     Compare(ValueRef),
-    /// The way down is not one for this memory server.
+    /// The call is out of date, or its descent leaves this memory server.
     Elsewhere,
 }
 
@@ -116,35 +117,34 @@ impl Request for Call<'_> {
             Some(Expected::Exactly(_)) => LONG,
         };
         out.extend([action, self.level, self.layout.format, expected_kind]);
-        out.extend(self.index_id.to_le_bytes());
-        out.extend(self.node.raw().to_le_bytes());
+        out.put_u32(self.index_id);
+        out.put_u64(self.node.raw());
         let LayoutId { node_size, key_len, value_len, limit, .. } = self.layout;
-        [node_size, key_len, value_len, limit].iter().for_each(|size| out.extend(size.to_le_bytes()));
-        push_bytes(out, self.key);
+        [node_size, key_len, value_len, limit].iter().for_each(|size| out.put_u32(*size));
+        out.put_counted(self.key);
         match expected {
-            Some(Expected::Bytes(bytes)) => push_bytes(out, bytes),
-            Some(Expected::Exactly(value)) => push_value(out, value),
+            Some(Expected::Bytes(bytes)) => out.put_counted(bytes),
+            Some(Expected::Exactly(value)) => put_value(out, value),
             _ => {}
         }
         match new {
             None => out.push(ABSENT),
             Some(Stored::Inline(bytes)) => {
                 out.push(BYTES);
-                push_bytes(out, bytes);
+                out.put_counted(bytes);
             }
             Some(Stored::Long(value)) => {
                 out.push(LONG);
-                push_value(out, value);
+                put_value(out, value);
             }
         }
     }
 
     fn decode_reply(&self, server: MemoryServerId, reply: &[u8]) -> Result<Answer, FabricError> {
-        let mut bytes = Bytes(reply);
-        Answer::decode(&mut bytes).filter(|_| bytes.0.is_empty()).ok_or_else(|| FabricError::Refused {
+        Answer::read(Reader::new(reply)).map_err(|wrong| FabricError::Refused {
             server,
             op: OP,
-            reason: "the answer is none to this call".to_owned(),
+            reason: format!("the answer is none to this call: {wrong}"),
         })
     }
 }
@@ -152,29 +152,27 @@ impl Request for Call<'_> {
 impl<'c> Call<'c> {
     /// `None` if the bytes are not a call.
     pub fn decode(op: u16, body: &'c [u8]) -> Option<Self> {
-        if op != OP {
-            return None;
-        }
-        let mut bytes = Bytes(body);
-        let [action, level, format, expected] = bytes.take()?;
-        let index_id = u32::from_le_bytes(bytes.take()?);
-        let node = GlobalAddr::from_raw(bytes.word()?)?;
-        let mut size = || Some(u32::from_le_bytes(bytes.take()?));
-        let layout =
-            LayoutId { format, node_size: size()?, key_len: size()?, value_len: size()?, limit: size()? };
-        let key = bytes.bytes()?;
+        if op == OP { Self::read(Reader::new(body)).ok() } else { None }
+    }
+
+    fn read(mut left: Reader<'c>) -> Result<Self, BadField> {
+        let [action, level, format, expected] = left.array()?;
+        let index_id = left.u32()?;
+        let node = read_addr(&mut left)?;
+        let (node_size, key_len, value_len, limit) = (left.u32()?, left.u32()?, left.u32()?, left.u32()?);
+        let layout = LayoutId { format, node_size, key_len, value_len, limit };
+        let key = left.counted()?;
         let expected = match expected {
             ABSENT => Expected::Absent,
-            BYTES => Expected::Bytes(bytes.bytes()?),
-            LONG => Expected::Exactly(bytes.value()?),
-            _ => return None,
+            BYTES => Expected::Bytes(left.counted()?),
+            LONG => Expected::Exactly(read_value(&mut left)?),
+            _ => return Err(left.bad("an unknown kind of expected value")),
         };
-        let [kind] = bytes.take()?;
-        let new = match kind {
+        let new = match left.u8()? {
             ABSENT => None,
-            BYTES => Some(Stored::Inline(bytes.bytes()?)),
-            LONG => Some(Stored::Long(bytes.value()?)),
-            _ => return None,
+            BYTES => Some(Stored::Inline(left.counted()?)),
+            LONG => Some(Stored::Long(read_value(&mut left)?)),
+            _ => return Err(left.bad("an unknown kind of new value")),
         };
         let action = match (action, new) {
             (GET, None) => Action::Get,
@@ -183,9 +181,10 @@ impl<'c> Call<'c> {
             (UPDATE, Some(new)) => Action::Change(Change::Update(new)),
             (REMOVE, None) => Action::Change(Change::Remove),
             (SWAP, new) => Action::Change(Change::Swap { expected, new }),
-            _ => return None,
+            _ => return Err(left.bad("an action with a value that it does not take")),
         };
-        bytes.0.is_empty().then_some(Self { layout, index_id, node, level, key, action })
+        left.end()?;
+        Ok(Self { layout, index_id, node, level, key, action })
     }
 }
 
@@ -194,11 +193,11 @@ impl Answer {
         match self {
             Self::Got(Some(Found::Inline(value))) => {
                 out.push(FOUND);
-                push_bytes(out, value);
+                out.put_counted(value);
             }
             Self::Got(Some(Found::Long(value))) => {
                 out.push(FOUND_LONG);
-                push_value(out, *value);
+                put_value(out, *value);
             }
             Self::Got(None) => out.push(MISSING),
             Self::Changed { leaf, outcome } => {
@@ -208,75 +207,54 @@ impl Answer {
                     | flag(outcome.underfull, UNDERFULL)
                     | flag(outcome.unlinked.is_some(), UNLINKED);
                 out.extend([CHANGED, flags]);
-                out.extend(leaf.raw().to_le_bytes());
+                out.put_u64(leaf.raw());
                 if let Some(value) = outcome.unlinked {
-                    push_value(out, value);
+                    put_value(out, value);
                 }
             }
             Self::NoRoom => out.push(NO_ROOM),
             Self::Compare(value) => {
                 out.push(COMPARE);
-                push_value(out, *value);
+                put_value(out, *value);
             }
             Self::Elsewhere => out.push(ELSEWHERE),
         }
     }
 
-    fn decode(bytes: &mut Bytes<'_>) -> Option<Self> {
-        let [status] = bytes.take()?;
-        Some(match status {
-            FOUND => Self::Got(Some(Found::Inline(bytes.bytes()?.to_vec()))),
-            FOUND_LONG => Self::Got(Some(Found::Long(bytes.value()?))),
+    fn read(mut left: Reader<'_>) -> Result<Self, BadField> {
+        let answer = match left.u8()? {
+            FOUND => Self::Got(Some(Found::Inline(left.counted()?.to_vec()))),
+            FOUND_LONG => Self::Got(Some(Found::Long(read_value(&mut left)?))),
             MISSING => Self::Got(None),
             CHANGED => {
-                let [flags] = bytes.take()?;
-                let leaf = GlobalAddr::from_raw(bytes.word()?)?;
-                let unlinked = if flags & UNLINKED != 0 { Some(bytes.value()?) } else { None };
+                let flags = left.u8()?;
+                let leaf = read_addr(&mut left)?;
                 let is = |flag: u8| flags & flag != 0;
+                let unlinked = if is(UNLINKED) { Some(read_value(&mut left)?) } else { None };
                 let (existed, changed, underfull) = (is(EXISTED), is(DID_CHANGE), is(UNDERFULL));
                 Self::Changed { leaf, outcome: Outcome { existed, changed, unlinked, underfull } }
             }
             NO_ROOM => Self::NoRoom,
-            COMPARE => Self::Compare(bytes.value()?),
+            COMPARE => Self::Compare(read_value(&mut left)?),
             ELSEWHERE => Self::Elsewhere,
-            _ => return None,
-        })
+            _ => return Err(left.bad("an unknown status")),
+        };
+        left.end()?;
+        Ok(answer)
     }
 }
 
-fn push_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.extend((bytes.len() as u32).to_le_bytes());
-    out.extend_from_slice(bytes);
+fn put_value(out: &mut Vec<u8>, value: ValueRef) {
+    value.to_words().iter().for_each(|word| out.put_u64(*word));
 }
 
-fn push_value(out: &mut Vec<u8>, value: ValueRef) {
-    value.to_words().iter().for_each(|word| out.extend(word.to_le_bytes()));
+fn read_value(left: &mut Reader<'_>) -> Result<ValueRef, BadField> {
+    let words = [left.u64()?, left.u64()?, left.u64()?];
+    ValueRef::from_words(words).ok_or_else(|| left.bad("no reference to a value"))
 }
 
-/// What is left of a message.
-struct Bytes<'m>(&'m [u8]);
-
-impl<'m> Bytes<'m> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn word(&mut self) -> Option<u64> {
-        self.take().map(u64::from_le_bytes)
-    }
-
-    fn bytes(&mut self) -> Option<&'m [u8]> {
-        let len = u32::from_le_bytes(self.take()?) as usize;
-        let (bytes, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    fn value(&mut self) -> Option<ValueRef> {
-        ValueRef::from_words([self.word()?, self.word()?, self.word()?])
-    }
+fn read_addr(left: &mut Reader<'_>) -> Result<GlobalAddr, BadField> {
+    GlobalAddr::from_raw(left.u64()?).ok_or_else(|| left.bad("no address"))
 }
 
 #[cfg(test)]
