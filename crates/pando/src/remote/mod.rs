@@ -31,7 +31,6 @@ mod routes;
 mod session;
 #[doc(hidden)]
 pub mod wire;
-mod wire_reply;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
