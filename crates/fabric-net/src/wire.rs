@@ -2,8 +2,8 @@
 //!
 //! A connection carries requests one way and replies the other, both in order, so neither has a number. A request is a
 //! header of 16 bytes and a body, a reply a header of 8 bytes and a body; all numbers are little-endian. `docs/fabric.md`
-//! draws them. Decoding never panics and never looks beyond what is there: whatever bytes come, the answer is a request,
-//! "more bytes, please", or [`Malformed`], after which the connection is closed.
+//! draws them. Decoding never panics and never looks beyond the bytes at hand: the result is a request, a need for more bytes, or
+//! [`Malformed`], after which the connection is closed.
 
 pub use pando_fabric::codec::REPLY_HEADER;
 use pando_fabric::codec::{self, Put, Reader, ReplyFrame, split_reply};
@@ -144,21 +144,21 @@ pub enum Request<'b> {
         offset: u64,
         len: u64,
     },
-    /// Nothing that came over connection `link` of `process` is executed from now on; over none of them if `link` is 0.
+    /// From now on nothing is executed that came over connection `link` of `process`, or over any of its connections if `link`
+    /// is 0.
     Fence {
         process: u64,
         link: u64,
     },
-    /// The one lock of this memory server, for this connection; it lasts as long as that. The answer is 1, or 0 if another one
-    /// has it; or the number of a process that had it, was not heard, and is fenced off here.
+    /// Takes the one lock of this memory server for this connection, with which it ends. The answer is 1, or 0 if another
+    /// connection has it, or the number of a process that had it, was not heard from, and is fenced off here.
     Lock,
     /// Whether `process` has a connection, or had one a moment ago. The answer is 1 or 0.
     Present {
         process: u64,
     },
     Ping,
-    /// Another way to the same memory, about which both ends tell each other what only they understand. It lasts as long as
-    /// this connection.
+    /// Asks for another way to the same memory, which ends with this connection. The body is opaque to this protocol.
     Pair {
         body: &'b [u8],
     },
@@ -225,7 +225,7 @@ impl Request<'_> {
     }
 }
 
-/// Writes a chain whose verbs are not known beforehand.
+/// Writes a chain verb by verb.
 pub struct ChainEncoder<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
@@ -243,7 +243,7 @@ impl<'o> ChainEncoder<'o> {
         self.out
     }
 
-    /// Fills in how long the chain became.
+    /// Fills in the length of the chain.
     pub fn finish(self) {
         let len = (self.out.len() - self.start - REQUEST_HEADER) as u32;
         self.out.set_u32(self.start + std::mem::offset_of!(RequestHeader, len), len);
@@ -271,7 +271,7 @@ fn put_words(out: &mut Vec<u8>, op: Op, offset: u64, words: &[u64]) {
     words.iter().for_each(|word| out.put_u64(*word));
 }
 
-/// Bytes of the request that `bytes` begin with, whole or not, if its header is there.
+/// Length of the request at the front of `bytes`, once its header is there. The rest of it may be missing.
 pub fn request_len(bytes: &[u8]) -> Option<usize> {
     let (header, _) = RequestHeader::ref_from_prefix(bytes).ok()?;
     let body = if header.op == Op::Read as u8 { 0 } else { header.len.get() as usize };

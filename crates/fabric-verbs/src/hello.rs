@@ -1,4 +1,4 @@
-//! What both ends tell each other when they pair: how to reach a queue pair, and on one side where the memory is.
+//! The data that both ends exchange when they pair: how to reach a queue pair and, from the server, where the memory is.
 //!
 //! The bytes travel as a `Pair` request and its answer over a connection whose handshake is over. Little-endian, of fixed
 //! length; `docs/verbs.md` draws them.
@@ -48,10 +48,10 @@ pub(crate) struct Answer {
 const _: () = assert!(size_of::<Peer>() == 32 && size_of::<Answer>() == 56);
 
 impl Peer {
-    /// Whether a port of this link layer can talk to it.
+    /// Checks that a port of this link layer can talk to the peer.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it cannot.
     pub fn check(&self, link_layer: u8) -> Result<(), String> {
         if link_layer != self.link_layer {
             let name = |layer| if layer == 1 { "InfiniBand" } else { "Ethernet" };

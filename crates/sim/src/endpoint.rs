@@ -1,11 +1,10 @@
 //! The endpoint of one simulated thread, and the one that stands outside of time.
 //!
 //! A thread has a clock of its own, which runs ahead of the cluster's while the thread computes, and stands still while
-//! it waits. A verb is refused at once, or posted at the thread's time; what becomes of it is the affair of
-//! [`World`](crate::world::World).
+//! it waits. A verb is refused at once, or posted at the thread's time; [`World`](crate::world::World) executes it.
 //!
-//! A *direct* endpoint belongs to no thread. Its verbs take effect at once, whole, at the present, and no time passes. What
-//! is charged on it counts only while a memory server executes a call: it makes that call longer.
+//! A *direct* endpoint belongs to no thread. Its verbs take effect at once, whole, at the present, and no time passes. Work
+//! that is charged on it counts only while a memory server executes a call: it makes that call longer.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -22,24 +21,24 @@ use crate::op::{Call, Op, OpId, Poster, WorkerId};
 use crate::run::preempt;
 use crate::verb::Verb;
 
-/// What time passes for somebody who yields on a direct endpoint, so that whoever waits in vain gives up some day.
+/// Time that passes with each yield on a direct endpoint, so that a wait in vain ends.
 const DIRECT_YIELD_NS: Nanos = 1_000;
 
-/// One thread of one simulated compute server ([`SimFabric::thread`](crate::SimFabric::thread)), or nobody's direct way
-/// to the memory ([`SimFabric::direct`](crate::SimFabric::direct)).
+/// One thread of one simulated compute server ([`SimFabric::thread`](crate::SimFabric::thread)), or a direct way to the
+/// memory ([`SimFabric::direct`](crate::SimFabric::direct)).
 pub struct SimEndpoint {
     pub(crate) shared: Arc<Shared>,
-    /// `None`: it is direct.
+    /// `None` if the endpoint is direct.
     pub(crate) worker: Option<WorkerId>,
     /// Its ready slots are those that yielded.
     pub(crate) state: EndpointState,
-    /// The thread's time; what a direct one waited in all.
+    /// The thread's time, or the total time that a direct endpoint waited.
     pub(crate) clock: Cell<Nanos>,
     /// The wakers of its slots while it is part of a run, which needs none of them to be woken.
     pub(crate) wakers: RefCell<Vec<Waker>>,
-    /// The slot that was polled last goes on once the others have come to its time.
+    /// The slot that was polled last continues once the other workers have reached its time.
     pub(crate) paced: Cell<bool>,
-    /// It may stand still where it computes ([`crate::Preemption`]).
+    /// The thread may be preempted where it computes ([`crate::Preemption`]).
     pub(crate) is_preemptible: Cell<bool>,
 }
 
@@ -83,7 +82,7 @@ impl SimEndpoint {
         }
     }
 
-    /// Posts an operation of a thread: what `fill` puts in.
+    /// Posts an operation of a thread, which `fill` fills in.
     fn post(&self, worker: WorkerId, server: MemoryServerId, fill: impl FnOnce(&mut Op)) -> Posted<'_> {
         self.spend(self.shared.compute.post_ns);
         let server = usize::from(server.0);
@@ -100,25 +99,25 @@ impl SimEndpoint {
         posted.result(|op| op.results.pop().expect("one result for one verb")).await
     }
 
-    /// Whether a waker is that of the slot that is polled by a run.
+    /// Whether a waker belongs to the slot that a run is polling.
     fn is_own(&self, waker: &Waker) -> bool {
         let slot = self.state.slot_bit().trailing_zeros() as usize;
         self.wakers.borrow().get(slot).is_some_and(|own| own.will_wake(waker))
     }
 
-    /// Lets time pass until the thread's clock shows `at`; its other slots go on meanwhile. For what is to happen at some
-    /// moment of a [run](crate::SimFabric::run), in a slot of that. A direct endpoint, outside of time, does not wait.
+    /// Lets time pass until the thread's clock shows `at`, while its other slots go on. For events at a given moment of a
+    /// [run](crate::SimFabric::run), in a slot of that run. A direct endpoint, outside of time, does not wait.
     pub async fn sleep_until(&self, at: Nanos) {
         let Some(worker) = self.worker.filter(|_| self.clock.get() < at) else { return };
         let slot = self.state.slot_bit().trailing_zeros() as u8;
         self.shared.world().schedule(at, Event::Awake(worker, slot));
-        // Verbs that others of this slot's futures wait for wake it too.
+        // Verbs of other futures of this slot wake it too.
         while self.clock.get() < at {
             self.pause().await;
         }
     }
 
-    /// Pending once. Whoever is in a run goes on by its slot's bit.
+    /// Is pending once. In a run, the bit of the slot makes it continue.
     async fn pause(&self) {
         let mut paused = false;
         std::future::poll_fn(|cx| {
@@ -161,14 +160,14 @@ impl SimEndpoint {
     }
 }
 
-/// An operation that was posted. Dropped before it is done, it is left to itself.
+/// An operation that was posted. If it is dropped before its end, the operation still happens.
 struct Posted<'e> {
     endpoint: &'e SimEndpoint,
     op: Option<OpId>,
 }
 
 impl Posted<'_> {
-    /// Waits for it; its error, or what `take` takes from it.
+    /// Waits for the end of the operation. Returns its error, or what `take` takes from it.
     async fn result<T>(mut self, take: impl FnOnce(&mut Op) -> T) -> Result<T> {
         let mut take = Some(take);
         std::future::poll_fn(|cx| {

@@ -1,8 +1,8 @@
 //! The endpoint: verbs become requests, replies become completions.
 //!
 //! A verb is written into the buffer of its connection when its future is first polled, and sent at the next
-//! [`Endpoint::poll_ready`] together with all others. What can be refused here is, without asking: wrong addresses and lengths
-//! never travel. A READ or WRITE of more than a server takes at once goes in pieces, one after the other.
+//! [`Endpoint::poll_ready`] together with all others. Wrong addresses and lengths are refused here and never sent. A READ or
+//! WRITE of more than a server takes at once is divided into pieces, one after the other.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::{Server, Shared};
 use crate::pending::Ending;
 use crate::wire::{self, ChainEncoder, Op};
 
-/// How long an idle endpoint sleeps at most.
+/// Longest sleep of an idle endpoint.
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// One worker thread's connections to the memory servers of a [`crate::TcpFabric`].
@@ -49,7 +49,7 @@ impl TcpEndpoint {
         self.shared.servers.get(usize::from(server.0)).ok_or(FabricError::UnknownServer(server))
     }
 
-    /// Asks a server something that is not about its memory: the number that it answers, or 1 if it answers without.
+    /// Sends a request that is not about memory. Returns the number in the answer, or 1 if there is none.
     pub(super) async fn ask_server(&self, server: MemoryServerId, request: wire::Request<'_>) -> Result<u64> {
         let expected = if request.op() == Op::Fence { Expected::Nothing } else { Expected::Word };
         match self.ask(server, request.op(), expected, |out| request.encode(out)).await? {
@@ -61,17 +61,17 @@ impl TcpEndpoint {
     /// Makes a round trip to a server. Connections that were given up before it began are fenced off once it has ended.
     ///
     /// # Errors
-    /// Those of verbs to a server that does not answer.
+    /// The errors of verbs to a server that does not answer.
     pub async fn ping(&self, server: MemoryServerId) -> Result<()> {
         self.ask(server, Op::Ping, Expected::Nothing, |out| wire::Request::Ping.encode(out)).await?;
         Ok(())
     }
 
-    /// Asks a server for another way to its memory ([`crate::OtherWay`]): its answer, and the number of the connection that
-    /// the way lasts as long as.
+    /// Asks a server for another way to its memory ([`crate::OtherWay`]). Returns the number of the connection with which that
+    /// way ends, and the server's answer.
     ///
     /// # Errors
-    /// `Refused` if it offers none, and those of verbs to a server that does not answer.
+    /// `Refused` if the server offers none, and the errors of verbs to a server that does not answer.
     pub async fn pair(&self, server: MemoryServerId, body: &[u8]) -> Result<(u64, Vec<u8>)> {
         self.server(server)?;
         let request = wire::Request::Pair { body };
@@ -91,7 +91,7 @@ impl TcpEndpoint {
         self.links.borrow().get(usize::from(server.0)).and_then(Link::number)
     }
 
-    /// Waits while a connection to a server that broke is not made again yet, which verbs are told as an error.
+    /// Waits through the pause before a broken connection to a server is made again. Verbs fail during that pause.
     pub async fn rest(&self, server: MemoryServerId) {
         let is_resting = || {
             let links = self.links.borrow();
@@ -104,7 +104,7 @@ impl TcpEndpoint {
         }
     }
 
-    /// Ends the connection to a server, if there is one, as if it had broken. The next one has another number.
+    /// Ends the connection to a server, if there is one, as if it had broken. The next connection has another number.
     pub fn hang_up(&self, server: MemoryServerId) {
         if let Some(link) = self.links.borrow_mut().get_mut(usize::from(server.0)) {
             let ended = link.hang_up(&self.shared, &mut self.verbs.borrow_mut());
@@ -112,7 +112,7 @@ impl TcpEndpoint {
         }
     }
 
-    /// Whether a verb on `len` bytes at `at` makes sense; its server.
+    /// Checks a verb on `len` bytes at `at`. Returns its server.
     #[inline]
     fn check(&self, at: GlobalAddr, len: usize) -> Result<&Server> {
         let server = self.server(at.server())?;
@@ -120,7 +120,7 @@ impl TcpEndpoint {
         Ok(server)
     }
 
-    /// Asks a server for something, and waits for the answer.
+    /// Sends a request and waits for the answer.
     async fn ask(
         &self,
         server: MemoryServerId,
@@ -197,10 +197,10 @@ impl TcpEndpoint {
     }
 }
 
-/// The end of a call of `len` bytes, whichever way it went: it is counted if the server was reached, and its reply decoded.
+/// Ends a call of `len` bytes that was sent by any means: counts it if the server was reached, and decodes its reply.
 ///
 /// # Errors
-/// That of `answer`; `Refused` if it is no reply to the request.
+/// The error of `answer`, or `Refused` if the bytes are no reply to the request.
 pub fn end_call<R: Request>(
     counters: &VerbCounters,
     server: MemoryServerId,
@@ -214,7 +214,7 @@ pub fn end_call<R: Request>(
     request.decode_reply(server, &answer?)
 }
 
-/// Largest multiple of 8 that a server takes at once.
+/// Largest multiple of 8 bytes that a server takes at once.
 fn piece(server: &Server) -> usize {
     (server.body_max as usize / WORD * WORD).max(WORD)
 }
@@ -415,7 +415,7 @@ impl Endpoint for TcpEndpoint {
         if waits.is_empty() {
             return false;
         }
-        // What it says will be found out by the next turn; an interruption is as good as news.
+        // The next turn finds out which ones are ready. An interruption only makes it come early.
         let _ = poll(&mut waits, Some(&NAP));
         true
     }

@@ -1,7 +1,7 @@
 //! Verbs of one endpoint that are under way, and how they end.
 //!
-//! What a verb expects waits with it, buffers included, and becomes its outcome when the answer comes. A verb allocates nothing
-//! but what its answer needs; one whose future is gone is still answered.
+//! A waiting verb keeps what it expects, buffers included, which becomes its outcome when the answer comes. A verb allocates only
+//! what its answer needs. A verb whose future was dropped is still answered.
 
 use pando_fabric::codec::{BadField, Reader};
 use pando_fabric::{ChainVerb, FabricError, PageBuf, Result, VerbResult};
@@ -12,17 +12,17 @@ use crate::wire::Malformed;
 /// What a verb waits for, with the buffers that its answer fills.
 #[derive(Debug)]
 pub(super) enum Expected {
-    /// As many bytes as the window has.
+    /// The bytes of the window.
     Bytes(PageBuf),
     Word,
     Nothing,
-    /// What each verb brings, one after the other.
+    /// The answers of the verbs, one after the other.
     Chain(Vec<ChainVerb>),
     /// Any bytes.
     Body,
 }
 
-/// What a verb brought.
+/// Answer to a verb.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Buf(PageBuf),

@@ -1,6 +1,6 @@
 //! One request, executed on the region.
 //!
-//! A request that is refused has no effect, and of a chain none of its verbs. Whoever asks gets the error that an endpoint in
+//! A request that is refused has no effect, nor has any verb of a refused chain. The client gets the error that an endpoint in
 //! the server's own process would get.
 
 use std::sync::atomic::{Ordering::SeqCst, fence};
@@ -70,7 +70,7 @@ fn attempt(
     }
 }
 
-/// Whether all verbs of a chain can be executed.
+/// Checks that all verbs of a chain can be executed.
 fn check(memory: &Memory, verbs: Verbs<'_>) -> Result<()> {
     for verb in verbs {
         match verb {

@@ -1,7 +1,7 @@
 //! The requests of one connection of a memory server, executed in their order.
 //!
-//! A batch is executed while the gate of its client is held, so that whoever fences the client off waits for the batch. What
-//! is not about memory is answered here: fences, the lock, who is there.
+//! A batch is executed while the gate of its client is held, so that a fence waits for the end of the batch. Requests that are
+//! not about memory are answered here: fences, the lock, and which processes are present.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const PERSIST: u64 = 4 << 20;
 
 /// Why no more requests are executed now.
 enum Pause {
-    /// There is no whole one, or too much waits to be sent.
+    /// No whole request is left, or too many replies wait to be sent.
     Nothing { wants_more: bool },
     /// Others are to have their turn.
     Turn,
@@ -31,7 +31,7 @@ enum Pause {
 }
 
 impl Memory {
-    /// Executes what came in whole, and sends the replies.
+    /// Executes the requests that are whole, and sends the replies.
     pub(super) fn serve(&self, core: &Core, connection: &mut Connection<u64>) -> Result<(), End> {
         // Each turn executes at least one request or ends.
         loop {
@@ -43,7 +43,7 @@ impl Memory {
         }
     }
 
-    /// Executes requests until none is whole or enough replies wait; whether there may be more once these are sent.
+    /// Executes requests until none is whole or enough replies wait. Returns whether more may follow once these are sent.
     fn take_requests(&self, core: &Core, connection: &mut Connection<u64>) -> Result<bool, End> {
         let (client, persisted, input, output) = connection.parts();
         let number = MemoryServerId(client.number);
@@ -115,10 +115,10 @@ impl Memory {
         Ok(false)
     }
 
-    /// Goes on with a PERSIST of much, of which `done` bytes are done; whether it is answered.
+    /// Continues a long PERSIST after its first `done` bytes. Returns whether it was answered.
     fn persist_some(&self, (offset, len): (u64, u64), done: &mut u64, out: &mut Vec<u8>) -> bool {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.region.bytes());
-        // A place that is wrong is refused as a whole.
+        // A range that leaves the region is refused as a whole.
         let more = if is_inside { PERSIST.min(len - *done) } else { len };
         let persisted = self.region.persist(offset + *done, more);
         *done += more;
@@ -134,7 +134,7 @@ impl Memory {
         true
     }
 
-    /// Offers a client another way in, and answers with the number of its connection and what the other way says.
+    /// Offers a client another way in. The answer is the number of its connection, and the answer of the other way.
     fn pair(
         &self,
         number: MemoryServerId,
@@ -164,7 +164,7 @@ impl Memory {
     }
 }
 
-/// Answers what is not about memory.
+/// Answers a request that is not about memory.
 fn answer(out: &mut Vec<u8>, server: MemoryServerId, op: Op, answered: io::Result<Option<u64>>) {
     let reply = ReplyEncoder::begin(out, op);
     match answered {

@@ -4,8 +4,8 @@
 //! do calls that do not fit into one message. A buffer of this endpoint is registered memory, so that a NIC fills it
 //! without a copy; the bytes of others are copied through one that is.
 //!
-//! Devices have no masked compare-and-swap that libibverbs knows. It is a loop of compare-and-swap here, the first
-//! one with what is expected, so that one round trip does where the bits that are not compared are as expected too.
+//! libibverbs knows no masked compare-and-swap. It is a loop of compare-and-swap here, which begins with the expected word, so
+//! that one round trip suffices where the bits that are not compared are as expected too.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::queue::{QueuePair, Receives, Work};
 /// One worker thread's queue pairs to the memory servers of a [`crate::VerbsFabric`].
 pub struct VerbsEndpoint {
     shared: Arc<Shared>,
-    /// Its state is that of this endpoint too.
+    /// The two endpoints have one state, that of `control`.
     control: TcpEndpoint,
     completions: Arc<CompletionQueue>,
     /// By memory server. Their queue pairs are gone before the buffers in `jobs` are.
@@ -54,14 +54,14 @@ impl VerbsEndpoint {
         Ok(Self { shared, control, completions, links, jobs: RefCell::default(), buffers, deadline_ns })
     }
 
-    /// Whether a verb on `len` bytes at `at` makes sense.
+    /// Checks a verb on `len` bytes at `at`.
     #[inline]
     fn check(&self, at: GlobalAddr, len: usize) -> Result<()> {
         let region = self.regions().get(usize::from(at.server().0));
         region.ok_or(FabricError::UnknownServer(at.server()))?.check(at, len)
     }
 
-    /// Makes ready for work: a queue pair is there, and what went before a failed one is fenced off.
+    /// Prepares a link for work: it has a queue pair, and the work of failed ones before it is fenced off.
     ///
     /// # Errors
     /// `NotConnected`, `Lost`, `Refused` if the server does not offer RDMA; nothing was posted.
@@ -92,7 +92,7 @@ impl VerbsEndpoint {
                 Needs::Closing => {
                     let _preparing = Preparing::begin(self, server);
                     self.links.borrow_mut()[usize::from(server.0)].close(&self.shared);
-                    // Whoever lost the connection was told so; this verb need not be.
+                    // The verbs that were under way failed. This one need not.
                     self.control.rest(server).await;
                 }
                 Needs::Settling => {
@@ -104,7 +104,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Asks a server for a queue pair. The request tells it of the `given_up` connections before.
+    /// Asks a server for a queue pair. The request also tells it of the `given_up` connections that were lost before.
     async fn pair(&self, server: MemoryServerId, given_up: usize) -> Result<Paired> {
         let receives = Receives::Own(CALLS_MAX);
         let queue_pair = QueuePair::new(&self.completions, DEPTH, &receives, random_nonzero() as u32)?;
@@ -178,7 +178,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Executes a step on one word; the word that it brought back, or what `word` was.
+    /// Executes a step on one word. Returns the word that it brought back, or `word` if it brought none.
     async fn word(&self, at: GlobalAddr, work: Work, word: u64) -> Result<u64> {
         self.check(at, WORD)?;
         let (buffer, key) = self.bounce(WORD)?;
@@ -249,7 +249,7 @@ impl VerbsEndpoint {
         Ok((Step { at, work, buffer, key }, Some(user)))
     }
 
-    /// What one step of a chain that ended brought; `is_word` says whether it was a word that was written.
+    /// Result of one step of a chain that was executed. `is_word` tells a WRITE of a word.
     fn result_of(&self, step: Step, user: Option<PageBuf>, is_word: bool) -> VerbResult {
         let Step { work, buffer, .. } = step;
         let is_page = matches!(work, Work::Read | Work::Write) && !is_word;
@@ -270,7 +270,7 @@ impl VerbsEndpoint {
         result
     }
 
-    /// Has work posted and takes completions; the bits of slots whose verbs ended.
+    /// Posts work and takes completions. Returns the bits of slots whose verbs ended.
     fn turn(&self) -> u64 {
         let (mut links, mut jobs) = (self.links.borrow_mut(), self.jobs.borrow_mut());
         if !links.iter().any(Link::is_busy) {
@@ -296,7 +296,7 @@ impl VerbsEndpoint {
             let now = now();
             links.iter_mut().for_each(|link| ready |= link.look_at_clock(shared, jobs, now));
         }
-        // A queue pair that failed takes its connection along: the next one needs a name that is not fenced off.
+        // The connection of a failed queue pair ends too: the next queue pair needs a name that is not fenced off.
         for (place, link) in (0..).zip(links.iter_mut()) {
             if link.take_failed() {
                 self.control.hang_up(MemoryServerId(place));
@@ -319,7 +319,7 @@ fn not_sent(server: MemoryServerId, error: FabricError) -> FabricError {
     }
 }
 
-/// Keeps others from preparing the same link.
+/// Keeps other slots from preparing the same link.
 struct Preparing<'e> {
     endpoint: &'e VerbsEndpoint,
     place: usize,
@@ -333,7 +333,7 @@ impl<'e> Preparing<'e> {
     }
 
     /// # Errors
-    /// That of pairing.
+    /// The error of pairing.
     fn end(self, paired: Result<Paired>) -> Result<()> {
         let now = self.endpoint.now();
         let link = &mut self.endpoint.links.borrow_mut()[self.place];
@@ -509,7 +509,7 @@ impl Endpoint for VerbsEndpoint {
         self.turn() | self.control.poll_ready()
     }
 
-    /// Sleeps for what comes over control connections only: completions of a device are polled for.
+    /// Sleeps only until data arrives on control connections. Completions of a device are polled for.
     fn idle(&self) -> bool {
         !self.links.borrow().iter().any(Link::is_busy) && self.control.idle()
     }
