@@ -1,10 +1,10 @@
 //! Lazy admission of leaves (DEX §5.4).
 //!
-//! A leaf that is read once would push out one that is read often, so most leaves that are read from remote memory
-//! are used and forgotten. Inner nodes are not asked about here: they are always admitted.
+//! Most leaves read from remote memory are used once and not admitted, so that they do not evict leaves that
+//! are read often. Inner nodes are always admitted and do not pass through this policy.
 
-/// With which probability a leaf that was read from remote memory is admitted once the cache is full. Inner nodes
-/// always are.
+/// Probability that a leaf read from remote memory is admitted once the cache is full. Inner nodes are always
+/// admitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Admission {
     threshold: u64,
@@ -17,17 +17,17 @@ impl Admission {
         Self { threshold: if clamped >= 1.0 { u64::MAX } else { (clamped * u64::MAX as f64) as u64 } }
     }
 
-    /// Every page is admitted: the policy of earlier systems.
+    /// Admits every page: the policy of earlier systems.
     pub fn eager() -> Self {
         Self { threshold: u64::MAX }
     }
 
-    /// Share of pages that are admitted.
+    /// Fraction of pages that are admitted.
     pub fn share(self) -> f64 {
         self.threshold as f64 / u64::MAX as f64
     }
 
-    /// Decides with a uniform random number.
+    /// Decides by a uniformly distributed random number.
     #[inline]
     pub fn admits(self, random: u64) -> bool {
         random <= self.threshold && self.threshold > 0

@@ -1,7 +1,8 @@
-//! The memory of all frames: one mapping, type-stable for the life of the cache.
+//! Memory of all frames: one mapping, type-stable for the life of the cache.
 //!
-//! An optimistic reader may follow a stale reference into any frame at any time, so frames are never given back and
-//! are words that may be read while they change. All unsafe code of the cache is here.
+//! An optimistic reader may follow a stale reference into any frame at any time. So frames are never returned
+//! to the system, and their words are atomics that may be read while they change. Apart from the vector
+//! compares in `rank.rs`, all unsafe code of the cache is here.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +22,7 @@ mod memory {
         words: usize,
     }
 
-    // SAFETY: the mapping is owned by this value and reached only as `&[AtomicU64]`, which any thread may use.
+    // SAFETY: this value owns the mapping and exposes it only as `&[AtomicU64]`, which any thread may use.
     unsafe impl Send for Memory {}
     // SAFETY: as above.
     unsafe impl Sync for Memory {}
@@ -59,7 +60,7 @@ mod memory {
 
     impl Drop for Memory {
         fn drop(&mut self) {
-            // SAFETY: `base` and `words` are those of the mapping, and no reference outlives `self`.
+            // SAFETY: `base` and `words` describe the mapping, and no reference outlives `self`.
             let _ = unsafe { munmap(self.base.as_ptr().cast(), self.words * size_of::<Word>()) };
         }
     }
@@ -69,7 +70,7 @@ mod memory {
 mod memory {
     use super::*;
 
-    /// Words of the model checker, which only it can lay out.
+    /// Words of the model checker, which only the checker can lay out.
     pub struct Memory(Box<[Word]>);
 
     impl Memory {
@@ -118,7 +119,7 @@ impl Arena {
         unsafe { self.memory.words().get_unchecked(start..start + (1 << self.shift)) }
     }
 
-    /// Asks the processor for the first `bytes` of frame `index`. No effect if there is no such frame.
+    /// Prefetches the first `bytes` of frame `index`. Does nothing if there is no such frame.
     #[inline]
     pub fn prefetch(&self, index: u32, bytes: usize) {
         if (index as usize) < self.frames {
@@ -134,7 +135,7 @@ impl Arena {
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Asks the processor for the line that `word` is in.
+/// Prefetches the cache line of `word`.
 #[inline]
 pub fn prefetch_line(word: &Word) {
     prefetch_address(std::ptr::from_ref(word));

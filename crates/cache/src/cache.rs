@@ -1,7 +1,8 @@
-//! The cache as a whole: what it is made of, and how a page gets in (DEX §5.1, §5.4).
+//! The cache as a whole: its parts, and the admission of pages (DEX §5.1, §5.4).
 //!
-//! A page comes in through a free frame and the ticket of its address: [`FreeFrame::admit`] publishes it hot below a
-//! hot parent, or, if the parent changed during the READ, as a cooling page that the next descent finds by its address.
+//! A page needs a free frame and the ticket of its address. [`FreeFrame::admit`] publishes it hot below a hot
+//! parent or, if the parent changed during the READ, as a cooling page that the next descent finds by its
+//! address.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -21,41 +22,41 @@ use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::turn::Turns;
 use crate::writing::CutOff;
 
-/// Frames with which a tree of any height can be walked and changed by any number of operations: twice what one of
-/// them holds at most, which is the root, a node and its parent, and a free frame.
+/// Smallest number of frames that suffices for trees of any height and any number of concurrent operations:
+/// twice the four that one operation holds at most (the root, a node, its parent, and a free frame).
 const MIN_FRAMES: u64 = 8;
 
-/// Frames of a path, neighbours to be merged and spare ones included, as rarely a tree has more.
+/// Generous bound on the frames of one path, including merge neighbours and spare frames.
 const PATH_FRAMES: usize = 16;
 
-/// How victims are chosen.
+/// Policy for choosing victims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eviction {
-    /// Cooling is delegated to a cached child until a node without one is reached (DEX §5.3).
+    /// Cooling moves down to cached children until it reaches a node without any (DEX §5.3).
     PathAware,
-    /// Any sampled node is evicted at once, whatever is cached below it.
+    /// Any sampled node is evicted at once, even above cached children.
     Random,
 }
 
-/// Where cooling nodes wait.
+/// Container of the cooling nodes.
 pub enum Cooling {
     Map(CoolingMap),
     Fifo(CoolingFifo),
 }
 
-/// What a cache is like. The defaults are the paper's (DEX §8.1).
+/// Configuration of a cache. The defaults are the paper's (DEX §8.1).
 #[derive(Clone, Debug)]
 pub struct CacheConfig {
     /// Bytes of all frames together.
     pub bytes: u64,
     /// Bytes of a node: a power of two.
     pub node_size: usize,
-    /// Share of the frames that may be cooling; the paper's is 0.1.
+    /// Fraction of the frames that may be cooling; 0.1 in the paper.
     pub cooling_share: f64,
     /// Admission of leaves once the cache is full.
     pub admission: Admission,
     pub eviction: Eviction,
-    /// One FIFO queue under a lock in place of the cooling map.
+    /// Uses one FIFO queue under a lock instead of the cooling map.
     pub fifo: bool,
     /// Whether pointers to cached children are swizzled.
     pub swizzle: bool,
@@ -75,7 +76,7 @@ impl CacheConfig {
     }
 }
 
-/// A page cache of one compute server, shared by its workers.
+/// The page cache of one compute server, shared by its workers.
 pub struct Cache {
     arena: Arena,
     meta: Box<[FrameMeta]>,
@@ -85,10 +86,10 @@ pub struct Cache {
     admission: Admission,
     swizzle: bool,
     node_size: usize,
-    /// Frames that were never used start here.
+    /// First frame that was never used.
     fresh: AtomicU32,
     free: Mutex<Vec<FrameId>>,
-    /// Workers at the time of the latest one.
+    /// Number of live workers when the last one was created.
     workers: AtomicU32,
     pub(crate) turns: Turns,
     /// Hot frames whose parents were cooled before them.
@@ -97,18 +98,18 @@ pub struct Cache {
     counters: Mutex<Registry>,
 }
 
-/// The counters of all workers.
+/// Counters of all workers.
 #[derive(Default)]
 struct Registry {
     live: Vec<Arc<CacheCounters>>,
-    /// Workers so far.
+    /// Workers created so far.
     started: u32,
-    /// Sum of those of workers that ended.
+    /// Sum of the counters of ended workers.
     past: CacheCounts,
 }
 
 impl Registry {
-    /// Moves the counters that nobody else has any more to the sum.
+    /// Moves the counters of ended workers into the sum.
     fn sweep(&mut self) {
         let Self { live, past, .. } = self;
         live.retain_mut(|counters| match Arc::get_mut(counters) {
@@ -121,16 +122,16 @@ impl Registry {
     }
 }
 
-/// What a worker has of its own: a few free frames, and counters.
+/// State of one worker: a few free frames, and counters.
 pub struct CacheWorker {
     stash: RefCell<Vec<FrameId>>,
     counters: Arc<CacheCounters>,
-    /// Whether it stands for an operation that has the turn.
+    /// Whether this worker belongs to an operation that has the turn.
     pub(crate) in_turn: bool,
     number: u32,
 }
 
-/// Free frames that a worker keeps to itself at most.
+/// Maximum number of free frames that a worker keeps for itself.
 const STASH: usize = 4;
 
 impl CacheWorker {
@@ -149,7 +150,7 @@ impl CacheWorker {
         &self.counters
     }
 
-    /// How many workers the cache had before this one.
+    /// Number of workers created before this one.
     #[inline]
     pub fn number(&self) -> usize {
         self.number as usize
@@ -193,7 +194,7 @@ impl Cache {
         })
     }
 
-    /// The calling thread's share of this cache.
+    /// Creates a worker for the calling thread.
     pub fn worker(&self) -> CacheWorker {
         let counters = Arc::new(CacheCounters::default());
         let mut registry = lock(&self.counters);
@@ -209,18 +210,18 @@ impl Cache {
         self.workers.load(Ordering::Relaxed).max(1) as usize
     }
 
-    /// Whether the cache may not hold the paths of all operations that workers of `slots` slots have in flight, so
-    /// that what one of them has brought in is likely evicted by another before it is used.
+    /// Whether the paths of all operations in flight, on workers with `slots` slots each, may exceed the
+    /// cache, so that a page is likely evicted before the operation that read it can use it.
     pub fn is_tight(&self, slots: u32) -> bool {
         self.frames() < PATH_FRAMES * self.workers() * slots as usize
     }
 
-    /// Gives the free frames of a worker that ends back to all.
+    /// Returns the free frames of a worker that ends to the free list.
     pub fn retire(&self, worker: &CacheWorker) {
         lock(&self.free).append(&mut worker.stash.borrow_mut());
     }
 
-    /// Sum of what all workers counted so far.
+    /// Sum of the counters of all workers so far.
     pub fn counts(&self) -> CacheCounts {
         let registry = lock(&self.counters);
         registry.past + registry.live.iter().map(|counters| counters.snapshot()).sum()
@@ -234,14 +235,14 @@ impl Cache {
         self.node_size
     }
 
-    /// Whether pointers to cached children are swizzled at all.
+    /// Whether pointers to cached children are swizzled.
     #[inline]
     pub fn swizzles(&self) -> bool {
         self.swizzle
     }
 
-    /// Whether below a missing child of a swizzling node nothing is cached but cooling, clean copies (DEX §5.3). The caller
-    /// holds the child's ticket and has the node pinned; it stays so as long as he does.
+    /// Whether only clean cooling copies can be cached below a missing child of a swizzling node (DEX §5.3).
+    /// The caller holds the child's ticket and a pin on the node; the answer stays true while both are held.
     pub fn paths_are_whole(&self) -> bool {
         self.swizzle && self.eviction == Eviction::PathAware && self.orphans.load(Ordering::SeqCst) == 0
     }
@@ -254,7 +255,7 @@ impl Cache {
         &self.table
     }
 
-    /// Bytes besides the frames: table, cooling map, frame states.
+    /// Memory besides the frames, in bytes: table, cooling map, frame states.
     pub fn overhead_bytes(&self) -> usize {
         let cooling = if let Cooling::Map(map) = &self.cooling { map.bytes() } else { 0 };
         self.table.bytes() + cooling + self.meta.len() * size_of::<FrameMeta>()
@@ -269,7 +270,7 @@ impl Cache {
         self.meta.iter()
     }
 
-    /// The frame of a number that this cache gave out.
+    /// Frame with a number that this cache gave out.
     ///
     /// # Panics
     /// If there is no such frame.
@@ -278,26 +279,26 @@ impl Cache {
         FrameRef::new(self, id, self.arena.words(id.0))
     }
 
-    /// The frame of an id that may be torn.
+    /// Frame with a number that may be torn; `None` if there is no such frame.
     #[inline]
     pub fn try_frame(&self, id: FrameId) -> Option<FrameRef<'_>> {
         ((id.0 as usize) < self.frames()).then(|| self.frame(id))
     }
 
-    /// Asks the processor for the first `bytes` of a frame.
+    /// Prefetches the first `bytes` of a frame.
     #[inline]
     pub fn prefetch(&self, id: FrameId, bytes: usize) {
         self.arena.prefetch(id.0, bytes);
     }
 
-    /// Whether frames are left that no node ever needed, or that became free.
+    /// Whether a free frame is available without eviction.
     pub fn has_free(&self, worker: &CacheWorker) -> bool {
         !worker.stash.borrow().is_empty()
             || (self.fresh.load(Ordering::Relaxed) as usize) < self.frames()
             || !lock(&self.free).is_empty()
     }
 
-    /// A free frame without evicting anything.
+    /// Takes a free frame without evicting anything.
     pub fn take_free<'c>(&'c self, worker: &'c CacheWorker) -> Option<FreeFrame<'c>> {
         let id = worker
             .stash
@@ -316,20 +317,22 @@ impl Cache {
         if (id as usize) < self.frames() {
             return Some(FrameId(id));
         }
-        // Undone, so that even 2^32 attempts do not wrap around.
+        // Undo the increment, so that even 2^32 attempts do not wrap around.
         self.fresh.fetch_sub(1, Ordering::Relaxed);
         None
     }
 
     pub(crate) fn give_free(&self, worker: &CacheWorker, id: FrameId) {
-        // The stashes of a tiny cache, or of many workers, would keep frames from those who need them.
+        // In a tiny cache, or with many workers, stashes would withhold frames from operations that need
+        // them.
         let keep = if worker.in_turn { 0 } else { STASH.min(self.frames() / (32 * self.workers())) };
         let mut stash = worker.stash.borrow_mut();
         if stash.len() < keep { stash.push(id) } else { lock(&self.free).push(id) }
     }
 
-    /// Makes the unswizzled but cached child `addr`, in `child`, hot again. With `parent` (a swizzling node, and the
-    /// word there that holds the address) the child is swizzled; without, it stays found through the table.
+    /// Makes the unswizzled but cached child `addr`, in frame `child`, hot again. With `parent` (a swizzling
+    /// node, its version, and the index of the word that holds the address) the child is swizzled; without
+    /// it, the child is still found through the table.
     ///
     /// # Errors
     /// [`Conflict`] if the parent changed since its version, or the child left its frame.
@@ -370,15 +373,15 @@ impl Cache {
         }
         guard.set_state(FrameState::Hot);
         if was == FrameState::Cooling {
-            // Under the latch: afterwards it could be cooling again already.
+            // Remove it under the latch: once released, the node may start cooling again.
             self.forget_cooling(addr, child.id());
             CacheCounters::bump(&worker.counters.reheats, 1);
         }
         Ok(guard.version_after())
     }
 
-    /// The node in `frame` is gone for good: the frame becomes free. The caller latched it, found it hot, took its
-    /// address out of the table, and unswizzled it.
+    /// Frees the frame of a node that is gone for good. The caller has latched the frame, found it hot,
+    /// removed its address from the table, and unswizzled it.
     pub fn discard(&self, worker: &CacheWorker, frame: FrameRef<'_>, mut guard: ExclusiveGuard<'_>) {
         guard.mark_clean();
         guard.set_state(FrameState::Free);
@@ -401,7 +404,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> +
     }
 }
 
-/// A frame that holds no node and belongs to one worker. Dropped, it becomes free again.
+/// A frame that holds no node and belongs to one worker. Dropping it frees it again.
 #[must_use]
 pub struct FreeFrame<'c> {
     cache: &'c Cache,
@@ -409,12 +412,12 @@ pub struct FreeFrame<'c> {
     id: Option<FrameId>,
 }
 
-/// How a page that was read from remote memory ended up.
+/// Outcome of admitting a page that was read from remote memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Resolved {
-    /// Hot at this version, and swizzled in a parent, if one was given, that is at the other one.
+    /// Hot at `version`, and swizzled in its parent, if one was given, which is at the version `parent`.
     Hot { version: Version, parent: Option<Version> },
-    /// In the cache, but its parent changed meanwhile: descend again.
+    /// Cached, but the parent changed meanwhile: descend again.
     Detached,
 }
 
@@ -427,26 +430,27 @@ impl<'c> FreeFrame<'c> {
         self.cache.frame(self.id())
     }
 
-    /// Latches the frame for filling. It stays with this worker until [`FreeFrame::release_to_cache`].
+    /// Latches the frame for filling. It belongs to this worker until [`FreeFrame::release_to_cache`].
     pub fn latch(&self) -> ExclusiveGuard<'c> {
         loop {
-            // Only stale readers look at it, and they never latch a free frame for long.
+            // Only stale readers touch a free frame, and none of them holds its latch for long.
             if let Ok(guard) = self.frame().exclusive() {
                 return guard;
             }
         }
     }
 
-    /// The frame now holds a node and no longer belongs to this worker. The caller holds its latch.
+    /// Ends this worker's ownership of the frame, which now holds a node. The caller holds the latch.
     pub fn release_to_cache(mut self) -> FrameRef<'c> {
         let frame = self.frame();
         self.id = None;
         frame
     }
 
-    /// Copies words `1..` of `page` into the frame and publishes it under the ticket's address: hot below `parent`,
-    /// if given, when `still_parent` says under the parent's latch that the child word at that index is the
-    /// address; hot without a parent, if none is given; cooling otherwise.
+    /// Copies words `1..` of `page` into the frame and publishes it under the ticket's address. With
+    /// `parent`, the page becomes hot and swizzled if `still_parent`, called under the parent's latch,
+    /// returns the index of the child word that holds the address, and cooling otherwise. Without a parent,
+    /// the page becomes hot.
     pub fn admit(
         self,
         page: &PageBuf,
@@ -464,7 +468,8 @@ impl<'c> FreeFrame<'c> {
         CacheCounters::bump(&worker.counters.admissions, 1);
         let (mut state, mut parent_version) = (FrameState::Hot, None);
         if let Some((parent, still_parent)) = parent {
-            // Top down would be parent first; nobody can wait for this frame yet, so this order is safe too.
+            // The usual order is parent first. This order is safe too: no other thread can wait for this
+            // frame yet.
             match parent.exclusive() {
                 Ok(parent_guard) => {
                     match still_parent().filter(|_| parent_guard.state() == FrameState::Hot) {

@@ -1,10 +1,12 @@
-//! How frames become free: sampling, delegated cooling, write-back, eviction (DEX §5.1-§5.3).
+//! Sources of free frames: sampling, delegated cooling, write-back, eviction (DEX §5.1-§5.3).
 //!
-//! - A node that starts cooling is clean and unswizzled, so that eviction only takes it out of the mapping table.
-//! - A cooling frame is in the cooling map, or in the hands of the one worker that took it from there.
-//! - A node with a child that is hot, or that somebody READs or changes elsewhere, stays hot; so below a node that is
-//!   missing nothing is cached but cooling copies. The exception are orphans, which are counted.
-//! - A write-back copies one version of a node and makes it clean only if it is still that version.
+//! - A node that starts cooling is clean and unswizzled, so eviction only has to remove it from the mapping
+//!   table.
+//! - A cooling frame is in the cooling map, or held by the one worker that popped it.
+//! - A node stays hot while a child is hot, or is being READ or changed by the holder of its ticket. So only
+//!   cooling copies are cached below a missing node. The exceptions are orphans, which are counted.
+//! - A write-back copies one version of a node, and marks the node clean only if that version is still
+//!   current.
 
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Resource, Work};
@@ -19,31 +21,31 @@ use crate::swip::{FrameId, Swip};
 use crate::sync::{Ordering, fence};
 use crate::writing::Writing;
 
-/// Frames sampled at a time.
+/// Frames sampled per round.
 const SAMPLES: usize = 2;
-/// Buckets of the cooling map looked at for a frame to evict.
+/// Buckets of the cooling map searched for a frame to evict.
 const PROBES: usize = 8;
-/// Fruitless rounds before the first yield, and before nodes are cooled above cached children.
+/// Fruitless rounds before the first yield, and before nodes above cached children may be cooled.
 const EAGER_ROUNDS: usize = 16;
-/// Fruitless rounds after which an operation lets go of what it holds.
+/// Fruitless rounds after which an operation must release what it holds.
 const ROUNDS: usize = 48;
-/// Deeper than any tree: a walk over words that others change does not go in circles for ever.
+/// More levels than any tree has: bounds a walk over words that change concurrently.
 const TREE_LEVELS_MAX: usize = 64;
 
-/// What becomes of the hot children of a node that is to be cooled.
+/// Treatment of hot children when a node is to be cooled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Children {
-    /// They keep it hot.
+    /// Hot children keep the node hot.
     Keep,
-    /// They stay hot, but are found through the table from then on.
+    /// Hot children stay hot and are found through the table from then on.
     Leave,
 }
 
 impl Cache {
-    /// A free frame, evicting something if need be.
+    /// Returns a free frame, after evicting a page if necessary.
     ///
     /// # Errors
-    /// [`NoFrame`]: the operation lets go of what it holds and starts again; or a write-back failed.
+    /// [`NoFrame`]: the operation must release what it holds and restart, or a write-back failed.
     pub async fn allocate<'c, E: Endpoint>(
         &'c self,
         worker: &'c CacheWorker,
@@ -56,7 +58,7 @@ impl Cache {
                 return Ok(frame);
             }
             endpoint.charge(Work::Evict);
-            // All that could be cooled may be the path to a pinned node.
+            // All candidates may lie on the path to a pinned node.
             let keep = round < EAGER_ROUNDS && self.eviction == Eviction::PathAware;
             let children = if keep { Children::Keep } else { Children::Leave };
             for _ in 0..SAMPLES {
@@ -77,7 +79,7 @@ impl Cache {
             {
                 continue;
             }
-            // Those who have frames may be other slots of this worker.
+            // The frames may be held by other slots of this worker.
             if round >= EAGER_ROUNDS {
                 endpoint.yield_now().await;
             }
@@ -85,7 +87,7 @@ impl Cache {
         Err(NoFrame::Crowded)
     }
 
-    /// What it takes to put node `addr` among those that are cooling, or to take it out.
+    /// Resource held to add node `addr` to the cooling nodes or to remove it.
     pub fn cooling_resource(&self, addr: GlobalAddr) -> Resource {
         match &self.cooling {
             Cooling::Map(map) => map.resource(addr.raw()),
@@ -107,7 +109,8 @@ impl Cache {
         }
     }
 
-    /// Hands `frame`, which just became cooling, to the cooling map, and evicts what falls out of that.
+    /// Adds `frame`, which has just started cooling, to the cooling map, and evicts the entry that this
+    /// displaces.
     pub(crate) fn push_cooling(&self, worker: &CacheWorker, addr: GlobalAddr, frame: FrameId) {
         if let Some(oldest) = self.wait_cooling(addr.raw(), frame) {
             self.evict(worker, oldest);
@@ -121,7 +124,7 @@ impl Cache {
         }
     }
 
-    /// A hot frame picked at random, or, path-aware, the lowest on a random hot path from there that is not pinned.
+    /// Picks a random hot frame or, if path-aware, the lowest unpinned one on a random hot path from there.
     fn sample(&self, random: u64, shape: impl NodeShape) -> Option<FrameId> {
         let start = ((u128::from(random) * self.frames() as u128) >> 64) as u32;
         let mut frame = self.try_frame(FrameId(start))?;
@@ -148,7 +151,7 @@ impl Cache {
         None
     }
 
-    /// A child of the node in `frame` that is in this cache and hot, starting to look at a random one.
+    /// A hot cached child of the node in `frame`; the search starts at a random child.
     fn some_cached_child(&self, frame: FrameRef<'_>, shape: impl NodeShape, random: u64) -> Option<FrameId> {
         let words = frame.words();
         let count = shape.child_count(words);
@@ -167,16 +170,18 @@ impl Cache {
         })
     }
 
-    /// Whether the node in `frame` may leave the hot state: not pinned, and no cached children that keep it.
+    /// Whether the node in `frame` may leave the hot state: it is not pinned, and no cached child keeps it
+    /// hot.
     fn may_cool(&self, frame: FrameRef<'_>, shape: impl NodeShape, children: Children) -> bool {
         !frame.is_pinned()
             && (children == Children::Leave || self.some_cached_child(frame, shape, 0).is_none())
     }
 
-    /// Whether somebody has the ticket of a child of the latched node. The pin of who READs a child may be that of the
-    /// frame that its parent was split from.
+    /// Whether the ticket of a child of the latched node is taken. The pin of that ticket's holder may be on
+    /// another frame, the one that this node was split from.
     fn has_child_in_flight(&self, frame: FrameRef<'_>, shape: impl NodeShape) -> bool {
-        // Pairs with the fence of who gets a ticket and looks at the version of the parent after: one of the two sees the other.
+        // Pairs with the fence in `MappingTable::begin`. A miss sets its mark and then checks the parent's
+        // version; this latches the parent and then looks for marks. So one of the two sees the other.
         fence(Ordering::SeqCst);
         let words = frame.words();
         (0..shape.child_count(words)).any(|i| {
@@ -185,11 +190,11 @@ impl Cache {
         })
     }
 
-    /// Writes `victim` back if it is dirty and turns it cooling, or, with [`Eviction::Random`], evicts it at once.
-    /// Does nothing if somebody uses it meanwhile.
+    /// Writes `victim` back if it is dirty and starts cooling it or, with [`Eviction::Random`], evicts it at
+    /// once. Does nothing if the node is used meanwhile.
     ///
     /// # Errors
-    /// Those of the write-back; the node then stays hot and dirty.
+    /// Errors of the write-back; the node then stays hot and dirty.
     pub async fn cool<E: Endpoint>(
         &self,
         worker: &CacheWorker,
@@ -226,7 +231,7 @@ impl Cache {
         Ok(())
     }
 
-    /// [`Cache::finish_cooling`], and what it contends for.
+    /// Runs [`Cache::finish_cooling`] and charges the resources that it contends for.
     fn finish_and_charge<E: Endpoint>(
         &self,
         worker: &CacheWorker,
@@ -247,8 +252,8 @@ impl Cache {
         }
     }
 
-    /// Writes the node that was in the frame of `writing` at `version`; says whether it was one node (or a torn copy that was
-    /// not written).
+    /// Writes the node that was in the frame of `writing` at `version`. Returns `false`, without a WRITE, if
+    /// the copy was torn.
     pub(crate) async fn write_back<E: Endpoint>(
         &self,
         worker: &CacheWorker,
@@ -277,7 +282,8 @@ impl Cache {
         Ok(true)
     }
 
-    /// The latched half of [`Cache::cool`]: from the parent down, if nothing changed since `version`.
+    /// Second half of [`Cache::cool`]: latches from the parent down, and cools the node if it is unchanged
+    /// since `version`.
     fn finish_cooling(
         &self,
         worker: &CacheWorker,
@@ -321,7 +327,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Latches the frame in which `frame` is swizzled; `None` if it is swizzled nowhere.
+    /// Latches the frame in which `frame` is swizzled; `None` if it is not swizzled.
     #[allow(clippy::type_complexity)]
     pub(crate) fn latch_parent<'c>(
         &'c self,
@@ -331,7 +337,7 @@ impl Cache {
         let Some(parent) = frame.parent() else { return Ok(None) };
         let parent = self.try_frame(parent).ok_or(Conflict)?;
         let guard = parent.exclusive()?;
-        // Under the parent's latch no child of it can lose or change its parent.
+        // Under the parent's latch no child can lose or change its parent.
         let slot = match frame.parent() == Some(parent.id()) {
             true => parent.slot_of(shape, frame.id()),
             false => None,
@@ -345,7 +351,8 @@ impl Cache {
         }
     }
 
-    /// Unswizzles all children of a latched node that is cooled before them. They stay hot, found through the table.
+    /// Unswizzles all children of a latched node that is cooled before them. They stay hot and are found
+    /// through the table.
     fn detach_children(&self, frame: FrameRef<'_>, shape: impl NodeShape) {
         for i in 0..shape.child_count(frame.words()) {
             let word = &frame.words()[shape.child_word(frame.words(), i)];
@@ -358,13 +365,14 @@ impl Cache {
         }
     }
 
-    /// Takes the frame from a cooling node, or from the next in its bucket, and puts it into the free list of `worker`;
-    /// says whether it did. `cold` came out of the cooling map, or was never in it.
+    /// Frees the frame of a cooling node, or of the next one in its bucket, and gives it to `worker`. Returns
+    /// whether a frame was freed. `cold` was popped from the cooling map or was never in it.
     pub(crate) fn evict(&self, worker: &CacheWorker, mut cold: FrameId) -> bool {
         loop {
             match self.try_evict(worker, cold) {
                 Ok(evicted) => return evicted,
-                // Somebody is looking at it. It has to go back: nothing else would ever find a cooling frame again.
+                // The frame is latched. Push it back: a cooling frame outside the map would never be found
+                // again.
                 Err(Conflict) => match self.wait_cooling(self.frame(cold).addr(), cold) {
                     Some(oldest) => cold = oldest,
                     None => return false,
@@ -373,7 +381,7 @@ impl Cache {
         }
     }
 
-    /// `false` for a frame that is not cooling any more.
+    /// Returns `false` if the frame is no longer cooling.
     fn try_evict(&self, worker: &CacheWorker, cold: FrameId) -> Result<bool, Conflict> {
         let frame = self.frame(cold);
         if frame.optimistic()?.state() != FrameState::Cooling {
@@ -394,11 +402,11 @@ impl Cache {
         Ok(true)
     }
 
-    /// Forgets the cooling copy of a node, if there is one: it was changed in remote memory by somebody who had, for this
-    /// compute server, its whole subtree to himself (DEX §6.2).
+    /// Drops the cooling copy of a node, if there is one, after the node was changed in remote memory by the
+    /// holder of its subtree (DEX §6.2).
     ///
     /// # Errors
-    /// [`Conflict`] if somebody looks at the copy just now: try again.
+    /// [`Conflict`] if the copy is in use: try again.
     pub fn invalidate(&self, worker: &CacheWorker, addr: GlobalAddr) -> Result<(), Conflict> {
         let Some(id) = self.table.frame_of(addr) else {
             return if self.table.is_in_flight(addr) { Err(Conflict) } else { Ok(()) };
@@ -418,11 +426,11 @@ impl Cache {
         Ok(())
     }
 
-    /// Writes back every node that was dirty when it began; the number of WRITEs. At a quiescent point it leaves no
-    /// dirty node behind; under traffic, those that were changed since.
+    /// Writes back every node that was dirty when the flush began; returns the number of WRITEs. At a
+    /// quiescent point no node stays dirty; under traffic, nodes changed since then may.
     ///
     /// # Errors
-    /// The first write-back that fails.
+    /// The first failed write-back.
     pub async fn flush<E: Endpoint>(
         &self,
         worker: &CacheWorker,
@@ -439,10 +447,11 @@ impl Cache {
         Ok(written)
     }
 
-    /// Writes a node back if it is dirty, and counts that; `false` if somebody was in the way.
+    /// Writes a node back if it is dirty, and counts the WRITE. Returns `false` if another operation
+    /// interfered.
     ///
     /// # Errors
-    /// Those of the write-back.
+    /// Errors of the write-back.
     pub async fn flush_frame<E: Endpoint>(
         &self,
         worker: &CacheWorker,

@@ -1,7 +1,8 @@
-//! Where cooling frames wait (DEX §5.2): a hash table of one-line FIFO arrays, or, for comparison, one FIFO queue.
+//! Container of the cooling frames (DEX §5.2): a hash table of one-line FIFO arrays or, for comparison, one
+//! FIFO queue.
 //!
-//! Both hold *hints*. Whether a frame really may be evicted is decided under its own latch by its state; an entry
-//! of a frame that became hot meanwhile, or that is cooling for another node by now, does no harm.
+//! Entries are *hints*. A frame's own state, read under its latch, decides whether it may be evicted. An
+//! entry whose frame became hot meanwhile, or is cooling for another node by now, is harmless.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -41,7 +42,7 @@ impl Bucket {
         (raw != EMPTY).then_some(FrameId(raw as u32))
     }
 
-    /// Takes slot `i` out and moves the younger ones up.
+    /// Removes slot `i` and moves the younger entries up.
     fn take(&self, i: usize) -> Option<FrameId> {
         let taken = self.at(i);
         for j in i..SLOTS {
@@ -59,34 +60,34 @@ impl Bucket {
     }
 }
 
-/// The cooling map: buckets addressed by the node's address, each with its own latch.
+/// The cooling map: buckets chosen by the node's address, each with its own latch.
 pub struct CoolingMap {
     buckets: Box<[Bucket]>,
 }
 
 impl CoolingMap {
-    /// A map with room for at least `frames` cooling frames.
+    /// Creates a map with room for at least `frames` cooling frames.
     pub fn new(frames: usize) -> Self {
         Self { buckets: (0..frames.div_ceil(SLOTS).max(1)).map(|_| Bucket::new()).collect() }
     }
 
-    /// The bucket that a random number picks.
+    /// Bucket chosen by a random number.
     fn pick(&self, random: u64) -> usize {
         ((u128::from(random) * self.buckets.len() as u128) >> 64) as usize
     }
 
-    /// The bucket of a node.
+    /// Bucket of a node.
     fn number(&self, addr: u64) -> usize {
-        // The high bits of the product, so that any number of buckets is used evenly.
+        // Use the high bits of the product, so that any number of buckets is used evenly.
         self.pick((addr >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// Adds `frame`, which holds node `addr`; gives back the oldest of the bucket if that was full.
+    /// Adds `frame`, which holds node `addr`. If the bucket was full, returns its oldest entry.
     pub fn push(&self, addr: u64, frame: FrameId) -> Option<FrameId> {
         self.buckets[self.number(addr)].with(|bucket| bucket.push(frame))
     }
 
-    /// Takes `frame` out again, if it is still there.
+    /// Removes `frame` if it is still present.
     pub fn remove(&self, addr: u64, frame: FrameId) {
         self.buckets[self.number(addr)].with(|bucket| {
             if let Some(i) = (0..SLOTS).find(|&i| bucket.at(i) == Some(frame)) {
@@ -95,35 +96,36 @@ impl CoolingMap {
         });
     }
 
-    /// Takes the oldest of the bucket that `random` picks, or of one of the `probes` next ones.
+    /// Pops the oldest entry of the bucket that `random` picks, or of the next nonempty one; looks at
+    /// `probes` buckets in all.
     pub fn pop(&self, random: u64, probes: usize) -> Option<FrameId> {
         let start = self.pick(random);
         (0..probes.min(self.buckets.len()))
             .find_map(|i| self.buckets[(start + i) % self.buckets.len()].with(|bucket| bucket.take(0)))
     }
 
-    /// What [`CoolingMap::push`] and [`CoolingMap::remove`] of a node hold.
+    /// Resource held by [`CoolingMap::push`] and [`CoolingMap::remove`] for a node.
     pub fn resource(&self, addr: u64) -> Resource {
         Resource::CoolingBucket(self.number(addr) as u32)
     }
 
-    /// What [`CoolingMap::pop`] holds, if it finds something at once.
+    /// Resource held by [`CoolingMap::pop`] if the first bucket is not empty.
     pub fn resource_of_pop(&self, random: u64) -> Resource {
         Resource::CoolingBucket(self.pick(random) as u32)
     }
 
-    /// Buckets in the map.
+    /// Number of buckets.
     pub fn buckets(&self) -> usize {
         self.buckets.len()
     }
 
-    /// Bytes that the map takes.
+    /// Size of the map in bytes.
     pub fn bytes(&self) -> usize {
         self.buckets.len() * size_of::<Bucket>()
     }
 }
 
-/// One queue under one lock: what DEX is compared with in its Figures 4 and 9.
+/// One queue under one lock: the baseline of Figures 4 and 9 of the DEX paper.
 pub struct CoolingFifo {
     queue: Mutex<Queue>,
     capacity: usize,
@@ -131,9 +133,9 @@ pub struct CoolingFifo {
 
 #[derive(Default)]
 struct Queue {
-    /// Oldest first, with the entries that were removed since still in between.
+    /// Oldest first; still contains entries that were removed since.
     order: VecDeque<(FrameId, u64)>,
-    /// The frames that really wait, and the number of their entry.
+    /// Frames that really wait, with the numbers of their entries.
     waiting: HashMap<FrameId, u64>,
     pushed: u64,
 }

@@ -1,33 +1,33 @@
-//! Defects that can be put into the protocols of the cache and of DEX, to show that they would be found.
+//! Defects that can be seeded into the protocols of the cache and of DEX, to test that the checks find them.
 //!
-//! How one is made active, and that it costs nothing otherwise, is in [`pando_fabric::defect`]; the list is here because the
-//! cache is the lower of the two.
+//! [`pando_fabric::defect`] activates a defect; builds without the feature pay nothing. The list is in this
+//! crate because the cache is the lower of the two.
 
 use pando_fabric::defect;
 
-/// A step of a protocol that is left out or done wrongly.
+/// A protocol step that is skipped or done wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// What a stale copy of a shared node leads to is taken for the right node.
+    /// The node that a stale copy of a shared node leads to is accepted without a fence check.
     SkipFenceCheck,
-    /// A dirty node that cools is called clean without a WRITE.
+    /// A dirty node that starts cooling is marked clean without a WRITE.
     LostWriteBack,
-    /// A miss does not keep others from reading and admitting the same node.
+    /// A miss does not stop other operations from reading and admitting the same node.
     NoIoMark,
     /// A shared node is unlocked before it is written.
     EarlyUnlock,
-    /// A compute server executes operations on keys of others.
+    /// A compute server executes operations on keys that it does not own.
     StaleRoute,
-    /// A parent that was read optimistically is not looked at again after its child was found.
+    /// A parent that was read optimistically is not validated after its child was found.
     SkipVersionCheck,
-    /// A scan steps to a sibling without looking whether the node above is the same.
+    /// A scan steps to a sibling without checking that the node above is unchanged.
     SkipStepCheck,
-    /// A miss below a shared node proves only that the cached copy of that node is unchanged, not that the child still is in
-    /// the tree.
+    /// A miss below a shared node proves only that the cached copy of that node is unchanged, not that the
+    /// child is still in the tree.
     StaleParentBelieved,
     /// The same for leaves that are READ together.
     StaleBatchBelieved,
-    /// A removal that was done fails with the error of the merge after it.
+    /// A completed removal fails with the error of the merge after it.
     WrongNothingHappened,
 }
 

@@ -1,14 +1,14 @@
-//! How the cache fails.
+//! Errors of the cache.
 //!
-//! Two kinds that never mix: [`Conflict`] says that an optimistic step met a change and must start again; index
-//! crates catch it and callers never see it. [`CacheError`] is for the caller: a sentence that names the size which
-//! would do.
+//! Two kinds that never mix. [`Conflict`]: an optimistic step met a change and must restart; index crates
+//! catch it and callers never see it. [`CacheError`]: for the caller, with a message that names the size that
+//! would be enough.
 
 use pando_fabric::FabricError;
 
 pub type Result<T, E = CacheError> = std::result::Result<T, E>;
 
-/// An optimistic read saw a change, or a latch was taken: start again. Never leaves the index crates.
+/// An optimistic read met a change, or a latch was taken: restart. Never leaves the index crates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict;
 
@@ -32,13 +32,13 @@ pub enum CacheError {
     NoMemory { bytes: u64, reason: String },
 }
 
-/// Why there is no free frame for an operation. Never leaves the index crates.
+/// Reason why an operation got no free frame. Never leaves the index crates.
 #[derive(Debug)]
 pub enum NoFrame {
-    /// Another operation has the turn: let go of every pin, ticket and frame, wait for the end of the turn, and start
-    /// again.
+    /// Another operation has the turn: release every pin, ticket and frame, wait for the end of the turn, and
+    /// restart.
     GiveWay,
-    /// Nothing could be evicted: let go of everything, take the turn, and start again.
+    /// Nothing could be evicted: release everything, take the turn, and restart.
     Crowded,
     /// A write-back failed.
     Failed(CacheError),

@@ -1,8 +1,9 @@
-//! Nodes that must leave the cache because others use them from now on (DEX §4, repartitioning).
+//! Removal of nodes that move to another compute server (DEX §4, repartitioning).
 //!
-//! Unlike eviction this is not a matter of temperature: it takes the nodes that its caller names, hot ones too, bottom
-//! up, each written back before. The caller sees to it that nobody comes for those nodes any more; a node that is
-//! pinned or being written back by somebody who came before is busy, and left to the next attempt.
+//! Unlike eviction, removal does not depend on temperature: it takes the nodes that the caller selects, hot
+//! ones too, bottom up, and writes each back first. The caller ensures that no new operation comes for these
+//! nodes. A node still pinned or being written back by an earlier operation is busy and left to the next
+//! attempt.
 
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 
@@ -15,22 +16,22 @@ use crate::stats::CacheCounters;
 use crate::swip::{FrameId, Swip};
 use crate::sync::{Ordering, Word};
 
-/// What became of a frame whose node was to leave.
+/// Outcome of expelling the node of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expelled {
-    /// It holds no such node.
+    /// The frame holds no selected node.
     Other,
-    /// It is free now; whether the node had to be written back.
+    /// The frame is free now; `written` tells whether a write-back was needed.
     Gone { written: bool },
-    /// Somebody uses the node, or children are swizzled in it.
+    /// The node is in use, or has swizzled children.
     Busy,
 }
 
 impl Cache {
-    /// Writes the node in a frame back and evicts it, if it is one of those that `is_meant` by their words.
+    /// Writes back and evicts the node in a frame if `is_meant` selects it by its words.
     ///
     /// # Errors
-    /// Those of the write-back; the node stays where it is, as it is.
+    /// Errors of the write-back; the node then stays as it is.
     pub async fn expel<E: Endpoint>(
         &self,
         worker: &CacheWorker,
@@ -56,7 +57,7 @@ impl Cache {
         }
         endpoint.charge(Work::Evict);
         let mut written = false;
-        // Held until the node is out of its frame.
+        // Held until the node has left its frame.
         let mut claimed = None;
         if version.is_dirty() {
             let Some(writing) = self.claim_write_back(endpoint, frame) else { return Ok(Expelled::Busy) };
@@ -72,7 +73,7 @@ impl Cache {
         })
     }
 
-    /// Takes the node of a frame out of the cache that is, at `version`, written back.
+    /// Removes a node, which was written back at `version`, from the cache.
     fn take_out(
         &self,
         worker: &CacheWorker,
@@ -121,11 +122,11 @@ impl Cache {
         })
     }
 
-    /// Counts a node among the orphans if it is hot and swizzled nowhere: its parent, which did not swizzle its children, is
-    /// going to.
+    /// Counts a node as an orphan if it is hot and swizzled nowhere: its parent did not swizzle its children
+    /// so far, and is about to.
     ///
     /// # Errors
-    /// [`Conflict`] if somebody has the node latched: try again.
+    /// [`Conflict`] if the node is latched: try again.
     pub fn note_orphan(&self, addr: GlobalAddr) -> Result<(), Conflict> {
         let Some(id) = self.table.frame_of(addr) else { return Ok(()) };
         let frame = self.frame(id);
@@ -137,8 +138,8 @@ impl Cache {
         Ok(())
     }
 
-    /// Unswizzles all children of a latched node, which stay hot and are found through the table from then on: the node is
-    /// going to be one whose children are not swizzled.
+    /// Unswizzles all children of a latched node that must not swizzle from now on. They stay hot and are
+    /// found through the table.
     pub fn unswizzle_children(&self, frame: FrameRef<'_>, shape: impl NodeShape) {
         for i in 0..shape.child_count(frame.words()) {
             let word = &frame.words()[shape.child_word(frame.words(), i)];

@@ -1,8 +1,8 @@
 //! Frames as the tree sees them: a latch, an address, the words of a node (DEX §5.1), and pins.
 //!
-//! What lies beside the words belongs to the latch too: the parent of a frame changes under the parent's latch, and
-//! comes from none under the frame's own. Pins and write-backs are counted outside of it; each is a flag that is set
-//! before the version is looked at, and looked at after the latch was taken, with a full fence in between.
+//! The latch also protects state outside the words. A frame's parent changes under the parent's latch, or, if
+//! it has none, under its own. Pins and write-backs have words of their own: each is set before the version
+//! is checked, and checked after the latch was taken, with a full fence in between.
 
 use pando_fabric::{GlobalAddr, PageBuf};
 
@@ -12,13 +12,13 @@ use crate::latch::{ExclusiveGuard, FrameState, HybridLatch, SharedGuard, Version
 use crate::swip::{FrameId, Swip};
 use crate::sync::{Ordering, Word, fence};
 
-/// Word of a node that holds its own global address.
+/// Index of the word that holds the node's own global address.
 pub(crate) const ADDR_WORD: usize = 1;
 
-/// What the cache must know of the tree's nodes. Called on pages that other threads may be changing, so the answers
-/// must stay inside the page whatever its words say.
+/// The cache's view of tree nodes. The methods are called on pages that other threads may be changing, so
+/// every answer must stay inside the page, whatever its words say.
 pub trait NodeShape: Copy {
-    /// Child words of the node: 0 for a leaf.
+    /// Number of child words of the node: 0 for a leaf.
     fn child_count(&self, page: &[Word]) -> usize;
 
     /// Index of the `i`-th child word.
@@ -27,7 +27,8 @@ pub trait NodeShape: Copy {
     /// Whether children of this node may be swizzled.
     fn swizzles(&self, page: &[Word]) -> bool;
 
-    /// Whether word 0 of the node's remote copy may be in use by others, so that a write-back leaves it as it is.
+    /// Whether word 0 of the remote copy may be in use by other compute servers, so that a write-back must
+    /// not change it.
     fn leaves_first_word(&self, _page: &[Word]) -> bool {
         false
     }
@@ -52,7 +53,7 @@ impl<'c> FrameRef<'c> {
         self.id
     }
 
-    /// The node, with word 0 being the latch.
+    /// Words of the node; word 0 is the latch.
     #[inline]
     pub fn words(self) -> &'c [Word] {
         self.words
@@ -63,7 +64,7 @@ impl<'c> FrameRef<'c> {
         HybridLatch::new(&self.words[0])
     }
 
-    /// Address of the node in the frame; meaningful under a latch or a validated version.
+    /// Address of the node in the frame; valid only under a latch or a validated version.
     #[inline]
     pub fn addr(self) -> u64 {
         self.words[ADDR_WORD].load(Ordering::Relaxed)
@@ -92,14 +93,14 @@ impl<'c> FrameRef<'c> {
         self.latch().shared()
     }
 
-    /// The frame of the parent in which this one is swizzled.
+    /// Frame of the parent in which this frame is swizzled.
     pub fn parent(self) -> Option<FrameId> {
         let raw = self.cache.meta(self.id).parent.load(Ordering::Relaxed);
         (raw != NO_PARENT).then_some(FrameId(raw))
     }
 
-    /// Says in which frame this one is swizzled from now on. The caller holds this frame's latch; to change the parent
-    /// for another or for none, that of the former parent is enough.
+    /// Sets the frame in which this one is swizzled. The caller holds this frame's latch; the latch of the
+    /// old parent is enough to replace or clear it.
     pub fn set_parent(self, parent: Option<FrameId>) {
         let raw = parent.map_or(NO_PARENT, |id| id.0);
         self.cache.meta(self.id).parent.store(raw, Ordering::Relaxed);
@@ -108,8 +109,8 @@ impl<'c> FrameRef<'c> {
         }
     }
 
-    /// Counts the frame among the hot ones whose parent was cooled before them, or not any more. The caller holds its latch,
-    /// or that of its parent: so two may do this at once, and one of them counts.
+    /// Sets whether the frame counts as an orphan: hot, with a parent that was cooled before it. The caller
+    /// holds its latch or that of its parent, so two callers may race; only one of them changes the count.
     pub(crate) fn set_orphan(self, is_orphan: bool) {
         let (flag, wanted) = (&self.cache.meta(self.id).orphan, u32::from(is_orphan));
         if flag.load(Ordering::Relaxed) == wanted || flag.swap(wanted, Ordering::SeqCst) == wanted {
@@ -129,34 +130,36 @@ impl<'c> FrameRef<'c> {
             .find(|&word| self.words[word].load(Ordering::Relaxed) == wanted)
     }
 
-    /// Keeps the node in its frame until the pin is dropped. The caller has seen it there by `version`.
+    /// Keeps the node in its frame until the pin is dropped. `version` is one at which the caller saw the
+    /// node there.
     pub fn pin(self, version: Version) -> Result<Pin<'c>, Conflict> {
         let pins = &self.cache.meta(self.id).pins;
         pins.fetch_add(1, Ordering::SeqCst);
-        // Pairs with the fence of who wants to cool the node: one of the two sees the other.
+        // Pairs with the fence in `is_pinned`, called to cool the node: one of the two threads sees the
+        // other.
         fence(Ordering::SeqCst);
         let pin = Pin { cache: self.cache, id: self.id };
         self.validate(version)?;
         if version.state() == FrameState::Hot { Ok(pin) } else { Err(Conflict) }
     }
 
-    /// Whether somebody keeps the node in this frame.
+    /// Whether the node is pinned to this frame.
     pub fn is_pinned(self) -> bool {
         fence(Ordering::SeqCst);
         self.cache.meta(self.id).pins.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether a write-back of this frame is under way. Who asks with the frame latched exclusively may discard the
-    /// node if none is: a later one finds the version changed.
+    /// Whether a write-back of this frame is under way. If none is, a caller that holds the exclusive latch
+    /// may discard the node: a later write-back finds that the version changed.
     pub fn is_writing(self) -> bool {
         fence(Ordering::SeqCst);
         self.cache.meta(self.id).writing.load(Ordering::Acquire) != 0
     }
 
-    /// Copies words `1..` of the node to `buf`, swizzled children as their addresses. Word 0 becomes 0.
+    /// Copies words `1..` of the node to `buf`, with swizzled children as addresses. Word 0 becomes 0.
     ///
     /// # Errors
-    /// [`Conflict`] if a child was evicted meanwhile; the caller validates the frame's version besides.
+    /// [`Conflict`] if a child was evicted meanwhile. The caller must also validate the frame's version.
     pub fn copy_out(self, shape: impl NodeShape, buf: &PageBuf) -> Result<(), Conflict> {
         buf.set(0, 0);
         for (i, word) in self.words.iter().enumerate().skip(1) {
@@ -184,7 +187,7 @@ impl std::fmt::Debug for FrameRef<'_> {
 
 const NO_PARENT: u32 = u32::MAX;
 
-/// What a reader never needs of a frame.
+/// Frame state that optimistic readers never need.
 pub(crate) struct FrameMeta {
     parent: crate::sync::AtomicU32,
     pub(crate) pins: crate::sync::AtomicU32,
@@ -204,8 +207,8 @@ impl FrameMeta {
     }
 }
 
-/// Keeps a node hot in its frame, across awaits. Not a latch: the node may be read and changed, even merged away
-/// by an operation that knows of the pin. See [`FrameRef::pin`].
+/// Keeps a node hot in its frame across awaits. A pin is not a latch: the node may still be read and changed,
+/// and even merged away by an operation that knows of the pin. See [`FrameRef::pin`].
 #[must_use]
 pub struct Pin<'c> {
     cache: &'c Cache,
@@ -224,7 +227,7 @@ impl Drop for Pin<'_> {
     }
 }
 
-/// The cache's own invariants; see the crate documentation.
+/// Checks the cache's own invariants; see the crate documentation.
 pub(crate) fn audit(cache: &Cache, shape: impl NodeShape) -> Vec<String> {
     let mut wrong = Vec::new();
     for id in 0..cache.frames() as u32 {
@@ -285,7 +288,7 @@ fn audit_frame(cache: &Cache, shape: impl NodeShape, frame: FrameRef<'_>, wrong:
     {
         wrong.push(format!("frame {id} is an orphan, but cold or with a parent"));
     }
-    // Below nodes that others may know, nothing is offloaded.
+    // Nothing is offloaded below nodes that other compute servers may know.
     if cache.swizzles() && shape.swizzles(frame.words()) && !shape.leaves_first_word(frame.words()) {
         let is_hot =
             |id: &FrameId| cache.frame(*id).optimistic().is_ok_and(|seen| seen.state() == FrameState::Hot);

@@ -1,28 +1,29 @@
-//! A gate: who may begin something, judged by a *view* that changes as a whole, and who is still inside.
+//! A gate: admits operations according to a *view* that changes as a whole, and counts those inside.
 //!
-//! Operations pass it to use nodes of keys that their compute server owns; what the view says, the cache does not know
-//! (DEX §4, repartitioning). Whoever changes the view then waits until all those have left who entered before.
+//! Operations enter it to use nodes whose keys their compute server owns; the cache does not interpret the
+//! view (DEX §4, repartitioning). A change of the view then waits until all operations that entered before it
+//! have left.
 //!
-//! Entering and leaving lock one stripe, that of the worker, so workers do not meet. The view is changed with all
-//! stripes locked, so at one moment for everybody: an operation that entered or looked at the view saw all of the old
-//! one or all of the new one, and if it entered by the old one it is counted among those who are waited for.
+//! Entering and leaving lock one stripe, the worker's, so workers do not contend. The view changes with all
+//! stripes locked, so it changes at one moment for all workers. An operation sees either the old view or the
+//! new one, and if it entered by the old view, the change waits for it.
 //!
-//! Those inside are counted by the parity of the change that they came after, so the view is changed again only once all
-//! of two changes before have left.
+//! Operations inside are counted by the parity of the last change before they entered. So the view may change
+//! again only after all operations from before the previous change have left.
 
 use std::sync::Arc;
 
 use crate::cache::lock;
 use crate::sync::Mutex;
 
-/// Stripes of a gate; workers beyond share them.
+/// Stripes of a gate; further workers share them.
 const STRIPES: usize = if cfg!(loom) { 2 } else { 16 };
 
 #[repr(align(128))]
 struct Stripe<V>(Mutex<State<V>>);
 
 struct State<V> {
-    /// Each stripe has its own, so that nobody counts references on the line of another.
+    /// One copy per stripe, so that workers do not count references on each other's cache lines.
     view: Arc<V>,
     parity: usize,
     inside: [u64; 2],
@@ -33,7 +34,7 @@ pub struct Gate<V> {
     stripes: Box<[Stripe<V>]>,
 }
 
-/// Proof that somebody entered. Dropping it is leaving.
+/// Proof of entry. Dropping it leaves the gate.
 #[must_use]
 pub struct Inside<'g, V> {
     stripe: &'g Stripe<V>,
@@ -50,7 +51,7 @@ impl<V: Clone> Gate<V> {
         &self.stripes[worker % self.stripes.len()]
     }
 
-    /// Lets a worker in, if the view admits it.
+    /// Admits a worker if the view allows it.
     pub fn enter(&self, worker: usize, admits: impl FnOnce(&V) -> bool) -> Option<Inside<'_, V>> {
         let stripe = self.stripe(worker);
         let mut state = lock(&stripe.0);
@@ -62,28 +63,29 @@ impl<V: Clone> Gate<V> {
         Some(Inside { stripe, parity })
     }
 
-    /// What is true at this moment.
+    /// The current view.
     pub fn view(&self, worker: usize) -> Arc<V> {
         Arc::clone(&lock(&self.stripe(worker).0).view)
     }
 
-    /// Replaces the view by what `change` makes of it, without counting anew who enters from now on.
+    /// Replaces the view by the result of `change`. Does not affect [`Gate::is_drained`].
     pub fn update(&self, change: impl FnOnce(&V) -> V) {
         self.replace(change, |_| ());
     }
 
-    /// Replaces the view; from then on [`Gate::is_drained`] says whether all have left who entered before. `false`, and
-    /// nothing changes, while some are inside who entered before the change before.
+    /// Replaces the view; from then on [`Gate::is_drained`] tells whether all operations that entered before
+    /// have left. Returns `false` and changes nothing while operations from before the previous change are
+    /// still inside.
     pub fn turn_over(&self, change: impl FnOnce(&V) -> V) -> bool {
         if !self.is_drained() {
             return false;
         }
-        // One at a time changes the view, and nobody enters by the parity that was drained.
+        // Only one caller at a time changes the view, and no operation enters with the drained parity.
         self.replace(change, |state| state.parity ^= 1);
         true
     }
 
-    /// Whether all have left who entered before the last change by [`Gate::turn_over`].
+    /// Whether all operations that entered before the last [`Gate::turn_over`] have left.
     pub fn is_drained(&self) -> bool {
         self.stripes.iter().all(|stripe| {
             let state = lock(&stripe.0);
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_counts_nobody_anew() {
+    fn an_update_does_not_start_a_new_count() {
         let gate = Gate::new(1);
         let inside = gate.enter(0, |_| true);
         gate.update(|view| view + 1);

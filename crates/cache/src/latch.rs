@@ -4,9 +4,9 @@
 //!  63              16 15       8 7      4 3     2    1       0
 //! [     version      |  shared  |  zero  | state |dirty|exclusive]
 //! ```
-//! An optimistic reader remembers the word without the shared count, reads, and compares. Every release of the
-//! exclusive mode that changed the frame makes the version larger. Whether a node is dirty and in which state its
-//! frame is stands in the same word, so that a writer touches one line for all of it.
+//! An optimistic reader remembers the word without the shared count, reads, and compares. Every release of
+//! the exclusive mode that changed the frame increases the version. The dirty flag and the frame's state are
+//! in the same word, so a writer touches one cache line for all of it.
 
 use crate::error::Conflict;
 use crate::sync::{Ordering, Word, fence, spin_loop};
@@ -19,20 +19,20 @@ const SHARED_ONE: u64 = 1 << 8;
 const SHARED: u64 = 0xff << 8;
 const VERSION_ONE: u64 = 1 << 16;
 
-/// Times a waiter looks again before it reports a [`Conflict`], so that its worker can do other things.
+/// Attempts before a waiter reports a [`Conflict`], so that its worker can do other work.
 const SPINS: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 200 };
 
-/// Life of a frame.
+/// Life cycle of a frame.
 ///
 /// `Free` → (filled) → `Hot` ⇄ `Cooling` → (evicted) → `Free`; a node that is merged away goes from `Hot` to `Free`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum FrameState {
-    /// Holds no node; in a free list or in the hands of one worker.
+    /// Holds no node; in a free list or held by one worker.
     Free = 0,
-    /// Holds a node; swizzled in its parent's frame if the parent is swizzling.
+    /// Holds a node; swizzled in its parent's frame if the parent swizzles.
     Hot = 1,
-    /// Holds a clean node that is not swizzled anywhere; in the cooling map, may be evicted at any moment.
+    /// Holds a clean node that is not swizzled; in the cooling map, and may be evicted at any moment.
     Cooling = 2,
 }
 
@@ -92,14 +92,15 @@ impl<'a> HybridLatch<'a> {
         Err(Conflict)
     }
 
-    /// Whether everything read since `version` belongs together.
+    /// Whether everything read since `version` is consistent.
     #[inline]
     pub fn validate(self, version: Version) -> Result<(), Conflict> {
         fence(Ordering::Acquire);
         if self.word.load(Ordering::Relaxed) & !SHARED == version.0 { Ok(()) } else { Err(Conflict) }
     }
 
-    /// Turns an optimistic read into the exclusive mode, if nothing changed since and nobody shares.
+    /// Upgrades an optimistic read to the exclusive mode, if nothing changed since and there are no shared
+    /// holders.
     #[inline]
     pub fn upgrade(self, version: Version) -> Result<ExclusiveGuard<'a>, Conflict> {
         self.word
@@ -142,7 +143,7 @@ impl<'a> HybridLatch<'a> {
     }
 }
 
-/// Exclusive mode. Dropping it makes the version larger; [`ExclusiveGuard::release_unchanged`] does not.
+/// Exclusive mode. Dropping the guard increases the version; [`ExclusiveGuard::release_unchanged`] does not.
 #[must_use]
 #[derive(Debug)]
 pub struct ExclusiveGuard<'a> {
@@ -152,13 +153,13 @@ pub struct ExclusiveGuard<'a> {
 }
 
 impl ExclusiveGuard<'_> {
-    /// The node differs from its remote copy from now on.
+    /// Marks the node as different from its remote copy.
     #[inline]
     pub fn mark_dirty(&mut self) {
         self.dirty = DIRTY;
     }
 
-    /// The node equals its remote copy from now on.
+    /// Marks the node as equal to its remote copy.
     pub fn mark_clean(&mut self) {
         self.dirty = 0;
     }
@@ -175,18 +176,19 @@ impl ExclusiveGuard<'_> {
         self.before = (self.before & !STATE) | ((state as u64) << STATE_SHIFT);
     }
 
-    /// What an optimistic reader saw before, and will see again after [`ExclusiveGuard::release_unchanged`] if nothing
-    /// was marked.
+    /// Version that an optimistic reader saw before, and sees again after
+    /// [`ExclusiveGuard::release_unchanged`] if no mark changed.
     pub fn version_before(&self) -> Version {
         Version(self.before)
     }
 
-    /// What an optimistic reader will see once this guard is dropped.
+    /// Version that an optimistic reader will see once this guard is dropped.
     pub fn version_after(&self) -> Version {
         Version(self.released())
     }
 
-    /// Releases without telling optimistic readers: for changes that mean the same to them, as swizzling does.
+    /// Releases without a new version: for changes that are equivalent for optimistic readers, such as
+    /// swizzling.
     pub fn release_unchanged(self) {
         let word = (self.before & !DIRTY) | self.dirty;
         self.word.store(word, Ordering::Release);
@@ -206,7 +208,7 @@ impl Drop for ExclusiveGuard<'_> {
     }
 }
 
-/// Shared mode: holds off writers, not readers.
+/// Shared mode: excludes writers, not readers.
 #[must_use]
 #[derive(Debug)]
 pub struct SharedGuard<'a> {

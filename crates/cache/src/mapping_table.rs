@@ -1,11 +1,11 @@
-//! The mapping table (DEX §5.1): global address to frame, or to the mark of an I/O under way.
+//! The mapping table (DEX §5.1): global address to frame, or to the mark of an I/O in flight.
 //!
-//! Buckets of two lines: a latch and seven addresses, then seven values and a count of entries that did not fit and
-//! are in a side map. Looking up takes no latch: it reads under the bucket's sequence number.
+//! A bucket is two cache lines: a latch and seven addresses, then seven values and the number of entries that
+//! spilled into a side map. Lookups take no latch: they read under the bucket's sequence number.
 //!
-//! The I/O mark (DEX §5.4) is exclusive: whoever gets the [`IoTicket`] of an address is the only one in this compute
-//! server who may read, write, create or free the node there, until the ticket is published as a frame or dropped. Those
-//! who leave what is below a missing node to its memory server (§6.2) share a ticket: [`CommonTicket`].
+//! The I/O mark (DEX §5.4) is exclusive. Only the holder of the [`IoTicket`] of an address may read, write,
+//! create or free that node in this compute server, until the ticket is published as a frame or dropped.
+//! Operations that a memory server executes below a missing node (§6.2) share a ticket: [`CommonTicket`].
 
 use std::collections::HashMap;
 
@@ -21,9 +21,9 @@ const SLOTS: usize = 7;
 const LOAD: usize = 3;
 const IO: u64 = u64::MAX;
 const LOCKED: u64 = 1;
-/// Below this bit stands how many share the ticket.
+/// Set in the value of a shared ticket, whose low bits count the shares.
 const COMMON: u64 = 1 << 62;
-/// Nobody joins them any more.
+/// Set once no further operation may join.
 const CLOSED: u64 = 1 << 61;
 
 #[repr(align(128))]
@@ -50,7 +50,7 @@ impl Bucket {
     }
 }
 
-/// What the table says of an address.
+/// Table entry of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
     Frame(FrameId),
@@ -66,16 +66,17 @@ fn entry_of(value: u64) -> Entry {
     }
 }
 
-/// Answer of [`MappingTable::begin`].
+/// Result of [`MappingTable::begin`].
 #[must_use]
 pub enum Lookup<'t> {
     /// The node is in this frame.
     Frame(FrameId),
-    /// Somebody else has the ticket: descend again later, do not read.
+    /// Another operation has the ticket: do not read, and descend again later.
     InFlight,
-    /// Others share the ticket: [`MappingTable::join`] them, or [`MappingTable::close`] it and descend again later.
+    /// Other operations share the ticket: [`MappingTable::join`] them, or [`MappingTable::close`] it and
+    /// descend again later.
     Common,
-    /// Nobody had it; now the caller has.
+    /// The ticket was free; the caller has it now.
     Miss(IoTicket<'t>),
 }
 
@@ -86,13 +87,13 @@ pub struct MappingTable {
 }
 
 impl MappingTable {
-    /// A table for about `entries` entries; more fit, slower.
+    /// Creates a table for about `entries` entries; it holds more, but is slower then.
     pub fn new(entries: usize) -> Self {
         let buckets = (entries / LOAD).max(2).next_power_of_two();
         Self { buckets: (0..buckets).map(|_| Bucket::new()).collect(), overflow: Mutex::new(HashMap::new()) }
     }
 
-    /// Bytes that the table takes.
+    /// Size of the table in bytes.
     pub fn bytes(&self) -> usize {
         self.buckets.len() * size_of::<Bucket>()
     }
@@ -103,7 +104,7 @@ impl MappingTable {
         &self.buckets[hash as usize & (self.buckets.len() - 1)]
     }
 
-    /// The frame of `addr`, if it has one now.
+    /// Frame of `addr`, if it has one now.
     pub fn frame_of(&self, addr: GlobalAddr) -> Option<FrameId> {
         match self.get(addr.raw()) {
             Some(Entry::Frame(frame)) => Some(frame),
@@ -111,7 +112,7 @@ impl MappingTable {
         }
     }
 
-    /// Whether somebody holds the ticket of `addr` now, alone or with others.
+    /// Whether the ticket of `addr` is taken now, exclusively or shared.
     pub fn is_in_flight(&self, addr: GlobalAddr) -> bool {
         matches!(self.get(addr.raw()), Some(Entry::Io | Entry::Common))
     }
@@ -136,7 +137,7 @@ impl MappingTable {
         }
     }
 
-    /// The frame of `addr`, or the ticket to bring it there.
+    /// Returns the frame of `addr`, or the ticket to bring it in.
     pub fn begin(&self, addr: GlobalAddr) -> Lookup<'_> {
         if let Some(entry) = self.get(addr.raw()) {
             return match entry {
@@ -154,8 +155,8 @@ impl MappingTable {
             }
         }) {
             None => {
-                // The mark is there before the caller looks whether its parent changed: who latches the parent, to let it go, looks
-                // for marks after that.
+                // The mark must be visible before the caller checks whether its parent changed: a thread that
+                // latches the parent to evict it looks for marks after that.
                 fence(Ordering::SeqCst);
                 Lookup::Miss(IoTicket { table: self, addr })
             }
@@ -165,7 +166,7 @@ impl MappingTable {
         }
     }
 
-    /// A share of the ticket that others share already, unless somebody waits for them to be done.
+    /// Joins the sharers of a ticket, unless an operation waits for them to finish.
     pub fn join(&self, addr: GlobalAddr) -> Option<CommonTicket<'_>> {
         self.with_bucket(addr.raw(), |writer| {
             let open = writer.get().filter(|value| value & (COMMON | CLOSED) == COMMON && *value != IO)?;
@@ -174,7 +175,8 @@ impl MappingTable {
         })
     }
 
-    /// Lets nobody join those who share the ticket of `addr`, so that it will be free once they are done.
+    /// Stops further operations from joining the sharers of the ticket of `addr`, so that it becomes free
+    /// once they finish.
     pub fn close(&self, addr: GlobalAddr) {
         self.with_bucket(addr.raw(), |writer| {
             if let Some(value) = writer.get().filter(|&value| entry_of(value) == Entry::Common) {
@@ -183,7 +185,7 @@ impl MappingTable {
         });
     }
 
-    /// Forgets that `addr` is in `frame`; says whether it was.
+    /// Removes the entry of `addr` if it names `frame`; returns whether it did.
     pub fn remove(&self, addr: GlobalAddr, frame: FrameId) -> bool {
         self.with_bucket(addr.raw(), |writer| {
             let present = writer.get() == Some(u64::from(frame.0));
@@ -194,18 +196,18 @@ impl MappingTable {
         })
     }
 
-    /// The ticket that was [kept](IoTicket::keep) at `addr`.
+    /// Recovers the ticket that was [kept](IoTicket::keep) at `addr`.
     pub fn kept(&self, addr: GlobalAddr) -> IoTicket<'_> {
         IoTicket { table: self, addr }
     }
 
-    /// The share of a ticket that was [kept](CommonTicket::keep) at `addr`.
+    /// Recovers the share of a ticket that was [kept](CommonTicket::keep) at `addr`.
     pub fn kept_share(&self, addr: GlobalAddr) -> CommonTicket<'_> {
         CommonTicket { table: self, addr }
     }
 
-    /// Turns the frame entry of `addr` into a ticket: from the moment on at which a node leaves its frame for good,
-    /// nobody may bring it back before the holder of the ticket is done with it.
+    /// Turns the frame entry of `addr` into a ticket, so that a node that leaves its frame for good cannot be
+    /// brought back before the ticket's holder is done.
     ///
     /// # Panics
     /// If `addr` is not in `frame`. The caller holds that frame's latch.
@@ -217,7 +219,7 @@ impl MappingTable {
         IoTicket { table: self, addr }
     }
 
-    /// Visits every entry; others may change the table meanwhile. A value of `None` is an I/O mark.
+    /// Visits every entry; the table may change meanwhile. A value of `None` is an I/O mark.
     pub fn for_each(&self, mut visit: impl FnMut(GlobalAddr, Option<FrameId>)) {
         let mut each = |addr: u64, value: u64| {
             if let Some(addr) = GlobalAddr::from_raw(addr).filter(|addr| !addr.is_null()) {
@@ -231,7 +233,7 @@ impl MappingTable {
             }
         }
         let mut spilled: Vec<_> = self.spill().iter().map(|(&addr, &value)| (addr, value)).collect();
-        // The order of a hash map differs from run to run, and whoever visits may write.
+        // Sort: a hash map's order differs from run to run, and the visitor may write.
         spilled.sort_unstable();
         spilled.into_iter().for_each(|(addr, value)| each(addr, value));
     }
@@ -310,7 +312,7 @@ impl BucketWriter<'_> {
     }
 }
 
-/// The exclusive right to a node that is in no frame. Dropping it ends the I/O without a frame.
+/// Exclusive right to a node that is in no frame. Dropping it ends the I/O without a frame.
 #[must_use]
 pub struct IoTicket<'t> {
     table: &'t MappingTable,
@@ -322,7 +324,7 @@ impl IoTicket<'_> {
         self.addr
     }
 
-    /// From now on the node is found in `frame`. The caller holds that frame's latch.
+    /// Publishes the node as being in `frame`. The caller holds that frame's latch.
     pub fn publish(self, frame: FrameId) {
         self.table.with_bucket(self.addr.raw(), |writer| writer.set(u64::from(frame.0)));
         std::mem::forget(self);
@@ -330,7 +332,7 @@ impl IoTicket<'_> {
 }
 
 impl<'t> IoTicket<'t> {
-    /// Makes it a ticket that others may have a share of.
+    /// Turns this into a ticket that other operations may share.
     pub fn share(self) -> CommonTicket<'t> {
         let Self { table, addr } = self;
         table.with_bucket(addr.raw(), |writer| writer.set(COMMON | 1));
@@ -338,7 +340,7 @@ impl<'t> IoTicket<'t> {
         CommonTicket { table, addr }
     }
 
-    /// Leaves the mark in the table, until somebody [has](MappingTable::kept) the ticket again and drops it.
+    /// Leaves the mark in the table until the ticket is [recovered](MappingTable::kept) and dropped.
     pub fn keep(self) -> GlobalAddr {
         let addr = self.addr;
         std::mem::forget(self);
@@ -346,8 +348,8 @@ impl<'t> IoTicket<'t> {
     }
 }
 
-/// A share of the right to a node that is in no frame. Those who have one do nothing with the node themselves. The last
-/// share that is dropped ends the I/O.
+/// A share of the right to a node that is in no frame. Holders of a share do not touch the node themselves.
+/// Dropping the last share ends the I/O.
 #[must_use]
 pub struct CommonTicket<'t> {
     table: &'t MappingTable,
@@ -359,7 +361,7 @@ impl CommonTicket<'_> {
         self.addr
     }
 
-    /// Leaves the share in the table, until somebody [has](MappingTable::kept_share) it again and drops it.
+    /// Leaves the share in the table until it is [recovered](MappingTable::kept_share) and dropped.
     pub fn keep(self) -> GlobalAddr {
         let addr = self.addr;
         std::mem::forget(self);
@@ -410,9 +412,9 @@ mod tests {
     #[test]
     fn a_ticket_is_shared_until_it_is_closed_and_all_are_done() {
         let table = MappingTable::new(8);
-        assert!(table.join(addr(1)).is_none(), "nobody has it");
+        assert!(table.join(addr(1)).is_none(), "the ticket is free");
         let Lookup::Miss(ticket) = table.begin(addr(1)) else { panic!("not there yet") };
-        assert!(table.join(addr(1)).is_none(), "it is one's own");
+        assert!(table.join(addr(1)).is_none(), "the ticket is exclusive");
         let first = ticket.share();
         assert!(matches!(table.begin(addr(1)), Lookup::Common) && table.is_in_flight(addr(1)));
         let second = table.join(addr(1)).expect("it is common");
@@ -430,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_that_was_kept_is_there_until_it_is_had_again() {
+    fn a_kept_ticket_stays_until_it_is_recovered() {
         let table = MappingTable::new(8);
         let Lookup::Miss(ticket) = table.begin(addr(1)) else { panic!("not there yet") };
         assert_eq!(ticket.keep(), addr(1));

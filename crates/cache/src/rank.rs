@@ -1,45 +1,45 @@
-//! Where a key stands among the sorted words of a node.
+//! Rank of a key among the sorted words of a node.
 //!
-//! A search must not branch on the data, since every second such branch is guessed wrongly, and its steps should
-//! not wait for each other. With AVX-512, 64 words are compared by 8 instructions. Without, binary search ends at 64
-//! words; then the last words of 8 blocks are compared, and the words of one block, each time independently of each
-//! other.
+//! A search must not branch on the data, since every second such branch is mispredicted, and its steps should
+//! not depend on each other. With AVX-512, 8 instructions compare 64 words. Without it, binary search ends at
+//! 64 words; then the last words of 8 blocks are compared, and then the words of one block, each group
+//! independently.
 //!
-//! Words that others are changing give some rank: never more than there are words, and whoever read optimistically
-//! finds out afterwards. The vector loads are as good as relaxed loads of their words: they stand in assembly,
-//! which the compiler can tell from these in nothing, and aligned words are never torn.
+//! Words that change concurrently give some rank, at most the number of words; an optimistic reader detects
+//! the change afterwards. The vector loads are equivalent to relaxed loads of their words: they are in inline
+//! assembly, which the compiler cannot distinguish from such loads, and aligned words are never torn.
 
 use crate::sync::{Ordering, Word};
 
-/// Words that are compared at once.
+/// Words compared at once.
 const SPAN: usize = 64;
-/// Words of a block: a cache line.
+/// Words of a block: one cache line.
 const BLOCK: usize = 8;
 
-/// Counts of sorted words, by the fastest way of this processor.
+/// Computes ranks in sorted words by the fastest method of this processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranker {
     vectors: bool,
 }
 
 impl Ranker {
-    /// Looks what the processor can do.
+    /// Detects the processor's features.
     pub fn new() -> Self {
         Self { vectors: vectors::usable() }
     }
 
-    /// Without any special instructions.
+    /// Uses no special instructions.
     pub fn portable() -> Self {
         Self { vectors: false }
     }
 
-    /// The count of words of `words[start..start + count]`, which are sorted, that are below `key`.
+    /// Number of words below `key` in the sorted range `words[start..start + count]`.
     #[inline(always)]
     pub fn below(self, words: &[Word], start: usize, count: usize, key: u64) -> usize {
         self.rank::<false>(words, start, count, key)
     }
 
-    /// The count of words of `words[start..start + count]`, which are sorted, that are below `key` or equal to it.
+    /// Number of words below or equal to `key` in the sorted range `words[start..start + count]`.
     #[inline(always)]
     pub fn up_to(self, words: &[Word], start: usize, count: usize, key: u64) -> usize {
         self.rank::<true>(words, start, count, key)
@@ -76,7 +76,7 @@ fn counts<const OR_EQUAL: bool>(word: &Word, key: u64) -> bool {
     if OR_EQUAL { word <= key } else { word < key }
 }
 
-/// The rank among at most 64 words.
+/// Rank among at most 64 words.
 #[inline]
 fn rank_of_few<const OR_EQUAL: bool>(words: &[Word], key: u64) -> usize {
     let Some(last) = words.len().checked_sub(BLOCK) else {
@@ -84,11 +84,11 @@ fn rank_of_few<const OR_EQUAL: bool>(words: &[Word], key: u64) -> usize {
     };
     let mut start = 0;
     for block in 1..SPAN / BLOCK {
-        // Behind the end the last word stands for the rest: if it counts, so do all.
+        // Past the end, the last word stands for the rest: if it counts, all words count.
         let word = &words[(block * BLOCK - 1).min(last + BLOCK - 1)];
         start += BLOCK * usize::from(counts::<OR_EQUAL>(word, key));
     }
-    // All words before a block count, and so they do if the block is moved back to end with the last word.
+    // All words before a block count. That stays true if the block is moved back to end with the last word.
     let start = start.min(last);
     words[start..start + BLOCK]
         .iter()
@@ -106,12 +106,12 @@ mod vectors {
             && is_x86_feature_detected!("popcnt")
     }
 
-    /// The rank among the first `count` of the words. Only where [`usable`] said so.
+    /// Rank among the first `count` words. Call only if [`usable`] returned true.
     #[inline(always)]
     pub fn rank<const OR_EQUAL: bool>(span: &[Word; SPAN], count: usize, key: u64) -> usize {
         let rank: u64;
-        // SAFETY: all 64 words are behind the reference, and are only read. The instructions exist, since a `Ranker`
-        // comes here only after `usable` looked. Registers from 16 up need no `vzeroupper`.
+        // SAFETY: all 64 words are behind the reference and are only read. The instructions exist, since a
+        // `Ranker` gets here only after `usable` returned true. Registers from 16 up need no `vzeroupper`.
         unsafe {
             std::arch::asm!(
                 "vpbroadcastq zmm16, {key}",
@@ -137,7 +137,7 @@ mod vectors {
                 key = in(reg) key,
                 count = in(reg) count,
                 rank = out(reg) rank,
-                // The key is above the word; or not below it.
+                // 5: the key is not less than the word. 6: the key is greater than the word.
                 predicate = const if OR_EQUAL { 5 } else { 6 },
                 out("zmm16") _,
                 out("k1") _, out("k2") _, out("k3") _, out("k4") _, out("k5") _, out("k6") _,
@@ -165,7 +165,7 @@ mod vectors {
 mod tests {
     use super::*;
 
-    /// Sorted words, some of them twice, at the ends of the range too, and how many of a node they are.
+    /// Sorted words, some of them twice, including the ends of the range, and how many of them count.
     fn pages() -> impl Iterator<Item = (Vec<u64>, usize)> {
         let edge = [0, 1, u64::MAX / 2, u64::MAX / 2 + 1, u64::MAX - 1, u64::MAX];
         (0..300_usize).flat_map(move |count| {
@@ -175,7 +175,7 @@ mod tests {
                 words.extend(edge.iter().take(count / 20));
                 words.truncate(count);
                 words.sort_unstable();
-                // What lies behind the sorted words does not matter.
+                // Words behind the sorted ones do not matter.
                 words.extend((0..behind).map(|i: u64| i.wrapping_mul(0x1234_5678_9abc_def1)));
                 (words, count)
             })

@@ -1,19 +1,20 @@
-//! What a worker counts about its cache.
+//! Counters that a worker keeps about its cache.
 //!
-//! Only the worker adds, so an addition is a load and a store; anybody may take a snapshot at any time. The counts are
-//! those of DEX §8: misses by kind of node, admissions, evictions, and what the cooling map did.
+//! Only the worker adds, so an addition is a load and a store; any thread may take a snapshot at any time.
+//! The counters are those of DEX §8: misses by kind of node, admissions, evictions, and events of the cooling
+//! map.
 
 use std::ops::{Add, Sub};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counters of one worker on lines of their own; only the worker adds.
+        /// Counters of one worker, on cache lines of their own; only the worker adds.
         #[derive(Debug, Default)]
         #[repr(align(128))]
         pub struct CacheCounters { $(pub(crate) $name: AtomicU64),* }
 
-        /// A moment of [`CacheCounters`], or a sum or difference of moments.
+        /// A snapshot of [`CacheCounters`], or a sum or difference of snapshots.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct CacheCounts { $($(#[$doc])* pub $name: u64),* }
 
@@ -40,17 +41,17 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Leaves that operations needed.
+    /// Leaves that operations accessed.
     leaf_accesses,
-    /// Leaves that had to be read from remote memory.
+    /// Leaves read from remote memory.
     leaf_misses,
-    /// Inner nodes that operations went through, the root included.
+    /// Inner nodes that operations traversed, including the root.
     inner_accesses,
-    /// Inner nodes that had to be read from remote memory.
+    /// Inner nodes read from remote memory.
     inner_misses,
     /// Pages that got a frame after a miss.
     admissions,
-    /// Nodes whose frame was taken away.
+    /// Nodes that lost their frame.
     evictions,
     /// Nodes that started cooling.
     coolings,
@@ -58,11 +59,11 @@ counters! {
     reheats,
     /// Dirty nodes that were written back.
     write_backs,
-    /// Descents that started again because something changed under them.
+    /// Descents that restarted because of a concurrent change.
     restarts,
-    /// Operations that memory servers were asked to finish.
+    /// Operations offloaded to memory servers.
     offloads,
-    /// Those that they refused.
+    /// Offloads that a memory server refused.
     offloads_refused,
 }
 
@@ -72,14 +73,14 @@ impl CacheCounters {
         counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
     }
 
-    /// A descent went through `inner` inner nodes to a leaf.
+    /// Counts a descent through `inner` inner nodes to a leaf.
     #[inline]
     pub fn count_descent(&self, inner: u64) {
         Self::bump(&self.leaf_accesses, 1);
         Self::bump(&self.inner_accesses, inner);
     }
 
-    /// An operation went through one more inner node than its descent counted.
+    /// Counts an inner node traversed after the descent was counted.
     #[inline]
     pub fn count_inner(&self) {
         Self::bump(&self.inner_accesses, 1);
@@ -89,7 +90,7 @@ impl CacheCounters {
         Self::bump(if leaf { &self.leaf_misses } else { &self.inner_misses }, 1);
     }
 
-    /// A memory server finished an operation, or refused to.
+    /// Counts an offload, finished or refused by a memory server.
     pub fn count_offload(&self, refused: bool) {
         Self::bump(&self.offloads, 1);
         Self::bump(&self.offloads_refused, u64::from(refused));

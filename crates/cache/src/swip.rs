@@ -1,7 +1,7 @@
-//! Swizzled pointers (DEX §5.1, LeanStore §3.1). The one place that opens the tag.
+//! Swizzled pointers (DEX §5.1, LeanStore §3.1). The only module that opens the tag.
 //!
-//! A child word of a cached node either holds the child's global address or, with the top bit set, the number of the
-//! frame that the child is in. Remote copies of nodes hold addresses only.
+//! A child word of a cached node holds the child's global address or, with the top bit set, the number of the
+//! child's frame. Remote copies of nodes hold addresses only.
 
 use pando_fabric::GlobalAddr;
 
@@ -11,7 +11,7 @@ pub struct FrameId(pub u32);
 
 const SWIZZLED: u64 = 1 << 63;
 
-/// A child word of a node: hot (a frame of this cache) or the child's global address.
+/// Child word of a node: hot (a frame of this cache) or the child's global address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Swip(u64);
 

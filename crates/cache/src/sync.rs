@@ -1,7 +1,7 @@
-//! Atomics of the standard library, or of a model checker (`--cfg loom`, `--cfg shuttle`).
+//! Atomics of the standard library or of a model checker (`--cfg loom`, `--cfg shuttle`).
 //!
-//! Every atomic, lock and fence of this crate comes from here, so that `ci/loom.sh` and `ci/shuttle.sh` check the
-//! code that runs and not a copy of it.
+//! Every atomic, lock and fence of this crate comes from here, so that `ci/loom.sh` and `ci/shuttle.sh` check
+//! the production code and not a copy of it.
 
 #[cfg(loom)]
 pub use loom::{

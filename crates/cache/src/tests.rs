@@ -1,6 +1,6 @@
-//! Steps of a frame's life that need a look inside: what waits in the cooling map, what is counted as an orphan, and who
-//! comes while a write-back is under way. Each test catches a change of the code that the tests of the public interface
-//! did not notice.
+//! Steps of a frame's life that need access to internals: entries of the cooling map, the count of orphans,
+//! and operations that arrive during a write-back. Each test catches a change of the code that the tests of
+//! the public interface missed.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -17,7 +17,7 @@ use crate::{
 #[path = "../tests/toy/mod.rs"]
 mod toy;
 
-/// So few that a pop looks at all buckets of the cooling map.
+/// So few that a pop visits all buckets of the cooling map.
 const FRAMES: u64 = 16;
 const QUEUES: [bool; 2] = [false, true];
 
@@ -37,7 +37,7 @@ impl Bench {
         Self { cache, worker, ep }
     }
 
-    /// Admits node `i`, hot; below `parent`, if given, which is made to point to it first.
+    /// Admits node `i` as hot; below `parent`, if given, which is made to point to it first.
     fn admit(&self, i: usize, level: u8, parent: Option<FrameRef<'_>>) -> FrameRef<'_> {
         let (addr, slot) = (Remote::addr(i), slot_toward(0, level));
         let page = PageBuf::zeroed(NODE);
@@ -63,7 +63,7 @@ impl Bench {
         block_on(expelled).expect("no WRITE fails")
     }
 
-    /// Takes all frames out of the cooling map.
+    /// Pops all frames from the cooling map.
     fn waiting(&self) -> Vec<FrameId> {
         std::iter::from_fn(|| self.cache.pop_cooling(0)).collect()
     }
@@ -74,7 +74,7 @@ impl Bench {
 }
 
 fn state(frame: FrameRef<'_>) -> FrameState {
-    frame.optimistic().expect("nobody has it latched").state()
+    frame.optimistic().expect("the latch is free").state()
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn only_a_cooling_copy_is_forgotten() {
     assert_eq!(invalidate(0), Ok(()), "there is none");
     let ticket = bench.cache.table().begin(Remote::addr(0));
     assert!(matches!(ticket, Lookup::Miss(_)));
-    // Who READs it may have read what it was before it was changed.
+    // A reader may have read the node as it was before the change.
     assert_eq!(invalidate(0), Err(Conflict));
     drop(ticket);
     let hot = bench.admit(0, 0, None);
@@ -119,12 +119,12 @@ fn only_a_cooling_copy_is_forgotten() {
 }
 
 #[test]
-fn a_node_whose_child_somebody_reads_stays_hot() {
+fn a_node_whose_child_is_being_read_stays_hot() {
     let bench = Bench::new(false);
     let parent = bench.admit(0, 1, None);
     let child = Remote::addr(1);
     parent.words()[slot_toward(0, 0)].store(child.raw(), Relaxed);
-    // Its pin is on the frame that this parent was split from.
+    // The reader's pin is on the frame that this parent was split from.
     let ticket = bench.cache.table().begin(child);
     assert!(matches!(ticket, Lookup::Miss(_)));
     bench.cool(parent);
@@ -138,7 +138,7 @@ fn a_node_whose_child_somebody_reads_stays_hot() {
 fn a_node_that_is_pinned_while_it_is_written_back_is_not_expelled() {
     let bench = Bench::new(false);
     let frame = bench.admit(0, 0, None);
-    let mut guard = frame.exclusive().expect("nobody has it latched");
+    let mut guard = frame.exclusive().expect("the latch is free");
     COUNTER.into_iter().for_each(|word| frame.words()[word].store(1, Relaxed));
     guard.mark_dirty();
     drop(guard);
@@ -165,8 +165,8 @@ fn orphans_are_the_hot_nodes_that_are_swizzled_nowhere() {
     let child = bench.admit(1, 0, Some(parent));
     let [orphan, cold] = [2, 3].map(|i| bench.admit(i, 0, None));
     bench.cool(cold);
-    let note = |i| bench.cache.note_orphan(Remote::addr(i)).expect("nobody has it latched");
-    // One with a parent, one that is cooling, and one that is not there.
+    let note = |i| bench.cache.note_orphan(Remote::addr(i)).expect("the latch is free");
+    // One with a parent, one that is cooling, and one that is absent.
     [1, 3, 4].into_iter().for_each(note);
     assert!(bench.cache.paths_are_whole());
     assert_eq!(bench.audit(), [""; 0]);
@@ -174,7 +174,7 @@ fn orphans_are_the_hot_nodes_that_are_swizzled_nowhere() {
     assert!(!bench.cache.paths_are_whole());
     assert_eq!(bench.audit(), [""; 0]);
     assert_eq!(bench.expel(orphan), Expelled::Gone { written: false });
-    assert!(bench.cache.paths_are_whole(), "who left is no orphan");
+    assert!(bench.cache.paths_are_whole(), "an expelled node is no orphan");
     assert_eq!(bench.audit(), [""; 0]);
     assert_eq!(child.parent(), Some(parent.id()));
 }
@@ -189,7 +189,7 @@ fn the_audit_finds_a_hot_child_that_is_neither_swizzled_nor_counted() {
     child.set_parent(None);
     let wrong = bench.audit();
     assert!(wrong.len() == 1 && wrong[0].contains("is not swizzled in frame"), "{wrong:?}");
-    bench.cache.note_orphan(Remote::addr(1)).expect("nobody has it latched");
+    bench.cache.note_orphan(Remote::addr(1)).expect("the latch is free");
     assert_eq!(bench.audit(), [""; 0]);
 }
 

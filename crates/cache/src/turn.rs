@@ -1,13 +1,13 @@
-//! Turns: how a cache that is crowded with operations lets each of them through.
+//! Turns: progress for every operation when a cache has too few frames for all.
 //!
-//! An operation holds few frames at a time: pins on a node and its parent, a frame that it fills. Alone it comes
-//! through with the least number of frames, whatever the height of the tree. Many at once may hold all frames, each
-//! waiting for one more. An operation that cannot get a frame then lets go of all that it holds and waits for the
-//! *turn*, of which a cache has one. While somebody has it, nobody else gets a frame or pins a node, so that what the
-//! others hold comes free as their verbs complete.
+//! An operation holds few frames at a time: pins on a node and its parent, and a frame to fill. Alone it
+//! succeeds with the minimum number of frames, at any tree height. Many operations together may hold all
+//! frames, each waiting for one more. An operation that gets no frame then releases everything it holds and
+//! waits for the *turn*, of which a cache has one. While an operation has the turn, no other gets a frame or
+//! pins a node, so the frames of the others come free as their verbs complete.
 //!
-//! Whoever asks first gets a turn that is free, except that every eighth goes to the one who has waited longest. A thread
-//! so serves several of its own operations between two switches of threads, and nobody waits for ever.
+//! A free turn goes to the first operation that asks, but every eighth goes to the longest waiter. So a
+//! thread serves several of its operations between two context switches, and no operation starves.
 
 use std::collections::VecDeque;
 
@@ -15,24 +15,24 @@ use crate::cache::{Cache, CacheWorker, lock};
 use crate::error::NoFrame;
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 
-/// Turns in a row that others may take before the one who has waited longest.
+/// Turns in a row that may be taken ahead of the longest waiter.
 const TURNS_BEFORE_OLDEST: u32 = 7;
 
-/// Who has the turn of a cache, and who waits for it.
+/// The turn of a cache, and the operations that wait for it.
 pub(crate) struct Turns {
-    /// Whether somebody has the turn. Changed under the lock of `queue` only.
+    /// Whether the turn is taken. Changed only under the lock of `queue`.
     taken: AtomicU32,
     queue: Mutex<Queue>,
-    /// Turns that ended.
+    /// Number of turns that ended.
     ended: AtomicU64,
 }
 
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<u64>,
-    /// Ticket of the next who waits.
+    /// Ticket of the next waiter.
     ticket: u64,
-    /// Turns since the one who had waited longest got one.
+    /// Turns since the longest waiter got one.
     since_oldest: u32,
 }
 
@@ -45,7 +45,7 @@ impl Turns {
         self.taken.load(Ordering::Relaxed) != 0
     }
 
-    /// Takes the turn if it is free and not kept for another than the holder of `ticket`.
+    /// Takes the turn if it is free and not reserved for a ticket other than `ticket`.
     fn take(&self, ticket: Option<u64>) -> bool {
         if self.is_taken() {
             return false;
@@ -56,7 +56,7 @@ impl Turns {
             return false;
         }
         queue.since_oldest = if is_oldest { 0 } else { queue.since_oldest + 1 };
-        // It guards no data: frames change hands through the free list and their latches.
+        // The turn guards no data: frames change hands through the free list and their latches.
         self.taken.store(1, Ordering::Relaxed);
         true
     }
@@ -68,14 +68,14 @@ impl Turns {
     }
 }
 
-/// The right of one operation to be the only one of its cache that gets frames.
+/// Right of one operation to be the only one of its cache that gets frames.
 #[must_use]
 pub struct Turn<'c> {
     cache: &'c Cache,
     worker: CacheWorker,
 }
 
-/// A place among those who wait for the turn of a cache. Whoever has one asks again and again, or gives it up.
+/// A place in the queue for the turn of a cache. Its holder polls, or gives the place up by dropping it.
 #[must_use]
 pub struct TurnPlace<'c> {
     cache: &'c Cache,
@@ -83,13 +83,13 @@ pub struct TurnPlace<'c> {
 }
 
 impl Cache {
-    /// The turn, if nobody has it or is to have it next. The operation goes on with [`Turn::worker`] in place of
-    /// `worker`.
+    /// Takes the turn, if it is free and not reserved for a waiter. The operation continues with
+    /// [`Turn::worker`] instead of `worker`.
     pub fn try_turn(&self, worker: &CacheWorker) -> Option<Turn<'_>> {
         self.turns.take(None).then(|| Turn::new(self, worker))
     }
 
-    /// The last place among those who wait for the turn.
+    /// Joins the end of the queue for the turn.
     pub fn wait_for_turn(&self) -> TurnPlace<'_> {
         let mut queue = lock(&self.turns.queue);
         let ticket = queue.ticket;
@@ -103,12 +103,12 @@ impl Cache {
         self.turns.is_taken()
     }
 
-    /// How many turns have ended: those who wait see by it that the others come through.
+    /// Number of turns that have ended, from which waiters see that others make progress.
     pub fn turns_ended(&self) -> u64 {
         self.turns.ended.load(Ordering::Relaxed)
     }
 
-    /// To be asked before a frame is wanted or a node is pinned over an await.
+    /// Must be called before taking a frame or pinning a node across an await.
     ///
     /// # Errors
     /// [`NoFrame::GiveWay`] if another operation has the turn.
@@ -118,7 +118,7 @@ impl Cache {
 }
 
 impl<'c> TurnPlace<'c> {
-    /// As [`Cache::try_turn`], with the rights of this place.
+    /// As [`Cache::try_turn`], with the priority of this place.
     pub fn try_turn(&self, worker: &CacheWorker) -> Option<Turn<'c>> {
         self.cache.turns.take(Some(self.ticket)).then(|| Turn::new(self.cache, worker))
     }
@@ -142,7 +142,7 @@ impl<'c> Turn<'c> {
         Self { cache, worker: worker.for_turn() }
     }
 
-    /// The worker that took the turn, as far as this turn is concerned.
+    /// The worker that took the turn, for use during the turn.
     pub fn worker(&self) -> &CacheWorker {
         &self.worker
     }

@@ -1,9 +1,9 @@
-//! Write-backs under way: one of a frame at a time.
+//! Write-backs in flight, at most one per frame.
 //!
-//! Who writes a frame back has its flag; others leave the frame alone meanwhile. A future that is dropped in the middle of its
-//! WRITE leaves the flag set: the WRITE may still take effect, over what a later one wrote. Such a write-back is *cut off*. It
-//! rests for as long as a verb may take, counted from when somebody comes upon it, and then the flag is cleared. The node
-//! stays dirty, so nothing is lost.
+//! A write-back holds the flag of its frame; other operations leave the frame alone meanwhile. A future
+//! dropped during its WRITE leaves the flag set, since the WRITE may still take effect and overwrite a later
+//! one. Such a write-back is *cut off*. The flag is cleared after the longest time a verb may take, counted
+//! from when an operation first meets it. The node stays dirty, so nothing is lost.
 
 use std::future::Future;
 
@@ -18,7 +18,7 @@ use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence};
 #[must_use]
 pub struct Writing<'c> {
     frame: FrameRef<'c>,
-    /// Its WRITE may be under way.
+    /// Whether its WRITE may be in flight.
     is_sent: bool,
 }
 
@@ -26,9 +26,11 @@ impl<'c> Writing<'c> {
     fn claim(frame: FrameRef<'c>) -> Option<Self> {
         let flag = &frame.cache.meta(frame.id()).writing;
         let free = flag.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        // Pairs with the fence of who latched the frame to discard its node: one of the two sees the other.
+        // Pairs with the fence in `is_writing`, called under the latch to discard the node: one of the two
+        // threads sees the other.
         fence(Ordering::SeqCst);
-        // Lazily: a value that is made only to be dropped would clear the flag of another.
+        // Construct it lazily: dropping a value constructed in vain would clear the flag of another
+        // write-back.
         free.then(|| Self { frame, is_sent: false })
     }
 
@@ -54,7 +56,7 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// The frames whose write-backs were cut off, and until when they rest once that is known.
+/// Frames whose write-backs were cut off, with the end of the waiting time once it is known.
 pub(crate) struct CutOff {
     frames: Mutex<Vec<(FrameId, Option<Nanos>)>>,
     count: AtomicU32,
@@ -76,17 +78,17 @@ impl CutOff {
     }
 }
 
-/// Nanoseconds that a verb takes at most, unless somebody says otherwise.
+/// Default for the longest time a verb may take, in nanoseconds.
 const DEFAULT_VERBS_TAKE: Nanos = 5_000_000_000;
 
 impl Cache {
-    /// Says how many nanoseconds a verb takes at most: so long a write-back rests whose future was dropped. 5 s if nobody
-    /// says it.
+    /// Sets the longest time a verb may take, in nanoseconds, for which the flag of a cut-off write-back
+    /// stays set. The default is 5 s.
     pub fn set_verbs_take(&self, verbs_take: Nanos) {
         self.cut_off.verbs_take.store(verbs_take, Ordering::Relaxed);
     }
 
-    /// The right to write a frame back, if nobody has it.
+    /// Claims the right to write a frame back, if it is free.
     pub fn claim_write_back<'c>(
         &'c self,
         endpoint: &impl Endpoint,
@@ -99,13 +101,13 @@ impl Cache {
         claimed
     }
 
-    /// Whether write-backs that were cut off may still take effect.
+    /// Whether cut-off write-backs may still take effect.
     #[inline]
     pub fn has_cut_off(&self) -> bool {
         self.cut_off.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Ends the write-backs that were cut off and must be over at `now`. To be called by who waits for one.
+    /// Ends the cut-off write-backs that must be over at `now`. Called by operations that wait for one.
     pub fn end_cut_off(&self, now: Nanos) {
         if !self.has_cut_off() {
             return;

@@ -54,7 +54,7 @@ impl Bench {
         frame
     }
 
-    /// The inner node 0 at address 0 and a leaf below it at address 1.
+    /// Inner node 0 at address 0 and a leaf below it at address 1.
     fn parent_and_leaf(&self) -> (FrameRef<'_>, FrameRef<'_>) {
         let parent = self.admit(0, 1, 0, None);
         (parent, self.admit(1, 0, 0, Some(parent)))
@@ -258,7 +258,7 @@ fn a_full_cache_goes_on_by_evicting() {
 }
 
 #[test]
-fn a_cooling_frame_that_somebody_looks_at_is_evicted_later() {
+fn a_latched_cooling_frame_is_evicted_later() {
     for configure in [(|_| {}) as fn(&mut CacheConfig), |c| c.fifo = true] {
         let bench = Bench::new(8, configure);
         let leaf = bench.admit(0, 0, 0, None);
@@ -275,7 +275,7 @@ fn a_cooling_frame_that_somebody_looks_at_is_evicted_later() {
     }
 }
 
-/// The frames of a hot path as long as the cache, the first pinned for good.
+/// A hot path over all frames of the cache; the first one is pinned for good.
 fn path_of_all_frames(bench: &Bench) -> Vec<FrameRef<'_>> {
     let mut path = vec![bench.admit(0, 2, 0, None)];
     pin_for_good(path[0]);
@@ -333,7 +333,7 @@ fn without_a_frame_to_be_had_operations_take_turns() {
 }
 
 #[test]
-fn every_eighth_turn_is_for_the_one_who_waited_longest() {
+fn every_eighth_turn_goes_to_the_longest_waiter() {
     let bench = Bench::new(8, |_| {});
     let (cache, worker) = (&bench.cache, &bench.worker);
     let (oldest, gone, second) = (cache.wait_for_turn(), cache.wait_for_turn(), cache.wait_for_turn());
@@ -342,10 +342,10 @@ fn every_eighth_turn_is_for_the_one_who_waited_longest() {
     assert!(second.try_turn(worker).is_none() && !cache.turn_is_taken(), "kept for the oldest");
     assert!(oldest.try_turn(worker).is_some());
     drop((oldest, gone));
-    assert_eq!(others(), 7, "who gave up its place holds up nobody");
+    assert_eq!(others(), 7, "a place that was given up delays no other");
     assert!(second.try_turn(worker).is_some());
     drop(second);
-    assert_eq!(others(), 100, "nobody waits");
+    assert_eq!(others(), 100, "there are no waiters");
     assert_eq!(cache.turns_ended(), 116);
 }
 

@@ -1,5 +1,5 @@
-//! Pairs of a flag and a latch in a real cache of one node under loom: pins against cooling, write-backs against
-//! nodes that vanish. In each pair, one of the two must see the other.
+//! Pairs of a flag and a latch in a real cache of one node under loom: pins against cooling, write-backs
+//! against discarded nodes. In each pair, one of the two must see the other.
 #![cfg(loom)]
 
 mod toy;
@@ -25,7 +25,7 @@ fn cache(dirty: bool, eviction: Eviction) -> (Cache, FrameId) {
     (cache, id)
 }
 
-/// Brings a leaf into a free frame.
+/// Admits a leaf into a free frame.
 fn admit(cache: &Cache, worker: &CacheWorker, leaf: usize) -> FrameId {
     let addr = Remote::addr(leaf);
     let page = PageBuf::zeroed(NODE);
@@ -67,17 +67,19 @@ fn a_pinned_node_is_not_evicted_at_random() {
     pin_against_cooling(Eviction::Random);
 }
 
-/// Somebody finds a node by the mapping table, without a latch, while it is evicted and its frame gets another one: at a
-/// version at which the frame has its address, he reads nothing of the other.
+/// A reader finds a node through the mapping table, without a latch, while the node is evicted and its frame
+/// gets another one. At a version at which the frame has the node's address, the reader sees nothing of the
+/// other node.
 #[test]
-fn what_the_table_leads_to_is_that_node_or_nothing() {
+fn the_table_leads_to_the_right_node_or_to_none() {
     loom::model(|| {
         let (cache, id) = cache(false, Eviction::Random);
         let cache = Arc::new(cache);
         let worker = cache.worker();
-        // The frame that is evicted is the only free one.
+        // Leave the evicted frame as the only free one.
         (1..cache.frames()).for_each(|_| std::mem::forget(cache.take_free(&worker).unwrap()));
-        // Who only loads is the thread that loom lets run last: it looks for other orders where a load follows a store.
+        // The reader must be the thread that loom runs last: loom explores other orders where a load follows
+        // a store.
         let reader = {
             let cache = Arc::clone(&cache);
             thread::spawn(move || {
@@ -98,14 +100,14 @@ fn what_the_table_leads_to_is_that_node_or_nothing() {
     });
 }
 
-/// What happened last to the space of the node.
+/// Last event of the node's space.
 const FREED: u64 = 1;
 const WRITTEN: u64 = 2;
 
-/// A flush writes a node back while another thread makes it vanish and its space free. After that, nothing may be
-/// written there.
+/// A flush writes a node back while another thread discards it and frees its space. After that, nothing may
+/// be written there.
 #[test]
-fn a_node_does_not_vanish_during_its_write_back() {
+fn a_node_is_not_discarded_during_its_write_back() {
     loom::model(|| {
         let (cache, id) = cache(true, Eviction::PathAware);
         let cache = Arc::new(cache);

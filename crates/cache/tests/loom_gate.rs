@@ -1,4 +1,4 @@
-//! The gate under loom: who changes the view sees everybody leave who entered by the old one.
+//! The gate under loom: a change of the view waits for all operations that entered by the old one.
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -7,10 +7,11 @@ use loom::sync::atomic::Ordering::Relaxed;
 use loom::thread;
 use pando_cache::Gate;
 
-/// Enters as worker `number` while the view is 0, and changes what the mover looks at after it has drained the gate.
+/// Enters as worker `number` while the view is 0, and changes the counter that the mover checks after
+/// draining the gate.
 fn work(gate: &Gate<u32>, number: usize, inside: &AtomicU32) {
     if let Some(entered) = gate.enter(number, |&view| view == 0) {
-        // A lost update would show, as would one after the gate was drained.
+        // A lost update would show, and so would one after the gate was drained.
         inside.store(inside.load(Relaxed) + 1, Relaxed);
         inside.store(inside.load(Relaxed) - 1, Relaxed);
         drop(entered);
@@ -23,9 +24,9 @@ fn drain(gate: &Gate<u32>) {
     }
 }
 
-/// Two workers, on stripes of their own, against one change.
+/// Two workers, on separate stripes, against one change.
 #[test]
-fn nobody_of_the_old_view_is_inside_a_drained_gate() {
+fn a_drained_gate_has_no_operation_of_the_old_view_inside() {
     loom::model(|| {
         let gate = Arc::new(Gate::new(0));
         let counts: Vec<_> = (0..2).map(|_| Arc::new(AtomicU32::new(0))).collect();
@@ -40,8 +41,8 @@ fn nobody_of_the_old_view_is_inside_a_drained_gate() {
         assert!(gate.turn_over(|view| view + 1));
         drain(&gate);
         for count in &counts {
-            assert_eq!(count.load(Relaxed), 0, "somebody is inside");
-            // Alone from now on: a worker that still came would be seen.
+            assert_eq!(count.load(Relaxed), 0, "an operation is inside");
+            // This thread is alone from now on: a late worker would be seen.
             count.store(7, Relaxed);
         }
         workers.into_iter().for_each(|worker| worker.join().unwrap());
@@ -49,7 +50,7 @@ fn nobody_of_the_old_view_is_inside_a_drained_gate() {
     });
 }
 
-/// A view looked at without entering is the new one as soon as anybody has seen the new one.
+/// Once any thread has seen the new view, a view read without entering is the new one too.
 #[test]
 fn the_view_changes_for_all_at_one_moment() {
     loom::model(|| {

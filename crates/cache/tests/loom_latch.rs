@@ -1,4 +1,4 @@
-//! The latch word under every interleaving and every reordering that loom knows.
+//! The latch word under every interleaving and reordering that loom explores.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" cargo test --release -p pando-cache`; `ci/loom.sh` does.
 #![cfg(loom)]
@@ -9,7 +9,7 @@ use loom::thread;
 use pando_cache::sync::{AtomicU64, Ordering::Relaxed};
 use pando_cache::{FrameState, HybridLatch};
 
-/// A latch and two words that belong together.
+/// A latch and two words that must be consistent.
 #[derive(Default)]
 struct Page {
     latch: AtomicU64,
@@ -76,14 +76,14 @@ fn no_update_of_an_upgraded_reader_is_lost() {
     });
 }
 
-/// A latch and a plain word, for which loom reports any two accesses that the latch does not keep apart.
+/// A latch and a plain word; loom reports any two accesses that the latch does not separate.
 #[derive(Default)]
 struct Guarded {
     latch: AtomicU64,
     word: UnsafeCell<u64>,
 }
 
-// SAFETY: the word is reached only under the latch; that this is enough is what loom checks.
+// SAFETY: the word is reached only under the latch; loom checks that this is enough.
 unsafe impl Sync for Guarded {}
 // SAFETY: as above.
 unsafe impl Send for Guarded {}
@@ -100,7 +100,7 @@ fn shared_readers_and_a_writer_exclude_each_other() {
         let page = Arc::new(Guarded::default());
         let reader = |page: &Guarded| {
             if let Ok(guard) = page.latch().shared() {
-                // SAFETY: the shared mode holds off writers.
+                // SAFETY: the shared mode excludes writers.
                 assert!(page.word.with(|word| unsafe { *word }) <= 1);
                 drop(guard);
             }
@@ -113,7 +113,7 @@ fn shared_readers_and_a_writer_exclude_each_other() {
             let page = Arc::clone(&page);
             thread::spawn(move || {
                 if let Ok(_guard) = page.latch().exclusive() {
-                    // SAFETY: the exclusive mode holds off everybody.
+                    // SAFETY: the exclusive mode excludes all other holders.
                     page.word.with_mut(|word| unsafe { *word += 1 });
                 }
             })
@@ -150,11 +150,11 @@ fn a_change_that_means_the_same_does_not_disturb_readers_but_a_later_one_does() 
     });
 }
 
-/// One frame loses its node and gets another, which is then swizzled in a parent whose version stays the same. Who
-/// follows the swizzled word must not end up in the node that was there before.
+/// One frame loses its node and gets another, which is then swizzled in a parent whose version stays the
+/// same. A reader that follows the swizzled word must not reach the former node.
 ///
-/// The word is loaded with `Relaxed`, so that an old latch word may be seen behind it; the fence of the parent's
-/// validation makes sure that the child's validation finds out.
+/// The word is loaded with `Relaxed`, so the reader may then load an old latch word; the fence of the
+/// parent's validation ensures that the child's validation fails in that case.
 #[test]
 fn following_a_swizzled_word_does_not_lead_to_the_former_node() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-//! One bucket of the mapping table under loom: look-ups without a latch against changes under it.
+//! One bucket of the mapping table under loom: lookups without a latch against changes under it.
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -12,7 +12,7 @@ fn addr(i: u64) -> GlobalAddr {
     GlobalAddr::new(MemoryServerId(0), 1024 * (i + 1))
 }
 
-/// A table of the least size.
+/// A table of the minimum size.
 fn table() -> Arc<MappingTable> {
     Arc::new(MappingTable::new(1))
 }
@@ -24,14 +24,15 @@ fn publish(table: &MappingTable, i: u64) {
     }
 }
 
-/// One entry goes and another comes, possibly into its slot, while one of the two is looked up.
+/// One entry is removed and another added, possibly in the same slot, while one of the two is looked up.
 fn replace_entry(a: u64, b: u64, wanted: u64) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(move || {
         let table = table();
         publish(&table, a);
-        // Who only loads is the thread that loom lets run last: it looks for other orders where a load follows a store.
+        // The reader must be the thread that loom runs last: loom explores other orders where a load follows
+        // a store.
         let reader = {
             let table = Arc::clone(&table);
             thread::spawn(move || {
@@ -49,7 +50,7 @@ fn replace_entry(a: u64, b: u64, wanted: u64) {
 
 /// The table has two buckets, so two of three addresses share one.
 #[test]
-fn a_look_up_never_mixes_two_entries() {
+fn a_lookup_never_mixes_two_entries() {
     for (a, b) in [(0, 1), (0, 2), (1, 2)] {
         replace_entry(a, b, a);
         replace_entry(a, b, b);
@@ -68,7 +69,7 @@ fn a_ticket_is_exclusive() {
                 drop(ticket);
             }
             Lookup::InFlight | Lookup::Common => {}
-            Lookup::Frame(_) => panic!("nobody published it"),
+            Lookup::Frame(_) => panic!("it was not published"),
         };
         let other = {
             let (table, holders) = (Arc::clone(&table), Arc::clone(&holders));
@@ -80,9 +81,10 @@ fn a_ticket_is_exclusive() {
     });
 }
 
-/// Some share a ticket, and somebody wants it for himself: never both at once, and in the end nobody has it.
+/// Operations share a ticket while another wants it exclusively: never both at once, and in the end it is
+/// free.
 #[test]
-fn a_shared_ticket_is_nobody_elses() {
+fn a_shared_ticket_is_not_exclusive() {
     loom::model(|| {
         let table = table();
         let sharers = Arc::new(AtomicU32::new(0));
@@ -104,7 +106,7 @@ fn a_shared_ticket_is_nobody_elses() {
         };
         match table.begin(addr(0)) {
             Lookup::Miss(ticket) => {
-                assert_eq!(sharers.load(SeqCst), 0, "shared and one's own");
+                assert_eq!(sharers.load(SeqCst), 0, "shared and exclusive at once");
                 drop(ticket);
             }
             Lookup::Common => {
@@ -118,12 +120,12 @@ fn a_shared_ticket_is_nobody_elses() {
     });
 }
 
-/// What the holder of a ticket did is seen by the next holder: the ticket is a lock.
+/// The next holder of a ticket sees the changes of the last one: the ticket is a lock.
 #[test]
-fn a_ticket_hands_over_what_was_done_under_it() {
+fn changes_under_a_ticket_are_visible_to_its_next_holder() {
     loom::model(|| {
         let table = table();
-        // Two relaxed steps per addition, which only the ticket keeps together and in order.
+        // Each addition has two relaxed steps, which only the ticket keeps together and in order.
         let (begun, done) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         let attempt = |table: &MappingTable, begun: &AtomicU32, done: &AtomicU32| {
             if let Lookup::Miss(ticket) = table.begin(addr(0)) {

@@ -1,8 +1,8 @@
-//! The whole cache under concurrent access, scheduled by shuttle: threads with several slots each walk, update, pin,
-//! flush and move the nodes of a toy tree in a cache that is too small for it.
+//! The whole cache under concurrent access, scheduled by shuttle: threads with several slots each walk,
+//! update, pin, flush and move the nodes of a toy tree in a cache that is too small for it.
 //!
 //! Run with `RUSTFLAGS="--cfg shuttle" cargo test --release -p pando-cache`; `ci/shuttle.sh` does.
-//! `SHUTTLE_ITERATIONS` says how many schedules each test tries.
+//! `SHUTTLE_ITERATIONS` sets the number of schedules per test.
 #![cfg(shuttle)]
 
 mod toy;
@@ -25,7 +25,7 @@ struct Mix {
     threads: usize,
     slots: usize,
     ops: usize,
-    /// Leaves that are used; fewer mean more meetings.
+    /// Number of leaves in use; fewer leaves mean more contention.
     leaves: usize,
 }
 

@@ -1,5 +1,5 @@
-//! The toy tree under real threads: for ThreadSanitizer and AddressSanitizer (`ci/sanitizers.sh`), and for processors
-//! that reorder more than a model of them. `STRESS_ROUNDS` multiplies the work.
+//! The toy tree under real threads: for ThreadSanitizer and AddressSanitizer (`ci/sanitizers.sh`), and for
+//! processors that reorder more than loom's model. `STRESS_ROUNDS` multiplies the work.
 #![cfg(not(any(loom, shuttle)))]
 
 mod toy;

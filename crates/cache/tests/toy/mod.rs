@@ -1,8 +1,9 @@
 //! A toy tree of three levels over a toy remote memory, small enough for model checkers.
 //!
-//! The root has three inner children, each of them three leaves. Every node carries a counter twice, so that a torn
-//! copy shows; a node can move to another address, which stands for merging one away and making another. The descent
-//! is that of DEX (Algorithm 1): optimistic coupling, then the mapping table, then a ticket and a READ.
+//! The root has three inner children, each with three leaves. Every node carries a counter twice, so that a
+//! torn copy shows. A node can move to another address, which stands for a merge followed by a split. The
+//! descent is that of DEX (Algorithm 1): optimistic coupling, then the mapping table, then a ticket and a
+//! READ.
 #![allow(dead_code, unused_imports, reason = "not every test uses all of it")]
 
 pub mod remote;
@@ -26,7 +27,7 @@ pub use std::thread;
 
 /// Bytes of a node.
 pub const NODE: usize = 64;
-/// Word that says what a node is: [`kind`].
+/// Index of the word that identifies a node: [`kind`].
 pub const KIND: usize = 2;
 const FIRST_CHILD: usize = 3;
 pub const FANOUT: usize = 3;
@@ -38,7 +39,7 @@ pub const NODES: usize = 1 + FANOUT + LEAVES;
 
 const TAG: u64 = 0xa5 << 32;
 
-/// Which node of which level a page is: never 0, and not what garbage looks like.
+/// Level and index of a node: never 0, and unlike garbage.
 pub fn kind(level: u8, index: usize) -> u64 {
     TAG | (index as u64) << 8 | u64::from(level)
 }
@@ -47,7 +48,7 @@ pub fn level_of(kind: u64) -> Option<u8> {
     (kind & !0xffff == TAG).then_some(kind as u8)
 }
 
-/// The node of `level` on the way to leaf `key`.
+/// The node of `level` on the path to leaf `key`.
 pub fn index_at(key: usize, level: u8) -> usize {
     key / FANOUT.pow(u32::from(level))
 }
@@ -61,12 +62,12 @@ pub fn number(level: u8, index: usize) -> usize {
     }
 }
 
-/// Word of a node of `level + 1` that leads to the node of `level` above leaf `key`.
+/// Index of the word of a node of `level + 1` that leads to the node of `level` above leaf `key`.
 pub fn slot_toward(key: usize, level: u8) -> usize {
     FIRST_CHILD + index_at(key, level) % FANOUT
 }
 
-/// What the cache knows of these nodes.
+/// The cache's view of these nodes.
 #[derive(Clone, Copy)]
 pub struct Shape;
 
@@ -87,7 +88,7 @@ impl NodeShape for Shape {
     }
 }
 
-/// Polls `future` to its end; a pending one lets other threads run.
+/// Polls `future` to completion; while it is pending, other threads run.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let mut context = Context::from_waker(Waker::noop());

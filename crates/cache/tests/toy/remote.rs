@@ -1,4 +1,4 @@
-//! The remote memory of the toy tree: READs and WRITEs take a while, tear, and may not meet at one address.
+//! Remote memory of the toy tree: READs and WRITEs take time, tear, and must not overlap at one address.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ struct State {
     words: Vec<u64>,
     /// Nodes that a verb is reading or writing now.
     busy: HashMap<u64, &'static str>,
-    /// WRITEs that are still to fail.
+    /// Number of WRITEs that are still to fail.
     failing_writes: usize,
 }
 
@@ -39,7 +39,7 @@ impl Remote {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The node at `addr`, when nothing runs.
+    /// The node at `addr`, at a quiescent point.
     pub fn node(&self, addr: GlobalAddr) -> [u64; NODE / 8] {
         let at = addr.offset() as usize / 8;
         self.state().words[at..at + NODE / 8].try_into().expect("a node has this many words")
@@ -50,7 +50,7 @@ impl Remote {
         self.state().words[at..at + NODE / 8].copy_from_slice(&node);
     }
 
-    /// Whether the WRITE that comes now is to fail.
+    /// Whether the next WRITE is to fail.
     fn takes_failure(&self) -> bool {
         let mut state = self.state();
         let fails = state.failing_writes > 0;
@@ -64,7 +64,7 @@ impl Remote {
     }
 }
 
-/// Marks a node busy for as long as it lives.
+/// Marks a node busy while it lives.
 struct Busy<'r>(&'r Remote, u64);
 
 impl<'r> Busy<'r> {
@@ -81,7 +81,7 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// A worker's way to a [`Remote`].
+/// A worker's connection to a [`Remote`].
 pub struct ToyEndpoint {
     remote: Arc<Remote>,
     state: EndpointState,
@@ -94,7 +94,7 @@ impl ToyEndpoint {
         Self { remote: Arc::clone(remote), state: EndpointState::new(seed), on_write: RefCell::new(on_write) }
     }
 
-    /// A pause, now and then a long one: others may do a lot in between.
+    /// A pause, sometimes a long one, in which other threads may do much.
     pub async fn lag(&self) {
         for _ in 0..match self.random() % 16 {
             0 => self.random() % 200,
@@ -105,12 +105,12 @@ impl ToyEndpoint {
         }
     }
 
-    /// Calls `observe` at each WRITE, at the moment at which it takes effect.
+    /// Calls `observe` at each WRITE, at the moment it takes effect.
     pub fn on_write(&self, observe: impl Fn() + 'static) {
         *self.on_write.borrow_mut() = Box::new(observe);
     }
 
-    /// Moves a node between `buf` and remote memory in two halves, with a pause before, between and after.
+    /// Moves a node between `buf` and remote memory in two halves, with pauses before, between and after.
     async fn transfer(&self, at: GlobalAddr, verb: &'static str, move_word: impl Fn(&mut u64, usize)) {
         let _busy = Busy::new(&self.remote, at, verb);
         let first = at.offset() as usize / 8;

@@ -1,4 +1,4 @@
-//! The toy tree itself: descent, operations, and what must hold at the end.
+//! The toy tree: descent, operations, and the final checks.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -17,24 +17,24 @@ use super::{
 
 /// Spare node spaces, for moving leaves.
 const SPARE: usize = 2;
-/// Restarts of one operation after which something is wrong for good.
+/// Restarts of one operation after which the test fails.
 const RESTARTS: usize = if cfg!(any(loom, shuttle)) { 5_000 } else { 10_000_000 };
 const GARBAGE: u64 = 0x5555_5555_5555;
 
-/// A frame, and the version at which it was looked at.
+/// A frame, and the version at which it was seen.
 #[derive(Clone, Copy)]
 pub struct Hop<'c> {
     pub frame: FrameRef<'c>,
     pub version: Version,
 }
 
-/// Where a descent ended.
+/// End of a descent.
 pub enum Reached<'c> {
     Cached { node: Hop<'c>, parent: Hop<'c> },
     Private { page: PageBuf, ticket: IoTicket<'c> },
 }
 
-/// Why one attempt of an operation did not come through.
+/// Reason why one attempt of an operation failed.
 #[derive(Debug)]
 pub enum Retry {
     Restart,
@@ -61,7 +61,7 @@ impl From<CacheError> for Retry {
 
 type Attempt<T> = Result<T, Retry>;
 
-/// The tree, its cache, and what its counters should be.
+/// The tree, its cache, and the expected counters.
 pub struct Toy {
     pub cache: Cache,
     pub remote: Arc<Remote>,
@@ -112,8 +112,8 @@ impl Toy {
         let free = cache.take_free(worker).expect("an empty cache");
         let frame = free.frame();
         free.admit(&page, ticket, None::<(FrameRef<'_>, fn() -> Option<usize>)>);
-        let version = frame.optimistic().expect("nobody else is there");
-        std::mem::forget(frame.pin(version).expect("nobody else is there"));
+        let version = frame.optimistic().expect("no other thread runs");
+        std::mem::forget(frame.pin(version).expect("no other thread runs"));
         frame.id()
     }
 
@@ -126,7 +126,7 @@ impl Toy {
         Ok(Hop { frame, version: frame.optimistic()? })
     }
 
-    /// Goes down to the node of `level` on the way to leaf `key`.
+    /// Descends to the node of `level` on the path to leaf `key`.
     async fn walk<'t>(
         &'t self,
         worker: &CacheWorker,
@@ -244,7 +244,7 @@ impl Toy {
         }
     }
 
-    /// Tries until nothing stands in the way any more.
+    /// Retries until an attempt succeeds.
     async fn retry<T>(
         &self,
         worker: &CacheWorker,
@@ -271,7 +271,7 @@ impl Toy {
         panic!("{RESTARTS} restarts: {:#?}", self.cache.audit(Shape))
     }
 
-    /// Adds one to the counter of the node of `level` above leaf `key`.
+    /// Increments the counter of the node of `level` above leaf `key`.
     pub async fn increment(&self, worker: &CacheWorker, ep: &ToyEndpoint, key: usize, level: u8) {
         self.retry(worker, ep, async |worker| match self.walk(worker, ep, key, level, false).await? {
             Reached::Cached { node, .. } => {
@@ -333,7 +333,7 @@ impl Toy {
         .await
     }
 
-    /// Moves leaf `key` to a new address and a new frame; its old space is overwritten and used again.
+    /// Moves leaf `key` to a new address and a new frame; its old space is overwritten and reused.
     pub async fn relocate(&self, worker: &CacheWorker, ep: &ToyEndpoint, key: usize) {
         let Some(to) = self.spare.lock().expect("no panic").pop() else { return };
         let from = self
@@ -372,7 +372,7 @@ impl Toy {
             return Err(Retry::Restart);
         }
         let Lookup::Miss(ticket) = self.cache.table().begin(to) else {
-            // Somebody who remembers the address from before is about to find out.
+            // An operation with the old address is about to detect the change.
             guard.release_unchanged();
             parent_guard.release_unchanged();
             return Err(Retry::Restart);
@@ -397,7 +397,7 @@ impl Toy {
         Ok(old)
     }
 
-    /// What must hold when all threads are done; leaves only the root in the cache.
+    /// Final checks, after all threads have ended; leaves only the root in the cache.
     pub fn check(&self) {
         let (worker, ep) = (self.cache.worker(), self.endpoint(77));
         block_on(self.cache.flush(&worker, &ep, Shape)).expect("it does not fail");
@@ -439,7 +439,7 @@ impl Toy {
         }
     }
 
-    /// All frames but the root's can be had at once: none leaked, none is out of the reach of eviction.
+    /// All frames but the root's can be allocated at once: none leaked, none is out of reach of eviction.
     fn check_frames(&self, worker: &CacheWorker, ep: &ToyEndpoint) {
         let wanted = self.cache.frames() - 1;
         let free: Vec<_> = (0..wanted)
