@@ -1,7 +1,7 @@
-//! Blocks for nodes and values: allocation and freeing.
+//! Allocation and freeing of blocks for nodes and values.
 //!
-//! Where a chunk is leased by this process, both are changes of a bitmap in DRAM under a latch. Leasing another chunk,
-//! or freeing a block in a chunk that another process leases, takes verbs.
+//! In a chunk that this process leases, both only change a bitmap in DRAM under a latch. Leasing another
+//! chunk, or freeing a block in a chunk that another process leases, takes verbs.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,20 +15,20 @@ use crate::io::until_answered;
 use crate::layout::Descriptor;
 use crate::pool::{Pool, Server};
 
-/// Which memory server a block goes to.
+/// Choice of the memory server for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Placement {
-    /// This one or none. Nothing goes to a server that is not [active](crate::ServerState).
+    /// This server only. No block goes to a server that is not [active](crate::ServerState).
     Server(MemoryServerId),
-    /// This one, or the least loaded other one that has room.
+    /// This server or, if it is full, the least loaded other one with room.
     Prefer(MemoryServerId),
-    /// The least loaded one that has room.
+    /// The least loaded server with room.
     LeastLoaded,
 }
 
-/// Consecutive blocks handed out at once, so that a thread that needs many takes no latch for each. All of them
-/// count as allocated; what is left goes back by [`Pool::return_run`].
+/// Consecutive blocks handed out at once, so that a thread that needs many does not take a latch for each.
+/// All of them count as allocated; [`Pool::return_run`] frees the remaining ones.
 #[derive(Debug)]
 #[must_use = "blocks that are not taken leak unless the run is returned"]
 pub struct Run {
@@ -38,12 +38,12 @@ pub struct Run {
 }
 
 impl Run {
-    /// Blocks not taken yet.
+    /// Number of blocks not taken yet.
     pub fn left(&self) -> u32 {
         self.left
     }
 
-    /// Bytes from one block to the next: the size asked for, rounded up to its size class.
+    /// Distance between blocks in bytes: the requested size rounded up to its size class.
     pub fn block_size(&self) -> u64 {
         self.block_size
     }
@@ -63,7 +63,7 @@ impl Iterator for Run {
     }
 }
 
-/// A block that somebody wants to free.
+/// A block to be freed.
 struct Block<'a> {
     server: &'a Server,
     class: u8,
@@ -74,8 +74,8 @@ struct Block<'a> {
 }
 
 impl Pool {
-    /// A block of at least `size` bytes on `server`, if a chunk that this process leases has one. Without verbs.
-    /// Its content is whatever was there before.
+    /// Allocates a block of at least `size` bytes on `server` from a chunk that this process leases, without
+    /// verbs. The block's contents are undefined. `None` if no leased chunk has room.
     #[inline]
     pub fn try_alloc(&self, server: MemoryServerId, size: u64) -> Option<GlobalAddr> {
         let server = self.server(server).ok().filter(|server| server.is_active())?;
@@ -83,13 +83,13 @@ impl Pool {
         take_block(server, class)
     }
 
-    /// A block of at least `size` bytes. Its content is whatever was there before.
+    /// Allocates a block of at least `size` bytes. Its contents are undefined.
     ///
     /// # Errors
-    /// [`PoolError::PoolFull`], [`PoolError::NoSpace`] or [`PoolError::Draining`] when there is no room where `placement`
-    /// allows, [`PoolError::BlockTooLarge`].
+    /// [`PoolError::PoolFull`], [`PoolError::NoSpace`] or [`PoolError::Draining`] if there is no room where
+    /// `placement` allows; [`PoolError::BlockTooLarge`].
     pub async fn alloc<E: Endpoint>(&self, ep: &E, placement: Placement, size: u64) -> Result<GlobalAddr> {
-        // A server that joined may be known to others only.
+        // This process may not know yet of a server that joined.
         if let Placement::Server(server) | Placement::Prefer(server) = placement
             && usize::from(server.0) >= self.servers()
         {
@@ -106,13 +106,13 @@ impl Pool {
         self.alloc_least_loaded(ep, size, full).await
     }
 
-    /// The server of [`Placement::LeastLoaded`], by the numbers at hand. Without verbs.
+    /// The server of [`Placement::LeastLoaded`] by the last known loads. Without verbs.
     pub fn least_loaded(&self) -> MemoryServerId {
         let servers = self.inner.servers.iter().filter(|server| server.is_active());
         servers.min_by(|a, b| by_load(a, b)).map_or(MemoryServerId(0), Server::id)
     }
 
-    /// Bytes in use on each memory server that takes new blocks, by the numbers at hand. Without verbs.
+    /// Bytes in use on each active memory server, by the last known loads. Without verbs.
     pub fn loads(&self) -> Vec<(MemoryServerId, u64)> {
         let servers = self.inner.servers.iter().filter(|server| server.is_active());
         servers.map(|server| (server.id(), server.load())).collect()
@@ -129,7 +129,7 @@ impl Pool {
             full.push(server);
             error = Some(why);
         }
-        // The loads are looked up anew each time: a server that turned out full has just been looked at.
+        // Compare the loads anew each time: a failed attempt has refreshed those of its server.
         loop {
             let servers = self.inner.servers.iter();
             let servers = servers.filter(|server| server.is_active() && !full.contains(&server.id()));
@@ -159,7 +159,8 @@ impl Pool {
         }
     }
 
-    /// Between one and `want` consecutive blocks of at least `size` bytes on `server`, as many as one chunk offers.
+    /// Allocates between one and `want` consecutive blocks of at least `size` bytes on `server`, as many as
+    /// one chunk offers.
     ///
     /// # Errors
     /// As [`Pool::alloc`].
@@ -185,7 +186,7 @@ impl Pool {
         }
     }
 
-    /// Frees the blocks of `run` that were not taken.
+    /// Frees the remaining blocks of `run`.
     ///
     /// # Errors
     /// As [`Pool::free`].
@@ -197,25 +198,25 @@ impl Pool {
         Ok(())
     }
 
-    /// Frees the block of `size` bytes at `addr` if it lies in a chunk that this process leases. Without verbs. False
-    /// if it does not lie there or is not allocated; [`Pool::free`] knows which.
+    /// Frees the block of `size` bytes at `addr` if this process leases its chunk, without verbs. Returns
+    /// false if it does not, or if the block is not allocated; [`Pool::free`] tells these apart.
     #[inline]
     pub fn try_free_local(&self, addr: GlobalAddr, size: u64) -> bool {
         let Ok(block) = self.locate(addr, size) else { return false };
         matches!(free_held(&block), Some(Freed::Done { .. }))
     }
 
-    /// Frees the block of `size` bytes at `addr`. It may be handed out again at once, so nobody must read it any more
-    /// without noticing a change.
+    /// Frees the block of `size` bytes at `addr`. It may be reused at once, so the caller must ensure that no
+    /// reader fails to notice.
     ///
     /// # Errors
-    /// [`PoolError::InvalidFree`] if there can be no such block, [`PoolError::DoubleFree`] if it is not allocated (as
-    /// far as that can be seen while another process leases its chunk). After an error that
-    /// [may have taken effect](PoolError::may_have_taken_effect) in a chunk of another process the block must not be freed again: it
-    /// may have been handed out since.
+    /// [`PoolError::InvalidFree`] if there can be no such block; [`PoolError::DoubleFree`] if it is not
+    /// allocated, as far as that can be seen while another process leases its chunk. After an error that [may
+    /// have taken effect](PoolError::may_have_taken_effect) in a chunk of another process, the block must not
+    /// be freed again: it may have been reused.
     pub async fn free<E: Endpoint>(&self, ep: &E, addr: GlobalAddr, size: u64) -> Result<()> {
         self.writer_slot()?;
-        // Another process may have had a block on a server that joined.
+        // The block may be on a server whose joining this process has not learned of.
         if usize::from(addr.server().0) >= self.servers() {
             self.learn(ep).await?;
         }
@@ -230,8 +231,8 @@ impl Pool {
         }
     }
 
-    /// Gives a chunk back that became empty, if another one has room or none is needed there any more. The block is free
-    /// whatever becomes of its chunk, which stays leased for now if that fails.
+    /// Gives back a chunk that became empty if another one has room or the server is inactive. The block is
+    /// free in any case; if giving back fails, the chunk stays leased for now.
     async fn after_free<E: Endpoint>(&self, ep: &E, block: &Block<'_>, surplus: bool) {
         let (server, class) = (block.server, block.class);
         let chunk = match server.is_active() {
@@ -256,7 +257,7 @@ impl Pool {
         Ok(Block { server, class, chunk, block, addr, size })
     }
 
-    /// Frees a block in a chunk that this process does not lease (or did not a moment ago).
+    /// Frees a block in a chunk that this process does not lease, or did not lease a moment ago.
     async fn free_elsewhere<E: Endpoint>(&self, ep: &E, block: &Block<'_>) -> Result<()> {
         let &Block { server, class, chunk, addr, size, .. } = block;
         let (slot, deadline) = (self.writer_slot()?, self.deadline(ep));
@@ -278,7 +279,8 @@ impl Pool {
                     let reason = "the blocks there have another size";
                     return Err(PoolError::InvalidFree { addr, size, reason });
                 }
-                // Another worker of this process is just adopting the chunk, or gives it back as empty, or failed to.
+                // Another worker of this process is adopting the chunk, is giving it back as empty, or failed
+                // to.
                 Descriptor::Leased { slot: of, .. } if of == slot.0 => {
                     if ep.now() >= deadline {
                         return Err(PoolError::DoubleFree { addr });
@@ -311,7 +313,8 @@ impl Pool {
                 Err(error) if error.may_have_taken_effect() => {
                     let read = async || Ok(ep.read_word(at).await?);
                     if until_answered(ep, self.deadline(ep), read).await? & bit == 0 {
-                        // Either it was never set, or the owner has taken it out already and may have handed out the block.
+                        // Either the bit was never set, or the owner has harvested it already and may have
+                        // reused the block.
                         return Err(error.into());
                     }
                     break;
@@ -319,8 +322,8 @@ impl Pool {
                 Err(error) => return Err(error.into()),
             }
         }
-        // The block is free now. What follows makes others notice it soon; at the latest the release of the chunk
-        // does, so a failure is no failure to free.
+        // The block is free now. The announcement only makes other processes notice it soon, at the latest
+        // when the chunk is released, so its failure is not reported.
         let _ = self.announce_free(ep, server, chunk).await;
         Ok(())
     }
@@ -335,8 +338,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Blocks that other processes freed although they were free, and the last such block. Anything but zero
-    /// is a defect of a program that uses the pool.
+    /// Number of blocks that other processes freed twice, and the last such block. A nonzero count shows a
+    /// defect in a program that uses the pool.
     pub fn stray_frees(&self) -> (u64, Option<GlobalAddr>) {
         let stray = &self.inner.stray_frees;
         let last = GlobalAddr::from_raw(stray.last.load(Relaxed)).filter(|addr| !addr.is_null());
@@ -344,14 +347,14 @@ impl Pool {
     }
 }
 
-/// Compares how full two servers are. Exact in integers, so that equal loads compare equal.
+/// Compares the loads of two servers. Exact in integers, so that equal loads compare equal.
 fn by_load(a: &Server, b: &Server) -> std::cmp::Ordering {
     let weigh =
         |load: &Server, other: &Server| u128::from(load.load()) * u128::from(other.geometry.region_size);
     weigh(a, b).cmp(&weigh(b, a)).then(a.id().cmp(&b.id()))
 }
 
-/// The error `error` for the size that the caller asked for.
+/// Puts the size that the caller asked for into `error`.
 fn asked(error: PoolError, size: u64) -> PoolError {
     match error {
         PoolError::PoolFull { server, .. } => PoolError::PoolFull { server, size },
@@ -373,7 +376,7 @@ fn free_held(block: &Block<'_>) -> Option<Freed> {
     let server = block.server;
     server.held(block.chunk)?;
     let mut arena = server.arena(block.class);
-    // Looked up again: the place is stable under the latch only.
+    // Look the chunk up again: its place is stable only under the latch.
     let (_, place) = server.held(block.chunk).filter(|&(class, _)| class == block.class)?;
     let freed = arena.free(place, block.block);
     drop(arena);
@@ -392,7 +395,7 @@ mod tests {
     use super::*;
     use crate::PoolOptions;
 
-    /// A chunk that became empty may have been leased for blocks of another size since somebody looked.
+    /// An empty chunk may be leased for blocks of another size between the lookup and the latch.
     #[test]
     fn nothing_is_freed_in_a_chunk_that_has_blocks_of_another_size_by_now() {
         let config = LocalConfig { server_sizes: vec![1 << 20], huge_pages: false };

@@ -1,10 +1,10 @@
-//! The DRAM half of the allocator: bitmaps of the chunks that this process leases, by size class.
+//! The part of the allocator in DRAM: bitmaps of the chunks that this process leases, by size class.
 //!
 //! Everything here is synchronous and runs under the latch of one (memory server, size class), which is never held
 //! across an await. Invariants: `free` counts the clear bits of a chunk; a chunk with a clear bit is listed in
 //! `partial` exactly once; `empty` counts the chunks without a set bit that are not being given back.
 
-/// Allocation bitmap of one leased chunk. Bits beyond its last block are set for ever.
+/// Allocation bitmap of one leased chunk. Bits beyond its last block are always set.
 #[derive(Debug)]
 pub(crate) struct LocalChunk {
     /// Number of the chunk on its server.
@@ -17,7 +17,7 @@ pub(crate) struct LocalChunk {
 }
 
 impl LocalChunk {
-    /// A chunk whose allocated blocks are `bits`; bits beyond `blocks` are ignored.
+    /// Creates a chunk whose allocated blocks are `bits`; bits beyond `blocks` are ignored.
     pub fn new(chunk: u32, blocks: u32, mut bits: Vec<u64>) -> Self {
         bits.resize(blocks.div_ceil(64) as usize, 0);
         if let (Some(last), tail @ 1..) = (bits.last_mut(), blocks % 64) {
@@ -39,7 +39,7 @@ impl LocalChunk {
         self.free == self.blocks
     }
 
-    /// The allocated blocks as they are stored in the pool.
+    /// The allocated blocks in the form stored in the pool.
     pub fn stored_bits(&self) -> Vec<u64> {
         let mut bits = self.bits.clone();
         if let (Some(last), tail @ 1..) = (bits.last_mut(), self.blocks % 64) {
@@ -66,7 +66,7 @@ impl LocalChunk {
         Some(self.first_clear as u32 * 64 + bit)
     }
 
-    /// The first run of `want` free blocks, or else the longest run: its first block and its length.
+    /// The first run of `want` free blocks, or else the longest run, as first block and length.
     fn find_run(&self, want: u32) -> (u32, u32) {
         let (mut best, mut block) = ((0, 0), self.first_clear as u32 * 64);
         while block < self.blocks {
@@ -86,7 +86,7 @@ impl LocalChunk {
         best
     }
 
-    /// The first block from `block` on whose bit is `set`; beyond the last word if there is none.
+    /// First block from `block` on whose bit is `set`; beyond the last word if there is none.
     fn next_with(&self, block: u32, set: bool) -> u32 {
         let flip = if set { 0 } else { !0 };
         let mut index = (block / 64) as usize;
@@ -108,7 +108,7 @@ impl LocalChunk {
         self.free -= count;
     }
 
-    /// Whether the block was allocated; if so it is free now.
+    /// Frees the block; returns whether it was allocated.
     pub fn free(&mut self, block: u32) -> bool {
         if block >= self.blocks || !self.is_allocated(block) {
             return false;
@@ -120,7 +120,8 @@ impl LocalChunk {
         true
     }
 
-    /// Frees the blocks of `taken`, bits of word `word`; the first block among them that was not allocated, if any.
+    /// Frees the blocks of `taken`, bits of word `word`. Returns the first of them that was not allocated, if
+    /// any.
     pub fn free_word(&mut self, word: usize, mut taken: u64) -> Option<u32> {
         let mut stray = None;
         while taken != 0 {
@@ -134,16 +135,16 @@ impl LocalChunk {
     }
 }
 
-/// What became of a block that was to be freed.
+/// Result of freeing a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freed {
-    /// It is free; `surplus` if a chunk is now wholly free beside another one with free blocks.
+    /// The block is free now; `surplus` if the arena has a wholly free chunk besides another one with room.
     Done { surplus: bool },
-    /// It was free before.
+    /// The block was free already.
     NotAllocated,
 }
 
-/// The leased chunks of one size class on one memory server.
+/// Leased chunks of one size class on one memory server.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     chunks: Vec<Option<LocalChunk>>,
@@ -153,7 +154,7 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    /// Takes a leased chunk in; the place where it is.
+    /// Adds a leased chunk and returns its place.
     pub fn insert(&mut self, chunk: LocalChunk) -> u32 {
         let place = self.vacant.pop().unwrap_or_else(|| {
             self.chunks.push(None);
@@ -171,7 +172,7 @@ impl Arena {
         self.chunks[place as usize].as_mut().expect("a listed place holds a chunk")
     }
 
-    /// Chunk and block of a block that is now allocated.
+    /// Allocates a block; returns its chunk and number.
     #[inline]
     pub fn alloc(&mut self) -> Option<(u32, u32)> {
         let place = *self.partial.last()?;
@@ -186,9 +187,9 @@ impl Arena {
         Some((number, block))
     }
 
-    /// Chunk, first block and length of up to `want` consecutive blocks that are now allocated.
+    /// Allocates up to `want` consecutive blocks; returns chunk, first block and length.
     pub fn alloc_run(&mut self, want: u32) -> Option<(u32, u32, u32)> {
-        /// Chunks looked at before a shorter run is taken.
+        /// Chunks searched before a shorter run is accepted.
         const PATIENCE: usize = 8;
         let mut best: Option<(usize, u32, u32)> = None;
         for (at, &place) in self.partial.iter().enumerate().rev().take(PATIENCE) {
@@ -230,7 +231,8 @@ impl Arena {
         Freed::Done { surplus: self.has_surplus() }
     }
 
-    /// Frees the blocks of `taken`, bits of word `word`; how many were freed and a block that was free before, if any.
+    /// Frees the blocks of `taken`, bits of word `word`. Returns the number of freed blocks, and a block that
+    /// was free already, if any.
     pub fn free_word(&mut self, place: u32, word: usize, taken: u64) -> (u32, Option<u32>) {
         let chunk = self.chunk_at(place);
         let before = chunk.free;
@@ -252,12 +254,12 @@ impl Arena {
         self.empty > 0 && self.partial.len() > 1
     }
 
-    /// Takes out a wholly free chunk if another one has free blocks.
+    /// Removes a wholly free chunk if another one has free blocks.
     pub fn take_surplus(&mut self) -> Option<LocalChunk> {
         if self.has_surplus() { self.take_empty() } else { None }
     }
 
-    /// Takes out a wholly free chunk.
+    /// Removes a wholly free chunk.
     pub fn take_empty(&mut self) -> Option<LocalChunk> {
         if self.empty == 0 {
             return None;
@@ -272,7 +274,7 @@ impl Arena {
         self.chunks[place as usize].take()
     }
 
-    /// Takes out any chunk.
+    /// Removes any chunk.
     pub fn take_any(&mut self) -> Option<LocalChunk> {
         let place = self.chunks.iter().position(Option::is_some)?;
         let chunk = self.chunks[place].take()?;
@@ -282,7 +284,7 @@ impl Arena {
         Some(chunk)
     }
 
-    /// The chunks, whatever their state.
+    /// All chunks, in any state.
     pub fn iter(&self) -> impl Iterator<Item = &LocalChunk> {
         self.chunks.iter().flatten()
     }

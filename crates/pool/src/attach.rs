@@ -1,13 +1,15 @@
-//! Who is attached to a pool: identities of processes and the table on memory server 0.
+//! Attached processes: their identities, and the attach table on memory server 0.
 //!
-//! A process claims an entry by compare-and-swap, writes its identity behind it, and marks the entry complete. Then it looks at
-//! the others, and once it may go on it settles the entry. A clean detach clears it. So an entry whose process is gone means that the
-//! pool was not closed cleanly: allocation bitmaps and cached pages of that process are lost. The table is the only judge of
-//! that, also after a crash of the machine: an entry is made to last before its process changes anything, and what a process changed
-//! is made to last before its entry is cleared.
+//! A process claims an entry by compare-and-swap, writes its identity behind it, and marks the entry
+//! complete. Then it checks the other entries and, if it may proceed, settles its own. A clean detach clears
+//! the entry. So an entry whose process is gone means that the pool was not closed cleanly: that process's
+//! allocation bitmaps and cached pages are lost. This also holds after a crash of the machine: an entry is
+//! persisted before its process changes anything, and these changes are persisted before the entry is
+//! cleared.
 //!
-//! Those that are settled when another dies go on, without its partitions, and while there are any, whoever comes may do what
-//! they do. Without any the pool is refused. Who has not settled yet vouches for nobody, or two that come at once would for each other.
+//! Processes that are settled when another dies continue without its partitions, and while there are any, new
+//! processes may attach too. Otherwise the pool is refused. Unsettled processes do not count here, since two
+//! that attach at once would vouch for each other.
 
 use std::sync::Arc;
 
@@ -17,71 +19,75 @@ use crate::error::{PoolError, Result};
 use crate::io::{read_words, until_answered, write_words_then_word};
 use crate::layout::{ATTACH_ENTRY_BYTES, ATTACH_TABLE_AT};
 
-/// A process as others can recognise it. The pool compares and stores these numbers and gives them back to
-/// [`AttachOptions::is_alive`]; it knows no operating system.
+/// Identity by which other processes recognise a process. The pool stores and compares these numbers and
+/// passes them to [`AttachOptions::is_alive`]; it knows no operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct ProcessIdentity {
-    /// Number of the process on its host.
+    /// Process number on its host.
     pub pid: u32,
-    /// When it started, in whatever unit tells apart processes that had the same number.
+    /// Start time, in any unit that tells apart processes with the same number.
     pub start_time: u64,
-    /// Its host and the host's boot, hashed; 0 if the pool never leaves one host and one boot.
+    /// Hash of the host and its boot; 0 if the pool never leaves one host and one boot.
     pub host: u64,
 }
 
-/// Place of an attached process in the table; 15 bits, so that it fits into a lock word.
+/// Slot of an attached process in the attach table; 15 bits, so that it fits into a lock word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttachSlot(pub u16);
 
-/// Places that 15 bits can tell apart, one being left out to mean nobody.
+/// Number of attach slots that 15 bits can distinguish; one value is reserved for "none".
 pub const MAX_ATTACHED: usize = (1 << 15) - 1;
 
-/// What an attached process is going to do.
+/// Rights of an attached process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum AttachMode {
-    /// Everything; refused if the pool was not closed cleanly, unless others are at work on what is left.
+    /// All operations. Refused if the pool was not closed cleanly, unless other processes continue to work on
+    /// it.
     #[default]
     ReadWrite,
-    /// Reading beside those who write, in a pool that is closed cleanly or in use; refused as [`AttachMode::ReadWrite`] is. Takes no
-    /// place in the table, locks and changes nothing, and keeps nobody out, so that its end makes no pool unclean.
+    /// Reads beside writers, in a pool that is closed cleanly or in use; refused like
+    /// [`AttachMode::ReadWrite`]. A reader takes no attach slot, locks and changes nothing, and keeps no
+    /// process out, so its end never makes the pool unclean.
     ///
-    /// It sees the catalog as it is, and of nodes and values what was written back. Nobody knows of it: what it reads may be
-    /// replaced or freed meanwhile, and only versions, checksums and hashes tell. A repair that starts later does not wait for it.
+    /// It sees the current catalog, and nodes and values as they were last written back. Other processes do
+    /// not know of it: what it reads may be replaced or freed meanwhile, and only versions, checksums and
+    /// hashes tell. A repair that starts later does not wait for it.
     ReadOnly,
-    /// Looking, even at a pool that was not closed cleanly. Takes no place in the table and changes nothing; what
-    /// it sees may be incomplete while others are attached.
+    /// Reads even a pool that was not closed cleanly. Takes no attach slot and changes nothing; the view may
+    /// be incomplete while processes are attached.
     ReadOnlyUnclean,
     /// [`crate::Pool::rebuild_allocation`]; refused while a live process is attached.
     Repair,
 }
 
-/// Says whether a process still runs.
+/// Tells whether a process still runs.
 pub type IsAlive = Arc<dyn Fn(&ProcessIdentity) -> bool + Send + Sync>;
 
-/// How to attach to a pool.
+/// Options for attaching to a pool.
 #[derive(Clone)]
 pub struct AttachOptions {
-    /// The process that attaches.
+    /// The attaching process.
     pub process: ProcessIdentity,
     pub mode: AttachMode,
-    /// Asked about the other attached processes, now and when a lock is not released in time.
+    /// Liveness check of other attached processes, called when attaching and when a lock is not released in
+    /// time.
     pub is_alive: IsAlive,
-    /// How long to wait for a lock or for the next step of another process, in nanoseconds of [`Endpoint::now`].
+    /// Longest wait for a lock or for the next step of another process, in nanoseconds of [`Endpoint::now`].
     pub wait_ns_max: Nanos,
-    /// How long a verb takes at most, in nanoseconds: so long what an operation left rests whose future was dropped. As long as
-    /// one waits for others, if it is not said.
+    /// Longest time that a verb takes, in nanoseconds: leftovers of an operation whose future was dropped
+    /// rest this long. Defaults to `wait_ns_max`.
     pub verbs_take_ns: Option<Nanos>,
 }
 
 impl AttachOptions {
-    /// Read and write, waiting at most five seconds for others.
+    /// Read and write, with waits of at most five seconds.
     pub fn new(process: ProcessIdentity, is_alive: IsAlive) -> Self {
         let wait_ns_max = 5_000_000_000;
         Self { process, mode: AttachMode::ReadWrite, is_alive, wait_ns_max, verbs_take_ns: None }
     }
 
-    /// For a pool in the memory of one process, which nobody else can attach to.
+    /// For a pool in the memory of one process, to which no other can attach.
     pub fn embedded() -> Self {
         Self::new(ProcessIdentity::default(), Arc::new(|_| true))
     }
@@ -102,7 +108,7 @@ impl AttachOptions {
     }
 }
 
-/// State of an entry: its low byte; the rest of the word is a random number, so that each claim differs.
+/// State of an entry, in its low byte; the rest of the word is a random number, so that each claim differs.
 const CLAIMED: u64 = 1;
 const ATTACHED: u64 = 2;
 const REPAIRING: u64 = 3;
@@ -112,12 +118,12 @@ pub(crate) fn entry_addr(slot: AttachSlot) -> GlobalAddr {
     GlobalAddr::new(pando_fabric::MemoryServerId(0), ATTACH_TABLE_AT + u64::from(slot.0) * ATTACH_ENTRY_BYTES)
 }
 
-/// How far an entry of the table is.
+/// Progress of a table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryState {
-    /// Claimed by a process that died before it said who it is.
+    /// Claimed by a process that died before it wrote its identity.
     HalfFilled,
-    /// Has not judged the others yet.
+    /// Complete, but its process has not checked the others yet.
     Coming,
     Attached,
     Repairing,
@@ -132,7 +138,7 @@ pub(crate) struct AttachEntry {
     pub word: u64,
 }
 
-/// Entry `slot`, or `None` if it is free. Waits for an entry that is being filled in until `deadline`.
+/// Reads entry `slot`; `None` if it is free. Waits until `deadline` for an entry that is being filled in.
 pub(crate) async fn read_entry<E: Endpoint>(
     ep: &E,
     slot: AttachSlot,
@@ -156,7 +162,7 @@ pub(crate) async fn read_entry<E: Endpoint>(
     }
 }
 
-/// All taken entries of a table with `places` places.
+/// All taken entries of a table with `places` slots.
 pub(crate) async fn read_table<E: Endpoint>(
     ep: &E,
     places: usize,
@@ -189,7 +195,7 @@ pub(crate) async fn claim_entry<E: Endpoint>(
             continue;
         }
         let claimed = salt | CLAIMED;
-        // Without an answer the word, which is this process's alone, tells.
+        // Without an answer, the word tells: its random number is this process's own.
         let before =
             until_answered(ep, deadline, async || Ok(ep.compare_swap(at, 0, claimed).await?)).await?;
         if before != 0 && before != claimed {
@@ -211,7 +217,7 @@ pub(crate) async fn claim_entry<E: Endpoint>(
     Err(PoolError::AttachTableFull { max: places })
 }
 
-/// The process of `entry` goes on: makes that last, before anything that it changes can be seen after a crash.
+/// Settles `entry` and persists it, before any change of its process can outlive a crash.
 pub(crate) async fn settle_entry<E: Endpoint>(
     ep: &E,
     entry: &mut AttachEntry,
@@ -226,12 +232,12 @@ pub(crate) async fn settle_entry<E: Endpoint>(
     persist_entry(ep, entry).await
 }
 
-/// Clears `entry`, however far it is, if it is still that of the same claim.
+/// Clears `entry`, in whatever state, unless it belongs to another claim by now.
 pub(crate) async fn clear_entry<E: Endpoint>(ep: &E, entry: &AttachEntry, deadline: Nanos) -> Result<()> {
     let at = entry_addr(entry.slot);
     until_answered(ep, deadline, async || {
         let mut word = entry.word;
-        // A step that failed may have been taken.
+        // A failed step may have taken effect.
         while word >> 8 == entry.word >> 8 && word != 0 {
             match ep.compare_swap(at, word, 0).await? {
                 before if before == word => break,
@@ -243,7 +249,7 @@ pub(crate) async fn clear_entry<E: Endpoint>(ep: &E, entry: &AttachEntry, deadli
     .await
 }
 
-/// Makes `entry`, or that it was cleared, outlive a crash.
+/// Persists `entry`, or the fact that it was cleared.
 pub(crate) async fn persist_entry<E: Endpoint>(ep: &E, entry: &AttachEntry) -> Result<()> {
     Ok(ep.persist(entry_addr(entry.slot), ATTACH_ENTRY_BYTES).await?)
 }
@@ -254,10 +260,11 @@ impl AttachEntry {
     }
 }
 
-/// Whether the process that claimed place `mine`, if any, may go on with `mode` beside the others in the table.
+/// Whether the process with slot `mine`, if any, may proceed in `mode` beside the other processes in the
+/// table.
 ///
-/// A process may clear its entry and end after the table was read and before it is looked for. So a process that is gone counts
-/// only if its entry is still there afterwards.
+/// A process may clear its entry and exit between the read of the table and the liveness check. So a dead
+/// process counts only if its entry is still there afterwards.
 pub(crate) async fn judge_table<E: Endpoint>(
     ep: &E,
     places: usize,
@@ -281,7 +288,7 @@ pub(crate) async fn judge_table<E: Endpoint>(
     }
 }
 
-/// The same, by what the table had.
+/// Decides the same for given entries.
 fn judge(
     mine: Option<AttachSlot>,
     entries: &[AttachEntry],

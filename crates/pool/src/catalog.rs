@@ -1,13 +1,14 @@
-//! The catalog: named indexes, their roots, layouts, partitions and the owners of those.
+//! The catalog: named indexes with their roots, layouts, partitions, and the owners of these.
 //!
-//! It hangs from the superblock of memory server 0: a list of directory blocks, each with entries `(hash of the name,
-//! address of the record block)`; see [`crate::record`] for records. All of it lies in blocks of the pool, so their
-//! number is bounded by the pool only.
+//! The superblock of memory server 0 leads to a list of directory blocks, each with entries `(hash of the
+//! name, address of the record block)`; [`crate::record`] describes records. All of it lies in blocks of the
+//! pool, so only the pool's size bounds their number.
 //!
-//! Writers hold the catalog lock. Readers take none: they read the lock word, then what they want, then the lock word
-//! again, and start over if it changed. Checksums tell damage from that. Each change takes effect by the WRITE of one word
-//! (`twin.rs`): a writer that stops midway leaves the catalog as it was or as it was to be. Changes that shrink or keep the
-//! size of a record (dropping an index, claiming and releasing partitions) also work in a full pool.
+//! Writers hold the catalog lock. Readers take no lock: they read the lock word, the catalog, and the lock
+//! word again, and start over if it changed. Checksums distinguish damage from a concurrent change. Each
+//! change takes effect by the WRITE of one word (`twin.rs`), so a writer that stops midway leaves the state
+//! before or after. Changes that shrink a record or keep its size (dropping an index, claiming and releasing
+//! partitions) also work in a full pool.
 
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos};
@@ -29,7 +30,7 @@ use crate::value::ValueRef;
 
 const PLACEMENT: Placement = Placement::Prefer(MemoryServerId(0));
 
-/// Where a record was found.
+/// Position of a record.
 struct Found {
     directory: Directory,
     entry: usize,
@@ -38,17 +39,19 @@ struct Found {
 }
 
 impl Pool {
-    /// Enters an index into the catalog, with nobody owning its partitions.
+    /// Enters an index into the catalog; its partitions have no owners.
     ///
     /// # Errors
-    /// [`PoolError::IndexExists`], [`PoolError::InvalidIndex`], [`PoolError::PoolFull`]; those of the catalog lock
-    /// ([`PoolError::LockTimedOut`]), as for every change of the catalog. [`PoolError::CatalogUnknown`] if nobody knows whether
-    /// it was done; after every other error it was not, here and for every change of records.
+    /// [`PoolError::IndexExists`], [`PoolError::InvalidIndex`], [`PoolError::PoolFull`]; errors of the
+    /// catalog lock ([`PoolError::LockTimedOut`]), as for every change of the catalog.
+    /// [`PoolError::CatalogUnknown`] if it is not known whether the change took effect; after any other error
+    /// it did not, here and for every change of records.
     pub async fn create_index<E: Endpoint>(&self, ep: &E, spec: IndexSpec) -> Result<IndexRecord> {
         self.create_owned(ep, spec, None).await
     }
 
-    /// The same with this process owning all partitions, so that others see who is at work on an index that is not ready yet.
+    /// As [`Pool::create_index`], with this process as owner of all partitions, so that others see which
+    /// process is building an index.
     ///
     /// # Errors
     /// As [`Pool::create_index`].
@@ -72,7 +75,7 @@ impl Pool {
             let mut head = self.read_head(ep).await?;
             record.id = head.next_id;
             head.next_id += 1;
-            // Whether or not the number is spent, there is no index yet.
+            // There is no index yet, whether or not the number was used up.
             self.replace_head(ep, &mut head).await.map_err(unchanged)?;
             self.enter(ep, &record).await
         })
@@ -80,11 +83,12 @@ impl Pool {
         Ok(record)
     }
 
-    /// The index named `name`.
+    /// Returns the record of the index named `name`.
     ///
     /// # Errors
-    /// [`PoolError::UnknownIndex`]; [`PoolError::Corrupt`] for damaged records, [`PoolError::LockTimedOut`] and
-    /// [`PoolError::NotClosedCleanly`] when a change of the catalog does not end, as for every look at it.
+    /// [`PoolError::UnknownIndex`]; as for every read of the catalog, [`PoolError::Corrupt`] for damaged
+    /// records, and [`PoolError::LockTimedOut`] or [`PoolError::NotClosedCleanly`] if a change of the catalog
+    /// does not end.
     pub async fn open_index<E: Endpoint>(&self, ep: &E, name: &str) -> Result<IndexRecord> {
         self.look_at_catalog(ep, async || {
             let found = self.find_known(ep, name).await?;
@@ -93,19 +97,19 @@ impl Pool {
         .await
     }
 
-    /// A number that is another one after any change of the catalog; `None` while one is under way. Cheaper to ask for than an
+    /// A number that differs after any change of the catalog; `None` during a change. Cheaper than opening an
     /// index.
     ///
     /// # Errors
-    /// Those of verbs.
+    /// Errors of verbs.
     pub async fn catalog_version<E: Endpoint>(&self, ep: &E) -> Result<Option<u64>> {
         Ok(lock::unlocked_version(ep.read_word(self.catalog_lock()).await?))
     }
 
-    /// The place of the process that has the catalog locked.
+    /// Attach slot of the process that holds the catalog lock.
     ///
     /// # Errors
-    /// Those of verbs.
+    /// Errors of verbs.
     pub async fn catalog_holder<E: Endpoint>(&self, ep: &E) -> Result<Option<AttachSlot>> {
         Ok(lock_owner(ep.read_word(self.catalog_lock()).await?))
     }
@@ -128,12 +132,12 @@ impl Pool {
         .await
     }
 
-    /// Takes the index named `name` out of the catalog. Its nodes are the caller's to free; the record that is
-    /// returned says where they are.
+    /// Removes the index named `name` from the catalog. The caller must free its nodes, to which the returned
+    /// record leads.
     ///
     /// # Errors
-    /// [`PoolError::UnknownIndex`], [`PoolError::PartitionOwned`] and [`PoolError::PartitionLost`] while another process owns a
-    /// partition, and those of [`Pool::create_index`].
+    /// [`PoolError::UnknownIndex`]; [`PoolError::PartitionOwned`] or [`PoolError::PartitionLost`] while
+    /// another process owns a partition; errors of [`Pool::create_index`].
     pub async fn drop_index<E: Endpoint>(&self, ep: &E, name: &str) -> Result<IndexRecord> {
         self.change_records(ep, async || {
             let found = self.find_known(ep, name).await?;
@@ -147,11 +151,12 @@ impl Pool {
         .await
     }
 
-    /// Takes the index with this name and number out of the catalog although processes died that owned partitions: nobody can
-    /// open those any more. Its nodes are not to be freed: the dead may have freed some.
+    /// Removes the index with this name and number from the catalog although dead processes own partitions,
+    /// which can no longer be opened. The caller must not free its nodes: the dead processes may have freed
+    /// some.
     ///
     /// # Errors
-    /// [`PoolError::UnknownIndex`], [`PoolError::PartitionOwned`] by another process that lives, and those of
+    /// [`PoolError::UnknownIndex`]; [`PoolError::PartitionOwned`] by another live process; errors of
     /// [`Pool::create_index`].
     pub async fn drop_lost_index<E: Endpoint>(&self, ep: &E, name: &str, id: u32) -> Result<IndexRecord> {
         self.change_records(ep, async || {
@@ -172,7 +177,7 @@ impl Pool {
         .await
     }
 
-    /// Has no directory lead to a record any more, and frees what the catalog had for it.
+    /// Unlinks a record from its directory, and frees its blocks.
     async fn unlink<E: Endpoint>(&self, ep: &E, mut found: Found) -> Result<()> {
         found.directory.entries.swap_remove(found.entry);
         self.replace_directory(ep, &mut found.directory).await?;
@@ -180,10 +185,10 @@ impl Pool {
         Ok(())
     }
 
-    /// The first partition of the index that a process owned which died. What that one had in its cache is gone.
+    /// First partition of the index whose owner died. The contents of that owner's cache are lost.
     ///
     /// # Errors
-    /// Those of verbs.
+    /// Errors of verbs.
     pub async fn lost_partition<E: Endpoint>(&self, ep: &E, record: &IndexRecord) -> Result<Option<usize>> {
         for partition in 0..record.owners.len() {
             match self.check_owner(ep, record, partition).await {
@@ -195,11 +200,11 @@ impl Pool {
         Ok(None)
     }
 
-    /// Stores a changed record of the index with its name; the same with its new version.
+    /// Stores a changed record of the index with its name; returns it with its new version.
     ///
     /// # Errors
-    /// [`PoolError::StaleRecord`] if the record changed since `record` was read, [`PoolError::UnknownIndex`] if there is
-    /// no such index with this id, and those of [`Pool::create_index`].
+    /// [`PoolError::StaleRecord`] if the record changed since `record` was read; [`PoolError::UnknownIndex`]
+    /// if there is no such index with this id; errors of [`Pool::create_index`].
     pub async fn update_index<E: Endpoint>(&self, ep: &E, record: &IndexRecord) -> Result<IndexRecord> {
         record.check()?;
         self.change_records(ep, async || {
@@ -215,11 +220,11 @@ impl Pool {
         .await
     }
 
-    /// Makes this process the owner of `partitions` of the index, all of them or none.
+    /// Makes this process the owner of `partitions` of the index, all or none.
     ///
     /// # Errors
-    /// [`PoolError::PartitionOwned`] or [`PoolError::PartitionLost`] with the process that owns one of them,
-    /// [`PoolError::InvalidIndex`] if there is no such partition, and those of [`Pool::update_index`].
+    /// [`PoolError::PartitionOwned`] or [`PoolError::PartitionLost`] with the process that owns one of them;
+    /// [`PoolError::InvalidIndex`] if there is no such partition; errors of [`Pool::update_index`].
     pub async fn claim_partitions<E: Endpoint>(
         &self,
         ep: &E,
@@ -229,7 +234,7 @@ impl Pool {
         self.change_owners(ep, name, partitions, Some(self.writer_slot()?)).await
     }
 
-    /// Gives up `partitions` of the index, all of them or none.
+    /// Releases `partitions` of the index, all or none.
     ///
     /// # Errors
     /// As [`Pool::claim_partitions`].
@@ -261,7 +266,7 @@ impl Pool {
         .await
     }
 
-    /// Gives up all partitions of all indexes.
+    /// Releases all partitions of all indexes.
     pub(crate) async fn release_all_partitions<E: Endpoint>(&self, ep: &E) -> Result<()> {
         let mine = Some(self.writer_slot()?);
         for record in self.list_indexes(ep).await? {
@@ -274,7 +279,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Refuses if another process owns the partition, even a dead one. A process that left owns nothing any more.
+    /// Fails if another process owns the partition, even a dead one. A process that detached cleanly owns
+    /// nothing.
     async fn check_owner<E: Endpoint>(&self, ep: &E, record: &IndexRecord, partition: usize) -> Result<()> {
         let Some(owner) = record.owners.get(partition) else {
             let reason = format!("{:?} has {} partitions, not {partition}", record.name, record.owners.len());
@@ -292,8 +298,8 @@ impl Pool {
         }
     }
 
-    /// Moves the blocks of the catalog that went to `server`, because server 0 was full, elsewhere. What is new is in place
-    /// before anything leads there, and the old is freed after.
+    /// Moves the blocks of the catalog that went to `server` because server 0 was full. New blocks are
+    /// complete before anything leads to them; old blocks are freed afterwards.
     pub(crate) async fn vacate_catalog<E: Endpoint>(&self, ep: &E, server: MemoryServerId) -> Result<()> {
         self.change_catalog(ep, async || {
             let mut directories = self.directories(ep).await?;
@@ -380,7 +386,7 @@ impl Pool {
         linked
     }
 
-    /// Calls `visit` with address and bytes of each block that the catalog itself occupies.
+    /// Calls `visit` with address and size of each block that the catalog itself occupies.
     ///
     /// # Errors
     /// As [`Pool::open_index`].
@@ -395,7 +401,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The same, whatever the lock says.
+    /// The same, without regard to the lock.
     pub(crate) async fn catalog_blocks<E: Endpoint>(&self, ep: &E) -> Result<Vec<(GlobalAddr, u64)>> {
         let mut blocks = Vec::new();
         for directory in self.directories(ep).await? {
@@ -411,7 +417,7 @@ impl Pool {
         Ok(blocks)
     }
 
-    /// Makes nobody the owner of anything and unlocks the catalog, for a repair.
+    /// Clears all owners and unlocks the catalog, for a repair.
     pub(crate) async fn reset_catalog<E: Endpoint>(&self, ep: &E) -> Result<()> {
         for directory in self.directories(ep).await? {
             for (_, at) in directory.entries {
@@ -427,7 +433,7 @@ impl Pool {
         Ok(ep.write_word(self.catalog_lock(), lock::unlock_word(word.wrapping_add(1))).await?)
     }
 
-    /// Allocates and writes the parts of a new record and enters it; frees them again if that fails.
+    /// Allocates and writes the parts of a new record and links it; frees them if that fails.
     async fn enter<E: Endpoint>(&self, ep: &E, record: &IndexRecord) -> Result<()> {
         let (mut at, mut values) = (None, Vec::new());
         let entered = async {
@@ -443,7 +449,7 @@ impl Pool {
         }
     }
 
-    /// Stores the partitions of `record`; every value is in `stored`, whatever happens.
+    /// Stores the partitions of `record`. Every value allocated is in `stored`, even after an error.
     async fn put_partitions<E: Endpoint>(
         &self,
         ep: &E,
@@ -457,8 +463,8 @@ impl Pool {
         Ok(RecordValues { boundaries: stored[0], owners: stored[1], spare: stored[2].addr })
     }
 
-    /// Frees what the catalog leads to no more. The change is done: what cannot be freed stays allocated until the allocation is
-    /// rebuilt.
+    /// Frees blocks that the catalog no longer leads to. The change is complete, so errors are ignored: a
+    /// block that cannot be freed stays allocated until the allocation is rebuilt.
     async fn free_unlinked<E: Endpoint>(&self, ep: &E, record: Option<GlobalAddr>, values: &[ValueRef]) {
         if let Some(at) = record {
             let _ = self.free(ep, at, RECORD_BYTES).await;
@@ -468,7 +474,7 @@ impl Pool {
         }
     }
 
-    /// Frees what a change allocated that failed with `error`, unless the catalog may lead there.
+    /// Frees the blocks allocated by a change that failed with `error`, unless the catalog may lead to them.
     async fn undo<E: Endpoint>(
         &self,
         ep: &E,
@@ -477,13 +483,13 @@ impl Pool {
         error: PoolError,
     ) -> Result<()> {
         if !may_be_linked(&error) {
-            // Why the change failed is what the caller is to know.
+            // The caller needs the error of the change, so errors of freeing are ignored.
             self.free_unlinked(ep, record, values).await;
         }
         Err(error)
     }
 
-    /// Makes a directory lead to a record: the first with room, or else a new one.
+    /// Links a record from the first directory with room, or else from a new one.
     async fn link<E: Endpoint>(&self, ep: &E, entry: (u64, GlobalAddr)) -> Result<()> {
         let mut directories = self.directories(ep).await?;
         if let Some(directory) = directories.iter_mut().find(|directory| directory.entries.len() < ENTRIES) {
@@ -506,7 +512,7 @@ impl Pool {
         linked
     }
 
-    /// Puts `record` in the place of the one that was found. New values are in place before, old ones freed after.
+    /// Replaces the record that was found. New values are complete before, old ones are freed after.
     async fn replace<E: Endpoint>(
         &self,
         ep: &E,
@@ -536,7 +542,7 @@ impl Pool {
         Ok(record)
     }
 
-    /// Writes other owners, as many as before, where the spare of `block` is, and makes them its owners.
+    /// Writes new owners, as many as before, to the spare of `block`, and exchanges spare and owners.
     async fn exchange_owners<E: Endpoint>(
         &self,
         ep: &E,
@@ -550,7 +556,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Puts `block` in the place of the version before it.
+    /// Replaces the previous version of `block`.
     async fn replace_block<E: Endpoint>(&self, ep: &E, at: GlobalAddr, block: &RecordBlock) -> Result<()> {
         let twin = RecordBlock::twin(at, self.id());
         twin.replace(ep, block.version - 1, &block.encode(), self.deadline(ep)).await
@@ -587,7 +593,7 @@ impl Pool {
             .ok_or_else(|| twin.corrupt("this is no record of an index"))
     }
 
-    /// The record with its partitions.
+    /// Reads a record's partitions.
     async fn load<E: Endpoint>(&self, ep: &E, block: RecordBlock) -> Result<IndexRecord> {
         let mut bytes = Vec::new();
         let corrupt = |addr| PoolError::Corrupt { addr, reason: "these are no partitions of an index" };
@@ -604,7 +610,7 @@ impl Pool {
         Ok(block.with_partitions(boundaries, owners))
     }
 
-    /// Runs `look` until nobody changed the catalog meanwhile.
+    /// Runs `look` until the catalog did not change during it.
     async fn look_at_catalog<E: Endpoint, T>(&self, ep: &E, look: impl AsyncFn() -> Result<T>) -> Result<T> {
         let (at, deadline) = (self.catalog_lock(), self.deadline(ep));
         let mut next_look = self.next_look(ep, deadline);
@@ -619,14 +625,15 @@ impl Pool {
             }
             let asks = match self.mode() {
                 AttachMode::ReadOnlyUnclean => true,
-                // Asking takes time, and the holder mostly lives.
+                // The check takes time, and the holder is usually alive.
                 AttachMode::ReadOnly => ep.now() >= next_look,
                 AttachMode::ReadWrite | AttachMode::Repair => false,
             };
             if let (Some(holder), true) = (holder, asks)
                 && self.is_abandoned(ep, holder).await?
             {
-                // It died midway. Checksums tell what can still be read, until somebody takes the lock over.
+                // The holder died during a change. Until another process takes the lock over, checksums tell
+                // what can be read.
                 let seen = look().await;
                 if ep.read_word(at).await? == before {
                     return seen;
@@ -657,34 +664,34 @@ impl Pool {
         mut change: impl AsyncFnMut() -> Result<T>,
     ) -> Result<T> {
         let locked = self.lock_catalog(ep).await?;
-        // Dropped meanwhile, verbs of the change may be under way for a while, and nobody else may change anything.
+        // If the future is dropped, verbs of the change may still be in flight, so the lock must stay taken.
         let changed = locked.while_changing(change()).await;
-        // What is done is done. A lock that was not given back is left, and given back later.
+        // The change is complete. A lock that cannot be given back now is left, to be given back later.
         let _ = locked.unlock(ep, self.deadline(ep)).await;
         changed
     }
 
-    /// The same for a change of records, whose errors tell what nobody knows from what was not done.
+    /// The same for a change of records, whose errors distinguish "not done" from "not known".
     async fn change_records<E: Endpoint, T>(
         &self,
         ep: &E,
         change: impl AsyncFnMut() -> Result<T>,
     ) -> Result<T> {
         self.change_catalog(ep, change).await.map_err(|error| match error {
-            // No verb but the last one of a change makes it count.
+            // A change takes effect only by its last verb.
             PoolError::Fabric(_) => unchanged(error),
             other => other,
         })
     }
 
-    /// When whoever waits for the catalog lock looks after its holder.
+    /// Time at which a waiter for the catalog lock checks its holder.
     fn next_look<E: Endpoint>(&self, ep: &E, deadline: Nanos) -> Nanos {
         ep.now().saturating_add(self.inner.wait_ns_max / LOOKS_AT_HOLDER).min(deadline)
     }
 
-    /// Takes the catalog lock, looking now and then whether its holder still lives.
+    /// Takes the catalog lock; checks now and then whether its holder is alive.
     async fn lock_catalog<E: Endpoint>(&self, ep: &E) -> Result<RemoteLock<'_>> {
-        // What is due is given back before anybody waits for it; the rest rests for so long first.
+        // Give back left locks that are due. Others must rest first, so wait that much longer.
         self.give_back_left_locks(ep).await?;
         let rest = if self.has_left_locks() { self.verbs_take() } else { 0 };
         let deadline = self.deadline(ep).saturating_add(rest);
@@ -703,8 +710,9 @@ impl Pool {
         }
     }
 
-    /// Takes over the catalog lock if `holder` is gone, or gives it back if this process left it. Each change of the catalog takes
-    /// effect by the WRITE of one block, so that one which was broken off is there or not; what it allocated is lost.
+    /// Takes over the catalog lock if `holder` is gone, or gives it back if this process left it. Each change
+    /// of the catalog takes effect by the WRITE of one word, so an interrupted change is either done or not;
+    /// the blocks that it allocated are lost.
     async fn take_over_catalog<E: Endpoint>(
         &self,
         ep: &E,
@@ -726,7 +734,7 @@ fn may_be_linked(error: &PoolError) -> bool {
     matches!(error, PoolError::CatalogUnknown { .. }) && !defect(Defect::FreeLinked)
 }
 
-/// The error for a change that did not come to the verb by which it counts.
+/// The error of a change that failed before the verb by which it takes effect.
 fn unchanged(error: PoolError) -> PoolError {
     match error {
         PoolError::Fabric(error) if !error.may_have_taken_effect() => error.into(),

@@ -1,4 +1,4 @@
-//! Chunk leases: how a process comes to chunks and gives them back, by one-sided verbs.
+//! Chunk leases: how a process obtains and returns chunks by one-sided verbs.
 //!
 //! ```text
 //!              lease_free                    release
@@ -6,12 +6,12 @@
 //!        ▲                     │        ▲                      │
 //!        └──── give_back ──────┘        └────── adopt ─────────┘
 //! ```
-//! Every arrow is one compare-and-swap on the descriptor. What keeps the bitmaps right:
+//! Every arrow is one compare-and-swap on the descriptor. Invariants of the bitmaps:
 //! - Only the owner of the lease writes *allocated*, and only between its two swaps.
-//! - Anybody sets bits of *freed by others*, by compare-and-swap, so that a bit is set once; who takes a bit out
-//!   clears it in *allocated*, and only the owner of the lease takes bits out.
-//! - Who sets a bit looks at the descriptor again afterwards, and who releases a chunk looks at the bits again
-//!   afterwards; so a released chunk never keeps a bit that nobody knows of.
+//! - Any process sets bits of *freed by others*, by compare-and-swap, so each bit is set once. Only the owner
+//!   of the lease harvests a bit: it clears the bit there and the block's bit in *allocated*.
+//! - A process that sets a bit checks the descriptor afterwards, and one that releases a chunk checks the
+//!   bits afterwards. So a released chunk never keeps an unnoticed bit.
 
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{MutexGuard, PoisonError};
@@ -26,11 +26,11 @@ use crate::io::{read_words, until_answered, write_words, write_zeros};
 use crate::layout::Descriptor;
 use crate::pool::{Pool, Server};
 
-/// Leases after which the loads of all servers are looked at again.
+/// Number of leases after which the loads of all servers are read again.
 const LEASES_PER_REFRESH: u32 = 32;
 
-/// The turn of one worker to lease chunks of a server. Not a latch: others that want a turn yield, and it ends even
-/// if the future is dropped.
+/// A worker's exclusive right to lease chunks of a server. Not a latch: waiters yield, and the right ends
+/// even if the future is dropped.
 pub(crate) struct Leasing<'a>(&'a AtomicBool);
 
 impl Drop for Leasing<'_> {
@@ -40,25 +40,27 @@ impl Drop for Leasing<'_> {
 }
 
 impl Pool {
-    /// Makes room for blocks of `class` on `server`, or finds that another worker did. The caller tries again then.
+    /// Makes room for blocks of `class` on `server`, or finds that another worker did. The caller then tries
+    /// again.
     ///
     /// # Errors
     /// [`PoolError::PoolFull`], [`PoolError::NoSpace`].
     pub(crate) async fn grow<E: Endpoint>(&self, ep: &E, server: &Server, class: u8) -> Result<()> {
         self.lease_for(ep, server, class).await?;
-        // The lease is in the pool: whoever drains this server from now on sees it, and who did before is seen here.
+        // The lease is now in the pool. A drain that starts later sees it, and one that started earlier is
+        // seen here.
         if self.learn(ep).await? {
-            // The turn to lease on this server is over, so that turns on others can be taken. What cannot be given back
-            // now is when the drain is finished.
+            // This worker no longer holds the right to lease on this server, so it can take it on others.
+            // Chunks that cannot be given back now are given back when the drain is finished.
             let _ = self.leave_inactive(ep).await;
         }
         server.check_active()
     }
 
-    /// Comes to a chunk with room for blocks of `class`.
+    /// Obtains a chunk with room for blocks of `class`.
     async fn lease_for<E: Endpoint>(&self, ep: &E, server: &Server, class: u8) -> Result<()> {
         let _leasing = self.begin_leasing(ep, server).await?;
-        // Another worker may have made room while this one waited for its turn.
+        // Another worker may have made room meanwhile.
         if server.arena(class).has_room() {
             return Ok(());
         }
@@ -81,7 +83,7 @@ impl Pool {
         Err(PoolError::PoolFull { server: server.id(), size: size_of_class(class) })
     }
 
-    /// Waits for this worker's turn to lease chunks of `server`, and settles what failed before.
+    /// Waits for the right to lease chunks of `server`, and settles leases that failed earlier.
     pub(crate) async fn begin_leasing<'a, E: Endpoint>(
         &self,
         ep: &E,
@@ -99,7 +101,7 @@ impl Pool {
         Ok(leasing)
     }
 
-    /// Undoes leases that a failed verb left in the pool. Nothing is being leased on `server` meanwhile.
+    /// Undoes leases that a failed verb left in the pool. The caller has the right to lease on `server`.
     async fn settle<E: Endpoint>(&self, ep: &E, server: &Server) -> Result<()> {
         while let Some((chunk, wanted)) = last_unsettled(server) {
             if server.held(chunk).is_none() {
@@ -135,10 +137,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Looks how much is in use on each memory server, for placement.
+    /// Reads the bytes in use on each memory server, for placement.
     ///
     /// # Errors
-    /// Those of verbs.
+    /// Errors of verbs.
     pub async fn refresh_loads<E: Endpoint>(&self, ep: &E) -> Result<()> {
         for server in self.inner.servers.iter() {
             self.look(ep, server).await?;
@@ -146,7 +148,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Turns a wholly free chunk that this process leases for another class into one of `class`.
+    /// Converts a wholly free chunk that this process leases for another class to `class`.
     async fn convert_own<E: Endpoint>(
         &self,
         ep: &E,
@@ -174,7 +176,7 @@ impl Pool {
         }
     }
 
-    /// Leases a chunk that looks released with room for `class`, or else free.
+    /// Leases a chunk that looks released with room for `class`, or else one that looks free.
     async fn lease_seen<E: Endpoint>(
         &self,
         ep: &E,
@@ -201,7 +203,7 @@ impl Pool {
         Ok(false)
     }
 
-    /// Free → Leased. False if the chunk is not free.
+    /// Free → Leased. Returns false if the chunk is not free.
     async fn lease_free<E: Endpoint>(
         &self,
         ep: &E,
@@ -227,14 +229,14 @@ impl Pool {
             }
             Err(error) => {
                 let error = leave_unsettled(server, chunk, free, error);
-                // Best now, so that others can have the chunk; else before the next lease.
+                // Settle now, so that others can have the chunk; otherwise it happens before the next lease.
                 let _ = self.settle(ep, server).await;
                 Err(error)
             }
         }
     }
 
-    /// Makes sure that a fresh chunk is backed by memory.
+    /// Ensures that a fresh chunk is backed by memory.
     async fn prepare<E: Endpoint>(&self, ep: &E, server: &Server, chunk: u32, class: u8) -> Result<()> {
         let geometry = &server.geometry;
         let reserved = async {
@@ -256,8 +258,8 @@ impl Pool {
         write_zeros(ep, server.geometry.freed_bits(chunk), words).await
     }
 
-    /// Released → Leased, with what others freed taken out. False if the descriptor is no longer `word`. It is this
-    /// worker's turn to lease.
+    /// Released → Leased, and harvests the blocks that others freed. Returns false if the descriptor is no
+    /// longer `word`. The caller has the right to lease.
     pub(crate) async fn adopt<E: Endpoint>(
         &self,
         ep: &E,
@@ -280,7 +282,7 @@ impl Pool {
         match bits.await {
             Ok(None) => Ok(false),
             Ok(Some(bits)) => {
-                // They are this process's own from now on.
+                // These blocks belong to this process now.
                 let bytes = u64::from(server.geometry.blocks(class) - free) * size_of_class(class);
                 let _ = server
                     .other_bytes
@@ -293,7 +295,7 @@ impl Pool {
         }
     }
 
-    /// Leased → Free, of a chunk that holds nothing and was taken out of its arena.
+    /// Leased → Free, for an empty chunk that was removed from its arena.
     pub(crate) async fn give_back<E: Endpoint>(
         &self,
         ep: &E,
@@ -310,8 +312,8 @@ impl Pool {
         }
     }
 
-    /// Takes out of the bitmaps *freed by others* of all chunks that this process leases on `server`. False if
-    /// nobody freed a block since the last time.
+    /// Harvests the bitmaps *freed by others* of all chunks that this process leases on `server`. Returns
+    /// false if nothing was freed since the last time.
     pub(crate) async fn harvest<E: Endpoint>(&self, ep: &E, server: &Server) -> Result<bool> {
         let frees = ep.read_word(server.geometry.frees_by_others()).await?;
         if frees == server.frees_seen.load(Relaxed) {
@@ -346,7 +348,7 @@ impl Pool {
                 server.own_bytes.fetch_sub((u64::from(freed) * size_of_class(class)) as i64, Relaxed);
                 stray
             }
-            // Given back meanwhile: then it held nothing, and nobody had a block to free.
+            // The chunk was given back meanwhile, so it was empty and had no block to free.
             None => Some(word as u32 * 64 + taken.trailing_zeros()),
         };
         if let Some(block) = stray {
@@ -356,7 +358,7 @@ impl Pool {
         }
     }
 
-    /// Gives back all chunks that this process leases.
+    /// Releases all chunks that this process leases.
     pub(crate) async fn release_all_chunks<E: Endpoint>(&self, ep: &E) -> Result<()> {
         for server in self.inner.servers.iter() {
             self.release_chunks_of(ep, server).await?;
@@ -366,7 +368,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The same on one server. Nothing is being leased there meanwhile.
+    /// The same on one server. The caller has the right to lease there.
     pub(crate) async fn release_chunks_of<E: Endpoint>(&self, ep: &E, server: &Server) -> Result<()> {
         for class in 0..CLASSES as u8 {
             while let Some(chunk) = take_any(server, class) {
@@ -376,7 +378,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Leased → Released, or → Free if nothing is left in it.
+    /// Leased → Released, or → Free if the chunk is empty.
     async fn release<E: Endpoint>(
         &self,
         ep: &E,
@@ -407,7 +409,7 @@ impl Pool {
                 Ok(true) => {}
                 Ok(false) => return Err(not_mine(server, number)),
                 Err(error) => {
-                    // Once it is released others may have it, so that nothing of it is this process's any more.
+                    // Once released, the chunk may belong to another process, so this one must not touch it.
                     let word = async || Ok(ep.read_word(geometry.descriptor(number)).await?);
                     match until_answered(ep, self.deadline(ep), word).await {
                         Ok(word) if word == leased => {
@@ -426,7 +428,7 @@ impl Pool {
                 if !is_late || !self.swap(ep, server, number, released, leased).await? {
                     return Ok(None);
                 }
-                // Others may have had it meanwhile.
+                // Another process may have leased it meanwhile.
                 read_words(ep, geometry.allocated_bits(number), words).await.map(Some)
             };
             match again.await {
@@ -457,7 +459,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A lease of which this process knows nothing was left behind by a call that was cut off.
+    /// Fails if the pool has leases that this process does not know of: a dropped future left them.
     async fn expect_no_leases<E: Endpoint>(&self, ep: &E, server: &Server) -> Result<()> {
         self.look(ep, server).await?;
         let slot = self.writer_or_leaving_slot()?.0;
@@ -472,7 +474,7 @@ impl Pool {
         Ok(())
     }
 
-    /// One arrow: swaps the descriptor of `chunk` from `from` to `to`.
+    /// One transition: swaps the descriptor of `chunk` from `from` to `to`.
     async fn swap<E: Endpoint>(
         &self,
         ep: &E,
@@ -492,7 +494,7 @@ impl Pool {
     }
 }
 
-/// Clears the word at `at`, which was `seen` a moment ago and only gains bits; the bits that it had.
+/// Clears the word at `at`, which was `seen` a moment ago and only gains bits; returns the bits it had.
 async fn take_bits<E: Endpoint>(ep: &E, at: GlobalAddr, mut seen: u64, deadline: Nanos) -> Result<u64> {
     loop {
         let before = match ep.compare_swap(at, seen, 0).await {
@@ -500,7 +502,7 @@ async fn take_bits<E: Endpoint>(ep: &E, at: GlobalAddr, mut seen: u64, deadline:
             Ok(before) => before,
             Err(error) if error.may_have_taken_effect() => {
                 let word = until_answered(ep, deadline, async || Ok(ep.read_word(at).await?)).await?;
-                // Nobody else takes bits out, and nobody sets one anew before its block was handed out again.
+                // Only this process clears bits, and a bit is set again only after its block was reused.
                 if word & seen != seen {
                     return Ok(seen);
                 }

@@ -1,24 +1,24 @@
 //! Size classes of blocks: four per doubling from 64 bytes to 64 KiB.
 //!
-//! Blocks lie at multiples of their class size from the start of a chunk, and chunks are aligned to 64 KiB or to their
-//! own size if that is smaller. So a class that is a power of two is aligned to itself, one that is a multiple of 64 to
-//! 64, and all to 16.
+//! Blocks lie at multiples of their class size from the start of a chunk. Chunks are aligned to 64 KiB, or to
+//! their own size if that is smaller. So a class that is a power of two is aligned to itself, one that is a
+//! multiple of 64 to 64, and all to 16.
 
-/// Number of size classes; class `c` has [`size_of_class`]`(c)` bytes.
+/// Number of size classes; blocks of class `c` have [`size_of_class`]`(c)` bytes.
 pub(crate) const CLASSES: usize = 41;
-/// Bytes of the smallest class.
+/// Size of the smallest class in bytes.
 pub(crate) const MIN_BLOCK: u64 = 64;
-/// Bytes of the largest class. Chunks that are smaller limit blocks to the size of a chunk.
+/// Size of the largest class in bytes. A chunk that is smaller limits blocks to its own size.
 pub const MAX_BLOCK: u64 = 64 << 10;
 
-/// Bytes of the blocks of class `class`.
+/// Size of the blocks of class `class` in bytes.
 #[inline]
 pub(crate) fn size_of_class(class: u8) -> u64 {
     let doubling = class / 4;
     (MIN_BLOCK << doubling) + ((MIN_BLOCK / 4) << doubling) * u64::from(class % 4)
 }
 
-/// The smallest class that holds `size` bytes; `None` beyond [`MAX_BLOCK`].
+/// Smallest class that holds `size` bytes; `None` beyond [`MAX_BLOCK`].
 #[inline]
 pub(crate) fn class_of(size: u64) -> Option<u8> {
     if size <= MIN_BLOCK {

@@ -1,25 +1,26 @@
-//! Defects that can be put into the protocols of the pool, to show that they would be found.
+//! Defects that can be seeded into the protocols of the pool, to test that the checks find them.
 //!
-//! How one is made active, and that it costs nothing otherwise, is in [`pando_fabric::defect`]. `crates/lab/tests/pool_defects.rs`
-//! demands that each is found by simulation; `tests/defects.rs`, that those of the pool alone are by losing each answer in turn.
+//! [`pando_fabric::defect`] activates a defect; builds without the feature pay nothing.
+//! `crates/lab/tests/pool_defects.rs` requires that simulation finds each of them; `tests/defects.rs`, that
+//! losing each answer in turn finds those that show in the pool alone.
 
 use pando_fabric::defect;
 
-/// A step of a protocol that is left out or done wrongly.
+/// A protocol step that is skipped or done wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// A change of the catalog that may have taken effect frees the blocks that the catalog may lead to.
+    /// A change of the catalog that may have taken effect frees blocks to which the catalog may lead.
     FreeLinked,
-    /// A server that joined by a try that failed is formatted again by the next one.
+    /// A server that joined in a failed attempt is formatted again by the next attempt.
     FormatJoined,
-    /// A process leaves with locks that it has not given back and pages that it has not written.
+    /// A process detaches while it holds locks and has unwritten pages.
     DetachOwing,
-    /// A bulk load of which nobody knows whether its root was written frees the nodes below.
+    /// A bulk load whose root may or may not have been written frees the nodes below.
     FreeLoaded,
 }
 
 impl Defect {
-    /// Those that show in the pool alone.
+    /// The defects that show in the pool alone.
     pub const ALL: [Self; 3] = [Self::FreeLinked, Self::FormatJoined, Self::DetachOwing];
 }
 

@@ -1,11 +1,11 @@
-//! What leads to the records of the catalog: its head in the superblock, and a list of directories.
+//! Head of the catalog in the superblock, and the list of directories that lead to its records.
 //!
 //! ```text
 //! head            two copies of [first directory][next index id]
 //! directory       two copies of [next directory][entries], then pairs [hash of the name][record]
 //! ```
-//! Both are changed as `twin.rs` says. A directory that is full stays where it is, and a new one goes before the first. An entry
-//! that is taken out leaves its place to the next one.
+//! Both are replaced as `twin.rs` describes. A full directory stays where it is, and a new one goes before
+//! the first. The place of a removed entry is reused.
 
 use pando_fabric::{Endpoint, GlobalAddr};
 
@@ -21,7 +21,7 @@ pub(crate) const ENTRIES: usize = 29;
 const CONTENT: usize = HEADER + 2 * ENTRIES;
 pub(crate) const DIRECTORY_BYTES: u64 = twin_bytes(CONTENT);
 
-const _: () = assert!(DIRECTORY_BYTES <= 1024, "a directory takes a block of the next smaller class");
+const _: () = assert!(DIRECTORY_BYTES <= 1024, "a directory fits into a block of 1 KiB");
 
 /// One block of the list.
 pub(crate) struct Directory {
@@ -32,7 +32,7 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// One that is in no block yet.
+    /// A directory that is not written to its block yet.
     pub fn new(at: GlobalAddr, next: GlobalAddr, entries: Vec<(u64, GlobalAddr)>) -> Self {
         Self { at, version: 0, next, entries }
     }
@@ -56,7 +56,7 @@ impl Directory {
     }
 }
 
-/// The head of the catalog.
+/// Head of the catalog.
 #[derive(Clone, Copy)]
 pub(crate) struct Head {
     version: u64,
@@ -90,8 +90,8 @@ impl Pool {
         Ok(directories)
     }
 
-    /// Replaces what is in the block of `directory`. After an error the directory is as before, or that cannot be told
-    /// ([`crate::PoolError::CatalogUnknown`]).
+    /// Replaces the contents of the block of `directory`. After an error the directory is unchanged, or its
+    /// state is not known ([`crate::PoolError::CatalogUnknown`]).
     pub(crate) async fn replace_directory<E: Endpoint>(
         &self,
         ep: &E,
@@ -103,7 +103,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Writes `directory` to its block, which nothing leads to yet.
+    /// Writes `directory` to its block, to which nothing leads yet.
     pub(crate) async fn write_new_directory<E: Endpoint>(
         &self,
         ep: &E,

@@ -1,8 +1,9 @@
-//! How an operation on the pool fails. Every text is one sentence for a person; where bytes in the pool are wrong
-//! it names their address.
+//! Errors of the pool. Every message is one sentence for a person; if bytes in the pool are wrong, it names
+//! their address.
 //!
-//! A full memory server is an ordinary error ([`PoolError::is_full`]) after which everything still works. A value
-//! that was replaced while it was read is none to the user: callers look up its reference again.
+//! A full memory server is an ordinary error ([`PoolError::is_full`]), after which everything still works. A
+//! value that was replaced while it was read is not an error for the user: callers look up its reference
+//! again.
 
 use std::fmt;
 
@@ -12,8 +13,8 @@ use crate::attach::{AttachSlot, ProcessIdentity};
 
 pub type Result<T, E = PoolError> = std::result::Result<T, E>;
 
-/// Failure of an operation on the pool. Unless the text says otherwise nothing was changed, nothing leaked, and the
-/// pool can be used on.
+/// Failure of a pool operation. Unless the message says otherwise, nothing was changed, nothing leaked, and
+/// the pool is still usable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -27,7 +28,7 @@ pub enum PoolError {
     NoSpaceForTables { server: MemoryServerId, size: u64, reason: String },
     #[error("a block of {size} bytes exceeds the largest of this pool, {max} bytes")]
     BlockTooLarge { size: u64, max: u64 },
-    #[error("memory server {server} is being drained and takes nothing new")]
+    #[error("memory server {server} is being drained and takes no new blocks")]
     Draining { server: MemoryServerId },
     #[error(
         "memory server 0 cannot be drained: it holds the tables of the pool and the roots of its indexes"
@@ -37,7 +38,7 @@ pub enum PoolError {
     NotDraining { server: MemoryServerId },
     #[error(
         "memory server {server} still holds {bytes} bytes, in blocks and in {leased} chunks that other processes lease; \
-         it takes nothing new, and can be drained again"
+         it takes no new blocks, and can be drained again"
     )]
     NotEmpty { server: MemoryServerId, bytes: u64, leased: u64 },
     #[error("there is no region for memory server {server}")]
@@ -50,7 +51,7 @@ pub enum PoolError {
     #[error("the region of memory server {server} was cut short: {actual} bytes of {expected} are there")]
     CutShort { server: MemoryServerId, expected: u64, actual: u64 },
     #[error(
-        "the pool on memory server {server} has format version {found}, this program reads version {expected}"
+        "the pool on memory server {server} has format version {found}; this program reads version {expected}"
     )]
     VersionMismatch { server: MemoryServerId, found: u64, expected: u64 },
     #[error("the superblock of memory server {server} is damaged: {reason}")]
@@ -61,7 +62,7 @@ pub enum PoolError {
     ForeignRegion { server: MemoryServerId, reason: &'static str },
     #[error("the pool has {pool} memory servers, {named} were named")]
     WrongServers { pool: usize, named: usize },
-    #[error("the regions already hold a pool; overwriting it must be asked for")]
+    #[error("the regions already hold a pool; set the option to overwrite it")]
     PoolExists,
     #[error(
         "the region of memory server {server} is too small for a pool: {len} bytes, at least {min} are needed"
@@ -71,15 +72,15 @@ pub enum PoolError {
     InvalidOptions { reason: String },
 
     #[error(
-        "the pool was not closed cleanly: {process} ended while it was attached; look at the pool read-only and save \
+        "the pool was not closed cleanly: {process} ended while it was attached; open the pool read-only and save \
          what is needed, then repair it or create it anew"
     )]
     NotClosedCleanly { process: ProcessIdentity },
     #[error("the pool is in use by {process}, but a repair needs it alone")]
     InUse { process: ProcessIdentity },
-    #[error("the pool is being repaired by {process}; try again when that is done")]
+    #[error("the pool is being repaired by {process}; try again after the repair")]
     BeingRepaired { process: ProcessIdentity },
-    #[error("all {max} places for attached processes are taken")]
+    #[error("all {max} attach slots are taken")]
     AttachTableFull { max: usize },
     #[error("the pool was opened for reading only")]
     ReadOnly,
@@ -88,7 +89,7 @@ pub enum PoolError {
     #[error("this handle was detached from the pool")]
     Detached,
     #[error(
-        "{chunks} chunk leases of {process} were left behind by operations cut off midway; the pool stays unclean"
+        "{chunks} chunk leases of {process} were left behind by cancelled operations; the pool stays unclean"
     )]
     LeasesLeftBehind { process: ProcessIdentity, chunks: usize },
 
@@ -107,7 +108,7 @@ pub enum PoolError {
     )]
     PartitionLost { name: String, partition: usize, owner: ProcessIdentity },
 
-    #[error("the block at {addr} is not allocated: it was freed twice or never handed out")]
+    #[error("the block at {addr} is not allocated: it was freed twice or never allocated")]
     DoubleFree { addr: GlobalAddr },
     #[error("{size} bytes at {addr} are not a block of the pool: {reason}")]
     InvalidFree { addr: GlobalAddr, size: u64, reason: &'static str },
@@ -115,7 +116,7 @@ pub enum PoolError {
     Corrupt { addr: GlobalAddr, reason: &'static str },
 
     #[error(
-        "{error}; whether the catalog was changed is not known, and blocks that the change allocated stay allocated"
+        "{error}; it is not known whether the catalog was changed, and blocks that the change allocated stay allocated"
     )]
     CatalogUnknown { error: FabricError },
     #[error("{error}; the catalog was not changed")]
@@ -132,18 +133,19 @@ pub enum PoolError {
     #[error("the value at {addr} was freed or replaced, or its bytes are corrupt")]
     ValueChanged { addr: GlobalAddr },
 
-    #[error("the lock at {at} was not free in time: the process in place {holder} holds it")]
+    #[error("the lock at {at} was not free in time: the process in attach slot {holder} holds it")]
     LockTimedOut { at: GlobalAddr, holder: AttachSlot },
 }
 
 impl PoolError {
-    /// Whether the asked memory server had no room or takes nothing new, so that another one may be tried.
+    /// Whether the requested memory server has no room or takes no new blocks, so that another one may be
+    /// tried.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::PoolFull { .. } | Self::NoSpace { .. } | Self::Draining { .. })
     }
 
-    /// Whether the operation that failed with this may have been done all the same. What it was given or has made must not be freed
-    /// or used otherwise then, before it is read again.
+    /// Whether the failed operation may have taken effect all the same. If so, its inputs and results must
+    /// not be freed or reused before their state has been read again.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Self::Fabric(error) => error.may_have_taken_effect(),

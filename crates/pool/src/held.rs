@@ -1,13 +1,15 @@
-//! Locks in remote memory that this process holds, and those that it could not give back.
+//! Locks in remote memory that this process holds, and locks that it could not give back.
 //!
-//! A [`RemoteLock`] is given back by [`RemoteLock::unlock`] or [`RemoteLock::write_unlock`]. If that fails, or the operation ends
-//! without it, since the network was cut for longer than anybody waits or its future was dropped, the lock is *left*: it goes to
-//! a list of the process, together with the page that is yet to be written if others could see parts of the change already,
-//! and any operation gives it back later ([`Pool::give_back_left_locks`]). Whether it was ever taken may be unknown too;
-//! then the version of the word goes on, so that a compare-and-swap that is still under way finds another word.
-//! A lock whose version is that of what it protects goes back to the word that was found, unless that was written.
+//! [`RemoteLock::unlock`] or [`RemoteLock::write_unlock`] gives a [`RemoteLock`] back. If that fails, or if
+//! the operation ends without it (a long network failure, a dropped future), the lock is *left*: it goes to a
+//! list of the process, together with the page that still must be written if others may already see parts of
+//! the change. Any later operation gives it back ([`Pool::give_back_left_locks`]). It may also be unknown
+//! whether the lock was ever taken; then the version advances, so that a compare-and-swap still in flight
+//! fails. A lock whose version is that of its data returns to the word that was found, unless the data was
+//! written.
 //!
-//! A lock of a process that is gone is taken over ([`Pool::take_over`]) by whoever knows how to put right what it protects.
+//! [`Pool::take_over`] takes over the lock of a process that is gone, for a caller that can repair the data
+//! it protects.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -21,25 +23,25 @@ use crate::leftovers::{Due, Leftovers, Order};
 use crate::lock::{self, LockedVersion, Together, lock_owner};
 use crate::pool::Pool;
 
-/// How many times in the time that it has a waiter looks whether the holder of a lock still lives.
+/// Number of times within its waiting time that a waiter checks whether the holder of a lock is alive.
 pub const LOOKS_AT_HOLDER: Nanos = 16;
 
-/// A lock that this process holds. Dropped, it is left.
+/// A lock that this process holds. Dropping it leaves the lock.
 #[must_use = "dropped, the lock stays set until another operation gives it back"]
 pub struct RemoteLock<'p> {
     left: &'p LeftLocks,
     at: GlobalAddr,
-    /// What is held, or may be.
+    /// The lock that is held, or may be.
     lock: Cell<Option<LockedVersion>>,
-    /// What is to be written before the lock is given back.
+    /// Words that must be written before the lock is given back.
     owed: RefCell<Option<Owed>>,
-    /// A verb that changes the lock word is under way.
+    /// Whether a verb that changes the lock word is in flight.
     is_changing: Cell<bool>,
-    /// Given back without a WRITE, the word is as it was found.
+    /// Whether the word returns to what was found if nothing was written.
     restores: Cell<bool>,
 }
 
-/// Words, and where they are to be written.
+/// Words and their destination.
 #[derive(Clone)]
 struct Owed {
     to: GlobalAddr,
@@ -57,32 +59,33 @@ impl<'p> RemoteLock<'p> {
     }
 
     fn held(&self) -> LockedVersion {
-        self.lock.get().expect("given back only by who has it as a value")
+        self.lock.get().expect("only a consuming method gives it back")
     }
 
-    /// The version of what the lock protects once it is unlocked.
+    /// Version of the data after the unlock.
     pub fn next_version(&self) -> u64 {
         self.held().unlock_word()
     }
 
-    /// If it is left without a WRITE, the word is to be as it was found: its version is that of what it protects, or it was taken
-    /// over from somebody who may have left that half changed.
+    /// Makes the word return to what was found if the lock is left without a WRITE. Needed if its version is
+    /// that of its data, or if the lock was taken over and the data may be half changed.
     fn restores(self) -> Self {
         self.restores.set(true);
         self
     }
 
-    /// Whatever happens, `page` is to be written before the lock is given back: others can see parts of the change already.
+    /// Requires `page` to be written before the lock is given back, in any case: others may already see parts
+    /// of the change.
     pub fn owe(&self, page: &PageBuf) {
         // The lock is the first word of the page.
         let words = page.words()[1..].iter().map(|word| word.load(Relaxed)).collect();
         *self.owed.borrow_mut() = Some(Owed { to: self.at.add(WORD as u64), words });
     }
 
-    /// Gives the lock back, with a new version; tries until `deadline`.
+    /// Gives the lock back with a new version; retries until `deadline`.
     ///
     /// # Errors
-    /// Those of the verbs; the lock is left then.
+    /// Errors of the verbs; the lock is then left.
     pub async fn unlock<E: Endpoint>(self, ep: &E, deadline: Nanos) -> Result<()> {
         debug_assert!(self.owed.borrow().is_none(), "the page is to be written");
         self.is_changing.set(true);
@@ -90,21 +93,21 @@ impl<'p> RemoteLock<'p> {
         self.settle(unlocked)
     }
 
-    /// Writes all words of `page` but the first behind the lock word and gives the lock back, in one chain; tries until
-    /// `deadline`.
+    /// Writes all words of `page` but the first behind the lock word and gives the lock back, in one chain;
+    /// retries until `deadline`.
     ///
     /// # Errors
-    /// Those of the verbs; the lock is left then, and the page written when it is given back.
+    /// Errors of the verbs; the lock is then left, and the page is written when it is given back.
     pub async fn write_unlock<E: Endpoint>(self, ep: &E, page: &PageBuf, deadline: Nanos) -> Result<()> {
         self.owe(page);
         self.write_owed(ep, Together::Chain, deadline).await
     }
 
-    /// Writes `words` from `to` on and gives the lock back, in one chain if both are on one memory server; tries until
-    /// `deadline`.
+    /// Writes `words` from `to` on and gives the lock back, in one chain if both are on one memory server;
+    /// retries until `deadline`.
     ///
     /// # Errors
-    /// Those of the verbs; the lock is left then, and the words written when it is given back.
+    /// Errors of the verbs; the lock is then left, and the words are written when it is given back.
     pub async fn write_words_unlock<E: Endpoint>(
         self,
         ep: &E,
@@ -115,11 +118,11 @@ impl<'p> RemoteLock<'p> {
         self.write_words(ep, (to, words), Together::Chain, deadline).await
     }
 
-    /// Writes `words`, which end where the lock is, and gives the lock back by the same WRITE; tries until `deadline`. Others may
-    /// see the lock free before all words are there.
+    /// Writes `words`, which end at the lock word, and gives the lock back by the same WRITE; retries until
+    /// `deadline`. Others may see the lock free before all words have landed.
     ///
     /// # Errors
-    /// Those of the verbs; the lock is left then, and the words written when it is given back.
+    /// Errors of the verbs; the lock is then left, and the words are written when it is given back.
     pub async fn write_back<E: Endpoint>(self, ep: &E, words: &[u64], deadline: Nanos) -> Result<()> {
         let to = GlobalAddr::new(self.at.server(), self.at.offset() - (words.len() * WORD) as u64);
         self.write_words(ep, (to, words), Together::OneWrite, deadline).await
@@ -144,7 +147,8 @@ impl<'p> RemoteLock<'p> {
         self.settle(written)
     }
 
-    /// Runs `change` of what the lock protects. Dropped midway, the lock rests until no verb of it can be under way.
+    /// Runs `change` of the protected data. If its future is dropped, the lock rests until none of its verbs
+    /// can be in flight.
     pub(crate) async fn while_changing<T>(&self, change: impl Future<Output = T>) -> T {
         self.is_changing.set(true);
         let changed = change.await;
@@ -179,14 +183,15 @@ pub(crate) struct LeftLock {
     restores: bool,
 }
 
-/// The locks that this process left, in the order in which they are to be given back.
+/// Locks that this process left, in the order in which they are given back.
 pub(crate) type LeftLocks = Leftovers<LeftLock>;
 
 impl Pool {
-    /// Takes the lock at `at`, trying until `deadline` (a moment of [`Endpoint::now`]), at least once.
+    /// Takes the lock at `at`; retries until `deadline` (a time of [`Endpoint::now`]), but tries at least
+    /// once.
     ///
     /// # Errors
-    /// [`PoolError::LockTimedOut`] with the holder last seen, [`PoolError::ReadOnly`], and those of the verbs.
+    /// [`PoolError::LockTimedOut`] with the last holder seen; [`PoolError::ReadOnly`]; errors of the verbs.
     pub async fn lock<E: Endpoint>(&self, ep: &E, at: GlobalAddr, deadline: Nanos) -> Result<RemoteLock<'_>> {
         let owner = self.writer_slot()?;
         let lock = RemoteLock::new(&self.inner.left_locks, at);
@@ -196,11 +201,11 @@ impl Pool {
         locked.map(|_| lock)
     }
 
-    /// Takes the lock at `at` if it is free and its version is `version`: one compare-and-swap. Left without a
-    /// WRITE, it has that version again.
+    /// Takes the lock at `at` if it is free and has version `version`: one compare-and-swap. If left without
+    /// a WRITE, the lock returns to that version.
     ///
     /// # Errors
-    /// [`PoolError::ReadOnly`] and those of the verb.
+    /// [`PoolError::ReadOnly`] and errors of the verb.
     pub async fn try_lock_version<E: Endpoint>(
         &self,
         ep: &E,
@@ -216,11 +221,12 @@ impl Pool {
         Ok(locked?.map(|_| lock))
     }
 
-    /// Takes over the lock at `at` from `gone`, a process that is [abandoned](Pool::is_abandoned); `None` if it has it no more.
-    /// What the lock protects may be half changed: the lock is still that of `gone` if it is [left](RemoteLock) without a WRITE.
+    /// Takes over the lock at `at` from `gone`, an [abandoned](Pool::is_abandoned) process; `None` if that
+    /// process no longer holds it. The protected data may be half changed; if the lock is [left](RemoteLock)
+    /// without a WRITE, it belongs to `gone` again.
     ///
     /// # Errors
-    /// [`PoolError::ReadOnly`] and those of the verbs.
+    /// [`PoolError::ReadOnly`] and errors of the verbs.
     pub async fn take_over<E: Endpoint>(
         &self,
         ep: &E,
@@ -242,16 +248,17 @@ impl Pool {
         }))
     }
 
-    /// Locks of processes that are gone which this one has taken over.
+    /// Number of locks that this process took over from dead processes.
     pub fn locks_taken_over(&self) -> u64 {
         self.inner.locks_taken_over.load(Relaxed)
     }
 
-    /// Whether nobody will give back what the process in place `slot` has locked: it died, or has left. May wait for memory
-    /// servers, and makes sure that nothing of a process that is given up takes effect any more.
+    /// Whether the process in attach slot `slot` died or detached, so that it will never give its locks back.
+    /// May wait for memory servers, and ensures that no verb of a process that was given up takes effect any
+    /// more.
     ///
     /// # Errors
-    /// Those of verbs.
+    /// Errors of verbs.
     pub async fn is_abandoned<E: Endpoint>(&self, ep: &E, slot: AttachSlot) -> Result<bool> {
         if Some(slot) == self.slot() || usize::from(slot.0) >= self.inner.max_attached {
             return Ok(false);
@@ -263,16 +270,17 @@ impl Pool {
         }
     }
 
-    /// Whether this process left locks that can be given back by [`Pool::give_back_left_locks`].
+    /// Whether this process has left locks for [`Pool::give_back_left_locks`].
     #[inline]
     pub fn has_left_locks(&self) -> bool {
         self.inner.left_locks.any()
     }
 
-    /// Gives back the locks that this process left, in order, as far as they are due. Does nothing while another does.
+    /// Gives back the locks that this process left, in order, as far as they are due. Does nothing while
+    /// another call runs.
     ///
     /// # Errors
-    /// Those of the verbs; what was not given back stays left.
+    /// Errors of the verbs; remaining locks stay left.
     pub async fn give_back_left_locks<E: Endpoint>(&self, ep: &E) -> Result<()> {
         let Some(mut finishing) = self.inner.left_locks.begin() else { return Ok(()) };
         while let Some(left) = finishing.next(ep.now(), self.verbs_take(), Order::AsLeft) {

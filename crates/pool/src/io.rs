@@ -1,16 +1,16 @@
-//! Small verbs over vectors of words, for metadata. Data paths use [`PageBuf`]s themselves.
+//! Small verbs over vectors of words, for metadata. Data paths use [`PageBuf`]s directly.
 //!
-//! Long tables move in pieces. What is read may be torn where somebody writes at the same time, so everything that
-//! others change under it has a checksum or is one word.
+//! Long tables move in pieces. A concurrent write can tear a read, so data that changes under readers has a
+//! checksum or is one word.
 
 use pando_fabric::{Chain, Endpoint, GlobalAddr, Nanos, PageBuf, WORD};
 
 use crate::error::{PoolError, Result};
 
-/// Bytes that one verb moves at most; longer tables go in pieces.
+/// Maximum bytes per verb; longer tables move in pieces.
 const PIECE: usize = 256 << 10;
 
-/// The `words` words from `at` on. Torn where somebody writes at the same time.
+/// Reads `words` words from `at` on. A concurrent write can tear them.
 pub(crate) async fn read_words<E: Endpoint>(ep: &E, at: GlobalAddr, words: usize) -> Result<Vec<u64>> {
     let mut out = Vec::with_capacity(words);
     while out.len() < words {
@@ -23,7 +23,7 @@ pub(crate) async fn read_words<E: Endpoint>(ep: &E, at: GlobalAddr, words: usize
     Ok(out)
 }
 
-/// Stores `words` from `at` on.
+/// Writes `words` from `at` on.
 pub(crate) async fn write_words<E: Endpoint>(ep: &E, at: GlobalAddr, words: &[u64]) -> Result<()> {
     for (piece, words) in words.chunks(PIECE / WORD).enumerate() {
         let buf = ep.write(at.add((piece * PIECE) as u64), buf_of_words(ep, words)).await?;
@@ -32,7 +32,7 @@ pub(crate) async fn write_words<E: Endpoint>(ep: &E, at: GlobalAddr, words: &[u6
     Ok(())
 }
 
-/// Does what can be done twice, again for as long as nobody knows whether it took effect, until `deadline`.
+/// Repeats an idempotent `attempt` while it is not known whether it took effect, until `deadline`.
 pub(crate) async fn until_answered<E: Endpoint, T>(
     ep: &E,
     deadline: Nanos,
@@ -48,11 +48,11 @@ pub(crate) async fn until_answered<E: Endpoint, T>(
     }
 }
 
-/// Stores `value` at `at`, again for as long as nobody knows whether that took effect, until `deadline`. Nobody else may change the
-/// word meanwhile.
+/// Writes `value` to `at`, and repeats that while it is not known whether it took effect, until `deadline`.
+/// The word must have no other writer meanwhile.
 ///
 /// # Errors
-/// [`PoolError::CatalogUnknown`] if it may be there or not.
+/// [`PoolError::CatalogUnknown`] if it is not known whether the word was written.
 pub(crate) async fn write_word_surely<E: Endpoint>(
     ep: &E,
     at: GlobalAddr,
@@ -73,7 +73,7 @@ pub(crate) async fn write_word_surely<E: Endpoint>(
     }
 }
 
-/// Stores `words` from `at` on, then `value` at `then`, in one round trip and in this order.
+/// Writes `words` from `at` on, then `value` to `then`, in one round trip and in this order.
 pub(crate) async fn write_words_then_word<E: Endpoint>(
     ep: &E,
     at: GlobalAddr,
@@ -85,7 +85,7 @@ pub(crate) async fn write_words_then_word<E: Endpoint>(
     Ok(())
 }
 
-/// Stores `words` zero words from `at` on.
+/// Writes `words` zero words from `at` on.
 pub(crate) async fn write_zeros<E: Endpoint>(ep: &E, at: GlobalAddr, words: usize) -> Result<()> {
     let zeros = vec![0; words.min(PIECE / WORD)];
     let mut done = 0;
@@ -106,7 +106,7 @@ fn buf_of_words<E: Endpoint>(ep: &E, words: &[u64]) -> PageBuf {
     buf
 }
 
-/// Checksum of metadata words; `identity` tells apart equal words at different places.
+/// Checksum of metadata words; `identity` distinguishes equal words at different places.
 pub(crate) fn checksum(words: &[u64], identity: u64) -> u64 {
     let mut hasher = xxhash_rust::xxh3::Xxh3::with_seed(identity);
     for word in words {
@@ -115,12 +115,12 @@ pub(crate) fn checksum(words: &[u64], identity: u64) -> u64 {
     hasher.digest()
 }
 
-/// The little-endian bytes of `words`.
+/// Little-endian bytes of `words`.
 pub(crate) fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Appends `bytes` to `words`, the last word padded with zeros.
+/// Appends `bytes` to `words`, with the last word padded with zeros.
 pub(crate) fn push_bytes(words: &mut Vec<u64>, bytes: &[u8]) {
     words.extend(bytes.chunks(WORD).map(|chunk| {
         let mut le = [0; WORD];

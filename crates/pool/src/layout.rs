@@ -1,4 +1,4 @@
-//! What lies where in the region of a memory server.
+//! Layout of a memory server's region.
 //!
 //! ```text
 //! 0          superblock, 4 KiB: one constant part under a checksum, words of its own lines that change
@@ -19,9 +19,9 @@
 //!
 //! descriptor  [blocks free:32][attach slot:16][size class:8][state:8]     state: 0 free, 1 leased, 2 released
 //! ```
-//! All words are little-endian. The bitmaps lie outside of the chunks so that a chunk holds blocks only, each aligned
-//! to its size. Bitmap *allocated* is true while a chunk is released; while it is leased the truth is in the DRAM of
-//! its owner. Bitmap *freed by others* is subtracted from either.
+//! All words are little-endian. The bitmaps lie outside the chunks, so that a chunk holds only blocks, each
+//! aligned to its size. Bitmap *allocated* is current while a chunk is released; while it is leased, the
+//! owner has the current one in DRAM. Bitmap *freed by others* is subtracted from either.
 
 use pando_fabric::{GlobalAddr, MAX_SERVERS, MemoryServerId, RegionInfo};
 
@@ -33,36 +33,36 @@ use crate::twin::twin_bytes;
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"PANDO\0PL");
 pub(crate) const FORMAT_VERSION: u64 = 2;
 
-/// Words of the constant part of the superblock, checksum included.
+/// Words of the constant part of the superblock, including the checksum.
 pub(crate) const SUPERBLOCK_WORDS: usize = 16;
 pub(crate) const STATE_AT: u64 = 128;
 pub(crate) const FREES_BY_OTHERS_AT: u64 = 192;
 pub(crate) const CATALOG_LOCK_AT: u64 = 256;
 pub(crate) const CATALOG_HEAD_AT: u64 = 320;
-/// Words of the head, of which there are two copies.
+/// Words of the catalog head, which has two copies.
 pub(crate) const CATALOG_HEAD_WORDS: usize = 2;
 pub(crate) const EPOCH_AT: u64 = 448;
 pub(crate) const JOINED_AT: u64 = 456;
 pub(crate) const STATES_AT: u64 = 512;
 const _: () = assert!(CATALOG_HEAD_AT + twin_bytes(CATALOG_HEAD_WORDS) <= EPOCH_AT);
-/// Servers whose states have a place: two bits each.
+/// Number of servers whose states fit, at two bits each.
 pub(crate) const STATES_MAX: usize = (NEXT_AT - STATES_AT) as usize * 4;
-/// Where the next server is. Zeros in a pool that was written before there was such a thing.
+/// Address of the next server. Zeros in a pool written before this field existed.
 pub(crate) const NEXT_AT: u64 = 3520;
-/// Words of an address and its length, of which there are two copies.
+/// Words of an address and its length, which has two copies.
 pub(crate) const NEXT_WORDS: usize = 32;
 const _: () = assert!(NEXT_AT + twin_bytes(NEXT_WORDS) <= ATTACH_TABLE_AT);
 pub(crate) const ATTACH_TABLE_AT: u64 = 4096;
 pub(crate) const ATTACH_ENTRY_BYTES: u64 = 64;
 
-/// Bytes of the smallest chunk.
+/// Size of the smallest chunk in bytes.
 pub const MIN_CHUNK: u64 = 16 << 10;
-/// Bytes of the largest chunk: offsets within one fit 32 bits.
+/// Size of the largest chunk in bytes: offsets within a chunk fit 32 bits.
 const MAX_CHUNK: u64 = 1 << 31;
 const CHUNK_DEFAULT_MIN: u64 = 256 << 10;
 const CHUNK_DEFAULT_MAX: u64 = 32 << 20;
 
-/// Where the parts of one region lie. Everything follows from four numbers of its superblock.
+/// Positions of the parts of one region. Everything follows from four numbers of its superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub server: MemoryServerId,
@@ -75,10 +75,10 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// The most chunks of `chunk_size` bytes that fit.
+    /// Plans a region with as many chunks of `chunk_size` bytes as fit.
     ///
     /// # Errors
-    /// [`PoolError::RegionTooSmall`] if not one fits, [`PoolError::InvalidOptions`] for a bad chunk size.
+    /// [`PoolError::RegionTooSmall`] if no chunk fits; [`PoolError::InvalidOptions`] for a bad chunk size.
     pub fn plan(region: RegionInfo, chunk_size: Option<u64>, max_attached: usize) -> Result<Self> {
         let chunk_size = chunk_size.unwrap_or_else(|| default_chunk_size(region.len));
         if !chunk_size.is_power_of_two() || !(MIN_CHUNK..=MAX_CHUNK).contains(&chunk_size) {
@@ -126,7 +126,7 @@ impl Geometry {
         GlobalAddr::new(self.server, offset)
     }
 
-    /// Bytes of the parts before the bitmaps.
+    /// Size of the parts before the bitmaps in bytes.
     pub fn tables_len(&self) -> u64 {
         self.bitmaps_at
     }
@@ -147,7 +147,7 @@ impl Geometry {
         self.allocated_bits(chunk).add(bitmap_bytes(self.chunk_size))
     }
 
-    /// Bytes of both bitmaps of a chunk.
+    /// Size of both bitmaps of a chunk in bytes.
     pub fn bitmaps_len(&self) -> u64 {
         2 * bitmap_bytes(self.chunk_size)
     }
@@ -156,7 +156,7 @@ impl Geometry {
         self.at(self.chunks_at + u64::from(chunk) * self.chunk_size)
     }
 
-    /// Blocks of class `class` that a chunk holds.
+    /// Blocks of class `class` in a chunk.
     #[inline]
     pub fn blocks(&self, class: u8) -> u32 {
         (self.chunk_size / size_of_class(class)) as u32
@@ -174,10 +174,10 @@ impl Geometry {
         self.at(offset)
     }
 
-    /// Chunk and block of the block of class `class` at `addr`.
+    /// Chunk and number of the block of class `class` at `addr`.
     ///
     /// # Errors
-    /// Says why there can be no such block.
+    /// The reason why there can be no such block.
     #[inline]
     pub fn locate(&self, addr: GlobalAddr, class: u8) -> Result<(u32, u32), &'static str> {
         let offset = addr.offset();
@@ -195,7 +195,7 @@ impl Geometry {
         Ok((chunk as u32, block))
     }
 
-    /// Bytes of the largest block.
+    /// Size of the largest block in bytes.
     pub fn max_block(&self) -> u64 {
         self.chunk_size.min(MAX_BLOCK)
     }
@@ -205,7 +205,8 @@ fn bitmap_bytes(chunk_size: u64) -> u64 {
     chunk_size / MIN_BLOCK / 8
 }
 
-/// A thousandth of the region, but such that small regions have chunks enough for several size classes.
+/// About a thousandth of the region, but small enough that small regions have chunks for several size
+/// classes.
 fn default_chunk_size(region_len: u64) -> u64 {
     let power_below = |bytes: u64| 1 << bytes.max(1).ilog2();
     let usual: u64 = power_below(region_len / 1024);
@@ -213,7 +214,7 @@ fn default_chunk_size(region_len: u64) -> u64 {
     if region_len / usual >= 64 { usual } else { power_below(region_len / 64).clamp(MIN_CHUNK, usual) }
 }
 
-/// The constant part of a superblock.
+/// Constant part of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub geometry: Geometry,
@@ -240,19 +241,19 @@ impl Superblock {
         words
     }
 
-    /// The number of the pool that the superblock `words` is of, whatever its server and region; `None` if it is none.
+    /// Pool id in the superblock `words`, for any server and region; `None` if `words` is not a superblock.
     pub fn pool_id_of(words: &[u64]) -> Option<u64> {
         let is_whole = words[SUPERBLOCK_WORDS - 1] == checksum(&words[..SUPERBLOCK_WORDS - 1], MAGIC);
         (words[0] == MAGIC && is_whole).then_some(words[7])
     }
 
-    /// The number of the memory server that the whole superblock `words` is of.
+    /// Memory server number in the valid superblock `words`.
     pub fn server_of(words: &[u64]) -> usize {
         words[6] as usize
     }
 
     /// # Errors
-    /// One for each way in which `words` of the region `region` are not the superblock of a pool.
+    /// One for each way in which `words` is not the superblock of a pool in `region`.
     pub fn decode(words: &[u64], region: RegionInfo) -> Result<Self> {
         let server = region.server;
         if words[0] != MAGIC {
@@ -278,21 +279,21 @@ impl Superblock {
             .ok_or(PoolError::DamagedSuperblock { server, reason: "its sizes contradict each other" })?;
         let servers = words[5] as usize;
         if !(1..=MAX_SERVERS).contains(&servers) {
-            let reason = "it says that the pool has more memory servers than there can be, or none";
+            let reason = "its number of memory servers is not between 1 and the maximum";
             return Err(PoolError::DamagedSuperblock { server, reason });
         }
         Ok(Self { geometry, servers, pool_id: words[7], max_attached })
     }
 }
 
-/// State of a chunk, one word that is changed by compare-and-swap only.
+/// State of a chunk, in one word that only compare-and-swap changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Descriptor {
-    /// Holds nothing; may be leased for any size class.
+    /// Empty; may be leased for any size class.
     Free,
-    /// Blocks are handed out and taken back by the process in place `slot`.
+    /// Leased: only the process in attach slot `slot` allocates and frees blocks.
     Leased { class: u8, slot: u16 },
-    /// Holds blocks, nobody hands out more; `free` of its blocks are free.
+    /// Holds blocks, but no process allocates in it; `free` of its blocks are free.
     Released { class: u8, free: u32 },
 }
 
@@ -306,7 +307,7 @@ impl Descriptor {
     }
 
     /// # Errors
-    /// [`PoolError::Corrupt`] if `word`, read at `at`, is no state of a chunk of `geometry`.
+    /// [`PoolError::Corrupt`] if `word`, read at `at`, is not a chunk state of `geometry`.
     pub fn decode(word: u64, at: GlobalAddr, geometry: &Geometry) -> Result<Self> {
         let class = (word >> 8) as u8;
         let class_fits = (class as usize) < crate::classes::CLASSES && geometry.blocks(class) > 0;

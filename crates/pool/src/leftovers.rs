@@ -1,9 +1,9 @@
-//! Work that operations of this process could not finish, until a later one does.
+//! Unfinished work of this process's operations, kept until a later operation finishes it.
 //!
-//! An operation may fail halfway, since a memory server did not answer for longer than anybody waits, or its future was dropped.
-//! What it left stands here, in the order in which it was left, and one operation at a time works at it. A verb whose
-//! future was dropped may still take effect for a while; so whatever was begun and dropped, by the operation that left
-//! it or by one that was to finish it, rests for as long as a verb may take.
+//! An operation may stop halfway: its memory server did not answer in time, or its future was dropped. This
+//! list keeps its leftovers in order, and one operation at a time works on them. A verb whose future was
+//! dropped may still take effect for a while. So dropped work rests for the longest time a verb may take,
+//! whether it was dropped by the first operation or by one that was to finish it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -11,16 +11,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pando_fabric::Nanos;
 
-/// When something can be finished.
+/// Time from which a leftover can be finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     Now,
-    /// Once a verb must have ended whose future was dropped.
+    /// Once a verb whose future was dropped must have ended.
     Later,
     At(Nanos),
 }
 
-/// What the operations of this process left.
+/// Leftovers of the operations of this process.
 #[derive(Debug)]
 pub struct Leftovers<T> {
     list: Mutex<VecDeque<(T, Due)>>,
@@ -39,18 +39,18 @@ impl<T> Leftovers<T> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether anything was left.
+    /// Whether there are leftovers.
     #[inline]
     pub fn any(&self) -> bool {
         self.count.load(Relaxed) > 0
     }
 
-    /// How much was left.
+    /// Number of leftovers.
     pub fn count(&self) -> usize {
         self.count.load(Relaxed)
     }
 
-    /// Whether something was left of which this is so.
+    /// Whether there is a leftover for which `is_so` holds.
     pub fn has(&self, is_so: impl Fn(&T) -> bool) -> bool {
         self.any() && self.list().iter().any(|(left, _)| is_so(left))
     }
@@ -61,30 +61,30 @@ impl<T> Leftovers<T> {
         self.count.store(list.len(), Relaxed);
     }
 
-    /// The right to finish what was left; `None` if there is nothing, or another has it.
+    /// Takes the right to finish leftovers; `None` if there are none, or if another operation has it.
     pub fn begin(&self) -> Option<Finishing<'_, T>> {
         (self.any() && !self.is_busy.swap(true, Acquire)).then_some(Finishing { of: self })
     }
 }
 
-/// In which order what was left is finished.
+/// Order in which leftovers are finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As it was left: nothing before what comes before it.
+    /// In the order in which they were left.
     AsLeft,
-    /// Whatever is due.
+    /// Any that is due.
     Any,
 }
 
-/// The right to finish what was left, which one has at a time.
+/// The exclusive right to finish leftovers.
 #[derive(Debug)]
 pub struct Finishing<'l, T> {
     of: &'l Leftovers<T>,
 }
 
 impl<T: Clone> Finishing<'_, T> {
-    /// Something that is due at `now`, if verbs take no longer than `verbs_take`. It is to be [done](Self::done) or to
-    /// [fail](Self::failed); otherwise a verb of who tried may still be under way.
+    /// A leftover that is due at `now`, if verbs take at most `verbs_take`. Call [`done`](Self::done) or
+    /// [`failed`](Self::failed) for it; otherwise its verbs count as in flight.
     pub fn next(&mut self, now: Nanos, verbs_take: Nanos, order: Order) -> Option<T> {
         let mut list = self.of.list();
         for (_, due) in list.iter_mut() {
@@ -101,14 +101,14 @@ impl<T: Clone> Finishing<'_, T> {
         Some(left)
     }
 
-    /// What was given last is finished.
+    /// Marks the last leftover as finished.
     pub fn done(&mut self) {
         let mut list = self.of.list();
         list.pop_front();
         self.of.count.store(list.len(), Relaxed);
     }
 
-    /// What was given last is not finished, and nothing of it is under way.
+    /// Marks the last leftover as unfinished, with no verb in flight.
     pub fn failed(&mut self) {
         if let Some((_, due)) = self.of.list().front_mut() {
             *due = Due::Now;

@@ -1,11 +1,11 @@
 //! The memory pool: the memory servers' regions as one space of blocks, with a catalog of indexes (DEX §3).
 //!
-//! A [`Pool`] hands out blocks for nodes ([`Pool::alloc`], [`Pool::free`]), keeps long values out of line
-//! ([`Pool::put_value`]) and knows the indexes by name ([`Pool::create_index`], [`Pool::open_index`]). All its metadata
-//! lies in the regions and is changed by one-sided verbs, so it works alike within a process, on files that
-//! several processes map, and over a network with memory servers whose processors do nothing. Where everything lies is
-//! drawn in `layout.rs`; how chunks go from process to process in `chunks.rs`, and how memory servers join and leave in
-//! `membership.rs`.
+//! A [`Pool`] allocates blocks for nodes ([`Pool::alloc`], [`Pool::free`]), stores long values out of line
+//! ([`Pool::put_value`]) and finds indexes by name ([`Pool::create_index`], [`Pool::open_index`]). All its
+//! metadata lies in the regions and is changed by one-sided verbs. So it works alike within a process, on
+//! files that several processes map, and over a network with memory servers whose processors are idle.
+//! `layout.rs` draws the layout; `chunks.rs` describes how chunks move between processes, `membership.rs` how
+//! memory servers join and leave.
 //!
 //! ```
 //! use pando_fabric::{Fabric, MemoryServerId};

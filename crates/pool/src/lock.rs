@@ -1,13 +1,15 @@
-//! Locks in remote memory, and reads that notice a writer (DEX §4, Algorithm 1, lines 1-8).
+//! Locks in remote memory, and reads that detect a writer (DEX §4, Algorithm 1, lines 1-8).
 //!
-//! The lock is the first word of what it protects: `[locked:1][owner's attach slot:15][version:48]`. A writer sets the
-//! bit by compare-and-swap, writes, and stores the unlocked word with the next version behind its data, in one chain.
-//! A reader reads the word, the whole, and the word again, each after the completion of the one before: two equal
-//! unlocked words mean that no writer was there in between, whatever the order in which the fabric fetches lines.
+//! The lock is the first word of its data: `[locked:1][owner's attach slot:15][version:48]`. A writer sets
+//! the bit by compare-and-swap, writes, and stores the unlocked word with the next version behind its data,
+//! in one chain. A reader reads the word, all of the data, and the word again, each after the completion of
+//! the one before. Two equal unlocked words mean that no writer intervened, in whatever order the fabric
+//! fetches lines.
 //!
-//! The version that an unlock will store is chosen with the lock, some random number above the one before, and stands in the
-//! locked word already. So whoever lost the answer to a lock or an unlock sees by the word whether the lock is its own, and
-//! not that of another thread of its process. What becomes of locks that nobody gives back is in `held.rs`.
+//! The lock draws the version that its unlock will store, a random number above the old one, and puts it into
+//! the locked word already. So after a lost answer to a lock or an unlock, the word tells whether the lock is
+//! the caller's own, and not that of another thread of its process. Locks that are not given back are
+//! described in `held.rs`.
 
 use std::cell::Cell;
 
@@ -24,14 +26,14 @@ const VERSION_MASK: u64 = (1 << VERSION_BITS) - 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the lock stays set until its unlock word is written"]
 pub struct LockedVersion {
-    /// The word as it was before.
+    /// The word before the lock was taken.
     found: u64,
     next: u64,
     owner: AttachSlot,
 }
 
-/// Versions are skipped at random, fewer than so many: two threads of a process hardly ever draw the same one, and none comes again within
-/// 2^16 changes, nor then but by chance.
+/// Bound of the random step between versions. Two threads of a process rarely draw the same version, and none
+/// recurs within 2^16 changes, or later except by chance.
 const SKIPPED_MAX: u64 = 1 << 32;
 
 impl LockedVersion {
@@ -41,28 +43,28 @@ impl LockedVersion {
         Self { found, next, owner }
     }
 
-    /// The version of what the lock protects, before any change.
+    /// Version of the data before any change.
     pub fn version(self) -> u64 {
         self.found & VERSION_MASK
     }
 
-    /// What to store to unlock: the next version.
+    /// Word that unlocks: the next version.
     pub fn unlock_word(self) -> u64 {
         unlock_word(self.next)
     }
 
-    /// The word as long as the lock is held.
+    /// Word while the lock is held.
     pub(crate) fn locked_word(self) -> u64 {
         locked_word(self.next, self.owner)
     }
 
-    /// The word as it was before: free, or locked by whom the lock was taken over from.
+    /// Word before the lock was taken: free, or locked by the process from which it was taken over.
     pub(crate) fn found_word(self) -> u64 {
         self.found
     }
 }
 
-/// The unlocked word of version `version` (48 bits of it).
+/// Unlocked word with the low 48 bits of `version`.
 pub fn unlock_word(version: u64) -> u64 {
     version & VERSION_MASK
 }
@@ -72,7 +74,7 @@ pub fn unlocked_version(word: u64) -> Option<u64> {
     (word & LOCKED == 0).then_some(word & VERSION_MASK)
 }
 
-/// Who holds a locked word; `None` if the word is unlocked.
+/// Holder of a locked word; `None` if the word is unlocked.
 pub fn lock_owner(word: u64) -> Option<AttachSlot> {
     (word & LOCKED != 0).then_some(AttachSlot((word >> VERSION_BITS) as u16 & 0x7fff))
 }
@@ -84,7 +86,7 @@ fn locked_word(version: u64, owner: AttachSlot) -> u64 {
 /// Takes the lock at `at` if it is free: a READ and a compare-and-swap.
 ///
 /// # Errors
-/// Those of the verbs.
+/// Errors of the verbs.
 pub async fn try_lock<E: Endpoint>(
     ep: &E,
     at: GlobalAddr,
@@ -97,10 +99,10 @@ pub async fn try_lock<E: Endpoint>(
     }
 }
 
-/// Takes the lock at `at` if it is free and its version is `version`: one compare-and-swap.
+/// Takes the lock at `at` if it is free and has version `version`: one compare-and-swap.
 ///
 /// # Errors
-/// Those of the verb.
+/// Errors of the verb.
 pub async fn try_lock_version<E: Endpoint>(
     ep: &E,
     at: GlobalAddr,
@@ -113,10 +115,10 @@ pub async fn try_lock_version<E: Endpoint>(
     Ok((before == expected).then_some(locked))
 }
 
-/// Takes the lock at `at`, trying until `deadline` (a moment of [`Endpoint::now`]), at least once.
+/// Takes the lock at `at`; retries until `deadline` (a time of [`Endpoint::now`]), but tries at least once.
 ///
 /// # Errors
-/// [`PoolError::LockTimedOut`] with the holder last seen, and those of the verbs.
+/// [`PoolError::LockTimedOut`] with the last holder seen; errors of the verbs.
 pub async fn lock<E: Endpoint>(
     ep: &E,
     at: GlobalAddr,
@@ -126,8 +128,8 @@ pub async fn lock<E: Endpoint>(
     lock_noting(ep, at, owner, deadline, &Cell::new(None)).await
 }
 
-/// [`lock`], with what may have been locked in `trying` for as long as nobody knows: also when this fails, and when its future
-/// is dropped.
+/// [`lock`]; while the outcome is not known, `trying` holds the lock that may have been taken, also after an
+/// error or if the future is dropped.
 pub(crate) async fn lock_noting<E: Endpoint>(
     ep: &E,
     at: GlobalAddr,
@@ -167,8 +169,8 @@ pub(crate) async fn lock_noting<E: Endpoint>(
     }
 }
 
-/// [`try_lock_version`], with what may have been locked in `trying` for as long as nobody knows: also when this fails, and when
-/// its future is dropped.
+/// [`try_lock_version`]; while the outcome is not known, `trying` holds the lock that may have been taken,
+/// also after an error or if the future is dropped.
 pub(crate) async fn try_lock_noting<E: Endpoint>(
     ep: &E,
     at: GlobalAddr,
@@ -194,7 +196,8 @@ pub(crate) async fn try_lock_noting<E: Endpoint>(
     Ok(is_locked.then_some(locked))
 }
 
-/// Does what gives back the lock at `at`, again for as long as nobody knows whether that took effect, until `deadline`.
+/// Repeats `attempt`, which gives back the lock at `at`, while it is not known whether it took effect, until
+/// `deadline`.
 async fn until_settled<E: Endpoint, T>(
     ep: &E,
     (at, lock): (GlobalAddr, LockedVersion),
@@ -212,19 +215,20 @@ async fn until_settled<E: Endpoint, T>(
     }
 }
 
-/// Unlocks what the caller holds. As long as nobody knows whether that took effect it is done again, until `deadline`.
+/// Gives back a lock that the caller holds. Repeats that while it is not known whether it took effect, until
+/// `deadline`.
 ///
 /// # Errors
-/// Those of the verbs; the lock may still be set.
+/// Errors of the verbs; the lock may still be set.
 pub async fn unlock<E: Endpoint>(ep: &E, at: GlobalAddr, lock: LockedVersion, deadline: Nanos) -> Result<()> {
     store_in_place_of(ep, (at, lock), lock.unlock_word(), deadline).await
 }
 
-/// Stores `word` in place of the lock, which the caller holds. As long as nobody knows whether that took effect it is done again,
-/// until `deadline`.
+/// Stores `word` in place of a lock that the caller holds. Repeats that while it is not known whether it took
+/// effect, until `deadline`.
 ///
 /// # Errors
-/// Those of the verbs; the lock may still be set.
+/// Errors of the verbs; the lock may still be set.
 pub(crate) async fn store_in_place_of<E: Endpoint>(
     ep: &E,
     held: (GlobalAddr, LockedVersion),
@@ -234,11 +238,11 @@ pub(crate) async fn store_in_place_of<E: Endpoint>(
     until_settled(ep, held, deadline, async || ep.write_word(held.0, word).await).await
 }
 
-/// Takes over the lock of a process that is gone, whose locked word is `word`; `None` if it is not that any more. What it
-/// protects may be half changed.
+/// Takes over the lock of a dead process, whose locked word is `word`; `None` if the word has changed. The
+/// protected data may be half changed.
 ///
 /// # Errors
-/// Those of the verb.
+/// Errors of the verb.
 pub(crate) async fn take_over<E: Endpoint>(
     ep: &E,
     at: GlobalAddr,
@@ -255,20 +259,20 @@ pub(crate) async fn take_over<E: Endpoint>(
     Ok((before == word).then_some(locked))
 }
 
-/// How words are written together with the word that unlocks.
+/// How words are written together with the unlock word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Together {
     /// By two WRITEs of one chain, in this order.
     Chain,
-    /// By one WRITE: the words end where the lock is. Some of them may land after it.
+    /// By one WRITE: the words end at the lock word. Some of them may land after it.
     OneWrite,
 }
 
-/// Writes `words` from `to` on, and unlocks. As long as nobody knows whether all of that took effect it is done again, until
+/// Writes `words` from `to` on, and unlocks. Repeats that while it is not known whether it took effect, until
 /// `deadline`.
 ///
 /// # Errors
-/// Those of the verbs; the lock may still be set, and the words written in part.
+/// Errors of the verbs; the lock may still be set, and only some of the words written.
 pub(crate) async fn write_words_unlock<E: Endpoint>(
     ep: &E,
     held: (GlobalAddr, LockedVersion),
@@ -311,11 +315,11 @@ async fn try_write_words_unlock<E: Endpoint>(
     Ok(())
 }
 
-/// Whether a lock that the caller tried to take or to give back is its own, by a READ that is done again until `deadline` if
-/// it gets no answer.
+/// Whether the caller holds the lock that it tried to take or to give back. Repeats an unanswered READ until
+/// `deadline`.
 ///
 /// # Errors
-/// Those of the READ.
+/// Errors of the READ.
 pub async fn is_held<E: Endpoint>(
     ep: &E,
     at: GlobalAddr,
@@ -331,21 +335,21 @@ pub async fn is_held<E: Endpoint>(
     }
 }
 
-/// What an optimistic read has seen.
+/// Result of an optimistic read.
 #[derive(Debug)]
 pub enum Seen {
-    /// All of it at one version.
+    /// All of the data at one version.
     Whole { version: u64, page: PageBuf },
     /// A writer holds the lock.
     Locked { holder: AttachSlot },
-    /// A writer was there meanwhile.
+    /// A writer intervened.
     Changed,
 }
 
-/// Reads the window of `buf` from `at` on, which is recycled if a writer was there.
+/// Reads the window of `buf` from `at` on; recycles `buf` if a writer intervened.
 ///
 /// # Errors
-/// Those of the verbs.
+/// Errors of the verbs.
 pub async fn read_optimistic<E: Endpoint>(ep: &E, at: GlobalAddr, buf: PageBuf) -> Result<Seen> {
     let before = ep.read_word(at).await?;
     if let Some(holder) = lock_owner(before) {

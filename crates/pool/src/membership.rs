@@ -1,7 +1,8 @@
-//! Memory servers that join a pool and leave it while it is in use.
+//! Memory servers that join or leave a pool in use.
 //!
-//! Who belongs to the pool stands on memory server 0: how many servers joined since it was formatted, two bits of state
-//! for each, and an epoch that every change raises last. All changes are made under the catalog lock.
+//! Memory server 0 stores the membership: the number of servers that joined since the pool was formatted, two
+//! bits of state per server, and an epoch that every change raises last. All changes are made under the
+//! catalog lock.
 //!
 //! ```text
 //!     add_server            drain_server               finish_drain
@@ -9,11 +10,12 @@
 //!                    ▲                                                 │
 //!                    └───────────────── readmit_server ────────────────┘
 //! ```
-//! - A process learns of a change when it next leases a chunk, when it comes upon a server that it does not know, or when
-//!   it is told to look ([`Pool::learn`]). Until then it may allocate in chunks that it leases already.
-//! - Who leases a chunk looks at the epoch after the swap that leases it. So once a server is draining, whoever leases there gives
-//!   back without having allocated; and what was leased before stands in the descriptors, which `finish_drain` reads.
-//! - On a server that is not active no block is handed out, so what was freed there keeps its bytes until the server is
+//! - A process learns of a change when it next leases a chunk, when it meets an unknown server, or by
+//!   [`Pool::learn`]. Until then it may allocate in chunks that it already leases.
+//! - A process that leases a chunk reads the epoch after the swap that leases it. So once a server is
+//!   draining, a new lease there is given back without an allocation; earlier leases are in the descriptors,
+//!   which `finish_drain` reads.
+//! - On an inactive server no block is allocated, so freed blocks keep their bytes until the server is
 //!   readmitted.
 
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -27,19 +29,19 @@ use crate::io::{read_words, until_answered};
 use crate::layout::{EPOCH_AT, Geometry, JOINED_AT, STATES_AT, STATES_MAX, Superblock};
 use crate::pool::{Pool, Server, format_region, is_of_another_pool, no_space, read_superblock};
 
-/// Whether a memory server takes new blocks.
+/// State of a memory server in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ServerState {
-    /// It does.
+    /// Takes new blocks.
     Active = 0,
-    /// It does not, and what is there is to be moved elsewhere.
+    /// Takes no new blocks; its blocks are to be moved to other servers.
     Draining = 1,
-    /// It does not, and holds nothing.
+    /// Takes no new blocks, and holds none.
     Drained = 2,
 }
 
-/// States that one word holds.
+/// States in one word.
 const PER_WORD: usize = 32;
 
 impl ServerState {
@@ -58,7 +60,7 @@ impl Server {
         ServerState::from_bits(u64::from(self.state.load(Acquire))).expect("only states are stored")
     }
 
-    /// Whether new blocks may go there.
+    /// Whether this server takes new blocks.
     #[inline]
     pub fn is_active(&self) -> bool {
         self.state.load(Relaxed) == ServerState::Active as u8
@@ -70,7 +72,7 @@ impl Server {
 }
 
 impl Pool {
-    /// Whether `server` takes new blocks, as far as this process knows.
+    /// State of `server`, as far as this process knows.
     ///
     /// # Errors
     /// [`PoolError::UnknownServer`].
@@ -78,27 +80,27 @@ impl Pool {
         Ok(self.server(server)?.state())
     }
 
-    /// Whether new blocks may go to `server`, as far as this process knows.
+    /// Whether `server` takes new blocks, as far as this process knows.
     #[inline]
     pub fn is_active(&self, server: MemoryServerId) -> bool {
         self.server(server).is_ok_and(Server::is_active)
     }
 
-    /// The memory servers that take new blocks, as far as this process knows.
+    /// Memory servers that take new blocks, as far as this process knows.
     pub fn active_servers(&self) -> Vec<MemoryServerId> {
         self.inner.servers.iter().filter(|server| server.is_active()).map(Server::id).collect()
     }
 
-    /// Looks whether memory servers joined or changed their state since this process last looked; whether any did.
+    /// Updates this process's view of the memory servers; returns whether any joined or changed its state.
     ///
     /// # Errors
-    /// Those of verbs; a server that joined and cannot be reached or holds no region of this pool.
+    /// Errors of verbs, also for a server that joined but cannot be reached or holds no region of this pool.
     pub async fn learn<E: Endpoint>(&self, ep: &E) -> Result<bool> {
         let known = self.inner.epoch.load(Acquire);
         if ep.read_word(at(EPOCH_AT)).await? == known {
             return Ok(false);
         }
-        // One at a time, so that nobody stores states that are older than the epoch.
+        // One worker at a time, so that none stores states older than the epoch.
         let _learning = self.begin_learning(ep).await?;
         self.learn_anew(ep).await?;
         Ok(self.inner.epoch.load(Acquire) != known)
@@ -138,7 +140,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The superblock of a server that joined.
+    /// Superblock of a server that joined.
     async fn superblock_of<E: Endpoint>(&self, ep: &E, number: usize) -> Result<Superblock> {
         let region = region_of(ep, number).await?;
         let superblock = read_superblock(ep, region).await?;
@@ -159,14 +161,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Formats the next region of `ep` that is no part of the pool yet, and takes it into use; its number. Its chunks are
-    /// `chunk_size` bytes, by default as long as those of server 0. What fails leaves the pool as it was, and the region to
-    /// the next try.
+    /// Formats the next region of `ep` that is not part of the pool, and adds it; returns its number. Its
+    /// chunks have `chunk_size` bytes, by default the size of those of server 0. An error leaves the pool
+    /// unchanged and the region to the next attempt.
     ///
     /// # Errors
-    /// [`PoolError::NoRegion`] if the fabric has no further region (also if a try of which nobody knows joined it), [`PoolError::PoolExists`] if another pool is in it,
-    /// [`PoolError::RegionTooSmall`], [`PoolError::InvalidOptions`], [`PoolError::NoSpaceForTables`]; those of the catalog
-    /// lock.
+    /// [`PoolError::NoRegion`] if the fabric has no further region (also if an unannounced attempt joined
+    /// it); [`PoolError::PoolExists`] if it holds another pool; [`PoolError::RegionTooSmall`],
+    /// [`PoolError::InvalidOptions`], [`PoolError::NoSpaceForTables`]; errors of the catalog lock.
     pub async fn add_server<E: Endpoint>(&self, ep: &E, chunk_size: Option<u64>) -> Result<MemoryServerId> {
         self.change_catalog(ep, async || {
             if let Some(joined) = self.unannounced(ep).await? {
@@ -175,7 +177,7 @@ impl Pool {
             let number = self.servers();
             let region = region_of(ep, number).await?;
             let superblock = self.plan_joining(region, chunk_size)?;
-            // What a try left behind that failed is of this pool.
+            // A region left by a failed attempt belongs to this pool.
             if is_of_another_pool(ep, region, self.id()).await? {
                 return Err(PoolError::PoolExists);
             }
@@ -192,8 +194,9 @@ impl Pool {
         .await
     }
 
-    /// The server that joined by an earlier try of this process, which failed. Others may have learnt of it meanwhile, and use it; so may
-    /// they of one that another process did not tell of. The catalog lock is held; all servers are known afterwards.
+    /// The server that joined in an earlier, failed attempt of this process. Other processes may have learned
+    /// of it and use it, as they may of a server that another process did not announce. The caller holds the
+    /// catalog lock; afterwards this process knows all servers.
     async fn unannounced<E: Endpoint>(&self, ep: &E) -> Result<Option<MemoryServerId>> {
         self.learn(ep).await?;
         if defect(Defect::FormatJoined) {
@@ -211,10 +214,10 @@ impl Pool {
         Ok((1..=servers).contains(&tried).then(|| MemoryServerId(tried as u16 - 1)))
     }
 
-    /// Whether a region of `bytes` could join, before there is one.
+    /// Checks whether a region of `bytes` could join, before it exists.
     ///
     /// # Errors
-    /// Those of [`Pool::add_server`] for its size.
+    /// Errors of [`Pool::add_server`] that concern its size.
     pub fn check_joining(&self, bytes: u64, chunk_size: Option<u64>) -> Result<()> {
         let server = MemoryServerId(self.servers() as u16);
         self.plan_joining(RegionInfo { server, len: bytes }, chunk_size).map(drop)
@@ -223,7 +226,7 @@ impl Pool {
     fn plan_joining(&self, region: RegionInfo, chunk_size: Option<u64>) -> Result<Superblock> {
         let chunk_size = chunk_size.unwrap_or(self.inner.servers[0].geometry.chunk_size);
         let geometry = Geometry::plan(region, Some(chunk_size), self.inner.max_attached)?;
-        // Long values are cut by the largest block that every server has.
+        // Long values are cut into pieces of the largest block that every server has.
         if geometry.max_block() < self.max_block() {
             let (largest, needed) = (geometry.max_block(), self.max_block());
             let reason = format!(
@@ -235,11 +238,11 @@ impl Pool {
         Ok(Superblock { geometry, servers, pool_id: self.id(), max_attached: self.inner.max_attached })
     }
 
-    /// Has nobody put anything new on `server` from now on. What is there stays until it is moved, and so does the state, also
-    /// when the pool is closed. Does nothing if it is draining or drained already.
+    /// Stops all allocation on `server`. Its blocks stay until they are moved, and the state outlives the
+    /// processes. Does nothing if the server is draining or drained already.
     ///
     /// # Errors
-    /// [`PoolError::HomeServer`], [`PoolError::UnknownServer`]; those of the catalog lock.
+    /// [`PoolError::HomeServer`], [`PoolError::UnknownServer`]; errors of the catalog lock.
     pub async fn drain_server<E: Endpoint>(&self, ep: &E, server: MemoryServerId) -> Result<()> {
         if server.0 == 0 {
             return Err(PoolError::HomeServer);
@@ -247,7 +250,7 @@ impl Pool {
         let number = usize::from(server.0);
         self.change_catalog(ep, async || {
             self.learn(ep).await?;
-            // A try that failed may have stored the state without telling anybody.
+            // A failed attempt may have stored the state without announcing it.
             if self.server(server)?.state() == ServerState::Drained {
                 return Ok(());
             }
@@ -258,10 +261,12 @@ impl Pool {
         self.leave_inactive(ep).await
     }
 
-    /// Declares `server` drained, if nothing is allocated or leased there. Blocks of the catalog are moved away first.
+    /// Declares `server` drained if nothing is allocated or leased there. Blocks of the catalog are moved
+    /// away first.
     ///
     /// # Errors
-    /// [`PoolError::NotDraining`]; [`PoolError::NotEmpty`] with what is left: it goes on draining then.
+    /// [`PoolError::NotDraining`]; [`PoolError::NotEmpty`] with the remaining blocks, in which case it stays
+    /// draining.
     pub async fn finish_drain<E: Endpoint>(&self, ep: &E, server: MemoryServerId) -> Result<()> {
         self.learn(ep).await?;
         match self.server(server)?.state() {
@@ -272,7 +277,8 @@ impl Pool {
         self.vacate_catalog(ep, server).await?;
         self.leave_inactive(ep).await?;
         self.change_catalog(ep, async || {
-            // Whoever leases there from now on knows of the drain, though who began it failed before telling of it.
+            // Announce the drain again, since the process that began it may have failed before that. Any
+            // later lease there then sees it.
             self.publish_membership(ep).await?;
             let usage = self.usage_of(ep, self.server(server)?).await?;
             if usage.bytes_in_chunks > 0 {
@@ -288,15 +294,15 @@ impl Pool {
         .await
     }
 
-    /// Takes a server into use again that was drained, or is draining. Nobody may have an index open meanwhile, in any
-    /// process: what was moved away may be remembered by its old address until then.
+    /// Makes a drained or draining server active again. No process may have an index open meanwhile, since an
+    /// open index may remember moved nodes by their old addresses.
     ///
     /// # Errors
-    /// [`PoolError::UnknownServer`]; those of the catalog lock.
+    /// [`PoolError::UnknownServer`]; errors of the catalog lock.
     pub async fn readmit_server<E: Endpoint>(&self, ep: &E, server: MemoryServerId) -> Result<()> {
         self.change_catalog(ep, async || {
             self.learn(ep).await?;
-            // Also if it seems to be active: a try that failed may have stored that without telling anybody.
+            // Also if it seems active: a failed attempt may have stored that without announcing it.
             self.server(server)?;
             self.set_state(ep, usize::from(server.0), ServerState::Active).await?;
             self.publish_membership(ep).await
@@ -304,7 +310,7 @@ impl Pool {
         .await
     }
 
-    /// Stores the state of a server. The catalog lock is held, so nobody else changes a state.
+    /// Stores the state of a server. The caller holds the catalog lock, so there is no other writer.
     async fn set_state<E: Endpoint>(&self, ep: &E, number: usize, state: ServerState) -> Result<()> {
         let word_at = state_word(number);
         if number >= STATES_MAX {
@@ -317,18 +323,18 @@ impl Pool {
         until_answered(ep, self.deadline(ep), async || Ok(ep.write_word(word_at, word).await?)).await
     }
 
-    /// Makes a change of the membership last and known.
+    /// Persists and announces a change of the membership.
     async fn publish_membership<E: Endpoint>(&self, ep: &E) -> Result<()> {
         ep.persist(at(EPOCH_AT), STATES_AT - EPOCH_AT + (STATES_MAX / 4) as u64).await?;
-        // Raised twice it is another one all the same.
+        // Raising the epoch twice does no harm.
         until_answered(ep, self.deadline(ep), async || Ok(ep.fetch_add(at(EPOCH_AT), 1).await?)).await?;
         self.learn(ep).await.map(drop)
     }
 
-    /// Gives back all chunks that this process leases on servers that take nothing new. Their blocks can still be freed.
+    /// Gives back all chunks that this process leases on inactive servers. Their blocks can still be freed.
     ///
     /// # Errors
-    /// Those of verbs, after which it may be called again.
+    /// Errors of verbs, after which it may be called again.
     pub async fn leave_inactive<E: Endpoint>(&self, ep: &E) -> Result<()> {
         if self.writer_slot().is_err() {
             return Ok(());
@@ -343,7 +349,7 @@ impl Pool {
     }
 }
 
-/// Somebody else may learn when it goes.
+/// The right to update the view of the membership; dropping it lets another worker do so.
 struct Learning<'a>(&'a AtomicBool);
 
 impl Drop for Learning<'_> {
@@ -360,10 +366,10 @@ fn state_word(number: usize) -> GlobalAddr {
     at(STATES_AT + (number / PER_WORD * 8) as u64)
 }
 
-/// The region of server `number`, which others may have added a moment ago.
+/// Region of server `number`, which another process may have added a moment ago.
 async fn region_of<E: Endpoint>(ep: &E, number: usize) -> Result<RegionInfo> {
     let server = MemoryServerId(number as u16);
-    // An endpoint that does not know the server yet finds out when it is asked for something there.
+    // An endpoint that does not know the server learns of it on the first access.
     if ep.regions().len() <= number && ep.read_word(GlobalAddr::new(server, 0)).await.is_err() {
         return Err(PoolError::NoRegion { server });
     }

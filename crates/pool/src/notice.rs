@@ -1,10 +1,10 @@
-//! What an attached process tells the others about itself: a few bytes that the pool keeps and does not read, such as where it
-//! can be asked.
+//! Notices: a few bytes that an attached process publishes for the others, such as its network address. The
+//! pool stores but does not interpret them.
 //!
-//! A notice is a value, and the second half of the process's attach entry refers to it: three words and a checksum over them
-//! and the random number of the entry, so that what an earlier process left there, or a WRITE that is seen halfway, is no
-//! notice. It goes with its process at a clean detach. That of a process that died stays as long as its entry does, so its
-//! blocks are accounted for.
+//! A notice is a value to which the second half of the process's attach entry refers: three words, and a
+//! checksum over them and the entry's random number. So leftovers of an earlier process, or a torn WRITE, are
+//! not taken for a notice. A clean detach frees the notice. That of a dead process stays as long as its
+//! entry, so its blocks are accounted for.
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 
@@ -16,11 +16,11 @@ use crate::layout::ATTACH_ENTRY_BYTES;
 use crate::pool::Pool;
 use crate::value::ValueRef;
 
-/// On the server that is never drained, and where the attach table is.
+/// On the server that holds the attach table and is never drained.
 const PLACEMENT: Placement = Placement::Server(MemoryServerId(0));
-/// Bytes of an entry before the notice.
+/// Offset of the notice in an entry.
 const NOTICE_AT: u64 = 32;
-/// Looks at a notice that is being replaced.
+/// Attempts to read a notice that is being replaced.
 const READS_MAX: usize = 3;
 
 /// A process in the attach table.
@@ -28,17 +28,18 @@ const READS_MAX: usize = 3;
 pub struct Attached {
     pub slot: AttachSlot,
     pub process: ProcessIdentity,
-    /// `false` for one that ended without detaching.
+    /// `false` if the process ended without detaching.
     pub is_alive: bool,
-    /// What it tells the others; empty if nothing.
+    /// Its notice; empty if there is none.
     pub notice: Vec<u8>,
 }
 
 impl Pool {
-    /// Tells the others `notice`, in place of what this process told them before. One call at a time.
+    /// Publishes `notice` to the other processes, in place of the previous one. One call at a time.
     ///
     /// # Errors
-    /// [`PoolError::PoolFull`] and those of verbs. The notice is the old one then, unless the error may have taken effect.
+    /// [`PoolError::PoolFull`] and errors of verbs. The old notice then stays, unless the error may have
+    /// taken effect.
     pub async fn set_notice<E: Endpoint>(&self, ep: &E, notice: &[u8]) -> Result<()> {
         let slot = self.writer_slot()?;
         let old = self.notice_ref(ep, slot).await?.unwrap_or(NOTHING);
@@ -51,7 +52,7 @@ impl Pool {
         words.push(self.notice_checksum(salt, &words));
         let written = write_words(ep, entry_addr(slot).add(NOTICE_AT), &words).await;
         if let Err(error) = written {
-            // What the entry refers to by now is not freed. If that cannot be told, both stay allocated.
+            // Do not free the notice that the entry refers to now. If that is not known, both stay allocated.
             return match self.notice_ref(ep, slot).await {
                 Ok(Some(now)) if now == new => self.free_value(ep, old).await,
                 Ok(now) if now.unwrap_or(NOTHING) == old => {
@@ -64,10 +65,10 @@ impl Pool {
         self.free_value(ep, old).await
     }
 
-    /// The processes in the attach table, those too that ended without detaching, by their places.
+    /// Processes in the attach table by slot, including those that ended without detaching.
     ///
     /// # Errors
-    /// Those of verbs.
+    /// Errors of verbs.
     pub async fn processes<E: Endpoint>(&self, ep: &E) -> Result<Vec<Attached>> {
         let mut processes = Vec::new();
         for entry in attach::read_table(ep, self.inner.max_attached, self.deadline(ep)).await? {
@@ -79,10 +80,10 @@ impl Pool {
         Ok(processes)
     }
 
-    /// Calls `visit` with address and bytes of each block that holds a notice.
+    /// Calls `visit` with address and size of each block that holds a notice.
     ///
     /// # Errors
-    /// Those of verbs.
+    /// Errors of verbs.
     pub async fn visit_notice_blocks<E: Endpoint>(
         &self,
         ep: &E,
@@ -109,7 +110,7 @@ impl Pool {
         Ok(notice)
     }
 
-    /// What the entry refers to; `None` if it refers to nothing.
+    /// The value that the entry refers to; `None` if there is none.
     async fn notice_ref<E: Endpoint>(&self, ep: &E, slot: AttachSlot) -> Result<Option<ValueRef>> {
         const WORDS: usize = (ATTACH_ENTRY_BYTES / 8) as usize;
         for _ in 0..READS_MAX {

@@ -1,11 +1,11 @@
-//! A pool as one process sees it: formatting, attaching, detaching.
+//! One process's view of a pool: formatting, attaching, detaching.
 //!
-//! All metadata lies in the regions of the memory servers and is changed by one-sided verbs only, so no processor of
-//! a memory server is needed. A [`Pool`] adds what this process may keep in DRAM: bitmaps of the chunks that it
-//! leases, and a possibly outdated copy of the chunk descriptors. It is shared by all workers of the process; each
-//! call goes through the endpoint of its worker.
+//! All metadata lies in the regions of the memory servers and is changed only by one-sided verbs, so no
+//! processor of a memory server is needed. A [`Pool`] adds what this process may keep in DRAM: bitmaps of the
+//! chunks that it leases, and a possibly outdated copy of the chunk descriptors. All workers of the process
+//! share it; each call uses the endpoint of its worker.
 //!
-//! Dropping the future of a call midway may leave a lease or a lock behind; [`Pool::detach`] then leaves the pool
+//! Dropping the future of a call may leave a lease or a lock behind; [`Pool::detach`] then leaves the pool
 //! marked as not cleanly closed.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -30,16 +30,16 @@ use crate::layout::{
     SUPERBLOCK_WORDS, Superblock,
 };
 
-/// How to format a pool.
+/// Options for formatting a pool.
 #[derive(Clone)]
 pub struct PoolOptions {
-    /// Bytes of a chunk, a power of two from 16 KiB on; by default about a thousandth of each region.
+    /// Size of a chunk in bytes, a power of two from 16 KiB on; by default about a thousandth of each region.
     pub chunk_size: Option<u64>,
-    /// How many processes may be attached at the same time; 64 bytes each.
+    /// Maximum number of attached processes; each takes 64 bytes.
     pub max_attached: usize,
-    /// Format regions that already hold a pool.
+    /// Formats regions that already hold a pool.
     pub overwrite: bool,
-    /// How the formatting process attaches.
+    /// Attach options of the formatting process.
     pub attach: AttachOptions,
 }
 
@@ -69,7 +69,7 @@ impl PoolOptions {
     }
 }
 
-/// A pool that this process is attached to. Clones are the same attachment.
+/// A pool that this process is attached to. Clones share one attachment.
 #[derive(Clone)]
 pub struct Pool {
     pub(crate) inner: Arc<Inner>,
@@ -79,59 +79,59 @@ pub(crate) struct Inner {
     pub pool_id: u64,
     pub max_attached: usize,
     pub mode: AttachMode,
-    /// Those that the pool was formatted with.
+    /// Number of servers with which the pool was formatted.
     pub formatted_servers: usize,
-    /// Some may join at any time; see `membership.rs`.
+    /// Servers may join at any time; see `membership.rs`.
     pub servers: Growing<Server>,
-    /// Of the membership, as last learnt.
+    /// Epoch of the membership, as last read.
     pub epoch: AtomicU64,
-    /// Somebody is learning just now.
+    /// Set while a worker updates the view of the membership.
     pub learning: AtomicBool,
-    /// The server that a try to add one may have left joined, and one more; 0 for none.
+    /// One more than the number of the server that a failed `add_server` may have joined; 0 for none.
     pub joining: AtomicU32,
     pub is_alive: IsAlive,
     pub wait_ns_max: Nanos,
     pub verbs_take: Nanos,
     process: ProcessIdentity,
-    /// `None` when only looking.
+    /// `None` in modes without an attach slot.
     entry: Option<AttachEntry>,
     detached: AtomicBool,
-    /// Chunks leased so far; tells when to refresh the loads.
+    /// Chunks leased so far; determines when loads are refreshed.
     pub leases: AtomicU32,
     pub stray_frees: StrayFrees,
     pub left_locks: LeftLocks,
-    /// Locks of processes that are gone.
+    /// Number of locks taken over from dead processes.
     pub locks_taken_over: AtomicU64,
 }
 
-/// Frees by other processes that turned out to be of blocks which were free already.
+/// Frees by other processes of blocks that were free already.
 #[derive(Default)]
 pub(crate) struct StrayFrees {
     pub count: AtomicU64,
     pub last: AtomicU64,
 }
 
-/// What this process keeps about one memory server.
+/// This process's state for one memory server.
 pub(crate) struct Server {
     pub geometry: Geometry,
-    /// A `ServerState`, as last learnt.
+    /// A `ServerState`, as last read.
     pub state: AtomicU8,
-    /// Descriptor words as last seen; a guide where to try, never a truth.
+    /// Descriptor words as last seen; hints only.
     pub seen: Box<[AtomicU64]>,
-    /// Where in its arena each leased chunk is: `(class << 32 | place) + 1`, 0 for chunks not leased by this process.
-    /// Changed under the latch of the arena of that class only.
+    /// Place of each leased chunk in its arena: `(class << 32 | place) + 1`, 0 for chunks not leased by this
+    /// process. Changed only under the latch of the arena of that class.
     pub held: Box<[AtomicU64]>,
     pub arenas: Box<[Mutex<Arena>]>,
-    /// Set while some worker leases a chunk: one at a time, so that the others wait instead of leasing one each.
+    /// Set while a worker leases a chunk: one at a time, so that the others wait instead of leasing one each.
     pub leasing: AtomicBool,
-    /// Chunks of which this process may hold an unused lease because a verb failed, and the descriptor that each
-    /// is to have. Settled before anything else is leased.
+    /// Chunks of which this process may hold an unused lease because a verb failed, with the descriptor that
+    /// each must get. Settled before anything else is leased.
     pub unsettled: Mutex<Vec<(u32, u64)>>,
-    /// Bytes of the blocks that are allocated in chunks leased by this process.
+    /// Bytes allocated in chunks that this process leases.
     pub own_bytes: AtomicI64,
     /// Bytes in use elsewhere, as last seen.
     pub other_bytes: AtomicU64,
-    /// The counter of frees by others, as of the last harvest.
+    /// Value of the counter of frees by others at the last harvest.
     pub frees_seen: AtomicU64,
 }
 
@@ -178,12 +178,12 @@ impl Server {
         self.held[chunk as usize].store(word, Relaxed);
     }
 
-    /// Bytes in use as far as this process knows.
+    /// Bytes in use, as far as this process knows.
     pub fn load(&self) -> u64 {
         self.other_bytes.load(Relaxed).saturating_add_signed(self.own_bytes.load(Relaxed))
     }
 
-    /// The size class for `size` bytes.
+    /// Size class for `size` bytes.
     #[inline]
     pub fn class_of(&self, size: u64) -> Result<u8> {
         class_of(size)
@@ -196,8 +196,8 @@ impl Pool {
     /// Formats the regions of `ep` as a pool and attaches to it.
     ///
     /// # Errors
-    /// [`PoolError::PoolExists`] unless `options` say to overwrite, [`PoolError::RegionTooSmall`],
-    /// [`PoolError::InvalidOptions`], [`PoolError::NoSpaceForTables`], and those of [`Pool::attach`].
+    /// [`PoolError::PoolExists`] unless `options` allow overwriting; [`PoolError::RegionTooSmall`],
+    /// [`PoolError::InvalidOptions`], [`PoolError::NoSpaceForTables`]; errors of [`Pool::attach`].
     pub async fn create<E: Endpoint>(ep: &E, options: PoolOptions) -> Result<Self> {
         let superblocks = plan(ep, &options)?;
         if !options.overwrite && holds_a_pool(ep).await? {
@@ -214,10 +214,10 @@ impl Pool {
     /// Attaches to the pool in the regions of `ep`.
     ///
     /// # Errors
-    /// [`PoolError::NotAPool`], [`PoolError::CutShort`], [`PoolError::VersionMismatch`],
-    /// [`PoolError::DamagedSuperblock`], [`PoolError::WrongServers`] and [`PoolError::ForeignRegion`] by what the regions hold;
-    /// [`PoolError::NotClosedCleanly`], [`PoolError::InUse`] and [`PoolError::BeingRepaired`] by who else is
-    /// attached; [`PoolError::AttachTableFull`].
+    /// Depending on the regions: [`PoolError::NotAPool`], [`PoolError::CutShort`],
+    /// [`PoolError::VersionMismatch`], [`PoolError::DamagedSuperblock`], [`PoolError::WrongServers`],
+    /// [`PoolError::ForeignRegion`]. Depending on the attached processes: [`PoolError::NotClosedCleanly`],
+    /// [`PoolError::InUse`], [`PoolError::BeingRepaired`], [`PoolError::AttachTableFull`].
     pub async fn attach<E: Endpoint>(ep: &E, options: AttachOptions) -> Result<Self> {
         let superblocks = read_superblocks(ep).await?;
         let AttachOptions { process, mode, is_alive, wait_ns_max, verbs_take_ns } = options;
@@ -240,7 +240,7 @@ impl Pool {
                 servers: Growing::new(
                     superblocks.iter().map(|superblock| Server::new(superblock.geometry)).collect(),
                 ),
-                // Not yet: the states are read below.
+                // Not known yet: the states are read below.
                 epoch: AtomicU64::new(u64::MAX),
                 learning: AtomicBool::new(false),
                 joining: AtomicU32::new(0),
@@ -271,15 +271,15 @@ impl Pool {
         }
     }
 
-    /// Closes this process's attachment cleanly: gives back partitions and chunk leases, writes allocation bitmaps,
-    /// makes everything in the regions last, and only then clears the entry in the attach table. So a crash of a
-    /// machine at any moment leaves either a pool that is seen to be unclean or one with everything in it. No other call may be under way; later ones fail. A second
-    /// call does nothing.
+    /// Ends this process's attachment cleanly: gives back locks, partitions and chunk leases, writes
+    /// allocation bitmaps, persists all regions, and only then clears the entry in the attach table. So a
+    /// crash of the machine leaves either a pool that is seen to be unclean or one with everything in it. No
+    /// other call may be in progress; later ones fail. A second call does nothing.
     ///
     /// # Errors
-    /// [`PoolError::LocksLeftBehind`] if locks that were left cannot be given back within twice the time that attaching allowed;
-    /// [`PoolError::LeasesLeftBehind`] if an earlier call was cut off midway; errors of verbs, after which it may be
-    /// called again.
+    /// [`PoolError::LocksLeftBehind`] if left locks cannot be given back within twice `wait_ns_max`;
+    /// [`PoolError::LeasesLeftBehind`] if the future of an earlier call was dropped; errors of verbs, after
+    /// which it may be called again.
     pub async fn detach<E: Endpoint>(&self, ep: &E) -> Result<()> {
         if self.inner.detached.load(Relaxed) {
             return Ok(());
@@ -288,7 +288,8 @@ impl Pool {
             self.give_back_all_locks(ep).await?;
             self.set_notice(ep, &[]).await?;
             self.release_all_partitions(ep).await?;
-            // The last change may have left the catalog's, which whoever comes to this place would take for its own.
+            // The last change may have left the catalog lock, which the next process in this attach slot
+            // would take for its own.
             self.give_back_all_locks(ep).await?;
         }
         self.inner.detached.store(true, Relaxed);
@@ -297,9 +298,9 @@ impl Pool {
         left
     }
 
-    /// Waits until the locks that this process left have rested for as long as verbs may take, and gives them back.
+    /// Waits until left locks have rested for the longest time a verb may take, and gives them back.
     async fn give_back_all_locks<E: Endpoint>(&self, ep: &E) -> Result<()> {
-        // Twice as long as they rest: giving back may be cut short by a verb that takes its time.
+        // Twice the usual time: a slow verb may delay giving back.
         let deadline = ep.now().saturating_add(self.inner.wait_ns_max.saturating_mul(2));
         loop {
             self.give_back_left_locks(ep).await?;
@@ -331,7 +332,7 @@ impl Pool {
         self.inner.pool_id
     }
 
-    /// This process's place in the attach table, which lock words and partitions name. `None` when only looking.
+    /// This process's attach slot, which lock words and partitions name. `None` in modes without one.
     pub fn slot(&self) -> Option<AttachSlot> {
         self.inner.entry.as_ref().map(|entry| entry.slot)
     }
@@ -344,12 +345,12 @@ impl Pool {
         self.inner.mode
     }
 
-    /// Memory servers of the pool that this process knows, whatever their state; they are numbered from 0.
+    /// Number of memory servers that this process knows, in any state; they are numbered from 0.
     pub fn servers(&self) -> usize {
         self.inner.servers.len()
     }
 
-    /// Bytes of a chunk of `server`.
+    /// Size of a chunk of `server` in bytes.
     ///
     /// # Errors
     /// [`PoolError::UnknownServer`].
@@ -357,10 +358,10 @@ impl Pool {
         Ok(self.server(server)?.geometry.chunk_size)
     }
 
-    /// The attached processes, by their places.
+    /// Attached processes by slot.
     ///
     /// # Errors
-    /// Those of verbs.
+    /// Errors of verbs.
     pub async fn attached<E: Endpoint>(&self, ep: &E) -> Result<Vec<(AttachSlot, ProcessIdentity)>> {
         let entries = attach::read_table(ep, self.inner.max_attached, self.deadline(ep)).await?;
         Ok(entries.iter().map(|entry| (entry.slot, entry.process)).collect())
@@ -372,7 +373,7 @@ impl Pool {
         servers.get(server.0 as usize).ok_or(PoolError::UnknownServer { server, servers: servers.len() })
     }
 
-    /// This process's place, if it may change the pool.
+    /// This process's attach slot, if it may change the pool.
     pub(crate) fn writer_slot(&self) -> Result<AttachSlot> {
         if self.inner.detached.load(Relaxed) {
             return Err(PoolError::Detached);
@@ -383,7 +384,7 @@ impl Pool {
         }
     }
 
-    /// This process's place, if it may repair the pool.
+    /// This process's attach slot, if it may repair the pool.
     pub(crate) fn repair_slot(&self) -> Result<AttachSlot> {
         match (&self.inner.entry, self.inner.mode) {
             (Some(entry), AttachMode::Repair) => Ok(entry.slot),
@@ -391,7 +392,7 @@ impl Pool {
         }
     }
 
-    /// How long a verb takes at most, in nanoseconds. One whose future was dropped is over after that.
+    /// Longest time that a verb takes, in nanoseconds. A verb whose future was dropped is over after that.
     pub fn verbs_take(&self) -> Nanos {
         self.inner.verbs_take
     }
@@ -408,7 +409,7 @@ impl Pool {
         GlobalAddr::new(MemoryServerId(0), CATALOG_HEAD_AT)
     }
 
-    /// The process in place `slot`.
+    /// The process in attach slot `slot`.
     ///
     /// # Errors
     /// [`PoolError::NotClosedCleanly`] if it died.
@@ -430,7 +431,7 @@ impl Pool {
     }
 }
 
-/// The error for a lack of memory behind metadata.
+/// Converts a lack of memory behind metadata.
 pub(crate) fn no_space(error: PoolError, server: MemoryServerId) -> PoolError {
     match error {
         PoolError::Fabric(FabricError::NoSpace { len, reason, .. }) => {
@@ -476,21 +477,22 @@ async fn holds_a_pool<E: Endpoint>(ep: &E) -> Result<bool> {
     Ok(false)
 }
 
-/// Clears the tables of a region and then writes its superblock, so that half a format is no pool. On server 0 that makes all
-/// servers active.
+/// Clears the tables of a region and then writes its superblock, so that an interrupted format is not taken
+/// for a pool. On server 0 this makes all servers active.
 pub(crate) async fn format_region<E: Endpoint>(ep: &E, superblock: &Superblock) -> Result<()> {
     let geometry = &superblock.geometry;
     let start = geometry.at(0);
     ep.reserve(start, geometry.tables_len()).await?;
     write_zeros(ep, start, (geometry.tables_len() / 8) as usize).await?;
-    // A crash must not leave a superblock before tables that still hold what was there before.
+    // A crash must not leave a superblock before tables with old contents.
     ep.persist(start, geometry.tables_len()).await?;
     write_words(ep, start, &superblock.encode()).await?;
     ep.write_word(geometry.at(STATE_AT), 1).await?;
     Ok(ep.persist(start, STATE_AT + 8).await?)
 }
 
-/// Those of the regions that are part of the pool: others may be left from an addition that failed, or be about to join.
+/// Superblocks of the regions that belong to the pool. Others may be left from a failed addition, or be about
+/// to join.
 async fn read_superblocks<E: Endpoint>(ep: &E) -> Result<Vec<Superblock>> {
     let regions = regions_of(ep)?;
     let first = read_superblock(ep, regions[0]).await?;
@@ -528,7 +530,7 @@ async fn read_superblocks<E: Endpoint>(ep: &E) -> Result<Vec<Superblock>> {
     Ok(superblocks)
 }
 
-/// Which memory server of which pool a region is, by what is in it.
+/// Pool and number of the memory server of a region, by its superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionPlace {
     /// [`Pool::id`].
@@ -536,10 +538,11 @@ pub struct RegionPlace {
     pub server: usize,
 }
 
-/// The place of the region that is reached as memory server `region`, whatever its place is; `None` if no pool is in it.
+/// Pool and server number of the region reached as memory server `region`, which may differ; `None` if it
+/// holds no pool.
 ///
 /// # Errors
-/// Those of verbs.
+/// Errors of verbs.
 pub async fn place_of_region<E: Endpoint>(ep: &E, region: RegionInfo) -> Result<Option<RegionPlace>> {
     if region.len < STATE_AT {
         return Ok(None);
@@ -549,7 +552,7 @@ pub async fn place_of_region<E: Endpoint>(ep: &E, region: RegionInfo) -> Result<
     Ok(pool.filter(|_| server < MAX_SERVERS).map(|pool| RegionPlace { pool, server }))
 }
 
-/// Whether a whole pool is in `region`, or a part of one, that is not pool `pool_id`.
+/// Whether `region` holds a pool other than `pool_id`, or a part of one.
 pub(crate) async fn is_of_another_pool<E: Endpoint>(
     ep: &E,
     region: RegionInfo,
@@ -571,7 +574,7 @@ pub(crate) async fn read_superblock<E: Endpoint>(ep: &E, region: RegionInfo) -> 
     Ok(superblock)
 }
 
-/// Claims an entry first and looks at the others then, so that of two processes at least one sees the other.
+/// Claims an entry first and checks the others then, so that of two processes at least one sees the other.
 async fn claim<E: Endpoint>(
     ep: &E,
     places: usize,
@@ -596,12 +599,12 @@ async fn claim<E: Endpoint>(
 }
 
 impl Geometry {
-    /// The counter of frees by others.
+    /// Counter of frees by others.
     pub(crate) fn frees_by_others(&self) -> GlobalAddr {
         self.at(FREES_BY_OTHERS_AT)
     }
 
-    /// What the descriptor word `word` of chunk `chunk` says.
+    /// Decodes descriptor word `word` of chunk `chunk`.
     pub(crate) fn decode(&self, chunk: u32, word: u64) -> Result<Descriptor> {
         Descriptor::decode(word, self.descriptor(chunk), self)
     }

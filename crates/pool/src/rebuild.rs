@@ -1,9 +1,9 @@
-//! What to do after a process died while it was attached: its allocation bitmaps went with it, so what is allocated is
-//! found out anew from what can be reached.
+//! Repair after a process died while attached: its allocation bitmaps are lost, so the allocation is rebuilt
+//! from the reachable blocks.
 //!
-//! The caller attaches with [`crate::AttachMode::Repair`], which no live process may share, walks its indexes from the
-//! catalog and reports every block that it reaches. All other blocks become free. Everything is checked before
-//! anything is written.
+//! The caller attaches with [`crate::AttachMode::Repair`], which excludes live processes, walks its indexes
+//! from the catalog, and reports every block that it reaches. All other blocks become free. Everything is
+//! checked before anything is written.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +16,20 @@ use crate::io::{write_words, write_zeros};
 use crate::layout::Descriptor;
 use crate::pool::{Pool, Server};
 
-/// What a rebuilt pool holds.
+/// Contents of a rebuilt pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RebuildReport {
-    /// Blocks that are allocated, those of the catalog included.
+    /// Number of allocated blocks, including those of the catalog.
     pub blocks: u64,
-    /// Their bytes, each counted with its size class.
+    /// Size of these blocks in bytes, rounded up to their size classes.
     pub bytes: u64,
-    /// Chunks that became free.
+    /// Number of chunks that became free.
     pub chunks_freed: u64,
-    /// Entries of dead processes that were cleared.
+    /// Number of cleared entries of dead processes.
     pub processes_cleared: u64,
 }
 
-/// The reachable blocks of one chunk.
+/// Reachable blocks of one chunk.
 struct Reached {
     class: u8,
     bits: Vec<u64>,
@@ -40,13 +40,15 @@ struct Reached {
 type ReachedChunks = Vec<BTreeMap<u32, Reached>>;
 
 impl Pool {
-    /// Makes exactly the blocks `reachable` (address and bytes of each) and those of the catalog allocated, frees all
-    /// leases, unlocks the catalog, makes nobody the owner of any partition, and forgets the dead processes. After
-    /// [`Pool::detach`] the pool counts as closed cleanly. What a process had not written back when it died is lost.
+    /// Allocates exactly the blocks `reachable` (address and size of each) and those of the catalog, frees
+    /// all leases, unlocks the catalog, clears all partition owners, and forgets the dead processes. After
+    /// [`Pool::detach`] the pool counts as closed cleanly. Changes that a dead process had not written back
+    /// are lost.
     ///
     /// # Errors
-    /// [`PoolError::NotInRepair`]; [`PoolError::Corrupt`] if two blocks overlap or a block can be none, and if the catalog
-    /// is damaged: nothing was changed then. Errors of verbs, after which it may be called again.
+    /// [`PoolError::NotInRepair`]; [`PoolError::Corrupt`] if two blocks overlap, an address cannot be a
+    /// block, or the catalog is damaged; nothing was changed then. Errors of verbs, after which it may be
+    /// called again.
     pub async fn rebuild_allocation<E: Endpoint>(
         &self,
         ep: &E,

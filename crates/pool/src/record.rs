@@ -1,4 +1,4 @@
-//! What the catalog knows about an index, and its bytes.
+//! Catalog records of indexes, and their encoding.
 //!
 //! ```text
 //! record block           two copies (`twin.rs`), whose versions are those of the record, of:
@@ -6,10 +6,11 @@
 //!                        [root][boundaries: value reference, 3 words][owners: value reference, 3 words][spare]
 //!                        [name, padded][layout, padded]
 //! boundaries value       for each boundary [length:32][bytes]
-//! owners value           for each partition [attach slot:16], 0xffff for nobody
+//! owners value           for each partition [attach slot:16], 0xffff for no owner
 //! ```
-//! The spare is the address of a second value as long as that of the owners. New owners go there, and what was there before
-//! becomes the spare: so owners change without an allocation, and none are overwritten that count.
+//! The spare is the address of a second value as long as that of the owners. New owners are written there,
+//! and the old ones become the spare. So owners change without an allocation, and current owners are never
+//! overwritten.
 
 use pando_fabric::{GlobalAddr, WORD};
 
@@ -19,11 +20,11 @@ use crate::io::{bytes_of, push_bytes};
 use crate::twin::{Twin, twin_bytes};
 use crate::value::ValueRef;
 
-/// Bytes of the longest name of an index.
+/// Maximum length of an index name in bytes.
 pub const MAX_INDEX_NAME: usize = 255;
-/// Bytes of the longest description of a node layout.
+/// Maximum length of the description of a node layout in bytes.
 pub const MAX_LAYOUT: usize = 256;
-/// Bytes of all partition boundaries of an index together.
+/// Maximum length of all partition boundaries of an index together in bytes.
 pub const MAX_BOUNDARIES: usize = 64 << 10;
 
 const HEADER_WORDS: usize = 10;
@@ -31,22 +32,22 @@ const CONTENT: usize = HEADER_WORDS + MAX_INDEX_NAME.div_ceil(WORD) + MAX_LAYOUT
 pub(crate) const RECORD_BYTES: u64 = twin_bytes(CONTENT);
 const NOBODY: u16 = u16::MAX;
 
-/// An index that is to be created.
+/// Specification of an index to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexSpec {
     /// 1 to 255 bytes.
     pub name: String,
-    /// Which kind of index it is; the pool only keeps the number.
+    /// Kind of index; the pool only stores the number.
     pub system: u16,
-    /// Bytes of a node.
+    /// Size of a node in bytes.
     pub node_size: u32,
-    /// Level M: subtrees rooted there lie on one memory server (DEX §6).
+    /// Level M: subtrees rooted at this level lie on one memory server (DEX §6).
     pub subtree_level: u8,
     pub root: GlobalAddr,
-    /// Description of the node layout, at most 256 bytes; the pool only keeps it.
+    /// Description of the node layout, at most 256 bytes; the pool only stores it.
     pub layout: Vec<u8>,
-    /// Keys at which a new partition begins, strictly ascending, at most 64 KiB together; `n` of them make `n + 1`
-    /// partitions.
+    /// First keys of all partitions but the first, strictly ascending, at most 64 KiB together; `n` of them
+    /// make `n + 1` partitions.
     pub boundaries: Vec<Vec<u8>>,
 }
 
@@ -58,23 +59,23 @@ impl IndexSpec {
     }
 }
 
-/// An index as the catalog knows it.
+/// The catalog's record of an index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexRecord {
-    /// Unique in the pool for ever.
+    /// Unique in the pool for its whole life.
     pub id: u32,
-    /// Counts the changes of this record.
+    /// Number of changes of this record.
     pub version: u64,
     pub name: String,
     pub system: u16,
-    /// Bytes of a node.
+    /// Size of a node in bytes.
     pub node_size: u32,
-    /// Level M: subtrees rooted there lie on one memory server.
+    /// Level M: subtrees rooted at this level lie on one memory server.
     pub subtree_level: u8,
     pub root: GlobalAddr,
     pub layout: Vec<u8>,
     pub boundaries: Vec<Vec<u8>>,
-    /// Which attached process owns each partition.
+    /// Attached process that owns each partition.
     pub owners: Vec<Option<AttachSlot>>,
 }
 
@@ -116,7 +117,7 @@ impl IndexRecord {
     }
 }
 
-/// The fixed part of a record as it lies in its block.
+/// Fixed part of a record, as stored in its block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordBlock {
     pub id: u32,
@@ -129,7 +130,7 @@ pub(crate) struct RecordBlock {
     pub layout: Vec<u8>,
     pub boundaries: ValueRef,
     pub owners: ValueRef,
-    /// Where the next owners go, if there are as many.
+    /// Address for the next owners, if their number stays the same.
     pub spare: GlobalAddr,
 }
 
@@ -155,7 +156,7 @@ impl RecordBlock {
         RecordValues { boundaries: self.boundaries, owners: self.owners, spare: self.spare }
     }
 
-    /// The block at `at`, of a record of pool `pool_id`.
+    /// The block at `at`, for a record of pool `pool_id`.
     pub fn twin(at: GlobalAddr, pool_id: u64) -> Twin {
         Twin { at, content: CONTENT, pool_id }
     }
@@ -165,7 +166,7 @@ impl RecordBlock {
         IndexRecord { id, version, name, system, node_size, subtree_level, root, layout, boundaries, owners }
     }
 
-    /// What a copy of the record holds besides its version.
+    /// Content of a copy of the record, without its version.
     pub fn encode(&self) -> Vec<u64> {
         let mut words = Vec::with_capacity(CONTENT);
         words.push(u64::from(self.id) | u64::from(self.system) << 32 | u64::from(self.subtree_level) << 48);
@@ -181,7 +182,7 @@ impl RecordBlock {
         words
     }
 
-    /// The record of version `version` with the content `words`; `None` if they are none.
+    /// Decodes the record of version `version` from `words`; `None` if they are invalid.
     pub fn decode(version: u64, words: &[u64]) -> Option<Self> {
         let reference =
             |first: usize| ValueRef::from_words([words[first], words[first + 1], words[first + 2]]);
@@ -204,7 +205,7 @@ impl RecordBlock {
     }
 }
 
-/// The values that a record refers to.
+/// Values that a record refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordValues {
     pub boundaries: ValueRef,
@@ -213,12 +214,12 @@ pub(crate) struct RecordValues {
 }
 
 impl RecordValues {
-    /// The spare as a value, whatever bytes are in it.
+    /// The spare as a value, whatever its bytes.
     pub fn spare(&self) -> ValueRef {
         ValueRef { addr: self.spare, ..self.owners }
     }
 
-    /// All of them.
+    /// All three values.
     pub fn each(&self) -> [ValueRef; 3] {
         [self.boundaries, self.owners, self.spare()]
     }

@@ -1,13 +1,14 @@
-//! Where the memory servers of a pool are: each knows the address of the next one, and the last that of the first.
+//! Network addresses of a pool's memory servers: each stores the address of the next one, the last that of
+//! the first.
 //!
 //! ```text
 //! two copies of [bytes:8][host:port]         on each memory server, replaced as `twin.rs` says
 //! ```
-//! So whoever reaches one of them finds the others, however many there are. Of a pool whose memory servers have no addresses,
-//! or that nobody has opened by them yet, nothing is stored. What is found at an address is a hint: the superblock there says
-//! which memory server of which pool it is.
+//! So one reachable memory server leads to all others, however many there are. Nothing is stored for a pool
+//! whose memory servers have no addresses, or that was never opened by addresses. An address is a hint: the
+//! superblock found there tells its pool and server number.
 //!
-//! Writers keep all others from attaching meanwhile; readers need not.
+//! Writers keep other processes from attaching meanwhile; readers need not.
 
 use std::net::IpAddr;
 
@@ -19,18 +20,20 @@ use crate::layout::{ATTACH_TABLE_AT, NEXT_AT, NEXT_WORDS};
 use crate::pool::{Pool, RegionPlace};
 use crate::twin::Twin;
 
-/// Bytes of the longest address.
+/// Maximum length of an address in bytes.
 const ADDRESS_MAX: usize = NEXT_WORDS * WORD - 1;
 
 impl Pool {
-    /// Has each memory server know where the next one is: `addresses` are those of memory servers 0, 1, ..., each `host:port`; more of
-    /// them are ignored. What is there already costs a READ for each server. What is no address stays unknown to others, and
-    /// one that leads to the own host only replaces none that may lead there from elsewhere.
+    /// Stores on each memory server the address of the next one. `addresses` are those of memory servers 0,
+    /// 1, ..., each `host:port`; surplus ones are ignored. Addresses that are stored already cost a READ per
+    /// server. An invalid address is not stored, and a loopback address does not replace one that other hosts
+    /// can reach.
     ///
-    /// Nobody else may do so at the same time. Whatever fails, each memory server knows the old address or the new one.
+    /// The caller must be the only writer of addresses. After any error, each memory server has the old
+    /// address or the new one.
     ///
     /// # Errors
-    /// [`crate::PoolError::ReadOnly`]; those of verbs.
+    /// [`crate::PoolError::ReadOnly`]; errors of verbs.
     pub async fn set_addresses<E: Endpoint>(&self, ep: &E, addresses: &[String]) -> Result<()> {
         self.writer_slot()?;
         let servers = self.servers();
@@ -54,16 +57,17 @@ impl Pool {
                 }
                 twin.replace(ep, version, &encode(next), deadline).await
             }
-            // Damaged: there is nothing to be kept.
+            // Damaged: there is no old address to keep.
             None => until_answered(ep, deadline, async || twin.write_first(ep, 1, &encode(next)).await).await,
         }
     }
 }
 
-/// Where the memory server after that of `region` is, whose place is `place`; `None` if nobody told it.
+/// Address of the memory server after that of `region`, whose pool and number are `place`; `None` if none is
+/// stored.
 ///
 /// # Errors
-/// Those of verbs.
+/// Errors of verbs.
 pub async fn next_of_region<E: Endpoint>(
     ep: &E,
     region: RegionInfo,
@@ -76,8 +80,8 @@ pub async fn next_of_region<E: Endpoint>(
     Ok(found.and_then(|(_, words)| decode(&words)))
 }
 
-/// What memory server `number` of the pool knows, which is reached as memory server `reached`. It is the same bytes by whatever
-/// number that is.
+/// The address block of memory server `number`, reached as memory server `reached`. Its bytes do not depend
+/// on `reached`.
 fn twin(pool: u64, number: usize, reached: MemoryServerId) -> Twin {
     let at = GlobalAddr::new(reached, NEXT_AT);
     let identity = pool ^ (number as u64).rotate_right(16) ^ NEXT_AT;
@@ -100,7 +104,7 @@ fn decode(words: &[u64]) -> Option<String> {
     is_address(address).then(|| address.to_owned())
 }
 
-/// Whether somebody could connect to it.
+/// Whether the address has a host and a nonzero port.
 fn is_address(address: &str) -> bool {
     address.len() <= ADDRESS_MAX
         && address
@@ -108,7 +112,7 @@ fn is_address(address: &str) -> bool {
             .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0))
 }
 
-/// Whether it is another host's to nobody but the host itself.
+/// Whether the address leads back to the host that uses it.
 fn is_local(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();

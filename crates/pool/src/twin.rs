@@ -1,15 +1,16 @@
-//! Metadata that are replaced, not overwritten: a block with two copies, and one word that says which one counts.
+//! Metadata that is replaced, not overwritten: a block with two copies, and one word that selects the current
+//! one.
 //!
 //! ```text
 //! [current version] [checksum][version][content] [checksum][version][content]
 //!                    copy 0                       copy 1
 //! ```
-//! Version `v` lies in copy `v % 2`. A change writes the next version into the other copy and then stores the first word, which
-//! is what makes the change count. A writer that stops anywhere, also in the middle of a WRITE, leaves the old version or the
-//! new one. Nothing is allocated for a change, so one also works in a full pool.
+//! Version `v` lies in copy `v % 2`. A change writes the next version into the other copy and then stores the
+//! first word, which makes the change take effect. A writer that stops anywhere, even within a WRITE, leaves
+//! the old version or the new one. A change allocates nothing, so it also works in a full pool.
 //!
-//! The checksum is seeded with the pool's number and the block's address, so that the bytes of another block do not pass for
-//! these. Writers hold the catalog lock; readers look at it before and after.
+//! The checksum is seeded with the pool's number and the block's address, so that another block's bytes are
+//! not accepted. Writers hold the catalog lock; readers check it before and after.
 
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, WORD};
 
@@ -19,12 +20,12 @@ use crate::io::{checksum, read_words, until_answered, write_word_surely, write_w
 /// Words of a copy before its content.
 const HEADER: usize = 2;
 
-/// Bytes of a block with two copies of `content` words.
+/// Size of a block with two copies of `content` words, in bytes.
 pub(crate) const fn twin_bytes(content: usize) -> u64 {
     ((1 + 2 * (HEADER + content)) * WORD) as u64
 }
 
-/// Where two copies are.
+/// Address and size of two copies.
 #[derive(Clone, Copy)]
 pub(crate) struct Twin {
     pub at: GlobalAddr,
@@ -46,7 +47,7 @@ impl Twin {
         words
     }
 
-    /// Writes a whole block that nothing leads to yet.
+    /// Writes a whole block to which nothing leads yet.
     pub async fn write_first<E: Endpoint>(self, ep: &E, version: u64, content: &[u64]) -> Result<()> {
         let copy = self.encode_copy(version, content);
         let mut words = vec![version];
@@ -56,7 +57,8 @@ impl Twin {
         write_words(ep, self.at, &words).await
     }
 
-    /// The version that counts, and its content, if they are whole. Version 0, which is never stored, is all zeros.
+    /// Reads the current version and its content; `None` if they are damaged. Version 0, which is never
+    /// stored, is all zeros.
     pub async fn read<E: Endpoint>(self, ep: &E) -> Result<Option<(u64, Vec<u64>)>> {
         let words = read_words(ep, self.at, 1 + 2 * self.copy_words()).await?;
         let version = words[0];
@@ -68,10 +70,11 @@ impl Twin {
         Ok(is_whole.then(|| (version, copy[HEADER..].to_vec())))
     }
 
-    /// Puts `content` in the place of version `before`, which counts now.
+    /// Replaces version `before`, the current one, by `content`.
     ///
     /// # Errors
-    /// [`PoolError::CatalogUnknown`] if nobody knows which one counts. After all others it is the one before.
+    /// [`PoolError::CatalogUnknown`] if it is not known which version is current. After any other error it is
+    /// the old one.
     pub async fn replace<E: Endpoint>(
         self,
         ep: &E,

@@ -1,7 +1,8 @@
-//! What is used: numbers for people and for placement, and every allocated block for the auditor.
+//! Use of the pool: figures for people and for placement, and all allocated blocks for the auditor.
 //!
-//! It comes from the chunk descriptors and from bitmaps: those in the region for released chunks, those in DRAM for
-//! chunks that this process leases. Of chunks that others lease only the lease is known, and they count whole.
+//! It is computed from the chunk descriptors and from bitmaps: those in the region for released chunks, those
+//! in DRAM for chunks that this process leases. Chunks that others lease count as full, since only the lease
+//! is known.
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 
@@ -13,17 +14,18 @@ use crate::layout::Descriptor;
 use crate::membership::ServerState;
 use crate::pool::{Pool, Server};
 
-/// How full a memory server is.
+/// Use of one memory server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerUsage {
     pub server: MemoryServerId,
     /// Whether it takes new blocks.
     pub state: ServerState,
-    /// Bytes of its region.
+    /// Size of its region in bytes.
     pub bytes_total: u64,
-    /// Bytes of the chunks that hold blocks or are leased.
+    /// Bytes in chunks that hold blocks or are leased.
     pub bytes_in_chunks: u64,
-    /// Bytes of allocated blocks, each counted with its size class. Chunks that other processes lease count whole.
+    /// Bytes in allocated blocks, rounded up to their size classes. Chunks that other processes lease count
+    /// as full.
     pub bytes_allocated: u64,
     /// Allocated blocks, without those in chunks that other processes lease.
     pub blocks_allocated: u64,
@@ -31,16 +33,16 @@ pub struct ServerUsage {
     pub chunks_free: u64,
     /// Chunks that other processes lease.
     pub chunks_leased_by_others: u64,
-    /// Bytes of a chunk.
+    /// Size of a chunk in bytes.
     pub chunk_size: u64,
 }
 
 impl Pool {
-    /// How full each memory server is. Exact while nobody allocates or frees, up to what other processes do within the
-    /// chunks that they lease.
+    /// Use of each memory server. Exact at a quiescent point, except within chunks that other processes
+    /// lease.
     ///
     /// # Errors
-    /// Those of verbs; [`crate::PoolError::Corrupt`] for a descriptor that is none.
+    /// Errors of verbs; [`crate::PoolError::Corrupt`] for an invalid descriptor.
     pub async fn usage<E: Endpoint>(&self, ep: &E) -> Result<Vec<ServerUsage>> {
         self.learn(ep).await?;
         let mut usage = Vec::with_capacity(self.servers());
@@ -103,12 +105,12 @@ impl Pool {
         numbered.map(|(chunk, word)| Ok((chunk, geometry.decode(chunk, word)?))).collect()
     }
 
-    /// Calls `visit` with address and bytes (of the size class) of every allocated block of the pool. Complete while
-    /// nobody allocates or frees; for chunks that other processes lease, as of their last
+    /// Calls `visit` with address and size (that of the size class) of every allocated block of the pool.
+    /// Complete at a quiescent point; for chunks that other processes lease, as of their last
     /// [`Pool::publish_bitmaps`].
     ///
     /// # Errors
-    /// Those of verbs; [`crate::PoolError::Corrupt`] for a descriptor that is none.
+    /// Errors of verbs; [`crate::PoolError::Corrupt`] for an invalid descriptor.
     pub async fn visit_allocated<E: Endpoint>(
         &self,
         ep: &E,
@@ -129,8 +131,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether the block of `size` bytes at `addr` is allocated; `None` if another process leases its chunk, which alone knows. So
-    /// also while others allocate and free.
+    /// Whether the block of `size` bytes at `addr` is allocated; `None` if another process leases its chunk,
+    /// since only that process knows. Also works under traffic.
     ///
     /// # Errors
     /// As for [`Pool::visit_allocated`].
@@ -155,7 +157,7 @@ impl Pool {
         }
     }
 
-    /// The allocated blocks of a chunk, without those that others freed.
+    /// Allocated blocks of a chunk, without those that others freed.
     async fn allocated_bits<E: Endpoint>(
         &self,
         ep: &E,
@@ -176,11 +178,11 @@ impl Pool {
         Ok(bits)
     }
 
-    /// Writes the allocation bitmaps of the chunks that this process leases, so that other processes can look at them
-    /// with [`Pool::visit_allocated`].
+    /// Writes the allocation bitmaps of the chunks that this process leases, for [`Pool::visit_allocated`] of
+    /// other processes.
     ///
     /// # Errors
-    /// Those of verbs.
+    /// Errors of verbs.
     pub async fn publish_bitmaps<E: Endpoint>(&self, ep: &E) -> Result<()> {
         self.writer_slot()?;
         for server in self.inner.servers.iter() {

@@ -1,9 +1,9 @@
-//! Long values, out of line: bytes in blocks of their own, referred to by address, length and hash.
+//! Long values, out of line: bytes in separate blocks, referred to by address, length and hash.
 //!
-//! A value that fits the largest block is one block. A longer one is a list block, `[length][checksum][addresses..]`,
-//! that points to pieces of the largest block size. Values are not changed in place; who replaces one frees the old one
-//! at once, although others may be reading it. The hash tells them: what they read is then another value's bytes,
-//! and they look up the reference again.
+//! A value that fits the largest block is one block. A longer one is a list block,
+//! `[length][checksum][addresses..]`, with pieces of the largest block size. Values are not changed in place.
+//! A replaced value is freed at once, although it may still be read: the hash then fails, and the reader
+//! looks up the reference again.
 
 use pando_fabric::{Chain, Endpoint, GlobalAddr, MemoryServerId, PageBuf, VerbResult, WORD};
 
@@ -12,18 +12,18 @@ use crate::error::{PoolError, Result};
 use crate::io::{checksum, read_words, write_words};
 use crate::pool::Pool;
 
-/// Bytes of the longest value.
+/// Maximum length of a value in bytes.
 pub const MAX_VALUE: u64 = 16 << 20;
 /// Words of a list block before its addresses.
 const LIST_HEADER: usize = 2;
-/// Pieces that one chain moves.
+/// Pieces moved by one chain.
 const PIECES_PER_CHAIN: usize = 32;
 
-/// How often a value whose reference stays the same may fail to be read before it counts as corrupt.
+/// Number of failed reads of one reference after which the value counts as corrupt.
 const READS_MAX: u32 = 3;
 
-/// The reads of one operation that found other bytes than the reference says. A value that was replaced is no longer
-/// referred to, so when the reference is still the same it is the bytes that are wrong.
+/// Failed reads of one operation, which found other bytes than the reference says. A replaced value is no
+/// longer referred to, so if the reference stays the same, the bytes are wrong.
 #[derive(Debug, Default)]
 pub struct FailedReads {
     last: Option<ValueRef>,
@@ -31,10 +31,11 @@ pub struct FailedReads {
 }
 
 impl FailedReads {
-    /// Notes that reading `value` gave [`PoolError::ValueChanged`]; the caller looks up its reference again.
+    /// Records that reading `value` gave [`PoolError::ValueChanged`]; the caller looks up its reference
+    /// again.
     ///
     /// # Errors
-    /// [`PoolError::Corrupt`] if the reference did not change over several such reads.
+    /// [`PoolError::Corrupt`] if several such reads had the same reference.
     pub fn note(&mut self, value: ValueRef) -> Result<()> {
         self.count = if self.last == Some(value) { self.count + 1 } else { 1 };
         self.last = Some(value);
@@ -48,12 +49,12 @@ impl FailedReads {
     }
 }
 
-/// Where a long value is, and what it must look like.
+/// Reference to a long value: its address, length and hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ValueRef {
-    /// Its block or its list of blocks; [`GlobalAddr::NULL`] for no bytes.
+    /// Its block or its list block; [`GlobalAddr::NULL`] for an empty value.
     pub addr: GlobalAddr,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// XXH3 of the bytes, seeded with the length.
     pub hash: u64,
@@ -64,7 +65,7 @@ impl ValueRef {
         [self.addr.raw(), self.len, self.hash]
     }
 
-    /// `None` if the words cannot be a reference, whatever the pool holds.
+    /// Decodes a reference; `None` if no pool could have produced the words.
     pub fn from_words([addr, len, hash]: [u64; 3]) -> Option<Self> {
         let addr = GlobalAddr::from_raw(addr)?;
         let plausible = len <= MAX_VALUE && addr.is_null() == (len == 0);
@@ -78,7 +79,7 @@ fn hash_of(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(bytes, bytes.len() as u64)
 }
 
-/// How a value of `len` bytes lies on a server whose largest block has `max_block` bytes.
+/// Layout of a value of `len` bytes on a server whose largest block has `max_block` bytes.
 #[derive(Clone, Copy)]
 struct Shape {
     len: u64,
@@ -94,7 +95,7 @@ impl Shape {
         self.len.div_ceil(self.max_block) as usize
     }
 
-    /// Bytes of piece `piece`.
+    /// Length of piece `piece` in bytes.
     fn piece_len(self, piece: usize) -> u64 {
         (self.len - piece as u64 * self.max_block).min(self.max_block)
     }
@@ -112,8 +113,8 @@ impl Pool {
     /// Stores `bytes`.
     ///
     /// # Errors
-    /// [`PoolError::ValueTooLong`] beyond [`MAX_VALUE`]; those of [`Pool::alloc`], after which nothing of the value is
-    /// left allocated.
+    /// [`PoolError::ValueTooLong`] beyond [`MAX_VALUE`]; errors of [`Pool::alloc`], after which no part of
+    /// the value stays allocated.
     pub async fn put_value<E: Endpoint>(
         &self,
         ep: &E,
@@ -137,7 +138,7 @@ impl Pool {
         }
     }
 
-    /// Allocates and writes; every allocated block is in `blocks` whatever happens.
+    /// Allocates and writes. Every allocated block is in `blocks`, even after an error.
     async fn put_blocks<E: Endpoint>(
         &self,
         ep: &E,
@@ -171,17 +172,17 @@ impl Pool {
         Ok(list_at)
     }
 
-    /// Replaces the contents of `out` by the value.
+    /// Reads the value into `out`, replacing its contents.
     ///
     /// # Errors
-    /// [`PoolError::ValueChanged`] if other bytes lie there now, in which case the caller looks up its reference
-    /// again; [`PoolError::Corrupt`] if there can be no value there at all.
+    /// [`PoolError::ValueChanged`] if the bytes there are other ones now, in which case the caller looks up
+    /// its reference again; [`PoolError::Corrupt`] if no value can be there.
     pub async fn get_value<E: Endpoint>(&self, ep: &E, value: ValueRef, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         self.append_value(ep, value, out).await
     }
 
-    /// Appends the value to `out`, which is as before if that fails.
+    /// Appends the value to `out`, which is unchanged after an error.
     ///
     /// # Errors
     /// As for [`Pool::get_value`].
@@ -198,7 +199,7 @@ impl Pool {
         read.and(Err(PoolError::ValueChanged { addr: value.addr }))
     }
 
-    /// Replaces the bytes of `value` by as many others, in place, for owners that lock out or warn its readers.
+    /// Overwrites `value` in place with as many bytes, for owners that exclude or warn its readers.
     pub(crate) async fn overwrite_value<E: Endpoint>(
         &self,
         ep: &E,
@@ -214,8 +215,8 @@ impl Pool {
     /// Frees the blocks of the value.
     ///
     /// # Errors
-    /// [`PoolError::ValueChanged`] or [`PoolError::Corrupt`] if the blocks of the value cannot be told, in which case
-    /// none is freed; those of [`Pool::free`].
+    /// [`PoolError::ValueChanged`] or [`PoolError::Corrupt`] if the blocks of the value cannot be determined,
+    /// in which case none is freed; errors of [`Pool::free`].
     pub async fn free_value<E: Endpoint>(&self, ep: &E, value: ValueRef) -> Result<()> {
         let mut blocks = Vec::new();
         self.visit_value_blocks(ep, value, |addr, size| blocks.push((addr, size))).await?;
@@ -225,11 +226,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Calls `visit` with address and bytes of each block of the value. The bytes are those asked for at allocation;
-    /// [`Pool::visit_allocated`] reports them rounded up to the size class.
+    /// Calls `visit` with address and size of each block of the value. The size is the requested one;
+    /// [`Pool::visit_allocated`] reports that of the size class.
     ///
     /// # Errors
-    /// [`PoolError::ValueChanged`] or [`PoolError::Corrupt`] if the blocks of the value cannot be told.
+    /// [`PoolError::ValueChanged`] or [`PoolError::Corrupt`] if the blocks of the value cannot be determined.
     pub async fn visit_value_blocks<E: Endpoint>(
         &self,
         ep: &E,
@@ -247,7 +248,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The blocks that hold the value's bytes, all of them within the chunks.
+    /// Blocks that hold the value's bytes, all of them within the chunks.
     async fn pieces_of<E: Endpoint>(&self, ep: &E, value: ValueRef) -> Result<Vec<GlobalAddr>> {
         if value.len == 0 {
             return Ok(Vec::new());
@@ -284,14 +285,14 @@ impl Pool {
         server.class_of(size).is_ok_and(|class| server.geometry.locate(addr, class).is_ok())
     }
 
-    /// Bytes of the largest block that every memory server has.
+    /// Size of the largest block that every memory server has, in bytes.
     pub fn max_block(&self) -> u64 {
         let largest = self.inner.servers.iter().map(|server| server.geometry.max_block());
         largest.min().expect("a pool has a memory server")
     }
 }
 
-/// Numbers of the pieces in groups that lie next to each other in the value and on one server.
+/// Groups of consecutive pieces on one server.
 fn chains(pieces: &[GlobalAddr]) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
     let mut next = 0;
     std::iter::from_fn(move || {

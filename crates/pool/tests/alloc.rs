@@ -135,7 +135,7 @@ fn wrong_frees_are_errors_that_name_the_address() {
     assert!(pool.try_free_local(also, 1024) && !pool.try_free_local(also, 1024));
     assert_eq!(chunks_free(&pool, &ep).2, 0);
     assert!(double(block_on(pool.free(&ep, block, 1024))));
-    // Between two processes the second free of a block may be seen by the owner only.
+    // With two processes, only the chunk's owner may see the second free of a block.
     block_on(other.free(&other_ep, block, 1024)).expect("not seen");
     assert_eq!((chunks_free(&pool, &ep).2, pool.stray_frees()), (0, (1, Some(block))));
     block_on(pool.detach(&ep)).expect("detach");
@@ -161,7 +161,7 @@ fn blocks_freed_by_another_process_come_back() {
     let again = fill(&a, &a_ep, 1024);
     assert_eq!(again.len(), freed.len());
     block_on(a.detach(&a_ep)).expect("detach");
-    // Chunks that nobody leases are adopted by who frees in them.
+    // A process that frees a block in an unleased chunk adopts the chunk.
     free_all(&b, &b_ep, blocks.iter().copied(), 1024);
     assert_eq!(fill(&b, &b_ep, 512).len(), blocks.len() * 2);
     assert_eq!(b.stray_frees().0, 0);
@@ -258,7 +258,7 @@ fn any_verb_may_fail_and_nothing_leaks() {
         free_all(&other, &other_ep, theirs[32..].iter().copied(), 2048);
         block_on(other.detach(&other_ep)).expect("detach");
 
-        // Each round gets one failing verb, and goes on after it.
+        // Each round has one failing verb, and continues after it.
         ep.fail_after.set(failing);
         let mut blocks = Vec::new();
         for _ in 0..40 {
@@ -296,7 +296,7 @@ fn threads_of_two_processes_share_a_pool() {
     let host = Host::new();
     let first = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
     let second = block_on(Pool::attach(&ep, host.options(2))).expect("attach");
-    // Blocks travel through one shared bag, so that many are freed by the process that did not allocate them.
+    // Blocks travel through one shared bag, so that many are freed by a process that did not allocate them.
     let bag = std::sync::Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for worker in 0..4 {

@@ -1,4 +1,4 @@
-//! Formatting, attaching and detaching; regions that are not what they should be; repair.
+//! Formatting, attaching and detaching; invalid regions; repair.
 
 mod support;
 
@@ -46,7 +46,8 @@ fn regions_that_are_no_whole_pool_are_refused_with_a_reason() {
     assert!(matches!(damaged(word(1, 1), 2), PoolError::VersionMismatch { found: 0, .. }));
     assert!(matches!(damaged(word(1, 3), 2), PoolError::DamagedSuperblock { .. }));
     assert!(matches!(damaged(word(1, 16), 1), PoolError::DamagedSuperblock { .. }));
-    // How many memory servers joined, which no checksum covers: neither waits nor room for so many.
+    // The number of servers that joined, which no checksum covers: it must cause neither a wait nor a huge
+    // allocation.
     assert!(matches!(damaged(word(0, 456 / 8), 1 << 40), PoolError::DamagedSuperblock { .. }));
     assert!(matches!(damaged(word(0, (4096 + 128 * 64) / 8), 77), PoolError::Corrupt { .. }));
     attach(&memory).expect("whole");
@@ -136,7 +137,7 @@ fn while_others_work_on_a_pool_it_takes_more_though_one_of_them_died() {
     assert!(matches!(block_on(fourth.drop_index(&ep, "kept")), Err(PoolError::PartitionLost { .. })));
     let kept = block_on(fourth.claim_partitions(&ep, "kept", &[1])).expect("nobody's");
     assert_eq!(block_on(fourth.lost_partition(&ep, &kept)).expect("read"), Some(0));
-    // Nobody can use it, but one who lives has a part of it.
+    // The index is unusable, but a live process owns a part of it.
     let owned = block_on(third.drop_lost_index(&ep, "kept", kept.id));
     assert!(matches!(owned, Err(PoolError::PartitionOwned { partition: 1, .. })));
     let another = block_on(fourth.drop_lost_index(&ep, "kept", kept.id + 1));
@@ -145,7 +146,7 @@ fn while_others_work_on_a_pool_it_takes_more_though_one_of_them_died() {
     block_on(third.create_own_index(&ep, spec("kept"))).expect("the name is free");
     let making = block_on(fourth.claim_partitions(&ep, "kept", &[1]));
     assert!(matches!(making, Err(PoolError::PartitionOwned { owner, .. }) if owner.pid == 3));
-    // What the dead process may have handed out is not handed out again.
+    // Blocks that the dead process may have used are not allocated again.
     let taken: Vec<_> =
         std::iter::from_fn(|| block_on(fourth.alloc(&ep, Placement::LeastLoaded, 64)).ok()).collect();
     assert!(!taken.is_empty() && !taken.contains(&leaked));
@@ -190,11 +191,11 @@ fn a_reader_sees_what_writers_do_and_leaves_no_trace() {
     block_on(writer.free_value(&ep, value)).expect("allocated");
     block_on(second.detach(&ep)).expect("detach");
     let mut after = memory.snapshot();
-    // The bytes of the value are the writer's.
+    // The writer changed the bytes of the value.
     let bytes_at = (value.addr.offset() / 8) as usize;
     after[0][bytes_at] = before[0][bytes_at];
     assert_eq!(before, after, "a reader changed something");
-    // One that is killed is nobody's concern.
+    // A killed reader leaves nothing behind.
     host.kill(2);
     block_on(writer.detach(&ep)).expect("detach");
     let clean = read(4).expect("a clean pool");
@@ -211,7 +212,7 @@ fn a_reader_is_refused_where_a_writer_is() {
     block_on(pool.create_index(&ep, spec("kept"))).expect("create");
     let second = block_on(Pool::attach(&ep, host.options(2))).expect("attach");
     let read = || block_on(Pool::attach(&ep, host.options(9).mode(AttachMode::ReadOnly)));
-    // A writer dies with the catalog locked, and another one goes on.
+    // A writer dies with the catalog locked, and another one continues.
     let slot = u64::from(second.slot().expect("attached").0);
     memory.word(word(0, 32)).fetch_or(1 << 63 | slot << 48, SeqCst);
     host.kill(2);
@@ -226,15 +227,15 @@ fn a_reader_is_refused_where_a_writer_is() {
     assert_eq!(block_on(read().expect("repaired").list_indexes(&ep)).expect("whole").len(), 1);
 }
 
-/// Processes that come at the same time do not let each other in.
+/// Processes that attach at the same time do not let each other in.
 #[test]
-fn who_is_only_coming_to_an_unclean_pool_vouches_for_nobody() {
+fn an_unsettled_process_does_not_vouch_for_others() {
     let memory = Memory::new(&[1 << 20]);
     let ep = memory.endpoint(1);
     let host = Host::new();
     let _killed = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
     host.kill(1);
-    // Another one, of which no more is to be seen yet than that it comes.
+    // Another process, of which only the claim is visible yet.
     let entry = |at: u64| word(0, (4096 + 64 + at) / 8);
     memory.word(entry(8)).store(2, SeqCst);
     memory.word(entry(0)).store(4 | 77 << 8, SeqCst);
@@ -244,7 +245,7 @@ fn who_is_only_coming_to_an_unclean_pool_vouches_for_nobody() {
         "{refused:?}"
     );
     memory.word(entry(0)).store(2 | 77 << 8, SeqCst);
-    block_on(Pool::attach(&ep, host.options(3))).expect("there is one at work");
+    block_on(Pool::attach(&ep, host.options(3))).expect("a settled process is alive");
 }
 
 #[test]
@@ -289,7 +290,7 @@ fn a_repair_keeps_what_is_reachable_and_frees_the_rest() {
     assert!(matches!(not_in_repair, Err(PoolError::NotInRepair)));
     let repair = |pid| block_on(Pool::attach(&ep, host.options(pid).mode(AttachMode::Repair)));
     assert!(matches!(repair(2).err(), Some(PoolError::InUse { .. })));
-    // It dies within a change of the catalog.
+    // It dies during a change of the catalog.
     memory.word(GlobalAddr::new(MemoryServerId(0), 256)).fetch_or(1 << 63, SeqCst);
     host.kill(1);
     let repaired = repair(2).expect("alone");

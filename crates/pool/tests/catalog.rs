@@ -9,7 +9,7 @@ use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 use pando_pool::{AttachSlot, IndexSpec, Placement, Pool, PoolError, PoolOptions};
 use support::{Ep, Host, Memory, block_on};
 
-/// Where the catalog lock is.
+/// Address of the catalog lock.
 fn lock_at() -> GlobalAddr {
     GlobalAddr::new(MemoryServerId(0), 256)
 }
@@ -26,7 +26,7 @@ fn spec(name: &str, partitions: usize) -> IndexSpec {
     }
 }
 
-/// Every allocated block belongs to the catalog, and the other way round.
+/// The allocated blocks are exactly those of the catalog.
 fn assert_accounted(pool: &Pool, ep: &Ep) {
     let (mut allocated, mut catalog) = (BTreeSet::new(), BTreeSet::new());
     block_on(pool.visit_allocated(ep, |addr, _| assert!(allocated.insert(addr)))).expect("visit");
@@ -80,7 +80,7 @@ fn many_indexes_come_and_go() {
 }
 
 #[test]
-fn a_record_changes_only_if_nobody_else_changed_it() {
+fn a_stale_record_is_refused() {
     let memory = Memory::new(&[1 << 20]);
     let ep = memory.endpoint(1);
     let pool = block_on(Pool::create(&ep, PoolOptions::embedded())).expect("create");
@@ -184,7 +184,7 @@ fn a_lock_that_is_not_released_times_out_and_is_taken_over_once_its_holder_died(
     let looking = host.options(3).mode(pando_pool::AttachMode::ReadOnlyUnclean).wait_ns_max(u64::MAX);
     let looking = block_on(Pool::attach(&ep, looking)).expect("may look");
     block_on(looking.open_index(&ep, "an index")).expect("undamaged");
-    assert_eq!(second.locks_taken_over(), 0, "who only looks takes nothing over");
+    assert_eq!(second.locks_taken_over(), 0, "a reader takes no lock over");
     block_on(second.create_index(&ep, spec("other", 1))).expect("taken over");
     lock_as_first();
     block_on(second.open_index(&ep, "an index")).expect("taken over to look");
@@ -200,7 +200,7 @@ fn damage_is_an_error_that_names_the_address() {
     block_on(pool.create_index(&ep, spec("an index", 3))).expect("room");
     let mut blocks = vec![(GlobalAddr::new(MemoryServerId(0), 320), 72)];
     block_on(pool.visit_catalog_blocks(&ep, |addr, size| blocks.push((addr, size)))).expect("catalog");
-    // The head, a directory, a record, its boundaries, its owners, and the spare for others.
+    // The head, a directory, a record, its boundaries, its owners, and the spare.
     assert_eq!(blocks.len(), 6);
     for (number, (addr, size)) in blocks.into_iter().enumerate() {
         let words = size.div_ceil(8);
@@ -209,7 +209,7 @@ fn damage_is_an_error_that_names_the_address() {
                 let (version, copy) = (memory.word(addr).load(SeqCst), (words - 1) / 2);
                 word == 0 || (word - 1) / copy == version % 2
             }
-            // Padding of the last word of a value is no part of it.
+            // The padding in the last word of a value does not count.
             3 | 4 => word < size / 8 || size % 8 > 2,
             _ => false,
         };

@@ -1,5 +1,5 @@
-//! A machine that crashes between any two verbs, with any pages of its memory on disk besides those that were made to
-//! last: what is left is seen to be unclean, or is what was closed last, whole.
+//! A machine crashes between any two verbs, and any pages may be on disk besides the persisted ones. The pool
+//! is then seen to be unclean, or is whole, as it was last closed.
 
 mod support;
 
@@ -14,12 +14,12 @@ const SEEDS: u64 = 12;
 const ATTACHMENTS: usize = 3;
 const BLOCKS: usize = 40;
 
-/// What a crash at this moment may leave.
+/// Possible results of a crash at this moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// No pool, half a pool, an empty one.
+    /// No pool, a half-formatted one, or an empty one.
     Creating,
-    /// Nothing but an unclean pool.
+    /// Only an unclean pool.
     Attached,
     /// Everything of so many attachments, or an unclean pool.
     AttachingOrDetaching(usize),
@@ -48,7 +48,7 @@ impl Phase {
     }
 }
 
-/// What an attachment left behind.
+/// Objects that an attachment left behind.
 struct Stored {
     name: String,
     value: ValueRef,
@@ -59,7 +59,7 @@ fn name(attachment: usize) -> String {
     format!("index {attachment}")
 }
 
-/// Makes a pool and attaches to it several times.
+/// Creates a pool and attaches to it several times.
 fn live(ep: &Ep, host: &Host) -> Vec<Stored> {
     let mut stored: Vec<Stored> = Vec::new();
     for attachment in 0..ATTACHMENTS {
@@ -74,7 +74,7 @@ fn live(ep: &Ep, host: &Host) -> Vec<Stored> {
         Phase::AttachingOrDetaching(attachment + 1).note(&ep.memory);
         block_on(pool.detach(ep)).expect("detaches");
         Phase::Clean(attachment + 1).note(&ep.memory);
-        // Time passes with verbs of others, which change nothing.
+        // Verbs without changes let time pass.
         for _ in 0..4 {
             block_on(ep.read_word(GlobalAddr::new(MemoryServerId(0), 0))).expect("a READ");
         }
@@ -105,7 +105,7 @@ fn change(ep: &Ep, pool: &Pool, attachment: usize) -> Stored {
     Stored { name: name(attachment), value, bytes }
 }
 
-/// What came of attaching to what a crash left, and whether that may be.
+/// Attaches to the state after a crash and judges the result.
 fn judge(phase: Phase, left: &Arc<Memory>, host: &Host, stored: &[Stored]) -> &'static str {
     let ep = left.endpoint(77);
     match (block_on(Pool::attach(&ep, host.options(2))), phase) {
@@ -129,7 +129,7 @@ fn judge(phase: Phase, left: &Arc<Memory>, host: &Host, stored: &[Stored]) -> &'
             whole(&ep, &pool, phase, stored);
             "whole"
         }
-        (Ok(_), Phase::Attached) => panic!("a crash while somebody was attached looks like a clean end"),
+        (Ok(_), Phase::Attached) => panic!("a crash while a process was attached looks like a clean end"),
         (Err(error), _) => panic!("{phase:?}: {error}"),
     }
 }

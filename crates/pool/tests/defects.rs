@@ -1,4 +1,4 @@
-//! Defects put back on purpose: the checks of lost answers and of what is owed must find each.
+//! Seeded defects: the checks of lost answers and of unwritten pages must find each.
 
 mod support;
 

@@ -17,12 +17,12 @@ const SIZE: u64 = 2048;
 
 type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// A process that waits for others however busy this machine is.
+/// A process that waits long enough for others even on a busy machine.
 fn patient(host: &Host, pid: u32) -> AttachOptions {
     host.options(pid).wait_ns_max(60_000_000_000)
 }
 
-/// Everything is free and nothing was freed twice.
+/// Everything is free, and nothing was freed twice.
 fn assert_empty(ep: &Ep, host: &Host, seed: u64) {
     let pool = block_on(Pool::attach(ep, patient(host, 9))).expect("clean");
     let usage = block_on(pool.usage(ep)).expect("usage")[0];
@@ -68,7 +68,7 @@ fn frees_that_race_with_a_release_are_not_lost() {
         ];
         interleave(&ep, tasks);
         ep.always_yield.set(false);
-        // What nobody noticed would stay allocated for ever.
+        // A free that went unnoticed would stay allocated for ever.
         let usage = block_on(freer.usage(&ep)).expect("usage")[0];
         assert_eq!(usage.bytes_allocated, 0, "seed {seed}");
         block_on(freer.detach(&ep)).expect("detach");
@@ -90,12 +90,12 @@ fn a_small_pool_is_never_full_too_early() {
         let (seen, ep) = (RefCell::new(BTreeSet::new()), &ep);
         let (pool, seen) = (&pool, &seen);
         ep.always_yield.set(true);
-        // Four workers want just as many blocks as there are; each gets its own although they lease at once.
+        // Four workers allocate exactly as many blocks as there are; all succeed although they lease at once.
         let worker = |worker: u64| async move {
             for _ in 0..room / 4 + u64::from(worker < room % 4) {
                 let block = pool.alloc(ep, HERE, SIZE).await.expect("room for all");
                 assert!(seen.borrow_mut().insert(block));
-                // All of them are to find the last chunk used up at the same time.
+                // All of them should find the last chunk used up at the same time.
                 ep.yield_now().await;
             }
         };

@@ -1,4 +1,4 @@
-//! Locks that are left: what becomes of their words when they are given back.
+//! Left locks: their words after they are given back.
 
 mod support;
 
@@ -20,7 +20,7 @@ fn a_lock_of_a_version_goes_back_to_it_unless_it_was_written() {
         assert!(pool.has_left_locks());
         pool.give_back_left_locks(&ep).await.expect("no error");
         assert_eq!(ep.read_word(at).await.expect("read"), 77);
-        // One that protects what it does not say the version of goes on.
+        // A lock whose version is not that of its data advances.
         drop(pool.lock(&ep, at, 0).await.expect("free"));
         pool.give_back_left_locks(&ep).await.expect("no error");
         assert!(ep.read_word(at).await.expect("read") > 77 && !pool.has_left_locks());

@@ -1,5 +1,5 @@
-//! Each verb of each operation in turn gets no answer, whether it took effect or not: metadata stay whole, nothing is handed out twice, the next
-//! operation succeeds, and an error that says that nothing happened is right about it.
+//! Each verb of each operation in turn gets no answer, whether it took effect or not. Metadata stays whole,
+//! nothing is allocated twice, the next operation succeeds, and an error that says "not done" is right.
 
 mod support;
 
@@ -19,7 +19,7 @@ fn the_catalog_is_whole_after_any_lost_answer() {
 }
 
 #[test]
-fn the_catalog_is_whole_though_nobody_finds_out_what_was_done() {
+fn the_catalog_is_whole_though_the_outcome_stays_unknown() {
     for change in &CHANGES {
         lost::each_without_answers(change).expect("whole");
     }
@@ -36,12 +36,12 @@ fn changes_of_the_membership_survive_lost_answers() {
 }
 
 #[test]
-fn who_fails_to_attach_leaves_nothing_and_who_detaches_is_gone() {
+fn a_failed_attach_leaves_nothing_and_a_detached_process_is_gone() {
     assert!(lost::each("attach", lost::attach).expect("whole") > 8);
 }
 
 #[test]
-fn long_values_are_whole_and_their_blocks_nobody_elses() {
+fn long_values_are_whole_and_share_no_blocks() {
     assert!(lost::each("value", lost::value).expect("whole") > 8);
 }
 
@@ -72,7 +72,8 @@ fn a_lock_and_an_unlock_without_an_answer_are_settled() {
         let deadline = ep.now() + 1_000_000_000;
         ep.lose(n);
         let locked = block_on(pool.lock(ep, at, deadline));
-        // Only a lost look at the word before the lock is tried fails, and a try that took no effect.
+        // Errors are expected only if the READ before the lock gets no answer, or if an attempt took no
+        // effect.
         assert_eq!(locked.is_err(), n == 0 || n == 1 && without_effect, "answer {n}");
         if let Ok(lock) = locked {
             block_on(lock.unlock(ep, deadline)).expect("settled");
@@ -101,7 +102,7 @@ fn blocks_are_handed_out_once_whatever_answer_is_lost() {
                 Err(error) => assert!(matches!(error, PoolError::Fabric(_)), "{error}"),
             }
             if round % 2 == 0 {
-                // What may be free is not freed again.
+                // A block that may be free is not freed again.
                 let freed = block_on(pool.free(ep, theirs[round as usize], 2048));
                 assert!(freed.err().is_none_or(|error| error.may_have_taken_effect()), "answer {n}");
             }

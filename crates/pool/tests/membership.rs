@@ -1,4 +1,4 @@
-//! Memory servers that join a pool and leave it: who learns of it and when, what stays behind, and what is refused.
+//! Memory servers that join or leave a pool: when processes learn of it, what remains, and what is refused.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn on(server: u16) -> Placement {
 }
 
 #[test]
-fn a_server_joins_and_everybody_learns_of_it() {
+fn a_server_joins_and_all_processes_learn_of_it() {
     let fabric = fabric(1);
     let ep = &fabric.endpoint(1).expect("an endpoint");
     let (pool, second) = (pool_of(ep), other(ep, 2));
@@ -39,7 +39,7 @@ fn a_server_joins_and_everybody_learns_of_it() {
     assert_eq!(block_on(ep, pool.add_server(ep, None)).expect("joined"), MemoryServerId(1));
     assert_eq!((pool.servers(), second.servers()), (2, 1));
     let block = block_on(ep, pool.alloc(ep, on(1), 1024)).expect("room");
-    // Who comes upon the address learns of the server.
+    // A process that meets the address learns of the server.
     block_on(ep, second.free(ep, block, 1024)).expect("a block of the pool");
     assert_eq!(second.servers(), 2);
     // An endpoint and an attachment made later see it from the start.
@@ -50,7 +50,7 @@ fn a_server_joins_and_everybody_learns_of_it() {
 }
 
 #[test]
-fn who_leases_learns_of_a_server_that_joined() {
+fn a_process_that_leases_learns_of_a_server_that_joined() {
     let fabric = fabric(1);
     let ep = &fabric.endpoint(1).expect("an endpoint");
     let (pool, second) = (pool_of(ep), other(ep, 2));
@@ -82,7 +82,7 @@ fn nothing_new_goes_to_a_draining_server_and_it_ends_drained() {
         let placement = Placement::Prefer(server);
         assert_ne!(block_on(ep, pool.alloc(ep, placement, 1024)).expect("room elsewhere").server(), server);
     }
-    // The other process has a lease there, but can come to no further one.
+    // The other process has a lease there, but can get no further one.
     let left = block_on(ep, pool.finish_drain(ep, server));
     assert!(matches!(left, Err(PoolError::NotEmpty { leased: 1, .. })), "{left:?}");
     for _ in 0..3 * BYTES / 16384 {
@@ -98,7 +98,7 @@ fn nothing_new_goes_to_a_draining_server_and_it_ends_drained() {
     block_on(ep, second.leave_inactive(ep)).expect("no error");
     block_on(ep, pool.finish_drain(ep, server)).expect("nothing is left");
     assert_eq!(pool.server_state(server).expect("known"), ServerState::Drained);
-    // The state outlives the processes, and can be taken back.
+    // The state outlives the processes, and can be reverted.
     block_on(ep, pool.detach(ep)).expect("detached");
     block_on(ep, second.detach(ep)).expect("detached");
     let again = other(ep, 3);
@@ -113,7 +113,7 @@ fn a_chunk_leased_while_the_server_begins_to_drain_is_given_back() {
     let ep = &fabric.endpoint(1).expect("an endpoint");
     let (pool, second) = (pool_of(ep), other(ep, 2));
     block_on(ep, pool.drain_server(ep, MemoryServerId(1))).expect("it can be drained");
-    // The second process has not heard of it, leases a chunk, and then does.
+    // The second process does not know of the drain, leases a chunk, and then learns of it.
     assert!(second.is_active(MemoryServerId(1)));
     let refused = block_on(ep, second.alloc(ep, on(1), 1024));
     assert!(matches!(refused, Err(PoolError::Draining { .. })), "{refused:?}");
@@ -128,7 +128,7 @@ fn the_home_server_and_unknown_ones_are_refused() {
     let drained = |server| block_on(ep, pool.drain_server(ep, MemoryServerId(server)));
     assert!(matches!(drained(0), Err(PoolError::HomeServer)));
     assert!(matches!(drained(2), Err(PoolError::UnknownServer { servers: 2, .. })));
-    // A region in which another pool is.
+    // A region that holds another pool.
     let foreign =
         LocalFabric::new(LocalConfig { server_sizes: vec![BYTES; 3], huge_pages: false }).expect("memory");
     let far = &foreign.endpoint(9).expect("an endpoint");
@@ -140,7 +140,7 @@ fn the_home_server_and_unknown_ones_are_refused() {
     }
     assert!(matches!(block_on(ep, pool.add_server(ep, None)), Err(PoolError::PoolExists)));
     block_on(ep, ep.write_word(GlobalAddr::new(MemoryServerId(2), 0), 0)).expect("a word");
-    // Chunks of an impossible size.
+    // Chunks of an invalid size.
     let small = block_on(ep, pool.add_server(ep, Some(1 << 10)));
     assert!(matches!(small, Err(PoolError::InvalidOptions { .. })), "{small:?}");
     block_on(ep, pool.add_server(ep, None)).expect("the region is still there to be used");
@@ -151,7 +151,7 @@ fn the_catalog_leaves_a_server_too() {
     let fabric = fabric(2);
     let ep = &fabric.endpoint(1).expect("an endpoint");
     let pool = pool_of(ep);
-    // Server 0 is full, so the catalog goes to server 1.
+    // Server 0 is full, so the catalog grows on server 1.
     let mut filling = Vec::new();
     while let Ok(addr) = block_on(ep, pool.alloc(ep, on(0), 4096)) {
         filling.push(addr);

@@ -59,7 +59,7 @@ struct Run {
     values: Vec<(ValueRef, u8)>,
 }
 
-/// Bytes of the size class, as README and documentation promise: four classes per doubling.
+/// Size of the size class in bytes, as documented: four classes per doubling.
 fn rounded(size: u64) -> u64 {
     let mut class = 64;
     while class < size {
@@ -127,7 +127,7 @@ impl Run {
         }
     }
 
-    /// A block that is no part of a value.
+    /// A block that is not part of a value.
     fn pick(&self, pick: prop::sample::Index) -> Option<(GlobalAddr, u64)> {
         let of_values = self.value_blocks();
         let free = self.blocks.iter().filter(|(addr, _)| !of_values.contains_key(addr));
@@ -144,7 +144,8 @@ impl Run {
         blocks
     }
 
-    /// The second free is seen at once by the process that freed first, if it leases the chunk or nobody does.
+    /// The process that freed first sees the second free at once if it leases the chunk or if the chunk is
+    /// unleased.
     fn free_again(&mut self, process: usize, pick: prop::sample::Index) {
         let Some((addr, size)) = self.pick(pick) else { return };
         let pool = &self.pools[process];

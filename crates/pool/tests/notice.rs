@@ -1,5 +1,5 @@
-//! What processes tell each other in the attach table: replaced, withdrawn, left behind by the dead, and not believed when it
-//! is somebody else's.
+//! Notices in the attach table: replaced, withdrawn, left behind by dead processes, and not accepted from
+//! another process's leftovers.
 
 mod support;
 
@@ -44,7 +44,7 @@ fn a_notice_is_seen_by_others_and_goes_with_its_process() {
     let slot = second.slot();
     block_on(second.detach(&second_ep)).expect("detach");
     assert_eq!((processes(&first, &first_ep).len(), used(&first, &first_ep)), (1, 0));
-    // What is left in the entry is not the next one's.
+    // The leftover in the entry does not count for its next process.
     let third = block_on(Pool::attach(&second_ep, host.options(3))).expect("attach");
     assert_eq!((third.slot(), notice(&first, &first_ep, slot)), (slot, Vec::new()));
 }

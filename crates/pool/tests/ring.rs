@@ -1,5 +1,5 @@
-//! What memory servers know of where the next one is: it comes back by whatever number one is reached, and whoever stops, or gets no
-//! answer, while it is replaced leaves the old one or the new one.
+//! Stored addresses of the next memory server: they are found by whatever number a server is reached, and a
+//! writer that stops or gets no answer leaves the old or the new address.
 
 mod support;
 
@@ -11,7 +11,7 @@ use pando_pool::{AttachMode, Pool, PoolError, PoolOptions, next_of_region, place
 use support::{Ep, Host, Memory, block_on};
 
 const BYTES: u64 = 1 << 20;
-/// Where it is in a region.
+/// Offset of the address in a region.
 const NEXT_AT: u64 = 3520;
 
 fn made(servers: usize) -> (Arc<Memory>, Host, Pool) {
@@ -24,7 +24,7 @@ fn list<const SERVERS: usize>(addresses: [&str; SERVERS]) -> Vec<String> {
     addresses.map(str::to_owned).to_vec()
 }
 
-/// What each memory server knows, reached as the only one.
+/// The address that each memory server stores, reached as the only one.
 fn known(memory: &Arc<Memory>, servers: usize) -> Vec<String> {
     let next = |server| {
         let alone = memory.only(server).endpoint(2);
@@ -52,12 +52,12 @@ fn each_memory_server_knows_the_next_one() {
     let spent = ep.counters().snapshot() - before.0;
     assert_eq!((spent.reads, spent.writes, spent.atomics), (3, 0, 0));
     assert_eq!(memory.snapshot(), before.1);
-    // One that moved; some that nobody could connect to; fewer than there are.
+    // One server moved; one address is invalid; there are fewer addresses than servers.
     set(&pool, ep, &list(["a:1", "moved:7", "c:0"]));
     assert_eq!(known(&memory, 3), ["moved:7", "c:3", "a:1"]);
     set(&pool, ep, &list(["d:1"]));
     assert_eq!(known(&memory, 3), ["moved:7", "c:3", "d:1"]);
-    // Others would not get there.
+    // Other hosts could not use these.
     set(&pool, ep, &list(["127.0.0.1:1", "localhost:2", "[::1]:3"]));
     assert_eq!(known(&memory, 3), ["moved:7", "c:3", "d:1"]);
     let reader = host.options(2).mode(AttachMode::ReadOnly);
@@ -93,7 +93,7 @@ fn a_server_that_joins_is_known_once_it_is_told() {
 }
 
 #[test]
-fn whoever_stops_while_it_is_replaced_leaves_the_old_one_or_the_new_one() {
+fn a_writer_that_stops_leaves_the_old_address_or_the_new_one() {
     let (before, after) = (list(["a:1", "b:2"]), list(["moved from a:11", "moved from b:22"]));
     let mut stops = 0;
     for torn in [0, 1, 2, 3, 20] {
@@ -107,7 +107,7 @@ fn whoever_stops_while_it_is_replaced_leaves_the_old_one_or_the_new_one() {
             let known = known(&memory, 2);
             assert!([&before[1], &after[1]].contains(&&known[0]), "{known:?}");
             assert!([&before[0], &after[0]].contains(&&known[1]), "{known:?}");
-            // Whoever comes next completes it.
+            // The next writer completes it.
             host.kill(1);
             set(&pool, &memory.endpoint(5), &after);
             assert_eq!(self::known(&memory, 2), [&after[1][..], &after[0]]);
@@ -134,7 +134,7 @@ fn a_lost_answer_does_no_harm() {
             let known = known(&memory, 2);
             match done {
                 Ok(()) => assert_eq!(known, ["d:4", "c:3"]),
-                // That of a READ.
+                // The lost answer was that of a READ.
                 Err(_) => assert!(known == ["b:2", "a:1"] || known == ["d:4", "a:1"], "{known:?}"),
             }
             if !was_lost {

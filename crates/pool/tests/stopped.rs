@@ -1,5 +1,5 @@
-//! A process that stops for good between any two verbs of a change of the catalog, or within a WRITE: others find the catalog as it was
-//! or as it was to be, whole, and change it on.
+//! A process stops for good between any two verbs of a catalog change, or within a WRITE. Others find the
+//! catalog whole, in the state before or after the change, and can change it further.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::{Ep, Host, Memory, block_on, lost};
 
 /// Indexes of the catalog before the change.
 const INDEXES: usize = 13;
-/// Those that one directory holds.
+/// Entries of one directory.
 const DIRECTORY: usize = 29;
 
 type Change = fn(&Pool, &Ep) -> PoolResult<()>;
@@ -42,7 +42,7 @@ const CHANGES: [(&str, Change); 8] = [
     ("release all and leave", |pool, ep| block_on(pool.detach(ep))),
 ];
 
-/// What an index is, but for who owns it: its version tells that.
+/// The records as text; the version stands for the owners.
 fn described(records: Vec<IndexRecord>) -> BTreeSet<String> {
     records.iter().map(|record| format!("{record:?}")).collect()
 }
@@ -74,7 +74,7 @@ impl Life {
     }
 }
 
-/// The catalog before and after `change`, and the verbs of that.
+/// The catalog before and after `change`, and the number of its verbs.
 fn states(change: Change) -> ([BTreeSet<String>; 2], u64) {
     let life = Life::new();
     let ep = &life.memory.endpoint(1);
@@ -90,7 +90,7 @@ struct Stopped {
     within_a_write: bool,
 }
 
-/// Stops the writer after `verbs` verbs, and so many words of the next.
+/// Stops the writer after `verbs` verbs and `torn` words of the next one.
 fn stop(name: &str, change: Change, (verbs, torn): (u64, usize), states: &[BTreeSet<String>]) -> Stopped {
     let life = Life::new();
     let ep = &life.memory.endpoint(1);
@@ -101,14 +101,14 @@ fn stop(name: &str, change: Change, (verbs, torn): (u64, usize), states: &[BTree
     ep.fail_after.set(0);
     life.host.kill(1);
     let what = || format!("{name}, after {verbs} verbs and {torn} words");
-    // Who only looks reads without the lock.
+    // A reader of an unclean pool ignores the lock.
     let looking = life.host.options(5).mode(AttachMode::ReadOnlyUnclean);
     let other = &life.memory.endpoint(5);
     let looking =
         block_on(Pool::attach(other, looking)).unwrap_or_else(|error| panic!("{}: {error}", what()));
     let seen = block_on(looking.list_indexes(other)).unwrap_or_else(|error| panic!("{}: {error}", what()));
     let seen = described(seen);
-    // Steps in between, of changes that are several, are whole too.
+    // Changes that consist of several steps are whole after each step.
     let steps = name.starts_with("create in") || name.starts_with("release all");
     assert!(steps || states.contains(&seen), "{}: neither the old state nor the new one", what());
     assert_eq!(life.list(), seen, "{}: taking the lock over changed something", what());
@@ -116,7 +116,7 @@ fn stop(name: &str, change: Change, (verbs, torn): (u64, usize), states: &[BTree
     Stopped { had_done_all, within_a_write }
 }
 
-/// Others change the catalog, and nothing of it is free.
+/// Others change the catalog, and none of its blocks is free.
 fn go_on(life: &Life, what: &str) {
     let ep = &life.memory.endpoint(2);
     let pool = &life.second;
@@ -147,14 +147,14 @@ fn go_on(life: &Life, what: &str) {
 }
 
 #[test]
-fn whoever_stops_leaves_the_old_state_or_the_new_one() {
+fn a_writer_that_stops_leaves_the_old_state_or_the_new_one() {
     for (name, change) in CHANGES {
         let (states, verbs) = states(change);
-        // Of many changes the last one is of interest.
+        // Of many changes, only the last one matters.
         let first = verbs.saturating_sub(40);
         let mut stopped = 0;
         for verb in first..first + 200 {
-            // A word, half of a copy, all but its end, and nothing.
+            // One word, half of a copy, all but its end, and nothing.
             let mut how = stop(name, change, (verb, 1), &states);
             for torn in [40, 90, 0] {
                 if how.within_a_write {

@@ -1,5 +1,5 @@
-//! Real processes over one pool in mapped files. A test starts this binary again, once for each further process, with
-//! its task in the environment.
+//! Real processes over one pool in mapped files. A test starts this binary again for each further process,
+//! with its task in the environment.
 
 use std::path::Path;
 use std::process::{Child, Command};
@@ -66,7 +66,7 @@ fn a_further_process() {
     }
 }
 
-/// Allocates a list of blocks, leaves its head in the catalog, and frees the list of the other process.
+/// Allocates a list of blocks, stores its head in the catalog, and frees the list of the other process.
 fn exchange(ep: &LocalEndpoint, pool: &Pool, mine: &str, theirs: &str) {
     let mut head = GlobalAddr::NULL;
     for _ in 0..BLOCKS {

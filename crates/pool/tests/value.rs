@@ -20,7 +20,7 @@ fn allocated(pool: &Pool, ep: &Ep) -> u64 {
 
 #[test]
 fn values_of_any_length_come_back_and_leave_nothing() {
-    // A small chunk limits blocks to 16 KiB, a large one does not; 16 MiB are the most.
+    // A small chunk limits blocks to 16 KiB, a large one does not; 16 MiB is the maximum.
     for (region, chunk) in [(20 << 20, 16 << 10), (40 << 20, 1 << 20)] {
         let memory = Memory::new(&[region]);
         let ep = memory.endpoint(1);
@@ -107,7 +107,7 @@ fn garbage_references_are_errors() {
         fails(ValueRef { len, ..value });
     }
     assert!(matches!(fails(ValueRef { hash: 0, ..value }), PoolError::ValueChanged { .. }));
-    // Addresses in a list are bounded even if its checksum holds by chance or malice.
+    // Addresses in a list are checked even if its checksum is right by chance or malice.
     let list = memory.word(value.addr.add(16));
     list.fetch_xor(1 << 40, SeqCst);
     fails(value);

@@ -1,5 +1,6 @@
-//! Operations of the pool of which one verb gets no answer, whether it took effect or not, and what must hold afterwards. Each is
-//! called for the verbs 0, 1, .. in turn, and says `None` once it has no such verb.
+//! Pool operations in which one verb gets no answer, whether it took effect or not, and the conditions that
+//! must hold afterwards. Each is called for verb 0, 1, ... in turn, and returns `None` once it has no such
+//! verb.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -13,14 +14,14 @@ use pando_pool::{IndexSpec, Placement, Pool, PoolError, PoolOptions, Result as P
 
 use super::{Ep, Host, Memory, block_on};
 
-/// `Err` says what is wrong.
+/// `Err` describes the violation.
 pub type Checked = Option<Result<(), String>>;
 
 /// The verb that gets no answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
     pub verb: u64,
-    /// It takes no effect either, which nobody is told.
+    /// Whether it takes no effect either; the caller cannot tell.
     pub without_effect: bool,
 }
 
@@ -54,7 +55,7 @@ fn said<T>(what: &str, done: PoolResult<T>) -> Result<T, String> {
     done.map_err(|error| format!("{what}: {error}"))
 }
 
-/// A change of the catalog, and whether it is seen to be done.
+/// A change of the catalog, and a check whether it was done.
 pub struct Change {
     pub name: &'static str,
     run: fn(&Pool, &Ep) -> PoolResult<()>,
@@ -102,7 +103,7 @@ pub const CHANGES: [Change; 5] = [
     },
 ];
 
-/// Somebody's nodes and values.
+/// Allocates and overwrites blocks as another user would.
 fn scribble(pool: &Pool, ep: &Ep) -> Result<BTreeSet<GlobalAddr>, String> {
     let mut taken = BTreeSet::new();
     for size in [64, 640, 1024, 80, 1280] {
@@ -113,14 +114,14 @@ fn scribble(pool: &Pool, ep: &Ep) -> Result<BTreeSet<GlobalAddr>, String> {
     Ok(taken)
 }
 
-/// An answer to a change of the catalog is lost.
+/// Loses an answer to a change of the catalog.
 pub fn change(change: &Change, loss: Loss) -> Checked {
     change_with_patience(change, loss, 20_000_000)
 }
 
-/// The same for all verbs, by a process that has no time to try again: what was done stays unknown to it.
+/// The same for all verbs, for a process without time to retry: the outcome stays unknown to it.
 pub fn each_without_answers(change: &Change) -> Result<u64, String> {
-    // Without patience a verb that took no effect is not tried again, so that a lock may stay, which is right.
+    // Without retries, a verb that took no effect may rightly leave the lock set.
     let with_effect = |loss: Loss| (!loss.without_effect).then_some(loss);
     each(change.name, |loss| change_with_patience(change, with_effect(loss)?, 0))
 }
@@ -168,8 +169,8 @@ fn with_room_for_another() -> Arc<Memory> {
     memory
 }
 
-/// From a verb of an addition on nothing gets through for a while. Another process comes and uses the
-/// server; then the addition is tried again.
+/// All verbs of an addition fail from one of them on. Another process attaches and uses the server; then the
+/// addition is repeated.
 pub fn add_server(loss: Loss) -> Checked {
     let memory = with_room_for_another();
     let (ep, host) = (&memory.endpoint(1), Host::new());
@@ -201,7 +202,7 @@ pub fn add_server(loss: Loss) -> Checked {
     })())
 }
 
-/// Answers to the verbs of joining and leaving are lost, one at a time: each step is done, and known to others.
+/// Loses the answers of joining and leaving, one at a time: each step is done, and others learn of it.
 pub fn membership(loss: Loss) -> Checked {
     let memory = with_room_for_another();
     let (ep, host) = (&memory.endpoint(1), Host::new());
@@ -231,7 +232,7 @@ pub fn membership(loss: Loss) -> Checked {
     was_lost.then_some(done)
 }
 
-/// An answer to attaching is lost, and then one to detaching.
+/// Loses an answer to attaching, and then one to detaching.
 pub fn attach(loss: Loss) -> Checked {
     let memory = Memory::new(&[1 << 20]);
     let (ep, host) = (&memory.endpoint(1), Host::new());
@@ -258,15 +259,15 @@ pub fn attach(loss: Loss) -> Checked {
                 return Err("none".into());
             }
         }
-        // Whoever failed to attach has left nothing when it ends.
+        // A process that failed to attach has left nothing when it ends.
         host.kill(2);
         said("a clean pool", block_on(Pool::attach(ep, host.options(4)))).map(drop)
     })())
     .filter(|done| *done != Err("none".into()))
 }
 
-/// An answer is lost while a process that has no time gives back a partition and leaves. The next one, which comes to the same place,
-/// can change the catalog.
+/// Loses an answer while a process without time to retry releases a partition and detaches. The next process,
+/// in the same attach slot, can change the catalog.
 pub fn detach(loss: Loss) -> Checked {
     let memory = Memory::new(&[1 << 20]);
     let (ep, host) = (&memory.endpoint(1), Host::new());
@@ -287,8 +288,8 @@ pub fn detach(loss: Loss) -> Checked {
     })())
 }
 
-/// An answer is lost while a process leaves. Another one takes blocks in the chunk that the first gave back, or may have, before that one
-/// tries again.
+/// Loses an answer while a process detaches. Another one allocates in the chunk that was released, or may
+/// have been, before the first retries.
 pub fn release(loss: Loss) -> Checked {
     let memory = Memory::new(&[1 << 20]);
     let (ep, host) = (&memory.endpoint(1), Host::new());
@@ -318,7 +319,7 @@ pub fn release(loss: Loss) -> Checked {
     })())
 }
 
-/// The future of a write to a locked page is dropped, then the pool is closed.
+/// Drops the future of a write to a locked page, then closes the pool.
 pub fn detach_owing() -> Result<(), String> {
     let memory = Memory::new(&[1 << 20]);
     let (ep, host) = (&memory.endpoint(1), Host::new());
@@ -341,7 +342,8 @@ pub fn detach_owing() -> Result<(), String> {
     ensure(word >> 63 == 0 && content == 2, || "closed cleanly, with a page that is owed".into())
 }
 
-/// An answer is lost while a long value is put, read and freed, of several blocks and in chunks of this process and another.
+/// Loses an answer while a long value is stored, read and freed, in several blocks and in chunks of two
+/// processes.
 pub fn value(loss: Loss) -> Checked {
     let memory = Memory::new(&[1 << 20]);
     let (ep, host) = (&memory.endpoint(1), Host::new());
@@ -383,7 +385,7 @@ pub fn value(loss: Loss) -> Checked {
     })())
 }
 
-/// All verbs, each with and without effect, and what is wrong with the first that fails.
+/// Runs all verbs, with and without effect; returns the first violation.
 pub fn each(what: &str, check: impl Fn(Loss) -> Checked) -> Result<u64, String> {
     for verb in 0.. {
         let mut is_over = true;

@@ -1,5 +1,5 @@
-//! A fabric for tests: regions as vectors of atomic words, verbs that complete at once or after a yield, and faults on
-//! order. Two fabrics over the same regions act as two processes.
+//! A fabric for tests: regions as vectors of atomic words, verbs that complete at once or after a yield, and
+//! injected faults. Two fabrics over the same regions act as two processes.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod lost;
@@ -18,19 +18,19 @@ use pando_fabric::{
 };
 use pando_pool::{AttachOptions, IsAlive, ProcessIdentity};
 
-/// Bytes that reach a disk together.
+/// Bytes that reach the disk together.
 const PAGE: u64 = 4096;
 
 pub struct Memory {
     words: Vec<Vec<AtomicU64>>,
     regions: Vec<RegionInfo>,
-    /// What would be left after a crash, by pages: those that were made to last, and others as it happens.
+    /// Contents after a crash, by pages: the persisted ones, and others at random.
     durable: Mutex<Vec<Vec<u64>>>,
     /// Verbs until the machine crashes.
     pub crash_after: AtomicU64,
-    /// A number by which a test tells what it is doing.
+    /// Number by which a test marks its current step.
     pub phase: AtomicU64,
-    /// What a crash left, and the phase in which it came.
+    /// Contents after the crash, and the phase in which it happened.
     pub crashed: Mutex<Option<(Arc<Memory>, u64)>>,
     /// Bytes that `reserve` still grants.
     pub reservable: AtomicU64,
@@ -72,13 +72,13 @@ impl Memory {
         }
     }
 
-    /// Before each verb: a page may be written by chance, and the machine may crash.
+    /// Called before each verb: may write a random page, and may crash the machine.
     fn tick(&self, random: u64) {
         if self.crash_after.load(SeqCst) == u64::MAX {
             return;
         }
         let server = random as usize % self.words.len();
-        // Mostly one of the first pages, where the tables are.
+        // Mostly one of the first pages, which hold the tables.
         let pages = self.regions[server].len / PAGE;
         let page = if random & 1 << 40 == 0 { (random >> 8) % 4 } else { (random >> 8) % pages };
         if random & 1 << 41 == 0 {
@@ -111,7 +111,7 @@ impl Memory {
         )
     }
 
-    /// A copy of region `server` alone, which is reached as number 0.
+    /// A copy of region `server` alone, reached as number 0.
     pub fn only(&self, server: usize) -> Arc<Self> {
         Self::of(vec![self.words[server].iter().map(|word| AtomicU64::new(word.load(SeqCst))).collect()])
     }
@@ -148,15 +148,15 @@ impl Memory {
 
 pub struct Ep {
     pub memory: Arc<Memory>,
-    /// Verbs that still succeed.
+    /// Number of verbs that still succeed.
     pub fail_after: Cell<u64>,
-    /// Words that the first verb after those still stores, if it is a WRITE.
+    /// Number of words that the first failing verb still stores, if it is a WRITE.
     pub torn: Cell<usize>,
     /// Verbs and chains answered so far.
     pub answers: Cell<u64>,
-    /// The verb or chain of this number takes effect, and its answer is lost.
+    /// Number of the verb or chain that takes effect but whose answer is lost.
     pub lose_answer: Cell<u64>,
-    /// It takes no effect either, which nobody is told.
+    /// Whether it takes no effect either; the caller cannot tell.
     pub without_effect: Cell<bool>,
     is_in_chain: Cell<bool>,
     /// Whether each verb is a point where [`interleave`] may switch.
@@ -182,13 +182,13 @@ impl Ep {
         region.ok_or(FabricError::UnknownServer(at.server()))?.check(at, len)
     }
 
-    /// From now on the answer to verb `n` is lost, counted from 0.
+    /// From now on the answer to verb `n`, counted from 0, is lost.
     pub fn lose(&self, n: u64) {
         self.answers.set(0);
         self.lose_answer.set(n);
     }
 
-    /// No answer is lost any more; whether one was.
+    /// Stops losing answers; returns whether one was lost.
     pub fn lose_no_more(&self) -> bool {
         self.answers.get() > self.lose_answer.replace(u64::MAX)
     }
@@ -212,7 +212,7 @@ impl Ep {
         Ok(results)
     }
 
-    /// What took effect is answered, or its answer is lost.
+    /// Answers a verb that took effect, or loses its answer.
     fn answer<T>(&self, at: GlobalAddr, answer: T) -> Result<T> {
         if self.is_in_chain.get() {
             return Ok(answer);
@@ -355,12 +355,12 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Runs all `tasks` on this thread, switching between them at random where they are pending.
+/// Runs all `tasks` on this thread; switches between them at random where they are pending.
 pub fn interleave<'a>(ep: &Ep, mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + 'a>>>) {
     let mut context = Context::from_waker(Waker::noop());
     while !tasks.is_empty() {
         let next = (ep.random() % tasks.len() as u64) as usize;
-        // Sometimes one runs far ahead of the others.
+        // Sometimes one task runs far ahead of the others.
         for _ in 0..=ep.random() % 5 {
             if tasks[next].as_mut().poll(&mut context).is_ready() {
                 drop(tasks.swap_remove(next));
@@ -370,7 +370,7 @@ pub fn interleave<'a>(ep: &Ep, mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + 
     }
 }
 
-/// A process that lives until it is told otherwise.
+/// The host of processes that live until they are killed.
 #[derive(Clone)]
 pub struct Host {
     dead: Arc<[AtomicBool]>,
