@@ -1,12 +1,14 @@
-//! The published ablation on the simulated cluster of the Sherman paper (§5.1, Figures 5 and 6): FG, FG+ and each technique.
+//! The published ablation on the simulated cluster of the Sherman paper (§5.1, Figures 5 and 6): FG, FG+ and
+//! each technique.
 //!
 //! ```text
 //! cargo run --release -p pando-sherman --example ladder -- [RECORDS] [MILLISECONDS] [MODEL.toml]
 //! ```
 //!
-//! 8 machines, each a memory server and a compute server of 22 threads, nodes of 1 KiB, 80% full. A third of the keys that are stored
-//! are new. Popularity is that of a billion records: those of many ranks fall on one record, the popular ones keep their share.
-//! Every node above the leaves is in every index cache. Counted is what ends within a window of virtual time.
+//! 8 machines, each a memory server and a compute server of 22 threads; nodes of 1 KiB, 80% full. A third of
+//! the stored keys are new. Popularity is that of a billion records: many ranks share one record, and popular
+//! records keep their share. Every index cache holds all nodes above the leaves. Operations that end within a
+//! window of virtual time are counted.
 
 use std::error::Error;
 
@@ -26,14 +28,14 @@ const INDEX: u32 = 1;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// What runs.
+/// A workload.
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,
-    /// In a hundred operations.
+    /// Percentage of writes.
     writes: u64,
     theta: f64,
-    /// Of all techniques over FG+, as published.
+    /// Published gain of all techniques over FG+.
     published: &'static str,
 }
 
@@ -49,9 +51,9 @@ const LOADS: [Load; 4] = [
     Load { name: "write-intensive, uniform", writes: 50, theta: 0.0, published: "1.15" },
 ];
 
-/// What came of it.
+/// Result of one run.
 struct Outcome {
-    /// Million operations a second.
+    /// Million operations per second.
     throughput: f64,
     latencies: Vec<Nanos>,
     verbs: VerbCounts,
@@ -98,7 +100,7 @@ impl Cluster {
         for (at, bytes) in trees[0].lock_tables() {
             fabric.set_on_chip(at, bytes)?;
         }
-        // Of three keys in a row the last one is not there yet.
+        // The last of every three consecutive keys is absent.
         let loaded = (0..records).map(|n| key(n / 2 * 3 + n % 2));
         block_on(&ep, trees[0].load(&ep, FILL, loaded.map(|key| (key, [0; 8]))))?;
         for tree in trees.iter().filter(|_| options.index_cache.is_some()) {
@@ -130,7 +132,8 @@ impl Cluster {
         Ok(Outcome { throughput, latencies, verbs })
     }
 
-    /// One thread: how long each operation took that ended within the window, and all verbs meanwhile.
+    /// Runs one thread; returns the latencies of operations that ended within the window, and the verbs
+    /// meanwhile.
     async fn work(
         &self,
         tree: &Sherman,

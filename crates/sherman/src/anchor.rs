@@ -1,6 +1,7 @@
-//! The anchor of an index: a block with what is fixed about it, and where its parts are. It is written once, when the index is
-//! made, but for the free list (Sherman keeps the root's address in such a place, and all else in each process); who opens the index
-//! must want keys, values, nodes and checks as they are there.
+//! The anchor of an index: a block with the fixed properties of the index and the addresses of its parts.
+//! Except for the free list, it is written once, when the index is created. (Sherman keeps only the root's
+//! address in such a place, and the rest in each process.) Opening an index checks that its keys, values,
+//! nodes and read checks match the anchor.
 //!
 //! ```text
 //! word 0   check of all words but that of the free list
@@ -14,7 +15,7 @@
 //!      8   [servers:32][segments of each table:32]
 //!      9   segments of all tables, server by server
 //! ```
-//! A table is longer than a block of the pool, so it lies in segments, each a power of two of bytes.
+//! A table is longer than a block of the pool, so it lies in segments, each a power of two long.
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, WORD};
 use pando_pool::{Placement, Pool};
@@ -27,47 +28,48 @@ use crate::shape::Shape;
 const MAGIC: u64 = u64::from_le_bytes(*b"SHERMAN\x01");
 const FREE: usize = 6;
 const SEGMENTS: usize = 9;
-/// Bytes of a segment at most, which any pool with chunks of that size has as a block.
+/// Maximum size of a segment in bytes: the largest block of a pool with chunks of at least that size.
 const SEGMENT_MAX: u64 = 64 << 10;
 
-/// What an anchor says.
+/// Contents of an anchor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Anchor {
     pub root: GlobalAddr,
-    /// By memory server; empty if locks are in nodes.
+    /// Lock tables by memory server; empty if locks are in nodes.
     pub tables: Vec<Vec<GlobalAddr>>,
     pub locks: u32,
 }
 
 impl Anchor {
-    /// Where the free list begins.
+    /// Address of the head of the free list.
     pub fn free_list(at: GlobalAddr) -> GlobalAddr {
         at.add((FREE * WORD) as u64)
     }
 
-    /// Bytes of its block.
+    /// Size of its block in bytes.
     pub fn bytes(&self) -> u64 {
         let segments: usize = self.tables.iter().map(Vec::len).sum();
         ((SEGMENTS + segments) * WORD) as u64
     }
 
-    /// Bytes of each segment of its tables.
+    /// Size of each segment of its tables in bytes.
     pub fn segment_bytes(&self) -> u64 {
         let segments = self.tables.first().map_or(1, Vec::len) as u64;
         u64::from(self.locks) * WORD as u64 / segments
     }
 
-    /// The lock of the node at `addr`; `None` if locks are in nodes.
+    /// Lock of the node at `addr`; `None` if locks are in nodes.
     pub fn lock_addr(&self, node: GlobalAddr, node_size: usize) -> Option<GlobalAddr> {
         let table = self.tables.get(usize::from(node.server().0))?;
-        // Nodes are a power of two apart: the upper bits of a product depend on all bits.
+        // Nodes are a power of two apart, so use the upper bits of a product: they depend on all bits.
         let hash = (node.offset() / node_size as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let lock = (hash >> 32) % u64::from(self.locks);
         let in_segment = self.segment_bytes() / WORD as u64;
         Some(table[(lock / in_segment) as usize].add(lock % in_segment * WORD as u64))
     }
 
-    /// Allocates tables, all locks free, on every memory server; everything allocated is in `blocks`, whatever happens.
+    /// Allocates tables of free locks on every memory server. Every allocated block is in `blocks`, even
+    /// after an error.
     pub async fn make_tables<E: Endpoint>(
         ep: &E,
         pool: &Pool,
@@ -132,7 +134,7 @@ impl Anchor {
         Ok(())
     }
 
-    /// The anchor at `at`, which must be of an index of this shape.
+    /// Reads the anchor at `at`, which must belong to an index of this shape.
     pub async fn read<E: Endpoint>(
         ep: &E,
         at: GlobalAddr,

@@ -1,8 +1,9 @@
-//! Checks every invariant of a tree at a quiescent point.
+//! Checks all invariants of a tree at a quiescent point.
 //!
-//! Level by level: the right neighbours of the leftmost node make a chain whose fences leave no gap, with keys in order and
-//! within the fences; the children of the level above are in it, in order, each from its separator on; what no parent knows
-//! was split off by somebody who did not come to link it. Nothing is locked, and no node is reached twice.
+//! Level by level: starting at the leftmost node, right neighbours form a chain whose fences leave no gap,
+//! with keys in order and within the fences. The children of the level above appear in the chain in order,
+//! each from its separator on. Nodes without a parent were split off but not linked yet. No lock is held, and
+//! no node is reached twice.
 
 use std::collections::BTreeSet;
 
@@ -15,31 +16,32 @@ use crate::node::Node;
 use crate::shape::Key;
 use crate::tree::Sherman;
 
-/// What an audit found.
+/// Result of an audit.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     pub violations: Vec<String>,
     pub entries: u64,
     pub leaves: u64,
     pub inner_nodes: u64,
-    /// Nodes that no parent knows.
+    /// Nodes that no parent links.
     pub unlinked: u64,
-    /// Levels; 1 if the root is a leaf.
+    /// Number of levels; 1 if the root is a leaf.
     pub height: u32,
-    /// Mean share of a leaf's room that is used.
+    /// Mean fraction of a leaf's slots in use.
     pub leaf_fullness: f64,
-    /// Every block of the index and its bytes: its anchor, tables of locks, nodes, and nodes that this compute server has free.
+    /// Every block of the index with its size in bytes: anchor, lock tables, nodes, and this compute server's
+    /// free nodes.
     pub blocks: Vec<(GlobalAddr, u64)>,
 }
 
-/// A child as its parent has it.
+/// A child as listed in its parent.
 type Child = (GlobalAddr, Option<Key>);
 
 impl Sherman {
-    /// Looks at every node. Nothing else may use the index meanwhile.
+    /// Checks every node. Nothing else may use the index meanwhile.
     ///
     /// # Errors
-    /// Those of the fabric; everything else that is wrong is in the result.
+    /// Errors of the fabric; all violations are in the result.
     pub async fn audit<E: Endpoint>(&self, ep: &E) -> Result<Audit> {
         let mut found = Audit::default();
         let mut reached = BTreeSet::new();
@@ -123,7 +125,7 @@ impl Sherman {
     }
 }
 
-/// The keys of a node, those of an unsorted leaf in order.
+/// Keys of a node in order.
 fn keys_of(node: &Node<'_>) -> Vec<Key> {
     match node.level() {
         0 => {

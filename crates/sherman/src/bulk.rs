@@ -1,7 +1,8 @@
-//! Bulk load: sorted entries into an empty index, its nodes filled to a part (Sherman §5.1: 80%).
+//! Bulk load: sorted entries into an empty index, with nodes filled to a given fraction (Sherman §5.1: 80%).
 //!
-//! One open node per level. What is full is written once its right neighbour has an address; its separator goes to the level above.
-//! The last node of the top level becomes the content of the root, which is written last: until then the index is empty.
+//! There is one open node per level. A full node is written once its right neighbour has an address, and its
+//! separator goes to the level above. The last node of the top level becomes the content of the root, which
+//! is written last: until then the index is empty.
 
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
 
@@ -10,17 +11,17 @@ use crate::node::Init;
 use crate::shape::{Key, WORD};
 use crate::tree::Sherman;
 
-/// How full nodes are after a bulk load (§5.1).
+/// Default fill of nodes after a bulk load (§5.1).
 pub const FILL: f64 = 0.8;
 
-/// How full a bulk load leaves leaves and the nodes above them, as shares of their room.
+/// Fill of leaves and inner nodes after a bulk load, as fractions of their room.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fill {
     pub leaf: f64,
     pub inner: f64,
 }
 
-/// All nodes alike.
+/// The same fill for all nodes.
 impl From<f64> for Fill {
     fn from(fill: f64) -> Self {
         Self { leaf: fill, inner: fill }
@@ -44,11 +45,12 @@ struct Loader<'t, 'e, E> {
 }
 
 impl Sherman {
-    /// Stores sorted entries in an empty index that nobody else uses meanwhile, with nodes filled to `fill`; how many.
+    /// Stores sorted entries in an empty index, which nothing else may use meanwhile, with nodes filled to
+    /// `fill`; returns their number.
     ///
     /// # Errors
-    /// [`ShermanError::NotEmpty`], [`ShermanError::NotSorted`], keys and values of other lengths, a full pool, errors of the
-    /// fabric. The index is empty then.
+    /// [`ShermanError::NotEmpty`], [`ShermanError::NotSorted`], keys or values of another length, a full
+    /// pool, errors of the fabric. The index is then empty.
     pub async fn load<E: Endpoint, K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         ep: &E,
@@ -131,7 +133,7 @@ impl<E: Endpoint> Loader<'_, '_, E> {
         Ok(())
     }
 
-    /// Writes the node of a level that is full, which `next` takes the place of; its address.
+    /// Writes the full node of a level and replaces it by `next`; returns its address.
     async fn write_full(&mut self, level: usize, separator: &Key, next: Open) -> Result<GlobalAddr> {
         let next_addr = next.addr;
         let Open { addr, page, .. } = std::mem::replace(&mut self.levels[level], next);
@@ -142,7 +144,8 @@ impl<E: Endpoint> Loader<'_, '_, E> {
         Ok(addr)
     }
 
-    /// Adds a leaf, and the nodes above it that begin with it. `first` is the one before.
+    /// Adds a child to the nodes above; `first` is the child before it. Opens a node on each level whose node
+    /// is full.
     async fn add_child(&mut self, separator: &Key, child: GlobalAddr, first: GlobalAddr) -> Result<()> {
         let (mut level, mut child, mut first) = (1, child, first);
         loop {
@@ -166,7 +169,7 @@ impl<E: Endpoint> Loader<'_, '_, E> {
         }
     }
 
-    /// Writes the last node of every level, that of the top level as the root.
+    /// Writes the last node of every level; that of the top level becomes the root.
     async fn finish(&mut self, root: PageBuf) -> Result<()> {
         let Some(top) = self.levels.pop() else { return Ok(()) };
         for Open { addr, page, .. } in std::mem::take(&mut self.levels) {

@@ -1,7 +1,7 @@
 //! Lookups and changes of entries (Sherman §4.1, §4.2).
 //!
-//! A lookup READs a leaf. A change locks the leaf, READs it and writes one entry, or in a sorted leaf the whole, together with the
-//! release of the lock. Structure changes that follow from it, splits and merges, are in `split.rs` and `merge.rs`.
+//! A lookup READs a leaf. A change locks the leaf, READs it, and writes one entry, or all of a sorted leaf,
+//! together with the release of the lock. The splits and merges that follow are in `split.rs` and `merge.rs`.
 
 use std::cell::Cell;
 
@@ -17,7 +17,7 @@ use crate::split::Addition;
 use crate::tree::Sherman;
 use crate::waiting::before_anew;
 
-/// What is to be done about a key.
+/// A change to the entry of a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change<'v> {
     Upsert(&'v [u8]),
@@ -26,18 +26,18 @@ pub(crate) enum Change<'v> {
     Remove,
 }
 
-/// What was there, and whether it was changed.
+/// Effect of a change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     pub existed: bool,
     pub changed: bool,
-    /// The leaf has few entries left.
+    /// Whether the leaf has few entries left.
     pub is_underfull: bool,
 }
 
-/// What a change comes to in a leaf.
+/// Effect of a change on a leaf.
 enum Step {
-    /// Nothing.
+    /// No effect.
     Leave,
     Store(usize),
     Remove(usize),
@@ -86,38 +86,39 @@ impl Sherman {
         }
     }
 
-    /// Stores a value; says whether the key was present before.
+    /// Stores a value; returns whether the key was present.
     ///
     /// # Errors
-    /// A key or value of another length; [`ShermanError::NotOwned`]; a full pool; corruption; too long a wait; errors of the
-    /// fabric. [`ShermanError::may_have_taken_effect`] says whether the value may be stored all the same.
+    /// A key or value of another length; [`ShermanError::NotOwned`]; a full pool; corruption; too long a
+    /// wait; errors of the fabric. [`ShermanError::may_have_taken_effect`] tells whether the value may be
+    /// stored all the same.
     pub async fn put<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
         self.shape.check_value(value)?;
         Ok(self.change(ep, key, Change::Upsert(value)).await?.existed)
     }
 
-    /// Stores a value under a key that is absent; `false`, and nothing changes, if it is present.
+    /// Stores a value under an absent key. Returns `false` and changes nothing if the key is present.
     ///
     /// # Errors
-    /// Those of [`Sherman::put`].
+    /// As for [`Sherman::put`].
     pub async fn insert<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
         self.shape.check_value(value)?;
         Ok(self.change(ep, key, Change::Insert(value)).await?.changed)
     }
 
-    /// Stores a value under a key that is present; `false`, and nothing changes, if it is absent.
+    /// Stores a value under a present key. Returns `false` and changes nothing if the key is absent.
     ///
     /// # Errors
-    /// Those of [`Sherman::put`].
+    /// As for [`Sherman::put`].
     pub async fn update<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
         self.shape.check_value(value)?;
         Ok(self.change(ep, key, Change::Update(value)).await?.changed)
     }
 
-    /// Removes a key; says whether it was present.
+    /// Removes a key; returns whether it was present.
     ///
     /// # Errors
-    /// Those of [`Sherman::put`].
+    /// As for [`Sherman::put`].
     pub async fn remove<E: Endpoint>(&self, ep: &E, key: &[u8]) -> Result<bool> {
         Ok(self.change(ep, key, Change::Remove).await?.changed)
     }
@@ -128,7 +129,8 @@ impl Sherman {
         let outcome =
             self.patiently(ep, "a leaf to change", async || self.try_change(ep, &key, change).await).await?;
         if outcome.is_underfull {
-            // Boxed: rare, so that futures of operations are better without. The entry is removed whatever becomes of this.
+            // Boxed: it is rare, and keeps the futures of operations small. The entry is removed whether or
+            // not this succeeds.
             let _ = Box::pin(self.merge_up(ep, &key)).await;
         }
         Ok(outcome)
@@ -139,7 +141,8 @@ impl Sherman {
         let unlinked = locked.is_unlinked.then(|| (self.node(&locked.page).low(), locked.addr));
         let outcome = self.change_locked(ep, locked, key, change).await?;
         if let Some((Some(low), addr)) = unlinked {
-            // Somebody did not come to it, or will do it just now. Nothing depends on it.
+            // The operation that split the node did not link it, or is about to. Linking is optional, so
+            // errors are ignored.
             let _ = Box::pin(self.link_up(ep, 1, low, addr)).await;
         }
         Ok(outcome)
@@ -199,7 +202,7 @@ impl Sherman {
     }
 }
 
-/// What a change comes to, and whether the key is there.
+/// Effect of a change on a leaf, and whether the key is present.
 fn step(found: Find, change: Change<'_>, addr: pando_fabric::GlobalAddr) -> Result<(Step, bool)> {
     Ok(match (found, change) {
         (Find::Hit(i), Change::Upsert(_) | Change::Update(_)) => (Step::Store(i), true),

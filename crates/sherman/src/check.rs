@@ -1,20 +1,24 @@
-//! Checksums of nodes and entries, and what a READ proves by them.
+//! Checksums of nodes and entries, and the guarantees they give for a READ.
 //!
-//! A check covers what it checks, the address of the node and its version: a node that was freed and made again elsewhere, and
-//! a mixture of what was there before and after a structure change, do not pass. In a leaf whose entries are written by
-//! themselves the header has one check and every slot another, also an empty one. So
-//! - a hit is proved by the header and one slot: both were there, at the same version, while the READ went on;
-//! - a miss by the header and all slots: a key that was there all the time stood in the same slot all the time.
+//! A check covers its words, the address of the node and its version. So it fails for a node that was freed
+//! and made again elsewhere, and for a mixture of the states before and after a structure change. In a leaf
+//! whose entries are written individually, the header has a check and so has every slot, even an empty one.
+//! So
+//! - a hit is proved by the header and one slot: both were present, at the same version, during the READ;
+//! - a miss is proved by the header and all slots: a key that was present throughout was in the same slot
+//!   throughout.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Odd, with bits all over.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-/// A word like this one makes a lane forget what came before it, so it is none that programs spread keys by.
+/// A word equal to this one makes a lane forget the words before it, so it must not be a multiplier that
+/// programs use to spread keys.
 const PAIR: u64 = 0x8f5c_28e3_91b7_4d6b;
 const LANES: usize = 4;
 
-/// A checksum of 64 bits over words, in order. It is to tell mixtures of honest words, not to withstand an enemy.
+/// A 64-bit checksum over words, in order. It detects mixtures of honest words; it does not resist an
+/// attacker.
 #[derive(Clone, Copy)]
 pub(crate) struct Sum(u64);
 
@@ -28,7 +32,8 @@ impl Sum {
         Self(mix(self.0 ^ word, FACTOR).rotate_left(23) ^ word)
     }
 
-    /// Many words go in four lanes side by side, two at a time: a processor does not wait for one product to begin the next.
+    /// Adds many words in four parallel lanes, two at a time, so that the processor need not wait for one
+    /// product before it starts the next.
     #[inline]
     pub fn add_all(self, words: &[AtomicU64]) -> Self {
         let (mut a, mut b) = (self.0, self.0 ^ FACTOR);
@@ -55,7 +60,7 @@ impl Sum {
     }
 }
 
-/// Two words more in a lane.
+/// Adds two words to a lane.
 #[inline]
 fn step(lane: u64, first: u64, second: u64) -> u64 {
     mix(lane ^ first, PAIR ^ second).rotate_left(23).wrapping_add(first) ^ second
@@ -67,11 +72,11 @@ fn mix(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// What the words of a node or slot are, as its check says.
+/// Result of the check of a node or slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Whole,
-    /// Of two moments, or of another node.
+    /// Words of two states, or of another node.
     Torn,
 }
 
@@ -112,7 +117,7 @@ mod tests {
         }
     }
 
-    /// What torn READs are: lines of one state among those of another.
+    /// Torn READs: cache lines of one state among those of another.
     #[test]
     fn mixtures_of_two_states_differ_from_both() {
         let states: Vec<Vec<u64>> = (0..2).map(|n| (0..64).map(|word| word / 2 + n).collect()).collect();

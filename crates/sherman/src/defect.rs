@@ -1,34 +1,36 @@
-//! Defects that can be put into the protocols of the tree, to show that they would be found.
+//! Defects that can be seeded into the protocols of the tree, to test that the checks find them.
 //!
-//! How one is made active, and that it costs nothing otherwise, is in [`pando_fabric::defect`]. `tests/defects.rs` and
-//! `tests/left_locks.rs` demand that each is found.
+//! [`pando_fabric::defect`] activates a defect; builds without the feature pay nothing. `tests/defects.rs`
+//! and `tests/left_locks.rs` require that each is found.
 
 use pando_fabric::defect;
 
-/// A step of a protocol that is left out or done wrongly.
+/// A protocol step that is skipped or done wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// A lookup takes the node that a cached copy leads to for the right one, though it was split.
+    /// A lookup accepts the node that a cached copy leads to, although it was split.
     SkipFenceCheck,
-    /// A change does so with the node that it has locked.
+    /// A change accepts the node that it locked, although it was split.
     SkipLockedFenceCheck,
-    /// A lock is given back before what was changed under it is written.
+    /// A lock is released before the changes under it are written.
     EarlyUnlock,
-    /// An entry whose check does not fit is taken for absent, as in the paper's code.
+    /// An entry whose check fails is treated as absent, as in the paper's code.
     TornIsAbsent,
-    /// A lock is given back to the memory server, and handed over all the same.
+    /// A lock is released to the memory server and handed over as well.
     HandOverReleased,
-    /// A reader does not look again whether the version is still the same (DEX §8.1).
+    /// A reader does not check again that the version is unchanged (DEX §8.1).
     SkipSecondLook,
     /// A node that is split keeps its high fence.
     KeepHighFence,
-    /// Two nodes are merged although somebody else has the lock of one.
+    /// Two nodes are merged although another operation holds the lock of one.
     MergeLocked,
-    /// A scan does not look whether the next leaf begins where the last one ended, as in the paper's code.
+    /// A scan does not check that the next leaf begins where the last one ended, as in the paper's code.
     SkipScanCheck,
-    /// The new right neighbour is written after the node was cut off, which only shows if the process dies in between.
+    /// The new right neighbour is written after the node is cut off, which shows only if the process dies in
+    /// between.
     SiblingLast,
-    /// With version READs, who holds a lock waits for that of another node, whose holder may wait for the former.
+    /// With version READs, the holder of a lock waits for another node's lock, whose holder may wait for the
+    /// first one.
     WaitHolding,
 }
 

@@ -1,7 +1,8 @@
-//! How an operation fails.
+//! Errors of operations.
 //!
-//! [`ShermanError`] goes to the caller, and says whether the operation may have been done all the same; corrupt bytes are an
-//! error that names their address. `Retry` stays within the crate: something changed under the operation, which begins anew.
+//! [`ShermanError`] goes to the caller, and tells whether the operation may have taken effect all the same;
+//! for corrupt bytes it names their address. `Retry` stays within the crate: after a concurrent change, the
+//! operation restarts.
 
 use pando_fabric::{FabricError, GlobalAddr, WaitedTooLong};
 use pando_pool::PoolError;
@@ -21,7 +22,7 @@ pub enum ShermanError {
     Corrupt { addr: GlobalAddr, reason: &'static str },
     #[error("the index at {addr} cannot be opened: {reason}")]
     Anchor { addr: GlobalAddr, reason: &'static str },
-    #[error("the key belongs to the keys of another compute server")]
+    #[error("the key belongs to another compute server")]
     NotOwned,
     #[error("bulk load needs an empty index")]
     NotEmpty,
@@ -29,8 +30,8 @@ pub enum ShermanError {
     TimedOut { what: &'static str },
     #[error("bulk load found key number {position} not above the one before")]
     NotSorted { position: u64 },
-    /// Others may have seen a part of the change; the rest of it follows.
-    #[error("the change was not finished, which a later operation does: {0}")]
+    /// Others may have seen a part of the change; a later operation does the rest.
+    #[error("the change is unfinished and will be finished by a later operation: {0}")]
     Unfinished(FabricError),
     #[error(transparent)]
     Pool(#[from] PoolError),
@@ -45,7 +46,7 @@ impl From<WaitedTooLong> for ShermanError {
 }
 
 impl ShermanError {
-    /// Whether the operation that failed with this may have been done all the same.
+    /// Whether the failed operation may have taken effect all the same.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Self::Unfinished(_) => true,
@@ -55,10 +56,10 @@ impl ShermanError {
     }
 }
 
-/// Why a step of an operation did not come through.
+/// Reason why a step of an operation failed.
 #[derive(Debug)]
 pub(crate) enum Retry {
-    /// Something changed under the operation: it begins anew.
+    /// A concurrent change: the operation restarts.
     Restart,
     Failed(ShermanError),
 }

@@ -1,8 +1,9 @@
 //! The index cache (Sherman §4.1): copies of inner nodes in a compute server's memory.
 //!
-//! Kept are the nodes above the leaves, as many as there is room for, and the top two levels. Copies are found by their upper fence, in
-//! a lock-free skip list. They may be older than the nodes: fences tell whoever READs a node by one that it was led astray,
-//! and then the copy is dropped. Of two that are drawn at random the one that was used less makes room.
+//! The cache keeps the top two levels, and as many of the nodes above the leaves as fit. A lock-free skip
+//! list finds copies by their upper fence. Copies may be older than the nodes: a reader that a stale copy led
+//! to a wrong node sees that from the node's fences, and drops the copy. If the cache is full, it draws two
+//! copies at random and evicts the less used one.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -14,12 +15,12 @@ use pando_fabric::GlobalAddr;
 use crate::node::{Fences, Node};
 use crate::shape::{Key, Shape};
 
-/// The copy of one inner node.
+/// Copy of one inner node.
 pub(crate) struct Copy {
     place: Place,
     words: Box<[AtomicU64]>,
     hits: AtomicU32,
-    /// Where it is among those that may make room.
+    /// Its position among the evictable copies.
     slot: Option<usize>,
 }
 
@@ -40,7 +41,7 @@ impl Copy {
 
 pub(crate) struct IndexCache {
     copies: SkipMap<Place, Arc<Copy>>,
-    /// Copies of nodes above the leaves.
+    /// Copies of nodes just above the leaves.
     slots: Box<[Mutex<Option<Arc<Copy>>>]>,
     free: Mutex<Vec<usize>>,
 }
@@ -50,16 +51,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl IndexCache {
-    /// A cache of so many bytes; at least of two nodes.
+    /// Creates a cache of `bytes` bytes, but for at least two nodes.
     pub fn new(bytes: u64, shape: &Shape) -> Self {
-        // A copy, its entry in the list and its slot.
+        // A copy, its list entry and its slot.
         let each = shape.node_size() + 2 * size_of::<Copy>() + size_of::<Mutex<Option<Arc<Copy>>>>();
         let count = (bytes / each as u64).max(2) as usize;
         let slots = (0..count).map(|_| Mutex::default()).collect();
         Self { copies: SkipMap::new(), slots, free: Mutex::new((0..count).rev().collect()) }
     }
 
-    /// The copy of a node of `level` that has the key between its fences.
+    /// Finds the copy of the node of `level` whose fences contain the key.
     pub fn find(&self, shape: &Shape, level: u8, key: &Key) -> Option<Arc<Copy>> {
         let entry = self.copies.lower_bound(Bound::Excluded(&(level, Upper::Key(*key))))?;
         let copy = entry.value();
@@ -70,7 +71,7 @@ impl IndexCache {
         Some(Arc::clone(copy))
     }
 
-    /// Takes a copy of a node. Those of the lowest inner level may make room for one another.
+    /// Stores a copy of a node. Copies of the lowest inner level may evict one another.
     pub fn insert(&self, node: &Node<'_>, random: u64) {
         let level = node.level();
         let place = (level, node.high().map_or(Upper::Infinite, Upper::Key));
@@ -80,13 +81,13 @@ impl IndexCache {
         let copy = Arc::new(Copy { place, words, hits: AtomicU32::new(0), slot });
         if let Some(slot) = slot {
             let before = lock(&self.slots[slot]).replace(Arc::clone(&copy));
-            // Another one may have come to that slot meanwhile.
+            // Another copy may have taken that slot meanwhile.
             before.into_iter().filter(|before| before.place != place).for_each(|before| self.remove(&before));
         }
         self.copies.insert(place, copy);
     }
 
-    /// A slot that is free, or that of the less used of two.
+    /// Returns a free slot, or the slot of the less used of two copies.
     fn slot(&self, random: u64) -> usize {
         if let Some(slot) = lock(&self.free).pop() {
             return slot;
@@ -100,7 +101,7 @@ impl IndexCache {
         victim
     }
 
-    /// Drops a copy that led astray.
+    /// Drops a stale copy.
     pub fn drop_copy(&self, copy: &Arc<Copy>) {
         self.remove(copy);
         let Some(slot) = copy.slot else { return };
@@ -120,13 +121,13 @@ impl IndexCache {
         }
     }
 
-    /// Copies of nodes above the leaves.
+    /// Number of cached nodes just above the leaves.
     pub fn len(&self) -> usize {
         self.slots.len() - lock(&self.free).len()
     }
 }
 
-/// The address of the child on the way to `key`, and its fences as far as the node knows.
+/// Address of the child on the path to `key`, and its fences as far as the node knows them.
 pub(crate) fn child_of(node: &Node<'_>, key: &Key) -> Option<(GlobalAddr, Fences)> {
     let i = node.child_index(key);
     node.child(i).map(|child| (child, node.child_fences(i)))

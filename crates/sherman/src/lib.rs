@@ -1,9 +1,9 @@
-//! Sherman and FG: B-link trees over one-sided verbs, each published technique a switch.
+//! Sherman and FG: B-link trees over one-sided verbs, with a switch for each published technique.
 //!
-//! Nodes lie on the memory servers. Readers take no locks; writers lock one node at a time by a remote lock, and what readers
-//! come upon meanwhile leads them on: every node knows its fences and its right neighbour. Sources: *Sherman: A Write-Optimized
-//! Distributed B+Tree Index on Disaggregated Memory*, and the fine-grained design of *Designing Distributed Tree-based Index
-//! Structures for Fast RDMA-capable Networks* (FG).
+//! Nodes lie on the memory servers. Readers take no locks. Writers lock one node at a time by a remote lock;
+//! every node has fences and a right neighbour, which lead concurrent readers on. Sources: *Sherman: A
+//! Write-Optimized Distributed B+Tree Index on Disaggregated Memory*, and the fine-grained design of
+//! *Designing Distributed Tree-based Index Structures for Fast RDMA-capable Networks* (FG).
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,11 @@
-//! Merges: a node that has few entries left, and its neighbour under the same parent, become one.
+//! Merges: an underfull node and its neighbour under the same parent become one.
 //!
-//! Sherman's authors leave that out, and its leaves stay where they are however empty. Here the parent is locked, and the locks of the two are
-//! tried; whoever finds one taken leaves it at that, for a later removal. The left one takes everything, the right one becomes
-//! *gone*, with its neighbour as who has its keys now, and the parent forgets it, in this order, before any of
-//! the three is given back. A node that is gone stays a node of the index, and goes to a list of those that may become new nodes:
-//! whoever comes to it by something outdated sees what it is. It never goes back to the pool while the index is there.
+//! Sherman's authors leave merges out: leaves stay, however empty. Here the parent is locked, and the locks
+//! of both nodes are tried; if one is taken, the merge is left to a later removal. The left node takes all
+//! entries, the right one becomes *gone* and points to its heir, and the parent drops it, in this order,
+//! before any of the three locks is released. A node that is gone remains a node of the index and goes to a
+//! free list, from which new nodes are made: an operation that follows an outdated pointer to it sees its
+//! state. It never returns to the pool while the index exists.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -19,16 +20,16 @@ use crate::read::Locked;
 use crate::shape::{Key, WORD};
 use crate::tree::Sherman;
 
-/// Neighbours are merged if what they have fits into this share of a node.
+/// Neighbours are merged if their contents fit into this fraction of a node.
 const FULL: (usize, usize) = (3, 4);
-/// A node that is less full than this share is to be merged.
+/// A node below this fill is underfull.
 const UNDERFULL: (usize, usize) = (1, 4);
 
 /// Two neighbours under a parent.
 struct Pair {
     left: GlobalAddr,
     right: GlobalAddr,
-    /// Of the separator between them.
+    /// Index of the separator between them.
     at: usize,
     separator: Key,
 }
@@ -47,7 +48,8 @@ impl Sherman {
         used * UNDERFULL.1 < max * UNDERFULL.0
     }
 
-    /// Merges the leaf of `key` with a neighbour, and then, level by level, the parents that this leaves with few children.
+    /// Merges the leaf of `key` with a neighbour, and then, level by level, the parents that become
+    /// underfull.
     pub(crate) async fn merge_up<E: Endpoint>(&self, ep: &E, key: &Key) -> Result<()> {
         let mut level = 0;
         while self.patiently(ep, "a parent", async || self.merge(ep, key, level).await).await? {
@@ -56,7 +58,8 @@ impl Sherman {
         Ok(())
     }
 
-    /// Merges the node of `level` that `key` belongs to, if it can be; whether that leaves its parent with few children.
+    /// Merges the node of `level` that covers `key`, if possible; returns whether its parent is underfull
+    /// then.
     async fn merge<E: Endpoint>(&self, ep: &E, key: &Key, level: u8) -> Attempt<bool> {
         let mut locked = self.lock_node(ep, key, level + 1).await?;
         let merged = match self.pair(&self.node(&locked.page), key) {
@@ -78,7 +81,7 @@ impl Sherman {
         Ok(is_underfull)
     }
 
-    /// The neighbours to be merged: under partitioning both must belong to this compute server.
+    /// The neighbours to merge; under partitioning both must belong to this compute server.
     fn pair(&self, parent: &Node<'_>, key: &Key) -> Option<Pair> {
         let at = parent.child_index(key).min(parent.count().checked_sub(1)?);
         let is_own = |i| self.own.is_none() || self.is_own(parent.child_fences(i));
@@ -86,7 +89,8 @@ impl Sherman {
         (is_own(at) && is_own(at + 1)).then(|| Pair { left, right, at, separator: parent.separator(at) })
     }
 
-    /// Merges two neighbours whose parent is locked; the one that is gone by that. What is to be written is with the lock.
+    /// Merges two neighbours under the locked parent; returns the node that is gone. The writes are added to
+    /// the lock.
     async fn merge_pair<E: Endpoint>(
         &self,
         ep: &E,
@@ -94,7 +98,7 @@ impl Sherman {
         pair: &Pair,
     ) -> Attempt<Option<GlobalAddr>> {
         for addr in [pair.left, pair.right] {
-            // Two nodes may have one word.
+            // Two nodes may share one lock word.
             let got = locked.held.try_add(ep, addr, self.own.is_some()).await?;
             if got == Got::Busy && !defect(Defect::MergeLocked) {
                 return Ok(None);

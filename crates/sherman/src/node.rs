@@ -1,7 +1,7 @@
-//! Nodes as words in a buffer: what they say, and how they are changed.
+//! Nodes as words in a buffer: accessors and changes.
 //!
-//! Whoever changes a node holds its lock, changes a copy and seals it: version and checks are made to fit. Whoever reads one
-//! verifies it before anything in it is believed.
+//! A writer holds the node's lock, changes a copy and seals it: version and checks are updated. A reader
+//! verifies a node before it uses any of it.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -13,10 +13,10 @@ use crate::defect::Defect;
 use crate::options::ReadCheck;
 use crate::shape::{ADDR, CHECK, Key, LEFTMOST, LOCK, META, SIBLING, Shape};
 
-/// The low, or the high fence, is infinite.
+/// The low fence is infinite.
 const LOW_INFINITE: u64 = 1;
 const HIGH_INFINITE: u64 = 2;
-/// The node is gone; its sibling word says who has its keys.
+/// The node is gone; its sibling word points to its heir.
 const GONE: u64 = 4;
 
 /// A slot of an unsorted leaf holds an entry.
@@ -32,7 +32,7 @@ pub(crate) struct Node<'p> {
     words: &'p [AtomicU64],
 }
 
-/// What a new node is.
+/// Properties of a new node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Init {
     pub addr: GlobalAddr,
@@ -41,17 +41,17 @@ pub(crate) struct Init {
     pub low: Option<Key>,
     pub high: Option<Key>,
     pub sibling: Option<GlobalAddr>,
-    /// Of which its versions begin.
+    /// Version before the first seal.
     pub version: u16,
 }
 
-/// What a leaf says about a key.
+/// Result of searching a leaf for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Find {
     /// In this slot.
     Hit(usize),
     Miss,
-    /// What was READ is of two moments.
+    /// The READ mixed two states.
     Torn,
 }
 
@@ -75,7 +75,7 @@ impl<'p> Node<'p> {
         self.words[word].store(value, Relaxed);
     }
 
-    /// Makes a new, empty node of the words, unsealed.
+    /// Turns the words into a new, empty, unsealed node.
     pub fn init(&self, init: &Init) {
         self.words.iter().for_each(|word| word.store(0, Relaxed));
         self.set(ADDR, init.addr.raw());
@@ -122,7 +122,7 @@ impl<'p> Node<'p> {
         (self.get(META) >> 32) as u16
     }
 
-    /// Entries of a sorted leaf, separators of an inner node.
+    /// Number of entries of a sorted leaf, or of separators of an inner node.
     pub fn count(&self) -> usize {
         usize::from((self.get(META) >> 16) as u16)
     }
@@ -149,22 +149,22 @@ impl<'p> Node<'p> {
         (self.flags() & HIGH_INFINITE == 0).then(|| self.load_key(self.shape.high()))
     }
 
-    /// Whether `key` lies below the low fence.
+    /// Whether `key` is below the low fence.
     pub fn is_below(&self, key: &Key) -> bool {
         self.flags() & LOW_INFINITE == 0 && self.compare(self.shape.low(), key).is_gt()
     }
 
-    /// Whether `key` lies at or above the high fence: it is to be looked for in the sibling.
+    /// Whether `key` is at or above the high fence, so that the search continues at the sibling.
     pub fn is_beyond(&self, key: &Key) -> bool {
         self.flags() & HIGH_INFINITE == 0 && self.compare(self.shape.high(), key).is_le()
     }
 
-    /// Whether this is a node to which `key` belongs.
+    /// Whether `key` belongs to this node.
     pub fn covers(&self, key: &Key) -> bool {
         !self.is_gone() && !self.is_below(key) && !self.is_beyond(key)
     }
 
-    /// How the key at a word compares with `key`.
+    /// Compares the key at a word with `key`.
     #[inline]
     fn compare(&self, at: usize, key: &Key) -> std::cmp::Ordering {
         let words = self.words[at..].iter().map(|word| word.load(Relaxed));
@@ -177,7 +177,7 @@ impl<'p> Node<'p> {
 
     // Inner nodes.
 
-    /// The child on the way to `key`, counted from the leftmost.
+    /// Index of the child on the path to `key`, counted from the leftmost.
     pub fn child_index(&self, key: &Key) -> usize {
         let (mut low, mut high) = (0, self.count());
         while low < high {
@@ -194,7 +194,7 @@ impl<'p> Node<'p> {
         GlobalAddr::from_raw(self.get(self.shape.child(i))).filter(|addr| !addr.is_null())
     }
 
-    /// The fences of child `i`, as far as this node knows.
+    /// Fences of child `i`, as far as this node knows them.
     pub fn child_fences(&self, i: usize) -> Fences {
         let low = i.checked_sub(1).map_or_else(|| self.low(), |before| Some(self.separator(before)));
         let high = if i < self.count() { Some(self.separator(i)) } else { self.high() };
@@ -216,7 +216,7 @@ impl<'p> Node<'p> {
     /// Adds a separator and the child to its right; `false` if there is no room.
     ///
     /// # Panics
-    /// If the separator is there already.
+    /// If the separator exists already.
     pub fn insert_child(&self, separator: &Key, child: GlobalAddr) -> bool {
         if self.is_full() {
             return false;
@@ -250,7 +250,7 @@ impl<'p> Node<'p> {
 
 // Leaves.
 impl<'p> Node<'p> {
-    /// Slots that may hold entries: all of an unsorted leaf, those in use of a sorted one.
+    /// Number of slots that may hold entries: all of an unsorted leaf, those in use of a sorted one.
     fn slots(&self) -> usize {
         if self.shape.is_unsorted() { self.shape.leaf_max() } else { self.count() }
     }
@@ -264,7 +264,7 @@ impl<'p> Node<'p> {
         !self.shape.is_unsorted() || self.get(self.shape.leaf_entry(i)) & OCCUPIED != 0
     }
 
-    /// The slots with entries, in no particular order.
+    /// Slots with entries, in no particular order.
     pub fn occupied(&self) -> impl Iterator<Item = usize> {
         let node = *self;
         (0..node.slots()).filter(move |&i| node.is_occupied(i))
@@ -287,7 +287,7 @@ impl<'p> Node<'p> {
         out.truncate(end);
     }
 
-    /// Looks for a key in a leaf whose [`Node::verify`] said that it is whole.
+    /// Searches a leaf that [`Node::verify`] found whole for a key.
     pub fn find(&self, key: &Key) -> Find {
         if !self.shape.is_unsorted() {
             return match self.position(key) {
@@ -308,7 +308,7 @@ impl<'p> Node<'p> {
         }
     }
 
-    /// Where a key is in a sorted leaf, or where it would be.
+    /// Position of a key in a sorted leaf, or its insertion point.
     fn position(&self, key: &Key) -> Result<usize, usize> {
         let (mut low, mut high) = (0, self.count());
         while low < high {
@@ -322,12 +322,12 @@ impl<'p> Node<'p> {
         Err(low)
     }
 
-    /// All entries are of one moment: what a scan needs.
+    /// Whether all entries are of one state, as scans require.
     pub fn has_whole_slots(&self) -> bool {
         self.level() > 0 || !self.shape.is_unsorted() || self.are_slots_whole()
     }
 
-    /// A slot for a new entry with this key; `None` if the leaf is full. A sorted leaf makes room.
+    /// Provides a slot for a new entry with this key; `None` if the leaf is full. A sorted leaf makes room.
     pub fn make_slot(&self, key: &Key) -> Option<usize> {
         if self.shape.is_unsorted() {
             return (0..self.slots()).find(|&i| !self.is_occupied(i));
@@ -373,18 +373,18 @@ impl<'p> Node<'p> {
 
 // Checks.
 impl<'p> Node<'p> {
-    /// The words of slot `i` behind its check.
+    /// Words of slot `i` behind its check.
     fn slot_words(&self, i: usize) -> &'p [AtomicU64] {
         let at = self.shape.leaf_key(i);
         &self.words[at..at + self.shape.key_words() + self.shape.value_words()]
     }
 
-    /// What the checks of slots begin with.
+    /// Seed of the slots' checks.
     fn slots_seed(&self) -> u64 {
         self.addr() ^ u64::from(self.version()) << 48
     }
 
-    /// What the check of a slot is to be.
+    /// Correct check of a slot.
     #[inline]
     fn slot_check(seed: u64, i: usize, words: &[AtomicU64], is_occupied: bool) -> u64 {
         let sum = Sum::new(seed ^ (i as u64) << 1);
@@ -394,7 +394,7 @@ impl<'p> Node<'p> {
         }
     }
 
-    /// Whether every slot of an unsorted leaf is of one moment.
+    /// Whether every slot of an unsorted leaf passes its check.
     fn are_slots_whole(&self) -> bool {
         if self.shape.check() != ReadCheck::Checksum {
             return (0..self.slots()).all(|i| self.slot_verdict(i) == Verdict::Whole);
@@ -419,7 +419,7 @@ impl<'p> Node<'p> {
             }
             ReadCheck::VersionReads => self.set(at, u64::from(is_occupied)),
             ReadCheck::UnsoundEnds => {
-                // The published 4 bits, which go round.
+                // The published 4 bits, which wrap around.
                 let next = (self.get(at) >> 1).wrapping_add(1) & 0xf;
                 self.set(at, next << 1 | u64::from(is_occupied));
                 self.set(at + self.shape.leaf_entry_words() - 1, next);
@@ -443,7 +443,7 @@ impl<'p> Node<'p> {
         }
     }
 
-    /// The words that the check of the node covers: all that are in use, or the header if slots have checks.
+    /// Words covered by the node's check: all in use, or the header if slots have checks.
     fn checked_words(&self) -> &'p [AtomicU64] {
         let end = match self.level() {
             0 if self.shape.is_unsorted() => self.shape.leaf_entry(0),
@@ -453,7 +453,8 @@ impl<'p> Node<'p> {
         &self.words[META..end.min(self.words.len())]
     }
 
-    /// Gives the node its next version, and makes its check fit; of an unsorted leaf those of all slots too.
+    /// Gives the node its next version and updates its check, and in an unsorted leaf the checks of all
+    /// slots.
     pub fn seal(&self) {
         let version = self.version().wrapping_add(1);
         let occupied: Vec<bool> = match self.level() == 0 && self.shape.is_unsorted() {
@@ -472,7 +473,8 @@ impl<'p> Node<'p> {
         }
     }
 
-    /// Whether this is the node of the index at `addr`, and was READ whole; of an unsorted leaf its header.
+    /// Whether this is the node of the index at `addr`, and was READ whole. For an unsorted leaf this covers
+    /// the header only.
     pub fn verify(&self, addr: GlobalAddr, index: u16) -> Verdict {
         let max = if self.level() == 0 { self.shape.leaf_max() } else { self.shape.inner_max() };
         if self.addr() != addr.raw() || self.index() != index || self.count() > max {
@@ -492,8 +494,8 @@ impl<'p> Node<'p> {
 
 // Structure changes.
 impl<'p> Node<'p> {
-    /// Moves the upper half into `right`, which is new and empty and has its fences set by this: the separator. Both are to be
-    /// sealed after that.
+    /// Moves the upper half into `right`, a new node, which this initialises; returns the separator. The
+    /// caller seals both.
     pub fn split_into(&self, right: &Node<'_>, init: &Init) -> Key {
         let separator =
             if self.level() == 0 { self.split_leaf(right, init) } else { self.split_inner(right, init) };
@@ -501,7 +503,7 @@ impl<'p> Node<'p> {
         separator
     }
 
-    /// Makes `key` the high fence, and `sibling` the right neighbour. To be sealed.
+    /// Sets the high fence to `key`, and the right neighbour to `sibling`. The caller seals the node.
     pub fn end_at(&self, key: &Key, sibling: GlobalAddr) {
         if !defect(Defect::KeepHighFence) {
             self.set_flags(self.flags() & !HIGH_INFINITE);
@@ -553,8 +555,9 @@ impl<'p> Node<'p> {
         separator
     }
 
-    /// Takes all that is in `right`, its neighbour, with its high fence and sibling; `false` if it does not fit. For inner nodes
-    /// their separator comes between. `right` retires. Both are to be sealed.
+    /// Takes over the contents of `right`, its neighbour, with high fence and sibling; `false` if they do not
+    /// fit. In an inner node, `separator` goes between the two parts. `right` becomes gone. The caller seals
+    /// both.
     pub fn merge_from(&self, right: &Node<'_>, separator: &Key) -> bool {
         let fits = if self.level() == 0 { self.take_leaf(right) } else { self.take_inner(right, separator) };
         if !fits {
@@ -568,7 +571,8 @@ impl<'p> Node<'p> {
         true
     }
 
-    /// Makes this a node that is gone; `heir`, an address, has its keys. To be sealed.
+    /// Turns this into a node that is gone; `heir` is the address of the node with its keys. The caller seals
+    /// it.
     pub fn retire(&self, heir: u64) {
         self.words[self.shape.leaf_entry(0)..].iter().for_each(|word| word.store(0, Relaxed));
         self.set_count(0);
@@ -577,7 +581,8 @@ impl<'p> Node<'p> {
         self.set(LEFTMOST, 0);
     }
 
-    /// Makes this, which is new, a copy of another node but for what tells nodes apart. To be sealed.
+    /// Copies another node, except for the words that identify a node, into this new one. The caller seals
+    /// it.
     pub fn copy_content(&self, other: &Node<'_>, addr: GlobalAddr, version: u16) {
         self.words.iter().zip(other.words).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
         self.set(LOCK, 0);
@@ -585,12 +590,12 @@ impl<'p> Node<'p> {
         self.set(META, self.get(META) & !(0xffff << 32) | u64::from(version) << 32);
     }
 
-    /// Chains a node that is gone. To be sealed.
+    /// Sets the next node of the free list. The caller seals the node.
     pub fn set_next_free(&self, next: u64) {
         self.set(LEFTMOST, next);
     }
 
-    /// The next of the nodes that are gone and may be used again, chained by a word that they need no more.
+    /// Next node of the free list, linked by a word that nodes that are gone do not need otherwise.
     pub fn next_free(&self) -> Option<GlobalAddr> {
         GlobalAddr::from_raw(self.get(LEFTMOST)).filter(|addr| !addr.is_null())
     }

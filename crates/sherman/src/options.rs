@@ -1,21 +1,22 @@
-//! Which of the published techniques a tree uses.
+//! Switches for the published techniques.
 //!
-//! The ladder is that of Sherman's ablation (§5.2): FG, FG+, command combination, on-chip locks, hierarchical locks, two-level
-//! versions. Each step is a switch of its own, so that any mixture can be measured.
+//! The ladder is that of Sherman's ablation (§5.2): FG, FG+, command combination, on-chip locks, hierarchical
+//! locks, two-level versions. Each step is a separate switch, so that any mixture can be measured.
 
-/// How a reader knows that what it READ is of one moment.
+/// Method by which a reader knows that a READ is consistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadCheck {
-    /// A checksum of the node, and one of each entry where entries are written by themselves. Sound on every fabric.
+    /// A checksum of the node, and of each entry where entries are written individually. Sound on every
+    /// fabric.
     Checksum,
-    /// A READ of the lock word before and one after: the variant that DEX's authors measure (DEX §8.1). Sound.
+    /// A READ of the lock word before and after: the variant measured by DEX's authors (DEX §8.1). Sound.
     VersionReads,
-    /// Versions at both ends of the node and of each entry, as published (Sherman §4.4). It believes that a READ fetches lines
-    /// in the order of their addresses. Unsound: for the simulator to catch.
+    /// Versions at both ends of the node and of each entry, as published (Sherman §4.4). Relies on READs that
+    /// fetch cache lines in the order of their addresses. Unsound: for the simulator to catch.
     UnsoundEnds,
 }
 
-/// How a remote lock is given back.
+/// Method of releasing a remote lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// By fetch-and-add, as in FG.
@@ -24,26 +25,28 @@ pub enum Release {
     Write,
 }
 
-/// Where remote locks are.
+/// Place of remote locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockPlace {
     /// In the first word of the node.
     Node,
-    /// In a table on each memory server, found by the hash of the node's address (§4.3).
+    /// In a table on each memory server, indexed by the hash of the node's address (§4.3).
     Table {
-        /// In the memory of the NIC, where atomics need not cross the bus. A fabric that has none keeps it in DRAM.
+        /// In the memory of the NIC, where atomics need not cross the bus. A fabric without such memory uses
+        /// DRAM.
         on_chip: bool,
-        /// Locks on each memory server, a power of two; 131,072 as published, where one has 16 bits. Here it has 64.
+        /// Locks on each memory server, a power of two. Published: 131,072 locks of 16 bits; here a lock has
+        /// 64 bits.
         locks: u32,
     },
 }
 
-/// How leaves are written.
+/// Format of leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeafFormat {
     /// Entries in order; a change writes the whole leaf.
     Sorted,
-    /// Entries in any order, each with a version of its own, so that a change writes one entry (§4.4).
+    /// Entries in any order, each with its own version, so that a change writes one entry (§4.4).
     Unsorted,
 }
 
@@ -52,20 +55,21 @@ pub enum LeafFormat {
 pub struct Options {
     pub check: ReadCheck,
     pub release: Release,
-    /// Bytes of each compute server's index cache; without one every operation descends from the root.
+    /// Size of each compute server's index cache in bytes; without one every operation descends from the
+    /// root.
     pub index_cache: Option<u64>,
-    /// Whether a write and the release of its lock go in one round trip (§4.2).
+    /// Whether a write and the release of its lock take one round trip (§4.2).
     pub combine: bool,
     pub locks: LockPlace,
-    /// How many times in succession threads of one compute server hand a lock to each other; without, each takes it from the
-    /// memory server (§4.3).
+    /// Maximum number of times in succession that threads of one compute server hand a lock to each other;
+    /// `None`: each thread takes it from the memory server (§4.3).
     pub hand_over: Option<u32>,
     pub leaf: LeafFormat,
 }
 
-/// Locks of a table by default: the 256 KiB of memory that a ConnectX-5 has on its chip.
+/// Default number of locks in a table: they fill the 256 KiB of on-chip memory of a ConnectX-5.
 pub const TABLE_LOCKS: u32 = 1 << 15;
-/// How often a lock is handed over in succession (§4.3).
+/// Published number of hand-overs in succession (§4.3).
 pub const HAND_OVER: u32 = 4;
 
 impl Options {
@@ -82,7 +86,7 @@ impl Options {
         }
     }
 
-    /// FG+: FG with an index cache of so many bytes, and locks released by a WRITE.
+    /// FG+: FG with an index cache of `index_cache` bytes, and locks released by a WRITE.
     pub fn fg_plus(index_cache: u64) -> Self {
         Self { release: Release::Write, index_cache: Some(index_cache), ..Self::fg() }
     }
@@ -92,23 +96,23 @@ impl Options {
         Self { combine: true, ..Self::fg_plus(index_cache) }
     }
 
-    /// And with locks on the chip.
+    /// The same with on-chip locks.
     pub fn on_chip(index_cache: u64) -> Self {
         let locks = LockPlace::Table { on_chip: true, locks: TABLE_LOCKS };
         Self { locks, ..Self::combined(index_cache) }
     }
 
-    /// And with hierarchical locks.
+    /// The same with hierarchical locks.
     pub fn hierarchical(index_cache: u64) -> Self {
         Self { hand_over: Some(HAND_OVER), ..Self::on_chip(index_cache) }
     }
 
-    /// Sherman, with all of its techniques: two-level versions, here checks, come last.
+    /// Sherman with all techniques; two-level versions (checks in this crate) come last.
     pub fn sherman(index_cache: u64) -> Self {
         Self { leaf: LeafFormat::Unsorted, ..Self::hierarchical(index_cache) }
     }
 
-    /// The steps of the published ablation with their names, FG+ first.
+    /// Steps of the published ablation with their names, FG+ first.
     pub fn ladder(index_cache: u64) -> [(&'static str, Self); 5] {
         [
             ("FG+", Self::fg_plus(index_cache)),
@@ -123,7 +127,7 @@ impl Options {
         Self { check, ..self }
     }
 
-    /// With so many locks in the tables, if there are tables.
+    /// Sets the number of locks in the tables, if there are tables.
     pub fn with_locks(self, count: u32) -> Self {
         let locks = match self.locks {
             LockPlace::Table { on_chip, .. } => LockPlace::Table { on_chip, locks: count },

@@ -1,24 +1,25 @@
-//! Keys that one compute server has for itself: P-Sherman (DEX §8.1).
+//! Keys that belong to one compute server: P-Sherman (DEX §8.1).
 //!
-//! Under logical partitioning every key belongs to one compute server, which alone is asked for it. Nodes whose fences lie within its
-//! keys are *own*: its threads synchronise among themselves, by local locks. All others are locked remotely, also by it. Whose a node is
-//! follows from its fences as they are under its lock. A shared node may become an own one by a split, and never the
-//! other way, since only own nodes are merged then; so who holds the right kind of lock holds it until it gives it back. A node without a
-//! key of this compute server may be another one's own: it is never changed.
+//! Under logical partitioning every key belongs to one compute server, which serves all operations on it.
+//! Nodes whose fences lie within its keys are *own*: its threads synchronise by local locks. All other nodes
+//! are locked remotely, by their compute server too. A node's fences, read under its lock, decide which kind
+//! it is. A split may turn a shared node into an own one. The reverse never happens, since only own nodes are
+//! merged; so the right kind of lock stays right until it is released. A node without a key of this compute
+//! server may be another one's own, so it is never changed.
 
 use crate::error::Result;
 use crate::shape::{Key, Shape};
 
-/// A range of keys; `None` is no bound.
+/// A range of keys; `None` is unbounded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnKeys {
-    /// The first of them.
+    /// The first key.
     pub low: Option<Vec<u8>>,
-    /// The first behind them.
+    /// The first key behind the range.
     pub high: Option<Vec<u8>>,
 }
 
-/// The same as words.
+/// The same range as words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own {
     low: Option<Key>,
@@ -35,13 +36,13 @@ impl Own {
         self.low.is_none_or(|low| low <= *key) && self.high.is_none_or(|high| *key < high)
     }
 
-    /// Whether a key between these fences is among them.
+    /// Whether any key between these fences is in the range.
     pub fn has_any(&self, low: Option<Key>, high: Option<Key>) -> bool {
         let begins_before = |a: Option<Key>, b: Option<Key>| a.is_none_or(|a| b.is_none_or(|b| a < b));
         begins_before(self.low, high) && begins_before(low, self.high)
     }
 
-    /// Whether all keys between these fences are among them.
+    /// Whether all keys between these fences are in the range.
     pub fn has_all(&self, low: Option<Key>, high: Option<Key>) -> bool {
         let low_fits = self.low.is_none_or(|own| low.is_some_and(|low| own <= low));
         low_fits && self.high.is_none_or(|own| high.is_some_and(|high| high <= own))

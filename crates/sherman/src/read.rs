@@ -1,8 +1,8 @@
-//! READs of nodes that are of one moment, and how a node is found.
+//! Consistent READs of nodes, and the search for a node.
 //!
-//! A descent begins at the lowest cached node above the level that is looked for, or at the root. Every node on the way is judged by
-//! itself: its fences say whether the key belongs to it, to its right neighbour, or whether the descent was led astray by
-//! something outdated. A node that is gone says who has its keys.
+//! A descent begins at the lowest cached node above the target level, or at the root. Every node on the path
+//! is judged by its own fences: the key belongs to it, or to its right neighbour, or an outdated pointer led
+//! the descent astray. A node that is gone names its heir.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,48 +24,50 @@ use crate::waiting::{Watch, before_anew};
 
 use crate::error::Retry;
 
-/// Where a node is thought to be.
+/// Presumed position of a node.
 pub(crate) struct Place {
     pub addr: GlobalAddr,
-    /// The cached node that says so.
+    /// The cached node that named it.
     pub via: Option<Arc<Copy>>,
-    /// It belongs to this compute server, as far as is known.
+    /// Whether it belongs to this compute server, as far as is known.
     pub is_own: bool,
 }
 
-/// Where a key belongs by a node that was READ.
+/// Place of a key relative to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Belongs {
     Here,
-    /// To a right neighbour, or to who took over what is gone.
+    /// In a right neighbour, or in the heir of a node that is gone.
     There(GlobalAddr),
-    /// Something outdated led here.
+    /// An outdated pointer led here.
     Astray,
 }
 
-/// A node that is locked, as it is.
+/// A locked node with its current contents.
 pub(crate) struct Locked<'t> {
     pub held: Held<'t>,
     pub addr: GlobalAddr,
     pub page: PageBuf,
     pub is_own: bool,
-    /// It was come to from its left neighbour, where its parent led: that may not know of it.
+    /// Whether it was reached through its left neighbour, to which its parent led: the parent may not link it
+    /// yet.
     pub is_unlinked: bool,
 }
 
-/// As whom a node is READ, where readers look at lock words.
+/// Role of a reader, where readers check lock words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reader {
     Anyone,
-    /// Who holds the lock of a node, which may be that of others, too. It waits for no other lock: then it has to restart.
+    /// The holder of a node's lock, whose word may serve other nodes too. It waits for no other lock, and
+    /// restarts instead.
     Holder(GlobalAddr),
-    /// Who puts right what processes left that died: what they have locked nobody changes. It waits for the living only, and
-    /// repairs nothing on the way.
+    /// A repairer of dead processes' changes. Nodes locked by them do not change. It waits only for live
+    /// holders, and repairs nothing on the way.
     Repairer,
 }
 
 impl Sherman {
-    /// READs the node at `addr` until it is of one moment, by `is_whole` too.
+    /// READs the node at `addr` until it is consistent and `is_whole` agrees.
     pub(crate) async fn read<E: Endpoint>(
         &self,
         ep: &E,
@@ -75,7 +77,7 @@ impl Sherman {
         self.read_as(ep, addr, Reader::Anyone, is_whole).await
     }
 
-    /// The same, as this reader.
+    /// The same, in the role `reader`.
     pub(crate) async fn read_as<E: Endpoint>(
         &self,
         ep: &E,
@@ -108,7 +110,7 @@ impl Sherman {
         }
     }
 
-    /// READs a node between two READs of its lock word (DEX §8.1); `None` if somebody wrote meanwhile.
+    /// READs a node between two READs of its lock word (DEX §8.1); `None` if a write intervened.
     async fn read_between<E: Endpoint>(
         &self,
         ep: &E,
@@ -121,7 +123,7 @@ impl Sherman {
         let is_still = match (lock_owner(before), reader) {
             (None, _) => true,
             (Some(_), Reader::Holder(held)) if self.lock_addr(held) == at => true,
-            // Whoever has that lock may wait for the one that is held.
+            // The holder of that lock may wait for ours.
             (Some(_), Reader::Holder(_)) if !defect(Defect::WaitHolding) => return Err(Retry::Restart),
             (Some(holder), Reader::Repairer) => self.pool.is_abandoned(ep, holder).await?,
             (Some(_), _) => {
@@ -140,14 +142,14 @@ impl Sherman {
         Ok(None)
     }
 
-    /// Charges a look at the checks of all slots of a leaf, if they have checks: as much as a copy.
+    /// Charges a check of all slots of a leaf, if they have checks: as much as a copy.
     pub(crate) fn charge_slots<E: Endpoint>(&self, ep: &E) {
         if self.shape.is_unsorted() && self.options.check == ReadCheck::Checksum {
             ep.charge(Work::Copy { bytes: self.shape.node_size() });
         }
     }
 
-    /// READs a node that nobody else may change now. What verbs whose futures were dropped still do is waited for.
+    /// READs a node that no other operation may change now. Waits for verbs whose futures were dropped.
     pub(crate) async fn read_locked<E: Endpoint>(&self, ep: &E, addr: GlobalAddr) -> Attempt<PageBuf> {
         let watch = Watch::new(self.config.patience_ns);
         loop {
@@ -166,7 +168,7 @@ impl Sherman {
         }
     }
 
-    /// Where a key belongs by the node at `addr`, thought to be of `level`.
+    /// Place of a key relative to the node, presumed to be of `level`.
     pub(crate) fn belongs(&self, node: &Node<'_>, key: &Key, level: Option<u8>) -> Belongs {
         let there = || node.sibling().map_or(Belongs::Astray, Belongs::There);
         match level.is_none_or(|level| node.level() == level) {
@@ -178,7 +180,8 @@ impl Sherman {
         }
     }
 
-    /// Whether a key belongs to the node at `place`. If not, `place` is where to look next, or the operation begins anew.
+    /// Whether a key belongs to the node at `place`. If not, `place` becomes the next one to try, or the
+    /// operation restarts.
     pub(crate) fn is_here(&self, node: &Node<'_>, key: &Key, level: u8, place: &mut Place) -> Attempt<bool> {
         self.note_root(node, place.addr);
         let belongs = match defect(Defect::SkipFenceCheck) {
@@ -198,7 +201,7 @@ impl Sherman {
         }
     }
 
-    /// Where the node of `level` on the way to `key` is thought to be.
+    /// Finds the presumed position of the node of `level` on the path to `key`.
     pub(crate) async fn find<E: Endpoint>(&self, ep: &E, key: &Key, level: u8) -> Attempt<Place> {
         self.find_as(ep, key, level, Reader::Anyone).await
     }
@@ -234,7 +237,7 @@ impl Sherman {
         }
     }
 
-    /// The node of `level` that `key` belongs to, as it is.
+    /// Finds and reads the node of `level` that covers `key`.
     pub(crate) async fn locate<E: Endpoint>(
         &self,
         ep: &E,
@@ -253,7 +256,7 @@ impl Sherman {
         }
     }
 
-    /// Where a descent begins, and of which level that is, if that is known.
+    /// Start of a descent, and its level if known.
     fn begin<E: Endpoint>(&self, ep: &E, key: &Key, level: u8) -> (Place, Option<u8>) {
         let root_level = self.root_level.load(Relaxed);
         if root_level == level {
@@ -285,14 +288,14 @@ impl Sherman {
         Ok(Place { addr, via: None, is_own: self.is_own(fences) })
     }
 
-    /// Takes note of the level of the root, if this is it.
+    /// Records the level of the root, if `node` is the root.
     pub(crate) fn note_root(&self, node: &Node<'_>, addr: GlobalAddr) {
         if addr == self.anchor.root && self.root_level.load(Relaxed) != node.level() {
             self.root_level.store(node.level(), Relaxed);
         }
     }
 
-    /// Keeps a copy of an inner node, if it is one of those that are kept.
+    /// Caches a copy of an inner node, if its level is cached.
     pub(crate) fn cache_node<E: Endpoint>(&self, ep: &E, node: &Node<'_>) {
         let Some(cache) = &self.cache else { return };
         let (level, root_level) = (node.level(), self.root_level.load(Relaxed));
@@ -302,14 +305,14 @@ impl Sherman {
         }
     }
 
-    /// What led to a place is outdated.
+    /// Drops the outdated copy that led to a place.
     pub(crate) fn led_astray(&self, place: &mut Place) {
         if let (Some(cache), Some(via)) = (&self.cache, place.via.take()) {
             cache.drop_copy(&via);
         }
     }
 
-    /// Locks the node of `level` that `key` belongs to.
+    /// Locks the node of `level` that covers `key`.
     pub(crate) async fn lock_node<E: Endpoint>(&self, ep: &E, key: &Key, level: u8) -> Attempt<Locked<'_>> {
         let mut place = self.find(ep, key, level).await?;
         let (is_cached, mut is_unlinked) = (place.via.is_some(), false);
@@ -351,7 +354,7 @@ impl Sherman {
         }
     }
 
-    /// Does something again for as long as it has to begin anew and the operation has patience.
+    /// Repeats an attempt while it must restart and the operation has time left.
     pub(crate) async fn patiently<E: Endpoint, T>(
         &self,
         ep: &E,

@@ -1,8 +1,9 @@
-//! Range queries (Sherman §4.5): leaf by leaf, in the order of keys, with the leaves to come READ in parallel.
+//! Range queries (Sherman §4.5): leaf by leaf, in key order, with the next leaves READ in parallel.
 //!
-//! The node above the leaves says which they are. Each leaf is whole before its entries are handed out, and the next one begins
-//! where it ends, by its fence: a leaf that was split or merged meanwhile does not, and the leaves from there on are looked for
-//! anew. So a scan returns every key that was there throughout and none that was absent throughout, each once.
+//! The node above the leaves lists them. Each leaf is verified before its entries are returned, and its high
+//! fence tells where the next one must begin. After a concurrent split or merge the next leaf does not match,
+//! and the remaining leaves are looked up anew. So a scan returns every key that was present throughout, none
+//! that was absent throughout, and each once.
 
 use std::future::Future;
 use std::ops::Bound;
@@ -18,12 +19,12 @@ use crate::read::{Belongs, Reader};
 use crate::shape::Key;
 use crate::tree::{NO_LEVEL, Sherman};
 
-/// What to scan.
+/// Range to scan.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanRange<'k> {
     pub low: Bound<&'k [u8]>,
     pub high: Bound<&'k [u8]>,
-    /// Entries at most.
+    /// Maximum number of entries.
     pub limit: usize,
 }
 
@@ -44,7 +45,7 @@ impl Bounds {
         std::ops::RangeBounds::contains(&(self.low, self.high), key)
     }
 
-    /// Whether no key from here on belongs to the range.
+    /// Whether the range ends before this key.
     fn ends_before(&self, key: &Key) -> bool {
         match self.high {
             Bound::Unbounded => false,
@@ -54,19 +55,20 @@ impl Bounds {
     }
 }
 
-/// How far a leaf took a scan.
+/// Progress of a scan through a leaf.
 enum Step {
-    /// So many entries, and on from this key.
+    /// Number of entries visited, and the key to continue from.
     On(usize, Key),
-    /// So many entries, the last.
+    /// Number of entries visited; the scan ends.
     End(usize),
 }
 
 impl Sherman {
-    /// Hands the entries of `range` to `visit`, in ascending order, each once, until it returns `false`; how many it was given.
+    /// Passes the entries of `range` to `visit`, in ascending order, each once, until it returns `false`;
+    /// returns how many it was given.
     ///
     /// # Errors
-    /// Bounds that are no keys; corruption; too long a wait; errors of the fabric.
+    /// Invalid bounds; corruption; too long a wait; errors of the fabric.
     pub async fn scan<E: Endpoint>(
         &self,
         ep: &E,
@@ -92,7 +94,7 @@ impl Sherman {
             ep.renew_time_limit();
             for page in leaves {
                 let node = self.node(&page);
-                // The leaves behind one that was changed meanwhile are not those to come.
+                // The leaves behind a concurrently changed one are not the next ones.
                 if !node.covers(&cursor) && !defect(Defect::SkipScanCheck) {
                     ep.recycle(page);
                     continue;
@@ -108,12 +110,12 @@ impl Sherman {
         Ok(visited)
     }
 
-    /// How many leaves to READ together for so many entries: leaves are half full at least, as a rule.
+    /// Number of leaves to READ together for `entries` entries: leaves are usually at least half full.
     fn leaves_wanted(&self, entries: usize) -> usize {
         (entries / self.shape.leaf_max().div_ceil(2)).saturating_add(1).min(self.config.read_ahead.max(1))
     }
 
-    /// READs the leaf of `cursor`, and some of those behind it; the first is that one for certain.
+    /// READs the leaf of `cursor` and some of those behind it; the first one certainly covers `cursor`.
     async fn read_leaves<E: Endpoint>(
         &self,
         ep: &E,
@@ -127,7 +129,7 @@ impl Sherman {
         let is_first = pages
             .first()
             .is_some_and(|page| self.belongs(&self.node(page), cursor, Some(0)) == Belongs::Here);
-        // Whatever is no leaf by now was one when it was planned.
+        // A node that is not a leaf now was one when the READ was planned.
         pages.retain(|page| self.node(page).level() == 0);
         if !is_first {
             pages.into_iter().for_each(|page| ep.recycle(page));
@@ -136,7 +138,7 @@ impl Sherman {
         Ok(pages)
     }
 
-    /// Where the leaf of `cursor` is thought to be, and those behind it under the same parent.
+    /// Presumed addresses of the leaf of `cursor` and those behind it under the same parent.
     async fn plan<E: Endpoint>(
         &self,
         ep: &E,
@@ -150,7 +152,7 @@ impl Sherman {
             return Ok(children(&copy.node(&self.shape), cursor, bounds, wanted));
         }
         if root_level == 0 || root_level == NO_LEVEL {
-            // A tree of one leaf; or what finds this one finds out the level.
+            // A tree of one leaf, or of unknown height; the lookup finds out.
             return Ok(vec![self.find(ep, cursor, 0).await?.addr]);
         }
         let (_, page) = self.locate(ep, cursor, 1, Reader::Anyone).await?;
@@ -161,7 +163,7 @@ impl Sherman {
         Ok(leaves)
     }
 
-    /// Hands out the entries of a leaf from a key on, so many at most.
+    /// Visits the entries of a leaf from a key on, up to the limit.
     fn visit_leaf<E: Endpoint>(
         &self,
         ep: &E,
@@ -194,14 +196,14 @@ impl Sherman {
     }
 }
 
-/// The children of a node from that of `cursor` on, so many at most.
+/// Children of a node from that of `cursor` on, up to the limit.
 fn children(node: &Node<'_>, cursor: &Key, bounds: &Bounds, wanted: usize) -> Vec<GlobalAddr> {
     let first = node.child_index(cursor);
     let in_range = |&i: &usize| i == first || !bounds.ends_before(&node.separator(i - 1));
     (first..=node.count()).take(wanted).take_while(in_range).filter_map(|i| node.child(i)).collect()
 }
 
-/// Runs futures side by side to their ends; their outputs in the same order.
+/// Runs futures concurrently to completion; returns their outputs in the same order.
 async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut running: Vec<_> = futures.map(|future| (Some(Box::pin(future)), None)).collect();
     std::future::poll_fn(|cx| {

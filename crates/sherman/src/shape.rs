@@ -1,19 +1,19 @@
-//! Where things are in a node: Sherman's layouts (§4.2, §4.4) in words of 8 bytes, for keys and values of any one length, with a
-//! check in place of versions. All that depends on sizes or options is worked out here, so that `node.rs` knows numbers of words
-//! only.
+//! Layout of nodes: Sherman's layouts (§4.2, §4.4) in words of 8 bytes, for keys and values of any fixed
+//! length, with a check in place of versions. Everything that depends on sizes or options is computed here,
+//! so that `node.rs` deals with word numbers only.
 //!
 //! ```text
 //! word 0      lock, if locks are in nodes
-//!      1      check: of the whole node, or of the header where entries have checks of their own
+//!      1      check: of the whole node, or of the header where entries have their own checks
 //!      2      [level 8][flags 8][version 16][entries 16][index 16]
 //!      3      the node's own address
-//!      4      its right neighbour; in a node that is gone, the one that has its keys now
+//!      4      its right neighbour; in a node that is gone, its heir
 //!      5      the leftmost child; 0 in a leaf
 //!      6      low fence, high fence: a key each
 //!      ..     entries: [check][key][value], or [key][child]
 //! ```
 //!
-//! Keys are of one length, and kept in words whose order is that of their bytes.
+//! Keys have one length, and are stored in words whose order is that of their bytes.
 
 use crate::error::{Result, ShermanError};
 use crate::options::{LeafFormat, Options, ReadCheck};
@@ -27,10 +27,10 @@ pub(crate) const LEFTMOST: usize = 5;
 const FENCES: usize = 6;
 
 pub(crate) const WORD: usize = pando_fabric::WORD;
-/// Bytes of a key at most.
+/// Maximum length of a key in bytes.
 pub const KEY_MAX: usize = 64;
 
-/// Sizes of keys, values and nodes, and what follows from them.
+/// Sizes of keys, values and nodes, and the layout that follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     key_len: usize,
@@ -42,7 +42,7 @@ pub struct Shape {
 
 impl Shape {
     /// # Errors
-    /// Sizes of which a node does not hold four entries, or that are impossible.
+    /// Invalid sizes, or sizes with fewer than four entries per node.
     pub fn new(key_len: usize, value_len: usize, node_size: usize, options: &Options) -> Result<Self> {
         let wrong = |what: String| Err(ShermanError::Shape(what));
         if !(1..=KEY_MAX).contains(&key_len) {
@@ -69,7 +69,7 @@ impl Shape {
         self.value_len
     }
 
-    /// Bytes of a node.
+    /// Size of a node in bytes.
     pub fn node_size(&self) -> usize {
         self.node_words * WORD
     }
@@ -78,7 +78,7 @@ impl Shape {
         self.node_words
     }
 
-    /// What else than sizes tells formats of nodes apart.
+    /// Distinguishes formats of nodes with equal sizes.
     pub(crate) fn kind(&self) -> u64 {
         let check = match self.check {
             ReadCheck::Checksum => 0,
@@ -92,7 +92,7 @@ impl Shape {
         self.check
     }
 
-    /// Whether entries of leaves are written by themselves.
+    /// Whether entries of leaves are written individually.
     pub(crate) fn is_unsorted(&self) -> bool {
         self.leaf == LeafFormat::Unsorted
     }
@@ -117,12 +117,12 @@ impl Shape {
         FENCES + 2 * self.key_words()
     }
 
-    /// Words behind the last entry: the version at the rear, where there is one.
+    /// Words behind the last entry: the version at the rear, if there is one.
     fn rear(&self) -> usize {
         usize::from(self.check == ReadCheck::UnsoundEnds)
     }
 
-    /// Words of an entry of a leaf before its key, and after its value.
+    /// Words of a leaf entry before its key and after its value.
     fn around(&self) -> (usize, usize) {
         match (self.leaf, self.check) {
             (LeafFormat::Sorted, _) => (0, 0),
@@ -131,7 +131,7 @@ impl Shape {
         }
     }
 
-    /// Words of an entry of a leaf.
+    /// Words of a leaf entry.
     pub(crate) fn leaf_entry_words(&self) -> usize {
         let (before, after) = self.around();
         before + self.key_words() + self.value_words() + after
@@ -141,12 +141,12 @@ impl Shape {
         self.key_words() + 1
     }
 
-    /// Entries of a leaf at most.
+    /// Maximum number of entries in a leaf.
     pub fn leaf_max(&self) -> usize {
         (self.node_words.saturating_sub(self.entries() + self.rear())) / self.leaf_entry_words()
     }
 
-    /// Separators of an inner node at most.
+    /// Maximum number of separators in an inner node.
     pub fn inner_max(&self) -> usize {
         (self.node_words.saturating_sub(self.entries() + self.rear())) / self.inner_entry_words()
     }
@@ -156,7 +156,7 @@ impl Shape {
         self.entries() + i * self.leaf_entry_words()
     }
 
-    /// The bytes of entry `i` of a leaf.
+    /// Byte range of entry `i` of a leaf.
     pub(crate) fn leaf_window(&self, i: usize) -> std::ops::Range<usize> {
         self.leaf_entry(i) * WORD..self.leaf_entry(i + 1) * WORD
     }
@@ -173,7 +173,7 @@ impl Shape {
         self.entries() + i * self.inner_entry_words()
     }
 
-    /// The word with child `i`, counted from the leftmost.
+    /// Word of child `i`, counted from the leftmost.
     pub(crate) fn child(&self, i: usize) -> usize {
         match i.checked_sub(1) {
             None => LEFTMOST,
@@ -181,7 +181,7 @@ impl Shape {
         }
     }
 
-    /// The words of a key, in an order that is that of bytes.
+    /// Converts a key to words whose order is that of its bytes.
     ///
     /// # Errors
     /// [`ShermanError::WrongKeySize`].

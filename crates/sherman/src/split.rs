@@ -1,10 +1,11 @@
 //! Splits (Sherman §4.2).
 //!
-//! Only the node that is split is locked. Its upper half goes to a new right neighbour, which is in place before the node is cut off:
-//! with command combination both, and the release of the lock, in one chain if they are on one memory server. From then on the
-//! new node is found by its left neighbour, so that the separator in the parent may come later, or never: whoever comes that
-//! way to a node that its parent does not know adds the separator then. It is added only while the node is there, under
-//! the lock of the parent, without which no node is merged into another.
+//! Only the node that is split is locked. Its upper half goes to a new right neighbour, which is written
+//! before the node is cut off. With command combination both writes and the release of the lock go in one
+//! chain, if they are on one memory server. From then on the new node is reachable through its left
+//! neighbour, so its separator may reach the parent later, or never: an operation that passes a node unknown
+//! to its parent adds the separator then. It is added only while the node is in its level, under the lock of
+//! the parent, without which no node is merged.
 //!
 //! The root does not move: its content goes to two new nodes.
 
@@ -21,11 +22,11 @@ use crate::read::{Locked, Reader};
 use crate::shape::{Key, WORD};
 use crate::tree::{NewNode, Sherman};
 
-/// What has no room in a node.
+/// An addition for which a node has no room.
 #[derive(Clone, Copy)]
 pub(crate) enum Addition<'a> {
     Entry(&'a Key, &'a [u8]),
-    /// A child and the separator on its left.
+    /// A child and the separator to its left.
     Child(&'a Key, GlobalAddr),
 }
 
@@ -55,12 +56,12 @@ impl Addition<'_> {
 enum InLevel {
     Yes,
     No,
-    /// To find out takes a node that somebody else has locked.
+    /// Unknown: this node must be read, but another operation holds its lock.
     Busy(GlobalAddr),
 }
 
 impl Sherman {
-    /// Splits a node that is full, adds what has no room in it, and tells the nodes above.
+    /// Splits a full node, adds what had no room, and links the new node above.
     pub(crate) async fn split<E: Endpoint>(
         &self,
         ep: &E,
@@ -69,13 +70,14 @@ impl Sherman {
     ) -> Attempt<()> {
         let level = self.node(&locked.page).level();
         if let Some((separator, right)) = self.split_node(ep, locked, addition).await? {
-            // What was to be added is there. If the separator cannot be, the node is found by its left neighbour.
+            // The addition is done. If linking fails, the new node is still reachable through its left
+            // neighbour.
             let _ = self.link_up(ep, level + 1, separator, right).await;
         }
         Ok(())
     }
 
-    /// Splits one node; the separator that its parent is to have, and the new node. There is none for a root.
+    /// Splits one node; returns the separator for its parent, and the new node. A root returns `None`.
     async fn split_node<E: Endpoint>(
         &self,
         ep: &E,
@@ -112,7 +114,8 @@ impl Sherman {
         Ok(Some((separator, right)))
     }
 
-    /// New nodes are there, or may be, or are not needed since nothing was written.
+    /// Settles new nodes after the writes: keeps them if they were or may have been written, and frees them
+    /// otherwise.
     async fn settle_new<E: Endpoint, const N: usize>(
         &self,
         ep: &E,
@@ -136,7 +139,7 @@ impl Sherman {
         Init { addr, index, level: 0, low: None, high: None, sibling: None, version }
     }
 
-    /// Moves the content of a full root into two new nodes, whose parent it becomes.
+    /// Moves the content of a full root into two new nodes, and makes it their parent.
     async fn grow<E: Endpoint>(&self, ep: &E, mut locked: Locked<'_>, addition: Addition<'_>) -> Attempt<()> {
         let (left, right) = match self.two_new_nodes(ep, &mut locked).await {
             Ok(both) => both,
@@ -182,7 +185,7 @@ impl Sherman {
         }
     }
 
-    /// Adds a separator and the node to its right to the parent, splitting what is full up to the root.
+    /// Adds a separator and the node to its right to the parent, and splits full nodes up to the root.
     pub(crate) async fn link_up<E: Endpoint>(
         &self,
         ep: &E,
@@ -200,7 +203,7 @@ impl Sherman {
         }
     }
 
-    /// Adds it to one node; if that is split, what is to be added above.
+    /// Adds the separator to one node; if that is split, returns the addition for the level above.
     async fn link<E: Endpoint>(
         &self,
         ep: &E,
@@ -210,9 +213,10 @@ impl Sherman {
     ) -> Attempt<Option<(Key, GlobalAddr)>> {
         let locked = self.lock_node(ep, separator, level).await?;
         let parent = self.node(&locked.page);
-        // Also of the leftmost child, which has no separator here.
+        // Covers the leftmost child too, which has no separator here.
         let is_known = parent.child_fences(parent.child_index(separator)).0 == Some(*separator);
-        // If none of its keys is this compute server's, whoever has them will come to the new node, and add it.
+        // If no key of the parent belongs to this compute server, the owner of its keys will reach the new
+        // node and link it.
         let is_ours = self.may_change((parent.low(), parent.high()));
         let found = match is_known || !is_ours {
             true => Ok(InLevel::No),
@@ -223,7 +227,7 @@ impl Sherman {
             ep.recycle(locked.page);
             locked.held.finish(ep).await?;
             let InLevel::Busy(node) = found? else { return Ok(None) };
-            // Now that nobody waits for this operation it can wait.
+            // This operation holds no lock now, so it may wait.
             ep.recycle(self.read(ep, node, |_| true).await?);
             return Err(Retry::Restart);
         }
@@ -239,8 +243,9 @@ impl Sherman {
         Ok(None)
     }
 
-    /// Whether the node is in its level, from the separator on, right of a child of its parent, which is locked. It may have been
-    /// merged into another, and be about to become a new node elsewhere. While the parent is locked it stays where it is.
+    /// Whether the node is in its level, from the separator on, to the right of a child of its locked parent.
+    /// It may have been merged, and be about to be reused elsewhere. While the parent is locked, it stays in
+    /// place.
     async fn is_in_level<E: Endpoint>(
         &self,
         ep: &E,

@@ -1,7 +1,7 @@
-//! One compute server's view of an index: made empty, opened, closed.
+//! One compute server's view of an index: creation, opening, closing.
 //!
-//! The operations are in the sibling modules. The root never moves: when it is split its content goes to two new nodes. So every
-//! compute server knows where it is for ever, and nobody is told of a new one.
+//! Operations are in the sibling modules. The root never moves: when it is split, its content goes to two new
+//! nodes. So every compute server always knows its address.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -19,28 +19,28 @@ use crate::options::{LockPlace, Options, ReadCheck};
 use crate::own::{Own, OwnKeys};
 use crate::shape::{Key, Shape, WORD};
 
-/// How one compute server uses an index.
+/// Settings of one compute server for an index.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Number of the index in its pool; every node carries its lower 16 bits.
+    /// Number of the index in its pool; every node carries its low 16 bits.
     pub index_id: u32,
     pub options: Options,
-    /// Under logical partitioning, the keys that this compute server is asked for. Needs [`ReadCheck::Checksum`].
+    /// Under logical partitioning, the keys of this compute server. Needs [`ReadCheck::Checksum`].
     pub own: Option<OwnKeys>,
-    /// How long an operation waits for others before it fails, in ns.
+    /// Longest wait of an operation for others, in ns.
     pub patience_ns: Nanos,
-    /// Leaves that a scan READs together at most; 32 as in the paper's code.
+    /// Maximum number of leaves that a scan READs together; 32 as in the paper's code.
     pub read_ahead: usize,
 }
 
 impl Config {
-    /// Defaults: no partitions, 10 s of patience, 32 leaves at a time.
+    /// Defaults: no partitions, waits of at most 10 s, 32 leaves at a time.
     pub fn new(index_id: u32, options: Options) -> Self {
         Self { index_id, options, own: None, patience_ns: 10_000_000_000, read_ahead: 32 }
     }
 }
 
-/// What structure changes this compute server made, and what it did for processes that died.
+/// Structure changes and repairs by this compute server.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub splits: AtomicU64,
@@ -48,18 +48,18 @@ pub(crate) struct Counters {
     pub repairs: AtomicU64,
 }
 
-/// [`Sherman::counts`].
+/// Result of [`Sherman::counts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub splits: u64,
     pub merges: u64,
-    /// Locks of processes that died which were taken over.
+    /// Number of locks taken over from dead processes.
     pub repairs: u64,
-    /// Nodes above the leaves in the index cache.
+    /// Number of cached nodes just above the leaves.
     pub cached: u64,
 }
 
-/// A B-link tree on disaggregated memory, as one compute server uses it. Shared by its threads.
+/// One compute server's view of a B-link tree on disaggregated memory, shared by its threads.
 pub struct Sherman {
     pub(crate) shape: Shape,
     pub(crate) options: Options,
@@ -72,38 +72,38 @@ pub struct Sherman {
     pub(crate) queues: Queues,
     nonces: Arc<Nonces>,
     pub(crate) unfinished: Leftovers<Unfinished>,
-    /// Nodes that are gone, for use by this compute server.
+    /// Nodes that are gone, for reuse by this compute server.
     pub(crate) free: Mutex<VecDeque<GlobalAddr>>,
-    /// As last seen; [`NO_LEVEL`] if never.
+    /// Level of the root as last seen; [`NO_LEVEL`] if never.
     pub(crate) root_level: AtomicU8,
     pub(crate) counters: Counters,
 }
 
-/// No level of a root.
+/// Stands for an unknown level of the root.
 pub(crate) const NO_LEVEL: u8 = u8::MAX;
 
-/// A node that is about to be made.
+/// A node that is about to be written.
 pub(crate) struct NewNode {
     pub addr: GlobalAddr,
     pub page: PageBuf,
-    /// Before it is sealed for the first time.
+    /// Version before the first seal.
     pub version: u16,
-    /// It was one before, and is locked; others may still come to it.
+    /// Whether it was a node before and is locked; other operations may still reach it.
     pub is_reused: bool,
 }
 
 impl NewNode {
-    /// The bytes to write: of a node that others may come to all but its lock.
+    /// Bytes to write: all, or all but the lock of a reused node.
     pub fn window(&self) -> std::ops::Range<usize> {
         (if self.is_reused { WORD } else { 0 })..self.page.len()
     }
 }
 
 impl Sherman {
-    /// Writes an empty index; the address of its anchor, by which it is opened.
+    /// Writes an empty index; returns the address of its anchor, by which it is opened.
     ///
     /// # Errors
-    /// Those of the pool and the fabric; nothing stays allocated then.
+    /// Errors of the pool and the fabric; nothing stays allocated then.
     pub async fn create<E: Endpoint>(
         ep: &E,
         pool: &Pool,
@@ -120,7 +120,7 @@ impl Sherman {
         created
     }
 
-    /// Every allocated block is in `blocks` whatever happens.
+    /// Every allocated block is in `blocks`, even after an error.
     async fn create_blocks<E: Endpoint>(
         ep: &E,
         pool: &Pool,
@@ -148,8 +148,8 @@ impl Sherman {
     /// Opens the index whose anchor is at `at`, for one compute server.
     ///
     /// # Errors
-    /// [`ShermanError::Anchor`] if that is no index of this shape, [`ShermanError::Shape`] for options that do not go together,
-    /// errors of the fabric.
+    /// [`ShermanError::Anchor`] if there is no index of this shape; [`ShermanError::Shape`] for incompatible
+    /// options; errors of the fabric.
     pub async fn open<E: Endpoint>(
         ep: &E,
         pool: Pool,
@@ -183,11 +183,11 @@ impl Sherman {
         Ok(tree)
     }
 
-    /// Finishes what operations left, and leaves the nodes that are free for others. No other call may be under way; the pool may be
-    /// detached from afterwards.
+    /// Finishes leftovers of operations, and returns free nodes to the shared free list. No other call may be
+    /// in progress; afterwards the pool may be detached.
     ///
     /// # Errors
-    /// Those of the fabric; it may be called again.
+    /// Errors of the fabric; it may be called again.
     pub async fn close<E: Endpoint>(&self, ep: &E) -> Result<()> {
         self.settle(ep).await?;
         self.leave_free_list(ep).await
@@ -197,7 +197,7 @@ impl Sherman {
         &self.config
     }
 
-    /// Where the index is: what [`Sherman::create`] gave.
+    /// Address of the index, as returned by [`Sherman::create`].
     pub fn anchor(&self) -> GlobalAddr {
         self.at
     }
@@ -219,8 +219,8 @@ impl Sherman {
         }
     }
 
-    /// Where the locks are that are to lie in the memory of NICs, and how many bytes of them: for who models or provides that. None
-    /// if they are in nodes or, in tables, meant for DRAM.
+    /// Lock tables to place in NIC memory, with their sizes in bytes. Empty if locks are in nodes, or in
+    /// tables in DRAM.
     pub fn lock_tables(&self) -> impl Iterator<Item = (GlobalAddr, u64)> {
         let bytes = self.anchor.segment_bytes();
         let is_on_chip = matches!(self.options.locks, LockPlace::Table { on_chip: true, .. });
@@ -236,17 +236,17 @@ impl Sherman {
         self.config.index_id as u16
     }
 
-    /// Until when who begins to wait now does so.
+    /// Deadline for a wait that starts now.
     pub(crate) fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
         ep.wait_until(ep.now(), self.config.patience_ns)
     }
 
-    /// Whether readers look at lock words.
+    /// Whether readers check lock words.
     pub(crate) fn is_versioned(&self) -> bool {
         self.options.check == ReadCheck::VersionReads
     }
 
-    /// The remote lock of a node.
+    /// Remote lock of a node.
     pub(crate) fn lock_addr(&self, node: GlobalAddr) -> GlobalAddr {
         match self.options.locks {
             LockPlace::Node => node,
@@ -256,7 +256,7 @@ impl Sherman {
         }
     }
 
-    /// The queue in front of the lock of a node, if there is one.
+    /// Queue in front of the lock of a node, if there is one.
     pub(crate) fn queue_key(&self, node: GlobalAddr, is_own: bool) -> Option<GlobalAddr> {
         match is_own {
             true => Some(node),
@@ -275,17 +275,17 @@ impl Sherman {
         Ok(LockWord::new(nonce, random, self.lock_addr(node), found, owner, number, self.is_versioned()))
     }
 
-    /// Whether a node with these fences belongs to this compute server.
+    /// Whether a node with these fences belongs to this compute server alone.
     pub(crate) fn is_own(&self, (low, high): (Option<Key>, Option<Key>)) -> bool {
         self.own.as_ref().is_some_and(|own| own.has_all(low, high))
     }
 
-    /// Whether a node with these fences may be changed by this compute server.
+    /// Whether this compute server may change a node with these fences.
     pub(crate) fn may_change(&self, (low, high): (Option<Key>, Option<Key>)) -> bool {
         self.own.as_ref().is_none_or(|own| own.has_any(low, high))
     }
 
-    /// The keys of others are not for this compute server to change.
+    /// Rejects keys of other compute servers.
     pub(crate) fn check_own(&self, key: &Key) -> Result<()> {
         match self.own.as_ref().is_none_or(|own| own.has_key(key)) {
             true => Ok(()),
@@ -297,30 +297,30 @@ impl Sherman {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nodes that are gone, which this compute server has for new ones.
+    /// Nodes that are gone, which this compute server may reuse.
     pub fn free_list(&self) -> Vec<GlobalAddr> {
         self.free().iter().copied().collect()
     }
 
-    /// How many nodes that are gone this compute server has for new ones.
+    /// Number of nodes that this compute server may reuse.
     pub fn free_nodes(&self) -> usize {
         self.free().len()
     }
 
-    /// A node that is gone now, and may be used again.
+    /// Adds a node that is gone to the free nodes.
     pub(crate) fn put_free(&self, addr: GlobalAddr) {
         self.free().push_back(addr);
     }
 
-    /// A place for a new node that is split from one that is held. If there was another node before, others may still come
-    /// to it by what they remember: so it is locked, too, until everything is written.
+    /// Provides a node to split a held one into. Operations may still reach a reused node by outdated
+    /// pointers, so it is locked too until everything is written.
     pub(crate) async fn new_node<E: Endpoint>(
         &self,
         ep: &E,
         held: &mut Held<'_>,
         is_own: bool,
     ) -> Attempt<NewNode> {
-        // Whose a part of a shared node will be is not known yet.
+        // It is not known yet which kind of node a part of a shared one will be.
         let may_reuse = self.own.is_none() || is_own;
         let candidates = if may_reuse { self.free_nodes() } else { 0 };
         for _ in 0..candidates {
@@ -346,7 +346,7 @@ impl Sherman {
         self.free().pop_front()
     }
 
-    /// A new node will not be made after all.
+    /// Gives back a new node that is not needed.
     pub(crate) async fn drop_new<E: Endpoint>(&self, ep: &E, new: NewNode) -> Result<()> {
         match new.is_reused {
             true => self.put_free(new.addr),
@@ -356,12 +356,12 @@ impl Sherman {
         Ok(())
     }
 
-    /// A block for a node, on a memory server drawn at random.
+    /// Allocates a block for a node, on a random memory server.
     pub(crate) async fn alloc<E: Endpoint>(&self, ep: &E) -> Result<GlobalAddr> {
         let size = self.shape.node_size() as u64;
         let mut servers = self.pool.active_servers();
         if !self.anchor.tables.is_empty() {
-            // Those that joined later have no locks.
+            // Servers that joined later have no lock tables.
             servers.retain(|server| usize::from(server.0) < self.anchor.tables.len());
         }
         let mut first = (ep.random() >> 32) as usize % servers.len().max(1);
@@ -377,7 +377,7 @@ impl Sherman {
         Err(failed.into())
     }
 
-    /// Takes all nodes that others left for use again.
+    /// Takes all free nodes that others left.
     async fn take_free_list<E: Endpoint>(&self, ep: &E) -> Result<()> {
         if self.pool.slot().is_none() {
             return Ok(());
@@ -408,7 +408,7 @@ impl Sherman {
         Ok(())
     }
 
-    /// Leaves all nodes that are free for others.
+    /// Leaves all free nodes to others.
     async fn leave_free_list<E: Endpoint>(&self, ep: &E) -> Result<()> {
         let head = Anchor::free_list(self.at);
         while let Some(addr) = self.pop_free() {

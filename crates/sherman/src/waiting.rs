@@ -1,12 +1,12 @@
 //! Bounded waiting.
 //!
-//! Every operation waits for others for so long in all ([`Patience`]), and begins nothing anew once its time is over.
-//! Who waits for a lock also keeps an eye on it ([`Watch`]): a word that does not change for long may have lost its holder.
+//! Every operation has a limited total waiting time ([`Patience`]), and does not restart after it. A waiter
+//! for a lock also watches it ([`Watch`]): the holder of a word that stays the same for long may be dead.
 
 use pando_fabric::{Endpoint, Nanos, Patience, WaitedTooLong};
 use pando_pool::LOOKS_AT_HOLDER;
 
-/// Lets others run before an operation begins anew, unless its time is over, or it waited too long.
+/// Lets others run before an operation restarts; fails if its time is over or it waited too long.
 ///
 /// # Errors
 /// [`WaitedTooLong`] for `what`.
@@ -21,7 +21,7 @@ pub(crate) async fn before_anew<E: Endpoint>(
     patience.wait(ep, what).await
 }
 
-/// What one who waits for a lock has seen of it.
+/// A waiter's observations of a lock.
 pub(crate) struct Watch {
     patience: Patience,
     between_looks: Nanos,
@@ -35,7 +35,7 @@ impl Watch {
         Self { patience: Patience::new(patience_ns), between_looks, word: 0, since: 0 }
     }
 
-    /// Whether the word has been the same for long, or again since that was last said.
+    /// Whether the word has been unchanged for long, counted anew after each `true`.
     pub fn is_long<E: Endpoint>(&mut self, ep: &E, word: u64) -> bool {
         let now = ep.now();
         let is_long = self.word == word && now >= self.since + self.between_looks;
@@ -45,7 +45,7 @@ impl Watch {
         is_long
     }
 
-    /// Whether it has taken too long since this was first asked.
+    /// Whether too much time has passed since the first call.
     pub fn is_over<E: Endpoint>(&self, ep: &E) -> bool {
         self.patience.is_over(ep)
     }

@@ -1,7 +1,8 @@
-//! What operations cost in verbs, against the published figures (DEX Table 2) and by techniques (Sherman §5.3).
+//! Costs of operations in verbs, against the published figures (DEX Table 2) and by technique (Sherman §5.3).
 //!
-//! The cluster of the paper in small: 4 compute servers of 36 threads, Zipf 0.99, every node above the leaves cached. Counts per
-//! operation depend on the number of records through contention only, so that the ratios hold.
+//! The cluster of the paper, scaled down: 4 compute servers of 36 threads, Zipf 0.99, every node above the
+//! leaves cached. Counts per operation depend on the number of records only through contention, so the ratios
+//! hold.
 
 mod common;
 
@@ -14,26 +15,27 @@ use pando_sim::{Faults, Model, SimConfig, SimFabric};
 use pando_workload::{Rng, Zipf};
 
 const RECORDS: u64 = 40_000;
-/// Records of the paper, whose popularity the keys have: those of many ranks fall on one, the popular ones keep their share.
+/// Records of the paper, which determine the popularity of keys: many ranks share one key, and popular keys
+/// keep their share.
 const RANKS: u64 = 200_000_000;
 const SERVERS: u64 = 4;
-/// Threads of each, as in the paper.
+/// Threads of each compute server, as in the paper.
 const THREADS: u64 = 36;
 const OPERATIONS: u64 = 8_640;
 const NODES: Sizes = Sizes { key: 8, value: 8, node: 1024 };
 
-/// Verbs of one operation in the mean.
+/// Mean verbs per operation.
 #[derive(Debug)]
 struct Cost {
     reads: f64,
     writes: f64,
     atomics: f64,
     bytes: f64,
-    /// Operations in a µs of virtual time.
+    /// Operations per µs of virtual time.
     rate: f64,
 }
 
-/// Runs lookups, and updates in so many of a hundred operations, on so many threads of each compute server.
+/// Runs lookups, with `updates` percent updates, on `threads` threads of each compute server.
 fn cost(options: Options, partitioned: bool, updates: u64, threads: u64) -> Cost {
     let model = Model { faults: Faults { torn_share: 0.0, ..Faults::default() }, ..Model::default() };
     let regions = vec![16 << 20; SERVERS as usize];
@@ -56,7 +58,7 @@ fn cost(options: Options, partitioned: bool, updates: u64, threads: u64) -> Cost
     }
     let entries = (0..RECORDS).map(|k| (NODES.key(k), NODES.value(k, 0)));
     block_on(&ep, trees[0].load(&ep, FILL, entries)).expect("loaded");
-    // Every node above the leaves comes into every cache.
+    // Loads every node above the leaves into every cache.
     for tree in &trees {
         for k in (0..RECORDS).step_by(20) {
             block_on(&ep, tree.get(&ep, &NODES.key(k), &mut Vec::new())).expect("no error");
@@ -76,7 +78,7 @@ fn cost(options: Options, partitioned: bool, updates: u64, threads: u64) -> Cost
                 let rank = zipf.draw(&mut rng);
                 let mut k = rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) % RECORDS;
                 if partitioned {
-                    // Of its own range, as hot.
+                    // An equally hot key of its own range.
                     k = k / SERVERS + RECORDS * server / SERVERS;
                 }
                 let tree = &trees[server as usize];
@@ -100,7 +102,7 @@ fn cost(options: Options, partitioned: bool, updates: u64, threads: u64) -> Cost
     }
 }
 
-/// Within so many per cent.
+/// Asserts that the figures agree within `percent`.
 #[track_caller]
 fn assert_near(found: f64, published: f64, percent: f64) {
     assert!(
@@ -138,7 +140,8 @@ fn version_reads_make_three_of_one() {
     assert_near(cost.bytes, 1064.69, 5.0);
 }
 
-/// What the public code of DEX's variant does with one thread per compute server: 2.50 READs, 1.00 WRITEs, 0.50 atomics, 1,062 bytes.
+/// The public code of DEX's variant, with one thread per compute server: 2.50 READs, 1.00 WRITEs, 0.50
+/// atomics, 1,062 bytes.
 #[test]
 fn updates_with_version_reads_cost_what_was_measured() {
     let cost = cost(Options::sherman(CACHE).with_check(ReadCheck::VersionReads), false, 50, 1);
@@ -149,9 +152,10 @@ fn updates_with_version_reads_cost_what_was_measured() {
     assert_near(cost.bytes, 1062.0, 5.0);
 }
 
-/// Published: 2.71 READs, 0.99 WRITEs, 0.59 atomics, 1,079 bytes. There a lookup retries only if the version has changed *and* the lock
-/// is taken, so that it seldom waits and may believe a torn leaf. Here it waits, by READs of the lock word, for a leaf that is
-/// locked most of the time, and READs it again if it was changed meanwhile. Who locks READs the word before it swaps it, so that fewer swaps fail.
+/// Published: 2.71 READs, 0.99 WRITEs, 0.59 atomics, 1,079 bytes. There a lookup retries only if the version
+/// changed *and* the lock is taken, so it rarely waits and may accept a torn leaf. Here it waits, by READs of
+/// the lock word, for a leaf that is locked most of the time, and READs it again after a change. A writer
+/// READs the word before it swaps it, so fewer swaps fail.
 #[test]
 fn contended_updates_with_version_reads_cost_more_reads() {
     let cost = cost(Options::sherman(CACHE).with_check(ReadCheck::VersionReads), false, 50, THREADS);
@@ -169,13 +173,14 @@ fn each_technique_saves_what_it_is_for() {
         cost
     });
     let [plus, combined, on_chip, hierarchical, sherman] = &costs;
-    // Whole leaves are written until entries have checks of their own.
+    // Whole leaves are written until entries have their own checks.
     assert!(plus.bytes > 1500.0 && hierarchical.bytes > 1500.0 && sherman.bytes < 1100.0);
     assert_near(combined.writes, plus.writes, 5.0);
-    // Who queues at home does not knock at the memory server, and a lock that is handed over is not taken again.
+    // Local queues keep waiters away from the memory server, and a handed-over lock is not taken again.
     assert!(on_chip.atomics > 1.2 * hierarchical.atomics, "{} {}", on_chip.atomics, hierarchical.atomics);
     assert!(hierarchical.writes < on_chip.writes);
-    // Who waits for a lock in host memory hinders its holder; examples/ladder.rs shows by how much in the published cluster.
+    // Waiters for a lock in host memory delay its holder; examples/ladder.rs shows by how much in the
+    // published cluster.
     assert!(combined.rate > plus.rate && on_chip.rate > 2.0 * combined.rate, "{costs:?}");
     assert!(hierarchical.rate > on_chip.rate && sherman.rate > hierarchical.rate, "{costs:?}");
 }

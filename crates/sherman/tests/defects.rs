@@ -1,7 +1,7 @@
-//! Every defect that can be put into the protocols on purpose is found by few seeds; without, the same seeds are clean.
+//! Every seeded defect is found by few seeds; without defects the same seeds are clean.
 //!
-//! `cargo test -p pando-sherman --features defects --test defects --test left_locks`. That which shows only when a process dies is in
-//! `left_locks.rs`.
+//! `cargo test -p pando-sherman --features defects --test defects --test left_locks`. The defect that shows
+//! only when a process dies is in `left_locks.rs`.
 
 mod common;
 
@@ -11,10 +11,10 @@ use pando_fabric::defect::with_defect;
 use pando_sherman::defect::Defect;
 use pando_sherman::{Options, ReadCheck};
 
-/// Seeds tried at most.
+/// Maximum number of seeds.
 const SEEDS: u64 = 400;
 
-/// The histories of a seed: all variants one after the other, and two where everything is torn.
+/// Histories of a seed: all variants in turn, and two where everything is torn.
 fn histories(seed: u64) -> [History; 3] {
     let variants = variants();
     let checks = [ReadCheck::Checksum, ReadCheck::VersionReads];
@@ -27,7 +27,7 @@ fn histories(seed: u64) -> [History; 3] {
     ]
 }
 
-/// The first seed that shows something wrong.
+/// The first seed that fails.
 fn first_caught(defect: Option<Defect>, seeds: u64) -> Option<u64> {
     with_defect(defect, || (0..seeds).find(|&seed| histories(seed).iter().any(is_caught)))
 }
@@ -39,7 +39,7 @@ fn is_found(defect: Defect) {
     assert!(seed.is_some(), "{defect:?} is not found");
 }
 
-/// The published check of READs is no defect of ours; it is found all the same.
+/// The published check of READs is not a seeded defect, but is found as well.
 #[test]
 fn versions_at_both_ends_are_found() {
     let options = Options::sherman(16 << 10).with_locks(64).with_check(ReadCheck::UnsoundEnds);
@@ -82,7 +82,7 @@ fn a_version_that_is_not_looked_at_again_is_found() {
     is_found(Defect::SkipSecondLook);
 }
 
-/// Few locks, each of which is that of many nodes.
+/// Few locks, each shared by many nodes.
 #[test]
 fn a_wait_for_a_lock_under_a_lock_is_found() {
     let options = Options::sherman(16 << 10).with_locks(4).with_check(ReadCheck::VersionReads);
@@ -93,7 +93,7 @@ fn a_wait_for_a_lock_under_a_lock_is_found() {
     let first = |defect| with_defect(defect, || (0..SEEDS / 4).find(|&seed| is_stuck(seed)));
     let seed = first(Some(Defect::WaitHolding));
     eprintln!("{:?}: seed {seed:?}", Defect::WaitHolding);
-    assert!(seed.is_some(), "nobody waits in a circle");
+    assert!(seed.is_some(), "there is no deadlock");
     assert_eq!(first(None), None);
 }
 

@@ -1,6 +1,6 @@
-//! Locks that nobody gives back: simulated processes with an attachment each change the same nodes, until one of them is killed, or
-//! cut off from the memory servers for longer than anybody waits. The others go on, and so does the one that was cut off once
-//! it is back.
+//! Locks that are not released: simulated processes, each with its own attachment, change the same nodes
+//! until one of them is killed, or cut off from the memory servers past every timeout. The others continue,
+//! and so does the one that was cut off once it is back.
 //!
 //! `PANDO_SIM_SEEDS=A..B` replays seeds A to B - 1.
 
@@ -22,24 +22,24 @@ const PROCESSES: u64 = 3;
 const KEYS: u64 = 400;
 const SLOTS: u64 = 3;
 const PATIENCE: Nanos = 5_000_000;
-/// Virtual time from the begin within which something goes wrong.
+/// Virtual time within which the accident happens.
 const WITHIN: Nanos = 1_500_000;
-/// After this long nothing of a killed process is under way any more.
+/// Time after which no verb of a killed process is in flight.
 const LATE: Nanos = 300_000;
 const OPERATIONS: u64 = 200;
 
-/// What goes wrong with the last process.
+/// Accident of the last process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Accident {
     Killed,
-    /// For so long.
+    /// Cut off for this long.
     CutOff(Nanos),
-    /// Answers to so many of a thousand verbs of all processes are lost.
+    /// This many of a thousand answers to verbs of all processes are lost.
     Unheard(u64),
 }
 
-/// One process, and what may be there of the keys that it changes: all values that an operation that failed may have left, `None` for
-/// no entry.
+/// One process, and the possible values of the keys that it changes: all that a failed operation may have
+/// left, with `None` for no entry.
 struct Process {
     tree: Sherman,
     model: RefCell<BTreeMap<u64, Vec<Option<u64>>>>,
@@ -115,19 +115,19 @@ impl Run {
         Self { seed, fabric, processes }
     }
 
-    /// Changes random keys that are this slot's, until it has changed enough of them and it is `until`.
+    /// Changes random keys of this slot until it has changed enough of them and the time is `until`.
     async fn work(&self, number: usize, ep: &SimEndpoint, slot: u64, until: Nanos) {
         let Process { tree, model } = &self.processes[number];
         let (owner, owners) = (number as u64 * SLOTS + slot, PROCESSES * SLOTS);
         let mut n = 0;
         while n < OPERATIONS || ep.now() < until {
             n += 1;
-            // Mostly few places, which grow and shrink.
+            // Mostly a few places, which grow and shrink.
             let (choice, random) = (ep.random() >> 60, ep.random() >> 8);
             let k = if choice < 12 { random % 80 } else { random % KEYS } / owners * owners + owner;
             let is_removal = choice % 4 < if n / 40 % 2 == 0 { 1 } else { 3 };
             let value = if is_removal { None } else { Some(k << 32 | n) };
-            // Nobody knows of an operation that is under way when its process is killed.
+            // The outcome of an operation stays unknown if its process is killed.
             model.borrow_mut().entry(k).or_insert_with(|| vec![None]).push(value);
             let done = match value {
                 None => tree.remove(ep, &TINY.key(k)).await,
@@ -143,7 +143,7 @@ impl Run {
         }
     }
 
-    /// Looks at all keys, which must have what they may have.
+    /// Reads all keys, each of which must have one of its possible values.
     fn check(&self, number: usize, ep: &SimEndpoint) {
         let tree = &self.processes[number].tree;
         let mut found = BTreeMap::new();
@@ -180,7 +180,7 @@ impl Run {
         self.processes.iter().map(|process| process.tree.counts().repairs).sum()
     }
 
-    /// Finishes what is left, has every lock taken, and audits the tree.
+    /// Finishes leftovers, takes every lock, and audits the tree.
     fn settle(&self, living: usize) {
         let ep = self.fabric.direct(7);
         for Process { tree, .. } in &self.processes[..living] {
@@ -195,7 +195,7 @@ impl Run {
             }
         }
         let audit = block_on(&ep, tree.audit(&ep)).expect("an audit");
-        // Locks of inner nodes, and of nodes that are gone, may still be left: nobody came to them.
+        // Locks of inner nodes, and of nodes that are gone, may still be left, since no operation met them.
         let wrong = audit.violations.iter().filter(|violation| !violation.contains("lock"));
         assert_eq!(wrong.collect::<Vec<_>>(), Vec::<&String>::new(), "seed {}", self.seed);
     }
@@ -207,7 +207,7 @@ fn run_all(accident: fn(&Random) -> Accident, living: usize) -> (u64, Counts) {
     for seed in seeds(3 * variants.len() as u64) {
         let (name, options) = &variants[seed as usize % variants.len()];
         let accident = accident(&Random::new(seed ^ 0xacc1));
-        // Shown if it fails.
+        // Shown if the test fails.
         eprintln!("seed {seed}: {name}, {accident:?}");
         let run = Run::new(seed, *options, accident);
         let calm = match accident {
@@ -245,7 +245,7 @@ fn answers_that_are_lost_leave_nothing_behind() {
     run_all(|random| Accident::Unheard([1, 5, 20][(random.next() >> 33) as usize % 3]), 3);
 }
 
-/// A right neighbour that is written after its node was cut off is nowhere if the process dies in between.
+/// A right neighbour that is written after its node was cut off is lost if the process dies in between.
 #[cfg(feature = "defects")]
 #[test]
 fn a_sibling_that_is_written_last_is_found() {

@@ -1,5 +1,5 @@
-//! All operations of all variants on memory of this process: against a model, with many threads, grown from empty and emptied
-//! again, with keys and values of many sizes, and with too little memory.
+//! All operations of all variants on memory of this process: against a model, with many threads, growing from
+//! empty and shrinking again, with keys and values of many sizes, and with too little memory.
 
 mod common;
 
@@ -97,7 +97,7 @@ fn many_threads_agree_with_their_maps() {
     }
 }
 
-/// Two compute servers with an index cache each, which outdate each other's, and partitions.
+/// Two compute servers with index caches, which make each other's copies stale, with and without partitions.
 #[test]
 fn two_compute_servers_change_the_same_keys() {
     for (name, options) in variants() {
@@ -163,7 +163,7 @@ fn keys_of_1_to_64_bytes_and_values_of_many_sizes() {
             let ep = local.ep();
             let load = Load { sizes, keys, owners: 1, operations: 4000, shrinks: true, is_kept: false };
             let model = block_on(&ep, load.run(&ep, 0, BTreeMap::new(), |_| &local.tree));
-            // Numbers of longer keys have a constant in front.
+            // Numbers of longer keys have a constant prefix.
             if key <= 8 {
                 block_on(&ep, check_all(&ep, &local.tree, &local.pool, sizes, &model));
             }
@@ -231,7 +231,7 @@ fn a_full_pool_is_an_error_and_nothing_is_lost() {
         }
         assert!(refused > 1000 && stored.len() > 500, "{refused} refused, {} stored", stored.len());
         block_on(&ep, check_all(&ep, &local.tree, &local.pool, TINY, &stored));
-        // What is removed makes room again.
+        // Removals make room again.
         let gone: Vec<u64> = stored.keys().copied().filter(|k| k % 8 != 0).collect();
         for k in gone {
             assert!(block_on(&ep, local.tree.remove(&ep, &TINY.key(k))).expect("removed"));

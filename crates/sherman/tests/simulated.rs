@@ -1,5 +1,5 @@
-//! All variants on a simulated cluster: many threads of several compute servers with an index cache each, torn READs and WRITEs,
-//! delays, partitioned and not. The same seed is the same history; a failure names the seed.
+//! All variants on a simulated cluster: many threads of several compute servers with index caches, torn READs
+//! and WRITEs, delays, partitioned and not. A seed determines the history; a failure names the seed.
 //!
 //! `PANDO_SIM_SEEDS=A..B` replays seeds A to B - 1.
 
@@ -19,7 +19,7 @@ fn every_variant_agrees_with_its_models() {
             if partitioned && options.check != ReadCheck::Checksum {
                 continue;
             }
-            // Shown if it fails.
+            // Shown if the test fails.
             eprintln!("seed {seed}: {name}, partitioned {partitioned}");
             let outcome = History { partitioned, ..History::tiny(seed, *options) }.run();
             splits += outcome.splits;
@@ -45,8 +45,8 @@ fn the_same_seed_is_the_same_history() {
     assert_eq!(history().run(), history().run());
 }
 
-/// The published check believes that a READ fetches lines in order. In a cluster where none does it lets torn nodes pass, which
-/// the two sound ones do not.
+/// The published check relies on READs that fetch lines in order. In a cluster where no READ does, it accepts
+/// torn nodes, which the two sound checks reject.
 #[test]
 fn versions_at_both_ends_are_unsound() {
     let ladder = [Options::fg_plus(16 << 10), Options::sherman(16 << 10).with_locks(64)];

@@ -1,12 +1,12 @@
-//! Locks that an operation holds, what it writes under them, and how both end.
+//! Locks held by an operation, its writes under them, and their release.
 //!
-//! [`Held::finish`] does all writes, in order, and then gives all locks back, in order. So whoever takes one of the locks finds
-//! everything written. With command combination (Sherman §4.2) what goes to one memory server goes in one chain, the last
-//! write together with the release of the first lock. Held are several locks only by who splits a node or merges two; all but the first are
-//! tried and never waited for, so that nobody waits in a circle.
+//! [`Held::finish`] does all writes, in order, and then releases all locks, in order. So the next holder of a
+//! lock finds everything written. With command combination (Sherman §4.2), all verbs to one memory server go
+//! in one chain, and the last write goes together with the release of the first lock. Only splits and merges
+//! hold several locks; all but the first are tried and never waited for, which rules out deadlock.
 //!
-//! If that fails, or the future of the operation is dropped, everything that is left goes to the list of unfinished work
-//! (`unfinished.rs`): nobody else can enter the locks before that is done.
+//! If that fails, or the operation's future is dropped, the rest goes to the list of unfinished work
+//! (`unfinished.rs`): the locks stay closed to others until it is done.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,48 +29,48 @@ use crate::waiting::Watch;
 /// One lock: the place in the local queue, or the remote lock, or both.
 #[derive(Clone, Debug)]
 pub(crate) struct Lock {
-    /// What it is held for.
+    /// The node for which it is held.
     pub node: GlobalAddr,
     pub queue: Option<GlobalAddr>,
     pub word: Option<LockWord>,
 }
 
-/// Words that are to be written.
+/// Words to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     pub at: GlobalAddr,
     pub words: Box<[u64]>,
 }
 
-/// Locks that an operation holds. Dropped, they are left, and given back by another operation.
+/// Locks that an operation holds. If dropped, they are left to be released by another operation.
 #[must_use = "dropped, the locks stay set until another operation gives them back"]
 pub(crate) struct Held<'t> {
     tree: &'t Sherman,
     locks: Vec<Lock>,
     writes: Vec<Write>,
-    /// Verbs that change something are under way.
+    /// Whether verbs with effects are in flight.
     is_changing: bool,
 }
 
-/// Whether a lock was got that is only tried.
+/// Result of trying a lock without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Got {
     Lock,
-    /// Its word is one that is held already, for another node.
+    /// The lock word is held already, for another node.
     SameWord,
     Busy,
 }
 
 impl Sherman {
-    /// Locks the node at `addr`, waiting for others. The nodes that this compute server has for itself, `is_own`, have no
-    /// remote lock.
+    /// Locks the node at `addr`, waiting for other holders. Nodes that belong to this compute server alone
+    /// (`is_own`) have no remote lock.
     pub(crate) async fn lock<E: Endpoint>(
         &self,
         ep: &E,
         addr: GlobalAddr,
         is_own: bool,
     ) -> Attempt<Held<'_>> {
-        // What cannot be finished just now may have nothing to do with this.
+        // Unfinished work that cannot be done now may be unrelated, so errors are ignored.
         let _ = self.settle(ep).await;
         let mut held =
             Held { tree: self, locks: Vec::with_capacity(1), writes: Vec::new(), is_changing: false };
@@ -85,7 +85,7 @@ impl Sherman {
         Ok(held)
     }
 
-    /// Takes over the lock `word` of a process that is gone; `None` if it has it no more.
+    /// Takes over the lock `word` of a dead process; `None` if that process no longer holds it.
     pub(crate) async fn take_over<E: Endpoint>(
         &self,
         ep: &E,
@@ -98,10 +98,10 @@ impl Sherman {
         Ok(is_taken.then_some(held))
     }
 
-    /// Who waits for `at` is not alone with it: lets others run, and looks now and then whether the holder still lives.
+    /// Waits a little for `at`, and checks now and then whether the holder is alive.
     ///
     /// # Errors
-    /// [`PoolError::LockTimedOut`], and what is found to be corrupt.
+    /// [`PoolError::LockTimedOut`], and corruption found on the way.
     pub(crate) async fn watch<E: Endpoint>(
         &self,
         ep: &E,
@@ -120,7 +120,7 @@ impl Sherman {
         if Some(holder) == self.pool.slot() && self.unfinished.any() {
             self.settle(ep).await?;
         } else if watch.is_long(ep, word) {
-            // Boxed: so rare that futures of operations are better without.
+            // Boxed: it is rare, and keeps the futures of operations small.
             Box::pin(self.look_after(ep, at, word)).await?;
         }
         match watch.is_over(ep) {
@@ -132,7 +132,7 @@ impl Sherman {
         }
     }
 
-    /// Whether the remote lock is held. Asked again until `deadline` if there is no answer.
+    /// Whether the remote lock is held. Repeats an unanswered READ until `deadline`.
     pub(crate) async fn is_held<E: Endpoint>(
         &self,
         ep: &E,
@@ -150,7 +150,8 @@ impl Sherman {
         }
     }
 
-    /// Does writes to one memory server, and gives back a lock there behind them, until `deadline`; in one chain.
+    /// Does writes to one memory server and then releases a lock there, in one chain; retries until
+    /// `deadline`.
     pub(crate) async fn write_group<E: Endpoint>(
         &self,
         ep: &E,
@@ -169,7 +170,8 @@ impl Sherman {
             if !error.is_unreachable() || ep.now() >= deadline {
                 return Err(failed(error, is_in_doubt));
             }
-            // The unlock is the last of the chain: if it was done, all was, and others may be at work already.
+            // The unlock is last in the chain: if it took effect, everything did, and others may hold the
+            // lock already.
             if let Some(word) = unlock {
                 match self.is_held(ep, word, deadline).await {
                     Ok(true) => {}
@@ -219,7 +221,7 @@ impl Sherman {
 }
 
 impl<'t> Held<'t> {
-    /// Enters the local queue of a node that is locked first, if it has one.
+    /// Enters the local queue of the node that is locked first, if it has one.
     async fn enter<E: Endpoint>(&mut self, ep: &E, node: GlobalAddr, is_own: bool) -> Result<()> {
         let Some(key) = self.tree.queue_key(node, is_own) else {
             self.locks.push(Lock { node, queue: None, word: None });
@@ -257,7 +259,7 @@ impl<'t> Held<'t> {
         Ok(Got::Busy)
     }
 
-    /// Takes over the lock of one more node, if `gone`, a process that died, has it.
+    /// Takes over the lock of one more node if `gone`, a dead process, holds it.
     pub async fn take_over_too<E: Endpoint>(
         &mut self,
         ep: &E,
@@ -274,7 +276,7 @@ impl<'t> Held<'t> {
         Ok(())
     }
 
-    /// Tries the remote lock of the `i`-th node; the word if it is not free.
+    /// Tries the remote lock of the `i`-th node; returns the word if it is taken.
     async fn try_word<E: Endpoint>(&mut self, ep: &E, i: usize) -> Result<Option<u64>> {
         let at = self.tree.lock_addr(self.locks[i].node);
         let found = if self.tree.is_versioned() { ep.read_word(at).await? } else { 0 };
@@ -285,11 +287,11 @@ impl<'t> Held<'t> {
         Ok((before != found).then_some(before))
     }
 
-    /// Locks the word of the `i`-th node if it is `found`; the word before.
+    /// Locks the word of the `i`-th node if it is `found`; returns the word before.
     async fn swap_word<E: Endpoint>(&mut self, ep: &E, i: usize, found: u64) -> Result<u64> {
         let tree = self.tree;
         let word = tree.draw_word(ep, self.locks[i].node, found)?;
-        // What is dropped from here on may hold the lock.
+        // If dropped from here on, the lock may be held.
         (self.locks[i].word, self.is_changing) = (Some(word.clone()), true);
         let before = match ep.compare_swap(word.at, found, word.locked).await {
             Err(error) if error.may_have_taken_effect() => {
@@ -297,7 +299,8 @@ impl<'t> Held<'t> {
                     Ok(true) => Ok(found),
                     Ok(false) => Err(error.into()),
                     Err(error) => {
-                        // Nobody knows whether it is held: it must not be given back like those that are.
+                        // It is not known whether the lock is held, so it must not be released like a held
+                        // one.
                         let locks = vec![Lock { queue: None, ..self.locks[i].clone() }];
                         tree.leave_unfinished(Unfinished { writes: Vec::new(), locks }, Due::Later);
                         Err(error)
@@ -313,14 +316,14 @@ impl<'t> Held<'t> {
         before
     }
 
-    /// Has the words of a window of `page`, which begins at `addr`, written.
+    /// Adds a write of the words of a window of `page`, which begins at `addr`.
     pub fn write(&mut self, addr: GlobalAddr, page: &PageBuf, window: std::ops::Range<usize>) {
         let words = page.words()[window.start / WORD..window.end / WORD].iter();
         let words = words.map(|word| word.load(Relaxed)).collect();
         self.writes.push(Write { at: addr.add(window.start as u64), words });
     }
 
-    /// Gives locks that were taken over back as they were found, with nothing done.
+    /// Releases locks that were taken over, without changes and with the words that were found.
     pub async fn undo<E: Endpoint>(mut self, ep: &E) -> Result<()> {
         self.writes.clear();
         for word in self.locks.iter_mut().filter_map(|lock| lock.word.as_mut()) {
@@ -329,10 +332,10 @@ impl<'t> Held<'t> {
         self.finish(ep).await
     }
 
-    /// Does all that is to be written, and gives the locks back.
+    /// Does all writes, and releases the locks.
     ///
     /// # Errors
-    /// Those of the verbs; what was not done is left.
+    /// Errors of the verbs; the rest is left.
     pub async fn finish<E: Endpoint>(mut self, ep: &E) -> Result<()> {
         let deadline = self.tree.deadline(ep);
         self.is_changing = true;
@@ -352,7 +355,7 @@ impl<'t> Held<'t> {
                 Ok(()) => {}
                 Err(ShermanError::Fabric(error)) if is_begun => return Err(ShermanError::Unfinished(error)),
                 Err(error) => {
-                    // What did not begin is not to be done later.
+                    // Writes that did not begin must not be done later.
                     self.is_changing = matches!(error, ShermanError::Unfinished(_));
                     return Err(error);
                 }
@@ -363,12 +366,12 @@ impl<'t> Held<'t> {
                 self.leave_first(ep);
             }
         }
-        // Everything that was to be done is: who cannot give a lock back leaves that to others.
+        // All writes are done. If a lock cannot be released now, that is left to another operation.
         let _ = self.release(ep, hands_over, deadline).await;
         Ok(())
     }
 
-    /// Gives the locks back. All is written.
+    /// Releases the locks after all writes.
     async fn release<E: Endpoint>(&mut self, ep: &E, hands_over: bool, deadline: Nanos) -> Result<()> {
         while let Some(Lock { node, queue, word }) = self.locks.first() {
             if let (true, &Some(key), Some(word)) = (hands_over, queue, word)
@@ -386,7 +389,7 @@ impl<'t> Held<'t> {
         Ok(())
     }
 
-    /// Of a single lock: whether the next in its queue is to have it.
+    /// Whether a single lock is to be handed over to the next in its queue.
     fn hands_over(&self) -> bool {
         let &[Lock { node, queue: Some(key), word: Some(_) }] = &self.locks[..] else { return false };
         self.tree.queues.hands_over(key, node)
@@ -396,7 +399,7 @@ impl<'t> Held<'t> {
         self.locks.first().and_then(|lock| lock.word.clone()).filter(|_| !hands_over)
     }
 
-    /// How many of the writes go together.
+    /// Number of writes that go together.
     fn group_end(&self) -> usize {
         match self.tree.options.combine {
             true => {
@@ -413,7 +416,7 @@ impl<'t> Held<'t> {
         self.tree.options.combine && last.is_some_and(|write| write.at.server() == word.at.server())
     }
 
-    /// The remote lock of the first was given back.
+    /// Leaves the first lock, whose remote part was released.
     fn leave_first<E: Endpoint>(&mut self, ep: &E) {
         if let Some(key) = self.locks.remove(0).queue {
             ep.charge(Queues::work(key));
@@ -426,7 +429,7 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         let (locks, writes) = (std::mem::take(&mut self.locks), std::mem::take(&mut self.writes));
         let due = if self.is_changing { Due::Later } else { Due::Now };
-        // What nobody was told of yet is not to be done.
+        // Writes that no other operation may have seen must not be done later.
         let writes = if self.is_changing { writes } else { Vec::new() };
         self.tree.leave_unfinished(Unfinished { writes, locks }, due);
     }
@@ -440,9 +443,9 @@ struct Waiting<'t> {
     waiter: Option<Arc<Waiter>>,
 }
 
-/// How long who waits for unfinished work sleeps between two looks.
+/// Interval at which a waiter checks for unfinished work.
 const LOOK_NS: Nanos = 10_000;
-/// What who waits in a queue waits for.
+/// Name of the wait in errors.
 const TURN: &str = "its turn among the threads of its process";
 
 impl Waiting<'_> {
@@ -450,7 +453,8 @@ impl Waiting<'_> {
         let waiter = Arc::clone(self.waiter.as_ref().expect("it waits"));
         let watch = Watch::new(self.tree.config.patience_ns);
         loop {
-            // Looked for after the queue was entered: who leaves something nudges those who are in it.
+            // Check after entering the queue: an operation that leaves unfinished work then nudges all
+            // waiters.
             let has_unfinished = self.tree.unfinished.any();
             let woken = std::future::poll_fn(|cx| match waiter.poll(cx) {
                 Poll::Pending if has_unfinished => Poll::Ready(Woken::Nudged),
@@ -478,7 +482,7 @@ impl Waiting<'_> {
 }
 
 impl Waiting<'_> {
-    /// What was given to who does not want it any more goes to the next.
+    /// Passes a turn that its waiter no longer wants to the next one.
     fn pass_on(&self, Turn { word }: Turn) {
         let locks = vec![Lock { node: self.node, queue: Some(self.key), word }];
         self.tree.leave_unfinished(Unfinished { writes: Vec::new(), locks }, Due::Now);

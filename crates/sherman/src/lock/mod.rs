@@ -1,11 +1,11 @@
-//! Locks of nodes: remote ones, in nodes or in tables, with local queues in front, and what becomes of them when their holder
-//! fails.
+//! Locks of nodes: remote ones, in nodes or in tables, with local queues in front, and their recovery after a
+//! failure of the holder.
 //!
-//! - `word.rs`: lock words, and what they say; `nonces.rs`: what tells those of one process apart.
-//! - `queues.rs`: the threads of one compute server in front of a lock, and hand-over.
-//! - `held.rs`: locks that an operation holds, and the order of writes and releases.
-//! - `unfinished.rs`: what an operation left that failed halfway.
-//! - `repair.rs`: what a process left that died.
+//! - `word.rs`: lock words; `nonces.rs`: numbers that distinguish the locks of one process.
+//! - `queues.rs`: queues of one compute server's threads in front of locks, and hand-over.
+//! - `held.rs`: locks held by an operation, and the order of writes and releases.
+//! - `unfinished.rs`: leftovers of operations that failed halfway.
+//! - `repair.rs`: locks of dead processes.
 
 mod held;
 mod nonces;

@@ -1,23 +1,23 @@
-//! Numbers that tell the locks of one process apart.
+//! Numbers that distinguish the locks of one process.
 //!
-//! Whoever lost the answer to a lock or an unlock looks whether the word is its own. So no other thread of its process may have, or
-//! try to get, the same lock by the same word: one of 2^16 drawn at random would be another's often enough to lose changes. A number is
-//! taken for as long as anybody may look for its word.
+//! After a lost answer to a lock or an unlock, an operation checks whether the word is its own. So no other
+//! thread of its process may hold or try the same lock with the same word. A random 16-bit number would
+//! collide often enough to lose changes. A number is therefore reserved while its word may still be checked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Numbers that there are, so many bits of a lock word.
+/// Numbers have this many bits of a lock word.
 const BITS: u32 = 16;
 const WORDS: usize = (1 << BITS) / u64::BITS as usize;
 
-/// Which numbers are taken.
+/// Set of the numbers in use.
 #[derive(Debug)]
 pub(crate) struct Nonces {
     taken: Box<[AtomicU64]>,
 }
 
-/// One that is taken, until it is dropped.
+/// A number, in use until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Nonce {
     of: Arc<Nonces>,
@@ -29,7 +29,7 @@ impl Nonces {
         Arc::new(Self { taken: (0..WORDS).map(|_| AtomicU64::new(0)).collect() })
     }
 
-    /// Takes a number that nobody has, near one drawn at random; `None` if all are taken.
+    /// Takes an unused number near a random one; `None` if all are in use.
     pub fn take(self: &Arc<Self>, random: u64) -> Option<Nonce> {
         let near = (random >> (u64::BITS - BITS)) as usize;
         let (first, turn) = (near % WORDS, (near / WORDS) as u32);
@@ -43,13 +43,13 @@ impl Nonces {
         let taken = &self.taken[word];
         let mut seen = taken.load(Ordering::Relaxed);
         loop {
-            // The first free one from `turn` on.
+            // The first free bit from `turn` on.
             let free = (!seen).rotate_right(turn);
             if free == 0 {
                 return None;
             }
             let bit = (free.trailing_zeros() + turn) % u64::BITS;
-            // Pairs with the release of who had it: all of that is done.
+            // Pairs with the release by the previous user: its checks are done.
             match taken.compare_exchange_weak(seen, seen | 1 << bit, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some(bit),
                 Err(now) => seen = now,

@@ -1,8 +1,9 @@
-//! Queues of the threads of one compute server in front of locks: hierarchical locks (Sherman §4.3).
+//! Queues of one compute server's threads in front of locks: hierarchical locks (Sherman §4.3).
 //!
-//! Who has *entered* a lock is the only one of its compute server that tries the remote one. The others wait in the order in which
-//! they came. Who leaves wakes the first of them, or hands over the remote lock to it if it wants the same node, a limited
-//! number of times in succession. A waiter whose future is dropped leaves its place, and passes on what it was given.
+//! The thread that has *entered* a lock is the only one of its compute server that tries the remote lock. The
+//! others wait in order of arrival. On leaving, it wakes the first waiter; if that one wants the same node,
+//! it hands the remote lock over, a limited number of times in succession. A waiter whose future is dropped
+//! leaves the queue, and passes on what it was given.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,23 +13,23 @@ use pando_fabric::{GlobalAddr, Resource, Work};
 
 use super::word::LockWord;
 
-/// Parts that threads seldom meet in.
+/// Number of shards, enough that threads rarely contend.
 const SHARDS: usize = 64;
 
 pub(crate) struct Queues {
     shards: Box<[Mutex<HashMap<GlobalAddr, Queue>>]>,
-    /// How often a remote lock is handed over in succession.
+    /// Maximum hand-overs of a remote lock in succession.
     limit: u32,
 }
 
-/// Those behind the one who has entered.
+/// Waiters behind the thread that has entered.
 #[derive(Default)]
 struct Queue {
     waiters: VecDeque<Arc<Waiter>>,
     handed: u32,
 }
 
-/// One that waits for its turn.
+/// One waiter.
 pub(crate) struct Waiter {
     node: GlobalAddr,
     state: Mutex<State>,
@@ -41,16 +42,16 @@ struct State {
     is_nudged: bool,
 }
 
-/// What a waiter is given: it has entered, perhaps with the remote lock.
+/// A waiter's turn: it has entered, perhaps with the remote lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {
     pub word: Option<LockWord>,
 }
 
-/// Why a waiter is woken.
+/// Reason for waking a waiter.
 pub(crate) enum Woken {
     Turn(Turn),
-    /// Something is left to be finished, without which it may never have its turn.
+    /// There is unfinished work, without which the waiter may never get its turn.
     Nudged,
 }
 
@@ -96,12 +97,12 @@ impl Queues {
         lock(&self.shards[Self::part(key) as usize])
     }
 
-    /// To be charged by who enters or leaves the lock `key`, or is given it.
+    /// Work charged for entering or leaving the lock `key`, and for receiving it.
     pub fn work(key: GlobalAddr) -> Work {
         Work::Hold(Resource::LockQueue(Self::part(key)))
     }
 
-    /// Enters the lock `key` for `node`; who has to wait gets a place in the queue.
+    /// Enters the lock `key` for `node`; returns a place in the queue if the caller must wait.
     pub fn enter(&self, key: GlobalAddr, node: GlobalAddr) -> Option<Arc<Waiter>> {
         let mut shard = self.shard(key);
         let Some(queue) = shard.get_mut(&key) else {
@@ -113,7 +114,7 @@ impl Queues {
         Some(waiter)
     }
 
-    /// Enters the lock `key` if nobody has.
+    /// Enters the lock `key` if it is free.
     pub fn try_enter(&self, key: GlobalAddr) -> bool {
         let mut shard = self.shard(key);
         let is_free = !shard.contains_key(&key);
@@ -123,7 +124,7 @@ impl Queues {
         is_free
     }
 
-    /// Whether the remote lock is to be handed over, held for `node`.
+    /// Whether the remote lock, held for `node`, is to be handed over.
     pub fn hands_over(&self, key: GlobalAddr, node: GlobalAddr) -> bool {
         self.shard(key).get(&key).is_some_and(|queue| self.is_next(queue, node))
     }
@@ -132,7 +133,7 @@ impl Queues {
         queue.handed < self.limit && queue.waiters.front().is_some_and(|waiter| waiter.node == node)
     }
 
-    /// Leaves with the remote lock, if the next one may have it. Whether it has.
+    /// Leaves and hands the remote lock over, if the next waiter may have it; returns whether it did.
     pub fn hand_over(&self, key: GlobalAddr, node: GlobalAddr, word: &LockWord) -> bool {
         let mut shard = self.shard(key);
         let Some(queue) = shard.get_mut(&key).filter(|queue| self.is_next(queue, node)) else { return false };
@@ -143,7 +144,7 @@ impl Queues {
         true
     }
 
-    /// Leaves; the remote lock was given back.
+    /// Leaves after the remote lock was released.
     pub fn leave(&self, key: GlobalAddr) {
         let mut shard = self.shard(key);
         let next = shard.get_mut(&key).and_then(|queue| {
@@ -159,7 +160,7 @@ impl Queues {
         }
     }
 
-    /// The waiter does not wait any longer; what it was given and did not take, if it was.
+    /// Removes a waiter from the queue; returns a turn that it was given but did not take.
     pub fn cancel(&self, key: GlobalAddr, waiter: &Arc<Waiter>) -> Option<Turn> {
         let mut shard = self.shard(key);
         if let Some(queue) = shard.get_mut(&key) {
@@ -169,7 +170,7 @@ impl Queues {
         lock(&waiter.state).turn.take()
     }
 
-    /// Wakes all who wait for `key`, that one of them finishes what is left.
+    /// Wakes all waiters for `key`, so that one of them does the unfinished work.
     pub fn nudge(&self, key: GlobalAddr) {
         let shard = self.shard(key);
         let waiters: Vec<_> =
@@ -178,7 +179,7 @@ impl Queues {
         waiters.iter().for_each(|waiter| waiter.wake(|state| state.is_nudged = true));
     }
 
-    /// Locks that somebody has entered.
+    /// Number of entered locks.
     #[cfg(test)]
     pub fn entered(&self) -> usize {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
@@ -201,7 +202,7 @@ mod tests {
         LockWord::new(nonce, n, addr(n), 0, AttachSlot(1), 0, false)
     }
 
-    /// Where the lock is that came with the turn, if there was one.
+    /// Address of the lock that came with the turn, if any.
     fn lock_of(turn: Turn) -> Option<GlobalAddr> {
         turn.word.map(|word| word.at)
     }
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_leaves_no_gap() {
+    fn a_waiter_that_gives_up_leaves_no_gap() {
         let queues = Queues::new(9);
         let key = addr(0);
         assert!(queues.enter(key, key).is_none());

@@ -1,15 +1,18 @@
-//! What a process left that died with locks.
+//! Repair of nodes whose lock is held by a dead process.
 //!
-//! Who waits for a lock looks, now and then, whether its holder still lives; the pool makes sure that nothing of one that does not takes
-//! effect any more. The word says which node it was locked for. It is put right from the top down:
+//! A waiter for a lock checks now and then whether its holder is alive; the pool ensures that no verb of a
+//! dead process takes effect any more. The lock word names the node for which it was locked. Repairs go from
+//! the top down:
 //!
-//! - A change of one node was one WRITE: the node is as before it or after it, or its checks do not fit and it is corrupt.
-//! - A split that came as far as cutting off the node is done: its new neighbour is found by it, and linked by whoever comes
-//!   that way. If it did not, the new neighbour is nowhere in the tree; if it was a node that had been in use before, it
-//!   is locked, too, and becomes free again.
-//! - A merge wrote the left node, the right one, and the parent, in this order, with all three locked. So the parent comes first: only
-//!   who has its lock looks whether one of its children reaches beyond its separator, or is gone, and does what is left to do. The lock of a
-//!   child is taken over only while nobody has the lock of its parent.
+//! - A change of one node was one WRITE: the node is in the state before or after, or its checks fail and it
+//!   is corrupt.
+//! - A split that cut off the node is done: its new neighbour is reachable through it, and is linked by the
+//!   next operation that passes. Otherwise the new neighbour is not in the tree; if it is a reused node, it
+//!   is locked too, and becomes free again.
+//! - A merge wrote the left node, the right one, and the parent, in this order, with all three locked. So the
+//!   parent is repaired first: only the holder of its lock checks whether a child reaches beyond its
+//!   separator, or is gone, and completes the merge. The lock of a child is taken over only while the parent
+//!   is unlocked.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -25,22 +28,22 @@ use crate::read::Reader;
 use crate::shape::{Key, WORD};
 use crate::tree::Sherman;
 
-/// What is left to do about a node whose holder is gone.
+/// Steps to repair a node whose holder is dead.
 #[derive(Default)]
 struct Plan {
-    /// Nodes that are locked besides, if by the one who is gone.
+    /// Further nodes to lock, if the dead process holds them.
     locked: Vec<GlobalAddr>,
-    /// Nodes as they are to be, in the order in which they are to be written.
+    /// New contents of nodes, in the order of their writes.
     pages: Vec<(GlobalAddr, PageBuf)>,
-    /// Nodes that are free by that.
+    /// Nodes that become free.
     freed: Vec<GlobalAddr>,
 }
 
 impl Sherman {
-    /// The lock word at `at` has been locked for long: takes it over if its holder is gone.
+    /// Takes over the lock word at `at`, which has been locked for long, if its holder is dead.
     ///
     /// # Errors
-    /// [`ShermanError::Corrupt`]. Whatever else goes wrong, whoever waits tries again.
+    /// [`ShermanError::Corrupt`]. After any other error the waiter tries again.
     pub(crate) async fn look_after<E: Endpoint>(&self, ep: &E, at: GlobalAddr, word: u64) -> Result<()> {
         let holder = lock_owner(word).filter(|&holder| Some(holder) != self.pool.slot());
         let Some(holder) = holder else { return Ok(()) };
@@ -63,8 +66,8 @@ impl Sherman {
         if addr != self.anchor.root && !is_gone && self.is_parent_locked(ep, &low, level, gone).await? {
             return Ok(());
         }
-        // Made before anything is locked, so that nobody waits who holds a lock: as long as the word stays the same nothing of
-        // it changes.
+        // Plan before locking, so that no waiting is done under a lock: while the word stays the same, the
+        // plan stays valid.
         let plan = self.plan_repair(ep, addr).await?;
         let Some(mut held) = self.take_over(ep, addr, word).await? else { return Ok(()) };
         for &node in &plan.locked {
@@ -83,7 +86,7 @@ impl Sherman {
         Ok(())
     }
 
-    /// The node that a word is locked for.
+    /// Finds the node for which a word is locked.
     async fn node_of_word<E: Endpoint>(
         &self,
         ep: &E,
@@ -103,7 +106,7 @@ impl Sherman {
         Ok(None)
     }
 
-    /// Whether somebody has locked the parent of a node. If that is the one who is gone, what it left there is put right first.
+    /// Whether the parent of a node is locked. If the dead process holds it, the parent is repaired first.
     async fn is_parent_locked<E: Endpoint>(
         &self,
         ep: &E,
@@ -136,7 +139,7 @@ impl Sherman {
             let (heir, other) = self.locate(ep, &low, node.level(), Reader::Repairer).await?;
             ep.recycle(other);
             if heir != addr {
-                // It never came into the tree.
+                // It never became part of the tree.
                 node.retire(heir.raw());
                 node.seal();
                 return Ok(Plan { pages: vec![(addr, page)], freed: vec![addr], ..Plan::default() });
@@ -148,7 +151,7 @@ impl Sherman {
         }
     }
 
-    /// What is left to do about merges of children of a node.
+    /// Plans the rest of interrupted merges of a node's children.
     async fn plan_merges<E: Endpoint>(&self, ep: &E, addr: GlobalAddr, page: PageBuf) -> Attempt<Plan> {
         let (parent, mut plan, mut at) = (self.node(&page), Plan::default(), 0);
         while at < parent.count() {

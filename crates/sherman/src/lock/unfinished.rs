@@ -1,9 +1,10 @@
-//! Work that operations could not finish: writes that others may have seen in part, and locks to be given back.
+//! Unfinished work of operations: writes that others may have seen in part, and locks to be released.
 //!
-//! An operation may fail halfway, since a memory server did not answer for longer than anybody waits, or its future was dropped.
-//! What it left is done by the next operation that comes, with the locks still held: first the writes, in order, then
-//! the locks. A verb whose future was dropped may still take effect for a while; nothing is decided before that.
-//! The first lock is given back first and after all writes. So if it is not held any more all were done, or it was never got.
+//! An operation may stop halfway: its memory server did not answer in time, or its future was dropped. The
+//! next operation does the rest, with the locks still held: first the writes, in order, then the locks. A
+//! verb whose future was dropped may still take effect for a while, so nothing is decided before that. The
+//! first lock is released first, after all writes. So if it is no longer held, either all writes were done or
+//! it was never taken.
 
 use pando_fabric::Endpoint;
 use pando_pool::{Due, Order};
@@ -12,7 +13,7 @@ use super::held::{Lock, Write};
 use crate::error::Result;
 use crate::tree::Sherman;
 
-/// What one operation left.
+/// Leftovers of one operation.
 #[derive(Clone, Debug)]
 pub(crate) struct Unfinished {
     pub writes: Vec<Write>,
@@ -20,7 +21,7 @@ pub(crate) struct Unfinished {
 }
 
 impl Sherman {
-    /// Takes note of what an operation did not finish.
+    /// Records the unfinished work of an operation.
     pub(crate) fn leave_unfinished(&self, mut left: Unfinished, due: Due) {
         if left.writes.is_empty() {
             // A remote lock is enough to keep others out; without one there is nothing to finish.
@@ -39,14 +40,14 @@ impl Sherman {
         keys.into_iter().for_each(|key| self.queues.nudge(key));
     }
 
-    /// Finishes what operations left, as far as it is due. Does nothing while another does.
+    /// Finishes the leftovers that are due. Does nothing while another call runs.
     ///
     /// # Errors
-    /// Those of the verbs; what was not done stays left.
+    /// Errors of the verbs; the rest stays left.
     pub(crate) async fn settle<E: Endpoint>(&self, ep: &E) -> Result<()> {
         let Some(mut finishing) = self.unfinished.begin() else { return Ok(()) };
         while let Some(left) = finishing.next(ep.now(), self.config.patience_ns, Order::Any) {
-            // Boxed: so rare that futures of operations are better without.
+            // Boxed: it is rare, and keeps the futures of operations small.
             if let Err(error) = Box::pin(self.finish_left(ep, &left)).await {
                 finishing.failed();
                 return Err(error);

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! locked    [1][owner's attach slot:15][node:32][nonce:16]
-//! free      0, or [0][any:15][version:48] where readers look at the word to see whether somebody wrote
+//! free      0, or [0][any:15][version:48] where readers use the word to detect writes
 //! ```
-//! A locked word says which node it is locked for, since one word of a table stands for many: so whoever takes over the lock of a
-//! process that died knows what to put right. The node is the number of its place in the region, modulo 2^32. No two locks
-//! that a process has, or may have, are the same: whoever lost the answer to a lock or an unlock sees by the word whether the lock is its
-//! own, and not that of another thread of its process ([`Nonces`]).
+//! A locked word names the node for which it is locked, since one word of a table serves many nodes: a
+//! process that takes over the lock of a dead one can then repair the node. The node is given by its position
+//! in the region, modulo 2^32. A process never has two equal lock words, so after a lost answer to a lock or
+//! an unlock the word tells whether the lock is the operation's own, and not that of another thread of its
+//! process ([`Nonces`]).
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use super::nonces::Nonce;
 const LOCKED: u64 = 1 << 63;
 const OWNER_SHIFT: u32 = 48;
 const NODE_SHIFT: u32 = 16;
-/// Places that the numbers in words tell apart.
+/// Number of positions that lock words distinguish.
 const NODES: u64 = 1 << 32;
 
 /// A lock word that was changed, or may have been.
@@ -31,14 +32,14 @@ pub(crate) struct LockWord {
     pub found: u64,
     /// The word while it is locked.
     pub locked: u64,
-    /// The word to store when the lock is given back.
+    /// The word that releases the lock.
     pub unlocked: u64,
-    /// What no other word of this process has meanwhile.
+    /// Distinguishes the word from all others of this process.
     pub _nonce: Arc<Nonce>,
 }
 
 impl LockWord {
-    /// What to lock a word that was `found` with, for a node that is number `node`.
+    /// Draws the words to lock a word `found` for the node with number `node`.
     pub fn new(
         nonce: Nonce,
         random: u64,
@@ -53,19 +54,19 @@ impl LockWord {
         let unlocked = match unlocked_version(found) {
             _ if !is_versioned => 0,
             Some(version) => unlock_word(version + 1 + random % (1 << 16)),
-            // Nobody knows which version the one before found: any is as good.
+            // The version found by the previous holder is not known; any other will do.
             None => unlock_word(random),
         };
         Self { at, found, locked, unlocked, _nonce: Arc::new(nonce) }
     }
 
-    /// What to add to give the lock back.
+    /// Value to add in order to release the lock.
     pub fn release_add(&self) -> u64 {
         self.unlocked.wrapping_sub(self.locked)
     }
 }
 
-/// The number of the node at `addr`.
+/// Number of the node at `addr`.
 pub(crate) fn node_number(addr: GlobalAddr, node_size: usize) -> u32 {
     (addr.offset() / node_size as u64 % NODES) as u32
 }
@@ -75,7 +76,8 @@ pub(crate) fn is_for(word: u64, addr: GlobalAddr, node_size: usize) -> bool {
     (word >> NODE_SHIFT) as u32 == node_number(addr, node_size)
 }
 
-/// The nodes that a locked word on `server` may be locked for: one, unless the region has more than 2^32 places.
+/// Nodes for which a locked word on `server` may be locked: one, unless the region has more than 2^32
+/// positions.
 pub(crate) fn nodes_of(
     word: u64,
     server: MemoryServerId,

@@ -1,4 +1,5 @@
-//! Histories on a simulated cluster: threads of several compute servers that change the same tree, everything drawn from a seed.
+//! Histories on a simulated cluster: threads of several compute servers change one tree, and everything is
+//! drawn from a seed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +12,7 @@ use pando_sim::{Faults, Model, SimConfig, SimFabric};
 
 use super::{INDEX, Load, Sizes, TINY, check_all};
 
-/// Those that `PANDO_SIM_SEEDS=A..B` says, or so many.
+/// Seeds from `PANDO_SIM_SEEDS=A..B`, or the first `usually` ones.
 pub fn seeds(usually: u64) -> Range<u64> {
     let Ok(text) = std::env::var("PANDO_SIM_SEEDS") else { return 0..usually };
     let (first, end) = text.split_once("..").expect("PANDO_SIM_SEEDS=A..B");
@@ -25,13 +26,13 @@ pub struct History {
     pub options: Options,
     pub sizes: Sizes,
     pub partitioned: bool,
-    /// Whether all is torn that can be, in a small tree that many change.
+    /// Whether everything is torn that can be, in a small, contended tree.
     pub is_rough: bool,
     /// Whether entries are only replaced.
     pub is_kept: bool,
 }
 
-/// What it came to.
+/// Result of a history.
 #[derive(Debug, PartialEq)]
 pub struct Outcome {
     pub verbs: VerbCounts,
@@ -41,12 +42,13 @@ pub struct Outcome {
 }
 
 impl History {
-    /// In tiny nodes.
+    /// A history with tiny nodes.
     pub fn tiny(seed: u64, options: Options) -> Self {
         Self { seed, options, sizes: TINY, partitioned: false, is_rough: false, is_kept: false }
     }
 
-    /// In a cluster where every READ and WRITE of more than a line is torn, with entries of more than a line.
+    /// A history in a cluster that tears every READ and WRITE of more than a line, with entries of more than
+    /// a line.
     pub fn rough(seed: u64, options: Options) -> Self {
         let sizes = Sizes { key: 8, value: 56, node: 2048 };
         Self { sizes, is_rough: true, ..Self::tiny(seed, options) }
@@ -137,14 +139,14 @@ impl History {
         let config = Config::new(INDEX, self.options);
         let shape = self.sizes.shape(&self.options);
         let at = block_on(ep, Sherman::create(ep, pool, &shape, &config)).expect("an index");
-        // The same keys for a compute server as `k * count / keys` says.
+        // Each compute server gets the keys given by `k * count / keys`.
         let bound = |i: u64| (1..count).contains(&i).then(|| self.sizes.key((keys * i).div_ceil(count)));
         let own = |i| self.partitioned.then(|| OwnKeys { low: bound(i), high: bound(i + 1) });
         (0..count).map(|i| self.open(ep, pool, at, own(i))).collect()
     }
 }
 
-/// Whether something goes wrong in it: an answer, an entry at the end, an invariant, or that it does not end.
+/// Whether a history fails: by a wrong answer, a wrong entry at the end, a violated invariant, or a hang.
 pub fn is_caught(history: &History) -> bool {
     std::panic::catch_unwind(|| history.run()).is_err()
 }

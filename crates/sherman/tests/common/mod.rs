@@ -1,7 +1,7 @@
-//! What the tests of several fabrics share: trees in all variants, and a load whose every answer is checked.
+//! Helpers for tests on several fabrics: trees in all variants, and a load that checks every answer.
 //!
-//! Every slot owns a share of the keys. Nobody else changes them, so it knows what must be there; of the keys of others it
-//! knows that a value names its key.
+//! Every slot owns a share of the keys and is the only one that changes them, so it knows their values; for
+//! other keys it knows that a value names its key.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod history;
@@ -14,10 +14,11 @@ use pando_pool::Pool;
 use pando_sherman::{Audit, Options, ReadCheck, ScanRange, Shape, Sherman};
 
 pub const INDEX: u32 = 0x5_0007;
-/// Bytes of an index cache with room for a few nodes only.
+/// Size of an index cache with room for only a few nodes, in bytes.
 pub const SMALL_CACHE: u64 = 8 << 10;
 
-/// Every step from FG to Sherman, each with sound reads of both kinds, and tables so small that nodes share locks.
+/// Every step from FG to Sherman, each with both kinds of sound reads, and tables so small that nodes share
+/// locks.
 pub fn variants() -> Vec<(String, Options)> {
     let mut all = vec![("FG".to_owned(), Options::fg())];
     all.extend(Options::ladder(SMALL_CACHE).map(|(name, options)| (name.to_owned(), options.with_locks(64))));
@@ -33,7 +34,7 @@ pub fn variants() -> Vec<(String, Options)> {
     all
 }
 
-/// How keys and values look.
+/// Sizes of keys, values and nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub key: usize,
@@ -49,7 +50,7 @@ impl Sizes {
         Shape::new(self.key, self.value, self.node, options).expect("a node has room")
     }
 
-    /// Key number `k`, in the order of numbers: the last bytes tell.
+    /// Key number `k`, in numerical order: the last bytes differ.
     pub fn key(&self, k: u64) -> Vec<u8> {
         let mut key = vec![0x5a; self.key.saturating_sub(8)];
         let bytes = k.to_be_bytes();
@@ -68,7 +69,7 @@ impl Sizes {
         word.iter().copied().cycle().take(self.value).collect()
     }
 
-    /// The key that a value was stored under.
+    /// The key under which a value was stored.
     pub fn key_of(&self, value: &[u8]) -> u64 {
         assert_eq!(value.len(), self.value);
         let word: [u8; 8] = value[..8].try_into().expect("8 bytes");
@@ -77,7 +78,7 @@ impl Sizes {
     }
 }
 
-/// A load: each of `owners` does so many operations on the keys below `keys`.
+/// A load: each of `owners` performs so many operations on the keys below `keys`.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub sizes: Sizes,
@@ -86,15 +87,15 @@ pub struct Load {
     pub operations: u64,
     /// Whether removals outweigh insertions at times, so that nodes are merged.
     pub shrinks: bool,
-    /// Whether all keys are there from the begin and none is ever removed.
+    /// Whether all keys are present from the start and none is ever removed.
     pub is_kept: bool,
 }
 
-/// The keys that one slot owns, and what they have.
+/// Keys that one slot owns, with their values.
 pub type Model = BTreeMap<u64, Vec<u8>>;
 
 impl Load {
-    /// The life of one slot, whose keys begin as `model` says and end as what this gives back.
+    /// Runs one slot, whose keys start as in `model`; returns their final state.
     pub async fn run<'t, E: Endpoint>(
         &self,
         ep: &E,
@@ -104,7 +105,7 @@ impl Load {
     ) -> Model {
         for n in 1..=self.operations {
             let random = ep.random();
-            // Few places are hot.
+            // A few places are hot.
             let any = if random & 7 < 3 { random >> 8 & 31 } else { (random >> 8) % self.keys };
             let own = any / self.owners * self.owners + owner;
             let own = if own < self.keys { own } else { owner };
@@ -170,7 +171,7 @@ impl Load {
         assert_eq!(existed, model.remove(&k).is_some(), "remove {k}");
     }
 
-    /// From a key on, as far as the limit: in order, each once, and all that this slot owns.
+    /// Scans from a key on, up to the limit: in order, each key once, and all keys that this slot owns.
     async fn scan<E: Endpoint>(&self, ep: &E, tree: &Sherman, model: &Model, start: u64) {
         let (low, limit) = (self.sizes.key(start), 1 + (ep.random() >> 33) as usize % 60);
         let mut found: Vec<u64> = Vec::new();
@@ -193,7 +194,8 @@ impl Load {
     }
 }
 
-/// Checks a tree at rest: its invariants, its entries, and that it has every block of the pool that is in use.
+/// Checks a tree at rest: its invariants, its entries, and that it accounts for every allocated block of the
+/// pool.
 pub async fn check_all<E: Endpoint>(
     ep: &E,
     tree: &Sherman,
