@@ -423,8 +423,8 @@ impl Pool {
             for (_, at) in directory.entries {
                 let mut block = self.read_record(ep, at).await?;
                 let record = self.load(ep, block.clone()).await?;
-                let nobody = encode_owners(&vec![None; record.owners.len()]);
-                self.exchange_owners(ep, &mut block, &nobody).await?;
+                let no_owners = encode_owners(&vec![None; record.owners.len()]);
+                self.exchange_owners(ep, &mut block, &no_owners).await?;
                 block.version += 1;
                 self.replace_block(ep, at, &block).await?;
             }

@@ -130,11 +130,11 @@ mod tests {
     fn what_was_begun_and_dropped_rests_for_as_long_as_a_verb_takes() {
         let left = Leftovers::default();
         left.push('a', Due::Now);
-        let mut finishing = left.begin().expect("nobody else");
+        let mut finishing = left.begin().expect("the right is free");
         assert!(left.begin().is_none(), "one at a time");
         assert_eq!(finishing.next(0, 10, Order::Any), Some('a'));
         drop(finishing);
-        let mut finishing = left.begin().expect("nobody else");
+        let mut finishing = left.begin().expect("the right is free");
         assert_eq!(finishing.next(5, 10, Order::Any), None, "seen to be dropped at 5");
         assert_eq!(finishing.next(14, 10, Order::Any), None);
         assert_eq!(finishing.next(15, 10, Order::Any), Some('a'));
@@ -149,7 +149,7 @@ mod tests {
         let left = Leftovers::default();
         left.push('a', Due::Later);
         left.push('b', Due::Now);
-        let mut finishing = left.begin().expect("nobody else");
+        let mut finishing = left.begin().expect("the right is free");
         assert_eq!(finishing.next(0, 10, Order::AsLeft), None);
         assert_eq!(finishing.next(1, 10, Order::Any), Some('b'));
         finishing.done();

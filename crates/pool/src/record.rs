@@ -30,7 +30,7 @@ pub const MAX_BOUNDARIES: usize = 64 << 10;
 const HEADER_WORDS: usize = 10;
 const CONTENT: usize = HEADER_WORDS + MAX_INDEX_NAME.div_ceil(WORD) + MAX_LAYOUT.div_ceil(WORD);
 pub(crate) const RECORD_BYTES: u64 = twin_bytes(CONTENT);
-const NOBODY: u16 = u16::MAX;
+const NO_OWNER: u16 = u16::MAX;
 
 /// Specification of an index to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -246,12 +246,12 @@ pub(crate) fn decode_boundaries(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
 }
 
 pub(crate) fn encode_owners(owners: &[Option<AttachSlot>]) -> Vec<u8> {
-    owners.iter().flat_map(|owner| owner.map_or(NOBODY, |slot| slot.0).to_le_bytes()).collect()
+    owners.iter().flat_map(|owner| owner.map_or(NO_OWNER, |slot| slot.0).to_le_bytes()).collect()
 }
 
 pub(crate) fn decode_owners(bytes: &[u8]) -> Option<Vec<Option<AttachSlot>>> {
     let (slots, rest) = bytes.as_chunks();
-    let owner = |&le: &[u8; 2]| Some(u16::from_le_bytes(le)).filter(|&slot| slot != NOBODY).map(AttachSlot);
+    let owner = |&le: &[u8; 2]| Some(u16::from_le_bytes(le)).filter(|&slot| slot != NO_OWNER).map(AttachSlot);
     rest.is_empty().then(|| slots.iter().map(owner).collect())
 }
 

@@ -135,7 +135,7 @@ fn while_others_work_on_a_pool_it_takes_more_though_one_of_them_died() {
     let lost = block_on(fourth.claim_partitions(&ep, "kept", &[0])).expect_err("lost");
     assert!(lost.to_string().contains("partition 0 of index \"kept\" is lost: process 1 owned it"), "{lost}");
     assert!(matches!(block_on(fourth.drop_index(&ep, "kept")), Err(PoolError::PartitionLost { .. })));
-    let kept = block_on(fourth.claim_partitions(&ep, "kept", &[1])).expect("nobody's");
+    let kept = block_on(fourth.claim_partitions(&ep, "kept", &[1])).expect("no owner");
     assert_eq!(block_on(fourth.lost_partition(&ep, &kept)).expect("read"), Some(0));
     // The index is unusable, but a live process owns a part of it.
     let owned = block_on(third.drop_lost_index(&ep, "kept", kept.id));

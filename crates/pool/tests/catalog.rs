@@ -137,7 +137,7 @@ fn a_partition_has_one_owner() {
         matches!(&dead, Err(PoolError::PartitionLost { partition: 2, owner, .. }) if owner.pid == 1),
         "{dead:?}"
     );
-    block_on(third.claim_partitions(&ep, "shared", &[3])).expect("nobody's");
+    block_on(third.claim_partitions(&ep, "shared", &[3])).expect("no owner");
 }
 
 #[test]

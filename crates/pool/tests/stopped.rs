@@ -63,7 +63,7 @@ impl Life {
             let name = if number == 0 { "held".into() } else { format!("index {number}") };
             block_on(first.create_index(ep, lost::spec(&name, 3))).expect("room");
         }
-        block_on(first.claim_partitions(ep, "held", &[0, 1])).expect("nobody's");
+        block_on(first.claim_partitions(ep, "held", &[0, 1])).expect("no owner");
         let second = block_on(Pool::attach(ep, host.options(2))).expect("attach");
         Self { memory, host, first, second }
     }
@@ -127,17 +127,17 @@ fn go_on(life: &Life, what: &str) {
         taken.insert(at);
     }
     block_on(pool.create_index(ep, lost::spec("next", 2))).expect("room");
-    block_on(pool.claim_partitions(ep, "next", &[1])).expect("nobody's");
+    block_on(pool.claim_partitions(ep, "next", &[1])).expect("no owner");
     block_on(pool.release_partitions(ep, "next", &[1])).expect("own");
-    block_on(pool.claim_partitions(ep, "index 11", &[2])).expect("nobody's");
-    block_on(pool.drop_index(ep, "index 12")).expect("nobody's");
+    block_on(pool.claim_partitions(ep, "index 11", &[2])).expect("no owner");
+    block_on(pool.drop_index(ep, "index 12")).expect("no owner");
     let mut catalog = BTreeSet::new();
     block_on(pool.visit_catalog_blocks(ep, |addr, _| assert!(catalog.insert(addr)))).expect("a catalog");
     assert!(catalog.is_disjoint(&taken), "{what}: a block of the catalog was handed out");
     let indexes = block_on(pool.list_indexes(ep)).expect("a catalog").len();
     block_on(pool.detach(ep)).expect("detach");
     let repairing = life.host.options(4).mode(AttachMode::Repair);
-    let repairing = block_on(Pool::attach(ep, repairing)).expect("nobody lives");
+    let repairing = block_on(Pool::attach(ep, repairing)).expect("no live process");
     let report = block_on(repairing.rebuild_allocation(ep, [])).expect("a catalog");
     assert_eq!(report.blocks, catalog.len() as u64, "{what}: a rebuild finds what the catalog has");
     block_on(repairing.detach(ep)).expect("detach");

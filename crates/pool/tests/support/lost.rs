@@ -134,7 +134,7 @@ fn change_with_patience(change: &Change, loss: Loss, wait_ns_max: u64) -> Checke
     for name in ["old", "held"] {
         block_on(pool.create_index(ep, spec(name, 3))).expect("room");
     }
-    block_on(pool.claim_partitions(ep, "held", &[0])).expect("nobody's");
+    block_on(pool.claim_partitions(ep, "held", &[0])).expect("no owner");
     loss.of(ep);
     let done = (change.run)(pool, ep);
     if !ep.lose_no_more() {
