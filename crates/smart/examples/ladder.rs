@@ -1,13 +1,15 @@
-//! What each technique gives, in a simulated cluster: SMART's ablation (§6.3) and the write combining that DEX measured (Table 2).
+//! Gain of each technique in a simulated cluster: SMART's ablation (§6.3), and the write combining measured
+//! by DEX (Table 2).
 //!
 //! ```text
 //! cargo run --release -p pando-smart --example ladder -- [RECORDS] [OPERATIONS] [SLOTS] [WORKLOAD]..
 //! ```
 //!
-//! The ladder: 16 compute servers of 24 threads, 2 memory servers, dense integer keys, Zipf 0.99 scattered by hash, caches that
-//! hold all inner nodes, as published with 60 M records. `LOAD` inserts new keys into the loaded ones. Combining: 4 compute and 4
-//! memory servers of 36 threads each (`combining`), half lookups and half updates, caches with the published share of the data. Each
-//! row has million operations a second in the cluster's time, how many times as many the step gives, and verbs per operation.
+//! The ladder: 16 compute servers of 24 threads, 2 memory servers, dense integer keys, Zipf 0.99 scattered by
+//! hash, caches that hold all inner nodes; published with 60 M records. `LOAD` inserts new keys among the
+//! loaded ones. Combining (`combining`): 4 compute and 4 memory servers of 36 threads each, half lookups and
+//! half updates, caches with the published share of the data. Each row has million operations per second in
+//! the cluster's time, the factor over the previous step, and verbs per operation.
 
 use pando_fabric::{Endpoint, VerbCounts};
 use pando_pool::{Pool, PoolOptions};
@@ -20,7 +22,7 @@ use pando_workload::{
 
 type Error = Box<dyn std::error::Error>;
 
-/// How many machines, and how many threads each.
+/// Numbers of machines, threads and slots, and the cache size.
 #[derive(Clone, Copy)]
 struct Shape {
     compute_servers: usize,
@@ -30,7 +32,7 @@ struct Shape {
     cache_bytes: u64,
 }
 
-/// Published step factors, by workload, of each step of `Techniques::STEPS`; those of the others are not given.
+/// Published factors of the steps of `Techniques::STEPS`, by workload; the others are not published.
 const PUBLISHED: [(&str, usize, f64); 5] =
     [("LOAD", 1, 1.5), ("ycsb-b", 2, 1.5), ("ycsb-a", 3, 3.0), ("ycsb-c", 4, 1.1), ("ycsb-a", 5, 1.1)];
 
@@ -70,7 +72,7 @@ impl Cluster {
         Ok(Self { fabric, indexes, codec, shape })
     }
 
-    /// Million operations a second, and verbs per operation, once the caches are filled.
+    /// Measures million operations per second, and verbs per operation, with filled caches.
     fn measure(&self, workload: &str, operations: u64) -> Result<(f64, [f64; 4]), Error> {
         let Shape { compute_servers, threads, slots, .. } = self.shape;
         let mix = if workload == "LOAD" { "insert-only" } else { workload };
@@ -89,7 +91,7 @@ impl Cluster {
         let mut streams = streams?;
         let each = (operations / streams.len() as u64).max(1);
         let mut found = (0.0, [0.0; 4]);
-        // The first time fills the caches.
+        // The first round fills the caches.
         for _ in 0..2 {
             let sum = || endpoints.iter().map(|ep| ep.counters().snapshot()).sum::<VerbCounts>();
             let (before, began) = (sum(), self.fabric.now());
@@ -112,7 +114,7 @@ impl Cluster {
     }
 }
 
-/// One slot: as many operations.
+/// Runs one slot for `operations` operations.
 async fn work(
     smart: &Smart,
     ep: &SimEndpoint,

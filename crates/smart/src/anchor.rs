@@ -1,8 +1,8 @@
-//! The anchor: the one block of an index at a fixed address, from which everything else is found.
+//! The anchor: the block of an index at a fixed address, from which everything else is found.
 //!
 //! ```text
 //!  word 0   "PANDOSMA"
-//!       1   techniques and the like: what all compute servers must agree on
+//!       1   techniques and other properties on which all compute servers must agree
 //!       2   [locks of a table:32][tables:16][places for users:16]
 //!       3   tag of the index
 //!       4   checksum of the four words above and of the addresses of the tables
@@ -12,8 +12,9 @@
 //!       8   addresses of the tables of locks, one on each memory server
 //!       ... places of the compute servers that use the index (`epoch.rs`)
 //! ```
-//! The root slot is a slot like any other, which no byte leads to (SMART §4.1). All that the checksum covers never changes: it says
-//! how the index was made, and a compute server that would use it otherwise is refused.
+//! The root slot is a slot like any other, to which no byte leads (SMART §4.1). The fields covered by the
+//! checksum never change: they record how the index was created, and a compute server with other settings is
+//! refused.
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 use pando_pool::{Placement, Pool};
@@ -31,7 +32,7 @@ const ROOT: usize = 6;
 const EPOCH: usize = 7;
 const TABLES: usize = 8;
 
-/// What the anchor says, which never changes.
+/// The constant part of the anchor.
 #[derive(Clone, Debug)]
 pub(crate) struct Anchor {
     pub addr: GlobalAddr,
@@ -48,7 +49,7 @@ impl Anchor {
         self.addr.add(at as u64 * 8)
     }
 
-    /// What is in place of a node for the root slot: its first word is a lock.
+    /// Stands for the node of the root slot: its first word is a lock.
     pub fn root_node(&self) -> GlobalAddr {
         self.word(ROOT_LOCK)
     }
@@ -69,7 +70,7 @@ impl Anchor {
         ((TABLES + self.tables.len() + self.users_max) * 8) as u64
     }
 
-    /// Bytes of each table of locks.
+    /// Size of each lock table in bytes.
     pub fn table_bytes(&self) -> u64 {
         self.table_locks as u64 * 8
     }
@@ -97,16 +98,18 @@ impl Anchor {
         xxh3_64_with_seed(&bytes, self.addr.raw())
     }
 
-    /// Allocates and writes what an empty index consists of.
+    /// Allocates and writes an empty index.
     pub async fn create<E: Endpoint>(ep: &E, pool: &Pool, options: &CreateOptions) -> Result<Self> {
         let &CreateOptions { techniques, node_room, index_id, users_max, table_locks } = options;
         let most = pool.max_block() / 8;
         if users_max == 0 || (TABLES + pool.servers() + users_max) as u64 > most {
-            return Err(SmartError::Options("an index has between one user and as many as fit into a block"));
+            return Err(SmartError::Options(
+                "the number of users must be between 1 and the number that fits into a block",
+            ));
         }
         if !(1..=most).contains(&(table_locks as u64)) {
             return Err(SmartError::Options(
-                "a table of locks has between one lock and as many as fit into a block",
+                "the number of locks in a table must be between 1 and the number that fits into a block",
             ));
         }
         check_reach(ep)?;
@@ -139,7 +142,7 @@ impl Anchor {
         write(ep, self.addr, &self.words()).await
     }
 
-    /// Frees the blocks that the anchor and the tables of locks are.
+    /// Frees the blocks of the anchor and the lock tables.
     pub async fn free<E: Endpoint>(&self, ep: &E, pool: &Pool) -> Result<()> {
         for (addr, bytes) in self.blocks() {
             pool.free(ep, addr, bytes).await?;
@@ -190,7 +193,7 @@ impl Anchor {
     }
 }
 
-/// Slots have bits for so many memory servers and so much of each.
+/// Checks that slots have enough bits for all memory servers and their regions.
 fn check_reach<E: Endpoint>(ep: &E) -> Result<()> {
     for region in ep.regions() {
         let reason = match () {

@@ -1,7 +1,7 @@
-//! Checks every invariant of the index at a quiescent point, and says which blocks it has.
+//! Checks all invariants of the index at a quiescent point, and lists its blocks.
 //!
-//! A byte has one slot in a node at most; what a node skips and parts by are the bytes of all keys below; slots are filled from the front;
-//! nothing is locked or frozen; no block is reached twice.
+//! Invariants: a byte has at most one slot in a node; the prefix and branch of a node match the keys below;
+//! slots are filled from the front; nothing is locked or frozen; no block is reached twice.
 
 use std::collections::BTreeSet;
 
@@ -13,42 +13,42 @@ use crate::layout::node::Node;
 use crate::layout::slot::Slot;
 use crate::tree::{Op, Smart};
 
-/// What an audit found.
+/// Result of an audit.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
     pub violations: Vec<String>,
     pub entries: u64,
     pub inner_nodes: u64,
-    /// Bytes of the leaves and of the inner nodes.
+    /// Bytes of the leaves; `node_bytes` is that of the inner nodes.
     pub leaf_bytes: u64,
     pub node_bytes: u64,
-    /// Nodes on the longest way, with its leaf.
+    /// Number of nodes on the longest path, including its leaf.
     pub height: u32,
-    /// Leaves that are dead or have moved, which are still linked.
+    /// Dead or moved leaves that are still linked.
     pub leaves_gone: u64,
-    /// All blocks that the index needs, and their bytes.
+    /// All blocks of the index, with their sizes in bytes.
     pub blocks: Vec<(GlobalAddr, u64)>,
 }
 
-/// A slot to be looked at.
+/// A slot to be visited.
 struct Open {
     slot: Slot,
     path: Vec<u8>,
     level: u32,
-    /// Of an end slot: the key can only be the path.
+    /// Whether it is an end slot, whose key must equal the path.
     is_end: bool,
 }
 
 impl Smart {
-    /// Looks at every block. Nothing may use the index meanwhile.
+    /// Checks every block. Nothing may use the index meanwhile.
     ///
     /// # Errors
-    /// Those of the fabric; everything else that is wrong is in the result.
+    /// Errors of the fabric; all violations are in the result.
     pub async fn audit<E: Endpoint>(&self, ep: &E) -> Result<Audit> {
         self.run(ep, "an audit", async |op| self.try_audit(op).await).await
     }
 
-    /// Blocks that were unlinked by this compute server, and wait to be freed.
+    /// Blocks that this compute server unlinked and that wait to be freed.
     pub fn limbo(&self) -> Vec<(GlobalAddr, u64)> {
         self.epochs.limbo()
     }

@@ -1,7 +1,7 @@
 //! Bulk load of an empty index with sorted entries.
 //!
-//! Only the nodes on the way of the last key are in local memory: a node is written, with exactly its slots, once a key comes that does
-//! not belong there. One swap of the root slot makes all of it visible.
+//! Only the nodes on the path of the last key are in local memory: a node is written, with exactly its slots,
+//! once a key does not belong to it. One swap of the root slot makes everything visible.
 
 use pando_fabric::Endpoint;
 
@@ -12,7 +12,7 @@ use crate::layout::node::NewNode;
 use crate::layout::slot::Slot;
 use crate::tree::Smart;
 
-/// The nodes on the way of the last key, and what has been written.
+/// Nodes on the path of the last key, and the written blocks.
 struct Load {
     open: Vec<NewNode>,
     /// The last key and its leaf.
@@ -21,11 +21,12 @@ struct Load {
 }
 
 impl Smart {
-    /// Loads entries, in ascending order of their keys, into an empty index; how many there were. Nobody else may change the index
-    /// meanwhile. If it fails, nothing of it is left.
+    /// Loads entries, in ascending key order, into an empty index; returns their number. There must be no
+    /// other changes meanwhile. An error leaves nothing behind.
     ///
     /// # Errors
-    /// [`SmartError::NotEmpty`], [`SmartError::NotSorted`], entries that no block holds, a full pool, errors of the fabric.
+    /// [`SmartError::NotEmpty`], [`SmartError::NotSorted`], entries too long for a block, a full pool, errors
+    /// of the fabric.
     pub async fn bulk_load<E: Endpoint>(
         &self,
         ep: &E,
@@ -92,8 +93,9 @@ impl Smart {
         Ok(Slot::leaf(0, size, addr))
     }
 
-    /// Puts the last leaf where it belongs if the next key parts from it at byte `part`, and writes all nodes that no further key
-    /// belongs to. Without a next key, that is all of them: what leads to the uppermost.
+    /// Links the last leaf, from which the next key parts at byte `part`, and writes all nodes to which no
+    /// further key belongs. Without a next key these are all open nodes; then returns the slot that leads to
+    /// the uppermost.
     async fn close_nodes<E: Endpoint>(&self, ep: &E, load: &mut Load, part: Option<usize>) -> Result<Slot> {
         let (key, mut slot) = load.last.take().expect("a key came before");
         while let Some(mut node) = load.open.pop() {
@@ -116,7 +118,7 @@ impl Smart {
 }
 
 impl NewNode {
-    /// Puts a slot on the way of `key`.
+    /// Stores a slot on the path of `key`.
     fn put(&mut self, key: &[u8], slot: Slot) {
         match key.get(self.branch) {
             Some(&byte) => self.slots.push(slot.with_byte(byte)),

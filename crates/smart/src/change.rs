@@ -1,7 +1,8 @@
 //! Lookups and changes of single keys (SMART §4.3, §5).
 //!
-//! All changes of a key on a compute server go through its groups. A change of an entry that is there updates its leaf; a removal makes
-//! the leaf dead, which is when it takes effect, and then clears the slot. What is put where nothing was is in `insert.rs`.
+//! All changes of a key on one compute server go through its groups. A change of an existing entry updates
+//! its leaf. A removal marks the leaf dead, at which it takes effect, and then clears the slot. New entries
+//! are in `insert.rs`.
 
 use std::sync::Arc;
 
@@ -14,10 +15,10 @@ use crate::error::{Attempt, Result, Retry, SmartError};
 use crate::groups::{Entered, Turn, hash_of};
 use crate::layout::leaf::{Leaf, Rear};
 use crate::layout::slot::Slot;
-use crate::leaves::By;
+use crate::leaves::Writer;
 use crate::tree::{Op, Smart};
 
-/// What is to become of an entry.
+/// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Put,
@@ -33,14 +34,14 @@ pub(crate) struct Wanted {
     value: Arc<[u8]>,
 }
 
-/// What became of an entry.
+/// Effect of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub existed: bool,
     pub changed: bool,
 }
 
-/// Entering and leaving the groups of a key takes what only one thread of a compute server has at a time.
+/// Charges entering or leaving the groups of a key, which one thread of a compute server can do at a time.
 fn charge_local_lock<E: Endpoint>(ep: &E, key: &[u8]) {
     ep.charge(Work::Hold(Resource::Frame(hash_of(key) as u32)));
 }
@@ -95,34 +96,35 @@ impl Smart {
         Ok(false)
     }
 
-    /// Stores a value; says whether the key was present before.
+    /// Stores a value; returns whether the key was present.
     ///
     /// # Errors
-    /// Entries that no block holds; keys of other partitions; a full pool; corruption; too long a wait; errors of the fabric.
+    /// Entries too long for a block; keys of other partitions; a full pool; corruption; too long a wait;
+    /// errors of the fabric.
     pub async fn put<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
         Ok(self.change(ep, key, Kind::Put, value).await?.existed)
     }
 
-    /// Stores a value under a key that is absent; `false`, and nothing changes, if it is present.
+    /// Stores a value under an absent key. Returns `false` and changes nothing if the key is present.
     ///
     /// # Errors
-    /// Those of [`Smart::put`].
+    /// As for [`Smart::put`].
     pub async fn insert<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
         Ok(self.change(ep, key, Kind::Insert, value).await?.changed)
     }
 
-    /// Stores a value under a key that is present; `false`, and nothing changes, if it is absent.
+    /// Stores a value under a present key. Returns `false` and changes nothing if the key is absent.
     ///
     /// # Errors
-    /// Those of [`Smart::put`].
+    /// As for [`Smart::put`].
     pub async fn update<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
         Ok(self.change(ep, key, Kind::Update, value).await?.changed)
     }
 
-    /// Removes a key; says whether it was present.
+    /// Removes a key; returns whether it was present.
     ///
     /// # Errors
-    /// Those of [`Smart::get`].
+    /// As for [`Smart::get`].
     pub async fn remove<E: Endpoint>(&self, ep: &E, key: &[u8]) -> Result<bool> {
         Ok(self.change(ep, key, Kind::Remove, &[]).await?.changed)
     }
@@ -134,7 +136,8 @@ impl Smart {
         let joins = |last: &Wanted, more: &Wanted| {
             combines && last.kind == more.kind && matches!(more.kind, Kind::Put | Kind::Update)
         };
-        // Those of a group happen one after the other: whoever puts finds what the one before put.
+        // Operations of a group count as consecutive: every put but the first finds the value of the one
+        // before.
         let in_turn = |outcome: Outcome, is_first: bool| Outcome {
             existed: outcome.existed || (kind == Kind::Put && !is_first),
             ..outcome
@@ -177,7 +180,7 @@ impl Smart {
     ) -> Attempt<Outcome> {
         let puts = matches!(kind, Kind::Put | Kind::Insert);
         if kind == Kind::Update && !op.trusts_cache {
-            // Its absence is for those to share that came before it is found.
+            // Only members that came before the absence is found may share it.
             turn.close();
         }
         let goal = if puts { Goal::PUT } else { Goal::CHANGE };
@@ -219,14 +222,14 @@ impl Smart {
                 return Ok(());
             }
             op.ep.recycle(leaf.into_page());
-            // It needs a larger leaf.
+            // The value needs a larger leaf.
             let leaf = self.read_leaf(op, place.slot.addr(), place.slot.leaf_size()).await?;
             return self.move_leaf(op, key, place, leaf, &value).await;
         }
         self.move_leaf(op, key, place, leaf, &turn.close().value).await
     }
 
-    /// Makes a new leaf the key's.
+    /// Replaces the key's leaf by a new one.
     async fn move_leaf<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -243,8 +246,8 @@ impl Smart {
         if let Err(retry) = self.set_gone(op, &place, leaf, key, gone).await {
             return Err(self.undo(op.ep, &[block], retry).await);
         }
-        // The update has happened; who comes upon the old leaf goes on from there.
-        match self.swap(op, key, &place, new, By::Anybody).await {
+        // The update has taken effect; readers of the old leaf are forwarded.
+        match self.swap(op, key, &place, new, Writer::Shared).await {
             Ok(Ok(())) => self.retire_leaf(op, place.slot),
             Ok(Err(_)) => {}
             Err(retry) => self.doubt_leaf(&retry, place.slot),
@@ -260,22 +263,22 @@ impl Smart {
         leaf: Leaf,
     ) -> Attempt<()> {
         self.set_gone(op, &place, leaf, key, Rear::dead(op.ep.random())).await?;
-        // The removal has happened: what follows may be left to others.
+        // The removal has taken effect; the rest may be left to others.
         let _ = self.clear_slot(op, key, place).await;
         Ok(())
     }
 
-    /// Clears the slot of a dead leaf, and takes its node out if that is hardly needed any more.
+    /// Clears the slot of a dead leaf, and replaces its node if that is nearly empty.
     async fn clear_slot<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], place: Place) -> Attempt<()> {
         let mut place = place;
         let dead: Slot = place.slot;
         loop {
-            let swapped = self.swap(op, key, &place, place.vacated(), By::Anybody).await;
+            let swapped = self.swap(op, key, &place, place.vacated(), Writer::Shared).await;
             match swapped.inspect_err(|retry| self.doubt_leaf(retry, dead))? {
                 Ok(()) => break,
                 Err(found) if found.target() == dead.target() && !found.is_frozen() => place.slot = found,
                 Err(_) => {
-                    // A node was put above the leaf, or its own is being replaced.
+                    // A node was put above the leaf, or its own node is being replaced.
                     let again = Op { trusts_cache: false, ..*op };
                     match self.find(&again, key, Goal::PUT).await? {
                         Spot::Vacant(there)

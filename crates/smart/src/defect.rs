@@ -1,32 +1,34 @@
-//! Defects that can be put into the protocols of SMART, to show that they would be found.
+//! Defects that can be seeded into the protocols of SMART, to test that the checks find them.
 //!
-//! How one is made active, and that it costs nothing otherwise, is in [`pando_fabric::defect`]. Two more are options, since they are
-//! as published: [`SmartConfig`](crate::SmartConfig) has those that are named unsound.
+//! [`pando_fabric::defect`] activates a defect; builds without the feature pay nothing. Two more defects are
+//! options, since they are as published: the ones of [`SmartConfig`](crate::SmartConfig) that are named
+//! unsound.
 
 use pando_fabric::defect;
 
-/// A step of a protocol that is left out or done wrongly.
+/// A protocol step that is skipped or done wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// A key is absent if what a cached slot leads to says so, although the slot may have changed.
+    /// A key is reported absent by the child of a cached slot, although the slot may have changed.
     UnconfirmedAbsence,
-    /// A leaf is taken as it was READ, whole or not.
+    /// A leaf is accepted as it was READ, whole or not.
     SkipChecksum,
-    /// Who comes after the value of a combined write was sampled is told that its value was written.
+    /// Members that join after the value of a combined write was sampled are told that their value was
+    /// written.
     LateCombining,
-    /// An insert puts its leaf into the slot that another byte had.
+    /// An insert puts its leaf into a slot that belonged to another byte.
     TombstoneForAnyByte,
-    /// What was unlinked is free at once, whoever may be on the way there.
+    /// Unlinked blocks are freed at once, even if operations may still reach them.
     FreeAtOnce,
-    /// Under a lock of the table a leaf is not looked at again.
+    /// A leaf locked by a word of the table is not read again under the lock.
     SkipLookUnderLock,
-    /// A slot beyond the class of its node is filled, and the class stays as it was.
+    /// A slot beyond the class of its node is filled without raising the class.
     UnnoticedGrowth,
     /// A node is replaced while entries are put into it.
     SkipFreeze,
-    /// The old leaf of an updated key does not say where the new one is.
+    /// The old leaf of an updated key does not lead to the new one.
     NoForwarding,
-    /// A compare-and-swap of a slot that gets no answer counts as done.
+    /// An unanswered compare-and-swap of a slot counts as done.
     UnansweredIsDone,
 }
 

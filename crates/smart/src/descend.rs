@@ -1,10 +1,12 @@
-//! The way of a key: from the deepest cached node, or the root slot, to the one slot that decides about it (SMART §4.4, §5).
+//! Descent of a key: from the deepest cached node, or the root slot, to the one slot that decides about it
+//! (SMART §4.4, §5).
 //!
-//! *Reverse check.* A cached slot may be out of date, which the child that it leads to tells without another round trip. A leaf that
-//! is not its key's any more is dead, or has moved. A node that was replaced has frozen slots; one that has grown has a greater class.
-//! One that another was put above still has all bytes that keys skip on the way that the slot was on. SMART's children point back
-//! to their slots besides; that is not needed, since no block is used again as long as anything leads there (`epoch.rs`). What a
-//! child cannot tell, that other keys are still all that is below the slot, is confirmed by a READ of the slot.
+//! *Reverse check.* A cached slot may be stale, which its child reveals without another round trip. A leaf
+//! that no longer belongs to its key is dead or moved. A replaced node has frozen slots; a grown one has a
+//! larger class. A node below a newer node still holds all bytes that keys skip on the path through the old
+//! slot. SMART's children also point back to their slots. That is not needed here, since no block is reused
+//! while anything leads to it (`epoch.rs`). The child cannot reveal that only other keys are below the slot;
+//! a READ of the slot confirms that.
 
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Work};
@@ -14,53 +16,54 @@ use crate::error::{Attempt, Retry};
 use crate::layout::leaf::{Leaf, Rear};
 use crate::layout::node::{CLASSES, HEADER_AT, Header, Node, bytes_of, raw_header, slot_addr};
 use crate::layout::slot::{LeafSize, Slot};
-use crate::leaves::By;
+use crate::leaves::Writer;
 use crate::tree::{Op, Smart};
 
-/// A slot on the way of a key, and what it was seen to hold.
+/// A slot on the path of a key, and its content as last seen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub at: GlobalAddr,
     pub slot: Slot,
-    /// Bytes of the key above what the slot leads to.
+    /// Number of key bytes above the target of the slot.
     pub depth: usize,
-    /// The node that it is in, its branch, and the number of the slot.
+    /// The node that contains it, with its branch, and the number of the slot.
     pub node: GlobalAddr,
     pub branch: usize,
     pub number: usize,
-    /// Whether it was READ by this attempt. Otherwise it comes from the cache.
+    /// Whether this attempt READ it. Otherwise it comes from the cache.
     pub is_fresh: bool,
     /// Whether only this compute server changes the node.
     pub is_own: bool,
 }
 
 impl Place {
-    /// What the slot is to hold once its child is gone. A byte keeps its slot; the end slot and the root slot have none.
+    /// Content of the slot once its child is gone. A byte keeps its slot; the end slot and the root slot have
+    /// no byte.
     pub fn vacated(&self) -> Slot {
         if self.number == 0 { Slot::EMPTY } else { Slot::tombstone(self.slot.byte()) }
     }
 }
 
-/// Where the way of a key ends.
+/// End of a key's path.
 pub(crate) enum Spot {
     /// At its leaf.
     Leaf(Place, Leaf),
-    /// At a slot that can take its leaf: it holds nothing, or a dead leaf.
+    /// At a slot for its leaf: empty, a tombstone, or with a dead leaf.
     Vacant(Place),
-    /// At a node that has no slot for its byte, and the place that led there, if that is known.
+    /// At a node without a slot for its byte; with the place that led there, if known.
     Unplaced(Node, Option<Place>),
     /// At the leaf of another key.
     Other(Place, Leaf),
-    /// At a node that skips other bytes, from this one on.
+    /// At a node that skips other bytes, from this index on.
     Diverges(Place, Node, usize),
 }
 
-/// What an operation makes of what it comes upon.
+/// Requirements of an operation on its descent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
-    /// Absence is confirmed. Who puts something there finds out anyhow.
+    /// Absence must be confirmed. An insert finds it out anyway.
     pub confirms: bool,
-    /// A slot that leads to a leaf which has moved is put right first.
+    /// A slot that leads to a moved leaf is corrected first.
     pub mends: bool,
 }
 
@@ -70,14 +73,14 @@ impl Goal {
     pub const PUT: Self = Self { confirms: false, mends: true };
 }
 
-/// What a leaf means for the way.
+/// Effect of a leaf on the descent.
 enum AtLeaf {
     Ends(Spot),
     GoesOn,
 }
 
 impl Smart {
-    /// Follows the way of `key`.
+    /// Follows the path of `key`.
     pub(crate) async fn find<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], goal: Goal) -> Attempt<Spot> {
         let mut place = match self.begin(op, key).await? {
             Ok(place) => place,
@@ -120,7 +123,7 @@ impl Smart {
         }
     }
 
-    /// Where the way begins.
+    /// Start of the path.
     async fn begin<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8]) -> Attempt<Result<Place, Spot>> {
         let hit = if op.trusts_cache { self.cache.find(op.ep, key, op.epoch) } else { None };
         let Some(hit) = hit else { return Ok(Ok(self.root_place(op).await?)) };
@@ -155,7 +158,7 @@ impl Smart {
         })
     }
 
-    /// The slot of `node` on the way of `key`, all of whose skipped bytes the node has.
+    /// The slot of `node` on the path of `key`, whose skipped bytes match.
     async fn child<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -195,7 +198,7 @@ impl Smart {
         Ok(Ok(place))
     }
 
-    /// READs the slot again; whether it is as before.
+    /// READs the slot again; returns whether it is unchanged.
     async fn refresh<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], place: &mut Place) -> Attempt<bool> {
         if place.is_fresh {
             // It was READ, but something has changed since.
@@ -227,7 +230,8 @@ impl Smart {
                 op.ep.recycle(leaf.into_page());
                 op.check("a leaf that moves again and again")?;
                 let to = to.with_byte(place.slot.byte());
-                // The leaf may have moved many times since the slot was cached: the slot leads there at once.
+                // The leaf may have moved many times since the slot was cached; the current slot leads to it
+                // directly.
                 if place.is_fresh || self.refresh(op, key, place).await? {
                     match goal.mends {
                         true => self.mend_moved(op, key, place, to).await?,
@@ -249,7 +253,7 @@ impl Smart {
         }))
     }
 
-    /// Lets the slot of a leaf that has moved lead to where it is now.
+    /// Makes the slot of a moved leaf lead to the new leaf.
     async fn mend_moved<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -258,7 +262,7 @@ impl Smart {
         to: Slot,
     ) -> Attempt<()> {
         let before = place.slot;
-        let swapped = self.swap(op, key, place, to, By::Anybody).await;
+        let swapped = self.swap(op, key, place, to, Writer::Shared).await;
         match swapped.inspect_err(|retry| self.doubt_leaf(retry, before))? {
             Ok(()) => {
                 self.retire_leaf(op, before);
@@ -269,7 +273,7 @@ impl Smart {
         Ok(())
     }
 
-    /// READs a node with the slots of `class`, and those behind if it has more.
+    /// READs a node with the slots of `class`, and the remaining ones if it has more.
     pub(crate) async fn read_node<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -294,7 +298,7 @@ impl Smart {
         Ok(Node { addr, header, page })
     }
 
-    /// READs the leaf at `addr` so that all of it is of one moment.
+    /// READs a consistent copy of the leaf at `addr`.
     pub(crate) async fn read_leaf<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -312,7 +316,7 @@ impl Smart {
         }
     }
 
-    /// Says in the slot that leads to a node how large that is. Only a hint: readers look at the node too.
+    /// Stores the size of a node in the slot that leads to it. Only a hint: readers check the node too.
     async fn note_growth<E: Endpoint>(&self, op: &Op<'_, E>, place: &Place, class: u8) -> Attempt<()> {
         if !place.is_own {
             op.ep.compare_swap(place.at, place.slot.raw(), place.slot.with_class(class).raw()).await?;
@@ -320,7 +324,7 @@ impl Smart {
         Ok(())
     }
 
-    /// Makes the class of a node at least `class`: its slots behind do not count for others before that.
+    /// Raises the class of a node to at least `class`; other operations see its further slots only then.
     pub(crate) async fn publish_class<E: Endpoint>(
         &self,
         op: &Op<'_, E>,

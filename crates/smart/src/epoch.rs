@@ -1,20 +1,22 @@
-//! When a block may be used again that was unlinked (epoch-based reclamation, over one-sided verbs).
+//! Reuse of unlinked blocks: epoch-based reclamation over one-sided verbs.
 //!
-//! Others may hold the address of an unlinked block: an operation that is under way, or a cached node that was READ before. So
-//! a block is freed only when all of them are gone.
+//! The address of an unlinked block may still be held by an operation in progress, or by a cached node that
+//! was READ before. So a block is freed only when these are gone.
 //!
-//! - The index has an *epoch* in its anchor. Each compute server has a *place* there that says which epoch it has come to.
-//! - An operation *pins* the epoch that its compute server knows. A compute server moves its place to the next epoch once no
-//!   operation of an earlier one is under way. The epoch advances when all places are at it. So while an operation runs that
-//!   pinned `p`, the epoch is `p` or `p + 1`.
-//! - A cached node counts for operations that pinned the epoch of whoever READ it, or the next one ([`is_recent`]).
-//! - A block that an operation unlinked which pinned `p` is freed at epoch `p + 4`. Whatever leads to it was READ while the epoch
-//!   was `p + 1` at most; a cached node that does is used by operations that pinned `p + 2` at most, and the epoch is
-//!   at most `p + 3` while they run.
+//! - The anchor holds the *epoch* of the index. Each compute server has a *place* there with the epoch that
+//!   it has reached.
+//! - An operation *pins* the epoch that its compute server knows. A compute server moves its place to the
+//!   next epoch once no operation of an earlier one is in progress. The epoch advances when all places have
+//!   reached it. So while an operation that pinned `p` runs, the epoch is `p` or `p + 1`.
+//! - A cached node is valid for operations that pinned the epoch in which it was READ, or the next one
+//!   ([`is_recent`]).
+//! - A block unlinked by an operation that pinned `p` is freed at epoch `p + 4`. Pointers to it were READ
+//!   while the epoch was at most `p + 1`; a cached node with such a pointer is used only by operations that
+//!   pinned at most `p + 2`, and the epoch is at most `p + 3` while they run.
 //!
-//! Nothing of this costs a verb unless something was unlinked, but for a READ of the epoch every so many operations. The place of a
-//! process that is gone is cleared by whoever waits for it. A compute server that does nothing for long should
-//! [park](crate::Smart::park): as long as it does not, the others free nothing.
+//! Without unlinked blocks this costs only a READ of the epoch every so many operations. A waiter clears the
+//! place of a dead process. An idle compute server should [park](crate::Smart::park): until then the others
+//! free nothing.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -32,12 +34,12 @@ use crate::own_writes::OwnWrite;
 
 /// Threads find their counters by the address of their endpoint.
 const STRIPES: usize = 64;
-/// Epochs from the one that was pinned to the one at which a block is freed.
+/// Epochs from the pinned one to that at which a block is freed.
 const GRACE: u64 = 4;
-/// Operations between two looks while there is much to free.
+/// Operations between two checks of the epoch while there is much to free.
 const LOOK_OFTEN: u64 = 16;
 
-/// A place that is taken: `[taken:1][attach slot:15][epoch:48]`; 0 if it is free.
+/// A taken place: `[taken:1][attach slot:15][epoch:48]`; 0 if it is free.
 const TAKEN: u64 = 1 << 63;
 const EPOCH_MASK: u64 = (1 << 48) - 1;
 
@@ -45,7 +47,7 @@ fn place_word(slot: AttachSlot, epoch: u64) -> u64 {
     TAKEN | u64::from(slot.0 & 0x7fff) << 48 | epoch & EPOCH_MASK
 }
 
-/// Whether what was READ by an operation that pinned `read_at` counts for one that pinned `now`.
+/// Whether data READ by an operation that pinned `read_at` is valid for one that pinned `now`.
 pub(crate) fn is_recent(read_at: u64, now: u64) -> bool {
     read_at + 1 >= now
 }
@@ -53,18 +55,18 @@ pub(crate) fn is_recent(read_at: u64, now: u64) -> bool {
 #[derive(Default)]
 #[repr(align(128))]
 struct Stripe {
-    /// Operations under way, by the last bit of the epoch that they pinned.
+    /// Operations in progress, by the last bit of the epoch that they pinned.
     running: [AtomicU64; 2],
 }
 
-/// A block that is out of use.
+/// An unlinked block.
 struct Unlinked {
     addr: GlobalAddr,
     bytes: u64,
     pinned: u64,
 }
 
-/// What this compute server knows and holds back.
+/// This compute server's view of the epoch, and its unlinked blocks.
 pub(crate) struct Epochs {
     anchor: Anchor,
     slot: AttachSlot,
@@ -73,29 +75,29 @@ pub(crate) struct Epochs {
     limbo_max: u64,
     look_every: u64,
     stripes: Box<[Stripe]>,
-    /// What operations pin.
+    /// Epoch that operations pin.
     known: AtomicU64,
-    /// What the place says, or may say by now: `known`, or one less.
+    /// Epoch in the place, or possibly there already: `known`, or one less.
     announced: AtomicU64,
-    /// The place may not say it yet.
+    /// Whether `announced` may not be in the place yet.
     is_unsaid: AtomicBool,
     is_parked: AtomicBool,
-    /// Somebody looks just now.
+    /// Set while an operation checks the epoch.
     is_busy: AtomicBool,
     limbo: Mutex<VecDeque<Unlinked>>,
     limbo_bytes: AtomicU64,
     /// WRITEs that may still be done: the blocks that they change are not freed before.
     pub own_writes: Leftovers<OwnWrite>,
-    /// Blocks of which nobody knows whether something leads to them or whether they are free.
+    /// Blocks that may be linked, or may be free already.
     doubtful: Mutex<Vec<(GlobalAddr, u64)>>,
-    /// Operations whose futures were dropped: a verb of theirs may still be under way. When it must have ended, once that is
-    /// known.
+    /// Operations whose futures were dropped, with a verb that may be in flight; and the time when it must
+    /// have ended, once known.
     cut_off: Mutex<Vec<(usize, usize, Option<Nanos>)>>,
-    /// Since when this compute server waits for another one's place.
+    /// Start of the wait for another compute server's place.
     waits_since: AtomicU64,
 }
 
-/// An operation under way.
+/// An operation in progress.
 #[must_use = "blocks are freed under an operation that pins no epoch"]
 pub(crate) struct Pin<'e> {
     epochs: &'e Epochs,
@@ -105,7 +107,7 @@ pub(crate) struct Pin<'e> {
 }
 
 impl Pin<'_> {
-    /// No verb of the operation is under way any more.
+    /// Ends an operation that has no verb in flight.
     pub fn end(mut self) {
         self.is_done = true;
     }
@@ -125,7 +127,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The right to look.
+/// The right to check the epoch.
 struct Busy<'e>(&'e AtomicBool);
 
 impl Drop for Busy<'_> {
@@ -176,8 +178,8 @@ impl Epochs {
         Ok(epochs)
     }
 
-    /// Moves the place to the present epoch, while no operation is under way. Once the place says it, the epoch advances by one at
-    /// most.
+    /// Moves the place to the current epoch, while no operation is in progress. Once the place has it, the
+    /// epoch advances by at most one.
     async fn catch_up<E: Endpoint>(&self, ep: &E) -> Result<()> {
         loop {
             let epoch = ep.read_word(self.anchor.epoch()).await?;
@@ -191,13 +193,13 @@ impl Epochs {
         }
     }
 
-    /// An operation begins.
+    /// Starts an operation.
     pub async fn pin<E: Endpoint>(&self, ep: &E, pool: &Pool) -> Result<Pin<'_>> {
         let stripe = std::ptr::from_ref(ep).addr() / 64 % STRIPES;
         let is_full = self.limbo_bytes.load(Relaxed) > self.limbo_max;
         let every = if is_full { LOOK_OFTEN.min(self.look_every) } else { self.look_every };
         if ep.random().is_multiple_of(every) {
-            // What cannot be learnt now is learnt later.
+            // Anything missed now is caught up later.
             let _ = self.look(ep, pool, is_full).await;
         }
         loop {
@@ -218,7 +220,7 @@ impl Epochs {
         (!self.is_busy.swap(true, SeqCst)).then(|| Busy(&self.is_busy))
     }
 
-    /// Nothing of this compute server is under way for a while: the others need not wait for it.
+    /// Marks this compute server as idle, so that the others need not wait for it.
     pub async fn park<E: Endpoint>(&self, ep: &E) -> Result<()> {
         let Some(_busy) = self.begin_looking() else { return Ok(()) };
         self.is_parked.store(true, SeqCst);
@@ -226,7 +228,7 @@ impl Epochs {
             self.is_parked.store(false, SeqCst);
             return Ok(());
         }
-        // An epoch that never comes.
+        // An epoch that is never reached.
         ep.write_word(self.anchor.place(self.place), place_word(self.slot, EPOCH_MASK)).await?;
         Ok(())
     }
@@ -243,7 +245,7 @@ impl Epochs {
         Ok(())
     }
 
-    /// A block was unlinked by an operation that pinned `epoch`.
+    /// Records a block that was unlinked by an operation that pinned `epoch`.
     pub fn retire(&self, addr: GlobalAddr, bytes: u64, epoch: u64) {
         lock(&self.limbo).push_back(Unlinked { addr, bytes, pinned: epoch });
         self.limbo_bytes.fetch_add(bytes, Relaxed);
@@ -262,8 +264,8 @@ impl Epochs {
         self.stripes.iter().any(|stripe| stripe.running[(parity & 1) as usize].load(SeqCst) > 0)
     }
 
-    /// Learns of the epoch, says how far this compute server is, frees what can be freed, and lets the epoch advance if
-    /// that is wanted. Does nothing while somebody else does.
+    /// Reads the epoch, announces this compute server's, frees blocks, and advances the epoch if `advance` is
+    /// set. Does nothing while another call runs.
     pub async fn look<E: Endpoint>(&self, ep: &E, pool: &Pool, advance: bool) -> Result<()> {
         let Some(_busy) = self.begin_looking() else { return Ok(()) };
         self.end_cut_off(ep.now());
@@ -282,7 +284,7 @@ impl Epochs {
         self.free_before(ep, pool, epoch).await
     }
 
-    /// Comes to `epoch`, if no operation is in the way.
+    /// Moves to `epoch`, unless an operation of an earlier one is in progress.
     async fn follow<E: Endpoint>(&self, ep: &E, epoch: u64) -> Result<()> {
         let announced = self.announced.load(SeqCst);
         debug_assert!(epoch == announced || epoch == announced + 1, "{epoch} after {announced}");
@@ -291,7 +293,7 @@ impl Epochs {
             if self.runs(announced) {
                 return Ok(());
             }
-            // From now on the place may say so, also if the WRITE gets no answer.
+            // From now on the place may have it, even if the WRITE gets no answer.
             self.is_unsaid.store(true, SeqCst);
             self.announced.store(epoch, SeqCst);
         }
@@ -352,7 +354,7 @@ impl Epochs {
         freed
     }
 
-    /// Frees a block that nothing ever led to, now or later.
+    /// Frees a block that was never linked, now or later.
     pub async fn discard<E: Endpoint>(
         &self,
         ep: &E,
@@ -365,7 +367,7 @@ impl Epochs {
         }
     }
 
-    /// Gives a block up that may be in use or free.
+    /// Gives up a block that may be in use or free.
     pub fn doubt(&self, addr: GlobalAddr, bytes: u64) {
         lock(&self.doubtful).push((addr, bytes));
     }
@@ -374,7 +376,7 @@ impl Epochs {
         lock(&self.doubtful).clone()
     }
 
-    /// Ends operations whose futures were dropped so long ago that none of their verbs is under way.
+    /// Ends operations whose futures were dropped so long ago that none of their verbs is in flight.
     fn end_cut_off(&self, now: Nanos) {
         let mut cut_off = lock(&self.cut_off);
         for (_, _, due) in cut_off.iter_mut() {
@@ -385,7 +387,8 @@ impl Epochs {
         }
     }
 
-    /// Tries for a while to free what waits; whether anything was freed. Nothing may be pinned by the caller.
+    /// Tries for a while to free waiting blocks; returns whether any was freed. The caller must not hold a
+    /// pin.
     pub async fn reclaim<E: Endpoint>(&self, ep: &E, pool: &Pool) -> Result<bool> {
         let before = self.limbo_bytes();
         let deadline = ep.now().saturating_add(self.patience_ns / LOOKS_AT_HOLDER * 2);
@@ -396,8 +399,8 @@ impl Epochs {
         Ok(self.limbo_bytes() < before)
     }
 
-    /// Gives the place up. What waits is freed first, unless other compute servers do not move on for too long; how many bytes were
-    /// left behind.
+    /// Gives the place up. First frees the waiting blocks, unless other compute servers do not advance for
+    /// too long; returns the bytes left behind.
     pub async fn leave<E: Endpoint>(&self, ep: &E, pool: &Pool) -> Result<u64> {
         let deadline = ep.now().saturating_add(self.patience_ns);
         while self.limbo_bytes() > 0 && ep.now() < deadline {

@@ -1,7 +1,7 @@
-//! How an operation on the index fails.
+//! Errors of operations on the index.
 //!
-//! [`SmartError`] goes to the caller; corrupt bytes are an error that names their address. `Retry` stays within the crate: it also
-//! says that something changed under the operation, which then starts again, within its patience.
+//! [`SmartError`] goes to the caller; for corrupt bytes it names their address. `Retry` stays within the
+//! crate: after a concurrent change, the operation restarts, within its time limit.
 
 use pando_fabric::{FabricError, GlobalAddr, WaitedTooLong};
 use pando_pool::PoolError;
@@ -32,7 +32,7 @@ pub enum SmartError {
     NotEmpty,
     #[error("bulk load found key number {position} not above the one before")]
     NotSorted { position: u64 },
-    #[error("the key belongs to the key range of another compute server")]
+    #[error("the key belongs to another compute server")]
     NotOwned,
     #[error("{0}; the operation may or may not have been done")]
     Undecided(#[source] Box<SmartError>),
@@ -59,7 +59,7 @@ impl SmartError {
         matches!(self, Self::Pool(error) if error.is_full())
     }
 
-    /// Whether the operation that failed with this may have been done all the same.
+    /// Whether the failed operation may have taken effect all the same.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Self::Fabric(error) | Self::Pool(PoolError::Fabric(error)) => error.may_have_taken_effect(),
@@ -68,7 +68,7 @@ impl SmartError {
         }
     }
 
-    /// Whether a memory server did not answer, or cannot be asked.
+    /// Whether a memory server did not answer or is unreachable.
     pub(crate) fn is_unreachable(&self) -> bool {
         match self {
             Self::Fabric(error) | Self::Pool(PoolError::Fabric(error)) => error.is_unreachable(),
@@ -77,7 +77,8 @@ impl SmartError {
     }
 }
 
-/// The error of something after which the operation may have been done: it was already, or will be when a lock is given back.
+/// Marks an error after which the operation may have taken effect: it did already, or will when a lock is
+/// given back.
 pub(crate) fn undecided(error: impl Into<SmartError>) -> SmartError {
     match error.into() {
         error if error.may_have_taken_effect() => error,
@@ -85,21 +86,21 @@ pub(crate) fn undecided(error: impl Into<SmartError>) -> SmartError {
     }
 }
 
-/// Why an attempt did not come through.
+/// Reason why an attempt failed.
 #[derive(Debug)]
 pub(crate) enum Retry {
-    /// Something changed under the operation: start again, from the root.
+    /// A concurrent change: restart from the root.
     Restart,
     Failed(SmartError),
 }
 
 impl Retry {
-    /// Whether what was attempted may have been done all the same.
+    /// Whether the attempted operation may have taken effect all the same.
     pub fn may_have_taken_effect(&self) -> bool {
         matches!(self, Self::Failed(error) if error.may_have_taken_effect())
     }
 
-    /// The same, of something after which the operation may have been done.
+    /// Marks the error as one after which the operation may have taken effect.
     pub fn undecided(self) -> Self {
         match self {
             Self::Restart => Self::Restart,

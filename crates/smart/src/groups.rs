@@ -1,16 +1,18 @@
 //! Read delegation and write combining, in two phases (SMART §4.3).
 //!
-//! Operations of one compute server on one key form *groups*. Of each group one member executes for all; the groups of a key
-//! execute one after the other. A group is *open* until its executor closes it, right before the first verb by which its operation
-//! takes effect: a lookup before its first READ, a change before it samples the value that it writes. Who comes later
-//! begins the next group. So every member began before the operation took effect, and ends after it: sharing its result is
-//! linearizable. (The published scheme also lets those share who come while the executor is at work.)
+//! Operations of one compute server on one key form *groups*. One member of a group executes for all; the
+//! groups of a key execute one after the other. A group is *open* until its executor closes it, right before
+//! the first verb by which its operation takes effect: for a lookup, before its first READ; for a change,
+//! before it samples the value that it writes. Later operations form the next group. So every member began
+//! before the operation took effect, and ends after it, and sharing its result is linearizable. (In the
+//! published scheme, operations that arrive while the executor is at work share its result too.)
 //!
-//! Members count as operations in the order in which they came, so it is the value of the last that is written, and the first that
-//! may find nothing there, whichever of them executes. One that executed, failed, and knows that nothing was done is no member any more.
+//! Members count as operations in order of arrival: the last one's value is written, and only the first may
+//! find the key absent, whichever of them executes. An executor that failed, and knows that nothing was done,
+//! is no longer a member.
 //!
-//! The groups of a key are also its local lock: only one of its changes is under way on a compute server at a time, and those
-//! that wait are served in the order in which they came.
+//! The groups of a key are also its local lock: a compute server has at most one change of a key in progress,
+//! and waiters are served in order of arrival.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -21,7 +23,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const SHARDS: usize = 64;
 
-/// What operations on keys wait for: those with payloads `P` that share results `R`.
+/// The groups of all keys, for operations with payloads `P` that share results `R`.
 pub(crate) struct Groups<P, R> {
     shards: Box<[Mutex<Shard<P, R>>]>,
     repeats: Repeats,
@@ -31,7 +33,8 @@ pub(crate) struct Groups<P, R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeats {
     Always,
-    /// Once the group is closed its operation may have taken effect, and must not do so twice.
+    /// Only while the group is open: after that its operation may have taken effect, and must not do so
+    /// twice.
     UntilClosed,
 }
 
@@ -46,14 +49,15 @@ struct Line<P, R> {
 struct Group<P, R>(Mutex<State<P, R>>);
 
 struct State<P, R> {
-    /// By the places of members that did not fail, in order: the last one's counts. Most groups have one member.
+    /// Payloads of the members that did not fail, by place, in order: the last one counts. Most groups have
+    /// one member.
     first: Option<(u32, P)>,
     more: Vec<(u32, P)>,
     is_open: bool,
     phase: Phase<R>,
-    /// Members that wait, by their places, in order.
+    /// Waiting members by place, in order.
     members: Vec<u32>,
-    /// How many came so far.
+    /// Number of members so far.
     came: u32,
     wakers: Vec<Waker>,
 }
@@ -62,12 +66,12 @@ struct State<P, R> {
 enum Phase<R> {
     /// Other groups come first.
     Waits,
-    /// It is its turn; the first member that sees this executes.
+    /// The group may run; the first member that sees this executes.
     Ready,
     Runs,
-    /// With the place of the first member that was there.
+    /// The result, and the place of the first member.
     Done(R, u32),
-    /// Nobody knows what became of it.
+    /// The outcome is not known.
     Failed,
 }
 
@@ -95,7 +99,7 @@ impl<P, R> Group<P, R> {
 }
 
 impl<P, R> State<P, R> {
-    /// The place of one more member.
+    /// Adds a member; returns its place.
     fn come(&mut self, payload: P) -> u32 {
         let place = self.came;
         self.came += 1;
@@ -111,7 +115,7 @@ impl<P, R> State<P, R> {
         self.more.last().or(self.first.as_ref()).map(|(_, payload)| payload)
     }
 
-    /// What the member at `place` wanted does not count any more.
+    /// Removes the payload of the member at `place`.
     fn take_back(&mut self, place: u32) {
         self.first.take_if(|first| first.0 == place);
         self.more.retain(|more| more.0 != place);
@@ -139,17 +143,17 @@ impl<P, R> Groups<P, R> {
     }
 }
 
-/// How an operation goes on.
+/// Role of an operation in its group.
 pub(crate) enum Entered<'g, P: Clone, R: Clone> {
     /// It executes for its group.
     Executes(Turn<'g, P, R>),
-    /// Another member has executed; whether this one comes before all others.
+    /// Another member executed; `true` if this one came before all others.
     Shares(R, bool),
-    /// Another member has executed, and nobody knows what became of it.
+    /// Another member executed, with an unknown outcome.
     Fails,
 }
 
-/// By which groups of keys are told apart where that need not be exact.
+/// Hash of a key, for uses that tolerate collisions.
 pub(crate) fn hash_of(key: &[u8]) -> u64 {
     xxh3_64(key)
 }
@@ -159,8 +163,9 @@ impl<P: Clone, R: Clone> Groups<P, R> {
         &self.shards[hash_of(key) as usize % SHARDS]
     }
 
-    /// Begins an operation on `key`. `joins` says whether one with the second payload can join an open group with the first. With
-    /// `late` those who come while a group executes share its result, which is unsound.
+    /// Enters the groups of `key`. `joins` tells whether an operation with the second payload can join an
+    /// open group with the first. With `late`, operations that arrive while a group executes share its
+    /// result, which is unsound.
     pub async fn enter(
         &self,
         key: &[u8],
@@ -202,7 +207,8 @@ impl<P: Clone, R: Clone> Groups<P, R> {
         Member { groups: self, key, group, place, is_over: false }.await
     }
 
-    /// The running group of `key` is over: the next one's turn. Groups whose members have all gone are skipped.
+    /// Ends the running group of `key` and starts the next one. Groups whose members have all left are
+    /// skipped.
     fn pass_on(&self, key: &[u8]) -> Vec<Waker> {
         let mut shard = lock(self.shard(key));
         let Some(line) = shard.get_mut(key) else { return Vec::new() };
@@ -224,7 +230,7 @@ fn wake(wakers: Vec<Waker>) {
     wakers.into_iter().for_each(Waker::wake);
 }
 
-/// A member that waits.
+/// A waiting member.
 struct Member<'g, 'k, P: Clone, R: Clone> {
     groups: &'g Groups<P, R>,
     key: &'k [u8],
@@ -281,15 +287,16 @@ impl<P: Clone, R: Clone> Drop for Member<'_, '_, P, R> {
         }
         let mut state = self.group.state();
         state.leave(self.place);
-        let nobody_takes_it = state.members.is_empty() && matches!(state.phase, Phase::Ready);
+        let is_unclaimed = state.members.is_empty() && matches!(state.phase, Phase::Ready);
         drop(state);
-        if nobody_takes_it {
+        if is_unclaimed {
             wake(self.groups.pass_on(self.key));
         }
     }
 }
 
-/// The right to execute for a group. Dropped without a result, another member takes it over if it may.
+/// The right to execute for a group. If dropped without a result, another member takes over where that is
+/// allowed.
 pub(crate) struct Turn<'g, P: Clone, R: Clone> {
     groups: &'g Groups<P, R>,
     key: Box<[u8]>,
@@ -299,24 +306,24 @@ pub(crate) struct Turn<'g, P: Clone, R: Clone> {
 }
 
 impl<P: Clone, R: Clone> Turn<'_, P, R> {
-    /// Closes the group, if it still is open; its payload.
+    /// Closes the group, if it is still open; returns its payload.
     pub fn close(&self) -> P {
         let mut state = self.group.state();
         state.is_open = false;
         state.payload().expect("the one that executes is a member").clone()
     }
 
-    /// The operation failed, and has not taken effect: another member tries, without what this one wanted.
+    /// Gives up after a failure without effect: another member tries, without this one's payload.
     pub fn give_up(self) {
         let mut state = self.group.state();
         state.is_open = true;
         state.take_back(self.place);
     }
 
-    /// All members have this result; whether the one that executed comes before all others.
+    /// Gives this result to all members; returns whether the executor came before all others.
     pub fn finish(mut self, result: R) -> bool {
         self.is_done = true;
-        // Nobody may join any more before the result is known.
+        // No operation may join before the result is known.
         let wakers = self.groups.pass_on(&self.key);
         let mut state = self.group.state();
         state.is_open = false;
@@ -378,9 +385,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_member_wanted_that_failed_is_not_done_by_the_others() {
+    fn the_payload_of_a_failed_member_is_dropped() {
         let groups = Changes::new(Repeats::UntilClosed);
-        let first = executes(poll(pin!(enter(&groups, 'a')))).expect("nobody is there");
+        let first = executes(poll(pin!(enter(&groups, 'a')))).expect("there is no other");
         assert_eq!(first.close(), 'a');
         let (mut early, mut late) = (pin!(enter(&groups, 'b')), pin!(enter(&groups, 'c')));
         assert!(poll(early.as_mut()).is_none() && poll(late.as_mut()).is_none(), "their group waits");
@@ -394,12 +401,12 @@ mod tests {
     }
 
     #[test]
-    fn a_group_whose_only_member_failed_is_joined_by_nobody() {
+    fn a_group_whose_only_member_failed_cannot_be_joined() {
         let groups = Changes::new(Repeats::UntilClosed);
-        let alone = executes(poll(pin!(enter(&groups, 'a')))).expect("nobody is there");
+        let alone = executes(poll(pin!(enter(&groups, 'a')))).expect("there is no other");
         alone.close();
         alone.give_up();
-        let next = executes(poll(pin!(enter(&groups, 'b')))).expect("nobody is there any more");
+        let next = executes(poll(pin!(enter(&groups, 'b')))).expect("there is no other any more");
         assert_eq!(next.close(), 'b');
         assert!(next.finish("done"));
     }

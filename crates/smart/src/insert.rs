@@ -1,10 +1,10 @@
-//! New entries (SMART §5): a leaf in a slot that was empty, or a node put where two keys part.
+//! New entries (SMART §5): a leaf in an empty slot, or a new node where two keys part.
 //!
-//! Everything new is written before a single slot leads to it, so an insert takes effect by one swap. Who loses it looks at what is
-//! there instead.
+//! Everything new is written before a slot leads to it, so an insert takes effect by one swap. An operation
+//! that loses the swap examines the winner.
 //!
-//! A byte has one slot in a node at most: inserters try the empty slots from the front and look at each that they lose, so two of the
-//! same byte meet at the same slot.
+//! A byte has at most one slot in a node: inserters try the empty slots from the front and check each one
+//! they lose, so two inserts of the same byte meet at the same slot.
 
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr};
@@ -17,24 +17,24 @@ use crate::layout::node::{
     CLASSES, LARGEST, NewNode, Node, PREFIX_MAX, bytes_of, class_holding, has_byte, slot_addr,
 };
 use crate::layout::slot::Slot;
-use crate::leaves::By;
+use crate::leaves::Writer;
 use crate::options::NodeRoom;
 use crate::tree::{Op, Smart};
 
-/// A block and its bytes.
+/// A block and its size in bytes.
 pub(crate) type Block = (GlobalAddr, u64);
 
-/// What an insert makes before anything leads there.
+/// Blocks made by an insert before anything leads to them.
 struct Made {
     slot: Slot,
     blocks: Vec<Block>,
 }
 
-/// ART's classes, of nodes that are changed under locks.
+/// ART's classes, for nodes that are changed under locks.
 const ART_CLASSES: [u8; 4] = [0, 2, 4, LARGEST];
 
 impl Smart {
-    /// Puts an entry where its key's way ended.
+    /// Stores an entry at the end of its key's path.
     pub(crate) async fn add<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -56,7 +56,8 @@ impl Smart {
             }
             Spot::Diverges(place, node, at) => {
                 let byte = node.prefix_byte(at);
-                // This one keeps the bytes that the new node has now: whoever still comes by the slot as it was needs them.
+                // The old node keeps its prefix bytes, which the new node repeats: operations that still come
+                // by the old slot need them.
                 self.part(op, key, value, place, (at, Some(byte), place.slot)).await
             }
             Spot::Leaf(..) => Err(Retry::Restart),
@@ -74,7 +75,7 @@ impl Smart {
         let size = leaf::size_for(key.len(), value.len()).expect("it was checked");
         let addr = self.allocate(op.ep, size.bytes()).await?;
         let page = op.ep.buffer(size.bytes() as usize);
-        // Some version: a leaf that was here before had others.
+        // A random version, unlike those of an earlier leaf at this address.
         leaf::fill(&page, addr, self.anchor.tag, key, value, op.ep.random() >> 16);
         let block = (addr, size.bytes());
         match op.ep.write(addr, page).await {
@@ -87,7 +88,7 @@ impl Smart {
         Ok((Slot::leaf(byte, size, addr), block))
     }
 
-    /// Writes a node, which is noted in `blocks`; a slot that leads to it.
+    /// Writes a node and adds it to `blocks`; returns a slot that leads to it.
     pub(crate) async fn new_node<E: Endpoint>(
         &self,
         ep: &E,
@@ -105,7 +106,7 @@ impl Smart {
         Ok(Slot::node(byte, header.class(), addr))
     }
 
-    /// The class that a node with so many slots has room for.
+    /// The class whose room a node with this many slots gets.
     pub(crate) fn room_for(&self, slots: usize) -> u8 {
         match (self.anchor.techniques.lock_free_nodes, self.anchor.node_room) {
             (false, _) => {
@@ -138,9 +139,9 @@ impl Smart {
         Ok(())
     }
 
-    /// Lets a slot lead to what was made, or frees that again.
+    /// Makes a slot lead to the new blocks, or frees them.
     async fn link<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], place: &Place, made: Made) -> Attempt<()> {
-        let retry = match self.swap(op, key, place, made.slot, By::UsAlone).await {
+        let retry = match self.swap(op, key, place, made.slot, Writer::Exclusive).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(_)) => Retry::Restart,
             Err(retry) => retry,
@@ -148,7 +149,8 @@ impl Smart {
         Err(self.undo(op.ep, &made.blocks, retry).await)
     }
 
-    /// Puts nodes where `key` and what is there part: at byte `part`, where the other one has `other_byte`, or ends.
+    /// Adds nodes where `key` and the existing target part: at byte `part`, where the target has
+    /// `other_byte`, or ends.
     async fn part<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -188,8 +190,8 @@ impl Smart {
         self.skipping_nodes(ep, key, place.depth, last, place.slot.byte(), blocks).await
     }
 
-    /// Writes a node, with others above it that skip the bytes of `key` from `depth` on which it cannot skip itself; a slot of `byte`
-    /// that leads there.
+    /// Writes a node, and nodes above it for the bytes of `key` from `depth` on that it cannot skip itself;
+    /// returns a slot of `byte` that leads to them.
     pub(crate) async fn skipping_nodes<E: Endpoint>(
         &self,
         ep: &E,
@@ -201,7 +203,7 @@ impl Smart {
     ) -> Result<Slot> {
         let mut node = last;
         loop {
-            // Each node skips as many bytes as it can, and parts by one.
+            // Each node skips as many bytes as it can, and branches on one.
             let start = depth.max(node.branch.saturating_sub(PREFIX_MAX));
             node.prefix = key[start..node.branch].to_vec();
             if start == depth {
@@ -212,7 +214,7 @@ impl Smart {
         }
     }
 
-    /// Puts a leaf into one of the empty slots of a node, or has the node replaced if there is none.
+    /// Stores a leaf in an empty slot of a node, or replaces the node if there is none.
     async fn fill_free<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -265,10 +267,10 @@ impl Smart {
     ) -> Attempt<bool> {
         for number in place.number..=CLASSES[node.header.room() as usize] {
             (place.number, place.at) = (number, slot_addr(node.addr, number));
-            match self.swap(op, key, place, slot, By::UsAlone).await? {
+            match self.swap(op, key, place, slot, Writer::Exclusive).await? {
                 Ok(()) => return Ok(true),
                 Err(found) if has_byte(found, slot.byte()) => {
-                    // Nobody else may see it yet: it is behind the slots that are in use.
+                    // It may be invisible to others: it is behind the slots in use.
                     self.publish_slot(op, node, number, None).await?;
                     return Ok(false);
                 }
@@ -279,7 +281,7 @@ impl Smart {
         Ok(false)
     }
 
-    /// Makes sure that slot `number` counts as in use.
+    /// Ensures that slot `number` counts as in use.
     async fn publish_slot<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -296,14 +298,14 @@ impl Smart {
             && !above.is_own
             && above.slot.class() < class
         {
-            // A hint for readers: they look at the header too.
+            // A hint for readers: they check the header too.
             let hint = above.slot.with_class(class).raw();
             let _ = op.ep.compare_swap(above.at, above.slot.raw(), hint).await;
         }
         Ok(())
     }
 
-    /// The error for a node that is none.
+    /// The error for an address without a node.
     pub(crate) fn no_node(addr: GlobalAddr) -> SmartError {
         SmartError::Corrupt { addr, reason: "there is no node of this index" }
     }

@@ -1,8 +1,8 @@
 //! Changes of leaves (SMART §4.2), and of the slots that lead to them.
 //!
-//! A leaf whose value is updated in place is locked first: by its rear word, by a word of the table of locks, or, if the key is this
-//! compute server's own, not at all, since the groups of a key let one change be under way only. Otherwise its rear word goes
-//! from free to dead or moved by one compare-and-swap.
+//! A leaf whose value is updated in place is locked first: by its rear word or by a word of the lock table. A
+//! key that belongs to this compute server needs no lock, since the groups of a key allow only one change at
+//! a time. Without updates in place, one compare-and-swap turns the rear word from free to dead or moved.
 
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, FabricError, GlobalAddr, Resource, Work};
@@ -24,17 +24,17 @@ pub(crate) enum Hold<'t> {
     Own,
 }
 
-/// Who puts a word into a slot that is about to be put there.
+/// Possible writers of a word that is about to be swapped into a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
-    /// It leads to what this operation has made, and only this operation puts it there.
-    UsAlone,
-    /// Others may do the same.
-    Anybody,
+pub(crate) enum Writer {
+    /// Only this operation: the word leads to a block that it made.
+    Exclusive,
+    /// Other operations may write the same word.
+    Shared,
 }
 
 impl Smart {
-    /// Locks a leaf; it, as it is then. Restarts if it is not the key's leaf any more.
+    /// Locks a leaf; returns it as it is then. Restarts if it is no longer the key's leaf.
     pub(crate) async fn hold<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -83,7 +83,7 @@ impl Smart {
         self.read_leaf(op, addr, size).await
     }
 
-    /// The lock of the table for the leaf at `addr`: on its memory server, if that has a table.
+    /// Lock of the table for the leaf at `addr`: on its memory server, if that has a table.
     fn table_lock(&self, addr: GlobalAddr) -> GlobalAddr {
         let tables = &self.anchor.tables;
         let hash = mix(addr.raw());
@@ -92,7 +92,8 @@ impl Smart {
         table.add((hash >> 20) % self.anchor.table_locks as u64 * 8)
     }
 
-    /// Waits until nobody has the lock in the rear word. That of a process that is gone is taken over, and the leaf written anew.
+    /// Waits until the lock in the rear word is free. Takes over the lock of a dead process, and writes the
+    /// leaf again.
     async fn settled<E: Endpoint>(&self, op: &Op<'_, E>, mut leaf: Leaf) -> Attempt<Leaf> {
         let mut next_look = op.ep.now().saturating_add(self.between_looks());
         loop {
@@ -112,12 +113,12 @@ impl Smart {
                 }
                 Rear::Locked(_) => {}
             }
-            op.wait("a leaf that somebody changes").await?;
+            op.wait("a leaf that is being changed").await?;
             leaf = self.read_again(op, leaf).await?;
         }
     }
 
-    /// Gives back the lock of a leaf whose value is to stay.
+    /// Releases the lock of a leaf whose value stays the same.
     async fn write_same<E: Endpoint>(&self, op: &Op<'_, E>, lock: RemoteLock<'_>, leaf: &Leaf) -> Result<()> {
         let mut value = Vec::new();
         leaf.append_value(&mut value);
@@ -125,7 +126,8 @@ impl Smart {
         Ok(lock.write_back(op.ep, &tail.words, op.deadline()).await?)
     }
 
-    /// Writes a value into the leaf that is held, and lets go of it; `false`, and it is held no more, if the value does not fit.
+    /// Writes a value into the held leaf and releases it. Returns `false`, with the leaf released, if the
+    /// value does not fit.
     pub(crate) async fn write_value<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -162,8 +164,8 @@ impl Smart {
         Ok(true)
     }
 
-    /// Writes words and gives the lock of what they are part of back. If this fails, it is done when the lock is given back
-    /// later.
+    /// Writes words and releases the lock that protects them. After an error this is done when the lock is
+    /// given back later.
     pub(crate) async fn write_unlock<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -174,7 +176,7 @@ impl Smart {
         lock.write_words_unlock(op.ep, at, words, op.deadline()).await.map_err(undecided)
     }
 
-    /// Makes a leaf dead, or moved, by the rear word `gone`. Restarts if it was that already.
+    /// Marks a leaf as dead or moved by the rear word `gone`. Restarts if it was so already.
     pub(crate) async fn set_gone<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -197,7 +199,7 @@ impl Smart {
             let (at, version) = (leaf.rear_at(), leaf.version());
             let is_gone = match op.ep.compare_swap(at, version, gone).await {
                 Ok(before) => before == version,
-                // Nobody else writes this word, and it stays.
+                // This word has no other writer, and stays.
                 Err(error) if error.may_have_taken_effect() => self.word_behind(op, at, error).await? == gone,
                 Err(error) => return Err(error.into()),
             };
@@ -209,7 +211,8 @@ impl Smart {
         }
     }
 
-    /// The word at `at` after a change of it got no answer, only `error`, which is the error if the word cannot be READ either.
+    /// READs the word at `at` after a change of it failed with `error` and no answer. Returns that error if
+    /// the READ fails too.
     async fn word_behind<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -225,17 +228,17 @@ impl Smart {
         }
     }
 
-    /// Compare-and-swap of a slot. Without an answer, a word that nobody else puts there tells that it was done. Any other
-    /// word tells nothing: it may have been done, and changed by others since.
+    /// Compare-and-swap of a slot. Without an answer, finding a word that has no other writer proves that it
+    /// was done. Any other word proves nothing: the swap may have been done, and the slot changed since.
     async fn swap_word<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
         at: GlobalAddr,
         (expected, new): (u64, u64),
-        by: By,
+        writer: Writer,
     ) -> Result<u64> {
         match op.ep.compare_swap(at, expected, new).await {
-            Err(error) if error.may_have_taken_effect() && by == By::UsAlone => {
+            Err(error) if error.may_have_taken_effect() && writer == Writer::Exclusive => {
                 let unknown = FabricError::TimedOut(at.server());
                 match self.word_behind(op, at, error).await? {
                     word if word == new || defect(Defect::UnansweredIsDone) => Ok(expected),
@@ -246,32 +249,32 @@ impl Smart {
         }
     }
 
-    /// A leaf to which no slot leads any more by this operation.
+    /// Records that this operation unlinked a leaf from its slot.
     pub(crate) fn retire_leaf<E>(&self, op: &Op<'_, E>, slot: Slot) {
         self.epochs.retire(slot.addr(), slot.leaf_size().bytes(), op.epoch);
     }
 
-    /// Gives up a leaf if nobody knows whether a slot still leads to it.
+    /// Gives up a leaf if it is not known whether a slot still leads to it.
     pub(crate) fn doubt_leaf(&self, retry: &Retry, slot: Slot) {
         if retry.may_have_taken_effect() {
             self.doubt(&[(slot.addr(), slot.leaf_size().bytes())]);
         }
     }
 
-    /// Lets a slot hold `new` if it holds what it was seen to hold; what it holds otherwise.
+    /// Stores `new` in a slot if its content is as last seen; otherwise returns its content.
     pub(crate) async fn swap<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
         key: &[u8],
         place: &Place,
         new: Slot,
-        by: By,
+        writer: Writer,
     ) -> Attempt<std::result::Result<(), Slot>> {
         let seen = place.slot.raw();
         let before = if place.is_own {
             self.swap_own(op, place, new).await?
         } else if self.anchor.techniques.lock_free_nodes {
-            self.swap_word(op, place.at, (seen, new.raw()), by).await?
+            self.swap_word(op, place.at, (seen, new.raw()), writer).await?
         } else {
             self.swap_locked(op, place, new).await?
         };

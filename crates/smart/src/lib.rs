@@ -1,13 +1,16 @@
 //! SMART: an adaptive radix tree for disaggregated memory (Luo et al., OSDI 2023), with its baseline, ART.
 //!
-//! All compute servers work on all of the tree by one-sided verbs. [`Techniques`] switches what the paper adds to ART, in the order of
-//! its ablation. What differs from the paper, and why, is in `docs/smart.md`; what lies in remote memory is drawn in `layout`.
+//! All compute servers work on the whole tree by one-sided verbs. [`Techniques`] switches the paper's
+//! additions to ART, in the order of its ablation. `docs/smart.md` explains the differences from the paper;
+//! `layout` describes remote memory.
 //!
-//! - A descent begins at the deepest cached node, or the root (`descend.rs`). A cached node only shortens the way.
-//! - Every change takes effect by one compare-and-swap of a slot or of the last word of a leaf, or by one WRITE under a lock
-//!   (`change.rs`, `insert.rs`, `leaves.rs`). Nodes are replaced by freezing them (`replace.rs`).
+//! - A descent begins at the deepest cached node, or at the root (`descend.rs`). A cached node only shortens
+//!   the path.
+//! - Every change takes effect by one compare-and-swap of a slot or of the last word of a leaf, or by one
+//!   WRITE under a lock (`change.rs`, `insert.rs`, `leaves.rs`). Nodes are replaced by freezing them
+//!   (`replace.rs`).
 //! - Operations of one compute server on one key share one remote operation (`groups.rs`).
-//! - Nothing is freed while anybody may still lead there (`epoch.rs`).
+//! - A block is freed only when nothing can lead to it any more (`epoch.rs`).
 //!
 //! ```
 //! use pando_fabric::Fabric;

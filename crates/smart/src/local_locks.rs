@@ -1,7 +1,7 @@
-//! Locks of the nodes that one compute server has for itself, in its own memory (P-SMART).
+//! Local locks of the nodes that belong to one compute server, in its own memory (P-SMART).
 //!
-//! A table of words, found by the hash of a node's address. Nodes that share a word wait for each other without need. Nobody holds
-//! two.
+//! A table of words indexed by the hash of a node's address. Nodes that share a word exclude each other
+//! needlessly. No operation holds two locks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,10 +30,10 @@ impl Drop for LocalGuard<'_> {
 }
 
 impl LocalLocks {
-    /// Locks the node, if nobody has.
+    /// Locks the node if it is free.
     pub fn try_lock(&self, node: GlobalAddr) -> Option<LocalGuard<'_>> {
         let word = &self.0[mix(node.raw()) as usize % WORDS];
-        // Made only if it is locked: dropping it unlocks.
+        // Construct it only if locked: dropping it unlocks.
         (!word.swap(true, Ordering::Acquire)).then(|| LocalGuard(word))
     }
 }

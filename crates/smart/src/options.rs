@@ -1,7 +1,8 @@
-//! What the index does: one switch for each technique of the paper, and presets in the order of its ablation (SMART §6.3).
+//! Options: one switch for each technique of the paper, and presets in the order of its ablation (SMART
+//! §6.3).
 //!
-//! The first three say what lies in remote memory and how it is changed, so they belong to the index and are kept with it. The others
-//! are each compute server's own choice.
+//! The first three techniques determine the layout of remote memory and its changes, so they belong to the
+//! index and are stored with it. Each compute server chooses the others for itself.
 
 use std::ops::Bound;
 
@@ -12,22 +13,22 @@ use crate::error::{Result, SmartError};
 /// The techniques of SMART (§4) as switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Techniques {
-    /// Inner nodes are changed by compare-and-swap of a slot and grow in place. Otherwise a slot is changed under the lock of its
-    /// node, and a node that is full is replaced by one of ART's next size (4, 16, 48, 256).
+    /// Inner nodes are changed by compare-and-swap of a slot and grow in place. Otherwise a slot is changed
+    /// under the lock of its node, and a full node is replaced by one of ART's next size (4, 16, 48, 256).
     pub lock_free_nodes: bool,
     /// An update overwrites the value in its leaf, which has a checksum. Otherwise it makes a new leaf.
     pub in_place_leaves: bool,
-    /// The lock of a leaf is its last word, and given back by the WRITE of the value. Otherwise it is a word of a table of locks,
-    /// found by hash and given back by a second WRITE. Counts with `in_place_leaves` only.
+    /// The lock of a leaf is its last word, and the WRITE of the value releases it. Otherwise it is a word of
+    /// a lock table, found by hash and released by a second WRITE. Only effective with `in_place_leaves`.
     pub rear_locks: bool,
-    /// Lookups of one key at the same time on one compute server are one remote lookup.
+    /// Concurrent lookups of one key on one compute server become one remote lookup.
     pub read_delegation: bool,
-    /// Updates of one key at the same time on one compute server are one remote update.
+    /// Concurrent updates of one key on one compute server become one remote update.
     pub write_combining: bool,
 }
 
 impl Techniques {
-    /// The baseline: ART with locked nodes and leaves that are never changed.
+    /// The baseline: ART with locked nodes and immutable leaves.
     pub const ART: Self = Self {
         lock_free_nodes: false,
         in_place_leaves: false,
@@ -43,7 +44,7 @@ impl Techniques {
         read_delegation: true,
         write_combining: true,
     };
-    /// From ART to SMART, one technique more each, with the names that the ablation gives them.
+    /// From ART to SMART in steps of one technique, with the names used by the ablation.
     pub const STEPS: [(&'static str, Self); 6] = {
         let nodes = Self { lock_free_nodes: true, ..Self::ART };
         let leaves = Self { in_place_leaves: true, ..nodes };
@@ -70,27 +71,29 @@ impl Default for Techniques {
     }
 }
 
-/// How inner nodes get their memory.
+/// Memory of inner nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeRoom {
-    /// Every node has room for 256 slots from the start, as published: growing copies nothing. Counts with lock-free nodes only.
+    /// Every node has room for 256 slots from the start, as published: growing copies nothing. Only effective
+    /// with lock-free nodes.
     #[default]
     Full,
-    /// A node has room for the slots of its class, and is replaced when it is full: sparse string keys need much less memory.
+    /// A node has room for the slots of its class, and is replaced when it is full: saves much memory for
+    /// sparse string keys.
     Exact,
 }
 
-/// How an index is made.
+/// Options for creating an index.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
     pub techniques: Techniques,
     pub node_room: NodeRoom,
-    /// Told apart from what other indexes of the pool have in their nodes; 24 bits of it count.
+    /// Distinguishes the nodes of the indexes of a pool; its low 24 bits count.
     pub index_id: u32,
-    /// How many compute servers may use the index at the same time; 8 bytes each.
+    /// Maximum number of compute servers that use the index at the same time; 8 bytes each.
     pub users_max: usize,
-    /// Locks on each memory server in the table of locks, if there is one; 8 bytes each.
+    /// Locks per memory server in the lock table, if there is one; 8 bytes each.
     pub table_locks: usize,
 }
 
@@ -100,19 +103,19 @@ impl CreateOptions {
     }
 }
 
-/// What the cache of inner nodes evicts.
+/// Eviction policy of the cache of inner nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CachePolicy {
-    /// One queue for all, first in first out, as published.
+    /// One FIFO queue, as published.
     #[default]
     Fifo,
     /// Many queues, each for a share of the nodes, and a second chance for nodes that were used.
     Scalable,
 }
 
-/// The keys that one compute server is asked for, if the index is partitioned (P-SMART in DEX §8): nobody else changes what only such
-/// keys lead to.
+/// The keys of one compute server in a partitioned index (P-SMART in DEX §8): no other compute server changes
+/// nodes that lead only to such keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
     pub low: Bound<Vec<u8>>,
@@ -125,7 +128,7 @@ impl Partition {
         (self.low.as_ref().map(Vec::as_slice), self.high.as_ref().map(Vec::as_slice)).contains(key)
     }
 
-    /// Whether a key that begins with `prefix` is in it.
+    /// Whether the partition may contain a key that begins with `prefix`.
     pub(crate) fn meets_prefix(&self, prefix: &[u8]) -> bool {
         let is_above = match &self.low {
             Bound::Unbounded => true,
@@ -141,7 +144,7 @@ impl Partition {
         is_above && is_below
     }
 
-    /// Whether all keys that begin with `prefix` are in it.
+    /// Whether the partition contains all keys that begin with `prefix`.
     pub(crate) fn contains_prefix(&self, prefix: &[u8]) -> bool {
         let is_above = match &self.low {
             Bound::Unbounded => true,
@@ -150,7 +153,7 @@ impl Partition {
         };
         let is_below = match &self.high {
             Bound::Unbounded => true,
-            // Not even the prefix itself may begin the bound.
+            // The bound must not begin with the prefix either.
             Bound::Included(high) | Bound::Excluded(high) => {
                 prefix < high.as_slice() && !high.starts_with(prefix)
             }
@@ -159,37 +162,38 @@ impl Partition {
     }
 }
 
-/// How one compute server uses an index.
+/// Settings of one compute server for an index.
 #[derive(Clone, Debug)]
 pub struct SmartConfig {
-    /// What [`Smart::create`](crate::Smart::create) gave.
+    /// Address returned by [`Smart::create`](crate::Smart::create).
     pub anchor: GlobalAddr,
-    /// As the index was made; read delegation and write combining are this compute server's own choice.
+    /// As in the index; read delegation and write combining are this compute server's own choice.
     pub techniques: Techniques,
-    /// Bytes for the cache of inner nodes; 0 for none.
+    /// Size of the cache of inner nodes in bytes; 0 for none.
     pub cache_bytes: u64,
     pub cache_policy: CachePolicy,
-    /// If set, this compute server is asked for these keys only, and changes what they alone lead to without remote
-    /// synchronisation. All compute servers of the index must have partitions then, which do not overlap.
+    /// If set, this compute server serves only these keys, and changes nodes that lead only to them without
+    /// remote synchronisation. All compute servers of the index must then have disjoint partitions.
     pub partition: Option<Partition>,
-    /// How long an operation waits for others in all, in ns.
+    /// Total time that an operation may wait for others, in ns.
     pub patience_ns: Nanos,
-    /// READs that a scan has outstanding at most.
+    /// Maximum number of outstanding READs of a scan.
     pub scan_width: usize,
-    /// Bytes that were unlinked and wait for the last reader before they are freed; more make compute servers look for who might
-    /// still be reading.
+    /// Bytes of unlinked blocks above which compute servers check more often whether readers have finished,
+    /// so that the blocks can be freed.
     pub limbo_bytes: u64,
-    /// Operations between two looks at the epoch of the index, which cost a READ of 8 bytes.
+    /// Operations between two checks of the epoch, each of which costs a READ of 8 bytes.
     pub look_every: u64,
-    /// Unsound, as published: lookups share the result of one that was under way before they began, so that they may miss what
-    /// their own compute server wrote.
+    /// Unsound, as published: lookups share the result of one that began before them, so they may miss writes
+    /// of their own compute server.
     pub late_followers_unsound: bool,
-    /// Unsound: another key in a leaf that a cached slot led to counts as an answer, although the slot may have changed since.
+    /// Unsound: the leaf of another key behind a cached slot counts as proof of absence, although the slot
+    /// may have changed since.
     pub cached_absence_unsound: bool,
 }
 
 impl SmartConfig {
-    /// Everything published, with 64 MiB of cache.
+    /// As published, with 64 MiB of cache.
     pub fn new(anchor: GlobalAddr, techniques: Techniques) -> Self {
         Self {
             anchor,
@@ -208,10 +212,10 @@ impl SmartConfig {
 
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            Self { scan_width: 0, .. } => Err(SmartError::Options("a scan needs one READ at least")),
-            Self { look_every: 0, .. } => {
-                Err(SmartError::Options("there is one operation at least between two looks at the epoch"))
-            }
+            Self { scan_width: 0, .. } => Err(SmartError::Options("a scan needs at least one READ")),
+            Self { look_every: 0, .. } => Err(SmartError::Options(
+                "there must be at least one operation between two checks of the epoch",
+            )),
             _ => Ok(()),
         }
     }

@@ -1,8 +1,9 @@
-//! WRITEs of what only this compute server changes (P-SMART, DEX §8.1).
+//! WRITEs to nodes and leaves that only this compute server changes (P-SMART, DEX §8.1).
 //!
-//! Its threads keep out of each other's way by locks in their own memory and by the groups of keys, so there is no word in remote memory
-//! that says that a change is under way. A WRITE that may be there in part, or may still be under way, is left: a
-//! later operation WRITEs it again, and until then nobody here changes that node or leaf. Others never do.
+//! Its threads synchronise by local locks and by the groups of keys, so no word in remote memory marks a
+//! change in progress. A WRITE that may have landed in part, or may still be in flight, is left: a later
+//! operation repeats it, and until then this compute server does not change that node or leaf. Others never
+//! do.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use pando_pool::{Due, Order};
 use crate::error::{Result, undecided};
 use crate::tree::{Op, Smart};
 
-/// Words, and where in a node or leaf they belong.
+/// Words, and their position in a node or leaf.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnWrite {
     /// The node or leaf.
@@ -47,8 +48,8 @@ async fn submit<E: Endpoint>(
 }
 
 impl Smart {
-    /// Writes into the node or leaf `of`, which only this compute server changes. If it may have been written in part it is written
-    /// again, while there is time; after that it is left.
+    /// Writes into the node or leaf `of`, which only this compute server changes. A WRITE that may have
+    /// landed in part is repeated while there is time, and left after that.
     pub(crate) async fn write_own<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -81,10 +82,11 @@ impl Smart {
         self.epochs.own_writes.has(|write| write.of == addr)
     }
 
-    /// Finishes what operations of this compute server left, as far as it is due: WRITEs, and locks that were not given back.
+    /// Finishes due leftovers of this compute server's operations: WRITEs, and locks that were not given
+    /// back.
     ///
     /// # Errors
-    /// Those of the verbs; what was not done stays left.
+    /// Errors of the verbs; the rest stays left.
     pub async fn settle<E: Endpoint>(&self, ep: &E) -> Result<()> {
         self.pool.give_back_left_locks(ep).await?;
         let Some(mut finishing) = self.epochs.own_writes.begin() else { return Ok(()) };
@@ -98,10 +100,11 @@ impl Smart {
         Ok(())
     }
 
-    /// [`Smart::settle`], if there is anything. Who needs something of it waits for it; all others need not.
+    /// Runs [`Smart::settle`] if there are leftovers. Errors are ignored: only operations that depend on a
+    /// leftover wait for it.
     pub(crate) async fn try_settle<E: Endpoint>(&self, ep: &E) {
         if self.pool.has_left_locks() || self.epochs.own_writes.any() {
-            // Boxed: so rare that futures of operations are better without.
+            // Boxed: it is rare, and keeps the futures of operations small.
             let _ = Box::pin(self.settle(ep)).await;
         }
     }

@@ -1,8 +1,9 @@
-//! Replacing a node: by a larger one if it is full, by what is left of it if its entries were removed.
+//! Replacement of nodes: by a larger one if full, or by its remaining leaf after removals.
 //!
-//! First all slots of the node are frozen, one by one, so that nothing in it changes any more. Then what is in it is copied, and the slot
-//! above is swapped. Whoever comes upon a frozen slot does the rest, so that nobody has to wait for whoever began, who may
-//! be dead. A node with room for all slots is replaced only when at most one leaf is left in it.
+//! First all slots of the node are frozen, one by one, so that its contents no longer change. Then the
+//! contents are copied, and the slot above is swapped. Any operation that meets a frozen slot completes the
+//! replacement, so none waits for the one that began it, which may be dead. A node with room for all slots is
+//! replaced only when it has at most one leaf left.
 
 use pando_fabric::defect::defect;
 use pando_fabric::{Chain, Endpoint, GlobalAddr, VerbResult};
@@ -12,14 +13,14 @@ use crate::descend::Place;
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::node::{CLASSES, Header, LOCK_AT, NewNode, Node, bytes_of, raw_header, slot_addr};
 use crate::layout::slot::Slot;
-use crate::leaves::By;
+use crate::leaves::Writer;
 use crate::tree::{Op, Smart};
 
-/// Swaps that one chain carries.
+/// Maximum number of swaps in one chain.
 const CHAIN_MAX: usize = 64;
 
 impl Smart {
-    /// Replaces a node that has no empty slot left.
+    /// Replaces a node without empty slots.
     pub(crate) async fn grow<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -37,7 +38,7 @@ impl Smart {
         }
     }
 
-    /// Replaces the node of `place` if it has at most one leaf, and then those above that have not more either.
+    /// Replaces the node of `place` if it has at most one leaf, and then likewise the nodes above.
     pub(crate) async fn shrink<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], place: &Place) -> Attempt<()> {
         let mut place = *place;
         while place.node != self.anchor.root_node() {
@@ -57,7 +58,7 @@ impl Smart {
         Ok(())
     }
 
-    /// The place that leads to `node` on the way of `key`, from the root.
+    /// The place that leads to `node` on the path of `key`, from the root.
     async fn place_of<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -87,7 +88,7 @@ impl Smart {
         Ok(None)
     }
 
-    /// Freezes the node that `place` leads to, and lets the place lead to what replaces it.
+    /// Freezes the node to which `place` leads, and makes the place lead to its replacement.
     pub(crate) async fn replace<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -119,9 +120,9 @@ impl Smart {
             }
         };
         op.ep.recycle(frozen.page);
-        // What is left of a node, others who replace it would put there too.
-        let by = if blocks.is_empty() { By::Anybody } else { By::UsAlone };
-        let retry = match self.swap(op, key, place, new, by).await {
+        // If no block was made, other operations that replace the node would write the same word.
+        let writer = if blocks.is_empty() { Writer::Shared } else { Writer::Exclusive };
+        let retry = match self.swap(op, key, place, new, writer).await {
             Ok(Ok(())) => {
                 self.epochs.retire(addr, header.block_bytes(), op.epoch);
                 self.cache.forget(key, addr, header.branch());
@@ -138,7 +139,7 @@ impl Smart {
         Err(self.undo(op.ep, &blocks, retry).await)
     }
 
-    /// A node with room for one slot more than it has.
+    /// Writes a node with room for one more slot than it has.
     async fn new_grown_node<E: Endpoint>(
         &self,
         ep: &E,
@@ -162,7 +163,7 @@ impl Smart {
         Ok(Slot::node(byte, header.class(), addr))
     }
 
-    /// Freezes all slots of a node that there is room for; the node, then.
+    /// Freezes all slots within the room of a node; returns the node.
     async fn freeze<E: Endpoint>(&self, op: &Op<'_, E>, key: &[u8], addr: GlobalAddr) -> Attempt<Node> {
         let page = op.ep.read(addr, op.ep.buffer(bytes_of(0))).await?;
         let header = Header::from_raw(raw_header(&page), self.anchor.tag).ok_or(Self::no_node(addr))?;
@@ -224,7 +225,7 @@ impl Smart {
     }
 }
 
-/// Whether a node with these slots is more than a detour to one leaf.
+/// Whether a node with these slots leads to more than one leaf.
 fn is_needed(slots: impl Iterator<Item = Slot>) -> bool {
     let mut taken = slots.filter(|slot| slot.is_taken());
     let first = taken.next();

@@ -1,12 +1,14 @@
 //! Range queries by a frontier of intervals (SMART §5).
 //!
-//! The frontier is a row of slots, in the order of their keys, that together lead to all of the range. The first ones are READ in
-//! parallel; in place of a node come those of its slots that reach into the range, in place of a leaf comes its entry. As many are READ
-//! as seem to lead to the entries that are wanted, so a scan with a limit READs hardly more than it needs.
+//! The frontier is a sequence of slots, in key order, that together lead to the whole range. The first ones
+//! are READ in parallel; a node is replaced by its slots that reach into the range, a leaf by its entry. Only
+//! as many are READ as seem to lead to the wanted entries, so a scan with a limit READs hardly more than it
+//! needs.
 //!
-//! Every node of a frontier is READ anew: a cached one may lack what was inserted since. The cache only says at which node to begin; then
-//! the scan goes on behind what that one leads to. Each slot is seen at one moment during the scan, so that every key is handed out
-//! that was present throughout, and none that was absent throughout.
+//! Every node of a frontier is READ anew, since a cached one may lack later inserts. The cache only tells at
+//! which node to begin; the scan then continues behind the keys of that node. Each slot is seen at one moment
+//! during the scan, so every key is returned that was present throughout, and none that was absent
+//! throughout.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -21,10 +23,10 @@ use crate::layout::leaf::Rear;
 use crate::layout::node::{CLASSES, Node, slot_addr};
 use crate::tree::{Op, Smart};
 
-/// Entries that are handed out at once: what is still to come is READ again if something is in the way.
+/// Entries returned at once: a restart READs only the remaining ones again.
 const ENTRIES_AT_ONCE: usize = 1024;
 
-/// Something of the frontier.
+/// An element of the frontier.
 enum Item {
     /// Leads to keys that begin with `path`.
     Slot {
@@ -41,19 +43,20 @@ enum Item {
 }
 
 impl Item {
-    /// Entries below it, so far as it tells: half of the slots of a node's class are in use at least, unless something was removed.
+    /// Estimated number of entries below it: at least half of the slots of a node's class are in use, unless
+    /// entries were removed.
     fn entries_expected(&self) -> usize {
         let class = match self {
             Self::Slot { place, .. } if place.slot.is_taken() && !place.slot.is_leaf() => place.slot.class(),
             Self::Start { class, .. } => *class,
             Self::Slot { .. } | Self::Entry(..) => return 1,
         };
-        // What no node has is found out when it is READ.
+        // An invalid class is detected when the node is READ.
         CLASSES.get(usize::from(class)).map_or(1, |slots| slots / 2)
     }
 }
 
-/// What is left of a range.
+/// The rest of a range.
 struct Rest<'r> {
     low: Bound<Vec<u8>>,
     high: Bound<&'r [u8]>,
@@ -69,7 +72,7 @@ impl Rest<'_> {
         is_above && self.reaches(key)
     }
 
-    /// Whether keys from `key` on are in the range, as far as its end goes.
+    /// Whether keys from `key` on are below the end of the range.
     fn reaches(&self, key: &[u8]) -> bool {
         match self.high {
             Bound::Unbounded => true,
@@ -95,7 +98,7 @@ impl Rest<'_> {
     }
 }
 
-/// Entries, and where the range goes on.
+/// Entries, and the bound from which the range continues.
 struct Piece {
     entries: Vec<(Vec<u8>, Vec<u8>)>,
     next: Option<Bound<Vec<u8>>>,
@@ -110,11 +113,11 @@ fn behind(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Smart {
-    /// Hands the entries between two bounds to `visit`, in ascending order, each once, until it returns `false` or has got `limit`;
-    /// how many it was given.
+    /// Passes the entries between two bounds to `visit`, in ascending order, each once, until it returns
+    /// `false` or has got `limit`; returns how many it was given.
     ///
     /// # Errors
-    /// Corruption; too long a wait; errors of the fabric. What was handed out before stands.
+    /// Corruption; too long a wait; errors of the fabric. Entries passed before the error are valid.
     pub async fn scan<E: Endpoint>(
         &self,
         ep: &E,
@@ -144,7 +147,7 @@ impl Smart {
         Ok(visited)
     }
 
-    /// The first `wanted` entries of a range, or those below the cached node at which it begins.
+    /// The first `wanted` entries of a range, or the entries below the cached node at which it begins.
     async fn piece<E: Endpoint>(&self, op: &Op<'_, E>, rest: &Rest<'_>, wanted: usize) -> Attempt<Piece> {
         let low = rest.low_key();
         let hit = if op.trusts_cache { self.cache.find(op.ep, low, op.epoch) } else { None };
@@ -183,7 +186,7 @@ impl Smart {
         Ok(Piece { entries, next })
     }
 
-    /// How many of the first items to READ together, so that they have about as many entries below them as are wanted.
+    /// Number of items at the front to READ together, so that they lead to about `wanted` entries.
     fn width(&self, frontier: &VecDeque<Item>, wanted: usize) -> usize {
         let mut expected = 0;
         let needed = frontier.iter().take_while(|item| {
@@ -194,7 +197,7 @@ impl Smart {
         needed.take(self.config.scan_width).count()
     }
 
-    /// READs what an item leads to; what comes in its place.
+    /// READs the target of an item; returns its replacement.
     async fn expand<E: Endpoint>(&self, op: &Op<'_, E>, rest: &Rest<'_>, item: Item) -> Attempt<Vec<Item>> {
         match item {
             Item::Entry(..) => Ok(vec![item]),
@@ -245,8 +248,8 @@ impl Smart {
                     if !is_frozen {
                         self.cache.admit(op.ep, &path, &node, op.epoch);
                     }
-                    // Of a node that only others may replace, what is frozen was so at some moment of the scan, too, since the slot
-                    // above led here during it.
+                    // The frozen slots of a node that only others may replace had this content at some moment
+                    // of the scan, since the slot above led here during it.
                     return Ok(self.children(rest, &node, &path));
                 }
                 Ok(Vec::new())
@@ -254,7 +257,7 @@ impl Smart {
         }
     }
 
-    /// The slots of a node that reach into the range, in order.
+    /// Slots of a node that reach into the range, in order.
     fn children(&self, rest: &Rest<'_>, node: &Node, path: &[u8]) -> Vec<Item> {
         let branch = node.header.branch();
         let is_own = self.owns_prefix(path);
@@ -283,7 +286,7 @@ impl Smart {
     }
 }
 
-/// Polls futures side by side until all are done; their outputs in the same order.
+/// Polls futures concurrently until all are done; returns their outputs in the same order.
 async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut futures: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
     let all = std::future::poll_fn(|cx| {

@@ -1,7 +1,8 @@
-//! The index as the threads of one compute server share it, and how an operation runs.
+//! The index as shared by the threads of one compute server, and the execution of operations.
 //!
-//! An operation pins the epoch, finds its way, and acts by one compare-and-swap or one WRITE that takes effect if nothing changed
-//! meanwhile. Otherwise it starts again from the root, within its patience.
+//! An operation pins the epoch, follows the path of its key, and acts by one compare-and-swap or one WRITE,
+//! which takes effect if nothing changed meanwhile. Otherwise it restarts from the root, within its time
+//! limit.
 
 use std::sync::Arc;
 
@@ -19,10 +20,10 @@ use crate::layout::leaf;
 use crate::local_locks::LocalLocks;
 use crate::options::{CreateOptions, SmartConfig};
 
-/// What lookups of one key share.
+/// Result shared by lookups of one key.
 pub(crate) type Found = Option<Arc<[u8]>>;
 
-/// An index, as one compute server uses it (SMART §4). Shared by all of its threads.
+/// One compute server's view of an index (SMART §4), shared by all of its threads.
 pub struct Smart {
     pub(crate) pool: Pool,
     pub(crate) config: SmartConfig,
@@ -37,7 +38,7 @@ pub struct Smart {
 /// One attempt of an operation.
 pub(crate) struct Op<'o, E> {
     pub ep: &'o E,
-    /// What it pinned.
+    /// The pinned epoch.
     pub epoch: u64,
     /// Whether it may begin at a cached node.
     pub trusts_cache: bool,
@@ -50,7 +51,7 @@ impl<E: Endpoint> Op<'_, E> {
         Ok(self.patience.wait(self.ep, what).await?)
     }
 
-    /// To be called on a way that is longer the more others change: fails once the operation takes too long.
+    /// Called on paths that concurrent changes can lengthen: fails once the operation takes too long.
     pub fn check(&self, what: &'static str) -> Result<()> {
         Ok(self.patience.check(self.ep, what)?)
     }
@@ -59,7 +60,8 @@ impl<E: Endpoint> Op<'_, E> {
         self.patience.deadline(self.ep)
     }
 
-    /// Lets others run after an error that says nothing about what was done; `false` if there is no time left to ask again.
+    /// Lets others run after an error with an unknown outcome; `false` if no time is left for another
+    /// attempt.
     pub async fn asks_again(&self, error: &FabricError) -> bool {
         if !error.is_unreachable()
             || matches!(error, FabricError::Lost(_))
@@ -73,19 +75,20 @@ impl<E: Endpoint> Op<'_, E> {
 }
 
 impl Smart {
-    /// Makes an empty index in `pool`; the address of its anchor, by which compute servers [open](Smart::open) it.
+    /// Creates an empty index in `pool`; returns the address of its anchor, by which compute servers
+    /// [open](Smart::open) it.
     ///
     /// # Errors
-    /// Impossible options; regions larger than slots can reach; a full pool; errors of the fabric.
+    /// Invalid options; regions beyond the reach of slots; a full pool; errors of the fabric.
     pub async fn create<E: Endpoint>(ep: &E, pool: &Pool, options: &CreateOptions) -> Result<GlobalAddr> {
         Ok(Anchor::create(ep, pool, options).await?.addr)
     }
 
-    /// Uses an index from now on, until [`Smart::close`].
+    /// Opens an index for use until [`Smart::close`].
     ///
     /// # Errors
-    /// An anchor that is none, or that was made for other techniques; a pool that is only read; too many compute servers; errors of
-    /// the fabric.
+    /// No valid anchor, or one made for other techniques; a read-only pool; too many compute servers; errors
+    /// of the fabric.
     pub async fn open<E: Endpoint>(ep: &E, pool: Pool, config: SmartConfig) -> Result<Self> {
         config.check()?;
         let mut anchor = Anchor::open(ep, config.anchor, config.techniques).await?;
@@ -104,36 +107,37 @@ impl Smart {
         })
     }
 
-    /// Ends the use of the index by this compute server. Nothing may be under way. Blocks that were unlinked are freed first, unless
-    /// other compute servers do not move on for too long: how many bytes were left behind, which only
-    /// [`Pool::rebuild_allocation`] finds again.
+    /// Ends this compute server's use of the index. No operation may be in progress. First frees the unlinked
+    /// blocks, unless other compute servers do not advance for too long. Returns the number of bytes left
+    /// behind, which only [`Pool::rebuild_allocation`] recovers.
     ///
     /// # Errors
-    /// Those of the fabric.
+    /// Errors of the fabric.
     pub async fn close<E: Endpoint>(self, ep: &E) -> Result<u64> {
         self.settle(ep).await?;
         self.epochs.leave(ep, &self.pool).await
     }
 
-    /// Says that nothing is going to be under way here for a while, so that other compute servers need not wait for this one before
-    /// they free blocks. The next operation ends that by itself.
+    /// Marks this compute server as idle for a while, so that others need not wait for it before they free
+    /// blocks. The next operation ends that.
     ///
     /// # Errors
-    /// Those of the fabric.
+    /// Errors of the fabric.
     pub async fn park<E: Endpoint>(&self, ep: &E) -> Result<()> {
         self.epochs.park(ep).await
     }
 
-    /// Blocks and their bytes that were given up, since after an error nobody knows whether something leads to them or whether they
-    /// are free. What of them is in use for nothing only [`Pool::rebuild_allocation`] finds again.
+    /// Blocks, with their sizes in bytes, that were given up: after an error it is not known whether
+    /// something leads to them, or whether they are free. Only [`Pool::rebuild_allocation`] recovers unused
+    /// ones.
     pub fn doubtful(&self) -> Vec<(GlobalAddr, u64)> {
         self.epochs.doubtful()
     }
 
-    /// Frees blocks that were unlinked, as far as the other compute servers let it.
+    /// Frees unlinked blocks, as far as the other compute servers allow.
     ///
     /// # Errors
-    /// Those of the fabric.
+    /// Errors of the fabric.
     pub async fn reclaim<E: Endpoint>(&self, ep: &E) -> Result<()> {
         self.epochs.reclaim(ep, &self.pool).await.map(drop)
     }
@@ -159,7 +163,7 @@ impl Smart {
         Patience::new(self.config.patience_ns)
     }
 
-    /// Attempts an operation until it comes through.
+    /// Repeats an operation until an attempt succeeds.
     pub(crate) async fn run<E: Endpoint, T>(
         &self,
         ep: &E,
@@ -169,7 +173,7 @@ impl Smart {
         self.run_within(ep, &self.patience(), what, attempt).await
     }
 
-    /// [`Smart::run`], of an operation that may have waited before.
+    /// [`Smart::run`] for an operation that may have waited before.
     pub(crate) async fn run_within<E: Endpoint, T>(
         &self,
         ep: &E,
@@ -201,7 +205,7 @@ impl Smart {
         }
     }
 
-    /// A block, on any memory server: they take turns at random.
+    /// Allocates a block, preferably on a random memory server.
     pub(crate) async fn allocate<E: Endpoint>(&self, ep: &E, bytes: u64) -> Result<GlobalAddr> {
         let servers = ep.regions();
         let server = servers[(ep.random() >> 33) as usize % servers.len()].server;
@@ -213,7 +217,7 @@ impl Smart {
         }
     }
 
-    /// Frees blocks that nothing leads to.
+    /// Frees blocks to which nothing leads.
     pub(crate) async fn discard<E: Endpoint>(&self, ep: &E, blocks: &[Block]) -> Result<()> {
         for &block in blocks {
             self.epochs.discard(ep, &self.pool, block).await?;
@@ -221,12 +225,13 @@ impl Smart {
         Ok(())
     }
 
-    /// Gives blocks up that something may lead to.
+    /// Gives up blocks to which something may lead.
     pub(crate) fn doubt(&self, blocks: &[Block]) {
         blocks.iter().for_each(|&(addr, bytes)| self.epochs.doubt(addr, bytes));
     }
 
-    /// Frees blocks after what they were made for did not come through, unless something may lead to them; why it did not.
+    /// Frees blocks after a failed attempt, unless something may lead to them; returns the reason of the
+    /// failure.
     pub(crate) async fn undo<E: Endpoint>(&self, ep: &E, blocks: &[Block], retry: Retry) -> Retry {
         if retry.may_have_taken_effect() {
             self.doubt(blocks);
@@ -238,7 +243,8 @@ impl Smart {
         }
     }
 
-    /// Takes a lock that protects words which are whole at any time: that of a process that is gone is just taken over.
+    /// Takes a lock whose protected words are always valid, so the lock of a dead process is simply taken
+    /// over.
     pub(crate) async fn lock_word<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
@@ -268,7 +274,7 @@ impl Smart {
         self.config.patience_ns / LOOKS_AT_HOLDER
     }
 
-    /// Whether an entry fits into a block.
+    /// Checks that an entry fits into a block.
     pub(crate) fn check_entry(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let max = self.pool.max_block() as usize;
         let fits = leaf::size_for(key.len(), value.len()).is_some_and(|size| size.bytes() as usize <= max);
@@ -281,7 +287,7 @@ impl Smart {
         }
     }
 
-    /// Whether this compute server is asked for the key.
+    /// Checks that the key belongs to this compute server.
     pub(crate) fn check_own(&self, key: &[u8]) -> Result<()> {
         match &self.config.partition {
             Some(partition) if !partition.contains(key) => Err(SmartError::NotOwned),
@@ -289,7 +295,7 @@ impl Smart {
         }
     }
 
-    /// Whether this compute server may change what lies below `prefix`: not if it is wholly another one's.
+    /// Whether this compute server may change what lies below `prefix`: not if all of it belongs to others.
     pub(crate) fn may_change(&self, prefix: &[u8]) -> bool {
         self.config.partition.as_ref().is_none_or(|partition| partition.meets_prefix(prefix))
     }

@@ -1,5 +1,5 @@
-//! Operations whose futures are dropped while a verb of theirs is under way, on a simulated cluster: each was done or not, which
-//! nobody knows, and whoever comes after it finds everything whole.
+//! Operations whose futures are dropped during a verb, on a simulated cluster: each was done or not, with an
+//! unknown outcome, and later operations find everything whole.
 //!
 //! `PANDO_SIM_SEEDS=A..B` replays seeds A to B - 1.
 
@@ -23,14 +23,14 @@ const THREADS: usize = 4;
 const SLOTS: u64 = 3;
 const KEYS: u64 = 60;
 const SPIKE_NS: Nanos = 40_000;
-/// No verb takes that long.
+/// Longer than any verb takes.
 const PATIENCE_NS: Nanos = 200_000;
-/// By then an operation that was cut off has been finished, or never will be.
+/// Time by which a cut-off operation has been finished, or never will be.
 const SETTLED_NS: Nanos = 4 * PATIENCE_NS;
 const OVER_AT: Nanos = 4_000_000;
-/// An operation is cut off before that, if it is.
+/// Maximum time after which an operation is cut off.
 const CUT_NS_MAX: Nanos = 12_000;
-/// One in so many is.
+/// One in so many operations is cut off.
 const CUT_EVERY: u64 = 8;
 
 fn seeds(usually: u64) -> Range<u64> {
@@ -39,7 +39,7 @@ fn seeds(usually: u64) -> Range<u64> {
     first.parse().expect("a number")..end.parse().expect("a number")
 }
 
-/// What `operation` comes to, unless it takes longer than `after`.
+/// Result of `operation`, unless it takes longer than `after`.
 async fn cut_off<F: Future>(ep: &SimEndpoint, after: Nanos, operation: F) -> Option<F::Output> {
     let (mut operation, mut alarm) = (pin!(operation), pin!(ep.sleep_until(ep.now() + after)));
     poll_fn(|cx| match operation.as_mut().poll(cx) {
@@ -49,7 +49,7 @@ async fn cut_off<F: Future>(ep: &SimEndpoint, after: Nanos, operation: F) -> Opt
     .await
 }
 
-/// Whether the operation found others in its way for too long, or was combined with one that was cut off.
+/// Whether the operation waited too long for others, or was combined with one that was cut off.
 fn is_excused(error: &SmartError) -> bool {
     matches!(
         error,
@@ -59,12 +59,12 @@ fn is_excused(error: &SmartError) -> bool {
     )
 }
 
-/// What a key may have: the number of a value, or nothing.
+/// Possible contents of a key: the number of a value, or `None`.
 #[derive(Default)]
 struct May {
-    /// Now.
+    /// Current possibilities.
     now: BTreeSet<Option<u64>>,
-    /// What operations wanted that were cut off; one whose verb is still under way may be done after others.
+    /// Effects of cut-off operations; a verb still in flight may take effect after later operations.
     late: Vec<Late>,
 }
 
@@ -72,7 +72,7 @@ struct May {
 struct Late {
     wanted: Option<u64>,
     since: Nanos,
-    /// The key was given a value meanwhile: what is late is not done to that.
+    /// The key got a new value meanwhile, to which the late effect does not apply.
     is_over: bool,
 }
 
@@ -88,12 +88,12 @@ impl May {
         self.late.push(Late { wanted, since, is_over: false });
     }
 
-    /// A slot may be as it was before.
+    /// A slot may have its earlier content again.
     fn may_be_absent(&mut self) {
         self.late.iter_mut().for_each(|late| late.is_over = false);
     }
 
-    /// By an operation that began at `begun`, and changed the key or found it so.
+    /// Notes the content after an operation that began at `begun`, and changed or found it.
     fn is_now(&mut self, begun: Nanos, now: Option<u64>, is_change: bool) {
         self.now = BTreeSet::from([now]);
         self.late.retain(|late| begun < late.since + SETTLED_NS);
@@ -111,7 +111,7 @@ impl May {
     }
 }
 
-/// A slot with keys of its own.
+/// A slot with its own keys.
 struct Owner<'c> {
     smart: &'c Smart,
     ep: &'c SimEndpoint,
@@ -163,9 +163,9 @@ impl Owner<'_> {
     }
 }
 
-/// How many operations were cut off.
+/// Runs one history; returns the number of operations that were cut off.
 fn run(seed: u64, techniques: Techniques, is_partitioned: bool) -> u64 {
-    // WRITEs that are under way for long, and in parts.
+    // WRITEs that are in flight for long, and in parts.
     let faults = Faults { torn_share: 0.5, spike_share: 0.1, spike_ns: SPIKE_NS, ..Faults::default() };
     let model = Model { faults, ..Model::default() };
     let config = SimConfig { regions: vec![8 << 20; 2], compute_servers: SERVERS, seed, model };
@@ -203,7 +203,7 @@ fn run(seed: u64, techniques: Techniques, is_partitioned: bool) -> u64 {
                 let k = own[(ep.random() >> 20) as usize % own.len()];
                 owner.operate(k, n).await;
             }
-            // Whatever was under way has ended, and what was left can be finished.
+            // Verbs in flight have ended, and leftovers can be finished.
             for _ in 0..2 {
                 smart.settle(ep).await.expect("no error");
                 ep.sleep_until(ep.now() + PATIENCE_NS).await;
@@ -225,7 +225,7 @@ fn run(seed: u64, techniques: Techniques, is_partitioned: bool) -> u64 {
             let found = found.then(|| number_of(k, &out));
             may.check(k, found);
             let put = || block_on(&ep, indexes[server].put(&ep, &key, &value(k, 5)));
-            // A node that has to be replaced may take longer than anybody waits.
+            // The replacement of a node may take longer than the time limit.
             let excused =
                 (0..5).map_while(|_| put().err()).inspect(|error| assert!(is_excused(error), "{error}"));
             assert!(excused.count() < 5, "key {k} cannot be changed any more");

@@ -1,4 +1,4 @@
-//! Every defect that can be put into the protocols on purpose is found by few seeds; without, the same seeds are clean.
+//! Every seeded defect is found by few seeds; without defects the same seeds are clean.
 //!
 //! `cargo test -p pando-smart --features defects --test defects`
 
@@ -12,10 +12,10 @@ use pando_fabric::defect::with_defect;
 use pando_smart::defect::Defect;
 use pando_smart::{NodeRoom, SmartConfig, Techniques};
 
-/// Seeds tried at most.
+/// Maximum number of seeds.
 const SEEDS: u64 = 400;
 
-/// Where a defect is looked for.
+/// Setup in which a defect is searched.
 #[derive(Clone, Copy)]
 struct Hunt {
     techniques: Techniques,
@@ -33,7 +33,7 @@ const GROWING: Hunt = Hunt { node_room: NodeRoom::Exact, ..SMART };
 const TABLE: Hunt = Hunt { techniques: Techniques::STEPS[2].1, keys: 4, ..SMART };
 
 impl Hunt {
-    /// The first of so many seeds that shows something wrong, and what.
+    /// Finds the first of `seeds` seeds with a violation; returns its description.
     fn find(self, defect: Option<Defect>, seeds: u64, change: impl Fn(&mut SmartConfig)) -> Option<String> {
         let setup = Setup { node_room: self.node_room, ..Setup::new(self.techniques) };
         with_defect(defect, || {
@@ -90,7 +90,7 @@ fn a_leaf_that_is_not_looked_at_under_its_lock_is_found() {
 }
 
 #[test]
-fn growth_that_nobody_is_told_of_is_found() {
+fn unannounced_growth_is_found() {
     SMART.finds(Defect::UnnoticedGrowth);
 }
 

@@ -1,6 +1,6 @@
-//! A simulated cluster in which things go wrong: torn READs and WRITEs, delays, memory servers that are slow, stopped or restarted,
-//! connections and answers that are lost. What was acknowledged is there, what was refused is not, and what nobody knows is
-//! either; in the end everything works again and all blocks are accounted for.
+//! A simulated cluster with faults: torn READs and WRITEs, delays, memory servers that are slow, stopped or
+//! restarted, lost connections and answers. Acknowledged changes are present, refused ones are not, and
+//! unknown ones may be either; in the end everything works again and all blocks are accounted for.
 //!
 //! `PANDO_SIM_SEEDS=A..B` replays seeds A to B - 1.
 
@@ -31,7 +31,7 @@ const THREADS: usize = 4;
 const SLOTS: u64 = 3;
 const KEYS: u64 = 120;
 const PATIENCE_NS: Nanos = 3_000_000;
-/// When all is well again.
+/// Time at which all faults end.
 const WELL_AT: Nanos = 2_000_000;
 
 fn seeds(usually: u64) -> Range<u64> {
@@ -40,7 +40,7 @@ fn seeds(usually: u64) -> Range<u64> {
     first.parse().expect("a number")..end.parse().expect("a number")
 }
 
-/// What may happen while something is wrong. Anything else is a defect.
+/// Errors that may happen during faults. Any other is a defect.
 fn is_excused(error: &SmartError) -> bool {
     match error {
         SmartError::Fabric(error) | SmartError::Pool(PoolError::Fabric(error)) => error.is_unreachable(),
@@ -105,8 +105,8 @@ impl Cluster {
         (&self.indexes[thread % SERVERS], &self.threads[thread])
     }
 
-    /// All is well: everything that was owed is given back, and every block is in use, waits to be freed, or was given up because
-    /// nobody knew.
+    /// All faults have ended: leftovers are finished, and every block is in use, waits to be freed, or was
+    /// given up with an unknown state.
     fn check(&self) {
         let ep = self.fabric.direct(99);
         block_on(&ep, async {
@@ -125,10 +125,10 @@ impl Cluster {
     }
 }
 
-/// What a key may have: the numbers of values, or nothing.
+/// Possible contents of a key: the numbers of values, or `None`.
 type May = BTreeSet<Option<u64>>;
 
-/// A slot with keys of its own.
+/// A slot with its own keys.
 struct Owner<'c> {
     smart: &'c Smart,
     ep: &'c SimEndpoint,
@@ -138,7 +138,7 @@ struct Owner<'c> {
 }
 
 impl Owner<'_> {
-    /// Notes what became of a change to `wanted`; whether it was done, if that is known.
+    /// Notes the result of a change to `wanted`; returns whether it was done, if known.
     fn note(&mut self, k: u64, wanted: Option<u64>, done: Result<bool, SmartError>) -> Option<bool> {
         let may = self.may.get_mut(&k).expect("an own key");
         match done {
@@ -219,7 +219,7 @@ impl Owner<'_> {
     }
 }
 
-/// Every slot owns a share of the keys; how many operations failed.
+/// Every slot owns a share of the keys; returns the number of failed operations.
 fn run_owners(seed: u64, techniques: Techniques, is_partitioned: bool) -> u64 {
     let cluster = Cluster::new(seed, techniques, is_partitioned);
     let shape = match is_partitioned {
@@ -229,7 +229,7 @@ fn run_owners(seed: u64, techniques: Techniques, is_partitioned: bool) -> u64 {
     let owners = THREADS as u64 * SLOTS;
     let owned = cluster.run(|thread, slot| {
         let (smart, ep) = cluster.of(thread);
-        // A compute server has a row of keys: its part, if they are partitioned.
+        // A compute server has a range of keys: its partition, if the index is partitioned.
         let row = KEYS / SERVERS as u64;
         let member = (thread / SERVERS) as u64 * SLOTS + u64::from(slot);
         let members = owners / SERVERS as u64;
@@ -271,7 +271,7 @@ fn run_owners(seed: u64, techniques: Techniques, is_partitioned: bool) -> u64 {
     failed
 }
 
-/// Everybody works on few keys.
+/// All slots work on a few keys.
 fn run_shared(seed: u64, techniques: Techniques) {
     let cluster = Cluster::new(seed, techniques, false);
     let history = History::new(1 + seed % 4 * 3);

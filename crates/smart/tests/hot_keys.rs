@@ -1,4 +1,5 @@
-//! Few keys that everybody works on, on a simulated cluster; the history is checked for linearizability (`common/history.rs`).
+//! A few keys shared by all slots, on a simulated cluster; the history is checked for linearizability
+//! (`common/history.rs`).
 
 mod common;
 

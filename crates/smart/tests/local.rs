@@ -1,4 +1,5 @@
-//! Operations on the fabric of this process: one thread with all techniques and shapes of keys, and several threads with slots.
+//! Operations on the fabric of this process: one thread with all techniques and shapes of keys, and several
+//! threads with slots.
 
 mod common;
 
@@ -158,7 +159,7 @@ fn a_full_pool_is_an_error_and_nothing_is_lost() {
             for k in 0..put / 2 {
                 assert!(smart.remove(&ep, &Shape::Sparse.key(k)).await.expect("no error"));
             }
-            // What was removed makes room, as soon as nobody can lead there.
+            // Removed entries make room, as soon as nothing can lead to them.
             assert!(!smart.put(&ep, &Shape::Sparse.key(put), &value(put, 0)).await.expect("room"));
         });
         let entries = block_on(&ep, smart.audit(&ep)).expect("no error").entries;

@@ -1,5 +1,5 @@
-//! A simulated cluster: threads of several compute servers, torn READs and WRITEs, one history for each seed. Every slot owns a share of
-//! the keys and checks every answer for them against a model.
+//! A simulated cluster: threads of several compute servers, torn READs and WRITEs, one history per seed.
+//! Every slot owns a share of the keys and checks every answer for them against a model.
 //!
 //! `PANDO_SIM_SEEDS=A..B` replays seeds A to B - 1.
 
@@ -48,7 +48,7 @@ fn open(fabric: &SimFabric, pool: &Pool, configs: &[SmartConfig]) -> Vec<Smart> 
     opened.collect()
 }
 
-/// Runs one history with techniques drawn by the seed; all verbs, and the virtual time that it took.
+/// Runs one history with options drawn from the seed; returns all verbs, and the virtual time it took.
 fn run(seed: u64, techniques: Techniques) -> (VerbCounts, Nanos) {
     let draw = Draw(Random::new(seed));
     let compute_servers = draw.one_of(&[1, 2, 3]);
@@ -86,7 +86,7 @@ fn run(seed: u64, techniques: Techniques) -> (VerbCounts, Nanos) {
 fn every_step_from_art_to_smart() {
     for seed in seeds(60) {
         for (name, techniques) in Techniques::STEPS {
-            // Shown if it fails.
+            // Shown if the test fails.
             eprintln!("seed {seed}, {name}");
             run(seed, techniques);
         }
@@ -100,7 +100,7 @@ fn the_same_seed_is_the_same_history() {
     }
 }
 
-/// Compute servers with partitions of their own, each of whose slots has some of its keys.
+/// Partitioned compute servers, each of whose slots owns some of its keys.
 fn run_partitioned(seed: u64, techniques: Techniques) -> VerbCounts {
     const KEYS: u64 = 240;
     let draw = Draw(Random::new(seed));
@@ -181,7 +181,7 @@ fn every_step_with_partitions() {
     }
 }
 
-/// One of two processes is killed in the middle of its changes; the other goes on, also with the keys of the first.
+/// One of two processes is killed during its changes; the other continues, also with the keys of the first.
 fn a_process_is_killed(seed: u64, techniques: Techniques) -> u64 {
     const LATE: Nanos = 1_000_000;
     const KEYS: u64 = 60;
@@ -211,7 +211,7 @@ fn a_process_is_killed(seed: u64, techniques: Techniques) -> u64 {
             let mut n = 0;
             while ep.now() < until {
                 n += 1;
-                // All work on the same keys.
+                // All slots work on the same keys.
                 let k = ep.random() % KEYS;
                 let key = Shape::Strings.key(k);
                 match ep.random() >> 40 & 3 {

@@ -1,5 +1,6 @@
-//! Verbs per operation: exact for single operations, and against what the DEX paper measured of SMART (DEX Table 2: 200 M records of
-//! 8 B/8 B, Zipf 0.99, four compute servers with 256 MiB of cache each), in a cell a hundredth of that size.
+//! Verbs per operation: exact for single operations, and compared with DEX's measurement of SMART (DEX Table
+//! 2: 200 M records of 8 B/8 B, Zipf 0.99, four compute servers with 256 MiB of cache each), in a cell a
+//! hundredth of that size.
 
 mod common;
 
@@ -18,7 +19,8 @@ struct Cell {
 }
 
 impl Cell {
-    /// An index with `records` dense keys, of which this compute server owns one of `parts`, or all unpartitioned.
+    /// An index with `records` dense keys, of which this compute server owns one of `parts`, or all
+    /// unpartitioned.
     fn new(records: u64, techniques: Techniques, cache_bytes: u64, parts: Option<u64>) -> Self {
         let fabric = LocalFabric::new(LocalConfig {
             server_sizes: vec![(64 << 20) + records * 50; 2],
@@ -105,7 +107,7 @@ fn records() -> u64 {
     std::env::var("PANDO_SMART_RECORDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000_000)
 }
 
-/// READs and bytes of lookups, with the cache full.
+/// READs and bytes of lookups with a full cache.
 fn lookups(parts: Option<u64>) -> (f64, f64) {
     let records = records();
     let (warmup, lookups) = (records / 7, 300_000);

@@ -1,14 +1,14 @@
-//! How cached nodes are found: a radix tree in local memory, of the bytes that keys have in common.
+//! Lookup of cached nodes: a radix tree in local memory over the bytes that keys have in common.
 //!
-//! It has the shape of the remote tree as far as that is cached. A place without a cached node stays as long as there is something
-//! below. Each place has a latch of its own, and nobody holds two at once; so a node that is put where a place is just being taken
-//! away may be lost, which a cache may do.
+//! It has the shape of the cached part of the remote tree. A place without a cached node stays while there is
+//! something below it. Each place has its own latch, and no thread holds two. So a node stored at a place
+//! that is being removed may be lost, which is acceptable for a cache.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Unit;
 
-/// A way down: the bytes of it, one at least, and where it leads.
+/// An edge: its bytes, at least one, and its target.
 type Edge = (Box<[u8]>, Arc<Place>);
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Inner {
         self.edges.binary_search_by_key(&byte, |(label, _)| label[0])
     }
 
-    /// The edge on the way of `rest`, if all of its bytes are.
+    /// The edge on the path `rest`, if all of its bytes match.
     fn follow(&self, rest: &[u8]) -> Option<&Edge> {
         let at = self.position(*rest.first()?).ok()?;
         Some(&self.edges[at]).filter(|(label, _)| rest.starts_with(label))
@@ -53,7 +53,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Shows all cached nodes on the way of `key`, the deepest last; how many places there were.
+    /// Visits all cached nodes on the path of `key`, the deepest last; returns the number of places.
     pub fn walk(&self, key: &[u8], mut visit: impl FnMut(&Unit)) -> usize {
         let (mut place, mut rest, mut places) = (Arc::clone(&self.root), key, 0);
         loop {
@@ -87,7 +87,7 @@ impl Index {
         }
     }
 
-    /// Puts a unit where its path leads; the one that was there.
+    /// Stores a unit at its path; returns the replaced one.
     pub fn put(&self, unit: &Arc<Unit>) -> Option<Arc<Unit>> {
         let (mut place, mut rest) = (Arc::clone(&self.root), &unit.path[..]);
         loop {
@@ -104,7 +104,7 @@ impl Index {
         }
     }
 
-    /// Takes a unit out, with the places that lead to nothing any more; whether it was still there.
+    /// Removes a unit, and the places that become bare; returns whether it was present.
     pub fn remove(&self, unit: &Unit) -> bool {
         let mut way = vec![Arc::clone(&self.root)];
         let mut rest = &unit.path[..];
@@ -135,7 +135,7 @@ impl Index {
 }
 
 impl Inner {
-    /// The place below that the first bytes of `rest` lead to, and how many bytes that are. It is made if need be.
+    /// Returns the child place for the first bytes of `rest`, and their number; creates it if necessary.
     fn make_way(&mut self, rest: &[u8]) -> (usize, Arc<Place>) {
         let at = match self.position(rest[0]) {
             Ok(at) => at,

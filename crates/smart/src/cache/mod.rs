@@ -1,10 +1,10 @@
 //! The cache of a compute server: snapshots of inner nodes, found by the bytes of a key (SMART §4.4).
 //!
-//! `RadixCache` says where the descent of a key may begin: at the deepest cached node on its way. What a cached slot leads to may
-//! have changed since, which the child itself tells; what a cached node does not have may be there by now. So a cached node only
-//! ever shortens the way. Leaves are not cached.
+//! `RadixCache` tells where the descent of a key may begin: at the deepest cached node on its path. A cached
+//! slot may be stale, which its child reveals; entries missing from a cached node may exist by now. So a
+//! cached node only ever shortens the path. Leaves are not cached.
 //!
-//! What is evicted is in `queues.rs`, how nodes are found in `index.rs`.
+//! `queues.rs` decides about eviction; `index.rs` finds nodes.
 
 mod index;
 mod queues;
@@ -25,18 +25,18 @@ use queues::Queues;
 /// A snapshot of an inner node.
 pub(crate) struct Unit {
     pub addr: GlobalAddr,
-    /// The bytes of all keys below; as many as the branch of the node.
+    /// The common bytes of all keys below; as many as the branch of the node.
     path: Box<[u8]>,
     class: u8,
-    /// What whoever READ it had pinned.
+    /// Epoch pinned by the operation that READ it.
     epoch: u64,
     /// The end slot, then the others.
     slots: Box<[AtomicU64]>,
-    /// Whether it was used since it was looked at for eviction.
+    /// Whether it was used since eviction last considered it.
     is_used: AtomicU64,
 }
 
-/// Bytes of a unit besides path and slots, with what its index takes.
+/// Bytes of a unit besides path and slots, including its share of the index.
 const UNIT_BYTES: usize = 96;
 
 impl Unit {
@@ -59,7 +59,7 @@ impl Unit {
         Slot::from_raw(self.slots[number].load(Relaxed))
     }
 
-    /// The slot of the way to `key`, if it leads anywhere.
+    /// The slot on the path of `key`, if it leads anywhere.
     fn find(&self, key: &[u8]) -> Option<(usize, Slot)> {
         let Some(&byte) = key.get(self.path.len()) else {
             return Some((0, self.slot(0))).filter(|(_, slot)| slot.is_taken());
@@ -73,14 +73,14 @@ impl Unit {
     }
 }
 
-/// Where a descent may begin.
+/// Starting point of a descent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hit {
-    /// A node on the way of the key.
+    /// A node on the path of the key.
     pub node: GlobalAddr,
     pub class: u8,
     pub branch: usize,
-    /// Its slot on that way, and the number of it, if the snapshot has one.
+    /// Number and content of its slot on that path, if the snapshot has one.
     pub slot: Option<(usize, Slot)>,
 }
 
@@ -93,7 +93,7 @@ pub struct CacheCounts {
     pub hits: u64,
     /// Descents that began at the root.
     pub misses: u64,
-    /// Times that a child told that the cached slot which led to it is out of date.
+    /// Number of times a child revealed that the cached slot leading to it was stale.
     pub stale: u64,
 }
 
@@ -139,7 +139,7 @@ impl RadixCache {
         self.queues.bytes()
     }
 
-    /// The deepest cached node on the way to `key`, for an operation that pinned `epoch`.
+    /// The deepest cached node on the path of `key`, for an operation that pinned `epoch`.
     pub fn find<E: Endpoint>(&self, ep: &E, key: &[u8], epoch: u64) -> Option<Hit> {
         let mut hit = None;
         let levels = self.index.walk(key, |unit| {
@@ -158,7 +158,7 @@ impl RadixCache {
         hit
     }
 
-    /// Keeps a node that was just READ on the way to a key that begins with `path`.
+    /// Caches a node that was just READ on the path of a key that begins with `path`.
     pub fn admit<E: Endpoint>(&self, ep: &E, path: &[u8], node: &Node, epoch: u64) {
         if self.bytes_max == 0 || node.slots().any(|(_, slot)| slot.is_frozen()) {
             return;
@@ -180,7 +180,7 @@ impl RadixCache {
         });
     }
 
-    /// Notes what this compute server changed a slot of `node` to, whose branch is byte `branch` of `key`.
+    /// Records this compute server's change of a slot of `node`, whose branch is byte `branch` of `key`.
     pub fn note(&self, key: &[u8], (node, branch): (GlobalAddr, usize), number: usize, slot: Slot) {
         self.with_unit(key, node, branch, |unit| match unit.slots.get(number) {
             Some(word) => {
@@ -191,19 +191,19 @@ impl RadixCache {
         });
     }
 
-    /// A child told that the slot which led to it is out of date, or a node is being replaced.
+    /// Drops a node whose slot was found stale by its child, or which is being replaced.
     pub fn forget(&self, key: &[u8], node: GlobalAddr, branch: usize) {
         count(&self.counters.stale);
         self.with_unit(key, node, branch, |_| false);
     }
 
-    /// The slots that the snapshot of a node has.
+    /// The slots in the snapshot of a node.
     pub fn slots_of(&self, key: &[u8], node: GlobalAddr, branch: usize) -> Option<Vec<Slot>> {
         let unit = self.index.get(key.get(..branch)?).filter(|unit| unit.addr == node)?;
         Some((0..unit.slots.len()).map(|number| unit.slot(number)).collect())
     }
 
-    /// Looks at the unit of a node, which is dropped unless `keep` says otherwise.
+    /// Passes the unit of a node to `keep`, and drops it unless that returns true.
     fn with_unit(&self, key: &[u8], node: GlobalAddr, branch: usize, keep: impl FnOnce(&Unit) -> bool) {
         let Some(path) = key.get(..branch) else { return };
         let Some(unit) = self.index.get(path).filter(|unit| unit.addr == node) else { return };

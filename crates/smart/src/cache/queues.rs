@@ -1,8 +1,8 @@
-//! Which cached nodes go when there is no room for another one.
+//! Eviction of cached nodes when the cache is full.
 //!
-//! As published there is one queue for all, first in first out, and one budget: what DEX measured to take half of a
-//! processor's time (DEX §8.2). `Scalable` cuts both into shares, found by the hash of a node's address, and lets a node that
-//! was used since it was last looked at go through its queue once more.
+//! As published, there is one FIFO queue and one budget, which DEX measured to take half of a processor's
+//! time (DEX §8.2). `Scalable` splits both into shares by the hash of a node's address, and gives a node that
+//! was used since its last turn a second chance.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,17 +14,17 @@ use super::Unit;
 use crate::layout::mix;
 use crate::options::CachePolicy;
 
-/// Queues of a scalable cache, each of at least so many bytes.
+/// Number of queues of a scalable cache, each for at least `QUEUE_BYTES_MIN` bytes.
 const QUEUES: usize = 64;
 const QUEUE_BYTES_MIN: u64 = 64 << 10;
-/// Units that get a second chance before one must go.
+/// Second chances granted before a unit must be evicted.
 const CHANCES: usize = 16;
 
 #[derive(Default)]
 struct Queue {
-    /// Those that were replaced or forgotten are dead, and stay until they come to the front.
+    /// Units that were replaced or forgotten are dead, and stay until they reach the front.
     units: VecDeque<Weak<Unit>>,
-    /// Of the units that are in the index.
+    /// Bytes of the units that are in the index.
     bytes: u64,
 }
 
@@ -63,8 +63,8 @@ impl Queues {
         }));
     }
 
-    /// A unit is in the index now, in the place of `before`. While there are too many, `evict` takes others out of the index and says
-    /// whether they were in it.
+    /// Adds a unit that was just stored in the index in place of `before`. While the queue is too long, calls
+    /// `evict`, which removes a unit from the index and returns whether it was there.
     pub fn push<E: Endpoint>(
         &self,
         ep: &E,
@@ -96,7 +96,7 @@ impl Queues {
         }
     }
 
-    /// A unit is out of the index.
+    /// Accounts for a unit that left the index.
     pub fn forget(&self, unit: &Unit) {
         let mut queue = self.queue(self.number(unit));
         queue.bytes = queue.bytes.saturating_sub(unit.bytes());

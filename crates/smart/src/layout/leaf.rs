@@ -8,10 +8,10 @@
 //!       n - 2  checksum of the address and all words before it
 //!       n - 1  rear word: state, lock, version
 //! ```
-//! An update in place WRITEs everything from the value to the rear word at once, and so gives the lock back that is in the rear word.
-//! That needs no order within the WRITE: since every version masks the value differently, every word of it changes, so a
-//! leaf whose checksum is right and whose rear word has the version of the value has been written wholly. Nobody takes the lock before
-//! that. Header and key never change.
+//! An update in place WRITEs everything from the value to the rear word at once, and so releases the lock in
+//! the rear word. That needs no order within the WRITE. Every version masks the value differently, so every
+//! word of it changes; a leaf with a correct checksum, whose rear word has the version of the value, was
+//! written completely. The lock is not taken before that. Header and key never change.
 
 use pando_fabric::defect::defect;
 use pando_fabric::{GlobalAddr, PageBuf};
@@ -30,16 +30,16 @@ const OVERHEAD: usize = 4;
 const TAIL: usize = 3;
 pub(crate) const LENGTH_MAX: usize = u16::MAX as usize;
 
-/// The last word of a leaf, which says what has become of it.
+/// The last word of a leaf, which holds its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rear {
-    /// The leaf of its key, with the version of the last value.
+    /// The current leaf of its key, with the version of the last value.
     Free(u64),
-    /// The same, while somebody changes it.
+    /// The same, locked for a change.
     Locked(AttachSlot),
     /// The key was removed.
     Dead,
-    /// The key's leaf is another one now.
+    /// The key has another leaf now.
     Moved(Slot),
 }
 
@@ -56,35 +56,35 @@ impl Rear {
         }
     }
 
-    /// A word that says that the key was removed. By the `nonce` whoever wrote it knows it again.
+    /// A word that marks the key as removed. The writer recognises it by the `nonce`.
     pub fn dead(nonce: u64) -> u64 {
         GONE | nonce & (MOVED - 1)
     }
 
-    /// The word that says where the key's leaf is now.
+    /// A word that leads to the key's new leaf.
     pub fn moved(to: Slot) -> u64 {
         GONE | MOVED | to.target()
     }
 }
 
-/// How large a leaf is that holds such an entry; `None` if lengths cannot say it.
+/// Size of a leaf for such an entry; `None` if a length is too large.
 pub(crate) fn size_for(key_len: usize, value_len: usize) -> Option<LeafSize> {
     let is_sayable = key_len <= LENGTH_MAX && value_len <= LENGTH_MAX;
     let words = OVERHEAD + key_len.div_ceil(8) + value_len.div_ceil(8);
     LeafSize::holding(words).filter(|size| is_sayable && size.words() <= LENGTH_MAX)
 }
 
-/// Bytes of an entry that are not its key and its value, at most.
+/// Maximum number of bytes of an entry besides its key and value.
 pub(crate) const OVERHEAD_MAX: usize = (OVERHEAD + 2) * 8;
 
-/// A leaf as it was READ, whole.
+/// A complete leaf as it was READ.
 pub(crate) struct Leaf {
     pub addr: GlobalAddr,
     page: PageBuf,
     key_len: usize,
 }
 
-/// Where the tail of a leaf begins that an update WRITEs.
+/// The part of a leaf that an update WRITEs.
 pub(crate) struct Tail {
     pub at: GlobalAddr,
     /// Without the rear word.
@@ -95,7 +95,7 @@ fn mask(version: u64, at: usize) -> u64 {
     mix(version.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at as u64))
 }
 
-/// XXH3 of words, seeded with where they lie.
+/// XXH3 of words, seeded with their address.
 fn checksum(addr: GlobalAddr, words: impl Iterator<Item = u64>) -> u64 {
     let mut few = [0; 256];
     let mut len = 0;
@@ -115,7 +115,7 @@ fn checksum(addr: GlobalAddr, words: impl Iterator<Item = u64>) -> u64 {
     xxh3_64_with_seed(&many, addr.raw())
 }
 
-/// Fills in the words of a new leaf at `addr`, unlocked.
+/// Fills in the words of a new, unlocked leaf at `addr`.
 pub(crate) fn fill(page: &PageBuf, addr: GlobalAddr, tag: u32, key: &[u8], value: &[u8], version: u64) {
     let n = page.len() / 8;
     let header = MARK << 56 | u64::from(tag & 0xff_ffff) << 32 | (n as u64) << 16 | key.len() as u64;
@@ -136,7 +136,7 @@ fn value_words(value: &[u8], room: usize, version: u64) -> impl Iterator<Item = 
 }
 
 impl Leaf {
-    /// The leaf in a page, if all of it is of one moment. Gives the page back otherwise.
+    /// The leaf in a page, if its checksum is correct. Returns the page otherwise.
     pub fn of(page: PageBuf, addr: GlobalAddr, tag: u32) -> Result<Self, PageBuf> {
         let n = page.len() / 8;
         let header = page.get(0);
@@ -172,12 +172,12 @@ impl Leaf {
         self.addr.add((self.len() - 1) as u64 * 8)
     }
 
-    /// Of its value.
+    /// Version of its value.
     pub fn version(&self) -> u64 {
         self.page.get(self.len() - 3) >> 16
     }
 
-    /// The version, if nobody changes the leaf and nothing of a change is still on its way.
+    /// The version, if the leaf is unlocked and no part of a change is still to land.
     pub fn settled_version(&self) -> Option<u64> {
         match self.rear() {
             Rear::Free(version) if version == self.version() => Some(version),
@@ -189,7 +189,7 @@ impl Leaf {
         self.key_len == key.len() && words_of(key).enumerate().all(|(i, word)| self.page.get(1 + i) == word)
     }
 
-    /// The byte of its key number `at`; `None` behind its end.
+    /// Byte number `at` of its key; `None` behind its end.
     pub fn key_byte(&self, at: usize) -> Option<u8> {
         (at < self.key_len).then(|| self.page.get(1 + at / 8).to_le_bytes()[at % 8])
     }
@@ -217,7 +217,7 @@ impl Leaf {
         out.truncate(end);
     }
 
-    /// What an update in place WRITEs; `None` if the value does not fit.
+    /// The words that an update in place WRITEs; `None` if the value does not fit.
     pub fn tail(&self, value: &[u8], version: u64) -> Option<Tail> {
         let (n, first) = (self.len(), self.first_value_word());
         if value.len() > (n - TAIL - first) * 8 {

@@ -7,17 +7,17 @@
 //!       3  end slot: the leaf of the key that ends at `branch`
 //!       4  slots, one for each different byte number `branch`, in any order
 //! ```
-//! `class` says how many slots are in use and READ, `room` for how many there is memory: a node grows in place until its room is
-//! used up. Nothing else of the header ever changes: if another node is put above, this one keeps the bytes that belong to that one
-//! now, and readers skip them. So any mixture of words from different moments is a state that the node had, up to slots that
-//! were filled meanwhile.
+//! `class` tells how many slots are in use and READ, `room` how many fit into the memory: a node grows in
+//! place until its room is used up. The rest of the header never changes: if another node is put above, this
+//! one keeps the bytes that now belong to the upper one, and readers skip them. So any mixture of words from
+//! different times is a state that the node had, up to slots filled meanwhile.
 
 use pando_fabric::{GlobalAddr, PageBuf};
 
 use super::slot::Slot;
 
-/// How many slots a node can have, by class. ART's are 4, 16, 48 and 256 (SMART's motivation; ART, ICDE 2013), SMART's the powers of
-/// two.
+/// Numbers of slots by class. ART's are 4, 16, 48 and 256 (SMART's motivation; ART, ICDE 2013), SMART's are
+/// the powers of two.
 pub(crate) const CLASSES: [usize; 8] = [4, 8, 16, 32, 48, 64, 128, 256];
 pub(crate) const LARGEST: u8 = CLASSES.len() as u8 - 1;
 
@@ -25,29 +25,29 @@ pub(crate) const LOCK_AT: u64 = 0;
 pub(crate) const HEADER_AT: u64 = 8;
 const HEADER: usize = 1;
 const PREFIX: usize = 2;
-/// The end slot, as number 0 of the slots.
+/// The end slot, which is slot number 0.
 const FIRST_SLOT: usize = 3;
 
-/// Bytes that one node can skip.
+/// Number of bytes that one node can skip.
 pub(crate) const PREFIX_MAX: usize = 8;
 
-/// The smallest class with at least so many slots.
+/// Smallest class with at least `slots` slots.
 pub(crate) fn class_holding(slots: usize) -> u8 {
     CLASSES.iter().position(|&capacity| capacity >= slots).map_or(LARGEST, |class| class as u8)
 }
 
-/// Bytes of a node with the slots of `class`.
+/// Size of a node with the slots of `class`, in bytes.
 pub(crate) fn bytes_of(class: u8) -> usize {
     (FIRST_SLOT + 1 + CLASSES[class as usize]) * 8
 }
 
-/// Where slot `number` of the node at `addr` is; 0 is the end slot.
+/// Address of slot `number` of the node at `addr`; 0 is the end slot.
 #[inline]
 pub(crate) fn slot_addr(addr: GlobalAddr, number: usize) -> GlobalAddr {
     addr.add(((FIRST_SLOT + number) * 8) as u64)
 }
 
-/// The word that says what a node is.
+/// The word with the properties of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header(u64);
 
@@ -92,13 +92,13 @@ impl Header {
         (self.0 >> 8 & 0xff) as usize
     }
 
-    /// Number of the byte by which keys part in this node.
+    /// Number of the key byte on which this node branches.
     #[inline]
     pub fn branch(self) -> usize {
         (self.0 >> 16 & 0xff_ffff) as usize
     }
 
-    /// Number of the first byte that this node looks at.
+    /// Number of the first key byte that this node covers.
     #[inline]
     pub fn depth(self) -> usize {
         self.branch() - self.prefix_len()
@@ -108,7 +108,7 @@ impl Header {
         Self(self.0 & !0xf | u64::from(class))
     }
 
-    /// Bytes of its block.
+    /// Size of its block in bytes.
     pub fn block_bytes(self) -> u64 {
         bytes_of(self.room()) as u64
     }
@@ -122,14 +122,14 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// The byte of keys number `at`, which the node skips: one of the last `PREFIX_MAX` before its branch.
+    /// Key byte number `at`, which the node skips: one of the last `PREFIX_MAX` before its branch.
     #[inline]
     pub fn prefix_byte(&self, at: usize) -> u8 {
         let from_end = self.header.branch() - at;
         self.page.get(PREFIX).to_le_bytes()[PREFIX_MAX - from_end]
     }
 
-    /// Slots that were READ, without the end slot.
+    /// Number of slots that were READ, without the end slot.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.page.len() / 8 - FIRST_SLOT - 1
@@ -141,12 +141,12 @@ impl Node {
         Slot::from_raw(self.page.get(FIRST_SLOT + number))
     }
 
-    /// The numbers of all slots that were READ, and what is in them.
+    /// All slots that were READ, with their numbers.
     pub fn slots(&self) -> impl Iterator<Item = (usize, Slot)> + '_ {
         (0..=self.capacity()).map(|number| (number, self.slot(number)))
     }
 
-    /// The slot of a byte. A bulk load fills a large node so that its number is the byte's.
+    /// Slot of a byte. A bulk load fills a large node so that the slot's number follows from the byte.
     #[inline]
     pub fn find(&self, byte: u8) -> Option<(usize, Slot)> {
         let guess = usize::from(byte) + 1;
@@ -165,7 +165,7 @@ pub(crate) fn has_byte(slot: Slot, byte: u8) -> bool {
     slot.byte() == byte && !slot.is_empty()
 }
 
-/// What a new node is made of.
+/// Contents of a new node.
 pub(crate) struct NewNode {
     pub branch: usize,
     /// The bytes before `branch`, of which it keeps as many as it can skip.
@@ -175,7 +175,7 @@ pub(crate) struct NewNode {
 }
 
 impl NewNode {
-    /// Fills in the words of a node with room for `room`, and says its header.
+    /// Fills in the words of a node with room for `room`; returns its header.
     pub fn fill(&self, tag: u32, room: u8, page: &PageBuf) -> Header {
         let class = class_holding(self.slots.len()).min(room);
         debug_assert!(self.slots.len() <= CLASSES[class as usize] && page.len() >= bytes_of(room));
@@ -194,7 +194,7 @@ impl NewNode {
     }
 }
 
-/// The header word in a page.
+/// The header word of a page.
 #[inline]
 pub(crate) fn raw_header(page: &PageBuf) -> u64 {
     page.get(HEADER)

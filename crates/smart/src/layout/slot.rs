@@ -1,12 +1,12 @@
-//! Slots: the words that lead from node to node (SMART §4.1).
+//! Slots: the words that link nodes (SMART §4.1).
 //!
-//! All that a client needs in order to READ a child is in the one word that leads there: where it is, whether it is a leaf, and
-//! how many bytes to READ. So every move of a child is one 8-byte compare-and-swap.
+//! One word holds everything that a client needs to READ a child: its address, whether it is a leaf, and how
+//! many bytes to READ. So every move of a child is one 8-byte compare-and-swap.
 //!
-//! - A slot is *empty* (zero), a *tombstone* (its leaf was removed; it can only take a child of the same byte again), or leads to
-//!   a node or a leaf.
+//! - A slot is *empty* (zero), a *tombstone* (its leaf was removed; it can only take a child of the same byte
+//!   again), or leads to a node or a leaf.
 //! - A *frozen* slot never changes again: its node is being replaced.
-//! - In one node a byte never has two slots: slots are filled from the front, and one that has a byte keeps it.
+//! - In one node a byte never has two slots: slots are filled from the front, and a slot keeps its byte.
 
 use std::fmt;
 
@@ -22,20 +22,20 @@ const SIZE_MASK: u64 = 0x7f;
 const OFFSET_AT: u32 = 18;
 const OFFSET_BITS: u32 = 36;
 const SERVER_AT: u32 = OFFSET_AT + OFFSET_BITS;
-/// All that says where a child is and how large.
+/// Shift of the bits that describe the child: its address and size.
 pub(crate) const TARGET_AT: u32 = SIZE_AT;
-/// Blocks of the pool begin at multiples of this.
+/// Blocks of the pool are aligned to this.
 const GRANULE: u64 = 16;
 
-/// First offset in a region that a slot cannot lead to: 1 TiB.
+/// First offset in a region beyond the reach of slots: 1 TiB.
 pub(crate) const OFFSET_END: u64 = GRANULE << OFFSET_BITS;
-/// First number of a memory server that a slot cannot lead to.
+/// First memory server number beyond the reach of slots.
 pub(crate) const SERVERS_END: u16 = 1 << (64 - SERVER_AT);
 
 const _: () = assert!(OFFSET_END <= MAX_OFFSET && CLASSES.len() <= SIZE_MASK as usize);
 
-/// A slot as it lies in remote memory:
-/// `[server:10][offset / 16:36][size:7][frozen:1][tombstone:1][leaf:1][byte:8]`.
+/// A slot as stored in remote memory: `[server:10][offset /
+/// 16:36][size:7][frozen:1][tombstone:1][leaf:1][byte:8]`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot(u64);
 
@@ -52,7 +52,7 @@ impl Slot {
         self.0
     }
 
-    /// Leads to a leaf whose length is `size`.
+    /// Leads to a leaf of length `size`.
     pub fn leaf(byte: u8, size: LeafSize, addr: GlobalAddr) -> Self {
         Self(u64::from(byte) | LEAF | u64::from(size.0) << SIZE_AT | pack(addr))
     }
@@ -62,7 +62,7 @@ impl Slot {
         Self(u64::from(byte) | u64::from(class) << SIZE_AT | pack(addr))
     }
 
-    /// Keeps the place of a byte whose leaf was removed.
+    /// Reserves the slot of a byte whose leaf was removed.
     pub fn tombstone(byte: u8) -> Self {
         Self(u64::from(byte) | TOMBSTONE)
     }
@@ -73,7 +73,7 @@ impl Slot {
         self.0 & !FROZEN == 0
     }
 
-    /// Whether it leads somewhere.
+    /// Whether it leads to a child.
     #[inline]
     pub fn is_taken(self) -> bool {
         !self.is_empty() && self.0 & TOMBSTONE == 0
@@ -113,7 +113,7 @@ impl Slot {
         GlobalAddr::new(server, offset * GRANULE)
     }
 
-    /// Capacity class of the node that it leads to.
+    /// Capacity class of the node to which it leads.
     #[inline]
     pub fn class(self) -> u8 {
         (self.0 >> SIZE_AT & SIZE_MASK) as u8
@@ -123,18 +123,18 @@ impl Slot {
         Self(self.0 & !(SIZE_MASK << SIZE_AT) | u64::from(class) << SIZE_AT)
     }
 
-    /// Length of the leaf that it leads to.
+    /// Length of the leaf to which it leads.
     #[inline]
     pub fn leaf_size(self) -> LeafSize {
         LeafSize(self.class())
     }
 
-    /// Where it leads, without byte and marks.
+    /// Address and size of the child, without byte and marks.
     pub fn target(self) -> u64 {
         self.0 >> TARGET_AT
     }
 
-    /// The slot of a leaf with that target.
+    /// The slot of a leaf with this target.
     pub fn of_leaf_target(byte: u8, target: u64) -> Self {
         Self(u64::from(byte) | LEAF | target << TARGET_AT)
     }
@@ -145,7 +145,7 @@ fn pack(addr: GlobalAddr) -> u64 {
     u64::from(addr.server().0) << SERVER_AT | (addr.offset() / GRANULE) << OFFSET_AT
 }
 
-/// Whether slots have enough bits for that address.
+/// Whether slots have enough bits for the address.
 pub(crate) fn can_lead_to(addr: GlobalAddr) -> bool {
     addr.server().0 < SERVERS_END && addr.offset() < OFFSET_END
 }
@@ -162,7 +162,7 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// Length of a leaf, in words: every number up to 32, eight in each doubling above.
+/// Length of a leaf in words: every number up to 32, eight per doubling above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeafSize(u8);
 
@@ -171,7 +171,7 @@ const EXACT: usize = 32;
 const STEPS: usize = 8;
 
 impl LeafSize {
-    /// The smallest size that holds `words`; `None` beyond the largest.
+    /// Smallest size that holds `words`; `None` beyond the largest.
     pub fn holding(words: usize) -> Option<Self> {
         let code = match words {
             0..=EXACT => words,

@@ -1,7 +1,8 @@
-//! Few keys that everybody works on: what lookups see of puts and removals by others is checked for linearizability.
+//! A few keys shared by all slots: lookups are checked for linearizability against concurrent puts and
+//! removals.
 //!
-//! Every value is put once. A lookup must not see a value before its put began, nor one that another put or removal
-//! replaced which began after that put had ended and ended before the lookup began.
+//! Every value is put once. A lookup must not see a value before its put began, nor a value replaced by a put
+//! or removal that began after the value's put had ended and ended before the lookup began.
 
 use std::cell::RefCell;
 
@@ -17,31 +18,31 @@ use super::{Setup, number_of, value};
 struct Event {
     key: u64,
     began: Nanos,
-    /// Never, if nobody knows whether it took effect.
+    /// Never, if it is not known whether it took effect.
     ended: Nanos,
     is_change: bool,
     value: Option<u64>,
 }
 
-/// What was done to some keys.
+/// Operations on some keys.
 pub struct History {
     keys: u64,
     events: RefCell<Vec<Event>>,
 }
 
 impl History {
-    /// Of keys that are absent.
+    /// A history of absent keys.
     pub fn new(keys: u64) -> Self {
         let nothing = |key| Event { key, began: 0, ended: 0, is_change: true, value: None };
         Self { keys, events: RefCell::new((0..keys).map(nothing).collect()) }
     }
 
-    /// Two keys part late: where one is there is a leaf, where both are there is a node.
+    /// Two keys part late: one of them alone is a leaf, both are below a node.
     pub fn name(key: u64) -> [u8; 8] {
         ((key / 2) << 56 | (key % 2) << 16).to_be_bytes()
     }
 
-    /// A random operation, with a value that nobody else has. `excuses` says which errors may happen.
+    /// Performs a random operation with a unique value. `excuses` tells which errors may happen.
     pub async fn operate<E: Endpoint>(
         &self,
         smart: &Smart,
@@ -53,7 +54,7 @@ impl History {
         let (name, new) = (Self::name(key), value(key, number));
         let began = ep.now();
         let (wanted, done) = match ep.random() >> 40 & 7 {
-            // A removal or an update that found nothing is a lookup.
+            // A removal or an update that found nothing counts as a lookup.
             0 => (Some(None), smart.remove(ep, &name).await.map(|existed| (existed, None))),
             1 | 2 => (Some(Some(number)), smart.put(ep, &name, &new).await.map(|_| (true, Some(number)))),
             3 => {
@@ -79,11 +80,11 @@ impl History {
         self.events.borrow_mut().push(Event { key, began, ended, is_change, value });
     }
 
-    /// A sentence for the first lookup that cannot be explained.
+    /// Describes the first lookup that cannot be explained.
     pub fn violation(&self) -> Option<String> {
         let events = self.events.borrow();
         let changes = |key: u64| events.iter().filter(move |event| event.is_change && event.key == key);
-        // When somebody had seen a value for the first time: its put had taken effect by then.
+        // Time at which a lookup first returned a value: its put had taken effect by then.
         let first_seen = |seen: &Event| {
             let same =
                 |event: &&Event| !event.is_change && event.key == seen.key && event.value == seen.value;
@@ -106,7 +107,7 @@ impl History {
     }
 }
 
-/// Runs one history on a simulated cluster; what is wrong with it or with the index in the end.
+/// Runs one history on a simulated cluster; returns a violation in it, or in the index at the end.
 pub fn run(
     seed: u64,
     (setup, keys): (Setup, u64),

@@ -1,4 +1,4 @@
-//! What the tests share: shapes of keys, the life of a slot that checks every answer for its own keys against a model, and the
+//! Shared helpers: shapes of keys, a slot that checks every answer for its own keys against a model, and an
 //! account of all blocks.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -14,14 +14,14 @@ use pando_smart::{Audit, CachePolicy, CreateOptions, NodeRoom, Smart, SmartConfi
 
 pub const INDEX: u32 = 7;
 
-/// How numbers look as keys.
+/// Conversion of numbers to keys.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     /// 8 bytes, big-endian: dense.
     Dense,
     /// 8 bytes, big-endian, far apart.
     Sparse,
-    /// Strings of 0 to some bytes with long common prefixes; some are prefixes of others.
+    /// Strings of various lengths with long common prefixes; some are prefixes of others.
     Strings,
 }
 
@@ -45,7 +45,7 @@ impl Shape {
     }
 }
 
-/// A value that says whose it is; some are long.
+/// A value that names its key; some are long.
 pub fn value(k: u64, n: u64) -> Vec<u8> {
     let len = 16 + (n % 7 * 5) as usize + if n.is_multiple_of(11) { 300 } else { 0 };
     let mut value = k.to_le_bytes().to_vec();
@@ -54,14 +54,14 @@ pub fn value(k: u64, n: u64) -> Vec<u8> {
     value
 }
 
-/// Whether `found` is a value that was put under `k`; which.
+/// Number of the value `found`, which must have been put under `k`.
 pub fn number_of(k: u64, found: &[u8]) -> u64 {
     let n = u64::from_le_bytes(found[8..16].try_into().expect("16 bytes"));
     assert_eq!(found, value(k, n), "torn or of another key than {k}");
     n
 }
 
-/// An index, with whatever else is to be chosen.
+/// An index with its options.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     pub techniques: Techniques,
@@ -95,7 +95,7 @@ impl Setup {
     }
 }
 
-/// What one slot does: `owner` of so many owns the keys that are its number modulo their count.
+/// The work of one slot: `owner` owns the keys that equal its number modulo the number of owners.
 #[derive(Clone, Copy, Debug)]
 pub struct Life {
     pub shape: Shape,
@@ -106,13 +106,13 @@ pub struct Life {
 }
 
 impl Life {
-    /// Lives it; the keys of this owner at the end.
+    /// Runs the slot; returns its keys and values at the end.
     pub async fn live<E: Endpoint>(self, smart: &Smart, ep: &E) -> BTreeMap<u64, u64> {
         let Self { shape, keys, owner, owners, operations } = self;
         let mut model: BTreeMap<u64, u64> = BTreeMap::new();
         for n in 1..=operations {
             let random = ep.random();
-            // Few places are hot.
+            // A few places are hot.
             let any = if random & 7 < 3 { random >> 8 & 15 } else { (random >> 8) % keys };
             let own = any / owners * owners + owner;
             let (key, new) = (shape.key(own), value(own, n));
@@ -147,7 +147,7 @@ impl Life {
         model
     }
 
-    /// Everything from a key on, as far as the limit: in order, each once, and all that this slot owns.
+    /// Scans from a key on, up to the limit: in order, each key once, and all keys that this slot owns.
     async fn scan<E: Endpoint>(self, smart: &Smart, ep: &E, model: &BTreeMap<u64, u64>, start: u64) {
         let low = self.shape.key(start);
         let limit = [1, 10, 40, usize::MAX][(ep.random() >> 40) as usize % 4];
@@ -181,7 +181,8 @@ pub async fn get<E: Endpoint>(smart: &Smart, ep: &E, shape: Shape, k: u64) -> Op
     found.then(|| number_of(k, &out))
 }
 
-/// Checks the index, that it has `entries`, and that every block of the pool is the index's or waits to be freed.
+/// Checks the index and its number of entries, and that every block of the pool is in the index or waits to
+/// be freed.
 pub fn audit<E: Endpoint>(ep: &E, indexes: &[&Smart], entries: u64) {
     let audit = block_on(ep, indexes[0].audit(ep)).expect("no error");
     assert_eq!(audit.violations, [""; 0]);
@@ -189,7 +190,7 @@ pub fn audit<E: Endpoint>(ep: &E, indexes: &[&Smart], entries: u64) {
     assert_eq!(account(ep, indexes, &audit), BTreeSet::new(), "leaked");
 }
 
-/// The blocks of the pool that the index does not have, and that do not wait to be freed. None may do both.
+/// Blocks of the pool that are neither in the index nor waiting to be freed. No block may be both.
 pub fn account<E: Endpoint>(ep: &E, indexes: &[&Smart], audit: &Audit) -> BTreeSet<u64> {
     let mut needed: BTreeSet<u64> = audit.blocks.iter().map(|(at, _)| at.raw()).collect();
     for (at, _) in indexes.iter().flat_map(|smart| smart.limbo()) {
