@@ -1,4 +1,4 @@
-//! Reads a data set and prints how many rows it has, how fast they came, and what was rejected:
+//! Reads a data set and prints its number of rows, the speed of reading, and the rejected rows:
 //!
 //! `cargo run --release -p pando-workload --example read_rows -- FILE [KEY_COLUMN,...]`
 

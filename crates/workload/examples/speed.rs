@@ -1,4 +1,4 @@
-//! Prints what a draw and an operation cost, in nanoseconds:
+//! Prints the cost of a draw and of an operation, in nanoseconds:
 //!
 //! `cargo run --release -p pando-workload --example speed`
 

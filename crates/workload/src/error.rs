@@ -1,12 +1,12 @@
-//! Errors of workload specifications. Those of data sets are in [`crate::dataset`].
+//! Errors of workload specifications. Errors of data sets are in [`crate::dataset`].
 //!
-//! Everything that a user can ask for in vain has a variant whose text names what was asked and what there is
-//! instead, fit to be printed as it is.
+//! Every invalid request of a user has a variant whose message names the request and the alternatives, and
+//! can be printed as it is.
 
 use crate::hot_spot::HotSpot;
 use crate::mix::Mix;
 
-/// A workload that cannot be generated as asked. Each message is a sentence fit for a command line.
+/// A workload that cannot be generated as requested. Each message is a sentence for a command line.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -17,8 +17,8 @@ pub enum SpecError {
     #[error("the exponent theta of a Zipf distribution must be a number from 0 up, not {0}")]
     BadTheta(f64),
     #[error(
-        "a hot spot is a share of the operations from 0 to 1, the width of a stretch above 0 and where it begins, which \
-         must not reach beyond 1, and leaves some keys for the other operations; `{0}` is none"
+        "a hot spot is a share of the operations from 0 to 1, the width of a stretch above 0 and its beginning; it must \
+         not reach beyond 1, and must leave some keys for the other operations; `{0}` is invalid"
     )]
     BadHotSpot(HotSpot),
     #[error("the scatter `{0}` is not one of `hash`, `permutation`, `none`")]
@@ -31,7 +31,7 @@ pub enum SpecError {
     UnknownMix(String),
     #[error("the shares of a workload's operations add up to {0}%, not 100%")]
     BadShares(u32),
-    #[error("a scan must be at least one record long, and not {min} to {max}")]
+    #[error("the length of a scan must be at least one record, not {min} to {max}")]
     BadScanLength { min: u32, max: u32 },
     #[error("the number of keys must be from 1 to {max}, not {keys}")]
     BadKeyCount { keys: u64, max: u64 },

@@ -1,7 +1,7 @@
-//! Bytes as text for a terminal: UTF-8 as it is, everything else and control characters as `\xNN`.
+//! Bytes as text for a terminal: UTF-8 stays as it is, all other bytes and control characters become `\xNN`.
 //!
-//! So what is printed never moves a cursor or ends a line, and nearly all fields need no copy. It is for reading;
-//! the raw output exists for programs.
+//! So output never moves a cursor or ends a line, and nearly all fields need no copy. It is meant for people;
+//! programs should use the raw output.
 
 use std::fmt::Write;
 
@@ -26,14 +26,14 @@ pub fn escape_into(bytes: &[u8], text: &mut String) {
     }
 }
 
-/// The same in a string of its own.
+/// Escapes `bytes` into a new string.
 pub fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     escape_into(bytes, &mut text);
     text
 }
 
-/// The bytes that text with escapes means. A backslash that starts no escape is itself.
+/// Bytes of a text with escapes. A backslash that does not start an escape stands for itself.
 pub fn unescape(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -48,7 +48,7 @@ pub fn unescape(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Where the first `\xNN` starts.
+/// Offset of the first `\xNN`.
 pub fn find_escape(text: &[u8]) -> Option<usize> {
     let is_escape = |four: &[u8]| four.starts_with(b"\\x") && four[2..].iter().all(u8::is_ascii_hexdigit);
     let first = memchr::memchr(b'\\', text)?;

@@ -1,15 +1,15 @@
-//! What a concurrent reader may legally see: the oracle behind `--verify`.
+//! Values that a concurrent reader may legally see: the oracle behind `--verify`.
 //!
 //! Every write of a key gets the key's next sequence number ([`Expectation::issue`]) and is acknowledged when
-//! it is done ([`Expectation::ack`]). A write is *overwritten* once another write that was issued after its
-//! acknowledgement is acknowledged too. A read may return any write that was not yet overwritten when the read
-//! began and that was issued before it ended: anything older is a stale read or a lost update, anything newer
+//! it is done ([`Expectation::ack`]). A write is *overwritten* once another write, issued after its
+//! acknowledgement, is acknowledged too. A read may return any write that was not overwritten when the read
+//! began and that was issued before it ended. An older value is a stale read or a lost update; a newer one
 //! was never written.
 //!
-//! The table takes 2 bytes per key number, and memory is touched only where keys are written. A key without
-//! concurrent writers needs no more: its word holds the sequence and a bit that says whether that write is
-//! still in flight. A key that is written concurrently moves to a side table for good, where the writes that
-//! may still be visible are listed exactly. Only popular keys get there.
+//! The table takes 2 bytes per key number, and memory is touched only for keys that are written. That is
+//! enough for a key without concurrent writers: its word holds the sequence, and a bit that marks the write
+//! as in flight. A key that is written concurrently moves permanently to a side table, which lists the writes
+//! that may still be visible exactly. Only popular keys get there.
 //!
 //! A new key (see [`crate::keys`]) is absent at sequence 0 and stays present after its first insert.
 
@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zerocopy::FromZeros;
 
-/// The word's key is in the side table; the other bits mean nothing.
+/// The word's key is in the side table; the other bits are meaningless.
 const CONTENDED: u16 = 1 << 15;
-/// The write with the word's sequence is not acknowledged yet. The one before it is the only other candidate.
+/// The write with the word's sequence is not acknowledged yet. The only other candidate is the one before it.
 const IN_FLIGHT: u16 = 1 << 14;
 const WORD_SEQUENCE: u16 = IN_FLIGHT - 1;
 const SHARDS: usize = 64;
@@ -46,7 +46,7 @@ pub enum Violation {
     OutOfOrder { key_number: u64 },
 }
 
-/// What was certain about a key when a read of it began.
+/// Certain facts about a key when a read of it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Floor {
     /// The oldest write that may be visible.
@@ -61,16 +61,16 @@ impl Floor {
     }
 }
 
-/// Legal answers for every key number of a workload. Shared by all threads.
+/// Legal answers for every key number of a workload, shared by all threads.
 #[derive(Debug)]
 pub struct Expectation {
     records: u64,
     sequence_bits: u32,
-    /// Loaded keys first, then new keys in the order in which they are inserted, so that memory is touched for those
-    /// only that were.
+    /// Loaded keys first, then new keys in their insertion order, so that memory is touched only for inserted
+    /// keys.
     words: Box<[AtomicU16]>,
     order: NewKeyOrder,
-    /// One bit per new key, in the same order: an insert of it was acknowledged.
+    /// One bit per new key, in the same order: set once an insert of it was acknowledged.
     present: Box<[AtomicU64]>,
     contended: Box<[Mutex<ContendedKeys>]>,
 }
@@ -78,10 +78,10 @@ pub struct Expectation {
 type ContendedKeys = HashMap<u64, Contended, BuildHasherDefault<KeyHasher>>;
 
 impl Expectation {
-    /// A table for `records` loaded records, each at sequence 0, and as many absent new keys.
+    /// Creates a table for `records` loaded records, each at sequence 0, and as many absent new keys.
     ///
     /// # Errors
-    /// When there is no memory for 4 bytes per record.
+    /// There is no memory for 4 bytes per record.
     pub fn new(records: u64, values: &ValueCodec) -> Result<Expectation, SpecError> {
         let no_memory = || SpecError::NoMemory { bytes: records.saturating_mul(4) };
         let key_numbers =
@@ -97,7 +97,7 @@ impl Expectation {
         })
     }
 
-    /// Announces a write; call it before the write starts. Returns the sequence for the value.
+    /// Announces a write, before it starts. Returns the sequence for the value.
     pub fn issue(&self, key_number: u64) -> u32 {
         let word = self.word(key_number);
         loop {
@@ -113,7 +113,7 @@ impl Expectation {
         }
     }
 
-    /// Reports that the write is done: readers that begin from now on must see it or a later one.
+    /// Reports a completed write: readers that begin from now on must see it or a later one.
     pub fn ack(&self, key_number: u64, sequence: u32) {
         self.mark_present(key_number);
         let word = self.word(key_number);
@@ -123,16 +123,16 @@ impl Expectation {
         }
     }
 
-    /// Reports that the write failed and may or may not have happened.
+    /// Reports a failed write, which may or may not have happened.
     pub fn fail(&self, key_number: u64, sequence: u32) {
         self.contend(key_number);
         self.with_contended(key_number, |key| key.finish(sequence, false));
     }
 
-    /// What is certain now. Call it before the read starts.
+    /// Records what is certain now. Call it before the read starts.
     #[inline]
     pub fn before_read(&self, key_number: u64) -> Floor {
-        // Presence first: a first insert sets it after its sequence.
+        // Presence first: the first insert sets it after its sequence.
         let present = self.surely_present(key_number);
         let word = self.word(key_number).load(Ordering::Acquire);
         let oldest = if word & CONTENDED != 0 {
@@ -144,11 +144,11 @@ impl Expectation {
         Floor { oldest, present }
     }
 
-    /// Checks what a read found: the sequence of the value, or `None` for no value. Call it after the read
+    /// Checks the result of a read: the sequence of the value, or `None` for no value. Call it after the read
     /// ended.
     ///
     /// # Errors
-    /// When no legal order of the writes allows that answer.
+    /// No legal order of the writes allows that answer.
     #[inline]
     pub fn check_read(&self, key_number: u64, before: Floor, found: Option<u32>) -> Result<(), Violation> {
         let Some(found) = found else {
@@ -190,13 +190,13 @@ impl Expectation {
         }
     }
 
-    /// Number of records certain to be present: the loaded ones and acknowledged new keys.
+    /// Number of records that are certainly present: loaded ones and acknowledged new keys.
     pub fn present_count(&self) -> u64 {
         let inserted: u32 = self.present.iter().map(|word| word.load(Ordering::Acquire).count_ones()).sum();
         self.records + u64::from(inserted)
     }
 
-    /// Number of keys that have been written concurrently, which cost more than 2 bytes.
+    /// Number of keys that were written concurrently, which cost more than 2 bytes.
     pub fn contended_count(&self) -> usize {
         self.contended.iter().map(|shard| lock(shard).len()).sum()
     }
@@ -280,15 +280,15 @@ fn modulo(x: u32, bits: u32) -> u32 {
     if bits >= u32::BITS { x } else { x & ((1 << bits) - 1) }
 }
 
-/// A thread that panicked while it held the lock has failed the run anyway; the table is still readable.
+/// A thread that panicked while holding the lock has failed the run anyway; the table is still readable.
 fn lock(shard: &Mutex<ContendedKeys>) -> MutexGuard<'_, ContendedKeys> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A key with concurrent writers: its writes that may still be visible, in the order they were issued.
+/// A key with concurrent writers: its writes that may still be visible, in order of issue.
 #[derive(Debug)]
 struct Contended {
-    /// Counts issues and acknowledgements, to tell which came first.
+    /// Counts issues and acknowledgements, to order them.
     clock: u64,
     writes: Vec<Write>,
 }
@@ -297,7 +297,7 @@ struct Contended {
 struct Write {
     sequence: u32,
     issued: u64,
-    /// When it was done; `u64::MAX` while it is in flight.
+    /// Time of completion; `u64::MAX` while it is in flight.
     ended: u64,
 }
 
@@ -327,7 +327,8 @@ impl Contended {
         sequence
     }
 
-    /// Ends a write. If it certainly happened, whatever had ended before it was issued is overwritten.
+    /// Ends a write. If it certainly happened, all writes that had ended before it was issued are
+    /// overwritten.
     fn finish(&mut self, sequence: u32, happened: bool) {
         self.clock += 1;
         let write = self.writes.iter_mut().find(|write| write.sequence == sequence);
@@ -340,7 +341,7 @@ impl Contended {
     }
 }
 
-/// Key numbers are small and regular: mix them, that is all.
+/// Key numbers are small and regular, so mixing them is enough.
 #[derive(Default)]
 struct KeyHasher(u64);
 

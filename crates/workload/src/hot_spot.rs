@@ -1,8 +1,9 @@
-//! A hot spot: a stretch of neighbouring keys that most operations go to.
+//! A hot spot: a stretch of neighbouring keys that gets most of the operations.
 //!
-//! Unlike the hot keys of a Zipf distribution, which are scattered over all compute servers, those of a hot spot belong to
-//! one or a few (DEX §4, load imbalance). Within the stretch every key is equally likely, and so is every key outside of it.
-//! The stretch is one of the key space: in a dense one also of the records, in a random one of the integers.
+//! The hot keys of a Zipf distribution are scattered over all compute servers; the hot keys of a hot spot belong to
+//! one or a few (DEX §4, load imbalance). All keys within the stretch are equally likely, and so are all keys
+//! outside it. The stretch is part of the key space: in a dense space also of the records, in a random space
+//! of the integers.
 
 use crate::error::SpecError;
 use crate::keys::{KeyCodec, KeySpace, OwnedRange, loaded_key};
@@ -10,12 +11,13 @@ use crate::rng::Rng;
 use std::fmt;
 use std::str::FromStr;
 
-/// Draws after which a key of a random key space is taken that is not where it should be: as many times the expected
-/// number, and so many at most.
+/// Number of draws, as a multiple of the expected number and up to `DRAWS_MAX`, after which a misplaced key
+/// of a random key space (record 0) is accepted.
 const PATIENCE: f64 = 64.0;
 const DRAWS_MAX: f64 = 4096.0;
 
-/// As named on the command line: `hotspot:SHARE:WIDTH` or `hotspot:SHARE:WIDTH:FROM`, all three parts of 1.
+/// As named on the command line: `hotspot:SHARE:WIDTH` or `hotspot:SHARE:WIDTH:FROM`, all three as fractions
+/// of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HotSpot {
     share: f64,
@@ -24,11 +26,11 @@ pub struct HotSpot {
 }
 
 impl HotSpot {
-    /// `share` of the operations go to a stretch of `width` of the key space that begins at `from` of it.
+    /// `share` of the operations go to a stretch of the key space of width `width` that begins at `from`.
     ///
     /// # Errors
-    /// Unless `share` is from 0 to 1 and the stretch lies in the key space, is not empty, and leaves some keys for the rest of
-    /// the operations, if there is a rest.
+    /// `share` is not from 0 to 1, or the stretch is empty, not within the key space, or leaves no keys for
+    /// the remaining operations, if there are any.
     pub fn new(share: f64, width: f64, from: f64) -> Result<HotSpot, SpecError> {
         let hot_spot = HotSpot { share, width, from };
         let is_share = (0.0..=1.0).contains(&share);
@@ -41,7 +43,7 @@ impl HotSpot {
         }
     }
 
-    /// Reads what follows the name.
+    /// Parses the text after the name.
     pub(crate) fn of_parts(parts: &str) -> Option<Result<HotSpot, SpecError>> {
         let numbers: Result<Vec<f64>, _> = parts.split(':').map(f64::from_str).collect();
         match numbers.ok()?[..] {
@@ -60,7 +62,7 @@ impl fmt::Display for HotSpot {
     }
 }
 
-/// Draws records by a [`HotSpot`] over the records of a key space.
+/// Draws records of a key space according to a [`HotSpot`].
 #[derive(Clone, Debug)]
 pub(crate) struct HotRecords {
     share: f64,
@@ -69,9 +71,9 @@ pub(crate) struct HotRecords {
 
 #[derive(Clone, Debug)]
 enum Stretch {
-    /// The hot records, of so many.
+    /// The hot records, among `all` records.
     Records { first: u64, count: u64, all: u64 },
-    /// The integers of the hot keys, and after how many draws to give up inside and outside of them.
+    /// The integers of the hot keys, and the maximum numbers of draws inside and outside of them.
     Integers { hot: OwnedRange, draws_max: [u64; 2] },
 }
 
@@ -87,7 +89,7 @@ impl HotRecords {
             }
             KeySpace::Random64 => {
                 let all = keys.width() as f64;
-                // What is beyond 2^64 is 2^64 - 1.
+                // Values beyond 2^64 become 2^64 - 1.
                 let (first, end) = ((from * all) as u64, ((from + width) * all) as u64);
                 let hot = OwnedRange { first, last: end.max(first + 1) - 1 };
                 let draws_max = [width, 1.0 - width].map(|part| (PATIENCE / part).min(DRAWS_MAX) as u64);
@@ -162,10 +164,10 @@ mod tests {
         assert!(drawn("hotspot:0:0.5", KeySpace::Dense, 1000).iter().all(|&record| record >= 500));
         assert!(drawn("hotspot:1:1", KeySpace::Dense, 10).contains(&9));
         assert!(drawn("hotspot:1:0.1:0.9", KeySpace::Dense, 1000).iter().all(|&record| record >= 900));
-        // Too few records for the stretch to be anything but one of them; and there is only one.
+        // With so few records, the stretch can only be one of them; and a single record.
         assert!(drawn("hotspot:1:0.01:0.99", KeySpace::Dense, 3).iter().all(|&record| record == 2));
         assert!(drawn("hotspot:0.5:0.5", KeySpace::Dense, 1).iter().all(|&record| record == 0));
-        // Nobody lies there.
+        // No key lies there.
         assert!(drawn("hotspot:0.01:1e-12", KeySpace::Random64, 2).iter().all(|&record| record < 2));
     }
 

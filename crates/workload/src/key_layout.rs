@@ -2,8 +2,9 @@
 //!
 //! - A key of a single string column is the string's bytes, unchanged.
 //! - Otherwise an integer is 8 bytes big-endian with the sign bit flipped, and a string is its bytes with 00
-//!   written as 00 FF, followed by 00 00. Each column is then prefix-free, so columns can be concatenated, and
-//!   the encoding of the first columns is a prefix of the key: a prefix scan finds all rows that agree on them.
+//!   written as 00 FF, followed by 00 00. Each column is then prefix-free, so columns can be concatenated,
+//!   and the encoding of the first columns is a prefix of the key: a prefix scan finds all rows that agree on
+//!   them.
 
 use crate::escape::escape_into;
 use std::borrow::Cow;
@@ -30,7 +31,7 @@ pub enum KeyColumn<'a> {
     Str(Cow<'a, [u8]>),
 }
 
-/// Why text is no key of a layout.
+/// Reason why a text is not a key of a layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyLayoutError {
@@ -44,7 +45,7 @@ pub enum KeyLayoutError {
     NotAnInteger { column: usize, text: String },
 }
 
-/// The types of a key's columns. In text: `int,str`.
+/// Types of a key's columns. In text: `int,str`.
 ///
 /// ```
 /// use pando_workload::KeyLayout;
@@ -61,7 +62,7 @@ pub struct KeyLayout {
 
 impl KeyLayout {
     /// # Errors
-    /// When there are no columns.
+    /// There are no columns.
     pub fn new(columns: Vec<ColumnKind>) -> Result<KeyLayout, KeyLayoutError> {
         if columns.is_empty() { Err(KeyLayoutError::NoColumns) } else { Ok(KeyLayout { columns }) }
     }
@@ -76,7 +77,7 @@ impl KeyLayout {
         self.columns == [ColumnKind::Str]
     }
 
-    /// Appends a column to a key. `value` must be of the type that the layout has there.
+    /// Appends a column to a key. `value` must have the column's type in the layout.
     pub fn push(&self, value: &KeyColumn<'_>, key: &mut Vec<u8>) {
         match value {
             KeyColumn::Str(bytes) if self.is_plain() => key.extend_from_slice(bytes),
@@ -85,7 +86,7 @@ impl KeyLayout {
         }
     }
 
-    /// A key, or the prefix of a key when fewer columns are given than the layout has.
+    /// Encodes a key, or the prefix of a key if there are fewer columns than in the layout.
     pub fn encode(&self, columns: &[KeyColumn<'_>]) -> Vec<u8> {
         let mut key = Vec::new();
         columns.iter().for_each(|column| self.push(column, &mut key));
@@ -95,7 +96,7 @@ impl KeyLayout {
     /// The same from text, one string per column.
     ///
     /// # Errors
-    /// When there are too many columns, or an integer column is not an integer.
+    /// There are too many columns, or an integer column is not an integer.
     pub fn encode_text<T: AsRef<[u8]>>(&self, columns: &[T]) -> Result<Vec<u8>, KeyLayoutError> {
         if columns.len() > self.columns.len() {
             return Err(KeyLayoutError::TooManyColumns {
@@ -120,7 +121,7 @@ impl KeyLayout {
         Ok(key)
     }
 
-    /// The columns of a key. `None` for bytes that are no key of this layout.
+    /// Columns of a key. `None` if the bytes are not a key of this layout.
     pub fn decode<'a>(&self, key: &'a [u8]) -> Option<Vec<KeyColumn<'a>>> {
         if self.is_plain() {
             return Some(vec![KeyColumn::Str(Cow::Borrowed(key))]);
@@ -144,8 +145,8 @@ impl KeyLayout {
         rest.is_empty().then_some(columns)
     }
 
-    /// A key as text for people: its columns, escaped and separated. `None` for bytes that are no key of this
-    /// layout.
+    /// A key as text for people: its columns, escaped and separated. `None` if the bytes are not a key of
+    /// this layout.
     pub fn display(&self, key: &[u8], separator: char) -> Option<String> {
         let mut text = String::new();
         for (i, column) in self.decode(key)?.iter().enumerate() {
@@ -187,7 +188,7 @@ impl fmt::Display for KeyLayout {
     }
 }
 
-/// An integer as data sets write it: digits with an optional sign, surrounding blanks allowed.
+/// Parses an integer as data sets write it: digits with an optional sign, surrounding blanks allowed.
 pub(crate) fn parse_int(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.trim().parse().ok()
 }
@@ -203,7 +204,7 @@ fn push_terminated(bytes: &[u8], key: &mut Vec<u8>) {
     key.extend_from_slice(&TERMINATOR);
 }
 
-/// Splits off one terminated string. `None` when it is not terminated or has an unknown escape.
+/// Splits off one terminated string. `None` if it is not terminated or has an unknown escape.
 fn split_terminated(bytes: &[u8]) -> Option<(Cow<'_, [u8]>, &[u8])> {
     let mut decoded = Cow::Borrowed(&bytes[..0]);
     let mut rest = bytes;

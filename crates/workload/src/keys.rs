@@ -1,15 +1,15 @@
-//! Which keys exist, and what they look like.
+//! The keys of a workload, and their encoding.
 //!
 //! A workload over n loaded records has 2n *key numbers*:
 //! - record i is loaded under key number 2i,
 //! - 2i + 1 is a *new* key, absent until an operation inserts it.
 //!
-//! So new keys fall between loaded ones, and the key space can be cut into ranges of equal width before
-//! anything is inserted. A [`KeySpace`] turns a key number into an integer, a [`KeyCodec`] that integer into
-//! bytes whose order is the order of the integers:
+//! So new keys fall between loaded ones, and the key space can be split into ranges of equal width before
+//! anything is inserted. A [`KeySpace`] maps a key number to an integer, and a [`KeyCodec`] maps that integer
+//! to bytes with the same order:
 //! - [`KeySpace::Dense`]: the integer is the key number.
-//! - [`KeySpace::Random64`]: a bijective mix of it, so records are spread over all integers and sorted
-//!   differently.
+//! - [`KeySpace::Random64`]: a bijective mix of it, so records are spread over all integers in a different
+//!   order.
 
 use crate::error::SpecError;
 use crate::rng::{BitMixer, mix64, unmix64};
@@ -47,20 +47,20 @@ impl NewKeyOrder {
         Self(Permutation::new(records))
     }
 
-    /// The new key that comes at `place`.
+    /// The new key at position `place` of the order.
     #[inline]
     pub fn key_number(&self, place: u64) -> u64 {
         new_key(self.0.apply(place))
     }
 
-    /// The place of a new key.
+    /// Position of a new key in the order.
     #[inline]
     pub fn place(&self, key_number: u64) -> u64 {
         self.0.invert(key_number / 2)
     }
 }
 
-/// How key numbers become integers, as named on the command line: `dense`, `random64`.
+/// Mapping of key numbers to integers, as named on the command line: `dense`, `random64`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeySpace {
     /// Key number i is the integer i.
@@ -91,7 +91,7 @@ impl fmt::Display for KeySpace {
     }
 }
 
-/// A range of integers, both ends included, that one compute server owns.
+/// A range of integers, both ends included, that belongs to one compute server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnedRange {
     pub first: u64,
@@ -109,10 +109,10 @@ impl OwnedRange {
     }
 }
 
-/// Turns key numbers into integers and bytes, and back.
+/// Converts key numbers to integers and bytes, and back.
 ///
-/// Keys of 8 bytes are big-endian integers. Shorter ones leave out leading zero bytes (and mix within their
-/// width), longer ones append padding that the integer determines.
+/// Keys of 8 bytes are big-endian integers. Shorter ones omit leading zero bytes (and mix within their
+/// width), longer ones append padding that is determined by the integer.
 ///
 /// ```
 /// use pando_workload::{KeyCodec, KeySpace, loaded_key};
@@ -136,7 +136,7 @@ impl KeyCodec {
     /// Keys of `size` bytes for `records` loaded records and as many new ones.
     ///
     /// # Errors
-    /// When there are no records, or too many for keys of this size.
+    /// There are no records, or too many for keys of this size.
     pub fn new(space: KeySpace, size: usize, records: u64) -> Result<KeyCodec, SpecError> {
         if !(1..=MAX_KEYS).contains(&records) {
             return Err(SpecError::BadKeyCount { keys: records, max: MAX_KEYS });
@@ -150,7 +150,7 @@ impl KeyCodec {
         Ok(KeyCodec { space, size, records, narrow })
     }
 
-    /// Bytes of a key.
+    /// Size of a key in bytes.
     pub const fn size(&self) -> usize {
         self.size
     }
@@ -180,7 +180,7 @@ impl KeyCodec {
         }
     }
 
-    /// The key number of an integer, if it has one.
+    /// Key number of an integer, if it has one.
     #[inline]
     pub fn key_number(&self, integer: u64) -> Option<u64> {
         let key_number = match (self.space, self.narrow) {
@@ -205,14 +205,14 @@ impl KeyCodec {
         }
     }
 
-    /// The key of `key_number` in a vector of its own.
+    /// The key of `key_number` in a new vector.
     pub fn encode_vec(&self, key_number: u64) -> Vec<u8> {
         let mut key = vec![0; self.size];
         self.encode(key_number, &mut key);
         key
     }
 
-    /// The key number of a key. `None` for bytes that [`encode`](Self::encode) cannot have written.
+    /// Key number of a key. `None` for bytes that [`encode`](Self::encode) cannot have written.
     pub fn decode(&self, key: &[u8]) -> Option<u64> {
         if key.len() != self.size {
             return None;
@@ -226,8 +226,8 @@ impl KeyCodec {
         (padding == expected).then(|| self.key_number(integer)).flatten()
     }
 
-    /// The integers that partition `index` of `of` owns: ranges of equal width over the key space, which
-    /// together cover all integers. In a dense space partition p owns `p * 2n / of .. (p + 1) * 2n / of`.
+    /// The integers of partition `index` of `of`: ranges of equal width over the key space that together
+    /// cover all integers. In a dense space partition p has `p * 2n / of .. (p + 1) * 2n / of`.
     pub fn partition(&self, index: u64, of: u64) -> OwnedRange {
         assert!(index < of, "partition {index} of {of} does not exist");
         let width = self.width();
@@ -238,7 +238,7 @@ impl KeyCodec {
 }
 
 impl KeyCodec {
-    /// Number of integers that keys are spread over.
+    /// Number of integers over which keys are spread.
     pub(crate) fn width(&self) -> u128 {
         match self.space {
             KeySpace::Dense => u128::from(self.key_numbers()),

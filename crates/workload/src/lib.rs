@@ -1,12 +1,12 @@
-//! Workloads and data: what the field measures indexes with, and real files to load into one.
+//! Workloads and data: standard benchmark workloads for indexes, and real files to load into one.
 //!
-//! - Popularity of keys: [`Zipf`], [`HotSpot`], [`Distribution`]; where the hot ones lie: [`Scatter`].
-//! - Which keys exist and what their bytes are: [`keys`], [`KeySpace`], [`KeyCodec`].
+//! - Popularity of keys: [`Zipf`], [`HotSpot`], [`Distribution`]; positions of the popular ones: [`Scatter`].
+//! - Existing keys and their encoding: [`keys`], [`KeySpace`], [`KeyCodec`].
 //! - Operations: [`Mix`] (the named workloads of DEX and YCSB), [`OpStream`].
 //! - Verification: values that identify themselves ([`ValueCodec`]) and the range of values that a concurrent
 //!   reader may legally see ([`Expectation`]).
-//! - Real data: order-preserving composite keys ([`KeyLayout`]) and readers of CSV, TSV, Parquet and word lists
-//!   ([`dataset`]); dumps of an index ([`dump`], [`table`]).
+//! - Real data: order-preserving composite keys ([`KeyLayout`]) and readers of CSV, TSV, Parquet and word
+//!   lists ([`dataset`]); dumps of an index ([`dump`], [`table`]).
 //!
 //! Everything is deterministic: a run is a function of its specification and its seed. The crate knows nothing
 //! about indexes or fabrics.

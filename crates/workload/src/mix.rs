@@ -1,26 +1,27 @@
-//! What operations a workload is made of, by name.
+//! Named mixes of operations.
 //!
-//! The microbenchmarks of DEX (Table 1, and Table 3 of the extended paper) and the core workloads of YCSB. A mix is
-//! shares in percent and the rules by which they choose keys; drawing the operations is `ops.rs`.
+//! The microbenchmarks of DEX (Table 1, and Table 3 of the extended paper) and the core workloads of YCSB. A
+//! mix consists of shares in percent and rules for choosing keys; `ops.rs` draws the operations.
 
 use crate::error::SpecError;
 use crate::zipf::{DEFAULT_THETA, Distribution};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which keys inserts go to, as named on the command line: `drawn`, `half-new`, `new`. Key numbers are explained in
+/// Keys of inserts, as named on the command line: `drawn`, `half-new`, `new`. Key numbers are explained in
 /// [`crate::keys`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertKeys {
-    /// The key is drawn from the distribution like any other, and with even chances it is a loaded key or the
-    /// new key beside it. Inserting a key that is present updates it. So half of the inserts go to places that
-    /// were not loaded; but hot ones come again, so that of skewed keys few inserts are of a key that is absent.
+    /// The key is drawn from the distribution like any other; with equal probability it is a loaded key or
+    /// the new key beside it. Inserting a present key updates it. So half of the inserts go to keys that were
+    /// not loaded. But hot keys repeat, so with a skewed distribution few inserts find their key absent.
     Drawn,
-    /// With even chances a loaded key that is drawn from the distribution, which is an update, or a key as `New`
-    /// takes it: half of the inserts make the index larger, as in the papers' mixes, whatever the distribution.
+    /// With equal probability a loaded key drawn from the distribution, which is updated, or a key chosen as
+    /// for `New`. So half of the inserts make the index larger, as in the papers' mixes, for any
+    /// distribution.
     HalfNew,
-    /// Every insert goes to a key that was never used before, anywhere in the key space, until the n new keys
-    /// are used up; from then on as `Drawn`.
+    /// Every insert goes to an unused key, anywhere in the key space, until the n new keys are used up; from
+    /// then on as for `Drawn`.
     New,
 }
 
@@ -43,16 +44,16 @@ impl fmt::Display for InsertKeys {
     }
 }
 
-/// How many records a scan asks for.
+/// Number of records that a scan requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanLength {
     /// Always the same number.
     Fixed(u32),
-    /// Any number from `min` to `max`, equally likely.
+    /// Any number from `min` to `max`, with equal probability.
     Uniform { min: u32, max: u32 },
 }
 
-/// The shares of operations, in percent, and how they choose keys.
+/// Shares of operations in percent, and rules for choosing keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mix {
     pub read: u8,
@@ -62,7 +63,7 @@ pub struct Mix {
     pub read_modify_write: u8,
     pub scan_length: ScanLength,
     pub insert_keys: InsertKeys,
-    /// The distribution to use when the user names none.
+    /// Distribution used if the user names none.
     pub distribution: Distribution,
 }
 
@@ -78,7 +79,7 @@ const READ_ONLY: Mix = Mix {
 };
 const WRITE_INTENSIVE: Mix = Mix { read: 50, update: 50, ..READ_ONLY };
 const READ_INTENSIVE: Mix = Mix { read: 95, update: 5, ..READ_ONLY };
-/// The extended paper tests it with uniform keys only, as the only way for all inserts to be new.
+/// The extended paper tests it with uniform keys only, since otherwise not all inserts would be new.
 const INSERT_ONLY: Mix = Mix {
     read: 0,
     insert: 100,
@@ -102,7 +103,7 @@ const YCSB_E: Mix = Mix {
     ..READ_ONLY
 };
 
-/// Sherman §5.1: a write stores a value, whether or not the key is there.
+/// Sherman §5.1: a write stores a value whether or not the key is present.
 const SHERMAN_WRITE: Mix = Mix { read: 50, insert: 50, insert_keys: InsertKeys::Drawn, ..READ_ONLY };
 
 /// Table 1 of DEX, Table 3 of its extended version, YCSB, then Sherman's.
@@ -128,7 +129,7 @@ const NAMED: [(&str, Mix); 18] = [
 ];
 
 impl Mix {
-    /// The names that [`FromStr`] knows.
+    /// The names accepted by [`FromStr`].
     pub fn names() -> impl Iterator<Item = &'static str> {
         NAMED.iter().map(|(name, _)| *name)
     }
@@ -139,7 +140,7 @@ impl Mix {
     }
 
     /// # Errors
-    /// When the shares do not add up to 100%, or a scan may have no length.
+    /// The shares do not add up to 100%, or a scan may have no length.
     pub fn validate(&self) -> Result<(), SpecError> {
         let total: u32 = self.shares().iter().map(|&share| u32::from(share)).sum();
         if total != 100 {

@@ -1,10 +1,10 @@
-//! The stream of operations that one worker thread performs.
+//! Operation stream of one worker thread.
 //!
-//! A stream is a function of the specification, a seed and a [`Lane`] (which thread of how many, and which
-//! range of keys its compute server owns). Under logical partitioning every compute server draws from the
-//! distribution over *all* keys and keeps the draws that fall in its own range; all servers perform equally
-//! many operations, so a server without hot keys is not idle, as in the papers' experiments. Drawing again
-//! costs a factor of the number of partitions, a few tens of nanoseconds each.
+//! A stream is a function of the specification, a seed and a [`Lane`] (the thread's number, and the key range
+//! of its compute server). Under logical partitioning every compute server draws from the distribution over
+//! *all* keys and keeps the draws in its own range. All servers perform equally many operations, so a server
+//! without hot keys is not idle, as in the papers' experiments. Repeated draws cost a factor of the number of
+//! partitions, at a few tens of nanoseconds each.
 
 use crate::error::SpecError;
 use crate::hot_spot::HotRecords;
@@ -14,18 +14,18 @@ use crate::rng::{Rng, mix64, reduce};
 use crate::scatter::{Scatter, Scatterer};
 use crate::zipf::{Distribution, Zipf};
 
-/// What to do with a key.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
-    /// Look the key up.
+    /// Looks the key up.
     Read,
-    /// Give a key that should be present a new value.
+    /// Gives a key that should be present a new value.
     Update,
-    /// Insert the key, or update it if it is present.
+    /// Inserts the key, or updates it if it is present.
     Insert,
-    /// Read `len` records in ascending order from the key on.
+    /// Reads `len` records in ascending order from the key on.
     Scan { len: u32 },
-    /// Read the key, then update it.
+    /// Reads the key, then updates it.
     ReadModifyWrite,
 }
 
@@ -37,7 +37,7 @@ pub struct Op {
     pub key_number: u64,
 }
 
-/// What all threads of a run have in common.
+/// Specification shared by all threads of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadSpec {
     pub mix: Mix,
@@ -46,14 +46,14 @@ pub struct WorkloadSpec {
     pub keys: KeyCodec,
 }
 
-/// Which part of a run a stream is.
+/// One thread's part of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Lane {
-    /// This thread among those that own the same keys, from 0.
+    /// Number of this thread, from 0, among the threads with the same keys.
     pub thread: u64,
-    /// Number of threads that own the same keys.
+    /// Number of threads with the same keys.
     pub threads: u64,
-    /// The keys that operations may start at, by their integers.
+    /// Keys at which operations may start, by their integers.
     pub owned: OwnedRange,
 }
 
@@ -89,7 +89,8 @@ pub struct OpStream {
     rng: Rng,
     codec: KeyCodec,
     owned: OwnedRange,
-    /// Draws outside of the owned range after which one inside is chosen uniformly; see `draw_owned`.
+    /// Number of draws outside of the owned range after which a key inside is chosen uniformly; see
+    /// `draw_owned`.
     draws_max: u64,
     /// Cumulative shares of the kinds, as thresholds over 32 random bits.
     thresholds: [u64; 4],
@@ -98,7 +99,8 @@ pub struct OpStream {
     popularity: Popularity,
     scatterer: Scatterer,
     fresh: FreshKeys,
-    /// New keys of this stream that [are there](OpStream::inserted), oldest first; kept for [`Distribution::Latest`] only.
+    /// Completed new keys of this stream (see [`OpStream::inserted`]), oldest first; kept only for
+    /// [`Distribution::Latest`].
     recent: Vec<u64>,
 }
 
@@ -111,11 +113,11 @@ enum Popularity {
 }
 
 impl OpStream {
-    /// The stream of one thread. Streams of different lanes or seeds are independent; hot keys are the same in
-    /// all.
+    /// The stream of one thread. Streams of different lanes or seeds are independent, but share the same hot
+    /// keys.
     ///
     /// # Errors
-    /// When the specification is not valid, or the lane owns no loaded key.
+    /// The specification is invalid, or the lane has no loaded key.
     pub fn new(spec: &WorkloadSpec, seed: u64, lane: Lane) -> Result<OpStream, SpecError> {
         spec.mix.validate()?;
         if lane.thread >= lane.threads {
@@ -164,13 +166,13 @@ impl OpStream {
         }
     }
 
-    /// Whether inserts have run out of keys that were never used (see [`InsertKeys`]).
+    /// Whether inserts have used up all unused keys (see [`InsertKeys`]).
     pub fn fresh_keys_exhausted(&self) -> bool {
         self.fresh.exhausted
     }
 
-    /// An insert of this stream is done: from now on the key is one of the latest. Several operations may be under way, and what
-    /// others still insert cannot be asked for.
+    /// Reports a completed insert of this stream: from now on the key is one of the latest. Inserts still in
+    /// flight must not be read, so they do not count before.
     #[inline]
     pub fn inserted(&mut self, key_number: u64) {
         if matches!(self.popularity, Popularity::Latest(_)) && !is_loaded(key_number) {
@@ -178,7 +180,7 @@ impl OpStream {
         }
     }
 
-    /// A key that is present: loaded, or inserted earlier by this stream.
+    /// A present key: loaded, or inserted earlier by this stream.
     #[inline]
     fn draw_key(&mut self) -> u64 {
         if let Popularity::Latest(zipf) = &self.popularity {
@@ -190,11 +192,11 @@ impl OpStream {
         self.draw_owned(false)
     }
 
-    /// Draws keys until one lies in the owned range; with `or_new`, half of the draws are the new key beside
+    /// Draws keys until one lies in the owned range. With `or_new`, half of the draws are the new key beside
     /// the record.
     ///
-    /// A range may contain no key that hashed ranks ever reach, or only unpopular ones; after 64 times the
-    /// expected number of draws a loaded key is taken uniformly instead.
+    /// A range may contain no key that hashed ranks ever reach, or only unpopular ones. After 64 times the
+    /// expected number of draws, a loaded key is chosen uniformly instead.
     #[inline]
     fn draw_owned(&mut self, or_new: bool) -> u64 {
         for _ in 0..self.draws_max {
@@ -266,8 +268,7 @@ fn thresholds(shares: [u8; 5]) -> [u64; 4] {
     })
 }
 
-/// How often to draw before giving up on the distribution: 64 times the inverse of the range's share of the
-/// keys.
+/// Maximum number of draws from the distribution: 64 times the inverse of the range's share of the keys.
 fn draws_max(codec: &KeyCodec, owned: OwnedRange) -> Result<u64, SpecError> {
     if owned == OwnedRange::ALL {
         return Ok(u64::MAX);
@@ -275,7 +276,7 @@ fn draws_max(codec: &KeyCodec, owned: OwnedRange) -> Result<u64, SpecError> {
     let all = codec.width();
     let end = (u128::from(owned.last) + 1).min(all);
     let width = end.saturating_sub(owned.first.into());
-    // With that many keys expected, a pseudo-random range is not empty; a range with few can be looked through.
+    // With that many expected keys, a pseudo-random range is not empty; a range with few can be searched.
     let surely_some = u128::from(codec.records()) * width / all >= 256;
     if !surely_some && first_owned(codec, owned).is_none() {
         return Err(SpecError::EmptyRange { first: owned.first, last: owned.last });
@@ -283,7 +284,7 @@ fn draws_max(codec: &KeyCodec, owned: OwnedRange) -> Result<u64, SpecError> {
     Ok(u64::try_from(64 * all.div_ceil(width)).unwrap_or(u64::MAX))
 }
 
-/// Some loaded key of the range.
+/// Any loaded key of the range.
 fn first_owned(codec: &KeyCodec, owned: OwnedRange) -> Option<u64> {
     let is_owned = |key_number: &u64| owned.contains(codec.integer(*key_number));
     match codec.space() {
@@ -295,12 +296,12 @@ fn first_owned(codec: &KeyCodec, owned: OwnedRange) -> Option<u64> {
     }
 }
 
-/// New keys in pseudo-random order, each handed out once among the threads that own the same range.
+/// New keys in pseudo-random order, each used once among the threads with the same range.
 #[derive(Clone, Debug)]
 struct FreshKeys {
     order: NewKeyOrder,
     records: u64,
-    /// Next place in the order; this thread takes every `step`-th.
+    /// Next position in the order; this thread takes every `step`-th.
     next: u64,
     step: u64,
     exhausted: bool,

@@ -1,8 +1,7 @@
-//! Random numbers: a small fast generator and the mixing functions that everything else is built from.
+//! Random numbers: a small fast generator, and mixing functions used by everything else.
 //!
 //! [`Rng`] is xoshiro256++ (Blackman and Vigna), seeded through splitmix64. It is for workloads, not for
-//! secrets. The same seed gives the same stream on every machine, which is what makes a benchmark run
-//! repeatable.
+//! secrets. The same seed gives the same stream on every machine, so a benchmark run is repeatable.
 
 /// Weyl increment of splitmix64: 2^64 divided by the golden ratio, made odd.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -11,8 +10,8 @@ const MIX_2: u64 = 0x94d0_49bb_1331_11eb;
 const UNMIX_1: u64 = inverse(MIX_1);
 const UNMIX_2: u64 = inverse(MIX_2);
 
-/// Inverse of an odd number modulo 2^64. Each Newton step doubles the number of correct low bits; `odd` itself
-/// is right in three.
+/// Inverse of an odd number modulo 2^64. Each Newton step doubles the number of correct low bits; `odd`
+/// itself has three.
 const fn inverse(odd: u64) -> u64 {
     let mut x = odd;
     let mut correct_bits = 3;
@@ -23,7 +22,7 @@ const fn inverse(odd: u64) -> u64 {
     x
 }
 
-/// A bijection of the 64-bit integers that looks random: one step of splitmix64. Undone by [`unmix64`].
+/// A bijection of the 64-bit integers that looks random: one step of splitmix64. Its inverse is [`unmix64`].
 #[inline]
 pub const fn mix64(x: u64) -> u64 {
     let mut z = x.wrapping_add(GOLDEN);
@@ -43,8 +42,7 @@ pub const fn unmix64(y: u64) -> u64 {
     z.wrapping_sub(GOLDEN)
 }
 
-/// Maps a 64-bit hash to `0..n` by the high half of the product, which costs a multiplication instead of a
-/// division.
+/// Maps a 64-bit hash to `0..n` by the high half of a product: a multiplication instead of a division.
 #[inline]
 pub(crate) const fn reduce(hash: u64, n: u64) -> u64 {
     ((hash as u128 * n as u128) >> 64) as u64
@@ -52,8 +50,7 @@ pub(crate) const fn reduce(hash: u64, n: u64) -> u64 {
 
 /// A bijection of the integers of `bits` bits that looks random: three rounds of multiply and fold.
 ///
-/// The fold shifts by at least half the width, so it is its own inverse up to the multiplication, for any
-/// width.
+/// The fold shifts by at least half the width, so it is its own inverse for any width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BitMixer {
     mask: u64,
@@ -129,7 +126,7 @@ impl Rng {
         result
     }
 
-    /// A number in `0..n`, every one equally likely (Lemire's method). `n` must not be 0.
+    /// A uniform number in `0..n` (Lemire's method). `n` must not be 0.
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
         debug_assert!(n > 0, "an empty range has no number to draw");

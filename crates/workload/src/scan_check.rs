@@ -1,13 +1,13 @@
-//! Checks the answer of a scan against an [`Expectation`]: order, completeness, and each record's value.
+//! Checks the result of a scan against an [`Expectation`]: order, completeness, and each record's value.
 //!
-//! In a dense key space the keys that a scan must pass are known beforehand, so what is certain about each is
-//! noted before the scan starts, and a key left out is noticed. In a random space the next key is anybody's
-//! guess; there the order is checked, and that each record is one that exists.
+//! In a dense key space the keys on the path of a scan are known in advance, so the certain facts about each
+//! are recorded before the scan starts, and a missing key is detected. In a random space the next key is not
+//! known; there the order is checked, and that each record exists.
 
 use crate::expectation::{Expectation, Floor, Violation};
 use crate::keys::{KeyCodec, KeySpace, is_loaded};
 
-/// The check of one scan at a time; reusable, so that its buffer is allocated once per thread.
+/// Checks one scan at a time; reusable, so that its buffer is allocated once per thread.
 ///
 /// ```
 /// # use pando_workload::*;
@@ -23,23 +23,23 @@ use crate::keys::{KeyCodec, KeySpace, is_loaded};
 #[derive(Debug)]
 pub struct ScanCheck {
     keys: KeyCodec,
-    /// What was certain when the scan began, from key number `start` on. Dense spaces only.
+    /// Certain facts when the scan began, from key number `start` on. Dense spaces only.
     floors: Vec<Floor>,
     start: u64,
-    /// In a dense space the lowest key number, in a random space the lowest integer, that may come next.
+    /// The lowest key number (dense space) or integer (random space) that may come next.
     next: u64,
-    /// Records still to come.
+    /// Records still expected.
     left: u32,
 }
 
 impl ScanCheck {
-    /// A check for scans over the keys of a workload.
+    /// Creates a check for scans over the keys of a workload.
     pub fn new(keys: KeyCodec) -> ScanCheck {
         ScanCheck { keys, floors: Vec::new(), start: 0, next: 0, left: 0 }
     }
 
-    /// Notes what is certain now. Call it before a scan of `len` records from `start_key` (a key number) on
-    /// starts.
+    /// Records what is certain now. Call it before a scan of `len` records starts at `start_key` (a key
+    /// number).
     pub fn begin(&mut self, expected: &Expectation, start_key: u64, len: u32) {
         self.left = len;
         self.start = start_key;
@@ -55,10 +55,10 @@ impl ScanCheck {
         }
     }
 
-    /// Checks the next record of the answer: its key number and the sequence of its value.
+    /// Checks the next record of the result: its key number and the sequence of its value.
     ///
     /// # Errors
-    /// When the record cannot come next or cannot have that value, or a key before it was left out.
+    /// The record cannot come next or cannot have that value, or a key before it is missing.
     pub fn record(&mut self, expected: &Expectation, key_number: u64, found: u32) -> Result<(), Violation> {
         let out_of_order = Violation::OutOfOrder { key_number };
         self.left = self.left.checked_sub(1).ok_or(out_of_order)?;
@@ -67,7 +67,7 @@ impl ScanCheck {
             if integer < self.next {
                 return Err(out_of_order);
             }
-            // Past the last integer no key can come; a second one there is a repetition.
+            // No key can follow the last integer; a second one there is a repetition.
             self.next = integer.saturating_add(1);
             return expected.check_exists(key_number);
         }
@@ -80,10 +80,10 @@ impl ScanCheck {
         expected.check_read(key_number, *before, Some(found))
     }
 
-    /// Checks that the answer was complete when it ended.
+    /// Checks that the result was complete when it ended.
     ///
     /// # Errors
-    /// When fewer records came than were asked for and more were there.
+    /// There were fewer records than requested although more exist.
     pub fn end(&self) -> Result<(), Violation> {
         if self.left == 0 || self.keys.space() == KeySpace::Random64 {
             return Ok(());
@@ -91,7 +91,7 @@ impl ScanCheck {
         self.check_left_out(self.next..self.keys.key_numbers())
     }
 
-    /// None of these key numbers was certainly present when the scan began.
+    /// Checks that none of these key numbers was certainly present when the scan began.
     fn check_left_out(&self, numbers: std::ops::Range<u64>) -> Result<(), Violation> {
         for key_number in numbers {
             let floor = self.floors.get((key_number - self.start) as usize);

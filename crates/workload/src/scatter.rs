@@ -1,20 +1,20 @@
-//! Where the popular keys lie: the map from the rank of a key to its position among the loaded keys.
+//! Positions of popular keys: the map from the rank of a key to its position among the loaded keys.
 //!
-//! Without scattering, the hot keys of a Zipf distribution would share a handful of leaves and any page cache
-//! would look brilliant. The field scatters by hashing ([`Scatter::Hash`]), which is not a permutation: 1 -
-//! 1/e, about 63%, of the keys can ever be drawn, and several ranks may share a key.
+//! Without scattering, the hot keys of a Zipf distribution would share a few leaves, and any page cache would
+//! look excellent. The field scatters by hashing ([`Scatter::Hash`]), which is not a permutation: only 1 -
+//! 1/e, about 63%, of the keys can be drawn, and several ranks may share a key.
 //!
-//! The map does not depend on the seed of a run, so a warm-up and a measured phase agree on the hot keys.
+//! The map does not depend on the seed of a run, so a warm-up and a measured phase share the hot keys.
 
 use crate::error::SpecError;
 use crate::rng::{BitMixer, mix64, reduce};
 use std::fmt;
 use std::str::FromStr;
 
-/// How ranks are spread over positions, as named on the command line: `hash`, `permutation`, `none`.
+/// Map of ranks to positions, as named on the command line: `hash`, `permutation`, `none`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scatter {
-    /// A hash of the rank, reduced to the number of keys, as YCSB's scrambled Zipfian does.
+    /// A hash of the rank, reduced to the number of keys, as in YCSB's scrambled Zipfian.
     #[default]
     Hash,
     /// A pseudo-random bijection.
@@ -80,8 +80,8 @@ impl Scatterer {
     }
 }
 
-/// A pseudo-random bijection of `0..n` in constant memory: a bijection of the next power of two, applied again
-/// while the result falls outside (cycle walking; twice at most on average).
+/// A pseudo-random bijection of `0..n` in constant memory: a bijection of the next power of two, applied
+/// again while the result is outside (cycle walking; at most twice on average).
 #[derive(Clone, Debug)]
 pub struct Permutation {
     n: u64,

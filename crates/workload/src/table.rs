@@ -1,7 +1,8 @@
-//! Entries of an index as a table, for other programs: CSV or Parquet, one row for each.
+//! Entries of an index as a table for other programs: CSV or Parquet, one row per entry.
 //!
-//! The columns are those of the key (`key`, or `key1`, `key2`, ..) and `value`. Bytes are written as they are, so the reader of
-//! [`crate::dataset`] has the same entries back, but for an empty key, which tables have none of.
+//! The columns are those of the key (`key`, or `key1`, `key2`, ...) and `value`. Bytes are written as they
+//! are, so the reader of [`crate::dataset`] reads the same entries back, except for an empty key, which it
+//! rejects.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -18,7 +19,7 @@ pub enum TableFormat {
     Parquet,
 }
 
-/// Why a table cannot be written.
+/// Reason why a table cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
@@ -57,7 +58,7 @@ impl<W: Write + Send> Form<W> {
 
 impl<W: Write + Send> TableWriter<W> {
     /// # Errors
-    /// Those of `out`; a format that this program was built without.
+    /// Errors of `out`; a format without support in this build.
     pub fn begin(out: W, format: TableFormat, layout: &KeyLayout) -> Result<TableWriter<W>, TableError> {
         let names = column_names(layout);
         let form = match format {
@@ -77,7 +78,7 @@ impl<W: Write + Send> TableWriter<W> {
     }
 
     /// # Errors
-    /// [`TableError::NotAKey`]; those of the output.
+    /// [`TableError::NotAKey`]; errors of the output.
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), TableError> {
         let columns = self.layout.decode(key).ok_or_else(|| TableError::NotAKey {
             key: crate::escape(key),
@@ -102,10 +103,10 @@ impl<W: Write + Send> TableWriter<W> {
         Ok(())
     }
 
-    /// Ends the table; the output, and how many rows it has.
+    /// Ends the table; returns the output and the number of rows.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub fn finish(self) -> Result<(W, u64), TableError> {
         let mut out = self.form.end()?;
         out.flush()?;
@@ -128,7 +129,7 @@ fn column_names(layout: &KeyLayout) -> Vec<String> {
     names
 }
 
-/// A field of CSV, in quotes if it has to be.
+/// Writes a CSV field, quoted if necessary.
 fn write_field(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     if !bytes.iter().any(|byte| b",\"\r\n".contains(byte)) {
         return out.write_all(bytes);

@@ -1,19 +1,19 @@
-//! Values that identify themselves, so that a reader can tell a right answer from a wrong one.
+//! Values that identify themselves, so that a reader can distinguish right answers from wrong ones.
 //!
 //! A value is a function of its key number and of a *sequence*: the number of the write that produced it. It
-//! starts with a little-endian word, the low bits being the sequence (20 bits from 8 bytes on, fewer in shorter
-//! values) and the rest a tag derived from the key; what follows is pseudo-random fill derived from that word.
-//! So a value shows whether it belongs to the key, which write it is, and whether it is a mixture of two
-//! writes.
+//! starts with a little-endian word: the low bits are the sequence (20 bits from 8 bytes on, fewer in shorter
+//! values), the rest is a tag derived from the key. The remaining bytes are pseudo-random fill derived from
+//! that word. So a value shows whether it belongs to the key, which write produced it, and whether it mixes
+//! two writes.
 
 use crate::rng::mix64;
 
 /// Sequence bits of values of 8 bytes and more; the tag has the other 44.
 const SEQUENCE_BITS: u32 = 20;
-/// Keeps tags apart from the integers of [`crate::KeySpace::Random64`], which are mixed too.
+/// Separates tags from the integers of [`crate::KeySpace::Random64`], which are mixed too.
 const TAG_SALT: u64 = 0x5061_6e64_6f20_7461;
 
-/// What is wrong with a value that was read back.
+/// Defect of a value that was read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValueError {
@@ -42,19 +42,19 @@ pub struct ValueCodec {
 }
 
 impl ValueCodec {
-    /// Values of `size` bytes. Very short ones carry little: 1 byte holds a tag of 6 bits and a sequence of 2,
-    /// no bytes hold nothing.
+    /// Values of `size` bytes. Short ones hold little: 1 byte holds a tag of 6 bits and a sequence of 2, no
+    /// bytes hold nothing.
     pub const fn new(size: usize) -> ValueCodec {
         let sequence_bits = if size >= 8 { SEQUENCE_BITS } else { size as u32 * SEQUENCE_BITS / 8 };
         ValueCodec { size, sequence_bits }
     }
 
-    /// Bytes of a value.
+    /// Size of a value in bytes.
     pub const fn size(&self) -> usize {
         self.size
     }
 
-    /// Bits of the sequence that a value holds; higher bits are lost.
+    /// Number of sequence bits in a value; higher bits are lost.
     pub const fn sequence_bits(&self) -> u32 {
         self.sequence_bits
     }
@@ -76,17 +76,17 @@ impl ValueCodec {
         }
     }
 
-    /// The value in a vector of its own.
+    /// The value in a new vector.
     pub fn write_vec(&self, key_number: u64, sequence: u32) -> Vec<u8> {
         let mut value = vec![0; self.size];
         self.write(key_number, sequence, &mut value);
         value
     }
 
-    /// The sequence of a value that was read under `key_number`.
+    /// Checks a value that was read under `key_number`; returns its sequence.
     ///
     /// # Errors
-    /// When the bytes are not a value of that key.
+    /// The bytes are not a value of that key.
     #[inline]
     pub fn check(&self, key_number: u64, value: &[u8]) -> Result<u32, ValueError> {
         if value.len() != self.size {
@@ -109,7 +109,7 @@ impl ValueCodec {
         Ok(sequence)
     }
 
-    /// The first word of a value: what [`write`](Self::write) puts there for values of 8 bytes, as an integer.
+    /// First word of a value, as an integer: the whole value if it has 8 bytes.
     #[inline]
     pub fn head(&self, key_number: u64, sequence: u32) -> u64 {
         if self.size == 0 {

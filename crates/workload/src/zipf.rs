@@ -1,11 +1,11 @@
-//! How popular keys are: the distribution over *ranks*, rank 0 being the most popular key.
+//! Popularity of keys: the distribution over *ranks*, with rank 0 for the most popular key.
 //!
-//! [`Zipf`] draws rank r with probability proportional to 1 / (r + 1)^theta by rejection-inversion (Hörmann and
-//! Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions", 1996): the
-//! exact distribution, in constant time and memory, for any theta and any number of keys. The approximation
-//! that YCSB uses sums n terms first and is undefined at theta = 1; this one needs neither.
+//! [`Zipf`] draws rank r with probability proportional to 1 / (r + 1)^theta by rejection-inversion (Hörmann
+//! and Derflinger, "Rejection-inversion to generate variates from monotone discrete distributions", 1996):
+//! the exact distribution, in constant time and memory, for any theta and any number of keys. YCSB's
+//! approximation first sums n terms and is undefined at theta = 1.
 //!
-//! Where ranks lie in the key space is the business of [`crate::Scatter`].
+//! [`crate::Scatter`] maps ranks to positions in the key space.
 
 use crate::error::SpecError;
 use crate::hot_spot::HotSpot;
@@ -13,10 +13,10 @@ use crate::rng::Rng;
 use std::fmt;
 use std::str::FromStr;
 
-/// Largest number of keys whose ranks a double tells apart.
+/// Maximum number of keys: a double distinguishes this many ranks.
 const MAX_KEYS: u64 = 1 << 52;
 
-/// With |1 - theta| above this, the logarithm may be taken the fast way: at rank 2^40 the error is a 64th of a
+/// If |1 - theta| is above this, the fast logarithm is accurate enough: at rank 2^40 the error is a 64th of a
 /// rank.
 const LN_IS_ENOUGH: f64 = 1.0 / 128.0;
 
@@ -24,7 +24,7 @@ const LN_IS_ENOUGH: f64 = 1.0 / 128.0;
 /// `hotspot:0.9:0.1`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// Every key is equally likely.
+    /// All keys are equally likely.
     Uniform,
     /// Rank r has probability proportional to 1 / (r + 1)^theta.
     Zipf { theta: f64 },
@@ -34,7 +34,7 @@ pub enum Distribution {
     HotSpot(HotSpot),
 }
 
-/// The exponent that YCSB and the papers use.
+/// The exponent used by YCSB and the papers.
 pub const DEFAULT_THETA: f64 = 0.99;
 
 impl FromStr for Distribution {
@@ -72,7 +72,7 @@ impl fmt::Display for Distribution {
     }
 }
 
-/// Draws ranks in `0..n` with exactly Zipfian probabilities.
+/// Draws ranks in `0..n` with exact Zipfian probabilities.
 ///
 /// ```
 /// use pando_workload::{Rng, Zipf};
@@ -91,7 +91,7 @@ pub struct Zipf {
     /// Bounds of the area under the hat function, from which points are drawn uniformly.
     area_low: f64,
     area_high: f64,
-    /// A point this close below its rank is accepted without looking further.
+    /// A point this close below its rank is accepted without further checks.
     sure: f64,
 }
 
@@ -99,7 +99,7 @@ impl Zipf {
     /// A distribution over `n` ranks.
     ///
     /// # Errors
-    /// When `n` is 0 or above 2^52, or `theta` is negative or not a number.
+    /// `n` is 0 or above 2^52, or `theta` is negative or not a number.
     pub fn new(n: u64, theta: f64) -> Result<Zipf, SpecError> {
         if !(1..=MAX_KEYS).contains(&n) {
             return Err(SpecError::BadKeyCount { keys: n, max: MAX_KEYS });
@@ -123,13 +123,13 @@ impl Zipf {
         Ok(zipf)
     }
 
-    /// The next rank: 0 is the most popular.
+    /// Draws a rank; 0 is the most popular.
     #[inline]
     pub fn draw(&self, rng: &mut Rng) -> u64 {
         loop {
             let point = self.area_high + rng.unit() * (self.area_low - self.area_high);
             let x = self.area_inverse(point);
-            // One-based rank. Rounding may step outside at both ends by a hair.
+            // One-based rank. Rounding may step slightly outside at both ends.
             let rank = ((x + 0.5) as u64).clamp(1, self.ranks);
             let k = rank as f64;
             if k - x <= self.sure || point >= self.area(k + 0.5) - self.density(k) {
@@ -143,14 +143,14 @@ impl Zipf {
         (-self.theta * x.ln()).exp()
     }
 
-    /// Antiderivative of the density, 0 at x = 1. Written with expm1 so that theta near 1 loses no digits.
+    /// Antiderivative of the density, 0 at x = 1. Uses expm1, so that theta near 1 loses no digits.
     fn area(&self, x: f64) -> f64 {
         if self.power == 0.0 { x.ln() } else { (self.power * x.ln()).exp_m1() * self.power_inverse }
     }
 
     #[inline]
     fn area_inverse(&self, area: f64) -> f64 {
-        // x^power, less 1.
+        // x^power, minus 1.
         let raised = (area * self.power).max(-1.0);
         if self.power.abs() > LN_IS_ENOUGH {
             ((1.0 + raised).ln() * self.power_inverse).exp()
@@ -168,7 +168,7 @@ mod tests {
     use rand::SeedableRng;
     use rand_distr::Distribution as _;
 
-    /// Sum of k^-theta over k = 1..=n: the first terms one by one, the rest by Euler and Maclaurin.
+    /// Sum of k^-theta over k = 1..=n: the first terms individually, the rest by Euler and Maclaurin.
     fn harmonic(n: u64, theta: f64) -> f64 {
         let head = n.min(10_000);
         let mut sum: f64 = (1..=head).rev().map(|k| (k as f64).powf(-theta)).sum();
@@ -186,7 +186,7 @@ mod tests {
         sum
     }
 
-    /// Ranks 0..head each in a cell, then cells that grow by a factor of 4, the last one up to n.
+    /// One cell for each rank in 0..head, then cells that grow by a factor of 4, the last one up to n.
     fn cells(n: u64, head: u64) -> Vec<u64> {
         let mut ends: Vec<u64> = (1..=head.min(n)).collect();
         let mut end = head.max(1);
@@ -201,7 +201,7 @@ mod tests {
         ends.partition_point(|&end| end <= rank)
     }
 
-    /// Normalised chi-square: near 0 with standard deviation 1 when the counts follow the probabilities.
+    /// Normalised chi-square: near 0 with standard deviation 1 if the counts follow the probabilities.
     fn chi_square_score(counts: &[u64], expected: &[f64]) -> f64 {
         // Cells with a small expectation are pooled: chi-square needs about ten in each.
         let (mut chi, mut cells, mut pool) = (0.0, 0.0, (0.0, 0.0));

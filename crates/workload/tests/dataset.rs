@@ -1,4 +1,4 @@
-//! Data set readers: what is read, what is rejected and why, and what is refused as a whole.
+//! Data set readers: records, rejected rows with reasons, and files that are refused as a whole.
 
 use pando_workload::dataset::{
     Column, DatasetError, Format, Progress, ReadOptions, Reason, Record, Rejected, WordValue, open,
@@ -198,7 +198,7 @@ fn fields() -> impl Strategy<Value = Vec<Vec<Vec<u8>>>> {
 }
 
 proptest! {
-    /// What an independent writer writes is what we read.
+    /// Output of an independent writer is read back unchanged.
     #[test]
     fn csv_of_another_writer_comes_back(rows_in in fields(), column: prop::sample::Index) {
         let mut writer = csv::WriterBuilder::new().quote_style(csv::QuoteStyle::Always).from_writer(Vec::new());
@@ -216,7 +216,7 @@ proptest! {
         }
     }
 
-    /// Any bytes are read to the end, every line is accounted for, and no line twice.
+    /// Any bytes are read to the end; every line is accounted for, and no line twice.
     #[test]
     fn any_bytes_are_read_to_the_end(content in prop::collection::vec(
         prop_oneof![4 => prop::sample::select(b"a1,\"\r\n\t".to_vec()), 1 => any::<u8>()], 0..300,

@@ -1,4 +1,4 @@
-//! Parquet files: types, NULLs, row groups, and files that are none. And lineitem of TPC-H, in CSV.
+//! Parquet files: types, NULLs, row groups, and invalid files. Also TPC-H lineitem, in CSV.
 #![cfg(feature = "parquet")]
 
 use pando_workload::dataset::{Column, Format, ReadOptions, Record, Rejected, open};
@@ -24,7 +24,7 @@ fn options(key: &str, value: Option<&str>) -> ReadOptions {
     ReadOptions { key: columns(key), value: value.map(columns), ..ReadOptions::default() }
 }
 
-/// Groups of rows whose i-th row (from 0) has NULL in `name` when 3 divides i and in `weight` when 2 does.
+/// Groups of rows in which row i (from 0) has NULL in `name` if 3 divides i, and in `weight` if 2 does.
 fn write(compression: Compression, group_rows: &[i32]) -> NamedTempFile {
     let file = NamedTempFile::new().expect("a temporary file");
     let schema = Arc::new(parse_message_type(SCHEMA).expect("a schema"));

@@ -1,4 +1,4 @@
-//! The oracle of `--verify` against a register that behaves, one that does not, and a brute-force definition.
+//! The oracle of `--verify` against a correct register, a wrong one, and a brute-force definition.
 
 use pando_workload::{Rng, *};
 use proptest::prelude::*;
@@ -106,7 +106,7 @@ fn short_values_are_checked_as_far_as_they_go() {
     }
 }
 
-/// Threads write and read a few atomic registers: the right answers must never be called wrong.
+/// Threads write and read a few atomic registers: correct answers must never be reported as wrong.
 #[test]
 fn threads_on_true_registers_raise_no_alarm() {
     const KEYS: u64 = 5;
@@ -151,7 +151,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// After any history the answers called legal are exactly those from the oldest legal write to the newest.
+    /// After any history, the legal answers are exactly the range from the oldest legal write to the newest.
     #[test]
     fn legal_answers_are_those_of_the_definition(steps in steps()) {
         let expected = table(1);

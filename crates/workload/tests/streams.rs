@@ -118,7 +118,7 @@ fn the_latest_keys_are_those_whose_inserts_are_done() {
         let Op { kind, key_number } = stream.next_op();
         match kind {
             OpKind::Insert => {
-                // Done when the next one begins.
+                // It is complete when the next one begins.
                 if let Some(done) = under_way.replace(key_number) {
                     stream.inserted(done);
                     there.insert(done);

@@ -1,8 +1,8 @@
-//! Which columns of a row make its key and its value.
+//! Selection of the columns that form the key and the value of a row.
 //!
-//! Columns are named or numbered, and a key column may have a type. The plan is made once from the header, so that
-//! a wrong name is an error before the first row; values are all columns that the key does not use, unless some are
-//! named.
+//! Columns are named or numbered, and a key column may have a type. The plan is made once, from the header,
+//! so that a wrong name is an error before the first row. By default, the value consists of all columns that
+//! the key does not use.
 
 use super::{DatasetError, Reason, Record};
 use crate::escape::escape_into;
@@ -10,10 +10,10 @@ use crate::key_layout::{ColumnKind, KeyColumn, KeyLayout, parse_int};
 use std::borrow::Cow;
 use std::str::FromStr;
 
-/// A column as named on the command line: `NAME` or `NUMBER` (from 1), with `:int` or `:str` for its type in a
-/// key.
+/// A column as named on the command line: `NAME` or `NUMBER` (from 1), optionally with its type in a key,
+/// `:int` or `:str`.
 ///
-/// Without a type a column is a string, except for integer columns of Parquet files.
+/// Without a type, a column is a string, except for integer columns of Parquet files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     place: Place,
@@ -52,11 +52,11 @@ impl FromStr for Column {
     }
 }
 
-/// What is known about a column of a file.
+/// Name and type of a column of a file.
 pub(super) struct ColumnInfo {
-    /// Its name, or its number where there are no names.
+    /// Its name, or its number if there are no names.
     pub name: String,
-    /// Its type in a key, if the user names none.
+    /// Its type in a key, if the user gives none.
     pub kind: ColumnKind,
 }
 
@@ -100,18 +100,18 @@ impl Header {
     }
 }
 
-/// The layout of keys that are plain bytes.
+/// Layout of keys that are plain bytes.
 pub(super) fn plain_layout() -> KeyLayout {
     KeyLayout::new(vec![ColumnKind::Str]).expect("one column")
 }
 
-/// The layout of keys of a file whose columns are not known because it is empty.
+/// Layout of the keys of a file without known columns, since it is empty.
 pub(super) fn layout_without_columns(key: &[Column]) -> KeyLayout {
     let kinds = key.iter().map(|column| column.kind.unwrap_or(ColumnKind::Str)).collect();
     KeyLayout::new(kinds).unwrap_or_else(|_| plain_layout())
 }
 
-/// The columns of keys and values, found in a file.
+/// Columns of keys and values, as found in a file.
 pub(super) struct Plan {
     /// Number of columns of a row.
     pub width: usize,
@@ -140,7 +140,7 @@ impl Plan {
         Ok(Plan { width: header.columns.len(), key: found, value, layout })
     }
 
-    /// The record of a row, whose fields `field` returns by index.
+    /// Builds the record of a row, whose fields `field` returns by index.
     pub fn record<'a>(&self, field: impl Fn(usize) -> &'a [u8]) -> Result<Record, Reason> {
         let mut key = Vec::new();
         for ((index, name), kind) in self.key.iter().zip(self.layout.columns()) {
@@ -175,7 +175,7 @@ impl Plan {
     }
 }
 
-/// The start of a field, for a message.
+/// Start of a field, for a message.
 pub(super) fn excerpt(text: &[u8]) -> String {
     let escaped = crate::escape(&text[..text.len().min(60)]);
     if text.len() > 60 { escaped + "..." } else { escaped }

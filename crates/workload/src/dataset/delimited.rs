@@ -1,7 +1,8 @@
 //! CSV and TSV: rows of fields between delimiters.
 //!
-//! The parser is strict where guessing would lose data. A reader that is lenient about quotes takes everything
-//! from a stray quote to the next one, or to the end of the file, for one field; this one rejects the line.
+//! The parser is strict where guessing would lose data. A parser that is lenient about quotes takes
+//! everything from a stray quote to the next one, or to the end of the file, for one field; this one rejects
+//! the line.
 
 use super::columns::{Header, Plan, layout_without_columns};
 use super::window::{Cut, Window};
@@ -10,7 +11,7 @@ use super::{DatasetError, Format, Progress, ReadOptions, Reason, Record, Rejecte
 use crate::key_layout::KeyLayout;
 use std::collections::VecDeque;
 
-/// What separates fields, and whether they may be quoted.
+/// The delimiter, and whether fields may be quoted.
 #[derive(Clone, Copy)]
 pub(super) struct Dialect {
     delimiter: u8,
@@ -25,7 +26,7 @@ impl Dialect {
     }
 }
 
-/// The fields of a row, one after the other.
+/// Fields of a row, concatenated.
 #[derive(Default)]
 struct Fields {
     bytes: Vec<u8>,
@@ -63,8 +64,8 @@ pub(super) struct Delimited {
     /// `None` for a file without rows.
     plan: Option<Plan>,
     fields: Fields,
-    /// Without a header row, the first row was read to count its fields; it and the lines rejected before it
-    /// come first.
+    /// Without a header row, the first row is read early to count its fields; it and the lines rejected
+    /// before it are returned first.
     early: VecDeque<Rejected>,
     first_row: Option<u64>,
 }
@@ -88,8 +89,7 @@ impl Delimited {
         Ok((source, layout))
     }
 
-    /// The columns, from the header row or from the width of the first valid row. `None` when there is no such
-    /// row.
+    /// Columns from the header row, or from the width of the first valid row. `None` if there is no such row.
     fn read_header(&mut self, has_names: bool) -> Result<Option<Header>, DatasetError> {
         while let Some((line, row)) = self.read_fields() {
             match row {
@@ -160,7 +160,7 @@ enum Line {
     Fields,
 }
 
-/// Cuts one row from the start of the window into fields.
+/// Splits the first row of the window into fields.
 fn parse_row(window: &[u8], at_eof: bool, dialect: Dialect, fields: &mut Fields) -> Cut<Line> {
     fields.clear();
     let Some((line, bytes)) = cut_line(window, at_eof) else { return Cut::More };
@@ -219,15 +219,15 @@ fn end_row(bytes: usize, fields: &mut Fields) -> Cut<Line> {
 }
 
 enum Unquoted {
-    /// `bytes` were taken, the closing quote included.
+    /// `bytes` were consumed, including the closing quote.
     Closed { bytes: usize },
-    /// No closing quote in the window, and the file goes on.
+    /// No closing quote in the window, and the file continues.
     More,
     /// No closing quote in the file.
     Unclosed,
 }
 
-/// Appends what stands before the closing quote to `field`; two quotes stand for one.
+/// Appends the text before the closing quote to `field`; two quotes stand for one.
 fn unquote(text: &[u8], at_eof: bool, field: &mut Vec<u8>) -> Unquoted {
     let mut at = 0;
     loop {
@@ -253,7 +253,7 @@ mod tests {
     use proptest::prelude::*;
     use std::io::Read;
 
-    /// Gives one byte per read, so that the window ends at every place of the input once.
+    /// Returns one byte per read, so that the window ends once at every position of the input.
     struct ByteByByte<'a>(&'a [u8]);
 
     impl Read for ByteByByte<'_> {
@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    /// A line number, and fields or the reason of the rejection.
+    /// A line number, and the fields or the reason for rejection.
     type Row = (u64, Result<Vec<Vec<u8>>, String>);
 
     fn rows(input: impl Read, dialect: Dialect) -> Vec<Row> {

@@ -1,16 +1,16 @@
 //! Real data: records from CSV, TSV and Parquet files and from word lists.
 //!
-//! [`open`] returns an iterator of records. A row that cannot be used is *rejected* with its line number and
-//! the reason, and reading goes on; what concerns the whole file (it is missing, it has no such column) is one
-//! error from [`open`]. A record's key is made of the key columns as [`KeyLayout`] says; its value is the bytes
-//! of the one value column, or several value columns escaped and joined with TAB, or nothing.
+//! [`open`] returns an iterator of records. An unusable row is *rejected* with its line number and the
+//! reason, and reading continues. A problem with the whole file (it is missing, it has no such column) is one
+//! error from [`open`]. The key of a record is built from the key columns according to [`KeyLayout`]. Its
+//! value is the bytes of the one value column, several value columns escaped and joined with TAB, or empty.
 //!
 //! - CSV is read strictly by RFC 4180: a field that starts with a quote must end with one. A quoting error
 //!   rejects one line, and reading resumes on the next.
-//! - TSV has no quoting: fields are what lies between TABs.
-//! - Blank lines of CSV and TSV files are skipped, a byte order mark too. Fields may be any bytes.
+//! - TSV has no quoting: fields are the bytes between TABs.
+//! - Blank lines of CSV and TSV files are skipped, and so is a byte order mark. Fields may be any bytes.
 //! - In a word list every line is a key.
-//! - Text is what `pando scan` prints: key, TAB, value, with `\xNN` for bytes that are no plain text.
+//! - Text is the output of `pando scan`: key, TAB, value, with `\xNN` for bytes that are not plain text.
 //! - Parquet columns must be flat (neither lists nor structures). NULL reads as an empty field.
 
 mod columns;
@@ -42,8 +42,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that a file's extension suggests: `.csv`, `.tsv` (also `.tab`), `.parquet`, `.txt` (also
-    /// none) for words.
+    /// Format implied by a file's extension: `.csv`, `.tsv` (also `.tab`), `.parquet`; `.txt` or none for
+    /// words.
     pub fn of_path(path: &Path) -> Option<Format> {
         let Some(extension) = path.extension() else { return Some(Format::Words) };
         match extension.to_ascii_lowercase().to_str()? {
@@ -83,7 +83,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// What goes into the value of a word.
+/// Value of a word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WordValue {
     /// The number of its line, in decimal digits.
@@ -93,22 +93,22 @@ pub enum WordValue {
     Empty,
 }
 
-/// How to read a file.
+/// Options for reading a file.
 #[derive(Clone, Debug)]
 pub struct ReadOptions {
-    /// Columns of the key, in order. None: the first column.
+    /// Columns of the key, in order. Empty: the first column.
     pub key: Vec<Column>,
     /// Columns of the value, in order. `None`: all columns that are not part of the key.
     pub value: Option<Vec<Column>>,
     /// Whether the first row of a CSV or TSV file names the columns.
     pub header: bool,
-    /// The byte between fields, if not the format's own.
+    /// Delimiter of fields, if not the format's own.
     pub delimiter: Option<u8>,
     pub word_value: WordValue,
-    /// What keys of text are made of, unless types of columns are named.
+    /// Layout of keys in text files, unless column types are given.
     pub text_keys: Option<KeyLayout>,
-    /// Longest row of a text file in bytes; a longer one is rejected. It bounds memory in the face of a quote
-    /// that is never closed.
+    /// Maximum length of a row of a text file in bytes; a longer one is rejected. Bounds the memory for an
+    /// unclosed quote.
     pub row_bytes_max: usize,
 }
 
@@ -133,16 +133,16 @@ pub struct Record {
     pub value: Vec<u8>,
 }
 
-/// A row that was not used.
+/// A row that was rejected.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct Rejected {
-    /// The line on which the row starts, counted from 1; the row's number in a Parquet file.
+    /// The line on which the row starts, counted from 1; in a Parquet file, the row's number.
     pub line: u64,
     pub reason: Reason,
 }
 
-/// Why a row was not used.
+/// Reason for rejecting a row.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
@@ -164,19 +164,19 @@ pub enum Reason {
     TooLong { max: usize },
     #[error("column `{column}` has a value that has no text form: {why}")]
     NoTextForm { column: String, why: &'static str },
-    /// The file cannot be read any further; no record follows.
+    /// The file cannot be read any further; no more records follow.
     #[error("reading failed, the rest of the file is lost: {0}")]
     ReadFailed(String),
 }
 
 impl Rejected {
-    /// Whether this ended the reading, and not just a row.
+    /// Whether this ended the reading, not just a row.
     pub fn is_fatal(&self) -> bool {
         matches!(self.reason, Reason::ReadFailed(_))
     }
 }
 
-/// Why a file cannot be read at all.
+/// Reason why a file cannot be read at all.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatasetError {
@@ -218,7 +218,7 @@ trait Source: Send {
     fn progress(&self) -> Progress;
 }
 
-/// How far reading has come.
+/// Progress of reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes of a text file, rows of a Parquet file.
@@ -226,7 +226,7 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// The rows of a file: records and rejected rows, in the order of the file.
+/// Rows of a file: records and rejected rows, in file order.
 pub struct Records {
     source: Box<dyn Source>,
     layout: KeyLayout,
@@ -234,12 +234,12 @@ pub struct Records {
 }
 
 impl Records {
-    /// The types of the key's columns.
+    /// Types of the key's columns.
     pub fn key_layout(&self) -> &KeyLayout {
         &self.layout
     }
 
-    /// How far reading has come.
+    /// Progress of reading.
     pub fn progress(&self) -> Progress {
         self.source.progress()
     }
@@ -271,17 +271,17 @@ impl fmt::Debug for Records {
 /// Opens a file for reading.
 ///
 /// # Errors
-/// When the file cannot be opened, its header is not valid, or it lacks a column that the options name. An
-/// empty file is no error: it has no records.
+/// The file cannot be opened, its header is invalid, or it lacks a column named by the options. An empty file
+/// is not an error: it has no records.
 pub fn open(path: &Path, format: Format, options: &ReadOptions) -> Result<Records, DatasetError> {
     let open_error = |error| DatasetError::Open { path: path.to_owned(), error };
     open_file(File::open(path).map_err(open_error)?, path, format, options)
 }
 
-/// The same for a file that is open already, such as standard input; `path` is what errors call it.
+/// The same for a file that is already open, such as standard input; errors call it `path`.
 ///
 /// # Errors
-/// As for [`open`]; Parquet from a pipe.
+/// As for [`open`]; also Parquet from a pipe.
 pub fn open_file(
     file: File,
     path: &Path,

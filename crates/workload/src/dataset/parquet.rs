@@ -1,6 +1,6 @@
 //! Parquet files, read column by column in batches of rows.
 //!
-//! Only the columns that keys and values need are read. Columns must be flat; values become the text that CSV would
+//! Only the columns of keys and values are read. Columns must be flat. Values become the text that CSV would
 //! have, so that both formats of a table load into the same index.
 
 use super::columns::{ColumnInfo, Header, Plan};
@@ -22,12 +22,12 @@ pub(super) struct ParquetSource {
     plan: Plan,
     /// The columns that are read.
     columns: Vec<UsedColumn>,
-    /// For each column of the file, its place in `columns`.
+    /// Position in `columns` of each column of the file.
     places: Vec<Option<usize>>,
     next_group: usize,
-    /// Rows of the current group that are not read yet.
+    /// Rows of the current group that have not been read yet.
     left_in_group: usize,
-    /// Rows of the batch in memory that are not returned yet.
+    /// Rows of the batch in memory that have not been returned yet.
     left_in_batch: usize,
     row: u64,
     rows: u64,
@@ -37,7 +37,7 @@ struct UsedColumn {
     index: usize,
     name: String,
     form: TextForm,
-    /// 0 for a column without NULLs, else 1.
+    /// 0 for a column without NULLs, otherwise 1.
     max_level: i16,
     reader: Option<ColumnReader>,
     levels: Vec<i16>,
@@ -93,7 +93,7 @@ impl ParquetSource {
         Ok((source, layout))
     }
 
-    /// Makes at least one row available. False at the end of the file.
+    /// Makes at least one row available. Returns false at the end of the file.
     fn fill(&mut self) -> Result<bool, ParquetError> {
         while self.left_in_batch == 0 {
             if self.left_in_group > 0 {
@@ -200,7 +200,7 @@ impl UsedColumn {
         Ok(())
     }
 
-    /// Puts the text of the next row into `text`.
+    /// Stores the text of the next row in `text`.
     fn next_text(&mut self) -> Result<(), &'static str> {
         self.text.clear();
         if self.max_level > 0 {

@@ -1,7 +1,7 @@
 //! Values of Parquet's types as text.
 //!
-//! Integers and decimals in digits, dates and times as in ISO 8601 (UTC), without going through floating point. The
-//! form is found once per column, from its logical type where there is one.
+//! Integers and decimals become digits, dates and times ISO 8601 (UTC), without floating point. The form is
+//! determined once per column, from its logical type if there is one.
 
 use parquet::basic::{ConvertedType, LogicalType, TimeUnit, Type};
 use parquet::schema::types::ColumnDescriptor;
@@ -9,27 +9,27 @@ use std::fmt::Display;
 use std::io::Write;
 
 const DAY_SECONDS: i64 = 86_400;
-/// Day number of 1970-01-01 in the count of days that INT96 timestamps use (Julian days).
+/// Day number of 1970-01-01 in the Julian days of INT96 timestamps.
 const JULIAN_EPOCH: i64 = 2_440_588;
 
-/// What the values of a column mean.
+/// Meaning of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TextForm {
     /// The value as it is.
     Plain,
-    /// An unsigned integer of so many bits.
+    /// An unsigned integer of this many bits.
     Unsigned(u32),
-    /// An integer whose last `scale` digits are behind the point.
+    /// An integer whose last `scale` digits are behind the decimal point.
     Decimal {
         scale: usize,
     },
     /// Days since 1970-01-01.
     Date,
-    /// Time since midnight, in fractions of a second with so many digits.
+    /// Time since midnight, in fractions of a second with this many digits.
     Time {
         digits: u32,
     },
-    /// Time since 1970-01-01, in fractions of a second with so many digits.
+    /// Time since 1970-01-01, in fractions of a second with this many digits.
     Timestamp {
         digits: u32,
     },
@@ -71,7 +71,7 @@ impl TextForm {
         }
     }
 
-    /// Whether the column is of an integer type and means a number.
+    /// Whether the column has an integer type and means a number.
     pub fn is_integer(self) -> bool {
         matches!(self, TextForm::Integer | TextForm::Unsigned(_))
     }
@@ -102,7 +102,7 @@ impl TextForm {
         }
     }
 
-    /// A timestamp of the old kind: two words of nanoseconds in the day, one of the Julian day.
+    /// An old-style timestamp: two words of nanoseconds in the day, and one with the Julian day.
     pub fn int96(self, words: &[u32], out: &mut Vec<u8>) -> Outcome {
         let &[low, high, day] = words else { return Err("it is not an INT96") };
         date(i64::from(day) - JULIAN_EPOCH, out)?;
@@ -145,8 +145,8 @@ fn show(value: impl Display, out: &mut Vec<u8>) -> Outcome {
     Ok(())
 }
 
-/// Appends a number in at least `width` digits. Formatting most of the cells of a file, it avoids the general
-/// machinery.
+/// Appends a number with at least `width` digits. It formats most cells of a file, so it avoids the general
+/// formatting machinery.
 fn push_digits(mut number: u64, width: usize, out: &mut Vec<u8>) {
     let mut digits = [b'0'; 20];
     let mut first = digits.len();
@@ -192,9 +192,9 @@ fn decimal(unscaled: i128, scale: usize, out: &mut Vec<u8>) -> Outcome {
     show(format_args!("{sign}{whole}{point}{fraction}"), out)
 }
 
-/// The day of the Gregorian calendar, so many days after 1970-01-01.
+/// Date of the Gregorian calendar that is `days` days after 1970-01-01.
 fn date(days: i64, out: &mut Vec<u8>) -> Outcome {
-    // Years are counted from March here, so that leap days come last, and in cycles of 400 years.
+    // Years start in March here, so that leap days come last, and form cycles of 400 years.
     const CYCLE: i64 = 146_097;
     const MARCH_0000: i64 = 719_468;
     let days = days.checked_add(MARCH_0000).ok_or("a date out of range")?;

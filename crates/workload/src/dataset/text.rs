@@ -1,7 +1,7 @@
-//! Lines as a scan prints them: a key, TAB, a value, both with `\xNN` for the bytes that are no plain text.
+//! Lines in the format of a scan: a key, TAB, a value, both with `\xNN` for bytes that are not plain text.
 //!
-//! What was printed so is read back byte for byte. A key of several columns has commas between them. There are no blank lines
-//! and no byte order marks: every line is an entry, and every character part of it.
+//! Output of a scan is read back byte for byte. The columns of a composite key are separated by commas. There
+//! are no blank lines or byte order marks: every line is an entry, and every character is part of it.
 
 use std::borrow::Cow;
 

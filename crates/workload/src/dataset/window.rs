@@ -1,7 +1,7 @@
 //! A file seen through a growing window: rows are cut from its start, and more is read only when a row needs it.
 //!
-//! So a file of any size, or a pipe, is read in little memory. A row that outgrows the bound is rejected with its
-//! line number, and reading goes on behind it.
+//! So a file of any size, or a pipe, is read in little memory. A row longer than the bound is rejected with
+//! its line number, and reading continues behind it.
 
 use super::{Progress, Reason};
 use std::fs::File;
@@ -9,34 +9,34 @@ use std::io::Read;
 
 const READ_BYTES: usize = 256 << 10;
 
-/// What a parser makes of the start of the window.
+/// Result of parsing the start of the window.
 pub(super) enum Cut<T> {
-    /// A row, and how many bytes it took.
+    /// A row, and its length in bytes.
     Row { row: T, bytes: usize },
-    /// No row ends in the window, and the file goes on.
+    /// No row ends in the window, and the file continues.
     More,
-    /// The row is not valid. Reading resumes after its first line.
+    /// The row is invalid. Reading resumes after its first line.
     Invalid(Reason),
 }
 
 pub(super) struct Window<R = File> {
     input: R,
     total: u64,
-    /// Longest row that is waited for.
+    /// Maximum length of a row.
     row_bytes_max: usize,
     buffer: Vec<u8>,
     start: usize,
-    /// Offset in the file of `start`.
+    /// Offset of `start` in the file.
     done: u64,
     at_eof: bool,
     /// Line number of the row at `start`, from 1.
     line: u64,
-    /// A line was too long: what remains of it must go before the next row.
+    /// Set after a line that is too long, whose remainder is skipped before the next row.
     in_long_line: bool,
 }
 
 impl<R: Read> Window<R> {
-    /// `total` is the length of the input as far as it is known.
+    /// `total` is the length of the input, as far as it is known.
     pub fn new(input: R, total: u64, row_bytes_max: usize) -> Window<R> {
         let buffer = Vec::with_capacity(2 * READ_BYTES);
         let (start, done, at_eof, line, in_long_line) = (0, 0, false, 1, false);
@@ -58,8 +58,8 @@ impl<R: Read> Window<R> {
         Ok(())
     }
 
-    /// Cuts the next row with `parse`, which sees the window and whether the file ends with it, and never an
-    /// empty window. Returns the line on which the row starts, and `None` at the end of the file.
+    /// Parses the next row with `parse`, whose arguments are the window, which is never empty, and whether
+    /// the file ends with it. Returns the line on which the row starts; `None` at the end of the file.
     pub fn next_row<T>(
         &mut self,
         mut parse: impl FnMut(&[u8], bool) -> Cut<T>,
@@ -100,7 +100,7 @@ impl<R: Read> Window<R> {
         self.done += bytes as u64;
     }
 
-    /// Goes to the line after the one at `start`.
+    /// Moves to the line after the one at `start`.
     fn skip_line(&mut self) {
         let window = &self.buffer[self.start..];
         let end = memchr::memchr(b'\n', window);
@@ -122,7 +122,8 @@ impl<R: Read> Window<R> {
         Ok(())
     }
 
-    /// Reads more. The amount grows with the row at hand, so that a long row is parsed only a few times over.
+    /// Reads more input. The amount grows with the current row, so that a long row is parsed only a few
+    /// times.
     fn read_more(&mut self) -> Result<(), Reason> {
         self.buffer.drain(..self.start);
         self.start = 0;

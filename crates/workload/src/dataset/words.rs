@@ -1,7 +1,7 @@
 //! Word lists: every line is a key.
 //!
-//! The value is the number of the line, or empty. Lines end in LF or CRLF; an empty line is rejected, since an
-//! empty word is more likely a mistake than a key.
+//! The value is the line number, or empty. Lines end in LF or CRLF; an empty line is rejected, since an empty
+//! word is more likely a mistake than a key.
 
 use super::window::{Cut, Window};
 use super::{DatasetError, Progress, ReadOptions, Reason, Record, Rejected, Source, WordValue};
@@ -40,7 +40,7 @@ impl Source for Words {
     }
 }
 
-/// The first line without its end, and its length with it. `None` when it does not end in the window.
+/// The first line without its end, and its length including the end. `None` if it does not end in the window.
 pub(super) fn cut_line(window: &[u8], at_eof: bool) -> Option<(&[u8], usize)> {
     let (line, bytes) = match memchr::memchr(b'\n', window) {
         Some(newline) => (&window[..newline], newline + 1),

@@ -1,8 +1,9 @@
-//! The format of dumps: all entries of an index in the order of their keys, and what is needed to make another such index.
+//! Format of dumps: all entries of an index in key order, and the properties needed to create another such
+//! index.
 //!
-//! A dump is a header, blocks of entries and a trailer, each with a CRC-32 of its own; the trailer has the number of entries
-//! and a CRC-32 of all of them. So a file that was cut short, damaged or put together wrongly is found out, and a dump that
-//! was interrupted has no trailer. `docs/dump.md` draws the bytes.
+//! A dump consists of a header, blocks of entries and a trailer, each with its own CRC-32. The trailer has
+//! the number of entries and a CRC-32 of all of them. So truncation, damage and wrongly assembled parts are
+//! detected, and an interrupted dump has no trailer. `docs/dump.md` draws the bytes.
 
 mod read;
 mod write;
@@ -12,37 +13,38 @@ use std::io;
 pub use read::{Entry, Reader};
 pub use write::Writer;
 
-/// What every dump begins with.
+/// First bytes of every dump.
 pub const MAGIC: [u8; 8] = *b"PandoDmp";
 /// Version of the format.
 pub const VERSION: u32 = 1;
 /// Bytes of entries after which a block ends.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Bytes of the entries of a block at most: those, one more of the longest key and value, and a reserve.
+/// Maximum bytes of a block's entries: `BLOCK_BYTES`, one more entry of the longest key and value, and a
+/// reserve.
 const BLOCK_MAX: usize = 32 << 20;
-/// Bytes of a header's body at most.
+/// Maximum bytes of a header's body.
 const HEADER_MAX: usize = 32 << 20;
-/// What a part begins with.
+/// First byte of a part.
 const BLOCK: u8 = 1;
 const TRAILER: u8 = 2;
 
-/// What is known of the index that was dumped.
+/// Properties of the dumped index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     pub name: String,
-    /// Bytes of all keys and of all values; `None` if they are byte strings of any length.
+    /// Sizes of all keys and of all values in bytes; `None` if they are byte strings of any length.
     pub sizes: Option<(u32, u32)>,
-    /// Bytes of a node.
+    /// Size of a node in bytes.
     pub node_size: u32,
-    /// M: subtrees rooted at this level stand on one memory server.
+    /// Level M: subtrees rooted at this level are on one memory server.
     pub subtree_level: u8,
-    /// Keys at which partitions began.
+    /// First keys of all partitions but the first.
     pub boundaries: Vec<Vec<u8>>,
-    /// What the creator of the index said of it, such as the types of the key's columns.
+    /// The creator's description of the index, such as the types of the key's columns.
     pub description: Vec<u8>,
 }
 
-/// Why a dump cannot be read.
+/// Reason why a dump cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpError {
@@ -50,7 +52,7 @@ pub enum DumpError {
     NotADump,
     #[error("it is a dump of version {found}, and this program reads version {VERSION}")]
     OtherVersion { found: u32 },
-    #[error("it is cut short: it ends after {entries} entries, and not with a trailer")]
+    #[error("it is cut short: it ends after {entries} entries, without a trailer")]
     CutShort { entries: u64 },
     #[error("it is damaged after {entries} entries: {what}")]
     Damaged { entries: u64, what: &'static str },
@@ -192,7 +194,7 @@ mod tests {
     fn blocks_that_are_missing_or_come_twice_are_found() {
         let entries: Entries = (0..60_000u32).map(|n| (n.to_be_bytes().to_vec(), vec![7; 40])).collect();
         let bytes = dump(&header(), &entries);
-        // Where the parts behind the header begin.
+        // Offsets of the parts behind the header.
         let word = |at: usize| u32::from_le_bytes(bytes[at..][..4].try_into().expect("four")) as usize;
         let mut parts = vec![20 + word(12)];
         while bytes[*parts.last().expect("one")] == BLOCK {

@@ -1,7 +1,7 @@
 //! Reading a dump, block by block, in little memory.
 //!
-//! Each block has a checksum and is checked before its entries are handed out. Only the trailer says that no block is missing,
-//! so a reader believes nothing before the end was reached.
+//! The checksum of each block is verified before its entries are returned. Only the trailer proves that no
+//! block is missing, so a dump is valid only once its end has been reached.
 
 use std::io::{self, Read};
 
@@ -10,22 +10,22 @@ use super::{BLOCK, BLOCK_MAX, DumpError, HEADER_MAX, Header, MAGIC, TRAILER, VER
 /// An entry: its key and its value.
 pub type Entry<'e> = (&'e [u8], &'e [u8]);
 
-/// Reads a dump block by block, each checked before its entries are handed out.
+/// Reads a dump block by block, each verified before its entries are returned.
 pub struct Reader<R> {
     input: R,
     block: Vec<u8>,
-    /// Where in `block` the next entry begins.
+    /// Offset of the next entry in `block`.
     next: usize,
     entries: u64,
     digest: crc32fast::Hasher,
-    /// The last key handed out, if there was one.
+    /// The last key returned, if any.
     last: Option<Vec<u8>>,
     ended: bool,
 }
 
 impl<R: Read> Reader<R> {
     /// # Errors
-    /// [`DumpError`] for what does not begin like a dump.
+    /// [`DumpError`] if the input does not begin like a dump.
     pub fn begin(input: R) -> Result<(Header, Reader<R>), DumpError> {
         let (block, digest) = (Vec::new(), crc32fast::Hasher::new());
         let mut reader = Reader { input, block, next: 0, entries: 0, digest, last: None, ended: false };
@@ -44,14 +44,14 @@ impl<R: Read> Reader<R> {
         let len = reader.number(&mut crc)? as usize;
         let body = reader.part(len, HEADER_MAX, &mut crc)?;
         reader.check(crc)?;
-        let header = Header::decode(&body).ok_or_else(|| reader.damaged("its header makes no sense"))?;
+        let header = Header::decode(&body).ok_or_else(|| reader.damaged("its header is invalid"))?;
         Ok((header, reader))
     }
 
-    /// The next entry: its key and its value. `None` behind the last one, when all of the dump was found to be right.
+    /// Returns the next entry. `None` after the last one, when the whole dump has been verified.
     ///
     /// # Errors
-    /// [`DumpError`]. Entries handed out before may be too few.
+    /// [`DumpError`]. Entries may be missing from those returned before.
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>, DumpError> {
         while self.next == self.block.len() {
             if self.ended {
@@ -98,7 +98,7 @@ impl<R: Read> Reader<R> {
                 let digest = self.number(&mut crc)?;
                 self.check(crc)?;
                 if (u64::from_le_bytes(entries), digest) != (self.entries, self.digest.clone().finalize()) {
-                    return Err(self.damaged("its trailer is that of other entries"));
+                    return Err(self.damaged("its trailer belongs to other entries"));
                 }
                 if self.input.read(&mut tag).map_err(|error| self.failed(error))? > 0 {
                     return Err(self.damaged("something follows its trailer"));
@@ -106,7 +106,7 @@ impl<R: Read> Reader<R> {
                 self.ended = true;
                 Ok(())
             }
-            _ => Err(self.damaged("there is neither a block nor a trailer")),
+            _ => Err(self.damaged("a part is neither a block nor a trailer")),
         }
     }
 
@@ -127,7 +127,7 @@ impl<R: Read> Reader<R> {
         Ok(bytes)
     }
 
-    /// Reads the checksum of a part.
+    /// Reads and verifies the checksum of a part.
     fn check(&mut self, crc: crc32fast::Hasher) -> Result<(), DumpError> {
         let mut found = [0; 4];
         self.fill(&mut found)?;

@@ -1,25 +1,25 @@
 //! Writing a dump, entry by entry, in little memory.
 //!
-//! Entries are gathered into blocks with a checksum each. The trailer, with the number of entries and the digest of all of them,
-//! is written last: a dump without it is not whole.
+//! Entries are collected into blocks with a checksum each. The trailer, with the number of entries and their
+//! digest, is written last: a dump without it is incomplete.
 
 use std::io::{self, Write};
 
 use super::{BLOCK, BLOCK_BYTES, Header, MAGIC, TRAILER, VERSION, put_counted};
 
-/// Writes a dump. What is written is none before [`Writer::finish`] has returned.
+/// Writes a dump. The output is not a valid dump before [`Writer::finish`] has returned.
 pub struct Writer<W> {
     out: W,
-    /// The entries of the block at hand.
+    /// Entries of the current block.
     block: Vec<u8>,
     entries: u64,
-    /// Of all entries.
+    /// Digest of all entries.
     digest: crc32fast::Hasher,
 }
 
 impl<W: Write> Writer<W> {
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn begin(mut out: W, header: &Header) -> io::Result<Writer<W>> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
@@ -29,10 +29,10 @@ impl<W: Write> Writer<W> {
         Ok(Writer { out, block: Vec::new(), entries: 0, digest: crc32fast::Hasher::new() })
     }
 
-    /// Adds an entry, whose key is above those before it.
+    /// Adds an entry; its key must be greater than all before it.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         put_counted(&mut self.block, key);
         put_counted(&mut self.block, value);
@@ -54,10 +54,10 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends the dump; how many entries it has.
+    /// Ends the dump; returns the number of entries.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn finish(mut self) -> io::Result<(W, u64)> {
         if !self.block.is_empty() {
             self.end_block()?;

@@ -1,7 +1,7 @@
 //! Tables as Parquet files: integers as INT64, strings and values as BYTE_ARRAY, all of them required.
 //!
-//! Rows are gathered into groups, column by column. Nothing is null, so no column has definition levels. The caller
-//! names the columns.
+//! Rows are collected into groups, column by column. Nothing is null, so no column has definition levels. The
+//! caller names the columns.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use parquet::schema::types::Type;
 use super::TableError;
 use crate::key_layout::{ColumnKind, KeyColumn, KeyLayout};
 
-/// Rows of a group, and bytes of them, at most.
+/// Maximum rows of a group; `GROUP_BYTES` is the maximum of its bytes.
 const GROUP_ROWS: usize = 128 << 10;
 const GROUP_BYTES: usize = 32 << 20;
 
