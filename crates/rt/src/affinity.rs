@@ -1,14 +1,14 @@
 //! Pinning threads to cores.
 //!
-//! A core is asked for by its place among those that the process may use, so that a run in a container or under
-//! `taskset` needs no other numbers. Best effort: a thread that cannot be pinned runs all the same.
+//! Cores are numbered within the set that the process may use, so that a run in a container or under
+//! `taskset` needs no other numbers. Best effort: a thread that cannot be pinned still runs.
 
 use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Pins the calling thread to the core that comes at `index` among those the process was given: those that the
-/// first caller was allowed to run on. Best effort; returns whether it worked.
+/// Pins the calling thread to core number `index` of the process's cores, which are those available to the
+/// first caller. Best effort; returns whether it worked.
 pub fn pin_to_core(index: usize) -> bool {
     static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
     let Some(&core) = ALLOWED.get_or_init(allowed_cores).get(index) else { return false };
@@ -27,8 +27,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_pinned_to_the_core_it_asked_for_and_stays_there_if_there_is_none() {
-        // On a thread of its own, which takes its pinning with it.
+    fn a_thread_is_pinned_to_an_existing_core_and_otherwise_stays() {
+        // On a separate thread, which takes its pinning with it.
         let cores = std::thread::spawn(|| {
             let before = allowed_cores();
             for (index, &core) in before.iter().enumerate() {
@@ -44,7 +44,7 @@ mod tests {
         assert!(!cores.is_empty());
     }
 
-    /// The cores of a list like `0-2,5`.
+    /// Cores of a list such as `0-2,5`.
     fn cores_of(list: &str) -> Vec<usize> {
         let number = |text: &str| text.trim().parse::<usize>().expect("a number");
         let ends = |part: &str| {

@@ -1,30 +1,30 @@
-//! What a thread does that polls in vain.
+//! Behaviour of a thread without ready work.
 //!
-//! It spins for as long as a verb may take, then offers its core to other threads: a worker that waits for another
-//! one, on a machine with fewer cores than workers, must not keep it from running.
+//! It spins for about as long as a verb takes, then offers its core to other threads: on a machine with fewer
+//! cores than workers, a waiting worker must not keep another one from running.
 
 use std::hint::spin_loop;
 use std::thread;
 
 use pando_fabric::Endpoint;
 
-/// Vain rounds that only spin, about a microsecond: the time in which a verb may come back.
+/// Rounds that only spin, about a microsecond in all: the time in which a verb may complete.
 const SPINS: u32 = 32;
 
-/// Counts rounds in which nothing was ready.
+/// Counts rounds without ready work.
 #[derive(Default)]
 pub(crate) struct Idle {
     rounds: u32,
 }
 
 impl Idle {
-    /// Something was ready.
+    /// Resets the count: there is ready work.
     #[inline]
     pub(crate) fn reset(&mut self) {
         self.rounds = 0;
     }
 
-    /// Nothing was ready: spins at first, then sleeps if the endpoint can, or offers the core to other threads.
+    /// Waits a little: spins at first, then sleeps if the endpoint can, or offers the core to other threads.
     #[inline]
     pub(crate) fn wait(&mut self, endpoint: &impl Endpoint) {
         if self.rounds < SPINS {
@@ -36,8 +36,8 @@ impl Idle {
     }
 }
 
-/// Offers the core to other threads once in a while although something is always ready. Slots that yield may be
-/// waiting for a thread that has no core; the offer costs a system call, which must not show.
+/// Offers the core to other threads once in a while although there is always ready work. Slots that yield may
+/// be waiting for a thread that has no core. The offer costs a system call, so it must be rare.
 pub(crate) struct Courtesy {
     polls_left: u32,
     polls_between: u32,

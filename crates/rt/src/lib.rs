@@ -1,13 +1,14 @@
 //! Slot executor: one thread keeps many operations in flight.
 //!
-//! A [`Worker`] runs up to 64 *slots*, each one pinned future that loops over operations. A slot that waits for a
-//! verb, or that lets the others run while a cache line comes in, is pending; its endpoint says by a bit when it is
-//! ready again. Switching slots costs a few nanoseconds: nothing is allocated, queued or locked. For one operation
-//! at a time there is [`block_on`].
+//! A [`Worker`] runs up to 64 *slots*, each one pinned future that loops over operations. A slot that waits
+//! for a verb, or that yields while a cache line is fetched, is pending; its endpoint sets a bit when it is
+//! ready again. Switching slots costs a few nanoseconds: nothing is allocated, queued or locked. For one
+//! operation at a time there is [`block_on`].
 //!
-//! Nothing here ever sleeps. A worker without ready slots spins for a moment and then offers its core to other
-//! threads again and again, and so does, more rarely, one whose slots only yield to each other: what they wait for
-//! may be the work of a thread that has no core.
+//! A worker without ready slots spins for a moment. Then it sleeps if its endpoint can wait for answers
+//! (`Endpoint::idle`), and otherwise offers its core to other threads again and again. A worker whose slots
+//! only yield to each other also offers its core, more rarely: they may be waiting for a thread that has no
+//! core.
 //!
 //! ```
 //! use pando_fabric::{Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId};

@@ -1,11 +1,11 @@
-//! Many operations in flight on one thread (DESIGN: slots).
+//! Many operations in flight on one thread: slots.
 //!
-//! The ready set is a word of bits. A round polls the slots of the set bits in order, then asks the endpoint for the
-//! bits that came up meanwhile; so a slot that yields runs again after every other ready slot has run once.
+//! The ready set is a word of bits. A round polls the slots of the set bits in order and then asks the
+//! endpoint for new bits. So a slot that yields runs again after every other ready slot has run once.
 //!
-//! Wakers work too, at the price of one store per wake: each slot's waker sets a flag, and the flags are looked at
-//! when no bit is set and every [`FLAGS_EVERY`] rounds. That is how a slot may wait for something that knows no
-//! slots, such as another thread; a flag that says nothing new costs one spurious poll.
+//! Wakers work too, at the price of one store per wake: a slot's waker sets a flag, and the flags are checked
+//! when no bit is set and every [`FLAGS_EVERY`] rounds. So a slot may wait for something that does not know
+//! slots, such as another thread; a stale flag costs one spurious poll.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use pando_fabric::Endpoint;
 
 use crate::idle::{Courtesy, Idle};
 
-/// Slots that one worker runs at most: the bits of a word.
+/// Maximum number of slots of one worker: the bits of a word.
 pub const SLOTS_MAX: usize = 64;
 
-/// Rounds between two looks at the flags of the wakers while slots are ready anyway.
+/// Rounds between two checks of the wakers' flags while slots are ready.
 const FLAGS_EVERY: u32 = 64;
 /// Polls between two offers of the core while slots are ready: more than 10 µs, where the offer costs under 1 µs.
 const POLLS_BETWEEN_OFFERS: u32 = 4096;
@@ -41,15 +41,15 @@ impl<'e, E: Endpoint> Worker<'e, E> {
         Self { endpoint, slots: slots as u32 }
     }
 
-    /// Runs the future that `make` gives for each slot to its end; their outputs by slot.
+    /// Runs the future that `make` returns for each slot to completion; returns their outputs by slot.
     ///
-    /// The endpoint knows the number of slots meanwhile, and 1 afterwards, also after a panic. A future is dropped
-    /// as soon as it is done. Must not be called from within a slot of the same endpoint.
+    /// The endpoint knows the number of slots meanwhile, and is set to 1 slot afterwards, even after a panic.
+    /// A future is dropped as soon as it is done. Must not be called from within a slot of the same endpoint.
     pub fn run<F: Future>(&self, make: impl FnMut(u32) -> F) -> Vec<F::Output> {
         self.endpoint.set_slots(self.slots);
         let _restore = Restore(self.endpoint);
         let mut slots: Vec<_> = (0..self.slots).map(make).map(Slot::new).collect();
-        // Bits of an earlier life of the endpoint mean nothing here.
+        // Discard bits from an earlier use of the endpoint.
         self.endpoint.poll_ready();
         self.run_rounds(&mut slots);
         slots.into_iter().map(|slot| slot.output.expect("every slot ran to its end")).collect()
@@ -81,7 +81,7 @@ impl<'e, E: Endpoint> Worker<'e, E> {
         }
     }
 
-    /// Polls the slots of `ready`; the bits of those that are done.
+    /// Polls the slots of `ready`; returns the bits of those that are done.
     #[inline]
     fn run_ready<F: Future>(&self, slots: &mut [Slot<F>], mut ready: u64) -> u64 {
         let mut done = 0;
@@ -97,7 +97,7 @@ impl<'e, E: Endpoint> Worker<'e, E> {
     }
 }
 
-/// Runs `futures` side by side to their ends, one slot each; their outputs in the same order.
+/// Runs `futures` concurrently to completion, one slot each; returns their outputs in the same order.
 ///
 /// # Panics
 /// If there are more than 64.
@@ -110,7 +110,7 @@ pub fn run_slots<E: Endpoint, F: Future>(endpoint: &E, futures: Vec<F>) -> Vec<F
     worker.run(|_| futures.next().expect("as many slots as futures"))
 }
 
-/// Makes the endpoint an endpoint of one slot again.
+/// Sets the endpoint back to one slot.
 struct Restore<'e, E: Endpoint>(&'e E);
 
 impl<E: Endpoint> Drop for Restore<'_, E> {
@@ -136,7 +136,7 @@ impl<F: Future> Slot<F> {
         Self { future: Some(Box::pin(future)), output: None, flag, waker }
     }
 
-    /// Polls the future if there still is one.
+    /// Polls the future if there is one; returns whether the slot is done.
     #[inline]
     fn is_done(&mut self) -> bool {
         let Some(future) = &mut self.future else { return true };
@@ -165,8 +165,8 @@ impl Wake for Flag {
     }
 }
 
-/// Takes the flags of the live slots. A flag is cleared here only, before the poll that it causes, and by a swap that
-/// reads what it clears: no wake is lost, and the poll sees what the waking thread did before.
+/// Takes the flags of the live slots. A flag is cleared only here, before the poll that it causes, by a swap
+/// that reads what it clears. So no wake is lost, and the poll sees all that the waking thread did before.
 fn take_flags<F: Future>(slots: &[Slot<F>], live: u64) -> u64 {
     let mut woken = 0;
     for (number, slot) in slots.iter().enumerate() {

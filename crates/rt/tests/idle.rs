@@ -1,4 +1,4 @@
-//! What an endpoint says that cannot sleep.
+//! The answer of an endpoint that cannot sleep.
 
 use pando_fabric::{Endpoint, Fabric};
 use pando_fabric_local::{LocalConfig, LocalFabric};
@@ -7,6 +7,6 @@ use pando_fabric_local::{LocalConfig, LocalFabric};
 fn an_endpoint_that_cannot_sleep_does_not_say_that_it_slept() {
     let config = LocalConfig { server_sizes: vec![1 << 20], huge_pages: false };
     let endpoint = LocalFabric::new(config).expect("memory").endpoint(1).expect("an endpoint");
-    // An executor that believes it would never offer its core to others.
+    // Otherwise an executor would never offer its core to others.
     assert!(!endpoint.idle());
 }

@@ -1,4 +1,4 @@
-//! The executor over the local fabric: order, wakers, panics, and the suite of all fabrics driven by it.
+//! The executor over the local fabric: order, wakers, panics, and the conformance suite of fabrics.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -39,7 +39,7 @@ fn slots_take_turns_and_outputs_keep_their_order() {
         let (turns, endpoint) = (&turns, &endpoint);
         let outputs = Worker::new(endpoint, slots).run(|slot| async move {
             assert_eq!(endpoint.slots() as usize, slots);
-            // The later slots have more to do.
+            // Later slots have more to do.
             for turn in 0..=slot {
                 turns.borrow_mut().push((turn, slot));
                 endpoint.yield_now().await;
@@ -57,7 +57,7 @@ fn slots_take_turns_and_outputs_keep_their_order() {
 #[test]
 fn a_pause_inside_a_slot_is_that_slots() {
     let endpoint = endpoint();
-    // A slot whose pause is not its own to wait for: it must be polled by its waker alone.
+    // A slot that waits for another slot's event must be polled through its waker only.
     let polls = Cell::new(0);
     let (polls, endpoint) = (&polls, &endpoint);
     let outputs = Worker::new(endpoint, 2).run(|slot| async move {
@@ -72,7 +72,7 @@ fn a_pause_inside_a_slot_is_that_slots() {
     assert_eq!((outputs, polls.get()), (vec![0, 1], 2));
 }
 
-/// Pending until another thread says so, which knows the waker only.
+/// Pending until another thread opens it, which knows only the waker.
 struct Gate {
     open: AtomicBool,
     waker: Mutex<Option<Waker>>,
@@ -93,7 +93,7 @@ impl Gate {
         .await;
     }
 
-    /// From another thread: waits until somebody waits here, then lets it pass.
+    /// Called by another thread: waits until there is a waiter, then lets it pass.
     fn open(&self) {
         loop {
             if let Some(waker) = self.waker.lock().expect("no panic").take() {
@@ -129,7 +129,7 @@ fn wakers_of_other_threads_work_while_slots_are_idle_and_while_they_are_busy() {
             });
         });
         assert_eq!(passed.get(), gates.len());
-        // Once at first and once when woken: a slot that waits is not polled in between.
+        // Polled once at first and once when woken: a waiting slot is not polled in between.
         assert!(gates.iter().all(|gate| gate.polls.load(SeqCst) <= 2), "idle slots were polled");
     }
 }
