@@ -96,8 +96,8 @@ impl CoolingMap {
         });
     }
 
-    /// Pops the oldest entry of the bucket that `random` picks, or of the next nonempty one; looks at
-    /// `probes` buckets in all.
+    /// Pops the oldest entry of the bucket that `random` picks, or of the next nonempty one; checks at
+    /// most `probes` buckets.
     pub fn pop(&self, random: u64, probes: usize) -> Option<FrameId> {
         let start = self.pick(random);
         (0..probes.min(self.buckets.len()))

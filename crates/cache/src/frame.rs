@@ -149,7 +149,7 @@ impl<'c> FrameRef<'c> {
         self.cache.meta(self.id).pins.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether a write-back of this frame is under way. If none is, a caller that holds the exclusive latch
+    /// Whether a write-back of this frame is in flight. If none is, a caller that holds the exclusive latch
     /// may discard the node: a later write-back finds that the version changed.
     pub fn is_writing(self) -> bool {
         fence(Ordering::SeqCst);

@@ -29,7 +29,7 @@ impl<'c> Writing<'c> {
         // Pairs with the fence in `is_writing`, called under the latch to discard the node: one of the two
         // threads sees the other.
         fence(Ordering::SeqCst);
-        // Construct it lazily: dropping a value constructed in vain would clear the flag of another
+        // Construct it lazily: dropping an unused value would clear the flag of another
         // write-back.
         free.then(|| Self { frame, is_sent: false })
     }
