@@ -144,7 +144,7 @@ impl PoolError {
         matches!(self, Self::PoolFull { .. } | Self::NoSpace { .. } | Self::Draining { .. })
     }
 
-    /// Whether the failed operation may have taken effect all the same. If so, its inputs and results must
+    /// Whether the failed operation may have taken effect nevertheless. If so, its inputs and results must
     /// not be freed or reused before their state has been read again.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {

@@ -35,7 +35,7 @@ use crate::pool::{Pool, Server, format_region, is_of_another_pool, no_space, rea
 pub enum ServerState {
     /// Takes new blocks.
     Active = 0,
-    /// Takes no new blocks; its blocks are to be moved to other servers.
+    /// Takes no new blocks; its blocks will move to other servers.
     Draining = 1,
     /// Takes no new blocks, and holds none.
     Drained = 2,

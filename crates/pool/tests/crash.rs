@@ -21,9 +21,9 @@ enum Phase {
     Creating,
     /// Only an unclean pool.
     Attached,
-    /// Everything of so many attachments, or an unclean pool.
+    /// Everything of this number of attachments, or an unclean pool.
     AttachingOrDetaching(usize),
-    /// Everything of so many attachments.
+    /// Everything of this number of attachments.
     Clean(usize),
 }
 
