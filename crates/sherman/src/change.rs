@@ -91,7 +91,7 @@ impl Sherman {
     /// # Errors
     /// A key or value of another length; [`ShermanError::NotOwned`]; a full pool; corruption; too long a
     /// wait; errors of the fabric. [`ShermanError::may_have_taken_effect`] tells whether the value may be
-    /// stored all the same.
+    /// stored nevertheless.
     pub async fn put<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
         self.shape.check_value(value)?;
         Ok(self.change(ep, key, Change::Upsert(value)).await?.existed)

@@ -1,6 +1,6 @@
 //! Errors of operations.
 //!
-//! [`ShermanError`] goes to the caller, and tells whether the operation may have taken effect all the same;
+//! [`ShermanError`] goes to the caller, and tells whether the operation may have taken effect nevertheless;
 //! for corrupt bytes it names their address. `Retry` stays within the crate: after a concurrent change, the
 //! operation restarts.
 
@@ -46,7 +46,7 @@ impl From<WaitedTooLong> for ShermanError {
 }
 
 impl ShermanError {
-    /// Whether the failed operation may have taken effect all the same.
+    /// Whether the failed operation may have taken effect nevertheless.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Self::Unfinished(_) => true,

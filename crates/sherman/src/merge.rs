@@ -42,7 +42,7 @@ impl Sherman {
         }
     }
 
-    /// Whether a node has so few entries that it is to be merged.
+    /// Whether a node has few enough entries to be merged.
     pub(crate) fn is_underfull(&self, node: &Node<'_>) -> bool {
         let (used, max) = self.fill(node);
         used * UNDERFULL.1 < max * UNDERFULL.0

@@ -389,7 +389,7 @@ impl<'t> Held<'t> {
         Ok(())
     }
 
-    /// Whether a single lock is to be handed over to the next in its queue.
+    /// Whether a single lock will be handed over to the next in its queue.
     fn hands_over(&self) -> bool {
         let &[Lock { node, queue: Some(key), word: Some(_) }] = &self.locks[..] else { return false };
         self.tree.queues.hands_over(key, node)

@@ -124,7 +124,7 @@ impl Queues {
         is_free
     }
 
-    /// Whether the remote lock, held for `node`, is to be handed over.
+    /// Whether the remote lock, held for `node`, will be handed over.
     pub fn hands_over(&self, key: GlobalAddr, node: GlobalAddr) -> bool {
         self.shard(key).get(&key).is_some_and(|queue| self.is_next(queue, node))
     }

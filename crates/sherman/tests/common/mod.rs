@@ -78,7 +78,7 @@ impl Sizes {
     }
 }
 
-/// A load: each of `owners` performs so many operations on the keys below `keys`.
+/// A load: each of `owners` performs the given number of operations on the keys below `keys`.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub sizes: Sizes,
