@@ -14,9 +14,8 @@
 //!   while the epoch was at most `p + 1`; a cached node with such a pointer is used only by operations that
 //!   pinned at most `p + 2`, and the epoch is at most `p + 3` while they run.
 //!
-//! Without unlinked blocks this costs only a READ of the epoch every so many operations. A waiter clears the
-//! place of a dead process. An idle compute server should [park](crate::Smart::park): until then the others
-//! free nothing.
+//! Without unlinked blocks this costs only an occasional READ of the epoch. A waiter clears the place of a
+//! dead process. While an idle compute server has not [parked](crate::Smart::park), the others free nothing.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};

@@ -59,7 +59,7 @@ impl SmartError {
         matches!(self, Self::Pool(error) if error.is_full())
     }
 
-    /// Whether the failed operation may have taken effect all the same.
+    /// Whether the failed operation may have taken effect nevertheless.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Self::Fabric(error) | Self::Pool(PoolError::Fabric(error)) => error.may_have_taken_effect(),
@@ -95,7 +95,7 @@ pub(crate) enum Retry {
 }
 
 impl Retry {
-    /// Whether the attempted operation may have taken effect all the same.
+    /// Whether the attempted operation may have taken effect nevertheless.
     pub fn may_have_taken_effect(&self) -> bool {
         matches!(self, Self::Failed(error) if error.may_have_taken_effect())
     }

@@ -30,7 +30,7 @@ const SETTLED_NS: Nanos = 4 * PATIENCE_NS;
 const OVER_AT: Nanos = 4_000_000;
 /// Maximum time after which an operation is cut off.
 const CUT_NS_MAX: Nanos = 12_000;
-/// One in so many operations is cut off.
+/// One in this number of operations is cut off.
 const CUT_EVERY: u64 = 8;
 
 fn seeds(usually: u64) -> Range<u64> {
