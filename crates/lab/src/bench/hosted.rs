@@ -1,9 +1,9 @@
-//! Benchmarks of the facade on this machine: its threads, its clock, its memory.
+//! Benchmarks on this machine: its threads, its clock, memory that the facade offers.
 //!
-//! Each thread is a worker of one compute server, with a session of its own. Threads live for one phase; what they carry
-//! on (the stream of operations) is handed from phase to phase. Sessions reach all compute servers, because scans go on
-//! into the keys of the next one. All other operations of a thread are on keys of its own compute server, unless the
-//! benchmark is [routed](super::BenchSpec::is_routed).
+//! Each thread is a worker of one compute server, with a port of its own: a session of the facade, or an endpoint for the other
+//! designs. Threads live for one phase; their streams of operations go on from phase to phase. A port reaches all compute
+//! servers, because scans go on into the keys of the next one. All other operations of a thread are on keys of its own compute
+//! server, unless the benchmark is [routed](super::BenchSpec::is_routed).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,89 +12,164 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use pando::{
-    Balancer, BalancerConfig, BulkOptions, Cluster, ComputeServerStats, Config, Create, Index, IndexOptions,
-    MemoryServer, MemoryServerConfig, Session, SmoCounts, Stats,
-};
+use pando::{BulkOptions, Cluster, Config, Create, Index, IndexOptions, MemoryServer, MemoryServerConfig};
+use pando_rt::block_on;
 use pando_workload::OpStream;
 use tempfile::TempDir;
 
-use super::bed::{Bed, Counts, PhaseOutcome, Stage, joined};
-use super::lane::Lane;
-use super::load::{Generated, boundaries};
+use super::driver::Driver;
+use super::load::{Generated, Interruptible, boundaries};
+use super::testbed::{PhaseResult, Stage, Testbed, joined};
 use super::verify::{self, FinalScan};
 use super::{BenchError, BenchSpec, FabricKind, Length};
-use crate::under_test::{Audited, host_now};
+use crate::under_test::facade::Facade;
+use crate::under_test::peers::{PeerTree, Peers};
+use crate::under_test::{
+    Audited, Balancer, Client, EndpointPort, HostPort, SystemCounts, SystemUnderTest, balancer, host_now,
+};
 
-/// Name of the index in the pool.
+/// Name of the facade's index in the pool.
 const INDEX: &str = "bench";
 
-/// An index of the facade.
-pub(crate) struct Hosted {
+/// An index in a cluster of the facade. `C` makes a port for the calling thread.
+struct Hosted<S, C> {
     cluster: Cluster,
-    index: Index,
+    system: S,
+    connect: C,
     /// Goes on from phase to phase, if boundaries are to move.
     balancer: Mutex<Balancer>,
-    /// The pool is others' too: what was put there is taken out again.
+    /// The pool is shared with others, so that the index is taken out of it at the end.
     is_guest: bool,
     _place: Place,
 }
 
-/// What goes with the benchmark.
+/// Resources that last as long as the benchmark.
 #[derive(Default)]
-pub(super) struct Place {
-    /// Of the pool, if it has a temporary one.
+struct Place {
+    /// Directory of a temporary pool.
     _directory: Option<TempDir>,
-    /// Those that it started itself.
+    /// Memory servers that the benchmark started.
     _memory_servers: Vec<MemoryServer>,
 }
 
-impl Hosted {
-    /// A new cluster with a loaded index.
-    pub fn open(stage: &Stage<'_>) -> Result<Hosted, BenchError> {
-        let spec = stage.spec;
-        // So that no pool is made for a benchmark that is refused.
-        let config = Config::embedded().cache(spec.cache_bytes).cache_options(spec.cache);
-        index_options(spec).check(INDEX, &config)?;
-        let (cluster, place) = open_cluster(spec)?;
-        match load(stage, &cluster) {
-            Ok(index) => {
-                let balancer = Mutex::new(Balancer::new(BalancerConfig::default()));
-                let is_guest = !stage.spec.addresses.is_empty();
-                Ok(Hosted { cluster, index, balancer, is_guest, _place: place })
-            }
-            Err(error) => {
-                // Best effort: the error that led here is the one to report.
-                let _ = cluster.close();
-                Err(error)
-            }
+/// Opens a new cluster with a loaded index of the facade.
+pub(crate) fn open_facade(stage: &Stage<'_>) -> Result<impl Testbed + use<>, BenchError> {
+    let spec = stage.spec;
+    // Refuses impossible options before a pool is made.
+    let config = Config::embedded().cache(spec.cache_bytes).cache_options(spec.cache);
+    index_options(spec).check(INDEX, &config)?;
+    let load = |cluster: &Cluster| {
+        let index = load(stage, cluster)?;
+        let facade = Facade::new(cluster.clone(), index.clone(), is_guest(spec));
+        Ok((facade, move |_: &Cluster| Ok(index.session()?)))
+    };
+    open(spec, load)
+}
+
+/// Opens a new cluster with a loaded index of another design.
+pub(crate) fn open_peers<T: PeerTree + Send>(
+    stage: &Stage<'_>,
+    config: &T::Config,
+) -> Result<impl Testbed + use<T>, BenchError> {
+    let Stage { spec, shared, .. } = *stage;
+    let load = |cluster: &Cluster| {
+        let source = Interruptible::new(Generated::new(shared.keys, shared.values, 1), shared);
+        let peers = stage.watched(|| {
+            let ep = &cluster.endpoint()?;
+            let boundaries = boundaries(&shared.keys, spec.compute_servers);
+            let pool = cluster.pool().clone();
+            block_on(ep, Peers::<T>::load(config, spec, ep, pool, boundaries, &source))
+        })?;
+        let connect =
+            |cluster: &Cluster| Ok(EndpointPort::hosted(cluster.endpoint()?, cluster.operation_ns()));
+        Ok((peers, connect))
+    };
+    open(spec, load)
+}
+
+fn open<S, C>(
+    spec: &BenchSpec,
+    load: impl FnOnce(&Cluster) -> Result<(S, C), BenchError>,
+) -> Result<Hosted<S, C>, BenchError> {
+    let (cluster, place) = open_cluster(spec)?;
+    match load(&cluster) {
+        Ok((system, connect)) => {
+            let balancer = Mutex::new(balancer());
+            Ok(Hosted { cluster, system, connect, balancer, is_guest: is_guest(spec), _place: place })
+        }
+        Err(error) => {
+            // Best effort: the first error is the one to report.
+            let _ = cluster.close();
+            Err(error)
         }
     }
+}
 
-    /// Runs `work` on every thread of the benchmark with a session of its own.
-    fn on_all_threads<I: Send, O: Send>(
+fn is_guest(spec: &BenchSpec) -> bool {
+    !spec.addresses.is_empty()
+}
+
+impl<S, C> Hosted<S, C> {
+    /// Runs `work` on every thread of the benchmark, pinned if there are cores enough; reports `shared.done` meanwhile.
+    /// Results are in the order of the threads.
+    fn on_threads<P, I: Send, O: Send>(
         &self,
         stage: &Stage<'_>,
-        inputs: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator>,
-        work: impl Fn(I, &Session) -> Result<O, BenchError> + Sync,
-    ) -> Result<Vec<O>, BenchError> {
-        on_threads(stage, inputs, |_, input| work(input, &self.index.session()?))
+        inputs: Vec<I>,
+        work: impl Fn(I, Client<'_, S, P>) -> Result<O, BenchError> + Sync,
+    ) -> Result<Vec<O>, BenchError>
+    where
+        S: SystemUnderTest<P>,
+        C: Fn(&Cluster) -> Result<P, BenchError> + Sync,
+    {
+        stage.shared.done.store(0, Relaxed);
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let (pin, per_server) = (inputs.len() <= cores, stage.spec.threads);
+        let (ended, end) = channel::<()>();
+        let results: Result<Vec<O>, BenchError> = thread::scope(|scope| {
+            let threads = inputs.into_iter().enumerate().map(|(number, input)| {
+                let (work, ended) = (&work, ended.clone());
+                scope.spawn(move || {
+                    // Dropped when the thread ends, also by a panic.
+                    let _ended = ended;
+                    if pin {
+                        pando::pin_to_core(number);
+                    }
+                    let port = (self.connect)(&self.cluster)?;
+                    let own = self.system.begin_thread(number / per_server);
+                    let done = work(input, Client { system: &self.system, port: &port, own: &own });
+                    self.system.end_thread(own);
+                    done
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            drop(ended);
+            stage.watch_until(&end);
+            threads.into_iter().map(joined).collect()
+        });
+        stage.check_interrupt()?;
+        results
     }
 
-    /// Does `work` while a balancer looks at the load every so often; how many boundaries it moved.
-    fn balanced<T>(
+    /// Runs `work` while a balancer looks at the load every so often; returns how many boundaries it moved.
+    fn balanced<P, T>(
         &self,
         every_ns: Option<u64>,
         work: impl FnOnce() -> Result<T, BenchError>,
-    ) -> Result<(T, u64), BenchError> {
+    ) -> Result<(T, u64), BenchError>
+    where
+        S: SystemUnderTest<P>,
+        C: Sync,
+    {
         let Some(every) = every_ns.map(Duration::from_nanos) else { return Ok((work()?, 0)) };
         thread::scope(|scope| {
             let (ended, end) = channel::<()>();
+            let (system, balancer) = (&self.system, &self.balancer);
             let balancing = scope.spawn(move || {
-                let mut balancer = self.balancer.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut balancer = balancer.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut moves = 0;
                 while end.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
-                    moves += self.index.balance(&mut balancer)? as u64;
+                    moves += system.balance(&mut balancer)? as u64;
                 }
                 Ok::<_, BenchError>(moves)
             });
@@ -106,71 +181,28 @@ impl Hosted {
     }
 }
 
-/// Runs `work` on every thread of the benchmark, with its number, pinned if there are cores enough; reports `shared.done`
-/// meanwhile. The results are in the order of the threads.
-pub(super) fn on_threads<I: Send, O: Send>(
-    stage: &Stage<'_>,
-    inputs: impl IntoIterator<Item = I, IntoIter: ExactSizeIterator>,
-    work: impl Fn(usize, I) -> Result<O, BenchError> + Sync,
-) -> Result<Vec<O>, BenchError> {
-    stage.shared.done.store(0, Relaxed);
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let inputs = inputs.into_iter();
-    let pin = inputs.len() <= cores;
-    let (ended, end) = channel::<()>();
-    let results: Result<Vec<O>, BenchError> = thread::scope(|scope| {
-        let threads = inputs.enumerate().map(|(number, input)| {
-            let (work, ended) = (&work, ended.clone());
-            scope.spawn(move || {
-                // Dropped when the thread ends, in whichever way.
-                let _ended = ended;
-                if pin {
-                    pando::pin_to_core(number);
-                }
-                work(number, input)
-            })
-        });
-        let threads: Vec<_> = threads.collect();
-        drop(ended);
-        stage.watch_until(&end);
-        threads.into_iter().map(joined).collect()
-    });
-    stage.check_interrupt()?;
-    results
-}
-
-/// Operations that each compute server performed between two moments.
-fn loads(before: &Stats, after: &Stats) -> Vec<u64> {
-    let of = |stats: &Stats| stats.indexes.first().map_or(Vec::new(), |index| index.compute_servers.clone());
-    let earlier = of(before);
-    let operations = |server: &ComputeServerStats| {
-        let earlier = earlier.iter().find(|earlier| earlier.number == server.number);
-        server.operations - earlier.map_or(0, |earlier| earlier.operations)
-    };
-    of(after).iter().map(operations).collect()
-}
-
-impl Bed for Hosted {
+impl<P: HostPort, S: SystemUnderTest<P>, C> Testbed for Hosted<S, C>
+where
+    C: Fn(&Cluster) -> Result<P, BenchError> + Sync,
+{
     fn operations(
         &self,
         stage: &Stage<'_>,
         streams: Vec<OpStream>,
         length: Length,
-    ) -> Result<PhaseOutcome, BenchError> {
-        let before = self.cluster.stats()?;
+    ) -> Result<PhaseResult, BenchError> {
+        let before = self.system.counts()?;
         let tasks: Vec<_> = stage.tasks(streams, length, host_now()).collect();
-        let (lanes, moves) = self.balanced(stage.spec.balance_every_ns, || {
-            self.on_all_threads(stage, tasks, |task, session| {
-                let lane = Lane::new(stage.shared, task);
-                let before = session.verbs();
-                session.in_flight(stage.spec.slots, |_, client| lane.slot(client))?;
-                Ok(lane.finish(session.verbs() - before))
+        let (threads, moves) = self.balanced(stage.spec.balance_every_ns, || {
+            self.on_threads(stage, tasks, |task, client| {
+                let driver = Driver::new(stage.shared, client, task);
+                let before = client.port.verbs();
+                client.port.run_slots(stage.spec.slots, |_| driver.slot())?;
+                Ok(driver.finish(client.port.verbs() - before))
             })
         })?;
-        let after = self.cluster.stats()?;
-        let cache = after.cache() - before.cache();
-        let outcome = stage.outcome(lanes, Counts { cache, ..Counts::default() });
-        Ok(PhaseOutcome { loads: Some(loads(&before, &after)), moves, ..outcome })
+        let phase = stage.combine(threads, [before, self.system.counts()?]);
+        Ok(PhaseResult { moves, ..phase })
     }
 
     fn final_scans<'s>(
@@ -178,55 +210,29 @@ impl Bed for Hosted {
         stage: &Stage<'_>,
         scans: Vec<FinalScan<'s>>,
     ) -> Result<Vec<FinalScan<'s>>, BenchError> {
-        self.on_all_threads(stage, scans, |mut scan, session| {
-            let scanning = verify::perform(session.futures(), stage.shared, &mut scan);
-            pando::block_on(session, scanning)?;
+        self.on_threads(stage, scans, |mut scan, client| {
+            client.port.block_on(verify::perform(client, stage.shared, &mut scan))?;
             Ok(scan)
         })
     }
 
-    fn smo_counts(&self) -> Result<SmoCounts, BenchError> {
-        Ok(self.cluster.stats()?.smo())
+    fn counts(&self) -> Result<SystemCounts, BenchError> {
+        self.system.counts()
     }
 
     fn audit(&self) -> Result<Audited, BenchError> {
-        let report = match self.cluster.check() {
-            // Others have indexes of their own in this pool.
-            Err(pando::Error::NotAlone { .. }) if self.is_guest => self.cluster.check_index(INDEX)?,
-            report => report?,
-        };
-        let mut audited = Audited {
-            violations: report.violations,
-            violation_count: report.violation_count,
-            ..Audited::default()
-        };
-        if let Some(index) = report.indexes.iter().find(|index| index.name == INDEX) {
-            audited.entries = index.entries;
-            audited.leaves = index.leaves;
-            audited.inner_nodes = index.inner_nodes;
-            audited.height = index.height;
-            audited.leaf_fullness = index.leaf_fullness;
-        }
-        Ok(audited)
+        self.system.audit(&|| (self.connect)(&self.cluster))
     }
 
     fn close(self) -> Result<(), BenchError> {
-        if self.is_guest {
-            self.cluster.drop_index(INDEX)?;
-        }
-        Ok(self.cluster.close()?)
+        let closed = self.system.close(&|| (self.connect)(&self.cluster), self.is_guest);
+        self.cluster.close()?;
+        closed
     }
 }
 
-/// Best effort, for runs that end early.
-impl Drop for Hosted {
-    fn drop(&mut self) {
-        let _ = self.cluster.close();
-    }
-}
-
-/// The cluster, and what goes with it.
-pub(super) fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Place), BenchError> {
+/// Opens the cluster, and starts what it needs.
+fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Place), BenchError> {
     let (config, place) = match (spec.fabric, &spec.pool) {
         (FabricKind::Shm, Some(path)) => (Config::at(path).create(Create::New), Place::default()),
         (FabricKind::Shm, None) => {

@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use hdrhistogram::Histogram;
 use pando_fabric::Nanos;
 
-use crate::under_test::IndexClient;
+use crate::under_test::Port;
 
 /// One operation in so many is timed by the clock of the host.
 pub const SAMPLED: u32 = 8;
@@ -38,14 +38,14 @@ impl Stopwatch {
 
     /// Call it when an operation starts: the time, if it is to be timed.
     #[inline]
-    pub fn start<C: IndexClient>(&self, client: &C) -> Option<Nanos> {
-        if C::CLOCK_IS_FREE {
-            return Some(client.now());
+    pub fn start(&self, port: &impl Port) -> Option<Nanos> {
+        if port.is_clock_free() {
+            return Some(port.now());
         }
         match self.until_next.get() {
             0 => {
                 self.until_next.set(SAMPLED - 1);
-                Some(client.now())
+                Some(port.now())
             }
             left => {
                 self.until_next.set(left - 1);
@@ -56,9 +56,9 @@ impl Stopwatch {
 
     /// Call it when that operation has ended.
     #[inline]
-    pub fn stop<C: IndexClient>(&self, client: &C, started: Option<Nanos>) {
+    pub fn stop(&self, port: &impl Port, started: Option<Nanos>) {
         if let Some(started) = started {
-            let ns = client.now().saturating_sub(started);
+            let ns = port.now().saturating_sub(started);
             self.latency.borrow_mut().saturating_record(ns.max(1));
         }
     }

@@ -10,8 +10,8 @@ use std::thread;
 use pando::SortedSource;
 use pando_workload::{KeyCodec, KeySpace, ValueCodec, loaded_key};
 
-use super::bed::joined;
-use super::lane::Shared;
+use super::driver::Shared;
+use super::testbed::joined;
 
 /// The loaded records of a workload in the order of their keys.
 pub(crate) struct Generated {

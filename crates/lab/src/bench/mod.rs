@@ -12,10 +12,8 @@
 //! Threads are those of this machine, or those of a simulated cluster ([`FabricKind::Sim`]), where times are virtual and
 //! a run repeats itself.
 
-mod bed;
+mod driver;
 mod hosted;
-mod hosted_peers;
-mod lane;
 mod latency;
 pub(crate) mod load;
 mod report;
@@ -23,6 +21,7 @@ mod run;
 mod simulated;
 mod spec;
 mod system;
+mod testbed;
 mod text;
 mod verify;
 
@@ -32,6 +31,7 @@ pub use report::{
     SeriesFigures, SmoFigures, WALL_CLOCK,
 };
 pub use run::run;
+pub(crate) use simulated::make_fabric;
 pub use spec::{BenchSpec, FabricKind, LayoutChoice, Length};
 pub use system::{Design, ShermanSetup, SmartSetup, System};
 pub use text::render;

@@ -10,11 +10,12 @@ use pando::{OffloadPolicy, SmoCounts};
 use pando_sim::Shares;
 use serde::Serialize;
 
-use super::bed::{Counts, PhaseOutcome};
-use super::lane::Tally;
+use super::driver::Tally;
 use super::latency::Latency;
+use super::testbed::{Counts, PhaseResult};
 use super::{BenchError, BenchSpec, FabricKind, SAMPLED};
 use crate::process;
+use crate::under_test::Audited;
 
 /// Fields that say something about this run on this machine. On the simulated cluster all others are a function of the
 /// specification and the commit.
@@ -213,12 +214,12 @@ pub struct BalanceFigures {
     pub busiest_over_mean: f64,
 }
 
-/// What the phases brought together.
-pub(crate) struct Findings {
+/// Results of all phases.
+pub(crate) struct RunResult {
     pub load_time: Duration,
     pub warmup_time: Duration,
     pub warmup_moves: u64,
-    pub measured: PhaseOutcome,
+    pub measured: PhaseResult,
     /// Of all phases.
     pub failed_ops: u64,
     pub wrong: u64,
@@ -232,9 +233,9 @@ pub(crate) struct Findings {
 impl BenchReport {
     /// # Errors
     /// When the specification is not valid.
-    pub(crate) fn new(spec: &BenchSpec, findings: Findings) -> Result<BenchReport, BenchError> {
-        let PhaseOutcome { tally, latency, counts, ns, host_time, series, loads, shares, moves, .. } =
-            findings.measured;
+    pub(crate) fn new(spec: &BenchSpec, result: RunResult) -> Result<BenchReport, BenchError> {
+        let PhaseResult { tally, latency, counts, ns, host_time, series, loads, shares, moves, .. } =
+            result.measured;
         let loads = loads.map(|loads| LoadFigures::of(&loads));
         let ops = tally.ops;
         // The clock that operations are measured by.
@@ -255,8 +256,8 @@ impl BenchReport {
             slots: spec.slots,
             cache_bytes: spec.cache_bytes,
             ops,
-            failed_ops: findings.failed_ops,
-            verify_errors: spec.verify.then_some(findings.wrong),
+            failed_ops: result.failed_ops,
+            verify_errors: spec.verify.then_some(result.wrong),
             seconds: host_time.map_or(seconds, |time| time.as_secs_f64()),
             virtual_seconds: is_virtual.then_some(seconds),
             throughput_ops: if seconds > 0.0 { ops as f64 / seconds } else { 0.0 },
@@ -273,15 +274,15 @@ impl BenchReport {
             key_space: spec.key_space.to_string(),
             seed: spec.seed,
             warmup_ops: spec.warmup,
-            load_seconds: findings.load_time.as_secs_f64(),
-            warmup_seconds: findings.warmup_time.as_secs_f64(),
+            load_seconds: result.load_time.as_secs_f64(),
+            warmup_seconds: result.warmup_time.as_secs_f64(),
             operations: Operations::of(&tally),
-            smo: SmoFigures::of(findings.smo),
+            smo: SmoFigures::of(result.smo),
             multi_get: spec.multi_get,
-            entries: findings.entries,
-            audit_violations: findings.audit_violations,
-            tree: findings.tree,
-            complaints: findings.complaints,
+            entries: result.entries,
+            audit_violations: result.audit_violations,
+            tree: result.tree,
+            complaints: result.complaints,
             timed_one_in: if is_virtual { 1 } else { SAMPLED },
             memory_cores: match spec.fabric {
                 FabricKind::Sim => Some(spec.cluster_model().memory_server.cores),
@@ -292,7 +293,7 @@ impl BenchReport {
             balance: spec.balance_every_ns.map(|every_ns| BalanceFigures {
                 every_ns,
                 moves,
-                warmup_moves: findings.warmup_moves,
+                warmup_moves: result.warmup_moves,
                 busiest_over_mean: busiest_over_mean(loads.as_deref().unwrap_or_default()),
             }),
             loads,
@@ -372,6 +373,13 @@ impl CacheFigures {
     }
 }
 
+impl TreeFigures {
+    pub(super) fn of(audited: &Audited) -> TreeFigures {
+        let Audited { entries, leaves, inner_nodes, height, leaf_fullness, .. } = *audited;
+        TreeFigures { entries, leaves, inner_nodes, height, leaf_fullness }
+    }
+}
+
 impl SmoFigures {
     fn of(smo: SmoCounts) -> SmoFigures {
         SmoFigures {
@@ -405,24 +413,24 @@ pub(crate) mod tests {
 
     /// A report of made-up figures.
     pub(crate) fn sample() -> BenchReport {
-        BenchReport::new(&BenchSpec::default(), findings()).expect("valid")
+        BenchReport::new(&BenchSpec::default(), result()).expect("valid")
     }
 
     /// The same, said to be of a simulated cluster that took two virtual seconds, and half a minute here.
     pub(crate) fn simulated_sample() -> BenchReport {
-        let mut findings = findings();
-        findings.measured.host_time = Some(Duration::from_secs(30));
-        findings.measured.series = Some(vec![vec![600, 400]]);
+        let mut result = result();
+        result.measured.host_time = Some(Duration::from_secs(30));
+        result.measured.series = Some(vec![vec![600, 400]]);
         let spec = BenchSpec {
             fabric: FabricKind::Sim,
             interval_ns: Some(1_000_000_000),
             memory_cores: Some(2),
             ..BenchSpec::default()
         };
-        BenchReport::new(&spec, findings).expect("valid")
+        BenchReport::new(&spec, result).expect("valid")
     }
 
-    fn findings() -> Findings {
+    fn result() -> RunResult {
         let mut latency = latency::empty();
         for ns in [180, 190, 200, 220, 250, 400, 2100, 2200, 9000, 120_000] {
             latency.record_n(ns, 1000).expect("in bounds");
@@ -432,11 +440,11 @@ pub(crate) mod tests {
         counts.verbs.bytes_read = 330 * 1024;
         counts.cache.leaf_accesses = 1000;
         counts.cache.leaf_misses = 330;
-        Findings {
+        RunResult {
             load_time: Duration::from_millis(1500),
             warmup_time: Duration::from_millis(700),
             warmup_moves: 2,
-            measured: PhaseOutcome {
+            measured: PhaseResult {
                 tally: Tally { ops: 1000, reads: 1000, ..Tally::default() },
                 latency,
                 counts,
@@ -471,7 +479,7 @@ pub(crate) mod tests {
     #[test]
     fn loads_and_what_the_balancer_did_are_said() {
         let spec = BenchSpec { balance_every_ns: Some(50_000_000), ..BenchSpec::default() };
-        let report = BenchReport::new(&spec, findings()).expect("valid");
+        let report = BenchReport::new(&spec, result()).expect("valid");
         let balance = report.balance.expect("there was a balancer");
         assert_eq!((balance.every_ns, balance.moves, balance.warmup_moves), (50_000_000, 3, 2));
         assert!((balance.busiest_over_mean - 2.8).abs() < 1e-9);

@@ -1,7 +1,7 @@
-//! The phases of a benchmark, one after the other, on whatever the specification names.
+//! The phases of a benchmark, one after the other, on the cluster that the specification names.
 //!
-//! Whatever ends them, the cluster is closed, and a temporary pool is removed. Wrong answers and failed operations end
-//! nothing: they are counted, and the first ones quoted.
+//! The cluster is closed and a temporary pool removed however the phases end. Wrong answers and failed operations are
+//! counted, and the first ones quoted; they do not end a run.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -9,19 +9,20 @@ use std::time::{Duration, Instant};
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
+use pando_rt::block_on;
 use pando_sherman::Sherman;
 use pando_smart::Smart;
 use pando_workload::Expectation;
 
-use super::bed::{Bed, PhaseOutcome, Stage, streams};
-use super::hosted::Hosted;
-use super::hosted_peers::HostedPeers;
-use super::lane::{Shared, Tally};
-use super::report::{BenchReport, Findings, TreeFigures};
-use super::simulated::Simulated;
-use super::{BenchError, BenchSpec, FabricKind, Length, Phase, System, Watch, verify};
+use super::driver::{Shared, Tally};
+use super::report::{BenchReport, RunResult, TreeFigures};
+use super::simulated::{self, Simulated};
+use super::testbed::{PhaseResult, Stage, Testbed, streams};
+use super::{BenchError, BenchSpec, FabricKind, Length, Phase, System, Watch, hosted, verify};
 use crate::process;
-use crate::under_test::peers::Peers;
+use crate::under_test::dex::Dex;
+use crate::under_test::local::Local;
+use crate::under_test::plain::Plain;
 use crate::under_test::{sherman, smart};
 
 /// Complaints that a report quotes.
@@ -44,23 +45,23 @@ pub fn run(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchErro
 fn run_hosted(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchError> {
     match spec.system {
         System::Sherman(setup) => {
-            run_on(spec, watch, |stage| HostedPeers::<Sherman>::open(stage, &sherman::config(setup, spec)?))
+            run_on(spec, watch, |stage| hosted::open_peers::<Sherman>(stage, &sherman::config(setup, spec)?))
         }
         System::Smart(setup) => {
-            run_on(spec, watch, |stage| HostedPeers::<Smart>::open(stage, &smart::config(setup, spec)))
+            run_on(spec, watch, |stage| hosted::open_peers::<Smart>(stage, &smart::config(setup, spec)))
         }
-        _ => run_on(spec, watch, Hosted::open),
+        _ => run_on(spec, watch, hosted::open_facade),
     }
 }
 
 fn run_simulated(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchError> {
     match spec.system {
         System::Sherman(setup) => run_on(spec, watch, |stage| {
-            Simulated::<Peers<Sherman>>::open_peers(stage, &sherman::config(setup, spec)?)
+            simulated::open_peers::<Sherman>(stage, &sherman::config(setup, spec)?)
         }),
-        System::Smart(setup) => run_on(spec, watch, |stage| {
-            Simulated::<Peers<Smart>>::open_peers(stage, &smart::config(setup, spec))
-        }),
+        System::Smart(setup) => {
+            run_on(spec, watch, |stage| simulated::open_peers::<Smart>(stage, &smart::config(setup, spec)))
+        }
         _ if spec.is_fixed() => {
             let layout = FixedLayout::new(spec.node_size, spec.key_size, spec.value_size);
             run_laid_out(spec, watch, layout.map_err(pando::Error::from)?)
@@ -72,30 +73,39 @@ fn run_simulated(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, Ben
     }
 }
 
-/// Systems whose nodes have one of DEX's layouts, on the simulated cluster.
+/// Runs a system whose nodes have one of DEX's layouts, on the simulated cluster.
 fn run_laid_out<L: Layout>(
     spec: &BenchSpec,
     watch: &dyn Watch,
     layout: L,
 ) -> Result<BenchReport, BenchError> {
+    let partitioned = spec.system == System::PlainPartitioned;
     match spec.system {
-        System::Plain => run_on(spec, watch, |stage| Simulated::open_plain(stage, layout, false)),
-        System::PlainPartitioned => run_on(spec, watch, |stage| Simulated::open_plain(stage, layout, true)),
-        System::LocalBTree => run_on(spec, watch, |stage| Simulated::open_local(stage, layout)),
-        _ => run_on(spec, watch, |stage| Simulated::open(stage, layout)),
+        System::Plain | System::PlainPartitioned => run_on(spec, watch, |stage| {
+            Simulated::open(stage, |ep, pool, boundaries, source| {
+                Ok(block_on(ep, Plain::load(spec, partitioned, ep, pool, layout, boundaries, source))?)
+            })
+        }),
+        System::LocalBTree => run_on(spec, watch, |stage| {
+            Simulated::open(stage, |_, _, _, source| Ok(Local::load(spec, layout, source)?))
+        }),
+        _ => run_on(spec, watch, |stage| {
+            Simulated::open(stage, |ep, pool, boundaries, source| {
+                Ok(block_on(ep, Dex::load(spec, 0, ep, pool, layout, boundaries, source))?)
+            })
+        }),
     }
 }
 
-/// All phases, on the cluster that `open` makes and loads.
-fn run_on<B: Bed>(
+/// Runs all phases on the cluster that `open` makes and loads.
+fn run_on<T: Testbed>(
     spec: &BenchSpec,
     watch: &dyn Watch,
-    open: impl FnOnce(&Stage<'_>) -> Result<B, BenchError>,
+    open: impl FnOnce(&Stage<'_>) -> Result<T, BenchError>,
 ) -> Result<BenchReport, BenchError> {
-    let workload = spec.workload_spec()?;
     let values = spec.value_codec();
     let shared = Shared {
-        keys: workload.keys,
+        keys: spec.workload_spec()?.keys,
         values,
         expected: spec.verify.then(|| Expectation::new(spec.keys, &values)).transpose()?,
         multi_get: spec.multi_get,
@@ -103,18 +113,32 @@ fn run_on<B: Bed>(
         stop: AtomicBool::new(false),
         gave_up: AtomicBool::new(false),
     };
-    let stage = Stage { spec, shared: &shared, watch };
     watch.begin(Phase::Load, spec.keys);
     let start = Instant::now();
-    let bed = open(&stage)?;
-    let load_time = start.elapsed();
+    let testbed = open(&Stage { spec, shared: &shared, watch })?;
+    let result = phases(&testbed, spec, watch, shared, start.elapsed());
+    let closed = testbed.close();
+    let mut result = result?;
+    closed?;
+    result.complaints.truncate(COMPLAINTS_QUOTED);
+    BenchReport::new(spec, result)
+}
 
+fn phases(
+    testbed: &impl Testbed,
+    spec: &BenchSpec,
+    watch: &dyn Watch,
+    shared: Shared,
+    load_time: Duration,
+) -> Result<RunResult, BenchError> {
+    let stage = Stage { spec, shared: &shared, watch };
     watch.begin(Phase::WarmUp, spec.warmup);
-    let warmup = bed.operations(&stage, streams(spec, &workload)?, Length::Ops(spec.warmup))?;
+    let streams = streams(spec, &spec.workload_spec()?)?;
+    let warmup = testbed.operations(&stage, streams, Length::Ops(spec.warmup))?;
     check_progress(&shared, &warmup)?;
     watch.begin(Phase::Measure, if let Length::Ops(ops) = spec.length { ops } else { 0 });
     let (warmup_time, warmup_moves) = (host_time(&warmup), warmup.moves);
-    let mut measured = bed.operations(&stage, warmup.streams, spec.length)?;
+    let mut measured = testbed.operations(&stage, warmup.streams, spec.length)?;
     check_progress(&shared, &measured)?;
     let mut problems = warmup.tally;
     problems.add(std::mem::take(&mut measured.tally.complaints).into());
@@ -124,13 +148,13 @@ fn run_on<B: Bed>(
     let mut entries = None;
     if let Some(expected) = &shared.expected {
         watch.begin(Phase::Verify, expected.present_count());
-        let verified = verify::whole_index(&bed, &stage, expected)?;
+        let verified = verify::whole_index(testbed, &stage, expected)?;
         entries = Some(verified.entries);
         problems.add(verified.tally);
     }
     // The auditor takes memory of its own.
     drop(shared);
-    let mut findings = Findings {
+    let mut result = RunResult {
         load_time,
         warmup_time,
         warmup_moves,
@@ -139,44 +163,31 @@ fn run_on<B: Bed>(
         wrong: problems.wrong,
         complaints: problems.complaints,
         entries,
-        smo: bed.smo_counts()?,
+        smo: testbed.counts()?.smo,
         audit_violations: None,
         tree: None,
     };
     if spec.audit {
         watch.begin(Phase::Audit, 0);
-        audit(&bed, &mut findings)?;
+        let audited = testbed.audit()?;
+        result.audit_violations = Some(audited.violation_count);
+        result.tree = Some(TreeFigures::of(&audited));
+        result.complaints.extend(audited.violations);
     }
-    bed.close()?;
-    findings.complaints.truncate(COMPLAINTS_QUOTED);
-    BenchReport::new(spec, findings)
+    Ok(result)
 }
 
 /// An error if the threads gave up because operations kept failing.
-fn check_progress(shared: &Shared, phase: &PhaseOutcome) -> Result<(), BenchError> {
+fn check_progress(shared: &Shared, phase: &PhaseResult) -> Result<(), BenchError> {
     match shared.gave_up.load(Relaxed) {
         false => Ok(()),
         true => Err(BenchError::KeptFailing(phase.tally.complaints.last().cloned().unwrap_or_default())),
     }
 }
 
-/// What a phase took on this machine.
-pub(super) fn host_time(phase: &PhaseOutcome) -> Duration {
+/// Duration of a phase on this machine.
+fn host_time(phase: &PhaseResult) -> Duration {
     phase.host_time.unwrap_or(Duration::from_nanos(phase.ns))
-}
-
-fn audit(bed: &impl Bed, findings: &mut Findings) -> Result<(), BenchError> {
-    let audited = bed.audit()?;
-    findings.audit_violations = Some(audited.violation_count);
-    findings.complaints.extend(audited.violations);
-    findings.tree = Some(TreeFigures {
-        entries: audited.entries,
-        leaves: audited.leaves,
-        inner_nodes: audited.inner_nodes,
-        height: audited.height,
-        leaf_fullness: audited.leaf_fullness,
-    });
-    Ok(())
 }
 
 impl From<Vec<String>> for Tally {

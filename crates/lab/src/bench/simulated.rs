@@ -1,142 +1,115 @@
 //! Benchmarks on the simulated cluster: threads, clocks and network are virtual, and the same specification gives the same
 //! history.
 //!
-//! Everything runs on one thread of the host, in the order of virtual time ([`SimFabric::run`]). What is not measured (load,
-//! verify, audit) goes through direct endpoints and takes no virtual time. Nothing that happens depends on the host: its
-//! clock is looked at for the wall-clock figures of the report only, and the watching thread only says when to stop.
+//! Everything runs on one thread of the host, in the order of virtual time ([`SimFabric::run`]). Phases that are not measured
+//! (load, verify, audit) use direct endpoints and take no virtual time. Nothing depends on the host: its clock only gives the
+//! wall-clock figures of the report, and the watching thread only says when to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use pando::{SmoCounts, VerbCounts};
+use pando::VerbCounts;
 use pando_dex::MemorySide;
-use pando_dex::layout::Layout;
-use pando_fabric::Endpoint;
 use pando_pool::{Pool, PoolOptions};
 use pando_rt::block_on;
 use pando_sim::{SimConfig, SimEndpoint, SimFabric};
 use pando_workload::OpStream;
 
-use super::bed::{Bed, Counts, PhaseOutcome, Stage};
-use super::lane::Lane;
+use super::driver::Driver;
 use super::load::{Generated, Interruptible, boundaries};
+use super::testbed::{PhaseResult, Stage, Testbed};
 use super::verify::{self, FinalScan};
-use super::{BenchError, Length};
-use crate::under_test::dex::Dex;
-use crate::under_test::local::Local;
+use super::{BenchError, BenchSpec, Length};
 use crate::under_test::peers::{PeerTree, Peers};
-use crate::under_test::plain::Plain;
-use crate::under_test::{Audited, PlacedIndex};
+use crate::under_test::{Audited, Client, EndpointPort, Port, SimPort, SystemCounts, SystemUnderTest};
 
 /// An index on a simulated cluster.
-pub(crate) struct Simulated<I> {
+pub(crate) struct Simulated<S> {
     fabric: SimFabric,
-    /// The threads of all compute servers, those of server 0 first. They are the same in all phases, as each has its core.
-    threads: Mutex<Vec<SimEndpoint>>,
-    index: I,
+    /// Threads of all compute servers, those of server 0 first. They are the same in all phases, since each has its core.
+    threads: Mutex<Vec<SimPort>>,
+    system: S,
     seeds: Seeds,
 }
 
-impl<L: Layout> Simulated<Dex<L>> {
-    /// A new cluster with DEX on it, loaded.
-    pub fn open(stage: &Stage<'_>, layout: L) -> Result<Self, BenchError> {
-        Self::placed(stage, |ep, pool, boundaries, source| {
-            Ok(block_on(ep, Dex::load(stage.spec, ep, pool, layout, boundaries, source))?)
-        })
+/// Opens a new cluster with a loaded peer.
+pub(crate) fn open_peers<T: PeerTree + Send>(
+    stage: &Stage<'_>,
+    config: &T::Config,
+) -> Result<Simulated<Peers<T>>, BenchError> {
+    let simulated = Simulated::open(stage, |ep, pool, boundaries, source| {
+        block_on(ep, Peers::<T>::load(config, stage.spec, ep, pool, boundaries, source))
+    })?;
+    for (at, bytes) in simulated.system.trees()[0].on_chip() {
+        simulated.fabric.set_on_chip(at, bytes)?;
     }
+    Ok(simulated)
 }
 
-impl<L: Layout> Simulated<Plain<L>> {
-    /// A new cluster with a tree without a cache on it, loaded.
-    pub fn open_plain(stage: &Stage<'_>, layout: L, partitioned: bool) -> Result<Self, BenchError> {
-        Self::placed(stage, |ep, pool, boundaries, source| {
-            Ok(block_on(ep, Plain::load(stage.spec, partitioned, ep, pool, layout, boundaries, source))?)
-        })
-    }
+/// Makes a simulated cluster with `servers` compute servers.
+pub(crate) fn make_fabric(spec: &BenchSpec, servers: usize) -> Result<SimFabric, BenchError> {
+    let fabric = SimFabric::new(&SimConfig {
+        regions: vec![spec.memory_server_bytes(); spec.memory_servers],
+        compute_servers: servers,
+        seed: spec.seed,
+        model: spec.cluster_model(),
+    })?;
+    fabric.set_handler(Arc::new(MemorySide::default()));
+    Ok(fabric)
 }
 
-impl<L: Layout> Simulated<Local<L>> {
-    /// A cluster whose one compute server has a tree of its own, loaded.
-    pub fn open_local(stage: &Stage<'_>, layout: L) -> Result<Self, BenchError> {
-        Self::placed(stage, |_, _, _, source| Ok(Local::load(stage.spec, layout, source)?))
-    }
-}
-
-impl<T: PeerTree + Send> Simulated<Peers<T>> {
-    /// A new cluster with a peer on it, loaded.
-    pub fn open_peers(stage: &Stage<'_>, config: &T::Config) -> Result<Self, BenchError> {
-        let simulated = Self::placed(stage, |ep, pool, boundaries, source| {
-            block_on(ep, Peers::load(config, stage.spec, ep, pool, boundaries, source))
-        })?;
-        for (at, bytes) in simulated.index.trees()[0].on_chip() {
-            simulated.fabric.set_on_chip(at, bytes)?;
-        }
-        Ok(simulated)
-    }
-}
-
-impl<I: PlacedIndex + Send> Simulated<I> {
-    /// A new cluster with what `load` puts there.
-    fn placed(
+impl<S: SystemUnderTest<SimPort> + Send> Simulated<S> {
+    /// Opens a new cluster with the index that `load` makes and loads.
+    pub fn open(
         stage: &Stage<'_>,
-        load: impl FnOnce(&SimEndpoint, Pool, Vec<Vec<u8>>, &Interruptible<'_>) -> Result<I, BenchError> + Send,
+        load: impl FnOnce(&SimEndpoint, Pool, Vec<Vec<u8>>, &Interruptible<'_>) -> Result<S, BenchError> + Send,
     ) -> Result<Self, BenchError> {
-        let spec = stage.spec;
-        let fabric = SimFabric::new(&SimConfig {
-            regions: vec![spec.memory_server_bytes(); spec.memory_servers],
-            compute_servers: spec.compute_servers,
-            seed: spec.seed,
-            model: spec.cluster_model(),
-        })?;
-        fabric.set_handler(Arc::new(MemorySide::default()));
-        let (seeds, shared) = (Seeds::new(spec.seed), stage.shared);
-        let index = stage.watched(|| {
+        let Stage { spec, shared, .. } = *stage;
+        let fabric = make_fabric(spec, spec.compute_servers)?;
+        let seeds = Seeds::new(spec.seed);
+        let system = stage.watched(|| {
             let ep = &fabric.direct(seeds.next());
             let pool = block_on(ep, Pool::create(ep, PoolOptions::embedded())).map_err(pando::Error::from)?;
             let source = Interruptible::new(Generated::new(shared.keys, shared.values, 1), shared);
-            let boundaries = boundaries(&shared.keys, spec.compute_servers);
-            load(ep, pool, boundaries, &source)
+            load(ep, pool, boundaries(&shared.keys, spec.compute_servers), &source)
         })?;
-        let thread = |number| fabric.thread(number / spec.threads, seeds.next());
+        let thread = |number| EndpointPort::simulated(fabric.thread(number / spec.threads, seeds.next()));
         let threads = Mutex::new((0..spec.total_threads()).map(thread).collect());
-        Ok(Self { fabric, threads, index, seeds })
+        Ok(Self { fabric, threads, system, seeds })
     }
 }
 
-impl<I: PlacedIndex> Bed for Simulated<I> {
+impl<S: SystemUnderTest<SimPort>> Testbed for Simulated<S> {
     fn operations(
         &self,
         stage: &Stage<'_>,
         streams: Vec<OpStream>,
         length: Length,
-    ) -> Result<PhaseOutcome, BenchError> {
-        let (spec, host_start) = (stage.spec, Instant::now());
-        let before = self.index.cache_counts();
-        // What was asked before this phase is not wanted.
-        self.index.take_loads();
-        let usage = self.fabric.usage();
+    ) -> Result<PhaseResult, BenchError> {
+        let (spec, system, host_start) = (stage.spec, &self.system, Instant::now());
+        let (before, usage) = (system.counts()?, self.fabric.usage());
         let tasks: Vec<_> = stage.tasks(streams, length, self.fabric.now()).collect();
-        let lanes = stage.watched(|| {
-            let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-            let threads: Vec<&SimEndpoint> = threads.iter().collect();
-            let verbs: Vec<VerbCounts> = threads.iter().map(|ep| ep.counters().snapshot()).collect();
-            let own: Vec<I::Thread> =
-                (0..threads.len()).map(|thread| self.index.begin_thread(thread / spec.threads)).collect();
-            let lanes: Vec<Lane<'_>> = tasks.into_iter().map(|task| Lane::new(stage.shared, task)).collect();
-            self.fabric.run(&threads, spec.slots as u32, |thread, _| {
-                lanes[thread].slot(self.index.client(threads[thread], &own[thread]))
-            });
-            own.into_iter().for_each(|own| self.index.end_thread(own));
-            let verbs = threads.iter().zip(verbs).map(|(ep, before)| ep.counters().snapshot() - before);
-            Ok(lanes.into_iter().zip(verbs).map(|(lane, verbs)| lane.finish(verbs)).collect())
+        let threads = stage.watched(|| {
+            let ports = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+            let endpoints: Vec<&SimEndpoint> = ports.iter().map(|port| &port.ep).collect();
+            let verbs: Vec<VerbCounts> = ports.iter().map(SimPort::verbs).collect();
+            let own: Vec<S::Thread> =
+                (0..ports.len()).map(|thread| system.begin_thread(thread / spec.threads)).collect();
+            let clients = ports.iter().zip(&own).map(|(port, own)| Client { system, port, own });
+            let drivers = clients.zip(tasks).map(|(client, task)| Driver::new(stage.shared, client, task));
+            let drivers: Vec<_> = drivers.collect();
+            self.fabric.run(&endpoints, spec.slots as u32, |thread, _| drivers[thread].slot());
+            let results = drivers.into_iter().zip(ports.iter().zip(verbs));
+            let results = results.map(|(driver, (port, before))| driver.finish(port.verbs() - before));
+            let results: Vec<_> = results.collect();
+            own.into_iter().for_each(|own| system.end_thread(own));
+            Ok(results)
         })?;
-        let cache = self.index.cache_counts() - before;
-        let outcome = stage.outcome(lanes, Counts { cache, ..Counts::default() });
-        let loads = self.index.take_loads();
+        let phase = stage.combine(threads, [before, system.counts()?]);
         let shares = Some(self.fabric.usage().since(&usage));
-        Ok(PhaseOutcome { host_time: Some(host_start.elapsed()), loads, shares, ..outcome })
+        Ok(PhaseResult { host_time: Some(host_start.elapsed()), shares, ..phase })
     }
 
     fn final_scans<'s>(
@@ -145,33 +118,39 @@ impl<I: PlacedIndex> Bed for Simulated<I> {
         mut scans: Vec<FinalScan<'s>>,
     ) -> Result<Vec<FinalScan<'s>>, BenchError> {
         stage.watched(|| {
-            let ep = &self.fabric.direct(self.seeds.next());
-            let own = self.index.begin_thread(0);
+            let (system, port) = (&self.system, &self.direct());
+            let own = system.begin_thread(0);
             for scan in &mut scans {
-                let client = self.index.client(ep, &own);
-                block_on(ep, verify::perform(client, stage.shared, scan))?;
+                let client = Client { system, port, own: &own };
+                block_on(&port.ep, verify::perform(client, stage.shared, scan))?;
             }
-            self.index.end_thread(own);
+            system.end_thread(own);
             Ok(scans)
         })
     }
 
-    fn smo_counts(&self) -> Result<SmoCounts, BenchError> {
-        Ok(self.index.smo_counts())
+    fn counts(&self) -> Result<SystemCounts, BenchError> {
+        self.system.counts()
     }
 
     fn audit(&self) -> Result<Audited, BenchError> {
-        let ep = &self.fabric.direct(self.seeds.next());
-        block_on(ep, self.index.audit(ep))
+        self.system.audit(&|| Ok(self.direct()))
     }
 
-    /// The cluster ends with the process's memory of it.
+    /// The cluster ends with its memory in this process.
     fn close(self) -> Result<(), BenchError> {
         Ok(())
     }
 }
 
-/// Where the endpoints' random numbers start from: asked in the same order, the same ones.
+impl<S> Simulated<S> {
+    /// A port that takes no virtual time.
+    fn direct(&self) -> SimPort {
+        EndpointPort::simulated(self.fabric.direct(self.seeds.next()))
+    }
+}
+
+/// Seeds of the endpoints' random numbers: the same ones in the same order.
 struct Seeds(AtomicU64);
 
 impl Seeds {

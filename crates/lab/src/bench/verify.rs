@@ -10,10 +10,10 @@ use pando::ScanRange;
 use pando_workload::{Expectation, KeyCodec, KeySpace, ValueCodec, Violation};
 
 use super::BenchError;
-use super::bed::{Bed, Stage};
-use super::lane::{Shared, Tally};
+use super::driver::{Shared, Tally};
 use super::load::lowest_key;
-use crate::under_test::IndexClient;
+use super::testbed::{Stage, Testbed};
+use crate::under_test::{Client, Port, SystemUnderTest};
 
 /// Entries between two reports.
 const STRIDE: u64 = 4096;
@@ -28,7 +28,7 @@ pub(crate) struct Verified {
 
 /// Scans everything. Nothing may be in flight.
 pub(crate) fn whole_index(
-    bed: &impl Bed,
+    testbed: &impl Testbed,
     stage: &Stage<'_>,
     expected: &Expectation,
 ) -> Result<Verified, BenchError> {
@@ -44,7 +44,7 @@ pub(crate) fn whole_index(
     });
     let mut verified = Verified::default();
     let mut present = 0;
-    for scan in bed.final_scans(stage, scans.collect())? {
+    for scan in testbed.final_scans(stage, scans.collect())? {
         let (entries, surely_present, tally) = scan.finish();
         verified.entries += entries;
         present += surely_present;
@@ -60,8 +60,8 @@ pub(crate) fn whole_index(
 }
 
 /// Scans the part of the index that `scan` is about.
-pub(crate) async fn perform<C: IndexClient>(
-    client: C,
+pub(crate) async fn perform<S: SystemUnderTest<P>, P: Port>(
+    client: Client<'_, S, P>,
     shared: &Shared,
     scan: &mut FinalScan<'_>,
 ) -> Result<(), BenchError> {

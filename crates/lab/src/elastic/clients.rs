@@ -13,8 +13,8 @@ use pando_workload::{KeyCodec, Op, OpKind, OpStream, Rng, ValueCodec, loaded_key
 
 use super::{Clients, ElasticSpec, Spread};
 use crate::bench::Watch;
-use crate::under_test::IndexClient;
-use crate::under_test::dex::DexClient;
+use crate::under_test::dex::Dex;
+use crate::under_test::{Client, Port, SimPort};
 
 /// Time after which a thread without work looks again.
 const IDLE_NS: Nanos = 2_000;
@@ -57,32 +57,31 @@ impl Ground<'_> {
 }
 
 /// One thread of a compute server.
-pub(super) struct Lane<'c, L> {
+pub(super) struct Thread<'c, L: Layout> {
     pub ground: &'c Ground<'c>,
-    pub client: DexClient<'c, L, SimEndpoint>,
-    pub ep: &'c SimEndpoint,
+    pub client: Client<'c, Dex<L>, SimPort>,
     pub server: usize,
     pub stream: RefCell<OpStream>,
     pub rng: RefCell<Rng>,
 }
 
-impl<L: Layout> Lane<'_, L> {
+impl<L: Layout> Thread<'_, L> {
     /// Performs operations until the run is over.
     pub async fn work(&self) {
         let (mut key, mut value) = (vec![0; self.ground.keys.size()], vec![0; self.ground.values.size()]);
         if let Clients::Routed { per_thread } = self.ground.spec.clients {
             (0..per_thread).for_each(|_| self.ask(&mut key));
         }
-        while !self.ground.is_over(self.ep) {
-            self.client.pace().await;
+        while !self.ground.is_over(&self.client.port.ep) {
+            self.client.port.pace().await;
             let Some(op) = self.next(&mut key) else {
-                self.client.router().refresh();
-                Endpoint::sleep_until(self.ep, self.ep.now() + IDLE_NS).await;
+                self.client.own.router.refresh();
+                Endpoint::sleep_until(&self.client.port.ep, self.client.port.ep.now() + IDLE_NS).await;
                 continue;
             };
             self.ground.keys.encode(op.key_number, &mut key);
             self.perform(op, &key, &mut value).await;
-            self.ground.count(self.server, self.ep);
+            self.ground.count(self.server, &self.client.port.ep);
             if let Clients::Routed { .. } = self.ground.spec.clients {
                 self.ask(&mut key);
             }
@@ -93,8 +92,8 @@ impl<L: Layout> Lane<'_, L> {
     fn ask(&self, key: &mut [u8]) {
         let op = self.draw();
         self.ground.keys.encode(op.key_number, key);
-        self.client.router().refresh();
-        let owner = self.client.router().owner_of(key);
+        self.client.own.router.refresh();
+        let owner = self.client.own.router.owner_of(key);
         self.ground.queues[owner].borrow_mut().push_back(op);
     }
 
@@ -103,7 +102,7 @@ impl<L: Layout> Lane<'_, L> {
         if let Clients::Routed { .. } = self.ground.spec.clients {
             return self.ground.queues[self.server].borrow_mut().pop_front();
         }
-        let router = self.client.router();
+        let router = &self.client.own.router;
         let mut is_own = |op: &Op| {
             self.ground.keys.encode(op.key_number, key);
             router.owner_of(key) == self.server
@@ -116,7 +115,7 @@ impl<L: Layout> Lane<'_, L> {
         let Spread::HotSpot { share, width, spots } = &self.ground.spec.spread else { return op };
         let (ground, mut rng) = (self.ground, self.rng.borrow_mut());
         let records = ground.keys.records();
-        let place = ground.time(self.ep) * spots.len() as u64 / ground.spec.run_ns;
+        let place = ground.time(&self.client.port.ep) * spots.len() as u64 / ground.spec.run_ns;
         let spot = spots[(place as usize).min(spots.len() - 1)];
         let is_hot = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 <= *share;
         let record = match is_hot {
@@ -133,7 +132,7 @@ impl<L: Layout> Lane<'_, L> {
         let done = match op.kind {
             OpKind::Read | OpKind::Scan { .. } => {
                 value.clear();
-                self.client.get_into(key, value).await
+                self.client.get(key, value).await
             }
             OpKind::Update | OpKind::ReadModifyWrite => {
                 self.write_value(op, value);

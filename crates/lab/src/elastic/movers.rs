@@ -10,11 +10,11 @@ use pando_dex::balancer::{Balancer, BalancerConfig};
 use pando_dex::layout::Layout;
 use pando_dex::{DexError, Flushed, KeyRange, Leaving, Party, flush_side_by_side, move_keys};
 use pando_fabric::{Endpoint, Nanos};
-use pando_sim::SimEndpoint;
 
 use super::clients::Ground;
 use super::{MoveFigures, PlannedMove};
-use crate::under_test::dex::{Dex, DexClient};
+use crate::under_test::dex::Dex;
+use crate::under_test::{Client, SimPort};
 
 /// Time after which a helper looks again whether there is something to flush.
 const HELPER_NS: Nanos = 5_000;
@@ -43,19 +43,18 @@ impl<L> Default for Work<'_, L> {
 }
 
 /// The mover, or a helper.
-pub(super) struct Mover<'c, 'd, L> {
+pub(super) struct Mover<'c, 'd, L: Layout> {
     pub ground: &'c Ground<'c>,
     pub work: &'c Work<'d, L>,
     pub dex: &'d Dex<L>,
-    pub client: DexClient<'c, L, SimEndpoint>,
-    pub ep: &'c SimEndpoint,
+    pub client: Client<'c, Dex<L>, SimPort>,
 }
 
 impl<'d, L: Layout> Mover<'_, 'd, L> {
     /// Takes a share of whatever is flushed.
     pub async fn help(&self) {
-        while !self.ground.is_over(self.ep) {
-            Endpoint::sleep_until(self.ep, self.ep.now() + HELPER_NS).await;
+        while !self.ground.is_over(&self.client.port.ep) {
+            Endpoint::sleep_until(&self.client.port.ep, self.client.port.ep.now() + HELPER_NS).await;
             let leaving = self.work.leaving.borrow().clone();
             let Some((from, leaving)) = leaving else { continue };
             self.work.busy.set(self.work.busy.get() + 1);
@@ -66,7 +65,7 @@ impl<'d, L: Layout> Mover<'_, 'd, L> {
             drop(leaving);
             self.work.busy.set(self.work.busy.get() - 1);
             while self.work.leaving.borrow().is_some() {
-                Endpoint::sleep_until(self.ep, self.ep.now() + HELPER_NS).await;
+                Endpoint::sleep_until(&self.client.port.ep, self.client.port.ep.now() + HELPER_NS).await;
             }
         }
     }
@@ -74,7 +73,7 @@ impl<'d, L: Layout> Mover<'_, 'd, L> {
     /// Makes the planned moves.
     pub async fn follow_plan(&self) {
         for step in &self.ground.spec.moves {
-            Endpoint::sleep_until(self.ep, self.ground.began + step.at_ns).await;
+            Endpoint::sleep_until(&self.client.port.ep, self.ground.began + step.at_ns).await;
             if let Err(error) = self.planned(step).await {
                 self.work.failure.borrow_mut().get_or_insert(error.to_string());
             }
@@ -82,7 +81,7 @@ impl<'d, L: Layout> Mover<'_, 'd, L> {
     }
 
     async fn planned(&self, step: &PlannedMove) -> Result<(), DexError> {
-        let table = self.client.router().routes().table();
+        let table = self.client.own.router.routes().table();
         let own = table
             .range_of(step.from)
             .ok_or(DexError::Routes("the compute server has no keys to give away"))?;
@@ -103,9 +102,9 @@ impl<'d, L: Layout> Mover<'_, 'd, L> {
     /// Looks at the load now and then, and moves boundaries.
     pub async fn balance(&self, every: Nanos) {
         let mut balancer = Balancer::new(BalancerConfig::default());
-        let routes = self.client.router().routes();
-        while !self.ground.is_over(self.ep) {
-            Endpoint::sleep_until(self.ep, self.ep.now() + every).await;
+        let routes = self.client.own.router.routes();
+        while !self.ground.is_over(&self.client.port.ep) {
+            Endpoint::sleep_until(&self.client.port.ep, self.client.port.ep.now() + every).await;
             for step in balancer.observe(routes.table().boundaries(), &routes.take_load()) {
                 let table = routes.table();
                 let (below, above) = (table.owners()[step.boundary], table.owners()[step.boundary + 1]);
@@ -136,15 +135,21 @@ impl<'d, L: Layout> Mover<'_, 'd, L> {
             let mine = leaving.flush_share(ctx).await;
             *self.work.leaving.borrow_mut() = None;
             while self.work.busy.get() > 0 {
-                Endpoint::sleep_until(self.ep, self.ep.now() + HELPER_NS).await;
+                Endpoint::sleep_until(&self.client.port.ep, self.client.port.ep.now() + HELPER_NS).await;
             }
             let mut flushed = mine?;
             flushed += self.work.helped.take();
             Ok(flushed)
         };
-        let moved =
-            move_keys(self.client.router().routes(), party(from), party(to), range, flush, async |_| Ok(()))
-                .await?;
+        let moved = move_keys(
+            self.client.own.router.routes(),
+            party(from),
+            party(to),
+            range,
+            flush,
+            async |_| Ok(()),
+        )
+        .await?;
         let since = |at: Nanos| at - self.ground.began;
         self.work.moves.borrow_mut().push(MoveFigures {
             from,

@@ -4,26 +4,24 @@
 //! are on the compute server that keys leave first.
 
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
 
-use pando_dex::MemorySide;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_pool::{Pool, PoolOptions};
 use pando_rt::block_on;
-use pando_sim::{SimConfig, SimEndpoint, SimFabric};
+use pando_sim::{SimEndpoint, SimFabric};
 use pando_workload::{Lane as StreamLane, OpStream, Rng};
 
-use super::clients::{Ground, Lane};
+use super::clients::{Ground, Thread};
 use super::movers::{Mover, Work};
 use super::{ElasticReport, ElasticSpec, Spread};
 use crate::bench::load::{Generated, boundaries};
-use crate::bench::{BenchError, Watch};
-use crate::under_test::PlacedIndex;
+use crate::bench::{BenchError, Watch, make_fabric};
 use crate::under_test::dex::{Dex, DexThread};
+use crate::under_test::{Client, EndpointPort, SimPort, SystemUnderTest};
 
 /// What a thread of the simulation does.
 enum Role<'c, 'd> {
-    Lane(Box<Lane<'c, FixedLayout>>),
+    Operates(Box<Thread<'c, FixedLayout>>),
     Moves(Mover<'c, 'd, FixedLayout>),
     Balances(Mover<'c, 'd, FixedLayout>, u64),
     Helps(Mover<'c, 'd, FixedLayout>),
@@ -36,29 +34,23 @@ enum Role<'c, 'd> {
 pub fn run(spec: &ElasticSpec, watch: &dyn Watch) -> Result<ElasticReport, BenchError> {
     spec.validate()?;
     let bench = spec.bench();
-    let fabric = SimFabric::new(&SimConfig {
-        regions: vec![bench.memory_server_bytes(); spec.memory_servers],
-        compute_servers: spec.all_servers(),
-        seed: spec.seed,
-        model: bench.cluster_model(),
-    })?;
-    fabric.set_handler(Arc::new(MemorySide::default()));
+    let fabric = make_fabric(&bench, spec.all_servers())?;
     let ep = fabric.direct(spec.seed);
     let dex = load(spec, &ep)?;
     let movers = 1 + if spec.moves.is_empty() { 0 } else { spec.flush_workers - 1 };
     let source = spec.moves.first().map_or(0, |step| step.from);
-    let lanes = spec.all_servers() * spec.threads;
-    let endpoints: Vec<SimEndpoint> = (0..lanes + movers)
+    let workers = spec.all_servers() * spec.threads;
+    let ports: Vec<SimPort> = (0..workers + movers)
         .map(|thread| {
-            let server = if thread < lanes { thread / spec.threads } else { source };
-            fabric.thread(server, spec.seed.wrapping_add(1 + thread as u64))
+            let server = if thread < workers { thread / spec.threads } else { source };
+            EndpointPort::simulated(fabric.thread(server, spec.seed.wrapping_add(1 + thread as u64)))
         })
         .collect();
-    let mut report = measure(spec, watch, &fabric, &dex, &endpoints)?;
+    let mut report = measure(spec, watch, &fabric, &dex, &ports)?;
     if watch.interrupted() {
         return Err(BenchError::Interrupted);
     }
-    let audited = block_on(&ep, dex.audit(&ep))?;
+    let audited = dex.audit(&|| Ok(EndpointPort::simulated(fabric.direct(spec.seed))))?;
     report.audit_violations = audited.violation_count;
     report.complaints.extend(audited.violations.into_iter().take(3));
     Ok(report)
@@ -72,7 +64,7 @@ fn load(spec: &ElasticSpec, ep: &SimEndpoint) -> Result<Dex<FixedLayout>, BenchE
     let pool = block_on(ep, Pool::create(ep, PoolOptions::embedded())).map_err(pando::Error::from)?;
     let boundaries = boundaries(&keys, spec.compute_servers);
     let source = Generated::new(keys, values, 1);
-    let loaded = Dex::load_with_spares(&bench, spec.spare_servers, ep, pool, layout, boundaries, &source);
+    let loaded = Dex::load(&bench, spec.spare_servers, ep, pool, layout, boundaries, &source);
     Ok(block_on(ep, loaded)?)
 }
 
@@ -81,7 +73,7 @@ fn measure(
     watch: &dyn Watch,
     fabric: &SimFabric,
     dex: &Dex<FixedLayout>,
-    endpoints: &[SimEndpoint],
+    ports: &[SimPort],
 ) -> Result<ElasticReport, BenchError> {
     let bench = spec.bench();
     let workload = bench.workload_spec()?;
@@ -97,31 +89,31 @@ fn measure(
         complaint: RefCell::default(),
     };
     let work = Work::default();
-    let own: Vec<DexThread> = endpoints.iter().map(|_| dex.begin_thread(0)).collect();
-    let lanes = spec.all_servers() * spec.threads;
-    let mut roles = Vec::with_capacity(endpoints.len());
-    for (thread, (ep, own)) in endpoints.iter().zip(&own).enumerate() {
-        let client = dex.client(ep, own);
-        if thread < lanes {
-            let lane = StreamLane::new(thread as u64, lanes as u64);
+    let own: Vec<DexThread> = ports.iter().map(|_| dex.begin_thread(0)).collect();
+    let workers = spec.all_servers() * spec.threads;
+    let mut roles = Vec::with_capacity(ports.len());
+    for (thread, (port, own)) in ports.iter().zip(&own).enumerate() {
+        let client = Client { system: dex, port, own };
+        if thread < workers {
+            let lane = StreamLane::new(thread as u64, workers as u64);
             let stream = RefCell::new(OpStream::new(&workload, spec.seed, lane)?);
             let (server, rng) = (thread / spec.threads, RefCell::new(Rng::new(spec.seed ^ thread as u64)));
-            roles.push(Role::Lane(Box::new(Lane { ground: &ground, client, ep, server, stream, rng })));
+            roles.push(Role::Operates(Box::new(Thread { ground: &ground, client, server, stream, rng })));
             continue;
         }
-        let mover = Mover { ground: &ground, work: &work, dex, client, ep };
+        let mover = Mover { ground: &ground, work: &work, dex, client };
         roles.push(match spec.balance_every_ns {
-            _ if thread > lanes => Role::Helps(mover),
+            _ if thread > workers => Role::Helps(mover),
             Some(every) => Role::Balances(mover, every),
             None => Role::Moves(mover),
         });
     }
-    let threads: Vec<&SimEndpoint> = endpoints.iter().collect();
+    let threads: Vec<&SimEndpoint> = ports.iter().map(|port| &port.ep).collect();
     fabric.run(&threads, 1, |thread, _| {
         let role = &roles[thread];
         async move {
             match role {
-                Role::Lane(lane) => lane.work().await,
+                Role::Operates(thread) => thread.work().await,
                 Role::Moves(mover) => mover.follow_plan().await,
                 Role::Balances(mover, every) => mover.balance(*every).await,
                 Role::Helps(mover) => mover.help().await,

@@ -1,84 +1,112 @@
-//! Sessions of the facade as clients: the index as users have it, on the fabrics of this machine.
+//! The facade's index as a system under test: what users have, on the fabrics of this machine.
 //!
-//! Time is the host's. Threads are the host's too and run side by side by themselves, so there is nothing to pace. Every
-//! method is the session's own, and inlined to it.
+//! Threads reach it by sessions. Every operation is the session's own, and inlined to it.
 
-use std::sync::LazyLock;
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
 
-use pando::{Answers, AsyncSession, ScanRange, VerbCounts};
-use pando_fabric::Nanos;
+use pando::{Answers, Cluster, ComputeServerStats, Index, ScanRange, Session};
 
-use super::IndexClient;
+use super::{Audited, Balancer, Client, Connect, SystemCounts, SystemUnderTest};
+use crate::bench::BenchError;
 
-/// What the clocks of all threads start from.
-static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-/// Time of the host, in ns since the first call.
-#[inline]
-pub(crate) fn host_now() -> Nanos {
-    EPOCH.elapsed().as_nanos() as Nanos
+/// An index of the facade in a cluster.
+pub(crate) struct Facade {
+    cluster: Cluster,
+    index: Index,
+    /// The pool is shared with others.
+    is_guest: bool,
+    /// Operations of the compute servers when they were last asked for.
+    last: Mutex<Vec<ComputeServerStats>>,
 }
 
-impl IndexClient for AsyncSession<'_> {
+impl Facade {
+    pub fn new(cluster: Cluster, index: Index, is_guest: bool) -> Self {
+        Self { cluster, index, is_guest, last: Mutex::default() }
+    }
+}
+
+type At<'c> = Client<'c, Facade, Session>;
+
+impl SystemUnderTest<Session> for Facade {
     type Error = pando::Error;
+    type Thread = ();
     type Answers = Answers;
 
-    const CLOCK_IS_FREE: bool = false;
+    fn begin_thread(&self, _: usize) {}
 
     #[inline]
-    async fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> pando::Result<bool> {
-        AsyncSession::get_into(self, key, out).await
+    async fn get(at: At<'_>, key: &[u8], out: &mut Vec<u8>) -> pando::Result<bool> {
+        at.port.futures().get_into(key, out).await
     }
 
     #[inline]
-    async fn put(&self, key: &[u8], value: &[u8]) -> pando::Result<bool> {
-        AsyncSession::put(self, key, value).await
+    async fn put(at: At<'_>, key: &[u8], value: &[u8]) -> pando::Result<bool> {
+        at.port.futures().put(key, value).await
     }
 
     #[inline]
-    async fn update(&self, key: &[u8], value: &[u8]) -> pando::Result<bool> {
-        AsyncSession::update(self, key, value).await
-    }
-
-    #[inline]
-    async fn insert(&self, key: &[u8], value: &[u8]) -> pando::Result<bool> {
-        AsyncSession::insert(self, key, value).await
-    }
-
-    #[inline]
-    async fn remove(&self, key: &[u8]) -> pando::Result<bool> {
-        AsyncSession::remove(self, key).await
+    async fn update(at: At<'_>, key: &[u8], value: &[u8]) -> pando::Result<bool> {
+        at.port.futures().update(key, value).await
     }
 
     #[inline]
     async fn scan(
-        &self,
+        at: At<'_>,
         range: &ScanRange<'_>,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> pando::Result<usize> {
-        AsyncSession::scan(self, range, visit).await
+        at.port.futures().scan(range, visit).await
     }
 
     #[inline]
-    async fn multi_get(&self, keys: &[&[u8]], answers: &mut Answers) -> pando::Result<()> {
-        AsyncSession::multi_get(self, keys, answers).await
+    async fn multi_get(at: At<'_>, keys: &[&[u8]], answers: &mut Answers) -> pando::Result<()> {
+        at.port.futures().multi_get(keys, answers).await
     }
 
-    #[inline]
-    fn answer(answers: &Answers, i: usize) -> Option<&[u8]> {
-        answers.get(i)
+    fn counts(&self) -> Result<SystemCounts, BenchError> {
+        let stats = self.cluster.stats()?;
+        let (cache, smo) = (stats.cache(), stats.smo());
+        let servers = stats.indexes.into_iter().next().map_or(Vec::new(), |index| index.compute_servers);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let loads = servers.iter().map(|server| {
+            let earlier = last.iter().find(|earlier| earlier.number == server.number);
+            server.operations - earlier.map_or(0, |earlier| earlier.operations)
+        });
+        let loads = Some(loads.collect());
+        *last = servers;
+        Ok(SystemCounts { cache, smo, loads })
     }
 
-    #[inline]
-    async fn pace(&self) {}
-
-    #[inline]
-    fn now(&self) -> Nanos {
-        host_now()
+    fn balance(&self, balancer: &mut Balancer) -> Result<usize, BenchError> {
+        Ok(self.index.balance(balancer)?)
     }
 
-    fn verbs(&self) -> VerbCounts {
-        AsyncSession::verbs(self)
+    fn audit(&self, _: &Connect<'_, Session>) -> Result<Audited, BenchError> {
+        let name = self.index.name();
+        let report = match self.cluster.check() {
+            // Others have indexes of their own in this pool.
+            Err(pando::Error::NotAlone { .. }) if self.is_guest => self.cluster.check_index(name)?,
+            report => report?,
+        };
+        let mut audited = Audited {
+            violations: report.violations,
+            violation_count: report.violation_count,
+            ..Audited::default()
+        };
+        if let Some(index) = report.indexes.iter().find(|index| index.name == name) {
+            audited.entries = index.entries;
+            audited.leaves = index.leaves;
+            audited.inner_nodes = index.inner_nodes;
+            audited.height = index.height;
+            audited.leaf_fullness = index.leaf_fullness;
+        }
+        Ok(audited)
+    }
+
+    fn close(self, _: &Connect<'_, Session>, frees: bool) -> Result<(), BenchError> {
+        if frees {
+            self.cluster.drop_index(self.index.name())?;
+        }
+        Ok(())
     }
 }

@@ -5,13 +5,13 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use pando::{CacheCounts, ScanRange, SmoCounts, SortedSource, VerbCounts};
-use pando_dex::DexError;
+use pando::{ScanRange, SmoCounts, SortedSource};
 use pando_dex::layout::Layout;
-use pando_fabric::{Endpoint, Nanos, Work};
+use pando_dex::{Answers, DexError};
+use pando_fabric::Endpoint;
 
-use super::local_tree::{LocalTree, Write, Written};
-use super::{Audited, IndexClient, PlacedIndex};
+use super::local_tree::{LocalTree, Write};
+use super::{Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest, get_each};
 use crate::bench::{BenchError, BenchSpec};
 
 /// The tree, as all threads of its server share it.
@@ -34,115 +34,47 @@ impl<L: Layout> Local<L> {
     }
 }
 
-impl<L: Layout> PlacedIndex for Local<L> {
+impl<L: Layout> SystemUnderTest<SimPort> for Local<L> {
+    type Error = DexError;
     type Thread = ();
-    type Client<'c, E: Endpoint + 'c>
-        = LocalClient<'c, L, E>
-    where
-        L: 'c;
+    type Answers = Answers;
 
     fn begin_thread(&self, _: usize) {}
 
-    fn end_thread(&self, (): ()) {}
-
-    fn client<'c, E: Endpoint>(&'c self, ep: &'c E, (): &'c ()) -> LocalClient<'c, L, E> {
-        LocalClient { local: self, ep }
+    async fn get(at: Client<'_, Self, SimPort>, key: &[u8], out: &mut Vec<u8>) -> Result<bool, DexError> {
+        at.system.tree().get(key, out, |work| at.port.ep.charge(work))
     }
 
-    fn cache_counts(&self) -> CacheCounts {
-        CacheCounts::default()
+    async fn put(at: Client<'_, Self, SimPort>, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
+        at.system.tree().write(key, value, Write::Put, |work| at.port.ep.charge(work))
     }
 
-    fn smo_counts(&self) -> SmoCounts {
-        SmoCounts { splits: self.tree().splits, ..SmoCounts::default() }
-    }
-
-    async fn audit<E: Endpoint>(&self, _: &E) -> Result<Audited, BenchError> {
-        let tree = self.tree();
-        let found = tree.audit();
-        Ok(Audited {
-            violation_count: found.violations.len() as u64,
-            violations: found.violations,
-            entries: found.entries,
-            leaves: found.leaves,
-            inner_nodes: found.inner_nodes,
-            height: tree.height(),
-            leaf_fullness: found.fullness,
-        })
-    }
-}
-
-/// One thread's access.
-pub struct LocalClient<'c, L, E> {
-    local: &'c Local<L>,
-    ep: &'c E,
-}
-
-impl<L, E> Clone for LocalClient<'_, L, E> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<L, E> Copy for LocalClient<'_, L, E> {}
-
-impl<L: Layout, E: Endpoint> LocalClient<'_, L, E> {
-    fn write(&self, key: &[u8], write: Write<'_>) -> Result<Written, DexError> {
-        self.local.tree().write(key, write, |work: Work| self.ep.charge(work))
-    }
-}
-
-impl<L: Layout, E: Endpoint> IndexClient for LocalClient<'_, L, E> {
-    type Error = DexError;
-    type Answers = Vec<Option<Vec<u8>>>;
-
-    const CLOCK_IS_FREE: bool = true;
-
-    async fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, DexError> {
-        self.local.tree().get(key, out, |work: Work| self.ep.charge(work))
-    }
-
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
-        Ok(self.write(key, Write::Put(value))?.existed)
-    }
-
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
-        Ok(self.write(key, Write::Update(value))?.changed)
-    }
-
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
-        Ok(self.write(key, Write::Insert(value))?.changed)
-    }
-
-    async fn remove(&self, key: &[u8]) -> Result<bool, DexError> {
-        Ok(self.write(key, Write::Remove)?.changed)
+    async fn update(at: Client<'_, Self, SimPort>, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
+        at.system.tree().write(key, value, Write::Update, |work| at.port.ep.charge(work))
     }
 
     async fn scan(
-        &self,
+        at: Client<'_, Self, SimPort>,
         range: &ScanRange<'_>,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<usize, DexError> {
-        self.local.tree().scan(range, visit, |work: Work| self.ep.charge(work))
+        at.system.tree().scan(range, visit, |work| at.port.ep.charge(work))
     }
 
-    async fn multi_get(&self, keys: &[&[u8]], answers: &mut Self::Answers) -> Result<(), DexError> {
-        super::get_each(self, keys, answers).await
+    async fn multi_get(
+        at: Client<'_, Self, SimPort>,
+        keys: &[&[u8]],
+        answers: &mut Answers,
+    ) -> Result<(), DexError> {
+        get_each(at, keys, answers).await
     }
 
-    fn answer(answers: &Self::Answers, i: usize) -> Option<&[u8]> {
-        answers[i].as_deref()
+    fn counts(&self) -> Result<SystemCounts, BenchError> {
+        let smo = SmoCounts { splits: self.tree().splits, ..SmoCounts::default() };
+        Ok(SystemCounts { smo, ..SystemCounts::default() })
     }
 
-    async fn pace(&self) {
-        self.ep.pace().await;
-    }
-
-    fn now(&self) -> Nanos {
-        self.ep.now()
-    }
-
-    fn verbs(&self) -> VerbCounts {
-        self.ep.counters().snapshot()
+    fn audit(&self, _: &Connect<'_, SimPort>) -> Result<Audited, BenchError> {
+        Ok(self.tree().audit())
     }
 }

@@ -12,6 +12,8 @@ use pando_dex::layout::{Layout, NodeInit, Side, Stored, header};
 use pando_dex::{DexError, Result, SortedSource, Toward};
 use pando_fabric::{Resource, Work};
 
+use super::Audited;
+
 /// Number of a node. As a child word it is one more, since a child word of 0 is none.
 type NodeId = u32;
 
@@ -22,30 +24,13 @@ pub(crate) struct LocalTree<L> {
     pub splits: u64,
 }
 
-/// A change of one entry.
-#[derive(Clone, Copy)]
-pub(crate) enum Write<'v> {
-    Put(&'v [u8]),
-    Update(&'v [u8]),
-    Insert(&'v [u8]),
-    Remove,
-}
-
-/// What became of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Written {
-    pub existed: bool,
-    pub changed: bool,
-}
-
-/// What an audit counted, and what is wrong.
-#[derive(Default)]
-pub(crate) struct Inventory {
-    pub entries: u64,
-    pub leaves: u64,
-    pub inner_nodes: u64,
-    pub fullness: f64,
-    pub violations: Vec<String>,
+/// Which keys a write is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Write {
+    /// Any key.
+    Put,
+    /// A key that is present.
+    Update,
 }
 
 /// Nodes of a loaded tree: leaves and inner nodes as full as that.
@@ -203,15 +188,12 @@ impl<L: Layout> LocalTree<L> {
         Ok(found)
     }
 
-    /// Changes one entry.
+    /// Stores a value, and returns whether the key was present.
     ///
     /// # Errors
     /// Keys and values that the layout does not hold inside of leaves.
-    pub fn write(&mut self, key: &[u8], write: Write<'_>, charge: impl Fn(Work)) -> Result<Written> {
+    pub fn write(&mut self, key: &[u8], value: &[u8], write: Write, charge: impl Fn(Work)) -> Result<bool> {
         let prepared = self.layout.key(key)?;
-        let (Write::Put(value) | Write::Update(value) | Write::Insert(value)) = write else {
-            return Ok(self.remove(prepared, charge));
-        };
         if !self.layout.value_is_inline(value)? {
             return Err(long_value());
         }
@@ -222,8 +204,8 @@ impl<L: Layout> LocalTree<L> {
             charge(Work::Hold(Resource::Frame(leaf)));
             let position = self.layout.find(self.page(leaf), prepared);
             let existed = position.is_ok();
-            if matches!((write, existed), (Write::Update(_), false) | (Write::Insert(_), true)) {
-                return Ok(Written { existed, changed: false });
+            if write == Write::Update && !existed {
+                return Ok(false);
             }
             let (page, stored) = (self.page(leaf), Stored::Inline(value));
             let (fits, bytes) = match position {
@@ -232,24 +214,10 @@ impl<L: Layout> LocalTree<L> {
             };
             if fits {
                 charge(Work::Copy { bytes });
-                return Ok(Written { existed, changed: true });
+                return Ok(existed);
             }
             self.split(&path, key, value.len(), &charge)?;
         }
-    }
-
-    fn remove(&self, key: L::Key<'_>, charge: impl Fn(Work)) -> Written {
-        let leaf = self.descend(key, &charge, |_| {});
-        charge(Work::Hold(Resource::Frame(leaf)));
-        let existed = match self.layout.find(self.page(leaf), key) {
-            Ok(i) => {
-                charge(Work::Copy { bytes: self.layout.node_size() / 2 });
-                self.layout.leaf_remove(self.page(leaf), i);
-                true
-            }
-            Err(_) => false,
-        };
-        Written { existed, changed: existed }
     }
 
     /// Makes room for an entry or a separator in the last node of `path`, or in those above that it needs room in first.
@@ -339,18 +307,19 @@ impl<L: Layout> LocalTree<L> {
     }
 
     /// Looks at every node: fences, order, levels.
-    pub fn audit(&self) -> Inventory {
-        let mut found = Inventory::default();
+    pub fn audit(&self) -> Audited {
+        let mut found = Audited { height: self.height(), ..Audited::default() };
         self.audit_node(self.root, (None, None), &mut found);
-        found.fullness /= found.leaves.max(1) as f64;
+        found.leaf_fullness /= found.leaves.max(1) as f64;
         if found.leaves + found.inner_nodes != self.nodes.len() as u64 {
             let reached = found.leaves + found.inner_nodes;
             found.violations.push(format!("{reached} of {} nodes are reached", self.nodes.len()));
         }
+        found.violation_count = found.violations.len() as u64;
         found
     }
 
-    fn audit_node(&self, id: NodeId, bounds: (Option<&[u8]>, Option<&[u8]>), found: &mut Inventory) {
+    fn audit_node(&self, id: NodeId, bounds: (Option<&[u8]>, Option<&[u8]>), found: &mut Audited) {
         let (page, layout) = (self.page(id), self.layout);
         if let Err(reason) = layout.verify(page) {
             found.violations.push(format!("node {id}: {reason}"));
@@ -377,7 +346,7 @@ impl<L: Layout> LocalTree<L> {
         if header::level(page) == 0 {
             found.leaves += 1;
             found.entries += keys.len() as u64;
-            found.fullness += layout.fullness(page);
+            found.leaf_fullness += layout.fullness(page);
             return;
         }
         found.inner_nodes += 1;
@@ -444,17 +413,17 @@ mod tests {
         let charge = |work| searches.set(searches.get() + u32::from(work == Work::NodeSearch));
         for number in 0..3_000 {
             let existed = number % 2 == 0 && number < 2_000;
-            let written = tree.write(&key(number), Write::Insert(&key(number)), charge).expect("room");
-            assert_eq!(written, Written { existed, changed: !existed });
+            for write in [Write::Update, Write::Put] {
+                let found = tree.write(&key(number), &key(number), write, charge).expect("room");
+                assert_eq!(found, existed);
+            }
         }
         assert!(tree.splits > 0 && searches.get() >= 3_000 * height);
-        for number in (0..3_000).step_by(3) {
-            let written = tree.write(&key(number), Write::Remove, charge).expect("a possible key");
-            assert_eq!(written, Written { existed: true, changed: true });
-        }
         let mut out = Vec::new();
-        for number in 0..3_000 {
-            assert_eq!(tree.get(&key(number), &mut out, charge).expect("a possible key"), number % 3 != 0);
+        for number in 0..3_001 {
+            out.clear();
+            let found = tree.get(&key(number), &mut out, charge).expect("a possible key");
+            assert_eq!(found.then_some(out.as_slice()), (number < 3_000).then_some(&key(number)[..]));
         }
         assert!(tree.audit().violations.is_empty());
     }

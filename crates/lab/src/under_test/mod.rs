@@ -1,142 +1,154 @@
-//! The laboratory's view of an index under test: the one thing that drivers, checks and experiments know of a system.
+//! An index under test, as drivers, checks and experiments see it.
 //!
-//! [`IndexClient`] is what a thread does with an index, whichever system it is and whatever carries its verbs: the
-//! facade's sessions on the fabrics of this machine ([`pando::AsyncSession`]), a tree on the simulated cluster
-//! ([`dex::DexClient`]). [`PlacedIndex`] is a system on a cluster that the laboratory builds itself: it gives clients
-//! to threads and is audited. A new system needs both and nothing else. All calls are dispatched statically, so the
-//! driver costs an operation nothing that the system does not.
+//! [`SystemUnderTest`] is one index with all its compute servers, whichever design it is. A thread reaches it by a [`Port`]:
+//! an endpoint of a simulated cluster or of this machine, or a session of the facade. A new design implements
+//! [`SystemUnderTest`] and nothing else. All calls are dispatched statically, so an operation costs what the index costs.
 
 pub mod dex;
-mod facade;
-pub(crate) mod hosted;
+pub(crate) mod facade;
 pub mod local;
 pub(crate) mod local_tree;
 pub mod peers;
 pub mod plain;
+mod port;
 pub(crate) mod sherman;
 pub(crate) mod smart;
 
-pub(crate) use facade::host_now;
+pub(crate) use port::{Connect, HostPort, host_now};
+pub use port::{EndpointPort, Port, SimPort};
 
 use std::future::Future;
 
-use pando::{CacheCounts, ScanRange, SmoCounts, VerbCounts};
-use pando_fabric::{Endpoint, Nanos};
+use pando::{BalancerConfig, CacheCounts, ScanRange, SmoCounts};
 
 use crate::bench::BenchError;
 
-/// One thread's access to an index under test. Copies are the same access; the operations of one may be under way side
-/// by side, in the slots of its thread.
+/// An index with all its compute servers, shared by all threads of a run. `P` is what a thread reaches it by.
 ///
 /// Keys and values are byte strings, keys in the order of their bytes. A failed operation may or may not have happened.
-#[allow(async_fn_in_trait, reason = "a client belongs to one thread, and so do its futures")]
-pub trait IndexClient: Copy {
+/// Any thread may ask for any key; where keys belong to compute servers, the owner serves them.
+#[allow(async_fn_in_trait, reason = "a future belongs to the thread that made it")]
+pub trait SystemUnderTest<P>: Sync + Sized {
     /// Why an operation failed, in a sentence.
     type Error: std::error::Error;
-    /// Answers of [`IndexClient::multi_get`], kept for reuse.
-    type Answers: Default;
-
-    /// Whether a look at the clock costs nothing, since its time is virtual. Then every operation is timed and every
-    /// deadline kept to the operation.
-    const CLOCK_IS_FREE: bool;
-
-    /// Appends the value of `key` to `out`; `false` if the key is absent.
-    async fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, Self::Error>;
-
-    /// Stores a value; says whether the key was present before.
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, Self::Error>;
-
-    /// Stores a value under a key that is present; `false`, and nothing changes, if it is absent.
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Self::Error>;
-
-    /// Stores a value under a key that is absent; `false`, and nothing changes, if it is present.
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Self::Error>;
-
-    /// Removes a key; says whether it was present.
-    async fn remove(&self, key: &[u8]) -> Result<bool, Self::Error>;
-
-    /// Hands the entries of a range to `visit`, in order, until it returns `false`; how many it was given.
-    async fn scan(
-        &self,
-        range: &ScanRange<'_>,
-        visit: impl FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<usize, Self::Error>;
-
-    /// Looks up all of `keys`; [`IndexClient::answer`] has the values, in their order.
-    async fn multi_get(&self, keys: &[&[u8]], answers: &mut Self::Answers) -> Result<(), Self::Error>;
-
-    /// The value of the `i`-th key of a [`IndexClient::multi_get`]; `None` if it is absent.
-    fn answer(answers: &Self::Answers, i: usize) -> Option<&[u8]>;
-
-    /// To be awaited after every operation: where time is virtual, a thread whose operations wait for nothing would
-    /// run away from the others.
-    async fn pace(&self);
-
-    /// Time of the clock that operations are measured by.
-    fn now(&self) -> Nanos;
-
-    /// The verbs of this thread so far.
-    fn verbs(&self) -> VerbCounts;
-}
-
-/// Looks up one key after the other, for systems that do not know how to do better.
-async fn get_each<C: IndexClient>(
-    client: &C,
-    keys: &[&[u8]],
-    answers: &mut Vec<Option<Vec<u8>>>,
-) -> Result<(), C::Error> {
-    answers.clear();
-    for key in keys {
-        let mut value = Vec::new();
-        answers.push(client.get_into(key, &mut value).await?.then_some(value));
-    }
-    Ok(())
-}
-
-/// An index that stands on memory servers of the laboratory's own making, with all its compute servers.
-#[allow(async_fn_in_trait, reason = "the futures belong to the thread that made them")]
-pub trait PlacedIndex: Sync {
-    /// What a thread has of its own besides its endpoint: its share of the caches and the like.
+    /// State of one thread: its share of the caches and the like.
     type Thread;
-    type Client<'c, E: Endpoint + 'c>: IndexClient
-    where
-        Self: 'c;
+    type Answers: AnswerList;
 
-    /// A thread of compute server `server` begins to use the index.
+    /// Starts a thread of compute server `server`.
     fn begin_thread(&self, server: usize) -> Self::Thread;
 
-    /// It does not use the index any more.
-    fn end_thread(&self, thread: Self::Thread);
+    /// Ends a thread.
+    fn end_thread(&self, _: Self::Thread) {}
 
-    /// The thread's access to the index. Any key may be asked for; where keys belong to compute servers, those of others are
-    /// served as if the thread were one of theirs.
-    fn client<'c, E: Endpoint>(&'c self, ep: &'c E, thread: &'c Self::Thread) -> Self::Client<'c, E>;
+    /// Appends the value of `key` to `out`; `false` if the key is absent.
+    fn get(
+        at: Client<'_, Self, P>,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> impl Future<Output = Result<bool, Self::Error>>;
 
-    /// What the caches of all compute servers counted so far.
-    fn cache_counts(&self) -> CacheCounts;
+    /// Stores a value; `true` if the key was present before.
+    fn put(
+        at: Client<'_, Self, P>,
+        key: &[u8],
+        value: &[u8],
+    ) -> impl Future<Output = Result<bool, Self::Error>>;
 
-    /// About how many operations went to the keys of each compute server since this was asked before, in the order of their
-    /// keys; `None` if nobody counts them.
-    fn take_loads(&self) -> Option<Vec<u64>> {
-        None
+    /// Stores a value under a key that is present; `false`, and nothing changes, if it is absent.
+    fn update(
+        at: Client<'_, Self, P>,
+        key: &[u8],
+        value: &[u8],
+    ) -> impl Future<Output = Result<bool, Self::Error>>;
+
+    /// Hands the entries of a range to `visit`, in order, until it returns `false`; returns how many it was given.
+    fn scan(
+        at: Client<'_, Self, P>,
+        range: &ScanRange<'_>,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> impl Future<Output = Result<usize, Self::Error>>;
+
+    /// Looks up all of `keys`. The answers are in their order.
+    fn multi_get(
+        at: Client<'_, Self, P>,
+        keys: &[&[u8]],
+        answers: &mut Self::Answers,
+    ) -> impl Future<Output = Result<(), Self::Error>>;
+
+    /// Counters of all compute servers.
+    ///
+    /// # Errors
+    /// Those of an index that is closed.
+    fn counts(&self) -> Result<SystemCounts, BenchError>;
+
+    /// Moves boundaries by the load since the last call; returns how many moved.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    fn balance(&self, _: &mut Balancer) -> Result<usize, BenchError> {
+        Ok(0)
     }
 
-    /// What structure changes there were so far.
-    fn smo_counts(&self) -> SmoCounts;
-
-    /// Checks every invariant of the index, and that no block of the pool is leaked. Nothing else may use it meanwhile.
+    /// Checks every invariant of the index, and that no block of the pool is leaked. Nothing else uses it meanwhile.
     ///
     /// # Errors
     /// Those of the fabric; everything else that is wrong is in the result.
-    fn audit<E: Endpoint>(&self, ep: &E) -> impl Future<Output = Result<Audited, BenchError>>;
+    fn audit(&self, connect: &Connect<'_, P>) -> Result<Audited, BenchError>;
+
+    /// Ends the use of the index when no thread is left. With `frees`, its memory in the pool is freed.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    fn close(self, _: &Connect<'_, P>, frees: bool) -> Result<(), BenchError> {
+        let _ = frees;
+        Ok(())
+    }
 }
 
-/// What an audit found.
+/// Moves boundaries by load.
+pub type Balancer = pando::Balancer;
+
+/// A balancer with the usual settings.
+pub(crate) fn balancer() -> Balancer {
+    Balancer::new(BalancerConfig::default())
+}
+
+/// Answers of [`SystemUnderTest::multi_get`], kept for reuse.
+pub trait AnswerList: Default {
+    /// Value of the `i`-th key; `None` if it is absent.
+    fn get(&self, i: usize) -> Option<&[u8]>;
+}
+
+impl AnswerList for pando::Answers {
+    #[inline]
+    fn get(&self, i: usize) -> Option<&[u8]> {
+        self.get(i)
+    }
+}
+
+impl AnswerList for pando_dex::Answers {
+    fn get(&self, i: usize) -> Option<&[u8]> {
+        self.get(i)
+    }
+}
+
+/// Counters of all compute servers of an index.
+#[derive(Clone, Debug, Default)]
+pub struct SystemCounts {
+    pub cache: CacheCounts,
+    pub smo: SmoCounts,
+    /// Operations by compute server since the last call, in the order of their keys, where they are counted. On the
+    /// simulated cluster these are estimates by a sample of the keys.
+    pub loads: Option<Vec<u64>>,
+}
+
+/// Result of an audit.
 #[derive(Clone, Debug, Default)]
 pub struct Audited {
     /// The first violations, a sentence each.
     pub violations: Vec<String>,
-    /// All of them.
+    /// Number of all violations.
     pub violation_count: u64,
     pub entries: u64,
     pub leaves: u64,
@@ -145,4 +157,75 @@ pub struct Audited {
     pub height: u32,
     /// Mean share of a leaf's room that is used, 0 to 1.
     pub leaf_fullness: f64,
+}
+
+/// One thread's access to an index: the index, the thread's port and its own state.
+pub(crate) struct Client<'c, S: SystemUnderTest<P>, P> {
+    pub system: &'c S,
+    pub port: &'c P,
+    pub own: &'c S::Thread,
+}
+
+impl<S: SystemUnderTest<P>, P> Clone for Client<'_, S, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S: SystemUnderTest<P>, P> Copy for Client<'_, S, P> {}
+
+/// The operations of the index, each within its time limit. Every entry that a scan hands out renews the limit.
+impl<S: SystemUnderTest<P>, P: Port> Client<'_, S, P> {
+    #[inline]
+    pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> impl Future<Output = Result<bool, S::Error>> {
+        self.port.limited(S::get(*self, key, out))
+    }
+
+    #[inline]
+    pub fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, S::Error>> {
+        self.port.limited(S::put(*self, key, value))
+    }
+
+    #[inline]
+    pub fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, S::Error>> {
+        self.port.limited(S::update(*self, key, value))
+    }
+
+    #[inline]
+    pub fn scan(
+        &self,
+        range: &ScanRange<'_>,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> impl Future<Output = Result<usize, S::Error>> {
+        let visit = move |key: &[u8], value: &[u8]| {
+            self.port.renew_limit();
+            visit(key, value)
+        };
+        self.port.limited(S::scan(*self, range, visit))
+    }
+
+    #[inline]
+    pub fn multi_get(
+        &self,
+        keys: &[&[u8]],
+        answers: &mut S::Answers,
+    ) -> impl Future<Output = Result<(), S::Error>> {
+        self.port.limited(S::multi_get(*self, keys, answers))
+    }
+}
+
+/// Looks up one key after the other, for designs without batched lookups.
+async fn get_each<P, S: SystemUnderTest<P, Answers = pando_dex::Answers>>(
+    at: Client<'_, S, P>,
+    keys: &[&[u8]],
+    answers: &mut pando_dex::Answers,
+) -> Result<(), S::Error> {
+    answers.reset(keys.len());
+    let mut value = Vec::new();
+    for (i, key) in keys.iter().enumerate() {
+        value.clear();
+        let found = S::get(at, key, &mut value).await?;
+        answers.set(i, found.then_some(&value));
+    }
+    Ok(())
 }

@@ -9,12 +9,13 @@ use std::error::Error;
 use std::future::Future;
 use std::ops::Range;
 
-use pando::{CacheCounts, IndexError, KeyRange, ScanRange, SmoCounts, SortedSource, VerbCounts};
-use pando_dex::partition_of;
-use pando_fabric::{Endpoint, GlobalAddr, Nanos};
+use pando::{CacheCounts, IndexError, KeyRange, ScanRange, SmoCounts, SortedSource};
+use pando_dex::{Answers, partition_of};
+use pando_fabric::{Endpoint, GlobalAddr};
 use pando_pool::{Pool, PoolError};
+use pando_rt::block_on;
 
-use super::{Audited, IndexClient, PlacedIndex};
+use super::{Audited, Client, Connect, EndpointPort, SystemCounts, SystemUnderTest, get_each};
 use crate::bench::{BenchError, BenchSpec};
 
 /// One compute server's view of an index, shared by its threads.
@@ -183,7 +184,7 @@ impl<T: PeerTree> Peers<T> {
             Ok(_) => Ok(peers),
             Err(error) => {
                 // The first error is the one to report.
-                let _ = peers.close(ep, true).await;
+                let _ = peers.end(ep, true).await;
                 Err(error)
             }
         }
@@ -194,11 +195,7 @@ impl<T: PeerTree> Peers<T> {
         &self.trees
     }
 
-    /// Ends the use of the index, of which no thread is left. With `frees`, all that it occupies in its pool is freed.
-    ///
-    /// # Errors
-    /// Those of the fabric.
-    pub async fn close<E: Endpoint>(self, ep: &E, frees: bool) -> Result<(), BenchError> {
+    async fn end<E: Endpoint>(self, ep: &E, frees: bool) -> Result<(), BenchError> {
         let blocks = T::close_all(self.trees, ep).await.map_err(BenchError::index)?;
         if frees {
             for (at, bytes) in blocks {
@@ -265,36 +262,56 @@ impl<S: SortedSource> Iterator for Pulled<'_, S> {
     }
 }
 
-impl<T: PeerTree> PlacedIndex for Peers<T> {
+type At<'c, T, E> = Client<'c, Peers<T>, EndpointPort<E>>;
+
+impl<T: PeerTree, E: Endpoint> SystemUnderTest<EndpointPort<E>> for Peers<T> {
+    type Error = T::Error;
+    /// The compute server.
     type Thread = usize;
-    type Client<'c, E: Endpoint + 'c>
-        = PeerClient<'c, T, E>
-    where
-        T: 'c;
+    type Answers = Answers;
 
     fn begin_thread(&self, server: usize) -> usize {
         server
     }
 
-    fn end_thread(&self, _: usize) {}
-
-    fn client<'c, E: Endpoint>(&'c self, ep: &'c E, &server: &'c usize) -> PeerClient<'c, T, E> {
-        PeerClient { peers: self, ep, server }
+    async fn get(at: At<'_, T, E>, key: &[u8], out: &mut Vec<u8>) -> Result<bool, T::Error> {
+        at.system.tree(*at.own, key).get(&at.port.ep, key, out).await
     }
 
-    fn cache_counts(&self) -> CacheCounts {
-        self.trees.iter().map(T::cache_counts).sum()
+    async fn put(at: At<'_, T, E>, key: &[u8], value: &[u8]) -> Result<bool, T::Error> {
+        at.system.tree(*at.own, key).put(&at.port.ep, key, value).await
     }
 
-    fn smo_counts(&self) -> SmoCounts {
-        self.trees.iter().map(T::smo_counts).sum()
+    async fn update(at: At<'_, T, E>, key: &[u8], value: &[u8]) -> Result<bool, T::Error> {
+        at.system.tree(*at.own, key).update(&at.port.ep, key, value).await
     }
 
-    async fn audit<E: Endpoint>(&self, ep: &E) -> Result<Audited, BenchError> {
-        let (mut audited, blocks) = T::audit_all(&self.trees, ep).await.map_err(BenchError::index)?;
-        let mut faults =
-            check_blocks(ep, &self.pool, self.before, blocks).await.map_err(pando::Error::from)?;
-        if self.pool.attached(ep).await.map_err(pando::Error::from)?.len() > 1 {
+    async fn scan(
+        at: At<'_, T, E>,
+        range: &ScanRange<'_>,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<usize, T::Error> {
+        at.system.trees[*at.own].scan(&at.port.ep, range, visit).await
+    }
+
+    async fn multi_get(at: At<'_, T, E>, keys: &[&[u8]], answers: &mut Answers) -> Result<(), T::Error> {
+        get_each(at, keys, answers).await
+    }
+
+    fn counts(&self) -> Result<SystemCounts, BenchError> {
+        Ok(SystemCounts {
+            cache: self.trees.iter().map(T::cache_counts).sum(),
+            smo: self.trees.iter().map(T::smo_counts).sum(),
+            loads: None,
+        })
+    }
+
+    fn audit(&self, connect: &Connect<'_, EndpointPort<E>>) -> Result<Audited, BenchError> {
+        let ep = &connect()?.ep;
+        let (mut audited, blocks) = block_on(ep, T::audit_all(&self.trees, ep)).map_err(BenchError::index)?;
+        let checked = block_on(ep, check_blocks(ep, &self.pool, self.before, blocks));
+        let mut faults = checked.map_err(pando::Error::from)?;
+        if block_on(ep, self.pool.attached(ep)).map_err(pando::Error::from)?.len() > 1 {
             // Others may have allocated something meanwhile, or freed it.
             faults.retain(|fault| matches!(fault, BlockFault::Twice(_)));
         }
@@ -302,99 +319,9 @@ impl<T: PeerTree> PlacedIndex for Peers<T> {
         audited.violations.extend(faults.iter().map(BlockFault::to_string));
         Ok(audited)
     }
-}
 
-/// One thread's access.
-pub struct PeerClient<'c, T, E> {
-    peers: &'c Peers<T>,
-    ep: &'c E,
-    server: usize,
-}
-
-impl<T, E> Clone for PeerClient<'_, T, E> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T, E> Copy for PeerClient<'_, T, E> {}
-
-impl<'c, T: PeerTree, E: Endpoint> PeerClient<'c, T, E> {
-    fn tree(&self, key: &[u8]) -> &'c T {
-        self.peers.tree(self.server, key)
-    }
-}
-
-impl<T: PeerTree, E: Endpoint> IndexClient for PeerClient<'_, T, E> {
-    type Error = T::Error;
-    type Answers = Vec<Option<Vec<u8>>>;
-
-    const CLOCK_IS_FREE: bool = true;
-
-    async fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, T::Error> {
-        self.tree(key).get(self.ep, key, out).await
-    }
-
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, T::Error> {
-        self.tree(key).put(self.ep, key, value).await
-    }
-
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, T::Error> {
-        self.tree(key).update(self.ep, key, value).await
-    }
-
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, T::Error> {
-        self.tree(key).insert(self.ep, key, value).await
-    }
-
-    async fn remove(&self, key: &[u8]) -> Result<bool, T::Error> {
-        self.tree(key).remove(self.ep, key).await
-    }
-
-    /// In descending order, all of the range is read first.
-    async fn scan(
-        &self,
-        range: &ScanRange<'_>,
-        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<usize, T::Error> {
-        let tree = &self.peers.trees[self.server];
-        if !range.reverse {
-            return tree.scan(self.ep, range, visit).await;
-        }
-        let mut entries = Vec::new();
-        let all = ScanRange { limit: usize::MAX, ..*range };
-        tree.scan(self.ep, &all, |key, value| {
-            entries.push((key.to_vec(), value.to_vec()));
-            true
-        })
-        .await?;
-        let mut visited = 0;
-        for (key, value) in entries.iter().rev().take(range.limit) {
-            visited += 1;
-            if !visit(key, value) {
-                break;
-            }
-        }
-        Ok(visited)
-    }
-
-    async fn multi_get(&self, keys: &[&[u8]], answers: &mut Self::Answers) -> Result<(), T::Error> {
-        super::get_each(self, keys, answers).await
-    }
-
-    fn answer(answers: &Self::Answers, i: usize) -> Option<&[u8]> {
-        answers[i].as_deref()
-    }
-
-    async fn pace(&self) {
-        self.ep.pace().await;
-    }
-
-    fn now(&self) -> Nanos {
-        self.ep.now()
-    }
-
-    fn verbs(&self) -> VerbCounts {
-        self.ep.counters().snapshot()
+    fn close(self, connect: &Connect<'_, EndpointPort<E>>, frees: bool) -> Result<(), BenchError> {
+        let ep = &connect()?.ep;
+        block_on(ep, self.end(ep, frees))
     }
 }

@@ -5,15 +5,16 @@
 
 use std::ops::Bound;
 
-use pando::{CacheCounts, KeyRange, ScanRange, SmoCounts, SortedSource, VerbCounts};
+use pando::{KeyRange, ScanRange, SmoCounts, SortedSource};
 use pando_dex::layout::Layout;
 use pando_dex::plain::{PlainConfig, PlainTree};
-use pando_dex::{DexError, partition_of};
-use pando_fabric::{Endpoint, Nanos};
+use pando_dex::{Answers, DexError, partition_of};
+use pando_fabric::Endpoint;
 use pando_pool::Pool;
+use pando_rt::block_on;
 
 use super::dex::{INDEX, load_nodes};
-use super::{Audited, IndexClient, PlacedIndex};
+use super::{Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest, get_each};
 use crate::bench::{BenchError, BenchSpec};
 
 /// A tree without a cache, with all its compute servers.
@@ -47,103 +48,45 @@ impl<L: Layout> Plain<L> {
     }
 }
 
-impl<L: Layout> PlacedIndex for Plain<L> {
+impl<L> Plain<L> {
+    fn tree(&self, key: &[u8]) -> &PlainTree<L> {
+        &self.trees[partition_of(&self.boundaries, key)]
+    }
+}
+
+impl<L: Layout> SystemUnderTest<SimPort> for Plain<L> {
+    type Error = DexError;
     type Thread = ();
-    type Client<'c, E: Endpoint + 'c>
-        = PlainClient<'c, L, E>
-    where
-        L: 'c;
+    type Answers = Answers;
 
     fn begin_thread(&self, _: usize) {}
 
-    fn end_thread(&self, (): ()) {}
-
-    fn client<'c, E: Endpoint>(&'c self, ep: &'c E, (): &'c ()) -> PlainClient<'c, L, E> {
-        PlainClient { plain: self, ep }
+    async fn get(at: Client<'_, Self, SimPort>, key: &[u8], out: &mut Vec<u8>) -> Result<bool, DexError> {
+        at.system.tree(key).get(&at.port.ep, key, out).await
     }
 
-    fn cache_counts(&self) -> CacheCounts {
-        CacheCounts::default()
+    async fn put(at: Client<'_, Self, SimPort>, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
+        at.system.tree(key).put(&at.port.ep, key, value).await
     }
 
-    fn smo_counts(&self) -> SmoCounts {
-        let splits = self.trees.iter().map(PlainTree::splits).sum();
-        SmoCounts { splits, ..SmoCounts::default() }
+    async fn update(at: Client<'_, Self, SimPort>, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
+        at.system.tree(key).update(&at.port.ep, key, value).await
     }
 
-    async fn audit<E: Endpoint>(&self, ep: &E) -> Result<Audited, BenchError> {
-        let found = self.trees[0].audit(ep).await.map_err(pando::Error::from)?;
-        Ok(Audited {
-            violation_count: found.violations.len() as u64,
-            violations: found.violations,
-            entries: found.entries,
-            leaves: found.leaves,
-            inner_nodes: found.inner_nodes,
-            height: found.height,
-            leaf_fullness: found.leaf_fullness,
-        })
-    }
-}
-
-/// One thread's access to all compute servers.
-pub struct PlainClient<'c, L, E> {
-    plain: &'c Plain<L>,
-    ep: &'c E,
-}
-
-impl<L, E> Clone for PlainClient<'_, L, E> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<L, E> Copy for PlainClient<'_, L, E> {}
-
-impl<'c, L: Layout, E: Endpoint> PlainClient<'c, L, E> {
-    fn tree(&self, key: &[u8]) -> &'c PlainTree<L> {
-        &self.plain.trees[partition_of(&self.plain.boundaries, key)]
-    }
-}
-
-impl<L: Layout, E: Endpoint> IndexClient for PlainClient<'_, L, E> {
-    type Error = DexError;
-    type Answers = Vec<Option<Vec<u8>>>;
-
-    const CLOCK_IS_FREE: bool = true;
-
-    async fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, DexError> {
-        self.tree(key).get(self.ep, key, out).await
-    }
-
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
-        self.tree(key).put(self.ep, key, value).await
-    }
-
-    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
-        self.tree(key).update(self.ep, key, value).await
-    }
-
-    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, DexError> {
-        self.tree(key).insert(self.ep, key, value).await
-    }
-
-    async fn remove(&self, key: &[u8]) -> Result<bool, DexError> {
-        self.tree(key).remove(self.ep, key).await
-    }
-
-    /// One partition after the other: the view of each knows which nodes are its own.
+    /// Scans one partition after the other, since the view of each knows which nodes are its own.
     async fn scan(
-        &self,
+        at: Client<'_, Self, SimPort>,
         range: &ScanRange<'_>,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<usize, DexError> {
+        let plain = at.system;
         let first = match range.low {
             Bound::Unbounded => 0,
-            Bound::Included(low) | Bound::Excluded(low) => partition_of(&self.plain.boundaries, low),
+            Bound::Included(low) | Bound::Excluded(low) => partition_of(&plain.boundaries, low),
         };
         let (mut entries, mut low, mut enough) = (0, range.low, false);
-        for (number, tree) in self.plain.trees.iter().enumerate().skip(first) {
-            let boundary = self.plain.boundaries.get(number);
+        for (number, tree) in plain.trees.iter().enumerate().skip(first) {
+            let boundary = plain.boundaries.get(number);
             let beyond = boundary.is_none_or(|boundary| match range.high {
                 Bound::Unbounded => false,
                 Bound::Included(high) => high < boundary.as_slice(),
@@ -155,7 +98,7 @@ impl<L: Layout, E: Endpoint> IndexClient for PlainClient<'_, L, E> {
             };
             let part = ScanRange { low, high, limit: range.limit - entries, reverse: range.reverse };
             entries += tree
-                .scan(self.ep, &part, |key, value| {
+                .scan(&at.port.ep, &part, |key, value| {
                     enough = !visit(key, value);
                     !enough
                 })
@@ -170,23 +113,31 @@ impl<L: Layout, E: Endpoint> IndexClient for PlainClient<'_, L, E> {
         Ok(entries)
     }
 
-    async fn multi_get(&self, keys: &[&[u8]], answers: &mut Self::Answers) -> Result<(), DexError> {
-        super::get_each(self, keys, answers).await
+    async fn multi_get(
+        at: Client<'_, Self, SimPort>,
+        keys: &[&[u8]],
+        answers: &mut Answers,
+    ) -> Result<(), DexError> {
+        get_each(at, keys, answers).await
     }
 
-    fn answer(answers: &Self::Answers, i: usize) -> Option<&[u8]> {
-        answers[i].as_deref()
+    fn counts(&self) -> Result<SystemCounts, BenchError> {
+        let splits = self.trees.iter().map(PlainTree::splits).sum();
+        let smo = SmoCounts { splits, ..SmoCounts::default() };
+        Ok(SystemCounts { smo, ..SystemCounts::default() })
     }
 
-    async fn pace(&self) {
-        self.ep.pace().await;
-    }
-
-    fn now(&self) -> Nanos {
-        self.ep.now()
-    }
-
-    fn verbs(&self) -> VerbCounts {
-        self.ep.counters().snapshot()
+    fn audit(&self, connect: &Connect<'_, SimPort>) -> Result<Audited, BenchError> {
+        let ep = &connect()?.ep;
+        let found = block_on(ep, self.trees[0].audit(ep)).map_err(pando::Error::from)?;
+        Ok(Audited {
+            violation_count: found.violations.len() as u64,
+            violations: found.violations,
+            entries: found.entries,
+            leaves: found.leaves,
+            inner_nodes: found.inner_nodes,
+            height: found.height,
+            leaf_fullness: found.leaf_fullness,
+        })
     }
 }

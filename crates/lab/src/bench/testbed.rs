@@ -1,24 +1,24 @@
-//! What a benchmark's phases happen on: a cluster with the index under test, loaded.
+//! A cluster with the loaded index under test, on which the phases of a benchmark run.
 //!
-//! [`Bed`] is what the phases need of it, whatever drives the threads: those of this machine ([`super::hosted`]) or those
-//! of a simulated cluster ([`super::simulated`]). The phases themselves are the same everywhere (`run.rs`), and so is what a
-//! thread does in them (`lane.rs`, `verify.rs`).
+//! [`Testbed`] has two implementations: threads of this machine ([`super::hosted`]) and threads of a simulated cluster
+//! ([`super::simulated`]). The phases are the same on both (`run.rs`), and so is the work of a thread (`driver.rs`,
+//! `verify.rs`).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use pando::{CacheCounts, SmoCounts, VerbCounts};
+use pando::{CacheCounts, VerbCounts};
 use pando_fabric::Nanos;
 use pando_sim::Shares;
 use pando_workload::{Lane as StreamLane, OpStream, WorkloadSpec};
 
-use super::lane::{LaneOutcome, Quota, Series, Shared, Tally, Task};
+use super::driver::{Quota, Series, Shared, Tally, Task, ThreadResult};
 use super::latency::{self, Latency};
 use super::verify::FinalScan;
 use super::{BenchError, BenchSpec, Length, Watch};
-use crate::under_test::Audited;
+use crate::under_test::{Audited, SystemCounts};
 
 /// Between two looks at the progress.
 const TICK: Duration = Duration::from_millis(100);
@@ -31,15 +31,15 @@ pub(crate) struct Stage<'b> {
     pub watch: &'b dyn Watch,
 }
 
-/// The cluster and its index.
-pub(crate) trait Bed {
-    /// Performs operations on all threads, those of a thread drawn from its stream; reports `shared.done` meanwhile.
+/// A cluster with its index.
+pub(crate) trait Testbed {
+    /// Performs operations on all threads, each drawn from the stream of its thread. Reports `shared.done` meanwhile.
     fn operations(
         &self,
         stage: &Stage<'_>,
         streams: Vec<OpStream>,
         length: Length,
-    ) -> Result<PhaseOutcome, BenchError>;
+    ) -> Result<PhaseResult, BenchError>;
 
     /// Performs the final scans, with the same reports.
     fn final_scans<'s>(
@@ -48,51 +48,50 @@ pub(crate) trait Bed {
         scans: Vec<FinalScan<'s>>,
     ) -> Result<Vec<FinalScan<'s>>, BenchError>;
 
-    /// Structure changes so far.
-    fn smo_counts(&self) -> Result<SmoCounts, BenchError>;
+    /// Counters of the index.
+    fn counts(&self) -> Result<SystemCounts, BenchError>;
 
     fn audit(&self) -> Result<Audited, BenchError>;
 
-    /// Ends it in good order.
+    /// Closes the index and its cluster.
     fn close(self) -> Result<(), BenchError>;
 }
 
-/// What operations cost.
+/// Verbs and cache accesses of operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub verbs: VerbCounts,
     pub cache: CacheCounts,
 }
 
-/// What a phase did on all threads.
-pub(crate) struct PhaseOutcome {
+/// Result of a phase on all threads.
+pub(crate) struct PhaseResult {
     pub tally: Tally,
     pub latency: Latency,
-    /// What the operations of this phase cost.
     pub counts: Counts,
     /// From the first operation of any thread to the last of any, by the clients' clock.
     pub ns: Nanos,
-    /// What the phase took on this machine, if the clients' clock is another one.
+    /// Duration on this machine, if the clients' clock is another one.
     pub host_time: Option<Duration>,
-    /// Operations of each compute server by interval, if that is asked for.
+    /// Operations of each compute server by interval, if asked for.
     pub series: Option<Vec<Vec<u64>>>,
-    /// Operations by the compute server that performed them, in the order of their keys, if those count them.
+    /// Operations by compute server in the order of their keys, where they are counted.
     pub loads: Option<Vec<u64>>,
-    /// What was busy, where that is known.
+    /// Shares of resources that were busy, where they are known.
     pub shares: Option<Shares>,
     /// Boundaries that a balancer moved.
     pub moves: u64,
-    /// To go on with, by thread.
+    /// Streams for the next phase, by thread.
     pub streams: Vec<OpStream>,
 }
 
 impl Stage<'_> {
-    /// An error if somebody wants the run to stop.
+    /// An error if the run is to stop.
     pub fn check_interrupt(&self) -> Result<(), BenchError> {
         if self.watch.interrupted() { Err(BenchError::Interrupted) } else { Ok(()) }
     }
 
-    /// Reports `shared.done` until nobody is left who could send to `end`.
+    /// Reports `shared.done` until all senders to `end` are gone.
     pub fn watch_until(&self, end: &Receiver<()>) {
         while end.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
             self.watch.advance(self.shared.done.load(Relaxed));
@@ -102,7 +101,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Does one thing on a thread of its own, with reports meanwhile, and then looks whether it was to stop.
+    /// Runs `work` on a thread of its own and reports progress meanwhile. An interrupted run is an error, whatever came of the
+    /// work.
     pub fn watched<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T, BenchError> + Send,
@@ -118,12 +118,11 @@ impl Stage<'_> {
             self.watch_until(&end);
             joined(worker)
         });
-        // What failed because it was to stop is no failure.
         self.check_interrupt()?;
         done
     }
 
-    /// What each thread is to do in a phase that begins at `start` of the clients' clock.
+    /// The task of each thread in a phase that begins at `start` of the clients' clock.
     pub fn tasks(
         &self,
         streams: Vec<OpStream>,
@@ -143,36 +142,37 @@ impl Stage<'_> {
         })
     }
 
-    /// Puts together what the threads did. `counts` has the caches' part.
-    pub fn outcome(&self, lanes: Vec<LaneOutcome>, counts: Counts) -> PhaseOutcome {
-        let began = lanes.iter().map(|lane| lane.began).min().expect("there are threads");
-        let ended = lanes.iter().map(|lane| lane.ended).max().expect("there are threads");
-        let mut outcome = PhaseOutcome {
+    /// Combines the results of the threads. `counts` are those of the index before and after the phase.
+    pub fn combine(&self, threads: Vec<ThreadResult>, counts: [SystemCounts; 2]) -> PhaseResult {
+        let began = threads.iter().map(|thread| thread.began).min().expect("there are threads");
+        let ended = threads.iter().map(|thread| thread.ended).max().expect("there are threads");
+        let [before, after] = counts;
+        let mut phase = PhaseResult {
             tally: Tally::default(),
             latency: latency::empty(),
-            counts,
+            counts: Counts { cache: after.cache - before.cache, ..Counts::default() },
             ns: ended - began,
             host_time: None,
             series: None,
-            loads: None,
+            loads: after.loads,
             shares: None,
             moves: 0,
-            streams: Vec::with_capacity(lanes.len()),
+            streams: Vec::with_capacity(threads.len()),
         };
         let mut series = vec![Vec::new(); self.spec.compute_servers];
-        for (thread, lane) in lanes.into_iter().enumerate() {
-            outcome.counts.verbs = outcome.counts.verbs + lane.verbs;
-            outcome.tally.add(lane.tally);
-            outcome.latency.add(&lane.latency).expect("all histograms have the same bounds");
-            outcome.streams.push(lane.stream);
-            if let Some(of_lane) = lane.series {
-                of_lane.add_to(&mut series[thread / self.spec.threads]);
+        for (number, thread) in threads.into_iter().enumerate() {
+            phase.counts.verbs = phase.counts.verbs + thread.verbs;
+            phase.tally.add(thread.tally);
+            phase.latency.add(&thread.latency).expect("all histograms have the same bounds");
+            phase.streams.push(thread.stream);
+            if let Some(of_thread) = thread.series {
+                of_thread.add_to(&mut series[number / self.spec.threads]);
             }
         }
         let longest = series.iter().map(Vec::len).max().unwrap_or(0);
         series.iter_mut().for_each(|counts| counts.resize(longest, 0));
-        outcome.series = self.spec.interval_ns.map(|_| series);
-        outcome
+        phase.series = self.spec.interval_ns.map(|_| series);
+        phase
     }
 }
 
@@ -195,12 +195,12 @@ pub(crate) fn streams(spec: &BenchSpec, workload: &WorkloadSpec) -> Result<Vec<O
     Ok(streams)
 }
 
-/// What a thread gave back; its panic goes on here.
+/// Result of a thread; a panic of it goes on here.
 pub(crate) fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// What thread `number` of `threads` does of `ops`.
+/// Share of thread `number` of `threads` in `ops`.
 fn share(ops: u64, number: u64, threads: u64) -> u64 {
     ops / threads + u64::from(number < ops % threads)
 }

@@ -1,9 +1,9 @@
-//! The operations of one thread: drawn from its stream, performed in its slots, checked if asked.
+//! Drives one thread through one phase: operations are drawn from its stream, performed in its slots, and checked if asked.
 //!
-//! A lane knows the index as an [`IndexClient`] only: threads of this machine and of a simulated cluster run the same lane.
-//! The slots of a thread share its stream, its quota and its tally; nothing of that is borrowed across an await. A write
-//! is announced to the expectation before it starts and acknowledged when it is done, a read asks what is certain
-//! before it starts (see [`Expectation`]).
+//! The driver knows the index as a [`SystemUnderTest`] only: threads of this machine and of a simulated cluster run the same
+//! code. The slots of a thread share its stream, its quota and its tally; none of them is borrowed across an await. A write
+//! is announced to the expectation before it starts and acknowledged when it has ended. A read asks before it starts what is
+//! certain (see [`Expectation`]).
 
 use std::cell::{Cell, RefCell};
 use std::ops::Bound;
@@ -16,7 +16,7 @@ use pando_workload::{
 };
 
 use super::latency::{Latency, Stopwatch};
-use crate::under_test::IndexClient;
+use crate::under_test::{AnswerList, Client, Port, SystemUnderTest};
 
 /// Operations between two looks at the flags, and at a clock that is not free.
 const STRIDE: u64 = 64;
@@ -176,8 +176,9 @@ impl Trouble {
 }
 
 /// One thread in one phase.
-pub(crate) struct Lane<'a> {
+pub(crate) struct Driver<'a, S: SystemUnderTest<P>, P> {
     shared: &'a Shared,
+    client: Client<'a, S, P>,
     stream: RefCell<OpStream>,
     watch: Stopwatch,
     tally: RefCell<Tally>,
@@ -194,15 +195,15 @@ pub(crate) struct Lane<'a> {
 }
 
 /// Buffers of one slot.
-struct Hands {
+struct Buffers {
     key: Vec<u8>,
     value: Vec<u8>,
     found: Vec<u8>,
     check: ScanCheck,
 }
 
-/// What came of a lane.
-pub(crate) struct LaneOutcome {
+/// Result of one thread's phase.
+pub(crate) struct ThreadResult {
     /// To go on with in the next phase.
     pub stream: OpStream,
     pub tally: Tally,
@@ -215,10 +216,11 @@ pub(crate) struct LaneOutcome {
     pub ended: Nanos,
 }
 
-impl<'a> Lane<'a> {
-    pub fn new(shared: &'a Shared, task: Task) -> Lane<'a> {
-        Lane {
+impl<'a, S: SystemUnderTest<P>, P: Port> Driver<'a, S, P> {
+    pub fn new(shared: &'a Shared, client: Client<'a, S, P>, task: Task) -> Self {
+        Self {
             shared,
+            client,
             stream: RefCell::new(task.stream),
             watch: Stopwatch::new(task.thread),
             tally: RefCell::default(),
@@ -232,9 +234,13 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// `verbs` are those of the thread in this phase.
-    pub fn finish(self, verbs: VerbCounts) -> LaneOutcome {
-        LaneOutcome {
+    fn port(&self) -> &'a P {
+        self.client.port
+    }
+
+    /// Ends the phase. `verbs` are those of the thread in it.
+    pub fn finish(self, verbs: VerbCounts) -> ThreadResult {
+        ThreadResult {
             stream: self.stream.into_inner(),
             tally: self.tally.into_inner(),
             latency: self.watch.into_latency(),
@@ -245,38 +251,38 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// What one slot does: operations until the thread's quota is used up.
-    pub async fn slot<C: IndexClient>(&self, client: C) {
+    /// Runs one slot: operations until the thread's quota is used up.
+    pub async fn slot(&self) {
         if self.began.get().is_none() {
-            self.began.set(Some(client.now()));
+            self.began.set(Some(self.port().now()));
         }
         match self.shared.multi_get > 1 {
-            true => self.batches(client).await,
-            false => self.single_operations(client).await,
+            true => self.batches().await,
+            false => self.single_operations().await,
         }
-        self.ended.set(client.now());
+        self.ended.set(self.port().now());
     }
 
-    async fn single_operations<C: IndexClient>(&self, client: C) {
-        let mut hands = Hands {
+    async fn single_operations(&self) {
+        let mut buffers = Buffers {
             key: vec![0; self.shared.keys.size()],
             value: vec![0; self.shared.values.size()],
             found: Vec::with_capacity(self.shared.values.size()),
             check: ScanCheck::new(self.shared.keys),
         };
-        while self.claim(&client, 1) > 0 {
+        while self.claim(1) > 0 {
             let op = self.stream.borrow_mut().next_op();
-            let started = self.watch.start(&client);
-            let outcome = self.perform(client, &mut hands, op).await;
-            self.watch.stop(&client, started);
-            self.note(&client, op, outcome);
-            client.pace().await;
+            let started = self.watch.start(self.port());
+            let outcome = self.perform(&mut buffers, op).await;
+            self.watch.stop(self.port(), started);
+            self.note(op, outcome);
+            self.port().pace().await;
         }
     }
 
     /// Takes up to `wanted` operations of the quota; 0 when the phase is over for this thread.
     #[inline]
-    fn claim<C: IndexClient>(&self, client: &C, wanted: u64) -> u64 {
+    fn claim(&self, wanted: u64) -> u64 {
         let issued = self.issued.get();
         let granted = match self.quota {
             Quota::Ops(max) => wanted.min(max - issued),
@@ -290,16 +296,18 @@ impl<'a> Lane<'a> {
         if (looks_up || self.failing.get().is_some()) && self.shared.stop.load(Relaxed) {
             return 0;
         }
-        if (looks_up || C::CLOCK_IS_FREE) && matches!(self.quota, Quota::Until(end) if client.now() >= end) {
+        if (looks_up || self.port().is_clock_free())
+            && matches!(self.quota, Quota::Until(end) if self.port().now() >= end)
+        {
             return 0;
         }
         self.issued.set(issued + granted);
         granted
     }
 
-    fn note<C: IndexClient>(&self, client: &C, op: Op, outcome: Result<u64, Trouble>) {
+    fn note(&self, op: Op, outcome: Result<u64, Trouble>) {
         if let Some(series) = &self.series {
-            series.borrow_mut().count(client.now());
+            series.borrow_mut().count(self.port().now());
         }
         let mut tally = self.tally.borrow_mut();
         tally.ops += 1;
@@ -324,7 +332,7 @@ impl<'a> Lane<'a> {
             Ok(_) => {}
             Err(Trouble::Wrong(wrong)) => tally.wrong(wrong),
             Err(Trouble::Failed(error)) => {
-                self.note_failure(client.now());
+                self.note_failure(self.port().now());
                 tally.failed(error);
             }
             Err(Trouble::Absent(key_number)) => {
@@ -348,25 +356,25 @@ impl<'a> Lane<'a> {
     }
 
     /// One operation. Inserts say how many keys are new by it, scans how many records came.
-    async fn perform<C: IndexClient>(&self, client: C, hands: &mut Hands, op: Op) -> Result<u64, Trouble> {
-        self.shared.keys.encode(op.key_number, &mut hands.key);
+    async fn perform(&self, buffers: &mut Buffers, op: Op) -> Result<u64, Trouble> {
+        self.shared.keys.encode(op.key_number, &mut buffers.key);
         match op.kind {
-            OpKind::Read => self.read(client, hands, op.key_number).await,
-            OpKind::Update => self.write(client, hands, op).await,
-            OpKind::Insert => self.write(client, hands, op).await,
-            OpKind::Scan { len } => self.scan(client, hands, op.key_number, len).await,
+            OpKind::Read => self.read(buffers, op.key_number).await,
+            OpKind::Update => self.write(buffers, op).await,
+            OpKind::Insert => self.write(buffers, op).await,
+            OpKind::Scan { len } => self.scan(buffers, op.key_number, len).await,
             OpKind::ReadModifyWrite => {
-                self.read(client, hands, op.key_number).await?;
-                self.write(client, hands, op).await
+                self.read(buffers, op.key_number).await?;
+                self.write(buffers, op).await
             }
         }
     }
 
-    async fn read<C: IndexClient>(&self, client: C, hands: &mut Hands, number: u64) -> Result<u64, Trouble> {
+    async fn read(&self, buffers: &mut Buffers, number: u64) -> Result<u64, Trouble> {
         let floor = self.shared.expected.as_ref().map(|expected| expected.before_read(number));
-        hands.found.clear();
-        let found = client.get_into(&hands.key, &mut hands.found).await.map_err(Trouble::failed)?;
-        self.check_answer(number, floor, found.then_some(&hands.found))?;
+        buffers.found.clear();
+        let found = self.client.get(&buffers.key, &mut buffers.found).await.map_err(Trouble::failed)?;
+        self.check_answer(number, floor, found.then_some(&buffers.found))?;
         Ok(0)
     }
 
@@ -391,7 +399,7 @@ impl<'a> Lane<'a> {
     }
 
     /// An update, or an insert that may turn out to be one. 1 if the key is new by it.
-    async fn write<C: IndexClient>(&self, client: C, hands: &mut Hands, op: Op) -> Result<u64, Trouble> {
+    async fn write(&self, buffers: &mut Buffers, op: Op) -> Result<u64, Trouble> {
         let number = op.key_number;
         let expected = self.shared.expected.as_ref();
         let surely_present = expected.is_some_and(|expected| expected.surely_present(number));
@@ -399,11 +407,11 @@ impl<'a> Lane<'a> {
             Some(expected) => expected.issue(number),
             None => self.sequence.replace(self.sequence.get().wrapping_add(1)),
         };
-        self.shared.values.write(number, sequence, &mut hands.value);
+        self.shared.values.write(number, sequence, &mut buffers.value);
         let is_insert = op.kind == OpKind::Insert;
         let done = match is_insert {
-            true => client.put(&hands.key, &hands.value).await,
-            false => client.update(&hands.key, &hands.value).await,
+            true => self.client.put(&buffers.key, &buffers.value).await,
+            false => self.client.update(&buffers.key, &buffers.value).await,
         };
         if let Some(expected) = expected {
             match done {
@@ -422,17 +430,11 @@ impl<'a> Lane<'a> {
         }
     }
 
-    async fn scan<C: IndexClient>(
-        &self,
-        client: C,
-        hands: &mut Hands,
-        number: u64,
-        len: u32,
-    ) -> Result<u64, Trouble> {
-        let range = ScanRange { low: Bound::Included(&hands.key), limit: len as usize, ..ScanRange::all() };
+    async fn scan(&self, buffers: &mut Buffers, number: u64, len: u32) -> Result<u64, Trouble> {
+        let range = ScanRange { low: Bound::Included(&buffers.key), limit: len as usize, ..ScanRange::all() };
         let Some(expected) = &self.shared.expected else {
             let mut entries = 0;
-            client
+            self.client
                 .scan(&range, |_, _| {
                     entries += 1;
                     true
@@ -441,10 +443,10 @@ impl<'a> Lane<'a> {
                 .map_err(Trouble::failed)?;
             return Ok(entries);
         };
-        let check = &mut hands.check;
+        let check = &mut buffers.check;
         check.begin(expected, number, len);
         let (mut entries, mut trouble) = (0, None);
-        client
+        self.client
             .scan(&range, |key, value| {
                 entries += 1;
                 trouble = self.check_record(expected, check, key, value).err();
@@ -474,14 +476,14 @@ impl<'a> Lane<'a> {
     }
 
     /// The same for workloads of lookups only, many at a time. The latency of each is that of its batch.
-    async fn batches<C: IndexClient>(&self, client: C) {
+    async fn batches(&self) {
         let size = self.shared.keys.size();
         let mut ops: Vec<Op> = Vec::with_capacity(self.shared.multi_get);
         let mut floors = Vec::with_capacity(self.shared.multi_get);
         let mut keys = vec![0; self.shared.multi_get * size];
-        let mut answers = C::Answers::default();
+        let mut answers = S::Answers::default();
         loop {
-            let granted = self.claim(&client, self.shared.multi_get as u64) as usize;
+            let granted = self.claim(self.shared.multi_get as u64) as usize;
             if granted == 0 {
                 return;
             }
@@ -495,17 +497,17 @@ impl<'a> Lane<'a> {
                 ops.push(op);
             }
             let batch: Vec<&[u8]> = keys.chunks_exact(size).take(granted).collect();
-            let started = self.watch.start(&client);
-            let done = client.multi_get(&batch, &mut answers).await;
-            self.watch.stop(&client, started);
+            let started = self.watch.start(self.port());
+            let done = self.client.multi_get(&batch, &mut answers).await;
+            self.watch.stop(self.port(), started);
             for (i, &op) in ops.iter().enumerate() {
                 let outcome = match &done {
-                    Ok(()) => self.check_answer(op.key_number, floors[i], C::answer(&answers, i)).map(|()| 0),
+                    Ok(()) => self.check_answer(op.key_number, floors[i], answers.get(i)).map(|()| 0),
                     Err(error) => Err(Trouble::Failed(error.to_string())),
                 };
-                self.note(&client, op, outcome);
+                self.note(op, outcome);
             }
-            client.pace().await;
+            self.port().pace().await;
         }
     }
 }

@@ -1,0 +1,155 @@
+//! Ways of a thread to an index: the clock that its operations are measured by, their time limit, the verbs they cost.
+
+use std::future::Future;
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use pando::{Session, VerbCounts};
+use pando_fabric::{Endpoint, Limit, Nanos, limited};
+use pando_rt::Worker;
+use pando_sim::SimEndpoint;
+
+use crate::bench::BenchError;
+
+/// Origin of the clocks of all threads.
+static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Time of the host, in ns since the first call.
+#[inline]
+pub(crate) fn host_now() -> Nanos {
+    EPOCH.elapsed().as_nanos() as Nanos
+}
+
+/// Makes a port for the calling thread.
+pub(crate) type Connect<'c, P> = dyn Fn() -> Result<P, BenchError> + 'c;
+
+/// What a thread reaches an index by.
+#[allow(async_fn_in_trait, reason = "a port belongs to one thread, and so do its futures")]
+pub trait Port {
+    /// Whether a look at the clock costs nothing, since time is virtual. Then every operation is timed and every deadline is
+    /// kept to the operation.
+    fn is_clock_free(&self) -> bool;
+
+    /// Time of the clock that operations are measured by.
+    fn now(&self) -> Nanos;
+
+    /// To be awaited after every operation: in virtual time, a thread whose operations never wait would run away from the
+    /// others.
+    async fn pace(&self);
+
+    /// Verbs of this thread so far.
+    fn verbs(&self) -> VerbCounts;
+
+    /// Performs an operation within its time limit.
+    fn limited<T>(&self, operation: impl Future<Output = T>) -> impl Future<Output = T>;
+
+    /// Grants the current operation its full time again.
+    fn renew_limit(&self) {}
+}
+
+/// A port on the threads of this machine.
+pub(crate) trait HostPort: Port {
+    /// Runs a future in each of `slots` slots of the thread to its end.
+    fn run_slots<F: Future>(&self, slots: usize, make: impl FnMut(u32) -> F) -> Result<(), BenchError>;
+
+    /// Runs one future to its end.
+    fn block_on<F: Future>(&self, future: F) -> F::Output;
+}
+
+/// An endpoint as a port.
+pub struct EndpointPort<E> {
+    pub ep: E,
+    /// Time limit of an operation. `None` on a simulated cluster, whose clock is the endpoint's.
+    operation_ns: Option<Nanos>,
+}
+
+/// A thread of a simulated cluster.
+pub type SimPort = EndpointPort<SimEndpoint>;
+
+impl<E> EndpointPort<E> {
+    /// A thread of a simulated cluster.
+    pub fn simulated(ep: E) -> Self {
+        Self { ep, operation_ns: None }
+    }
+
+    /// A thread of this machine, whose operations may take `operation_ns` each.
+    pub fn hosted(ep: E, operation_ns: Nanos) -> Self {
+        Self { ep, operation_ns: Some(operation_ns) }
+    }
+}
+
+impl<E: Endpoint> Port for EndpointPort<E> {
+    fn is_clock_free(&self) -> bool {
+        self.operation_ns.is_none()
+    }
+
+    fn now(&self) -> Nanos {
+        if self.is_clock_free() { self.ep.now() } else { host_now() }
+    }
+
+    async fn pace(&self) {
+        self.ep.pace().await;
+    }
+
+    fn verbs(&self) -> VerbCounts {
+        self.ep.counters().snapshot()
+    }
+
+    async fn limited<T>(&self, operation: impl Future<Output = T>) -> T {
+        match self.operation_ns {
+            Some(ns) => limited(&self.ep, &Limit::new(ns), operation).await,
+            None => operation.await,
+        }
+    }
+
+    fn renew_limit(&self) {
+        self.ep.renew_time_limit();
+    }
+}
+
+impl<E: Endpoint> HostPort for EndpointPort<E> {
+    fn run_slots<F: Future>(&self, slots: usize, make: impl FnMut(u32) -> F) -> Result<(), BenchError> {
+        Worker::new(&self.ep, slots).run(make);
+        Ok(())
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        pando_rt::block_on(&self.ep, future)
+    }
+}
+
+/// A session keeps the limits of its operations itself. Threads of this machine need no pacing.
+impl Port for Session {
+    #[inline]
+    fn is_clock_free(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn now(&self) -> Nanos {
+        host_now()
+    }
+
+    #[inline]
+    async fn pace(&self) {}
+
+    fn verbs(&self) -> VerbCounts {
+        Session::verbs(self)
+    }
+
+    #[inline]
+    fn limited<T>(&self, operation: impl Future<Output = T>) -> impl Future<Output = T> {
+        operation
+    }
+}
+
+impl HostPort for Session {
+    fn run_slots<F: Future>(&self, slots: usize, mut make: impl FnMut(u32) -> F) -> Result<(), BenchError> {
+        self.in_flight(slots, |slot, _| make(slot))?;
+        Ok(())
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        pando::block_on(self, future)
+    }
+}
