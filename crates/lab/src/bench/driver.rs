@@ -14,9 +14,11 @@ use pando_fabric::Nanos;
 use pando_workload::{
     Expectation, Floor, KeyCodec, Op, OpKind, OpStream, ScanCheck, ValueCodec, ValueError, Violation,
 };
+use serde::Serialize;
 
 use super::latency::{Latency, Stopwatch};
-use crate::under_test::{AnswerList, Client, Port, SystemUnderTest};
+use super::{BenchError, BenchSpec};
+use crate::under_test::{Answers, Client, Port, SystemUnderTest};
 
 /// Operations between two looks at the flags, and at a clock that is not free.
 const STRIDE: u64 = 64;
@@ -35,6 +37,21 @@ pub(crate) struct Shared {
     pub stop: AtomicBool,
     /// Operations of some thread kept failing, and all were to stop.
     pub gave_up: AtomicBool,
+}
+
+impl Shared {
+    pub fn new(spec: &BenchSpec) -> Result<Self, BenchError> {
+        let values = spec.value_codec();
+        Ok(Self {
+            keys: spec.workload_spec()?.keys,
+            values,
+            expected: spec.verify.then(|| Expectation::new(spec.keys, &values)).transpose()?,
+            multi_get: spec.multi_get,
+            done: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            gave_up: AtomicBool::new(false),
+        })
+    }
 }
 
 /// A thread some of whose operations keep failing for so long gives up: those that find what they need cached succeed still.
@@ -79,48 +96,110 @@ impl Series {
     }
 }
 
-/// What a thread is to do in a phase.
-pub(crate) struct Task {
-    pub stream: OpStream,
-    /// Among all threads.
+/// Where the operations of a thread come from. Its slots share it.
+#[allow(async_fn_in_trait, reason = "a source belongs to one thread, and so do its futures")]
+pub(crate) trait Source {
+    /// The next operation; `None` if there is none at present.
+    fn next(&self) -> Option<Op>;
+
+    /// Waits for a while when there was no operation.
+    async fn idle(&self) {}
+
+    /// Notes that an insert of this key has ended well.
+    fn inserted(&self, key_number: u64);
+
+    /// Sequence of the next write when answers are not checked.
+    fn sequence(&self) -> u32;
+
+    /// Notes that an operation has ended.
+    fn ended(&self) {}
+
+    /// Whether the thread is to stop now.
+    fn is_over(&self) -> bool {
+        false
+    }
+}
+
+/// A stream that the thread draws its operations from itself.
+pub(crate) struct Drawn {
+    stream: RefCell<OpStream>,
+    sequence: Cell<u32>,
+}
+
+impl Drawn {
+    pub fn new(stream: OpStream) -> Self {
+        Self { stream: RefCell::new(stream), sequence: Cell::new(1) }
+    }
+
+    pub fn into_stream(self) -> OpStream {
+        self.stream.into_inner()
+    }
+}
+
+impl Source for Drawn {
+    #[inline]
+    fn next(&self) -> Option<Op> {
+        Some(self.stream.borrow_mut().next_op())
+    }
+
+    fn inserted(&self, key_number: u64) {
+        self.stream.borrow_mut().inserted(key_number);
+    }
+
+    #[inline]
+    fn sequence(&self) -> u32 {
+        self.sequence.replace(self.sequence.get().wrapping_add(1))
+    }
+}
+
+/// A thread's part of a phase.
+pub(crate) struct Task<O> {
+    pub source: O,
+    /// Number among all threads.
     pub thread: usize,
     pub quota: Quota,
     pub series: Option<Series>,
 }
 
-/// What a thread did in a phase.
+/// Operations by kind.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Operations {
+    pub reads: u64,
+    pub updates: u64,
+    pub inserts: u64,
+    /// Inserts of keys that were not there.
+    pub new_keys: u64,
+    pub scans: u64,
+    /// Records that scans gave back.
+    pub scanned: u64,
+    pub read_modify_writes: u64,
+}
+
+/// Operations of a thread in a phase.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub ops: u64,
     pub failed: u64,
     pub wrong: u64,
-    /// Operations by kind.
-    pub reads: u64,
-    pub updates: u64,
-    pub inserts: u64,
-    pub scans: u64,
-    pub read_modify_writes: u64,
-    /// Inserts of keys that were not there.
-    pub new_keys: u64,
-    /// Records that scans gave back.
-    pub scanned: u64,
-    /// What the first failed and wrong operations said.
+    pub by_kind: Operations,
+    /// Messages of the first failed and wrong operations.
     pub complaints: Vec<String>,
 }
 
 impl Tally {
-    pub fn add(&mut self, other: Tally) {
+    pub fn add(&mut self, other: &Tally) {
         self.ops += other.ops;
         self.failed += other.failed;
         self.wrong += other.wrong;
-        self.reads += other.reads;
-        self.updates += other.updates;
-        self.inserts += other.inserts;
-        self.scans += other.scans;
-        self.read_modify_writes += other.read_modify_writes;
-        self.new_keys += other.new_keys;
-        self.scanned += other.scanned;
-        self.complaints.extend(other.complaints);
+        let (sum, more) = (&mut self.by_kind, &other.by_kind);
+        sum.reads += more.reads;
+        sum.updates += more.updates;
+        sum.inserts += more.inserts;
+        sum.new_keys += more.new_keys;
+        sum.scans += more.scans;
+        sum.scanned += more.scanned;
+        sum.read_modify_writes += more.read_modify_writes;
+        self.complaints.extend_from_slice(&other.complaints);
     }
 
     pub fn failed(&mut self, error: impl std::fmt::Display) {
@@ -176,10 +255,10 @@ impl Trouble {
 }
 
 /// One thread in one phase.
-pub(crate) struct Driver<'a, S: SystemUnderTest<P>, P> {
+pub(crate) struct Driver<'a, S: SystemUnderTest<P>, P, O> {
     shared: &'a Shared,
     client: Client<'a, S, P>,
-    stream: RefCell<OpStream>,
+    source: O,
     watch: Stopwatch,
     tally: RefCell<Tally>,
     issued: Cell<u64>,
@@ -188,8 +267,6 @@ pub(crate) struct Driver<'a, S: SystemUnderTest<P>, P> {
     /// When the first slot began, and the last one ended.
     began: Cell<Option<Nanos>>,
     ended: Cell<Nanos>,
-    /// Sequence of the next write when answers are not checked.
-    sequence: Cell<u32>,
     /// Since when operations have kept failing, and when the last one failed.
     failing: Cell<Option<(Nanos, Nanos)>>,
 }
@@ -203,9 +280,8 @@ struct Buffers {
 }
 
 /// Result of one thread's phase.
-pub(crate) struct ThreadResult {
-    /// To go on with in the next phase.
-    pub stream: OpStream,
+pub(crate) struct ThreadResult<O> {
+    pub source: O,
     pub tally: Tally,
     pub latency: Latency,
     pub series: Option<Series>,
@@ -216,12 +292,12 @@ pub(crate) struct ThreadResult {
     pub ended: Nanos,
 }
 
-impl<'a, S: SystemUnderTest<P>, P: Port> Driver<'a, S, P> {
-    pub fn new(shared: &'a Shared, client: Client<'a, S, P>, task: Task) -> Self {
+impl<'a, S: SystemUnderTest<P>, P: Port, O: Source> Driver<'a, S, P, O> {
+    pub fn new(shared: &'a Shared, client: Client<'a, S, P>, task: Task<O>) -> Self {
         Self {
             shared,
             client,
-            stream: RefCell::new(task.stream),
+            source: task.source,
             watch: Stopwatch::new(task.thread),
             tally: RefCell::default(),
             issued: Cell::new(0),
@@ -229,7 +305,6 @@ impl<'a, S: SystemUnderTest<P>, P: Port> Driver<'a, S, P> {
             series: task.series.map(RefCell::new),
             began: Cell::new(None),
             ended: Cell::new(0),
-            sequence: Cell::new(1),
             failing: Cell::new(None),
         }
     }
@@ -239,9 +314,9 @@ impl<'a, S: SystemUnderTest<P>, P: Port> Driver<'a, S, P> {
     }
 
     /// Ends the phase. `verbs` are those of the thread in it.
-    pub fn finish(self, verbs: VerbCounts) -> ThreadResult {
+    pub fn finish(self, verbs: VerbCounts) -> ThreadResult<O> {
         ThreadResult {
-            stream: self.stream.into_inner(),
+            source: self.source,
             tally: self.tally.into_inner(),
             latency: self.watch.into_latency(),
             series: self.series.map(RefCell::into_inner),
@@ -271,11 +346,16 @@ impl<'a, S: SystemUnderTest<P>, P: Port> Driver<'a, S, P> {
             check: ScanCheck::new(self.shared.keys),
         };
         while self.claim(1) > 0 {
-            let op = self.stream.borrow_mut().next_op();
+            let Some(op) = self.source.next() else {
+                self.source.idle().await;
+                self.port().pace().await;
+                continue;
+            };
             let started = self.watch.start(self.port());
             let outcome = self.perform(&mut buffers, op).await;
             self.watch.stop(self.port(), started);
             self.note(op, outcome);
+            self.source.ended();
             self.port().pace().await;
         }
     }
@@ -291,6 +371,9 @@ impl<'a, S: SystemUnderTest<P>, P: Port> Driver<'a, S, P> {
         let looks_up = issued % STRIDE < granted;
         if looks_up {
             self.shared.done.fetch_add(STRIDE.max(granted), Relaxed);
+        }
+        if self.source.is_over() {
+            return 0;
         }
         // Operations that fail may take long.
         if (looks_up || self.failing.get().is_some()) && self.shared.stop.load(Relaxed) {
@@ -311,21 +394,21 @@ impl<'a, S: SystemUnderTest<P>, P: Port> Driver<'a, S, P> {
         }
         let mut tally = self.tally.borrow_mut();
         tally.ops += 1;
-        let figure = outcome.as_ref().copied().unwrap_or(0);
+        let (kinds, figure) = (&mut tally.by_kind, outcome.as_ref().copied().unwrap_or(0));
         match op.kind {
-            OpKind::Read => tally.reads += 1,
-            OpKind::Update => tally.updates += 1,
-            OpKind::ReadModifyWrite => tally.read_modify_writes += 1,
+            OpKind::Read => kinds.reads += 1,
+            OpKind::Update => kinds.updates += 1,
+            OpKind::ReadModifyWrite => kinds.read_modify_writes += 1,
             OpKind::Insert => {
                 if outcome.is_ok() {
-                    self.stream.borrow_mut().inserted(op.key_number);
+                    self.source.inserted(op.key_number);
                 }
-                tally.inserts += 1;
-                tally.new_keys += figure;
+                kinds.inserts += 1;
+                kinds.new_keys += figure;
             }
             OpKind::Scan { .. } => {
-                tally.scans += 1;
-                tally.scanned += figure;
+                kinds.scans += 1;
+                kinds.scanned += figure;
             }
         }
         match outcome {
@@ -405,7 +488,7 @@ impl<'a, S: SystemUnderTest<P>, P: Port> Driver<'a, S, P> {
         let surely_present = expected.is_some_and(|expected| expected.surely_present(number));
         let sequence = match expected {
             Some(expected) => expected.issue(number),
-            None => self.sequence.replace(self.sequence.get().wrapping_add(1)),
+            None => self.source.sequence(),
         };
         self.shared.values.write(number, sequence, &mut buffers.value);
         let is_insert = op.kind == OpKind::Insert;
@@ -481,7 +564,7 @@ impl<'a, S: SystemUnderTest<P>, P: Port> Driver<'a, S, P> {
         let mut ops: Vec<Op> = Vec::with_capacity(self.shared.multi_get);
         let mut floors = Vec::with_capacity(self.shared.multi_get);
         let mut keys = vec![0; self.shared.multi_get * size];
-        let mut answers = S::Answers::default();
+        let mut answers = Answers::default();
         loop {
             let granted = self.claim(self.shared.multi_get as u64) as usize;
             if granted == 0 {
@@ -490,13 +573,13 @@ impl<'a, S: SystemUnderTest<P>, P: Port> Driver<'a, S, P> {
             ops.clear();
             floors.clear();
             for key in keys.chunks_exact_mut(size).take(granted) {
-                let op = self.stream.borrow_mut().next_op();
+                let Some(op) = self.source.next() else { break };
                 self.shared.keys.encode(op.key_number, key);
                 floors
                     .push(self.shared.expected.as_ref().map(|expected| expected.before_read(op.key_number)));
                 ops.push(op);
             }
-            let batch: Vec<&[u8]> = keys.chunks_exact(size).take(granted).collect();
+            let batch: Vec<&[u8]> = keys.chunks_exact(size).take(ops.len()).collect();
             let started = self.watch.start(self.port());
             let done = self.client.multi_get(&batch, &mut answers).await;
             self.watch.stop(self.port(), started);

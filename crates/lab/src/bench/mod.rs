@@ -25,6 +25,7 @@ mod testbed;
 mod text;
 mod verify;
 
+pub(crate) use driver::{Driver, Quota, Series, Shared, Source, Task};
 pub use latency::{Latency, SAMPLED};
 pub use report::{
     BalanceFigures, BenchReport, CacheFigures, LatencyFigures, LoadFigures, PerOp, ResourceFigures,
@@ -34,6 +35,7 @@ pub use run::run;
 pub(crate) use simulated::make_fabric;
 pub use spec::{BenchSpec, FabricKind, LayoutChoice, Length};
 pub use system::{Design, ShermanSetup, SmartSetup, System};
+pub(crate) use testbed::PhaseResult;
 pub use text::render;
 
 pub use pando_sim::{Model, ModelError};

@@ -10,7 +10,7 @@ use pando::{OffloadPolicy, SmoCounts};
 use pando_sim::Shares;
 use serde::Serialize;
 
-use super::driver::Tally;
+use super::driver::Operations;
 use super::latency::Latency;
 use super::testbed::{Counts, PhaseResult};
 use super::{BenchError, BenchSpec, FabricKind, SAMPLED};
@@ -150,20 +150,6 @@ impl From<Shares> for ResourceFigures {
     }
 }
 
-/// Measured operations by kind.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Operations {
-    pub reads: u64,
-    pub updates: u64,
-    pub inserts: u64,
-    /// Inserts of keys that were not there.
-    pub new_keys: u64,
-    pub scans: u64,
-    /// Records that scans gave back.
-    pub scanned: u64,
-    pub read_modify_writes: u64,
-}
-
 /// Structure changes of all compute servers, in the warm-up too.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct SmoFigures {
@@ -276,7 +262,7 @@ impl BenchReport {
             warmup_ops: spec.warmup,
             load_seconds: result.load_time.as_secs_f64(),
             warmup_seconds: result.warmup_time.as_secs_f64(),
-            operations: Operations::of(&tally),
+            operations: tally.by_kind,
             smo: SmoFigures::of(result.smo),
             multi_get: spec.multi_get,
             entries: result.entries,
@@ -392,23 +378,10 @@ impl SmoFigures {
     }
 }
 
-impl Operations {
-    fn of(tally: &Tally) -> Operations {
-        Operations {
-            reads: tally.reads,
-            updates: tally.updates,
-            inserts: tally.inserts,
-            new_keys: tally.new_keys,
-            scans: tally.scans,
-            scanned: tally.scanned,
-            read_modify_writes: tally.read_modify_writes,
-        }
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::bench::driver::Tally;
     use crate::bench::latency;
 
     /// A report of made-up figures.
@@ -445,7 +418,11 @@ pub(crate) mod tests {
             warmup_time: Duration::from_millis(700),
             warmup_moves: 2,
             measured: PhaseResult {
-                tally: Tally { ops: 1000, reads: 1000, ..Tally::default() },
+                tally: Tally {
+                    ops: 1000,
+                    by_kind: Operations { reads: 1000, ..Operations::default() },
+                    ..Tally::default()
+                },
                 latency,
                 counts,
                 ns: 2_000_000_000,

@@ -3,7 +3,7 @@
 //! The cluster is closed and a temporary pool removed however the phases end. Wrong answers and failed operations are
 //! counted, and the first ones quoted; they do not end a run.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use pando_dex::layout::Layout;
@@ -12,9 +12,8 @@ use pando_dex::layout::slotted::SlottedLayout;
 use pando_rt::block_on;
 use pando_sherman::Sherman;
 use pando_smart::Smart;
-use pando_workload::Expectation;
 
-use super::driver::{Shared, Tally};
+use super::driver::Shared;
 use super::report::{BenchReport, RunResult, TreeFigures};
 use super::simulated::{self, Simulated};
 use super::testbed::{PhaseResult, Stage, Testbed, streams};
@@ -103,16 +102,7 @@ fn run_on<T: Testbed>(
     watch: &dyn Watch,
     open: impl FnOnce(&Stage<'_>) -> Result<T, BenchError>,
 ) -> Result<BenchReport, BenchError> {
-    let values = spec.value_codec();
-    let shared = Shared {
-        keys: spec.workload_spec()?.keys,
-        values,
-        expected: spec.verify.then(|| Expectation::new(spec.keys, &values)).transpose()?,
-        multi_get: spec.multi_get,
-        done: AtomicU64::new(0),
-        stop: AtomicBool::new(false),
-        gave_up: AtomicBool::new(false),
-    };
+    let shared = Shared::new(spec)?;
     watch.begin(Phase::Load, spec.keys);
     let start = Instant::now();
     let testbed = open(&Stage { spec, shared: &shared, watch })?;
@@ -141,7 +131,7 @@ fn phases(
     let mut measured = testbed.operations(&stage, warmup.streams, spec.length)?;
     check_progress(&shared, &measured)?;
     let mut problems = warmup.tally;
-    problems.add(std::mem::take(&mut measured.tally.complaints).into());
+    problems.complaints.append(&mut measured.tally.complaints);
     problems.failed += measured.tally.failed;
     problems.wrong += measured.tally.wrong;
 
@@ -150,7 +140,7 @@ fn phases(
         watch.begin(Phase::Verify, expected.present_count());
         let verified = verify::whole_index(testbed, &stage, expected)?;
         entries = Some(verified.entries);
-        problems.add(verified.tally);
+        problems.add(&verified.tally);
     }
     // The auditor takes memory of its own.
     drop(shared);
@@ -188,10 +178,4 @@ fn check_progress(shared: &Shared, phase: &PhaseResult) -> Result<(), BenchError
 /// Duration of a phase on this machine.
 fn host_time(phase: &PhaseResult) -> Duration {
     phase.host_time.unwrap_or(Duration::from_nanos(phase.ns))
-}
-
-impl From<Vec<String>> for Tally {
-    fn from(complaints: Vec<String>) -> Tally {
-        Tally { complaints, ..Tally::default() }
-    }
 }

@@ -14,7 +14,7 @@ use pando_fabric::Nanos;
 use pando_sim::Shares;
 use pando_workload::{Lane as StreamLane, OpStream, WorkloadSpec};
 
-use super::driver::{Quota, Series, Shared, Tally, Task, ThreadResult};
+use super::driver::{Drawn, Quota, Series, Shared, Tally, Task, ThreadResult};
 use super::latency::{self, Latency};
 use super::verify::FinalScan;
 use super::{BenchError, BenchSpec, Length, Watch};
@@ -128,11 +128,11 @@ impl Stage<'_> {
         streams: Vec<OpStream>,
         length: Length,
         start: Nanos,
-    ) -> impl Iterator<Item = Task> + use<'_> {
+    ) -> impl Iterator<Item = Task<Drawn>> + use<'_> {
         let threads = streams.len() as u64;
         let interval_ns = self.spec.interval_ns;
         streams.into_iter().enumerate().map(move |(thread, stream)| Task {
-            stream,
+            source: Drawn::new(stream),
             thread,
             quota: match length {
                 Length::Ops(ops) => Quota::Ops(share(ops, thread as u64, threads)),
@@ -143,35 +143,45 @@ impl Stage<'_> {
     }
 
     /// Combines the results of the threads. `counts` are those of the index before and after the phase.
-    pub fn combine(&self, threads: Vec<ThreadResult>, counts: [SystemCounts; 2]) -> PhaseResult {
+    pub fn combine(&self, threads: Vec<ThreadResult<Drawn>>, counts: [SystemCounts; 2]) -> PhaseResult {
+        let [before, after] = counts;
+        let mut phase = PhaseResult::of(self.spec, &threads);
+        phase.counts.cache = after.cache - before.cache;
+        phase.loads = after.loads;
+        phase.streams = threads.into_iter().map(|thread| thread.source.into_stream()).collect();
+        phase
+    }
+}
+
+impl PhaseResult {
+    /// Sums of the threads, those of compute server 0 first.
+    pub fn of<O>(spec: &BenchSpec, threads: &[ThreadResult<O>]) -> PhaseResult {
         let began = threads.iter().map(|thread| thread.began).min().expect("there are threads");
         let ended = threads.iter().map(|thread| thread.ended).max().expect("there are threads");
-        let [before, after] = counts;
         let mut phase = PhaseResult {
             tally: Tally::default(),
             latency: latency::empty(),
-            counts: Counts { cache: after.cache - before.cache, ..Counts::default() },
+            counts: Counts::default(),
             ns: ended - began,
             host_time: None,
             series: None,
-            loads: after.loads,
+            loads: None,
             shares: None,
             moves: 0,
-            streams: Vec::with_capacity(threads.len()),
+            streams: Vec::new(),
         };
-        let mut series = vec![Vec::new(); self.spec.compute_servers];
-        for (number, thread) in threads.into_iter().enumerate() {
+        let mut series = vec![Vec::new(); threads.len() / spec.threads];
+        for (number, thread) in threads.iter().enumerate() {
             phase.counts.verbs = phase.counts.verbs + thread.verbs;
-            phase.tally.add(thread.tally);
+            phase.tally.add(&thread.tally);
             phase.latency.add(&thread.latency).expect("all histograms have the same bounds");
-            phase.streams.push(thread.stream);
-            if let Some(of_thread) = thread.series {
-                of_thread.add_to(&mut series[number / self.spec.threads]);
+            if let Some(of_thread) = &thread.series {
+                of_thread.add_to(&mut series[number / spec.threads]);
             }
         }
         let longest = series.iter().map(Vec::len).max().unwrap_or(0);
         series.iter_mut().for_each(|counts| counts.resize(longest, 0));
-        phase.series = self.spec.interval_ns.map(|_| series);
+        phase.series = threads[0].series.as_ref().map(|_| series);
         phase
     }
 }

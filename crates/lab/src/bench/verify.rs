@@ -48,7 +48,7 @@ pub(crate) fn whole_index(
         let (entries, surely_present, tally) = scan.finish();
         verified.entries += entries;
         present += surely_present;
-        verified.tally.add(tally);
+        verified.tally.add(&tally);
     }
     let lost = expected.present_count().saturating_sub(present);
     let noticed = verified.tally.wrong;

@@ -5,27 +5,30 @@
 
 use std::cell::{Cell, RefCell};
 
+use pando::VerbCounts;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_pool::{Pool, PoolOptions};
 use pando_rt::block_on;
 use pando_sim::{SimEndpoint, SimFabric};
 use pando_workload::{Lane as StreamLane, OpStream, Rng};
 
-use super::clients::{Ground, Thread};
+use super::clients::{Clientele, Ground};
 use super::movers::{Mover, Work};
 use super::{ElasticReport, ElasticSpec, Spread};
 use crate::bench::load::{Generated, boundaries};
-use crate::bench::{BenchError, Watch, make_fabric};
+use crate::bench::{BenchError, Driver, PhaseResult, Quota, Series, Shared, Task, Watch, make_fabric};
 use crate::under_test::dex::{Dex, DexThread};
 use crate::under_test::{Client, EndpointPort, SimPort, SystemUnderTest};
 
-/// What a thread of the simulation does.
+/// The part of a thread of the simulation.
 enum Role<'c, 'd> {
-    Operates(Box<Thread<'c, FixedLayout>>),
+    Operates(Box<Operating<'c>>),
     Moves(Mover<'c, 'd, FixedLayout>),
     Balances(Mover<'c, 'd, FixedLayout>, u64),
     Helps(Mover<'c, 'd, FixedLayout>),
 }
+
+type Operating<'c> = Driver<'c, Dex<FixedLayout>, SimPort, Clientele<'c, FixedLayout>>;
 
 /// Performs a run, unless `watch` wants it to stop.
 ///
@@ -76,18 +79,10 @@ fn measure(
     ports: &[SimPort],
 ) -> Result<ElasticReport, BenchError> {
     let bench = spec.bench();
-    let workload = bench.workload_spec()?;
-    let ground = Ground {
-        spec,
-        watch,
-        keys: workload.keys,
-        values: bench.value_codec(),
-        began: fabric.now(),
-        queues: (0..spec.all_servers()).map(|_| RefCell::default()).collect(),
-        counts: (0..spec.all_servers()).map(|_| RefCell::default()).collect(),
-        failed: Cell::default(),
-        complaint: RefCell::default(),
-    };
+    let shared = Shared::new(&bench)?;
+    let began = fabric.now();
+    let queues = (0..spec.all_servers()).map(|_| RefCell::default()).collect();
+    let ground = Ground { spec, watch, keys: shared.keys, began, queues };
     let work = Work::default();
     let own: Vec<DexThread> = ports.iter().map(|_| dex.begin_thread(0)).collect();
     let workers = spec.all_servers() * spec.threads;
@@ -95,10 +90,7 @@ fn measure(
     for (thread, (port, own)) in ports.iter().zip(&own).enumerate() {
         let client = Client { system: dex, port, own };
         if thread < workers {
-            let lane = StreamLane::new(thread as u64, workers as u64);
-            let stream = RefCell::new(OpStream::new(&workload, spec.seed, lane)?);
-            let (server, rng) = (thread / spec.threads, RefCell::new(Rng::new(spec.seed ^ thread as u64)));
-            roles.push(Role::Operates(Box::new(Thread { ground: &ground, client, server, stream, rng })));
+            roles.push(Role::Operates(Box::new(operating(&ground, &shared, client, thread)?)));
             continue;
         }
         let mover = Mover { ground: &ground, work: &work, dex, client };
@@ -113,32 +105,58 @@ fn measure(
         let role = &roles[thread];
         async move {
             match role {
-                Role::Operates(thread) => thread.work().await,
+                Role::Operates(driver) => driver.slot().await,
                 Role::Moves(mover) => mover.follow_plan().await,
                 Role::Balances(mover, every) => mover.balance(*every).await,
                 Role::Helps(mover) => mover.help().await,
             }
         }
     });
-    drop(roles);
-    let report = conclude(spec, &ground, &work);
+    let results = roles.into_iter().filter_map(|role| match role {
+        Role::Operates(driver) => Some(driver.finish(VerbCounts::default())),
+        _ => None,
+    });
+    let results: Vec<_> = results.collect();
+    let report = conclude(spec, PhaseResult::of(&bench, &results), &work);
+    drop(results);
     own.into_iter().for_each(|own| dex.end_thread(own));
     Ok(report)
 }
 
-fn conclude(spec: &ElasticSpec, ground: &Ground<'_>, work: &Work<'_, FixedLayout>) -> ElasticReport {
-    let series: Vec<Vec<u64>> = ground.counts.iter().map(|counts| counts.borrow().clone()).collect();
-    let ops: u64 = series.iter().flatten().sum();
+/// A thread of a compute server that performs operations.
+fn operating<'c>(
+    ground: &'c Ground<'c>,
+    shared: &'c Shared,
+    client: Client<'c, Dex<FixedLayout>, SimPort>,
+    thread: usize,
+) -> Result<Operating<'c>, BenchError> {
+    let Ground { spec, began, .. } = *ground;
+    let lane = StreamLane::new(thread as u64, (spec.all_servers() * spec.threads) as u64);
+    let stream = OpStream::new(&spec.bench().workload_spec()?, spec.seed, lane)?;
+    let source = Clientele {
+        ground,
+        client,
+        server: thread / spec.threads,
+        stream: RefCell::new(stream),
+        rng: RefCell::new(Rng::new(spec.seed ^ thread as u64)),
+        has_begun: Cell::new(false),
+    };
+    let (quota, series) = (Quota::Until(began + spec.run_ns), Some(Series::new(began, spec.interval_ns)));
+    Ok(Driver::new(shared, client, Task { source, thread, quota, series }))
+}
+
+fn conclude(spec: &ElasticSpec, phase: PhaseResult, work: &Work<'_, FixedLayout>) -> ElasticReport {
+    let PhaseResult { tally, series, .. } = phase;
     let failure = work.failure.take();
     let seconds = spec.run_ns as f64 * 1e-9;
     let mut report = ElasticReport {
-        ops,
-        failed_ops: ground.failed.get() + u64::from(failure.is_some()),
-        complaints: failure.into_iter().chain(ground.complaint.take()).collect(),
-        throughput_ops: ops as f64 / seconds,
+        ops: tally.ops,
+        failed_ops: tally.failed + u64::from(failure.is_some()),
+        complaints: failure.into_iter().chain(tally.complaints.into_iter().take(1)).collect(),
+        throughput_ops: tally.ops as f64 / seconds,
         virtual_seconds: seconds,
         interval_ns: spec.interval_ns,
-        series,
+        series: series.unwrap_or_default(),
         moves: work.moves.take(),
         ..ElasticReport::default()
     };

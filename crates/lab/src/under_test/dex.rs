@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pando::{KeyRange, ScanRange, SmoCounts, SortedSource};
-use pando_cache::{Cache, CacheWorker};
+use pando_cache::{Cache, CacheConfig, CacheWorker};
 use pando_dex::audit::{audit, check_blocks};
 use pando_dex::layout::Layout;
 use pando_dex::{
-    Answers, BulkLoad, Ctx, Detour, DexError, Offloading, Router, Routes, RoutingTable, Tree, TreeConfig,
+    BulkLoad, Ctx, Detour, DexError, Offloading, Router, Routes, RoutingTable, Tree, TreeConfig,
 };
 use pando_fabric::{Endpoint, GlobalAddr, Nanos};
 use pando_pool::Pool;
 use pando_rt::block_on;
 use pando_sim::SimEndpoint;
 
-use super::{Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest};
+use super::{Answers, Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest};
 use crate::bench::{BenchError, BenchSpec};
 
 /// Number of the index in its pool, which holds nothing else.
@@ -33,6 +33,98 @@ pub struct Dex<L> {
     trees: Vec<Tree<L>>,
     /// Threads that began.
     threads: AtomicU64,
+}
+
+/// How an index is made: its nodes, and a tree with a cache of its own for each compute server.
+pub(crate) struct Assembly<'a, L> {
+    pub pool: &'a Pool,
+    pub layout: L,
+    /// First keys of the compute servers after the first.
+    pub boundaries: &'a [Vec<u8>],
+    /// Compute servers that have no keys at first.
+    pub spares: usize,
+    pub cache: CacheConfig,
+    /// Settings of all trees. Root and range are filled in.
+    pub tree: TreeConfig,
+    /// Fullness of leaves and inner nodes after the load, up to 1.
+    pub leaf_fill: f64,
+    pub inner_fill: f64,
+}
+
+impl<'a, L: Layout> Assembly<'a, L> {
+    /// An index without spare compute servers whose nodes are 90% full.
+    pub fn new(
+        pool: &'a Pool,
+        layout: L,
+        boundaries: &'a [Vec<u8>],
+        cache: CacheConfig,
+        tree: TreeConfig,
+    ) -> Self {
+        Self { pool, layout, boundaries, spares: 0, cache, tree, leaf_fill: 0.9, inner_fill: 0.9 }
+    }
+
+    /// The index that a benchmark asks for.
+    pub fn of(spec: &BenchSpec, pool: &'a Pool, layout: L, boundaries: &'a [Vec<u8>]) -> Self {
+        let tree = TreeConfig {
+            read_ahead: spec.read_ahead,
+            subtree_level: spec.subtree_level,
+            offloading: Offloading::with_policy(spec.offload),
+            ..TreeConfig::new(INDEX, GlobalAddr::NULL)
+        };
+        let cache = spec.cache.config(spec.cache_bytes, layout.node_size());
+        let assembly = Self::new(pool, layout, boundaries, cache, tree);
+        Self { leaf_fill: spec.fill, inner_fill: spec.inner_fill, ..assembly }
+    }
+
+    /// Makes the nodes with the records of `source`, which may be none. Returns the address of the root.
+    ///
+    /// # Errors
+    /// A full pool; nodes of impossible sizes; errors of the fabric.
+    pub async fn load<E: Endpoint>(
+        &self,
+        ep: &E,
+        source: &(impl SortedSource + ?Sized),
+    ) -> Result<GlobalAddr, DexError> {
+        let Self { pool, layout, boundaries, tree, .. } = self;
+        let root = Tree::create(ep, pool, *layout, tree.index_id, boundaries).await?;
+        if source.len() > 0 {
+            let pool = Pool::clone(pool);
+            let load = BulkLoad::new(*layout, pool, tree.index_id, tree.subtree_level, boundaries)
+                .leaf_fill(self.leaf_fill)
+                .inner_fill(self.inner_fill);
+            // One slice, so that the place of a node does not depend on the scheduling of host threads.
+            let slice = load.load_slice(ep, source, 0..source.len(), 1, 0).await?;
+            load.finish(ep, vec![slice], root).await?;
+        }
+        Ok(root)
+    }
+
+    /// Makes the nodes and opens a tree for each compute server, those without keys last.
+    ///
+    /// # Errors
+    /// As [`Assembly::load`], and caches of impossible sizes.
+    pub async fn trees<E: Endpoint>(
+        &self,
+        ep: &E,
+        source: &(impl SortedSource + ?Sized),
+    ) -> Result<Vec<Tree<L>>, DexError> {
+        let spares = std::iter::repeat_n(KeyRange::none(), self.spares);
+        let ranges = KeyRange::from_boundaries(self.boundaries).into_iter().chain(spares);
+        // Before anything is loaded: a cache may be too small.
+        let caches = ranges.map(|range| Ok((range, Arc::new(Cache::new(&self.cache)?))));
+        let caches: Vec<_> = caches.collect::<Result<_, DexError>>()?;
+        let root = self.load(ep, source).await?;
+        let mut trees = Vec::with_capacity(caches.len());
+        for (range, cache) in caches {
+            let worker = cache.worker();
+            let ctx = Ctx { ep, worker: &worker };
+            let config = TreeConfig { range, root, ..self.tree.clone() };
+            let tree = Tree::open(ctx, Arc::clone(&cache), self.pool.clone(), self.layout, config).await;
+            cache.retire(&worker);
+            trees.push(tree?);
+        }
+        Ok(trees)
+    }
 }
 
 impl<L: Layout> Dex<L> {
@@ -50,23 +142,8 @@ impl<L: Layout> Dex<L> {
         boundaries: Vec<Vec<u8>>,
         source: &impl SortedSource,
     ) -> pando::Result<Self> {
-        let spares = std::iter::repeat_n(KeyRange::none(), spares);
-        let caches = KeyRange::from_boundaries(&boundaries).into_iter().chain(spares).map(|range| {
-            let cache = Cache::new(&spec.cache.config(spec.cache_bytes, layout.node_size()))?;
-            Ok((range, Arc::new(cache)))
-        });
-        // Before anything is loaded: a cache may be too small.
-        let caches: Vec<_> = caches.collect::<pando::Result<_>>()?;
-        let root = load_nodes(spec, ep, &pool, layout, &boundaries, source).await?;
-        let mut trees = Vec::with_capacity(caches.len());
-        for (range, cache) in caches {
-            let worker = cache.worker();
-            let ctx = Ctx { ep, worker: &worker };
-            let config = tree_config(spec, root, range);
-            let tree = Tree::open(ctx, Arc::clone(&cache), pool.clone(), layout, config).await;
-            cache.retire(&worker);
-            trees.push(tree?);
-        }
+        let assembly = Assembly { spares, ..Assembly::of(spec, &pool, layout, &boundaries) };
+        let trees = assembly.trees(ep, source).await?;
         let routes = Arc::new(Routes::new(RoutingTable::in_order(boundaries)?));
         Ok(Self { pool, routes, trees, threads: AtomicU64::new(spec.seed) })
     }
@@ -82,32 +159,6 @@ pub struct DexThread {
     /// By compute server.
     pub workers: Vec<CacheWorker>,
     pub router: Router,
-}
-
-/// Makes the nodes of an index with the records of `source`; where its root is.
-pub(super) async fn load_nodes<L: Layout, E: Endpoint>(
-    spec: &BenchSpec,
-    ep: &E,
-    pool: &Pool,
-    layout: L,
-    boundaries: &[Vec<u8>],
-    source: &impl SortedSource,
-) -> pando::Result<GlobalAddr> {
-    let root = Tree::create(ep, pool, layout, INDEX, boundaries).await?;
-    let load = BulkLoad::new(layout, pool.clone(), INDEX, spec.subtree_level, boundaries)
-        .leaf_fill(spec.fill)
-        .inner_fill(spec.inner_fill);
-    // One slice, so that where nodes lie does not depend on how the threads of this machine take turns.
-    let slice = load.load_slice(ep, source, 0..source.len(), 1, 0).await?;
-    load.finish(ep, vec![slice], root).await?;
-    Ok(root)
-}
-
-/// How the compute server that owns `range` runs its tree.
-fn tree_config(spec: &BenchSpec, root: GlobalAddr, range: KeyRange) -> TreeConfig {
-    let offloading = Offloading::with_policy(spec.offload);
-    let (read_ahead, subtree_level) = (spec.read_ahead, spec.subtree_level);
-    TreeConfig { range, read_ahead, subtree_level, offloading, ..TreeConfig::new(INDEX, root) }
 }
 
 impl<L: Layout> Dex<L> {
@@ -141,7 +192,6 @@ impl<'c, L: Layout> At<'c, L> {
 impl<L: Layout> SystemUnderTest<SimPort> for Dex<L> {
     type Error = DexError;
     type Thread = DexThread;
-    type Answers = Answers;
 
     fn begin_thread(&self, _: usize) -> DexThread {
         let router = Router::new(Arc::clone(&self.routes), self.threads.fetch_add(1, Relaxed));
@@ -178,11 +228,11 @@ impl<L: Layout> SystemUnderTest<SimPort> for Dex<L> {
 
     /// Stretches of neighbouring keys that belong to one compute server go together.
     async fn multi_get(at: At<'_, L>, keys: &[&[u8]], answers: &mut Answers) -> Result<(), DexError> {
-        let (router, mut part) = (&at.own.router, Answers::default());
+        let (router, mut part) = (&at.own.router, pando_dex::Answers::default());
         let mut detour = Detour::new(at.system.patience_ns());
         loop {
             let table = router.table();
-            answers.reset(keys.len());
+            answers.by_key.reset(keys.len());
             let (mut start, mut refused) = (0, false);
             for stretch in keys.chunk_by(|a, b| table.partition_of(a) == table.partition_of(b)) {
                 let (tree, ctx) = at.server(router.route(stretch[0]));
@@ -190,7 +240,7 @@ impl<L: Layout> SystemUnderTest<SimPort> for Dex<L> {
                     Err(DexError::NotOwned) => refused = true,
                     done => {
                         done?;
-                        (start..).zip(part.iter()).for_each(|(i, value)| answers.set(i, value));
+                        (start..).zip(part.iter()).for_each(|(i, value)| answers.by_key.set(i, value));
                     }
                 }
                 start += stretch.len();

@@ -4,9 +4,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use pando::{Answers, Cluster, ComputeServerStats, Index, ScanRange, Session};
+use pando::{Cluster, ComputeServerStats, Index, ScanRange, Session};
 
-use super::{Audited, Balancer, Client, Connect, SystemCounts, SystemUnderTest};
+use super::{Answers, Audited, Balancer, Client, Connect, SystemCounts, SystemUnderTest};
 use crate::bench::BenchError;
 
 /// An index of the facade in a cluster.
@@ -30,7 +30,6 @@ type At<'c> = Client<'c, Facade, Session>;
 impl SystemUnderTest<Session> for Facade {
     type Error = pando::Error;
     type Thread = ();
-    type Answers = Answers;
 
     fn begin_thread(&self, _: usize) {}
 
@@ -60,7 +59,7 @@ impl SystemUnderTest<Session> for Facade {
 
     #[inline]
     async fn multi_get(at: At<'_>, keys: &[&[u8]], answers: &mut Answers) -> pando::Result<()> {
-        at.port.futures().multi_get(keys, answers).await
+        at.port.futures().multi_get(keys, answers.by_session.get_or_insert_default()).await
     }
 
     fn counts(&self) -> Result<SystemCounts, BenchError> {

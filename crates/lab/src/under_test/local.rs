@@ -6,12 +6,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pando::{ScanRange, SmoCounts, SortedSource};
+use pando_dex::DexError;
 use pando_dex::layout::Layout;
-use pando_dex::{Answers, DexError};
 use pando_fabric::Endpoint;
 
 use super::local_tree::{LocalTree, Write};
-use super::{Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest, get_each};
+use super::{Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest};
 use crate::bench::{BenchError, BenchSpec};
 
 /// The tree, as all threads of its server share it.
@@ -37,7 +37,6 @@ impl<L: Layout> Local<L> {
 impl<L: Layout> SystemUnderTest<SimPort> for Local<L> {
     type Error = DexError;
     type Thread = ();
-    type Answers = Answers;
 
     fn begin_thread(&self, _: usize) {}
 
@@ -59,14 +58,6 @@ impl<L: Layout> SystemUnderTest<SimPort> for Local<L> {
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<usize, DexError> {
         at.system.tree().scan(range, visit, |work| at.port.ep.charge(work))
-    }
-
-    async fn multi_get(
-        at: Client<'_, Self, SimPort>,
-        keys: &[&[u8]],
-        answers: &mut Answers,
-    ) -> Result<(), DexError> {
-        get_each(at, keys, answers).await
     }
 
     fn counts(&self) -> Result<SystemCounts, BenchError> {

@@ -33,7 +33,6 @@ pub trait SystemUnderTest<P>: Sync + Sized {
     type Error: std::error::Error;
     /// State of one thread: its share of the caches and the like.
     type Thread;
-    type Answers: AnswerList;
 
     /// Starts a thread of compute server `server`.
     fn begin_thread(&self, server: usize) -> Self::Thread;
@@ -69,12 +68,21 @@ pub trait SystemUnderTest<P>: Sync + Sized {
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> impl Future<Output = Result<usize, Self::Error>>;
 
-    /// Looks up all of `keys`. The answers are in their order.
-    fn multi_get(
+    /// Looks up all of `keys`, by default one after the other. The answers are in their order.
+    async fn multi_get(
         at: Client<'_, Self, P>,
         keys: &[&[u8]],
-        answers: &mut Self::Answers,
-    ) -> impl Future<Output = Result<(), Self::Error>>;
+        answers: &mut Answers,
+    ) -> Result<(), Self::Error> {
+        let (list, mut value) = (&mut answers.by_key, Vec::new());
+        list.reset(keys.len());
+        for (i, key) in keys.iter().enumerate() {
+            value.clear();
+            let found = Self::get(at, key, &mut value).await?;
+            list.set(i, found.then_some(&value));
+        }
+        Ok(())
+    }
 
     /// Counters of all compute servers.
     ///
@@ -115,21 +123,22 @@ pub(crate) fn balancer() -> Balancer {
 }
 
 /// Answers of [`SystemUnderTest::multi_get`], kept for reuse.
-pub trait AnswerList: Default {
+#[derive(Default)]
+pub struct Answers {
+    /// Those of the facade.
+    pub by_session: Option<pando::Answers>,
+    /// Those of all others.
+    pub by_key: pando_dex::Answers,
+}
+
+impl Answers {
     /// Value of the `i`-th key; `None` if it is absent.
-    fn get(&self, i: usize) -> Option<&[u8]>;
-}
-
-impl AnswerList for pando::Answers {
     #[inline]
-    fn get(&self, i: usize) -> Option<&[u8]> {
-        self.get(i)
-    }
-}
-
-impl AnswerList for pando_dex::Answers {
-    fn get(&self, i: usize) -> Option<&[u8]> {
-        self.get(i)
+    pub fn get(&self, i: usize) -> Option<&[u8]> {
+        match &self.by_session {
+            Some(answers) => answers.get(i),
+            None => self.by_key.get(i),
+        }
     }
 }
 
@@ -208,24 +217,8 @@ impl<S: SystemUnderTest<P>, P: Port> Client<'_, S, P> {
     pub fn multi_get(
         &self,
         keys: &[&[u8]],
-        answers: &mut S::Answers,
+        answers: &mut Answers,
     ) -> impl Future<Output = Result<(), S::Error>> {
         self.port.limited(S::multi_get(*self, keys, answers))
     }
-}
-
-/// Looks up one key after the other, for designs without batched lookups.
-async fn get_each<P, S: SystemUnderTest<P, Answers = pando_dex::Answers>>(
-    at: Client<'_, S, P>,
-    keys: &[&[u8]],
-    answers: &mut pando_dex::Answers,
-) -> Result<(), S::Error> {
-    answers.reset(keys.len());
-    let mut value = Vec::new();
-    for (i, key) in keys.iter().enumerate() {
-        value.clear();
-        let found = S::get(at, key, &mut value).await?;
-        answers.set(i, found.then_some(&value));
-    }
-    Ok(())
 }

@@ -10,12 +10,12 @@ use std::future::Future;
 use std::ops::Range;
 
 use pando::{CacheCounts, IndexError, KeyRange, ScanRange, SmoCounts, SortedSource};
-use pando_dex::{Answers, partition_of};
+use pando_dex::partition_of;
 use pando_fabric::{Endpoint, GlobalAddr};
 use pando_pool::{Pool, PoolError};
 use pando_rt::block_on;
 
-use super::{Audited, Client, Connect, EndpointPort, SystemCounts, SystemUnderTest, get_each};
+use super::{Audited, Client, Connect, EndpointPort, SystemCounts, SystemUnderTest};
 use crate::bench::{BenchError, BenchSpec};
 
 /// One compute server's view of an index, shared by its threads.
@@ -97,6 +97,32 @@ pub trait PeerTree: Sized + Sync {
     /// Ends the use of the index by all compute servers; the blocks that are left of it.
     fn close_all<E: Endpoint>(trees: Vec<Self>, ep: &E) -> impl Future<Output = Result<Blocks, Self::Error>>;
 }
+
+/// The operations of a peer that its tree offers under the same names.
+macro_rules! operations_of {
+    ($tree:ty) => {
+        async fn get<E: Endpoint>(&self, ep: &E, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+            <$tree>::get(self, ep, key, out).await
+        }
+
+        async fn put<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
+            <$tree>::put(self, ep, key, value).await
+        }
+
+        async fn update<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
+            <$tree>::update(self, ep, key, value).await
+        }
+
+        async fn insert<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
+            <$tree>::insert(self, ep, key, value).await
+        }
+
+        async fn remove<E: Endpoint>(&self, ep: &E, key: &[u8]) -> Result<bool> {
+            <$tree>::remove(self, ep, key).await
+        }
+    };
+}
+pub(super) use operations_of;
 
 /// A key and its value.
 pub type Entry = (Vec<u8>, Vec<u8>);
@@ -268,7 +294,6 @@ impl<T: PeerTree, E: Endpoint> SystemUnderTest<EndpointPort<E>> for Peers<T> {
     type Error = T::Error;
     /// The compute server.
     type Thread = usize;
-    type Answers = Answers;
 
     fn begin_thread(&self, server: usize) -> usize {
         server
@@ -292,10 +317,6 @@ impl<T: PeerTree, E: Endpoint> SystemUnderTest<EndpointPort<E>> for Peers<T> {
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<usize, T::Error> {
         at.system.trees[*at.own].scan(&at.port.ep, range, visit).await
-    }
-
-    async fn multi_get(at: At<'_, T, E>, keys: &[&[u8]], answers: &mut Answers) -> Result<(), T::Error> {
-        get_each(at, keys, answers).await
     }
 
     fn counts(&self) -> Result<SystemCounts, BenchError> {

@@ -8,13 +8,13 @@ use std::ops::Bound;
 use pando::{KeyRange, ScanRange, SmoCounts, SortedSource};
 use pando_dex::layout::Layout;
 use pando_dex::plain::{PlainConfig, PlainTree};
-use pando_dex::{Answers, DexError, partition_of};
+use pando_dex::{DexError, partition_of};
 use pando_fabric::Endpoint;
 use pando_pool::Pool;
 use pando_rt::block_on;
 
-use super::dex::{INDEX, load_nodes};
-use super::{Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest, get_each};
+use super::dex::{Assembly, INDEX};
+use super::{Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest};
 use crate::bench::{BenchError, BenchSpec};
 
 /// A tree without a cache, with all its compute servers.
@@ -38,7 +38,7 @@ impl<L: Layout> Plain<L> {
         boundaries: Vec<Vec<u8>>,
         source: &impl SortedSource,
     ) -> pando::Result<Self> {
-        let root = load_nodes(spec, ep, &pool, layout, &boundaries, source).await?;
+        let root = Assembly::of(spec, &pool, layout, &boundaries).load(ep, source).await?;
         let trees = KeyRange::from_boundaries(&boundaries).into_iter().map(|range| {
             let subtree_level = spec.subtree_level;
             let config = PlainConfig { range, partitioned, subtree_level, ..PlainConfig::new(INDEX, root) };
@@ -57,7 +57,6 @@ impl<L> Plain<L> {
 impl<L: Layout> SystemUnderTest<SimPort> for Plain<L> {
     type Error = DexError;
     type Thread = ();
-    type Answers = Answers;
 
     fn begin_thread(&self, _: usize) {}
 
@@ -111,14 +110,6 @@ impl<L: Layout> SystemUnderTest<SimPort> for Plain<L> {
             }
         }
         Ok(entries)
-    }
-
-    async fn multi_get(
-        at: Client<'_, Self, SimPort>,
-        keys: &[&[u8]],
-        answers: &mut Answers,
-    ) -> Result<(), DexError> {
-        get_each(at, keys, answers).await
     }
 
     fn counts(&self) -> Result<SystemCounts, BenchError> {

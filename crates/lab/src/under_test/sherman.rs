@@ -10,7 +10,7 @@ use pando_sherman::{Config, Fill, LockPlace, Options, OwnKeys, Result, Shape, Sh
 
 use super::Audited;
 use super::dex::INDEX;
-use super::peers::{Blocks, Entry, PeerTree};
+use super::peers::{Blocks, Entry, PeerTree, operations_of};
 use crate::bench::{BenchError, BenchSpec, ShermanSetup};
 
 /// What a benchmark opens.
@@ -61,25 +61,7 @@ impl PeerTree for Sherman {
         Sherman::load(self, ep, Fill { leaf: spec.fill, inner: spec.inner_fill }, entries).await
     }
 
-    async fn get<E: Endpoint>(&self, ep: &E, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        Sherman::get(self, ep, key, out).await
-    }
-
-    async fn put<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
-        Sherman::put(self, ep, key, value).await
-    }
-
-    async fn update<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
-        Sherman::update(self, ep, key, value).await
-    }
-
-    async fn insert<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
-        Sherman::insert(self, ep, key, value).await
-    }
-
-    async fn remove<E: Endpoint>(&self, ep: &E, key: &[u8]) -> Result<bool> {
-        Sherman::remove(self, ep, key).await
-    }
+    operations_of!(Sherman);
 
     async fn scan<E: Endpoint>(
         &self,

@@ -12,7 +12,7 @@ use pando_smart::{CreateOptions, Partition, Result, Smart, SmartConfig};
 
 use super::Audited;
 use super::dex::INDEX;
-use super::peers::{Blocks, Entry, PeerTree};
+use super::peers::{Blocks, Entry, PeerTree, operations_of};
 use crate::bench::{BenchSpec, SmartSetup};
 
 /// What a benchmark opens.
@@ -71,25 +71,7 @@ impl PeerTree for Smart {
         self.bulk_load(ep, entries).await
     }
 
-    async fn get<E: Endpoint>(&self, ep: &E, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        Smart::get(self, ep, key, out).await
-    }
-
-    async fn put<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
-        Smart::put(self, ep, key, value).await
-    }
-
-    async fn update<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
-        Smart::update(self, ep, key, value).await
-    }
-
-    async fn insert<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
-        Smart::insert(self, ep, key, value).await
-    }
-
-    async fn remove<E: Endpoint>(&self, ep: &E, key: &[u8]) -> Result<bool> {
-        Smart::remove(self, ep, key).await
-    }
+    operations_of!(Smart);
 
     async fn scan<E: Endpoint>(
         &self,
