@@ -4,12 +4,11 @@
 //! compute server alone.
 
 use std::ops::Range;
-use std::sync::Arc;
 
-use pando_cache::{Cache, CacheConfig, CacheWorker};
+use pando_cache::{CacheConfig, CacheWorker};
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
-use pando_dex::{BulkLoad, Ctx, ScanRange, SortedSource, Tree, TreeConfig};
+use pando_dex::{Ctx, ScanRange, SortedSource, Tree, TreeConfig};
 use pando_fabric::{Endpoint, Fabric, GlobalAddr};
 use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
 use pando_pool::{Pool, PoolOptions};
@@ -17,6 +16,7 @@ use pando_rt::block_on;
 use pando_workload::{KeyCodec, KeySpace, Rng, Scatter, Zipf, loaded_key};
 
 use super::CalibrateError;
+use crate::under_test::dex::Assembly;
 
 pub(super) const NODE_SIZE: usize = 1024;
 const INDEX: u32 = 1;
@@ -65,14 +65,13 @@ impl Bed {
         let fabric = LocalFabric::new(LocalConfig { server_sizes: vec![size], huge_pages: false })?;
         let ep = fabric.endpoint(1)?;
         let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded()))?;
-        let root = block_on(&ep, Tree::create(&ep, &pool, layout, INDEX, &[]))?;
-        let load = BulkLoad::new(layout, pool.clone(), INDEX, 3, &[]).leaf_fill(FILL);
-        let slice = block_on(&ep, load.load_slice(&ep, &Records(codec), 0..keys, 1, 0))?;
-        block_on(&ep, load.finish(&ep, vec![slice], root))?;
-        let cache = Arc::new(Cache::new(&CacheConfig::new(2 * nodes * NODE_SIZE as u64, NODE_SIZE))?);
-        let worker = cache.worker();
+        let cache = CacheConfig::new(2 * nodes * NODE_SIZE as u64, NODE_SIZE);
+        let config = TreeConfig::new(INDEX, GlobalAddr::NULL);
+        let assembly = Assembly { leaf_fill: FILL, ..Assembly::new(&pool, layout, &[], cache, config) };
+        let mut trees = block_on(&ep, assembly.trees(&ep, &Records(codec)))?;
+        let tree = trees.pop().expect("one compute server has all keys");
+        let worker = tree.cache().worker();
         let ctx = Ctx { ep: &ep, worker: &worker };
-        let tree = block_on(&ep, Tree::open(ctx, cache, pool, layout, TreeConfig::new(INDEX, root)))?;
         block_on(&ep, tree.scan(ctx, &ScanRange::all(), |_, _| true))?;
         // Whatever the scan only copied comes in by lookups.
         let mut value = Vec::new();

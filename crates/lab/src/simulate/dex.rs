@@ -8,14 +8,13 @@ use std::cell::RefCell;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use pando_cache::{Cache, CacheWorker};
+use pando_cache::CacheWorker;
 use pando_dex::audit::{audit, check_blocks};
 use pando_dex::layout::Layout;
 use pando_dex::{
-    Answers, BulkLoad, Ctx, DexError, KeyRange, Router, Routes, RoutingTable, ScanRange, Swapped, Tree,
-    TreeConfig, partition_of,
+    Answers, Ctx, DexError, Router, Routes, RoutingTable, ScanRange, Swapped, Tree, TreeConfig, partition_of,
 };
-use pando_fabric::Endpoint;
+use pando_fabric::{Endpoint, GlobalAddr};
 use pando_pool::Pool;
 use pando_rt::block_on;
 use pando_sim::SimEndpoint;
@@ -28,6 +27,7 @@ use super::index::Index;
 use super::linear::Value;
 use super::moves::KeyMove;
 use super::setup::{PATIENCE_NS, Setup};
+use crate::under_test::dex::Assembly;
 
 /// DEX with all its compute servers.
 pub struct Dex<L: Layout> {
@@ -67,30 +67,17 @@ impl<L: Layout> Dex<L> {
     ) -> Result<Self, ClusterError> {
         let pool = cluster.pool.clone();
         let boundaries = boundaries(setup, &book.keys);
-        let root = block_on(ep, Tree::create(ep, &pool, layout, INDEX, &boundaries))?;
-        let entries = draw_entries(setup, book);
-        if !entries.is_empty() {
-            let load = BulkLoad::new(layout, pool.clone(), INDEX, case.subtree_level, &boundaries)
-                .leaf_fill(setup.fill());
-            let slice = block_on(ep, load.load_slice(ep, &entries[..], 0..entries.len() as u64, 1, 0))?;
-            block_on(ep, load.finish(ep, vec![slice], root))?;
-        }
-        let mut trees = Vec::new();
-        let spare = std::iter::repeat_n(KeyRange::none(), case.moves.spare_servers);
-        for range in KeyRange::from_boundaries(&boundaries).into_iter().chain(spare) {
-            let cache = Arc::new(Cache::new(&case.cache_config())?);
-            let worker = cache.worker();
-            let ctx = Ctx { ep, worker: &worker };
-            let mut config = TreeConfig::new(INDEX, root);
-            config.range = range;
-            config.patience_ns = PATIENCE_NS;
-            config.offloading = case.offloading();
-            config.read_ahead = setup.read_ahead;
-            config.subtree_level = case.subtree_level;
-            let tree = block_on(ep, Tree::open(ctx, cache, pool.clone(), layout, config))?;
-            tree.cache().retire(&worker);
-            trees.push(tree);
-        }
+        let tree = TreeConfig {
+            patience_ns: PATIENCE_NS,
+            offloading: case.offloading(),
+            read_ahead: setup.read_ahead,
+            subtree_level: case.subtree_level,
+            ..TreeConfig::new(INDEX, GlobalAddr::NULL)
+        };
+        let assembly = Assembly::new(&pool, layout, &boundaries, case.cache_config(), tree);
+        let (spares, leaf_fill) = (case.moves.spare_servers, setup.fill());
+        let assembly = Assembly { spares, leaf_fill, ..assembly };
+        let trees = block_on(ep, assembly.trees(ep, &draw_entries(setup, book)[..]))?;
         let keyed_servers = setup.compute_servers;
         let process = |server| case.process_of(keyed_servers, server);
         let is_between = |&at: &usize| process(at) != process(at + 1);
