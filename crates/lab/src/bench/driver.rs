@@ -25,7 +25,7 @@ const STRIDE: u64 = 64;
 /// Complaints that a thread keeps the text of.
 const COMPLAINTS_KEPT: usize = 5;
 
-/// What all threads of a run share.
+/// State that all threads of a run share.
 pub(crate) struct Shared {
     pub keys: KeyCodec,
     pub values: ValueCodec,
@@ -54,7 +54,7 @@ impl Shared {
     }
 }
 
-/// A thread some of whose operations keep failing for so long gives up: those that find what they need cached succeed still.
+/// A thread gives up after operations have kept failing for this long. Some may succeed meanwhile, on cached nodes.
 const FAILING_NS_MAX: Nanos = 10_000_000_000;
 
 /// How much of a phase a thread does.
@@ -87,7 +87,7 @@ impl Series {
         self.counts[at] += 1;
     }
 
-    /// Adds the counts to those of the same intervals.
+    /// Adds the counts to the sums of the same intervals.
     pub fn add_to(&self, sums: &mut Vec<u64>) {
         if sums.len() < self.counts.len() {
             sums.resize(self.counts.len(), 0);
@@ -234,7 +234,7 @@ enum Wrong {
 
 /// How one operation went.
 enum Trouble {
-    /// What the index said.
+    /// The error of the index.
     Failed(String),
     /// A key that had to be there was not.
     Absent(u64),
@@ -285,7 +285,7 @@ pub(crate) struct ThreadResult<O> {
     pub tally: Tally,
     pub latency: Latency,
     pub series: Option<Series>,
-    /// What the operations cost.
+    /// Verbs of the operations.
     pub verbs: VerbCounts,
     /// When the first operation began and the last one ended, by the client's clock.
     pub began: Nanos,
@@ -558,7 +558,7 @@ impl<'a, S: SystemUnderTest<P>, P: Port, O: Source> Driver<'a, S, P, O> {
         Ok(check.record(expected, key_number, sequence)?)
     }
 
-    /// The same for workloads of lookups only, many at a time. The latency of each is that of its batch.
+    /// Looks up keys in batches, for workloads of lookups only. The latency of a lookup is that of its batch.
     async fn batches(&self) {
         let size = self.shared.keys.size();
         let mut ops: Vec<Op> = Vec::with_capacity(self.shared.multi_get);

@@ -10,10 +10,10 @@ use pando_fabric::Nanos;
 
 use crate::under_test::Port;
 
-/// One operation in so many is timed by the clock of the host.
+/// Where a look at the clock costs time, one operation in this many is timed.
 pub const SAMPLED: u32 = 8;
 
-/// A minute: what takes longer is counted as that.
+/// A minute. Longer latencies count as a minute.
 const NS_MAX: u64 = 60_000_000_000;
 
 /// Latencies in nanoseconds, three significant digits.

@@ -1,7 +1,6 @@
 //! The sorted records that an index is loaded with: made up while they are read, so that 200 million cost nothing.
 //!
-//! Only where the order of keys is not that of records (random integers), the integers are sorted beforehand, 8 bytes
-//! each.
+//! Random integers are not in the order of the records. They are sorted beforehand and take 8 bytes each.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,7 +16,7 @@ use super::testbed::joined;
 pub(crate) struct Generated {
     keys: KeyCodec,
     values: ValueCodec,
-    /// Integers of the keys in ascending order, cut into pieces, where the order is not that of the records.
+    /// Random integers of the keys in ascending order, cut into pieces. Empty for dense keys.
     pieces: Vec<Vec<u64>>,
 }
 
@@ -69,7 +68,7 @@ impl SortedSource for Generated {
     }
 }
 
-/// The entries to load, as long as nobody wants the run to stop; tells how many are done.
+/// The entries to load. Loading fails when the run is to stop; `shared.done` counts loaded entries.
 pub(crate) struct Interruptible<'s> {
     source: Generated,
     shared: &'s Shared,
@@ -101,7 +100,7 @@ impl SortedSource for Interruptible<'_> {
     }
 }
 
-/// All integers of loaded records: each thread picks those of one part of the key space and sorts them.
+/// Sorts all integers of loaded records, each thread those of one part of the key space.
 fn sorted_integers(keys: &KeyCodec, threads: u64) -> Vec<Vec<u64>> {
     thread::scope(|scope| {
         let pieces: Vec<_> = (0..threads)

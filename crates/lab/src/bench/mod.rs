@@ -1,6 +1,6 @@
 //! One workload on one configuration, measured as the papers measure (DEX §8.1).
 //!
-//! Phases: open a cluster, load sorted keys, warm up, measure, scan everything against what the generator knows, audit.
+//! Phases: open a cluster, load sorted keys, warm up, measure, compare a scan of everything with the expected entries, audit.
 //! - Every compute server owns an equal part of the key space and has threads of its own, each with its own stream of
 //!   operations on keys of that part; all threads perform equally many. With a hot spot or a balancer the streams are of
 //!   all keys, and operations go to their owners.
@@ -42,7 +42,7 @@ pub use pando_sim::{Model, ModelError};
 
 use pando_workload::SpecError;
 
-/// Why a benchmark could not be run, or not to its end. Wrong answers are no error but a figure of the report.
+/// Why a benchmark could not run to its end. Wrong answers are no error but a figure of the report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
@@ -50,7 +50,7 @@ pub enum BenchError {
     Spec(#[from] SpecError),
     #[error("{0}")]
     Invalid(String),
-    /// A simulated cluster that cannot be.
+    /// An impossible simulated cluster.
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
@@ -62,7 +62,7 @@ pub enum BenchError {
     NoPlace(std::io::Error),
     #[error("interrupted")]
     Interrupted,
-    /// What one of them said.
+    /// The last of these errors.
     #[error("operations kept failing for 10 seconds, such as by: {0}")]
     KeptFailing(String),
 }
@@ -72,7 +72,7 @@ impl BenchError {
         BenchError::Index(error.to_string())
     }
 
-    /// Whether it was asked for what cannot be, rather than that something went wrong.
+    /// Whether the input is at fault.
     pub fn is_bad_input(&self) -> bool {
         match self {
             BenchError::Spec(_) | BenchError::Invalid(_) | BenchError::Model(_) => true,
@@ -85,7 +85,7 @@ impl BenchError {
     }
 }
 
-/// Parts of a run, for whoever shows its progress.
+/// Phases of a run, for a display of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     Load,
@@ -95,12 +95,12 @@ pub enum Phase {
     Audit,
 }
 
-/// Hears how a run is coming along, from the thread that called [`run`].
+/// Receives the progress of a run, on the thread that called [`run`].
 pub trait Watch {
     /// A phase begins; `total` is how much there is to do: entries, operations or, in a run by time, milliseconds.
     /// 0: unknown.
     fn begin(&self, phase: Phase, total: u64);
-    /// So much of the phase is done.
+    /// `done` of the phase's total is done.
     fn advance(&self, done: u64);
     /// Whether to stop here; asked several times a second, or with each operation.
     fn interrupted(&self) -> bool {
@@ -108,7 +108,7 @@ pub trait Watch {
     }
 }
 
-/// Nobody watches.
+/// Ignores everything.
 impl Watch for () {
     fn begin(&self, _: Phase, _: u64) {}
     fn advance(&self, _: u64) {}

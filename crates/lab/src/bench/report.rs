@@ -1,7 +1,7 @@
-//! What a benchmark found, as the JSON that the command line promises (DESIGN §9).
+//! The report of a benchmark, as the JSON that the command line promises (DESIGN §9).
 //!
-//! Fields may be added after the promised ones, which keep their names and their order. What is not applicable is null.
-//! Figures per operation are those of the measured phase only. [`WALL_CLOCK`] lists what is not the same in every run of
+//! Fields may be added after the promised ones, which keep their names and their order. A value that does not apply is null.
+//! Figures per operation are those of the measured phase only. [`WALL_CLOCK`] lists the fields that differ between runs of
 //! a simulated cluster.
 
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::under_test::Audited;
 /// specification and the commit.
 pub const WALL_CLOCK: [&str; 4] = ["seconds", "load_seconds", "warmup_seconds", "peak_rss_bytes"];
 
-/// A finished benchmark. Its serialised form is the promised object; what is not applicable is null.
+/// A finished benchmark. Its serialised form is the promised object.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
     pub system: &'static str,
@@ -42,7 +42,7 @@ pub struct BenchReport {
     pub ops: u64,
     /// Operations that ended with an error or missed a key that was there, in the warm-up too.
     pub failed_ops: u64,
-    /// Wrong answers, in the warm-up too, and what the final scan found wrong. `None`: not verified.
+    /// Wrong answers, in the warm-up too, and wrong entries of the final scan. `None`: not verified.
     pub verify_errors: Option<u64>,
     /// By the clock of this machine.
     pub seconds: f64,
@@ -76,18 +76,18 @@ pub struct BenchReport {
     /// `None`: not audited.
     pub audit_violations: Option<u64>,
     pub tree: Option<TreeFigures>,
-    /// What the first failures, wrong answers and violations said.
+    /// Messages of the first failures, wrong answers and violations.
     pub complaints: Vec<String>,
-    /// One operation in so many was timed.
+    /// One operation in this many was timed.
     pub timed_one_in: u32,
     /// Cores that execute two-sided calls, per memory server. `None`: there are no such calls.
     pub memory_cores: Option<usize>,
     /// Throughput over time, if it was asked for.
     pub series: Option<SeriesFigures>,
-    /// What each compute server performed of the measured operations, in the order of their keys; on the simulated cluster
-    /// about, by a sample of the keys. `None` if nobody counts.
+    /// Measured operations by compute server, in the order of their keys. On the simulated cluster these are estimates by a
+    /// sample of the keys. `None`: not counted.
     pub loads: Option<Vec<LoadFigures>>,
-    /// What was busy during the measured phase, on the simulated cluster.
+    /// Shares of resources that were busy during the measured phase, on the simulated cluster.
     pub resources: Option<ResourceFigures>,
     /// `None`: boundaries stayed.
     pub balance: Option<BalanceFigures>,
@@ -119,7 +119,7 @@ pub struct PerOp {
     pub bytes_total: f64,
 }
 
-/// What the caches of all compute servers did.
+/// Counters of the caches of all compute servers.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct CacheFigures {
     /// `None`: no leaf was needed.
@@ -135,10 +135,10 @@ pub struct CacheFigures {
     pub restarts: u64,
 }
 
-/// Shares of the measured time, and what they say.
+/// Shares of the measured time, and the resource that limits throughput.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ResourceFigures {
-    /// What keeps it from being faster.
+    /// The limiting resource.
     pub limit: &'static str,
     #[serde(flatten)]
     pub shares: Shares,
@@ -183,18 +183,18 @@ pub struct SeriesFigures {
 pub struct LoadFigures {
     /// Scans count at every compute server that they come to.
     pub operations: u64,
-    /// Part of those of all compute servers, 0 to 1.
+    /// Share in the operations of all compute servers, 0 to 1.
     pub share: f64,
 }
 
-/// What the balancer did.
+/// Moves of the balancer.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BalanceFigures {
     /// Time between two looks at the load.
     pub every_ns: u64,
     /// Boundaries that moved.
     pub moves: u64,
-    /// The same during the warm-up.
+    /// Boundaries that moved during the warm-up.
     pub warmup_moves: u64,
     /// Load of the busiest compute server over the mean, in the measured phase.
     pub busiest_over_mean: f64,

@@ -30,7 +30,7 @@ const COMPLAINTS_QUOTED: usize = 10;
 /// Performs a benchmark from beginning to end.
 ///
 /// # Errors
-/// When it cannot be done as asked, the index cannot be opened or loaded, or somebody interrupts it. Operations that
+/// Impossible settings, an index that cannot be opened or loaded, and an interrupt. Operations that
 /// fail, wrong answers and violations of the auditor are part of the report.
 pub fn run(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchError> {
     spec.validate()?;

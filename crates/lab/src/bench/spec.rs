@@ -52,9 +52,9 @@ pub enum LayoutChoice {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Length {
-    /// After so many operations in all; every thread performs equally many.
+    /// After this many operations in all; every thread performs equally many.
     Ops(u64),
-    /// After so much time, virtual time on the simulated cluster.
+    /// After this many seconds, virtual ones on the simulated cluster.
     Seconds(f64),
 }
 
@@ -203,7 +203,7 @@ impl BenchSpec {
         self.compute_servers * self.threads
     }
 
-    /// The same measurement of another system, with what goes with that only left out.
+    /// The same measurement of another system, without the settings that only DEX has.
     #[must_use]
     pub fn on_system(self, system: System) -> Self {
         let offload = if system == System::Dex { self.offload } else { OffloadPolicy::Never };
@@ -230,7 +230,7 @@ impl BenchSpec {
         Ok(self.dist.unwrap_or(self.mix()?.distribution))
     }
 
-    /// What every thread's stream of operations is made from.
+    /// The workload that every thread's stream is drawn from.
     ///
     /// # Errors
     /// When no workload has that name, or the keys do not fit their size.
@@ -244,8 +244,8 @@ impl BenchSpec {
         ValueCodec::new(self.value_size)
     }
 
-    /// Whether threads draw from all keys, because keys belong to nobody or each operation goes to the compute server that
-    /// owns its key, rather than that every compute server has its threads ask for keys of its own, equally many.
+    /// Whether threads draw from all keys. This is so if compute servers share all keys, or if operations are routed to the
+    /// owners of their keys. Otherwise each compute server's threads draw keys of their own server, equally many.
     ///
     /// # Errors
     /// When no workload has that name.
@@ -367,7 +367,7 @@ impl BenchSpec {
         self.validate_fabric()
     }
 
-    /// What goes with one fabric only.
+    /// Refuses settings that the fabric does not have.
     fn validate_fabric(&self) -> Result<(), BenchError> {
         let invalid = |sentence: &str| Err(BenchError::Invalid(sentence.to_owned()));
         let is_simulated_only =

@@ -1,7 +1,7 @@
 //! Which index is measured, and which of its published techniques it uses.
 //!
 //! A peer begins as one of the published designs (FG, FG+, Sherman; ART, SMART), and every technique is a switch by a name of its
-//! own: what a step of an ablation adds, and what the papers compare besides.
+//! own: the steps of the ablations, and further choices that the papers compare.
 
 use pando_sherman::{HAND_OVER, LeafFormat, LockPlace, Options, ReadCheck, Release, Shape, TABLE_LOCKS};
 use pando_smart::{CachePolicy, NodeRoom, Techniques};
@@ -14,11 +14,11 @@ use super::{BenchError, BenchSpec};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     Dex,
-    /// A B+-tree whose every access is remote, under remote locks: what DEX's ablation begins with.
+    /// A B+-tree whose every access is remote, under remote locks: the baseline of DEX's ablation.
     Plain,
     /// The same, without remote synchronisation of nodes that one compute server owns.
     PlainPartitioned,
-    /// A B+-tree in the memory of the one compute server: what distribution costs is measured against it.
+    /// A B+-tree in the memory of the one compute server: the baseline for the cost of distribution.
     LocalBTree,
     /// A B-link tree: Sherman, FG+ and FG.
     Sherman(ShermanSetup),
@@ -82,7 +82,7 @@ struct Switch<T> {
 }
 
 /// The switch of a technique that is one field of a setup: a flag, or a choice by its values when it is on and off. Where the value
-/// has a size, a pattern says what counts as on.
+/// has a size, a pattern says which values count as on.
 macro_rules! switch {
     ($name:literal, $($field:ident).+) => {
         Switch { name: $name, is_on: |setup| setup.$($field).+, set: |setup, on| setup.$($field).+ = on }
@@ -179,7 +179,7 @@ impl System {
         }
     }
 
-    /// Those that have names.
+    /// All systems with names of their own.
     pub fn named() -> impl Iterator<Item = Self> {
         let trees = [Self::Dex, Self::Plain, Self::PlainPartitioned, Self::LocalBTree];
         let peers = Design::ALL.into_iter().map(Self::peer);

@@ -1,7 +1,7 @@
 //! A report for people: a table and a drawing of the latencies.
 //!
 //! Latencies are drawn over powers of two, a line each: local hits, misses and waits for others lie decades apart.
-//! What must not be overlooked is in capitals.
+//! Failures are in capitals.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The final look: the whole index against what the generator knows, each thread a part of the keys.
+//! Final scan: the whole index against the expected entries, each thread a part of the keys.
 //!
 //! Order, keys, values and their writes are checked entry by entry. In a dense key space a lost key is named when it is
 //! passed; in a random one the number of keys tells that some are missing.
@@ -18,7 +18,7 @@ use crate::under_test::{Client, Port, SystemUnderTest};
 /// Entries between two reports.
 const STRIDE: u64 = 4096;
 
-/// What the final scan found.
+/// Result of the final scan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Verified {
     pub entries: u64,
@@ -149,7 +149,7 @@ impl<'a> FinalScan<'a> {
         }
     }
 
-    /// Complains of keys before `end` that had to come.
+    /// Notes keys before `end` as lost that must be present.
     fn left_out(&mut self, end: u64) {
         for key_number in self.next..end {
             if self.expected.surely_present(key_number) {

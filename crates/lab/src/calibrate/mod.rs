@@ -4,9 +4,9 @@
 //! a copy and nothing else. Each number is the median of several rounds. Numbers of a network are not measured: they come
 //! from where [`pando_sim::Model`] says.
 
-mod bed;
 mod contended;
 mod single;
+mod testbed;
 
 use std::fmt::Write as _;
 
@@ -103,7 +103,7 @@ pub fn run(
     if options.keys < 10_000 {
         return Err(CalibrateError::Options("it takes an index of 10,000 keys at least"));
     }
-    let bed = bed::Bed::new(options.keys)?;
+    let testbed = testbed::Testbed::new(options.keys)?;
     let mut rounds: Vec<(&'static str, &'static str, Vec<f64>)> = Vec::new();
     for round in 0..options.rounds {
         progress(round, options.rounds);
@@ -111,7 +111,7 @@ pub fn run(
             Some((.., list)) => list.push(ns),
             None => rounds.push((name, what, vec![ns])),
         };
-        single::measure(&bed, round as u64, &mut note)?;
+        single::measure(&testbed, round as u64, &mut note)?;
         contended::measure(&mut note);
     }
     progress(options.rounds, options.rounds);

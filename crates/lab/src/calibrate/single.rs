@@ -15,7 +15,7 @@ use pando_fabric::{Endpoint, GlobalAddr, LINE, MemoryServerId};
 use pando_rt::{Worker, block_on};
 
 use super::CalibrateError;
-use super::bed::{Bed, NODE_SIZE};
+use super::testbed::{NODE_SIZE, Testbed};
 
 const LOOKUPS: usize = 200_000;
 const PAGES: usize = 20_000;
@@ -30,15 +30,15 @@ const SCANS: usize = 101;
 type Note<'n> = &'n mut dyn FnMut(&'static str, &'static str, f64);
 
 pub(super) fn measure(
-    bed: &Bed,
+    testbed: &Testbed,
     round: u64,
     note: &mut impl FnMut(&'static str, &'static str, f64),
 ) -> Result<(), CalibrateError> {
     let note: Note<'_> = note;
-    note("poll_ns", "Going to the next slot of a thread", yields(bed));
-    lookups(bed, round, note)?;
-    pages(bed, round, note)?;
-    admissions(bed, note)?;
+    note("poll_ns", "Going to the next slot of a thread", yields(testbed));
+    lookups(testbed, round, note)?;
+    pages(testbed, round, note)?;
+    admissions(testbed, note)?;
     let map = CoolingMap::new(FRAMES as usize / 10);
     let bucket = per_one(LOOKUPS, |i| {
         let addr = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16;
@@ -69,11 +69,11 @@ fn median(list: &mut [f64]) -> f64 {
     list.get(list.len() / 2).copied().unwrap_or(0.0)
 }
 
-fn yields(bed: &Bed) -> f64 {
+fn yields(testbed: &Testbed) -> f64 {
     let run = |_| {
-        Worker::new(&bed.ep, SLOTS).run(|_| async {
+        Worker::new(&testbed.ep, SLOTS).run(|_| async {
             for _ in 0..YIELDS {
-                bed.ep.yield_now().await;
+                testbed.ep.yield_now().await;
             }
         });
     };
@@ -81,23 +81,23 @@ fn yields(bed: &Bed) -> f64 {
 }
 
 /// Cached lookups and changes, and entries of a scan.
-fn lookups(bed: &Bed, round: u64, note: Note<'_>) -> Result<(), CalibrateError> {
-    let (ctx, keys) = (bed.ctx(), bed.keys(round, LOOKUPS));
+fn lookups(testbed: &Testbed, round: u64, note: Note<'_>) -> Result<(), CalibrateError> {
+    let (ctx, keys) = (testbed.ctx(), testbed.keys(round, LOOKUPS));
     let mut value = Vec::with_capacity(64);
     let mut failed = None;
     let mut get = |key: &[u8]| {
         value.clear();
-        if let Err(error) = block_on(ctx.ep, bed.tree.get(ctx, black_box(key), &mut value)) {
+        if let Err(error) = block_on(ctx.ep, testbed.tree.get(ctx, black_box(key), &mut value)) {
             failed = Some(error);
         }
     };
     keys.iter().for_each(|key| get(key));
     let looked_up = per_one(LOOKUPS, |i| get(&keys[i]));
-    let search = looked_up / f64::from(bed.tree.height());
+    let search = looked_up / f64::from(testbed.tree.height());
     note("node_search_ns", "A level of a cached lookup, keys drawn by Zipf 0.99", search);
     let mut put = |i: usize| {
         if let Err(error) =
-            block_on(ctx.ep, bed.tree.put(ctx, black_box(&keys[i]), &(i as u64).to_le_bytes()))
+            block_on(ctx.ep, testbed.tree.put(ctx, black_box(&keys[i]), &(i as u64).to_le_bytes()))
         {
             failed = Some(error);
         }
@@ -117,19 +117,19 @@ fn lookups(bed: &Bed, round: u64, note: Note<'_>) -> Result<(), CalibrateError> 
             black_box((key, value));
             true
         };
-        let scanned = block_on(ctx.ep, bed.tree.scan(ctx, &range, visit))?.entries;
+        let scanned = block_on(ctx.ep, testbed.tree.scan(ctx, &range, visit))?.entries;
         entries.push(began.elapsed().as_nanos() as f64 / scanned.max(1) as f64);
     }
     let entry = median(&mut entries);
     // Each leaf of a scan is also searched and copied; both are charged by themselves.
-    let leaf = search / (bed.layout.max_entries() as f64 / 2.0);
+    let leaf = search / (testbed.layout.max_entries() as f64 / 2.0);
     note("entry_ns", "An entry handed out by a scan", (entry - leaf).max(1.0));
     failed.map_or(Ok(()), |error: DexError| Err(error.into()))
 }
 
 /// What is done to pages that come from memory servers, on pages that are in no cache of the core.
-fn pages(bed: &Bed, round: u64, note: Note<'_>) -> Result<(), CalibrateError> {
-    let cache = bed.tree.cache();
+fn pages(testbed: &Testbed, round: u64, note: Note<'_>) -> Result<(), CalibrateError> {
+    let cache = testbed.tree.cache();
     let mut random = round.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut frames = Vec::with_capacity(PAGES);
     // Frames of a cache that is not full are used from the front.
@@ -140,7 +140,7 @@ fn pages(bed: &Bed, round: u64, note: Note<'_>) -> Result<(), CalibrateError> {
         random ^= random << 17;
         frames.push(cache.frame(FrameId((random % used.max(1) as u64) as u32)));
     }
-    let to = bed.ep.buffer(NODE_SIZE);
+    let to = testbed.ep.buffer(NODE_SIZE);
     let copied = per_one(PAGES, |i| {
         for (to, from) in to.words().iter().zip(frames[i].words()) {
             to.store(from.load(Relaxed), Relaxed);
@@ -148,11 +148,11 @@ fn pages(bed: &Bed, round: u64, note: Note<'_>) -> Result<(), CalibrateError> {
         black_box(&to);
     });
     note("copy_line_ns", "64 bytes of a page that is copied", copied / (NODE_SIZE / LINE) as f64);
-    bed.ep.recycle(to);
+    testbed.ep.recycle(to);
     frames.reverse();
-    let copies: Vec<_> = frames.iter().take(2_000).map(|frame| copy_of(bed, *frame)).collect();
+    let copies: Vec<_> = frames.iter().take(2_000).map(|frame| copy_of(testbed, *frame)).collect();
     let checked = per_one(PAGES, |i| {
-        let _ = black_box(bed.layout.verify(copies[i % copies.len()].words()));
+        let _ = black_box(testbed.layout.verify(copies[i % copies.len()].words()));
     });
     note("page_check_ns", "Looking whether a page is a node", checked);
     let addrs: Vec<_> = frames.iter().filter_map(|frame| GlobalAddr::from_raw(frame.addr())).collect();
@@ -160,18 +160,18 @@ fn pages(bed: &Bed, round: u64, note: Note<'_>) -> Result<(), CalibrateError> {
         black_box(addrs.get(i).and_then(|addr| cache.table().frame_of(*addr)));
     });
     note("table_lookup_ns", "A look at the mapping table", looked_up);
-    copies.into_iter().for_each(|copy| bed.ep.recycle(copy));
+    copies.into_iter().for_each(|copy| testbed.ep.recycle(copy));
     Ok(())
 }
 
-fn copy_of(bed: &Bed, frame: FrameRef<'_>) -> pando_fabric::PageBuf {
-    let copy = bed.ep.buffer(NODE_SIZE);
+fn copy_of(testbed: &Testbed, frame: FrameRef<'_>) -> pando_fabric::PageBuf {
+    let copy = testbed.ep.buffer(NODE_SIZE);
     copy.words().iter().zip(frame.words()).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
     copy
 }
 
 /// Pages that come into a full cache, one for each that goes.
-fn admissions(bed: &Bed, note: Note<'_>) -> Result<(), CalibrateError> {
+fn admissions(testbed: &Testbed, note: Note<'_>) -> Result<(), CalibrateError> {
     let mut config = CacheConfig::new(FRAMES * NODE_SIZE as u64, NODE_SIZE);
     config.admission = Admission::lazy(1.0);
     let cache = Cache::new(&config)?;
@@ -184,9 +184,9 @@ fn admissions(bed: &Bed, note: Note<'_>) -> Result<(), CalibrateError> {
     for number in 0..total {
         let addr = GlobalAddr::new(MemoryServerId(0), (1 + number) * NODE_SIZE as u64);
         let Lookup::Miss(ticket) = cache.table().begin(addr) else { continue };
-        let page = bed.leaf_at(addr);
+        let page = testbed.leaf_at(addr);
         let began = Instant::now();
-        let free = match block_on(&bed.ep, cache.allocate(&worker, &bed.ep, bed.layout)) {
+        let free = match block_on(&testbed.ep, cache.allocate(&worker, &testbed.ep, testbed.layout)) {
             Ok(free) => free,
             Err(NoFrame::Failed(error)) => return Err(error.into()),
             Err(NoFrame::GiveWay | NoFrame::Crowded) => continue,
@@ -199,7 +199,7 @@ fn admissions(bed: &Bed, note: Note<'_>) -> Result<(), CalibrateError> {
             allocating.push((allocated - began).as_nanos() as f64 - clock);
             admitting.push((admitted - allocated).as_nanos() as f64 - clock);
         }
-        bed.ep.recycle(page);
+        testbed.ep.recycle(page);
     }
     note("admit_ns", "A page published in the cache", median(&mut admitting).max(1.0));
     note(

@@ -1,12 +1,11 @@
 //! An index on a simulated cluster whose keys move between compute servers while it is used (DEX §8.3, Figure 10).
 //!
-//! Throughput of each compute server over virtual time is what counts here, so this driver has no phases: at time 0 the
-//! threads begin on cold caches, at set times keys move, by so many flushing threads, or a balancer moves boundaries by
-//! load. Operations find their compute servers by routers, as clients' do; none is lost, which the counts and the auditor
+//! A run measures the throughput of each compute server over virtual time and has no phases. At time 0 the threads begin on
+//! cold caches. Keys move at planned times, flushed by a number of threads, or a balancer moves boundaries by load. Operations find their compute servers by routers, as clients' do; none is lost, which the counts and the auditor
 //! show.
 //!
-//! Two kinds of clients ([`Clients`]): those of the paper's experiments, where each compute server's threads draw keys of
-//! their own server, and routed ones, who share all compute servers, so that a hot server holds everybody up.
+//! There are two kinds of clients ([`Clients`]). In the paper's experiments each compute server's threads draw keys of their
+//! own server. Routed clients share all compute servers, so that a hot server delays all of them.
 
 mod clients;
 mod movers;
@@ -20,13 +19,13 @@ use crate::bench::BenchError;
 pub use report::{ElasticReport, MoveFigures};
 pub use run::run;
 
-/// Who asks for operations.
+/// Source of the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Clients {
     /// Each thread draws keys that its compute server owns.
     OfServers,
-    /// So many per thread, who draw from all keys and wait for whichever compute server owns what they drew.
+    /// Clients that draw from all keys and wait for the owner of each, `per_thread` of them for each thread.
     Routed { per_thread: usize },
 }
 
@@ -50,7 +49,7 @@ pub struct PlannedMove {
     pub part: f64,
 }
 
-/// What to run. Sizes are as in [`BenchSpec`](crate::bench::BenchSpec), whose defaults hold for all that is not named here.
+/// A run. Sizes are as in [`BenchSpec`](crate::bench::BenchSpec), whose defaults hold for all that is not named here.
 #[derive(Clone, Debug, Serialize)]
 pub struct ElasticSpec {
     pub memory_servers: usize,

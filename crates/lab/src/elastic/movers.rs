@@ -1,4 +1,4 @@
-//! The threads that move keys: one that sees to the moves, planned ones or a balancer's, and those that help it to flush.
+//! Threads that move keys: one makes the moves, planned ones or a balancer's, and others help it to flush.
 //!
 //! They are threads of the compute server that keys leave first, and take no operations; how long a move took is counted from
 //! when it began to leave until the new owner had the keys.
@@ -19,9 +19,9 @@ use crate::under_test::{Client, SimPort};
 /// Time after which a helper looks again whether there is something to flush.
 const HELPER_NS: Nanos = 5_000;
 
-/// What the mover and its helpers share.
+/// State that the mover and its helpers share.
 pub(super) struct Work<'d, L> {
-    /// What is to be flushed now, and of which compute server.
+    /// The compute server that is being flushed, and its keys that leave.
     leaving: RefCell<Option<(usize, Arc<Leaving<'d, L>>)>>,
     /// Helpers at it.
     busy: Cell<usize>,
@@ -58,7 +58,7 @@ impl<'d, L: Layout> Mover<'_, 'd, L> {
             let leaving = self.work.leaving.borrow().clone();
             let Some((from, leaving)) = leaving else { continue };
             self.work.busy.set(self.work.busy.get() + 1);
-            // What it could not write, the mover writes.
+            // The mover writes the nodes that this thread could not write.
             if let Ok(flushed) = leaving.flush_share(self.client.server(from).1).await {
                 *self.work.helped.borrow_mut() += flushed;
             }

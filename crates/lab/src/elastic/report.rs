@@ -1,4 +1,4 @@
-//! What came out: throughput over time by compute server, and the moves.
+//! The report: throughput over time by compute server, and the moves.
 //!
 //! Times are virtual, in nanoseconds from the beginning of the run. An operation counts in the interval in which it ended; what
 //! follows from the counts is worked out once the run is over.

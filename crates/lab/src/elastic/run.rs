@@ -1,7 +1,7 @@
-//! One run: cluster, threads, and what they counted.
+//! One run: cluster, threads, and their results.
 //!
-//! Compute servers have their threads, and besides them one thread that sees to moves and those that help it flush; they
-//! are on the compute server that keys leave first.
+//! Compute servers have their threads, and besides them one thread that makes the moves and some that help it flush.
+//! These are on the compute server that keys leave first.
 
 use std::cell::{Cell, RefCell};
 
@@ -33,7 +33,7 @@ type Operating<'c> = Driver<'c, Dex<FixedLayout>, SimPort, Clientele<'c, FixedLa
 /// Performs a run, unless `watch` wants it to stop.
 ///
 /// # Errors
-/// What makes the whole run impossible; what went wrong within it is in the report.
+/// Impossible settings. Failures within the run are in the report.
 pub fn run(spec: &ElasticSpec, watch: &dyn Watch) -> Result<ElasticReport, BenchError> {
     spec.validate()?;
     let bench = spec.bench();

@@ -31,7 +31,7 @@ pub struct Dex<L> {
     routes: Arc<Routes>,
     /// By compute server; those at the end may have no keys at first.
     trees: Vec<Tree<L>>,
-    /// Threads that began.
+    /// Number of the next thread.
     threads: AtomicU64,
 }
 
@@ -154,7 +154,7 @@ impl<L: Layout> Dex<L> {
     }
 }
 
-/// What a thread has of its own.
+/// State of one thread.
 pub struct DexThread {
     /// By compute server.
     pub workers: Vec<CacheWorker>,

@@ -1,7 +1,7 @@
 //! A B+-tree that is not distributed, on one compute server of a cluster of the laboratory (DEX §8.3, Figure 11).
 //!
-//! It uses no memory server and no verb; its threads pay for what they compute and for the latches that they contend for,
-//! by the same model as DEX's.
+//! It uses no memory server and no verb; its threads are charged for computing and for contended latches, by the same
+//! model as DEX's.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

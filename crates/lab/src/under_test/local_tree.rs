@@ -1,5 +1,4 @@
-//! A B+-tree in the memory of one machine: what DEX is measured against with a cache that holds everything (DEX §8.3, Figure
-//! 11).
+//! A B+-tree in the memory of one machine: the baseline for DEX with a cache that holds everything (DEX §8.3, Figure 11).
 //!
 //! Nodes have the layout of DEX's, so that both search, copy and split with the same code; children are numbers of nodes.
 //! Nothing is merged. Threads of the simulated cluster run one after the other and no operation waits in here, so one lock
@@ -220,7 +219,7 @@ impl<L: Layout> LocalTree<L> {
         }
     }
 
-    /// Makes room for an entry or a separator in the last node of `path`, or in those above that it needs room in first.
+    /// Makes room for an entry or a separator in the last node of `path`, or first in the nodes above it.
     fn split(&mut self, path: &[NodeId], key: &[u8], value_len: usize, charge: &impl Fn(Work)) -> Result<()> {
         let Some((&node, above)) = path.split_last() else { return Err(no_room()) };
         let mut separator = Vec::new();

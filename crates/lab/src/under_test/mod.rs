@@ -23,7 +23,7 @@ use pando::{BalancerConfig, CacheCounts, ScanRange, SmoCounts};
 
 use crate::bench::BenchError;
 
-/// An index with all its compute servers, shared by all threads of a run. `P` is what a thread reaches it by.
+/// An index with all its compute servers, shared by all threads of a run. `P` is a thread's way to it.
 ///
 /// Keys and values are byte strings, keys in the order of their bytes. A failed operation may or may not have happened.
 /// Any thread may ask for any key; where keys belong to compute servers, the owner serves them.

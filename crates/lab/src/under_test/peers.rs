@@ -1,8 +1,8 @@
 //! The designs to compare with, on a cluster of the laboratory or of this machine: a view of the index for each compute server.
 //!
 //! All compute servers share everything, unless keys are divided among them; then a key of another one is served by that one's
-//! view, as everywhere in the laboratory. A thread has nothing of its own but its compute server's number. What one design does
-//! otherwise than another is behind [`PeerTree`].
+//! view, as everywhere in the laboratory. The state of a thread is its compute server's number. [`PeerTree`] hides the differences
+//! between the designs.
 
 use std::cmp::Ordering;
 use std::error::Error;
@@ -81,14 +81,14 @@ pub trait PeerTree: Sized + Sync {
 
     fn cache_counts(&self) -> CacheCounts;
 
-    /// What of the index is meant to lie in the memory of NICs.
+    /// Blocks to place in NIC memory.
     fn on_chip(&self) -> Blocks {
         Blocks::new()
     }
 
     fn smo_counts(&self) -> SmoCounts;
 
-    /// Looks at the whole index; every block that it has, those that wait to be freed included.
+    /// Audits the whole index, and lists all of its blocks, including those that wait to be freed.
     fn audit_all<E: Endpoint>(
         trees: &[Self],
         ep: &E,
@@ -145,7 +145,7 @@ pub async fn allocated<E: Endpoint>(ep: &E, pool: &Pool) -> Result<u64, PoolErro
     Ok(pool.usage(ep).await?.iter().map(|usage| usage.blocks_allocated).sum())
 }
 
-/// What is wrong with the blocks of an index, by the numbers of blocks.
+/// A fault in the allocation of an index, with numbers of blocks.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockFault {
     #[error("{0} blocks of the index are listed twice")]
@@ -156,7 +156,7 @@ pub enum BlockFault {
     Leaked { used: u64, leaked: u64 },
 }
 
-/// Compares the blocks of an index with what was allocated in its pool since `before` blocks were.
+/// Compares the blocks of an index with the allocation of its pool, of which `before` blocks are not the index's.
 ///
 /// # Errors
 /// Those of the fabric.
@@ -209,7 +209,7 @@ impl<T: PeerTree> Peers<T> {
         match failed.map_or(loaded, |error| Err(BenchError::index(error))) {
             Ok(_) => Ok(peers),
             Err(error) => {
-                // The first error is the one to report.
+                // Best effort: the first error is the one to report.
                 let _ = peers.end(ep, true).await;
                 Err(error)
             }

@@ -23,7 +23,7 @@ pub(crate) fn host_now() -> Nanos {
 /// Makes a port for the calling thread.
 pub(crate) type Connect<'c, P> = dyn Fn() -> Result<P, BenchError> + 'c;
 
-/// What a thread reaches an index by.
+/// A thread's way to an index.
 #[allow(async_fn_in_trait, reason = "a port belongs to one thread, and so do its futures")]
 pub trait Port {
     /// Whether a look at the clock costs nothing, since time is virtual. Then every operation is timed and every deadline is

@@ -13,7 +13,7 @@ use super::dex::INDEX;
 use super::peers::{Blocks, Entry, PeerTree, operations_of};
 use crate::bench::{BenchError, BenchSpec, ShermanSetup};
 
-/// What a benchmark opens.
+/// Shape and configuration for a benchmark.
 ///
 /// # Errors
 /// Nodes that have no room for entries of these sizes.

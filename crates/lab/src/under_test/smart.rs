@@ -15,7 +15,7 @@ use super::dex::INDEX;
 use super::peers::{Blocks, Entry, PeerTree, operations_of};
 use crate::bench::{BenchSpec, SmartSetup};
 
-/// What a benchmark opens.
+/// Options and configuration for a benchmark.
 pub(crate) fn config(setup: SmartSetup, spec: &BenchSpec) -> (CreateOptions, SmartConfig) {
     let (options, config) = configured(setup, INDEX);
     let options = CreateOptions { users_max: spec.compute_servers.max(64), ..options };
@@ -120,7 +120,7 @@ impl PeerTree for Smart {
         for tree in &trees {
             tree.reclaim(ep).await?;
         }
-        // What is unlinked still is left to the end of the index.
+        // Nodes that are still unlinked now stay until the end of the index.
         let (_, blocks) = Self::audit_all(&trees, ep).await?;
         for tree in &trees {
             tree.park(ep).await?;

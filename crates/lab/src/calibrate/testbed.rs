@@ -1,4 +1,4 @@
-//! What is measured in: an index in the memory of this process, once with a cache that holds all of it.
+//! The testbed of the calibration: an index in the memory of this process, with a cache that holds all of it.
 //!
 //! It stands on the local fabric, whose verbs cost next to nothing, so that differences between two runs are the work of the
 //! compute server alone.
@@ -46,7 +46,7 @@ impl SortedSource for Records {
 }
 
 /// A loaded index, all of which is cached.
-pub(super) struct Bed {
+pub(super) struct Testbed {
     pub layout: FixedLayout,
     pub ep: LocalEndpoint,
     pub tree: Tree<FixedLayout>,
@@ -55,7 +55,7 @@ pub(super) struct Bed {
     zipf: Zipf,
 }
 
-impl Bed {
+impl Testbed {
     pub fn new(keys: u64) -> Result<Self, CalibrateError> {
         let codec = KeyCodec::new(KeySpace::Dense, 8, keys)?;
         let layout = FixedLayout::new(NODE_SIZE, 8, 8)?;
