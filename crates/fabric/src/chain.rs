@@ -37,7 +37,7 @@ impl ChainVerb {
     }
 }
 
-/// What one verb of a completed chain brought back, in the order of the chain.
+/// Result of one verb of a completed chain, in the order of the chain.
 #[derive(Debug)]
 pub enum VerbResult {
     /// The buffer of a READ or a WRITE.

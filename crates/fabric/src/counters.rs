@@ -1,7 +1,7 @@
 //! Verbs counted by kind and bytes: "reads/op, writes/op, atomics/op, bytes/op" is how this field compares.
 //!
-//! Counters belong to one worker and only it adds, so counting needs no atomic read-modify-write; a snapshot by
-//! somebody else may be a few verbs old. Refused verbs are not counted. Each verb of a chain is.
+//! Counters belong to one worker and only it adds, so counting needs no atomic read-modify-write. A snapshot taken on another
+//! thread may be a few verbs old. Refused verbs are not counted. Each verb of a chain is.
 
 use std::ops::{Add, Sub};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
