@@ -8,8 +8,8 @@ use pando_cache::{Cache, CacheConfig};
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::{BulkLoad, Ctx, Tree, TreeConfig};
 use pando_fabric::{
-    Chain, Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request,
-    Result, VerbCounters, VerbResult,
+    Chain, Endpoint, EndpointState, Fabric, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
+    RegionInfo, Request, Result, VerbResult,
 };
 use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
 use pando_pool::{Placement, Pool, PoolOptions};
@@ -49,11 +49,8 @@ impl Lossy {
 }
 
 impl Endpoint for Lossy {
-    fn buffer(&self, len: usize) -> PageBuf {
-        self.inner.buffer(len)
-    }
-    fn recycle(&self, buf: PageBuf) {
-        self.inner.recycle(buf);
+    fn state(&self) -> &EndpointState {
+        self.inner.state()
     }
     async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
         self.readable(at)?;
@@ -94,32 +91,11 @@ impl Endpoint for Lossy {
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
         self.inner.reserve(at, len).await
     }
-    async fn yield_now(&self) {
-        self.inner.yield_now().await;
-    }
     fn regions(&self) -> &[RegionInfo] {
         self.inner.regions()
     }
-    fn counters(&self) -> &VerbCounters {
-        self.inner.counters()
-    }
     fn now(&self) -> Nanos {
         self.inner.now()
-    }
-    fn random(&self) -> u64 {
-        self.inner.random()
-    }
-    fn slots(&self) -> u32 {
-        self.inner.slots()
-    }
-    fn set_slots(&self, slots: u32) {
-        self.inner.set_slots(slots);
-    }
-    fn enter_slot(&self, slot: u32) {
-        self.inner.enter_slot(slot);
-    }
-    fn poll_ready(&self) -> u64 {
-        self.inner.poll_ready()
     }
 }
 

@@ -47,13 +47,7 @@ impl RegionInfo {
 #[allow(async_fn_in_trait, reason = "an endpoint belongs to one thread, and so do its futures")]
 pub trait Endpoint {
     /// The state that the default methods work on.
-    ///
-    /// # Panics
-    /// Unless it is implemented. Only an endpoint that overrides every method that uses it can do without.
-    #[inline]
-    fn state(&self) -> &EndpointState {
-        unimplemented!("an endpoint without state overrides all methods that use it")
-    }
+    fn state(&self) -> &EndpointState;
 
     /// A registered buffer of `len` bytes (a multiple of 8), not necessarily zeroed.
     #[inline]

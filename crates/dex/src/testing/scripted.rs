@@ -6,8 +6,8 @@
 use std::cell::RefCell;
 
 use pando_fabric::{
-    Chain, Endpoint, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result,
-    VerbCounters, VerbResult, Work,
+    Chain, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo,
+    Request, Result, VerbResult,
 };
 use pando_fabric_local::LocalEndpoint;
 
@@ -89,12 +89,8 @@ impl Scripted {
 }
 
 impl Endpoint for Scripted {
-    fn buffer(&self, len: usize) -> PageBuf {
-        self.inner.buffer(len)
-    }
-
-    fn recycle(&self, buf: PageBuf) {
-        self.inner.recycle(buf);
+    fn state(&self) -> &EndpointState {
+        self.inner.state()
     }
 
     async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
@@ -147,43 +143,11 @@ impl Endpoint for Scripted {
         self.inner.reserve(at, len).await
     }
 
-    async fn yield_now(&self) {
-        self.inner.yield_now().await;
-    }
-
     fn regions(&self) -> &[RegionInfo] {
         self.inner.regions()
     }
 
-    fn counters(&self) -> &VerbCounters {
-        self.inner.counters()
-    }
-
-    fn charge(&self, work: Work) {
-        self.inner.charge(work);
-    }
-
     fn now(&self) -> Nanos {
         self.inner.now()
-    }
-
-    fn random(&self) -> u64 {
-        self.inner.random()
-    }
-
-    fn slots(&self) -> u32 {
-        self.inner.slots()
-    }
-
-    fn set_slots(&self, slots: u32) {
-        self.inner.set_slots(slots);
-    }
-
-    fn enter_slot(&self, slot: u32) {
-        self.inner.enter_slot(slot);
-    }
-
-    fn poll_ready(&self) -> u64 {
-        self.inner.poll_ready()
     }
 }

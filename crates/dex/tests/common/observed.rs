@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 
 use pando_fabric::{
-    Chain, Endpoint, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result, VerbCounters,
+    Chain, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result,
     VerbResult, Work,
 };
 use pando_fabric_local::LocalEndpoint;
@@ -48,12 +48,8 @@ impl Observed {
 }
 
 impl Endpoint for Observed {
-    fn buffer(&self, len: usize) -> PageBuf {
-        self.inner.buffer(len)
-    }
-
-    fn recycle(&self, buf: PageBuf) {
-        self.inner.recycle(buf);
+    fn state(&self) -> &EndpointState {
+        self.inner.state()
     }
 
     async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
@@ -113,20 +109,8 @@ impl Endpoint for Observed {
         self.inner.reserve(at, len).await
     }
 
-    async fn yield_now(&self) {
-        self.inner.yield_now().await;
-    }
-
-    async fn pace(&self) {
-        self.inner.pace().await;
-    }
-
     fn regions(&self) -> &[RegionInfo] {
         self.inner.regions()
-    }
-
-    fn counters(&self) -> &VerbCounters {
-        self.inner.counters()
     }
 
     fn charge(&self, work: Work) {
@@ -141,25 +125,5 @@ impl Endpoint for Observed {
 
     fn now(&self) -> Nanos {
         self.inner.now()
-    }
-
-    fn random(&self) -> u64 {
-        self.inner.random()
-    }
-
-    fn slots(&self) -> u32 {
-        self.inner.slots()
-    }
-
-    fn set_slots(&self, slots: u32) {
-        self.inner.set_slots(slots);
-    }
-
-    fn enter_slot(&self, slot: u32) {
-        self.inner.enter_slot(slot);
-    }
-
-    fn poll_ready(&self) -> u64 {
-        self.inner.poll_ready()
     }
 }
