@@ -99,6 +99,7 @@ const UNSAFE_FILES: &[(&str, &[&str])] = &[
 const TANGLED: &[&str] = &[
     "crates/cache",
     "crates/cli",
+    "crates/fabric",
     "crates/fabric-local",
     "crates/lab",
     "crates/lab-peers",
@@ -234,6 +235,7 @@ fn rooms(home: &str, all: &[Source], tests: &[String]) -> Rooms {
         let room = path.strip_prefix(&inside)?.split('/').next()?.trim_end_matches(".rs").to_owned();
         (!matches!(room.as_str(), "lib" | "main")).then_some(room)
     };
+    let exported = exported(all, &inside);
     let of_crate = all.iter().filter(|source| !tests.iter().any(|test| source.path.starts_with(test)));
     let mut rooms = Rooms::new();
     for (source, room) in of_crate.filter_map(|source| Some((source, room_of(&source.path)?))) {
@@ -241,11 +243,28 @@ fn rooms(home: &str, all: &[Source], tests: &[String]) -> Rooms {
         let code: String = source.lines_before_tests().map(|(_, line)| line).collect();
         code.split("crate::").skip(1).for_each(|path| imported.extend(first_names(path)));
     }
+    for imported in rooms.values_mut() {
+        imported.extend(imported.iter().filter_map(|name| exported.get(name).cloned()).collect::<Vec<_>>());
+    }
     let known: BTreeSet<_> = rooms.keys().cloned().collect();
     for (room, imported) in &mut rooms {
         imported.retain(|other| other != room && known.contains(other));
     }
     rooms
+}
+
+/// What the root of a crate exports of its rooms: each name, and the room that it comes from.
+fn exported(all: &[Source], inside: &str) -> BTreeMap<String, String> {
+    let roots = all.iter().filter(|source| source.path == format!("{inside}lib.rs"));
+    let mut exported = BTreeMap::new();
+    for statement in roots.flat_map(|root| root.code.split("pub use ").skip(1)) {
+        let path = statement.split(';').next().unwrap_or_default().trim_start_matches("crate::");
+        let mut names =
+            path.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|name| !name.is_empty());
+        let room = names.next().unwrap_or_default().to_owned();
+        exported.extend(names.map(|name| (name.to_owned(), room.clone())));
+    }
+    exported
 }
 
 /// The first names of a path, or of the paths in braces, behind `crate::`.

@@ -1,6 +1,7 @@
 //! Which compute server owns which keys (DEX §4, §8): ranges, views, routes to owners, and load.
 //!
-//! Nothing here knows of a tree: a tree asks its [`Ownership`](view::Ownership), a session its [`Router`](routing::Router).
+//! Nothing here knows of a tree. A tree asks its [`Ownership`](view::Ownership) whether it owns a key, and a session asks its
+//! [`Router`](routing::Router) which compute server does.
 
 pub(crate) mod load;
 pub(crate) mod range;

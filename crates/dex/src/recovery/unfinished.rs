@@ -1,6 +1,7 @@
 //! Finishing what operations left half done.
 //!
-//! What that is, and which tickets are kept until it is finished, says [`leftovers`](crate::tree::leftovers).
+//! Each entry of the list is prepared, which may be done twice, and then released, which is done once and drops the ticket that
+//! was kept. What operations leave, and why, says [`leftovers`](crate::tree::leftovers).
 
 use pando_fabric::{Endpoint, Patience};
 use pando_pool::{Due, Order};

@@ -1,6 +1,7 @@
 //! Attempts of operations enter the gate of a tree, and views change there.
 //!
-//! What a view is, and why attempts look at it before and after, says [`view`](crate::ownership::view).
+//! An attempt is refused if its key is not this compute server's by the present view. What a view is, and why a node is judged
+//! by one that was looked at before the READ, says [`view`](crate::ownership::view).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

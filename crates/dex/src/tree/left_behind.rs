@@ -1,6 +1,7 @@
 //! The list of blocks that are to be freed later.
 //!
-//! [`free`](crate::recovery::free) puts blocks on it and takes them off.
+//! A block comes here if nothing leads to it any more but freeing it failed, or would take a verb where none can be waited for.
+//! [`free`](crate::recovery::free) takes blocks off the list, at the latest before a flush.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

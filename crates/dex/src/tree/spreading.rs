@@ -1,5 +1,6 @@
 //! The state of spreading an index over its memory servers.
 //!
+//! There is one move of a subtree at a time for each compute server, and one worker at a time that goes on with it.
 //! Which subtrees move, and when, says [`spread`](crate::placement::spread).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,7 @@
 //! Nodes that were found locked by other processes, which may be gone.
 //!
-//! [`dead_holders`](crate::recovery::dead_holders) looks after them.
+//! A suspect is noted when a READ finds its lock held, and looked after when it has been locked for a while.
+//! [`dead_holders`](crate::recovery::dead_holders) does that.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;

@@ -1,6 +1,7 @@
-//! The sorted records that an index is loaded with: made up while they are read, so that 200 million cost nothing.
+//! The sorted records that an index is loaded with.
 //!
-//! Random integers are not in the order of the records. They are sorted beforehand and take 8 bytes each.
+//! They are made up while they are read, so that 200 million of them take no memory. Only random integers are not in the order
+//! of the records: they are sorted beforehand and take 8 bytes each.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;

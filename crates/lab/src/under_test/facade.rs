@@ -1,6 +1,7 @@
 //! The facade's index as a system under test: what users have, on the fabrics of this machine.
 //!
-//! Threads reach it by sessions. Every operation is the session's own, and inlined to it.
+//! Time is the host's, and threads run side by side by themselves, so there is nothing to pace. Threads reach the index by
+//! sessions. Every operation is the session's own, and inlined to it.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,4 +1,7 @@
-//! Ways of a thread to an index: the clock that its operations are measured by, their time limit, the verbs they cost.
+//! Ways of a thread to an index, as the driver sees them.
+//!
+//! A port has the clock that operations are measured by, their time limit, and the counts of the verbs that they cost. On the
+//! simulated cluster these are virtual time and simulated verbs.
 
 use std::future::Future;
 use std::sync::LazyLock;
