@@ -67,7 +67,7 @@ struct LongValue {
 /// The whole of it, with any number of compute servers and processes: one calls
 /// [`Pool::drain_server`](pando_pool::Pool::drain_server); each compute server this, again if it fails or leaves something;
 /// each process `leave_inactive`; one `finish_drain`, and if that says that something is left, they begin again. A server that
-/// joins ([`Pool::add_server`](pando_pool::Pool::add_server)) fills with what grows, or by [`spread::spread_all`].
+/// joins ([`Pool::add_server`](pando_pool::Pool::add_server)) fills with what grows, or by [`spread_all`](crate::spread_all).
 ///
 /// # Errors
 /// A server that is not being drained or has the root; those of operations. What was moved stays moved; it may be

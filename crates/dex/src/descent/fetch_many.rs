@@ -3,7 +3,7 @@
 //! A scan knows the leaves to come from the node above them ([`prefetch`](crate::ops::prefetch)), and a lookup of many
 //! keys knows its own. What such an operation gets is a private copy of every leaf, whether or not the leaf also gets a
 //! frame. A copy is right because of how it was read: the ticket of the leaf was taken first, then the leaf was proved to be
-//! in the tree ([`walk::prove_child`]); while the ticket is held, nobody in this compute server changes,
+//! in the tree ([`prove_child`](crate::descent::prove::prove_child)); while the ticket is held, nobody in this compute server changes,
 //! merges or frees it, and nobody else ever does. So the copy is the leaf as it was at one moment of the operation.
 //!
 //! Tickets are taken without waiting, those that others have are left out, and all are dropped before anything else is

@@ -17,7 +17,7 @@ use crate::tree::{Ctx, Tree, VersionedNode};
 
 /// READs a missing child and decides what becomes of it. The one place where a single leaf miss ends: fetching
 /// the page, reading part of it, offloading the operation, or answering from elsewhere would be decided here.
-/// Leaves that are known to be missing together come by [`fetch_many::fetch_many`].
+/// Leaves that are known to be missing together come by [`fetch_many`](crate::descent::fetch_many::fetch_many).
 pub(crate) async fn fetch<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,

@@ -105,7 +105,7 @@ pub(crate) async fn walk<'t, L: Layout, E: Endpoint>(
 /// Goes on down to the leaf of `key` from where the cached path got stuck, or begins anew. The caller is inside the gate
 /// now. That node is looked at like any other: whoever finds it at its version finds it as good as from the root, because it
 /// covers the key, or did when it was a copy that may be stale, and is still in its frame. (What a stale copy leads to is
-/// found out by [`check_covers`] and [`prove_child`].)
+/// found out by [`check_covers`] and [`prove_child`](crate::descent::prove::prove_child).)
 #[inline]
 pub(crate) async fn walk_on<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,

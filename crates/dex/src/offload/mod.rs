@@ -2,7 +2,7 @@
 //!
 //! A miss at level L of a subtree that stands on one memory server (L at most M) can be met in two ways: READ the nodes of
 //! the way down, one after the other, or have the memory server go down and answer in one round trip. Memory servers have
-//! few cores, so the second is chosen only while it is expected to take less time ([`Offloading`]).
+//! few cores, so the second is chosen only while it is expected to take less time ([`Offloading`](crate::Offloading)).
 //!
 //! Why the memory server sees the truth, and nobody else changes it meanwhile (§6.2):
 //! - The missing node N belongs to this compute server alone, and was never shared: the memory server refuses otherwise.
