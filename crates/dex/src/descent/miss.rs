@@ -49,7 +49,7 @@ pub(crate) async fn fetch<'t, L: Layout, E: Endpoint>(
     let started = tree.costs.start(ctx.ep);
     let page = read_child(tree, ctx, slot, page, &view, level, child_shared).await?;
     tree.costs.note_read(ctx.ep, slot.addr.server(), started);
-    if !walk::is_right(tree, tree.node(&page), level, target) {
+    if !walk::is_right(tree.node(&page), level, target) {
         ctx.ep.recycle(page);
         drop(ticket);
         if !parent_shared {

@@ -51,8 +51,7 @@ pub(crate) async fn prove_child_by_reads<L: Layout, E: Endpoint>(
         let page = read::read_node(tree, ctx, addr, page, &view, true).await?;
         let node = tree.node(&page);
         let at = node.level();
-        let is_meant =
-            at >= lowest && node.is_shared() && walk::is_right(tree, node, level.unwrap_or(at), target);
+        let is_meant = at >= lowest && node.is_shared() && walk::is_right(node, level.unwrap_or(at), target);
         let child = node.child_addr(node.child_toward(target)).filter(|_| is_meant);
         // What led to the parent may be old, and would lead there again.
         if is_meant {

@@ -265,7 +265,7 @@ pub(crate) async fn check_covers<'t, L: Layout, E: Endpoint>(
         return Ok(());
     }
     let level = tree.node(slot.parent).level().wrapping_sub(1);
-    let right = is_right(tree, tree.node(child), level, target);
+    let right = is_right(tree.node(child), level, target);
     child.validate()?;
     if right {
         return Ok(());
@@ -273,14 +273,9 @@ pub(crate) async fn check_covers<'t, L: Layout, E: Endpoint>(
     Box::pin(refresh::led_astray(tree, ctx, slot, target)).await
 }
 
-/// Whether a node is what its parent promised for `key`.
-pub(crate) fn is_right<L: Layout>(
-    _tree: &Tree<L>,
-    page: Node<'_, L>,
-    level: u8,
-    target: Target<'_, L>,
-) -> bool {
-    page.is_meant(level) && (page.covers(target) || defect(Defect::SkipFenceCheck))
+/// Whether a node is what its parent promised for the target.
+pub(crate) fn is_right<L: Layout>(node: Node<'_, L>, level: u8, target: Target<'_, L>) -> bool {
+    node.is_meant(level) && (node.covers(target) || defect(Defect::SkipFenceCheck))
 }
 
 /// The cached node of `level` on the way to `key`, and its parent.

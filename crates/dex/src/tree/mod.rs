@@ -1,8 +1,7 @@
-//! One compute server's view of an index: its cache, its key range, and the operations on it.
+//! One compute server's view of an index: a handle on its cache, its pool and its root, with the state of each concern.
 //!
-//! Made empty, opened, flushed and waited with here; the operations are in the sibling modules. The root never
-//! moves and stays in its frame as long as the cache lives, so every descent can begin there without looking
-//! anything up.
+//! What is done with a tree are functions of the rooms above this one. The root never moves and stays in its frame as long as the
+//! cache lives, so every descent can begin there without looking anything up.
 
 pub(crate) mod gate;
 pub(crate) mod left_behind;
