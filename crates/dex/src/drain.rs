@@ -252,8 +252,7 @@ async fn long_values<L: Layout, E: Endpoint>(
                 let key = node.key_at(i);
                 Some(LongValue { key, value })
             });
-            let (entries, mut high) = (entries.collect(), Vec::new());
-            let high = node.append_fence(Side::High, &mut high).then_some(high);
+            let (entries, high) = (entries.collect(), node.fence(Side::High));
             leaf.validate()?;
             Ok((entries, high))
         };

@@ -21,7 +21,7 @@ pub(crate) async fn led_astray<L: Layout, T, E: Endpoint>(
     slot: Slot<'_>,
     target: Target<'_, L>,
 ) -> Attempt<T> {
-    let parent = GlobalAddr::from_raw(slot.parent.frame.addr()).ok_or(Retry::Restart)?;
+    let parent = tree.node(slot.parent).addr().ok_or(Retry::Restart)?;
     slot.parent.validate()?;
     refresh(tree, ctx, parent, target).await?;
     Err(Retry::Restart)

@@ -132,8 +132,8 @@ fn coming<'t, L: Layout>(
 
 /// Whether a scan that stands at `key` is past all of a leaf.
 fn is_behind<L: Layout>(tree: &Tree<L>, page: &PageBuf, key: &[u8], toward: Toward) -> bool {
-    let side = if toward == Toward::Below { Side::Low } else { Side::High };
-    let mut fence = Vec::new();
-    let finite = tree.node(page).append_fence(side, &mut fence);
-    finite && if toward == Toward::Below { fence.as_slice() >= key } else { fence.as_slice() <= key }
+    match toward {
+        Toward::Below => tree.node(page).fence(Side::Low).is_some_and(|low| low.as_slice() >= key),
+        Toward::Key => tree.node(page).fence(Side::High).is_some_and(|high| high.as_slice() <= key),
+    }
 }

@@ -189,8 +189,7 @@ async fn fences<L: Layout, E: Endpoint>(
         let attempt = async {
             let _entered = gate::enter_for(tree, ctx, key, Purpose::Operation)?;
             let (node, _) = walk::walk_to(tree, ctx, key, level).await?;
-            let high = tree.node(node).fence(Side::High);
-            let addr = pando_fabric::GlobalAddr::from_raw(node.frame.addr());
+            let (high, addr) = (tree.node(node).fence(Side::High), tree.node(node).addr());
             node.validate()?;
             Ok((addr.map(|addr| addr.server()), high))
         };
