@@ -4,4 +4,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cargo clippy -p pando-cli --no-default-features --all-targets -- -D warnings
-cargo test -p pando-cli --no-default-features --test bad_input
+cargo test -p pando-cli --no-default-features --test it bad_input

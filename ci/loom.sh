@@ -6,4 +6,4 @@ cd "$(dirname "$0")/.."
 
 export CARGO_TARGET_DIR=target-loom RUSTFLAGS="--cfg loom"
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
-cargo test --release -p pando-cache --test 'loom_*' "$@"
+cargo test --release -p pando-cache --test it loom_ "$@"

@@ -20,6 +20,6 @@ run 16 --faults all
 run 16 --faults all,cut-off,preempt
 run 75 --system pool --faults all
 cargo clippy -p pando-lab --features defects --all-targets -- -D warnings
-cargo test -p pando-lab --features defects --test defects --test pool_defects
-cargo test -p pando-pool --features defects --test defects
-cargo test -p pando-dex --features defects --test schedules
+cargo test -p pando-lab --features defects --test it defects::
+cargo test -p pando-pool --features defects --test it defects::
+cargo test -p pando-dex --features defects --test it schedules::

@@ -5,4 +5,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PANDO_SIM_SEEDS=${1:?"usage: ci/simulated.sh A..B"} cargo test --release -p pando-dex --test simulated
+PANDO_SIM_SEEDS=${1:?"usage: ci/simulated.sh A..B"} cargo test --release -p pando-dex --test it simulated::

@@ -21,7 +21,7 @@ programs=$work/programs
 mkdir -p "$programs"
 cp "${CARGO_TARGET_DIR:-target}/debug/pando" "$programs/"
 cargo test -p pando-fabric-verbs --features verbs --no-run --message-format=json |
-    sed -n 's/.*"name":"\(conformance\|processes\)".*"executable":"\([^"]*\)".*/\1 \2/p' |
-    while read -r name executable; do cp "$executable" "$programs/$name"; done
+    sed -n 's/.*"name":"it".*"executable":"\([^"]*\)".*/\1/p' |
+    while read -r executable; do cp "$executable" "$programs/tests"; done
 
-ci/rxe/boot.sh "$work" ci/rxe/guest.sh "$programs"/{conformance,processes,pando}
+ci/rxe/boot.sh "$work" ci/rxe/guest.sh "$programs"/{tests,pando}

@@ -97,9 +97,9 @@ memory_server_fails() {
 }
 
 echo "== conformance"
-timeout 200 conformance --ignored --test-threads 1
+timeout 200 tests conformance:: --ignored --test-threads 1
 echo "== processes"
-timeout 100 processes --ignored --test-threads 1 --nocapture
+timeout 100 tests processes:: --ignored --test-threads 1 --nocapture
 
 echo "== bench between processes"
 serve

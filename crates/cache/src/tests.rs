@@ -14,7 +14,8 @@ use crate::{
     Resolved,
 };
 
-#[path = "../tests/toy/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "tests from outside use the rest")]
+#[path = "../tests/it/toy/mod.rs"]
 mod toy;
 
 /// So few that a pop visits all buckets of the cooling map.

@@ -19,7 +19,8 @@ use crate::layout::fixed::FixedLayout;
 use crate::layout::{Layout, header};
 use crate::tree::{Ctx, Tree, VersionedNode};
 
-#[path = "../tests/common/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "tests from outside use the rest")]
+#[path = "../tests/it/common/mod.rs"]
 mod common;
 mod hooked;
 mod scripted;

@@ -1,7 +1,7 @@
 //! Defects that can be seeded into the protocols of the pool, to test that the checks find them.
 //!
 //! [`pando_fabric::defect`] activates a defect; builds without the feature pay nothing.
-//! `crates/lab/tests/pool_defects.rs` requires that simulation finds each of them; `tests/defects.rs`, that
+//! `crates/lab/tests/it/pool_defects.rs` requires that simulation finds each of them; `tests/defects.rs`, that
 //! losing each answer in turn finds those that show in the pool alone.
 
 use pando_fabric::defect;

@@ -1,7 +1,7 @@
 //! Defects that can be seeded into the protocols of the tree, to test that the checks find them.
 //!
-//! [`pando_fabric::defect`] activates a defect; builds without the feature pay nothing. `tests/defects.rs`
-//! and `tests/left_locks.rs` require that each is found.
+//! [`pando_fabric::defect`] activates a defect; builds without the feature pay nothing. `tests/it/defects.rs`
+//! and `tests/it/left_locks.rs` require that each is found.
 
 use pando_fabric::defect;
 

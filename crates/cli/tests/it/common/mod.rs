@@ -1,0 +1,194 @@
+//! Runs the built program in a directory of its own.
+
+pub mod hosts;
+pub mod running;
+pub mod up;
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use running::Running;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// What a run of the program gave.
+#[derive(Debug)]
+pub struct Ran {
+    pub status: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// A directory to run the program in.
+pub struct Place(TempDir);
+
+impl Place {
+    pub fn new() -> Place {
+        Place(tempfile::tempdir().expect("a temporary directory"))
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), content).expect("the file can be written");
+    }
+
+    /// Writes a file that is its owner's alone.
+    pub fn write_secret(&self, name: &str, content: impl AsRef<[u8]>) {
+        self.write(name, content);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(self.path(name), mode).expect("it is ours");
+    }
+
+    pub fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
+        let program = env!("CARGO_BIN_EXE_pando");
+        let mut command = match ignores_hangup() {
+            false => Command::new(program),
+            true => {
+                let mut command = Command::new("env");
+                command.args(["--default-signal=HUP", program]);
+                command
+            }
+        };
+        command.args(arguments).current_dir(self.0.path()).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts the program and does not wait for it.
+    pub fn start(&self, arguments: &str) -> Running {
+        let mut command = self.command(words(arguments));
+        Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
+    }
+
+    /// Runs the program. Arguments have blanks between them; `·` stands for one inside.
+    pub fn run(&self, arguments: &str) -> Ran {
+        ran(self.command(words(arguments)).output().expect("the program runs"))
+    }
+
+    /// The same, with something on standard input.
+    pub fn feed(&self, arguments: &str, input: &str) -> Ran {
+        let mut child = self
+            .command(words(arguments))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program runs");
+        let mut stdin = child.stdin.take().expect("it is piped");
+        let input = input.to_owned();
+        let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+        let output = child.wait_with_output().expect("the program ends");
+        writer.join().expect("no panic").expect("the program reads its input");
+        ran(output)
+    }
+
+    /// Standard output of a run that must succeed.
+    pub fn ok(&self, arguments: &str) -> String {
+        let ran = self.run(arguments);
+        assert_eq!(ran.status, 0, "pando {arguments}: {ran:?}");
+        ran.stdout
+    }
+
+    /// Standard error of a run that must fail so, which is one sentence.
+    pub fn refused(&self, arguments: &str, status: i32) -> String {
+        let ran = self.run(arguments);
+        assert_eq!(ran.status, status, "pando {arguments}: {ran:?}");
+        assert_eq!(ran.stdout, "", "pando {arguments}");
+        let lines: Vec<&str> = ran.stderr.lines().collect();
+        assert_eq!(lines.len(), 1, "pando {arguments}: one line, not {lines:?}");
+        assert!(lines[0].starts_with("pando: "), "pando {arguments}: {lines:?}");
+        ran.stderr
+    }
+
+    /// Has a pool checked that a process left without closing it; it must be refused as such.
+    pub fn check_unclean(&self, arguments: &str) {
+        let until = Instant::now() + Duration::from_secs(120);
+        loop {
+            let ran = self.run(&format!("check {arguments}"));
+            // Over a network the process counts as attached until nothing was heard of it for 10 s.
+            if ran.status == 1 && ran.stderr.contains("not closed cleanly") {
+                assert_eq!((ran.stderr.lines().count(), &*ran.stdout), (1, ""), "{ran:?}");
+                return;
+            }
+            assert!(ran.stdout.contains("not checked:") && Instant::now() < until, "{ran:?}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The only index of the pool, as `stats` describes it.
+    pub fn index_stats(&self, pool: &str) -> Value {
+        self.stats(pool)["indexes"][0].clone()
+    }
+
+    pub fn stats(&self, pool: &str) -> Value {
+        serde_json::from_str(&self.ok(&format!("stats --pool {pool} --json"))).expect("valid JSON")
+    }
+
+    /// Bytes that all memory servers of a pool have handed out.
+    pub fn allocated(&self, pool: &str) -> u64 {
+        let stats = self.stats(pool);
+        let servers = stats["servers"].as_array().expect("a list");
+        servers.iter().map(|server| server["bytes_allocated"].as_u64().expect("a number")).sum()
+    }
+
+    /// Bytes of the chunks that all memory servers of a pool have in use, whole.
+    pub fn in_chunks(&self, pool: &str) -> u64 {
+        let stats = self.stats(pool);
+        let servers = stats["servers"].as_array().expect("a list");
+        servers.iter().map(|server| server["bytes_in_chunks"].as_u64().expect("a number")).sum()
+    }
+
+    /// The lines of a file of this place, sorted as bytes, each once, by the system's `sort`.
+    pub fn sorted(&self, name: &str) -> String {
+        let output = Command::new("sort")
+            .arg("-u")
+            .arg(self.path(name))
+            .env("LC_ALL", "C")
+            .output()
+            .expect("there is a sort");
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).expect("the tests' files are UTF-8")
+    }
+}
+
+/// Whether these tests run under `nohup`, whose children would ignore SIGHUP too.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("it is always there");
+    u64::from_str_radix(mask.trim(), 16).expect("a mask") & 1 == 1
+}
+
+pub fn words(arguments: &str) -> impl Iterator<Item = String> {
+    arguments.split_whitespace().map(|word| word.replace('·', " "))
+}
+
+pub fn ran(output: std::process::Output) -> Ran {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
+    Ran {
+        status: output.status.code().unwrap_or(-1),
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
+    }
+}
+
+/// Words in no order, some of them prefixes of others, not all ASCII.
+pub fn word_list(count: usize) -> String {
+    let syllables = ["a", "an", "do", "pan", "as", "pen", "ü", "trem", "ul", "oi", "des", "b", "ee", "ch"];
+    let mut text = String::new();
+    for i in 0..count {
+        let mut rest = i.wrapping_mul(2_654_435_761) % 7_529_536;
+        let start = text.len();
+        while rest > 0 || text.len() == start {
+            text.push_str(syllables[rest % syllables.len()]);
+            rest /= syllables.len();
+        }
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,20 @@
+//! Tests of the crate from outside, in one program: what they share is compiled and linked once.
+
+mod bad_input;
+mod bench;
+mod cluster_commands;
+mod common;
+mod failures;
+mod help;
+mod hosts;
+mod lab;
+mod memory_servers;
+mod no_space;
+mod partitions;
+mod processes;
+mod simulate;
+mod strangers;
+mod tables;
+mod tidy;
+mod up;
+mod words;

@@ -1,0 +1,138 @@
+//! `pando pool partitions`: boundaries, entries and owners as they are, while a process has them too.
+
+use crate::common::running::Daemon;
+use crate::common::{Place, word_list};
+use pando::{Cluster, Config, OpenOptions, Ownership};
+use serde_json::{Value, json};
+
+fn partitions(place: &Place) -> Vec<Value> {
+    let table = place.ok("pool partitions --pool pool --index words --json -");
+    let table: Value = serde_json::from_str(&table).expect("one object");
+    table["indexes"][0]["partitions"].as_array().expect("a list").clone()
+}
+
+#[test]
+fn boundaries_entries_and_owners_are_shown_also_while_they_change() {
+    let place = Place::new();
+    place.write("words.txt", word_list(3_000));
+    let sorted = place.sorted("words.txt");
+    let sorted: Vec<&str> = sorted.lines().collect();
+    let [third, half] = [3, 2].map(|part| sorted[sorted.len() / part]);
+    place.ok(&format!("create --pool pool --index words --boundaries={third},{half}"));
+    place.ok("load words.txt --pool pool --index words");
+    let found = partitions(&place);
+    let part = |number: usize| &found[number];
+    assert_eq!(found.len(), 3);
+    assert_eq!([&part(0)["from"], &part(0)["to"]], [&Value::Null, &json!(third)]);
+    assert_eq!([&part(2)["from"], &part(2)["to"]], [&json!(half), &Value::Null]);
+    let entries: Vec<u64> = found.iter().map(|of| of["entries"].as_u64().expect("counted")).collect();
+    let expected = [sorted.len() / 3, sorted.len() / 2 - sorted.len() / 3, sorted.len() - sorted.len() / 2];
+    assert_eq!(entries, expected.map(|count| count as u64));
+    assert!(found.iter().all(|of| of["owner"].is_null() && of["counted"] == "all"));
+
+    let cluster = Cluster::open(Config::at(place.path("pool"))).expect("attaches");
+    let own = OpenOptions::default().own(Ownership::Partitions(vec![0, 1]));
+    let index = cluster.open_index_with("words", &own).expect("nobody's");
+    let quarter = sorted[sorted.len() / 4];
+    index.add_compute_server(quarter.as_bytes()).expect("its own");
+    let found = partitions(&place);
+    assert_eq!((found.len(), &found[1]["from"]), (4, &json!(quarter)));
+    let owners: Vec<_> = found.iter().map(|of| of["owner"].as_u64()).collect();
+    let here = Some(u64::from(std::process::id()));
+    assert_eq!(owners, [here, here, here, None]);
+    let table = place.ok("pool partitions --pool pool");
+    let process = format!("process {}", std::process::id());
+    assert!(table.starts_with("index words\n") && table.contains("nobody"), "{table}");
+    assert_eq!((table.lines().count(), table.matches(&process).count()), (7, 3), "{table}");
+    // What is in this process's cache is not known to the other, which says so.
+    assert_eq!(table.matches('*').count(), 4, "{table}");
+    assert!(
+        table.ends_with("* as written back by the owner, whose cache may hold later changes\n"),
+        "{table}"
+    );
+    let counted: Vec<&Value> = found.iter().map(|of| &of["counted"]).collect();
+    assert_eq!(counted, ["written back", "written back", "written back", "all"]);
+    cluster.close().expect("closes");
+    assert!(!place.ok("pool partitions --pool pool").contains('*'));
+}
+
+#[test]
+fn a_boundary_is_moved_and_everything_stays() {
+    let place = Place::new();
+    place.write("words.txt", word_list(2_000));
+    place.ok("create --pool pool --index words --boundaries=h,p");
+    place.ok("load words.txt --pool pool --index words");
+    let scanned = place.ok("scan --pool pool --index words");
+    let said = place.ok("pool move-boundary --pool pool --index words --partition 1 --to=t");
+    assert_eq!(said, "partition 1 of index words ends at t, where partition 2 begins\n");
+    let found = partitions(&place);
+    assert_eq!([&found[1]["from"], &found[1]["to"], &found[2]["from"]], ["h", "t", "t"]);
+    let before_t = scanned.lines().filter(|line| *line >= "h" && *line < "t").count() as u64;
+    assert_eq!(found[1]["entries"], before_t);
+    place.ok("pool move-boundary --pool pool --index words --partition 0 --to c");
+    assert_eq!(partitions(&place)[0]["to"], "c");
+    // To where it is.
+    place.ok("pool move-boundary --pool pool --index words --partition 0 --to c");
+    for (arguments, status, part) in [
+        ("--index words --partition 2 --to z", 2, "no partition comes after partition 2"),
+        ("--index words --partition 0 --to t", 2, "between the two boundaries"),
+        ("--index words --partition 0 --to u", 2, "between the two boundaries"),
+        ("--index words --partition 18446744073709551615 --to u", 2, "no partition comes after"),
+        ("--index birds --partition 0 --to u", 2, "no index \"birds\""),
+        ("--index words --partition 0", 2, "--to"),
+    ] {
+        let sentence = place.refused(&format!("pool move-boundary --pool pool {arguments}"), status);
+        assert!(sentence.contains(part), "{arguments}: {sentence}");
+    }
+    assert!(place.ok("check --pool pool").contains("no violations"));
+    assert_eq!(place.ok("scan --pool pool --index words"), scanned);
+}
+
+#[test]
+fn boundaries_of_composite_keys_and_numbers_are_moved() {
+    let place = Place::new();
+    place.write(
+        "items.csv",
+        (0..3000).map(|n| format!("{},{},{n}\n", n / 3 - 500, n % 3)).collect::<String>(),
+    );
+    place.ok("create --pool pool --index items --columns int,int --boundaries=0");
+    place.ok("load items.csv --no-header --pool pool --index items --key 1:int,2:int");
+    place.ok("pool move-boundary --pool pool --index items --partition 0 --to=-100,1");
+    let table = place.ok("pool partitions --pool pool");
+    assert!(table.contains("-100,1") && table.contains("1,201") && table.contains("1,799"), "{table}");
+    assert!(place.ok("check --pool pool").contains("no violations"));
+}
+
+/// A compute server finds a pool in files by its mere name, and what needs its partitions says whom to stop.
+#[test]
+fn what_needs_the_partitions_of_a_running_compute_server_is_refused() {
+    let place = Place::new();
+    place.write("words.txt", word_list(500));
+    place.ok("create --pool grove.pando --memory-servers 2 --pool-size 64MiB --index words --boundaries=h,p");
+    place.ok("load words.txt --pool grove.pando --index words");
+    let daemon = Daemon::start(
+        &place,
+        "compute-server --memory grove.pando --index words --partition 0,1 --listen 127.0.0.1:0",
+    );
+    let owner = format!("process {} at {}", daemon.process.id(), daemon.address);
+    for (arguments, what) in [
+        ("pool move-boundary --pool grove.pando --index words --partition 0 --to k", "moving a boundary"),
+        ("pool move-boundary --pool grove.pando --index words --partition 1 --to k", "moving a boundary"),
+        ("pool drain-server 1 --pool grove.pando", "draining a memory server"),
+        ("pool spread --pool grove.pando", "spreading indexes"),
+    ] {
+        let sentence = place.refused(arguments, 1);
+        assert!(sentence.contains(&format!("{what} is not possible yet")), "{arguments}: {sentence}");
+        assert!(sentence.contains(&owner) && sentence.contains("stop it"), "{arguments}: {sentence}");
+    }
+    // Nothing was begun.
+    assert!(place.ok("pool servers --pool grove.pando").matches("active").count() == 2);
+    place.ok("pool add-server --pool grove.pando");
+    daemon.process.signal("-TERM");
+    let ended = daemon.process.end();
+    assert_eq!(ended.status, 0, "{ended:?}");
+    place.ok("pool move-boundary --pool grove.pando --index words --partition 0 --to k");
+    place.ok("pool spread --pool grove.pando");
+    place.ok("pool drain-server 1 --pool grove.pando");
+    assert!(place.ok("check --pool grove.pando").contains("no violations"));
+}

@@ -1,0 +1,146 @@
+//! Nodes that are freed while somebody is on his way to them by a stale copy of a shared node: the update is not made in a dead
+//! node, and a dead node does not come back into the cache.
+//!
+//! One compute server splits a shared node; of another, one worker has gone on to the old copy and stops there. Meanwhile a second
+//! worker learns of the split and merges leaves under the node that has them by now.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Waker};
+
+use crate::common::{Client, Cluster, Entries};
+use pando_cache::CacheConfig;
+use pando_dex::layout::fixed::FixedLayout;
+use pando_dex::{Answers, DexError, TreeConfig};
+use pando_fabric::{Endpoint, Fabric};
+use pando_fabric_local::{LocalConfig, LocalFabric};
+use pando_rt::block_on;
+
+const KEYS: u64 = 120;
+/// The first key of the second compute server.
+const BOUNDARY: u64 = 35;
+/// Keys in a full leaf, and children of a full inner node but one.
+const FANOUT: usize = 5;
+/// Looks at the mapping table of one operation, as there are no more levels below shared nodes.
+const LOOKS: u64 = 4;
+
+type Tiny = Cluster<FixedLayout>;
+
+fn key(k: u64) -> Vec<u8> {
+    (k << 16).to_be_bytes().to_vec()
+}
+
+/// A key right behind that one.
+fn behind(k: u64) -> Vec<u8> {
+    (k << 16 | 1).to_be_bytes().to_vec()
+}
+
+fn value(n: u64) -> Vec<u8> {
+    n.to_le_bytes().to_vec()
+}
+
+fn cluster() -> Rc<Tiny> {
+    let layout = FixedLayout::new(256, 8, 8).expect("a layout").with_fanout_limit(FANOUT);
+    let entries: Entries = (0..KEYS).map(|k| (key(k), value(k))).collect();
+    let cache = |config: &mut CacheConfig| config.bytes = 1000 * 256;
+    let fabric = LocalFabric::new(LocalConfig { server_sizes: vec![8 << 20], huge_pages: false });
+    // Who meets a node that is being READ by one who stands still gives up soon.
+    let tune = |config: &mut TreeConfig| config.patience_ns = 3_000_000;
+    let fabric = fabric.expect("a fabric");
+    Rc::new(Cluster::tuned_on(fabric, layout, &[key(BOUNDARY)], &entries, 1.0, cache, tune))
+}
+
+/// What an operation comes to. It is done again while it says that it did nothing because it ran out of its short patience, which
+/// happens on a busy machine.
+fn patiently<T>(operation: impl Fn() -> Result<T, DexError>) -> T {
+    for _ in 0..200 {
+        match operation() {
+            Err(DexError::TimedOut { .. }) => {}
+            done => return done.expect("no error"),
+        }
+    }
+    panic!("it waits for ever");
+}
+
+/// The second compute server has copies of the shared nodes; then the first one splits the lowest of them.
+fn make_copies_stale(cluster: &Tiny) {
+    let client = cluster.client(1);
+    assert!(patiently(|| client.get(&key(BOUNDARY + 1))).is_some());
+    for k in (0..BOUNDARY).rev().step_by(FANOUT).take(2) {
+        assert!(patiently(|| client.insert(&behind(k), &value(1))));
+    }
+}
+
+/// Another worker of the second compute server comes to what was split, and empties leaves around `k`, as far as nobody is in its
+/// way.
+fn merge_around(cluster: &Tiny, k: u64) {
+    let client = cluster.client(9);
+    let far = (k + 2 * FANOUT as u64..KEYS).step_by(FANOUT);
+    far.take(6).for_each(|k| {
+        let _ = client.insert(&behind(k), &value(2));
+    });
+    for near in k.saturating_sub(2 * FANOUT as u64).max(BOUNDARY)..k + 2 * FANOUT as u64 {
+        if near != k && near < KEYS {
+            let _ = client.remove(&key(near));
+        }
+    }
+}
+
+fn put<E: Endpoint, F: Fabric>(client: &Client<'_, FixedLayout, E, F>, k: u64, n: u64) -> bool {
+    patiently(|| client.put(&key(k), &value(n)))
+}
+
+#[test]
+fn an_update_is_made_in_a_living_node() {
+    let mut merges = 0;
+    for k in BOUNDARY + 1..KEYS {
+        for look in 1..=LOOKS {
+            let cluster = cluster();
+            make_copies_stale(&cluster);
+            let client = cluster.observed(3, 0);
+            let other = Rc::clone(&cluster);
+            client.ep.preempt(look, move || merge_around(&other, k));
+            assert!(put(&client, k, 7), "key {k} was there");
+            if client.ep.was_preempted() {
+                merges += cluster.trees[1].smo_counts()[1];
+                assert_eq!(patiently(|| client.get(&key(k))), Some(value(7)), "key {k}, look {look}");
+            }
+        }
+    }
+    assert!(merges > 0, "nothing was merged");
+}
+
+#[test]
+fn a_batch_brings_no_dead_leaf_back() {
+    let mut merges = 0;
+    for k in BOUNDARY + 1..KEYS {
+        let cluster = cluster();
+        make_copies_stale(&cluster);
+        let client = cluster.observed(3, 1);
+        let (tree, ctx) = client.server(1);
+        // Below a node that is READ first, so that the batch waits with the leaf of `k` named already.
+        let far = if k < 3 * KEYS / 4 { KEYS - 1 } else { BOUNDARY + 1 };
+        let (keys, mut answers) = ([key(k), key(far)], Answers::default());
+        let mut batch = pin!(tree.multi_get(ctx, &keys, &mut answers));
+        let mut cx = Context::from_waker(Waker::noop());
+        // While nodes are READ.
+        if batch.as_mut().poll(&mut cx).is_pending() {
+            merge_around(&cluster, k);
+            merges += tree.smo_counts()[1];
+            // Its patience may be over on a busy machine, which leaves nothing behind.
+            let done = block_on(&client.ep, batch);
+            assert!(matches!(done, Ok(_) | Err(DexError::TimedOut { .. })), "key {k}: {done:?}");
+            assert_eq!(pando_dex::audit::audit_cache(tree), [""; 0], "key {k}");
+            // What was freed is used again.
+            let client = cluster.client(5);
+            for near in BOUNDARY..KEYS {
+                for i in 1..4 {
+                    let key = (near << 16 | i << 1).to_be_bytes();
+                    patiently(|| client.put(&key, &value(i)));
+                }
+            }
+            assert!(patiently(|| client.get(&key(k))).is_some());
+        }
+    }
+    assert!(merges > 0, "nothing was merged");
+}

@@ -1,0 +1,58 @@
+//! A defect put back into the pool is found by `simulate --system pool` within seconds; without, the same seeds are clean.
+//!
+//! `cargo test -p pando-lab --features defects --test it pool_defects:: -- --nocapture` says by which seed, and when.
+
+use std::time::Instant;
+
+use pando_fabric::defect::{self, with_defect};
+use pando_lab::simulate::{FaultSet, SeedReport, Systems, run_seed};
+use pando_pool::defect::Defect;
+
+/// Seeds tried at most.
+const SEEDS: u64 = 600;
+
+fn first_violation<D: defect::Defect>(defect: Option<D>, seeds: u64, faults: &str) -> Option<SeedReport> {
+    let systems = Systems::new("pool", &[], &[]).expect("it is known");
+    let faults: FaultSet = faults.parse().expect("a list of faults");
+    with_defect(defect, || {
+        (0..seeds).map(|seed| run_seed(seed, &systems, faults)).find(|report| !report.violations.is_empty())
+    })
+}
+
+#[track_caller]
+fn is_found<D: defect::Defect>(defect: D, faults: &str) {
+    let began = Instant::now();
+    let report =
+        first_violation(Some(defect), SEEDS, faults).unwrap_or_else(|| panic!("{defect:?} is not found"));
+    let (seed, first) = (report.setup.seed, &report.violations[0]);
+    eprintln!("{defect:?} ({faults}): seed {seed}, {:.1?}, {}", began.elapsed(), first.what);
+    eprint!("{}", first.excerpt);
+}
+
+#[test]
+fn without_a_defect_nothing_is_found() {
+    for faults in ["none", "all"] {
+        let report = first_violation(None::<Defect>, 30, faults);
+        assert!(report.is_none(), "{report:#?}");
+    }
+}
+
+#[test]
+fn blocks_that_the_catalog_may_lead_to_and_are_freed_are_found() {
+    is_found(Defect::FreeLinked, "lost-answers");
+}
+
+#[test]
+fn a_server_that_is_formatted_twice_is_found() {
+    is_found(Defect::FormatJoined, "all");
+}
+
+#[test]
+fn a_process_that_leaves_and_owes_something_is_found() {
+    is_found(Defect::DetachOwing, "none");
+}
+
+#[test]
+fn nodes_that_a_root_may_lead_to_and_are_freed_are_found() {
+    is_found(Defect::FreeLoaded, "lost-answers");
+}

@@ -1,0 +1,17 @@
+//! Tests of the crate from outside, in one program: what they share is compiled and linked once.
+
+mod at_once;
+mod elastic;
+mod examples;
+mod files;
+mod golden_frames;
+mod memory;
+mod model;
+mod moves;
+mod neighbours;
+mod operations;
+mod processes;
+mod readers;
+mod remote_wire;
+mod sessions;
+mod support;

@@ -1,0 +1,7 @@
+//! Tests of the crate from outside, in one program: what they share is compiled and linked once.
+
+mod atomics;
+mod conformance;
+mod faults;
+mod preempted;
+mod time;
