@@ -1,4 +1,4 @@
-//! Notes which commit is being built, for reports. Without git or outside of a checkout it is unknown.
+//! Stores the commit that is built, for reports; `unknown` without git or outside of a checkout.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ fn main() {
     let commit = git(&["rev-parse", "HEAD"]).unwrap_or_else(|| "unknown".to_owned());
     println!("cargo:rustc-env=PANDO_COMMIT={commit}");
     println!("cargo:rerun-if-changed=build.rs");
-    // HEAD says which branch is checked out; its log is appended to by every commit.
+    // HEAD names the branch that is checked out; each commit appends to HEAD's log.
     for file in ["HEAD", "logs/HEAD"] {
         if let Some(path) = git(&["rev-parse", "--git-path", file])
             && Path::new(&path).exists()

@@ -1,6 +1,6 @@
-//! Any bytes, as a memory server and as its client see them: requests, replies, or refused.
+//! Arbitrary bytes as frames for a memory server and its client: requests, replies, or refused.
 //!
-//! What is a request must come back when it is written again.
+//! A decoded request must encode to the same bytes.
 
 #![no_main]
 

@@ -1,6 +1,7 @@
-//! Any bytes, as the operation port of a compute server and as its client see them: requests, replies, or refused.
+//! Arbitrary bytes as frames for a compute server's operation port and its client: requests, replies, or
+//! refused.
 //!
-//! What is a request must come back when it is written again.
+//! A decoded request must encode to the same bytes.
 
 #![no_main]
 

@@ -1,10 +1,10 @@
-//! Any sequence of operations on any small cluster is what it is on a `BTreeMap`; afterwards the auditor is content
-//! with every node, and every block of the pool is accounted for.
+//! An arbitrary sequence of operations on a small cluster behaves as on a `BTreeMap`. Afterwards the auditor
+//! accepts every node and accounts for every block of the pool.
 //!
-//! The input says how the cluster looks (layout, node size, entries per node, frames, servers, options of the cache,
-//! whether the pool lies in a file), what is loaded at the start, and what is done then: by one session, by several
-//! operations in flight, and by closing the pool and opening it with another number of compute servers. A pool may
-//! be too small for all of it: what is refused must have changed nothing.
+//! The input determines the cluster (layout, node size, entries per node, frames, servers, options of the
+//! cache, whether the pool is in a file), the initial load, and the operations: by one session, by several
+//! operations in flight, and by closing the pool and reopening it with another number of compute servers. A
+//! pool may be too small for all of it: a refused operation must not have changed anything.
 
 #![no_main]
 

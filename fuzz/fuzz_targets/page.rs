@@ -1,7 +1,8 @@
-//! Any bytes as a node of either layout: no question about it may panic, and one that passes `verify` can be changed.
+//! Arbitrary bytes as a node of either layout: no query may panic, and a node that passes `verify` can be
+//! changed.
 //!
-//! The first byte picks the layout, the node size and the level; the second how the words come about: all of them
-//! from the input, or a few of them written over a well-formed page made of the input.
+//! The first byte selects the layout, the node size and the level. The second selects the source of the
+//! words: all from the input, or some of them written over a well-formed page made from the input.
 
 #![no_main]
 
@@ -32,7 +33,7 @@ fn take_byte(data: &mut &[u8]) -> u8 {
     take(data, 1).first().copied().unwrap_or_default()
 }
 
-/// A key: some bytes of the input behind a run of one byte.
+/// A key: some bytes of the input after a run of one byte.
 fn take_key<L: Subject>(layout: &L, data: &mut &[u8]) -> Vec<u8> {
     let [len, run, filler] = [(); 3].map(|()| take_byte(data));
     let mut key = vec![filler; usize::from(run % 64)];
@@ -89,7 +90,7 @@ fn try_layout<L: Subject>(layout: L, level: u8, mut data: &[u8]) {
             for word in &page {
                 word.store(take_word(&mut data), std::sync::atomic::Ordering::Relaxed);
             }
-            // Count and flags stay as they came.
+            // Keep count and flags of the input.
             let came = header::get(&page, header::KIND) & (0xffff_ffff << 16);
             header::set(&page, header::KIND, kind & !(0xffff_ffff << 16) | came);
             page

@@ -1,7 +1,8 @@
-//! What can be asked for on the command line.
+//! Options and arguments of the command line.
 //!
-//! Options mean the same wherever they occur: `--pool` and `--index` say where, `--cache` how much memory of this process
-//! may be used, `--json` where a report goes. What clap refuses becomes one sentence, as every other failure does.
+//! An option means the same in every command: `--pool` and `--index` name the place, `--cache` bounds this
+//! process's memory, `--json` names the file of a report. Errors of clap become one sentence, like all other
+//! failures.
 
 use std::path::PathBuf;
 
@@ -345,7 +346,7 @@ pub struct CheckArgs {
     pub look: LookArgs,
 }
 
-/// The command that was asked for; `None` if help or the version was asked for, and printed.
+/// Parses the command line; `None` after printing the requested help or version.
 pub fn parse() -> Result<Option<Command>, Failure> {
     match Cli::try_parse() {
         Ok(cli) => Ok(Some(cli.command)),
@@ -359,7 +360,7 @@ pub fn parse() -> Result<Option<Command>, Failure> {
     }
 }
 
-/// What clap has to say, in one sentence: it adds the usage and tips in paragraphs of their own.
+/// First paragraph of a clap error, without the usage and tips that follow it.
 fn sentence_of(error: &clap::Error) -> String {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "a command is missing; `pando help` lists them".to_owned();

@@ -1,19 +1,19 @@
-//! Rows gathered in memory and sorted: what a bulk load reads, or what is put in the order of keys, so that neighbours
-//! are inserted into the same cached leaf.
+//! Rows gathered in memory and sorted: input of a bulk load, or of inserts in key order, so that neighbours
+//! go into the same cached leaf.
 //!
-//! All bytes lie in one buffer; a row is 24 bytes that say where, with the first 8 bytes of its key, by which nearly
-//! all comparisons are decided.
+//! All bytes are in one buffer. A row is 24 bytes: its position and the first 8 bytes of its key, which
+//! decide nearly all comparisons.
 
 use std::ops::Range;
 
 use pando::SortedSource;
 
-/// Where a row is.
+/// Position of a row in the buffer.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     /// The first 8 bytes of the key, padded with zeros, as a big-endian integer.
     head: u64,
-    /// Where the key starts; the value follows.
+    /// Offset of the key; the value follows.
     at: usize,
     key_len: u32,
     value_len: u32,
@@ -27,7 +27,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Adds a row. Keys and values of 4 GiB and more do not get here: the index refuses them.
+    /// Adds a row. Keys and values must be shorter than 4 GiB; the index refuses longer ones before.
     pub fn push(&mut self, key: &[u8], value: &[u8]) {
         let mut head = [0; 8];
         let len = key.len().min(8);
@@ -50,12 +50,13 @@ impl Batch {
         self.rows.is_empty()
     }
 
-    /// Bytes that the rows take here.
+    /// Memory of the rows in bytes.
     pub fn memory(&self) -> u64 {
         (self.bytes.len() + self.rows.len() * size_of::<Row>()) as u64
     }
 
-    /// Sorts the rows by key. Of rows with equal keys the last one stays; returns how many went.
+    /// Sorts the rows by key. Of rows with equal keys only the last one stays; returns the number of removed
+    /// rows.
     pub fn sort(&mut self) -> u64 {
         let Batch { bytes, rows } = self;
         let key = |row: &Row| &bytes[row.at..row.at + row.key_len as usize];
@@ -63,7 +64,7 @@ impl Batch {
             a.head.cmp(&b.head).then_with(|| key(a).cmp(key(b))).then(a.at.cmp(&b.at))
         });
         let before = rows.len();
-        // Of two equal ones in a row, `dedup_by` removes the later place, so that gets the later row.
+        // `dedup_by` keeps the first of two equal rows, so copy the later row over it.
         rows.dedup_by(|later, kept| {
             let same = later.head == kept.head && key(later) == key(kept);
             if same {

@@ -1,7 +1,7 @@
 //! `pando bench`: measures the index with generated workloads (DEX §8.1).
 //!
-//! The options are those of [`BenchSpec`], with its defaults. All workloads that are named are checked before the first
-//! one runs; each has a cluster of its own.
+//! The options are those of [`BenchSpec`], with its defaults. All named workloads are checked before the
+//! first one runs; each has its own cluster.
 
 use std::cell::RefCell;
 use std::fs;
@@ -22,7 +22,7 @@ use crate::output::write_document;
 use crate::signals::Interrupt;
 use crate::{pool, progress};
 
-/// What runs when no workload is named and the report is for people.
+/// Workloads that run if none is named and the report is text.
 const TOUR: [&str; 2] = ["read-only", "write-intensive"];
 
 #[derive(Args, Debug)]
@@ -229,7 +229,8 @@ pub fn run(args: BenchArgs) -> Result<(), Failure> {
         clean &= report.is_clean();
         match &args.json {
             Some(path) => {
-                // At once: whatever ends a later workload, this one is done. A file is written anew each time.
+                // Written after each workload, so that an error in a later one loses nothing. A file is
+                // rewritten each time.
                 if path.as_os_str() == "-" {
                     documents.clear();
                 }
@@ -251,7 +252,7 @@ fn print(report: &BenchReport, another: bool) -> Result<(), Failure> {
     write_document(Path::new("-"), &format!("{blank}{}", bench::render(report)))
 }
 
-/// One specification for each workload, all checked before the first runs.
+/// One specification per workload, all validated.
 fn specs(args: &BenchArgs) -> Result<Vec<BenchSpec>, Failure> {
     let spec = spec(args)?;
     let names: Vec<String> = match (args.workload.is_empty(), &args.json) {
@@ -269,7 +270,8 @@ fn specs(args: &BenchArgs) -> Result<Vec<BenchSpec>, Failure> {
     Ok(specs)
 }
 
-/// The memory servers of the pool that is at those that are `named`, which a new one is made of.
+/// Addresses of all memory servers of the pool to which the `named` ones belong; a new pool consists of
+/// these.
 fn all_servers(args: &BenchArgs, pool: &Path, named: Vec<String>) -> Result<Vec<String>, Failure> {
     let looking = pool::at(pool, pool::access(&args.access)?)?.read_only_unclean(true);
     Ok(Cluster::open_if_there(looking)?.map_or(named, |cluster| cluster.memory_server_addresses()))
@@ -370,7 +372,7 @@ fn fabric(name: &str) -> Result<FabricKind, Failure> {
     }
 }
 
-/// The numbers of the simulated cluster.
+/// Model of the simulated cluster.
 fn model(fabric: FabricKind, file: Option<&Path>) -> Result<Model, Failure> {
     let Some(path) = file else { return Ok(Model::default()) };
     if fabric != FabricKind::Sim {

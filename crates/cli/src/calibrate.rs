@@ -1,7 +1,7 @@
-//! `pando calibrate`: what the code costs on this machine, for the model of the simulated cluster.
+//! `pando calibrate`: costs of the code on this machine, for the model of the simulated cluster.
 //!
-//! The real code is measured, for a few seconds. What it prints is for people; `--toml` writes the section of the model that
-//! `pando bench --cluster` reads.
+//! The real code is measured for a few seconds. The output is a table; `--toml` writes the section of the
+//! model that `pando bench --cluster` reads.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;

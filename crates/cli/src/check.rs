@@ -1,8 +1,8 @@
 //! `pando check`: the auditor over every index of a pool and every allocated block.
 //!
-//! It needs the pool alone (or `--unclean`, which only looks). While other processes work on the pool it checks what can be
-//! checked beside them (`beside.rs`), and says what it left out. Violations are data, so they go to standard output; that
-//! there were any is the failure, with exit status 1.
+//! The audit needs the pool alone (or `--unclean`, which changes nothing). While other processes work on the
+//! pool, the command checks what is possible (`check/beside.rs`) and reports what it omitted. Violations are
+//! data on standard output; if there are any, the exit status is 1.
 
 mod beside;
 

@@ -1,8 +1,8 @@
 //! `pando compute-server`: a process that owns partitions of an index.
 //!
-//! It attaches to the memory servers' pool, takes the partitions that nobody else owns, and executes operations on their keys
-//! for whoever comes to its operation port (`docs/operations.md`). When it is told to stop it writes back what its cache
-//! has, gives the partitions up and ends with status 0. What it has in common with other daemons is in `daemon.rs`.
+//! It attaches to the pool of the memory servers, takes free partitions, and executes operations on their
+//! keys for clients of its operation port (`docs/operations.md`). On termination it writes its cache back,
+//! gives the partitions up and ends with status 0. `daemon.rs` has the parts common to daemons.
 
 use std::io::{Write, stdout};
 use std::net::{SocketAddr, TcpListener};
@@ -61,7 +61,8 @@ impl ComputeServerArgs {
     }
 }
 
-/// Where the memory is, as `--pool` has it: what can only be a path, or is one that is there, is a pool in files.
+/// Converts `--memory` into the form of `--pool`. Text that can only be a path, or names an existing one, is
+/// a pool in files.
 fn place(text: &str) -> String {
     let is_path = text.contains('/') || !text.contains(':') || Path::new(text).exists();
     match text.contains("://") || is_path {
@@ -99,7 +100,7 @@ pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
         };
         let at = server.addr();
         announce(args, &index, at)?;
-        // Nobody may be reading it.
+        // The reader may be gone.
         let _ = writeln!(stdout(), "compute server: {partitions} of index {} at {at}{metrics}", index.name());
         daemon.wait();
         tracing::info!("stopping: what is cached is written back");
@@ -109,7 +110,7 @@ pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
     })
 }
 
-/// Tells where the operation port is, so that whoever knows the pool finds it.
+/// Announces the operation port in the pool.
 fn announce(args: &ComputeServerArgs, index: &Index, at: SocketAddr) -> Result<(), Failure> {
     match &args.announce {
         Some(address) => Ok(index.announce(address)?),

@@ -1,8 +1,8 @@
-//! What commands that run until they are told to stop have in common: logs, a port for metrics, and when to stop.
+//! Common parts of daemons: logs, a port for metrics, and termination.
 //!
-//! They say where they listen in one line on standard output, log to standard error (`RUST_LOG` says how much), and end with
-//! status 0 when they are interrupted or terminated. One that `pando up` started also stops when that is gone, which it
-//! knows by the end of its standard input.
+//! A daemon prints one line with its address on standard output, logs to standard error (`RUST_LOG` sets the
+//! level), and ends with status 0 when interrupted or terminated. A daemon started by `pando up` also stops
+//! when that ends, which it detects by the end of its standard input.
 
 use std::io::{Read, stdin};
 use std::net::ToSocketAddrs;
@@ -35,13 +35,13 @@ pub struct DaemonArgs {
     with_parent: bool,
 }
 
-/// Whether a daemon may listen at `listen` for clients that know `secret`: without one, everybody who can connect reads and
-/// changes all that there is. `option` is the one that names a secret.
+/// Checks whether a daemon may listen at `listen` for clients that know `secret`. Without a secret every
+/// client could read and change everything. `option` is the option that names a secret.
 pub fn check_listening(listen: &str, secret: &Secret, option: &str, insecure: bool) -> Result<(), Failure> {
     if insecure || !secret.is_empty() {
         return Ok(());
     }
-    // An address that is none is an error when it is listened at.
+    // Binding reports an invalid address.
     let addresses = listen.to_socket_addrs().map(Iterator::collect).unwrap_or_else(|_| Vec::new());
     match addresses.iter().find(|address| !address.ip().to_canonical().is_loopback()) {
         Some(address) => Err(Failure::bad_input(format_args!(
@@ -52,8 +52,8 @@ pub fn check_listening(listen: &str, secret: &Secret, option: &str, insecure: bo
     }
 }
 
-/// Whether a compute server may have these secrets of memory servers and of its operation port: who may do operations must not be
-/// able to reach the memory.
+/// Checks the secrets of memory servers and operation port of a compute server: a client of the operation
+/// port must not be able to access the memory.
 pub fn check_secrets(memory: &Secret, operations: &Secret, insecure: bool) -> Result<(), Failure> {
     if memory.is_shared_with(operations) {
         return Err(Failure::bad_input(
@@ -70,14 +70,14 @@ pub fn check_secrets(memory: &Secret, operations: &Secret, insecure: bool) -> Re
     Ok(())
 }
 
-/// A daemon under way.
+/// State of a running daemon.
 pub struct Daemon {
     interrupt: Interrupt,
     parent_is_gone: Arc<AtomicBool>,
 }
 
 impl DaemonArgs {
-    /// From now on log lines are written, and signals are heard.
+    /// Starts logging and signal handling.
     pub fn begin(&self) -> Result<Daemon, Failure> {
         let interrupt = Interrupt::listen()?;
         let filter = tracing_subscriber::EnvFilter::builder()
@@ -92,7 +92,7 @@ impl DaemonArgs {
         if self.with_parent {
             let (interrupt, parent_is_gone) = (interrupt.clone(), Arc::clone(&parent_is_gone));
             std::thread::spawn(move || {
-                // However it ends, whoever held the other end has gone.
+                // Any end of standard input means that the parent is gone.
                 let _ = stdin().read_to_end(&mut Vec::new());
                 parent_is_gone.store(true, Relaxed);
                 interrupt.raise();
@@ -101,7 +101,7 @@ impl DaemonArgs {
         Ok(Daemon { interrupt, parent_is_gone })
     }
 
-    /// The port for metrics, if there is to be one, and what to say of it.
+    /// Starts the metrics port, if requested; also returns the text about it.
     pub fn serve(
         &self,
         page: impl Fn() -> Result<Metrics, String> + Send + Sync + 'static,
@@ -114,8 +114,8 @@ impl DaemonArgs {
 }
 
 impl Daemon {
-    /// Waits until it is to stop; whether that is because who started it has gone, and with it whoever would stop daemons
-    /// in their order.
+    /// Waits for termination. Returns whether the parent is gone, which would have stopped the daemons in
+    /// order.
     pub fn wait(&self) -> bool {
         self.interrupt.wait();
         self.parent_is_gone.load(Relaxed)

@@ -1,7 +1,7 @@
 //! `pando del`: deletes keys, or ranges of them.
 //!
-//! Keys that are not there are counted and are no failure. A range is deleted batch by batch, so an interrupted command
-//! has deleted its beginning.
+//! Missing keys are counted and are not a failure. A range is deleted batch by batch, so an interrupted
+//! command has deleted its beginning.
 
 use pando::ScanRange;
 
@@ -14,7 +14,7 @@ use crate::signals::Interrupt;
 use crate::target::{self, Session};
 use pando_lab::units;
 
-/// Keys that are read before they are deleted.
+/// Number of keys read before they are deleted.
 const BATCH: usize = 1024;
 
 pub fn run(args: &DelArgs) -> Result<(), Failure> {
@@ -36,7 +36,7 @@ pub fn run(args: &DelArgs) -> Result<(), Failure> {
     })
 }
 
-/// It must be clear what is to go, and everything goes only if that is said.
+/// Refuses contradictory arguments, and deletes everything only if that is explicit.
 fn check_arguments(args: &DelArgs) -> Result<(), Failure> {
     let range = &args.range;
     let has_range = range.from.is_some() || range.to.is_some() || range.prefix.is_some();
@@ -67,7 +67,7 @@ impl Deletion<'_> {
         Ok(())
     }
 
-    /// Reads some keys of the range and deletes them, until it is empty.
+    /// Reads and deletes keys of the range, batch by batch, until it is empty.
     fn range(&mut self, range: &Range, interrupt: &Interrupt) -> Result<(), Failure> {
         let mut from: Option<Vec<u8>> = None;
         loop {

@@ -1,8 +1,9 @@
-//! `pando dump`: all entries of an index in a file, in the order of their keys.
+//! `pando dump`: writes all entries of an index to a file, in key order.
 //!
-//! The format of its own ([`pando_workload::dump`]) keeps what the index was like and is checked when it is restored; tables
-//! are for other programs. Others may work on the index meanwhile: an entry that is there throughout is in the dump. A file
-//! appears under its name when it is whole; what is written to standard output has its end when it is.
+//! The own format ([`pando_workload::dump`]) preserves the options of the index and is verified by a restore;
+//! tables are for other programs. Other processes may work on the index meanwhile: an entry that is present
+//! throughout is in the dump. A file gets its name when it is complete. On standard output the end of a
+//! complete dump is written last.
 
 use std::fs::File;
 use std::io::{self, BufWriter, stdout};
@@ -22,7 +23,7 @@ use crate::signals::Interrupt;
 use crate::target::{self, Shape, Target};
 
 const BUFFER: usize = 1 << 18;
-/// Entries between two looks at the progress.
+/// Entries between two updates of the progress bar.
 const STRIDE: u64 = 1024;
 
 #[derive(Args, Debug)]
@@ -63,7 +64,7 @@ pub fn run(args: &DumpArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has the file written; it has its name when that is done.
+/// Writes the file; it gets its name when it is complete.
 fn with_file(path: &Path, write: impl FnOnce(File) -> Result<u64, WriteFailure>) -> Result<u64, Failure> {
     let failed = |failure: WriteFailure, path: &Path| match failure {
         WriteFailure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Failure::ReaderGone,
@@ -100,13 +101,13 @@ fn with_file(path: &Path, write: impl FnOnce(File) -> Result<u64, WriteFailure>)
         })
         .map_err(|failure| failed(failure, path));
     if written.is_err() && !is_special {
-        // That it cannot be removed is the lesser news.
+        // The error of writing is the one to report.
         let _ = std::fs::remove_file(&part);
     }
     written
 }
 
-/// Why a dump was not written.
+/// Reason why a dump was not written.
 enum WriteFailure {
     Output(io::Error),
     Other(Failure),

@@ -1,7 +1,7 @@
-//! How a command fails: one sentence and an exit status.
+//! Failure of a command: one sentence and an exit status.
 //!
-//! Errors of the libraries say themselves whether the input is at fault ([`pando::Error::is_bad_input`]); their texts are
-//! sentences already. A broken pipe of standard output is no failure.
+//! Errors of the libraries know whether the input is at fault ([`pando::Error::is_bad_input`]), and their
+//! messages are sentences. A broken pipe on standard output is not a failure.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -12,16 +12,16 @@ use pando_lab::bench::BenchError;
 use pando_lab::experiments::LabError;
 use pando_workload::dataset::DatasetError;
 
-/// Why a command ended early.
+/// Reason why a command ended early.
 #[derive(Debug)]
 pub enum Failure {
-    /// Usage or input is at fault: exit status 2.
+    /// Wrong usage or input: exit status 2.
     BadInput(String),
-    /// Something went wrong: exit status 1.
+    /// A failed operation: exit status 1.
     Failed(String),
-    /// What there was to say has been said: exit status 1.
+    /// The failure was already reported: exit status 1.
     Told,
-    /// Whoever read the output has gone: nobody is interested any more.
+    /// The reader of the output is gone: exit status 0.
     ReaderGone,
 }
 
@@ -34,7 +34,7 @@ impl Failure {
         Failure::Failed(sentence.to_string())
     }
 
-    /// What there is to say.
+    /// The sentence to report; may be empty.
     pub fn sentence(&self) -> &str {
         match self {
             Failure::BadInput(sentence) | Failure::Failed(sentence) => sentence,
@@ -42,7 +42,7 @@ impl Failure {
         }
     }
 
-    /// Says the sentence and gives the exit status.
+    /// Reports the sentence and returns the exit status.
     pub fn report(self) -> ExitCode {
         let (sentence, status) = match self {
             Failure::BadInput(sentence) => (sentence, 2),
@@ -54,7 +54,7 @@ impl Failure {
         ExitCode::from(status)
     }
 
-    /// The same with something to add.
+    /// The failure with an addition to its sentence.
     pub fn with(self, addition: impl Display) -> Failure {
         let add = |sentence| format!("{sentence}; {addition}");
         match self {
@@ -65,7 +65,7 @@ impl Failure {
     }
 }
 
-/// A line on standard error. The terminal may be gone, which is no reason to end before the pool is closed.
+/// Writes a line to standard error. The terminal may be gone; the command must still close its pool.
 pub fn tell(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -1,7 +1,7 @@
 //! `pando get`: looks up keys.
 //!
-//! Those that are found are printed in the order in which they were asked for, the others named on standard error; one
-//! that is missing makes the exit status 1.
+//! Found keys are printed in the order of the arguments, missing ones on standard error; a missing key makes
+//! the exit status 1.
 
 use std::io::{BufRead, Write, stderr, stdin};
 
@@ -46,13 +46,13 @@ impl Lookup<'_> {
             return Ok(self.printer.print(&key, &self.value)?);
         }
         self.missing += 1;
-        // Nobody may be listening; the exit status tells it too.
+        // The reader may be gone; the exit status tells it too.
         let _ = writeln!(stderr(), "pando: there is no key `{}`", self.schema.display(&key));
         Ok(())
     }
 }
 
-/// Hands the lines of standard input to `each`, without their ends.
+/// Passes each line of standard input to `each`, without its end.
 pub fn each_line(mut each: impl FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
     let mut input = stdin().lock();
     let mut line = Vec::new();

@@ -1,7 +1,7 @@
 //! Examples at the end of the help.
 //!
-//! A test runs them as they are written, one after the other in an empty directory, so each may use what the ones
-//! before it made, and none can go stale.
+//! A test runs them verbatim, one after the other in an empty directory, so each may use the results of the
+//! previous ones.
 
 pub const EXAMPLES: &str = "\
 Examples:

@@ -1,7 +1,7 @@
-//! `pando create` and `pando drop`: indexes as a whole.
+//! `pando create` and `pando drop`: whole indexes.
 //!
-//! An index that is made here may be divided into partitions, each of which another process can own
-//! (`pando load --own`).
+//! A new index may be divided into partitions, each of which another process can own (`pando load --own`). A dropped index
+//! gives all its blocks back to the pool.
 
 use pando::{Config, IndexOptions};
 
@@ -23,7 +23,7 @@ pub fn create(args: &CreateArgs) -> Result<(), Failure> {
         .subtree_level(args.subtree_level)
         .description(schema.description())
         .boundaries(boundaries(&args.boundaries, &schema)?);
-    // A command that is refused makes nothing.
+    // Check before anything is created.
     let (name, PoolArgs { cache, .. }) = (&args.target.index, &args.target.pool);
     options.check(name, &Config::embedded().cache(*cache))?;
     pool::look(&args.target.pool, &args.new_pool, |cluster| {
@@ -32,7 +32,7 @@ pub fn create(args: &CreateArgs) -> Result<(), Failure> {
             false => Ok(()),
         }
     })?;
-    // Whoever wants it to end has to wait until the pool is closed.
+    // An interrupt must not end the process before the pool is closed.
     Interrupt::listen()?;
     let config = pool::perhaps_new(&args.target.pool, &args.new_pool, 0)?;
     pool::with_cluster(config, |cluster| {
@@ -54,7 +54,8 @@ pub fn node_size(bytes: u64) -> Result<usize, Failure> {
         .map_err(|_| Failure::bad_input(format_args!("nodes of {bytes} bytes are too large")))
 }
 
-/// The keys at which partitions begin: each option a list, or a composite key, whose columns have commas between them.
+/// Parses the keys at which partitions begin. An option is a comma-separated list, or one composite key with
+/// commas between its columns.
 pub fn boundaries(options: &[String], schema: &KeySchema) -> Result<Vec<Vec<u8>>, Failure> {
     let is_composite = schema.columns().contains(',');
     let keys: Vec<&str> = match is_composite {

@@ -1,7 +1,7 @@
-//! Keys as people write them: byte strings as text, composite keys as their columns with commas between.
+//! Keys as text: byte strings, or composite keys as comma-separated columns.
 //!
-//! The types of an index's key columns are kept beside it in the catalog, as `pando-rows 1 key=int,str`. An index without
-//! that description has byte strings for keys.
+//! The types of an index's key columns are stored in the catalog as `pando-rows 1 key=int,str`. An index
+//! without this description has byte strings as keys.
 
 use pando_workload::{KeyColumn, KeyLayout};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use crate::text;
 const DESCRIPTION: &str = "pando-rows 1 key=";
 const SEPARATOR: char = ',';
 
-/// What keys of an index look like.
+/// Columns of an index's keys, and their text form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySchema {
     layout: KeyLayout,
@@ -23,7 +23,7 @@ impl KeySchema {
         KeySchema { layout: layout.clone() }
     }
 
-    /// The schema of an index, from what is kept beside it.
+    /// Parses the description stored with an index.
     pub fn of_description(index: &str, description: &[u8]) -> Result<KeySchema, Failure> {
         let unknown = || {
             Failure::failed(format_args!(
@@ -41,7 +41,7 @@ impl KeySchema {
         Ok(KeySchema { layout: layout.parse().map_err(|_| unknown())? })
     }
 
-    /// What to keep beside the index.
+    /// The description to store with the index.
     pub fn description(&self) -> Vec<u8> {
         format!("{DESCRIPTION}{}", self.layout).into_bytes()
     }
@@ -60,7 +60,7 @@ impl KeySchema {
         self.layout.to_string()
     }
 
-    /// A whole key from text.
+    /// Parses a complete key.
     pub fn key(&self, text: &[u8]) -> Result<Vec<u8>, Failure> {
         let columns = self.split(text);
         let expected = self.layout.columns().len();
@@ -75,7 +75,7 @@ impl KeySchema {
         self.encode(&columns)
     }
 
-    /// The beginning of keys from text: some bytes of a byte string, or the first columns of a composite key.
+    /// Parses a prefix of keys: bytes of a byte string, or the first columns of a composite key.
     pub fn prefix(&self, text: &[u8]) -> Result<Vec<u8>, Failure> {
         self.encode(&self.split(text))
     }
@@ -91,8 +91,8 @@ impl KeySchema {
         self.layout.encode_text(columns).map_err(Failure::bad_input)
     }
 
-    /// Appends a key as text that [`KeySchema::key`] reads back. Bytes that are no key of this schema are escaped as
-    /// they are.
+    /// Appends a key as text that [`KeySchema::key`] parses. Bytes that are not a key of this schema are
+    /// escaped as a byte string.
     pub fn display_to(&self, key: &[u8], text: &mut String) {
         if self.is_plain() {
             return text::escape_to(key, text);
@@ -119,7 +119,7 @@ impl KeySchema {
         text
     }
 
-    /// A key as JSON: a string, a number, or an array of those.
+    /// A key as JSON: a string, a number, or an array of these.
     pub fn json(&self, key: &[u8]) -> Value {
         match self.layout.decode(key) {
             None => bytes_json(key),
@@ -138,7 +138,7 @@ fn column_json(column: &KeyColumn<'_>) -> Value {
     }
 }
 
-/// Bytes as JSON: a string if they are UTF-8, else `{"hex": "ff00"}`.
+/// Bytes as JSON: a string if they are UTF-8, otherwise `{"hex": "ff00"}`.
 pub fn bytes_json(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!(text),

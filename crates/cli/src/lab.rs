@@ -1,7 +1,7 @@
-//! `pando lab`: tables and figures of the papers, made anew.
+//! `pando lab`: reproduces tables and figures of the papers.
 //!
-//! `list` says what there is, `run` performs one experiment and leaves JSON, a table and plots in a directory. Cells that
-//! fail are part of the table; the command then ends with status 1, as other measurements do.
+//! `list` lists the experiments. `run` performs one and writes JSON, a table and plots to a directory. Failed
+//! cells are marked in the table, and the command ends with status 1.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -103,7 +103,7 @@ fn run_one(args: &LabRunArgs) -> Result<(), Failure> {
     }
 }
 
-/// One bar over all cells.
+/// One progress bar over all cells.
 struct CellBar {
     interrupt: Interrupt,
     bar: RefCell<ProgressBar>,

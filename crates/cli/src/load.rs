@@ -1,13 +1,13 @@
-//! `pando load`: rows of a file into an index.
+//! `pando load`: loads the rows of a file into an index.
 //!
-//! Rows are gathered and sorted in memory, batch by batch. The first batch of an empty index is loaded in bulk; any
-//! other is put in the order of keys, on all cores, which replaces the values of keys that are there. An index that compute
-//! servers own is loaded by them, many rows under way at once. When the load is interrupted or fails, the pool is closed with
-//! what was loaded so far.
+//! Rows are gathered and sorted in memory, batch by batch. The first batch of an empty index is bulk loaded;
+//! any other is put in key order, on all cores, and replaces the values of existing keys. If compute servers
+//! own the index, they execute the puts, many at a time. An interrupted or failed load closes the pool with
+//! the rows loaded so far.
 //!
-//! The first batch is gathered before anything is made, emptied or changed, and a batch with too many rows that are rejected is
-//! not loaded. So a file that is not what it should be leaves everything as it was; one with more rows than are sorted at once,
-//! the batches before.
+//! The first batch is gathered before anything is created, emptied or changed, and a batch with too many
+//! rejected rows is not loaded. So a faulty file changes nothing, except by the batches before the fault if
+//! it exceeds the memory for sorting.
 
 use std::fs::File;
 use std::io::stdin;
@@ -34,13 +34,13 @@ use crate::progress;
 use crate::signals::Interrupt;
 use crate::target::{self, Reach};
 
-/// Rejected rows that the summary quotes.
+/// Number of rejected rows quoted in the summary.
 const REJECTED_QUOTED: usize = 20;
-/// Rejected rows that the failure quotes if there are too many.
+/// Number of rejected rows quoted in the failure if there are too many.
 const REFUSED_QUOTED: usize = 5;
-/// Rows between two looks at the progress and the signals.
+/// Rows between two checks of progress and signals.
 const STRIDE: u64 = 1024;
-/// How full leaves become, unless something else is said.
+/// Default fill of leaves.
 const FILL: f64 = 0.9;
 
 pub fn run(args: &LoadArgs) -> Result<(), Failure> {
@@ -61,7 +61,7 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
             summary.tell(args)
         }
         Err(failure) => {
-            // Too many are the failure itself.
+            // If there are too many, the failure itself reports them.
             if summary.rejected <= args.max_rejects {
                 summary.tell_rejected();
             }
@@ -70,7 +70,7 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
     }
 }
 
-/// Gathers the first batch, and only then makes or changes anything.
+/// Gathers the first batch, and only then creates or changes anything.
 fn load(source: &mut Source<'_>, schema: &KeySchema, summary: &mut Summary) -> Result<(), Failure> {
     let Source { args, plan, interrupt, .. } = *source;
     let threads = || thread::available_parallelism().map_or(1, usize::from).min(BULK_THREADS_MAX);
@@ -91,7 +91,7 @@ fn load(source: &mut Source<'_>, schema: &KeySchema, summary: &mut Summary) -> R
     })
 }
 
-/// Opens the file, whose keys are those of an index that is `there` if nothing else is said of them.
+/// Opens the file. By default its keys have the schema of the existing index (`there`).
 fn open_file(args: &LoadArgs, there: Option<&KeySchema>) -> Result<Records, Failure> {
     let is_stdin = args.file.as_os_str() == "-";
     let by_name = || if is_stdin { None } else { Format::of_path(&args.file) };
@@ -124,7 +124,7 @@ pub fn stdin_file() -> Result<File, Failure> {
         .map_err(|error| Failure::failed(format_args!("cannot read standard input: {error}")))
 }
 
-/// The index, made if it is not there, and empty if that is wanted.
+/// Opens the index. Creates it if it does not exist, and empties it on request.
 fn open_index(args: &LoadArgs, plan: &Plan, cluster: &Cluster, schema: &KeySchema) -> Result<Index, Failure> {
     let name = &plan.name;
     let exists = cluster.index_names()?.contains(name);
@@ -133,7 +133,7 @@ fn open_index(args: &LoadArgs, plan: &Plan, cluster: &Cluster, schema: &KeySchem
     }
     if !exists || args.replace {
         match cluster.create_index(name, &plan.options) {
-            // Another process was quicker.
+            // Another process was faster.
             Err(pando::Error::IndexExists { .. }) => {}
             made => return Ok(made?),
         }
@@ -142,7 +142,7 @@ fn open_index(args: &LoadArgs, plan: &Plan, cluster: &Cluster, schema: &KeySchem
     Ok(cluster.open_index_with(name, &OpenOptions::default().own(plan.own.clone()))?)
 }
 
-/// Rows of a file.
+/// Source of rows: the file.
 struct Source<'a> {
     args: &'a LoadArgs,
     plan: &'a Plan,
@@ -151,10 +151,10 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Fills the batch with rows of the file; there are no more if it stays empty.
+    /// Fills the batch with rows of the file; it stays empty at the end of the file.
     ///
     /// # Errors
-    /// If more rows are rejected than may be; nothing of this batch is loaded then.
+    /// If too many rows are rejected; nothing of this batch is loaded then.
     fn gather(&mut self, batch: &mut Batch, summary: &mut Summary) -> Result<(), Failure> {
         let bar = progress::bytes_bar("reading", self.rows.progress().total);
         let rejects_max = self.args.max_rejects;
@@ -170,7 +170,7 @@ impl Source<'_> {
                 Err(rejected) if rejected.is_fatal() => summary.lost = Some(rejected.to_string()),
                 Err(rejected) => summary.reject(|| rejected.to_string()),
             }
-            // Those after it would only be counted.
+            // Further rejects would not be quoted.
             if summary.rejected >= rejects_max.saturating_add(REFUSED_QUOTED as u64) {
                 break;
             }
@@ -195,9 +195,9 @@ impl Source<'_> {
 /// Inserts rows into an index.
 pub struct Loader<'a> {
     pub reach: Reach<'a>,
-    /// The partitions whose rows are taken; all, if there are none here.
+    /// The partitions whose rows are loaded; all if empty.
     pub own: &'a [usize],
-    /// How full leaves become that are loaded in bulk.
+    /// Fill of bulk-loaded leaves.
     pub fill: f64,
     pub interrupt: &'a Interrupt,
     pub threads: usize,
@@ -205,7 +205,7 @@ pub struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// Loads `batch`, and then what else there is.
+    /// Loads `batch` and then all further batches.
     fn load(&mut self, source: &mut Source<'_>, mut batch: Batch) -> Result<(), Failure> {
         let mut in_bulk = self.begins_in_bulk()?;
         if source.args.fill.is_some() && !in_bulk {
@@ -228,13 +228,13 @@ impl Loader<'_> {
         }
     }
 
-    /// Whether the first batch goes into an empty index that is all ours.
+    /// Whether the first batch goes into an empty index that this process owns completely.
     pub fn begins_in_bulk(&self) -> Result<bool, Failure> {
         let is_ours = self.own.is_empty() && matches!(self.reach, Reach::Here(_));
         Ok(is_ours && self.reach.session()?.is_empty()?)
     }
 
-    /// Inserts rows in the order of their keys.
+    /// Inserts a sorted batch.
     pub fn insert(&mut self, batch: &Batch, in_bulk: bool) -> Result<(), Failure> {
         match self.reach {
             Reach::Here(index) if in_bulk => self.bulk_load(index, batch),
@@ -256,7 +256,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Puts the rows on all threads, each its share of the keys.
+    /// Puts the rows on all threads, each with its share of the key range.
     fn put_all(&mut self, batch: &Batch) -> Result<(), Failure> {
         let bar = progress::bar("inserting", batch.len() as u64);
         let (inserted, replaced) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -282,7 +282,7 @@ impl Loader<'_> {
     }
 }
 
-/// What threads that put rows share.
+/// State shared by the threads that put rows.
 struct Putting<'a> {
     batch: &'a Batch,
     bar: &'a ProgressBar,
@@ -318,18 +318,18 @@ impl Putting<'_> {
     }
 }
 
-/// What became of the rows.
+/// Numbers of rows by their result.
 #[derive(Debug, Default)]
 pub struct Summary {
     rows: u64,
     inserted: u64,
     replaced: u64,
-    /// Rows whose key came again later in the file.
+    /// Rows superseded by a later one with the same key.
     duplicates: u64,
     left_to_others: u64,
     rejected: u64,
     first_rejected: Vec<String>,
-    /// Why the rest of the file could not be read.
+    /// Reason why the rest of the file could not be read.
     lost: Option<String>,
     time: Duration,
 }
@@ -342,8 +342,10 @@ impl Summary {
         }
     }
 
+    /// Checks the number of rejected rows.
+    ///
     /// # Errors
-    /// If there are more than `max`, with the first ones.
+    /// If there are more than `max`; the error quotes the first ones.
     fn check_rejected(&self, max: u64) -> Result<(), Failure> {
         if self.rejected <= max {
             return Ok(());
@@ -370,7 +372,7 @@ impl Summary {
         }
     }
 
-    /// Rows that are in the index.
+    /// Number of rows put into the index.
     pub fn loaded(&self) -> u64 {
         self.inserted + self.replaced
     }

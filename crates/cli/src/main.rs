@@ -1,8 +1,8 @@
 //! `pando`: the command line.
 //!
-//! One module for each command. A command gives back a [`Failure`], which becomes one sentence on standard error and
-//! an exit status: 2 for bad usage or input, 1 for an operation that failed. Data goes to standard output,
-//! everything else to standard error; a reader that goes away ends a command quietly.
+//! Each command has a module. A command returns a [`Failure`], which becomes one sentence on standard error
+//! and an exit status: 2 for wrong usage or input, 1 for a failed operation. Data goes to standard output,
+//! everything else to standard error. A closed standard output ends a command without an error.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -47,7 +47,7 @@ use failure::Failure;
 fn main() -> ExitCode {
     let ended = match args::parse() {
         Ok(Some(command)) => signals::outlive_size_limit().and_then(|()| run(command)),
-        // Help or the version was asked for and printed.
+        // The requested help or version was printed.
         Ok(None) => Ok(()),
         Err(failure) => Err(failure),
     };

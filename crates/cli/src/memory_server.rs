@@ -1,7 +1,7 @@
-//! `pando memory-server`: memory of this host for compute servers elsewhere.
+//! `pando memory-server`: offers memory of this host to compute servers.
 //!
-//! When it is told to stop it writes what changed to its file, if it has one, and ends with status 0. What it has in common
-//! with other daemons is in `daemon.rs`.
+//! On termination it writes all changes to its file, if it has one, and ends with status 0. `daemon.rs` has
+//! the parts common to daemons.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::daemon::{DaemonArgs, check_listening};
 use crate::failure::Failure;
 use crate::pool;
 
-/// Compute servers that stop at the same time may take so long to write back what they have.
+/// Longest wait for compute servers that stop at the same time and still write back.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -81,7 +81,7 @@ pub fn run(args: &MemoryServerArgs) -> Result<(), Failure> {
     let server = MemoryServer::start(&config)?;
     let (size, counts) = (server.size(), server.counter());
     let (http, metrics) = args.daemon.serve(move || Ok(memory_server_metrics(size, &counts())))?;
-    // Nobody may be reading it.
+    // The reader may be gone.
     let _ = writeln!(stdout(), "memory server: {} at {}{metrics}", units::size(size), server.addr());
     if daemon.wait() {
         wait_for_clients(&server);
@@ -91,7 +91,7 @@ pub fn run(args: &MemoryServerArgs) -> Result<(), Failure> {
     Ok(server.stop()?)
 }
 
-/// Waits until all have gone who may have something to write back.
+/// Waits until all clients that may have something to write back are gone.
 fn wait_for_clients(server: &MemoryServer) {
     let until = Instant::now() + PATIENCE;
     while server.counts().clients > 0 && Instant::now() < until {

@@ -1,7 +1,7 @@
-//! `pando pool`: the memory servers of a pool, one more, one less; partitions are in `partitions.rs`.
+//! `pando pool`: lists, adds and drains the memory servers of a pool; `partitions.rs` has the partitions.
 //!
-//! All of it may run while other processes are attached, as far as they leave the indexes to this one: moving needs partitions,
-//! and a process that owns them is not asked to do it. What was done is one line on standard output.
+//! These commands may run while other processes are attached, unless those own partitions of an index to be
+//! moved: an owner cannot be asked to move nodes. The result is one line on standard output.
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ pub struct SpreadArgs {
 
 pub fn run(command: &PoolCommand) -> Result<(), Failure> {
     if !matches!(command, PoolCommand::Servers(_) | PoolCommand::Partitions(_)) {
-        // Whoever wants it to end has to wait until the pool is closed.
+        // An interrupt must not end the process before the pool is closed.
         Interrupt::listen()?;
     }
     match command {

@@ -1,7 +1,7 @@
 //! Rows and documents on standard output.
 //!
-//! Rows are buffered; whoever prints them calls [`RowPrinter::finish`] and learns of errors there at the latest. An
-//! error here means that the reader has gone, or that the disk is full.
+//! Rows are buffered; the caller of [`RowPrinter`] must call [`RowPrinter::finish`], which reports the last
+//! errors. An error means that the reader is gone or the disk is full.
 
 use std::io::{self, BufWriter, StdoutLock, Write, stdout};
 
@@ -13,7 +13,7 @@ use crate::text;
 
 const BUFFER: usize = 1 << 18;
 
-/// Prints rows; what was printed shows after [`RowPrinter::finish`] at the latest.
+/// Prints rows through a buffer, which [`RowPrinter::finish`] empties.
 pub struct RowPrinter<'s> {
     schema: &'s KeySchema,
     form: Form,

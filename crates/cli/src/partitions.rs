@@ -1,8 +1,8 @@
-//! `pando pool partitions` and `pando pool move-boundary`: who has which keys of the indexes.
+//! `pando pool partitions` and `pando pool move-boundary`: the partitions of indexes.
 //!
-//! Boundaries and owners stand in the catalog, entries are counted on the memory servers as they were last written back; all of
-//! it while other processes work on the pool. What a process has in its cache besides, only that process knows, so the count
-//! of a partition that one owns says so. The same holds for how much is asked of a compute server
+//! Boundaries and owners come from the catalog. Entries are counted on the memory servers, as last written
+//! back, while other processes may work on the pool. The caches of other processes are not visible, so the
+//! count of an owned partition is marked. The load of a compute server is known to that server only
 //! ([`pando::ComputeServerStats::operations`]).
 
 use std::fmt::Write;
@@ -49,7 +49,7 @@ pub struct MoveBoundaryArgs {
 struct Divided {
     info: IndexInfo,
     schema: KeySchema,
-    /// By partition. `None` if they could not be counted.
+    /// Number of entries by partition; `None` if they could not be counted.
     entries: Option<Vec<u64>>,
 }
 
@@ -57,18 +57,18 @@ impl Divided {
     fn new(info: IndexInfo, reports: &[IndexReport]) -> Result<Self, Failure> {
         let report = reports.iter().find(|report| report.name == info.name);
         let counted = report.map(|report| report.partition_entries.clone());
-        // Boundaries may have moved between the two looks.
+        // Boundaries may have moved between the two reads.
         let entries = counted.filter(|entries| entries.len() == info.owners.len());
         Ok(Self { schema: pool::schema_of(&info)?, info, entries })
     }
 
-    /// Whether a process may have entries of a partition, or removals, in its cache that are not counted.
+    /// Whether the cache of another process may hold uncounted changes of a partition.
     fn is_cached_elsewhere(&self, partition: usize) -> bool {
-        // This process has no index open.
+        // This process has not opened the index, so every owner is another process.
         self.info.owners[partition].is_some()
     }
 
-    /// Where a partition begins; `None` for the first.
+    /// First key of a partition; `None` for the first one.
     fn from(&self, partition: usize) -> Option<&[u8]> {
         partition.checked_sub(1).map(|below| self.info.boundaries[below].as_slice())
     }
@@ -90,7 +90,7 @@ pub fn run(args: &PartitionsArgs) -> Result<(), Failure> {
     }
 }
 
-/// What was done, in a sentence.
+/// Moves a boundary; returns a sentence about the result.
 pub fn move_boundary(args: &MoveBoundaryArgs) -> Result<String, Failure> {
     let (name, below) = (&args.target.index, args.partition);
     pool::with_cluster(pool::existing(&args.target.pool)?, |cluster| {
@@ -103,7 +103,7 @@ pub fn move_boundary(args: &MoveBoundaryArgs) -> Result<String, Failure> {
                 info.owners.len()
             )));
         }
-        // Others may own the rest.
+        // Other processes may own the other partitions.
         let own = OpenOptions::default().own(Ownership::Partitions(vec![below, above]));
         let what = "moving a boundary";
         let index =

@@ -1,7 +1,7 @@
-//! What a load is going to do: whether its options go together and with what there is, looked up before anything is made.
+//! Plan of a load: its options are checked against each other, the pool and the index before anything is
+//! created.
 //!
-//! An option about something that is made is refused if that is there already and is otherwise; one that says what is so
-//! anyway is not.
+//! An option of a new object is refused if the object exists and differs; it is accepted if it matches.
 
 use pando::remote::RemoteIndex;
 use pando::{BULK_THREADS_MAX, Config, IndexError, IndexLayout, IndexOptions, Ownership};
@@ -15,25 +15,25 @@ use crate::keys::KeySchema;
 use crate::pool;
 use crate::target::{Found, Shape};
 
-/// Bytes of the longest value of an index of byte strings.
+/// Maximum length of a value in an index of byte strings.
 const VALUE_MAX: usize = 16 << 20;
-/// Bytes of a node, unless something else is said.
+/// Default node size in bytes.
 const NODE_SIZE: u64 = 1 << 10;
 
-/// The index that rows are for, as it is or is to be made.
+/// The index to load, existing or new.
 pub struct Plan {
     pub name: String,
     pub options: IndexOptions,
     pub own: Ownership,
-    /// Its compute servers, if they are to load the rows.
+    /// Its compute servers, if they execute the puts.
     pub served: Option<RemoteIndex>,
-    /// Keys at which new partitions begin.
+    /// First keys of the partitions except the first one.
     boundaries: Vec<Vec<u8>>,
     key_len_max: usize,
 }
 
 impl Plan {
-    /// For rows with keys of `schema`; `found` is the index if there is one.
+    /// Creates the plan for rows with keys of `schema`; `found` is the index if it exists.
     pub fn new(args: &LoadArgs, found: Option<Found>, schema: &KeySchema) -> Result<Plan, Failure> {
         let name = match (&args.target.index, &found) {
             (Some(name), _) => name.clone(),
@@ -61,7 +61,7 @@ impl Plan {
                 (options, wanted, None)
             }
         };
-        // Whoever names partitions to own takes them.
+        // With `--own` this process takes the partitions itself.
         let served = served.filter(|_| args.own.is_empty());
         let own = match args.own.is_empty() {
             true => Ownership::All,
@@ -75,7 +75,7 @@ impl Plan {
         Ok(Plan { key_len_max: options.key_len_max()?, name, options, own, served, boundaries })
     }
 
-    /// Whether this process takes a row.
+    /// Whether this process loads a row.
     pub fn owns(&self, key: &[u8]) -> bool {
         match &self.own {
             Ownership::All => true,
@@ -85,7 +85,8 @@ impl Plan {
         }
     }
 
-    /// Whether the index can hold a row. Rows that it cannot are rejected one by one, before a whole batch fails.
+    /// Checks whether the index can hold a row. Rejecting rows one by one keeps a bad row from failing its
+    /// batch.
     pub fn check_row(&self, key: &[u8], value: &[u8]) -> Result<(), String> {
         let (len, key_len, key_len_max) = (value.len(), key.len(), self.key_len_max);
         match self.options.layout() {
@@ -106,7 +107,7 @@ impl Plan {
     }
 }
 
-/// What can be seen to be wrong without the file and the pool.
+/// Refuses options that are wrong regardless of the file and the pool.
 pub fn check_options(args: &LoadArgs) -> Result<(), Failure> {
     let refused = |sentence: String| Err(Failure::BadInput(sentence));
     if let Some(fill) = args.fill.filter(|fill| !(*fill > 0.0 && *fill <= 1.0)) {
@@ -131,7 +132,7 @@ pub fn check_options(args: &LoadArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses what says nothing about files of this format.
+/// Refuses options that do not apply to this file format.
 pub fn check_format(args: &LoadArgs, format: Format) -> Result<(), Failure> {
     let (is_words, has_header) = (format == Format::Words, matches!(format, Format::Csv | Format::Tsv));
     let unused = [
@@ -148,7 +149,7 @@ pub fn check_format(args: &LoadArgs, format: Format) -> Result<(), Failure> {
     }
 }
 
-/// Refuses what is said of a new pool if it is there and not like that.
+/// Refuses options of a new pool that contradict the existing one.
 fn check_pool(args: &LoadArgs) -> Result<(), Failure> {
     let (pool, new) = (&args.target.pool, &args.new_pool);
     if pool::compute_servers(&pool.pool)?.is_none() {
@@ -162,7 +163,7 @@ fn check_pool(args: &LoadArgs) -> Result<(), Failure> {
     }
 }
 
-/// Refuses what is said of an index that is made if it is there and not like that.
+/// Refuses options of a new index that contradict the existing one.
 fn check_made(args: &LoadArgs, shape: &Shape, wanted: &[Vec<u8>]) -> Result<(), Failure> {
     let refused = |option: &str, there: String| {
         let name = &shape.name;
@@ -178,7 +179,7 @@ fn check_made(args: &LoadArgs, shape: &Shape, wanted: &[Vec<u8>]) -> Result<(), 
     Ok(())
 }
 
-/// What the compute servers of an index cannot do.
+/// Refuses options that the compute servers of an index cannot execute.
 fn check_served(args: &LoadArgs, name: &str) -> Result<(), Failure> {
     if args.replace {
         return Err(Failure::bad_input(format_args!(

@@ -1,7 +1,7 @@
-//! Opening a pool for a command, and closing it whatever happens.
+//! Opening the pool of a command, and closing it in every case.
 //!
-//! A pool that is not closed counts as unclean and is refused by the next command. So commands never leave by another
-//! way than through [`with_cluster`], also when they are interrupted or their reader has gone.
+//! A pool that was not closed is unclean, and the next command refuses it. So commands always end through
+//! [`with_cluster`], also when interrupted or when their reader is gone.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -18,10 +18,10 @@ use crate::args::{AccessArgs, LookArgs, NewPoolArgs, PoolArgs};
 use crate::failure::Failure;
 use crate::keys::KeySchema;
 
-/// The least that a new pool gets: its files are sparse.
+/// Minimum size of a new pool; its files are sparse.
 const SIZE_MIN: u64 = 1 << 30;
 
-/// How to open a pool that is there.
+/// Configuration to open an existing pool.
 pub fn existing(args: &PoolArgs) -> Result<Config, Failure> {
     let AccessArgs { secret_file, verbs, .. } = &args.access;
     let elsewhere = elsewhere(&args.pool)?;
@@ -41,7 +41,7 @@ pub fn existing(args: &PoolArgs) -> Result<Config, Failure> {
     }
 }
 
-/// The pool of this name, wherever it is.
+/// Configuration of the pool with this name, on this host or on memory servers.
 pub fn at(pool: &Path, access: Access) -> Result<Config, Failure> {
     Ok(match elsewhere(pool)? {
         Some(Elsewhere { addresses, by_verbs: false }) => Config::tcp(addresses).access(access),
@@ -50,31 +50,32 @@ pub fn at(pool: &Path, access: Access) -> Result<Config, Failure> {
     })
 }
 
-/// Memory servers that are processes of their own.
+/// Memory servers in other processes.
 pub struct Elsewhere {
     pub addresses: Vec<String>,
-    /// Whether their memory is reached by RDMA.
+    /// Whether their memory is accessed by RDMA.
     pub by_verbs: bool,
 }
 
-/// How to open a pool that is there only to read it, beside whoever does so too.
+/// Configuration to open an existing pool for reading only, concurrently with other readers.
 pub fn looking(args: &PoolArgs, look: &LookArgs) -> Result<Config, Failure> {
     Ok(existing(args)?.read_only(true).read_only_unclean(look.unclean))
 }
 
-/// How to open a pool or make it, with room for `data` bytes.
+/// Configuration to open a pool or create it, with room for `data` bytes.
 pub fn perhaps_new(args: &PoolArgs, new: &NewPoolArgs, data: u64) -> Result<Config, Failure> {
     let size = new.pool_size.unwrap_or_else(|| data.saturating_mul(8).max(SIZE_MIN));
     let servers = new.memory_servers.unwrap_or(1);
     Ok(existing(args)?.create(Create::IfMissing).memory_servers(servers).memory(share(size, servers)))
 }
 
-/// Bytes of each memory server.
+/// Size of each memory server in bytes.
 fn share(pool: u64, servers: usize) -> u64 {
     (pool / servers.max(1) as u64).next_multiple_of(1 << 12)
 }
 
-/// Looks at what there is, before anything is made: refuses what is said of a new pool if it is there and not like that.
+/// Opens an existing pool for `work` before anything is created. Refuses options of a new pool that
+/// contradict it.
 pub fn look<T>(
     args: &PoolArgs,
     new: &NewPoolArgs,
@@ -106,7 +107,7 @@ pub fn look<T>(
     work(&cluster).map(Some)
 }
 
-/// The operation ports, if it is compute servers that are named.
+/// Addresses of the operation ports, if `pool` names compute servers.
 pub fn compute_servers(pool: &Path) -> Result<Option<Vec<String>>, Failure> {
     let text = pool.to_string_lossy();
     let Some(rest) = text.strip_prefix("ops://") else { return Ok(None) };
@@ -119,7 +120,7 @@ pub fn compute_servers(pool: &Path) -> Result<Option<Vec<String>>, Failure> {
     }
 }
 
-/// The memory servers, if the pool is not on this host.
+/// The memory servers, if the pool is not in files.
 pub fn elsewhere(pool: &Path) -> Result<Option<Elsewhere>, Failure> {
     let text = pool.to_string_lossy();
     if text == "local" {
@@ -148,7 +149,7 @@ pub fn elsewhere(pool: &Path) -> Result<Option<Elsewhere>, Failure> {
     }
 }
 
-/// How memory servers elsewhere are reached.
+/// Access to memory servers in other processes.
 pub fn access(args: &AccessArgs) -> Result<Access, Failure> {
     let access = Access::default().secret(secret(args.secret_file.as_deref())?).verbs(args.verbs.clone());
     let access = match &args.operation_secret_file {
@@ -161,13 +162,13 @@ pub fn access(args: &AccessArgs) -> Result<Access, Failure> {
     })
 }
 
-/// What is in a file with a secret, if there is one.
+/// Reads the secret from a file; without a file it is empty.
 pub fn secret(file: Option<&Path>) -> Result<Secret, Failure> {
     file.map(Secret::from_file).transpose().map(Option::unwrap_or_default).map_err(Failure::bad_input)
 }
 
-/// Opens the pool, does `work`, and closes the pool also when that failed. What `work` has of the cluster must be gone
-/// when it returns.
+/// Opens the pool, runs `work`, and closes the pool even if that failed. `work` must not keep anything of the
+/// cluster.
 pub fn with_cluster<T>(
     config: Config,
     work: impl FnOnce(&Cluster) -> Result<T, Failure>,
@@ -185,8 +186,8 @@ pub fn with_cluster<T>(
     }
 }
 
-/// Looks at a pool that other processes are attached to: takes no place beside them and keeps nobody out. `None` if there
-/// are none, and whoever opens the pool has it alone.
+/// Runs `look` on a pool to which other live processes are attached, without attaching or excluding others.
+/// `None` if there are no others, so that the caller can open the pool alone.
 pub fn beside_others<T>(
     config: &Config,
     look: impl FnOnce(&Cluster) -> Result<T, Failure>,
@@ -200,7 +201,7 @@ pub fn beside_others<T>(
     })
 }
 
-/// The same with an index that is there, and what the catalog says of it.
+/// [`with_cluster`] with an existing index and its catalog entry.
 pub fn with_index<T>(
     config: Config,
     name: &str,
@@ -213,7 +214,7 @@ pub fn with_index<T>(
     })
 }
 
-/// Why `what`, which needs partitions of indexes, was not done. Their owners cannot do it for a command yet.
+/// Converts an error of `what`, which needs partitions. Their owners cannot execute it for a command yet.
 pub fn needs_partitions(what: &str, error: pando::Error) -> Failure {
     match error {
         pando::Error::PartitionOwned { index, partition, owner, .. } => Failure::failed(format_args!(
@@ -224,12 +225,12 @@ pub fn needs_partitions(what: &str, error: pando::Error) -> Failure {
     }
 }
 
-/// What an index's keys look like.
+/// Schema of an index's keys.
 pub fn schema_of(info: &IndexInfo) -> Result<KeySchema, Failure> {
     KeySchema::of_description(&info.name, &info.description)
 }
 
-/// The memory servers as a table.
+/// A table of the memory servers.
 pub fn table(servers: &[ServerUsage]) -> String {
     let mut rows = vec![
         ["memory server", "state", "size", "in chunks", "allocated", "blocks", "free chunks"]
@@ -249,7 +250,7 @@ pub fn table(servers: &[ServerUsage]) -> String {
     aligned(&rows)
 }
 
-/// Rows of a table, indented, with all cells of a column equally wide.
+/// Rows of a table, indented, with equal widths in each column.
 pub fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> String {
     let mut text = String::new();
     for row in rows {
@@ -272,7 +273,7 @@ fn state(server: &ServerUsage) -> &'static str {
     }
 }
 
-/// A memory server as an object.
+/// A memory server as a JSON object.
 pub fn server_document(server: &ServerUsage) -> Value {
     json!({
         "server": server.server.0,

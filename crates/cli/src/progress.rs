@@ -1,24 +1,24 @@
-//! Progress bars of commands that take long.
+//! Progress bars of long commands.
 //!
-//! They are drawn on standard error, so that they never mix with data, and only if that is a terminal; otherwise a
-//! bar is hidden and costs next to nothing.
+//! They are drawn on standard error, so that they never mix with data, and only if that is a terminal.
+//! Otherwise a bar is hidden and costs almost nothing.
 
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How often a bar is drawn again although nothing was reported.
+/// Interval of redrawing a bar without progress.
 const TICK: Duration = Duration::from_millis(200);
 
-/// A bar that fills up to `total` (0: unknown) units of whatever is counted.
+/// A bar over `total` units (0: unknown).
 pub fn bar(what: &str, total: u64) -> ProgressBar {
     let with_total = "{msg:<10} {wide_bar} {percent:>3}% {human_pos} {per_sec} {eta}";
     let without = "{msg:<10} {spinner} {human_pos} {per_sec} {elapsed}";
     draw(what, total, if total > 0 { with_total } else { without })
 }
 
-/// The same over bytes of a file.
+/// A bar over the bytes of a file.
 pub fn bytes_bar(what: &str, total: u64) -> ProgressBar {
     draw(what, total, "{msg:<10} {wide_bar} {percent:>3}% {binary_bytes} {binary_bytes_per_sec} {eta}")
 }

@@ -1,7 +1,7 @@
 //! `pando put`: inserts a key or replaces its value.
 //!
-//! From standard input it takes lines as `scan` prints them. They are put one by one: when one is refused, those before
-//! it are in, and the message says so.
+//! Standard input has lines in the format of `scan`. They are put one by one; when one is refused, the
+//! previous ones are stored, and the message gives their number.
 
 use crate::args::PutArgs;
 use crate::failure::Failure;

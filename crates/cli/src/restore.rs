@@ -1,8 +1,9 @@
-//! `pando restore`: an index from a dump.
+//! `pando restore`: restores an index from a dump.
 //!
-//! The dump is read to its end before anything is changed, so one that is damaged or cut short restores nothing; what comes
-//! over a pipe is kept in a temporary file until then. An index that the command made is dropped if it cannot be filled. One
-//! that was there, empty, keeps what it got, and the command says that it is not whole.
+//! The dump is read to its end before anything is changed, so a damaged or truncated dump restores nothing. A
+//! dump from a pipe is kept in a temporary file meanwhile. An index created by the command is dropped if it
+//! cannot be filled. An existing, empty index keeps its new entries, and the command reports that it is
+//! incomplete.
 
 use std::fs::File;
 use std::io::{BufReader, Seek, Write, stdout};
@@ -24,9 +25,9 @@ use crate::target::{self, Found, Reach};
 use crate::{pool, progress};
 
 const BUFFER: usize = 1 << 18;
-/// Bytes of entries that are inserted together.
+/// Bytes of entries per batch.
 const BATCH_BYTES: u64 = 256 << 20;
-/// Entries between two looks at the progress and the signals.
+/// Entries between two checks of progress and signals.
 const STRIDE: u64 = 1024;
 
 #[derive(Args, Debug)]
@@ -48,7 +49,7 @@ pub struct RestoreArgs {
     merge: bool,
 }
 
-/// A dump that was found to be whole.
+/// A dump that was verified.
 struct Dump {
     file: File,
     name: String,
@@ -81,7 +82,7 @@ pub fn run(args: &RestoreArgs) -> Result<(), Failure> {
 }
 
 impl Dump {
-    /// Reads all of it.
+    /// Reads and verifies all of it.
     fn check(path: &Path, interrupt: &Interrupt) -> Result<Dump, Failure> {
         let is_stdin = path.as_os_str() == "-";
         let name = if is_stdin { "standard input".to_owned() } else { path.display().to_string() };
@@ -131,9 +132,9 @@ impl Dump {
             .description(self.header.description.clone())
     }
 
-    /// Inserts the entries, batch by batch.
+    /// Inserts the entries batch by batch.
     fn insert(&self, loader: &mut Loader<'_>) -> Result<(), Failure> {
-        // It was read a moment ago; another process may have changed it since.
+        // Another process may have changed the file since it was verified.
         let changed = |error: DumpError| Failure::failed(format_args!("{} has changed: {error}", self.name));
         let (_, mut reader) = Reader::begin(rewound(&self.file)?).map_err(changed)?;
         let mut batch = Batch::default();
@@ -157,14 +158,14 @@ impl Dump {
     }
 }
 
-/// The file from its beginning on.
+/// A reader from the beginning of the file.
 fn rewound(file: &File) -> Result<BufReader<&File>, Failure> {
     let mut file = file;
     file.rewind().map_err(|error| Failure::failed(format_args!("cannot read the dump: {error}")))?;
     Ok(BufReader::with_capacity(BUFFER, file))
 }
 
-/// What comes from a pipe, in a file without a name.
+/// Copies a pipe into an unnamed temporary file.
 fn kept(mut pipe: File, name: &str) -> Result<File, Failure> {
     let directory = std::env::temp_dir();
     let path = directory.join(format!("pando-restore-{}", std::process::id()));
@@ -181,7 +182,7 @@ fn loader<'a>(reach: Reach<'a>, interrupt: &'a Interrupt, summary: &'a mut Summa
     Loader { reach, own: &[], fill: 0.9, interrupt, threads, summary }
 }
 
-/// Restores into an index that is there.
+/// Restores into an existing index.
 fn restore_into(
     args: &RestoreArgs,
     dump: &Dump,
@@ -209,7 +210,7 @@ fn restore_into(
     }
 }
 
-/// Fills an index that another one made.
+/// Fills an existing index.
 fn fill(args: &RestoreArgs, dump: &Dump, name: &str, loader: &mut Loader<'_>) -> Result<(), Failure> {
     if !args.merge && !loader.reach.session()?.is_empty()? {
         return Err(Failure::bad_input(format_args!(
@@ -223,7 +224,7 @@ fn fill(args: &RestoreArgs, dump: &Dump, name: &str, loader: &mut Loader<'_>) ->
     })
 }
 
-/// Makes the index, in a pool that is made if need be, and drops it if it cannot be filled.
+/// Creates the index, and the pool if needed; drops the index if it cannot be filled.
 fn restore_new(
     args: &RestoreArgs,
     dump: &Dump,
@@ -232,7 +233,7 @@ fn restore_new(
     summary: &mut Summary,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
-    // A command that is refused makes nothing.
+    // Check before anything is created.
     dump.options().check(name, &Config::embedded().cache(args.pool.cache))?;
     let config = pool::perhaps_new(&args.pool, &args.new_pool, dump.bytes)?;
     pool::with_cluster(config, |cluster: &Cluster| {
@@ -249,7 +250,7 @@ fn restore_new(
     })
 }
 
-/// Whether the index holds what was dumped.
+/// Checks that the index has the layout and key columns of the dump.
 fn check_alike(dump: &Dump, shape: &target::Shape) -> Result<(), Failure> {
     let name = &shape.name;
     if shape.layout != dump.layout() {

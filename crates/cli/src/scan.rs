@@ -1,6 +1,6 @@
-//! `pando scan`: prints a range of an index in the order of its keys' bytes, streaming.
+//! `pando scan`: prints a range of an index in the byte order of its keys, streaming.
 //!
-//! Bounds of composite keys may name the first columns only, since the encoding of those is a prefix of the key
+//! A bound may consist of the first columns of a composite key, since their encoding is a prefix of the key
 //! ([`pando_workload::KeyLayout`]).
 
 use std::io;
@@ -34,7 +34,7 @@ pub fn run(args: &ScanArgs) -> Result<(), Failure> {
     })
 }
 
-/// A range of keys, the first one included, the last one not.
+/// A range of keys, including the first bound and excluding the last.
 #[derive(Debug, Default)]
 pub struct Range {
     low: Option<Vec<u8>>,
@@ -51,7 +51,7 @@ impl Range {
         })
     }
 
-    /// All of it, ascending.
+    /// The whole range, ascending.
     pub fn scan_range(&self) -> ScanRange<'_> {
         ScanRange {
             low: self.low.as_deref().map_or(Bound::Unbounded, Bound::Included),
@@ -61,7 +61,7 @@ impl Range {
     }
 }
 
-/// The lowest byte string above all that begin with `prefix`; `None` if there is none.
+/// Lowest byte string above all that begin with `prefix`; `None` if there is none.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
     let mut after = prefix[..=last].to_vec();

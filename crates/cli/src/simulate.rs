@@ -1,7 +1,7 @@
-//! `pando simulate`: random configurations on a simulated cluster, every history checked.
+//! `pando simulate`: random configurations on a simulated cluster, with every history checked.
 //!
-//! One line on standard output for what was done, and for each seed that shows something wrong: what that is, the operations
-//! around it, and the command that repeats exactly this run. Exit status 1 if there was any.
+//! Standard output gets one summary line, and for each failing seed the violations, the operations around
+//! them, and the command that repeats the run. The exit status is 1 if any seed fails.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -92,7 +92,7 @@ pub fn run(args: &SimulateArgs) -> Result<(), Failure> {
     }
 }
 
-/// What was done.
+/// The summary line.
 fn line(summary: &Summary, interrupted: bool) -> String {
     format!(
         "{}{} seeds, {} operations ({} failed by faults), {} histories of a key checked, {} violations, {} of virtual time, {}\n",
@@ -107,7 +107,7 @@ fn line(summary: &Summary, interrupted: bool) -> String {
     )
 }
 
-/// What is wrong with a seed, and how to see it again.
+/// Violations of a seed, and the command that repeats it.
 fn render(report: &SeedReport, systems: &Systems, faults: FaultSet) -> String {
     let seed = report.setup.seed;
     let techniques =

@@ -1,9 +1,9 @@
 //! `pando stats`: the shape of a pool and its indexes.
 //!
-//! What memory is in use comes from the pool, the shape of an index from the auditor, which walks it at rest. While
-//! other processes are attached it comes from a walk that needs nobody's leave and sees what was last written back;
-//! the output says so (`approximate` in the JSON). The entries of an index that compute servers serve are counted through
-//! them, since most may be in their caches.
+//! Memory usage comes from the pool, the shape of an index from the auditor, which needs it at rest. While
+//! other processes are attached, the shape comes from a walk without coordination over the nodes as last
+//! written back, which the output marks (`approximate` in the JSON). If compute servers serve an index, its
+//! entries are counted through them, since most may be in their caches.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -20,18 +20,18 @@ use crate::keys::KeySchema;
 use crate::output::write_document;
 use crate::{pool, target};
 
-/// An index: what the catalog says, and its shape.
+/// An index: its catalog entry and its shape.
 struct Shape {
     info: IndexInfo,
     schema: KeySchema,
-    /// `None` if nothing could be made out, such as that of an index which is just being made.
+    /// `None` if the shape could not be determined, for instance while the index is being created.
     report: Option<IndexReport>,
-    /// Others are attached, and may be changing it.
+    /// Whether other processes are attached and may be changing it.
     approximate: bool,
     served: Option<Served>,
 }
 
-/// What a scan through the compute servers of an index found: all entries, also those in their caches.
+/// Result of a scan through the compute servers of an index, which includes the entries in their caches.
 #[derive(Default)]
 struct Served {
     servers: BTreeSet<String>,
@@ -97,7 +97,8 @@ fn shapes(cluster: &Cluster, is_alone: bool) -> Result<Vec<Shape>, Failure> {
 }
 
 impl Shape {
-    /// Counts the entries of an index that compute servers own. Nobody else knows what they have cached.
+    /// Counts the entries of an index through its compute servers, if it has any: only they know their
+    /// caches.
     fn count_served(&mut self, config: &Config, cluster: &Cluster) -> Result<(), Failure> {
         let name = &self.info.name;
         if self.info.owners.iter().all(Option::is_none) {
@@ -105,7 +106,7 @@ impl Shape {
         }
         match target::served(config, name) {
             Ok(index) => self.served = index.as_ref().map(Served::scan).transpose()?,
-            // Dropped meanwhile.
+            // The index was dropped meanwhile.
             Err(_) if !cluster.index_names()?.contains(name) => {}
             Err(failure) => return Err(failure),
         }

@@ -1,8 +1,8 @@
-//! `pando status`: whether the servers of a cluster can be reached, who is attached to the pool, and who owns what.
+//! `pando status`: reachability of a cluster's servers, attached processes, and owners of partitions.
 //!
-//! It only looks, also at a pool that others work on or left unclean, and it says what can be said: if a memory server
-//! cannot be reached it says which and why, shows the rest, and ends with status 1. So it does if a process ended while it was
-//! attached: what only that process had is lost, all of its partitions perhaps.
+//! The command changes nothing, and works on pools that are in use or unclean. If a memory server is not
+//! reachable, it reports which one and why, shows the rest, and ends with status 1. It also ends with status
+//! 1 if a process died while attached: its unwritten changes are lost, possibly with all of its partitions.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::failure::Failure;
 use crate::output::write_document;
 use crate::pool;
 
-/// A memory server that takes longer to answer cannot be reached, unless `--deadline` says otherwise.
+/// Default time within which a memory server must answer.
 const DEADLINE: Duration = Duration::from_secs(2);
 
 #[derive(Args, Debug)]
@@ -34,15 +34,15 @@ pub struct StatusArgs {
     json: Option<PathBuf>,
 }
 
-/// A memory server, and the bytes it offers or why it cannot be reached.
+/// A memory server with its size in bytes, or the reason why it is not reachable.
 struct Reached {
     address: String,
     size: Result<u64, String>,
 }
 
-/// What the pool says.
+/// State of the pool.
 struct Inside {
-    /// Of its memory servers, named or found; none for a pool in files.
+    /// Addresses of its memory servers, named or found; empty for a pool in files.
     addresses: Vec<String>,
     servers: Vec<ServerUsage>,
     attached: Vec<Process>,
@@ -62,7 +62,7 @@ struct Status {
     pool: PathBuf,
     /// Empty for a pool in files.
     reached: Vec<Reached>,
-    /// Or why nothing can be said of it.
+    /// The state of the pool, or the reason why it is not known.
     inside: Result<Inside, String>,
 }
 
@@ -96,13 +96,13 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     }
 }
 
-/// How to ask a memory server whether it is there.
+/// Access with a short default deadline.
 fn quick(args: &AccessArgs) -> Result<Access, Failure> {
     let access = pool::access(args)?;
     Ok(if args.deadline.is_some() { access } else { access.deadline(DEADLINE) })
 }
 
-/// Asks all of them at once.
+/// Asks all memory servers in parallel.
 fn reach(addresses: &[String], access: &Access) -> Vec<Reached> {
     let ask = |address: &String| {
         let size = memory_server_size(address, access).map_err(|error| error.to_string());
@@ -127,12 +127,12 @@ fn look(config: Config) -> Result<Inside, String> {
     };
     let cluster = Cluster::open(config).map_err(|error| error.to_string())?;
     let looked = match look(&cluster) {
-        // A process that left and ended while it was looked at seems to have died.
+        // A process that detached and ended between the reads appears dead, so read again.
         Ok(inside) if !inside.is_well() => look(&cluster),
         looked => looked,
     };
     let looked = looked.map_err(|error: pando::Error| error.to_string());
-    // Nothing was changed that closing could lose.
+    // Nothing was changed, so an error of closing loses nothing.
     let _ = cluster.close();
     looked
 }

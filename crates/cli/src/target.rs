@@ -1,9 +1,9 @@
-//! The index that a command works on, however its keys are reached.
+//! The index that a command works on, and the place where its operations are executed.
 //!
-//! Processes that own an index announce their operation ports in the pool; then a command has its operations executed there
-//! and opens nothing, so it keeps nobody out and leaves nothing behind if it is killed. If no process owns the index, the
-//! command opens the pool and has the index to itself. Which of the two it is, the catalog says. `ops://HOST:PORT,..` names
-//! compute servers directly.
+//! Processes that own an index announce their operation ports in the pool. The command then sends its
+//! operations there and opens nothing, so it excludes no other process and leaves nothing behind if killed.
+//! If no process owns the index, the command opens the pool and has the index to itself. The catalog decides
+//! between the two. `ops://HOST:PORT,..` names compute servers directly.
 
 use pando::remote::{Answer, Client, ClientConfig, RemoteIndex, RemoteSession, Service};
 use pando::{Cluster, Config, Create, Index, IndexInfo, IndexLayout, ScanRange};
@@ -13,18 +13,18 @@ use crate::failure::Failure;
 use crate::keys::KeySchema;
 use crate::pool;
 
-/// Rows that are under way at once, and bytes of them, at most.
+/// Maximum number of rows in flight, and of their bytes.
 const BATCH_ROWS: usize = 512;
 const BATCH_BYTES: usize = 1 << 20;
 
-/// An index, and where its operations are executed.
+/// An index, and the place where its operations are executed.
 pub struct Target<'i> {
     pub shape: Shape,
     pub schema: KeySchema,
     pub reach: Reach<'i>,
 }
 
-/// What an index is like: what is needed to make another one.
+/// Properties of an index from which a similar one can be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub name: String,
@@ -35,11 +35,11 @@ pub struct Shape {
     pub description: Vec<u8>,
 }
 
-/// Where operations are executed.
+/// Place where operations are executed.
 pub enum Reach<'i> {
-    /// By this process.
+    /// In this process.
     Here(&'i Index),
-    /// By the index's compute servers.
+    /// On the index's compute servers.
     There(RemoteIndex),
 }
 
@@ -49,7 +49,7 @@ pub enum Session {
     There(Box<RemoteSession>),
 }
 
-/// Rows that were put.
+/// Numbers of rows that were put.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Put {
     pub inserted: u64,
@@ -131,7 +131,7 @@ impl Session {
         }
     }
 
-    /// Puts rows, as many of them under way at once as can be; how many, and how that ended.
+    /// Puts rows, as many in flight as possible. Returns the number of rows put, and the result.
     pub fn put_all<'r>(&self, rows: impl Iterator<Item = (&'r [u8], &'r [u8])>) -> (Put, pando::Result<()>) {
         let mut put = Put::default();
         let ended = match self {
@@ -160,7 +160,7 @@ impl Session {
     }
 }
 
-/// Puts rows batch by batch. Of a batch all that is answered counts, also beside what failed.
+/// Puts rows batch by batch. All successful rows of a batch count, even if others of it failed.
 fn put_there<'r>(
     session: &RemoteSession,
     rows: impl Iterator<Item = (&'r [u8], &'r [u8])>,
@@ -191,7 +191,7 @@ fn put_there<'r>(
     Ok(())
 }
 
-/// Works on an index that is there.
+/// Runs `work` on an existing index.
 pub fn work_on<T>(
     args: &TargetArgs,
     work: impl FnOnce(&Target<'_>) -> Result<T, Failure>,
@@ -202,7 +202,7 @@ pub fn work_on<T>(
     with(args, pool::existing(&args.pool)?, work)
 }
 
-/// Looks at an index that is there.
+/// Runs `work` on an existing index, for reading only.
 pub fn look_at<T>(
     args: &TargetArgs,
     look: &LookArgs,
@@ -219,15 +219,15 @@ pub fn look_at<T>(
     here(config, &name, work)
 }
 
-/// An index that may be there.
+/// An existing index.
 pub struct Found {
     pub shape: Shape,
     pub schema: KeySchema,
-    /// At its compute servers, if it has any.
+    /// The index on its compute servers, if it has any.
     pub served: Option<RemoteIndex>,
 }
 
-/// Looks for an index: `None` if there is none of this name, or no pool.
+/// Looks for an index; `None` if there is no index with this name, or no pool.
 pub fn find(args: &PoolArgs, index: Option<&str>) -> Result<Option<Found>, Failure> {
     if let Some(addresses) = pool::compute_servers(&args.pool)? {
         let Target { shape, schema, reach } = named(args, index, addresses)?;
@@ -277,13 +277,13 @@ fn here<T>(
     pool::with_index(config, name, |index, info| work(&Target::new(Shape::of(info), Reach::Here(index))?))
 }
 
-/// The index of compute servers that were named.
+/// Opens the index of the named compute servers.
 fn named(args: &PoolArgs, index: Option<&str>, addresses: Vec<String>) -> Result<Target<'static>, Failure> {
     let access = pool::access(&args.access)?;
     let client = Client::connect(ClientConfig::new(addresses).access(access))?;
     let described = client.describe()?;
     let index = client.open_index(index.unwrap_or(&described.name))?;
-    // What they own is all that they know of boundaries.
+    // Compute servers know only the boundaries of their own ranges.
     let boundaries = index.owners().into_iter().filter_map(|(range, _)| range.low);
     let boundaries: std::collections::BTreeSet<Vec<u8>> = boundaries.collect();
     let shape = Shape {
@@ -297,17 +297,17 @@ fn named(args: &PoolArgs, index: Option<&str>, addresses: Vec<String>) -> Result
     Target::new(shape, Reach::There(index))
 }
 
-/// The index at its compute servers, if any of them can be asked.
+/// Opens the index on its compute servers, if any of them is reachable.
 pub fn served(config: &Config, name: &str) -> Result<Option<RemoteIndex>, Failure> {
     match Client::find(config, name) {
         Ok(Service::Remote(index)) => Ok(Some(index)),
-        // What is in the way of opening the index tells whoever opens it.
+        // Opening the index here will report the obstacle.
         Ok(Service::Nobody) | Err(pando::Error::NotServed { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Looks into the catalog of a pool that is there, whoever works on it and however it was left.
+/// Reads the catalog of an existing pool, even if it is in use or unclean.
 pub fn with_catalog<T>(
     config: &Config,
     look: impl FnOnce(&Cluster) -> Result<T, Failure>,
@@ -315,7 +315,7 @@ pub fn with_catalog<T>(
     pool::with_cluster(config.clone().create(Create::Never).read_only_unclean(true), look)
 }
 
-/// The index that was named, or the only one, or of several the only one that compute servers serve.
+/// The named index; otherwise the only one, or the only one served by compute servers.
 pub fn name_in(index: Option<&str>, cluster: &Cluster) -> Result<String, Failure> {
     if let Some(name) = index {
         return Ok(name.to_owned());
@@ -327,7 +327,7 @@ pub fn name_in(index: Option<&str>, cluster: &Cluster) -> Result<String, Failure
             Ok(partitions) if partitions.iter().any(|found| found.owner.address(name).is_some()) => {
                 served.push(name.clone());
             }
-            // Dropped since, perhaps.
+            // The index may have been dropped meanwhile.
             Ok(_) | Err(pando::Error::UnknownIndex { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -1,7 +1,7 @@
 //! Bytes as text and back: UTF-8 as it is, other bytes and control characters as `\xNN`.
 //!
-//! Text that happens to look like such an escape has its backslash escaped (`\x5Cx41`), so that what a scan prints can be
-//! put back byte for byte.
+//! A backslash that would begin such an escape is itself escaped (`\x5Cx41`), so that printed bytes can be
+//! read back unchanged.
 
 use pando_workload::{escape_into, find_escape};
 
@@ -18,7 +18,7 @@ pub fn escape_to(bytes: &[u8], text: &mut String) {
     escape_into(rest, text);
 }
 
-/// The same in a string of its own.
+/// [`escape_to`] into a new string.
 pub fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     escape_to(bytes, &mut text);

@@ -1,9 +1,9 @@
-//! `pando up`: a cluster of processes on this host, from one command.
+//! `pando up`: starts a cluster of processes on this host with one command.
 //!
-//! Memory servers come first, then the pool and its index are made if they are not there, then compute servers, which share
-//! the partitions of the index. All of it is said on standard output, with what to type next. When it is interrupted,
-//! or a process ends by itself, compute servers are stopped first, so that what they have cached is written back, then
-//! memory servers.
+//! Memory servers start first. Then the pool and its index are created if missing, then compute servers start
+//! and share the partitions of the index. Standard output tells the addresses and the next commands. On an
+//! interrupt, or when a process ends by itself, compute servers are stopped first, so that their caches are
+//! written back, then memory servers.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write, stderr, stdout};
@@ -26,7 +26,7 @@ use crate::failure::Failure;
 use crate::pool;
 use crate::signals::Interrupt;
 
-/// Between two looks at the processes.
+/// Interval between checks of the processes.
 const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Args, Debug)]
@@ -97,7 +97,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// These where they say something, else `others`.
+    /// Merges two settings; these take precedence over `others`.
     fn or(self, others: Self) -> Self {
         Self {
             memory_servers: self.memory_servers.or(others.memory_servers),
@@ -121,7 +121,7 @@ impl Settings {
     }
 }
 
-/// The same with everything decided.
+/// Settings with all defaults applied.
 struct Plan {
     memory_servers: usize,
     compute_servers: usize,
@@ -137,7 +137,7 @@ struct Plan {
     metrics_port: Option<u16>,
     insecure: bool,
     access: Access,
-    /// What was said of it, for the processes.
+    /// The options as given, to be passed to the processes.
     said: AccessArgs,
 }
 
@@ -186,7 +186,7 @@ impl Plan {
             port: settings.port.unwrap_or(7100),
             metrics_port: settings.metrics_port,
             insecure,
-            // Read before anything is started.
+            // Read the secrets before anything is started.
             access: pool::access(&access)?,
             said: access,
         })
@@ -202,7 +202,7 @@ impl Plan {
         Ok(format!("{host}:{port}"))
     }
 
-    /// A process of this program.
+    /// Command of a process of this program.
     fn command(&self, name: &str, metrics: usize) -> Result<Command, Failure> {
         let exe = std::env::current_exe()
             .map_err(|error| Failure::failed(format_args!("this program cannot be found: {error}")))?;
@@ -221,7 +221,7 @@ impl Plan {
     }
 }
 
-/// Looks at secrets and where to listen before anything is started.
+/// Checks secrets and addresses before anything is started.
 fn check(access: &AccessArgs, host: &str, insecure: bool) -> Result<(), Failure> {
     let memory = pool::secret(access.secret_file.as_deref())?;
     let operations = pool::secret(access.operation_secret_file.as_deref())?;
@@ -231,19 +231,19 @@ fn check(access: &AccessArgs, host: &str, insecure: bool) -> Result<(), Failure>
     check_listening(&listen, &operations, "--operation-secret-file", insecure)
 }
 
-/// A process, and what it said of itself.
+/// A running process and the line that it printed.
 struct Process {
     name: String,
     child: Child,
     said: String,
-    /// Passes on what it logs.
+    /// Thread that passes on its log.
     log: Option<JoinHandle<()>>,
 }
 
 impl Process {
-    /// Starts it and waits until it says that it is ready.
+    /// Starts the process and waits until it reports that it is ready.
     fn start(name: String, mut command: Command) -> Result<Self, Failure> {
-        // Ctrl-C is for this process only, which stops the others in their order.
+        // Ctrl-C must reach only this process, which stops the others in order.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command
             .spawn()
@@ -256,26 +256,26 @@ impl Process {
             Some(Ok(said)) => Ok(Self { name, child, said, log: Some(log) }),
             _ => {
                 let mut process = Self { name, child, said: String::new(), log: Some(log) };
-                // It said why itself.
+                // The process has logged the reason.
                 let _ = process.end();
                 Err(Failure::failed(format_args!("{} did not start", process.name)))
             }
         }
     }
 
-    /// Asks it to stop.
+    /// Asks the process to stop.
     fn terminate(&self) {
-        // It may have ended just now.
+        // It may have just ended.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
     }
 
-    /// Waits until it has ended and all that it logged is passed on.
+    /// Waits until the process has ended and its log was passed on.
     fn end(&mut self) -> std::io::Result<ExitStatus> {
-        // Its end would say that this process has gone.
+        // Keep standard input open: `wait` would close it, and the process would take its parent for gone.
         let _stdin = self.child.stdin.take();
         let ended = self.child.wait();
         if let Some(log) = self.log.take() {
-            // It does not panic, and there would be nobody to tell.
+            // The thread does not panic.
             let _ = log.join();
         }
         ended
@@ -290,16 +290,16 @@ impl Process {
     }
 }
 
-/// Writes the log lines of a process with its name before each.
+/// Writes the log lines of a process, each with the name of the process.
 fn pass_on(name: &str, lines: impl Read) {
     for line in BufReader::new(lines).lines() {
         let Ok(line) = line else { return };
-        // Nobody may be reading it.
+        // The reader may be gone.
         let _ = writeln!(stderr(), "[{name}] {line}");
     }
 }
 
-/// Processes in the order in which they were started; stopped the other way round, kind by kind.
+/// Processes in order of their start. Compute servers are stopped first, then memory servers.
 #[derive(Default)]
 struct Running {
     memory: Vec<Process>,
@@ -307,7 +307,7 @@ struct Running {
 }
 
 impl Running {
-    /// Stops all; what went wrong.
+    /// Stops all processes; returns the failures.
     fn stop(&mut self) -> Vec<String> {
         let mut wrong = Vec::new();
         for kind in [&mut self.compute, &mut self.memory] {
@@ -345,7 +345,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
     let addresses = start_memory_servers(&plan, &mut running)?;
     let partitions = make_index(&plan, &addresses)?;
     start_compute_servers(&plan, &addresses, partitions, &mut running)?;
-    // Nobody may be reading it.
+    // The reader may be gone.
     let _ = stdout().write_all(summary(&plan, &addresses, &running).as_bytes());
     let ended = loop {
         if interrupt.wanted() {
@@ -370,7 +370,7 @@ fn read(path: &Path) -> Result<Settings, Failure> {
     toml::from_str(&text).map_err(|error| wrong(&error))
 }
 
-/// Gives back their addresses.
+/// Starts the memory servers; returns their addresses.
 fn start_memory_servers(plan: &Plan, running: &mut Running) -> Result<Vec<String>, Failure> {
     if let Backing::File(directory) = &plan.backing {
         std::fs::create_dir_all(directory)
@@ -396,7 +396,7 @@ fn start_memory_servers(plan: &Plan, running: &mut Running) -> Result<Vec<String
     Ok(addresses)
 }
 
-/// Makes the pool and its index if they are not there; how many partitions it has.
+/// Creates the pool and its index if missing; returns the number of partitions.
 fn make_index(plan: &Plan, addresses: &[String]) -> Result<usize, Failure> {
     let config = Config::tcp(addresses)
         .access(plan.access.clone())
@@ -443,7 +443,7 @@ fn start_compute_servers(
     Ok(())
 }
 
-/// The things, of so many, that `number` of `owners` has.
+/// The range of `things` items that belongs to owner `number` of `owners`.
 fn share(things: usize, owners: usize, number: usize) -> Range<usize> {
     things * number / owners..things * (number + 1) / owners
 }

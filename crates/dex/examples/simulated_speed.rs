@@ -1,12 +1,14 @@
-//! How fast a cluster is simulated: index operations per second of real time, on one core.
+//! Speed of simulation: index operations per second of real time, on one core.
 //!
 //! ```text
-//! cargo run --release -p pando-dex --example simulated_speed -- [KEYS] [OPERATIONS] [CACHE_SHARE] [THREADS] [WORD]..
+//! cargo run --release -p pando-dex --example simulated_speed -- \
+//!     [KEYS] [OPERATIONS] [CACHE_SHARE] [THREADS] [WORD]..
 //! ```
 //!
-//! 4 compute servers of 36 threads with one slot each, 4 memory servers, 1 KiB nodes half full, Zipf 0.99: the set-up of the
-//! DEX paper (§8.1). Caches take a share of the nodes. Words are names of workloads, `fifo` for one queue in place of the
-//! cooling map, `eager` for admission of every leaf. Prints what the cluster did in its own time as well.
+//! The set-up is that of the DEX paper (§8.1): 4 compute servers of 36 threads with one slot each, 4 memory
+//! servers, 1 KiB nodes half full, Zipf 0.99. CACHE_SHARE is the size of all caches relative to the nodes. A
+//! WORD is the name of a workload, `fifo` for one queue in place of the cooling map, or `eager` for admission
+//! of every leaf. The program also prints the throughput of the cluster in virtual time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,7 +30,7 @@ const MEMORY_SERVERS: usize = 4;
 const NODE_SIZE: usize = 1024;
 const FILL: f64 = 0.5;
 const INDEX: u32 = 1;
-/// Low, so that few keys are spread over all memory servers too.
+/// Low, so that even few keys are spread over all memory servers.
 const SUBTREE_LEVEL: u8 = 2;
 
 type Error = Box<dyn std::error::Error>;
@@ -104,14 +106,14 @@ fn load(keys: u64, cache_share: f64, (fifo, eager): (bool, bool)) -> Result<Clus
     Ok(Cluster { fabric, trees, codec })
 }
 
-/// Time that this thread had on a core, where the system tells: others may have the core too.
+/// Processor time of this thread, if the system reports it. Other threads may use the core too.
 fn processor_seconds() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let ns: f64 = text.split_whitespace().next()?.parse().ok()?;
     Some(ns / 1e9)
 }
 
-/// One thread: as many operations, on keys of its compute server.
+/// Runs `operations` operations of one thread, on keys of its compute server.
 async fn work(
     cluster: &Cluster,
     (ep, worker): (&SimEndpoint, &CacheWorker),
@@ -162,7 +164,7 @@ fn measure(cluster: &Cluster, workload: &str, operations: u64, server_threads: u
         })
         .collect();
     let mut streams = streams?;
-    // Caches fill first.
+    // The first phase fills the caches.
     for phase in ["warm-up", workload] {
         let per_thread = operations / endpoints.len() as u64;
         let before = endpoints.iter().map(|ep| ep.counters().snapshot()).sum::<pando_fabric::VerbCounts>();

@@ -1,7 +1,8 @@
-//! The auditor: walks a whole index at a quiescent point and checks the invariants of the crate documentation.
+//! The auditor: walks a whole index at a quiescent point and checks the invariants of the crate
+//! documentation.
 //!
-//! It sees the index as its compute servers do: a node that one of them has in its cache counts as it is there, any
-//! other as it is in remote memory.
+//! It sees the index as the compute servers do: the content of an owned node is taken from its owner's cache
+//! if it is there, that of any other node from remote memory.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -15,7 +16,7 @@ use crate::layout::{Layout, Side, header};
 use crate::node::Node;
 use crate::tree::{Tree, gate};
 
-/// Checks the cache's invariants at a quiescent point, and that it has own nodes of own keys only.
+/// Checks the cache's invariants at a quiescent point, and that its owned nodes have owned keys only.
 pub fn audit_cache<L: Layout>(tree: &Tree<L>) -> Vec<String> {
     let mut wrong = tree.cache.audit(tree.layout);
     let view = gate::present_view(tree);
@@ -34,35 +35,36 @@ pub fn audit_cache<L: Layout>(tree: &Tree<L>) -> Vec<String> {
     wrong
 }
 
-/// Violations listed at most; the others are counted.
+/// Largest number of violations that are listed; further ones are only counted.
 const LISTED: usize = 20;
 
-/// What an audit found.
+/// Result of an audit.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// The first violations, a sentence each.
+    /// The first violations, one sentence each.
     pub violations: Vec<String>,
-    /// All of them.
+    /// Number of all violations.
     pub violation_count: u64,
     pub entries: u64,
     pub leaves: u64,
     pub inner_nodes: u64,
-    /// Levels, 1 for a lone root.
+    /// Number of levels; 1 if the root is a leaf.
     pub height: u32,
-    /// Bytes of keys and of values, long ones included.
+    /// Bytes of keys and of values, including long values.
     pub key_bytes: u64,
     pub value_bytes: u64,
-    /// Nodes below level M that stand on another memory server than their subtree's root, because that was full.
+    /// Number of nodes below level M that lie on another memory server than the root of their subtree,
+    /// because that was full.
     pub strays: u64,
-    /// Nodes on each memory server.
+    /// Number of nodes on each memory server.
     pub nodes_per_server: Vec<u64>,
     /// Blocks that the index uses.
     pub blocks: Blocks,
-    /// Sum over leaves of the share of their room that is used.
+    /// Sum, over all leaves, of the used share of their room.
     fullness_sum: f64,
 }
 
-/// The blocks of an index: its nodes, and those of its long values. There may be many millions.
+/// Blocks of an index: its nodes, and those of its long values. There may be many millions.
 #[derive(Debug, Default)]
 pub struct Blocks {
     node_size: u64,
@@ -71,24 +73,24 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Address of each block, and the bytes asked for.
+    /// Address and requested size in bytes of each block.
     pub fn iter(&self) -> impl Iterator<Item = (GlobalAddr, u64)> {
         self.nodes.iter().map(|&node| (node, self.node_size)).chain(self.of_values.iter().copied())
     }
 
-    /// Sum of the bytes asked for.
+    /// Sum of the requested sizes in bytes.
     pub fn bytes(&self) -> u64 {
         self.iter().map(|(_, bytes)| bytes).sum()
     }
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Whether there is no violation.
     pub fn is_clean(&self) -> bool {
         self.violation_count == 0
     }
 
-    /// Mean share of a leaf's room that is used.
+    /// Mean used share of a leaf's room.
     pub fn leaf_fullness(&self) -> f64 {
         if self.leaves == 0 { 0.0 } else { self.fullness_sum / self.leaves as f64 }
     }
@@ -101,21 +103,21 @@ impl Report {
     }
 }
 
-/// A node still to be looked at, and what its parent says of it.
+/// A node still to be visited, with the properties that its parent promises.
 struct Expected {
     addr: GlobalAddr,
     level: Option<u8>,
     low: Option<Vec<u8>>,
     high: Option<Vec<u8>>,
-    /// Memory server of the level-M subtree that it is in.
+    /// Memory server of the level-M subtree to which it belongs.
     subtree: Option<MemoryServerId>,
 }
 
-/// Checks one index, given all compute servers that this process runs for it (at least one). Nothing else may use
-/// the index meanwhile.
+/// Checks one index through all compute servers that this process runs for it (at least one). No operation
+/// may use the index meanwhile.
 ///
 /// # Errors
-/// Those of the fabric; everything else that is wrong is in the report.
+/// Errors of the fabric; everything else that is wrong is in the report.
 pub async fn audit<L: Layout, E: Endpoint>(ep: &E, trees: &[&Tree<L>]) -> Result<Report> {
     let first = trees.first().expect("an index is audited through at least one compute server");
     let blocks = Blocks { node_size: first.layout.node_size() as u64, ..Blocks::default() };
@@ -145,7 +147,7 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
         self.trees[0].layout
     }
 
-    /// The node as its owner sees it.
+    /// Content of the node as its owner sees it.
     async fn page_of(&mut self, addr: GlobalAddr) -> Result<PageBuf> {
         let page = self.ep.buffer(self.layout().node_size());
         for tree in self.trees {
@@ -199,7 +201,7 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
         Ok(())
     }
 
-    /// Level of the subtrees that should be on one memory server each.
+    /// Level of the subtrees that should each lie on one memory server.
     fn placement_level(&self) -> u8 {
         crate::placement::spread::spread_level(self.trees[0], self.trees[0].height())
     }
@@ -265,7 +267,7 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
         let level = header::level(words);
         let is_root = expected.level.is_none();
         let subtree = match level {
-            // The root is always cached; no operation is ever offloaded at it.
+            // The root counts as no subtree: it is always cached, so nothing is offloaded at it.
             _ if is_root || level > self.placement_level() => None,
             _ => expected.subtree.or(Some(expected.addr.server())),
         };
@@ -288,7 +290,7 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
         }
     }
 
-    /// A clean frame of a node that is not shared equals its remote copy.
+    /// Checks that each clean frame of an owned node equals its remote copy.
     async fn compare_clean_frames(&mut self) -> Result<()> {
         let layout = self.layout();
         for tree in self.trees {
@@ -303,7 +305,7 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
                     continue;
                 }
                 let remote = self.ep.read(addr, self.ep.buffer(layout.node_size())).await?;
-                // The header's flags and remote version are each side's own.
+                // Flags, lock and version in the header may differ between the two.
                 let own = |word: usize| {
                     word == header::LOCK || word == header::KIND || word == header::REMOTE_VERSION
                 };
@@ -321,11 +323,11 @@ impl<L: Layout, E: Endpoint> Auditor<'_, L, E> {
     }
 }
 
-/// Compares the blocks that all indexes of a pool use with those that are allocated, besides `others` (catalog and
-/// the like): each allocated block is used once, each used one is allocated.
+/// Compares the blocks that all indexes of a pool and `others` (the catalog, for example) use with those that
+/// are allocated: each allocated block must be used exactly once, and each used block allocated.
 ///
 /// # Errors
-/// Those of the fabric.
+/// Errors of the fabric.
 pub async fn check_blocks<E: Endpoint>(
     ep: &E,
     pool: &Pool,

@@ -1,8 +1,9 @@
-//! Bulk load: sorted entries become an index, bottom up, without a descent or a split.
+//! Bulk load: builds an index from sorted entries, bottom up, without descents or splits.
 //!
-//! The input is cut into slices that threads load side by side. A slice builds whole subtrees up to level M, or below in
-//! an index with too few of these for all memory servers, and moves on to another one with each (DEX §3, §8.1); [`BulkLoad::finish`] builds the few levels above them. A
-//! small input is one slice. Leaves end at partition boundaries, so that each belongs to one compute server.
+//! The input is cut into slices that threads load in parallel. A slice builds whole subtrees up to level M
+//! (or a lower level, in an index with too few subtrees of level M for all memory servers), each on the next
+//! memory server (DEX §3, §8.1). [`BulkLoad::finish`] builds the few levels above them. A small input is one
+//! slice. Leaves end at partition boundaries, so that each belongs to one compute server.
 
 use std::ops::Range;
 
@@ -15,7 +16,7 @@ use crate::error::{DexError, Result};
 use crate::layout::{Layout, NodeInit, Stored, header};
 use crate::tree::clear;
 
-/// Sorted entries that several threads may read at once.
+/// Sorted entries that several threads may read at the same time.
 #[allow(clippy::type_complexity, reason = "an alias would tie the two lifetimes of the callback together")]
 pub trait SortedSource: Sync {
     /// Number of entries.
@@ -25,10 +26,10 @@ pub trait SortedSource: Sync {
         self.len() == 0
     }
 
-    /// Hands the entries of `range` to `each`, in order, until it fails.
+    /// Calls `each` for the entries of `range`, in order, until it fails.
     ///
     /// # Errors
-    /// That of `each`.
+    /// The error of `each`.
     fn visit(&self, range: Range<u64>, each: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()>;
 }
 
@@ -44,13 +45,13 @@ impl<K: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> SortedSource for [(K, V)] {
     }
 }
 
-/// Subtrees that are enough for each memory server to get about as much as the others.
+/// Number of subtrees per memory server that suffices for all servers to get about the same amount.
 const SUBTREES_PER_SERVER: usize = 2;
 
-/// Blocks that are leased at once at most.
+/// Largest number of blocks that are leased at once.
 const RUN_MAX: u32 = 1024;
 
-/// A finished node that has no parent yet.
+/// A finished node without a parent.
 #[derive(Clone, Debug)]
 struct Orphan {
     addr: GlobalAddr,
@@ -59,7 +60,8 @@ struct Orphan {
     high: Option<Vec<u8>>,
 }
 
-/// Nodes that were written, as stretches of neighbours: the first, and how many. A load of many millions has few.
+/// Nodes that were written, as runs of adjacent blocks: the first block and their number. Even a load of many
+/// millions has few runs.
 #[derive(Debug, Default)]
 struct Written(Vec<(GlobalAddr, u64)>);
 
@@ -76,54 +78,55 @@ impl Written {
     }
 }
 
-/// What one slice of the input became.
+/// Nodes built from one slice of the input.
 #[derive(Debug)]
 pub struct Slice {
     roots: Vec<Orphan>,
     entries: u64,
     reserve: usize,
-    /// What it occupies, to be freed if another slice fails.
+    /// Blocks of the slice, to be freed if another slice fails.
     written: Written,
     values: Vec<ValueRef>,
 }
 
-/// How to load.
+/// Parameters of a load.
 #[derive(Clone)]
 pub struct BulkLoad<L> {
     layout: L,
     pool: Pool,
     index_id: u32,
     subtree_level: u8,
-    /// How full leaves become, up to 1.
+    /// Fill of leaves, up to 1.
     leaf_fill: f64,
-    /// How full inner nodes become, up to 1.
+    /// Fill of inner nodes, up to 1.
     inner_fill: f64,
     boundaries: Vec<Vec<u8>>,
 }
 
 impl<L: Layout> BulkLoad<L> {
-    /// Loads into the index `index_id`, whose leaves must not cross any of `boundaries` (ascending).
+    /// A load into the index `index_id`, whose leaves must not cross any of `boundaries` (ascending).
     pub fn new(layout: L, pool: Pool, index_id: u32, subtree_level: u8, boundaries: &[Vec<u8>]) -> Self {
         let boundaries = boundaries.to_vec();
         Self { layout, pool, index_id, subtree_level, leaf_fill: 0.9, inner_fill: 0.9, boundaries }
     }
 
-    /// How full the leaves become; the default is 0.9, the papers' is 0.5. At least one entry goes into each.
+    /// Sets the fill of the leaves, from 0 to 1; the default is 0.9, the papers' is 0.5. Each leaf gets at
+    /// least one entry.
     pub fn leaf_fill(mut self, fill: f64) -> Self {
         self.leaf_fill = fill.clamp(0.0, 1.0);
         self
     }
 
-    /// How full the inner nodes become; the default is 0.9. At least two children go into each.
+    /// Sets the fill of the inner nodes, from 0 to 1; the default is 0.9. Each gets at least two children.
     pub fn inner_fill(mut self, fill: f64) -> Self {
         self.inner_fill = fill.clamp(0.0, 1.0);
         self
     }
 
-    /// The slices of `source` that are worth loading side by side, at most `threads`.
+    /// Slices of `source` that are worth loading in parallel, at most `threads`.
     ///
     /// # Errors
-    /// Entries that the layout does not hold.
+    /// Entries that the layout cannot hold.
     pub fn plan(&self, source: &(impl SortedSource + ?Sized), threads: usize) -> Result<Vec<Range<u64>>> {
         let len = source.len();
         let per_leaf = self.sample_entries_per_leaf(source)?;
@@ -133,9 +136,10 @@ impl<L: Layout> BulkLoad<L> {
         Ok((0..slices).map(|i| len * i / slices..len * (i + 1) / slices).collect())
     }
 
-    /// Up to which level, and at most M, the nodes of a subtree stand on one memory server, so that there are enough subtrees
-    /// for all of them; and about how many nodes a subtree has. Not lower than the level of the subtrees that
-    /// [spread](crate::placement::spread) later, of which there are always many.
+    /// Level up to which (M at most) the nodes of a subtree lie on one memory server, low enough for a
+    /// sufficient number of subtrees; and the approximate number of nodes of a subtree. The level is not
+    /// below that of the subtrees that [`spread`](crate::placement::spread) moves later, which are numerous
+    /// enough.
     fn placement(&self, source: &(impl SortedSource + ?Sized)) -> Result<(u8, u32)> {
         let servers = self.pool.active_servers().len();
         let leaves = source.len() as f64 / self.sample_entries_per_leaf(source)?;
@@ -171,8 +175,8 @@ impl<L: Layout> BulkLoad<L> {
     /// Loads one slice of [`BulkLoad::plan`]; `slices` is their number.
     ///
     /// # Errors
-    /// Entries out of order or that the layout does not hold; a full pool; errors of the fabric. What was written so
-    /// far is freed again.
+    /// Entries that are out of order or that the layout cannot hold; a full pool; errors of the fabric. All
+    /// blocks written so far are freed then.
     pub async fn load_slice<E: Endpoint>(
         &self,
         ep: &E,
@@ -198,7 +202,7 @@ impl<L: Layout> BulkLoad<L> {
         }
     }
 
-    /// Bytes to leave free in each node for a fence that is not known yet: those of the longest key.
+    /// Bytes kept free in each node for a fence that is not known yet: the length of the longest key.
     fn fence_reserve(&self, source: &(impl SortedSource + ?Sized), range: &Range<u64>) -> Result<usize> {
         let mut longest = self.boundaries.iter().map(Vec::len).max().unwrap_or(0);
         if !self.layout.fences_take_room() {
@@ -222,7 +226,7 @@ impl<L: Layout> BulkLoad<L> {
         let first = self.key_at(source, Some(range.start).filter(|&first| first < source.len()))?;
         let low = before.as_ref().zip(first.as_ref()).map(|(before, first)| self.cut(before, first));
         builder.start(low);
-        // Entries are handed out synchronously and nodes written in between, so they pass through a batch.
+        // `visit` is synchronous, but writing nodes is not, so the entries pass through a batch.
         let mut at = range.start;
         let mut batch = Batch::default();
         let mut last = before;
@@ -265,7 +269,7 @@ impl<L: Layout> BulkLoad<L> {
         Ok(found)
     }
 
-    /// The fence between two neighbouring keys: the first boundary there, or the shortest separator.
+    /// Fence between two neighbouring keys: the first boundary there, or the shortest separator.
     fn cut(&self, before: &[u8], after: &[u8]) -> Vec<u8> {
         let next = self.boundaries.partition_point(|boundary| boundary.as_slice() <= before);
         match self.boundaries.get(next).filter(|boundary| boundary.as_slice() <= after) {
@@ -274,11 +278,13 @@ impl<L: Layout> BulkLoad<L> {
         }
     }
 
-    /// Builds what is above the slices, in the order of the plan, into the empty root of the index.
+    /// Builds the levels above the slices, given in the order of the plan, into the empty root of the index.
+    /// Returns the number of entries.
     ///
     /// # Errors
-    /// [`DexError::NotEmpty`]; a full pool; errors of the fabric. The nodes of the slices are freed then, unless the error
-    /// [may have taken effect](DexError::may_have_taken_effect): what the root may lead to stays allocated.
+    /// [`DexError::NotEmpty`]; a full pool; errors of the fabric. The nodes of the slices are freed then,
+    /// unless the error [may have taken effect](DexError::may_have_taken_effect): nodes to which the root may
+    /// lead stay allocated.
     pub async fn finish<E: Endpoint>(&self, ep: &E, slices: Vec<Slice>, root: GlobalAddr) -> Result<u64> {
         let entries = slices.iter().map(|slice| slice.entries).sum();
         let mut builder = Builder::new(self, ep, u8::MAX, 0);
@@ -293,7 +299,7 @@ impl<L: Layout> BulkLoad<L> {
         }
     }
 
-    /// Frees all that was loaded, after another slice failed.
+    /// Frees all blocks of the slices, after another slice failed.
     pub async fn discard<E: Endpoint>(&self, ep: &E, slices: Vec<Slice>) {
         let mut builder = Builder::new(self, ep, u8::MAX, 0);
         builder.adopt(slices);
@@ -321,15 +327,16 @@ impl<L: Layout> BulkLoad<L> {
         let page = ep.read(top.addr, old).await?;
         header::set(page.words(), header::ADDR, root.raw());
         self.replace_root(builder, page, root).await?;
-        // From here on it is the index, whatever fails: what cannot be freed now is left to an audit.
+        // The new root is in force. A block that cannot be freed from here on has leaked, and an audit
+        // reports it.
         for addr in stale.into_iter().chain([top.addr]) {
             let _ = self.pool.free(ep, addr, self.layout.node_size() as u64).await;
         }
         Ok(())
     }
 
-    /// Makes `page` the root. If the answer is lost, the root that is there by now says whether it is; if that cannot be
-    /// told, the builder forgets its nodes, so that nothing is freed which may be linked.
+    /// Makes `page` the root. If the answer is lost, a READ of the root decides. If that fails too, the
+    /// builder forgets its nodes, so that no node is freed that may be linked.
     async fn replace_root<E: Endpoint>(
         &self,
         builder: &mut Builder<'_, L, E>,
@@ -337,7 +344,7 @@ impl<L: Layout> BulkLoad<L> {
         root: GlobalAddr,
     ) -> Result<()> {
         let ep = builder.ep;
-        // Without the lock word, which others may be changing.
+        // All words except the lock word, which other operations may be changing.
         let words = |page: &PageBuf| -> Vec<u64> {
             (header::ADDR..page.words().len()).map(|word| header::get(page.words(), word)).collect()
         };
@@ -356,7 +363,7 @@ impl<L: Layout> BulkLoad<L> {
                 builder.forget();
                 Ok(())
             }
-            // Nobody else writes the root of an index that is being loaded, so it is the old one.
+            // No other operation writes the root of an index that is being loaded, so this is the old root.
             Ok(_) => Err(error.into()),
             Err(_) => {
                 builder.forget();
@@ -365,7 +372,7 @@ impl<L: Layout> BulkLoad<L> {
         }
     }
 
-    /// The leaves of a root that has no entries, to be freed; `None` if it has some.
+    /// Leaves of a root without entries, to be freed; `None` if it has entries.
     async fn empty_children<E: Endpoint>(&self, ep: &E, root: &PageBuf) -> Result<Option<Vec<GlobalAddr>>> {
         let words = root.words();
         let mut leaves = Vec::new();
@@ -385,7 +392,7 @@ impl<L: Layout> BulkLoad<L> {
     }
 }
 
-/// Entries on their way from the source to the builder.
+/// Buffer of entries between the source and the builder.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
@@ -415,29 +422,29 @@ impl Batch {
     }
 }
 
-/// A node that still takes entries or children.
+/// A node to which entries or children are still added.
 struct Open {
     page: PageBuf,
     low: Option<Vec<u8>>,
     entries: usize,
 }
 
-/// The first memory server that takes new blocks from number `server` on, all round.
+/// The first memory server that takes new blocks, from number `server` on, cyclically.
 fn active_from(pool: &Pool, server: usize) -> usize {
     let servers = pool.servers();
     let is_active = |number: &usize| pool.is_active(MemoryServerId(*number as u16));
     (server..server + servers).map(|number| number % servers).find(is_active).unwrap_or(0)
 }
 
-/// Builds nodes bottom up, from the left to the right.
+/// Builds nodes bottom up, from left to right.
 struct Builder<'b, L, E> {
     load: &'b BulkLoad<L>,
     ep: &'b E,
-    /// Nodes of this level get no parent here.
+    /// Nodes of this level get no parent in this builder.
     cap: u8,
-    /// Nodes up to this level stand where the others of their subtree do.
+    /// Nodes up to this level lie on the memory server of their subtree.
     subtree_level: u8,
-    /// Blocks that a run is to have.
+    /// Number of blocks to lease for a run.
     run_len: u32,
     server: usize,
     run: Option<Run>,
@@ -447,7 +454,7 @@ struct Builder<'b, L, E> {
     /// `levels[l - 1]` is the open node of level `l`.
     levels: Vec<Option<Open>>,
     roots: Vec<Orphan>,
-    /// Everything that was allocated, to be freed if the load fails.
+    /// All allocated nodes, to be freed if the load fails.
     written: Written,
     values: Vec<ValueRef>,
 }
@@ -471,7 +478,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
         }
     }
 
-    /// Takes over what slices wrote; their roots.
+    /// Takes over the blocks of slices; returns their roots.
     fn adopt(&mut self, slices: Vec<Slice>) -> Vec<Orphan> {
         let mut roots = Vec::new();
         for mut slice in slices {
@@ -495,7 +502,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
         self.leaf = Some(self.open(low, 0));
     }
 
-    /// The next entry; `last` is the key before it.
+    /// Adds the next entry; `last` is the key before it.
     async fn push(&mut self, last: Option<&[u8]>, key: &[u8], value: &[u8]) -> Result<()> {
         self.cross_boundaries(Some(key)).await?;
         let layout = self.load.layout;
@@ -527,7 +534,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
         Ok(())
     }
 
-    /// Ends leaves at the boundaries that lie between the open leaf and `key` (all further ones if `None`).
+    /// Ends leaves at the boundaries between the open leaf and `key` (at all further ones if `None`).
     async fn cross_boundaries(&mut self, key: Option<&[u8]>) -> Result<()> {
         if self.load.boundaries.is_empty() {
             return Ok(());
@@ -555,7 +562,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
         Ok(())
     }
 
-    /// Writes a node that is complete and hands it to the level above.
+    /// Writes a complete node and adds it to the level above.
     async fn close(&mut self, node: Open, level: u8, high: Option<Vec<u8>>) -> Result<()> {
         let addr = self.address(level).await?;
         self.written.push(addr, self.load.layout.node_size() as u64);
@@ -603,10 +610,10 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
             node.entries = 1;
             self.levels[slot] = Some(node);
         }
-        // One more separator may come, and then the fence.
+        // Keep room for one more separator and the fence.
         let room = 1.0 - (3 * self.reserve) as f64 / layout.node_size() as f64;
         let fill = self.load.inner_fill.min(room);
-        // With a single child each, the levels would never come to a root.
+        // A node needs two children: with a single one, the levels would never converge to a root.
         let full = self.levels[slot]
             .as_ref()
             .is_some_and(|node| node.entries > 1 && layout.fullness(node.page.words()) >= fill);
@@ -628,7 +635,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
         self.drop_run().await
     }
 
-    /// Closes the open nodes, from the bottom up, until there is one node, or those of the cap level.
+    /// Closes the open nodes, bottom up, until a single node is left, or the nodes of level `cap`.
     async fn close_to_top(&mut self, high: Option<Vec<u8>>) -> Result<()> {
         let mut slot = 0;
         while slot < self.levels.len() {
@@ -649,7 +656,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
         Ok(())
     }
 
-    /// For the levels above the slices: ends everything at the right end of the key space.
+    /// Ends all open nodes at the right end of the key space, for the levels above the slices.
     async fn close_levels(&mut self) -> Result<()> {
         self.close_to_top(None).await?;
         self.drop_run().await
@@ -690,13 +697,13 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
         Ok(())
     }
 
-    /// What was written belongs to the index now, or may.
+    /// Forgets all blocks, because they belong to the index, or may.
     fn forget(&mut self) {
         self.written.0.clear();
         self.values.clear();
     }
 
-    /// After a failure: frees all nodes again. What cannot be freed because the pool fails too is left to an audit.
+    /// Frees all blocks after a failure. A block that cannot be freed has leaked, and an audit reports it.
     async fn free_all(&mut self) {
         let size = self.load.layout.node_size() as u64;
         let _ = self.drop_run().await;

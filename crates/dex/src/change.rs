@@ -1,7 +1,8 @@
-//! A change of one entry of a leaf, and what becomes of it.
+//! Changes of one leaf entry, and their outcomes.
 //!
-//! The same wherever it is made: in a frame under its latch, in a private copy that is written back at once, or by a
-//! memory server in its own memory (DEX §6). Long values are put into the pool before, and freed after it.
+//! The code is the same wherever the change is made: in a frame under its latch, in a private copy that is
+//! written back at once, or in a memory server's own memory (DEX §6). A long value is put into the pool
+//! before the change, and an unlinked one is freed after it.
 
 use pando_fabric::Work;
 use pando_pool::ValueRef;
@@ -9,7 +10,7 @@ use pando_pool::ValueRef;
 use crate::layout::{Layout, Stored};
 use crate::node::{Node, NodeMut};
 
-/// What to do with the entry of a key.
+/// Change of the entry of a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change<'v> {
     /// Store the value whether or not the key is present.
@@ -19,7 +20,7 @@ pub(crate) enum Change<'v> {
     /// Store the value if the key is present.
     Update(Stored<'v>),
     Remove,
-    /// Store (or remove, if `new` is `None`) if what is there is what was expected.
+    /// Store `new` (remove the key if it is `None`) if the current value is the expected one.
     Swap {
         expected: Expected<'v>,
         new: Option<Stored<'v>>,
@@ -30,11 +31,11 @@ pub(crate) enum Change<'v> {
 pub(crate) enum Expected<'v> {
     Absent,
     Bytes(&'v [u8]),
-    /// A long value that was read and compared already.
+    /// A long value that was READ and compared before.
     Exactly(ValueRef),
 }
 
-/// What became of a change.
+/// Outcome of a change.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// The key was present before.
@@ -47,14 +48,14 @@ pub(crate) struct Outcome {
     pub underfull: bool,
 }
 
-/// Why a change could not be applied to a leaf.
+/// Reason why a change could not be applied to a leaf.
 pub(crate) enum Blocked {
     NoRoom,
-    /// The value there is long: read and compare it first.
+    /// The current value is long and must be READ and compared first.
     Compare(ValueRef),
 }
 
-/// Makes the change in a leaf that the caller has for itself.
+/// Makes the change in a leaf to which the caller has exclusive access.
 pub(crate) fn apply<L: Layout>(
     leaf: NodeMut<'_, L>,
     key: L::Key<'_>,
@@ -106,7 +107,7 @@ fn is_expected<L: Layout>(
     }
 }
 
-/// What a change of a leaf cost: the new value, or half of a leaf if entries had to make or fill room.
+/// Work of a change: the bytes of a replaced value, or half a leaf if entries were moved.
 pub(crate) fn work_of<L: Layout>(
     layout: L,
     change: &Change<'_>,

@@ -1,22 +1,23 @@
-//! What offloading costs and gains (DEX §6.1): the policy, and moving averages of both ways to meet a miss.
+//! Costs of offloading (DEX §6.1): the policy, and moving averages of the latencies of both ways to handle a
+//! miss.
 //!
-//! A compute server keeps the two averages for each memory server: of READs of a node, and of offloaded operations. A small
-//! share of the decisions is turned round on purpose, so that both averages stay up to date. Where operations are offloaded,
-//! and why that is correct, says [`offload`](crate::offload).
+//! A compute server keeps two averages for each memory server: of READs of a node, and of offloaded
+//! operations. A small share of the decisions is reversed on purpose, so that both averages stay up to date.
+//! The conditions of offloading, and why it is correct, are in [`offload`](crate::offload).
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::{Endpoint, MemoryServerId, Nanos};
 
-/// When what is below a missing node is left to its memory server.
+/// When an operation below a missing node is offloaded to its memory server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OffloadPolicy {
     #[default]
     Never,
-    /// Whenever it can be.
+    /// Whenever it is possible.
     Always,
-    /// While it is expected to take less time than READs.
+    /// If it is expected to take less time than READs.
     CostAware,
 }
 
@@ -30,17 +31,17 @@ impl OffloadPolicy {
     }
 }
 
-/// How misses are met. The defaults are the paper's (DEX §6.1) where it gives them.
+/// How misses are handled. The defaults are the paper's (DEX §6.1) where it states them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Offloading {
     pub policy: OffloadPolicy,
-    /// c: what managing the cache adds to the READs of a way down, as a factor. "Above 1" in the paper.
+    /// c: factor for the cost of cache management on top of the READs of a descent. "Above 1" in the paper.
     pub coefficient: f64,
-    /// Search of one cached node, in ns.
+    /// Time to search one cached node, in ns.
     pub node_search_ns: Nanos,
-    /// Samples of a moving average, 50 in the paper.
+    /// Number of samples in a moving average, 50 in the paper.
     pub samples: u32,
-    /// Share of decisions that are turned round, so that both averages stay up to date; 1% in the paper.
+    /// Share of decisions that are reversed, so that both averages stay up to date; 1% in the paper.
     pub contrary: f64,
 }
 
@@ -57,13 +58,13 @@ impl Default for Offloading {
 }
 
 impl Offloading {
-    /// The paper's parameters with this policy.
+    /// The paper's parameters with `policy`.
     pub fn with_policy(policy: OffloadPolicy) -> Self {
         Self { policy, ..Self::default() }
     }
 }
 
-/// What an operation would let its memory server do.
+/// Work that an operation offers to the memory server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offer {
     Nothing,
@@ -71,7 +72,7 @@ pub(crate) enum Offer {
     Change,
 }
 
-/// Moving average of a latency: the mean of the first samples, then an exponential one.
+/// Moving average of a latency: the mean of the first samples, then exponential.
 #[derive(Debug, Default)]
 struct Average {
     ns: AtomicU64,
@@ -79,7 +80,8 @@ struct Average {
 }
 
 impl Average {
-    /// Threads of the compute server share it; that of two samples at once one may be lost does no harm.
+    /// The threads of a compute server share the average. If two add at once, one sample may be lost, which
+    /// is harmless.
     fn add(&self, sample: Nanos, window: u32) {
         let samples = (self.samples.load(Relaxed) + 1).min(u64::from(window.max(1)));
         let before = self.ns.load(Relaxed);
@@ -87,13 +89,13 @@ impl Average {
         self.samples.store(samples, Relaxed);
     }
 
-    /// `None` before it has all its samples.
+    /// `None` until it has `window` samples.
     fn get(&self, window: u32) -> Option<Nanos> {
         (self.samples.load(Relaxed) >= u64::from(window.max(1))).then(|| self.ns.load(Relaxed))
     }
 }
 
-/// Latencies of one memory server, on lines of their own.
+/// Latencies of one memory server, on separate cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct ServerLatencies {
@@ -101,7 +103,7 @@ struct ServerLatencies {
     offload: Average,
 }
 
-/// What a compute server knows of the costs of both ways.
+/// Measured costs of a compute server.
 #[derive(Debug)]
 pub(crate) struct Costs {
     config: Offloading,
@@ -109,7 +111,7 @@ pub(crate) struct Costs {
     latencies: Box<[ServerLatencies]>,
 }
 
-/// A latency that is being measured.
+/// Start time of a latency that is being measured.
 #[derive(Clone, Copy)]
 pub(crate) struct Started(Option<Nanos>);
 
@@ -124,7 +126,7 @@ impl Costs {
         self.config.policy == OffloadPolicy::Never
     }
 
-    /// Begins to measure, if anybody wants to know.
+    /// Starts a measurement, if the policy needs it.
     #[inline]
     pub fn start(&self, ep: &impl Endpoint) -> Started {
         Started((self.config.policy == OffloadPolicy::CostAware).then(|| ep.now()))
@@ -150,8 +152,9 @@ impl Costs {
         }
     }
 
-    /// Whether to offload what is below a missing node of `level`. `unadmitted` is the share of leaves that get no frame:
-    /// those that are changed are written back at once, which is one more round trip.
+    /// Decides whether to offload the operation below a missing node of `level`. `unadmitted` is the share of
+    /// leaves that get no frame. A change of such a leaf is written back at once, which costs one more round
+    /// trip.
     #[inline]
     pub fn decide(
         &self,
@@ -164,13 +167,14 @@ impl Costs {
         match (self.config.policy, offer) {
             (OffloadPolicy::Never, _) | (_, Offer::Nothing) => false,
             (OffloadPolicy::Always, _) => true,
-            // One READ of a leaf is never dearer than a call.
+            // One READ of a leaf never costs more than a call.
             (OffloadPolicy::CostAware, Offer::Lookup) if level == 0 => false,
             (OffloadPolicy::CostAware, _) => self.is_cheaper(ep, server, level, offer, unadmitted),
         }
     }
 
-    /// The paper's rule, of the averages of this memory server; first each way is tried as often as it takes to know.
+    /// The paper's rule, applied to the averages of this memory server. Each way is first used until its
+    /// average has enough samples.
     fn is_cheaper(
         &self,
         ep: &impl Endpoint,

@@ -1,14 +1,16 @@
-//! Moving all that an index has on a memory server elsewhere, while operations run, so that the server can be taken away.
+//! Draining: moves all blocks of an index off a memory server, while operations run, so that the server can
+//! be removed.
 //!
-//! Each compute server moves what is on the way to its own keys: its own nodes in their frames ([`relocate`]), shared nodes
-//! under the locks of the shared protocol, and long values, which are put elsewhere and exchanged in
-//! their entries as by a compare-and-swap. It goes from the top down, level by level, so that a subtree follows its root and what is split
-//! meanwhile follows the parent; several nodes are in flight at once. Passes are made until one finds nothing.
+//! Each compute server handles the paths to its own keys. It moves owned nodes in their frames
+//! ([`relocate`]), and shared nodes under the locks of the shared protocol. It puts long values elsewhere and
+//! exchanges them in their entries, as by a compare-and-swap. It goes from the top down, level by level, so
+//! that a subtree follows its root and new nodes follow their parents. Several nodes are in flight at once.
+//! Passes are repeated until one finds nothing.
 //!
-//! Why nobody is misled by an address on the drained server: the pool hands out no block there any more, so what was
-//! moved away keeps its bytes. A node that others may remember is marked as moved there, before its block is freed.
-//! Whoever comes by an old copy of a shared node reads the mark, or finds it when it has the lock, and reads the shared
-//! nodes on its way again. So old copies need not be found out before the old node goes.
+//! Old addresses on the draining server are harmless. The pool hands out no block there, so an old copy keeps
+//! its bytes. A node that others may remember is marked as moved before its block is freed. An operation that
+//! reaches an old copy of a shared node reads the mark, or finds it under the lock, and refreshes the shared
+//! nodes on its path. So old copies need not be found before the old node is freed.
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 use pando_pool::{Placement, PoolError, ServerState, ValueRef};
@@ -26,52 +28,53 @@ use crate::recovery::free;
 use crate::recovery::restart::RestartPolicy;
 use crate::tree::{Ctx, Tree, gate};
 
-/// Nodes or values in flight at once, if the cache has frames for so many.
+/// Largest number of nodes or values in flight, if the cache has enough frames.
 const AT_ONCE: usize = 8;
 
-/// Passes after which what is left is left: others keep it from moving, or put it there.
+/// Largest number of passes. What is left then cannot move, or other operations keep allocating there.
 const PASSES: u32 = 16;
 
-/// What a drain has done so far.
+/// Progress of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Drained {
-    /// Nodes moved to other memory servers.
+    /// Number of nodes moved to other memory servers.
     pub nodes: u64,
-    /// Long values put elsewhere.
+    /// Number of long values put elsewhere.
     pub values: u64,
-    /// Nodes and values that the last pass left where they were: there is no room for them.
+    /// Number of nodes and values that the last pass left in place because there is no room for them.
     pub left: u64,
 }
 
-/// The children of one node on the way of a pass.
+/// Children of one node, for a pass.
 struct Family {
-    /// A key on the way to each child that is to move.
+    /// For each child that has to move, a key whose path contains it.
     keys: Vec<Vec<u8>>,
-    /// Where the node ends.
+    /// High fence of the node.
     high: Option<Vec<u8>>,
 }
 
-/// A long value that is to move.
+/// A long value that has to move.
 struct LongValue {
     key: Vec<u8>,
     value: ValueRef,
 }
 
-/// Moves everything on the way to this compute server's keys off `server`, which the pool is
-/// [draining](pando_pool::Pool::drain_server). Operations may run meanwhile, here and on other compute servers, each
-/// of which is to do the same. `progress` is told now and then how far it is. Afterwards, and after
-/// [`Pool::leave_inactive`](pando_pool::Pool::leave_inactive) in each process,
-/// [`Pool::finish_drain`](pando_pool::Pool::finish_drain) says whether anything is left.
+/// Moves all nodes and values on the paths to this compute server's keys off `server`, which the pool is
+/// [draining](pando_pool::Pool::drain_server). Operations may run meanwhile, on all compute servers, and each
+/// compute server must do the same. `progress` is called from time to time.
 ///
-/// The whole of it, with any number of compute servers and processes: one calls
-/// [`Pool::drain_server`](pando_pool::Pool::drain_server); each compute server this, again if it fails or leaves something;
-/// each process `leave_inactive`; one `finish_drain`, and if that says that something is left, they begin again. A server that
-/// joins ([`Pool::add_server`](pando_pool::Pool::add_server)) fills with what grows, or by [`spread_all`](crate::spread_all).
+/// A complete drain, with any number of compute servers and processes: one process calls
+/// [`Pool::drain_server`](pando_pool::Pool::drain_server); each compute server calls this function, again if
+/// it fails or leaves something; each process calls
+/// [`Pool::leave_inactive`](pando_pool::Pool::leave_inactive); one process calls
+/// [`Pool::finish_drain`](pando_pool::Pool::finish_drain), and if that reports that something is left, all
+/// start over. A server that joins ([`Pool::add_server`](pando_pool::Pool::add_server)) fills by growth, or
+/// by [`spread_all`](crate::spread_all).
 ///
 /// # Errors
-/// A server that is not being drained or has the root; those of operations. What was moved stays moved; it may be
-/// called again.
+/// A server that is not draining or has the root; errors of operations. Nodes that were moved stay moved, and
+/// the call may be repeated.
 pub async fn drain<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -142,8 +145,8 @@ fn first_key<L: Layout>(tree: &Tree<L>) -> Vec<u8> {
     tree.range().low.unwrap_or_else(|| tree.layout.lowest_key())
 }
 
-/// Those children on `server` of the node of `level` on the way to `key` that are on the way to own keys; `None` if
-/// the tree is lower than that.
+/// Children on `server` of the node of `level` that covers `key`, as far as they cover owned keys; `None` if
+/// the tree has no such level.
 async fn children_on<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -186,7 +189,8 @@ fn family_on<L: Layout>(
         };
         let is_there =
             GlobalAddr::from_raw(raw).is_some_and(|addr| !addr.is_null() && addr.server() == server);
-        // The separator belongs to the right: what ends at or before the first key has none from there on.
+        // A separator belongs to the child on its right: a child that ends at or before `first` covers no key
+        // from there on.
         let is_ahead = is_last || high.as_slice() > first;
         if is_ahead && own.contains(&low) && is_there {
             keys.push(low.clone());
@@ -199,7 +203,7 @@ fn family_on<L: Layout>(
     Ok(Family { keys, high })
 }
 
-/// Puts the long values of own keys elsewhere.
+/// Puts the long values of owned keys elsewhere.
 async fn drain_values<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -233,7 +237,7 @@ async fn drain_values<L: Layout, E: Endpoint>(
     }
 }
 
-/// The long values in the leaf of `key`, and where that ends.
+/// Long values in the leaf of `key`, and the leaf's high fence.
 async fn long_values<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -263,7 +267,7 @@ async fn long_values<L: Layout, E: Endpoint>(
     }
 }
 
-/// Whether any block of the value is on `server`. One that was replaced meanwhile has none that matters.
+/// Whether any block of the value is on `server`; `false` if the value was replaced meanwhile.
 async fn stands_on<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -282,7 +286,7 @@ async fn stands_on<L: Layout, E: Endpoint>(
     }
 }
 
-/// Puts a value elsewhere and has its entry refer to that, if it still refers to the old one.
+/// Puts a value elsewhere, and makes its entry refer to the copy, if it still refers to the old one.
 async fn move_value<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -291,7 +295,7 @@ async fn move_value<L: Layout, E: Endpoint>(
     let mut bytes = Vec::new();
     match tree.pool.get_value(ctx.ep, long.value, &mut bytes).await {
         Ok(()) => {}
-        // What replaced it is not on a server that is being drained.
+        // The new value is not on a draining server.
         Err(PoolError::ValueChanged { .. }) => return Ok(Fate::WasThere),
         Err(error) => return Err(error.into()),
     }
@@ -305,7 +309,7 @@ async fn move_value<L: Layout, E: Endpoint>(
     let outcome = point::change_leaf(tree, ctx, &long.key, &mut change).await;
     let is_stored = match &outcome {
         Ok(outcome) => outcome.changed,
-        // An entry may refer to it: rather leaked than freed under it.
+        // An entry may refer to the value. Leak it rather than free it under the entry.
         Err(error) => error.may_have_taken_effect(),
     };
     if !is_stored {

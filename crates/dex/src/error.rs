@@ -1,13 +1,13 @@
-//! How an operation on the tree fails.
+//! Errors of operations on the tree.
 //!
-//! [`DexError`] goes to the caller; corrupt bytes are an error that names their address. `Retry` stays within the
-//! crate: it also says that something changed under the operation, which then descends again, within its patience.
+//! [`DexError`] goes to the caller; for corrupt bytes it names their address. `Retry` stays within the crate.
+//! It also covers conflicts, after which the operation restarts within its patience.
 
 use pando_cache::{CacheError, Conflict, NoFrame};
 use pando_fabric::{FabricError, GlobalAddr, WaitedTooLong};
 use pando_pool::PoolError;
 
-/// Whether an operation that got no frame was in the way of another, or nothing could be evicted.
+/// Reason why an operation got no frame: it must give way to another one, or nothing could be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crowding {
     GiveWay,
@@ -51,7 +51,7 @@ pub enum DexError {
     Corrupt { addr: GlobalAddr, reason: &'static str },
     #[error("the operation waited too long for {what}")]
     TimedOut { what: &'static str },
-    /// What was asked for is done; what was to follow, freeing a value or merging nodes, is not.
+    /// The requested change was made, but the work after it (freeing a value, merging nodes) failed.
     #[error("the entry was changed, but what was to follow failed: {0}")]
     Settling(Box<DexError>),
     #[error("bulk load needs an empty index")]
@@ -73,12 +73,12 @@ impl From<WaitedTooLong> for DexError {
 }
 
 impl DexError {
-    /// Whether the same may succeed later, with everything as it is: somebody was busy, or did not answer.
+    /// Whether a repetition of the call may succeed: a resource was busy, or a server did not answer.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Self::Fabric(_) | Self::Pool(_) | Self::Cache(_) | Self::Moving)
     }
 
-    /// Whether the operation that failed with this may have been done all the same.
+    /// Whether the failed operation may have taken effect nevertheless.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Self::Fabric(error) => error.may_have_taken_effect(),
@@ -90,12 +90,13 @@ impl DexError {
     }
 }
 
-/// Why a step of an operation did not come through.
+/// Reason why a step of an operation did not succeed.
 #[derive(Debug)]
 pub(crate) enum Retry {
-    /// Something changed under the operation: descend again.
+    /// A conflict: restart the descent.
     Restart,
-    /// There is no frame for the operation: descend again when [`RestartPolicy`](crate::recovery::restart::RestartPolicy) says so.
+    /// No frame for the operation: restart the descent when
+    /// [`RestartPolicy`](crate::recovery::restart::RestartPolicy) admits it.
     Crowded(Crowding),
     Failed(DexError),
 }

@@ -1,20 +1,20 @@
 //! DEX: a B+-tree for disaggregated memory.
 //!
-//! After *DEX: Scalable Range Indexing on Disaggregated Memory*. Nodes live in the memory pool; each compute server
-//! has a [`Tree`], a view of the index through its own page cache. The key space is divided among compute servers
-//! ([`KeyRange`], §4), so that all nodes but a few inner ones, those whose keys cross a boundary, belong to one
-//! compute server and need no synchronisation with others.
+//! After *DEX: Scalable Range Indexing on Disaggregated Memory*. Nodes live in the memory pool; each compute
+//! server has a [`Tree`], a view of the index through its own page cache. The key space is divided among
+//! compute servers ([`KeyRange`], §4). All nodes except a few inner ones, whose keys cross a boundary, belong
+//! to one compute server and need no synchronisation with others.
 //!
-//! Invariants, checked by [`audit`]: the fences of children partition the fences of their parent; every key lies in
-//! its leaf's fences; levels decrease by one; a clean frame equals its remote copy; no node is leaked or reachable
-//! twice; the nodes of a subtree rooted at level M stand on one memory server, unless that was full; each leaf
-//! belongs to exactly one compute server.
+//! Invariants, checked by [`audit`]: the fences of children partition the fences of their parent; every key
+//! lies in its leaf's fences; levels decrease by one; a clean frame equals its remote copy; no node is leaked
+//! or reachable twice; the nodes of a subtree rooted at level M lie on one memory server, unless that was
+//! full; each leaf belongs to exactly one compute server.
 //!
-//! Every single-key operation is linearizable. A scan returns every key that was present throughout it and none that
-//! was absent throughout it, in order, each once.
+//! Every single-key operation is linearizable. A scan returns each key that was present throughout the scan
+//! exactly once, no key that was absent throughout, and all keys in order.
 #![forbid(unsafe_code)]
 
-// For what integration tests and unit tests share.
+// Lets helpers that unit tests share with integration tests name this crate as those do.
 #[cfg(test)]
 extern crate self as pando_dex;
 

@@ -1,8 +1,8 @@
-//! A node as the tree reads and changes it: its words, together with the layout that gives them their meaning.
+//! A node as the tree reads and changes it: its words together with the layout that interprets them.
 //!
-//! Reading is allowed on pages that other threads may be changing (see [`Layout`]): the caller validates the page's version
-//! before it believes an answer. Writing is for pages that the caller has for itself: latched, locked or private.
-//! [`Tree::node`](crate::Tree) makes one of anything that has the words of a node.
+//! Reading is allowed on pages that other threads may be changing (see [`Layout`]): the caller validates the
+//! page's version before it uses an answer. Writing requires exclusive access: the page is latched, locked or
+//! private. [`Tree::node`](crate::Tree) makes a node of anything that has its words.
 
 use std::ops::Deref;
 
@@ -13,14 +13,14 @@ use pando_pool::ValueRef;
 
 use crate::layout::{Layout, NodeInit, Side, Stored, Toward, header};
 
-/// See the module documentation.
+/// Words of a node and their layout; see the module documentation.
 #[derive(Clone, Copy)]
 pub(crate) struct Node<'p, L> {
     layout: &'p L,
     words: &'p [Word],
 }
 
-/// Where a descent goes: to the node that holds a key, or to the one that holds the largest keys below it.
+/// Target of a descent: the node that covers a key, or the node that covers the largest keys below it.
 pub(crate) struct Target<'k, L: Layout> {
     pub key: L::Key<'k>,
     pub toward: Toward,
@@ -39,18 +39,18 @@ impl<'k, L: Layout> Target<'k, L> {
         Self { key, toward }
     }
 
-    /// The node that holds `key`.
+    /// The node that covers `key`.
     pub fn of(key: L::Key<'k>) -> Self {
         Self::new(key, Toward::Key)
     }
 
-    /// The node that holds the largest keys below `key`.
+    /// The node that covers the largest keys below `key`.
     pub fn below(key: L::Key<'k>) -> Self {
         Self::new(key, Toward::Below)
     }
 }
 
-/// What has the words of a node.
+/// Access to the words of a node.
 pub(crate) trait HasWords<'p> {
     fn words_of(self) -> &'p [Word];
 }
@@ -79,7 +79,7 @@ impl<'p> HasWords<'p> for &'p PageBuf {
 /// Bounds of a range of keys, low inclusive, high exclusive, in one allocation; `None` is infinite.
 pub(crate) struct Bounds {
     bytes: Vec<u8>,
-    /// Where the high one begins.
+    /// Offset of the high bound.
     middle: usize,
     has_low: bool,
     has_high: bool,
@@ -89,7 +89,7 @@ pub(crate) struct Bounds {
 const BOUNDS_BYTES: usize = 64;
 
 impl Bounds {
-    /// Of what the two functions append; each says whether its bound is finite.
+    /// Bounds that the two functions append; each returns whether its bound is finite.
     fn new(low: impl FnOnce(&mut Vec<u8>) -> bool, high: impl FnOnce(&mut Vec<u8>) -> bool) -> Self {
         let mut bytes = Vec::with_capacity(BOUNDS_BYTES);
         let has_low = low(&mut bytes);
@@ -123,20 +123,20 @@ impl<'p, L: Layout> Node<'p, L> {
         self.words
     }
 
-    // What every node says of itself.
+    // Header fields.
 
     #[inline(always)]
     pub fn level(self) -> u8 {
         header::level(self.words)
     }
 
-    /// The node's own address; `None` if the word is none.
+    /// The node's own address; `None` if the word is not an address.
     #[inline]
     pub fn addr(self) -> Option<GlobalAddr> {
         GlobalAddr::from_raw(self.raw_addr())
     }
 
-    /// The address word as it is.
+    /// The address word, unchecked.
     #[inline]
     pub fn raw_addr(self) -> u64 {
         header::addr(self.words)
@@ -150,25 +150,26 @@ impl<'p, L: Layout> Node<'p, L> {
         header::index_id(self.words)
     }
 
-    /// Whether its keys cross a boundary of the partitions, by the view of the compute server whose copy this is.
+    /// Whether its fences cross a boundary, in the view of the compute server that has this copy.
     #[inline(always)]
     pub fn is_shared(self) -> bool {
         header::has(self.words, header::SHARED)
     }
 
-    /// Whether it ever was shared: others may remember its address, and its first word is a lock.
+    /// Whether it was ever shared: other compute servers may remember its address, and its first word is a
+    /// lock.
     #[inline]
     pub fn was_shared(self) -> bool {
         header::has(self.words, header::WAS_SHARED)
     }
 
-    /// Whether this is what was left behind of a node that moved.
+    /// Whether the node has moved elsewhere, and this is its old copy.
     #[inline]
     pub fn is_moved(self) -> bool {
         header::has(self.words, header::MOVED)
     }
 
-    /// Whether it is of the level that its parent promised, and not what was left behind of one that moved.
+    /// Whether it has the level that its parent promised, and is not the old copy of a moved node.
     #[inline]
     pub fn is_meant(self, level: u8) -> bool {
         self.level() == level && !self.is_moved()
@@ -179,25 +180,25 @@ impl<'p, L: Layout> Node<'p, L> {
         header::get(self.words, header::REMOTE_VERSION)
     }
 
-    /// Whether an insert at `i` would go on with a run of rising inserts; see [`header::continues_run`].
+    /// Whether an insert at `i` would continue a run of rising inserts; see [`header::continues_run`].
     pub fn continues_run(self, i: usize) -> bool {
         header::continues_run(self.words, i)
     }
 
-    /// The same of a run that filled half of the leaf; see [`header::continues_long_run`].
+    /// [`Node::continues_run`] for a run that filled half of the leaf; see [`header::continues_long_run`].
     pub fn continues_long_run(self, i: usize) -> bool {
         header::continues_long_run(self.words, i)
     }
 
     // Keys.
 
-    /// Entries of a leaf, or separators of an inner node.
+    /// Number of entries of a leaf, or of separators of an inner node.
     #[inline(always)]
     pub fn count(self) -> usize {
         self.layout.count(self.words)
     }
 
-    /// Whether `key` lies between the fences; toward the keys below it, whether those do.
+    /// Whether the target lies between the fences: `key`, or the largest keys below it.
     #[inline]
     pub fn covers(self, Target { key, toward }: Target<'_, L>) -> bool {
         if toward == Toward::Key {
@@ -207,7 +208,7 @@ impl<'p, L: Layout> Node<'p, L> {
         fences.low().is_none_or(|low| low < key) && fences.high().is_none_or(|high| key <= high)
     }
 
-    /// The fences of the node: every page that is READ is looked at in this way.
+    /// The fences of the node, in one allocation, since every page that is READ is checked by them.
     pub fn fences(self) -> Bounds {
         let append = |side| move |out: &mut Vec<u8>| self.layout.append_fence(self.words, side, out);
         Bounds::new(append(Side::Low), append(Side::High))
@@ -225,7 +226,7 @@ impl<'p, L: Layout> Node<'p, L> {
         self.layout.append_fence(self.words, side, out)
     }
 
-    /// The key of entry or separator `i`.
+    /// Key of entry or separator `i`.
     pub fn key_at(self, i: usize) -> Vec<u8> {
         let mut key = Vec::new();
         self.append_key(i, &mut key);
@@ -244,7 +245,7 @@ impl<'p, L: Layout> Node<'p, L> {
 
     // Children.
 
-    /// The child on the way to `key`.
+    /// Index of the child on the path to the target.
     #[inline(always)]
     pub fn child_toward(self, Target { key, toward }: Target<'_, L>) -> usize {
         match toward {
@@ -258,7 +259,7 @@ impl<'p, L: Layout> Node<'p, L> {
         self.layout.child_index(self.words, key)
     }
 
-    /// Where the word of child `i` is in the node.
+    /// Index of the word of child `i` in the node.
     #[inline(always)]
     pub fn child_word(self, i: usize) -> usize {
         self.layout.child_word(self.words, i)
@@ -275,12 +276,12 @@ impl<'p, L: Layout> Node<'p, L> {
         self.child(i).global().filter(|addr| !addr.is_null())
     }
 
-    /// All children, none of a leaf.
+    /// All children; none for a leaf.
     pub fn children(self) -> impl Iterator<Item = Swip> + use<'p, L> {
         (0..self.layout.child_count(self.words)).map(move |i| self.child(i))
     }
 
-    /// The bounds of child `i`, by the separators around it and the node's fences.
+    /// Bounds of child `i`, according to the separators around it and the node's fences.
     pub fn bounds_of_child(self, i: usize) -> Bounds {
         let separator = |i: usize, out: &mut Vec<u8>| {
             self.append_key(i, out);
@@ -297,19 +298,19 @@ impl<'p, L: Layout> Node<'p, L> {
 
     // Entries.
 
-    /// The entry with this key, or where it would be.
+    /// Index of the entry with this key, or the index where it would be inserted.
     #[inline(always)]
     pub fn find(self, key: L::Key<'_>) -> Result<usize, usize> {
         self.layout.find(self.words, key)
     }
 
-    /// Appends the value of entry `i` if it is inline, else says where it is.
+    /// Appends the value of entry `i` if it is inline, else returns the reference to it.
     #[inline(always)]
     pub fn append_value(self, i: usize, out: &mut Vec<u8>) -> Option<ValueRef> {
         self.layout.append_value(self.words, i, out)
     }
 
-    /// Where the value of entry `i` is, if it is out of line.
+    /// Reference to the value of entry `i`, if it is out of line.
     pub fn long_value(self, i: usize) -> Option<ValueRef> {
         self.layout.long_value(self.words, i)
     }
@@ -353,7 +354,7 @@ impl<'p, L: Layout> Node<'p, L> {
     }
 }
 
-/// A node that the caller has for itself.
+/// A node to which the caller has exclusive access.
 #[derive(Clone, Copy)]
 pub(crate) struct NodeMut<'p, L>(Node<'p, L>);
 
@@ -391,8 +392,8 @@ impl<'p, L: Layout> NodeMut<'p, L> {
         header::set(self.words, self.child_word(i), raw);
     }
 
-    /// Inserts an entry at `i` and remembers where, so that rising inserts are recognised; `false` if there is no room, and
-    /// nothing changed.
+    /// Inserts an entry at `i` and records the position, so that rising inserts are recognised; `false`
+    /// without a change if there is no room.
     pub fn insert(self, i: usize, key: L::Key<'_>, value: Stored<'_>) -> bool {
         let fits = self.layout.leaf_insert(self.words, i, key, value);
         if fits {
@@ -401,7 +402,7 @@ impl<'p, L: Layout> NodeMut<'p, L> {
         fits
     }
 
-    /// Replaces the value of entry `i`; `false` if there is no room, and nothing changed.
+    /// Replaces the value of entry `i`; `false` without a change if there is no room.
     pub fn replace(self, i: usize, value: Stored<'_>) -> bool {
         self.layout.leaf_replace(self.words, i, value)
     }
@@ -411,12 +412,12 @@ impl<'p, L: Layout> NodeMut<'p, L> {
         self.layout.leaf_remove(self.words, i);
     }
 
-    /// Inserts separator `i` with the child right of it; `false` if there is no room, and nothing changed.
+    /// Inserts separator `i` with the child right of it; `false` without a change if there is no room.
     pub fn inner_insert(self, i: usize, separator: &[u8], right_child: u64) -> bool {
         self.layout.inner_insert(self.words, i, separator, right_child)
     }
 
-    /// Inserts a separator that there is room for, with the child right of it.
+    /// Inserts a separator that has room, with the child right of it.
     ///
     /// # Panics
     /// If there is no room.
@@ -445,7 +446,7 @@ impl<'p, L: Layout> NodeMut<'p, L> {
         self.layout.merge(self.words, right.words, separator);
     }
 
-    /// Copies all but latch and address.
+    /// Copies everything except latch and address.
     pub fn copy_content(self, from: Node<'_, L>) {
         self.layout.copy_content(from.words, self.words);
     }

@@ -1,7 +1,8 @@
-//! What unit tests of the tree share: a small cluster, an endpoint whose verbs follow a script, and a layout that says
-//! when it is asked something, so that a test can let others run between any two looks at a node.
+//! Helpers for unit tests of the tree: a small cluster, an endpoint whose verbs follow a script, and a layout
+//! with hooks, by which a test can let other workers run between any two accesses to a node.
 //!
-//! The index has four levels of tiny nodes. With two compute servers, the lowest node that both use is right above the leaves.
+//! The index has four levels of tiny nodes. With two compute servers, the lowest shared node is right above
+//! the leaves.
 
 use pando_cache::FrameState;
 use pando_cache::sync::Word;
@@ -28,7 +29,7 @@ mod scripted;
 pub const KEYS: u64 = 300;
 /// The first key of the second compute server.
 pub const BOUNDARY: u64 = 148;
-/// Keys in a full leaf, and children of a full inner node but one.
+/// Keys of a full leaf, and separators of a full inner node.
 pub const FANOUT: usize = 5;
 const NODE: u64 = 256;
 
@@ -40,7 +41,7 @@ pub fn key(k: u64) -> Vec<u8> {
     (k << 16).to_be_bytes().to_vec()
 }
 
-/// The `n`-th key behind that one.
+/// The `n`-th key behind key `k`.
 pub fn behind(k: u64, n: u64) -> Vec<u8> {
     (k << 16 | n).to_be_bytes().to_vec()
 }
@@ -49,7 +50,7 @@ pub fn value(n: u64) -> Vec<u8> {
     n.to_le_bytes().to_vec()
 }
 
-/// A loaded index with a compute server per partition, whose caches hold all of it.
+/// A loaded index with one compute server per partition, whose caches can hold all of it.
 pub fn loaded<L: Layout>(
     layout: L,
     boundaries: &[Vec<u8>],
@@ -81,7 +82,7 @@ pub fn addr_of(hop: VersionedNode<'_>) -> GlobalAddr {
     GlobalAddr::from_raw(hop.frame.addr()).expect("a frame's own address is not swizzled")
 }
 
-/// The node of `level` on the way to a key, and its parent, both in the cache.
+/// The node of `level` on the path to a key, and its parent, both in the cache.
 pub fn find<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -94,7 +95,7 @@ pub fn find<'t, L: Layout, E: Endpoint>(
     found.expect("nobody is in the way")
 }
 
-/// Whether an attempt was in vain.
+/// Whether an attempt restarts.
 pub fn restarts<T>(attempt: &Attempt<T>) -> bool {
     matches!(attempt, Err(Retry::Restart))
 }
@@ -120,14 +121,14 @@ pub fn is_unlocked(ep: &impl Endpoint, node: GlobalAddr) -> bool {
     remote_word(ep, node, header::LOCK) >> 63 == 0
 }
 
-/// What an audit of all compute servers finds wrong, leaks apart.
+/// Violations that an audit of all compute servers finds, except leaks.
 pub fn violations<L: Layout>(cluster: &Cluster<L>) -> Vec<String> {
     let ep = cluster.fabric.endpoint(99).expect("an endpoint");
     let trees: Vec<_> = cluster.trees.iter().collect();
     block_on(&ep, crate::audit::audit(&ep, &trees)).expect("an audit").violations
 }
 
-/// All keys that were loaded have their values, seen by a client that was not there before.
+/// Checks that all loaded keys have their values, with a client that is new to the index.
 pub fn all_are_there<L: Layout>(cluster: &Cluster<L>) {
     let client = cluster.client(77);
     for k in 0..KEYS {

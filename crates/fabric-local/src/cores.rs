@@ -1,9 +1,9 @@
-//! The processors of memory servers: threads that execute two-sided calls, a bounded number per server.
+//! Processors of memory servers: threads that execute two-sided calls, a fixed number per server.
 //!
-//! Who calls puts the call into the queue of the server and waits for its waker. A thread without work looks for some for
-//! a moment and then sleeps. Without threads, calls are executed by who calls, which tests want.
+//! The caller puts a call into the server's queue and is woken by its answer. A thread without work polls the
+//! queue for a moment and then sleeps. With 0 threads the caller executes its calls itself, for tests.
 //!
-//! A handler that panics ends its call, as a refusal, and nothing else: the thread is there for the calls that follow.
+//! A panic of a handler ends only its call, as a refusal; the thread continues with the next call.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -29,10 +29,10 @@ use shuttle::{
 
 use crate::region::Region;
 
-/// Looks for work before a thread sleeps: some µs, which is what waking it up would take.
+/// Polls of the queue before a thread sleeps: a few µs, about the time of a wake-up.
 const LOOKS: u32 = if cfg!(shuttle) { 1 } else { 200 };
 
-/// A step that is left out, to show that it would be noticed ([`pando_fabric::defect`]).
+/// Seeded defect: a panic of a handler ends its thread ([`pando_fabric::defect`]).
 #[derive(Clone, Copy, Debug)]
 struct PanicEndsThread;
 
@@ -46,7 +46,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What executes calls: a handler, and the threads that run it.
+/// The handler of calls and the threads that run it.
 pub(crate) struct Cores {
     handler: Arc<dyn RequestHandler>,
     regions: Arc<Growing<Region>>,
@@ -57,7 +57,7 @@ pub(crate) struct Cores {
     per_server: usize,
 }
 
-/// Calls that wait for one memory server.
+/// Calls waiting for one memory server.
 #[derive(Default)]
 struct Queue {
     waiting: Mutex<Waiting>,
@@ -70,7 +70,7 @@ struct Waiting {
     is_closed: bool,
 }
 
-/// A call, and its answer once it is there.
+/// A call, and its answer once there is one.
 pub(crate) struct Call {
     op: u16,
     body: Vec<u8>,
@@ -120,14 +120,15 @@ impl Cores {
         self.per_server
     }
 
-    /// Executes a call here if there are no threads.
+    /// Executes the call on this thread if there are no server threads.
     pub fn execute_here(&self, server: MemoryServerId, op: u16, body: &[u8]) -> Option<Result<Vec<u8>>> {
         self.queues
             .is_empty()
             .then(|| execute(server, &self.regions[usize::from(server.0)], &*self.handler, op, body))
     }
 
-    /// Hands a call to the threads of a server. One that joined a moment ago has none yet, and refuses it.
+    /// Posts a call to the threads of its server. A server that has just joined has no threads yet and
+    /// refuses the call.
     pub fn post(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Answer {
         let call = Arc::new(Call {
             op,
@@ -151,14 +152,14 @@ impl Cores {
 }
 
 impl Drop for Cores {
-    /// What is still waiting is executed before the threads end.
+    /// Waiting calls are executed before the threads end.
     fn drop(&mut self) {
         for queue in &self.queues {
             lock(&queue.waiting).is_closed = true;
             queue.filled.notify_all();
         }
         for thread in self.threads.drain(..) {
-            // Handlers do not take it with them, and one that panicked outside of them said so already.
+            // A handler's panic does not end its thread, and any other panic was already reported.
             let _ = thread.join();
         }
     }
@@ -172,6 +173,7 @@ impl Queue {
         }
     }
 
+    /// Next call; `None` once the queue is closed and empty.
     fn next(&self) -> Option<Arc<Call>> {
         for _ in 0..LOOKS {
             if let Some(call) = lock(&self.waiting).calls.pop_front() {
@@ -192,7 +194,7 @@ impl Queue {
     }
 }
 
-/// Executes a call; a panic of the handler is a refusal.
+/// Executes a call. A panic of the handler becomes a refusal.
 fn execute(
     server: MemoryServerId,
     region: &Region,
@@ -220,7 +222,7 @@ impl Call {
     }
 }
 
-/// Waits for the answer of a call. Dropped before, it leaves the call to itself.
+/// Future of a call's answer. Dropping it does not cancel the call.
 pub(crate) struct Answer(Arc<Call>);
 
 impl Future for Answer {
@@ -230,7 +232,7 @@ impl Future for Answer {
         let call = &self.0;
         if !call.is_done.load(Acquire) {
             *lock(&call.waker) = Some(cx.waker().clone());
-            // It may have been answered before the waker was there.
+            // The answer may have arrived before the waker was stored.
             if !call.is_done.load(Acquire) {
                 return Poll::Pending;
             }
@@ -248,7 +250,7 @@ mod tests {
 
     const SERVER: MemoryServerId = MemoryServerId(0);
 
-    /// Answers even numbers and panics at odd ones, without a word.
+    /// Echoes even numbers and panics on odd ones, without a message.
     struct Fickle;
 
     impl RequestHandler for Fickle {
@@ -283,7 +285,7 @@ mod tests {
         fabric
     }
 
-    /// Asks for the first `numbers`.
+    /// Calls with each number below `numbers`.
     async fn ask(fabric: &LocalFabric, numbers: u8) {
         let ep = fabric.endpoint(1).expect("an endpoint");
         for number in 0..numbers {
@@ -303,7 +305,7 @@ mod tests {
         use std::time::{Duration, Instant};
 
         for threads in [0, 1, 2] {
-            // More panics than threads.
+            // There are more panics than threads.
             let fabric = fabric(threads);
             let (mut asked, start) = (std::pin::pin!(ask(&fabric, 8)), Instant::now());
             while asked.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -313,7 +315,7 @@ mod tests {
         }
     }
 
-    /// Every call is answered under random schedules: no wake-up is lost, and no thread.
+    /// Every call is answered under random schedules: no wake-up and no thread is lost.
     #[cfg(shuttle)]
     mod schedules {
         use super::*;

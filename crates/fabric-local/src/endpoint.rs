@@ -1,8 +1,8 @@
 //! The endpoint of both fabrics: verbs are loads and stores, and complete at once.
 //!
-//! No verb ever waits, so no future of this endpoint is pending except [`Endpoint::yield_now`], and there is
-//! nothing to time out. A verb that is refused (address, length, read-only pool) is not counted and has no effect,
-//! and neither has any other verb of its chain.
+//! No verb waits, so the only pending futures of this endpoint are calls and [`Endpoint::yield_now`], and
+//! verbs cannot time out. A refused verb (address, length, read-only pool) is not counted and has no effect;
+//! neither has any other verb of its chain.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -15,8 +15,8 @@ use pando_fabric::{
 
 use crate::regions::Regions;
 
-/// One worker thread's endpoint of a [`crate::LocalFabric`] or a [`crate::ShmFabric`]. It keeps the regions mapped,
-/// and may move to another thread between operations.
+/// One worker thread's endpoint of a [`crate::LocalFabric`] or a [`crate::ShmFabric`]. It keeps the regions
+/// mapped. It may move to another thread between operations.
 pub struct LocalEndpoint {
     regions: Arc<Regions>,
     state: EndpointState,
@@ -96,7 +96,8 @@ impl LocalEndpoint {
         let mut results = Vec::with_capacity(chain.verbs().len());
         let mut changed = false;
         for verb in chain.into_verbs() {
-            // The one order that the fences of READ and WRITE do not give: a READ must not overtake a change.
+            // The fences of READ and WRITE do not order a READ after an earlier change, so this needs a full
+            // fence.
             if matches!(verb, ChainVerb::Read { .. }) {
                 if changed {
                     fence(SeqCst);

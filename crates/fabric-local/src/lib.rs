@@ -1,8 +1,8 @@
-//! Fabrics inside one host: `local` (memory of this process) and `shm` (files mapped by several processes).
+//! Fabrics within one host: `local` (memory of this process) and `shm` (files mapped by several processes).
 //!
-//! A memory server is a region of bytes seen as relaxed atomic words, so that any number of threads and processes
-//! may READ and WRITE it at once: a race can tear a page, never a word, and is never undefined behaviour. Both
-//! fabrics hand out the same [`LocalEndpoint`], whose verbs complete at once.
+//! A memory server is a region of bytes accessed as relaxed atomic words, so that any number of threads and
+//! processes may READ and WRITE it concurrently. A race may tear a page but never a word, and is never
+//! undefined behaviour. Both fabrics create the same [`LocalEndpoint`], whose verbs complete at once.
 //!
 //! ```
 //! use pando_fabric::{Endpoint, Fabric, GlobalAddr, MemoryServerId};

@@ -1,8 +1,8 @@
 //! `local`: memory servers in the memory of this process.
 //!
-//! Each is an anonymous mapping without reservation, so memory that nobody touched costs nothing and sizes may
-//! exceed what the machine has. It ends with the last clone or endpoint; there is nothing to reserve, flush or
-//! lock.
+//! Each server is an anonymous mapping without reservation, so untouched memory costs nothing and sizes may
+//! exceed the memory of the machine. The last clone or endpoint frees it. There is nothing to reserve, flush
+//! or lock.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,22 +13,23 @@ use crate::region::{Region, open_error};
 use crate::regions::Regions;
 use crate::{LocalEndpoint, ServedRegion};
 
-/// Unit of memory that the kernel hands out: sizes are rounded up to it.
+/// Page size of the kernel; sizes are rounded up to a multiple of it.
 pub(crate) const PAGE: u64 = 4096;
 
-/// Size of a [`LocalFabric`].
+/// Shape of a [`LocalFabric`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalConfig {
-    /// Bytes of each memory server, rounded up to 4096. Memory that nobody touched costs nothing.
+    /// Bytes of each memory server, rounded up to 4096. Untouched memory costs nothing.
     pub server_sizes: Vec<u64>,
-    /// Whether to ask the kernel for huge pages; memory then comes in steps of 2 MiB where it has them.
+    /// Whether to ask the kernel for huge pages; memory is then allocated in steps of 2 MiB where they are
+    /// available.
     pub huge_pages: bool,
 }
 
-/// What errors call the pool.
+/// Name of the pool in errors.
 const NAME: &str = "local";
 
-/// Memory servers inside this process. Clones share them; the last clone or endpoint frees them.
+/// Memory servers within this process. Clones share them; the last clone or endpoint frees them.
 #[derive(Clone)]
 pub struct LocalFabric {
     regions: Arc<Regions>,
@@ -36,8 +37,11 @@ pub struct LocalFabric {
 }
 
 impl LocalFabric {
+    /// Creates the memory servers, zeroed.
+    ///
     /// # Errors
-    /// `Open` if there are no memory servers or too many, one is empty or too large, or the address space is used up.
+    /// `Open` if there are no memory servers or too many, one is empty or too large, or the address space is
+    /// used up.
     pub fn new(config: LocalConfig) -> Result<Self> {
         let name = Path::new(NAME);
         check_servers(name, config.server_sizes.len())?;
@@ -48,11 +52,11 @@ impl LocalFabric {
         Ok(Self { regions: Arc::new(Regions::new(list, name)), huge_pages: config.huge_pages })
     }
 
-    /// One memory server whose memory is made of huge pages that the system has set aside, rounded up to whole ones. All of it
-    /// is taken at once.
+    /// Creates one memory server on reserved huge pages; its size is rounded up to whole pages. All pages are
+    /// allocated at once.
     ///
     /// # Errors
-    /// `Open` if the size is impossible or there are not as many huge pages.
+    /// `Open` if the size is impossible or there are too few free huge pages.
     pub fn of_huge_pages(bytes: u64) -> Result<Self> {
         let name = Path::new("hugetlb");
         check_size(name, bytes)?;
@@ -66,25 +70,27 @@ impl LocalFabric {
         Ok(Self { regions: Arc::new(Regions::new(vec![region], name)), huge_pages: true })
     }
 
-    /// Lets one more memory server of `bytes` join; its number. All endpoints reach it from now on. Nothing of a pool is in it
-    /// yet.
+    /// Adds a memory server of `bytes` and returns its number. All endpoints reach it at once. Its region is
+    /// empty.
     ///
     /// # Errors
-    /// `Open` if its size is impossible, or too many have joined; `System` if threads for its requests cannot be started.
+    /// `Open` if its size is impossible, or too many have joined; `System` if threads for its requests cannot
+    /// be started.
     pub fn add_server(&self, bytes: u64) -> Result<MemoryServerId> {
         self.regions.add(|_| anonymous(bytes, self.huge_pages))
     }
 
-    /// Lets `handler` execute the two-sided calls of all endpoints, on `threads` threads per memory server, or on the thread that
-    /// calls if that is 0. A handler that owns this fabric keeps it alive until [`LocalFabric::clear_handler`].
+    /// Sets the handler of two-sided calls of all endpoints. It runs on `threads` threads per memory server,
+    /// or on the calling thread if that is 0. A handler that owns this fabric keeps it alive until
+    /// [`LocalFabric::clear_handler`].
     ///
     /// # Errors
-    /// `System` if a thread cannot be started; the handler before stays then.
+    /// `System` if a thread cannot be started; the previous handler then stays.
     pub fn set_handler(&self, handler: Arc<dyn RequestHandler>, threads: usize) -> Result<()> {
         self.regions.set_handler(handler, threads)
     }
 
-    /// The region of one memory server, for who executes the verbs of others on it.
+    /// The region of one memory server, for a server that executes verbs of remote clients.
     ///
     /// # Errors
     /// `UnknownServer`.
@@ -92,7 +98,7 @@ impl LocalFabric {
         ServedRegion::new(Arc::clone(&self.regions), server)
     }
 
-    /// From now on every two-sided call is refused.
+    /// Removes the handler: every later two-sided call is refused.
     pub fn clear_handler(&self) {
         self.regions.clear_handler();
     }
@@ -116,7 +122,7 @@ impl std::fmt::Debug for LocalFabric {
     }
 }
 
-/// How many huge pages of the usual size nobody uses, if the kernel says so.
+/// Number of free huge pages of the default size, if the kernel reports it.
 fn huge_pages_free() -> Option<u64> {
     let said = std::fs::read_to_string("/proc/meminfo").ok()?;
     said.lines().find_map(|line| line.strip_prefix("HugePages_Free:"))?.trim().parse().ok()

@@ -1,8 +1,8 @@
-//! A lock between processes, for short critical sections such as making a pool or attaching to one.
+//! A lock between processes, for short critical sections such as the creation of a pool or an attach.
 //!
-//! It is `flock` on a file description of its own, so it excludes threads as well as processes, and the kernel releases
-//! it when the holder ends, however it ends. A pool that is there is locked by its first file, one that is yet to be
-//! made by the directory that it will be in.
+//! It is a `flock` on its own open file description, so it excludes threads as well as processes. The kernel
+//! releases it when the holder ends, in whatever way. The lock of an existing pool is on its first file, the
+//! lock of a pool to be created on its parent directory.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -21,8 +21,8 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
-/// Nobody else, in this process or another, holds the lock of the same pool while this lives. The kernel releases
-/// it when the holder's process ends, however it ends.
+/// The held lock of a pool. It excludes all other threads and processes while it lives. The kernel releases
+/// it when the holder's process ends, in whatever way.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
 pub struct ExclusiveLock {
@@ -32,8 +32,8 @@ pub struct ExclusiveLock {
 impl ExclusiveLock {
     /// Locks the file behind `file`; waits up to 30 s for another holder.
     pub(crate) fn of(file: &File, path: &Path) -> Result<Self> {
-        // Such a lock belongs to the open file description, so that threads only exclude each other with one each.
-        // The way through the descriptor finds the mapped file even if its name is gone.
+        // A `flock` belongs to the open file description, so each thread needs its own to exclude the others.
+        // Opening through the descriptor finds the mapped file even if its name is gone.
         let description = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
             .or_else(|_| File::open(path))
             .map_err(|err| system_error(path, format!("cannot be opened for locking: {err}")))?;

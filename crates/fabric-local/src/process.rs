@@ -1,25 +1,25 @@
-//! Which process is this, and does that one still run: for records that a process leaves in a shared pool.
+//! Identity of a process and whether it still runs, for records that a process leaves in a shared pool.
 //!
-//! A process is its number together with the time at which it started, so that a number that was given to another
-//! process in the meantime is noticed. Only processes of one process-number namespace can tell.
+//! A process is identified by its number and its start time, so that a reused number is detected. Identities
+//! are valid only within one PID namespace.
 
 use std::fs;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-/// Number of this process, and its start time in clock ticks since boot (0 if `/proc` does not say).
+/// Number of this process and its start time in clock ticks since boot (0 if `/proc` does not tell).
 pub fn this_process() -> (u32, u64) {
     let pid = std::process::id();
     let start_time = stat_of(pid).map_or(0, |stat| stat.start_time);
     (pid, start_time)
 }
 
-/// Whether process `pid` that started at `start_time` still runs. In doubt it does.
+/// Whether process `pid` with start time `start_time` still runs. In doubt it does.
 pub fn process_alive(pid: u32, start_time: u64) -> bool {
     match stat_of(pid) {
         Some(stat) => stat.start_time == start_time && !stat.ended,
-        // `/proc` may be hidden or absent although the process is there.
+        // `/proc` may be hidden or absent although the process exists.
         None => signal_finds(pid),
     }
 }
@@ -32,7 +32,7 @@ fn signal_finds(pid: u32) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     start_time: u64,
-    /// It has ended, but its parent has not asked yet.
+    /// The process has ended, but its parent has not waited for it.
     ended: bool,
 }
 
@@ -40,7 +40,8 @@ fn stat_of(pid: u32) -> Option<Stat> {
     parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// `pid (name) state ...`: the name may hold spaces and parentheses, so fields count from the last parenthesis.
+/// Parses `pid (name) state ...`. The name may hold spaces and parentheses, so fields count from the last
+/// `)`.
 fn parse(stat: &[u8]) -> Option<Stat> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
     let mut fields = std::str::from_utf8(&stat[name_end + 1..]).ok()?.split_ascii_whitespace();

@@ -1,12 +1,12 @@
 //! The bytes of one memory server, as atomic words.
 //!
-//! How verbs map to memory orderings:
-//! - READ copies with relaxed loads and ends with an acquire fence; WRITE starts with a release fence and copies
-//!   with relaxed stores. Whoever READs the effect of a later WRITE or atomic of the same future also READs that
-//!   of an earlier one.
-//! - A word is READ with acquire and written with release; atomics are sequentially consistent.
+//! Memory orderings of the verbs:
+//! - READ copies with relaxed loads and ends with an acquire fence; WRITE starts with a release fence and
+//!   copies with relaxed stores. A READ that sees the effect of a later WRITE or atomic of a future also sees
+//!   the effects of its earlier ones.
+//! - READ of a word is an acquire load, WRITE of a word a release store. Atomics are sequentially consistent.
 //!
-//! Every access is checked against the region before the first word moves, so a refused verb has no effect.
+//! Every access is checked against the region before its first word moves, so a refused verb has no effect.
 
 use std::fs::File;
 use std::io;
@@ -25,7 +25,7 @@ const LINE_WORDS: usize = LINE / WORD;
 
 pub(crate) struct Region {
     mapping: Mapping,
-    /// Whether verbs may change it.
+    /// Whether verbs may change the region.
     writable: bool,
     backing: Backing,
 }
@@ -36,7 +36,7 @@ enum Backing {
         file: File,
         path: PathBuf,
     },
-    /// It has all its memory from the start.
+    /// All its memory is present from the start.
     Device {
         file: File,
         path: PathBuf,
@@ -52,7 +52,7 @@ impl Region {
         Ok(Self { mapping, writable: true, backing: Backing::Anonymous })
     }
 
-    /// The first `bytes` of a file that is open for reading and, if `writable`, for writing.
+    /// Maps the first `bytes` of a file opened for reading and, if `writable`, for writing.
     pub(crate) fn of_file(
         file: File,
         path: PathBuf,
@@ -67,13 +67,13 @@ impl Region {
         Ok(Self { mapping, writable, backing: Backing::File { file, path } })
     }
 
-    /// A device that is open for reading and writing, and has so many bytes.
+    /// Maps a device of `bytes` bytes, opened for reading and writing.
     pub(crate) fn of_device(file: File, path: PathBuf, bytes: usize) -> io::Result<Self> {
         let mapping = Mapping::of_file(file.as_fd(), bytes, true)?;
         Ok(Self { mapping, writable: true, backing: Backing::Device { file, path } })
     }
 
-    /// Huge pages that the system has set aside, at least `bytes`. All of them are taken now: one that is missing later would
+    /// Maps at least `bytes` of reserved huge pages. All pages are allocated now: a page missing later would
     /// be a fault that ends the process.
     pub(crate) fn of_huge_pages(bytes: u64) -> io::Result<Self> {
         let file = memfd_create(c"pando", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)?;
@@ -92,7 +92,7 @@ impl Region {
         matches!(self.backing, Backing::Device { .. })
     }
 
-    /// The file and its path, if it is a file or a device.
+    /// The file and its path, for a file or a device.
     pub(crate) fn file(&self) -> Option<(&File, &Path)> {
         match &self.backing {
             Backing::Anonymous => None,
@@ -115,7 +115,7 @@ impl Region {
         Ok(())
     }
 
-    /// READ of `count` words, appended to `out` as bytes.
+    /// READ of `count` words, appended to `out` as little-endian bytes.
     #[inline]
     pub(crate) fn read_bytes(&self, at: GlobalAddr, count: usize, out: &mut Vec<u8>) -> Result<()> {
         let words = self.words_to_read(at, count)?;
@@ -129,7 +129,7 @@ impl Region {
         Ok(())
     }
 
-    /// WRITE of whole words that came as bytes.
+    /// WRITE of whole words given as little-endian bytes.
     #[inline]
     pub(crate) fn write_bytes(&self, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
         let (bytes, _) = bytes.as_chunks();
@@ -204,10 +204,10 @@ impl Region {
         }
     }
 
-    /// All words, for the handler of a call of kind `op` of this server.
+    /// All words, for the handler of a call with operation number `op`.
     ///
     /// # Errors
-    /// `Refused` if nothing may be changed here.
+    /// `Refused` if the region is read-only.
     pub(crate) fn words_of_server(&self, server: MemoryServerId, op: u16) -> Result<&[AtomicU64]> {
         if self.writable {
             return Ok(self.mapping.words());
@@ -216,10 +216,10 @@ impl Region {
         Err(FabricError::Refused { server, op, reason })
     }
 
-    /// All words, if they are memory of this process alone.
+    /// All words, if they are private memory of this process.
     ///
     /// # Errors
-    /// `Open` if they are those of a file.
+    /// `Open` for a file or a device.
     pub(crate) fn words_of_device(&self) -> Result<&[AtomicU64]> {
         match &self.backing {
             Backing::Anonymous => Ok(self.mapping.words()),
@@ -239,7 +239,8 @@ impl Region {
         }
     }
 
-    /// Backs `len` bytes at `at` with memory of the file system. Process memory needs nothing of the kind.
+    /// Backs `len` bytes at `at` with memory of the file system. Anonymous memory and devices need no
+    /// reservation.
     pub(crate) fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
         self.check_range(at, len)?;
         if !self.writable {
@@ -258,12 +259,12 @@ impl Region {
         Ok(())
     }
 
-    /// Writes what changed to the file and waits for it.
+    /// Writes all changes to the file and waits until they are durable.
     pub(crate) fn flush(&self) -> Result<()> {
         self.flush_range(0, self.mapping.bytes())
     }
 
-    /// The same for `len` bytes at `at`.
+    /// [`Region::flush`] for `len` bytes at `at`.
     pub(crate) fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
         self.check_range(at, len)?;
         self.flush_range(at.offset() as usize, len as usize)
@@ -275,7 +276,7 @@ impl Region {
             return Ok(());
         }
         match self.mapping.flush(start, len) {
-            // A device that is memory has nowhere else to write to.
+            // Persistent-memory devices reject `msync`; they have no other storage to write to.
             Err(err) if err.kind() == io::ErrorKind::InvalidInput && self.is_device() => Ok(()),
             flushed => {
                 flushed.map_err(|err| system_error(path, format!("cannot be written to its device: {err}")))
@@ -292,6 +293,7 @@ pub(crate) fn system_error(path: &Path, reason: impl Into<String>) -> FabricErro
     FabricError::System { path: path.display().to_string(), reason: reason.into() }
 }
 
+/// Allocates the range. On a file system that cannot, checks the free space instead.
 fn reserve_in_file(file: &File, path: &Path, at: GlobalAddr, len: u64) -> Result<()> {
     let no_space = |reason: String| FabricError::NoSpace { at, len, reason };
     let allocated = loop {
@@ -316,13 +318,13 @@ fn reserve_in_file(file: &File, path: &Path, at: GlobalAddr, len: u64) -> Result
     }
 }
 
-/// A file system that cannot reserve can still say that it is full; another writer may be faster, though.
+/// Free space of the file system. This is only an estimate: other writers may use it up.
 fn free_bytes(file: &File) -> io::Result<u64> {
     let stat = fstatvfs(file)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Copies word by word; line-wise, so that the loop has nothing to check per word. Lengths are equal.
+/// Copies word by word in blocks of one line, so that the loop has no check per word. Both lengths are equal.
 #[inline]
 fn copy_words(from: &[AtomicU64], to: &[AtomicU64]) {
     debug_assert_eq!(from.len(), to.len());

@@ -1,10 +1,11 @@
-//! The memory servers of one fabric: what all its endpoints share.
+//! The memory servers of one fabric: the state shared by its endpoints.
 //!
-//! Regions are numbered from 0 without gaps and stay mapped while any endpoint lives; more may join at any time. Beside
-//! them stand the handler of two-sided calls, which may be replaced at any time, and the zero of the endpoints' clock.
+//! Regions are numbered from 0 without gaps and stay mapped while any endpoint lives; regions may join at any
+//! time. The handler of two-sided calls, which may be replaced at any time, and the zero of the endpoints'
+//! clock are kept here too.
 //!
-//! Where regions are files, another process may have added one. Who comes upon an address on a memory server that is
-//! not mapped here looks whether there is such a file by now.
+//! Where regions are files, another process may add one. An address on an unmapped memory server makes the
+//! endpoint look for a new file.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -17,15 +18,15 @@ use pando_fabric::{
 use crate::cores::Cores;
 use crate::region::{Region, open_error};
 
-/// Finds the region of memory server `n`, if one was added since; told the number.
+/// Opens the region of memory server `n` if another process added it; the argument is `n`.
 type Finder = Box<dyn Fn(usize) -> Result<Option<Region>> + Send + Sync>;
 
 pub(crate) struct Regions {
     list: Arc<Growing<Region>>,
-    /// All infos as they were after each addition; the last list is the present one.
+    /// The infos after each addition; the last list is current.
     infos: Growing<Vec<RegionInfo>>,
     cores: RwLock<Option<Arc<Cores>>>,
-    /// One addition at a time.
+    /// Serialises additions.
     adding: Mutex<()>,
     finder: Option<Finder>,
     name: PathBuf,
@@ -33,7 +34,7 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
-    /// Memory servers 0, 1, ... in this order, at most `MAX_SERVERS`, of the pool called `name`.
+    /// Creates memory servers 0, 1, ..., at most `MAX_SERVERS`, of the pool named `name`.
     pub(crate) fn new(list: Vec<Region>, name: &Path) -> Self {
         let infos = (0..).zip(&list).map(|(server, region)| info(server, region)).collect();
         Self {
@@ -47,7 +48,7 @@ impl Regions {
         }
     }
 
-    /// The same, where others may add regions too.
+    /// Sets the finder of regions that other processes add.
     pub(crate) fn with_finder(mut self, finder: Finder) -> Self {
         self.finder = Some(finder);
         self
@@ -66,14 +67,14 @@ impl Regions {
         }
     }
 
-    /// A region that others may have added.
+    /// Finds a region that another process may have added.
     #[cold]
     fn find(&self, server: MemoryServerId) -> Result<&Region> {
         self.look_for_more(usize::from(server.0))?;
         self.list.get(usize::from(server.0)).ok_or(FabricError::UnknownServer(server))
     }
 
-    /// Maps the regions that others added, up to that of memory server `last`.
+    /// Maps the regions that other processes added, up to the one of memory server `last`.
     fn look_for_more(&self, last: usize) -> Result<()> {
         let Some(finder) = &self.finder else { return Ok(()) };
         let adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,12 +89,12 @@ impl Regions {
         if self.list.len() > before { self.serve_all() } else { Ok(()) }
     }
 
-    /// Maps all regions that others added.
+    /// Maps all regions that other processes added.
     pub(crate) fn look_for_all(&self) -> Result<()> {
         self.look_for_more(usize::MAX - 1)
     }
 
-    /// Adds the region that `make` makes for the next memory server, which it is told.
+    /// Adds a region for the next memory server; `make` gets its number.
     pub(crate) fn add(&self, make: impl FnOnce(usize) -> Result<Region>) -> Result<MemoryServerId> {
         let adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_room()?;
@@ -103,8 +104,8 @@ impl Regions {
         Ok(server)
     }
 
-    /// Has the handler serve the memory servers that joined, too. Nobody is adding any: threads of the handler before
-    /// are waited for.
+    /// Restarts the handler so that it also serves the new memory servers. The caller must not hold the lock
+    /// of additions, because this waits for the handler's previous threads.
     fn serve_all(&self) -> Result<()> {
         match self.cores() {
             Some(cores) => self.set_handler(cores.handler(), cores.threads()),
@@ -120,7 +121,7 @@ impl Regions {
         Err(open_error(&self.name, reason))
     }
 
-    /// To be called while adding.
+    /// Appends a region. The caller holds the lock of additions.
     fn push(&self, region: Region) -> Result<MemoryServerId> {
         self.check_room()?;
         let number = self.list.len();
@@ -162,7 +163,7 @@ impl Regions {
     fn replace(&self, cores: Option<Arc<Cores>>) {
         let before =
             std::mem::replace(&mut *self.cores.write().unwrap_or_else(PoisonError::into_inner), cores);
-        // Dropped after the lock: a handler may own an endpoint of this fabric.
+        // Drop outside the lock: a handler may own an endpoint of this fabric.
         drop(before);
     }
 }

@@ -1,7 +1,7 @@
-//! A memory server's own view of its region, for who executes verbs that came over a network.
+//! A memory server's view of its own region, to execute verbs received over a network.
 //!
-//! Bytes travel little-endian, so a word of the region is eight bytes of a message. The orderings are those of the verbs of
-//! an endpoint in the same process, so that clients of both kinds may share a region.
+//! Bytes are little-endian in messages, so a word of the region is eight bytes of a message. The memory
+//! orderings are the same as for local endpoints, so local and remote clients may share a region.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use pando_fabric::{FabricError, GlobalAddr, MemoryServerId, RequestHandler, Resu
 use crate::region::Region;
 use crate::regions::Regions;
 
-/// One memory server of a [`crate::LocalFabric`] or a [`crate::ShmFabric`]. Keeps it mapped.
+/// One memory server of a [`crate::LocalFabric`] or a [`crate::ShmFabric`]. It keeps the region mapped.
 #[derive(Clone)]
 pub struct ServedRegion {
     regions: Arc<Regions>,
@@ -33,15 +33,16 @@ impl ServedRegion {
         self.region().bytes()
     }
 
-    /// All its words, for who lets a device reach them.
+    /// All words of the region, to register them with a device.
     ///
     /// # Errors
-    /// `Open` if they may not be changed, or are those of a file: what a device changes there is not known to be written back.
+    /// `Open` if the region is a file or a device: the kernel does not learn of a NIC's changes there, so
+    /// they may not be written back.
     pub fn words_of_device(&self) -> Result<&[std::sync::atomic::AtomicU64]> {
         self.region().words_of_device()
     }
 
-    /// The address of `offset`, which may be anything.
+    /// Address of `offset`, which is not yet checked.
     fn at(&self, offset: u64) -> Result<GlobalAddr> {
         if offset < self.bytes() {
             return Ok(GlobalAddr::new(self.server, offset));
@@ -50,7 +51,7 @@ impl ServedRegion {
         Err(FabricError::OutOfRegion { at, len: 0, region_len: self.bytes() })
     }
 
-    /// Whether a READ of `len` bytes would be refused.
+    /// Checks whether a READ of `len` bytes would be refused.
     ///
     /// # Errors
     /// As [`ServedRegion::read`].
@@ -58,7 +59,7 @@ impl ServedRegion {
         self.region().words_to_read(self.at(offset)?, whole_words(self.at(offset)?, len)?).map(|_| ())
     }
 
-    /// Whether a WRITE of `len` bytes, or an atomic, would be refused.
+    /// Checks whether a WRITE of `len` bytes, or an atomic, would be refused.
     ///
     /// # Errors
     /// As [`ServedRegion::write`].
@@ -137,7 +138,7 @@ impl ServedRegion {
         self.region().persist(self.at(offset)?, len)
     }
 
-    /// Writes what changed to the file, if it is one, and waits for it.
+    /// Writes all changes to the file, if there is one, and waits until they are durable.
     ///
     /// # Errors
     /// `System` if the device fails.
@@ -145,11 +146,11 @@ impl ServedRegion {
         self.region().flush()
     }
 
-    /// Has `handler` execute a call on the calling thread, as memory server `number`, which is what callers know this one by;
-    /// the reply is appended to `out`.
+    /// Executes a call by `handler` on the calling thread and appends the reply to `out`. `number` is the
+    /// number by which clients know this memory server.
     ///
     /// # Errors
-    /// Those of the handler; `Refused` if nothing may be changed here.
+    /// Errors of the handler; `Refused` if the region is read-only.
     pub fn call(
         &self,
         number: MemoryServerId,
@@ -169,7 +170,7 @@ impl std::fmt::Debug for ServedRegion {
     }
 }
 
-/// Words of `len` bytes.
+/// Number of words in `len` bytes.
 #[inline]
 fn whole_words(at: GlobalAddr, len: usize) -> Result<usize> {
     if len.is_multiple_of(WORD) { Ok(len / WORD) } else { Err(FabricError::Misaligned { at, len }) }

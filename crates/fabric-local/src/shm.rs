@@ -1,11 +1,11 @@
-//! `shm`: memory servers in files that several processes map at once, and that outlive them.
+//! `shm`: memory servers in files that several processes map and that outlive them.
 //!
-//! A pool is a directory with one file per memory server (`server-0.pando`, `server-1.pando`, ...) or one plain
-//! file, which is a pool of one memory server. Any file system will do: tmpfs, a disk, hugetlbfs, a DAX file. Files
-//! are sparse; [`pando_fabric::Endpoint::reserve`] gives a range its memory, and what was never reserved must not be
-//! touched where the file system could run full.
+//! A pool is a directory with one file per memory server (`server-0.pando`, `server-1.pando`, ...) or one
+//! plain file, which is a pool of one memory server. Any file system works: tmpfs, a disk, hugetlbfs, a DAX
+//! file. Files are sparse. [`pando_fabric::Endpoint::reserve`] allocates the memory of a range; an unreserved
+//! range must not be touched where the file system could run full.
 //!
-//! A file that somebody truncates while it is mapped ends the processes that touch the missing part (SIGBUS).
+//! If a mapped file is truncated, a process that touches the missing part is ended by SIGBUS.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -25,9 +25,9 @@ use crate::{ExclusiveLock, LocalEndpoint, ServedRegion};
 /// Shape of a new pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShmConfig {
-    /// Memory servers; more than one make the pool a directory.
+    /// Number of memory servers; the pool is a directory if there are several.
     pub servers: usize,
-    /// Bytes of each, rounded up to the blocks (huge pages) of the file system.
+    /// Bytes of each, rounded up to the block size (huge page size) of the file system.
     pub bytes_per_server: u64,
     pub huge_pages: HugePages,
 }
@@ -35,7 +35,7 @@ pub struct ShmConfig {
 /// Whether to ask for huge pages. They are never required.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {
-    /// Where the kernel and the file system have them.
+    /// Use them where the kernel and the file system offer them.
     #[default]
     WhenOffered,
     Never,
@@ -49,12 +49,12 @@ pub struct ShmFabric {
 }
 
 impl ShmFabric {
-    /// Makes a pool at `path`: a directory if there are several memory servers, `path` is one already or ends in a
-    /// slash, else a plain file. A directory may hold other files.
+    /// Creates a pool at `path`: a directory if there are several memory servers, if `path` is a directory or
+    /// ends in a slash; otherwise a plain file. A directory may hold other files.
     ///
     /// # Errors
-    /// `Open` if there is a pool already or the shape is impossible, `System` if the file system refuses or is full;
-    /// whatever was made until then is removed.
+    /// `Open` if there is a pool already or the shape is impossible, `System` if the file system refuses or
+    /// is full. Files created before the error are removed.
     pub fn create(path: impl AsRef<Path>, config: ShmConfig) -> Result<Self> {
         let path = path.as_ref();
         check_servers(path, config.servers)?;
@@ -65,7 +65,7 @@ impl ShmFabric {
         let mut made = Made::default();
         let paths = made.place(path, config.servers)?;
         let mut list = Vec::with_capacity(config.servers);
-        // Server 0 last: a pool whose maker was killed is seen to be incomplete.
+        // Create server 0 last, so that a pool whose creator was killed is recognised as incomplete.
         for path in paths.into_iter().rev() {
             list.push(made.region(path, &config)?);
         }
@@ -75,10 +75,11 @@ impl ShmFabric {
         Ok(Self { regions: Arc::new(regions(list, path, false)), path: path.into() })
     }
 
-    /// Maps the pool at `path`. With `read_only` every WRITE and atomic of its endpoints is refused.
+    /// Maps the pool at `path`. If `read_only`, its endpoints refuse every WRITE and atomic.
     ///
     /// # Errors
-    /// `Open` if there is no pool, or a file of it is missing or cut short; `System` if one is not accessible.
+    /// `Open` if there is no pool, or one of its files is missing or truncated; `System` if one is not
+    /// accessible.
     pub fn open(path: impl AsRef<Path>, read_only: bool) -> Result<Self> {
         let path = path.as_ref();
         let found = fs::metadata(path).map_err(|err| match err.kind() {
@@ -90,10 +91,11 @@ impl ShmFabric {
         Ok(Self { regions: Arc::new(regions(list, path, read_only)), path: path.into() })
     }
 
-    /// Maps a device, all of it: device-DAX (`/dev/dax0.0`), or a block device. It is one memory server, whatever is in it.
+    /// Maps a whole device as one memory server, whatever its content: device-DAX (`/dev/dax0.0`) or a block
+    /// device.
     ///
     /// # Errors
-    /// `Open` if it is no device with memory, `System` if it is not accessible.
+    /// `Open` if it is not a device with memory, `System` if it is not accessible.
     pub fn open_device(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let file = OpenOptions::new()
@@ -108,14 +110,14 @@ impl ShmFabric {
         Ok(Self { regions: Arc::new(Regions::new(vec![region], path)), path: path.into() })
     }
 
-    /// Whether this is a device, as opposed to a file.
+    /// Whether `path` is a device and not a file.
     pub fn is_device(path: impl AsRef<Path>) -> bool {
         let kind = fs::metadata(path).map(|found| found.file_type());
         kind.is_ok_and(|kind| kind.is_char_device() || kind.is_block_device())
     }
 
-    /// Whether there is a pool at `path`, or what is left of one: a plain file, or a directory with files of memory
-    /// servers.
+    /// Whether there is a pool at `path`, or the remains of one: a plain file, or a directory with files of
+    /// memory servers.
     pub fn exists(path: impl AsRef<Path>) -> bool {
         let path = path.as_ref();
         path.is_file() || server_numbers(path).is_ok_and(|numbers| !numbers.is_empty())
@@ -125,19 +127,19 @@ impl ShmFabric {
         &self.path
     }
 
-    /// Lets one more memory server of `bytes` join, in a file of its own; its number. All endpoints of this process reach it
-    /// from now on, and those of others when they come upon an address there. Nothing of a pool is in it yet.
+    /// Adds a memory server of `bytes` in a new file and returns its number. The endpoints of this process
+    /// reach it at once, those of other processes when they first use an address there. Its region is empty.
     ///
     /// # Errors
-    /// `Open` if the pool is one plain file, or its size is impossible, or too many have joined; `System` if the file
-    /// system refuses.
+    /// `Open` if the pool is a plain file, the size is impossible or too many servers have joined; `System`
+    /// if the file system refuses.
     pub fn add_server(&self, bytes: u64, huge_pages: HugePages) -> Result<MemoryServerId> {
         if !self.path.is_dir() {
             let reason =
                 "a pool of one plain file has no place for another memory server; only a directory has";
             return Err(open_error(&self.path, reason));
         }
-        // Others may be adding one too.
+        // Other processes may be adding servers too.
         let _lock = Self::lock_place(&self.path)?;
         self.regions.look_for_all()?;
         self.regions.add(|number| {
@@ -150,39 +152,40 @@ impl ShmFabric {
         })
     }
 
-    /// Maps the memory servers that other processes added since this one opened the pool.
+    /// Maps the memory servers that other processes have added since this one opened the pool.
     ///
     /// # Errors
-    /// As of [`ShmFabric::open`].
+    /// As [`ShmFabric::open`].
     pub fn look_for_servers(&self) -> Result<()> {
         self.regions.look_for_all()
     }
 
-    /// Writes what changed to the files and waits until it is there.
+    /// Writes all changes to the files and waits until they are durable.
     ///
     /// # Errors
-    /// `System` with what the file system says.
+    /// `System` with the error of the file system.
     pub fn flush(&self) -> Result<()> {
         self.regions.list().iter().try_for_each(Region::flush)
     }
 
-    /// Waits until nobody else holds the lock of this pool, in this process or another.
+    /// Takes the lock of this pool, which excludes all other threads and processes.
     ///
     /// # Errors
-    /// `System` if somebody holds it for 30 s.
+    /// `System` if another holder keeps it for 30 s.
     pub fn lock_exclusive(&self) -> Result<ExclusiveLock> {
         let (file, path) = self.regions.list()[0].file().expect("regions of this fabric are files");
         ExclusiveLock::of(file, path)
     }
 
-    /// Waits until nobody else makes, removes or replaces a pool at `path`. There may be nothing at `path` yet; what is
-    /// locked is the directory around it.
+    /// Takes the lock on creating, removing or replacing a pool at `path`. `path` need not exist; the lock is
+    /// on its parent directory.
     ///
     /// # Errors
-    /// `Open` if there is no such directory, `System` if somebody holds the lock for 30 s or there can be none.
+    /// `Open` if there is no such directory, `System` if another holder keeps the lock for 30 s or it cannot
+    /// be locked.
     pub fn lock_place(path: impl AsRef<Path>) -> Result<ExclusiveLock> {
         let path = path.as_ref();
-        // Others may know the pool by another name.
+        // Other processes may use another name of the pool.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         match path.parent() {
             Some(parent) if parent.as_os_str().is_empty() => ExclusiveLock::of_directory(Path::new(".")),
@@ -190,7 +193,7 @@ impl ShmFabric {
         }
     }
 
-    /// The region of one memory server, for who executes the verbs of others on it.
+    /// The region of one memory server, for a server that executes verbs of remote clients.
     ///
     /// # Errors
     /// `UnknownServer`.
@@ -198,16 +201,17 @@ impl ShmFabric {
         ServedRegion::new(Arc::clone(&self.regions), server)
     }
 
-    /// Lets `handler` execute the two-sided calls of this process's endpoints, on `threads` threads per memory server, or on the thread that
-    /// calls if that is 0. A handler that owns this fabric keeps it alive until [`ShmFabric::clear_handler`].
+    /// Sets the handler of two-sided calls of this process's endpoints. It runs on `threads` threads per
+    /// memory server, or on the calling thread if that is 0. A handler that owns this fabric keeps it alive
+    /// until [`ShmFabric::clear_handler`].
     ///
     /// # Errors
-    /// `System` if a thread cannot be started; the handler before stays then.
+    /// `System` if a thread cannot be started; the previous handler then stays.
     pub fn set_handler(&self, handler: Arc<dyn RequestHandler>, threads: usize) -> Result<()> {
         self.regions.set_handler(handler, threads)
     }
 
-    /// From now on every two-sided call is refused.
+    /// Removes the handler: every later two-sided call is refused.
     pub fn clear_handler(&self) {
         self.regions.clear_handler();
     }
@@ -231,7 +235,7 @@ impl std::fmt::Debug for ShmFabric {
     }
 }
 
-/// The regions of a pool that others may add to while it is in use, if it is a directory.
+/// The regions of a pool. If it is a directory, other processes may add regions while it is in use.
 fn regions(list: Vec<Region>, path: &Path, read_only: bool) -> Regions {
     let regions = Regions::new(list, path);
     if !path.is_dir() {
@@ -251,14 +255,14 @@ fn server_file(directory: &Path, server: usize) -> PathBuf {
     directory.join(format!("server-{server}.pando"))
 }
 
-/// Numbers of the memory servers that have a file in `directory`, ascending.
+/// Numbers of the memory servers with a file in `directory`, ascending.
 fn server_numbers(directory: &Path) -> std::io::Result<Vec<usize>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix("server-")?.strip_suffix(".pando"));
         let number = number.and_then(|number| number.parse().ok());
-        // `server-01.pando` is not the file of a memory server.
+        // `server-01.pando` parses to 1 but is not the file of memory server 1.
         numbers.extend(number.filter(|&number| server_file(directory, number) == directory.join(&name)));
     }
     numbers.sort_unstable();
@@ -301,7 +305,7 @@ fn open_region(path: PathBuf, read_only: bool) -> Result<Region> {
     map_file(file, path, found.len(), !read_only, HugePages::WhenOffered)
 }
 
-/// Bytes of a device. The kernel tells them of block devices by the file, of memory that is a device by its number.
+/// Size of a device in bytes: by seeking for a block device, from sysfs for a character device.
 fn device_bytes(file: &File, path: &Path) -> Result<u64> {
     let found = file.metadata().map_err(|err| os_error(path, "its size cannot be asked", &err))?;
     if found.file_type().is_block_device() {
@@ -314,8 +318,8 @@ fn device_bytes(file: &File, path: &Path) -> Result<u64> {
     bytes.ok_or_else(|| open_error(path, "this is no device with memory, such as /dev/dax0.0"))
 }
 
-/// Whether the first page has no memory: touching it could find the file system full. Where holes cannot be told,
-/// there are none.
+/// Whether the first page is a hole: touching it could find the file system full. `false` where the file
+/// system cannot tell holes.
 fn begins_with_hole(file: &File) -> bool {
     match seek(file, SeekFrom::Data(0)) {
         Ok(first) => first >= PAGE,
@@ -323,7 +327,7 @@ fn begins_with_hole(file: &File) -> bool {
     }
 }
 
-/// The error of a system call for `path`: what was asked for is at fault, or the system.
+/// Error of a system call on `path`: `Open` if the request is at fault, `System` otherwise.
 fn os_error(path: &Path, what: &str, err: &io::Error) -> FabricError {
     use io::ErrorKind::{
         AlreadyExists, FileTooLarge, InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound,
@@ -336,18 +340,18 @@ fn os_error(path: &Path, what: &str, err: &io::Error) -> FabricError {
     }
 }
 
-/// Gives a new file its length without memory, and memory to its first page, which is looked at before anything
-/// can be reserved.
+/// Sets the length of a new file without allocating its memory, except for the first page, which is read
+/// before anything can be reserved.
 fn grow(file: &File, path: &Path, bytes: u64) -> Result<()> {
     let what = format!("cannot grow to {bytes} bytes");
-    // Beyond it the kernel would not only refuse but also send a signal that ends the process.
+    // Beyond the limit the kernel would also send SIGXFSZ, which ends the process.
     if let Some(most) = getrlimit(Resource::Fsize).current.filter(|&most| most < bytes) {
         let reason = format!("{what}: files of this process may have at most {most} bytes");
         return Err(system_error(path, reason));
     }
     file.set_len(bytes).map_err(|err| os_error(path, &what, &err))?;
     match file.write_all_at(&[0; PAGE as usize], 0) {
-        // Files of hugetlbfs are mapped, but not written.
+        // Files of hugetlbfs can be mapped but not written.
         Err(err) if err.kind() == io::ErrorKind::InvalidInput => {
             fallocate(file, FallocateFlags::empty(), 0, PAGE)
                 .map_err(|err| os_error(path, "has no huge page left", &err.into()))
@@ -362,7 +366,7 @@ fn map_file(file: File, path: PathBuf, bytes: u64, writable: bool, huge_pages: H
         .map_err(|err| open_error(&path, format!("cannot map {bytes} bytes: {err}")))
 }
 
-/// What `create` made so far; dropped before [`Made::keep`], it is removed again.
+/// Files and directory created so far. Dropping it before [`Made::keep`] removes them.
 #[derive(Default)]
 struct Made {
     directory: Option<PathBuf>,
@@ -370,7 +374,7 @@ struct Made {
 }
 
 impl Made {
-    /// The files that a pool at `path` consists of, and a directory for them where one is needed.
+    /// Paths of the files of a pool at `path`. Creates the pool's directory if one is needed.
     fn place(&mut self, path: &Path, servers: usize) -> Result<Vec<PathBuf>> {
         let ends_in_slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
         if !path.is_dir() {
@@ -392,7 +396,7 @@ impl Made {
             .open(&path)
             .map_err(|err| os_error(&path, "cannot be created", &err))?;
         self.files.push(path.clone());
-        // On hugetlbfs a block is a huge page, and nothing else can be mapped.
+        // On hugetlbfs a block is a huge page, and only whole blocks can be mapped.
         let system =
             fstatvfs(&file).map_err(|err| os_error(&path, "its file system cannot be asked", &err.into()))?;
         let block = system.f_bsize.max(1);
@@ -402,7 +406,7 @@ impl Made {
         map_file(file, path, bytes, true, config.huge_pages)
     }
 
-    /// Makes the names of what was made outlive a crash, as the content will.
+    /// Makes the new directory entries survive a crash.
     fn sync_names(&self, path: &Path) -> Result<()> {
         let around = |path: &Path| path.parent().unwrap_or(path).to_owned();
         let inside = self.files.first().map(|file| around(file));
@@ -410,7 +414,7 @@ impl Made {
         for directory in inside.into_iter().chain(outside) {
             let directory = if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory };
             match File::open(&directory).and_then(|directory| directory.sync_all()) {
-                // Some file systems have nothing to do there.
+                // Some file systems do not support syncing a directory.
                 Err(err) if err.kind() != io::ErrorKind::InvalidInput => {
                     return Err(os_error(&directory, "cannot be written to its device", &err));
                 }
@@ -420,6 +424,7 @@ impl Made {
         Ok(())
     }
 
+    /// Keeps the files.
     fn keep(mut self) {
         self.files.clear();
         self.directory = None;
@@ -428,7 +433,7 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        // Best effort: the error that led here is the one to report.
+        // Best effort: the caller reports the error that led here.
         for file in &self.files {
             let _ = fs::remove_file(file);
         }

@@ -1,11 +1,11 @@
-//! Memory mappings: everything unsafe of this crate.
+//! Memory mappings: all unsafe code of this crate.
 //!
-//! A [`Mapping`] owns a range of the address space from `mmap` to `munmap` and lends it as atomic words. Memory
-//! that nobody touched costs nothing: mappings are made without reservation.
+//! A [`Mapping`] owns a range of the address space from `mmap` to `munmap` and lends it as atomic words.
+//! Mappings are made without reservation, so untouched memory costs nothing.
 //!
-//! A file that somebody else truncates while it is mapped turns accesses beyond its new end into SIGBUS, and so
-//! does the first touch of a hole when the file system is full (hence `Endpoint::reserve`). Both kill the process;
-//! neither is undefined behaviour.
+//! If a mapped file is truncated, accesses beyond its new end raise SIGBUS. So does the first touch of a hole
+//! when the file system is full (hence `Endpoint::reserve`). Both end the process; neither is undefined
+//! behaviour.
 
 use std::ffi::c_void;
 use std::io;
@@ -27,7 +27,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// `bytes` of zeros that belong to this process alone.
+    /// Maps `bytes` of zeros, private to this process.
     pub(crate) fn anonymous(bytes: usize) -> io::Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -36,7 +36,8 @@ impl Mapping {
         Self::owned(start, bytes)
     }
 
-    /// The first `bytes` of `file`, shared with whoever else maps it. Stores fault unless `writable`.
+    /// Maps the first `bytes` of `file`, shared with all other mappings of it. Stores fault unless
+    /// `writable`.
     pub(crate) fn of_file(file: BorrowedFd<'_>, bytes: usize, writable: bool) -> io::Result<Self> {
         let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
@@ -54,29 +55,31 @@ impl Mapping {
         self.bytes
     }
 
-    /// Asks for huge pages; whether the kernel has any is its own business.
+    /// Asks for huge pages; the kernel may ignore the request.
     pub(crate) fn advise_huge_pages(&self) {
         // SAFETY: the range is this mapping, which `self` owns; the advice does not change its content.
         let _ = unsafe { madvise(self.start.as_ptr(), self.bytes, Advice::LinuxHugepage) };
     }
 
-    /// Writes what changed in the pages of `len` bytes from byte `start` on to the file and waits for it.
+    /// Writes the changed pages of `len` bytes from byte `start` on to the file and waits until they are
+    /// durable.
     pub(crate) fn flush(&self, start: usize, len: usize) -> io::Result<()> {
         let first = start - start % rustix::param::page_size();
         let end = start.checked_add(len).filter(|&end| end <= self.bytes);
         let end = end.ok_or_else(|| io::Error::other("a range beyond the mapping"))?;
-        // SAFETY: the range lies in this mapping, which `self` owns (checked above); MS_SYNC does not change its
-        // content.
+        // SAFETY: the range lies in this mapping, which `self` owns (checked above); MS_SYNC does not change
+        // its content.
         Ok(unsafe { msync(self.start.as_ptr().byte_add(first), end - first, MsyncFlags::SYNC) }?)
     }
 
-    /// The memory as words. Storing into those of a mapping that is not writable is a fault that ends the process;
-    /// `Region` never does.
+    /// The memory as words. A store into a mapping that is not writable is a fault that ends the process;
+    /// `Region` never does it.
     #[inline]
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `start` is page-aligned and valid for `bytes` until drop, which the returned borrow precludes.
-        // Every bit pattern is a u64, and fresh pages read as zeros. This process touches the range through these
-        // atomics only (the obligation of this module); other processes that map the file use atomics as well.
+        // SAFETY: `start` is page-aligned and valid for `bytes` until drop, which the returned borrow
+        // precludes. Every bit pattern is a u64, and fresh pages read as zeros. This process touches the
+        // range through these atomics only (the obligation of this module); other processes that map the file
+        // use atomics as well.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<AtomicU64>(), self.bytes / WORD) }
     }
 }

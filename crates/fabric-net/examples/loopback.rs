@@ -1,7 +1,8 @@
-//! What verbs over TCP cost on one host: latencies one at a time, rates with many in flight, and what idling costs.
+//! Costs of verbs over TCP on one host: latencies of single verbs, rates with many in flight, and costs of
+//! idling.
 //!
-//! `cargo run --release -p pando-fabric-net --example loopback [SECONDS]` starts a memory server as a process of its own with
-//! one thread, and one worker here. Of several rounds, in turns, it prints the median.
+//! `cargo run --release -p pando-fabric-net --example loopback [SECONDS]` starts a memory server with one
+//! thread as a separate process, and one worker here. It prints the medians of several interleaved rounds.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -16,7 +17,7 @@ use pando_rt::Worker;
 const ROUNDS: usize = 5;
 const REGION: u64 = 64 << 20;
 const PAGE: usize = 1024;
-/// How long a thread of the server, and the worker, do nothing while their processor time is looked at.
+/// Time for which the server's thread and the worker are idle while their processor time is measured.
 const IDLE: Duration = Duration::from_secs(5);
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -26,17 +27,17 @@ fn serve() -> Outcome {
     let region = local.served_region(MemoryServerId(0))?;
     let server = TcpServer::start(TcpListener::bind("127.0.0.1:0")?, region, None, ServerConfig::default())?;
     println!("{}", server.addr());
-    // Until the parent goes.
+    // Until the parent ends.
     std::io::stdin().read_line(&mut String::new())?;
     Ok(())
 }
 
-/// The server, which goes with this.
+/// The server process, which ends with this.
 struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may be gone already.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -49,7 +50,8 @@ enum Verb {
     Swap,
 }
 
-/// Performs verbs with `slots` of them in flight for a while; how many a second, and the latency of each in ns.
+/// Performs verbs with `slots` in flight for a while; returns their rate per second, and the sorted latencies
+/// in ns.
 fn run(ep: &TcpEndpoint, verb: Verb, slots: usize, time: Duration) -> Result<(f64, Vec<u64>), FabricError> {
     let started = Instant::now();
     let results = Worker::new(ep, slots).run(|slot| async move {
@@ -88,7 +90,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Processor time of a process so far, in ms.
+/// Processor time used by a process so far, in ms.
 fn processor_ms(pid: u32) -> Result<f64, Box<dyn std::error::Error>> {
     let mut ns = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {

@@ -1,7 +1,8 @@
-//! Making a connection, of whatever protocol: names are looked up, addresses tried, hands shaken, within one deadline.
+//! Making a connection, for all protocols: name lookup, connection attempts and handshake within one
+//! deadline.
 //!
-//! This blocks, so an endpoint has it done by a thread of its own. What went wrong is kept apart from whose fault it is: a
-//! wrong secret will be wrong again, a server that is not there may be there later.
+//! This blocks, so an endpoint uses a separate thread. Errors tell permanent causes from passing ones: a
+//! wrong secret stays wrong, an absent server may come back.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -16,17 +17,17 @@ use crate::handshake::{
 use crate::secret::Secret;
 use crate::socket;
 
-/// Where to connect to, and what to speak there.
+/// Address and protocol of a server.
 #[derive(Clone, Debug)]
 pub struct Destination {
     /// `host:port`.
     pub address: Arc<str>,
     pub protocol: Protocol,
-    /// By what number the client knows the server.
+    /// Number by which the client knows the server.
     pub number: u16,
 }
 
-/// Why there is no connection.
+/// Reason why a connection was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -54,7 +55,7 @@ impl From<io::Error> for ConnectError {
 }
 
 impl ConnectError {
-    /// Whether it will be the same however often it is tried.
+    /// Whether every further attempt would fail alike.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Rejected(rejection) => !matches!(rejection, Rejection::Full),
@@ -63,7 +64,7 @@ impl ConnectError {
         }
     }
 
-    /// The error of who wants to use the server for the first time.
+    /// The error to report when a server is used for the first time.
     pub(crate) fn when_opening(self, to: &Destination) -> FabricError {
         let path = format!("tcp://{}", to.address);
         match self {
@@ -75,10 +76,10 @@ impl ConnectError {
     }
 }
 
-/// A connection that is ready for requests and does not block, and what the server said.
+/// Connects and shakes hands; returns the nonblocking connection and the server's welcome.
 ///
 /// # Errors
-/// Whatever is in the way for `patience`, or for good.
+/// The permanent error, or the last one within `patience`.
 pub fn connect(
     to: &Destination,
     id: LinkId,
@@ -118,7 +119,7 @@ fn shake(
     match half.prove(&challenge, &proof, secret) {
         Ok(proof) => stream.write_all(&proof)?,
         Err(rejection) => {
-            // For its log; whether it listens makes no difference here.
+            // For the server's log; a failure makes no difference here.
             let _ = stream.write_all(&NO_PROOF);
             return Err(rejection.into());
         }
@@ -130,7 +131,7 @@ fn shake(
     Ok((stream.stream, welcomed))
 }
 
-/// A stream that blocks no longer than until some moment.
+/// A stream whose operations block until a deadline at most.
 struct Timed {
     stream: TcpStream,
     until: Instant,

@@ -1,13 +1,15 @@
-//! How a connection begins: versions are compared, and each side shows that it knows the shared secret, the server first.
+//! The handshake of a connection: versions are compared, and each side proves that it knows the shared
+//! secret, the server first.
 //!
-//! The client says hello with a nonce. The server answers with a nonce of its own, and with its proof: an HMAC over all that
-//! was said (RFC 2104, SHA-256), compared in constant time. Only then does the client show its own, so who only says that he is
-//! a server learns nothing. The secret itself never travels, a recorded handshake is worth nothing later, and a guess at the
-//! secret takes as long as deriving a key from it ([`Secret::key`]). What follows is neither encrypted nor signed: who can change
-//! packets on the way can do so after the handshake (`docs/security.md`).
+//! The client sends a hello with a nonce. The server answers with its own nonce and its proof: an HMAC over
+//! the messages so far (RFC 2104, SHA-256), compared in constant time. Only then does the client send its
+//! proof, so a false server learns nothing. The secret itself is never sent, a recorded handshake cannot be
+//! replayed, and each guess at the secret costs a key derivation ([`Secret::key`]). Later messages are
+//! neither encrypted nor signed: an attacker who can change packets can do so after the handshake
+//! (`docs/security.md`).
 //!
-//! All protocols of Pando begin like this, each with a name and a version of its own ([`Protocol`]). Whoever comes to the port
-//! of another one of them is told so.
+//! All protocols of Pando begin with this handshake, each with its own name and version ([`Protocol`]). A
+//! client that connects to the port of another protocol is told so.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -16,14 +18,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::secret::Secret;
 
-/// What is spoken after the handshake.
+/// A protocol spoken after the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protocol {
-    /// The first bytes of both sides.
+    /// First bytes sent by both sides.
     pub magic: [u8; 8],
-    /// Two that differ do not talk to each other.
+    /// Peers with different versions do not talk to each other.
     pub version: u16,
-    /// What listens at such a port.
+    /// Kind of server that speaks it.
     pub server: &'static str,
 }
 
@@ -34,22 +36,23 @@ impl Protocol {
     /// Operations on an index, for compute servers; `pando::remote::wire` has its frames.
     pub const OPERATIONS: Self = Self { magic: *b"PandoOps", version: 2, server: "compute server" };
 
-    /// The protocol that begins like this.
+    /// The protocol with this magic.
     fn of_magic(magic: [u8; 8]) -> Option<Self> {
         [Self::VERBS, Self::OPERATIONS].into_iter().find(|protocol| protocol.magic == magic)
     }
 }
 
-/// Bytes of the client's first message.
+/// Length of the client's first message.
 pub(crate) const HELLO: usize = size_of::<Hello>();
-/// Bytes of the server's answer to it. The server's proof follows, unless it refuses; a server of another version has no such.
+/// Length of the server's answer to it. The server's proof follows, unless the server refuses; a server of
+/// another version sends none.
 pub(crate) const CHALLENGE: usize = size_of::<Challenge>();
-/// Bytes of the proof of either side.
+/// Length of a proof.
 pub(crate) const PROOF: usize = 32;
-/// Bytes of what the client needs to know in the end, and of a proof of that.
+/// Length of the server's last message, including its proof.
 pub(crate) const WELCOME: usize = size_of::<Welcome>();
 
-/// The proof of one side, over all that was said.
+/// Proof of one side over the messages so far.
 fn mac(secret: &Secret, side: Side, said: &[&[u8]]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.key()).expect("a key of HMAC may have any length");
     mac.update(match side {
@@ -63,14 +66,14 @@ fn mac(secret: &Secret, side: Side, said: &[&[u8]]) -> Hmac<Sha256> {
     mac
 }
 
-/// What a client says instead of a proof to a server that has none.
+/// Sent by a client in place of its proof to a server without a valid proof.
 pub(crate) const NO_PROOF: [u8; PROOF] = [0; PROOF];
 
 #[derive(Clone, Copy)]
 enum Side {
     Client,
     Server,
-    /// The server again, of what it says in the end.
+    /// The server's proof of its last message.
     Welcome,
 }
 
@@ -79,7 +82,7 @@ enum Side {
 pub(crate) struct Hello {
     magic: [u8; 8],
     version: U16,
-    /// By what number the client knows the memory server.
+    /// Number by which the client knows the memory server.
     server: U16,
     zero: U32,
     process: U64,
@@ -87,7 +90,8 @@ pub(crate) struct Hello {
     nonce: [u8; 32],
 }
 
-/// The name of a connection: the process that made it, by a random number, and which of its connections it is, from 1 on.
+/// Identity of a connection: a random number of the process that made it, and the number of the connection
+/// within it, from 1 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkId {
     pub process: u64,
@@ -115,7 +119,7 @@ pub(crate) struct Welcome {
     proof: [u8; PROOF],
 }
 
-/// What a server says of a client, and the other way round.
+/// Reason why a server rejects a client, or a client a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -135,7 +139,7 @@ pub enum Rejection {
     Unknown(u16),
 }
 
-/// Verdicts as they travel; 0 is a welcome.
+/// Verdicts on the wire; 0 is a welcome.
 const FINE: u16 = 0;
 const WRONG_VERSION: u16 = 1;
 const WRONG_SECRET: u16 = 2;
@@ -167,14 +171,14 @@ impl Rejection {
     }
 }
 
-/// What a client learns when it is let in.
+/// Parameters that a client gets with the welcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcomed {
-    /// Bytes of a memory server's region.
+    /// Length of a memory server's region in bytes.
     pub region_len: u64,
-    /// Bytes that the body of one request may have.
+    /// Maximum body length of one request in bytes.
     pub body_max: u32,
-    /// Differs from what it was if the server is another one than before, which knows nothing of what that did.
+    /// Changes when the server has lost the state that earlier connections knew.
     pub incarnation: u64,
 }
 
@@ -191,14 +195,14 @@ pub(crate) fn nonce() -> [u8; 32] {
     nonce
 }
 
-/// The client's half, between its hello and the end.
+/// The client's side of a handshake.
 pub(crate) struct ClientHalf {
     protocol: Protocol,
     hello: Hello,
 }
 
 impl ClientHalf {
-    /// Begins a connection to what the client calls server `server`.
+    /// Begins a connection to the server that the client knows as number `server`.
     pub fn new(protocol: Protocol, server: u16, id: LinkId) -> Self {
         let hello = Hello {
             magic: protocol.magic,
@@ -216,10 +220,10 @@ impl ClientHalf {
         self.hello.as_bytes()
     }
 
-    /// Whether the server that said this can be talked to, and its proof follows.
+    /// Checks whether the server accepts the hello, so that its proof follows.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     pub fn check(&self, challenge: &[u8; CHALLENGE]) -> Result<(), Rejection> {
         let said = Challenge::ref_from_bytes(challenge).expect("as many bytes as a challenge");
         let (theirs, Protocol { magic, version: ours, server: wanted }) = (said.version.get(), self.protocol);
@@ -235,7 +239,7 @@ impl ClientHalf {
         Ok(())
     }
 
-    /// The proof to send after the server's.
+    /// Verifies the server's proof and returns the client's.
     ///
     /// # Errors
     /// `WrongSecret` if the server does not know the secret. [`NO_PROOF`] tells it so.
@@ -250,7 +254,7 @@ impl ClientHalf {
         Ok(mac(secret, Side::Client, &said).finalize().into_bytes().into())
     }
 
-    /// Looks at what the server says in the end.
+    /// Verifies the server's last message.
     pub fn finish(
         &self,
         challenge: &[u8; CHALLENGE],
@@ -271,7 +275,7 @@ impl ClientHalf {
     }
 }
 
-/// The server's half, once there is a hello.
+/// The server's side of a handshake, after the hello.
 #[derive(Clone)]
 pub(crate) struct ServerHalf {
     hello: Hello,
@@ -279,12 +283,12 @@ pub(crate) struct ServerHalf {
 }
 
 impl ServerHalf {
-    /// Answers a hello. If it is refused and the client can understand why, the challenge says so.
+    /// Answers a hello. If it is refused and the client can understand the reason, the challenge contains it.
     pub fn new(protocol: Protocol, hello: &[u8; HELLO]) -> (Self, Result<(), Rejection>) {
         let said = *Hello::ref_from_bytes(hello).expect("as many bytes as a hello");
         let Protocol { magic, version, server: wanted } = protocol;
         let judged = if said.magic != magic {
-            // What the client wants, and what it came to.
+            // The server found, and the one wanted.
             Err(Protocol::of_magic(said.magic).map_or(Rejection::NotPando { wanted }, |other| {
                 Rejection::OtherPort { found: wanted, wanted: other.server }
             }))
@@ -308,29 +312,29 @@ impl ServerHalf {
         self.challenge.as_bytes()
     }
 
-    /// The server's proof, to be sent after the challenge.
+    /// The server's proof, sent after the challenge.
     pub fn proof(&self, secret: &Secret) -> [u8; PROOF] {
         let said = [self.hello.as_bytes(), self.challenge.as_bytes()];
         mac(secret, Side::Server, &said).finalize().into_bytes().into()
     }
 
-    /// By what number the client knows this server.
+    /// Number by which the client knows this server.
     pub fn number(&self) -> u16 {
         self.hello.server.get()
     }
 
-    /// What the client calls this connection.
+    /// Identity of this connection.
     pub fn id(&self) -> LinkId {
         LinkId { process: self.hello.process.get(), link: self.hello.link.get() }
     }
 
-    /// Whether the client knows the secret.
+    /// Verifies the client's proof.
     pub fn verify(&self, proof: &[u8; PROOF], secret: &Secret) -> Result<(), Rejection> {
         let said = [self.hello.as_bytes(), self.challenge.as_bytes()];
         mac(secret, Side::Client, &said).verify_slice(proof).map_err(|_| Rejection::WrongSecret)
     }
 
-    /// The last message. Who is not let in is told why, and nothing else.
+    /// The last message. A rejected client gets only the reason.
     pub fn welcome(&self, judged: Result<Welcomed, Rejection>, secret: &Secret) -> [u8; WELCOME] {
         let mut welcome = Welcome {
             verdict: judged.err().map_or(FINE, Rejection::verdict).into(),
@@ -361,7 +365,7 @@ mod tests {
     const VERBS: Protocol = Protocol::VERBS;
     const ID: LinkId = LinkId { process: 6, link: 7 };
 
-    /// What both sides say in the end.
+    /// Results of a handshake on both sides.
     fn shake(client: &Secret, server: &Secret) -> (Result<Welcomed, Rejection>, Result<(), Rejection>) {
         let half = ClientHalf::new(VERBS, 3, ID);
         let (other, judged) = ServerHalf::new(VERBS, half.hello().try_into().expect("its size"));
@@ -374,7 +378,7 @@ mod tests {
         (proved.and_then(|_| half.finish(&challenge, &welcome, client)), judged)
     }
 
-    /// Protocol versions would have to change with these bytes.
+    /// A change of these bytes needs a new protocol version.
     #[test]
     fn a_handshake_has_these_bytes() {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -419,18 +423,18 @@ mod tests {
         let half = ClientHalf::new(VERBS, 0, ID);
         let (other, _) = ServerHalf::new(VERBS, half.hello().try_into().expect("its size"));
         let challenge = other.challenge().try_into().expect("its size");
-        // It gets no proof of the client to guess at.
+        // A false server gets no proof of the client on which it could test guesses.
         for proof in [NO_PROOF, other.proof(&Secret::default()), other.proof(&Secret::new("b"))] {
             assert_eq!(half.prove(&challenge, &proof, &secret), Err(Rejection::WrongSecret));
         }
-        // Nor does it by sending back what a client says.
+        // It cannot send the client's own proof back either.
         let proof = half.prove(&challenge, &other.proof(&secret), &secret).expect("it knows the secret");
         assert_eq!(half.prove(&challenge, &proof, &secret), Err(Rejection::WrongSecret));
-        // It lets everybody in, but cannot prove what it says.
+        // It welcomes the client, but cannot prove its welcome.
         let mut welcome = other.welcome(Ok(LEARNT), &secret);
         welcome[WELCOME - 1] ^= 1;
         assert_eq!(half.finish(&challenge, &welcome, &secret), Err(Rejection::WrongSecret));
-        // Nor can a number be changed on the way.
+        // A number of the welcome cannot be changed on the way either.
         let mut welcome = other.welcome(Ok(LEARNT), &secret);
         welcome[8] ^= 1;
         assert_eq!(half.finish(&challenge, &welcome, &secret), Err(Rejection::WrongSecret));

@@ -1,11 +1,12 @@
-//! Fabrics between hosts. So far one: `tcp`, for any network.
+//! Fabrics between hosts. So far there is one: `tcp`, for any network.
 //!
-//! A [`TcpServer`] offers one region to clients; a [`TcpFabric`] reaches several of them, over one connection for each worker
-//! and server. Verbs of all slots of a worker go out together, and a server executes what came together and answers it
-//! together, so a system call is paid per batch. `docs/fabric.md` has the protocol, `docs/security.md` what its secret is worth.
+//! A [`TcpServer`] offers one region to clients; a [`TcpFabric`] accesses several of them, over one
+//! connection for each worker and server. The verbs of all slots of a worker are sent together, and a server
+//! executes and answers together the requests that arrive together, so system calls are paid per batch.
+//! `docs/fabric.md` has the protocol, `docs/security.md` the value of its secret.
 //!
-//! What is the same for every protocol that a server of Pando speaks is in [`serve`] and [`connect()`]: operations on indexes
-//! travel like verbs do.
+//! The parts common to all protocols of Pando's servers are in [`serve`] and [`connect()`]; operations on
+//! indexes use them too.
 #![forbid(unsafe_code)]
 
 mod client;

@@ -1,8 +1,8 @@
-//! What is under way of one endpoint, and how it ends.
+//! Requests in flight of one endpoint, and their ends.
 //!
-//! An entry belongs to the future that waits for it until that takes the end or is dropped. What waits with it, buffers
-//! perhaps, stays until the end also when the future is gone: a device may still use it, and the answer still comes.
-//! Entries are used again, so nothing is allocated for one.
+//! An entry belongs to the waiting future until that takes the end or is dropped. The data of a waiting
+//! entry, buffers for instance, stays until the end even if the future is gone: a device may still use it,
+//! and the answer still comes. Entries are reused, so none is allocated per request.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -13,19 +13,19 @@ use pando_fabric::Result;
 enum State<W, E> {
     Free,
     Waiting(W),
-    /// Nobody waits any more, but it will end.
+    /// The future was dropped, but the end will come.
     Abandoned(W),
     Ended(Result<E>),
 }
 
 struct Entry<W, E> {
     state: State<W, E>,
-    /// Of the slot that waits.
+    /// Bit of the waiting slot.
     slot_bit: u64,
     waker: Option<Waker>,
 }
 
-/// Things that wait, as `W`, until they end, as `E`. See the module documentation.
+/// Requests in flight with data `W`, which end with a value `E`. See the module documentation.
 pub struct Pending<W, E> {
     entries: Vec<Entry<W, E>>,
     free: Vec<u32>,
@@ -38,7 +38,7 @@ impl<W, E> Default for Pending<W, E> {
 }
 
 impl<W, E> Pending<W, E> {
-    /// Enters something that a slot waits for.
+    /// Adds an entry for which a slot waits; returns its number.
     pub fn enter(&mut self, waiting: W, slot_bit: u64) -> u32 {
         let entry = Entry { state: State::Waiting(waiting), slot_bit, waker: None };
         match self.free.pop() {
@@ -53,7 +53,7 @@ impl<W, E> Pending<W, E> {
         }
     }
 
-    /// What waits under a number, until it ends.
+    /// Data of an entry that has not ended.
     pub fn waiting(&self, number: u32) -> Option<&W> {
         match &self.entries.get(number as usize)?.state {
             State::Waiting(waiting) | State::Abandoned(waiting) => Some(waiting),
@@ -61,7 +61,7 @@ impl<W, E> Pending<W, E> {
         }
     }
 
-    /// The same, to be changed.
+    /// Data of an entry that has not ended, mutable.
     pub fn waiting_mut(&mut self, number: u32) -> Option<&mut W> {
         match &mut self.entries.get_mut(number as usize)?.state {
             State::Waiting(waiting) | State::Abandoned(waiting) => Some(waiting),
@@ -69,7 +69,7 @@ impl<W, E> Pending<W, E> {
         }
     }
 
-    /// The end, if it is there; the entry is free then. If not, `waker` will be woken.
+    /// Takes the end, if there is one, and frees the entry. Otherwise `waker` is called at the end.
     fn take(&mut self, number: u32, waker: &Waker) -> Option<Result<E>> {
         let entry = &mut self.entries[number as usize];
         if matches!(entry.state, State::Ended(_)) {
@@ -85,7 +85,7 @@ impl<W, E> Pending<W, E> {
         None
     }
 
-    /// The future that waits is gone.
+    /// Records that the future was dropped.
     fn abandon(&mut self, number: u32) {
         let entry = &mut self.entries[number as usize];
         match std::mem::replace(&mut entry.state, State::Free) {
@@ -94,10 +94,10 @@ impl<W, E> Pending<W, E> {
         }
     }
 
-    /// Ends what waits under a number; the bit of the slot that waits for it.
+    /// Ends an entry; returns the bit of the waiting slot.
     ///
     /// # Panics
-    /// If it has ended already.
+    /// If it has already ended.
     pub fn end(&mut self, number: u32, end: impl FnOnce(W) -> Result<E>) -> u64 {
         let entry = &mut self.entries[number as usize];
         match std::mem::replace(&mut entry.state, State::Free) {
@@ -117,7 +117,7 @@ impl<W, E> Pending<W, E> {
     }
 }
 
-/// Waits for the end of an entry, and gives it up when it goes.
+/// Future of the end of an entry. Dropping it abandons the entry.
 pub struct Ending<'p, W, E> {
     pending: &'p RefCell<Pending<W, E>>,
     number: u32,

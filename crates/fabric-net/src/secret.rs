@@ -1,7 +1,7 @@
-//! What clients and servers share, and the files that it is read from.
+//! The secret shared by clients and servers, and the files that hold it.
 //!
-//! A secret is as long as a guess must be hopeless, and a file that others on the host may read holds none: both are looked
-//! at before anything is started with it.
+//! A secret must be long enough to make guesses hopeless, and its file must be readable only by its owner.
+//! Both are checked before the secret is used.
 
 use std::fmt;
 use std::fs::File;
@@ -13,29 +13,30 @@ use std::sync::{Arc, OnceLock};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Bytes that a secret has at least.
+/// Minimum length of a secret in bytes.
 pub const SECRET_MIN: usize = 16;
-/// Bytes of the key that proves it.
+/// Length of the derived key in bytes.
 const KEY: usize = 32;
-/// Steps of the derivation of the key: some ten milliseconds, once for a process, and as much for each guess.
+/// Steps of the key derivation: some ten milliseconds, once per process and for each guess.
 const STEPS: u32 = 100_000;
-/// Bytes of a file that may be a secret.
+/// Maximum length of a file with a secret in bytes.
 const FILE_MAX: u64 = 64 << 10;
-/// Permissions of a file by which others than its owner may read or write it.
+/// Permission bits of other users to read or write a file.
 const OTHERS: u32 = 0o066;
 
-/// What clients and servers of one cluster share. Without one it is empty, and everybody is welcome.
+/// The secret shared by clients and servers of one cluster. Without a secret it is empty, and every client is
+/// admitted.
 #[derive(Clone, Default)]
 pub struct Secret(Arc<Kept>);
 
 #[derive(Default)]
 struct Kept {
     bytes: Box<[u8]>,
-    /// What is derived from it, once somebody needs it.
+    /// The derived key, once it was needed.
     key: OnceLock<[u8; KEY]>,
 }
 
-/// Why something is no secret.
+/// Reason why a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
@@ -57,14 +58,16 @@ pub enum SecretError {
 }
 
 impl Secret {
+    /// Makes a secret of `bytes`, whatever their number; [`Secret::check`] tests it.
     pub fn new(bytes: impl AsRef<[u8]>) -> Self {
         Self(Arc::new(Kept { bytes: bytes.as_ref().into(), key: OnceLock::new() }))
     }
 
-    /// What is in a file that only its owner may read and write, but for spaces and ends of lines at its end.
+    /// Reads a secret from a file that only its owner may read and write; white space at its end is ignored.
     ///
     /// # Errors
-    /// [`SecretError`] if the file cannot be read, others may read it, or there are fewer than [`SECRET_MIN`] bytes in it.
+    /// [`SecretError`] if the file cannot be read, others may read it, or it has fewer than [`SECRET_MIN`]
+    /// bytes.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, SecretError> {
         let path = path.as_ref().to_owned();
         let failed = |source| SecretError::Io { path: path.clone(), source };
@@ -90,13 +93,15 @@ impl Secret {
         self.0.bytes.is_empty()
     }
 
-    /// Whether both are the same one. Two that are empty are none.
+    /// Whether both are the same nonempty secret.
     pub fn is_shared_with(&self, other: &Self) -> bool {
         !self.is_empty() && self.0.bytes == other.0.bytes
     }
 
+    /// Checks the length; an empty secret is allowed.
+    ///
     /// # Errors
-    /// [`SecretError::TooShort`] for one that can be guessed.
+    /// [`SecretError::TooShort`] for a secret that can be guessed.
     pub fn check(&self) -> Result<(), SecretError> {
         match self.0.bytes.len() {
             0 | SECRET_MIN.. => Ok(()),
@@ -104,14 +109,15 @@ impl Secret {
         }
     }
 
-    /// The key by which it is proved: PBKDF2 (RFC 8018, HMAC of SHA-256) of the secret. It takes a moment the first time, so that
-    /// guesses take one too: a server's proof is given to everybody. That of no secret is empty.
+    /// The key that is proved in a handshake: PBKDF2 (RFC 8018, HMAC of SHA-256) of the secret. The first
+    /// call takes a while, and so does each guess: a server sends its proof to every client. The key of an
+    /// empty secret is empty.
     pub(crate) fn key(&self) -> &[u8] {
         if self.is_empty() { &[] } else { self.0.key.get_or_init(|| derive(&self.0.bytes, STEPS)) }
     }
 }
 
-/// The first block of PBKDF2.
+/// First block of PBKDF2.
 fn derive(secret: &[u8], steps: u32) -> [u8; KEY] {
     let keyed = Hmac::<Sha256>::new_from_slice(secret).expect("a key of HMAC may have any length");
     let step = |said: &[&[u8]]| -> [u8; KEY] {
@@ -148,7 +154,7 @@ mod tests {
 
     const LONG_ENOUGH: &str = "sixteen bytes are";
 
-    /// A file with these bytes and permissions, which goes with the guard.
+    /// A file with these bytes and permissions, removed on drop.
     struct Written(PathBuf);
 
     impl Written {
@@ -162,7 +168,7 @@ mod tests {
 
     impl Drop for Written {
         fn drop(&mut self) {
-            // It may be gone.
+            // It may have been removed.
             let _ = fs::remove_file(&self.0);
         }
     }
@@ -172,7 +178,7 @@ mod tests {
         assert_eq!(format!("{:?}", Secret::new("hush")), "Secret(..)");
     }
 
-    /// Of Python's `hashlib.pbkdf2_hmac("sha256", b"sixteen bytes are", b"secret of pando", 1000)`.
+    /// Computed by Python's `hashlib.pbkdf2_hmac("sha256", b"sixteen bytes are", b"secret of pando", 1000)`.
     #[test]
     fn the_key_is_that_of_pbkdf2() {
         let hex: String =

@@ -1,8 +1,8 @@
-//! What all connections have in common.
+//! Options common to all connections.
 //!
-//! They never block, send at once what they are given, and find out by themselves that the other host is gone: the kernel asks
-//! after some seconds of silence, and gives up when what was sent is not acknowledged. A peer that is stopped is still there
-//! for the kernel; deadlines of verbs find that out.
+//! Connections never block, send data at once, and detect the loss of the other host: the kernel probes after
+//! some seconds of silence, and gives up if data stays unacknowledged. A stopped peer is still present for
+//! the kernel; the deadlines of verbs detect it.
 
 use std::io;
 use std::net::TcpStream;
@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 
-/// Silence after which the kernel asks whether the other host is there, and how often and how long it asks.
+/// Silence after which the kernel probes the other host, and interval and number of the probes.
 const KEEP_IDLE: Duration = Duration::from_secs(5);
 const KEEP_INTERVAL: Duration = Duration::from_secs(2);
 const KEEP_COUNT: u32 = 3;
-/// How long bytes may stay without acknowledgement, in ms.
+/// Longest time without acknowledgement of sent data, in ms.
 const USER_TIMEOUT_MS: u32 = 10_000;
 
-/// To be called for each connection before anything else.
+/// Sets the options. Must be called first for each connection.
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;

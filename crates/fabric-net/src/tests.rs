@@ -1,7 +1,7 @@
-//! Clients that do not behave, servers that go and come back, and links that are cut.
+//! Misbehaving clients, restarted servers, and cut connections.
 //!
-//! Connections go through a [`Relay`] where a test wants to hold back or cut what passes. Misbehaving clients shake hands as
-//! everybody does and then write bytes of their own.
+//! Connections go through a [`Relay`] where a test must hold back or cut data. Misbehaving clients perform a
+//! regular handshake and then write arbitrary bytes.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -49,7 +49,7 @@ fn add(ep: &TcpEndpoint, offset: u64) -> Result<u64, FabricError> {
     block_on(ep, ep.fetch_add(at(offset), 1))
 }
 
-/// A client that was let in and may now write what it likes.
+/// An admitted client that may write any bytes.
 fn let_in(server: &TcpServer, link: u64) -> TcpStream {
     let_in_as(server, LinkId { process: 1, link })
 }
@@ -61,7 +61,7 @@ fn let_in_as(server: &TcpServer, id: LinkId) -> TcpStream {
     stream
 }
 
-/// Whether the server closes the connection, whatever it says before.
+/// Whether the server closes the connection, whatever it sends before.
 fn is_closed(stream: &mut TcpStream) -> bool {
     let mut sink = [0; 4096];
     loop {
@@ -73,7 +73,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// Waits for what happens on other threads.
+/// Waits for an effect of other threads.
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !is_so() {
@@ -147,7 +147,7 @@ fn strangers_and_bad_clients_are_closed_and_hurt_nobody() {
         good += 1;
     };
     check();
-    // Bytes that are no hello, half a hello, nothing at all.
+    // Before the handshake: not a hello, half a hello, nothing.
     for said in [&[7u8; 500][..], &b"PandoTCP"[..], &[]] {
         let mut stream = TcpStream::connect(server.addr()).expect("it listens");
         stream.write_all(said).expect("they are taken");
@@ -166,7 +166,7 @@ fn strangers_and_bad_clients_are_closed_and_hurt_nobody() {
         assert!(is_closed(&mut stream), "client {link}");
     }
     assert_eq!(block_on(&ep, ep.read_word(at(0))).expect("it is served"), 0, "half a WRITE is none");
-    // One that asks and never listens.
+    // A client that asks and never reads.
     let mut stream = let_in(&server, 4);
     let mut ask = Vec::new();
     (0..200).for_each(|_| Request::Read { offset: 0, len: 1 << 20 }.encode(&mut ask));
@@ -197,12 +197,12 @@ fn strangers_do_not_take_the_places_of_clients() {
     let first = let_in(&server, 1);
     strangers.extend((0..20).map(|_| silent()));
     let second = let_in(&server, 2);
-    // The last two are left: each of those who came later displaced the oldest one.
+    // The last two are left: each later stranger displaced the oldest one.
     let kept = strangers.split_off(strangers.len() - 2);
     assert!(strangers.iter_mut().all(is_closed));
     eventually("they are counted", || (server.counts().connections, server.counts().clients) == (4, 2));
     assert_eq!(server.counts().expelled, 21);
-    // A client too many is told so, and is a stranger until then.
+    // A client beyond the maximum is told so, and is a stranger until then.
     let id = LinkId { process: 1, link: 3 };
     let told = connect_raw(server.addr(), id, &Secret::default()).expect_err("there is no room");
     assert!(told.to_string().contains("as many connections as it takes"), "{told}");
@@ -236,21 +236,21 @@ fn what_is_late_of_a_fenced_connection_is_not_executed() {
     assert!(is_closed(&mut late));
     ask(&mut fencing, Request::Read { offset: 8, len: 8 });
     assert_eq!(answer(&mut fencing, Op::Read, 8), number);
-    // A whole process: this one, whose fence is the last that is heard.
+    // A fence of the whole process, sent by itself: the last request that is executed.
     ask(&mut fencing, Request::Fence { process: 1, link: 0 });
     assert!(is_closed(&mut fencing));
     let again = connect_raw(server.addr(), LinkId { process: 1, link: 3 }, &Secret::default());
     assert!(again.expect_err("it is not let in").to_string().contains("given up for dead"));
 }
 
-/// What a [`Relay`] does with what comes.
+/// Mode of a [`Relay`]: passes data on.
 const PASS: u8 = 0;
-/// Takes it and keeps it until it passes again.
+/// Keeps data until it passes it on again.
 const HOLD: u8 = 1;
-/// Closes connections, old and new.
+/// Closes old and new connections.
 const CUT: u8 = 2;
 
-/// Stands between clients and a server.
+/// A relay between clients and a server.
 struct Relay {
     addr: SocketAddr,
     mode: Arc<AtomicU8>,
@@ -342,7 +342,8 @@ fn a_silent_server_is_an_error_at_the_deadline_and_what_it_does_late_changes_not
         "{:?}",
         begun.elapsed()
     );
-    // Another worker, whose connection was idle meanwhile, goes on with the word, ahead of what is on its way.
+    // Another worker continues with the word over its own, idle connection. The held-back verbs must not take
+    // effect after that.
     relay.set(PASS);
     eventually("it is served", || block_on(&other, other.write_word(at(64), 3)).is_ok());
     for _ in 0..50 {
@@ -364,7 +365,7 @@ fn a_verb_takes_no_longer_than_its_operation_may() {
     let begun = Instant::now();
     let error = block_on(&ep, limited(&ep, &limit, ep.read_word(at(64)))).expect_err("nothing comes back");
     assert!(matches!(error, FabricError::TimedOut(SERVER)), "{error:?}");
-    // What has a limit may still take a quarter of what a verb may.
+    // The wait of a limited operation still lasts a quarter of a verb's deadline.
     assert!((deadline / 4..deadline).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     relay.set(PASS);
     eventually("it is served", || block_on(&ep, limited(&ep, &limit, ep.read_word(at(64)))).is_ok());
@@ -442,7 +443,7 @@ fn a_verb_whose_future_was_dropped_disturbs_nobody() {
         let mut add = Box::pin(ep.fetch_add(at(64), 1));
         assert!(read.as_mut().poll(&mut cx).is_pending() && add.as_mut().poll(&mut cx).is_pending());
     }
-    // They were asked for, and are answered before this one.
+    // The earlier requests were sent, and are answered before this one.
     assert_eq!(block_on(&ep, ep.read_word(at(64))).expect("it is served"), 100);
 }
 
@@ -458,7 +459,7 @@ fn processes_know_of_each_other_and_exclude_each_other() {
     assert!(error.to_string().contains("does not finish"), "{error}");
     drop(lock);
     other.lock_exclusive(Duration::from_secs(20)).expect("it is free again");
-    // One that goes is there for a moment longer.
+    // A process stays present for a moment after its end.
     let (gone, ep) = (one.process(), one.endpoint(1).expect("an endpoint"));
     drop(one);
     eventually("it is gone", || !other.is_alive(gone));
@@ -493,7 +494,7 @@ fn half_requests_of_all_clients_take_no_more_memory_than_they_may() {
     let mut streams: Vec<TcpStream> = (1..=8).map(|link| let_in(&server, link)).collect();
     for stream in &mut streams {
         stream.set_write_timeout(Some(Duration::from_millis(100))).expect("a socket");
-        // No more is taken of those that came too late than a socket holds.
+        // Of the later requests the server reads no more than a socket buffers.
         let _ = stream.write_all(half);
     }
     let had = || server.counts().bytes_in;
@@ -501,7 +502,7 @@ fn half_requests_of_all_clients_take_no_more_memory_than_they_may() {
     thread::sleep(Duration::from_millis(150));
     let most = (input_max + 8 * (64 << 10) + 8 * 200) as u64;
     assert!(had() <= most, "{} bytes of {most} were taken", had());
-    // The first ones have all that they need, and others get it from those that are given up.
+    // The first requests have their memory; the others get it when requests are given up.
     streams[0].write_all(&[*last]).expect("it is there");
     let mut answer = [0; 8];
     streams[0].read_exact(&mut answer).expect("it is answered");
@@ -523,7 +524,7 @@ fn a_holder_of_the_lock_that_is_not_heard_loses_it_and_all_else() {
     let mut answer = [0; 16];
     holder.read_exact(&mut answer).expect("an answer");
     assert_eq!(answer[8], 1);
-    // It says nothing more.
+    // The holder is silent from now on.
     let addresses = servers.iter().map(|server| server.addr().to_string());
     let other = TcpFabric::connect(TcpConfig::new(addresses)).expect("they are there");
     let error = other.lock_exclusive(Duration::ZERO).expect_err("it was heard a moment ago");
@@ -598,7 +599,7 @@ fn what_another_host_says_does_not_reach_a_terminal() {
     assert!(!said.contains(['\x1b', '\u{202e}']), "{said}");
 }
 
-/// A way in that says everything backwards, and knows how many clients have it.
+/// Another way that answers with the reversed request and counts its clients.
 #[derive(Debug, Default)]
 struct Backwards(Arc<AtomicUsize>);
 
@@ -636,17 +637,17 @@ fn another_way_in_takes_the_place_of_one_sided_verbs_and_lasts_as_long_as_its_co
     let error = block_on(&a, a.pair(SERVER, b"")).expect_err("it wants to hear something");
     assert!(error.to_string().contains("there is nothing to say"), "{error}");
     let pair = |ep: &TcpEndpoint| block_on(ep, ep.pair(SERVER, b"abc")).expect("it has another way");
-    // Calls that come the other way are answered and counted as all are.
+    // Calls over the other way are answered and counted like all others.
     let (_, reply) = block_on(&a, a.pair(SERVER, b"callabc")).expect("it has another way");
     let refused = decode_reply(&reply, SERVER, Op::Call, 1000).expect("a reply").expect("it is whole").0;
     assert!(matches!(refused, Err(FabricError::Refused { server: SERVER, op: 7, .. })), "{refused:?}");
     assert_eq!(server.counts().calls, 1);
     let (given_up, said) = pair(&a);
     assert_eq!((said, pair(&b).1), (b"cba".to_vec(), b"cba".to_vec()));
-    // Instead of the first one.
+    // It replaces the first one.
     pair(&b);
     assert_eq!(count.load(SeqCst), 2);
-    // Whoever makes a round trip after a connection was given up knows that its other way is closed.
+    // After a round trip, the other way of a connection that was given up is closed.
     fabric.give_up(SERVER, given_up);
     assert_eq!(fabric.given_up(SERVER), 1);
     block_on(&c, c.ping(SERVER)).expect("it is there");
@@ -668,7 +669,8 @@ fn another_way_in_takes_the_place_of_one_sided_verbs_and_lasts_as_long_as_its_co
     assert!(error.to_string().contains("it does not offer RDMA"), "{error}");
 }
 
-/// Who has another way is told of its connection, and need not take a pause for an error.
+/// A client of another way can tell whether its connection is up, and wait out the pause before the next one
+/// instead of getting an error.
 #[test]
 fn another_way_is_asked_for_again_once_its_connection_is_gone() {
     let way: Arc<dyn OtherWay> = Arc::new(Backwards::default());
@@ -678,7 +680,7 @@ fn another_way_is_asked_for_again_once_its_connection_is_gone() {
     let pair = || block_on(&ep, ep.pair(SERVER, b"abc"));
     assert_eq!(ep.connection(SERVER), None);
     let mut last = None;
-    // Pauses become longer by connections that fail, not by ones that were made.
+    // Only failed connections make the pauses longer.
     for _ in 0..3 {
         block_on(&ep, ep.rest(SERVER));
         let link = pair().expect("it rested for long enough").0;

@@ -1,9 +1,10 @@
-//! Frames of the TCP fabric: what a client asks of a memory server, and how it is answered.
+//! Frames of the TCP fabric: requests of clients and replies of memory servers.
 //!
-//! A connection carries requests one way and replies the other, both in order, so neither has a number. A request is a
-//! header of 16 bytes and a body, a reply a header of 8 bytes and a body; all numbers are little-endian. `docs/fabric.md`
-//! draws them. Decoding never panics and never looks beyond the bytes at hand: the result is a request, a need for more bytes, or
-//! [`Malformed`], after which the connection is closed.
+//! A connection carries requests in one direction and replies in the other, both in order, so neither has a
+//! number. A request is a header of 16 bytes and a body, a reply a header of 8 bytes and a body; all numbers
+//! are little-endian. `docs/fabric.md` has drawings. Decoding never panics and never reads beyond the bytes
+//! at hand. It returns a request, the need for more bytes, or [`Malformed`], after which the connection is
+//! closed.
 
 pub use pando_fabric::codec::REPLY_HEADER;
 use pando_fabric::codec::{self, Put, Reader, ReplyFrame, split_reply};
@@ -11,11 +12,11 @@ use pando_fabric::{FabricError, GlobalAddr, MAX_OFFSET, MemoryServerId};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
 
-/// Version of this protocol. Two that differ do not talk to each other.
+/// Version of this protocol. Peers with different versions do not talk to each other.
 pub const VERSION: u16 = 2;
-/// Bytes of a request besides its body.
+/// Length of a request's header in bytes.
 pub const REQUEST_HEADER: usize = size_of::<RequestHeader>();
-/// Longest body, and most bytes that a READ may ask for, unless a server sets another limit.
+/// Default maximum length of a body, and of the answer to a READ.
 pub const BODY_MAX: u32 = 4 << 20;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
@@ -23,19 +24,19 @@ pub const BODY_MAX: u32 = 4 << 20;
 struct RequestHeader {
     op: u8,
     zero: u8,
-    /// The kind of a call, else 0.
+    /// Kind of a call, otherwise 0.
     kind: U16,
-    /// Bytes that a READ asks for, else of the body.
+    /// Bytes that a READ asks for, otherwise the length of the body.
     len: U32,
     offset: U64,
 }
 
 const _: () = assert!(REQUEST_HEADER == 16);
 
-/// Why bytes are no request or no reply.
+/// Reason why bytes are not a request or a reply.
 pub type Malformed = codec::Malformed<Op>;
 
-/// What a request asks for.
+/// Operation of a request.
 #[derive(TryFromBytes, KnownLayout, Immutable, Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Op {
@@ -60,17 +61,17 @@ impl Op {
         Self::try_read_from_bytes(&[byte]).ok()
     }
 
-    /// Whether it may be a verb of a chain.
+    /// Whether the operation may be a verb of a chain.
     fn is_chained(self) -> bool {
         matches!(self, Self::Read | Self::Write | Self::CompareSwap | Self::FetchAdd)
     }
 
-    /// Whether it moves or changes words of the server's memory.
+    /// Whether the operation reads or changes words of the server's memory.
     pub(crate) fn is_one_sided(self) -> bool {
         self.is_chained() || matches!(self, Self::MaskedCompareSwap | Self::Chain)
     }
 
-    /// Whether it may change something that others see, also when it is executed late.
+    /// Whether a late execution may change state that others see.
     pub(crate) fn may_change(self) -> bool {
         matches!(
             self,
@@ -84,7 +85,7 @@ impl Op {
         )
     }
 
-    /// Whether it is about a place in the server's memory; a chain's verbs each have their own.
+    /// Whether the operation has an address; a chain's verbs each have their own.
     fn has_offset(self) -> bool {
         !matches!(
             self,
@@ -92,7 +93,7 @@ impl Op {
         )
     }
 
-    /// Bytes of its body, if that is always the same.
+    /// Length of the body in bytes, if it is fixed.
     fn body_len(self) -> Option<u32> {
         match self {
             Self::CompareSwap | Self::Fence => Some(16),
@@ -104,7 +105,7 @@ impl Op {
     }
 }
 
-/// A request as it lies in the bytes that came.
+/// A request within received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'b> {
     Read {
@@ -144,27 +145,29 @@ pub enum Request<'b> {
         offset: u64,
         len: u64,
     },
-    /// From now on nothing is executed that came over connection `link` of `process`, or over any of its connections if `link`
-    /// is 0.
+    /// Fences off connection `link` of `process`, or all of its connections if `link` is 0: none of their
+    /// later requests is executed.
     Fence {
         process: u64,
         link: u64,
     },
-    /// Takes the one lock of this memory server for this connection, with which it ends. The answer is 1, or 0 if another
-    /// connection has it, or the number of a process that had it, was not heard from, and is fenced off here.
+    /// Takes the lock of this memory server for this connection, with which the lock ends. The answer is 1;
+    /// or 0 if another connection has it; or the number of the silent process from which it was taken over
+    /// and which is fenced off here.
     Lock,
-    /// Whether `process` has a connection, or had one a moment ago. The answer is 1 or 0.
+    /// Whether `process` is present. The answer is 1 or 0.
     Present {
         process: u64,
     },
     Ping,
-    /// Asks for another way to the same memory, which ends with this connection. The body is opaque to this protocol.
+    /// Asks for another way to the same memory, which ends with this connection. The body is opaque to this
+    /// protocol.
     Pair {
         body: &'b [u8],
     },
 }
 
-/// The verbs of a chain, one request after the other, all of them whole.
+/// The verbs of a chain: a sequence of complete requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verbs<'b> {
     bytes: &'b [u8],
@@ -175,7 +178,7 @@ impl<'b> Iterator for Verbs<'b> {
     type Item = Request<'b>;
 
     fn next(&mut self) -> Option<Request<'b>> {
-        // They were checked when the chain was decoded.
+        // The requests were checked when the chain was decoded.
         let (request, used) = decode_request(self.bytes, self.body_max).ok()??;
         self.bytes = &self.bytes[used..];
         Some(request)
@@ -202,7 +205,7 @@ impl Request<'_> {
         }
     }
 
-    /// Appends the request to `out`. A chain is written by [`ChainEncoder`].
+    /// Appends the request to `out`. [`ChainEncoder`] writes a chain verb by verb.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let op = self.op();
         match *self {
@@ -238,7 +241,7 @@ impl<'o> ChainEncoder<'o> {
         Self { out, start }
     }
 
-    /// Where the next verb is to be appended.
+    /// The output, to which the next verb is appended.
     pub fn out(&mut self) -> &mut Vec<u8> {
         self.out
     }
@@ -261,7 +264,7 @@ fn put_request(out: &mut Vec<u8>, op: Op, kind: u16, offset: u64, body: &[u8]) {
     out.extend_from_slice(body);
 }
 
-/// Appends the header of a WRITE, whose `len` bytes follow.
+/// Appends the header of a WRITE; the caller appends its `len` bytes.
 pub fn put_write_header(out: &mut Vec<u8>, offset: u64, len: u32) {
     put_header(out, Op::Write, 0, len, offset);
 }
@@ -271,17 +274,18 @@ fn put_words(out: &mut Vec<u8>, op: Op, offset: u64, words: &[u64]) {
     words.iter().for_each(|word| out.put_u64(*word));
 }
 
-/// Length of the request at the front of `bytes`, once its header is there. The rest of it may be missing.
+/// Length of the request at the front of `bytes`, once its header is complete.
 pub fn request_len(bytes: &[u8]) -> Option<usize> {
     let (header, _) = RequestHeader::ref_from_prefix(bytes).ok()?;
     let body = if header.op == Op::Read as u8 { 0 } else { header.len.get() as usize };
     Some(REQUEST_HEADER + body)
 }
 
-/// The request at the front of `bytes` and how many of them it takes; `None` if more are needed.
+/// Decodes the request at the front of `bytes`; returns it with its length, or `None` if more bytes are
+/// needed.
 ///
 /// # Errors
-/// [`Malformed`] as soon as it is known that no bytes that might follow make a request of it.
+/// [`Malformed`] as soon as the bytes cannot become a request, whatever follows.
 pub fn decode_request(bytes: &[u8], body_max: u32) -> Result<Option<(Request<'_>, usize)>, Malformed> {
     let Ok((header, rest)) = RequestHeader::ref_from_prefix(bytes) else { return Ok(None) };
     let op = Op::from_byte(header.op).ok_or(Malformed::UnknownOp(header.op))?;
@@ -325,11 +329,12 @@ pub fn decode_request(bytes: &[u8], body_max: u32) -> Result<Option<(Request<'_>
     Ok(Some((request, REQUEST_HEADER + body_len)))
 }
 
-/// Checks that the verbs of a chain are whole, may be chained, and bring back at most `body_max` bytes together.
+/// Checks that the verbs of a chain are complete, may be chained, and return at most `body_max` bytes
+/// together.
 fn checked_chain(bytes: &[u8], body_max: u32) -> Result<Verbs<'_>, Malformed> {
     let (mut left, mut answered) = (Reader::new(bytes), 0u64);
     while let Some(&op) = left.rest().first() {
-        // Nothing nests: the operation is looked at first.
+        // Check the operation first, so that chains cannot nest.
         if let Some(op) = Op::from_byte(op).filter(|op| !op.is_chained()) {
             return Err(Malformed::NotChained(op));
         }
@@ -348,7 +353,7 @@ fn checked_chain(bytes: &[u8], body_max: u32) -> Result<Verbs<'_>, Malformed> {
     Ok(Verbs { bytes, body_max })
 }
 
-/// How a request ended.
+/// Result of a request.
 #[derive(TryFromBytes, KnownLayout, Immutable, Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
@@ -361,7 +366,7 @@ pub enum Status {
     System = 6,
 }
 
-/// Writes one reply: its header, and then its body as it is appended to `out`.
+/// Writes one reply: its header, then the body that the caller appends to `out`.
 pub struct ReplyEncoder(ReplyFrame);
 
 impl ReplyEncoder {
@@ -369,12 +374,12 @@ impl ReplyEncoder {
         Self(ReplyFrame::begin(out, op as u8))
     }
 
-    /// Ends the reply. Its body is what was appended since it was begun.
+    /// Ends the reply. Its body was appended to `out` since the beginning.
     pub fn finish(self, out: &mut [u8]) {
         self.0.finish(out, Status::Done as u8, 0);
     }
 
-    /// Ends the reply with `error` in place of what was appended since it was begun.
+    /// Ends the reply with `error` in place of the body appended so far.
     pub fn fail(self, out: &mut Vec<u8>, error: &FabricError) {
         out.truncate(self.0.body());
         let status = put_error(out, error);
@@ -399,7 +404,8 @@ fn put_error(out: &mut Vec<u8>, error: &FabricError) -> Status {
     status
 }
 
-/// The text of another host with what a terminal would obey, or what would hide the order of letters, escaped.
+/// Text of another host, with control characters and characters that change the direction or order of text
+/// escaped.
 pub fn printable(text: &str) -> String {
     let is_dangerous = |c: char| {
         c.is_control()
@@ -412,7 +418,7 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// The error in the body of a reply of memory server `server`.
+/// Decodes the error in the body of a reply of memory server `server`.
 fn error_of(server: MemoryServerId, status: Status, body: &[u8]) -> Result<FabricError, Malformed> {
     let mut body = Reader::new(body);
     let (offset, len, region_len) = (body.u64()?, body.u64()?, body.u64()?);
@@ -429,14 +435,14 @@ fn error_of(server: MemoryServerId, status: Status, body: &[u8]) -> Result<Fabri
     })
 }
 
-/// A reply as it lies in the bytes that came: the body, or why there is none.
+/// A decoded reply: the body, or the error.
 pub type Reply<'b> = Result<&'b [u8], FabricError>;
 
-/// The reply of `server` to a request `op` at the front of `bytes`, and how many of them it takes; `None` if more are
-/// needed.
+/// Decodes the reply of `server` to a request `op` at the front of `bytes`; returns it with its length, or
+/// `None` if more bytes are needed.
 ///
 /// # Errors
-/// [`Malformed`] if it cannot be the reply.
+/// [`Malformed`] if the bytes cannot be the reply.
 pub fn decode_reply(
     bytes: &[u8],
     server: MemoryServerId,

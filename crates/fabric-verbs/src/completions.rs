@@ -1,7 +1,7 @@
-//! Completion queues, and how to sleep until something comes to one.
+//! Completion queues, and sleeping until a completion arrives.
 //!
-//! A client polls its queue. A memory server's thread sleeps when nothing has come for a while: it asks to be notified, looks
-//! once more, and waits for the queue's channel.
+//! A client polls its queue. A memory server's thread sleeps after a while without completions: it asks for a
+//! notification, polls once more, and waits for the queue's channel.
 
 #![allow(unsafe_code)]
 
@@ -20,45 +20,47 @@ use rdma_mummy_sys::{
 
 use crate::device::{Device, system};
 
-/// Completions that are taken at once.
+/// Maximum number of completions per poll.
 const POLL: usize = 32;
 
-/// Where completions come to.
+/// A completion queue.
 pub(crate) struct CompletionQueue {
     cq: NonNull<ibv_cq>,
-    // Dropped after the queue, in this order.
+    // Fields are dropped after the queue, in this order.
     channel: Option<Channel>,
     device: Arc<Device>,
 }
 
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for CompletionQueue {}
-// SAFETY: as above; it has locks of its own.
+// SAFETY: as above; the queue has internal locks.
 unsafe impl Sync for CompletionQueue {}
 
-/// The end of a work request.
+/// Completion of a work request.
 #[derive(Clone, Copy)]
 pub(crate) struct Completion {
     pub id: u64,
-    /// What went wrong, by libibverbs' number.
+    /// libibverbs' status code of a failure.
     pub result: std::result::Result<(), u32>,
-    /// The number of the queue pair.
+    /// Number of the queue pair.
     pub queue_pair: u32,
-    /// Bytes that a RECV brought into its buffer; 0 for anything else, also a WRITE that took a buffer and left it as it was.
+    /// Bytes received into the buffer of a RECV; 0 for any other work request.
     pub bytes: usize,
 }
 
 impl CompletionQueue {
+    /// Creates a queue that is only polled.
+    ///
     /// # Errors
-    /// `System` if the device has no queue of so many entries.
+    /// `System` if the device has no queue of `entries` entries.
     pub fn new(device: &Arc<Device>, entries: u32) -> Result<Self> {
         Self::make(device, entries, None)
     }
 
-    /// One whose owner can sleep until something comes.
+    /// Creates a queue whose owner can sleep until a completion arrives.
     ///
     /// # Errors
-    /// As above, and if there is no channel for that.
+    /// As [`CompletionQueue::new`], and if no channel can be made.
     pub fn with_channel(device: &Arc<Device>, entries: u32) -> Result<Self> {
         Self::make(device, entries, Some(Channel::new(device)?))
     }
@@ -66,7 +68,7 @@ impl CompletionQueue {
     fn make(device: &Arc<Device>, entries: u32, channel: Option<Channel>) -> Result<Self> {
         let entries = entries.clamp(1, i32::MAX as u32) as i32;
         let told = channel.as_ref().map_or(null_mut(), |channel| channel.0.as_ptr());
-        // SAFETY: the device is open; the channel, if there is one, is there and will be until the queue is gone.
+        // SAFETY: the device is open. The channel, if there is one, lives until the queue is destroyed.
         let cq = unsafe { ibv_create_cq(device.context(), entries, null_mut(), told, 0) };
         match NonNull::new(cq) {
             Some(cq) => Ok(Self { cq, channel, device: Arc::clone(device) }),
@@ -82,14 +84,14 @@ impl CompletionQueue {
         self.cq.as_ptr()
     }
 
-    /// Takes completions and tells `done` of each; whether there may be more.
+    /// Passes completions to `done`; returns whether there may be more.
     pub fn poll(&self, mut done: impl FnMut(Completion)) -> bool {
         let mut entries = [const { MaybeUninit::<ibv_wc>::zeroed() }; POLL];
-        // SAFETY: the queue is there, and `entries` valid for `POLL` of them.
+        // SAFETY: the queue exists, and `entries` is valid for `POLL` entries.
         let count = unsafe { ibv_poll_cq(self.cq.as_ptr(), POLL as i32, entries.as_mut_ptr().cast()) };
         let count = usize::try_from(count).unwrap_or(0);
         for entry in &entries[..count] {
-            // SAFETY: it is plain numbers, zeroed, and filled by the call.
+            // SAFETY: the entry consists of plain numbers, zeroed, and filled by the call.
             let entry = unsafe { entry.assume_init_ref() };
             let is_well = entry.status == ibv_wc_status::IBV_WC_SUCCESS;
             done(Completion {
@@ -102,26 +104,27 @@ impl CompletionQueue {
         count == POLL
     }
 
-    /// Has the next completion make [`CompletionQueue::news`] readable. What came before this has to be looked for once more.
+    /// Makes the next completion set [`CompletionQueue::news`] readable. The caller must then poll once more
+    /// for earlier completions.
     pub fn ask_for_news(&self) {
-        // SAFETY: the queue is there while `self` is.
+        // SAFETY: the queue exists while `self` does.
         let error = unsafe { ibv_req_notify_cq(self.cq.as_ptr(), 0) };
         if error != 0 {
             tracing::error!("{} does not tell when something comes: error {error}", self.device.name);
         }
     }
 
-    /// What becomes readable when there is news, if it has a channel.
+    /// Descriptor that becomes readable on a completion, if the queue has a channel.
     pub fn news(&self) -> Option<BorrowedFd<'_>> {
         self.channel.as_ref().map(Channel::fd)
     }
 
-    /// Takes the news that there are, so that it is not readable any more.
+    /// Takes all notifications, so that the descriptor is no longer readable.
     pub fn take_news(&self) {
         let Some(channel) = &self.channel else { return };
         let (mut cq, mut context) = (null_mut(), null_mut());
-        // SAFETY: the channel is there, it does not wait (`Channel::new`), and both places are valid for the call. News are
-        // about the one queue of the channel, which is acknowledged as it has to be.
+        // SAFETY: the channel exists, it is nonblocking (`Channel::new`), and both pointers are valid for the
+        // call. Notifications are from the channel's only queue, and each is acknowledged.
         unsafe {
             while ibv_get_cq_event(channel.0.as_ptr(), &raw mut cq, &raw mut context) == 0 {
                 ibv_ack_cq_events(cq, 1);
@@ -132,34 +135,34 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: queue pairs hold the queue, so none is left; all news were acknowledged.
+        // SAFETY: queue pairs hold the queue, so none is left. All notifications were acknowledged.
         unsafe { ibv_destroy_cq(self.cq.as_ptr()) };
     }
 }
 
-/// What tells that something came to a completion queue.
+/// Channel that reports completions of a queue.
 struct Channel(NonNull<ibv_comp_channel>);
 
 impl Channel {
     fn new(device: &Arc<Device>) -> Result<Self> {
         let failed = |error: &io::Error| system(&device.name, "no completion channel can be made", error);
-        // SAFETY: the device is open; the queue that has the channel holds it.
+        // SAFETY: the device is open; the channel's queue holds it.
         let channel = NonNull::new(unsafe { ibv_create_comp_channel(device.context()) });
         let channel = Self(channel.ok_or_else(|| failed(&io::Error::last_os_error()))?);
-        // Who takes news does not wait for some.
+        // Nonblocking, so that taking notifications never waits.
         rustix::io::ioctl_fionbio(channel.fd(), true).map_err(|error| failed(&error.into()))?;
         Ok(channel)
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel has this descriptor open for as long as it is there, as it is while `self` is.
+        // SAFETY: the channel keeps this descriptor open while it exists, and it exists while `self` does.
         unsafe { BorrowedFd::borrow_raw(self.0.as_ref().fd) }
     }
 }
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: its queue is gone.
+        // SAFETY: its queue was destroyed before.
         unsafe { ibv_destroy_comp_channel(self.0.as_ptr()) };
     }
 }

@@ -1,7 +1,7 @@
-//! A device of libibverbs that is open, and memory that it was told of.
+//! An open device of libibverbs, and memory registered with it.
 //!
-//! The device, its port, GID and MTU are chosen here. Who offers or uses memory opens the device once and shares it; it is
-//! closed when the last registration and queue is gone.
+//! The device, its port, GID and MTU are chosen here. Offers and clients open the device once and share it.
+//! It is closed when the last registration and queue is gone.
 
 #![allow(unsafe_code)]
 
@@ -24,12 +24,12 @@ use rdma_mummy_sys::{
 
 use crate::VerbsOptions;
 
-/// `link_layer` of a port of Ethernet.
+/// `link_layer` of an Ethernet port.
 pub(crate) const ETHERNET: u8 = 2;
-/// READs and atomics under way of one queue pair at most; devices seldom take more.
+/// Maximum number of READs and atomics in flight per queue pair; few devices take more.
 const DEPTH_MAX: i32 = 16;
 
-/// The port that is used, and how others reach it.
+/// The port in use, and its addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Port {
     pub number: u8,
@@ -37,7 +37,7 @@ pub(crate) struct Port {
     pub link_layer: u8,
     pub gid_index: u8,
     pub gid: [u8; 16],
-    /// Code of the MTU.
+    /// MTU code.
     pub mtu: u8,
     pub message_max: u32,
 }
@@ -45,45 +45,45 @@ pub(crate) struct Port {
 pub(crate) struct Device {
     context: NonNull<ibv_context>,
     pd: NonNull<ibv_pd>,
-    /// Which one, among those that this process ever opened.
+    /// Number of the device among all that this process opened.
     pub id: u64,
     pub name: String,
     pub port: Port,
-    /// Code of how long a packet may go without being acknowledged.
+    /// Code of the time after which an unacknowledged packet is sent again.
     pub timeout: u8,
-    /// Work requests of a queue pair at most.
+    /// Maximum number of work requests of a queue pair.
     pub work_max: u32,
-    /// Buffers of a shared receive queue at most, and entries of a completion queue.
+    /// Maximum number of buffers of a shared receive queue, and of entries of a completion queue.
     pub receives_max: u32,
     pub completions_max: u32,
-    /// READs and atomics that a queue pair sends, and takes, at a time.
+    /// Maximum number of READs and atomics that a queue pair sends, and takes, at a time.
     pub depth_out: u8,
     pub depth_in: u8,
 }
 
-// SAFETY: libibverbs may be called from any thread, for the same device too.
+// SAFETY: libibverbs may be called from any thread, also for the same device.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Opens the device that `options` name, or the first that can be used.
+    /// Opens the device that `options` name, or the first usable one.
     ///
     /// # Errors
-    /// `Open` if there is none like that, `System` if it cannot be used.
+    /// `Open` if there is no such device, `System` if it cannot be used.
     pub fn open(options: &VerbsOptions) -> Result<Arc<Self>> {
         let failed =
             |reason: &str| Err(FabricError::Open { path: "verbs".to_owned(), reason: reason.to_owned() });
         let mut count = 0;
-        // SAFETY: `count` is valid for the call; where libibverbs is missing the answer is null.
+        // SAFETY: `count` is valid for the call. Without libibverbs the result is null.
         let list = unsafe { ibv_get_device_list(&raw mut count) };
         if list.is_null() {
             return failed("there is no RDMA device, or libibverbs is not installed");
         }
-        // SAFETY: libibverbs says that `list` has `count` entries; it is freed below, after its last use.
+        // SAFETY: `list` has `count` entries. It is freed below, after its last use.
         let devices = unsafe { std::slice::from_raw_parts(list, count.max(0) as usize) };
         let tried = try_devices(devices, options);
-        // SAFETY: `list` came from `ibv_get_device_list`, and open devices outlive it.
+        // SAFETY: `list` came from `ibv_get_device_list`, and open devices do not depend on it.
         unsafe { ibv_free_device_list(list) };
         match tried {
             Some(device) => device.map(Arc::new),
@@ -101,7 +101,7 @@ impl Device {
         let Some(context) = NonNull::new(unsafe { ibv_open_device(device) }) else {
             return fail("it cannot be opened");
         };
-        // SAFETY: `context` was opened just now.
+        // SAFETY: `context` was opened above.
         let Some(pd) = NonNull::new(unsafe { ibv_alloc_pd(context.as_ptr()) }) else {
             // SAFETY: nothing was made of `context`.
             unsafe { ibv_close_device(context.as_ptr()) };
@@ -110,7 +110,7 @@ impl Device {
         static OPENED: AtomicU64 = AtomicU64::new(1);
         let port =
             Port { number: 0, lid: 0, link_layer: 0, gid_index: 0, gid: [0; 16], mtu: 0, message_max: 0 };
-        // From here on it is closed when it goes.
+        // From here on, dropping `device` closes it.
         let mut device = Self {
             context,
             pd,
@@ -145,24 +145,24 @@ impl Device {
 
     fn attributes(&self) -> Result<ibv_device_attr> {
         let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
-        // SAFETY: the device is open, and `attr` valid for writes of its type.
+        // SAFETY: the device is open, and `attr` is valid for writes of its type.
         done(unsafe { ibv_query_device(self.context(), attr.as_mut_ptr()) })
             .map_err(|error| system(&self.name, "it says nothing about itself", &error))?;
-        // SAFETY: it is plain numbers, zeroed, and filled by the call.
+        // SAFETY: `attr` consists of plain numbers, zeroed, and filled by the call.
         Ok(unsafe { attr.assume_init() })
     }
 
-    /// Port `number`, if it is active and as asked for.
+    /// Port `number`, if it is active and matches `options`.
     fn port(&self, number: u8, options: &VerbsOptions) -> Option<Port> {
         if options.port.is_some_and(|wanted| wanted != number) {
             return None;
         }
         let mut attr = MaybeUninit::<ibv_port_attr>::zeroed();
-        // SAFETY: the device is open, and `attr` valid for writes of its type.
+        // SAFETY: the device is open, and `attr` is valid for writes of its type.
         if unsafe { ibv_query_port(self.context(), number, attr.as_mut_ptr()) } != 0 {
             return None;
         }
-        // SAFETY: it is plain numbers, zeroed, and filled by the call.
+        // SAFETY: `attr` consists of plain numbers, zeroed, and filled by the call.
         let attr = unsafe { attr.assume_init() };
         if attr.state != ibv_port_state::IBV_PORT_ACTIVE {
             return None;
@@ -183,7 +183,7 @@ impl Device {
 
     fn gid(&self, port: u8, index: u32) -> Option<[u8; 16]> {
         let mut gid = rdma_mummy_sys::ibv_gid { raw: [0; 16] };
-        // SAFETY: the device is open, and `gid` valid for writes of its type, of which any 16 bytes are one.
+        // SAFETY: the device is open, and `gid` is valid for writes. Any 16 bytes are a GID.
         let found = unsafe {
             match ibv_query_gid(self.context(), port, index as i32, &raw mut gid) {
                 0 => gid.raw,
@@ -193,10 +193,10 @@ impl Device {
         Some(found)
     }
 
-    /// How good a GID of an Ethernet port is; less is better.
+    /// Rank of a GID of an Ethernet port; lower is better.
     fn rank(&self, port: u8, index: u32) -> u8 {
         let mut entry = MaybeUninit::<ibv_gid_entry>::zeroed();
-        // SAFETY: the device is open, and `entry` valid for writes of its type, of which zeros are one.
+        // SAFETY: the device is open, and `entry` is valid for writes. Zeros are a valid entry.
         let (found, entry) = unsafe {
             let found = ibv_query_gid_ex(self.context(), u32::from(port), index, entry.as_mut_ptr(), 0);
             (found, entry.assume_init())
@@ -220,14 +220,14 @@ impl Device {
         self.pd.as_ptr()
     }
 
-    /// Blocks of memory that the device knows.
+    /// Blocks of memory registered with the device.
     ///
     /// # Errors
-    /// `System` if it does not take them.
+    /// `System` if the device refuses the memory.
     pub fn arena(self: &Arc<Self>, block_len: usize, blocks: usize) -> Result<Arc<Arena>> {
         Arena::new(block_len, blocks, |words| {
             let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
-            // SAFETY: an arena keeps its words where they are for as long as it keeps the guard, which goes first.
+            // SAFETY: an arena does not move its words while it holds the guard, which it drops first.
             let memory = unsafe { Memory::register(self, words, access) }?;
             Ok(Registration {
                 device: self.id,
@@ -237,10 +237,10 @@ impl Device {
         })
     }
 
-    /// A buffer out of one of its arenas, with the device's name for the memory.
+    /// A buffer of one of this device's arenas, with the device's key for it.
     ///
     /// # Panics
-    /// If the buffer is another one.
+    /// If the buffer is not registered with this device.
     pub fn with_key(&self, buffer: PageBuf) -> (PageBuf, u32) {
         let key = buffer.key(self.id).expect("it is registered");
         (buffer, key)
@@ -249,7 +249,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: whatever was made of the device holds it, so nothing is left.
+        // SAFETY: all objects made of the device hold it, so none is left.
         unsafe {
             ibv_dealloc_pd(self.pd.as_ptr());
             ibv_close_device(self.context.as_ptr());
@@ -263,11 +263,11 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// The first device that can be used, or the failure of one that was asked for by name.
+/// The first usable device, or the error of the last one that matches but cannot be used.
 fn try_devices(devices: &[*mut ibv_device], options: &VerbsOptions) -> Option<Result<Device>> {
     let mut failed = None;
     for &device in devices {
-        // SAFETY: `device` is an entry of a list that is not freed yet; names are strings that last as long.
+        // SAFETY: `device` is an entry of a list that is not freed yet; its name lives as long.
         let name = unsafe { CStr::from_ptr(ibv_get_device_name(device)) }.to_string_lossy().into_owned();
         if options.device.as_ref().is_some_and(|wanted| *wanted != name) {
             continue;
@@ -281,23 +281,26 @@ fn try_devices(devices: &[*mut ibv_device], options: &VerbsOptions) -> Option<Re
     failed
 }
 
-/// Memory that a device was told of, until it goes.
+/// Memory registered with a device until it is dropped.
 struct Memory {
     mr: NonNull<ibv_mr>,
     device: Arc<Device>,
 }
 
-// SAFETY: as of the device.
+// SAFETY: as for `Device`.
 unsafe impl Send for Memory {}
-// SAFETY: as of the device.
+// SAFETY: as for `Device`.
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    /// Registers `words` with `access`.
+    ///
     /// # Safety
-    /// `words` must stay where they are until the result is dropped.
+    /// `words` must not move or be freed until the result is dropped.
     unsafe fn register(device: &Arc<Device>, words: &[AtomicU64], access: ibv_access_flags) -> Result<Self> {
         let (start, bytes) = (words.as_ptr().cast_mut().cast(), size_of_val(words));
-        // SAFETY: the words are valid, and atomics may change at any time, by a device too. The caller keeps them.
+        // SAFETY: the words are valid, and atomics may be changed at any time, also by a device. The caller
+        // keeps them alive.
         let mr = unsafe { ibv_reg_mr(device.pd(), start, bytes, access.0 as i32) };
         match NonNull::new(mr) {
             Some(mr) => Ok(Self { mr, device: Arc::clone(device) }),
@@ -312,7 +315,7 @@ impl Memory {
     }
 
     fn local_key(&self) -> u32 {
-        // SAFETY: the registration is there while `self` is.
+        // SAFETY: the registration exists while `self` does.
         unsafe { self.mr.as_ref() }.lkey
     }
 
@@ -324,7 +327,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: it was registered once and is not used any more.
+        // SAFETY: the memory was registered once and is no longer used.
         let error = unsafe { ibv_dereg_mr(self.mr.as_ptr()) };
         if error != 0 {
             tracing::error!("memory of {} cannot be taken back from it: error {error}", self.device.name);
@@ -332,16 +335,18 @@ impl Drop for Memory {
     }
 }
 
-/// The region of a memory server, open to queue pairs of its device.
+/// The region of a memory server, registered for remote access.
 pub(crate) struct OpenRegion {
-    // Dropped in this order: the device forgets the memory before it may go.
+    // Drop order: the memory is deregistered before it may be freed.
     memory: Memory,
     region: ServedRegion,
 }
 
 impl OpenRegion {
+    /// Registers `region` with `device`.
+    ///
     /// # Errors
-    /// `Open` if it is in a file, `System` if the device does not take it.
+    /// `Open` if the region is a file, `System` if the device refuses it.
     pub fn new(device: &Arc<Device>, region: ServedRegion) -> Result<Self> {
         let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
             | ibv_access_flags::IBV_ACCESS_REMOTE_READ
@@ -353,7 +358,7 @@ impl OpenRegion {
     }
 
     pub fn address(&self) -> u64 {
-        // SAFETY: the registration is there while `self` is.
+        // SAFETY: the registration exists while `self` does.
         unsafe { self.memory.mr.as_ref() }.addr as u64
     }
 
@@ -366,8 +371,8 @@ impl OpenRegion {
     }
 }
 
-/// What a function of libibverbs means by the number that it returns: nothing went wrong, or the system's number of an error,
-/// which some providers negate.
+/// Converts the result of a libibverbs function: 0 is success, otherwise an `errno`, which some providers
+/// negate.
 pub(crate) fn done(returned: i32) -> io::Result<()> {
     match returned {
         0 => Ok(()),

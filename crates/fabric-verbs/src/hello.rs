@@ -1,39 +1,40 @@
-//! The data that both ends exchange when they pair: how to reach a queue pair and, from the server, where the memory is.
+//! The data that both ends exchange when they pair: the address of each queue pair and, from the server, the
+//! memory.
 //!
-//! The bytes travel as a `Pair` request and its answer over a connection whose handshake is over. Little-endian, of fixed
-//! length; `docs/verbs.md` draws them.
+//! The bytes are sent as a `Pair` request and its answer over a connection after its handshake. They are
+//! little-endian and of fixed length; `docs/verbs.md` has drawings.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// How to reach one queue pair.
+/// Address and parameters of one queue pair.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Peer {
     pub queue_pair: U32,
-    /// Of the first packet that it sends.
+    /// Number of the first packet that it sends.
     pub psn: U32,
     pub gid: [u8; 16],
     pub lid: U16,
-    /// Code of the MTU of its port.
+    /// MTU code of its port.
     pub mtu: u8,
-    /// READs and atomics that it takes, or sends, at a time.
+    /// Maximum number of READs and atomics that it takes, or sends, at a time.
     pub depth: u8,
-    /// 1: its port is one of InfiniBand, 2: of Ethernet.
+    /// 1: its port is InfiniBand, 2: Ethernet.
     pub link_layer: u8,
-    /// Code of how long a packet that it sends may go without being acknowledged.
+    /// Code of the time after which it sends an unacknowledged packet again.
     pub timeout: u8,
     pub zero: [u8; 2],
 }
 
-/// The region of a memory server, as its device knows it.
+/// The region of a memory server, as registered with its device.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Place {
     pub address: U64,
     pub bytes: U64,
     pub key: U32,
-    /// Calls that a client may have under way over its queue pair; the others go over its connection.
+    /// Maximum number of calls in flight over this queue pair; 0 if calls must use the connection.
     pub calls: U32,
 }
 
@@ -72,7 +73,7 @@ impl Peer {
 mod tests {
     use super::*;
 
-    /// The version of the protocol would have to change with these bytes.
+    /// A change of these bytes needs a new protocol version.
     #[test]
     fn an_answer_has_these_bytes() {
         let peer = Peer {

@@ -1,11 +1,11 @@
-//! The fabric of RDMA: one-sided verbs that a NIC executes, without the processor of the memory server.
+//! The RDMA fabric: one-sided verbs that a NIC executes, without the processor of the memory server.
 //!
-//! A `VerbsOffer` lets a memory server's clients reach its region by their NICs, a `VerbsFabric` is the clients'
-//! side. Calls go by SEND and RECV over the same queue pairs. The rest goes over the connections of
-//! `pando-fabric-net`, which stay: the handshake and its secret, pairing of queue pairs, fences, the lock. libibverbs
-//! is loaded when it is first used. `docs/verbs.md` has the protocol and the choices.
+//! A `VerbsOffer` opens a memory server's region to the NICs of its clients; a `VerbsFabric` is the clients'
+//! side. Calls use SEND and RECV on the same queue pairs. The connections of `pando-fabric-net` remain for
+//! the rest: the handshake and its secret, pairing of queue pairs, fences, the lock. libibverbs is loaded
+//! when it is first used. `docs/verbs.md` has the protocol and the design choices.
 //!
-//! Without the feature `verbs` there are only the options, so that a program is the same with and without it.
+//! Without the feature `verbs` only the options exist, so that programs are the same with and without it.
 
 mod options;
 pub use options::VerbsOptions;

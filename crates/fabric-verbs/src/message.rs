@@ -1,8 +1,9 @@
-//! Messages by which calls travel between two queue pairs, and replies that are longer than one of them.
+//! Messages that carry calls between two queue pairs, and replies longer than one message.
 //!
-//! A call fits into one message; one that does not goes over the connection. A reply has the bytes that it would have over a
-//! connection ([`pando_fabric_net::wire::decode_reply`]), in parts: the first is sent at once, each further one when it is
-//! asked for, so that a buffer waits for it. Decoding trusts nothing: a message is whole and well formed, or refused.
+//! A call fits into one message; a longer one goes over the connection. A reply has the same bytes as over a
+//! connection ([`pando_fabric_net::wire::decode_reply`]), split into parts. The first part is sent at once,
+//! each further one on request, so that a buffer is ready for it. Decoding refuses every message that is not
+//! complete and well formed.
 //!
 //! ```text
 //! [id of the call 4][what 1][0 1][kind of the request 2][len 4][0 4]  body: len bytes, and zeros up to a whole word
@@ -10,12 +11,12 @@
 
 use pando_fabric::codec::{BadField, Put, Reader};
 
-/// Longest message, and length of the buffers for them.
+/// Maximum length of a message, and length of the buffers for messages.
 pub(crate) const MESSAGE_MAX: usize = 4096;
-/// Longest body of one message.
+/// Maximum length of the body of one message.
 pub(crate) const BODY_MAX: usize = MESSAGE_MAX - HEADER;
 const HEADER: usize = 16;
-/// Messages travel in whole words.
+/// Messages are padded to whole words.
 const WORD: usize = pando_fabric::WORD;
 
 const _: () = assert!(MESSAGE_MAX.is_multiple_of(WORD));
@@ -25,19 +26,19 @@ const NEXT: u8 = 2;
 const LAST_PART: u8 = 3;
 const PART: u8 = 4;
 
-/// What one end says to the other.
+/// A message between the ends of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message<'b> {
-    /// Execute this.
+    /// Executes a call.
     Call { id: u32, kind: u16, body: &'b [u8] },
-    /// Send the next part of the reply.
+    /// Asks for the next part of the reply.
     Next { id: u32 },
-    /// A part of the reply; others follow unless it is the last.
+    /// A part of the reply; more follow unless it is the last.
     Part { id: u32, bytes: &'b [u8], is_last: bool },
 }
 
 impl<'b> Message<'b> {
-    /// Puts the message into `out`, in place of what was there, in whole words.
+    /// Encodes the message, padded to whole words, in place of the content of `out`.
     ///
     /// # Panics
     /// If it carries more than [`BODY_MAX`] bytes.
@@ -59,7 +60,7 @@ impl<'b> Message<'b> {
         out.resize(out.len().next_multiple_of(WORD), 0);
     }
 
-    /// The message that `bytes` are, if they are one from the first to the last.
+    /// Decodes a message that consists of exactly `bytes`.
     pub fn decode(bytes: &'b [u8]) -> Option<Self> {
         Self::read(Reader::new(bytes)).ok()
     }
@@ -84,7 +85,7 @@ impl<'b> Message<'b> {
     }
 }
 
-/// The part of a reply that is still to be sent.
+/// The part of a reply that is not sent yet.
 #[derive(Debug)]
 pub(crate) struct Rest {
     reply: Vec<u8>,
@@ -96,7 +97,7 @@ impl Rest {
         Self { reply, sent: 0 }
     }
 
-    /// Puts the next part into `out`, as a message. Returns whether it is the last.
+    /// Encodes the next part as a message into `out`. Returns whether it is the last.
     pub fn next_part(&mut self, id: u32, out: &mut Vec<u8>) -> bool {
         let left = &self.reply[self.sent..];
         let bytes = &left[..left.len().min(BODY_MAX)];
@@ -107,15 +108,15 @@ impl Rest {
     }
 }
 
-/// The parts of a reply that came so far.
+/// The parts of a reply received so far.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub reply: Vec<u8>,
 }
 
 impl Parts {
-    /// Adds the next part of a reply that may have `max` bytes. Returns whether another part is to be asked for, or `None` if the
-    /// part cannot be one of this reply.
+    /// Adds the next part of a reply of at most `max` bytes. Returns whether another part must be requested,
+    /// or `None` if the part is not valid.
     pub fn add(&mut self, bytes: &[u8], is_last: bool, max: usize) -> Option<bool> {
         // Only the last part may be short, so the number of parts is bounded.
         let is_well = self.reply.len() + bytes.len() <= max && (is_last || bytes.len() == BODY_MAX);
@@ -149,10 +150,10 @@ mod tests {
         }
     }
 
-    /// The version of the protocol would have to change with these bytes.
+    /// A change of these bytes needs a new protocol version.
     #[test]
     fn messages_have_these_bytes() {
-        // Number, what, zero, kind, length, zero, body in whole words.
+        // Id, kind of message, zero, kind of request, length, zero, padded body.
         for (message, golden) in [
             (
                 Message::Call { id: 0x0102_0304, kind: 0x4458, body: b"abc" },

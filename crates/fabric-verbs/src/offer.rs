@@ -1,8 +1,8 @@
-//! The memory server's side: its region, registered with a device, and a queue pair for each client that asks.
+//! The memory server's side: its region, registered with a device, and a queue pair for each client.
 //!
-//! The processor takes part in pairing and in calls, and in nothing else. Calls come to one shared receive queue; each client
-//! is dealt to one of the threads that execute them. A queue pair goes with the connection over which it was asked for, and
-//! when that is fenced off; nothing that a client sent over it is executed after that.
+//! The processor takes part only in pairing and in calls. Calls arrive in one shared receive queue; each
+//! client is assigned to one of the threads that execute them. A queue pair ends with the connection over
+//! which it was requested, and when that is fenced off. After that no call or verb sent over it is executed.
 
 mod caller;
 mod lane;
@@ -25,40 +25,41 @@ use crate::receives::{MessageBuffers, SharedReceives};
 use caller::Caller;
 use lane::Lane;
 
-/// Calls of one client under way over its queue pair.
+/// Maximum number of calls in flight of one client over its queue pair.
 const CALLS: u32 = 16;
-/// Clients whose calls come over their queue pairs; those of others go over their connections.
+/// Maximum number of clients whose calls use their queue pairs; calls of others use their connections.
 const CALLERS_MAX: u32 = 1024;
-/// Threads that execute calls at most.
+/// Maximum number of threads that execute calls.
 const LANES_MAX: usize = 16;
 
-/// Lets clients of a memory server reach its region by RDMA ([`pando_fabric_net::ServerConfig::other_way`]).
+/// Opens the region of a memory server to its clients by RDMA
+/// ([`pando_fabric_net::ServerConfig::other_way`]).
 pub struct VerbsOffer {
     device: Arc<Device>,
     region: Arc<OpenRegion>,
-    /// Of queue pairs that only answer, which have none.
+    /// Completion queue of queue pairs that only answer, which produce no completions.
     completions: Arc<CompletionQueue>,
     desk: Option<Desk>,
 }
 
-/// Where calls are taken, if the device has shared receive queues.
+/// Receiver of calls, if the device has shared receive queues.
 struct Desk {
     receives: Arc<SharedReceives>,
     buffers: Arc<MessageBuffers>,
     lanes: Vec<Arc<Lane>>,
     threads: Vec<JoinHandle<()>>,
-    /// Clients that came so far.
+    /// Number of clients so far.
     dealt: AtomicUsize,
 }
 
-/// A client's queue pair, and the memory that it reaches.
+/// A client's queue pair, and the memory that it accesses.
 struct Paired {
     // Dropped in this order.
     _way: Box<dyn Send>,
     _region: Arc<OpenRegion>,
 }
 
-/// A client that may call, until it goes.
+/// A client whose calls use its queue pair, until it is dropped.
 struct Calling {
     caller: Arc<Caller>,
     lane: Arc<Lane>,
@@ -66,11 +67,11 @@ struct Calling {
 }
 
 impl VerbsOffer {
-    /// Registers `region` with the device that `options` name. All of it is kept in memory from now on. Calls are executed by
-    /// `threads` threads, 1 to 16.
+    /// Registers `region` with the device that `options` name; all of it is locked in memory. Calls are
+    /// executed by `threads` threads, 1 to 16.
     ///
     /// # Errors
-    /// `Open` if there is no such device or the region is in a file, `System` if the device does not take it.
+    /// `Open` if there is no such device or the region is a file, `System` if the device refuses it.
     pub fn new(region: ServedRegion, options: &VerbsOptions, threads: usize) -> Result<Self> {
         let device = Device::open(options)?;
         let region = Arc::new(OpenRegion::new(&device, region)?);
@@ -79,8 +80,8 @@ impl VerbsOffer {
         Ok(Self { device, region, completions, desk })
     }
 
-    /// A queue pair for a client, how it is reached, and how many calls may be under way by it: none if there is no room for one
-    /// more client who calls.
+    /// Makes a queue pair for a client. Returns it, its address, and the maximum number of calls in flight: 0
+    /// if there is no room for another calling client.
     fn way(&self, calls: Calls, theirs: &Peer) -> Result<(Box<dyn Send>, Peer, u32)> {
         let (psn, depth) = (random_nonzero() as u32, self.device.depth_in);
         if let Some(desk) = &self.desk {
@@ -102,7 +103,7 @@ impl VerbsOffer {
 
 impl Desk {
     fn new(device: &Arc<Device>, threads: usize) -> Result<Option<Self>> {
-        // Each call may be a message that came and one that was sent, both of which no thread has looked at yet.
+        // Each call may have a received and a sent message whose completions were not taken yet.
         let callers_max =
             CALLERS_MAX.min(device.receives_max / CALLS).min(device.completions_max / (2 * CALLS));
         if callers_max == 0 {
@@ -126,7 +127,7 @@ impl Desk {
         Ok(Some(desk))
     }
 
-    /// A queue pair for a client that may call, if there is room for one more.
+    /// Makes a queue pair for a calling client, if there is room for one more.
     fn enter(&self, calls: Calls, psn: u32, depth: u8) -> Result<Option<(Calling, Peer)>> {
         let lane = &self.lanes[self.dealt.fetch_add(1, Relaxed) % self.lanes.len()];
         let receives = Receives::Shared(&self.receives);
@@ -146,14 +147,14 @@ impl Drop for Desk {
     fn drop(&mut self) {
         self.lanes.iter().for_each(|lane| lane.stop());
         for thread in self.threads.drain(..) {
-            // One that panicked said so already.
+            // A panic was already reported.
             let _ = thread.join();
         }
     }
 }
 
 impl Drop for Calling {
-    /// Nothing of the client is executed once this has returned.
+    /// When this returns, no call of the client is being executed, and none will be.
     fn drop(&mut self) {
         if let Some(queue_pair) = self.caller.close() {
             self.lane.leave(queue_pair);

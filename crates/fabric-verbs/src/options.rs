@@ -1,12 +1,12 @@
-//! Which device to use, and how: what a user may want to choose otherwise.
+//! User options of the choice and use of RDMA devices.
 //!
-//! Everything has a default that fits a host with one RDMA network. The text form is that of the command line:
-//! `device=mlx5_0,port=1,gid=3,mtu=4096,timeout=15`, any of them.
+//! Every option has a default that fits a host with one RDMA network. The text form is that of the command
+//! line: `device=mlx5_0,port=1,gid=3,mtu=4096,timeout=15`, any subset.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What to use of the RDMA devices of this host.
+/// Choice of the RDMA device of this host and its parameters.
 ///
 /// ```
 /// use pando_fabric_verbs::VerbsOptions;
@@ -17,32 +17,33 @@ use std::str::FromStr;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerbsOptions {
-    /// The name of the device; the first one with an active port.
+    /// Name of the device. Default: the first one with an active port.
     pub device: Option<String>,
-    /// The number of its port, from 1 on; the first active one.
+    /// Number of its port, from 1 on. Default: the first active one.
     pub port: Option<u8>,
-    /// The index of the GID; the first of RoCE v2 with an IPv4 address, else the first of RoCE v2, else 0.
+    /// Index of the GID. Default: the first of RoCE v2 with an IPv4 address, otherwise the first of RoCE v2,
+    /// otherwise 0.
     pub gid: Option<u8>,
-    /// Bytes of payload in a packet, 256 to 4096; what both ports are set to.
+    /// Bytes of payload per packet, 256 to 4096. Default: the active MTU of the ports.
     pub mtu: Option<u32>,
-    /// After 4.096 µs × 2^`timeout` a packet that was not acknowledged is sent again, six times; 1 to 31, 13.
+    /// An unacknowledged packet is sent again after 4.096 µs × 2^`timeout`, six times; 1 to 31. Default: 13.
     pub timeout: Option<u8>,
 }
 
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
-/// 34 ms, so that a peer that is gone is found out after a quarter of a second.
+/// 34 ms, so that a dead peer is detected after a quarter of a second.
 #[cfg(feature = "verbs")]
 const TIMEOUT: u8 = 13;
 
 impl VerbsOptions {
-    /// The number that stands for an MTU in verbs, from 1 on.
+    /// Code of the MTU in verbs, from 1 on.
     #[cfg(feature = "verbs")]
     pub(crate) fn mtu_code(&self) -> Option<u32> {
         let mtu = self.mtu?;
         MTUS.iter().position(|&known| known == mtu).map(|at| at as u32 + 1)
     }
 
-    /// What verbs call the local ACK timeout.
+    /// The local ACK timeout of verbs.
     #[cfg(feature = "verbs")]
     pub(crate) fn timeout_code(&self) -> u8 {
         self.timeout.unwrap_or(TIMEOUT)
@@ -68,7 +69,7 @@ impl FromStr for VerbsOptions {
                     Some(mtu) => options.mtu = Some(mtu),
                     None => return Err(format!("mtu=`{value}` is none of 256, 512, 1024, 2048 and 4096")),
                 },
-                // 0 would be for ever.
+                // 0 would mean no timeout.
                 "timeout" => match number().ok().filter(|timeout| (1..=31).contains(timeout)) {
                     Some(timeout) => options.timeout = Some(timeout),
                     None => return Err(format!("timeout=`{value}` is no number from 1 to 31")),

@@ -1,8 +1,8 @@
 //! Queue pairs.
 //!
-//! A client's queue pair sends verbs, and its completions come to the one queue of its worker. A memory server's answers them,
-//! which its device does alone, and sends replies to calls. A queue pair that goes is destroyed, and then its device neither
-//! sends nor executes anything for it and touches none of its buffers any more.
+//! A client's queue pair sends verbs; its completions go to the queue of its worker. A memory server's queue
+//! pair answers them, which its device does alone, and sends replies to calls. A dropped queue pair is
+//! destroyed; after that its device neither sends nor executes anything for it and uses none of its buffers.
 
 #![allow(unsafe_code)]
 
@@ -23,20 +23,20 @@ use crate::device::{ETHERNET, done, system};
 use crate::hello::Peer;
 use crate::receives::{SharedReceives, receive_into};
 
-/// How many times a packet is sent again that is not acknowledged. More than six would be without end on some devices.
+/// Number of times that an unacknowledged packet is sent again. On some devices more than six means forever.
 const RETRIES: u8 = 6;
-/// The same while the peer has no buffer for a message: without end, since verbs and calls have deadlines.
+/// Retries while the peer has no buffer for a message: 7 means forever, since verbs and calls have deadlines.
 const RETRIES_NOT_READY: u8 = 7;
-/// Bytes of a WRITE or message that travel inside its work request, if the device takes so many.
+/// Maximum bytes of a WRITE or message carried inside its work request, if the device allows it.
 const INLINE: u32 = 64;
 
 /// One end of a reliable connection between two devices.
 pub(crate) struct QueuePair {
     qp: NonNull<ibv_qp>,
     completions: Arc<CompletionQueue>,
-    /// Goes after it.
+    /// Dropped after the queue pair.
     _receives: Option<Arc<SharedReceives>>,
-    /// Bytes of a WRITE that may travel inside its work request.
+    /// Maximum bytes carried inside a work request.
     inline: u32,
     psn: u32,
 }
@@ -44,9 +44,9 @@ pub(crate) struct QueuePair {
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for QueuePair {}
 
-/// Where messages come to that are sent to a queue pair.
+/// Buffers for messages received by a queue pair.
 pub(crate) enum Receives<'r> {
-    /// To so many buffers of its own.
+    /// The queue pair has this many buffers of its own.
     Own(u32),
     Shared(&'r Arc<SharedReceives>),
 }
@@ -60,35 +60,35 @@ pub(crate) enum Work {
     FetchAdd { add: u64 },
 }
 
-/// A place in the memory of a peer.
+/// An address in the memory of a peer.
 #[derive(Clone, Copy)]
 pub(crate) struct Remote {
     pub address: u64,
-    /// The peer's name for the memory.
+    /// The peer's key for the memory.
     pub key: u32,
 }
 
-/// What a work request does with its buffer.
+/// Action of a work request on its buffer.
 #[derive(Clone, Copy)]
 pub(crate) enum What {
     Verb(Work, Remote),
-    /// Sends it as a message, for which the peer has a buffer.
+    /// Sends the buffer as a message, for which the peer has a buffer.
     Message,
 }
 
-/// A work request about the window of a buffer.
+/// A work request on the window of a buffer.
 pub(crate) struct Request<'b> {
     pub id: u64,
     pub what: What,
     pub buffer: &'b PageBuf,
     pub local_key: u32,
-    /// Whether its end is to be a completion.
+    /// Whether its end produces a completion.
     pub is_signalled: bool,
-    /// Whether it waits for READs and atomics before it.
+    /// Whether it waits for earlier READs and atomics.
     pub is_fenced: bool,
 }
 
-/// Work requests that go out under one doorbell, and room for the next ones.
+/// Work requests posted under one doorbell; its vectors are reused.
 #[derive(Default)]
 pub(crate) struct Doorbell {
     requests: Vec<ibv_send_wr>,
@@ -96,10 +96,10 @@ pub(crate) struct Doorbell {
 }
 
 impl QueuePair {
-    /// One that sends up to `work` requests at a time; none if it only answers.
+    /// Creates a queue pair that sends up to `work` requests at a time.
     ///
     /// # Errors
-    /// `System` if the device has no more of them.
+    /// `System` if the device has no more queue pairs.
     pub fn new(
         completions: &Arc<CompletionQueue>,
         work: u32,
@@ -123,7 +123,8 @@ impl QueuePair {
             init.cap.max_send_sge = 1;
             init.cap.max_recv_sge = 1;
             init.cap.max_inline_data = inline;
-            // SAFETY: the domain and the queue are there and held by the result; `init` lives during the call.
+            // SAFETY: the domain and the queue exist and are held by the result; `init` lives during the
+            // call.
             let qp = unsafe { ibv_create_qp(device.pd(), &raw mut init) };
             NonNull::new(qp).map(|qp| (qp, init.cap.max_inline_data))
         };
@@ -137,11 +138,11 @@ impl QueuePair {
     }
 
     pub fn number(&self) -> u32 {
-        // SAFETY: the queue pair is there while `self` is.
+        // SAFETY: the queue pair exists while `self` does.
         unsafe { self.qp.as_ref() }.qp_num
     }
 
-    /// How the other end reaches this one; `depth` READs and atomics at a time.
+    /// Address of this queue pair for the other end; `depth` READs and atomics at a time.
     pub fn peer(&self, depth: u8) -> Peer {
         let device = self.completions.device();
         let port = &device.port;
@@ -158,11 +159,11 @@ impl QueuePair {
         }
     }
 
-    /// Lets it answer `peer`, which may read, write and change what is open to remote devices; and send to it, with as much
-    /// patience as that has.
+    /// Connects it to `peer`, which may READ, WRITE and change all memory registered for remote access, and
+    /// lets it send to `peer` with the peer's timeout.
     ///
     /// # Errors
-    /// `System` if the device does not do it.
+    /// `System` if the device fails.
     pub fn answer(&self, peer: &Peer) -> Result<()> {
         let device = self.completions.device();
         self.receive(peer, peer.depth.min(device.depth_in))?;
@@ -170,21 +171,21 @@ impl QueuePair {
         self.begin_to_send(timeout, 1)
     }
 
-    /// Lets it send to `peer`.
+    /// Connects it to `peer` for sending.
     ///
     /// # Errors
-    /// `System` if the device does not do it.
+    /// `System` if the device fails.
     pub fn send(&self, peer: &Peer) -> Result<()> {
         let device = self.completions.device();
         self.receive(peer, 1)?;
         self.begin_to_send(device.timeout, peer.depth.min(device.depth_out))
     }
 
-    /// Has its device neither send nor take anything any more.
+    /// Stops its device from sending and receiving.
     pub fn stop(&self) {
         let mut attr = no_attributes();
         attr.qp_state = ibv_qp_state::IBV_QPS_ERR;
-        // One that cannot be stopped will be destroyed as well.
+        // A queue pair that cannot be stopped is destroyed later anyway.
         let _ = self.modify(&mut attr, Mask::IBV_QP_STATE);
     }
 
@@ -250,20 +251,20 @@ impl QueuePair {
     }
 
     fn modify(&self, attr: &mut ibv_qp_attr, mask: Mask) -> Result<()> {
-        // SAFETY: the queue pair is there while `self` is, and `attr` lives during the call.
+        // SAFETY: the queue pair exists while `self` does, and `attr` lives during the call.
         done(unsafe { ibv_modify_qp(self.qp.as_ptr(), attr, mask.0 as i32) }).map_err(|error| {
             system(&self.completions.device().name, "a queue pair cannot be connected", &error)
         })
     }
 
-    /// Hands `requests` to the device in this order.
+    /// Posts `requests` to the device in this order.
     ///
     /// # Errors
-    /// Those of the device; then some requests may have been taken, and the queue pair is worth nothing any more.
+    /// Errors of the device. Some requests may have been taken; the queue pair must be given up.
     ///
     /// # Safety
-    /// The words of each buffer must stay where they are until a completion of this queue pair says that the request has
-    /// ended, or the queue pair is dropped.
+    /// The words of each buffer must not move or be freed until a completion of this queue pair reports the
+    /// end of the request, or the queue pair is dropped.
     pub unsafe fn post<'b>(
         &self,
         doorbell: &mut Doorbell,
@@ -277,27 +278,28 @@ impl QueuePair {
         doorbell.link();
         let Some(first) = doorbell.requests.first_mut() else { return Ok(()) };
         let mut bad = null_mut();
-        // SAFETY: the requests are linked to each other and to places that live during the call; what they point to is
-        // the caller's obligation.
+        // SAFETY: the requests are linked to each other and to places that live during the call. The buffers
+        // are the caller's obligation.
         done(unsafe { ibv_post_send(self.qp.as_ptr(), first, &raw mut bad) })
     }
 
-    /// Has the next message come into all of `buffer`; its completion will have the name `id`.
+    /// Posts a RECV into all of `buffer`; its completion has the id `id`.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     ///
     /// # Safety
-    /// The words of the buffer must stay where they are until that completion came, or the queue pair is dropped.
+    /// The words of the buffer must not move or be freed until that completion, or until the queue pair is
+    /// dropped.
     pub unsafe fn post_receive(&self, id: u64, buffer: &PageBuf, key: u32) -> io::Result<()> {
         receive_into(id, buffer, key, |request, bad| {
-            // SAFETY: the queue pair is there while `self` is; what the buffer needs is the caller's obligation.
+            // SAFETY: the queue pair exists while `self` does; the buffer is the caller's obligation.
             unsafe { ibv_post_recv(self.qp.as_ptr(), request, bad) }
         })
     }
 }
 
-// SAFETY: the pointers of a doorbell are into itself, and set anew each time it is rung.
+// SAFETY: the pointers of a doorbell point into itself, and are set anew each time it is rung.
 unsafe impl Send for Doorbell {}
 
 impl Doorbell {
@@ -343,7 +345,7 @@ impl Doorbell {
         self.places.push(ibv_sge { addr: words.as_ptr() as u64, length: len, lkey: request.local_key });
     }
 
-    /// Makes a list of the requests, once none is added any more.
+    /// Links the requests into a list, after the last one was added.
     fn link(&mut self) {
         let mut next = null_mut();
         for (wr, place) in self.requests.iter_mut().zip(&mut self.places).rev() {
@@ -371,7 +373,7 @@ fn no_attributes() -> ibv_qp_attr {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: it was made once and is not used any more.
+        // SAFETY: the queue pair was created once and is no longer used.
         let error = unsafe { ibv_destroy_qp(self.qp.as_ptr()) };
         if error != 0 {
             tracing::error!(

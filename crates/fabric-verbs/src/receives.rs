@@ -1,8 +1,9 @@
-//! Buffers for messages that come to a memory server, in one shared receive queue for all clients.
+//! Buffers for messages to a memory server, in one shared receive queue for all clients.
 //!
-//! Each client may have a fixed number of messages under way, and for each of these a buffer is posted before the client is told
-//! of its queue pair. The buffers of a client that went stay, for the next one: there are as many as clients had at once, ever.
-//! A buffer is posted again as soon as its message was copied out, before the message is executed.
+//! Each client may have a fixed number of messages in flight, and a buffer for each of them is posted before
+//! the client learns of its queue pair. The buffers of a departed client stay for later ones: their number
+//! follows the largest number of concurrent clients so far. A buffer is posted again as soon as its message
+//! was copied out, before the message is executed.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +20,7 @@ use rdma_mummy_sys::{
 use crate::device::{Device, done, system};
 use crate::message::MESSAGE_MAX;
 
-/// Buffers that are registered together.
+/// Number of buffers registered together.
 const TOGETHER: usize = 64;
 
 /// Registered buffers of [`MESSAGE_MAX`] bytes; more are registered when all are in use.
@@ -33,7 +34,7 @@ impl MessageBuffers {
         Self { device: Arc::clone(device), arenas: Mutex::default() }
     }
 
-    /// A buffer, and the device's name for it.
+    /// A buffer and the device's key for it.
     ///
     /// # Errors
     /// `System` if the device takes no more memory.
@@ -57,7 +58,7 @@ pub(crate) struct SharedReceives {
     srq: NonNull<ibv_srq>,
     // Dropped after the queue.
     posted: Mutex<Posted>,
-    /// Clients at the same time at most, and messages of each.
+    /// Maximum number of concurrent clients, and of messages of each.
     clients_max: u32,
     each: u32,
     device: Arc<Device>,
@@ -66,17 +67,17 @@ pub(crate) struct SharedReceives {
 #[derive(Default)]
 struct Posted {
     clients: u32,
-    /// By the number of their RECV.
+    /// Buffers by the numbers of their RECVs.
     buffers: Vec<(PageBuf, u32)>,
 }
 
 // SAFETY: libibverbs may be called from any thread.
 unsafe impl Send for SharedReceives {}
-// SAFETY: as above; it has locks of its own.
+// SAFETY: as above; the queue has internal locks.
 unsafe impl Sync for SharedReceives {}
 
 impl SharedReceives {
-    /// For `clients_max` clients with `each` messages under way.
+    /// Creates a queue for `clients_max` clients with `each` messages in flight.
     ///
     /// # Errors
     /// `System` if the device has no such queue.
@@ -85,7 +86,7 @@ impl SharedReceives {
         let mut init: ibv_srq_init_attr = unsafe { MaybeUninit::zeroed().assume_init() };
         init.attr.max_wr = clients_max * each;
         init.attr.max_sge = 1;
-        // SAFETY: the domain is there and held by the result; `init` lives during the call.
+        // SAFETY: the domain exists and is held by the result; `init` lives during the call.
         let srq = unsafe { ibv_create_srq(device.pd(), &raw mut init) };
         let Some(srq) = NonNull::new(srq) else {
             return Err(system(
@@ -105,10 +106,10 @@ impl SharedReceives {
         self.posted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has buffers for one more client; whether there is room for it.
+    /// Posts buffers for one more client; returns `false` if there are too many clients.
     ///
     /// # Errors
-    /// `System` if the device takes no more.
+    /// `System` if the device takes no more memory or buffers.
     pub fn enter(&self, buffers: &MessageBuffers) -> Result<bool> {
         let mut posted = self.posted();
         if posted.clients == self.clients_max {
@@ -127,13 +128,13 @@ impl SharedReceives {
         Ok(true)
     }
 
-    /// A client that entered is gone.
+    /// Records that a client has left.
     pub fn leave(&self) {
         self.posted().clients -= 1;
     }
 
-    /// Copies the first `len` bytes of buffer `number`, whose RECV ended, into `out`, and posts it again. Without a message,
-    /// if nothing came into it.
+    /// Copies the first `len` bytes of buffer `number`, whose RECV ended, into `out`, and posts the buffer
+    /// again. `len` is `None` if nothing was received.
     pub fn take(&self, number: u64, len: Option<usize>, out: &mut Vec<u8>) {
         let posted = self.posted();
         let Some((buffer, _)) = posted.buffers.get(number as usize) else { return };
@@ -149,7 +150,8 @@ impl SharedReceives {
     fn post(&self, posted: &Posted, number: usize) -> io::Result<()> {
         let (buffer, key) = &posted.buffers[number];
         receive_into(number as u64, buffer, *key, |request, bad| {
-            // SAFETY: the queue is there; the buffer stays in `posted`, which goes after the queue, and nobody else has it.
+            // SAFETY: the queue exists. The buffer stays in `posted`, which is dropped after the queue, and
+            // has no other user.
             unsafe { ibv_post_srq_recv(self.srq.as_ptr(), request, bad) }
         })
     }
@@ -168,11 +170,11 @@ impl Drop for SharedReceives {
     }
 }
 
-/// Has `post` hand a RECV to the device that fills all of `buffer`; its second argument is where the first one is named that
-/// was not taken.
+/// Posts a RECV that fills all of `buffer`, by `post`. The second argument of `post` receives the first RECV
+/// that was not taken.
 ///
 /// # Errors
-/// Those of the device.
+/// Errors of the device.
 pub(crate) fn receive_into(
     id: u64,
     buffer: &PageBuf,

@@ -1,8 +1,8 @@
 //! Global addresses (DEX §3): `[swizzled:1][memory-server-id:15][offset:48]`.
 //!
-//! An address that travels, or lies in remote memory, has a clear top bit; only a cache sets it, in words of its
-//! own frames. So reading a word from remote memory goes through [`GlobalAddr::from_raw`], which refuses a swizzled
-//! one, and bytes that are corrupt cannot become a frame reference.
+//! An address in a message or in remote memory has a clear top bit; only a cache sets that bit, in words of
+//! its own frames. A word from remote memory becomes an address through [`GlobalAddr::from_raw`], which
+//! refuses a swizzled one, so corrupt bytes cannot become a frame reference.
 
 use std::fmt;
 
@@ -11,25 +11,27 @@ use std::fmt;
 #[repr(transparent)]
 pub struct MemoryServerId(pub u16);
 
-/// Memory servers that 15 bits can tell apart.
+/// Maximum number of memory servers: 15 bits.
 pub const MAX_SERVERS: usize = 1 << 15;
-/// First offset that 48 bits cannot hold.
+/// First offset that does not fit into 48 bits.
 pub const MAX_OFFSET: u64 = 1 << 48;
 
 const SWIZZLED: u64 = 1 << 63;
 
-/// Place of a byte in the memory pool: a memory server and an offset into its region.
+/// Address of a byte in the memory pool: a memory server and an offset into its region.
 ///
-/// The top bit is always clear here; a compute-side cache sets it in a word to say "this is not an address but a
-/// frame of mine".
+/// The top bit is always clear here. A cache sets it in a word that holds a frame number instead of an
+/// address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct GlobalAddr(u64);
 
 impl GlobalAddr {
-    /// The address of nothing. Offset 0 of server 0 holds the pool's superblock, never an object.
+    /// The null address. Offset 0 of server 0 holds the pool's superblock, never an object.
     pub const NULL: Self = Self(0);
 
+    /// Address of byte `offset` in the region of `server`.
+    ///
     /// # Panics
     /// If `server` or `offset` does not fit into its bits.
     #[inline]
@@ -38,7 +40,7 @@ impl GlobalAddr {
         Self((u64::from(server.0) << 48) | offset)
     }
 
-    /// The address that `raw` encodes, or `None` if its swizzled bit is set.
+    /// Address encoded by `raw`, or `None` if its swizzled bit is set.
     #[inline]
     pub fn from_raw(raw: u64) -> Option<Self> {
         (raw & SWIZZLED == 0).then_some(Self(raw))
@@ -64,10 +66,10 @@ impl GlobalAddr {
         self.0 == 0
     }
 
-    /// The address `bytes` further on the same server.
+    /// Address `bytes` further on the same server.
     ///
     /// # Panics
-    /// If the offset leaves its 48 bits.
+    /// If the offset exceeds 48 bits.
     #[inline]
     #[allow(clippy::should_implement_trait, reason = "as pointers do: the operands differ in kind")]
     pub fn add(self, bytes: u64) -> Self {

@@ -1,9 +1,9 @@
-//! Memory that a device was told of once, lent as buffers of one length.
+//! Memory registered once with a device and lent as buffers of one length.
 //!
-//! A NIC moves bytes only into and out of memory that was registered with it, which costs far too much to be done per
-//! verb. So an [`Arena`] is registered as a whole and divided into blocks; a [`PageBuf`] of one of them is like any other,
-//! but has a key by which the device knows it. A block goes back when its buffer is dropped, wherever that is, and the
-//! arena lasts until its last block is back and nobody holds it any more.
+//! A NIC reads and writes only registered memory, and registration is far too expensive to be done per verb.
+//! So an [`Arena`] is registered as a whole and divided into blocks. A [`PageBuf`] over a block is like any
+//! other, but carries the key by which the device knows the memory. A block is returned when its buffer is
+//! dropped, on any thread. The arena lives until its last block is back and its last handle is dropped.
 
 use std::any::Any;
 use std::sync::atomic::AtomicU64;
@@ -11,31 +11,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{PageBuf, WORD};
 
-/// What a device says of memory that it was told of.
+/// Registration of memory with a device.
 pub struct Registration {
-    /// Which device, among those of this process.
+    /// Number of the device within this process.
     pub device: u64,
-    /// The device's name for the memory.
+    /// The device's key for the memory.
     pub key: u32,
-    /// Has the device forget the memory when it is dropped.
+    /// Deregisters the memory when dropped.
     pub guard: Box<dyn Any + Send + Sync>,
 }
 
 /// Registered blocks of one length. See the module documentation.
 pub struct Arena {
-    // Dropped in this order: the device forgets the memory before it goes.
+    // Drop order: the memory is deregistered before it is freed.
     registration: Registration,
     words: Box<[AtomicU64]>,
     block_words: usize,
-    /// Numbers of the blocks that nobody has.
+    /// Numbers of the free blocks.
     free: Mutex<Vec<usize>>,
 }
 
 impl Arena {
-    /// `blocks` zeroed blocks of `block_len` bytes each, which `register` makes known to a device.
+    /// Creates `blocks` zeroed blocks of `block_len` bytes each; `register` registers them with a device.
     ///
     /// # Errors
-    /// Those of `register`.
+    /// Errors of `register`.
     ///
     /// # Panics
     /// If `block_len` is 0 or not a multiple of 8.
@@ -57,7 +57,7 @@ impl Arena {
         self.block_words * WORD
     }
 
-    /// A buffer of a block that nobody has, if there is one. Its content may be anything.
+    /// Takes a free block as a buffer; `None` if there is none. Its content is unspecified.
     pub fn take(self: &Arc<Self>) -> Option<PageBuf> {
         let number = self.free().pop()?;
         Some(PageBuf::of_block(Block { arena: Arc::clone(self), number }))
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Arena {
     }
 }
 
-/// One block of an arena, while a buffer has it.
+/// One block of an arena, owned by a buffer.
 pub(crate) struct Block {
     arena: Arc<Arena>,
     number: usize,
@@ -87,7 +87,7 @@ impl Block {
         &self.arena.words[self.number * len..][..len]
     }
 
-    /// The device's name for the memory, if it is device `device`.
+    /// The device's key for the memory, if it is registered with device `device`.
     #[inline]
     pub fn key(&self, device: u64) -> Option<u32> {
         let registration = &self.arena.registration;

@@ -1,8 +1,8 @@
 //! Buffers that verbs read into and write from.
 //!
-//! They are owned: a verb takes one and gives it back, and until then nobody else has it, which is what lets a
-//! device write into it after the future of the verb was dropped. Words are atomics, so that pages in buffers and
-//! in cache frames are searched by the same code.
+//! Buffers are owned: a verb takes one and gives it back, and has it to itself until then. So a device may
+//! still write into the buffer after the future of the verb was dropped. Words are atomics, so the same code
+//! searches pages in buffers and in cache frames.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,25 +10,25 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::WORD;
 use crate::arena::Block;
 
-/// An owned, word-aligned buffer. A verb takes it by value and gives it back on completion, so that a NIC that
-/// still writes after its future was dropped writes into memory that nobody else has.
+/// An owned, word-aligned buffer. A verb takes it by value and gives it back on completion. A NIC that still
+/// writes after the future was dropped therefore writes into memory without another user.
 ///
-/// Its words are relaxed atomics, so that code which searches a page is the same for a private buffer and for a
-/// cache frame that other threads may be changing. Verbs move the *window*, which is the whole buffer unless
-/// [`PageBuf::set_window`] says otherwise.
+/// Its words are relaxed atomics, so that the code that searches a page is the same for a private buffer and
+/// for a cache frame that other threads may be changing. Verbs move the *window*, by default the whole buffer
+/// ([`PageBuf::set_window`]).
 pub struct PageBuf {
     words: Words,
     window: Range<usize>,
 }
 
-/// Where the words of a buffer are.
+/// Storage of a buffer's words.
 enum Words {
     Own(Box<[AtomicU64]>),
     Block(Block),
 }
 
 impl PageBuf {
-    /// A buffer of `len` zero bytes.
+    /// Creates a buffer of `len` zero bytes.
     ///
     /// # Panics
     /// If `len` is not a multiple of 8.
@@ -39,13 +39,13 @@ impl PageBuf {
         Self { words: Words::Own(words), window }
     }
 
-    /// The buffer of a block of registered memory.
+    /// Creates the buffer of a block of registered memory.
     pub(crate) fn of_block(block: Block) -> Self {
         let window = 0..block.words().len();
         Self { words: Words::Block(block), window }
     }
 
-    /// By what name device `device` knows the memory of this buffer; `None` if it was not told of it.
+    /// Key by which device `device` knows the memory of this buffer; `None` if it is not registered there.
     #[inline]
     pub fn key(&self, device: u64) -> Option<u32> {
         match &self.words {
@@ -54,7 +54,7 @@ impl PageBuf {
         }
     }
 
-    /// Bytes of the whole buffer.
+    /// Length of the whole buffer in bytes.
     pub fn len(&self) -> usize {
         self.words().len() * WORD
     }
@@ -63,7 +63,7 @@ impl PageBuf {
         self.words().is_empty()
     }
 
-    /// All words, whatever the window.
+    /// All words, regardless of the window.
     #[inline]
     pub fn words(&self) -> &[AtomicU64] {
         match &self.words {
@@ -72,19 +72,19 @@ impl PageBuf {
         }
     }
 
-    /// The words that a verb moves.
+    /// Words of the window.
     #[inline]
     pub fn window_words(&self) -> &[AtomicU64] {
         &self.words()[self.window.clone()]
     }
 
-    /// Bytes before those that a verb moves.
+    /// Offset of the window in bytes.
     #[inline]
     pub fn window_start(&self) -> usize {
         self.window.start * WORD
     }
 
-    /// Bytes that a verb moves.
+    /// Length of the window in bytes.
     #[inline]
     pub fn window_len(&self) -> usize {
         self.window.len() * WORD
@@ -103,7 +103,7 @@ impl PageBuf {
         self.window = range.start / WORD..range.end / WORD;
     }
 
-    /// [`PageBuf::set_window`], for building.
+    /// [`PageBuf::set_window`], by value.
     pub fn with_window(mut self, range: Range<usize>) -> Self {
         self.set_window(range);
         self

@@ -1,20 +1,20 @@
-//! Buffers that came back, one shelf per length, for reuse by the next verb of that length.
+//! Buffers kept for reuse, one shelf per length.
 //!
-//! Indexes use few lengths (nodes, words, pieces of long values), so a search through some shelves beats an
-//! allocation. What is kept is bounded by bytes per shelf and by the number of shelves; a buffer comes back with
-//! its full window and whatever was in it.
+//! Indexes use few lengths (nodes, words, pieces of long values), so a search through the shelves is cheaper
+//! than an allocation. The bytes per shelf and the number of shelves are bounded. A reused buffer has its
+//! full window and its old content.
 
 use std::cell::RefCell;
 
 use crate::PageBuf;
 
-/// Bytes that one shelf keeps at most. Longer buffers are not kept at all.
+/// Maximum bytes of one shelf. Longer buffers are not kept.
 const SHELF_BYTES: usize = 1 << 20;
-/// Lengths that are kept at the same time. Beyond, a shelf is cleared for the newcomer.
+/// Maximum number of lengths kept at a time. A new length beyond it replaces the oldest shelf.
 const SHELVES: usize = 16;
 
 #[derive(Default)]
-/// The buffers of one endpoint that wait for reuse.
+/// Reusable buffers of one endpoint.
 pub struct Buffers {
     shelves: RefCell<Vec<Shelf>>,
 }
@@ -25,13 +25,13 @@ struct Shelf {
 }
 
 impl Buffers {
-    /// A buffer of `len` bytes with its full window and any content.
+    /// Returns a buffer of `len` bytes with its full window and unspecified content.
     #[inline]
     pub fn take(&self, len: usize) -> PageBuf {
         self.take_kept(len).unwrap_or_else(|| PageBuf::zeroed(len))
     }
 
-    /// The same, if one of that length waits for reuse.
+    /// [`Buffers::take`], but only if a buffer of this length is kept.
     #[inline]
     pub fn take_kept(&self, len: usize) -> Option<PageBuf> {
         let mut shelves = self.shelves.borrow_mut();
@@ -39,7 +39,7 @@ impl Buffers {
         shelf.and_then(|shelf| shelf.buffers.pop())
     }
 
-    /// Keeps a buffer for reuse, or drops it if there are enough.
+    /// Keeps a buffer for reuse, or drops it if its shelf is full or its length is not kept.
     #[inline]
     pub fn put(&self, mut buffer: PageBuf) {
         let len = buffer.len();
@@ -61,7 +61,7 @@ impl Buffers {
 #[cold]
 fn new_shelf(shelves: &mut Vec<Shelf>, len: usize) -> &mut Shelf {
     if shelves.len() == SHELVES {
-        // The oldest goes: if its length is still in use it comes back as the youngest.
+        // Evict the oldest shelf: if its length is still in use, it soon returns as the youngest.
         shelves.remove(0);
     }
     shelves.push_mut(Shelf { len, buffers: Vec::new() })

@@ -1,8 +1,9 @@
 //! Ordered verbs under one doorbell: Sherman's command combination (Sherman §4.5).
 //!
-//! All verbs of a chain go to one memory server and take effect in the order in which they were added, in one round
-//! trip. That is how a writer stores data and its unlock word together. A chain is refused as a whole or executed
-//! as a whole; a swap that finds another word than expected is not a refusal and does not stop what follows.
+//! All verbs of a chain go to one memory server and take effect in the order in which they were added, in one
+//! round trip. A writer stores data and its unlock word together in this way. A chain is refused as a whole
+//! or executed as a whole. A compare-and-swap that finds another word than expected is not a refusal and does
+//! not stop the following verbs.
 
 use crate::{GlobalAddr, MemoryServerId, PageBuf, VerbCounts, WORD};
 
@@ -17,6 +18,7 @@ pub enum ChainVerb {
 }
 
 impl ChainVerb {
+    /// Address of the first byte that the verb reads or changes.
     pub fn at(&self) -> GlobalAddr {
         match self {
             Self::Read { at, .. }
@@ -27,7 +29,7 @@ impl ChainVerb {
         }
     }
 
-    /// Bytes that it reads or changes.
+    /// Number of bytes that the verb reads or changes.
     #[allow(clippy::len_without_is_empty, reason = "a verb is no collection")]
     pub fn len(&self) -> usize {
         match self {
@@ -42,16 +44,16 @@ impl ChainVerb {
 pub enum VerbResult {
     /// The buffer of a READ or a WRITE.
     Buf(PageBuf),
-    /// The word before an atomic took effect. A swap that found another word than expected changed nothing and
-    /// does not stop the chain.
+    /// The word before an atomic. A compare-and-swap that found another word than expected changed nothing
+    /// and did not stop the chain.
     Word(u64),
-    /// A WRITE of a word.
+    /// Completion of a WRITE of a word.
     Done,
 }
 
 /// Verbs to one memory server that take effect in the order in which they were added, in one round trip.
 ///
-/// A READ or an atomic before a WRITE is fenced by the fabric where its transport would let the WRITE overtake.
+/// The fabric fences a READ or an atomic before a WRITE where its transport would let the WRITE overtake.
 #[derive(Debug, Default)]
 pub struct Chain {
     verbs: Vec<ChainVerb>,
@@ -83,7 +85,7 @@ impl Chain {
     }
 
     /// # Panics
-    /// If the verb goes to another memory server than those before it.
+    /// If the verb goes to another memory server than the previous ones.
     fn push(mut self, verb: ChainVerb) -> Self {
         if let Some(server) = self.server() {
             assert_eq!(server, verb.at().server(), "a chain goes to one memory server");
@@ -92,7 +94,7 @@ impl Chain {
         self
     }
 
-    /// The memory server of all its verbs; `None` for an empty chain.
+    /// Memory server of the chain; `None` if the chain is empty.
     pub fn server(&self) -> Option<MemoryServerId> {
         self.verbs.first().map(|verb| verb.at().server())
     }
@@ -101,7 +103,7 @@ impl Chain {
         &self.verbs
     }
 
-    /// What a chain adds to the counters once it is executed.
+    /// Verbs and bytes that the chain adds to the counters once it is executed.
     pub fn counts(&self) -> VerbCounts {
         let mut counts = VerbCounts::default();
         for verb in &self.verbs {

@@ -1,14 +1,16 @@
-//! Reading and writing of messages, for all protocols.
+//! Encoding and decoding of messages, for all protocols.
 //!
-//! Numbers are little-endian. A [`Reader`] never looks beyond the bytes at hand, copies nothing and allocates nothing. What it
-//! returns borrows from the message, and a count that it returns is bounded by the bytes that follow. Requests differ between
-//! protocols. Replies have the same header everywhere, which [`ReplyFrame`] writes and [`split_reply`] reads:
+//! Numbers are little-endian. A [`Reader`] never looks beyond the bytes at hand, copies nothing and allocates
+//! nothing. It returns slices of the message, and each count that it returns is bounded by the bytes that
+//! follow. Requests differ between protocols. Replies have the same header everywhere, which [`ReplyFrame`]
+//! writes and [`split_reply`] reads:
 //!
 //! ```text
 //! [status 1][op 1][answer 1][0 1][len 4]  body: len bytes
 //! ```
 
-/// Why bytes are no message of a protocol whose operations are `Op`. The bytes that follow are worthless.
+/// Reason why bytes are not a message of a protocol whose operations are `Op`. The bytes that follow are
+/// unusable too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed<Op> {
@@ -32,7 +34,7 @@ pub enum Malformed<Op> {
     Body(#[from] BadField),
 }
 
-/// What is wrong in the body of a message, and where.
+/// Fault in the body of a message, and its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("byte {at} of a body: {what}")]
 pub struct BadField {
@@ -40,7 +42,7 @@ pub struct BadField {
     pub what: &'static str,
 }
 
-/// The part of a message that is not read yet.
+/// The unread part of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'b> {
     rest: &'b [u8],
@@ -57,18 +59,20 @@ impl<'b> Reader<'b> {
         self.rest.is_empty()
     }
 
-    /// All bytes that are left.
+    /// All remaining bytes.
     #[inline]
     pub fn rest(&self) -> &'b [u8] {
         self.rest
     }
 
-    /// The error `what` at the next byte.
+    /// Error `what` at the next byte.
     #[cold]
     pub fn bad(&self, what: &'static str) -> BadField {
         BadField { at: self.at, what }
     }
 
+    /// Reads `len` bytes.
+    ///
     /// # Errors
     /// If fewer than `len` bytes are left.
     #[inline]
@@ -79,6 +83,8 @@ impl<'b> Reader<'b> {
         Ok(bytes)
     }
 
+    /// Reads `N` bytes.
+    ///
     /// # Errors
     /// If fewer than `N` bytes are left.
     #[inline]
@@ -86,6 +92,8 @@ impl<'b> Reader<'b> {
         Ok(self.bytes(N)?.try_into().expect("as many bytes as were asked for"))
     }
 
+    /// Reads one byte.
+    ///
     /// # Errors
     /// If no byte is left.
     #[inline]
@@ -93,6 +101,8 @@ impl<'b> Reader<'b> {
         self.array().map(u8::from_le_bytes)
     }
 
+    /// Reads a number of 16 bits.
+    ///
     /// # Errors
     /// If fewer than 2 bytes are left.
     #[inline]
@@ -100,6 +110,8 @@ impl<'b> Reader<'b> {
         self.array().map(u16::from_le_bytes)
     }
 
+    /// Reads a number of 32 bits.
+    ///
     /// # Errors
     /// If fewer than 4 bytes are left.
     #[inline]
@@ -107,6 +119,8 @@ impl<'b> Reader<'b> {
         self.array().map(u32::from_le_bytes)
     }
 
+    /// Reads a number of 64 bits.
+    ///
     /// # Errors
     /// If fewer than 8 bytes are left.
     #[inline]
@@ -114,7 +128,7 @@ impl<'b> Reader<'b> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Bytes behind their length of 32 bits.
+    /// Reads a length of 32 bits and that many bytes.
     ///
     /// # Errors
     /// If fewer bytes are left.
@@ -124,10 +138,10 @@ impl<'b> Reader<'b> {
         self.bytes(len as usize)
     }
 
-    /// The number of items that follow, each of at least `item_min` bytes.
+    /// Reads the number of items that follow, each of at least `item_min` bytes.
     ///
     /// # Errors
-    /// If so many items do not fit into what is left.
+    /// If that many items do not fit into the remaining bytes.
     pub fn count(&mut self, item_min: usize) -> Result<usize, BadField> {
         let count = self.u32()? as usize;
         if count > self.rest.len() / item_min {
@@ -136,6 +150,8 @@ impl<'b> Reader<'b> {
         Ok(count)
     }
 
+    /// Checks that the whole message was read.
+    ///
     /// # Errors
     /// If bytes are left.
     #[inline]
@@ -144,15 +160,15 @@ impl<'b> Reader<'b> {
     }
 }
 
-/// Bytes as text.
+/// Interprets bytes as UTF-8 text.
 ///
 /// # Errors
-/// If they are not UTF-8. The place is that of the first byte that is not.
+/// If they are not UTF-8; the error gives the offset of the first invalid byte.
 pub fn text(bytes: &[u8]) -> Result<&str, BadField> {
     std::str::from_utf8(bytes).map_err(|error| BadField { at: error.valid_up_to(), what: "no text" })
 }
 
-/// Writing of a message, to the end of a vector.
+/// Appends the fields of a message to a vector.
 pub trait Put: AsMut<Vec<u8>> {
     #[inline]
     fn put_u16(&mut self, number: u16) {
@@ -169,7 +185,7 @@ pub trait Put: AsMut<Vec<u8>> {
         self.as_mut().extend_from_slice(&number.to_le_bytes());
     }
 
-    /// Bytes behind their length of 32 bits.
+    /// Appends a length of 32 bits and the bytes.
     #[inline]
     fn put_counted(&mut self, bytes: &[u8]) {
         self.put_u32(bytes.len() as u32);
@@ -185,10 +201,10 @@ pub trait Put: AsMut<Vec<u8>> {
 
 impl Put for Vec<u8> {}
 
-/// Bytes of a reply besides its body.
+/// Length of a reply's header in bytes.
 pub const REPLY_HEADER: usize = 8;
 
-/// A reply that is being written: its header, and then its body as it is appended.
+/// A reply under construction: its header, then the body that the caller appends.
 #[derive(Debug)]
 pub struct ReplyFrame {
     start: usize,
@@ -196,17 +212,19 @@ pub struct ReplyFrame {
 }
 
 impl ReplyFrame {
+    /// Reserves the header of a reply to operation `op`.
     pub fn begin(out: &mut Vec<u8>, op: u8) -> Self {
         let start = out.len();
         out.extend_from_slice(&[0; REPLY_HEADER]);
         Self { start, op }
     }
 
-    /// Place of the body in what is written.
+    /// Offset of the body in the output.
     pub fn body(&self) -> usize {
         self.start + REPLY_HEADER
     }
 
+    /// Fills in the header of a reply whose body is complete.
     pub fn finish(self, out: &mut [u8], status: u8, answer: u8) {
         let len = (out.len() - self.body()) as u32;
         let header = &mut out[self.start..][..REPLY_HEADER];
@@ -215,20 +233,20 @@ impl ReplyFrame {
     }
 }
 
-/// A reply as it lies in the bytes that came.
+/// A reply within received bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RawReply<'b> {
     pub status: u8,
     pub answer: u8,
     pub body: &'b [u8],
-    /// Bytes of header and body.
+    /// Length of header and body in bytes.
     pub used: usize,
 }
 
-/// The reply to a request `op` at the front of `bytes`; `None` if more are needed.
+/// Splits off the reply to a request `op` at the front of `bytes`; `None` if more bytes are needed.
 ///
 /// # Errors
-/// If no bytes that might follow make a reply of it.
+/// If the bytes cannot become a valid reply, whatever follows.
 pub fn split_reply<Op>(
     bytes: &[u8],
     op: u8,

@@ -1,11 +1,11 @@
-//! One suite that every fabric passes (feature `conformance`).
+//! One suite of checks that every fabric passes (feature `conformance`).
 //!
-//! A fabric's tests call [`run_all`] with an instance whose memory may be overwritten, the way to drive a future of
-//! its endpoints, and [`Options`] that say what the instance has to offer. Every check is also a public function of
-//! its own, so that a failure can be run alone. A check panics with what it found.
+//! A fabric's tests call [`run_all`] with an instance whose memory may be overwritten, a function that drives
+//! a future of its endpoints, and [`Options`] that describe the instance. Each check is also a public
+//! function, so that a failure can be reproduced alone. A failed check panics with the values that it found.
 //!
-//! What is checked is the contract of [`crate::Endpoint`] and nothing else: values, order, errors, counters. No
-//! check depends on time; those that race threads assert what must hold in every schedule.
+//! The checks cover the contract of [`crate::Endpoint`]: values, order, errors, counters. No check depends on
+//! time. The racing checks assert only properties that hold in every schedule.
 
 mod racing;
 mod refusals;
@@ -33,22 +33,23 @@ use crate::{
     Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, Request, RequestHandler, Result, ServerMemory,
 };
 
-/// Drives a future of an endpoint to its end.
+/// Drives a future of an endpoint to completion.
 pub type BlockOn<'a, E> = &'a (dyn Fn(&E, Pin<&mut dyn Future<Output = ()>>) + Sync);
 
-/// Bytes that every memory server of the instance must offer from offset 0 on; the suite overwrites them.
+/// Bytes that every memory server of the instance must have from offset 0 on; the suite overwrites them.
 pub const SCRATCH: u64 = 1 << 20;
 
-/// What the instance under test has to offer.
+/// Properties of the instance under test.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Threads of the racing checks, each with an endpoint of its own; 0 skips them.
     pub threads: usize,
     /// Rounds of each racing check.
     pub rounds: u64,
-    /// Whether the memory servers answer two-sided calls with [`Echo::handler`]. If not, they must refuse them.
+    /// Whether the memory servers answer two-sided calls with [`Echo::handler`]. If not, they must refuse
+    /// calls.
     pub echo: bool,
-    /// A memory server that is among the regions but will not answer: every verb must fail, none may wait forever.
+    /// A memory server that is listed but does not answer: every verb to it must fail in bounded time.
     pub down: Option<MemoryServerId>,
 }
 
@@ -63,7 +64,7 @@ pub struct Suite<'a, F: Fabric> {
     pub fabric: &'a F,
     pub block_on: BlockOn<'a, F::Endpoint>,
     pub options: Options,
-    /// Whether a thread of a racing check panicked, so that the others need not wait for it.
+    /// Set when a thread of a racing check panics, so that the other threads stop waiting for it.
     failed: AtomicBool,
 }
 
@@ -104,7 +105,7 @@ impl<'a, F: Fabric> Suite<'a, F> {
         Self { fabric, block_on, options, failed: AtomicBool::new(false) }
     }
 
-    /// Runs `check` with a fresh endpoint of this thread.
+    /// Runs `check` with a new endpoint on this thread.
     fn with_endpoint(&self, seed: u64, check: impl AsyncFnOnce(&F::Endpoint)) {
         let endpoint = ok(self.fabric.endpoint(seed));
         (self.block_on)(&endpoint, std::pin::pin!(check(&endpoint)));
@@ -121,7 +122,7 @@ impl<'a, F: Fabric> Suite<'a, F> {
         region.expect("the server is among the regions").len
     }
 
-    /// Runs `work` on as many threads as the options say and hands it its number. If one panics, so does this.
+    /// Runs `work` on [`Options::threads`] threads, with the thread's number. Panics if one of them panics.
     fn on_threads(&self, work: impl Fn(usize) + Sync) {
         std::thread::scope(|scope| {
             for thread in 0..self.options.threads {
@@ -134,14 +135,16 @@ impl<'a, F: Fabric> Suite<'a, F> {
         });
     }
 
-    /// Whether a thread that waits for another one should go on waiting.
+    /// Whether a thread that waits for another one should continue to wait.
     fn all_well(&self) -> bool {
         !self.failed.load(SeqCst)
     }
 }
 
+/// The value of a verb that must succeed.
+///
 /// # Panics
-/// If a verb that must succeed failed.
+/// If the verb failed.
 #[track_caller]
 fn ok<T>(result: Result<T>) -> T {
     match result {
@@ -150,7 +153,7 @@ fn ok<T>(result: Result<T>) -> T {
     }
 }
 
-/// Set off by a thread that panics.
+/// Sets the flag if its thread panics.
 struct Alarm<'a>(&'a AtomicBool);
 
 impl Drop for Alarm<'_> {
@@ -182,12 +185,12 @@ async fn get<E: Endpoint>(endpoint: &E, place: GlobalAddr, count: usize) -> Vec<
     words
 }
 
-/// A two-sided call that returns its body reversed, or is refused if that is empty.
+/// A two-sided call that returns its body reversed. An empty body is refused.
 #[derive(Clone, Debug)]
 pub struct Echo(pub Vec<u8>);
 
 impl Echo {
-    /// What the memory servers must execute calls with if [`Options::echo`] is set.
+    /// Handler that the memory servers must use if [`Options::echo`] is set.
     pub fn handler() -> Arc<dyn RequestHandler> {
         Arc::new(EchoHandler)
     }

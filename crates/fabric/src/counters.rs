@@ -1,13 +1,14 @@
-//! Verbs counted by kind and bytes: "reads/op, writes/op, atomics/op, bytes/op" is how this field compares.
+//! Counters of verbs by kind and bytes. The field compares systems by READs, WRITEs, atomics and bytes per
+//! operation.
 //!
-//! Counters belong to one worker and only it adds, so counting needs no atomic read-modify-write. A snapshot taken on another
-//! thread may be a few verbs old. Refused verbs are not counted. Each verb of a chain is.
+//! Only the owning worker adds to its counters, so counting needs no atomic read-modify-write. A snapshot
+//! taken on another thread may be a few verbs old. Refused verbs are not counted; each verb of a chain is.
 
 use std::ops::{Add, Sub};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counters of one worker, on cache lines of their own. Only the worker adds, so an addition is a load and a
-/// store; anyone may take a [`VerbCounters::snapshot`].
+/// Counters of one worker, on cache lines of their own. Only the worker adds, by a load and a store. Any
+/// thread may take a [`VerbCounters::snapshot`].
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct VerbCounters {
@@ -38,7 +39,8 @@ impl VerbCounters {
         bump(&self.bytes_written, bytes as u64);
     }
 
-    /// An atomic moves 8 bytes there and 8 bytes back; by the field's convention only its number is reported.
+    /// Counts an atomic. It moves 8 bytes in each direction; by the field's convention only the number of
+    /// atomics is reported.
     #[inline]
     pub fn count_atomic(&self) {
         bump(&self.atomics, 1);
@@ -60,6 +62,7 @@ impl VerbCounters {
         bump(&self.atomics, verbs.atomics);
     }
 
+    /// The current values.
     pub fn snapshot(&self) -> VerbCounts {
         VerbCounts {
             reads: self.reads.load(Relaxed),
@@ -73,7 +76,7 @@ impl VerbCounters {
     }
 }
 
-/// A moment of one worker's counters, or a sum or difference of such moments.
+/// Snapshot of one worker's counters, or a sum or difference of snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerbCounts {
     pub reads: u64,
@@ -89,7 +92,7 @@ pub struct VerbCounts {
 }
 
 impl VerbCounts {
-    /// Payload both ways.
+    /// Payload in both directions.
     pub fn bytes_total(&self) -> u64 {
         self.bytes_read + self.bytes_written + self.bytes_two_sided
     }

@@ -1,8 +1,8 @@
-//! The verbs that a worker has, and where endpoints come from.
+//! The verbs of a worker, and the fabrics that create endpoints.
 //!
-//! The traits are used by static dispatch only: an operation on an index is one future, compiled for its fabric, without
-//! a box or an allocation per verb. Time and random numbers come from the endpoint too, so that code above it runs the
-//! same on real hardware and in a simulation.
+//! The traits are used by static dispatch only: an operation on an index is one future, compiled for its
+//! fabric, without a box or an allocation per verb. Time and random numbers also come from the endpoint, so
+//! the code above runs unchanged on real hardware and in a simulation.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -38,18 +38,19 @@ impl RegionInfo {
     }
 }
 
-/// One worker thread's way to the memory servers. Not `Send`: counters, slots and randomness are the worker's own.
+/// One worker thread's access to the memory servers. Counters, slots and random numbers belong to the worker,
+/// so an endpoint is used by one thread at a time.
 ///
-/// A worker runs up to 64 *slots*, each a future that loops over operations. A future that waits returns
-/// `Pending`; when its verb completes, its bit shows up in [`Endpoint::poll_ready`]. A future may have several verbs
-/// outstanding at once, whose own futures it polls side by side; the bit shows up for each. A future that is polled by a
-/// foreign executor is woken through its waker instead, so an implementation does both.
+/// A worker runs up to 64 *slots*, each a future that loops over operations. A waiting future returns
+/// `Pending`; when its verb completes, the bit of its slot appears in [`Endpoint::poll_ready`]. A future may
+/// have several verbs in flight and poll their futures side by side; the bit appears for each. A future that
+/// is polled by a foreign executor is woken through its waker, so an implementation does both.
 #[allow(async_fn_in_trait, reason = "an endpoint belongs to one thread, and so do its futures")]
 pub trait Endpoint {
-    /// The state that the default methods work on.
+    /// State used by the default methods.
     fn state(&self) -> &EndpointState;
 
-    /// A registered buffer of `len` bytes (a multiple of 8), not necessarily zeroed.
+    /// Takes a registered buffer of `len` bytes (a multiple of 8) with unspecified content.
     #[inline]
     fn buffer(&self, len: usize) -> PageBuf {
         self.state().buffers.take(len)
@@ -73,10 +74,11 @@ pub trait Endpoint {
     /// WRITE of one word.
     async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()>;
 
-    /// Stores `new` if the word at `at` is `expected`; the word before either way.
+    /// Stores `new` if the word at `at` is `expected`. Returns the word before in both cases.
     async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64>;
 
-    /// Compares the bits of `compare_mask` only and swaps those of `swap_mask` only; the word before either way.
+    /// Compares only the bits of `compare_mask` and swaps only those of `swap_mask`. Returns the word before
+    /// in both cases.
     async fn masked_compare_swap(
         &self,
         at: GlobalAddr,
@@ -86,24 +88,25 @@ pub trait Endpoint {
         swap_mask: u64,
     ) -> Result<u64>;
 
-    /// Adds, wrapping; the word before.
+    /// Adds to the word at `at`, wrapping. Returns the word before.
     async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64>;
 
-    /// Executes a chain; one result per verb, in order.
+    /// Executes a chain. Returns one result per verb, in order.
     async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>>;
 
-    /// Two-sided call.
+    /// Executes a two-sided call.
     async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply>;
 
-    /// Makes sure that `len` bytes at `at` are backed by memory, so that a later WRITE cannot run out of it.
+    /// Backs `len` bytes at `at` with memory, so that a later WRITE there cannot run out of space.
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()>;
 
-    /// Makes `len` bytes at `at` durable: once this has returned, what completed verbs stored there outlives a crash of the
-    /// memory server's machine. Without it those bytes may be lost, or become durable before bytes that were stored earlier.
-    /// The default does nothing, for fabrics whose memory does not outlive the machine.
+    /// Makes `len` bytes at `at` durable: after it returns, the effects of verbs that had completed there
+    /// survive a crash of the memory server's machine. Without it those bytes may be lost, or become durable
+    /// before bytes that were stored earlier. The default does nothing, for fabrics whose memory does not
+    /// outlive the machine.
     ///
     /// # Errors
-    /// After any error the bytes may or may not be durable.
+    /// After an error the bytes may or may not be durable.
     async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
         let _ = (at, len);
         Ok(())
@@ -117,20 +120,21 @@ pub trait Endpoint {
         yield_once().await;
     }
 
-    /// Lets the other slots of this worker run until its clock shows `at`.
+    /// Lets the other slots of this worker run until the clock reaches `at`.
     async fn sleep_until(&self, at: Nanos) {
         while self.now() < at {
             self.yield_now().await;
         }
     }
 
-    /// Waits until no other worker is behind this worker's clock. A driver of several workers calls it between operations.
-    /// It does nothing on real fabrics, whose workers share one time. In a simulation, a worker whose operations wait for no
-    /// verb would otherwise run arbitrarily far ahead of the others.
+    /// Waits until no other worker is behind this worker's clock. A driver of several workers calls it
+    /// between operations. It does nothing on real fabrics, whose workers share one time. In a simulation, a
+    /// worker whose operations wait for no verb would otherwise run arbitrarily far ahead.
     #[inline]
     async fn pace(&self) {}
 
-    /// The memory servers, by ascending number. Some may join while the endpoint is in use, and none ever leaves.
+    /// The memory servers, by ascending number. Servers may join while the endpoint is in use; none ever
+    /// leaves.
     fn regions(&self) -> &[RegionInfo];
 
     #[inline]
@@ -138,19 +142,20 @@ pub trait Endpoint {
         &self.state().counters
     }
 
-    /// Charges compute-side work. Does nothing on real fabrics.
+    /// Charges compute-side work. Real fabrics ignore it.
     #[inline]
     fn charge(&self, _work: Work) {}
 
     fn now(&self) -> Nanos;
 
-    /// Time limit of the operation that is being polled, if this endpoint keeps limits ([`crate::limited`]).
+    /// Time limit of the operation that is being polled, if the endpoint keeps limits ([`crate::limited`]).
     #[inline]
     fn time_limit(&self) -> Option<&TimeLimit> {
         None
     }
 
-    /// Starts the time of the operation that is being polled anew, because it made progress ([`TimeLimit::renew`]).
+    /// Restarts the time of the operation that is being polled, because it made progress
+    /// ([`TimeLimit::renew`]).
     #[inline]
     fn renew_time_limit(&self) {
         if let Some(limit) = self.time_limit() {
@@ -158,68 +163,71 @@ pub trait Endpoint {
         }
     }
 
-    /// Whether the time of the operation that is being polled is used up.
+    /// Whether the operation that is being polled has used up its time.
     #[inline]
     fn is_over(&self, now: Nanos) -> bool {
         self.time_limit().and_then(|limit| limit.over(now)).is_some_and(|over| over <= now)
     }
 
-    /// Latest time that a wait of at most `patience` starting at `now` may last: no longer than the operation that is being
-    /// polled may take, but at least a quarter of `patience`, since an operation whose time is up has locks to release.
+    /// Latest time that a wait of at most `patience` starting at `now` may last. It ends with the time limit
+    /// of the operation that is being polled, but lasts at least a quarter of `patience`: an operation whose
+    /// time is up still has locks to release.
     #[inline]
     fn wait_until(&self, now: Nanos, patience: Nanos) -> Nanos {
         let (least, until) = (now.saturating_add(patience / 4), now.saturating_add(patience));
         self.time_limit().and_then(|limit| limit.over(now)).map_or(until, |over| over.clamp(least, until))
     }
 
-    /// Next random number of the worker, whose seed came from [`Fabric::endpoint`].
+    /// Next random number of the worker. [`Fabric::endpoint`] seeds the generator.
     #[inline]
     fn random(&self) -> u64 {
         self.state().random.next()
     }
 
-    /// Number of slots that the worker runs; 1 until [`Endpoint::set_slots`].
+    /// Number of slots of the worker; 1 until [`Endpoint::set_slots`].
     #[inline]
     fn slots(&self) -> u32 {
         self.state().slots.get()
     }
 
-    /// Tells the endpoint how many slots its worker runs.
+    /// Sets the number of slots of the worker.
     fn set_slots(&self, slots: u32) {
         self.state().slots.set(slots);
     }
 
-    /// Tells the endpoint which slot the executor polls next.
+    /// Sets the slot that the executor polls next.
     #[inline]
     fn enter_slot(&self, slot: u32) {
         self.state().enter_slot(slot);
     }
 
-    /// Rings doorbells, polls completions, and takes the bits of the slots that became ready. The default is for fabrics
-    /// whose verbs complete at once.
+    /// Rings doorbells, polls completions, and takes the bits of the slots that became ready. The default
+    /// suits fabrics whose verbs complete at once.
     #[inline]
     fn poll_ready(&self) -> u64 {
         self.state().take_ready()
     }
 
-    /// Called by an executor that has polled in vain for a while. May sleep until a verb completes, but for a millisecond at
-    /// most, since a slot may wait for something else. Returns whether it slept; if not, the executor yields its core.
+    /// Called by an executor that has polled without success for a while. May sleep until a verb completes,
+    /// but for at most a millisecond, since a slot may wait for something else. Returns whether it slept; if
+    /// not, the executor yields its core.
     fn idle(&self) -> bool {
         false
     }
 }
 
-/// The memory servers as one process reaches them. It makes endpoints.
+/// A process's access to the memory servers. It creates endpoints.
 pub trait Fabric: Send + Sync {
     type Endpoint: Endpoint;
 
-    /// An endpoint for the calling thread; `seed` starts its random numbers.
+    /// Creates an endpoint for the calling thread. `seed` seeds its random numbers.
     fn endpoint(&self, seed: u64) -> Result<Self::Endpoint>;
 
     fn regions(&self) -> &[RegionInfo];
 }
 
-/// A future that is pending once and wakes its waker at once. [`Endpoint::yield_now`] awaits it after marking its slot ready.
+/// A future that is pending once and wakes its waker at once. [`Endpoint::yield_now`] awaits it after marking
+/// its slot ready.
 pub fn yield_once() -> impl Future<Output = ()> {
     struct YieldOnce(bool);
     impl Future for YieldOnce {

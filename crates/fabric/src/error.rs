@@ -1,13 +1,14 @@
-//! How a verb fails.
+//! Errors of verbs and of opening a fabric.
 //!
-//! A refused verb took no effect. Where that is not known, when a memory server did not answer, the error says so
-//! ([`FabricError::may_have_taken_effect`]). Opening a fabric tells apart what was asked for from what the system did.
+//! A refused verb took no effect. If a memory server did not answer, that is not known, and
+//! [`FabricError::may_have_taken_effect`] says so. Errors of opening a fabric distinguish wrong requests from
+//! failures of the system.
 
 use crate::{GlobalAddr, MemoryServerId};
 
 pub type Result<T, E = FabricError> = std::result::Result<T, E>;
 
-/// Failure of a verb. Unless the text says otherwise, the verb took no effect.
+/// Error of a verb. Unless its message says otherwise, the verb took no effect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
@@ -19,7 +20,7 @@ pub enum FabricError {
     TimedOut(MemoryServerId),
     #[error("memory server {server} cannot be reached, and the verb was not sent: {reason}")]
     NotConnected { server: MemoryServerId, reason: String },
-    /// What was in the memory of a memory server is gone, for instance because its process ended.
+    /// The content of a memory server's memory is gone, for instance because its process ended.
     #[error("memory server {0} was started anew, and what was in its memory is lost")]
     Lost(MemoryServerId),
     #[error("{len} bytes at {at} leave the region of {region_len} bytes")]
@@ -32,21 +33,21 @@ pub enum FabricError {
     NoSpace { at: GlobalAddr, len: u64, reason: String },
     #[error("memory server {server} refused request {op}: {reason}")]
     Refused { server: MemoryServerId, op: u16, reason: String },
-    /// What was asked for is at fault: there is no such file, or it is something else, or the sizes are impossible.
+    /// The request is at fault: the file does not exist or has another format, or a size is impossible.
     #[error("{path}: {reason}")]
     Open { path: String, reason: String },
-    /// The system did not do what was asked: permissions, no space left, a limit, a device that fails.
+    /// The system failed or refused: permissions, no space, a limit, a device error.
     #[error("{path}: {reason}")]
     System { path: String, reason: String },
 }
 
 impl FabricError {
-    /// Whether the verb may have taken effect although it failed.
+    /// Whether the failed verb may have taken effect.
     pub fn may_have_taken_effect(&self) -> bool {
         matches!(self, Self::ServerUnreachable(_) | Self::TimedOut(_))
     }
 
-    /// Whether the memory server did not answer, or cannot be asked.
+    /// Whether the memory server did not answer or could not be asked.
     pub fn is_unreachable(&self) -> bool {
         self.may_have_taken_effect() || matches!(self, Self::NotConnected { .. } | Self::Lost(_))
     }

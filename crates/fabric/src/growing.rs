@@ -1,15 +1,15 @@
-//! A list that only grows, and whose elements stay where they are: memory servers that join while others are in use.
+//! An append-only list whose elements never move: memory servers that join while others are in use.
 //!
-//! Reading takes no lock. What the list began with is found by one comparison, as in a slice; what came later is found
-//! by one load more. Few things come later, and how many is bounded when the list is made.
+//! Reads take no lock. An initial element is found by one comparison, as in a slice; a later one costs one
+//! more load. The number of later elements is bounded.
 
 use std::ops::Index;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Elements that a list takes besides those that it began with.
+/// Maximum number of elements added after the initial ones.
 pub const LATER_MAX: usize = 64;
 
-/// See the module documentation.
+/// Append-only list. See the module documentation.
 ///
 /// ```
 /// use pando_fabric::Growing;
@@ -28,7 +28,7 @@ pub struct Growing<T> {
 }
 
 impl<T> Growing<T> {
-    /// A list that begins with `first` and takes [`LATER_MAX`] elements more.
+    /// Creates a list of the elements `first` with room for [`LATER_MAX`] more.
     pub fn new(first: Vec<T>) -> Self {
         let later = (0..LATER_MAX).map(|_| OnceLock::new()).collect();
         Self { first: first.into(), later, pushing: Mutex::new(()) }
@@ -59,18 +59,18 @@ impl<T> Growing<T> {
         self.first.iter().chain(self.later.iter().map_while(OnceLock::get))
     }
 
-    /// Appends an element; its number.
+    /// Appends an element and returns its number.
     ///
     /// # Errors
-    /// The element, if there is no room for it.
+    /// The element, if there is no room or another thread appended at the same time.
     pub fn push(&self, element: T) -> Result<usize, T> {
         self.push_as(self.len(), element)
     }
 
-    /// Appends an element if its number is to be `at`; its number.
+    /// Appends an element if its number will be `at`; returns the number.
     ///
     /// # Errors
-    /// The element, if there is no room for it or somebody else was faster.
+    /// The element, if there is no room or another thread appended first.
     pub fn push_as(&self, at: usize, element: T) -> Result<usize, T> {
         let _pushing = self.pushing.lock().unwrap_or_else(PoisonError::into_inner);
         match at.checked_sub(self.first.len()).and_then(|later| self.later.get(later)) {

@@ -1,12 +1,12 @@
 //! Vocabulary of the remote memory fabric.
 //!
-//! A memory server offers a *region* of bytes, addressed from 0. Compute servers reach it with *verbs*:
-//! one-sided READ, WRITE, compare-and-swap and fetch-and-add, which need no processor of the memory server, and
-//! two-sided calls, which do. This crate says what a verb looks like ([`Endpoint`]), where it points
-//! ([`GlobalAddr`]), what it moves ([`PageBuf`]), how several are combined ([`Chain`]), how they are counted
-//! ([`VerbCounters`]) and how they fail ([`FabricError`]). It does no I/O and starts no threads; the fabrics do.
+//! A memory server offers a *region* of bytes, addressed from 0. Compute servers access it with *verbs*:
+//! one-sided READ, WRITE, compare-and-swap and fetch-and-add, which need no processor of the memory server,
+//! and two-sided calls, which do. This crate defines the interface of the verbs ([`Endpoint`]), their
+//! addresses ([`GlobalAddr`]), buffers ([`PageBuf`]), combination ([`Chain`]), counters ([`VerbCounters`])
+//! and errors ([`FabricError`]). It does no I/O and starts no threads; the fabrics do.
 //!
-//! What holds on every fabric:
+//! Guarantees of every fabric:
 //! - Addresses and lengths of verbs are multiples of 8 bytes; an aligned 8-byte word is never torn.
 //! - A READ that races a WRITE may see any mixture of old and new 64-byte lines.
 //! - Verbs of one [`Chain`] take effect in order; verbs of different futures do not.
@@ -51,5 +51,5 @@ pub use work::{Resource, Work};
 
 /// Bytes of a word: the unit of addressing and of atomicity.
 pub const WORD: usize = 8;
-/// Bytes of a cache line: the unit in which racing READs and WRITEs may mix.
+/// Bytes of a cache line: the unit that racing READs and WRITEs may mix.
 pub const LINE: usize = 64;

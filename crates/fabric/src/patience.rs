@@ -1,8 +1,8 @@
 //! Bounded waiting.
 //!
-//! An operation that finds others in its way waits for them for a limited time in all ([`Patience`]), whatever it waits for
-//! and however often, and no longer than it may take ([`limited`], [`Endpoint::wait_until`]). The clock is not read before it
-//! waits.
+//! An operation waits for other operations for a limited total time ([`Patience`]), whatever it waits for and
+//! however often, and never beyond its own time limit ([`limited`], [`Endpoint::wait_until`]). The clock is
+//! not read before the first wait.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -10,14 +10,14 @@ use std::pin::pin;
 
 use crate::{Endpoint, Limit, Nanos};
 
-/// Total time that one operation waits for others, from its first wait on.
+/// Total time that one operation waits for others, counted from its first wait.
 #[derive(Debug)]
 pub struct Patience {
     allowed: Nanos,
     deadline: Cell<Option<Nanos>>,
 }
 
-/// An operation used up its time for waiting.
+/// Error of an operation that used up its time for waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitedTooLong {
     /// The subject of the wait.
@@ -25,19 +25,19 @@ pub struct WaitedTooLong {
 }
 
 impl Patience {
-    /// A patience of `allowed` nanoseconds.
+    /// Creates a patience of `allowed` nanoseconds.
     pub const fn new(allowed: Nanos) -> Self {
         Self { allowed, deadline: Cell::new(None) }
     }
 
-    /// Latest time that the operation waits until. The first call starts its time.
+    /// Latest time that the operation waits until. The first call starts the time.
     pub fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
         let deadline = self.deadline.get().unwrap_or_else(|| ep.wait_until(ep.now(), self.allowed));
         self.deadline.set(Some(deadline));
         deadline
     }
 
-    /// Whether the operation has waited too long. The first call starts its time.
+    /// Whether the operation has waited too long. The first call starts the time.
     pub fn is_over<E: Endpoint>(&self, ep: &E) -> bool {
         ep.now() > self.deadline(ep)
     }
@@ -64,8 +64,9 @@ impl Patience {
     }
 }
 
-/// Runs `operation` on `ep` within `limit`, if the endpoint keeps limits. The operation ends in time because every wait below it
-/// does. Of nested limits the innermost counts. Several operations, one after the other, may share a limit.
+/// Runs `operation` on `ep` within `limit`, if the endpoint keeps limits. The operation ends in time because
+/// each of its waits does. Of nested limits the innermost applies. Several operations, one after the other,
+/// may share a limit.
 #[inline]
 pub async fn limited<E: Endpoint, F: Future>(ep: &E, limit: &Limit, operation: F) -> F::Output {
     let mut operation = pin!(operation);

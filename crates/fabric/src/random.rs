@@ -1,23 +1,24 @@
-//! The worker's own random numbers: a Weyl sequence through a 64-bit mixer.
+//! Random numbers of a worker: a Weyl sequence through a 64-bit mixer.
 //!
-//! Any seed is a good one, and neighbouring seeds give unrelated sequences. Everything random above the fabric
-//! comes from here, so a run with one worker repeats itself under the same seed. Not for secrets.
+//! Every seed is suitable, and neighbouring seeds give unrelated sequences. All random numbers above the
+//! fabric come from here, so a run with one worker repeats under the same seed. Not for cryptography.
 
 use std::cell::Cell;
 
-/// The golden ratio in 64 bits, odd: its multiples visit every u64.
+/// The golden ratio in 64 bits, odd: its multiples visit every `u64`.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The random numbers of one worker.
+/// Random numbers of one worker.
 pub struct Random(Cell<u64>);
 
 impl Random {
+    /// Creates the generator for `seed`.
     pub fn new(seed: u64) -> Self {
-        // Mixed, so that endpoints seeded 0, 1, 2, ... do not walk in step.
+        // Mix the seed: the states of seeds 0, 1, 2, ... would otherwise stay neighbours.
         Self(Cell::new(mix(seed)))
     }
 
-    /// Any 64 bits.
+    /// Next number: 64 random bits.
     #[inline]
     #[allow(clippy::should_implement_trait, reason = "it takes no `mut`, and never ends")]
     pub fn next(&self) -> u64 {
@@ -27,7 +28,7 @@ impl Random {
     }
 }
 
-/// A bijection in which every bit of the input changes about half of the output.
+/// A bijection: flipping any input bit changes about half of the output bits.
 #[inline]
 fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -50,7 +51,7 @@ mod tests {
                     *ones += (value >> bit) as u32 & 1;
                 }
             }
-            // 2048 expected with a standard deviation of 32: eight of them.
+            // 2048 is expected with a standard deviation of 32; the bound is eight of them.
             assert!(ones.iter().all(|ones| ones.abs_diff(2048) < 256), "seed {seed}: {ones:?}");
         }
     }

@@ -1,8 +1,8 @@
-//! Two-sided calls: a request that the memory server's processor executes.
+//! Two-sided calls: requests that the memory server's processor executes.
 //!
-//! The seam for offloading (DEX §6). Requests and replies are bytes of the caller's choosing; the fabric knows
-//! their number and length only. Memory servers have little processor, so whatever can be done by one-sided verbs
-//! is.
+//! Offloading (DEX §6) uses them. The bytes of requests and replies are opaque to the fabric, which knows
+//! only their operation number and length. Memory servers have little processing power, so operations use
+//! one-sided verbs where possible.
 
 use std::sync::atomic::AtomicU64;
 
@@ -11,18 +11,20 @@ use crate::{FabricError, GlobalAddr, MemoryServerId, Result, WORD, Work};
 /// A request and its reply as bytes.
 pub trait Request {
     type Reply;
-    /// What the handler dispatches on; unique among the requests of one fabric.
+    /// Number that the handler dispatches on; unique among the requests of a fabric.
     const OP: u16;
 
+    /// Appends the body of the request to `out`.
     fn encode(&self, out: &mut Vec<u8>);
 
+    /// Decodes the reply of `server`.
+    ///
     /// # Errors
-    /// [`crate::FabricError::Refused`] if the handler's bytes are not a reply to this request.
+    /// [`crate::FabricError::Refused`] if the bytes are not a reply to this request.
     fn decode_reply(&self, server: MemoryServerId, reply: &[u8]) -> Result<Self::Reply>;
 }
 
-/// What a handler has to itself of the memory server that it runs on: the bytes of its region, as the processor there
-/// sees them.
+/// A handler's access to the region of its memory server.
 pub struct ServerMemory<'m> {
     server: MemoryServerId,
     words: &'m [AtomicU64],
@@ -30,7 +32,7 @@ pub struct ServerMemory<'m> {
 }
 
 impl<'m> ServerMemory<'m> {
-    /// Of `server`, whose region is `words`; `charge` is told of what the handler computes.
+    /// Access to the region `words` of `server`. `charge` is called with the work of the handler.
     pub fn new(server: MemoryServerId, words: &'m [AtomicU64], charge: &'m dyn Fn(Work)) -> Self {
         Self { server, words, charge }
     }
@@ -56,13 +58,13 @@ impl<'m> ServerMemory<'m> {
         self.words.get(first..first + len / WORD).ok_or(FabricError::OutOfRegion { at, len, region_len })
     }
 
-    /// As [`Endpoint::charge`](crate::Endpoint::charge), of the memory server's core.
+    /// [`Endpoint::charge`](crate::Endpoint::charge) for the memory server's core.
     pub fn charge(&self, work: Work) {
         (self.charge)(work);
     }
 }
 
-/// The memory server's half: executes requests against its own region.
+/// The memory server's side of a call: executes requests on its own region.
 pub trait RequestHandler: Send + Sync {
     /// Executes request `op` and appends the reply to `reply`.
     ///

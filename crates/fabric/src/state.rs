@@ -1,7 +1,8 @@
-//! The state that every endpoint has, whatever carries its verbs.
+//! State common to the endpoints of all fabrics.
 //!
-//! A fabric embeds one [`EndpointState`] in its endpoint and returns it from [`Endpoint::state`](crate::Endpoint::state). The
-//! default methods of the trait do the rest: buffers, counters, slots and random numbers are the same on all fabrics.
+//! A fabric embeds an [`EndpointState`] in its endpoint and returns it from
+//! [`Endpoint::state`](crate::Endpoint::state). The default methods of the trait use it, so buffers,
+//! counters, slots and random numbers behave alike on all fabrics.
 
 use std::cell::Cell;
 
@@ -19,7 +20,7 @@ pub struct EndpointState {
 }
 
 impl EndpointState {
-    /// State of a new endpoint with one slot. `seed` starts its random numbers.
+    /// Creates the state of an endpoint with one slot. `seed` seeds its random numbers.
     pub fn new(seed: u64) -> Self {
         Self {
             counters: VerbCounters::default(),
@@ -44,7 +45,7 @@ impl EndpointState {
         self.slot_bit.set(1 << slot);
     }
 
-    /// Adds `bits` to those of the slots that became ready.
+    /// Marks the slots with the given bits as ready.
     #[inline]
     pub fn make_ready(&self, bits: u64) {
         self.ready.set(self.ready.get() | bits);

@@ -1,22 +1,23 @@
 //! Time limits of operations.
 //!
-//! An endpoint polls one operation at a time. Meanwhile the operation's limit is the endpoint's: every wait below it, for a
-//! verb or for a lock, sees when it must end ([`Endpoint::wait_until`](crate::Endpoint::wait_until)), and the functions between
-//! need not pass it on. The clock is not read before something waits.
+//! An endpoint polls one operation at a time, and keeps its limit meanwhile. Every wait of the operation, for
+//! a verb or for a lock, reads the limit from the endpoint
+//! ([`Endpoint::wait_until`](crate::Endpoint::wait_until)), so the functions in between need not pass it on.
+//! The clock is not read before the first wait.
 
 use std::cell::Cell;
 
-/// Nanoseconds since some fixed moment, of real or of virtual time.
+/// Nanoseconds since a fixed moment, of real or of virtual time.
 pub type Nanos = u64;
 
-/// Longest time that an operation may take, from its first wait on.
+/// Longest time that an operation may take, counted from its first wait.
 #[derive(Debug)]
 pub struct Limit {
     time: Cell<Time>,
 }
 
 impl Limit {
-    /// A limit of `allowed` nanoseconds.
+    /// Creates a limit of `allowed` nanoseconds.
     pub const fn new(allowed: Nanos) -> Self {
         Self { time: Cell::new(Time { allowed: Some(allowed), over: None }) }
     }
@@ -26,7 +27,7 @@ impl Limit {
 struct Time {
     /// `None` without a limit.
     allowed: Option<Nanos>,
-    /// When the time is up, once something has waited.
+    /// Deadline; `None` before the first wait.
     over: Option<Nanos>,
 }
 
@@ -37,7 +38,7 @@ pub struct TimeLimit {
 }
 
 impl TimeLimit {
-    /// When the operation must end, if it has a limit. Its time starts with the first call, which is at `now`.
+    /// Deadline of the operation, if it has a limit. The first call, at `now`, starts its time.
     #[inline]
     pub fn over(&self, now: Nanos) -> Option<Nanos> {
         let time = self.polled.get();
@@ -46,13 +47,14 @@ impl TimeLimit {
         over
     }
 
-    /// Starts the time of the operation anew, after one of any number of steps, such as an entry of a scan.
+    /// Restarts the time of an operation that consists of any number of steps, after one of them, such as an
+    /// entry of a scan.
     #[inline]
     pub fn renew(&self) {
         self.polled.set(Time { over: None, ..self.polled.get() });
     }
 
-    /// Puts `limit` in place for as long as the guard lives.
+    /// Installs `limit` until the guard is dropped.
     #[inline]
     pub(crate) fn enter<'e>(&'e self, limit: &'e Limit) -> Polling<'e> {
         let outer = self.polled.replace(limit.time.get());
@@ -60,7 +62,8 @@ impl TimeLimit {
     }
 }
 
-/// Keeps a limit in place while its operation is polled. Dropping it restores the limit before, after a panic too.
+/// Keeps a limit installed while its operation is polled. Dropping it restores the previous limit, also on a
+/// panic.
 pub(crate) struct Polling<'e> {
     endpoints: &'e TimeLimit,
     limit: &'e Limit,

@@ -1,9 +1,10 @@
 //! Compute-side work, for fabrics in virtual time.
 //!
-//! Code above the fabric says what it does ([`Endpoint::charge`](crate::Endpoint::charge)). Real fabrics ignore it, since the
-//! work takes its time anyway. A simulation adds the time that its model gives the work.
+//! Code above the fabric reports its work ([`Endpoint::charge`](crate::Endpoint::charge)). Real fabrics
+//! ignore the report, because the work takes real time. A simulation adds the time that its model assigns to
+//! the work.
 
-/// Compute-side work that a simulated fabric charges in virtual time.
+/// Compute-side work, which a simulated fabric charges in virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Work {
@@ -11,17 +12,18 @@ pub enum Work {
     NodeSearch,
     /// Copy of `bytes` of a node or a value.
     Copy { bytes: usize },
-    /// `count` entries handed to whoever scans.
+    /// `count` entries returned by a scan.
     Entries { count: usize },
-    /// A look at the mapping table of the cache.
+    /// A lookup in the mapping table of the cache.
     TableLookup,
-    /// A check whether the bytes of a page that was READ are a node.
+    /// Verification that a page that was READ is a node.
     PageCheck,
-    /// One acquisition of something that only one worker of a compute server holds at a time, for which the others wait.
+    /// One acquisition of a resource that one worker of a compute server holds at a time while the others
+    /// wait.
     Hold(Resource),
     /// Admission of a page to the cache.
     Admit,
-    /// One attempt to make a frame free: sampling, cooling, eviction.
+    /// One attempt to free a frame: sampling, cooling, eviction.
     Evict,
 }
 
@@ -33,11 +35,12 @@ pub enum Resource {
     Frame(u32),
     /// A bucket of the cooling map.
     CoolingBucket(u32),
-    /// The one queue of a cache that evicts first in, first out, and the count of its bytes: two cache lines that every
-    /// thread changes for each page that enters a full cache, and for each that leaves it.
+    /// The FIFO queue of a cache with FIFO eviction, and its byte count: two cache lines that every thread
+    /// changes for each page that enters or leaves a full cache.
     FifoQueue,
-    /// The one queue in place of the cooling map, whose lock is held while a page is put in, taken out or evicted.
+    /// The single queue used in place of the cooling map. Its lock is held while a page is inserted, removed
+    /// or evicted.
     CoolingQueue,
-    /// A part of the local queues in front of remote locks.
+    /// A partition of the local queues in front of remote locks.
     LockQueue(u32),
 }

@@ -1,26 +1,26 @@
 //! Keys, values and expected answers.
 //!
-//! A value is a tag of 44 bits that depends on the key and a *sequence* of 12 low bits that says which update
-//! wrote it. The sum of the values of up to 256 records, shifted right by 20, is then known except for the
-//! sequences, whose sum does not reach bit 20: one comparison checks a whole scan.
+//! A value is a tag of 44 bits, computed from the key, above 8 clear bits and a *sequence* of 12 bits, which
+//! identifies the update that wrote it. The sequences of up to 256 values sum up to less than 2^20, so the
+//! bits of a scan's sum from bit 20 on are known in advance: one comparison checks a whole scan.
 
 use anyhow::ensure;
 use pando_workload::{Distribution, KeySpace, Permutation, Rng, Scatter, Zipf, mix64};
 
 /// Bits of a value that hold the sequence.
 const SEQUENCE_BITS: u32 = 12;
-/// Bits that a sum of values may be off because of sequences. 2^8 records are the most a scan may read.
+/// Low bits of a sum of values that the sequences may reach. They limit a scan to 2^8 records.
 const SUM_SLACK_BITS: u32 = 20;
 /// Longest scan that can be checked.
 pub const SCAN_LEN_MAX: usize = 1 << (SUM_SLACK_BITS - SEQUENCE_BITS);
 
-/// The value of a key after update `sequence` (0: as loaded). Only 12 bits of the sequence are kept.
+/// Value of a key after update `sequence` (0: as loaded). Only the low 12 bits of the sequence are kept.
 #[inline]
 pub fn value_of(key: u64, sequence: u64) -> u64 {
     tag_of(key) | (sequence & ((1 << SEQUENCE_BITS) - 1))
 }
 
-/// Whether a value belongs to the key, whatever its sequence.
+/// Whether a value belongs to the key, with any sequence.
 #[inline]
 pub fn belongs(key: u64, value: u64) -> bool {
     (tag_of(key) ^ value) >> SEQUENCE_BITS == 0
@@ -28,7 +28,7 @@ pub fn belongs(key: u64, value: u64) -> bool {
 
 #[inline]
 fn tag_of(key: u64) -> u64 {
-    // Bits between the sequence and the slack stay clear, so that carries of a sum end there.
+    // The bits between the sequence and the tag stay clear, so that no carry of a sum reaches the tag.
     mix64(!key) >> SUM_SLACK_BITS << SUM_SLACK_BITS
 }
 
@@ -36,7 +36,7 @@ fn tag_of(key: u64) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub struct Draw {
     pub key: u64,
-    /// For scans: the sum of values to expect, without the bits that sequences reach.
+    /// For scans: the expected sum of the values, without the bits that sequences reach.
     pub sum: u64,
 }
 
@@ -56,7 +56,7 @@ pub struct DataSet {
 }
 
 impl DataSet {
-    /// `count` keys: 0, 1, 2... or a pseudo-random integer for each of these.
+    /// Makes `count` keys: 0, 1, 2... or a pseudo-random integer for each of these.
     pub fn new(space: KeySpace, count: u64) -> DataSet {
         let mut pairs: Vec<(u64, u64)> = (0..count).map(|record| key_of(space, record)).map(pair).collect();
         if space == KeySpace::Random64 {
@@ -71,11 +71,11 @@ impl DataSet {
         (0..self.pairs.len() as u64).map(|i| self.pairs[order.apply(i) as usize]).collect()
     }
 
-    /// Keys as the distribution draws them, each with the expected sum of a scan of `scan_len` if that is not
-    /// 0.
+    /// Draws `count` keys from `distribution`, each with the expected sum of a scan of `scan_len` records if
+    /// `scan_len` is not 0.
     ///
     /// # Errors
-    /// When the distribution is not valid or the scan too long to be checked.
+    /// If the distribution is not valid here, or the scan is too long to be checked.
     pub fn draws(
         &self,
         distribution: Distribution,
@@ -104,7 +104,7 @@ impl DataSet {
         Ok((0..count).map(make).collect())
     }
 
-    /// Number of records of a scan of `len` from `key` on.
+    /// Number of records that a scan of `len` from `key` on reads.
     pub fn records_from(&self, key: u64, len: usize) -> usize {
         (self.pairs.len() - self.position(key)).min(len)
     }

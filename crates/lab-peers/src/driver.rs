@@ -1,7 +1,7 @@
-//! Rounds of measurements: in every round, phase by phase, every map has its turn.
+//! Rounds of measurements: in each round, every map runs every phase.
 //!
-//! Maps alternate within one run, so that a machine that is busy for a while hurts all of them alike; the report
-//! takes medians over the rounds. A wrong answer ends the run.
+//! Maps alternate within one run, so that other load on the machine slows all of them alike. The report takes
+//! medians over the rounds. A wrong answer ends the run.
 
 use crate::data::{DataSet, Draw};
 use crate::maps::Entry;
@@ -14,7 +14,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// Operations that are measured.
+/// The measured operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
@@ -24,7 +24,7 @@ pub enum Phase {
     MultiGet,
     /// Replacing the value of a present key.
     Update,
-    /// A range from a drawn key on.
+    /// A scan from a drawn key on.
     Scan,
 }
 
@@ -32,7 +32,7 @@ impl Phase {
     pub const ALL: [Phase; 4] = [Phase::Lookup, Phase::MultiGet, Phase::Update, Phase::Scan];
 }
 
-/// What to measure.
+/// Maps and settings of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub maps: Vec<Entry>,
@@ -41,23 +41,23 @@ pub struct Plan {
     pub distributions: Vec<Distribution>,
     pub threads: Vec<usize>,
     pub rounds: usize,
-    /// Time of one phase of one map in one round.
+    /// Duration of one phase of one map in one round.
     pub time: Duration,
     pub scan_len: usize,
     pub multi_get_len: usize,
-    /// Number of drawn keys per thread; they are used over and over.
+    /// Number of drawn keys per thread; a thread cycles through them.
     pub draws: usize,
-    /// Load records in ascending order of keys, not in a pseudo-random one.
+    /// Load records in ascending order of keys instead of a pseudo-random one.
     pub sorted_load: bool,
     /// Keep all maps in memory, instead of loading each again in every round.
     pub all_resident: bool,
 }
 
 impl Plan {
-    /// Measures everything. `progress` is told what happens.
+    /// Runs all measurements and reports each step to `progress`.
     ///
     /// # Errors
-    /// When the plan is not valid, a map cannot be loaded, or one gives a wrong answer.
+    /// If the plan is not valid, a map cannot be loaded, or a map gives a wrong answer.
     pub fn run(&self, mut progress: impl FnMut(&str)) -> anyhow::Result<Report> {
         ensure!(self.keys > 0 && self.rounds > 0 && !self.maps.is_empty(), "there is nothing to measure");
         ensure!(self.draws >= BATCH, "at least {BATCH} keys must be drawn");
@@ -84,11 +84,11 @@ struct SpaceRun<'a> {
     shuffled: &'a [(u64, u64)],
     /// Cost of the latest load of each map.
     loads: Vec<Load>,
-    /// Nothing big has been freed yet.
+    /// No map has been freed yet, so the growth of resident memory is the size of a map.
     is_heap_fresh: bool,
 }
 
-/// What loading a map cost.
+/// Cost of loading a map.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     seconds: f64,
@@ -123,7 +123,7 @@ impl SpaceRun<'_> {
         Ok(tables)
     }
 
-    /// One round. Who begins changes from round to round.
+    /// Runs one round. The map that comes first changes from round to round.
     fn round(
         &mut self,
         measurement: &Measurement<'_>,
@@ -168,7 +168,7 @@ impl SpaceRun<'_> {
             (entry.load)(pairs, sorted).with_context(|| format!("{} could not be loaded", entry.name))?;
         let seconds = start.elapsed().as_secs_f64();
         let grown = resident_bytes().saturating_sub(before);
-        // Once something was freed, the next map may be built in its place without growing the process.
+        // After a map was freed, the next one may reuse its memory, and the process does not grow.
         let bytes_per_key = self.is_heap_fresh.then(|| grown as f64 / self.plan.keys as f64);
         progress(&format!("loaded {} in {seconds:.1} s, {} MiB in use", entry.name, resident_bytes() >> 20));
         let load = Load { seconds, bytes_per_key };
@@ -186,24 +186,24 @@ impl SpaceRun<'_> {
     }
 }
 
-/// What one measurement found.
+/// Result of one phase of one map in one round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// Operations per second of all threads together.
+    /// Operations per second, summed over the threads.
     pub rate: f64,
-    /// The part of the time that a thread was on a processor, on average.
+    /// Mean fraction of the time that a thread was on a processor.
     pub processor_share: f64,
 }
 
-/// Outcomes per phase, one of each round.
+/// Outcomes per phase, one for each round.
 type Rounds = [Vec<Outcome>; Phase::ALL.len()];
 
-/// Drawn keys and everything else that a phase of any map needs.
+/// The drawn keys and settings that every phase of every map uses.
 pub struct Measurement<'a> {
     data: &'a DataSet,
     /// One list per thread.
     draws: Vec<Vec<Draw>>,
-    /// The same with the expected sums.
+    /// Like `draws`, with the expected sums of scans.
     scans: Vec<Vec<Draw>>,
     scan_len: usize,
     multi_get_len: usize,
@@ -214,7 +214,7 @@ impl<'a> Measurement<'a> {
     /// Draws keys for every thread.
     ///
     /// # Errors
-    /// When the distribution is not valid or the scans are too long to be checked.
+    /// If the distribution is not valid here, or the scans are too long to be checked.
     pub fn new(
         data: &'a DataSet,
         distribution: Distribution,
@@ -228,20 +228,20 @@ impl<'a> Measurement<'a> {
             let seeds = (0..threads as u64).map(mix64);
             seeds.map(|seed| data.draws(distribution, count, len, seed)).collect()
         };
-        // A scan takes about as long as ten lookups.
+        // A scan takes about as long as ten lookups, so fewer draws suffice.
         let (draws, scans) = (lists(draws, 0)?, lists((draws / 8).max(BATCH), scan_len)?);
         Ok(Measurement { data, draws, scans, scan_len, multi_get_len, time })
     }
 
-    /// What all threads together achieve.
+    /// Runs `phase` on all threads at once.
     ///
     /// # Errors
-    /// At the first wrong answer of any thread.
+    /// The first wrong answer of any thread.
     pub fn run(&self, map: &dyn Contender, phase: Phase, sequence: u64) -> Result<Outcome, WrongAnswer> {
         let lists = if phase == Phase::Scan { &self.scans } else { &self.draws };
         let barrier = Barrier::new(lists.len());
         let work = |thread: usize, draws: &[Draw]| {
-            // Rounds go on elsewhere in the list, so that they are not all about the same keys.
+            // Rounds start at different draws, so that they use different keys.
             let first = mix64(sequence) as usize % (draws.len() / BATCH) * BATCH;
             let job = Job {
                 phase,
@@ -275,7 +275,7 @@ impl<'a> Measurement<'a> {
     }
 }
 
-/// Ties the thread to one of the processors it may run on. Where that is not allowed, it runs anywhere.
+/// Pins the thread to one of the processors that it may use. If the system refuses, the thread runs anywhere.
 fn pin(thread: usize) {
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
@@ -285,7 +285,7 @@ fn pin(thread: usize) {
     let _ = sched_setaffinity(None, &one);
 }
 
-/// Memory of this process that is in use, in bytes. 0 where the system does not tell.
+/// Resident memory of this process in bytes; 0 if the system does not report it.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());

@@ -1,8 +1,9 @@
-//! Instructions per operation, counted one by one: figures that no other work on the machine disturbs.
+//! Instructions per operation, counted by single-stepping; other load on the machine does not change them.
 //!
-//! A child process loads one map and says by a signal when an operation begins and when it has ended; in between,
-//! its parent lets it go one instruction at a time (`ptrace`) and counts. Nothing is emulated, so the processor's
-//! own features count as they are. Only the child's main thread is watched, which does all the work.
+//! A child process loads one map and raises a signal where an operation begins and where it has ended. In
+//! between, the parent steps it through single instructions (`ptrace`) and counts them. Nothing is emulated,
+//! so the child uses all features of the processor. Only the child's main thread is traced; it does all the
+//! work.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -20,10 +21,10 @@ use crate::driver::Phase;
 use crate::maps::Entry;
 use crate::measure::Job;
 
-/// Raised by the child where counting begins and where it ends.
+/// Raised by the child at the start and at the end of the counted code.
 const MARK: Signal = Signal::SIGUSR1;
 
-/// What to count.
+/// Settings of a count.
 #[derive(Clone, Debug)]
 pub struct Count {
     pub map: Entry,
@@ -32,7 +33,7 @@ pub struct Count {
     pub distribution: Distribution,
     pub scan_len: usize,
     pub multi_get_len: usize,
-    /// Operations of each kind that are counted; of scans, a sixteenth.
+    /// Number of counted operations of each kind; of scans, a sixteenth.
     pub operations: u64,
 }
 
@@ -41,10 +42,11 @@ fn operations(of_points: u64, phase: Phase) -> u64 {
 }
 
 impl Count {
-    /// What the child does: two runs per phase between marks, the second of twice as many operations.
+    /// The child's part: two runs per phase between marks, the second with twice as many operations. Their
+    /// difference contains no cost that occurs once per run.
     ///
     /// # Errors
-    /// When the map cannot be loaded or gives a wrong answer.
+    /// If the map cannot be loaded or gives a wrong answer.
     pub fn child(&self) -> anyhow::Result<()> {
         ptrace::traceme().context("cannot be watched (ptrace)")?;
         let data = DataSet::new(self.space, self.keys);
@@ -69,7 +71,7 @@ impl Count {
                     limit,
                 })
             };
-            // Once without being watched, so that nothing happens for the first time.
+            // A run without marks, so that one-time work is not counted.
             run(2 * operations)?;
             for limit in [operations, 2 * operations] {
                 raise(MARK)?;
@@ -80,11 +82,11 @@ impl Count {
         Ok(())
     }
 
-    /// Instructions per operation of each phase, by a child that is started with `arguments` and calls
-    /// [`Count::child`].
+    /// Counts instructions per operation for each phase. Starts a child with `arguments`, which must make it
+    /// call [`Count::child`].
     ///
     /// # Errors
-    /// When the child cannot be started or watched, or fails.
+    /// If the child cannot be started or traced, or fails.
     pub fn run(&self, arguments: &[String]) -> anyhow::Result<[f64; Phase::ALL.len()]> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(arguments)
@@ -107,7 +109,7 @@ impl Count {
     }
 }
 
-/// Waits for the child's next mark and counts its instructions from there to the one after, where it stays.
+/// Waits for the child's next mark and counts instructions up to the mark after it, at which the child stays.
 fn between_marks(pid: Pid) -> anyhow::Result<u64> {
     while let Some(other) = next_stop(pid)? {
         ptrace::cont(pid, other)?;
@@ -121,7 +123,7 @@ fn between_marks(pid: Pid) -> anyhow::Result<u64> {
     Ok(count)
 }
 
-/// Waits until the child stops; for anything but a mark it is the signal that it stopped for.
+/// Waits until the child stops. Returns `None` at a mark, and any other signal for delivery to the child.
 fn next_stop(pid: Pid) -> anyhow::Result<Option<Signal>> {
     match waitpid(pid, None)? {
         WaitStatus::Stopped(_, MARK) => Ok(None),

@@ -1,12 +1,12 @@
-//! The ordered maps that exist in Rust, compared on the same data, in turns, in one run.
+//! Compares the ordered maps available in Rust: on the same data, interleaved in one run.
 //!
-//! Every map is wrapped by an adapter in [`maps`] that implements [`OrderedMap`], through the fastest interface
-//! that the map's documentation recommends: guards are pinned per batch of operations, keys are not copied
-//! where the map takes integers. [`driver`] measures, [`data`] makes the keys and the expected answers,
-//! [`report`] prints; [`turns`] compares two builds of this program.
+//! An adapter in [`maps`] wraps each map and implements [`OrderedMap`] through the fastest interface that the
+//! map's documentation recommends: guards are pinned per batch of operations, and keys are not copied if the
+//! map takes integers. [`driver`] measures, [`data`] makes the keys and the expected answers, [`report`]
+//! prints, and [`turns`] compares two builds of this program.
 //!
-//! Every answer is checked while it is measured, by arithmetic on registers, so that nothing can be optimised
-//! away and a map that loses or mixes up records is not called fast.
+//! Every answer is checked during the measurement, by arithmetic on registers. So the compiler cannot remove
+//! a lookup, and a map that loses or mixes up records fails instead of appearing fast.
 #![forbid(unsafe_code)]
 
 pub mod data;
@@ -22,7 +22,7 @@ pub use measure::{Contender, Loaded, WrongAnswer};
 /// Operations between two calls of [`Session::refresh`].
 pub const BATCH: usize = 256;
 
-/// What kind of structure a map is. Ratios are taken against the fastest B-tree.
+/// Kind of data structure of a map. Ratios are taken against the fastest B-tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -31,9 +31,9 @@ pub enum Kind {
     RadixTree,
 }
 
-/// An ordered map of 64-bit integers, loaded once and then used by several threads.
+/// An ordered map of 64-bit integers that is loaded once and then used by several threads.
 pub trait OrderedMap: Send + Sync + Sized {
-    /// What one thread uses the map through, with whatever guards it needs.
+    /// One thread's handle, with the guards that the map needs.
     type Session<'a>: Session
     where
         Self: 'a;
@@ -41,33 +41,33 @@ pub trait OrderedMap: Send + Sync + Sized {
     /// Builds the map from pairs, which ascend by key if `sorted`.
     ///
     /// # Errors
-    /// When the map does not take them.
+    /// If the map rejects a pair.
     fn load(pairs: &[(u64, u64)], sorted: bool) -> anyhow::Result<Self>;
 
-    /// A session for one of `threads` threads that use the map at the same time.
+    /// Opens a session for one of `threads` threads that use the map concurrently.
     fn session(&self, threads: usize) -> Self::Session<'_>;
 }
 
 /// One thread's use of a map.
 pub trait Session {
-    /// The value of a key.
+    /// Returns the value of a key.
     fn get(&mut self, key: u64) -> Option<u64>;
 
-    /// Replaces the value of a key that is present. False if it was not.
+    /// Replaces the value of a key. Returns false if the key is absent.
     fn update(&mut self, key: u64, value: u64) -> bool;
 
-    /// Reads up to `len` records from `start` on, ascending. Returns their number and the sum of their values.
+    /// Reads up to `len` records from `start` on, in ascending order. Returns their number and the sum of
+    /// their values.
     fn scan(&mut self, start: u64, len: usize) -> (usize, u64);
 
-    /// The values of several keys, which are independent of each other. Maps without such an operation look up
-    /// one after the other.
+    /// Looks up several independent keys. The default looks them up one after the other.
     fn multi_get(&mut self, keys: &[u64], values: &mut [Option<u64>]) {
         for (key, value) in keys.iter().zip(values) {
             *value = self.get(*key);
         }
     }
 
-    /// Called every [`BATCH`] operations: lets go of guards, so that memory can be reclaimed, and takes new
+    /// Called every [`BATCH`] operations: releases the guards, so that memory can be reclaimed, and takes new
     /// ones.
     fn refresh(&mut self) {}
 }

@@ -1,7 +1,7 @@
-//! Compares the ordered maps that exist in Rust: `cargo run --release -p pando-lab-peers -- --help`.
+//! Compares the ordered maps available in Rust: `cargo run --release -p pando-lab-peers -- --help`.
 //!
-//! The same keys, distribution and threads for every map, in turns, in one run, with every answer checked. The only
-//! crate that depends on other people's indexes.
+//! All maps get the same keys, distributions and numbers of threads, interleaved in one run, and every answer
+//! is checked. This is the only crate that depends on third-party indexes.
 #![forbid(unsafe_code)]
 
 use anyhow::Context;
@@ -102,7 +102,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What this program was told, but not with which other it is to be compared.
+/// Arguments of this process without `--before` and `--turns`.
 fn options_of_both() -> Vec<String> {
     let mut options: Vec<String> = std::env::args().skip(1).collect();
     for own in ["--before", "--turns"] {
@@ -114,7 +114,7 @@ fn options_of_both() -> Vec<String> {
     options
 }
 
-/// Counts instructions for each map, in a process of its own, with the first key space and distribution.
+/// Counts instructions for each map in a child process, with the first key space and distribution.
 fn instructions(arguments: &Arguments, operations: u64) -> anyhow::Result<()> {
     let (Some(&space), Some(&distribution)) = (arguments.space.first(), arguments.dist.first()) else {
         anyhow::bail!("counting needs a key space and a distribution");
@@ -160,7 +160,7 @@ fn plan(arguments: Arguments) -> anyhow::Result<Plan> {
     })
 }
 
-/// A count with an optional `k`, `m` or `g` for thousands, millions or billions.
+/// Parses a count with an optional `k`, `m` or `g` for thousands, millions or billions.
 fn count(text: &str) -> Result<u64, String> {
     let bad = || format!("`{text}` is not a count such as `1000` or `20m`");
     let (digits, unit) = match text.to_ascii_lowercase().chars().last() {

@@ -1,7 +1,7 @@
 //! One thread's part of a measurement: a loop over drawn keys with every answer checked.
 //!
-//! The keys are drawn beforehand, so that the generator is not measured. Beside the time by the clock the time on a
-//! processor is taken, which tells a slow map from a busy machine.
+//! Keys are drawn in advance, so that the generator is not measured. Besides the elapsed time, the time on a
+//! processor is taken; it tells a slow map from a busy machine.
 
 use crate::data::{DataSet, Draw, belongs, value_of};
 use crate::driver::Phase;
@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// An answer that is not the right one.
+/// Description of a wrong answer.
 #[derive(Debug, Clone)]
 pub struct WrongAnswer(String);
 
@@ -22,31 +22,31 @@ impl std::fmt::Display for WrongAnswer {
 
 impl std::error::Error for WrongAnswer {}
 
-/// What one thread does in a measurement.
+/// One thread's work in a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
     pub phase: Phase,
     pub data: &'a DataSet,
-    /// Keys, used over and over.
+    /// Keys; the thread cycles through them.
     pub draws: &'a [Draw],
-    /// Which place of `draws` to start at.
+    /// Position in `draws` to start at.
     pub first: usize,
     pub scan_len: usize,
     pub multi_get_len: usize,
-    /// The sequence that updates write.
+    /// Sequence that updates write.
     pub sequence: u64,
     pub threads: usize,
     pub time: Duration,
-    /// Operations after which it ends even before its time.
+    /// Number of operations after which the job ends before its time is over.
     pub limit: u64,
 }
 
-/// What one thread did.
+/// Work done by one thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub operations: u64,
     pub time: Duration,
-    /// Time on a processor. Less than `time` when the thread waited for a lock or the machine was busy.
+    /// Time on a processor: less than `time` if the thread waited for a lock or the machine was busy.
     pub processor_time: Duration,
 }
 
@@ -62,16 +62,16 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// A map that is loaded, behind a common interface.
+/// A loaded map, behind an object-safe interface.
 pub trait Contender: Send + Sync {
-    /// Does a job until its time is over. Called from several threads at once.
+    /// Performs a job. Called from several threads at once.
     ///
     /// # Errors
-    /// At the first wrong answer.
+    /// The first wrong answer.
     fn run(&self, job: &Job<'_>) -> Result<Tally, WrongAnswer>;
 }
 
-/// The [`Contender`] that every [`OrderedMap`] is.
+/// Makes a [`Contender`] of an [`OrderedMap`].
 pub struct Loaded<M>(pub M);
 
 impl<M: OrderedMap> Contender for Loaded<M> {
@@ -89,7 +89,7 @@ impl<M: OrderedMap> Contender for Loaded<M> {
                         if is_present { Ok(()) } else { check(draw.key, None) }
                     })
                 })?;
-                // Where instructions are counted, nothing else may be done.
+                // Counted runs have a limit, and nothing else may execute in them.
                 if job.limit == u64::MAX {
                     check_updates(job, &mut session, &tally)?;
                 }
@@ -105,12 +105,12 @@ impl<M: OrderedMap> Contender for Loaded<M> {
     }
 }
 
-/// Draws of a job, a batch at a time, until its time is over.
+/// Draws of a job in batches, until its time is over or its limit is reached.
 pub(crate) struct Feed<'a> {
     job: &'a Job<'a>,
     start: Instant,
     processor_start: Duration,
-    /// Place of the next batch in the draws.
+    /// Position of the next batch in the draws.
     next: Cell<usize>,
     operations: Cell<u64>,
 }
@@ -126,7 +126,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// The next batch; whoever takes it does it. `None` when the time is over.
+    /// The next batch, which counts as done; `None` at the end of the job.
     #[inline]
     pub fn next(&self) -> Option<&'a [Draw]> {
         if self.operations.get() >= self.job.limit || self.start.elapsed() >= self.job.time {
@@ -143,7 +143,8 @@ impl<'a> Feed<'a> {
         Some(&self.job.draws[at..at + len as usize])
     }
 
-    /// What was done. Batches that are under way count, so call it when the last one has ended.
+    /// Tally of all batches taken so far. Batches under way are counted, so call it after the last one has
+    /// ended.
     pub fn tally(&self) -> Tally {
         let time = self.start.elapsed();
         let processor_time = processor_time() - self.processor_start;
@@ -151,7 +152,7 @@ impl<'a> Feed<'a> {
     }
 }
 
-/// Calls `batch` with the next keys until the time is over.
+/// Calls `batch` with the next draws until the job ends.
 pub(crate) fn repeat<S: Session>(
     job: &Job<'_>,
     session: &mut S,
@@ -181,7 +182,8 @@ fn multi_get<S: Session>(job: &Job<'_>, session: &mut S) -> Result<Tally, WrongA
     })
 }
 
-/// Updates that this thread made must be there. Other threads write the same sequence.
+/// Checks that the updates of this thread are present, at most 100 batches of them. Other threads write the
+/// same sequence, so their updates do not disturb the check.
 fn check_updates<S: Session>(job: &Job<'_>, session: &mut S, tally: &Tally) -> Result<(), WrongAnswer> {
     let made = usize::try_from(tally.operations).unwrap_or(usize::MAX).min(100 * BATCH);
     for draw in job.draws[job.first..].iter().take(made) {

@@ -1,7 +1,8 @@
 //! Results as a Markdown table and as JSON.
 //!
-//! Rates are medians over the rounds, beside their ratio to the fastest B-tree that is not ours. A thread that was
-//! kept from its processor is marked, since such a rate says more about the machine than about the map.
+//! Rates are medians over the rounds, with their ratio to the fastest B-tree of others. A table is marked if
+//! its threads were kept from their processors, since its rates then depend on the machine more than on the
+//! maps.
 
 use crate::Kind;
 use crate::driver::{Outcome, Phase, Plan};
@@ -9,13 +10,13 @@ use crate::maps::Entry;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Maps that were considered and are not in the comparison, and why.
+/// Maps that were considered and left out, with the reason.
 pub const MISSING: [(&str, &str); 0] = [];
 
-/// With less of a processor than this, rates say more about the machine's other work than about the maps.
+/// If the median processor share of a table is below this value, a warning follows the table.
 const BUSY_BELOW: f64 = 0.97;
 
-/// Everything that was measured in one run.
+/// All results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub keys: u64,
@@ -28,7 +29,7 @@ pub struct Report {
     notes: Vec<(String, String)>,
 }
 
-/// One combination of key space, distribution and number of threads.
+/// Results for one combination of key space, distribution and number of threads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
     pub space: String,
@@ -37,30 +38,30 @@ pub struct Table {
     pub maps: Vec<MapReport>,
 }
 
-/// One map.
+/// Results of one map in a table.
 #[derive(Clone, Debug, Serialize)]
 pub struct MapReport {
     pub name: &'static str,
     pub kind: Kind,
-    /// It is one of ours, which the others are not compared with.
+    /// A map of this project; the ratios' base is never one of these.
     pub ours: bool,
     pub load_seconds: f64,
-    /// Growth of resident memory while the map was loaded. `None` where freed memory may have been used again:
-    /// in all key spaces but the first, and when maps are loaded anew in every round.
+    /// Growth of resident memory while the map was loaded. `None` where freed memory may have been reused: in
+    /// all key spaces but the first, and if maps are loaded anew in every round.
     pub bytes_per_key: Option<f64>,
     pub phases: Vec<PhaseReport>,
 }
 
-/// One phase of one map.
+/// Results of one phase of one map.
 #[derive(Clone, Debug, Serialize)]
 pub struct PhaseReport {
     pub phase: Phase,
-    /// Median over the rounds, in operations per second.
+    /// Median rate over the rounds, in operations per second.
     pub median: f64,
-    /// Divided by the median of the fastest B-tree that is not ours.
+    /// `median` divided by that of the fastest B-tree of others.
     pub ratio: f64,
     pub rounds: Vec<f64>,
-    /// The part of the time that a thread was on a processor: median over the rounds.
+    /// Fraction of the time that a thread was on a processor: median over the rounds.
     pub processor_share: f64,
 }
 
@@ -84,7 +85,7 @@ impl MapReport {
 }
 
 impl Table {
-    /// Fills in the ratios.
+    /// Makes a table and fills in the ratios.
     pub(crate) fn new(
         space: String,
         distribution: String,
@@ -152,7 +153,7 @@ impl Report {
         }
     }
 
-    /// The tables and what there is to know about them.
+    /// The tables, then the settings and the notes.
     pub fn markdown(&self) -> String {
         let mut out = String::new();
         self.write_markdown(&mut out).expect("writing to a string does not fail");

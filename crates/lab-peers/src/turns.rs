@@ -1,7 +1,8 @@
-//! Two builds of this program in turns: what a change costs, on a machine whose speed wanders.
+//! Compares two builds of this program in turns: the effect of a change, on a machine of varying speed.
 //!
-//! Each turn is a run of both programs with the same options, a moment apart, so what slows the machine down for longer than a
-//! turn slows both. The figure is the median over turns of the rate after, divided by that before.
+//! A turn runs both programs with the same options one after the other, so a slowdown that lasts longer than
+//! a turn affects both. The result is the median over turns of the rate after the change divided by the rate
+//! before it.
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -11,23 +12,23 @@ use std::process::{Command, Stdio};
 
 use crate::report::median;
 
-/// A map under one combination of keys, distribution and threads, and what it was asked to do.
+/// Rates of one map for one combination of key space, distribution and number of threads.
 #[derive(Clone, Debug, PartialEq)]
 struct Row {
     name: String,
-    /// By phase: its name, and the rate.
+    /// Name and rate of each phase.
     rates: Vec<(String, f64)>,
 }
 
-/// Runs `before` and `after` with `options`, `turns` times each, and gives a Markdown table of ratios.
+/// Runs `before` and `after` with `options`, `turns` times each, and returns a Markdown table of ratios.
 ///
 /// # Errors
-/// If one of them cannot be run, fails, or does other work than the other.
+/// If a program cannot be run or fails, or if the two measure different things.
 pub fn compare(before: &Path, after: &Path, options: &[String], turns: usize) -> anyhow::Result<String> {
     let mut ratios: Vec<(Row, Vec<Vec<f64>>)> = Vec::new();
     for turn in 0..turns {
         eprintln!("turn {} of {turns}", turn + 1);
-        // Who comes second may find a warmer machine.
+        // The order alternates, since the second program may find a warmer machine.
         let (one, other) = if turn % 2 == 0 { (before, after) } else { (after, before) };
         let (one, other) = (run(one, options)?, run(other, options)?);
         let (before, after) = if turn % 2 == 0 { (one, other) } else { (other, one) };
@@ -57,7 +58,7 @@ fn run(program: &Path, options: &[String]) -> anyhow::Result<Vec<Row>> {
         bail!("{} failed: {}", program.display(), said.status);
     }
     let text = String::from_utf8(said.stdout)?;
-    // The table for people comes first.
+    // The Markdown table precedes the JSON.
     let json = text.find("\n{").context("there is no JSON")?;
     rows(&serde_json::from_str(&text[json..])?)
 }
@@ -82,7 +83,7 @@ fn rows(report: &Value) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The median of the ratios, and in brackets the least and the greatest.
+/// Markdown table of median ratios, with minimum and maximum in brackets.
 fn table(ratios: &[(Row, Vec<Vec<f64>>)]) -> String {
     let mut out = String::from("| map: keys, distribution, threads |");
     let Some((first, _)) = ratios.first() else { return out };

@@ -1,9 +1,10 @@
-//! The laboratory: drives the indexes with workloads and reports what they cost.
+//! The laboratory: drives the indexes with workloads and reports their costs.
 //!
-//! [`bench::run`] performs one workload on one configuration and gives a [`bench::BenchReport`], as the papers measure:
-//! load, warm up, measure, with verbs and cache accesses counted over the measured operations only. `under_test` is
-//! how the laboratory sees an index, whichever system it is and whatever carries its verbs. [`experiments`] reproduces the
-//! tables and figures of the papers, [`figure`] draws them. [`units`] reads and writes sizes and counts as people do.
+//! [`bench::run`] runs one workload on one configuration and returns a [`bench::BenchReport`], as in the
+//! papers: load, warm up, measure, with verbs and cache accesses of the measured operations only.
+//! `under_test` is the laboratory's view of an index, the same for all systems and fabrics. [`experiments`]
+//! reproduces the tables and figures of the papers, [`figure`] draws them. [`units`] formats and parses sizes
+//! and counts.
 #![forbid(unsafe_code)]
 
 pub mod bench;

@@ -1,25 +1,25 @@
-//! What a report says about this process: its memory, its program.
+//! Facts about this process for reports: its memory, its program.
 //!
-//! The peak of resident memory is the kernel's own figure and can be set back between phases where the system
-//! allows it; where it says nothing the report says nothing. The commit comes from the build.
+//! The peak of resident memory is the kernel's figure; it is reset between phases if the system allows it,
+//! and missing if the system does not report it. The commit comes from the build.
 
 use std::fs;
 
-/// The commit this program was built from, or `unknown`.
+/// Commit that this program was built from, or `unknown`.
 pub const COMMIT: &str = env!("PANDO_COMMIT");
 
-/// The most memory that was resident at once, in bytes. `None` where the system does not say.
+/// Greatest amount of resident memory so far, in bytes. `None` if the system does not report it.
 pub fn peak_rss_bytes() -> Option<u64> {
     status_kib(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:").map(|kib| kib * 1024)
 }
 
-/// Lets [`peak_rss_bytes`] start anew, where the system can do that.
+/// Restarts the measurement of [`peak_rss_bytes`], if the system allows it.
 pub fn reset_peak_rss() {
-    // Best effort: without it the peak is that of the whole process.
+    // Best effort: otherwise the peak is that of the process so far.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
-/// Memory that could be used without pushing anything else out, in bytes. `None` where the system does not say.
+/// Memory that is available without swapping, in bytes. `None` if the system does not report it.
 pub fn available_memory_bytes() -> Option<u64> {
     status_kib(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:").map(|kib| kib * 1024)
 }

@@ -1,11 +1,11 @@
-//! Sizes (`256MiB`), counts (`20m`) and times (`50ms`) as people write them, and figures as they read them.
+//! Parses and formats sizes (`256MiB`), counts (`20m`) and times (`50ms`), and formats other figures.
 //!
-//! Parsing is exact: no floating point, and a fraction must come out as a whole number. Sizes have binary units unless
-//! they end in KB, MB and so on, counts decimal ones.
+//! Parsing is exact: it uses no floating point, and a fraction must result in a whole number. Units of sizes
+//! are binary, except for KB, MB and so on; units of counts are decimal.
 
 use std::time::Duration;
 
-/// Text that is no size or count. The message is a sentence fit for a command line.
+/// Text that is not a size, count or time. The message is a sentence for a command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     #[error("`{0}` is not a size; sizes are written like 4096, 64KiB, 1.5GiB or 200MB")]
@@ -39,26 +39,28 @@ const TIMES: [(&str, u64); 5] =
 const COUNTS: [(&str, u64); 5] =
     [("", 1), ("k", 1_000), ("m", 1_000_000), ("g", 1_000_000_000), ("b", 1_000_000_000)];
 
-/// Bytes: a number and `B`, `KiB`, `MiB`, `GiB`, `TiB` (also `K` to `T`) or `KB`, `MB`, `GB`, `TB` in powers of 1000.
+/// Parses bytes: a number and `B`, `KiB`, `MiB`, `GiB`, `TiB` (also `K` to `T`) or `KB`, `MB`, `GB`, `TB` in
+/// powers of 1000.
 ///
 /// # Errors
-/// Text that is no size, is no whole number of bytes, or exceeds 64 bits.
+/// Text that is not a size, is not a whole number of bytes, or exceeds 64 bits.
 pub fn parse_size(text: &str) -> Result<u64, UnitError> {
     scaled(text, &SIZES).ok_or_else(|| UnitError::NotASize(text.to_owned()))?.ok_or_else(|| too_large(text))
 }
 
-/// A count: a number and `k`, `m`, or `g` (also `b`) in powers of 1000. Underscores may separate digits.
+/// Parses a count: a number and `k`, `m`, or `g` (also `b`) in powers of 1000. Underscores may separate
+/// digits.
 ///
 /// # Errors
-/// Text that is no count, is no whole number, or exceeds 64 bits.
+/// Text that is not a count, is not a whole number, or exceeds 64 bits.
 pub fn parse_count(text: &str) -> Result<u64, UnitError> {
     scaled(text, &COUNTS).ok_or_else(|| UnitError::NotACount(text.to_owned()))?.ok_or_else(|| too_large(text))
 }
 
-/// Nanoseconds: a number and `ns`, `us`, `ms` or `s`.
+/// Parses nanoseconds: a number and `ns`, `us`, `µs`, `ms` or `s`.
 ///
 /// # Errors
-/// Text that is no time, is no whole number of nanoseconds, or exceeds 64 bits.
+/// Text that is not a time, is not a whole number of nanoseconds, or exceeds 64 bits.
 pub fn parse_nanos(text: &str) -> Result<u64, UnitError> {
     scaled(text, &TIMES).ok_or_else(|| UnitError::NotATime(text.to_owned()))?.ok_or_else(|| too_large(text))
 }
@@ -67,7 +69,7 @@ fn too_large(text: &str) -> UnitError {
     UnitError::TooLarge(text.to_owned())
 }
 
-/// `None`: not such a number. `Some(None)`: too large a one. Exact: no floating point is involved.
+/// Parses a number with a unit, exactly. `None`: not such a number. `Some(None)`: it exceeds 64 bits.
 fn scaled(text: &str, units: &[(&str, u64)]) -> Option<Option<u64>> {
     let text = text.trim();
     let unit_at = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
@@ -92,7 +94,7 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<Option<u64>> {
     Some(whole.checked_mul(*scale).and_then(|product| product.checked_add(part)))
 }
 
-/// Bytes with a binary unit: `26.0 MiB`, `512 B`.
+/// Formats bytes with a binary unit: `26.0 MiB`, `512 B`.
 pub fn size(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let exponent = (63 - bytes.max(1).leading_zeros()) / 10;
@@ -105,7 +107,7 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// A rate or another figure with a decimal unit and three significant digits or so: `1.25 M`, `830`.
+/// Formats a rate or another figure with a decimal unit and about three significant digits: `1.25 M`, `830`.
 pub fn figure(number: f64) -> String {
     match number {
         n if n >= 1e9 => format!("{:.2} G", n / 1e9),
@@ -115,7 +117,7 @@ pub fn figure(number: f64) -> String {
     }
 }
 
-/// A count with separators: `20,000,000`.
+/// Formats a count with separators: `20,000,000`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -128,7 +130,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A time with a unit that suits it: `350 ns`, `2.10 µs`, `15.0 ms`, `3.2 s`.
+/// Formats a time with a suitable unit: `350 ns`, `2.10 µs`, `15.00 ms`, `3.20 s`.
 pub fn nanos(ns: u64) -> String {
     match ns as f64 {
         n if n < 1e3 => format!("{ns} ns"),
@@ -138,7 +140,7 @@ pub fn nanos(ns: u64) -> String {
     }
 }
 
-/// The same for a longer time: `850 ms`, `12.4 s`, `3 min 20 s`.
+/// Formats a longer time: `850 ms`, `12.4 s`, `3 min 20 s`.
 pub fn duration(time: Duration) -> String {
     match time.as_secs_f64() {
         s if s < 1.0 => format!("{:.0} ms", s * 1e3),

@@ -1,4 +1,4 @@
-//! Many integers that are sorted already are loaded at once instead of one by one, by all cores, and then looked at.
+//! Loads many sorted integers at once instead of one by one, on all cores, and then looks some of them up.
 //!
 //! `cargo run --release -p pando --example bulk_load [COUNT]`
 
@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use pando::{BulkOptions, Cluster, Config, IndexError, IndexOptions, SortedSource};
 
-/// Numbers and their squares. A source hands out any part of its entries, so that threads can load parts side by side; it need
-/// not have them all in memory. A slice of pairs is a source too.
+/// Numbers and their squares. A source yields any part of its entries, so that threads can load parts
+/// concurrently; it need not hold all entries in memory. A slice of pairs is a source too.
 struct Squares(u64);
 
 impl SortedSource for Squares {

@@ -1,4 +1,5 @@
-//! What the facade adds to a cached lookup: the same random keys through `Tree::get` and through sessions, in turns.
+//! The cost that the facade adds to a cached lookup: the same random keys through `Tree::get` and through
+//! sessions, alternately.
 //!
 //! `cargo run --release -p pando --example facade_cost [keys [lookups]]`
 

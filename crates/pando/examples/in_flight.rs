@@ -1,5 +1,5 @@
-//! Several operations in flight on one thread, in the three ways that there are: many lookups by one call, a batch of any
-//! operations, and slots that run futures of one's own.
+//! Several operations in flight on one thread, in three ways: many lookups by one call, a batch of arbitrary
+//! operations, and slots that run the caller's futures.
 //!
 //! `cargo run -p pando --example in_flight`
 
@@ -19,7 +19,7 @@ fn main() -> pando::Result<()> {
     let slots = session.in_flight(SLOTS, |slot, session| async move {
         for account in (u64::from(slot)..KEYS).step_by(SLOTS) {
             session.insert(account, 100).await?;
-            // What one slot does is in order.
+            // The operations of one slot are executed in order.
             let balance = session.get(account).await?.unwrap_or(0);
             session.update(account, balance + account).await?;
         }
@@ -34,7 +34,7 @@ fn main() -> pando::Result<()> {
         println!("{:?}", answer?);
     }
 
-    // Lookups only: the quickest way, and with values that are not copied.
+    // Lookups only: the fastest way, which does not copy values.
     let keys: Vec<_> = (0..10_u64).map(u64::to_be_bytes).collect();
     let mut answers = Answers::default();
     session.bytes().multi_get(&keys, &mut answers)?;

@@ -1,4 +1,4 @@
-//! A pool in a file, which is closed and opened again: what was in it is in it.
+//! A pool in a file, which is closed and opened again: its contents persist.
 //!
 //! `cargo run -p pando --example pool_in_a_file [FILE]`; each run counts one more.
 
@@ -20,7 +20,7 @@ fn main() -> pando::Result<()> {
 }
 
 fn count_one_more(path: &PathBuf) -> pando::Result<u64> {
-    // The file is sparse: it takes as much of the disk as is in it.
+    // The file is sparse: it takes only as much disk space as it has contents.
     let config = Config::at(path).create(Create::IfMissing).memory(64 << 20);
     let cluster = Cluster::open(config)?;
     let counters = cluster.open_or_create_index("counters", &IndexOptions::integers())?;
@@ -28,8 +28,8 @@ fn count_one_more(path: &PathBuf) -> pando::Result<u64> {
     let count = session.get(1)?.unwrap_or(0) + 1;
     session.put(1, count)?;
     drop(session);
-    // Without this the last handle closes the pool when it is dropped, but nobody hears of a failure then. A process that
-    // ends in another way, by `exit` say, leaves a pool that is refused.
+    // Without this call, dropping the last handle closes the pool, but a failure goes unreported. A process
+    // that ends otherwise, for instance by `exit`, leaves a pool that is refused.
     cluster.close_within(Duration::from_secs(10))?;
     Ok(count)
 }

@@ -1,7 +1,10 @@
-//! A client of a cluster: it has no cache and no part in the pool, and asks the compute server that owns a key.
+//! A client of a cluster. It has no cache and is not attached to the pool; it asks the compute server that
+//! owns a key.
 //!
-//! `cargo run -p pando --example remote_client` starts a memory server and a compute server in this process and asks those.
-//! With the addresses that `pando up` prints, it asks that cluster: `... remote_client INDEX HOST:PORT,HOST:PORT`
+//! `cargo run -p pando --example remote_client` starts a memory server and a compute server in this process
+//! and asks those. With an index and the addresses that `pando up` prints, it asks that cluster:
+//!
+//! `... remote_client INDEX HOST:PORT,HOST:PORT`
 
 use std::net::TcpListener;
 
@@ -14,11 +17,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let [index, addresses] = &arguments[..] {
         return Ok(work(index, addresses.split(','), Access::default())?);
     }
-    // What `pando memory-server` does.
+    // As `pando memory-server` does.
     let secret = "known to us alone";
     let memory = MemoryServerConfig::new("127.0.0.1:0").size(64 << 20).secret(secret);
     let memory = MemoryServer::start(&memory)?;
-    // What `pando compute-server` does: it owns all keys and has them cached.
+    // As `pando compute-server` does: it owns all keys and caches them.
     let access = Access::default().secret(secret);
     let config = Config::tcp([memory.addr().to_string()]).access(access.clone()).create(Create::New);
     let cluster = Cluster::open(config)?;
@@ -27,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let compute = OperationServer::start(TcpListener::bind("127.0.0.1:0")?, index, options)?;
 
     work("trees", [compute.addr().to_string().as_str()], access)?;
-    // First the clients' door, then the pool, then its memory.
+    // Stop the operation port first, then close the pool, then stop its memory server.
     drop(compute);
     cluster.close()?;
     Ok(memory.stop()?)
@@ -36,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn work<'a>(index: &str, addresses: impl IntoIterator<Item = &'a str>, access: Access) -> pando::Result<()> {
     let client = Client::connect(ClientConfig::new(addresses).access(access))?;
     let trees = client.open_index(index)?;
-    // The operations are those of a session inside a compute server. Threads open one each.
+    // A remote session has the operations of a local one. Each thread opens its own.
     let session = trees.session();
     let mut batch = session.batch();
     for tree in ["alder", "ash", "aspen", "beech"] {

@@ -1,4 +1,5 @@
-//! A secondary index: people by number, and their numbers by town and name, in composite keys that sort column by column.
+//! A secondary index: people by number, and their numbers by town and name, in composite keys that sort
+//! column by column.
 //!
 //! `cargo run -p pando --example secondary_index`
 
@@ -13,7 +14,7 @@ fn main() -> pando::Result<()> {
     {
         add(&people, &by_town, number, town, name)?;
     }
-    // All of one town, by name. The end of the column is part of the prefix: Os is no Oslo.
+    // All people of one town, by name. The prefix includes the end of the column: `Os` does not match `Oslo`.
     for town in ["Oslo", "Os"] {
         println!("{town}:");
         for entry in by_town.prefix(column(town)) {
@@ -26,16 +27,17 @@ fn main() -> pando::Result<()> {
     Ok(())
 }
 
-/// Two indexes are two operations: there is no transaction over them. What is found in the second one first may not be in the
-/// first one any more, so the order matters: the entry that others point to comes first.
+/// Changes of two indexes are two operations: there is no transaction over them. An entry found in the second
+/// index may be missing in the first one, so the order matters: the entry that the other one refers to is
+/// stored first.
 fn add(people: &Session, by_town: &Session, number: u64, town: &str, name: &str) -> pando::Result<()> {
     people.put(&number.to_be_bytes(), format!("{name} of {town}").as_bytes())?;
     let key = [column(town), column(name), number.to_be_bytes().to_vec()].concat();
     by_town.put(&key, b"").map(drop)
 }
 
-/// A text as a column of a key: two zero bytes end it, so that keys sort as their columns do. A zero byte within the text is
-/// followed by 0xff, and so is larger than the end.
+/// Encodes a text as a column of a key. Two zero bytes end it, so that keys sort like their columns. A zero
+/// byte within the text is followed by 0xff, so it sorts after the end.
 fn column(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len() + 2);
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! Many threads, each with a session of its own: words are counted by compare-and-swap, and nothing is lost.
+//! Many threads, each with its own session, count words by compare-and-swap without losing a count.
 //!
 //! `cargo run -p pando --example threads`
 
@@ -10,7 +10,7 @@ const THREADS: usize = 4;
 const TEXT: &str = "the owl and the wren and the tit and the owl again";
 
 fn main() -> pando::Result<()> {
-    // Two compute servers: keys below and above the middle have a cache each.
+    // Two compute servers: the keys below and above the middle are cached separately.
     let cluster = Cluster::open(Config::embedded().memory(64 << 20).compute_servers(2))?;
     let index = cluster.create_index("words", &IndexOptions::bytes())?;
     thread::scope(|scope| {

@@ -1,6 +1,6 @@
-//! How servers elsewhere are reached: what they want their clients to know, and how long operations may take.
+//! Access to servers elsewhere: secrets, and how long operations may take.
 //!
-//! The same for memory servers ([`crate::Config`]) and for the operation ports of compute servers
+//! The same options apply to memory servers ([`crate::Config`]) and to the operation ports of compute servers
 //! ([`crate::remote::ClientConfig`]).
 
 use std::ops::RangeInclusive;
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 
 const DEADLINES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 
-/// How servers elsewhere are reached.
+/// Access to servers elsewhere.
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,48 +43,53 @@ impl Default for Access {
 }
 
 impl Access {
-    /// What servers want their clients to know, 16 bytes at least; nothing.
+    /// Secret that servers require of their clients, at least 16 bytes; none.
     pub fn secret(mut self, secret: impl Into<Secret>) -> Self {
         self.secret = secret.into();
         self
     }
 
-    /// What the operation ports of compute servers want their clients to know, if it is not what memory servers do; the same
-    /// ([`Access::secret`]). Who works on an index need not be able to reach the memory that it is in.
+    /// Secret that the operation ports of compute servers require of their clients, if it differs from that
+    /// of memory servers; the same ([`Access::secret`]). So a client of an index need not be able to reach
+    /// the memory of the pool.
     pub fn operation_secret(mut self, secret: impl Into<Secret>) -> Self {
         self.operation_secret = Some(secret.into());
         self
     }
 
-    /// How long an operation may take, 1 ms to 1 h; 10 s. What was not done by then fails, whether it waited for a server or for
-    /// others. A memory server has half of it for one verb, or to be connected to.
+    /// Longest time that an operation may take, 1 ms to 1 h; 10 s. An operation that is not done by then
+    /// fails, whether it waits for a server or for other operations. Half of it is the limit for one verb to
+    /// a memory server and for connecting to one.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// Which RDMA device to use for memory that is reached so, and how; the first one with an active port.
+    /// RDMA device for memory that is reached by RDMA; the first one with an active port.
     pub fn verbs(mut self, options: VerbsOptions) -> Self {
         self.verbs = options;
         self
     }
 
+    /// The RDMA device, see [`Access::verbs`].
     pub fn verbs_options(&self) -> &VerbsOptions {
         &self.verbs
     }
 
-    /// What to show to the operation ports of compute servers.
+    /// Secret to present to the operation ports of compute servers.
     pub(crate) fn of_operations(&self) -> &Secret {
         self.operation_secret.as_ref().unwrap_or(&self.secret)
     }
 
-    /// How long a verb to a memory server may take, and being connected to one.
+    /// Longest time for one verb to a memory server, and for connecting to one.
     pub(crate) fn of_verb(&self) -> Duration {
         self.deadline / 2
     }
 
+    /// Checks the bounds of all options.
+    ///
     /// # Errors
-    /// [`Error::InvalidOption`] for what is out of its bounds.
+    /// [`Error::InvalidOption`] for a value out of its bounds.
     pub(crate) fn check(&self) -> Result<()> {
         for secret in [&self.secret, self.of_operations()] {
             secret.check().map_err(|error| Error::InvalidOption(error.to_string()))?;

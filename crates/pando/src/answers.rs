@@ -1,10 +1,10 @@
-//! Answers of many lookups, which may come from several compute servers.
+//! Answers to many lookups, which may come from several compute servers.
 //!
-//! Each compute server answers its share of the keys into a buffer of its own; an index over those gives the
-//! answers in the order of the keys without copying a value. Kept for reuse, so that a loop over batches allocates
-//! little.
+//! Each compute server appends its answers to a buffer of its own. A table of positions in those buffers
+//! gives the answers in the order of the keys without copying values. All buffers are kept for reuse, so that
+//! a loop over batches allocates little.
 
-/// Answers of [`crate::Session::multi_get`], in the order of its keys. Kept for reuse: it then allocates little.
+/// Answers of [`crate::Session::multi_get`], in the order of its keys. Reusing them saves allocations.
 ///
 /// ```
 /// use pando::{Answers, Cluster, Config, IndexOptions};
@@ -20,18 +20,18 @@
 /// ```
 #[derive(Debug, Default)]
 pub struct Answers {
-    /// By compute server.
+    /// Buffers by number of compute server.
     parts: Vec<pando_dex::Answers>,
-    /// Compute server and place there of each answer; unused with one compute server.
+    /// Compute server of each answer, and position in its buffer; unused with one compute server.
     places: Vec<(u32, u32)>,
     of_many: bool,
 }
 
 impl Answers {
-    /// The value of the `i`-th key; `None` if it is absent.
+    /// Value of the `i`-th key; `None` if it is absent.
     ///
     /// # Panics
-    /// If there were not so many keys.
+    /// If there were fewer keys.
     pub fn get(&self, i: usize) -> Option<&[u8]> {
         if self.of_many {
             let (part, at) = self.places[i];
@@ -41,6 +41,7 @@ impl Answers {
         self.parts[0].get(i)
     }
 
+    /// Number of keys that were looked up.
     pub fn len(&self) -> usize {
         if self.of_many { self.places.len() } else { self.parts.first().map_or(0, pando_dex::Answers::len) }
     }
@@ -49,7 +50,7 @@ impl Answers {
         self.len() == 0
     }
 
-    /// The values, in the order of the keys.
+    /// Values in the order of the keys.
     pub fn iter(&self) -> impl Iterator<Item = Option<&[u8]>> {
         (0..self.len()).map(|i| self.get(i))
     }
@@ -62,7 +63,7 @@ impl Answers {
         &mut self.parts[0]
     }
 
-    /// Where the answers of each compute server go; `partitions` are those of the keys.
+    /// Buffers for the answers of `servers` compute servers; `partitions` has the compute server of each key.
     pub(crate) fn of_many(
         &mut self,
         servers: usize,

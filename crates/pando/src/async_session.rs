@@ -1,8 +1,9 @@
-//! The operations of a session as futures, and those that several compute servers take part in.
+//! The operations of a session as futures, and those that involve several compute servers.
 //!
-//! A key is routed to the compute server that owns its partition; ranges and many keys go to each in turn. The
-//! blocking session drives these same futures, so there is one implementation of every operation. A future must be
-//! polled on the thread of its session. It may be dropped; how long it may take is what the deadline is for.
+//! A key is routed to the compute server that owns its partition; scans and lookups of many keys visit each
+//! of them in turn. The blocking session drives the same futures, so every operation has one implementation.
+//! A future must be polled on the thread of its session. It may be dropped, but to bound its time use the
+//! deadline.
 
 use pando_dex::{Detour, DexError, ScanRange, Scanned, Swapped, partition_of};
 use pando_fabric::{Endpoint, VerbCounts, limited};
@@ -13,8 +14,8 @@ use crate::members::Found;
 use crate::reading;
 use crate::session::{Session, on_tree};
 
-/// The operations of a [`Session`] as futures. See [`Session::futures`] and [`Session::in_flight`]; each operation is
-/// described where the blocking one is.
+/// The operations of a [`Session`] as futures. See [`Session::futures`] and [`Session::in_flight`]; the
+/// blocking operations have the descriptions.
 #[derive(Clone, Copy, Debug)]
 pub struct AsyncSession<'s> {
     pub(crate) session: &'s Session,
@@ -26,8 +27,8 @@ impl<'s> AsyncSession<'s> {
         self.session.verbs()
     }
 
-    /// For whoever runs slots that wait for memory servers, and has nothing else to do: sleeps until one of them answers, a
-    /// millisecond at most. Whether it did; where that is not possible it returns at once.
+    /// Sleeps until a verb of this session completes, at most 1 ms. For an executor of slots all of which
+    /// wait for memory servers. Returns whether it slept; where that is not possible, it returns at once.
     pub fn sleep_until_answered(&self) -> bool {
         self.session.ep.idle()
     }
@@ -35,7 +36,7 @@ impl<'s> AsyncSession<'s> {
     /// See [`Session::get`].
     ///
     /// # Errors
-    /// Those of [`Session::get`].
+    /// Errors of [`Session::get`].
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         Ok(self.get_into(key, &mut value).await?.then_some(value))
@@ -44,7 +45,7 @@ impl<'s> AsyncSession<'s> {
     /// See [`Session::get_into`].
     ///
     /// # Errors
-    /// Those of [`Session::get`].
+    /// Errors of [`Session::get`].
     #[inline]
     pub async fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         if self.session.reading {
@@ -56,7 +57,7 @@ impl<'s> AsyncSession<'s> {
     /// See [`Session::contains`].
     ///
     /// # Errors
-    /// Those of [`Session::get`].
+    /// Errors of [`Session::get`].
     pub async fn contains(&self, key: &[u8]) -> Result<bool> {
         self.get_into(key, &mut Vec::new()).await
     }
@@ -64,7 +65,7 @@ impl<'s> AsyncSession<'s> {
     /// See [`Session::put`].
     ///
     /// # Errors
-    /// Those of [`Session::put`].
+    /// Errors of [`Session::put`].
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         self.session.check_writable()?;
         on_tree!(awaiting, self.session, key, |tree, ctx| tree.put(ctx, key, value))
@@ -73,7 +74,7 @@ impl<'s> AsyncSession<'s> {
     /// See [`Session::insert`].
     ///
     /// # Errors
-    /// Those of [`Session::put`].
+    /// Errors of [`Session::put`].
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         self.session.check_writable()?;
         on_tree!(awaiting, self.session, key, |tree, ctx| tree.insert(ctx, key, value))
@@ -82,7 +83,7 @@ impl<'s> AsyncSession<'s> {
     /// See [`Session::update`].
     ///
     /// # Errors
-    /// Those of [`Session::put`].
+    /// Errors of [`Session::put`].
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         self.session.check_writable()?;
         on_tree!(awaiting, self.session, key, |tree, ctx| tree.update(ctx, key, value))
@@ -91,7 +92,7 @@ impl<'s> AsyncSession<'s> {
     /// See [`Session::remove`].
     ///
     /// # Errors
-    /// Those of [`Session::get`].
+    /// Errors of [`Session::get`].
     pub async fn remove(&self, key: &[u8]) -> Result<bool> {
         self.session.check_writable()?;
         on_tree!(awaiting, self.session, key, |tree, ctx| tree.remove(ctx, key))
@@ -100,7 +101,7 @@ impl<'s> AsyncSession<'s> {
     /// See [`Session::compare_and_swap`].
     ///
     /// # Errors
-    /// Those of [`Session::put`].
+    /// Errors of [`Session::put`].
     pub async fn compare_and_swap(
         &self,
         key: &[u8],
@@ -114,7 +115,7 @@ impl<'s> AsyncSession<'s> {
     /// See [`Session::multi_get`].
     ///
     /// # Errors
-    /// Those of [`Session::get`].
+    /// Errors of [`Session::get`].
     pub async fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K], answers: &mut Answers) -> Result<()> {
         if self.session.reading {
             return Box::pin(reading::multi_get(self.session, keys, answers)).await;
@@ -122,7 +123,7 @@ impl<'s> AsyncSession<'s> {
         self.multi_get_routed(keys, answers).await
     }
 
-    /// The same, whoever may have changed what is looked up meanwhile.
+    /// [`AsyncSession::multi_get`] without the checks of a reader.
     pub(crate) async fn multi_get_routed<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -143,7 +144,7 @@ impl<'s> AsyncSession<'s> {
         limited(&session.ep, &session.limit(), looked_up).await
     }
 
-    /// The same by the routes as the session knows them.
+    /// One attempt with the routes that the session knows.
     async fn multi_get_now<K: AsRef<[u8]>>(&self, keys: &[K], answers: &mut Answers) -> Result<()> {
         let router = &self.session.router;
         if let [only] = router.table().owners() {
@@ -195,7 +196,7 @@ impl<'s> AsyncSession<'s> {
     /// See [`Session::scan`].
     ///
     /// # Errors
-    /// Those of [`Session::scan`].
+    /// Errors of [`Session::scan`].
     pub async fn scan(
         &self,
         range: &ScanRange<'_>,
@@ -207,14 +208,14 @@ impl<'s> AsyncSession<'s> {
         self.scan_routed(range, visit).await
     }
 
-    /// The same, whoever may have changed what is read meanwhile.
+    /// [`AsyncSession::scan`] without the checks of a reader.
     pub(crate) async fn scan_routed(
         &self,
         range: &ScanRange<'_>,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<usize> {
         let session = self.session;
-        // What stops the scan that is no answer of a compute server.
+        // An error that stops the scan and is not an answer of a compute server.
         let mut elsewhere = None;
         let scan_of =
             async |number: usize, part: &ScanRange<'_>| match self.scan_of(number, part, &mut visit).await {

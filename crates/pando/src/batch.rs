@@ -1,8 +1,8 @@
-//! Many operations at once: all of them are under way before the first answer is waited for.
+//! Batches of operations, all of which are in flight before the first answer is awaited.
 //!
-//! A batch is the same for a [`Session`] and for a [`crate::remote::RemoteSession`]: each keeps and runs it in its own way.
-//! Here it runs in slots of the calling thread. All operations on one key are in one slot, one after the other, which keeps
-//! their order; keys are dealt to the slots in turn.
+//! A [`Session`] and a [`crate::remote::RemoteSession`] have the same batches, but store and run them
+//! differently. A session runs a batch in slots of the calling thread. All operations on one key are executed
+//! in one slot, which preserves their order; the keys are assigned to the slots in turn.
 
 use std::collections::HashMap;
 use std::ops::Range as Span;
@@ -13,13 +13,13 @@ use crate::async_session::AsyncSession;
 use crate::error::{Error, Result};
 use crate::session::Session;
 
-/// Operations that are under way at once.
+/// Operations in flight at once.
 const SLOTS: usize = 16;
 
-/// What an operation of a [`Batch`] answered.
+/// Answer to an operation of a [`Batch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// `get`: the value, if there is one.
+    /// `get`: the value; `None` if the key is absent.
     Value(Option<Vec<u8>>),
     /// `put` and `remove`: whether the key was present; `insert` and `update`: whether something changed.
     Was(bool),
@@ -27,7 +27,7 @@ pub enum Answer {
     Swapped(Swapped),
 }
 
-/// An operation as it is added to a batch.
+/// An operation, as it is added to a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
     Get { key: &'a [u8] },
@@ -38,9 +38,9 @@ pub enum Operation<'a> {
     CompareAndSwap { key: &'a [u8], expected: Option<&'a [u8]>, new: Option<&'a [u8]> },
 }
 
-/// What can run a [`Batch`].
+/// A session that can run a [`Batch`].
 pub trait Batched {
-    /// Operations that are not run yet.
+    /// Operations that have not run yet.
     type Pending: Default;
 
     #[doc(hidden)]
@@ -49,15 +49,15 @@ pub trait Batched {
     #[doc(hidden)]
     fn pending_len(pending: &Self::Pending) -> usize;
 
-    /// Runs all of `pending`, which is empty then; the answers are in the order of the operations.
+    /// Runs all operations of `pending` and empties it. The answers are in the order of the operations.
     #[doc(hidden)]
     fn run_batch(&self, pending: &mut Self::Pending) -> Vec<Result<Answer>>;
 }
 
-/// Operations that are run together by [`Batch::run`]. Kept for reuse, it allocates little.
+/// Operations that [`Batch::run`] executes together. Reusing a batch saves allocations.
 ///
-/// Operations on one key are executed in their order, those on different keys in any. Each ends by itself: one that fails says
-/// nothing of the others. A batch is no transaction.
+/// Operations on one key are executed in their order, those on different keys in any order. A batch is no
+/// transaction: each operation succeeds or fails by itself.
 ///
 /// ```
 /// use pando::{Answer, Cluster, Config, IndexOptions};
@@ -118,7 +118,7 @@ impl<'s, S: Batched> Batch<'s, S> {
         self.add(Operation::CompareAndSwap { key, expected, new })
     }
 
-    /// Operations that were added since the batch was run.
+    /// Operations added since the last run.
     pub fn len(&self) -> usize {
         S::pending_len(&self.pending)
     }
@@ -127,7 +127,8 @@ impl<'s, S: Batched> Batch<'s, S> {
         self.len() == 0
     }
 
-    /// Runs all operations and waits for their answers, which are in the order of the operations. The batch is empty then.
+    /// Runs all operations and waits for their answers, which are in the order of the operations. Then the
+    /// batch is empty.
     pub fn run(&mut self) -> Vec<Result<Answer>> {
         self.session.run_batch(&mut self.pending)
     }
@@ -139,7 +140,7 @@ impl<S: Batched> std::fmt::Debug for Batch<'_, S> {
     }
 }
 
-/// What a session is to do, with keys and values in one buffer.
+/// Operations of a batch, with their keys and values in one buffer.
 #[derive(Debug, Default)]
 pub struct Pending {
     bytes: Vec<u8>,
@@ -150,7 +151,7 @@ pub struct Pending {
 struct Kept {
     kind: Kind,
     key: Span<usize>,
-    /// The value, or the one that is expected.
+    /// The value, or the expected value of a compare-and-swap.
     first: Option<Span<usize>>,
     new: Option<Span<usize>>,
 }
@@ -190,7 +191,7 @@ impl Pending {
         &self.bytes[self.kept[place].key.clone()]
     }
 
-    /// The operations of each slot, in their order.
+    /// Operations of each slot, in their order.
     fn dealt(&self) -> Vec<Vec<usize>> {
         let mut slots: Vec<Vec<usize>> = vec![Vec::new(); SLOTS.min(self.kept.len())];
         let mut slot_of: HashMap<&[u8], usize> = HashMap::with_capacity(self.kept.len());
@@ -199,7 +200,7 @@ impl Pending {
             let slot = *slot_of.entry(self.key(place)).or_insert(next);
             slots[slot].push(place);
         }
-        // Slots that no key came to.
+        // There may be more slots than different keys.
         slots.retain(|places| !places.is_empty());
         slots
     }
@@ -250,7 +251,7 @@ impl Batched for Session {
                 Ok(performed) => {
                     performed.into_iter().flatten().for_each(|(place, done)| answers[place] = Some(done));
                 }
-                // That is the only way in which none of them begins: slots are running.
+                // `in_flight` fails only inside a slot, since the number of slots is valid.
                 Err(_) => answers.fill_with(|| Some(Err(Error::InsideSlot))),
             }
         }

@@ -1,8 +1,8 @@
 //! Bulk load: many entries into an empty index, by several threads at once, without descents or splits.
 //!
-//! Sorted input is cut into slices, one writes each, and the level above is built over them. Unsorted input is
-//! sorted first; of several entries with one key the last one stays. A load that fails leaves the index as empty as
-//! it was and frees what it had written.
+//! Sorted input is cut into slices; each thread writes one, and the upper levels are built over them.
+//! Unsorted input is sorted first; of several entries with the same key, the last one is loaded. A load that
+//! fails leaves the index empty and frees the blocks it has written.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -21,21 +21,21 @@ use crate::partitions;
 use crate::servers::{self, Servers, Written, with_layout, with_trees};
 
 const WHAT: &str = "a bulk load";
-/// Threads of a bulk load at most.
+/// Largest number of threads of a bulk load.
 pub const BULK_THREADS_MAX: usize = 1024;
-/// A load asks for so many entries at once, at most, when it writes them.
+/// Largest number of entries that a load requests from its source at once when it writes them.
 const LOADED_AT_ONCE: u64 = 4096;
 
-/// How to load.
+/// Options of a bulk load.
 #[derive(Clone, Copy)]
 pub struct BulkOptions<'p> {
-    /// Threads, 1 to 1024; as many as there are processors.
+    /// Threads, 1 to 1024; the number of processors.
     pub threads: usize,
-    /// How full leaves become, 0 to 1; 0.9. At least one entry goes into each.
+    /// Fill grade of leaves, 0 to 1; 0.9. Each leaf has at least one entry.
     pub leaf_fill: f64,
-    /// How full inner nodes become, 0 to 1; 0.9.
+    /// Fill grade of inner nodes, 0 to 1; 0.9.
     pub inner_fill: f64,
-    /// Told now and then, by any of the threads, how many entries are done.
+    /// Called from time to time, by any of the threads, with the number of entries done.
     pub progress: Option<&'p (dyn Fn(u64) + Sync)>,
 }
 
@@ -70,16 +70,16 @@ impl BulkOptions<'_> {
     }
 }
 
-/// What became of unsorted input.
+/// Result of loading unsorted input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loaded {
     /// Entries in the index.
     pub entries: u64,
-    /// Entries that a later one with the same key replaced.
+    /// Entries replaced by a later one with the same key.
     pub duplicates: u64,
 }
 
-/// A source that tells how much of it was visited.
+/// A source that counts the entries visited.
 struct Counted<'s, S: ?Sized> {
     source: &'s S,
     done: &'s AtomicU64,
@@ -102,7 +102,8 @@ impl<S: SortedSource + ?Sized> SortedSource for Counted<'_, S> {
         }
         let entries = range.end - range.start;
         self.source.visit(range, each)?;
-        // Single entries, and all entries of a slice at once, are only looked at before they are loaded.
+        // The load reads single entries and whole slices only to plan; batches between these sizes are
+        // loaded.
         if let Some(progress) = self.progress.filter(|_| (2..=LOADED_AT_ONCE).contains(&entries)) {
             let done = self.done.fetch_add(entries, Relaxed) + entries;
             progress(done.min(self.len()));
@@ -111,7 +112,7 @@ impl<S: SortedSource + ?Sized> SortedSource for Counted<'_, S> {
     }
 }
 
-/// Entries in memory that were sorted, with the later of two of the same key only.
+/// Sorted entries in memory, without those that a later one with the same key replaces.
 struct Sorted<K, V>(Vec<(K, V)>);
 
 impl<K: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> SortedSource for Sorted<K, V> {
@@ -129,10 +130,11 @@ impl<K: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> SortedSource for Sorted<K, V>
 }
 
 impl Index {
-    /// Loads sorted entries into this index, which must be empty; how many there were. No session may be open.
+    /// Loads sorted entries into this index, which must be empty, and returns their number. No session may be
+    /// open.
     ///
-    /// If the boundaries of the partitions were chosen when the index was made, without knowing any keys, they are
-    /// chosen anew, so that each compute server gets equally many entries.
+    /// If the boundaries of the partitions were chosen at creation, without knowing any keys, new ones are
+    /// chosen, so that all compute servers get equally many entries.
     /// ```
     /// use pando::{BulkOptions, Cluster, Config, IndexOptions};
     ///
@@ -145,8 +147,8 @@ impl Index {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotEmpty`]; [`Error::SessionsOpen`]; [`Error::NotAllOwned`]; entries that are out of order or that the
-    /// layout does not hold; a full pool. The index is as empty as before then.
+    /// [`Error::NotEmpty`]; [`Error::SessionsOpen`]; [`Error::NotAllOwned`]; entries that are out of order or
+    /// that the layout cannot hold; a full pool. The index is empty then.
     pub fn bulk_load(&self, source: &(impl SortedSource + ?Sized), options: &BulkOptions<'_>) -> Result<u64> {
         options.check()?;
         self.shared.writable()?;
@@ -163,14 +165,14 @@ impl Index {
                 let work = Load { shared: &self.shared, ep, layout, options };
                 work.run(&servers, source, self.data.recut_by_load)
             });
-            // Whether or not it worked, the cached root may be stale.
+            // The cached root may be outdated, also after a failure.
             let reopened = self
                 .shared
                 .record(ep, self.name())
                 .and_then(|record| servers::reopen_trees(&self.shared, ep, record, &servers));
             match reopened {
                 Ok(reopened) => self.data.replace(reopened),
-                // The old ones must not write over what was loaded.
+                // The old compute servers must not write over the entries loaded.
                 Err(error) => {
                     self.data.unsettle(WHAT, &error);
                     loaded?;
@@ -181,11 +183,11 @@ impl Index {
         })
     }
 
-    /// Sorts entries and loads them into this index, as [`Index::bulk_load`] does. Of several entries with the same
-    /// key the last one counts.
+    /// Sorts entries and loads them into this index, as [`Index::bulk_load`] does. Of several entries with
+    /// the same key, the last one is loaded.
     ///
     /// # Errors
-    /// Those of [`Index::bulk_load`].
+    /// Errors of [`Index::bulk_load`].
     pub fn bulk_load_unsorted<K, V>(
         &self,
         mut entries: Vec<(K, V)>,
@@ -196,7 +198,7 @@ impl Index {
         V: AsRef<[u8]> + Sync,
     {
         let given = entries.len();
-        // Stable, so that among equals the order says which one is last.
+        // The sort must be stable: the order of equal keys tells which one is the last.
         entries.sort_by(|(a, _), (b, _)| a.as_ref().cmp(b.as_ref()));
         entries.dedup_by(|later, kept| {
             let same = later.0.as_ref() == kept.0.as_ref();
@@ -228,7 +230,7 @@ fn is_empty(ep: &AnyEndpoint, servers: &Servers) -> Result<bool> {
     Ok(true)
 }
 
-/// A load under way into an index that is empty and at rest.
+/// A running load into an index that is empty and at rest.
 struct Load<'l, L> {
     shared: &'l Shared,
     ep: &'l AnyEndpoint,
@@ -238,7 +240,7 @@ struct Load<'l, L> {
 
 impl<L: Layout> Load<'_, L> {
     fn run(&self, servers: &Servers, source: &(impl SortedSource + ?Sized), recut: bool) -> Result<u64> {
-        // Boundaries may have moved since it was opened.
+        // Boundaries may have moved since the index was opened.
         let mut record = self.shared.record(self.ep, &servers.record.name)?;
         if recut && let Some(boundaries) = boundaries_of(source, record.boundaries.len() + 1)? {
             record.boundaries = boundaries;
@@ -246,7 +248,7 @@ impl<L: Layout> Load<'_, L> {
         let record = self.plant_bare_root(servers, record)?;
         let loaded = self.load(&record, source);
         if loaded.is_err() {
-            // The bare root is one leaf; it must end at the boundaries again.
+            // The bare root is a single leaf, which must end at the boundaries again.
             self.shared.losing_on_error(|| {
                 servers::cut(self.shared, self.ep, self.layout, &record, &record.boundaries)
             })?;
@@ -254,7 +256,8 @@ impl<L: Layout> Load<'_, L> {
         loaded
     }
 
-    /// Makes the empty index a single leaf, whatever is left of earlier trees, and enters that into the catalog.
+    /// Reduces the empty index to a single leaf, whatever remains of earlier entries, and enters that into
+    /// the catalog.
     fn plant_bare_root(&self, servers: &Servers, mut record: IndexRecord) -> Result<IndexRecord> {
         let (ep, pool) = (self.ep, &self.shared.pool);
         let height = with_trees!(servers, |trees| trees.iter().flatten().map(|tree| tree.height()).max());
@@ -269,7 +272,7 @@ impl<L: Layout> Load<'_, L> {
                 Ok(record)
             }
             Written::No(error) => {
-                // Nothing leads there. If it cannot be freed now it is left to an audit.
+                // No record refers to the block. If it cannot be freed now, an audit finds it.
                 let _ = block_on(ep, pool.free(ep, record.root, self.layout.node_size() as u64));
                 Err(error)
             }
@@ -320,8 +323,8 @@ impl<L: Layout> Load<'_, L> {
     }
 }
 
-/// All slices; or why the load failed, not the error of a thread that only stopped because another one did, and the
-/// slices that were loaded.
+/// All slices; after a failure the error and the slices that were loaded. Prefers the error of the thread
+/// that failed to those of threads that stopped for it.
 fn first_error<T>(slices: Vec<Result<T>>) -> Result<Vec<T>, (Error, Vec<T>)> {
     let (mut good, mut bad) = (Vec::new(), Vec::new());
     for slice in slices {
@@ -337,7 +340,8 @@ fn first_error<T>(slices: Vec<Result<T>>) -> Result<Vec<T>, (Error, Vec<T>)> {
     }
 }
 
-/// Boundaries that cut the source into `parts` of equally many entries, if it has as many.
+/// Boundaries that cut the source into `parts` with equally many entries; `None` if there are fewer entries
+/// than parts.
 fn boundaries_of(source: &(impl SortedSource + ?Sized), parts: usize) -> Result<Option<Vec<Vec<u8>>>> {
     if source.len() < parts as u64 {
         return Ok(None);
@@ -349,6 +353,6 @@ fn boundaries_of(source: &(impl SortedSource + ?Sized), parts: usize) -> Result<
             Ok(())
         })?;
     }
-    // Of unsorted input the load itself says where it is.
+    // If the boundaries do not ascend, the input is unsorted, and the load itself reports where.
     Ok(Some(boundaries).filter(|boundaries| partitions::check(boundaries).is_ok()))
 }

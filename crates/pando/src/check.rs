@@ -1,8 +1,8 @@
-//! The auditor over a whole pool: every index, and every block of memory.
+//! The auditor of a whole pool: every index, and every block of memory.
 //!
-//! It needs everything at rest: it holds the fabric's lock and refuses while sessions are open or other processes
-//! are attached. What is wrong is in the report and no error. One index that is all this process's can be checked by
-//! itself, whatever others do beside it. For a look at indexes in use there is `shape.rs`.
+//! The audit needs everything at rest: it holds the fabric's lock, and refuses while sessions are open or
+//! other processes are attached. Violations are in the report, not errors. An index that this process owns
+//! entirely can be audited alone, beside other processes. For indexes in use there is `shape.rs`.
 
 use crate::endpoint::AnyEndpoint;
 use pando_dex::Tree;
@@ -18,13 +18,13 @@ use crate::servers::{Servers, open_passing, with_layout, with_trees};
 
 const WHAT: &str = "a check";
 
-/// What [`Cluster::check`] found.
+/// Result of [`Cluster::check`].
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// The first violations of each index and of the pool, a sentence each. Empty if all is well.
+    /// The first violations of each index and of the pool, one sentence each; empty if there are none.
     pub violations: Vec<String>,
-    /// All of them, also those that are not listed.
+    /// Number of all violations, including those not listed.
     pub violation_count: u64,
     /// The indexes, in the order of their names.
     pub indexes: Vec<IndexReport>,
@@ -40,25 +40,25 @@ pub struct IndexReport {
     pub inner_nodes: u64,
     /// Levels; 1 if the root is a leaf.
     pub height: u32,
-    /// Mean share of a leaf's room that is used, 0 to 1.
+    /// Mean share of a leaf's space that is used, 0 to 1.
     pub leaf_fullness: f64,
-    /// Bytes of keys and of values, long ones included.
+    /// Bytes of all keys and of all values, including long values.
     pub key_bytes: u64,
     pub value_bytes: u64,
-    /// Bytes of nodes and of long values out of line.
+    /// Bytes of nodes and of long values.
     pub bytes: u64,
-    /// Nodes on another memory server than the subtree that they belong to.
+    /// Nodes that are not on the memory server of their subtree.
     pub strays: u64,
-    /// Nodes on each memory server.
+    /// Number of nodes on each memory server.
     pub nodes_per_server: Vec<u64>,
-    /// Entries of each partition that the catalog has, from [`Cluster::shapes`]; none from a check.
+    /// Entries of each partition of the catalog, from [`Cluster::shapes`]; empty from a check.
     pub partition_entries: Vec<u64>,
-    /// Nodes that [`Cluster::shapes`] left out because they kept changing; 0 from a check.
+    /// Nodes that [`Cluster::shapes`] left out because they changed too fast; 0 from a check.
     pub unreadable: u64,
 }
 
 impl CheckReport {
-    /// Whether nothing is wrong.
+    /// Whether there are no violations.
     pub fn is_clean(&self) -> bool {
         self.violation_count == 0
     }
@@ -85,14 +85,16 @@ impl CheckReport {
 }
 
 impl Cluster {
-    /// Checks every invariant of every index of the pool, and that each allocated block belongs to one of them.
+    /// Checks all invariants of all indexes of the pool, and that each allocated block belongs to an index or
+    /// to the pool itself.
     ///
-    /// Everything must be at rest: no session is open and no other process is attached. A pool that is opened for
-    /// looking only is checked without regard to others, and its allocation is not, since that may be incomplete.
+    /// Everything must be at rest: no open session, and no other process attached. In a pool opened for
+    /// inspection only ([`crate::Config::read_only_unclean`]), other processes are disregarded, and the
+    /// allocation, which may be incomplete, is not checked.
     ///
     /// # Errors
-    /// [`Error::SessionsOpen`]; [`Error::NotAlone`] with the process; errors of the fabric. What is wrong with an index
-    /// is no error but in the report.
+    /// [`Error::SessionsOpen`]; [`Error::NotAlone`] with the process; errors of the fabric. Violations are in
+    /// the report, not errors.
     pub fn check(&self) -> Result<CheckReport> {
         let shared = &self.shared;
         shared.check_open()?;
@@ -127,12 +129,12 @@ impl Cluster {
 }
 
 impl Cluster {
-    /// Checks every invariant of one index, all of whose keys this process owns; others may work on other indexes. That each
-    /// allocated block belongs to something only [`Cluster::check`] can tell.
+    /// Checks all invariants of one index, of which this process owns all keys; other processes may use other
+    /// indexes. Only [`Cluster::check`] can check the allocation of blocks.
     ///
     /// # Errors
-    /// [`Error::SessionsOpen`]; [`Error::NotAllOwned`]; [`Error::UnknownIndex`] for one that is not open here; errors of the
-    /// fabric. What is wrong with the index is no error but in the report.
+    /// [`Error::SessionsOpen`]; [`Error::NotAllOwned`]; [`Error::UnknownIndex`] for an index that is not open
+    /// in this process; errors of the fabric. Violations are in the report, not errors.
     pub fn check_index(&self, name: &str) -> Result<CheckReport> {
         let shared = &self.shared;
         shared.check_open()?;
@@ -156,7 +158,8 @@ impl Cluster {
 
 fn audit_open(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -> Result<Report> {
     if !servers.runs_all() {
-        // Nobody owns the other partitions, since this process is alone: remote memory is up to date there.
+        // This process is alone, so no process owns the other partitions, and remote memory is up to date
+        // there.
         servers.flush(ep)?;
         return audit_record(shared, ep, servers.record.clone());
     }
@@ -168,7 +171,7 @@ fn audit_open(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -> Result<Re
     })
 }
 
-/// Audits an index that nobody has open. A record that cannot be read is a violation.
+/// Audits an index that no process has open. An unreadable record is a violation.
 fn audit_record(shared: &Shared, ep: &AnyEndpoint, record: IndexRecord) -> Result<Report> {
     fn whole<L: Layout>(
         shared: &Shared,

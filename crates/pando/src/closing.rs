@@ -1,8 +1,9 @@
-//! Closing a cluster whose threads are not done yet.
+//! Closing a cluster whose threads may still use it.
 //!
-//! [`Cluster::close`] refuses while sessions are open, at once: it cannot know whether one of them is the caller's own. A
-//! program that tells its threads to end wants to wait for them instead, for a bounded time, and without new sessions that
-//! come in between. No lock of the cluster is held meanwhile, so that what the threads still do goes on.
+//! [`Cluster::close`] fails at once while sessions are open, because one of them may be the caller's own. A
+//! program that has told its threads to end needs to wait for them instead, for a bounded time, during which
+//! no new session is opened. The wait holds no lock of the cluster, so that the threads can finish their
+//! work.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,14 +12,15 @@ use crate::cluster::{Cluster, lock};
 use crate::error::{Error, Result};
 
 impl Cluster {
-    /// As [`Cluster::close`], but waits up to `wait` for open sessions to be dropped, and for moves of keys and the like to
-    /// end. New sessions are refused with [`Error::Busy`] meanwhile. A session of the calling thread is waited for in vain.
+    /// As [`Cluster::close`], but first waits up to `wait` until all open sessions are dropped, and until
+    /// moves of keys and exclusive work end. New sessions are refused with [`Error::Busy`] meanwhile. A
+    /// session of the calling thread makes the wait futile.
     ///
     /// # Errors
-    /// [`Error::SessionsOpen`], or [`Error::Busy`], if something is still open then: the cluster stays open, and sessions can be
-    /// opened again. Those of [`Cluster::close`].
+    /// [`Error::SessionsOpen`] or [`Error::Busy`] if an index is still in use afterwards: the cluster stays
+    /// open, and sessions can be opened again. Errors of [`Cluster::close`].
     pub fn close_within(&self, wait: Duration) -> Result<()> {
-        // What is longer than the clock goes is for ever.
+        // Clamp, so that the addition cannot overflow.
         let forever = Duration::from_secs(u32::MAX.into());
         let end = Instant::now() + wait.min(forever);
         loop {
@@ -28,7 +30,7 @@ impl Cluster {
             drop(waiting);
             let may_wait = Instant::now() < end;
             match closed {
-                // An index was opened since, or a piece of work has begun.
+                // An index was opened meanwhile, or exclusive work has begun.
                 Err(Error::SessionsOpen { .. } | Error::Busy { .. }) if may_wait => {}
                 done => return done,
             }

@@ -1,8 +1,8 @@
 //! A pool as this process uses it: opening, indexes by name, flushing, closing.
 //!
-//! Closing writes back what caches hold, gives up partitions and chunk leases, and then marks the pool as closed,
-//! in this order; whatever fails before leaves it unclean. A failure that may have lost data is remembered, so that
-//! merely dropping the last handle does not call the pool clean.
+//! Closing writes back the contents of the caches, gives up partitions and chunk leases, and then marks the
+//! pool as closed, in this order; a failure before the last step leaves the pool unclean. A failure that may
+//! have lost data is remembered, so that dropping the last handle does not mark the pool as closed cleanly.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -23,13 +23,13 @@ use crate::place::{self, AnyFabric};
 use crate::servers;
 use crate::stats::SessionCounts;
 
-/// A pool of memory that this process is attached to, and the indexes that it has open. Clones are the same cluster,
-/// and may be used by any number of threads.
+/// A pool of memory that this process is attached to, and the indexes that it has open. Clones are the same
+/// cluster; any number of threads may use them.
 ///
-/// [`Cluster::close`] writes everything back and leaves the pool to be opened again. When the last handle (cluster,
-/// index or session) is dropped without that, the same is tried, but nobody hears of a failure; and it is not tried
-/// when something failed before that may have lost data, nor while the thread panics: the pool then counts as not
-/// closed cleanly.
+/// [`Cluster::close`] writes everything back and leaves a pool that can be opened again. Dropping the last
+/// handle (cluster, index or session) attempts the same, but failures go unreported. A drop attempts nothing
+/// if an earlier failure may have lost data, or while the thread panics: the pool then counts as not closed
+/// cleanly.
 ///
 /// A pool in a file outlives its process:
 /// ```
@@ -54,22 +54,22 @@ pub struct Cluster {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What the catalog says of an index.
+/// Catalog entry of an index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexInfo {
-    /// Unique in the pool for ever.
+    /// Number of the index; the pool never uses it again.
     pub id: u32,
     pub name: String,
     pub layout: IndexLayout,
     /// Bytes of a node.
     pub node_size: usize,
-    /// M: subtrees rooted at this level stand on one memory server.
+    /// M: the level whose subtrees each lie on one memory server.
     pub subtree_level: u8,
-    /// Keys at which a new partition begins.
+    /// First keys of all partitions but the first.
     pub boundaries: Vec<Vec<u8>>,
-    /// The processes that own the partitions.
+    /// Owner of each partition; `None` if no process owns it.
     pub owners: Vec<Option<ProcessIdentity>>,
-    /// What the creator of the index said of it.
+    /// Description given when the index was created.
     pub description: Vec<u8>,
 }
 
@@ -78,13 +78,13 @@ pub(crate) struct Shared {
     pub pool: Pool,
     pub config: Config,
     pub counts: Mutex<SessionCounts>,
-    /// Open indexes by name. Locked while one is opened or the cluster as a whole is worked on.
+    /// Open indexes by name. Locked while one is opened, and during work on the whole cluster.
     pub registry: Mutex<BTreeMap<String, Arc<IndexData>>>,
-    /// Operation ports that this process has announced, by index.
+    /// Operation ports that this process has announced, by index name.
     pub ports: Mutex<BTreeMap<String, String>>,
     seed: AtomicU64,
     closed: AtomicBool,
-    /// Something failed that may have lost data.
+    /// A failure may have lost data.
     failed: AtomicBool,
 }
 
@@ -93,14 +93,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Cluster {
-    /// Opens the pool that `config` describes, or makes it.
+    /// Opens the pool that `config` describes, or creates it.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`]; [`Error::NotClosedCleanly`]; [`Error::Fabric`] and [`Error::CannotOpen`] with the path for
-    /// files that are missing, cut short or no pool, and for a lack of space.
+    /// [`Error::InvalidOption`]; [`Error::NotClosedCleanly`]; [`Error::Fabric`] and [`Error::CannotOpen`]
+    /// with the path for files that are missing, truncated or no pool, and for a lack of space.
     pub fn open(config: Config) -> Result<Self> {
         config.check()?;
-        // Names in the pool that must differ from those of other processes come from here, not from the given seed.
+        // Identifiers that must differ between the processes of a pool are drawn from this seed, not from the
+        // configured one.
         let fresh = RandomState::new().hash_one(std::process::id());
         let (fabric, pool) = place::open(&config, fresh)?;
         let shared = Shared {
@@ -117,26 +118,26 @@ impl Cluster {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Opens the pool as [`Cluster::open`] does, if there is one: `None` if it would have to be made first.
+    /// Opens the pool as [`Cluster::open`] does, if it exists; `None` if it would have to be created first.
     ///
     /// # Errors
-    /// As [`Cluster::open`] for a pool that is there.
+    /// As [`Cluster::open`] for an existing pool.
     pub fn open_if_there(config: Config) -> Result<Option<Self>> {
         if !place::may_be_there(&config) {
             return Ok(None);
         }
         let elsewhere = matches!(config.place, Place::Tcp(_) | Place::Verbs(_));
         match Self::open(config) {
-            // Memory servers that hold no pool can be made one of; files that hold none are something else.
+            // Memory servers without a pool can be made into one; a file without a pool is something else.
             Err(error) if elsewhere && error.is_no_pool() => Ok(None),
             opened => opened.map(Some),
         }
     }
 
-    /// Makes an index, empty, and opens it.
+    /// Creates an empty index and opens it.
     ///
     /// # Errors
-    /// [`Error::IndexExists`]; sizes or boundaries that do not go together; a full pool.
+    /// [`Error::IndexExists`]; sizes or boundaries that do not fit together; a full pool.
     pub fn create_index(&self, name: &str, options: &IndexOptions) -> Result<Index> {
         self.shared.writable()?;
         let mut registry = lock(&self.shared.registry);
@@ -153,21 +154,21 @@ impl Cluster {
         self.open_index_with(name, &OpenOptions::default())
     }
 
-    /// Opens an index. If this process has it open already, that one is returned.
+    /// Opens an index. If this process has it open already, returns that one.
     ///
     /// # Errors
-    /// [`Error::UnknownIndex`] with the names that exist, [`Error::WrongLayout`], [`Error::PartitionOwned`] with the
-    /// process that owns a wanted partition, [`Error::OpenForWriting`] for a reader, [`Error::OpenOtherwise`]; a cache that is too
-    /// small, with the minimum.
+    /// [`Error::UnknownIndex`] with the names that exist; [`Error::WrongLayout`]; [`Error::PartitionOwned`]
+    /// with the process that owns a requested partition; [`Error::OpenForWriting`] for a reader;
+    /// [`Error::OpenOtherwise`]; [`Error::Cache`] with the minimum size for a cache that is too small.
     pub fn open_index_with(&self, name: &str, options: &OpenOptions) -> Result<Index> {
         self.shared.check_open()?;
         self.open_locked(&mut lock(&self.shared.registry), name, options, None)
     }
 
-    /// Opens the index, or makes it if there is none of this name.
+    /// Opens the index, or creates it if no index has this name.
     ///
     /// # Errors
-    /// As [`Cluster::open_index_with`], which is given the layout of `options`, and [`Cluster::create_index`].
+    /// As [`Cluster::open_index_with`] with the layout of `options`, and [`Cluster::create_index`].
     pub fn open_or_create_index(&self, name: &str, options: &IndexOptions) -> Result<Index> {
         let open = OpenOptions { own: options.own.clone(), expect: Some(options.layout) };
         match self.open_index_with(name, &open) {
@@ -186,7 +187,7 @@ impl Cluster {
         options: &OpenOptions,
         chosen: Option<servers::Chosen>,
     ) -> Result<Index> {
-        // Of one that is unsettled nothing is cached: it is opened as the catalog has it.
+        // Nothing of an unsettled index is cached, so it can be opened again as the catalog has it.
         if registry.get(name).is_some_and(|data| data.is_unsettled()) {
             registry.remove(name);
         }
@@ -207,14 +208,15 @@ impl Cluster {
         Ok(Index { shared: Arc::clone(&self.shared), data })
     }
 
-    /// Takes an index out of the pool and frees all that it occupies. Handles to it fail from then on.
+    /// Removes an index from the pool and frees all its blocks. Existing handles to it fail from then on.
     ///
-    /// That also works for an index that nobody can open any more, because the process that was making it ended before it was
-    /// done, or one died that owned a partition. Its nodes then stay allocated until the allocation of the pool is rebuilt.
+    /// This also removes an index that can no longer be opened, because the process that created it ended
+    /// before it was complete, or because the owner of a partition died. Its nodes stay allocated until the
+    /// pool's allocation is rebuilt.
     ///
     /// # Errors
-    /// [`Error::UnknownIndex`]; [`Error::PartitionOwned`] and [`Error::NotAllOwned`]; [`Error::SessionsOpen`];
-    /// [`Error::BadIndex`] for a damaged one.
+    /// [`Error::UnknownIndex`]; [`Error::PartitionOwned`] and [`Error::NotAllOwned`];
+    /// [`Error::SessionsOpen`]; [`Error::BadIndex`] for a damaged index.
     pub fn drop_index(&self, name: &str) -> Result<()> {
         self.shared.writable()?;
         let mut registry = lock(&self.shared.registry);
@@ -237,14 +239,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// Takes an index out of the catalog that nobody can use; whether it was one.
+    /// Removes from the catalog an index that can no longer be opened; returns whether it was one.
     fn drop_unusable(&self, registry: &mut BTreeMap<String, Arc<IndexData>>, name: &str) -> Result<bool> {
         self.shared.with_endpoint(|ep| {
             let record = self.shared.record(ep, name)?;
             if !lost::is_unusable(&self.shared, ep, &record)? {
                 return Ok(false);
             }
-            // Of such an index this process may have a part.
+            // This process may own a part of such an index.
             let data = registry.get(name).cloned();
             let guard = data.as_ref().map(|data| data.exclusive("dropping it")).transpose()?;
             lost::unlink(&self.shared, ep, &record)?;
@@ -257,7 +259,7 @@ impl Cluster {
         })
     }
 
-    /// Names of the indexes, in order.
+    /// Names of the indexes, in ascending order.
     ///
     /// # Errors
     /// A damaged catalog.
@@ -266,7 +268,7 @@ impl Cluster {
         self.shared.with_endpoint(|ep| self.shared.names(ep))
     }
 
-    /// What the catalog says of an index.
+    /// Catalog entry of an index.
     ///
     /// # Errors
     /// [`Error::UnknownIndex`].
@@ -275,7 +277,7 @@ impl Cluster {
         self.shared.with_endpoint(|ep| self.shared.info(ep, self.shared.record(ep, name)?))
     }
 
-    /// What the catalog says of all indexes, in the order of their names.
+    /// Catalog entries of all indexes, in the order of their names.
     ///
     /// # Errors
     /// A damaged catalog.
@@ -288,10 +290,10 @@ impl Cluster {
         })
     }
 
-    /// The processes that are attached to the pool, this one included.
+    /// Processes that are attached to the pool, including this one.
     ///
     /// # Errors
-    /// Those of the fabric.
+    /// Errors of the fabric.
     pub fn attached(&self) -> Result<Vec<ProcessIdentity>> {
         self.shared.check_open()?;
         self.shared.with_endpoint(|ep| {
@@ -299,22 +301,22 @@ impl Cluster {
         })
     }
 
-    /// Writes everything that changed back to the memory servers, and from there to the files if there are any.
-    /// Operations may go on meanwhile; what they change may or may not be in.
+    /// Writes all changes back to the memory servers, and from there to the files if there are any.
+    /// Operations may continue meanwhile; their changes may or may not be included.
     ///
     /// # Errors
-    /// Those of the fabric.
+    /// Errors of the fabric.
     pub fn flush(&self) -> Result<()> {
         self.shared.check_open()?;
         let registry = lock(&self.shared.registry);
         self.shared.losing_on_error(|| self.shared.flush(&registry))
     }
 
-    /// Writes everything back, gives up the partitions and leaves the pool. Does nothing the second time.
+    /// Writes everything back, gives up the partitions and leaves the pool. A second call does nothing.
     ///
     /// # Errors
-    /// [`Error::SessionsOpen`], or [`Error::Busy`] while keys are being moved: the cluster stays open. If anything else fails
-    /// the pool is not marked as closed cleanly; it may be tried again.
+    /// [`Error::SessionsOpen`], or [`Error::Busy`] while keys are being moved: the cluster stays open. After
+    /// any other error the pool is not marked as closed cleanly; the call may be repeated.
     pub fn close(&self) -> Result<()> {
         self.shared.close()
     }
@@ -329,11 +331,11 @@ impl std::fmt::Debug for Cluster {
 impl Shared {
     /// An endpoint with a seed of its own.
     pub fn endpoint(&self) -> Result<AnyEndpoint> {
-        // An odd step visits every seed before one comes again.
+        // An odd step visits all 2^64 seeds before one recurs.
         self.fabric.endpoint(self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed))
     }
 
-    /// Runs `work`, which is no operation of a session, and counts its verbs.
+    /// Runs `work`, which belongs to no session, and counts its verbs as management.
     pub fn with_endpoint<T>(&self, work: impl FnOnce(&AnyEndpoint) -> Result<T>) -> Result<T> {
         let ep = self.endpoint()?;
         let done = work(&ep);
@@ -350,17 +352,17 @@ impl Shared {
         if self.closed.load(Relaxed) { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// Whether nothing of the pool may be changed.
+    /// Whether this process may change nothing in the pool.
     pub fn read_only(&self) -> bool {
         self.config.mode() != AttachMode::ReadWrite
     }
 
-    /// Whether this process looks at the pool in whatever state it is.
+    /// Whether this process inspects the pool in whatever state it is.
     pub fn looking(&self) -> bool {
         self.config.mode() == AttachMode::ReadOnlyUnclean
     }
 
-    /// Whether it reads beside others, and is to be right.
+    /// Whether this process reads beside others and must return current answers.
     pub fn reading(&self) -> bool {
         self.config.mode() == AttachMode::ReadOnly
     }
@@ -370,7 +372,7 @@ impl Shared {
         if self.read_only() { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// If `work` fails, the pool is not marked as closed cleanly by a mere drop.
+    /// Runs `work`. If it fails, dropping the cluster does not mark the pool as closed cleanly.
     pub fn losing_on_error<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let done = work();
         if done.is_err() {
@@ -379,8 +381,8 @@ impl Shared {
         done
     }
 
-    /// Refuses while another process is attached. Processes that come later wait for the fabric's lock, if the
-    /// caller holds it.
+    /// Refuses while another process is attached. A caller that holds the fabric's lock keeps new processes
+    /// from attaching.
     pub fn check_alone(&self, ep: &AnyEndpoint, what: &'static str) -> Result<()> {
         let attached = block_on(ep, self.pool.attached(ep))?;
         match attached.iter().find(|&&(slot, _)| Some(slot) != self.pool.slot()) {
@@ -405,7 +407,7 @@ impl Shared {
         }
     }
 
-    /// A partition of an index, as the catalog has them, and its owner.
+    /// Partition of an index that `partition_of` selects by the catalog's boundaries, and its owner.
     pub async fn owner(
         &self,
         ep: &AnyEndpoint,
@@ -446,7 +448,7 @@ impl Shared {
         self.fabric.flush()
     }
 
-    /// Writes what changed in caches to the memory servers.
+    /// Writes dirty nodes of all caches back to the memory servers.
     fn write_back(&self, registry: &BTreeMap<String, Arc<IndexData>>) -> Result<()> {
         let mut settled = registry.values().filter(|data| !data.is_unsettled());
         self.with_endpoint(|ep| settled.try_for_each(|data| data.servers()?.flush(ep)))
@@ -463,7 +465,7 @@ impl Shared {
             if !self.read_only() {
                 self.write_back(&registry)?;
             }
-            // Makes everything last before it marks the pool as closed.
+            // Makes all changes durable before it marks the pool as closed.
             self.with_endpoint(|ep| Ok(block_on(ep, self.pool.detach(ep))?))
         })?;
         self.closed.store(true, Relaxed);
@@ -476,10 +478,11 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The memory of an embedded pool is about to go.
+        // The memory of an embedded pool ends with it, so there is nothing to save.
         let embedded = self.config.place == Place::Embedded;
         if !embedded && !self.failed.load(Relaxed) && !std::thread::panicking() {
-            // Documented: nobody hears of a failure, and the pool then stays marked as not closed cleanly.
+            // The documentation of `Cluster` says so: a failure goes unreported, and the pool stays marked as
+            // not closed cleanly.
             let _ = self.close();
         }
     }

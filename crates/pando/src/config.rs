@@ -1,7 +1,8 @@
-//! Where the memory is, and how much of this process's own to use.
+//! Configuration of a cluster: where the memory is, and how many of its own resources this process uses.
 //!
-//! Everything has a default and bounds, which are checked when the cluster is opened and answered with a sentence.
-//! Sizes are bytes. The defaults of the cache are those of the DEX paper (§5, §8.1).
+//! Every option has a default and bounds. Opening a cluster checks the bounds; an error says in one sentence
+//! which one is violated. Sizes are in bytes. The defaults of the cache are those of the DEX paper (§5,
+//! §8.1).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,23 +15,23 @@ use pando_pool::{AttachMode, AttachOptions};
 use crate::access::Access;
 use crate::error::{Error, Result};
 
-/// Compute servers that one process runs at most.
+/// Largest number of compute servers that one process runs for an index.
 pub const MAX_COMPUTE_SERVERS: usize = 4096;
-/// Leaves that a scan READs together at most, unless [`Config::read_ahead`] says otherwise.
+/// Default of [`Config::read_ahead`], in leaves.
 pub const READ_AHEAD: usize = 8;
 const READ_AHEAD_MAX: usize = 1 << 16;
 const MEMORY_CORES_MAX: usize = 256;
 
-/// What to do about a pool that is not there, or is.
+/// Treatment of a pool that exists or is missing when it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Create {
-    /// The pool must be there.
+    /// Opens the pool; it must exist.
     Never,
-    /// It is made if it is not there.
+    /// Opens the pool, or creates it if it is missing.
     IfMissing,
-    /// It must not be there, and is made.
+    /// Creates the pool; it must not exist.
     New,
-    /// It is made, and what was there is thrown away, unless a process uses it.
+    /// Creates the pool. An existing one is discarded, unless a living process is attached to it.
     Replace,
 }
 
@@ -38,22 +39,22 @@ pub enum Create {
 pub(crate) enum Place {
     Embedded,
     At(PathBuf),
-    /// `host:port` of memory servers, of some at least.
+    /// `host:port` of memory servers: some of a pool's, or all of them.
     Tcp(Vec<String>),
-    /// The same, where their memory is reached by RDMA.
+    /// As `Tcp`, for memory that is reached by RDMA.
     Verbs(Vec<String>),
 }
 
-/// How the cache of a compute server chooses what to keep. The defaults are those of the DEX paper (§5, §8.1).
+/// Admission and eviction of a compute server's cache. The defaults are those of the DEX paper (§5, §8.1).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheOptions {
-    /// Probability with which a leaf is admitted once the cache is full, 0 to 1; 0.1.
+    /// Probability with which a leaf is admitted once no frame is free, 0 to 1; 0.1.
     pub leaf_admission: f64,
-    /// How victims are chosen; [`Eviction::PathAware`].
+    /// Choice of victims; [`Eviction::PathAware`].
     pub eviction: Eviction,
-    /// One FIFO queue in place of the cooling map; `false`.
+    /// Uses one FIFO queue in place of the cooling map; `false`.
     pub fifo: bool,
-    /// Whether pointers to cached children are swizzled; `true`.
+    /// Swizzles pointers to cached children; `true`.
     pub swizzle: bool,
     /// Share of the frames that may be cooling, 0 to 0.9; 0.1.
     pub cooling_share: f64,
@@ -73,8 +74,10 @@ impl Default for CacheOptions {
 }
 
 impl CacheOptions {
+    /// Checks the bounds of all options.
+    ///
     /// # Errors
-    /// [`Error::InvalidOption`] for what is out of its bounds.
+    /// [`Error::InvalidOption`] for a value out of its bounds.
     pub fn check(&self) -> Result<()> {
         let Self { leaf_admission, cooling_share, .. } = self;
         let invalid = |text: String| Err(Error::InvalidOption(text));
@@ -87,7 +90,7 @@ impl CacheOptions {
         Ok(())
     }
 
-    /// The configuration of a cache of `bytes` for nodes of `node_size` bytes.
+    /// Configuration of a cache of `bytes` for nodes of `node_size` bytes.
     pub fn config(&self, bytes: u64, node_size: usize) -> CacheConfig {
         CacheConfig {
             cooling_share: self.cooling_share,
@@ -100,7 +103,7 @@ impl CacheOptions {
     }
 }
 
-/// How to open a [`crate::Cluster`].
+/// Options for opening a [`crate::Cluster`].
 ///
 /// ```
 /// use pando::{Cluster, Config};
@@ -150,121 +153,129 @@ impl Config {
         }
     }
 
-    /// A pool in the memory of this process, which ends with it.
+    /// A pool in the memory of this process; it ends with the process.
     pub fn embedded() -> Self {
         Self::new(Place::Embedded)
     }
 
-    /// A pool in a file or a directory, which outlives the process and may be used by several at once.
+    /// A pool in a file or a directory. It outlives the process, and several processes may use it at once.
     pub fn at(path: impl AsRef<Path>) -> Self {
         Self::new(Place::At(path.as_ref().to_owned()))
     }
 
-    /// A pool in the memory of memory servers that run elsewhere: `host:port` of any of them, which know where the others are. That
-    /// is where they were when the pool was last opened by naming all. A new pool is made of those that are named, which have their
-    /// numbers in this order.
+    /// A pool in the memory of memory servers that run elsewhere, at `host:port` each.
+    ///
+    /// To open an existing pool, naming any of its memory servers suffices: each stores the address of the
+    /// next one, as of the last time when the pool was opened with all of them named. A new pool consists of
+    /// the memory servers named, numbered in this order.
     pub fn tcp(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::new(Place::Tcp(addresses.into_iter().map(Into::into).collect()))
     }
 
-    /// The same for memory servers whose memory is reached by RDMA. Opening it is an error unless this was built with the
-    /// feature `verbs`.
+    /// As [`Config::tcp`], for memory servers whose memory is reached by RDMA. Opening such a pool is an
+    /// error unless this crate was built with the feature `verbs`.
     pub fn verbs(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::new(Place::Verbs(addresses.into_iter().map(Into::into).collect()))
     }
 
-    /// How memory servers elsewhere are reached. A verb that they do not answer in time fails.
+    /// Secrets, deadline and devices for reaching memory servers elsewhere. A verb that is not answered in
+    /// time fails.
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
 
-    /// Memory servers of a new pool, 1 to 32768; 1. More than one make the pool a directory.
+    /// Memory servers of a new pool, 1 to 32768; 1. A pool with more than one is a directory.
     pub fn memory_servers(mut self, servers: usize) -> Self {
         self.memory_servers = servers;
         self
     }
 
-    /// Bytes of each memory server of a new pool; 1 GiB. What is not used takes no memory.
+    /// Bytes of each memory server of a new pool; 1 GiB. Unused bytes take no memory.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
         self
     }
 
-    /// What to do if the pool is not there, or is; [`Create::Never`]. An embedded pool is always made.
+    /// Treatment of a pool that exists or is missing; [`Create::Never`]. An embedded pool is always created.
     pub fn create(mut self, create: Create) -> Self {
         self.create = create;
         self
     }
 
-    /// Compute servers, that is partitions, of every index that is opened with all its keys, 1 to 4096. Unless this
-    /// is set, an index has the partitions that it had last, and a new one has 1. Each has a cache of its own.
+    /// Compute servers, and so partitions, of every index that is opened with all its keys, 1 to 4096.
+    /// Without this option, an index keeps the partitions it had last, and a new one has 1. Each compute
+    /// server has a cache of its own.
     pub fn compute_servers(mut self, servers: usize) -> Self {
         self.compute_servers = Some(servers);
         self
     }
 
-    /// Bytes of the cache that each compute server of each index has; 64 MiB.
+    /// Bytes of the cache of each compute server of each index; 64 MiB.
     pub fn cache(mut self, bytes: u64) -> Self {
         self.cache = bytes;
         self
     }
 
-    /// How caches choose what to keep.
+    /// Admission and eviction of the caches.
     pub fn cache_options(mut self, options: CacheOptions) -> Self {
         self.cache_options = options;
         self
     }
 
-    /// Whether a new pool asks for huge pages, which are never required; `true`.
+    /// Asks for huge pages for a new pool, but never requires them; `true`.
     pub fn huge_pages(mut self, huge_pages: bool) -> Self {
         self.huge_pages = huge_pages;
         self
     }
 
-    /// How long an operation may take before it fails, 1 ms to 1 h; 10 s. It is that of [`Config::access`]. A scan may take so
-    /// long from one leaf to the next, and each step of opening, moving or closing something waits so long for others.
+    /// Longest time that an operation may take before it fails, 1 ms to 1 h; 10 s. This sets the deadline of
+    /// [`Config::access`]. A scan may take this long from one leaf to the next, and each step of opening,
+    /// moving or closing something may wait this long for other operations and processes.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.access = self.access.deadline(deadline);
         self
     }
 
-    /// Leaves that a scan READs together at most when they are not cached, 1 to 65536; 8. They take memory besides the
-    /// cache while the scan runs, at most a quarter of the cache's size. A scan with a limit reads no leaf that it does
-    /// not need.
+    /// Largest number of leaves that a scan READs in parallel when they are not cached, 1 to 65536; 8. While
+    /// the scan runs, they take memory in addition to the cache, at most a quarter of its size. A scan with a
+    /// limit reads only leaves that it needs.
     pub fn read_ahead(mut self, leaves: usize) -> Self {
         self.read_ahead = leaves;
         self
     }
 
-    /// Whether operations whose nodes are not cached are finished by memory servers (DEX §6);
-    /// [`OffloadPolicy::Never`]. On the fabrics inside one host that seldom pays: what it saves is round trips.
+    /// Lets memory servers finish operations whose nodes are not cached (DEX §6); [`OffloadPolicy::Never`].
+    /// Offloading saves round trips, so it seldom pays on the fabrics within one host.
     pub fn offload(mut self, policy: OffloadPolicy) -> Self {
         self.offload = policy;
         self
     }
 
-    /// Threads with which this process serves as the processor of each memory server, if anything is offloaded, 1 to 256;
-    /// 1.
+    /// Threads with which this process acts as the processor of each memory server of an embedded pool or of
+    /// files, if anything is offloaded, 1 to 256; 1.
     pub fn memory_cores(mut self, threads: usize) -> Self {
         self.memory_cores = threads;
         self
     }
 
-    /// Makes the random choices of sessions (admission, eviction) start from `seed`; otherwise they differ each time.
+    /// Seed of the random choices of sessions (admission, eviction). Without one, the choices differ in each
+    /// run.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Opens the pool for reading only; `false`. A reader takes no place in the pool, locks nothing and keeps nobody out, so any
-    /// number of processes may read an index at once, and however they end the pool stays as it is. What changes something is
-    /// refused with [`Error::ReadOnly`].
+    /// Opens the pool for reading only; `false`. A reader does not attach and takes no lock, so any number of
+    /// processes may read an index at once, and the pool stays intact however they end. Changes are refused
+    /// with [`Error::ReadOnly`].
     ///
-    /// An index is read beside other readers and while no process owns any of it, and all of it is open whatever
-    /// [`crate::OpenOptions`] say. One that a process has open for writing is refused with [`Error::OpenForWriting`]. If one opens
-    /// it while it is being read, each operation waits for that one to close it, until the deadline, and then sees what was
-    /// written. So every answer is right; that of a scan as if the scan had been continued after each of its batches.
+    /// An index can be read while no process owns any of its partitions, beside any number of other readers.
+    /// All its keys are open; [`crate::OpenOptions::own`] has no effect. An index that a process has open for
+    /// writing is refused with [`Error::OpenForWriting`]. If a process opens it for writing while it is being
+    /// read, each operation waits until that process closes it, at most until the deadline, and then sees
+    /// what was written. So every answer is current. A scan is as consistent as one scan per batch, each of
+    /// which continues after the last key.
     ///
     /// ```
     /// use pando::{Cluster, Config, Create, Error, IndexOptions};
@@ -290,20 +301,20 @@ impl Config {
         self
     }
 
-    /// Opens the pool for looking only, even if it was not closed cleanly; `false`. What it then shows may be
-    /// incomplete, and reading may end in errors.
+    /// Opens the pool for inspection only, even if it was not closed cleanly; `false`. The content may be
+    /// incomplete, and reading it may fail.
     pub fn read_only_unclean(mut self, looking_only: bool) -> Self {
         self.read_only_unclean = looking_only;
         self
     }
 
-    /// The same pool, opened only to look at it.
+    /// The same pool, opened for inspection only.
     pub(crate) fn for_looking(mut self) -> Self {
         (self.create, self.offload, self.read_only_unclean) = (Create::Never, OffloadPolicy::Never, true);
         self
     }
 
-    /// How the pool is attached to.
+    /// Mode in which the process attaches to the pool.
     pub(crate) fn mode(&self) -> AttachMode {
         match (self.read_only_unclean, self.read_only) {
             (true, _) => AttachMode::ReadOnlyUnclean,
@@ -312,8 +323,10 @@ impl Config {
         }
     }
 
+    /// Checks the bounds of all options.
+    ///
     /// # Errors
-    /// [`Error::InvalidOption`] for what is out of its bounds.
+    /// [`Error::InvalidOption`] for a value out of its bounds.
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |text: String| Err(Error::InvalidOption(text));
         let servers = self.memory_servers;
@@ -342,7 +355,7 @@ impl Config {
         Ok(())
     }
 
-    /// How long anything waits for others.
+    /// Longest wait for another operation or process.
     pub(crate) fn patience(&self) -> Duration {
         self.access.deadline
     }
@@ -351,15 +364,15 @@ impl Config {
         self.patience().as_nanos() as u64
     }
 
-    /// Attaches with this patience. What was left by a dropped future rests for as long as a verb may take, and an operation has
-    /// time to wait for that.
+    /// Adds this patience to `options`. Leftovers of a dropped future rest for as long as a verb may take,
+    /// which is half of the patience: an operation has time to wait for them.
     pub(crate) fn waiting(&self, options: AttachOptions) -> AttachOptions {
         let verbs_take = self.access.of_verb().as_nanos() as u64;
         options.wait_ns_max(self.patience_ns()).verbs_take_ns(verbs_take)
     }
 
-    /// Nanoseconds after which an operation begins nothing that may take long. The rest of its time is for what it began
-    /// before that, and for giving back what it holds ([`pando_fabric::Endpoint::wait_until`]).
+    /// Nanoseconds after which an operation begins nothing that may take long. The remaining time is for what
+    /// it has begun, and for releasing what it holds ([`pando_fabric::Endpoint::wait_until`]).
     pub(crate) fn operation_ns(&self) -> u64 {
         self.patience_ns() / 4 * 3
     }

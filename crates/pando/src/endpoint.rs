@@ -1,8 +1,8 @@
-//! The endpoint of whichever fabric a cluster has.
+//! The endpoint of a cluster, of whichever fabric it uses.
 //!
-//! Verbs of the fabrics inside one host complete at once and must cost nothing more, so theirs are called directly; a verb that
-//! travels takes microseconds, and its future is boxed, which keeps the futures of operations as small as they would be
-//! without it.
+//! Verbs of the fabrics within one host complete at once, so they are called directly and cost nothing more.
+//! A verb over a network takes microseconds: its future is boxed, which keeps the futures of operations
+//! small.
 
 use pando_fabric::{
     Chain, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result,
@@ -13,7 +13,7 @@ use pando_fabric_net::TcpEndpoint;
 #[cfg(feature = "verbs")]
 use pando_fabric_verbs::VerbsEndpoint;
 
-/// One worker thread's way to the memory servers of a cluster.
+/// One worker thread's access to the memory servers of a cluster.
 #[allow(clippy::large_enum_variant, reason = "the endpoint that must be fast is the one that is not boxed")]
 pub(crate) enum AnyEndpoint {
     Local(LocalEndpoint),
@@ -22,7 +22,7 @@ pub(crate) enum AnyEndpoint {
     Verbs(Box<VerbsEndpoint>),
 }
 
-/// Calls a method that does not wait.
+/// Calls a method that is not asynchronous.
 macro_rules! on_either {
     ($self:ident, $ep:ident => $call:expr) => {
         match $self {
@@ -34,7 +34,7 @@ macro_rules! on_either {
     };
 }
 
-/// Calls a method that waits.
+/// Calls an asynchronous method; boxes its future unless the fabric is local.
 macro_rules! await_either {
     ($self:ident, $ep:ident => $call:expr) => {
         match $self {

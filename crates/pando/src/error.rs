@@ -1,8 +1,8 @@
-//! How the library fails. Every text is one sentence for a person and says what to do where something can be done.
+//! Errors of the library. Each message is one sentence that says what happened and, if possible, what to do.
 //!
-//! Errors of lower layers are passed on as they are, wrapped at most once to name a path or an index. Callers who
-//! must choose an exit status or an answer ask [`Error::is_bad_input`] and [`Error::is_full`] and need not know the
-//! variants.
+//! Errors of lower layers are passed on as they are, wrapped at most once to name a path or an index. A
+//! caller that must choose an exit status or an answer uses [`Error::is_bad_input`] and [`Error::is_full`]
+//! and need not know the variants.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -18,14 +18,14 @@ use crate::remote::RemoteError;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Failure of an operation. Unless the text says otherwise, nothing was changed.
+/// Failure of an operation. Unless the message says otherwise, nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A value of [`crate::Config`], [`crate::IndexOptions`] or the like that is out of its bounds.
+    /// A value of [`crate::Config`], [`crate::IndexOptions`] or similar options that is out of its bounds.
     #[error("{0}")]
     InvalidOption(String),
-    /// A list of memory servers that is not that of one pool.
+    /// A list of memory servers that are not exactly those of one pool.
     #[error("{0}")]
     WrongServers(String),
     #[error("{}: {error}", .path.display())]
@@ -82,7 +82,7 @@ pub enum Error {
         "a blocking call within a slot would never end: use the asynchronous session that the slot was given"
     )]
     InsideSlot,
-    /// What was begun could not be finished, and what came of it could not be read.
+    /// A change failed midway, and reading its outcome failed as well.
     #[error("{what} failed and may have taken effect: {error}")]
     Perhaps { what: &'static str, error: Box<Error> },
     #[error("index {index:?} must be opened again, since {what} failed midway: {reason}")]
@@ -91,7 +91,7 @@ pub enum Error {
     Closed,
     #[error("the pool was opened for reading only")]
     ReadOnly,
-    /// [`crate::Config::read_only`].
+    /// For readers, see [`crate::Config::read_only`].
     #[error("index {index:?} is open for writing by {owner}, and can be read here when that has closed it")]
     OpenForWriting { index: String, owner: Owner },
 
@@ -103,19 +103,19 @@ pub enum Error {
     Cache(CacheError),
     #[error(transparent)]
     Fabric(FabricError),
-    /// At a compute server elsewhere ([`crate::remote`]).
+    /// Failure at a compute server elsewhere ([`crate::remote`]).
     #[error(transparent)]
     Remote(RemoteError),
 }
 
 impl Error {
-    /// What cannot be done without the feature `verbs`.
+    /// The error for a request that needs the feature `verbs`.
     #[cfg(not(feature = "verbs"))]
     pub(crate) fn without_verbs() -> Self {
         Self::InvalidOption("this was built without RDMA; build it with the feature `verbs`".to_owned())
     }
 
-    /// Whether what was asked for is at fault (a wrong name, size, path or key), rather than the attempt to do it.
+    /// Whether the request is at fault (a wrong name, size, path or key), rather than its execution.
     pub fn is_bad_input(&self) -> bool {
         match self {
             Self::InvalidOption(_)
@@ -153,7 +153,8 @@ impl Error {
         }
     }
 
-    /// Whether the operation that failed with this may have been done all the same: somebody was asked and did not answer.
+    /// Whether the operation may have taken effect although it failed, because a server was asked and did not
+    /// answer.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Self::Perhaps { .. } => true,
@@ -166,7 +167,7 @@ impl Error {
         }
     }
 
-    /// The same, of something that may have been done.
+    /// Turns the error of a change that may have taken effect into one that says so.
     pub(crate) fn perhaps(self, what: &'static str) -> Self {
         match self.may_have_taken_effect() {
             true => self,
@@ -183,7 +184,8 @@ impl Error {
         }
     }
 
-    /// Whether the memory servers have no room: after freeing some, or with larger ones, it would work.
+    /// Whether the memory servers have no room. With freed blocks or larger servers the operation would
+    /// succeed.
     pub fn is_full(&self) -> bool {
         match self {
             Self::Pool(error) => error.is_full(),
@@ -204,7 +206,7 @@ fn existing_names(names: &[String]) -> String {
     format!("the pool has {}{more}", listed.join(", "))
 }
 
-/// A process that owns keys: who it is, and where it can be asked for them if it told.
+/// A process that owns keys, and the address at which it serves them, if announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub process: ProcessIdentity,
@@ -296,7 +298,7 @@ impl From<FabricError> for Error {
     }
 }
 
-// It travels in the result of every operation.
+// Errors are part of the result of every operation, so their size is bounded.
 const _: () = assert!(size_of::<Error>() <= 128);
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! Finds the memory servers of a pool that were not named, by those that were: each knows where the next one is.
+//! Finding the unnamed memory servers of a pool by way of the named ones: each stores the address of the next
+//! one.
 //!
-//! What is found is asked which memory server of which pool it is, and followed once, so this ends whatever memory servers say. Each
-//! connection has the deadline that all have.
+//! Each server found is asked for its pool and number. A server is followed only once, so the search ends
+//! whatever the servers answer. Each connection has the usual deadline.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,17 +16,18 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::place::tcp_config;
 
-/// What was found.
+/// Result of the search.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// The pool's memory servers in their order, as far as they are known, and behind them those named that are of no pool; `None` if
-    /// some before the last one are missing.
+    /// The pool's memory servers as far as they are known, in their order, followed by the named servers that
+    /// belong to no pool; `None` if the known ones have gaps.
     pub whole: Option<Vec<String>>,
-    /// What could not be found, one sentence each.
+    /// Servers that were not found, one sentence each.
     pub missed: Vec<String>,
 }
 
-/// Looks for the memory servers of the pool that `addresses`, which `ep` reaches, are some of; `places` are theirs.
+/// Searches for the memory servers of a pool, some of which are at `addresses` and reached by `ep`. `places`
+/// are the pools and numbers of these.
 pub(crate) fn find<E: Endpoint>(
     config: &Config,
     ep: &E,
@@ -45,7 +47,7 @@ pub(crate) fn find<E: Endpoint>(
     }
     while let Some((server, next)) = leads.pop() {
         let Some(address) = next else { continue };
-        // That after the last one is the first one.
+        // The server after the last one is the first one.
         let is_known = servers.contains_key(&server.saturating_add(1));
         if is_known || servers.values().any(|known| *known == address) {
             continue;
@@ -72,7 +74,7 @@ pub(crate) fn find<E: Endpoint>(
     Ok(Found { whole, missed })
 }
 
-/// What is at `address`, and where the next one is.
+/// Pool and number of the server at `address`, and the address of the next one.
 fn look(config: &Config, address: &str, seed: u64) -> Result<(Option<RegionPlace>, Option<String>)> {
     let fabric = TcpFabric::connect(tcp_config(config, &[address.to_owned()]))?;
     let (ep, region) = (fabric.endpoint(seed)?, fabric.regions()[0]);

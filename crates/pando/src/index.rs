@@ -1,9 +1,9 @@
-//! A handle to an open index, and what the process knows about it.
+//! A handle to an open index, and this process's state of the index.
 //!
-//! Either sessions use an index, any number of them, or one piece of work has it at rest (a bulk load, a check,
-//! closing). The latter fails while sessions are open; it does not wait, because a session of its own thread would
-//! never go. Only [`Cluster::close_within`](crate::Cluster::close_within) waits, with a bound, and lets no new session in
-//! meanwhile.
+//! An index is either used by any number of sessions, or at rest for one exclusive piece of work (a bulk
+//! load, a check, closing). Exclusive work fails while sessions are open; it does not wait, because a session
+//! of its own thread would never end. Only [`Cluster::close_within`](crate::Cluster::close_within) waits, for
+//! a bounded time, and admits no new session meanwhile.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ use crate::stats::IndexStats;
 
 pub(crate) const CLOSING: &str = "closing the cluster";
 
-/// An open index. Clones are the same index, and may be used by any number of threads; each opens a
+/// An open index. Clones are the same index; any number of threads may use them. Each thread opens a
 /// [`Session`] for its operations.
 ///
 /// ```
@@ -49,39 +49,40 @@ pub struct Index {
     pub(crate) data: Arc<IndexData>,
 }
 
-/// An index as this process has it open.
+/// State of an index that this process has open.
 pub(crate) struct IndexData {
     pub name: String,
     pub own: Ownership,
     /// The boundaries were chosen without knowing any keys, so a bulk load may choose better ones.
     pub recut_by_load: bool,
-    /// `None` once it is closed, or unsettled.
+    /// `None` once the index is closed or unsettled.
     servers: Mutex<Option<Arc<Servers>>>,
-    /// What failed midway and why, after which the compute servers may have another root than the catalog.
+    /// The work that failed midway, and the reason. The compute servers may have another root than the
+    /// catalog.
     unsettled: Mutex<Option<(&'static str, Box<str>)>>,
     /// Changes whenever `servers` does.
     generation: AtomicU64,
     gate: Mutex<Gate>,
-    /// Somebody at the gate has gone.
+    /// Signalled when a session, a move or exclusive work ends.
     gone: Condvar,
-    /// Held by who moves keys between compute servers, and who needs them to stay where they are.
+    /// Held while keys move between compute servers, and by work that needs them to stay where they are.
     moving: Mutex<()>,
-    /// What earlier compute servers of this index counted.
+    /// Counts of earlier compute servers of this index.
     pub past: Mutex<Past>,
 }
 
-/// Who may use the index: any number of sessions and of moves, or one piece of work that needs it at rest.
+/// Users of the index: any number of sessions and of moves, or one exclusive piece of work.
 #[derive(Default)]
 struct Gate {
     sessions: usize,
-    /// Moves of keys, those that wait for another one too.
+    /// Moves of keys, including those that wait for another one.
     moves: usize,
     exclusive: Option<&'static str>,
-    /// Those that wait for all of them to be gone; no session is opened meanwhile.
+    /// Callers that wait for the index to be at rest. No session is opened meanwhile.
     waiting: usize,
 }
 
-/// Lets no new session in while it lives.
+/// While it lives, no session is opened.
 pub(crate) struct Waiting<'i>(&'i IndexData);
 
 impl Drop for Waiting<'_> {
@@ -90,10 +91,10 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Keeps sessions out while it lives.
+/// Exclusive use of the index, without sessions and moves, while it lives.
 pub(crate) struct Exclusive<'i>(&'i IndexData);
 
-/// The right to say who owns which keys, while it lives.
+/// The right to move keys between compute servers, while it lives.
 pub(crate) struct Moving<'i> {
     data: &'i IndexData,
     _only: MutexGuard<'i, ()>,
@@ -139,8 +140,8 @@ impl IndexData {
         })
     }
 
-    /// Lets go of compute servers whose root may be another one by now, so that nothing of theirs is written over it. The
-    /// caller is [`Exclusive`] and has written back what they had.
+    /// Drops compute servers whose root may be outdated, so that they cannot write over the current one. The
+    /// caller is [`Exclusive`] and has written back their changes.
     pub fn unsettle(&self, what: &'static str, error: &Error) {
         *lock(&self.unsettled) = Some((what, error.to_string().into()));
         self.close();
@@ -150,16 +151,16 @@ impl IndexData {
         lock(&self.unsettled).is_some()
     }
 
-    /// Grows whenever there are other compute servers; to be asked before they are looked at.
+    /// Grows whenever the compute servers are replaced. Read it before the compute servers.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Puts other compute servers in place; what those before counted that are not among them any more is kept. The caller is
-    /// [`Exclusive`] or [`Moving`].
+    /// Replaces the compute servers and keeps the counts of those that are gone. The caller is [`Exclusive`]
+    /// or [`Moving`].
     pub fn replace(&self, servers: Servers) {
-        // So that nobody sees their counts twice, or not at all.
+        // Held across the replacement, so that no reader counts a compute server twice or misses one.
         let mut past = lock(&self.past);
         let servers = Arc::new(servers);
         let before = lock(&self.servers).replace(Arc::clone(&servers));
@@ -169,7 +170,7 @@ impl IndexData {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// What the compute servers counted, and those that are gone.
+    /// Counts of the compute servers, including former ones.
     pub fn stats(&self) -> Result<IndexStats> {
         let past = lock(&self.past);
         let servers = self.servers()?;
@@ -187,8 +188,8 @@ impl IndexData {
         Error::Busy { index: self.name.clone(), what }
     }
 
-    /// Begins work that needs the index at rest. It fails rather than waits: who waits for a session of its own
-    /// thread would wait for ever.
+    /// Begins exclusive work. Fails instead of waiting: a wait for a session of the calling thread would
+    /// never end.
     pub fn exclusive(&self, what: &'static str) -> Result<Exclusive<'_>> {
         let mut gate = lock(&self.gate);
         if let Some(other) = gate.exclusive {
@@ -216,8 +217,8 @@ impl IndexData {
         Ok(())
     }
 
-    /// Lets no new session in, and waits until those that there are have gone, and whoever else uses the index, but not longer
-    /// than until `end`.
+    /// Admits no new session, and waits until all sessions, moves and exclusive work have ended, but not past
+    /// `end`.
     pub fn await_rest(&self, end: Instant) -> Waiting<'_> {
         let mut gate = lock(&self.gate);
         gate.waiting += 1;
@@ -231,8 +232,8 @@ impl IndexData {
         }
     }
 
-    /// Begins to move keys between compute servers, or to keep them where they are. Waits for others who do, since they end
-    /// by themselves, but not for who needs the index at rest.
+    /// Begins a move of keys between compute servers, or work that needs the keys to stay where they are.
+    /// Waits for other moves, which end by themselves, but not for exclusive work.
     pub fn begin_move(&self) -> Result<Moving<'_>> {
         {
             let mut gate = lock(&self.gate);
@@ -250,27 +251,28 @@ impl IndexData {
     }
 }
 
-/// The keys of an index that this process owns, whichever of its compute servers has them.
+/// The keys of an index that the compute servers of this process own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedKeys {
     /// Grows whenever a boundary moves, until the index is opened anew.
     pub epoch: u64,
-    /// In order; ranges that lie side by side are one.
+    /// In ascending order; adjacent ranges are joined.
     pub ranges: Vec<KeyRange>,
 }
 
 impl Index {
+    /// Name of the index.
     pub fn name(&self) -> &str {
         &self.data.name
     }
 
-    /// What keys and values look like.
+    /// Form of the keys and values. Once the index is closed: [`IndexLayout::Bytes`].
     pub fn layout(&self) -> IndexLayout {
-        // A closed index has the layout that no session of it can use any more.
+        // No session can use a closed index, so any layout will do.
         self.data.servers().map_or(IndexLayout::Bytes, |servers| servers.descriptor.layout)
     }
 
-    /// What the catalog says of this index.
+    /// Catalog entry of this index.
     ///
     /// # Errors
     /// [`Error::UnknownIndex`] if it was dropped.
@@ -278,8 +280,8 @@ impl Index {
         crate::Cluster { shared: Arc::clone(&self.shared) }.index_info(self.name())
     }
 
-    /// Keys at which a new partition begins. Of boundaries between partitions of other processes, [`Index::info`] knows the
-    /// newest.
+    /// First keys of all partitions but the first. Boundaries between partitions of other processes may be
+    /// outdated; [`Index::info`] has the current ones.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -287,10 +289,11 @@ impl Index {
         Ok(self.data.servers()?.boundaries())
     }
 
-    /// How many compute servers there are, one per partition, whether this process runs them or another.
+    /// Number of compute servers, one per partition, in this and other processes.
     ///
-    /// When an index is opened they are numbered in the order of their keys, from 0. They keep their numbers while others
-    /// [come](Index::add_compute_server), which get new ones, and [go](Index::remove_compute_server).
+    /// Opening an index numbers them from 0 in the order of their keys. A compute server keeps its number
+    /// while others are [added](Index::add_compute_server), which get new numbers, and
+    /// [removed](Index::remove_compute_server).
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -298,7 +301,7 @@ impl Index {
         Ok(self.data.servers()?.boundaries().len() + 1)
     }
 
-    /// The keys that a compute server owns.
+    /// Keys that a compute server owns.
     ///
     /// # Errors
     /// [`Error::Closed`]; [`Error::InvalidOption`] if there is no such compute server.
@@ -306,7 +309,7 @@ impl Index {
         self.data.servers()?.range_of(compute_server)
     }
 
-    /// The keys that this process owns.
+    /// Keys that this process owns.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -327,30 +330,31 @@ impl Index {
         Ok(OwnedKeys { epoch: table.epoch(), ranges })
     }
 
-    /// A number that grows whenever what [`Index::owned_keys`] says may be another thing.
+    /// A number that grows whenever the result of [`Index::owned_keys`] may have changed.
     #[doc(hidden)]
     pub fn owned_keys_version(&self) -> (u64, u64) {
         let epoch = self.data.servers().map_or(u64::MAX, |servers| servers.routes.epoch());
         (self.data.generation(), epoch)
     }
 
-    /// A session for the calling thread, which sends every key to its compute server.
+    /// Opens a session for the calling thread, which sends each operation to the compute server that owns its
+    /// key.
     ///
     /// # Errors
-    /// [`Error::Busy`] during a bulk load and the like; [`Error::Closed`].
+    /// [`Error::Busy`] during exclusive work, for instance a bulk load; [`Error::Closed`].
     pub fn session(&self) -> Result<Session> {
         Session::open(self, None)
     }
 
-    /// A session for a thread of one compute server; keys of others are refused.
+    /// Opens a session for a thread of one compute server; keys of others are refused.
     ///
     /// # Errors
-    /// As [`Index::session`]; [`Error::InvalidOption`] if this process runs no such compute server.
+    /// As [`Index::session`]; [`Error::InvalidOption`] if this process does not run this compute server.
     pub fn session_of(&self, compute_server: usize) -> Result<Session> {
         Session::open(self, Some(compute_server))
     }
 
-    /// A session for `u64` keys and values.
+    /// Opens a session for `u64` keys and values.
     ///
     /// # Errors
     /// As [`Index::session`]; [`Error::WrongLayout`] unless keys and values have 8 bytes.

@@ -1,8 +1,8 @@
 //! Sessions for integer keys and values.
 //!
-//! A thin layer over byte strings: `u64` in big-endian order, in which bytes compare as the numbers do. It is
-//! offered for indexes whose layout is eight bytes each, so no answer can have another length. Every operation of a
-//! [`Session`] is here by the same name; the futures are in `integers_async.rs`.
+//! A thin layer over byte strings: a `u64` is stored in big-endian order, in which bytes compare like
+//! numbers. It is available for indexes with keys and values of 8 bytes, so every answer has this length. It
+//! has all operations of a [`Session`] by the same names; the futures are in `integers_async.rs`.
 
 use std::cell::Cell;
 use std::ops::{Bound, RangeBounds};
@@ -18,8 +18,8 @@ use crate::integers_async::AsyncIntegerSession;
 use crate::range::Range;
 use crate::session::Session;
 
-/// A [`Session`] of an index of `u64` keys and values. Both are kept in big-endian byte order, in which bytes compare
-/// as the numbers do.
+/// A [`Session`] of an index of `u64` keys and values. Both are stored in big-endian byte order, in which
+/// bytes compare like numbers.
 ///
 /// ```
 /// use pando::{Cluster, Config, IndexOptions};
@@ -42,11 +42,11 @@ use crate::session::Session;
 pub struct IntegerSession {
     session: Session,
     value: Cell<Vec<u8>>,
-    /// Taken by lookups of many keys while they are under way.
+    /// Taken by a `multi_get` while it runs.
     pub(crate) many: Cell<Many>,
 }
 
-/// Room for the keys of many lookups and their answers.
+/// Buffers of a `multi_get`: keys and answers.
 #[derive(Default)]
 pub(crate) struct Many {
     pub keys: Vec<[u8; 8]>,
@@ -59,7 +59,7 @@ impl Many {
         self.keys.extend(keys.iter().map(|key| key.to_be_bytes()));
     }
 
-    /// Puts the answers in place of what is in `values`; none, if the lookups failed.
+    /// Replaces the contents of `values` by the answers, or by nothing if the lookups failed.
     pub fn answer(&self, is_done: bool, values: &mut Vec<Option<u64>>) {
         values.clear();
         if is_done {
@@ -68,10 +68,11 @@ impl Many {
     }
 }
 
-/// What a compare-and-swap of integers came to: what is there instead, if it was not done.
+/// Result of a compare-and-swap of integers; the error is the value found instead, `None` if the key is
+/// absent.
 pub type IntegerSwapped = std::result::Result<(), Option<u64>>;
 
-/// The integer of bytes that the layout says are eight.
+/// Decodes an integer; the layout guarantees 8 bytes.
 pub(crate) fn integer(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(*bytes.first_chunk().expect("keys and values of the index have 8 bytes"))
 }
@@ -87,12 +88,12 @@ pub(crate) fn swapped(swapped: Swapped) -> IntegerSwapped {
     }
 }
 
-/// Bounds as the bytes of a range.
+/// Encodes the bounds of a range.
 pub(crate) fn bounds(bounds: &impl RangeBounds<u64>) -> [Bound<[u8; 8]>; 2] {
     [bounds.start_bound(), bounds.end_bound()].map(|bound| bound.map(|key| key.to_be_bytes()))
 }
 
-/// The range between such bounds, without a limit.
+/// The range between encoded bounds, without a limit.
 pub(crate) fn scan_range([low, high]: &[Bound<[u8; 8]>; 2]) -> ScanRange<'_> {
     let [low, high] = [low, high].map(|bound| bound.as_ref().map(<[u8; 8]>::as_slice));
     ScanRange { low, high, limit: usize::MAX, reverse: false }
@@ -103,11 +104,12 @@ impl IntegerSession {
         Self { session, value: Cell::new(Vec::with_capacity(8)), many: Cell::default() }
     }
 
-    /// The same session for byte strings.
+    /// The underlying session for byte strings.
     pub fn bytes(&self) -> &Session {
         &self.session
     }
 
+    /// The index of this session.
     pub fn index(&self) -> &Index {
         self.session.index()
     }
@@ -125,7 +127,7 @@ impl IntegerSession {
     /// See [`Session::get`].
     ///
     /// # Errors
-    /// Those of [`Session::get`].
+    /// Errors of [`Session::get`].
     #[inline]
     pub fn get(&self, key: u64) -> Result<Option<u64>> {
         let mut value = self.value.take();
@@ -139,7 +141,7 @@ impl IntegerSession {
     /// See [`Session::contains`].
     ///
     /// # Errors
-    /// Those of [`Session::get`].
+    /// Errors of [`Session::get`].
     pub fn contains(&self, key: u64) -> Result<bool> {
         Ok(self.get(key)?.is_some())
     }
@@ -147,7 +149,7 @@ impl IntegerSession {
     /// See [`Session::put`].
     ///
     /// # Errors
-    /// Those of [`Session::put`].
+    /// Errors of [`Session::put`].
     pub fn put(&self, key: u64, value: u64) -> Result<bool> {
         self.session.put(&key.to_be_bytes(), &value.to_be_bytes())
     }
@@ -155,7 +157,7 @@ impl IntegerSession {
     /// See [`Session::insert`].
     ///
     /// # Errors
-    /// Those of [`Session::put`].
+    /// Errors of [`Session::put`].
     pub fn insert(&self, key: u64, value: u64) -> Result<bool> {
         self.session.insert(&key.to_be_bytes(), &value.to_be_bytes())
     }
@@ -163,7 +165,7 @@ impl IntegerSession {
     /// See [`Session::update`].
     ///
     /// # Errors
-    /// Those of [`Session::put`].
+    /// Errors of [`Session::put`].
     pub fn update(&self, key: u64, value: u64) -> Result<bool> {
         self.session.update(&key.to_be_bytes(), &value.to_be_bytes())
     }
@@ -171,15 +173,16 @@ impl IntegerSession {
     /// See [`Session::remove`].
     ///
     /// # Errors
-    /// Those of [`Session::get`].
+    /// Errors of [`Session::get`].
     pub fn remove(&self, key: u64) -> Result<bool> {
         self.session.remove(&key.to_be_bytes())
     }
 
-    /// Stores `new` (removes the key, if that is `None`) if the value is `expected`; what is there instead, if not.
+    /// Replaces the value of `key` by `new` if it is `expected`; see [`Session::compare_and_swap`]. Otherwise
+    /// returns the value found.
     ///
     /// # Errors
-    /// Those of [`Session::put`].
+    /// Errors of [`Session::put`].
     pub fn compare_and_swap(
         &self,
         key: u64,
@@ -190,11 +193,11 @@ impl IntegerSession {
         Ok(swapped(self.session.compare_and_swap(&key.to_be_bytes(), slice(&expected), slice(&new))?))
     }
 
-    /// Looks up all of `keys` side by side, which hides the latency of memory; puts the values into `values`, in the order of
-    /// the keys, in place of what is there.
+    /// Looks up all of `keys` concurrently, which overlaps the latencies of memory. Replaces the contents of
+    /// `values` by the answers, in the order of the keys.
     ///
     /// # Errors
-    /// Those of [`Session::get`].
+    /// Errors of [`Session::get`].
     pub fn multi_get(&self, keys: &[u64], values: &mut Vec<Option<u64>>) -> Result<()> {
         let mut many = self.many.take();
         many.ask(keys);
@@ -204,11 +207,11 @@ impl IntegerSession {
         done
     }
 
-    /// Hands the entries of a range to `visit`, in ascending order, until it returns `false`; how many it was given. From the
-    /// high end down there is [`IntegerSession::range`].
+    /// Passes the entries of a range to `visit`, in ascending order, until it returns `false`. Returns the
+    /// number of entries visited. [`IntegerSession::range`] can iterate in descending order.
     ///
     /// # Errors
-    /// Those of [`Session::scan`].
+    /// Errors of [`Session::scan`].
     pub fn scan(
         &self,
         range: impl RangeBounds<u64>,
@@ -224,13 +227,14 @@ impl IntegerSession {
         IntegerRange(Range::new(&self.session, low, high))
     }
 
-    /// All entries; see [`Session::range`].
+    /// Iterator over all entries; see [`Session::range`].
     pub fn iter(&self) -> IntegerRange<'_> {
         self.range(..)
     }
 
-    /// The entries whose keys have the same highest `bits` bits as `key`: all, if that is 0, and one at most, if it is 64 or
-    /// more. So a key may be made of two numbers, and the first one looked for.
+    /// Iterator over the entries whose keys have the same highest `bits` bits as `key`: all entries for 0
+    /// bits, at most one for 64 or more. So a key can consist of two numbers, and a scan can select those
+    /// with a given first number.
     ///
     /// ```
     /// use pando::{Cluster, Config, IndexOptions};
@@ -249,7 +253,7 @@ impl IntegerSession {
         self.range(key & !others..=key | others)
     }
 
-    /// Many operations at once; see [`Session::batch`].
+    /// A batch of operations; see [`Session::batch`].
     pub fn batch(&self) -> IntegerBatch<'_> {
         IntegerBatch(self.session.batch())
     }
@@ -259,7 +263,7 @@ impl IntegerSession {
         AsyncIntegerSession { session: self }
     }
 
-    /// Runs the futures of `slots` slots side by side on this thread; see [`Session::in_flight`].
+    /// Runs the futures of `slots` slots concurrently on this thread; see [`Session::in_flight`].
     ///
     /// ```
     /// use pando::{Cluster, Config, IndexOptions};
@@ -278,7 +282,7 @@ impl IntegerSession {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Session::in_flight`].
+    /// Errors of [`Session::in_flight`].
     pub fn in_flight<'s, F: Future>(
         &'s self,
         slots: usize,
@@ -294,7 +298,7 @@ impl std::fmt::Debug for IntegerSession {
     }
 }
 
-/// What an operation of an [`IntegerBatch`] answered, as [`Answer`] has it.
+/// Answer to an operation of an [`IntegerBatch`]; the variants are those of [`Answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntegerAnswer {
     Value(Option<u64>),
@@ -354,7 +358,7 @@ impl IntegerBatch<'_> {
         self
     }
 
-    /// Operations that were added since the batch was run.
+    /// Operations added since the last run.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -369,7 +373,7 @@ impl IntegerBatch<'_> {
     }
 }
 
-/// Iterator over the entries of a range of integers. An error ends it.
+/// Iterator over the entries of a range of integers. It ends after an error.
 #[derive(Debug)]
 #[must_use = "entries are fetched when the iterator is advanced"]
 pub struct IntegerRange<'s>(Range<'s>);

@@ -1,7 +1,7 @@
-//! The operations of a session for integers as futures.
+//! The operations of an integer session as futures.
 //!
-//! As in `integers.rs` there is nothing but the change between numbers and their bytes, which live in the future that
-//! needs them. What is promised is what [`AsyncSession`](crate::AsyncSession) promises.
+//! As in `integers.rs`, each operation only converts between numbers and their bytes, which live in the
+//! future that needs them. The futures have the guarantees of [`AsyncSession`](crate::AsyncSession).
 
 use std::ops::RangeBounds;
 
@@ -11,15 +11,15 @@ use crate::async_session::AsyncSession;
 use crate::error::Result;
 use crate::integers::{IntegerSession, IntegerSwapped, bounds, integer, scan_range, slice, swapped};
 
-/// The operations of an [`IntegerSession`] as futures. See [`IntegerSession::futures`] and [`IntegerSession::in_flight`]; each
-/// operation is described where the blocking one is.
+/// The operations of an [`IntegerSession`] as futures. See [`IntegerSession::futures`] and
+/// [`IntegerSession::in_flight`]; the blocking operations have the descriptions.
 #[derive(Clone, Copy, Debug)]
 pub struct AsyncIntegerSession<'s> {
     pub(crate) session: &'s IntegerSession,
 }
 
 impl<'s> AsyncIntegerSession<'s> {
-    /// The same for byte strings.
+    /// The operations for byte strings.
     pub fn bytes(&self) -> AsyncSession<'s> {
         self.session.bytes().futures()
     }
@@ -32,7 +32,7 @@ impl<'s> AsyncIntegerSession<'s> {
     /// See [`IntegerSession::get`].
     ///
     /// # Errors
-    /// Those of [`IntegerSession::get`].
+    /// Errors of [`IntegerSession::get`].
     pub async fn get(&self, key: u64) -> Result<Option<u64>> {
         let mut value = Vec::with_capacity(8);
         let found = self.bytes().get_into(&key.to_be_bytes(), &mut value).await?;
@@ -42,7 +42,7 @@ impl<'s> AsyncIntegerSession<'s> {
     /// See [`IntegerSession::contains`].
     ///
     /// # Errors
-    /// Those of [`IntegerSession::get`].
+    /// Errors of [`IntegerSession::get`].
     pub async fn contains(&self, key: u64) -> Result<bool> {
         self.bytes().contains(&key.to_be_bytes()).await
     }
@@ -50,7 +50,7 @@ impl<'s> AsyncIntegerSession<'s> {
     /// See [`IntegerSession::put`].
     ///
     /// # Errors
-    /// Those of [`IntegerSession::put`].
+    /// Errors of [`IntegerSession::put`].
     pub async fn put(&self, key: u64, value: u64) -> Result<bool> {
         self.bytes().put(&key.to_be_bytes(), &value.to_be_bytes()).await
     }
@@ -58,7 +58,7 @@ impl<'s> AsyncIntegerSession<'s> {
     /// See [`IntegerSession::insert`].
     ///
     /// # Errors
-    /// Those of [`IntegerSession::put`].
+    /// Errors of [`IntegerSession::put`].
     pub async fn insert(&self, key: u64, value: u64) -> Result<bool> {
         self.bytes().insert(&key.to_be_bytes(), &value.to_be_bytes()).await
     }
@@ -66,7 +66,7 @@ impl<'s> AsyncIntegerSession<'s> {
     /// See [`IntegerSession::update`].
     ///
     /// # Errors
-    /// Those of [`IntegerSession::put`].
+    /// Errors of [`IntegerSession::put`].
     pub async fn update(&self, key: u64, value: u64) -> Result<bool> {
         self.bytes().update(&key.to_be_bytes(), &value.to_be_bytes()).await
     }
@@ -74,7 +74,7 @@ impl<'s> AsyncIntegerSession<'s> {
     /// See [`IntegerSession::remove`].
     ///
     /// # Errors
-    /// Those of [`IntegerSession::get`].
+    /// Errors of [`IntegerSession::get`].
     pub async fn remove(&self, key: u64) -> Result<bool> {
         self.bytes().remove(&key.to_be_bytes()).await
     }
@@ -82,7 +82,7 @@ impl<'s> AsyncIntegerSession<'s> {
     /// See [`IntegerSession::compare_and_swap`].
     ///
     /// # Errors
-    /// Those of [`IntegerSession::put`].
+    /// Errors of [`IntegerSession::put`].
     pub async fn compare_and_swap(
         &self,
         key: u64,
@@ -97,7 +97,7 @@ impl<'s> AsyncIntegerSession<'s> {
     /// See [`IntegerSession::multi_get`].
     ///
     /// # Errors
-    /// Those of [`IntegerSession::get`].
+    /// Errors of [`IntegerSession::get`].
     pub async fn multi_get(&self, keys: &[u64], values: &mut Vec<Option<u64>>) -> Result<()> {
         let mut many = self.session.many.take();
         many.ask(keys);
@@ -110,7 +110,7 @@ impl<'s> AsyncIntegerSession<'s> {
     /// See [`IntegerSession::scan`].
     ///
     /// # Errors
-    /// Those of [`IntegerSession::scan`].
+    /// Errors of [`IntegerSession::scan`].
     pub async fn scan(
         &self,
         range: impl RangeBounds<u64>,

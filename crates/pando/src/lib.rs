@@ -1,8 +1,9 @@
 //! Pando: a range index for disaggregated memory.
 //!
-//! Keys and values live in a *pool*: the memory of one or several memory servers, here of this process or of files
-//! that several processes map. Threads reach it through *compute servers*, each of which owns a range of the keys and
-//! has a cache of its own. The index is DEX, a B+-tree made for that.
+//! Keys and values live in a *pool*: the memory of one or several memory servers. That memory belongs to this
+//! process, to files that several processes map, or to processes on other hosts. Threads reach it through
+//! *compute servers*, each of which owns a range of the keys and has a cache of its own. The index is DEX, a
+//! B+-tree for disaggregated memory.
 //!
 //! ```
 //! use pando::{Cluster, Config, IndexOptions};
@@ -20,7 +21,7 @@
 //! # Ok::<(), pando::Error>(())
 //! ```
 //!
-//! This crate alone names concrete fabrics; everything below it works with any.
+//! The crates below this one are generic over the fabric; this one names the concrete fabrics.
 #![doc = include_str!("map.md")]
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]

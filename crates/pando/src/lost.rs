@@ -1,9 +1,9 @@
-//! Indexes that nobody can use any more, and how their names become free.
+//! Indexes that can no longer be opened, and the reuse of their names.
 //!
-//! One is *unmade* if the process that was making it ended before it had a root: until then that process owns it. One is *lost*
-//! if a process died that owned a partition. Neither can be opened. Dropping one takes it out of the catalog, and frees only
-//! what the catalog itself had for it: of its nodes nobody knows which the dead process had freed before it died, so they stay
-//! allocated until the allocation is rebuilt.
+//! An index is *unmade* if the process that was creating it ended before it had a root; until then that
+//! process owns it. An index is *lost* if the owner of a partition died. Neither can be opened. Dropping one
+//! removes it from the catalog and frees only the blocks of its catalog record. Its nodes stay allocated
+//! until the allocation is rebuilt, because it is unknown which of them the dead process had freed.
 
 use crate::endpoint::AnyEndpoint;
 use pando_pool::{AttachSlot, IndexRecord};
@@ -12,8 +12,8 @@ use pando_rt::block_on;
 use crate::cluster::Shared;
 use crate::error::Result;
 
-/// Whether nobody will give an index its root. What this process was making itself counts if the caller holds the registry: then
-/// that is over.
+/// Whether no process will complete this index, which has no root yet. An index that this process was
+/// creating counts if the caller holds the registry: then the creation is over.
 pub(crate) fn is_unmade(
     shared: &Shared,
     ep: &AnyEndpoint,
@@ -37,13 +37,13 @@ pub(crate) fn is_unmade(
     Ok(true)
 }
 
-/// Whether nobody can open all of an index any more. The caller holds the registry.
+/// Whether the index can no longer be opened as a whole. The caller holds the registry.
 pub(crate) fn is_unusable(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<bool> {
     Ok(is_unmade(shared, ep, record, true)?
         || block_on(ep, shared.pool.lost_partition(ep, record))?.is_some())
 }
 
-/// Takes such an index out of the catalog, unless a living process owns a part of it.
+/// Removes such an index from the catalog, unless a living process owns a part of it.
 pub(crate) fn unlink(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<()> {
     block_on(ep, shared.pool.drop_lost_index(ep, &record.name, record.id))?;
     Ok(())
@@ -68,7 +68,7 @@ mod tests {
         Cluster::open(config.deadline(Duration::from_millis(300))).expect("opens")
     }
 
-    /// The first half of making an index.
+    /// The first half of the creation of an index.
     fn begin_making(cluster: &Cluster, name: &str) {
         let descriptor = Descriptor::of(&IndexOptions::integers()).expect("they go together");
         let spec = IndexSpec {
@@ -88,7 +88,7 @@ mod tests {
     const TASK: &str = "PANDO_TEST_LOST_TASK";
     const PATH: &str = "PANDO_TEST_LOST_PATH";
 
-    /// Does `task` in a process of its own, which then waits to be killed.
+    /// Performs `task` in another process, which then waits to be killed.
     fn start(path: &Path, task: &str) -> Child {
         let exe = std::env::current_exe().expect("own path");
         let mut command = Command::new(exe);
@@ -142,7 +142,7 @@ mod tests {
         let path = directory.path().join("pool");
         let cluster = attached(&path, Create::New);
         let maker = start(&path, "make");
-        // It may be about to finish.
+        // The maker is alive and may be about to finish.
         let opened = cluster.open_index("dropped").expect_err("no root");
         assert!(opened.to_string().contains("has not finished"), "{opened}");
         let exists = cluster.create_index("made again", &IndexOptions::integers()).expect_err("a name");
@@ -154,7 +154,7 @@ mod tests {
         works(&cluster, "made again");
         cluster.drop_index("dropped").expect("nobody is making it");
         assert_eq!(cluster.index_names().expect("read"), ["made again"]);
-        // What this process began itself and gave up.
+        // Indexes whose creation this process began and abandoned.
         begin_making(&cluster, "dropped");
         works(&cluster, "dropped");
         begin_making(&cluster, "given up");
@@ -173,7 +173,7 @@ mod tests {
         let (other, third) = (start(&path, "own"), attached(&path, Create::Never));
         assert!(cluster.drop_index("x").is_err(), "the other one lives");
         die(other);
-        // Whoever lives and has a part of it keeps it.
+        // A living process keeps its part.
         let owned = third.drop_index("x").expect_err("this process owns a part");
         let is_owned = matches!(owned, Error::Pool(PoolError::PartitionOwned { partition: 0, .. }));
         assert!(is_owned, "{owned}");

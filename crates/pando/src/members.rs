@@ -1,8 +1,9 @@
-//! The compute servers of an index as one session reaches them: the tree of each, and a worker of its cache.
+//! The compute servers of an index as one session uses them: the tree of each, and a worker of its cache.
 //!
-//! Compute servers come and go while sessions are open ([`crate::Index::add_compute_server`]). A session takes up those that
-//! there are when it meets a number that it does not know, and now and then, so that it lets go of those that were
-//! removed. An operation keeps what it works with until it is done, whatever its session takes up meanwhile.
+//! Compute servers are added and removed while sessions are open ([`crate::Index::add_compute_server`]). A
+//! session adopts the current ones when it meets an unknown number and every 64 operations, so that it drops
+//! the removed ones. An operation keeps its compute server until it is done, whatever its session adopts
+//! meanwhile.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,10 +19,10 @@ use pando_dex::{Ctx, DexError, Tree};
 
 use crate::servers::{Servers, Trees};
 
-/// Operations between two times that others learn how many a session had performed by a compute server.
+/// Operations by a compute server after which a session publishes their number.
 const TOLD_EVERY: u64 = 64;
 
-/// By the number of the compute server; `None` where the session has no access.
+/// Members by the number of the compute server; `None` where the session has no access.
 pub(crate) enum Members {
     Fixed(Places<FixedLayout>),
     Slotted(Places<SlottedLayout>),
@@ -29,20 +30,20 @@ pub(crate) enum Members {
 
 pub(crate) type Places<L> = Vec<Option<Rc<Member<L>>>>;
 
-/// One compute server, as one session reaches it.
+/// One compute server as one session uses it.
 pub(crate) struct Member<L: Layout> {
     pub tree: Arc<Tree<L>>,
     worker: CacheWorker,
-    /// Operations that the session had it perform and that `load` does not have yet.
+    /// Operations that it executed for the session and that are not in `load` yet.
     untold: Cell<u64>,
     load: Arc<AtomicU64>,
 }
 
-/// A compute server that was looked for.
+/// Result of looking up a compute server.
 pub(crate) enum Found {
     Fixed(Rc<Member<FixedLayout>>),
     Slotted(Rc<Member<SlottedLayout>>),
-    /// This session does not reach it.
+    /// This session cannot use it.
     Elsewhere,
 }
 
@@ -55,7 +56,7 @@ impl<L: Layout> Member<L> {
         &self.worker
     }
 
-    /// Counts operations, unless they were refused, as these keys are another one's by now.
+    /// Counts operations, unless they were refused because the keys belong to another compute server.
     #[inline]
     pub fn count<T>(&self, operations: u64, done: &pando_dex::Result<T>) {
         if matches!(done, Err(DexError::NotOwned)) {
@@ -81,7 +82,7 @@ impl<L: Layout> Drop for Member<L> {
 }
 
 impl Members {
-    /// Those that this process runs, or `only` one.
+    /// Members for all compute servers that this process runs, or for `only` one.
     pub fn new(servers: &Servers, only: Option<usize>) -> Self {
         let mut members = match servers.trees {
             Trees::Fixed(_) => Self::Fixed(Vec::new()),
@@ -91,7 +92,7 @@ impl Members {
         members
     }
 
-    /// Takes up compute servers that are new, and lets go of those that are there no more.
+    /// Adopts new compute servers and drops removed ones.
     pub fn update(&mut self, servers: &Servers, only: Option<usize>) {
         match (self, &servers.trees) {
             (Self::Fixed(places), Trees::Fixed(trees)) => adapt(places, trees, &servers.loads, only),
@@ -114,7 +115,7 @@ impl Members {
         }
     }
 
-    /// Lets others know of all operations so far.
+    /// Publishes the operation counts of all members.
     pub fn tell(&self) {
         match self {
             Self::Fixed(places) => places.iter().flatten().for_each(|member| member.tell()),

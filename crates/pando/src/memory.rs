@@ -1,8 +1,9 @@
-//! The memory servers of a pool: how full they are, more of them, and fewer.
+//! The memory servers of a pool: usage, adding and draining servers.
 //!
-//! Both happen while operations run. What a memory server that joins takes over are parts of indexes that grow, or of all of
-//! them when they are [spread](Cluster::spread_indexes). One that is drained takes nothing new, gives up what it has, and then
-//! stays as an empty place in the pool. The first one cannot be drained: it has the pool's tables and the roots.
+//! Servers are added and drained while operations run. A new server receives parts of indexes as they grow,
+//! or of all indexes when they are [spread](Cluster::spread_indexes). A draining server takes no new blocks
+//! and its blocks move to others; drained, it remains in the pool as an empty entry. The first server cannot
+//! be drained: it has the pool's tables and the roots.
 
 use crate::endpoint::AnyEndpoint;
 use pando_dex::Tree;
@@ -18,19 +19,20 @@ use crate::index::IndexData;
 use crate::options::OpenOptions;
 use crate::servers::{self, Servers, Written, with_ctx, with_trees};
 
-/// How far [`Cluster::drain_memory_server`] is, and what it did in the end.
+/// Progress of [`Cluster::drain_memory_server`], and its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DrainProgress {
     /// Nodes moved to other memory servers.
     pub nodes: u64,
-    /// Long values put elsewhere.
+    /// Long values moved to other memory servers.
     pub values: u64,
-    /// Blocks that were there when it began; 0 until that is known. Of memory that other processes lease it has none.
+    /// Blocks allocated on the server when the drain began; 0 until that is known. Does not include memory
+    /// that other processes lease.
     pub blocks: u64,
 }
 
-/// An index that is worked on: open in this process anyway, or only for this.
+/// An index being worked on: open in this process already, or opened for this work.
 enum Worked<'r> {
     Open(&'r IndexData),
     Passing(Box<Servers>),
@@ -40,7 +42,7 @@ impl Worked<'_> {
     fn with<T>(&self, work: impl FnOnce(&Servers) -> Result<T>) -> Result<T> {
         match self {
             Self::Open(data) => {
-                // Keys that changed hands meanwhile might be left out.
+                // A move of keys meanwhile could make the work miss them.
                 let _still = data.begin_move()?;
                 work(&*data.servers()?)
             }
@@ -50,23 +52,24 @@ impl Worked<'_> {
 }
 
 impl Cluster {
-    /// `host:port` of each memory server that this process reaches, in the order of their numbers, whether it was named or found;
-    /// none for a pool of files or in memory. One that joined since the pool was opened is not there.
+    /// `host:port` of each memory server that this process reaches, named or found, in the order of their
+    /// numbers; none for a pool of files or in memory. Servers that joined after the pool was opened are
+    /// missing.
     pub fn memory_server_addresses(&self) -> Vec<String> {
         self.shared.fabric.addresses()
     }
 
-    /// The memory servers: their states, and how full they are.
+    /// State and usage of each memory server.
     ///
     /// # Errors
-    /// Those of the fabric.
+    /// Errors of the fabric.
     pub fn memory_servers(&self) -> Result<Vec<ServerUsage>> {
         self.shared.check_open()?;
         self.shared.with_endpoint(|ep| Ok(block_on(ep, self.shared.pool.usage(ep))?))
     }
 
-    /// Takes one more memory server of `bytes` into use; its number. Other processes learn of it by themselves. A pool of files
-    /// must be a directory.
+    /// Adds a memory server of `bytes` to the pool and returns its number. Other processes notice it by
+    /// themselves. A pool of files must be a directory.
     ///
     /// ```
     /// use pando::{Cluster, Config};
@@ -79,28 +82,29 @@ impl Cluster {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Fabric`] for a pool of one plain file, an impossible size, or a lack of space; [`Error::Pool`] for a size that
-    /// is too small.
+    /// [`Error::Fabric`] for a pool of one plain file, an impossible size, or a lack of space;
+    /// [`Error::Pool`] for a size that is too small.
     pub fn add_memory_server(&self, bytes: u64) -> Result<MemoryServerId> {
         let shared = &self.shared;
         shared.writable()?;
         shared.with_endpoint(|ep| {
-            // Others may be adding one too, or be about to attach.
+            // Excludes other processes that add a server or attach.
             let _lock = shared.fabric.lock_exclusive(shared.config.patience())?;
             block_on(ep, shared.pool.learn(ep))?;
-            // What is left of an addition that failed is used.
+            // A region left by an addition that failed is reused.
             if shared.fabric.regions().len() <= shared.pool.servers() {
                 shared.pool.check_joining(bytes, None)?;
                 shared.fabric.add_server(bytes, shared.config.huge_pages)?;
             }
             let added = block_on(ep, shared.pool.add_server(ep, None))?;
-            // It has joined, whether others find it or have to be told.
+            // The server has joined, even if its address is not stored: other processes then need it to be
+            // named.
             let _ = block_on(ep, shared.pool.set_addresses(ep, &shared.fabric.addresses()));
             Ok(added)
         })
     }
 
-    /// Takes a memory server into use again that is draining or drained. No index may be open, and no other process
+    /// Takes a draining or drained memory server back into use. No index may be open, and no other process
     /// attached.
     ///
     /// # Errors
@@ -120,17 +124,18 @@ impl Cluster {
         })
     }
 
-    /// Moves all that is on a memory server to the others, while sessions go on, and takes it out of use; `progress` is told now
-    /// and then how far that is. This process must own all partitions of all indexes or be able to. Indexes can neither be
-    /// opened nor made meanwhile.
+    /// Moves everything on a memory server to the others and takes the server out of use, while sessions
+    /// continue. Reports to `progress` from time to time. This process must own all partitions of all
+    /// indexes, or be able to claim them. No index can be opened or created meanwhile.
     ///
-    /// If it fails, the server takes nothing new and keeps what could not be moved; it may be called again, or the server
-    /// [taken into use](Cluster::readmit_memory_server) again.
+    /// After a failure the server takes no new blocks and keeps what was not moved. The call may be repeated,
+    /// or the server [taken back into use](Cluster::readmit_memory_server).
     ///
     /// # Errors
-    /// [`Error::Pool`] for the first memory server, one that is not there, and one that is not empty in the end, since the others
-    /// are full or other processes have leases there; [`Error::PartitionOwned`] with the process that owns a partition;
-    /// [`Error::SessionsOpen`] for an index whose root is there, which is at rest when that moves.
+    /// [`Error::Pool`] for the first memory server, for one that does not exist, and for one that is not
+    /// empty in the end because the others are full or because other processes have leases on it;
+    /// [`Error::PartitionOwned`] with the process that owns a partition; [`Error::SessionsOpen`] for an index
+    /// whose root is on the server, since a root moves only at rest.
     pub fn drain_memory_server(
         &self,
         server: MemoryServerId,
@@ -179,19 +184,20 @@ impl Cluster {
                         drain_tree(ep, tree, server, &mut done, progress)?;
                     }
                 });
-                // What was moved is written before the server that had it counts as empty.
+                // Moved nodes must be written before the server counts as empty.
                 servers.flush(ep)
             })?;
         }
         Ok(done)
     }
 
-    /// Moves parts of indexes from memory servers that hold more than others to those, until they are even enough; the nodes
-    /// that were moved. Indexes that grow do that by themselves. Sessions go on meanwhile.
+    /// Moves parts of indexes from memory servers that hold more than others to those, until they are
+    /// balanced, while sessions continue. Reports to `progress` and returns the number of nodes moved.
+    /// Indexes that grow do the same by themselves.
     ///
     /// # Errors
-    /// [`Error::PartitionOwned`] with the process that owns a partition of an index; those of operations. What was moved
-    /// stays moved.
+    /// [`Error::PartitionOwned`] with the process that owns a partition of an index; errors of operations.
+    /// Nodes that were moved stay where they are then.
     pub fn spread_indexes(&self, mut progress: impl FnMut(u64)) -> Result<u64> {
         let shared = &self.shared;
         shared.writable()?;
@@ -220,8 +226,8 @@ impl Cluster {
         })
     }
 
-    /// All indexes of the pool with the compute servers that this process runs for them; those that it does not have open
-    /// are opened whole. The roots of those for which `moves_root` says so are moved first.
+    /// All indexes of the pool, with the compute servers that this process runs for them. Indexes that it
+    /// does not have open are opened as a whole. Roots that `moves_root` selects are moved first.
     fn all_indexes<'r>(
         &self,
         ep: &AnyEndpoint,
@@ -292,14 +298,14 @@ fn release(shared: &Shared, ep: &AnyEndpoint, worked: Vec<Worked<'_>>) -> Result
             Ok(())
         });
         if let Err(error) = released {
-            // Something that was changed may not have been written.
+            // Some changes may not have been written.
             done = shared.losing_on_error(|| done.and(Err(error)));
         }
     }
     done
 }
 
-/// Moves the root of an index that is open, but at rest.
+/// Moves the root of an index that is open but at rest.
 fn move_open_root(shared: &Shared, ep: &AnyEndpoint, data: &IndexData) -> Result<()> {
     const WHAT: &str = "moving its root to another memory server";
     let _alone = data.exclusive(WHAT)?;
@@ -308,7 +314,7 @@ fn move_open_root(shared: &Shared, ep: &AnyEndpoint, data: &IndexData) -> Result
     match move_root(shared, ep, &servers) {
         Ok(moved) => data.replace(moved),
         Err(Unmoved::AsBefore(error)) => return Err(error),
-        // The old ones must not write to the old root any more.
+        // The old compute servers must not write to the old root any more.
         Err(Unmoved::Unsettled(error)) => {
             data.unsettle(WHAT, &error);
             return Err(error.perhaps(WHAT));
@@ -317,10 +323,10 @@ fn move_open_root(shared: &Shared, ep: &AnyEndpoint, data: &IndexData) -> Result
     Ok(())
 }
 
-/// Why a root was not moved, or cannot be used where it is.
+/// Failure to move a root.
 enum Unmoved {
     AsBefore(Error),
-    /// It may be at either place.
+    /// The root may be at either address.
     Unsettled(Error),
 }
 
@@ -336,29 +342,33 @@ impl From<PoolError> for Unmoved {
     }
 }
 
-/// Moves the root of an index, all of which this process has and nobody uses; its compute servers with the new one.
+/// Moves the root of an index that this process owns entirely and that is at rest; returns its compute
+/// servers with the new root.
 fn move_root(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -> Result<Servers, Unmoved> {
     servers.flush(ep)?;
     let node_size = u64::from(servers.record.node_size);
     let mut record = shared.record(ep, &servers.record.name)?;
     let old = record.root;
+    // 1. Allocate a block on another server, preferably the first one.
     let home = Placement::Prefer(MemoryServerId(0));
     let new = match block_on(ep, shared.pool.alloc(ep, home, node_size))? {
-        // Anywhere but there.
+        // The block must not be on the server of the old root.
         full if full.server() == old.server() => {
             block_on(ep, shared.pool.free(ep, full, node_size))?;
             return Err(PoolError::PoolFull { server: MemoryServerId(0), size: node_size }.into());
         }
         new => new,
     };
+    // 2. Copy the root, with its new address and an unlocked lock word.
     let moved = block_on(ep, async {
         let page = ep.read(old, ep.buffer(node_size as usize)).await?;
-        // Versions go on from where they are.
+        // The version continues from the old root's.
         header::set(page.words(), header::LOCK, unlock_word(header::get(page.words(), header::LOCK)));
         header::set(page.words(), header::ADDR, new.raw());
         ep.recycle(ep.write(new, page).await?);
         Ok::<_, FabricError>(())
     });
+    // 3. Enter the new root into the catalog.
     record.root = new;
     let written = match moved {
         Ok(()) => servers::write_root(shared, ep, &record),
@@ -367,12 +377,13 @@ fn move_root(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -> Result<Ser
     let record = match written {
         Written::Yes(record) => record,
         Written::No(error) => {
-            // Nothing leads there. If it cannot be freed now it is left to an audit.
+            // No record refers to the block. If it cannot be freed now, an audit finds it.
             let _ = block_on(ep, shared.pool.free(ep, new, node_size));
             return Err(Unmoved::AsBefore(error));
         }
         Written::Perhaps(error) => return Err(Unmoved::Unsettled(error)),
     };
+    // 4. Open the trees at the new root, and free the old one.
     let reopened = servers::reopen_trees(shared, ep, record, servers).map_err(Unmoved::Unsettled)?;
     let freed = block_on(ep, shared.pool.free(ep, old, node_size));
     freed.map_err(|error| Unmoved::Unsettled(error.into()))?;

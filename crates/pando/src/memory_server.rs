@@ -1,7 +1,8 @@
-//! A memory server as a process of its own: memory of this host, offered to compute servers elsewhere over a network.
+//! A memory server as a process of its own: memory of this host, offered over a network to compute servers
+//! elsewhere.
 //!
-//! Its memory ends with the process, or is a file that outlives it. It executes one-sided verbs, and what compute servers offload
-//! (DEX §6); it knows nothing of indexes otherwise, and all that is asked of it is that it stays.
+//! Its memory ends with the process, or is a file that outlives it. The server executes one-sided verbs, and
+//! calls that compute servers offload (DEX §6). It knows nothing else of indexes.
 
 use std::fs;
 use std::io;
@@ -21,22 +22,22 @@ use pando_fabric_verbs::VerbsOptions;
 use crate::access::Access;
 use crate::error::{Error, Result};
 
-/// Threads of a memory server at most.
+/// Largest number of threads of a memory server.
 const CORES_MAX: usize = 256;
 
-/// Where the memory of a memory server is.
+/// Kind of memory that a memory server offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// In the process; it ends with that.
+    /// Memory of the process; ends with it.
     Anonymous,
-    /// In the process, and in huge pages that the system has set aside, all of which are taken at the start.
+    /// Memory of the process in huge pages reserved by the system. All of them are taken at the start.
     HugePages,
-    /// In a file, which is made if there is none. Any file system will do: a disk, tmpfs, hugetlbfs, one on persistent memory.
-    /// Or a whole device: device-DAX (`/dev/dax0.0`), or a block device.
+    /// A file, which is created if it does not exist, on any file system: a disk, tmpfs, hugetlbfs,
+    /// persistent memory. Or a whole device: device-DAX (`/dev/dax0.0`) or a block device.
     File(PathBuf),
 }
 
-/// How to run a [`MemoryServer`].
+/// Options of a [`MemoryServer`].
 ///
 /// ```
 /// use pando::{Access, Cluster, Config, Create, IndexOptions, MemoryServer, MemoryServerConfig};
@@ -64,7 +65,7 @@ pub struct MemoryServerConfig {
 }
 
 impl MemoryServerConfig {
-    /// One that listens at `listen`, `host:port`; port 0 is any that is free.
+    /// A server that listens at `listen`, `host:port`; with port 0, at any free port.
     pub fn new(listen: impl Into<String>) -> Self {
         Self {
             listen: listen.into(),
@@ -79,58 +80,60 @@ impl MemoryServerConfig {
         }
     }
 
-    /// Bytes of memory; 1 GiB. A file that is there already keeps its size, and so does a device.
+    /// Bytes of memory; 1 GiB. An existing file and a device keep their sizes.
     pub fn size(mut self, bytes: u64) -> Self {
         self.size = bytes;
         self
     }
 
-    /// Where the memory is; [`Backing::Anonymous`].
+    /// Kind of memory; [`Backing::Anonymous`].
     pub fn backing(mut self, backing: Backing) -> Self {
         self.backing = backing;
         self
     }
 
-    /// Whether to ask for huge pages, which are never required; `true`.
+    /// Asks for huge pages, but never requires them; `true`.
     pub fn huge_pages(mut self, huge_pages: bool) -> Self {
         self.huge_pages = huge_pages;
         self
     }
 
-    /// Threads that execute verbs and what is offloaded, 1 to 256; 1.
+    /// Threads that execute verbs and calls, 1 to 256; 1.
     pub fn cores(mut self, cores: usize) -> Self {
         self.cores = cores;
         self
     }
 
-    /// Has clients reach the memory by RDMA, with this device, and in no other way. All of it is kept in memory then, and it
-    /// cannot be a file. An error at the start unless this was built with the feature `verbs`.
+    /// Lets clients reach the memory by RDMA with this device, and in no other way. All of the memory is
+    /// pinned then, and it cannot be a file. Starting is an error unless this crate was built with the
+    /// feature `verbs`.
     pub fn verbs(mut self, options: VerbsOptions) -> Self {
         self.verbs = Some(options);
         self
     }
 
-    /// Connections of clients at the same time; 4096. Each endpoint of a compute server has one.
+    /// Largest number of simultaneous connections of clients; 4096. Each endpoint of a compute server has
+    /// one.
     pub fn clients_max(mut self, connections: usize) -> Self {
         self.clients_max = connections;
         self
     }
 
-    /// Connections at the same time that have not said who they are; 256. They are counted apart, and one more closes the
-    /// oldest of them.
+    /// Largest number of simultaneous connections whose clients have not authenticated yet; 256. They do not
+    /// count as clients. One more closes the oldest of them.
     pub fn strangers_max(mut self, connections: usize) -> Self {
         self.strangers_max = connections;
         self
     }
 
-    /// What clients must know to be let in, 16 bytes at least; nothing.
+    /// Secret that clients must present, at least 16 bytes; none.
     pub fn secret(mut self, secret: impl Into<Secret>) -> Self {
         self.secret = secret.into();
         self
     }
 }
 
-/// Offers memory until it is dropped.
+/// A running memory server. It serves until it is dropped.
 #[derive(Debug)]
 pub struct MemoryServer {
     server: TcpServer,
@@ -140,9 +143,11 @@ pub struct MemoryServer {
 }
 
 impl MemoryServer {
+    /// Starts a memory server.
+    ///
     /// # Errors
-    /// [`Error::InvalidOption`] for what is out of its bounds; [`Error::Fabric`] for an address that cannot be listened at, and
-    /// for memory or a file that cannot be had.
+    /// [`Error::InvalidOption`] for an option out of its bounds; [`Error::Fabric`] for an address that cannot
+    /// be listened at, and for memory or a file that is not available.
     pub fn start(config: &MemoryServerConfig) -> Result<Self> {
         if !(1..=CORES_MAX).contains(&config.cores) {
             let cores = config.cores;
@@ -172,7 +177,7 @@ impl MemoryServer {
         Ok(Self { server, region, _lock: lock })
     }
 
-    /// Where it listens.
+    /// Address at which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.server.addr()
     }
@@ -182,17 +187,17 @@ impl MemoryServer {
         self.region.bytes()
     }
 
-    /// What it did so far.
+    /// Counts since the start.
     pub fn counts(&self) -> ServerCounts {
         self.server.counts()
     }
 
-    /// The same, for somebody who outlives the server.
+    /// A function that returns [`MemoryServer::counts`] and may outlive the server.
     pub fn counter(&self) -> impl Fn() -> ServerCounts + Send + Sync + 'static {
         self.server.counter()
     }
 
-    /// Stops serving, and writes what changed to the file if there is one.
+    /// Stops serving, and writes changes to the file, if there is one.
     ///
     /// # Errors
     /// [`Error::Fabric`] if the device fails.
@@ -213,10 +218,11 @@ fn offer(_: &ServedRegion, _: &VerbsOptions, _: usize) -> Result<Arc<dyn OtherWa
     Err(Error::without_verbs())
 }
 
-/// Bytes that the memory server at `address`, `host:port`, offers; how it is asked whether it is there.
+/// Bytes that the memory server at `address`, `host:port`, offers. Serves also as a check whether the server
+/// is reachable.
 ///
 /// # Errors
-/// [`Error::Fabric`] with the reason if it cannot be reached so, or does not let this process in.
+/// [`Error::Fabric`] with the reason if the server cannot be reached, or rejects this process.
 pub fn memory_server_size(address: &str, access: &Access) -> Result<u64> {
     let Access { secret, deadline, .. } = access.clone();
     let fabric = TcpFabric::connect(TcpConfig { secret, deadline, ..TcpConfig::new([address]) })?;
@@ -233,8 +239,8 @@ fn listening(listen: &str, error: &io::Error) -> Error {
     }
 }
 
-/// Where a server of a file keeps the processes that were given up for dead: beside it. What ends with the process needs
-/// none, and beside a device nothing lasts.
+/// File in which a server of a file keeps the fenced processes: next to its memory. Memory of the process
+/// needs none, and next to a device nothing lasts.
 fn fences(backing: &Backing) -> Option<PathBuf> {
     let Backing::File(path) = backing else { return None };
     if ShmFabric::is_device(path) {
@@ -245,10 +251,11 @@ fn fences(backing: &Backing) -> Option<PathBuf> {
     Some(name.into())
 }
 
-/// The memory, what keeps it for this process, and a number that is another one whenever what it held is lost.
+/// The memory, the lock that reserves it for this process, and its incarnation: a number that changes
+/// whenever the contents are lost.
 fn memory(config: &MemoryServerConfig) -> Result<(ServedRegion, Option<ExclusiveLock>, u64)> {
     let first = MemoryServerId(0);
-    // Of two processes one started later, or has another number.
+    // Two processes differ in start time or pid.
     let (pid, start_time) = this_process();
     let of_process = (start_time << 24) ^ u64::from(pid);
     let path = match &config.backing {
@@ -274,7 +281,8 @@ fn memory(config: &MemoryServerConfig) -> Result<(ServedRegion, Option<Exclusive
         return Err(Error::InvalidOption(format!("{}: {reason}", path.display())));
     }
     let lock = file.lock_exclusive()?;
-    // The file is the same as long as its number is; a device may have the number again much later.
+    // The contents last as long as the file, so its inode number tells. A device may have the same number
+    // again much later.
     let found = fs::metadata(path).map_err(|error| listening(&path.display().to_string(), &error))?;
     let incarnation = found.dev().rotate_left(32) ^ found.ino();
     Ok((file.served_region(first)?, Some(lock), incarnation))

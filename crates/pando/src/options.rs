@@ -1,13 +1,13 @@
-//! What an index is like: its layout, and how the catalog spells it.
+//! Options of an index: its layout, and the encoding of the layout in the catalog.
 //!
-//! The pool keeps these bytes without reading them; a version or a kind that this program does not know is an error that
-//! names the index, never a guess.
+//! The pool stores the encoded bytes without interpreting them. A version or a kind that this program does
+//! not know is an error that names the index. The layout bytes are little-endian:
 //!
 //! ```text
-//! layout bytes in the catalog    [version:8 = 1][kind:8][0:16][key size:32][value size:32][fanout limit:32], little-endian
-//!                                [description: the rest]
+//! [version:8 = 1][kind:8][0:16][key size:32][value size:32][fanout limit:32][description: the rest]
 //! ```
-//! Kind 1 has keys and values of constant sizes, kind 2 has byte strings of any length. A limit of 0 is none.
+//! Kind 1 has keys and values of constant sizes, kind 2 has byte strings of any length. A fanout limit of 0
+//! means none.
 
 use std::fmt;
 
@@ -20,17 +20,17 @@ use crate::error::{Error, Result};
 const VERSION: u8 = 1;
 const FIXED: u8 = 1;
 const BYTES: u8 = 2;
-/// Bytes of an encoded descriptor; a description follows.
+/// Bytes of an encoded descriptor; the description follows it.
 const ENCODED: usize = 16;
-/// Longest description, so that both fit into the catalog's record.
+/// Longest description, in bytes, so that it fits into the catalog's record together with the descriptor.
 const MAX_DESCRIPTION: usize = 240;
 
-/// What keys and values of an index look like.
+/// Form of the keys and values of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexLayout {
-    /// Keys and values of any length: keys up to a quarter of a node, values up to 16 MiB.
+    /// Keys and values of any length: keys of up to a quarter of a node, values of up to 16 MiB.
     Bytes,
-    /// Keys and values of these sizes in bytes; keys have 1 to 64.
+    /// Keys and values of these sizes in bytes; a key has 1 to 64.
     Fixed { key_size: usize, value_size: usize },
 }
 
@@ -45,17 +45,18 @@ impl fmt::Display for IndexLayout {
     }
 }
 
-/// Which keys this process works on.
+/// Keys of an index that this process owns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Ownership {
-    /// All of them.
+    /// All keys.
     #[default]
     All,
-    /// Those of the given partitions, as the boundaries of the index number them from 0; other processes own others.
+    /// The keys of the given partitions, numbered from 0 in the order of the index's boundaries. Other
+    /// processes own the others.
     Partitions(Vec<usize>),
 }
 
-/// How to create an index.
+/// Options for creating an index.
 ///
 /// ```
 /// use pando::{Cluster, Config, IndexOptions};
@@ -104,25 +105,26 @@ impl IndexOptions {
         Self::fixed(8, 8)
     }
 
-    /// Bytes of a node, a power of two: 256 to 65536 with constant sizes, 512 to 8192 without; 1024.
+    /// Bytes of a node, a power of two: 256 to 65536 for keys and values of constant sizes, 512 to 8192 for
+    /// byte strings; 1024.
     pub fn node_size(mut self, bytes: usize) -> Self {
         self.node_size = bytes;
         self
     }
 
-    /// M: a subtree rooted at this level stands on one memory server (DEX §3); 3.
+    /// M: the level whose subtrees each lie on one memory server (DEX §3); 3.
     pub fn subtree_level(mut self, level: u8) -> Self {
         self.subtree_level = level;
         self
     }
 
-    /// Keys at which a new partition begins, strictly ascending: one less than there are partitions.
+    /// First keys of all partitions but the first, strictly ascending.
     pub fn boundaries(mut self, boundaries: Vec<Vec<u8>>) -> Self {
         self.boundaries = Some(boundaries);
         self
     }
 
-    /// Boundaries that cut the integers from 0 to `max` into `n` equal ranges.
+    /// Boundaries that divide the integers from 0 to `max` into `n` equal ranges.
     pub fn equal_ranges(self, n: usize, max: u64) -> Self {
         let width = u128::from(max) + 1;
         let cut = |i: usize| (width * i as u128 / n.max(1) as u128) as u64;
@@ -131,19 +133,20 @@ impl IndexOptions {
         self.boundaries(cuts)
     }
 
-    /// Uses at most `entries` (3 or more) of the room in a node, so that small indexes become tall: for tests.
+    /// Uses at most `entries` (3 or more) entries of a node, so that small indexes become tall: for tests.
     pub fn fanout_limit(mut self, entries: usize) -> Self {
         self.fanout_limit = Some(entries);
         self
     }
 
-    /// Up to 240 bytes that the catalog keeps for whoever opens the index: what its keys mean, say.
+    /// Up to 240 bytes that the catalog stores for processes that open the index, for instance the meaning of
+    /// its keys.
     pub fn description(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.description = bytes.into();
         self
     }
 
-    /// Which partitions this process owns from the start; all.
+    /// Partitions that this process owns from the start; all.
     pub fn own(mut self, own: Ownership) -> Self {
         self.own = own;
         self
@@ -153,10 +156,10 @@ impl IndexOptions {
         self.layout
     }
 
-    /// Bytes of the longest key that such an index takes.
+    /// Bytes of the longest key that an index with these options can hold.
     ///
     /// # Errors
-    /// Sizes that do not go together.
+    /// Node, key and value sizes that do not fit together.
     pub fn key_len_max(&self) -> Result<usize> {
         Ok(match Descriptor::of(self)?.node_layout(self.node_size)? {
             NodeLayout::Fixed(layout) => layout.key_len(),
@@ -164,8 +167,9 @@ impl IndexOptions {
         })
     }
 
-    /// Whether [`crate::Cluster::create_index`] of a cluster that is opened with `config` would refuse to make such an index,
-    /// as far as that can be told without a pool. So nothing need be made before what was asked for is known to be possible.
+    /// Checks whether [`crate::Cluster::create_index`] would accept these options on a cluster opened with
+    /// `config`, as far as can be told without a pool. A caller can so validate a request before it creates
+    /// anything.
     ///
     /// # Errors
     /// As [`crate::Cluster::create_index`], and [`crate::Cluster::open`] for `config`.
@@ -175,7 +179,7 @@ impl IndexOptions {
     }
 }
 
-/// How to open an index that exists.
+/// Options for opening an existing index.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     pub(crate) own: Ownership,
@@ -183,27 +187,27 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Which partitions this process owns; all.
+    /// Partitions that this process owns; all.
     pub fn own(mut self, own: Ownership) -> Self {
         self.own = own;
         self
     }
 
-    /// Refuses an index of another layout.
+    /// Requires this layout; an index of another layout is refused.
     pub fn expect(mut self, layout: IndexLayout) -> Self {
         self.expect = Some(layout);
         self
     }
 }
 
-/// A layout as the catalog keeps it.
+/// A layout as stored in the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptor {
     pub layout: IndexLayout,
     pub fanout_limit: Option<u32>,
 }
 
-/// The layout of the tree behind an index.
+/// Node layout of the tree that implements an index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NodeLayout {
     Fixed(FixedLayout),
@@ -227,7 +231,7 @@ impl Descriptor {
         Ok(Self { layout: options.layout, fanout_limit })
     }
 
-    /// What follows the descriptor in the layout bytes of the catalog.
+    /// The description that follows the descriptor in the layout bytes of the catalog.
     pub fn description(layout: &[u8]) -> Vec<u8> {
         layout.get(ENCODED..).unwrap_or_default().to_vec()
     }
@@ -244,8 +248,10 @@ impl Descriptor {
         bytes
     }
 
+    /// Decodes the layout bytes of the catalog.
+    ///
     /// # Errors
-    /// What is wrong with the bytes.
+    /// The reason why the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         match bytes.first() {
             Some(&VERSION) => {}
@@ -272,8 +278,10 @@ impl Descriptor {
         Ok(Self { layout, fanout_limit: Some(number(limit)).filter(|&limit| limit > 0) })
     }
 
+    /// Layout of nodes of `node_size` bytes.
+    ///
     /// # Errors
-    /// Sizes that do not go together.
+    /// Node, key and value sizes that do not fit together.
     pub fn node_layout(&self, node_size: usize) -> Result<NodeLayout> {
         if self.fanout_limit.is_some_and(|limit| limit < 3) {
             return Err(Error::InvalidOption("a node needs room for 3 entries at least".to_owned()));

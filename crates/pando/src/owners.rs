@@ -1,8 +1,9 @@
-//! Who owns the partitions of an index, and where they can be asked: what the catalog and the attach table say.
+//! Owners of the partitions of an index and their addresses, from the catalog and the attach table.
 //!
-//! A process that serves an index at an operation port *announces* that port in its notice in the attach table. So whoever
-//! names the memory servers alone finds the compute servers too. A notice is `[length:16][index][length:16][address]`, again
-//! and again, and goes with its process; that of a process that died stays beside its entry.
+//! A process that serves an index at an operation port *announces* the port in its notice in the attach
+//! table. So a client that knows only the memory servers finds the compute servers too. A notice is a
+//! sequence of `[length:16][index][length:16][address]`. It ends with its process; the notice of a process
+//! that died stays beside its entry.
 
 use std::collections::BTreeMap;
 
@@ -15,35 +16,36 @@ use crate::cluster::{Cluster, Shared, lock};
 use crate::error::{Error, Result};
 use crate::index::Index;
 
-/// Bytes of the longest address: a name of 253, and a port.
+/// Bytes of the longest address: a host name of 253, and a port.
 const ADDRESS_MAX: usize = 260;
 
-/// A process that is attached to a pool, or ended while it was.
+/// A process that is attached to a pool, or died while it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Process {
     pub identity: ProcessIdentity,
-    /// `false` if it ended without closing the pool. What only its caches had is lost.
+    /// `false` if it ended without closing the pool. Changes that only its caches held are lost.
     pub is_alive: bool,
     /// Whether it is this process.
     pub is_this: bool,
-    /// The indexes that it serves, each with the address of its operation port.
+    /// Addresses of its operation ports, by the name of the index that they serve.
     pub ports: BTreeMap<String, String>,
 }
 
-/// Who has the keys of a partition.
+/// Owner of the keys of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PartitionOwner {
-    /// Any process may take it.
+    /// No process; any may claim it.
     Nobody,
-    /// It owns the partition, and can be asked if it serves the index.
+    /// A living process, which answers requests if it serves the index.
     Process(Process),
-    /// The process ended without closing the pool, so what it had cached of the partition is lost.
+    /// A process that ended without closing the pool. Its cached changes of the partition are lost.
     Lost(Process),
 }
 
 impl PartitionOwner {
+    /// The owning process, alive or dead.
     pub fn process(&self) -> Option<&Process> {
         match self {
             Self::Nobody => None,
@@ -51,7 +53,7 @@ impl PartitionOwner {
         }
     }
 
-    /// Where its keys can be asked for.
+    /// `host:port` of the owner's operation port for the index.
     pub fn address(&self, index: &str) -> Option<&str> {
         match self {
             Self::Process(process) => process.ports.get(index).map(String::as_str),
@@ -60,7 +62,7 @@ impl PartitionOwner {
     }
 }
 
-/// A partition of an index, as the catalog has it.
+/// A partition of an index in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Partition {
@@ -69,10 +71,10 @@ pub struct Partition {
 }
 
 impl Cluster {
-    /// The processes in the pool's attach table, this one included, also those that ended without closing it.
+    /// Processes in the pool's attach table: this one, other living ones, and those that died while attached.
     ///
     /// # Errors
-    /// Those of the fabric.
+    /// Errors of the fabric.
     pub fn processes(&self) -> Result<Vec<Process>> {
         self.shared.check_open()?;
         self.shared.with_endpoint(|ep| {
@@ -81,11 +83,11 @@ impl Cluster {
         })
     }
 
-    /// The partitions of an index in the order of their keys, and who owns each. It changes when processes come and go, and
-    /// when they move boundaries.
+    /// Partitions of an index in the order of their keys, with their owners. Processes that come, go or move
+    /// boundaries change them.
     ///
     /// # Errors
-    /// [`Error::UnknownIndex`]; those of the fabric.
+    /// [`Error::UnknownIndex`]; errors of the fabric.
     pub fn partitions(&self, index: &str) -> Result<Vec<Partition>> {
         self.shared.check_open()?;
         self.shared.with_endpoint(|ep| self.shared.partitions(ep, index))
@@ -93,21 +95,22 @@ impl Cluster {
 }
 
 impl Index {
-    /// Tells all who come to the pool that this process serves the index at `address`, the `host:port` of an operation port as
-    /// others reach it, in place of an earlier one. That ends with [`Index::withdraw`] or when the cluster is closed.
+    /// Announces to all processes of the pool that this process serves the index at `address`: `host:port` of
+    /// an operation port, as other hosts reach it. Replaces an earlier announcement. Ends with
+    /// [`Index::withdraw`] or when the cluster is closed.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for what is no address that others can connect to; [`Error::ReadOnly`]; no room on the first
-    /// memory server.
+    /// [`Error::InvalidOption`] for an address that other hosts cannot connect to; [`Error::ReadOnly`]; no
+    /// room on the first memory server.
     pub fn announce(&self, address: &str) -> Result<()> {
         check_address(address)?;
         self.shared.set_port(self.name(), Some(address))
     }
 
-    /// Takes back what [`Index::announce`] said.
+    /// Withdraws the announcement of [`Index::announce`].
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; those of the fabric.
+    /// [`Error::ReadOnly`]; errors of the fabric.
     pub fn withdraw(&self) -> Result<()> {
         self.shared.set_port(self.name(), None)
     }
@@ -136,7 +139,7 @@ impl Shared {
         }
     }
 
-    /// The process in a place of the attach table.
+    /// The process in attach slot `slot`.
     pub async fn process_at(&self, ep: &AnyEndpoint, slot: AttachSlot) -> Result<Option<Process>, PoolError> {
         let attached = self.pool.processes(ep).await?;
         Ok(attached.iter().find(|attached| attached.slot == slot).map(|attached| self.process(attached)))
@@ -148,7 +151,7 @@ impl Shared {
         let owner = |slot: Option<AttachSlot>| {
             let found = attached.iter().find(|attached| Some(attached.slot) == slot);
             match found.map(|attached| self.process(attached)) {
-                // One that left in order owns nothing any more.
+                // A process that detached owns nothing any more.
                 None => PartitionOwner::Nobody,
                 Some(process) if process.is_alive => PartitionOwner::Process(process),
                 Some(process) => PartitionOwner::Lost(process),
@@ -160,8 +163,10 @@ impl Shared {
     }
 }
 
+/// Checks an address to be announced.
+///
 /// # Errors
-/// [`Error::InvalidOption`] unless it is `host:port` of something that one can connect to.
+/// [`Error::InvalidOption`] unless it is `host:port` and other hosts can connect to it.
 fn check_address(address: &str) -> Result<()> {
     let refused = |reason: &str| Err(Error::InvalidOption(format!("{address:?} {reason}")));
     let Some((host, port)) = address.rsplit_once(':') else { return refused("is not HOST:PORT") };
@@ -185,7 +190,7 @@ fn encode(ports: &BTreeMap<String, String>) -> Vec<u8> {
     bytes
 }
 
-/// What cannot be read is left out: it may be of a later version.
+/// Decodes a notice. Ignores bytes that it cannot read, which may be of a later version.
 fn decode(mut bytes: &[u8]) -> BTreeMap<String, String> {
     let mut text = || {
         let (len, rest) = bytes.split_first_chunk()?;

@@ -1,7 +1,7 @@
 //! Boundaries between the compute servers of an index (DEX §4).
 //!
-//! An index that has keys is cut so that the parts have about equally many, as its inner nodes tell: those of the
-//! highest level that has separators enough. One that has none yet is cut into equal parts of the key space.
+//! A nonempty index is cut into parts with about equally many keys, by the separators of the highest level
+//! that has enough of them. An empty index is cut into equal parts of the key space.
 
 use crate::endpoint::AnyEndpoint;
 use pando_dex::layout::{Layout, header};
@@ -12,11 +12,13 @@ use pando_rt::block_on;
 use crate::error::{Error, Result};
 use crate::options::IndexLayout;
 
-/// Separators per part that make the parts equal enough: a few percent.
+/// Separators per part; with this many, the sizes of the parts differ by a few percent.
 const SEPARATORS_PER_PART: usize = 64;
 
+/// Checks the order of `boundaries`.
+///
 /// # Errors
-/// [`Error::InvalidOption`] unless `boundaries` ascend strictly.
+/// [`Error::InvalidOption`] unless they ascend strictly.
 pub(crate) fn check(boundaries: &[Vec<u8>]) -> Result<()> {
     match boundaries.is_sorted_by(|a, b| a < b) {
         true => Ok(()),
@@ -24,10 +26,10 @@ pub(crate) fn check(boundaries: &[Vec<u8>]) -> Result<()> {
     }
 }
 
-/// Cuts the key space into `parts` by the first two bytes (the first, if keys have one only).
+/// Cuts the key space into `parts` equal parts by the first two bytes of keys, or by the only one.
 ///
 /// # Errors
-/// [`Error::InvalidOption`] if that is too coarse.
+/// [`Error::InvalidOption`] if these bytes have fewer values than there are parts.
 pub(crate) fn equal(layout: IndexLayout, parts: usize) -> Result<Vec<Vec<u8>>> {
     let (size, values) = match layout {
         IndexLayout::Fixed { key_size: 1, .. } => (1, 1 << 8),
@@ -48,12 +50,14 @@ pub(crate) fn equal(layout: IndexLayout, parts: usize) -> Result<Vec<Vec<u8>>> {
     Ok((1..parts).map(cut).collect())
 }
 
-/// Every `parts`-th of `len` things: the first ones of all parts but the first. Ascending strictly if `len >= parts`.
+/// Positions at which the parts after the first begin if `len` entries are divided into `parts`. Strictly
+/// ascending if `len >= parts`.
 pub(crate) fn quantiles(len: u64, parts: usize) -> impl Iterator<Item = u64> {
     (1..parts).map(move |i| (u128::from(len) * i as u128 / parts as u128) as u64)
 }
 
-/// Boundaries that cut the keys of an index, none of which is cached changed anywhere, into `parts`.
+/// Boundaries that cut the keys of an index into `parts`. No process has a dirty node of the index in its
+/// cache.
 pub(crate) fn of_keys<L: Layout>(
     ep: &AnyEndpoint,
     layout: L,
@@ -78,7 +82,7 @@ pub(crate) fn of_keys<L: Layout>(
 
 /// All nodes of one level of an index.
 struct Level {
-    /// Their separators or keys, and what separates them from each other.
+    /// In leaves the keys, in inner nodes the separators; in both, the low fences of the nodes.
     keys: Vec<Vec<u8>>,
     children: Vec<GlobalAddr>,
 }

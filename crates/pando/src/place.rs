@@ -1,9 +1,10 @@
-//! Where the pool is: concrete fabrics, making and finding pools, and who this process is to the others.
+//! The location of a pool: concrete fabrics, creating and finding pools, and the identity of this process.
 //!
-//! The only module, besides that of the endpoint, that knows what fabrics there are. A pool in files is made and replaced under
-//! the lock of the directory around it, and attached to under the lock of its first file, so that of several processes that
-//! come at once one makes it and the others find it whole; memory servers elsewhere have one lock for both. A process is its
-//! number, its start time and the boot of its host, or what memory servers elsewhere know it by.
+//! Besides `endpoint.rs`, only this module knows the concrete fabrics. A pool in files is created and
+//! replaced under the lock of the directory around it, and attached to under the lock of its first file. So
+//! if several processes come at once, one creates the pool and the others find it complete. Memory servers
+//! elsewhere have one lock for both. A process is identified by its pid, its start time and the boot of its
+//! host, or by the number under which memory servers elsewhere know it.
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +38,7 @@ pub(crate) enum AnyFabric {
     Verbs(VerbsFabric),
 }
 
-/// What keeps other processes from attaching while it is there.
+/// A lock that keeps other processes from attaching while it lives.
 #[expect(dead_code, reason = "they do so by being there")]
 pub(crate) enum AnyLock {
     Shm(ExclusiveLock),
@@ -55,7 +56,7 @@ impl AnyFabric {
         })
     }
 
-    /// The connections to memory servers elsewhere.
+    /// Connections to memory servers elsewhere.
     fn connections(&self) -> Option<&TcpFabric> {
         match self {
             Self::Local(_) | Self::Shm(_) => None,
@@ -65,12 +66,12 @@ impl AnyFabric {
         }
     }
 
-    /// Where the memory servers elsewhere are, in the order of their numbers.
+    /// Addresses of memory servers elsewhere, in the order of their numbers.
     pub fn addresses(&self) -> Vec<String> {
         self.connections().map(TcpFabric::addresses).unwrap_or_default()
     }
 
-    /// Writes what changed to files, if there are any.
+    /// Writes changes to the files, if there are any.
     pub fn flush(&self) -> Result<()> {
         if let Self::Shm(fabric) = self {
             return Ok(fabric.flush()?);
@@ -83,7 +84,7 @@ impl AnyFabric {
         Ok(())
     }
 
-    /// Memory servers elsewhere have handlers of their own.
+    /// Sets the handler of calls. Memory servers elsewhere have handlers of their own.
     fn set_handler(&self, handler: Arc<dyn RequestHandler>, threads: usize) -> Result<()> {
         let set = match self {
             Self::Local(fabric) => fabric.set_handler(handler, threads),
@@ -105,7 +106,7 @@ impl AnyFabric {
         }
     }
 
-    /// Makes the region of one more memory server, which is no part of a pool yet.
+    /// Creates the region of one more memory server, which belongs to no pool yet.
     pub fn add_server(&self, bytes: u64, huge_pages: bool) -> Result<()> {
         let huge_pages = if huge_pages { HugePages::WhenOffered } else { HugePages::Never };
         match self {
@@ -121,7 +122,8 @@ impl AnyFabric {
         Ok(())
     }
 
-    /// Keeps other processes from attaching. Waits for who does so already, for `patience` if it is elsewhere.
+    /// Locks out processes that attach. Waits for those that are attaching, up to `patience` if the memory
+    /// servers are elsewhere.
     pub fn lock_exclusive(&self, patience: Duration) -> Result<Option<AnyLock>> {
         if let Self::Shm(fabric) = self {
             return Ok(Some(AnyLock::Shm(fabric.lock_exclusive()?)));
@@ -131,7 +133,8 @@ impl AnyFabric {
     }
 }
 
-/// Whether there may be a pool where `config` says: of memory servers elsewhere only they know.
+/// Whether a pool may exist where `config` says. Always true for memory servers elsewhere, which must be
+/// asked.
 pub(crate) fn may_be_there(config: &Config) -> bool {
     match &config.place {
         Place::Embedded => false,
@@ -140,7 +143,8 @@ pub(crate) fn may_be_there(config: &Config) -> bool {
     }
 }
 
-/// Opens or makes the pool that `config` names and attaches to it, with memory servers that execute what is offloaded.
+/// Opens or creates the pool that `config` names and attaches to it. Memory servers in this process execute
+/// what is offloaded.
 pub(crate) fn open(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
     let (fabric, pool) = open_pool(config, seed)?;
     if config.offload != OffloadPolicy::Never && config.mode() == AttachMode::ReadWrite {
@@ -193,18 +197,19 @@ fn connect_verbs(_: &Config, _: &VerbsOptions, _: &[String]) -> Result<AnyFabric
     Err(Error::without_verbs())
 }
 
-/// Opens a pool in the memory of memory servers that `connect` reaches. If `addresses` are some of those of a pool that is there, or
-/// all in another order, it finds the others.
+/// Opens a pool in the memory of memory servers that `connect` reaches. If `addresses` names only some
+/// servers of an existing pool, or all of them in another order, finds the complete list.
 fn open_elsewhere(
     config: &Config,
     connect: impl Fn(&[String]) -> Result<AnyFabric>,
     addresses: &[String],
     seed: u64,
 ) -> Result<(AnyFabric, Pool)> {
+    // 1. Attach to the servers named.
     let fabric = connect(addresses)?;
     let ep = fabric.endpoint(seed)?;
     let (servers, opened) = match attach_elsewhere(config, &fabric, &ep, true) {
-        // One that is named twice would be taken for one that may join.
+        // A server that is named twice would be taken for one that may join.
         Ok(pool) if ep.regions().len() > pool.servers() => (Some(pool.servers()), Ok(pool)),
         Err(Error::Pool(error)) if wrong_servers::may_be_why(&error) => match &error {
             PoolError::WrongServers { pool, .. } => (Some(*pool), Err(error)),
@@ -212,6 +217,7 @@ fn open_elsewhere(
         },
         opened => return Ok((fabric, opened?)),
     };
+    // 2. Diagnose the list. If it is correct, the pool is the right one.
     let places = wrong_servers::places(&ep);
     let wrong = places.as_ref().ok().and_then(|places| wrong_servers::diagnosis(addresses, places, servers));
     let refused = match opened {
@@ -220,13 +226,14 @@ fn open_elsewhere(
         Err(error) => Some(Error::Pool(error)),
     };
     let places = places?;
-    // A list of a new pool is complete.
+    // 3. Search for servers that were not named. The list of a new pool must be complete.
     let may_be_part = matches!(config.create, Create::Never | Create::IfMissing);
     let found = match wrong {
         Some(Wrong::Contradictory(_)) => Found::default(),
         _ if !may_be_part => Found::default(),
         _ => find_servers::find(config, &ep, addresses, &places, seed)?,
     };
+    // 4. Attach to the complete list.
     if let Some(whole) = found.whole.filter(|whole| whole != addresses) {
         let fabric = connect(&whole)?;
         let ep = fabric.endpoint(seed)?;
@@ -236,7 +243,7 @@ fn open_elsewhere(
         }
     }
     Err(match (wrong, refused) {
-        // What stands there instead says more than that one is missing.
+        // The server that is there instead says more than the number that is missing.
         (None, Some(error)) | (_, Some(error @ Error::Pool(PoolError::NotAPool { .. }))) => error,
         (wrong, _) => {
             let sentence = wrong.as_ref().map_or("", Wrong::sentence);
@@ -245,12 +252,12 @@ fn open_elsewhere(
     })
 }
 
-/// Attaches. If `all_named`, whoever may change the pool tells its memory servers where they are.
+/// Attaches. If `all_named` and the pool is opened for writing, stores the servers' addresses in the pool.
 fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint, all_named: bool) -> Result<Pool> {
     let Some(connections) = fabric.connections() else { unreachable!("memory servers elsewhere") };
     let knows = connections.clone();
     let is_alive: IsAlive = Arc::new(move |process: &ProcessIdentity| knows.is_alive(process.start_time));
-    // What tells processes apart is what memory servers know them by.
+    // The memory servers' number for this process tells it from the others.
     let (pid, _) = this_process();
     let process = ProcessIdentity { pid, start_time: connections.process(), host: 0 };
     let options = config.waiting(AttachOptions::new(process, Arc::clone(&is_alive)));
@@ -260,7 +267,7 @@ fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint, all_n
             if !is_half_made(&early) {
                 return Err(Error::from(early));
             }
-            // Once this is held nobody makes it any more.
+            // No process creates the pool while this lock is held.
             let _lock = fabric.lock_exclusive(config.patience())?;
             Ok(attach(config.mode())?)
         });
@@ -277,7 +284,7 @@ fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint, all_n
             attached => attached?,
         },
         Create::Replace => {
-            // What is no whole pool has nobody attached.
+            // Processes can be attached only to a complete pool.
             if let Ok(pool) = attach(AttachMode::ReadOnlyUnclean) {
                 check_unused(ep, &pool, &is_alive)?;
             }
@@ -285,14 +292,14 @@ fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint, all_n
         }
     };
     if all_named {
-        // It serves others. Whoever attaches next does what could not be done.
+        // The addresses are for other processes; the next one to attach stores them if this fails.
         let _ = block_on(ep, pool.set_addresses(ep, &connections.addresses()));
     }
     drop(lock);
     Ok(pool)
 }
 
-/// Whether no living process is attached, so that the pool may be replaced.
+/// Checks that no living process is attached, so that the pool may be replaced.
 fn check_unused<E: Endpoint>(ep: &E, pool: &Pool, is_alive: &IsAlive) -> Result<()> {
     match block_on(ep, pool.attached(ep))?.iter().find(|(_, process)| is_alive(process)) {
         Some(&(_, process)) => Err(Error::NotAlone { what: "replacing a pool", process }),
@@ -300,7 +307,7 @@ fn check_unused<E: Endpoint>(ep: &E, pool: &Pool, is_alive: &IsAlive) -> Result<
     }
 }
 
-/// Names the pool in an error that does not.
+/// Adds the path of the pool to an error that does not contain it.
 fn at_path(path: &Path, error: Error) -> Error {
     match error {
         Error::Pool(PoolError::NotClosedCleanly { process }) => {
@@ -320,12 +327,13 @@ fn open_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)>
         Create::New | Create::Replace => false,
     };
     let early = match may_be_there.then(|| attach_at(config, path, seed)) {
-        // Somebody may be making it just now.
+        // Another process may be creating the pool at this moment.
         Some(Err(error)) if may_be_half_made(&error) => Some(error),
         Some(attached) => return attached,
         None => None,
     };
-    // While this is held, one process makes a pool, nobody removes what another is making, and none is half made.
+    // While this lock is held, only one process creates a pool, none removes what another is creating, and no
+    // pool is incomplete.
     let _lock = ShmFabric::lock_place(path).map_err(|error| early.unwrap_or_else(|| error.into()))?;
     match config.create {
         Create::Never => attach_at(config, path, seed),
@@ -338,7 +346,7 @@ fn open_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)>
     }
 }
 
-/// Whether a pool whose maker has not finished looks so.
+/// Whether a pool that another process is creating may cause this error.
 fn may_be_half_made(error: &Error) -> bool {
     match error {
         Error::Fabric(FabricError::Open { .. }) => true,
@@ -347,7 +355,7 @@ fn may_be_half_made(error: &Error) -> bool {
     }
 }
 
-/// The same of its regions.
+/// As [`may_be_half_made`], for errors of its regions.
 fn is_half_made(error: &PoolError) -> bool {
     matches!(
         error,
@@ -359,7 +367,8 @@ fn is_half_made(error: &PoolError) -> bool {
     )
 }
 
-/// Attaches. A process that left and ended between two steps of that looks as if it had died; a second try tells.
+/// Attaches. A process that detached and ended between two steps of that seems to have died; a second attempt
+/// shows which it was.
 fn attach<E: Endpoint>(ep: &E, options: AttachOptions) -> Result<Pool, PoolError> {
     match block_on(ep, Pool::attach(ep, options.clone())) {
         Err(PoolError::NotClosedCleanly { .. }) => block_on(ep, Pool::attach(ep, options)),
@@ -370,17 +379,17 @@ fn attach<E: Endpoint>(ep: &E, options: AttachOptions) -> Result<Pool, PoolError
 fn attach_options(config: &Config) -> AttachOptions {
     let host = host_and_boot();
     let (pid, start_time) = this_process();
-    // A process of another boot is gone; one of another host cannot be asked, and pools of files have one host.
+    // A process of another boot is dead. A pool in files is used by one host only.
     let is_alive = move |process: &ProcessIdentity| {
         process.host == host && process_alive(process.pid, process.start_time)
     };
     config.waiting(AttachOptions::new(ProcessIdentity { pid, start_time, host }, Arc::new(is_alive)))
 }
 
-/// The boot of this host as a number; 0 if the kernel does not tell.
+/// The boot of this host as a number; 0 if the kernel does not report it.
 fn host_and_boot() -> u64 {
     let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    // FNV-1a, which stays the same for ever.
+    // FNV-1a, because the hash must be the same in all versions of this program.
     boot.iter().fold(0, |hash: u64, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
@@ -406,7 +415,8 @@ fn make_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)>
     match made {
         Ok(pool) => Ok((fabric, pool)),
         Err(error) => {
-            // What is left would be in the way of the next attempt; that it cannot be removed is the lesser news.
+            // Remains would hinder the next attempt. A failure to remove them is less important than the
+            // error.
             let _ = remove_files(path);
             if made_directory {
                 let _ = fs::remove_dir(path);
@@ -416,7 +426,7 @@ fn make_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)>
     }
 }
 
-/// Removes the pool at `path`, if there is one that no living process uses.
+/// Removes the pool at `path`, if there is one. Refuses if a living process uses it.
 fn remove_replaceable(path: &Path, seed: u64) -> Result<()> {
     if !ShmFabric::exists(path) {
         return Ok(());
@@ -425,7 +435,7 @@ fn remove_replaceable(path: &Path, seed: u64) -> Result<()> {
         |reason: String| Err(Error::InvalidOption(format!("{} is not replaced: {reason}", path.display())));
     let fabric = match ShmFabric::open(path, true) {
         Ok(fabric) => fabric,
-        // Files of memory servers are ours by their names; a plain file may be anything.
+        // Files of memory servers are recognised by their names; a plain file may be anything.
         Err(_) if path.is_dir() => return remove_files(path),
         Err(error) => return refused(format!("{error}; remove it first if it is not needed")),
     };
@@ -437,7 +447,7 @@ fn remove_replaceable(path: &Path, seed: u64) -> Result<()> {
         Err(PoolError::NotAPool { .. }) if !path.is_dir() => {
             refused("it holds no pool; remove it first if it is not needed".to_owned())
         }
-        // Nobody can have attached to what is no whole pool.
+        // No process can be attached to an incomplete pool.
         Err(
             PoolError::NotAPool { .. }
             | PoolError::CutShort { .. }
@@ -454,7 +464,7 @@ fn remove_replaceable(path: &Path, seed: u64) -> Result<()> {
     }
 }
 
-/// Removes the files of the memory servers of a pool. What else is in its directory stays.
+/// Removes the files of a pool's memory servers. Other files in its directory stay.
 fn remove_files(path: &Path) -> Result<()> {
     let failed = |path: &Path, error: std::io::Error| {
         let reason = format!("cannot be removed: {error}");

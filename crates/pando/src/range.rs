@@ -1,8 +1,8 @@
 //! Iteration over a range of keys.
 //!
-//! Entries are fetched in batches that grow, up to a bound in bytes, and each batch is a scan of its own that goes
-//! on behind the last key. So an iterator holds no latch and no place in the tree between two entries, and changes
-//! may come in between.
+//! Entries are fetched in batches that grow, up to a limit in bytes. Each batch is a scan of its own, which
+//! continues after the last key. So between two entries an iterator holds no latch and no position in the
+//! tree, and changes may occur.
 
 use std::ops::Bound;
 
@@ -13,15 +13,16 @@ use crate::session::Session;
 
 const BATCH_MIN: usize = 16;
 const BATCH_MAX: usize = 1024;
-/// Bytes of a batch after which it gets no further entry: values may be long.
+/// Bytes after which a batch takes no further entry, because values may be long.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What has entries to iterate over.
+/// A session whose entries can be iterated over.
 pub trait Scan {
-    /// Hands the entries of `range` to `visit`, in order, until it returns `false`; how many it was given.
+    /// Passes the entries of `range` to `visit`, in order, until it returns `false`. Returns the number of
+    /// entries visited.
     ///
     /// # Errors
-    /// As for every operation.
+    /// As for [`Session::get`].
     fn scan_entries(
         &self,
         range: &ScanRange<'_>,
@@ -39,10 +40,11 @@ impl Scan for Session {
     }
 }
 
-/// The bounds of the keys that begin with `prefix`.
+/// Bounds of the keys that begin with `prefix`.
 pub(crate) fn of_prefix(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let low = prefix.to_vec();
-    // The first key behind all of those: without the trailing 0xff, one more in the last place.
+    // The upper bound is the first key after them: trailing 0xff bytes removed, then the last byte
+    // incremented.
     let mut high = low.clone();
     while high.pop_if(|last| *last == u8::MAX).is_some() {}
     let high = match high.last_mut() {
@@ -58,21 +60,22 @@ pub(crate) fn of_prefix(prefix: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
 /// A key and its value.
 pub(crate) type Entry = (Vec<u8>, Vec<u8>);
 
-/// Iterator over the entries of a range, in ascending order unless [`Range::reverse`]d. An error ends it.
+/// Iterator over the entries of a range, in ascending order unless [`Range::reverse`]d. It ends after an
+/// error.
 #[must_use = "entries are fetched when the iterator is advanced"]
 pub struct Range<'s, S: Scan = Session> {
     session: &'s S,
     low: Bound<Vec<u8>>,
     high: Bound<Vec<u8>>,
     reverse: bool,
-    /// Entries still to be fetched at most.
+    /// Largest number of entries still to be fetched.
     left: usize,
     /// Entries of the next batch.
     batch: usize,
     fetched: std::vec::IntoIter<Entry>,
-    /// What ends the iteration once the fetched entries are handed out.
+    /// Error that ends the iteration once the fetched entries are consumed.
     error: Option<Error>,
-    /// Nothing is left to be fetched.
+    /// No entries are left to fetch.
     ended: bool,
 }
 
@@ -91,13 +94,14 @@ impl<'s, S: Scan> Range<'s, S> {
         }
     }
 
-    /// From the high end down. For an iterator that was not advanced yet.
+    /// Reverses the direction: from the high end down. Call it before the iterator is advanced.
     pub fn reverse(mut self) -> Self {
         self.reverse = !self.reverse;
         self
     }
 
-    /// At most `entries`, which are then not read ahead of. For an iterator that was not advanced yet.
+    /// Limits the iteration to `entries` entries, and does not read beyond them. Call it before the iterator
+    /// is advanced.
     pub fn limit(mut self, entries: usize) -> Self {
         self.left = entries;
         self

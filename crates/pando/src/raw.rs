@@ -1,7 +1,7 @@
-//! The memory of a cluster for indexes of one's own.
+//! The memory of a cluster for other index structures.
 //!
-//! Who builds another index on the same pool needs its allocator and a way to the memory servers for each thread, whatever
-//! carries the verbs. The catalog knows nothing of such an index: what it allocated is its own to free.
+//! Another index structure on the same pool needs the pool's allocator, and for each thread an endpoint of
+//! the cluster's fabric. The catalog does not know such an index; it must free its blocks itself.
 
 use pando_fabric::{Endpoint, Nanos};
 use pando_pool::Pool;
@@ -10,22 +10,22 @@ use crate::cluster::Cluster;
 use crate::error::Result;
 
 impl Cluster {
-    /// One thread's way to the memory servers. It must not be used any more once the cluster is closed.
+    /// One thread's endpoint. It must not be used once the cluster is closed.
     ///
     /// # Errors
-    /// [`Error::Closed`](crate::Error::Closed) and those of the fabric.
+    /// [`Error::Closed`](crate::Error::Closed); errors of the fabric.
     pub fn endpoint(&self) -> Result<impl Endpoint + use<>> {
         self.shared.check_open()?;
         self.shared.endpoint()
     }
 
-    /// The allocator of the memory servers, and everything else that the pool knows.
+    /// The pool: the allocator of the memory servers, and all metadata.
     pub fn pool(&self) -> &Pool {
         &self.shared.pool
     }
 
-    /// How long an operation may begin what takes long, in ns, so that it ends within the deadline
-    /// ([`limited`](pando_fabric::limited)).
+    /// Nanoseconds after which an operation should begin nothing that may take long, so that it ends before
+    /// the deadline ([`limited`](pando_fabric::limited)).
     pub fn operation_ns(&self) -> Nanos {
         self.shared.config.operation_ns()
     }

@@ -1,13 +1,14 @@
-//! Reading an index that this process does not own, beside others: [`crate::Config::read_only`].
+//! Reading an index that this process does not own: [`crate::Config::read_only`].
 //!
-//! A reader opens an index that no process owns any of, so that everything is in remote memory, and caches its nodes. Nobody
-//! knows of it. A process that comes to write owns partitions before it changes a node, and gives them up after it has written
-//! everything back; both change the index's record in the catalog. So what was read is right if the record is, *after* the
-//! reading, the one that the nodes are of. Every operation looks at it before it answers; while nothing in the catalog changes
-//! that is a READ of one word. If the record is another one, the answer is thrown away, whatever it was, and the operation
-//! starts again with new caches once nobody owns the index.
+//! A reader opens an index while no process owns any of it, so that remote memory is up to date, and caches
+//! its nodes. Other processes do not know of readers. A writer owns partitions before it changes a node, and
+//! gives them up after it has written everything back; both steps change the index's catalog record. So an
+//! answer is current if *after* the reading the record is still the one that the nodes belong to. Every
+//! operation checks this before it answers; while the catalog does not change, the check is a READ of one
+//! word. If the record changed, the answer is discarded, even if it is an error, and the operation starts
+//! again with new caches once no process owns the index.
 //!
-//! A scan does that in batches, each of which goes on behind the last key.
+//! A scan runs in batches, each of which is checked and continues after the last key.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -32,28 +33,28 @@ use crate::range::Entry;
 use crate::servers;
 use crate::session::{Session, on_tree};
 
-/// Between two looks whether a writer has gone.
+/// Time between two checks whether the writer has closed the index.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Nanoseconds between two looks whether an attempt that waits can come to anything.
+/// Nanoseconds between two checks whether the nodes that a waiting attempt uses are outdated.
 const LOOK_NS: Nanos = 10_000_000;
-/// Entries of a batch of a scan, and bytes after which it gets no further one.
+/// Limits of a batch of a scan: entries, and bytes after which it takes no further entry.
 const BATCH: usize = 1024;
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Which record of an index nodes are of: the number of the index, and the version of its record.
+/// Version of an index that cached nodes belong to: the number of the index, and the version of its record.
 pub(crate) type RecordId = (u32, u64);
 
-/// What a session knows of the record.
+/// A session's last check of the record.
 #[derive(Debug, Default)]
 pub(crate) struct Looked {
-    /// The version of the catalog at which the record was still this one.
+    /// Version of the catalog, and the record that was current at it.
     at: Cell<Option<(u64, RecordId)>>,
 }
 
-/// The record of an index that no process has open for writing.
+/// Record of an index that no process has open for writing.
 ///
 /// # Errors
-/// [`Error::OpenForWriting`]; [`Error::NotServed`] if a process ended that owned a partition.
+/// [`Error::OpenForWriting`]; [`Error::NotServed`] if the owner of a partition died.
 pub(crate) fn record_at_rest(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<IndexRecord> {
     let mut looks_left = 2;
     loop {
@@ -62,7 +63,7 @@ pub(crate) fn record_at_rest(shared: &Shared, ep: &AnyEndpoint, name: &str) -> R
             true => block_on(ep, shared.pool.processes(ep))?,
             false => return Ok(record),
         };
-        // Places of processes that left in order are free; those own nothing any more.
+        // Attach slots of processes that detached are free, and such processes own nothing any more.
         let owner = record.owners.iter().enumerate().find_map(|(partition, slot)| {
             let found = processes.iter().find(|found| Some(found.slot) == *slot)?;
             Some((partition, found))
@@ -72,7 +73,7 @@ pub(crate) fn record_at_rest(shared: &Shared, ep: &AnyEndpoint, name: &str) -> R
         if found.is_alive {
             return Err(Error::OpenForWriting { index, owner });
         }
-        // A process that left and ended between the two looks seems to have died.
+        // A process that detached and ended between the two READs seems to have died.
         looks_left -= 1;
         if looks_left == 0 {
             return Err(Error::NotServed { index, partition, owner: Some(owner), is_lost: true });
@@ -80,7 +81,7 @@ pub(crate) fn record_at_rest(shared: &Shared, ep: &AnyEndpoint, name: &str) -> R
     }
 }
 
-/// The same, after waiting for processes that write.
+/// [`record_at_rest`], after a wait for writers.
 fn record_once_at_rest(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<IndexRecord> {
     let until = Instant::now() + Duration::from_nanos(shared.config.operation_ns());
     loop {
@@ -91,7 +92,7 @@ fn record_once_at_rest(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<
     }
 }
 
-/// Whether the nodes that the session reads are those of the index as it is now.
+/// Whether the nodes that the session reads belong to the current version of the index.
 async fn is_current(session: &Session, opened: RecordId) -> Result<bool> {
     let (shared, looked) = (&session.index().shared, &session.looked);
     let version = shared.pool.catalog_version(&session.ep).await?;
@@ -108,7 +109,7 @@ async fn is_current(session: &Session, opened: RecordId) -> Result<bool> {
     };
     let is_current = (record.id, record.version) == opened && session.opened.get() == opened;
     if is_current {
-        // The record is read after the version, so at this version it is this one.
+        // The record was read after the version, so it was current at this version.
         looked.at.set(version.map(|version| (version, opened)));
     }
     Ok(is_current)
@@ -119,7 +120,7 @@ fn gone(name: &str) -> Error {
     Error::BadIndex { name: name.to_owned(), reason }
 }
 
-/// Opens the index anew, unless another thread has done so since it was `opened`.
+/// Opens the index anew, unless another thread has done so since version `opened`.
 fn renew(session: &Session, opened: RecordId) -> Result<()> {
     let (shared, data) = (&session.index().shared, &session.index().data);
     let _only = data.begin_move()?;
@@ -139,7 +140,7 @@ fn renew(session: &Session, opened: RecordId) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the nodes that the session reads are not those of the index any more, or it cannot be told.
+/// Waits until the nodes that the session reads are outdated, or the check fails.
 async fn outdated(session: &Session, opened: RecordId) {
     loop {
         let next = session.ep.now() + LOOK_NS;
@@ -152,7 +153,7 @@ async fn outdated(session: &Session, opened: RecordId) {
     }
 }
 
-/// What `attempt` gives; `None` if it waits for something among nodes that are not those of the index any more.
+/// Result of `attempt`; `None` if it waits while its nodes are outdated.
 async fn while_current<T>(
     session: &Session,
     opened: RecordId,
@@ -166,14 +167,14 @@ async fn while_current<T>(
     .await
 }
 
-/// The answer of `attempt` that is right.
+/// Repeats `attempt` until its answer is current.
 async fn answer<T>(session: &Session, mut attempt: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     let until = Instant::now() + session.index().shared.config.patience();
     loop {
         session.learn();
         let opened = session.opened.get();
         let answer = while_current(session, opened, attempt()).await;
-        // Also if there is none: the look may have failed.
+        // Also checked without an answer: `outdated` may have ended because its check failed.
         if is_current(session, opened).await?
             && let Some(answer) = answer
         {
@@ -233,7 +234,7 @@ pub(crate) async fn scan(
     }
 }
 
-/// Entries of a range, and whether there may be more.
+/// One batch of a range's entries, and whether there may be more.
 async fn batch(session: &Session, part: &ScanRange<'_>) -> Result<(Vec<Entry>, bool)> {
     let (mut entries, mut bytes) = (Vec::new(), 0);
     let visit = |key: &[u8], value: &[u8]| {

@@ -1,14 +1,16 @@
-//! Who owns which keys of an index changes while sessions use it (DEX §4): boundaries move, compute servers come and go.
+//! Moves of keys between compute servers during use (DEX §4): boundaries move, compute servers are added and
+//! removed.
 //!
-//! All compute servers that take part must be run by this process: another process would have to write its cache back
-//! and leave first, and there is no channel to ask it to. Sessions learn the new boundaries when a compute server refuses
-//! a key; an operation on keys that are on their way waits. The catalog has the new boundary before the new owner begins,
-//! and leaves end at both, so that the pool can be opened by either.
+//! This process must run all compute servers that take part: another process would have to write its cache
+//! back and give the keys up first, and there is no channel to ask for that. Sessions learn the new
+//! boundaries when a compute server refuses a key; operations on keys that are moving wait. The catalog has
+//! the new boundary before the new owner begins, and leaves end at both boundaries, so that the pool can be
+//! opened with either.
 //!
-//! - There is one move at a time in an index, and none while it is at rest or its memory is moved.
-//! - In the catalog, boundaries of other processes may change at the same time. What is written there is the difference that a
-//!   move makes, never all that this process knows.
-//! - A compute server that comes is among those that sessions find before it has keys, and one that goes as long as it has.
+//! - An index has one move at a time, and none while it is at rest or its memory is moved.
+//! - Other processes may change the boundaries between their own partitions in the catalog at the same time.
+//!   So a move writes only its own difference to the catalog, not the whole table of this process.
+//! - Sessions find an added compute server before it has keys, and a removed one until it has none.
 
 use crate::endpoint::AnyEndpoint;
 use pando_dex::balancer::Balancer;
@@ -23,15 +25,16 @@ use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::servers::{Servers, with_layout, with_trees};
 
-/// Shares of writing back that are under way at once.
+/// Shares of a write-back in flight at once.
 const FLUSH_SHARES: usize = 4;
-/// How often the catalog may have changed between reading and writing it.
+/// Attempts at an update of the catalog record, which fail if another process changes it meanwhile.
 const CATALOG_TRIES: usize = 100;
 
 impl Index {
-    /// Moves the boundary between partitions `boundary` and `boundary + 1`, as [`Index::boundaries`] counts them, to
-    /// another key, while sessions stay open. The keys in between are written back and change hands; operations on them wait,
-    /// all others go on. It waits for another move, and for memory that is being moved.
+    /// Moves the boundary between partitions `boundary` and `boundary + 1`, as numbered by
+    /// [`Index::boundaries`], to another key, while sessions stay open. The keys in between are written back
+    /// and change their owner. Operations on them wait; all others continue. The call waits for other moves,
+    /// and for memory that is being moved.
     ///
     /// ```
     /// use pando::{Cluster, Config, IndexOptions};
@@ -47,16 +50,18 @@ impl Index {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for a boundary that there is not, or a key that is not between those beside it;
-    /// [`Error::OnOtherSide`] if another process runs one of both compute servers; [`Error::Busy`] during a bulk load and
-    /// the like; [`Error::ReadOnly`]; errors of the fabric, after which the boundary is where it was.
+    /// [`Error::InvalidOption`] for a boundary that does not exist, or a key that is not between the adjacent
+    /// boundaries; [`Error::OnOtherSide`] if another process runs one of the two compute servers;
+    /// [`Error::Busy`] during exclusive work, for instance a bulk load; [`Error::ReadOnly`]; errors of the
+    /// fabric, after which the boundary is where it was. If the new owner fails midway and that cannot be
+    /// undone, operations on these keys fail until the same move succeeds.
     pub fn move_boundary(&self, boundary: usize, to: &[u8]) -> Result<()> {
         self.shared.writable()?;
         let _moving = self.data.begin_move()?;
         self.move_boundary_alone(boundary, to)
     }
 
-    /// The same for who has the right to move keys already.
+    /// [`Index::move_boundary`] for a caller that is [`crate::index::Moving`].
     fn move_boundary_alone(&self, boundary: usize, to: &[u8]) -> Result<()> {
         let servers = self.data.servers()?;
         let table = servers.routes.table();
@@ -71,11 +76,13 @@ impl Index {
         self.hand_over(&servers, (table.owners()[from], table.owners()[into]), range)
     }
 
-    /// Adds a compute server, with a cache as large as those of the others, which takes over the keys from `from` on up to the
-    /// next boundary, while sessions stay open; its number. The compute server that had those keys must be run by this
-    /// process. Which key cuts its load into halves is a matter of taste: [`Index::balance`] puts it right later.
+    /// Adds a compute server, which takes over the keys from `from` up to the next boundary, while sessions
+    /// stay open. Returns its number. Its cache has the size of the other ones. This process must run the
+    /// compute server that has these keys. The best `from` halves the load of that one; [`Index::balance`]
+    /// can move the boundary later.
     ///
-    /// Partitions behind the new one count one more from then on, for other processes as soon as they open the index.
+    /// The numbers of partitions behind the new one grow by 1; other processes see that when they open the
+    /// index.
     ///
     /// ```
     /// use pando::{Cluster, Config, IndexOptions};
@@ -93,9 +100,9 @@ impl Index {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] for a key at which a partition begins already, and for more compute servers than
-    /// [`MAX_COMPUTE_SERVERS`]; [`Error::OnOtherSide`] if another process has the keys; [`Error::Cache`] without memory for
-    /// another cache; those of [`Index::move_boundary`]. There is no compute server more then.
+    /// [`Error::InvalidOption`] for the first key of a partition, and for more compute servers than
+    /// [`MAX_COMPUTE_SERVERS`]; [`Error::OnOtherSide`] if another process has the keys; [`Error::Cache`]
+    /// without memory for another cache; errors of [`Index::move_boundary`]. No compute server is added then.
     pub fn add_compute_server(&self, from: &[u8]) -> Result<usize> {
         const WHAT: &str = "adding a compute server";
         self.shared.writable()?;
@@ -120,7 +127,7 @@ impl Index {
             )));
         }
         let (servers, number) = match spare(&servers, &table) {
-            // One that could not take its keys over and not be taken back goes on from there.
+            // A compute server whose addition failed midway continues from there.
             Some(number) => (servers, number),
             None => {
                 let (grown, number) = self.shared.with_endpoint(|ep| servers.grown(&self.shared, ep))?;
@@ -136,13 +143,15 @@ impl Index {
         added.map(|()| number)
     }
 
-    /// Removes a compute server that this process runs, while sessions stay open. Its keys go to the one below it or, if this
-    /// process does not run that, to the one above. Its cache's memory is given back when no session uses it any more, which
-    /// is after 64 operations of each at the latest. An example is at [`Index::add_compute_server`].
+    /// Removes a compute server that this process runs, while sessions stay open. Its keys go to the compute
+    /// server below it or, if this process does not run that one, to the one above. The memory of its cache
+    /// is freed when no session refers to it any more, at the latest after 64 further operations of each
+    /// session. [`Index::add_compute_server`] has an example.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`] if there is no such compute server, or no other; [`Error::OnOtherSide`] if another process
-    /// runs it, or those on both sides; those of [`Index::move_boundary`]. It is there as before then.
+    /// [`Error::InvalidOption`] if this compute server does not exist, or is the only one;
+    /// [`Error::OnOtherSide`] if another process runs it, or both adjacent ones; errors of
+    /// [`Index::move_boundary`]. The compute server remains then.
     pub fn remove_compute_server(&self, number: usize) -> Result<()> {
         const WHAT: &str = "removing a compute server";
         self.shared.writable()?;
@@ -170,11 +179,11 @@ impl Index {
         Ok(())
     }
 
-    /// Moves boundaries if the load of the compute servers since the last call says so; how many. To be called now and then,
-    /// always with the same balancer. All compute servers have to be this process's.
+    /// Moves boundaries as the load of the compute servers since the last call requires; returns how many.
+    /// Call it from time to time, always with the same balancer. This process must own all partitions.
     ///
     /// # Errors
-    /// Those of [`Index::move_boundary`]; [`Error::NotAllOwned`].
+    /// Errors of [`Index::move_boundary`]; [`Error::NotAllOwned`].
     pub fn balance(&self, balancer: &mut Balancer) -> Result<usize> {
         self.shared.writable()?;
         let _moving = self.data.begin_move()?;
@@ -197,7 +206,7 @@ impl Index {
         if servers.runs(table.owners()[partition]) {
             return Ok(());
         }
-        // Some key of it tells which partition that is by now.
+        // The low key identifies the partition in the catalog, whose partitions may be numbered differently.
         let low = table.range(partition).low;
         let partition_of =
             |boundaries: &[Vec<u8>]| low.as_deref().map_or(0, |low| pando_dex::partition_of(boundaries, low));
@@ -207,7 +216,7 @@ impl Index {
         })
     }
 
-    /// Has the keys of `range` change hands between two compute servers of this process.
+    /// Moves the keys of `range` between two compute servers of this process.
     fn hand_over(&self, servers: &Servers, (from, into): (usize, usize), range: KeyRange) -> Result<()> {
         self.shared.with_endpoint(|ep| {
             with_trees!(servers, |trees| {
@@ -220,7 +229,7 @@ impl Index {
     }
 }
 
-/// Which partition gives which keys to which.
+/// The partitions that give and take keys if a boundary moves, and these keys.
 fn plan(table: &RoutingTable, boundary: usize, to: &[u8]) -> Result<(usize, usize, KeyRange)> {
     let boundaries = table.boundaries();
     let Some(old) = boundaries.get(boundary) else {
@@ -243,13 +252,15 @@ fn plan(table: &RoutingTable, boundary: usize, to: &[u8]) -> Result<(usize, usiz
     })
 }
 
+/// Checks that `key` is valid in the index's layout.
+///
 /// # Errors
-/// That of the layout for a key that is none.
+/// The error of the layout.
 fn check_key(servers: &Servers, key: &[u8]) -> Result<()> {
     with_layout!(servers.node_layout()?, |layout| Ok(layout.key(key).map(drop)?))
 }
 
-/// A compute server that has no keys.
+/// A compute server without keys.
 fn spare(servers: &Servers, table: &RoutingTable) -> Option<usize> {
     let is_spare = |&number: &usize| servers.runs(number) && table.partition_owned_by(number).is_none();
     (0..servers.loads.len()).find(is_spare)
@@ -290,8 +301,8 @@ fn hand_over<L: Layout>(
     Ok(moved.map(drop)?)
 }
 
-/// Enters into the catalog what differs in `table` from `other`. Whoever changes the record at the same time comes before or
-/// after.
+/// Changes the catalog record by the difference of `table` to `other`. Concurrent changes of the record by
+/// other processes come before or after.
 async fn enter(
     shared: &Shared,
     ep: &AnyEndpoint,
@@ -310,9 +321,10 @@ async fn enter(
     Err(PoolError::StaleRecord { name: name.to_owned() }.into())
 }
 
-/// Makes boundaries of `record` that are only in `old` those that are only in `new`; the keys between them keep their owner.
+/// Replaces the boundaries of `record` that are only in `old` by those that are only in `new`. The owners of
+/// the keys between them stay the same.
 fn adapt(record: &mut IndexRecord, new: &[Vec<u8>], old: &[Vec<u8>]) -> Result<(), DexError> {
-    // First those that come, so that the keys on both sides of one that goes have the same owner.
+    // Insert new boundaries first, so that the partitions on both sides of a removed one have the same owner.
     for boundary in new.iter().filter(|boundary| !old.contains(boundary)) {
         if let Err(at) = record.boundaries.binary_search(boundary) {
             record.boundaries.insert(at, boundary.clone());

@@ -1,10 +1,10 @@
 //! The compute servers that this process runs for one index: a tree for each partition that it owns.
 //!
-//! Who owns a partition stands in the catalog. At rest, partitions are changed only by a process that owns all of them, so
-//! that nobody else has a cached node of the index; how they change while they are used is in `repartition.rs`.
+//! The catalog has the owner of each partition. At rest, only a process that owns all partitions changes
+//! them, so no other process has a cached node of the index. Changes during use are in `repartition.rs`.
 //!
-//! A compute server has a number for as long as the index is open. Partitions, which the catalog knows, are counted in the
-//! order of their keys; when the index is opened, both are the same.
+//! A compute server has a number while the index is open. The catalog numbers partitions in the order of
+//! their keys. When the index is opened, both numbers are the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -28,25 +28,27 @@ use crate::options::{Descriptor, IndexLayout, IndexOptions, NodeLayout, OpenOpti
 use crate::stats::{ComputeServerStats, FormerStats, SmoCounts};
 use crate::{lost, partitions, reading};
 
-/// The catalog's number for DEX.
+/// Number of DEX in the catalog.
 const SYSTEM: u16 = 1;
-/// Frames of the cache of a tree that does one thing and is closed again.
+/// Frames of the cache of a tree that is opened for one piece of work.
 const PASSING_FRAMES: u64 = 256;
 
-/// An index as its compute servers in this process have it. Replaced as a whole when others come or go, or its root moves.
+/// The compute servers of an index in this process. Replaced as a whole when compute servers are added or
+/// removed, or when the root moves.
 #[derive(Clone)]
 pub(crate) struct Servers {
-    /// As it was when the index was opened: partitions may have changed since, by whomever.
+    /// The record as of the opening of the index; any process may have changed partitions since.
     pub record: IndexRecord,
     pub descriptor: Descriptor,
-    /// What this process knows of who owns which keys. Its own keys, it knows for sure.
+    /// The owners of all keys as far as this process knows; those of its own keys are current.
     pub routes: Arc<Routes>,
     pub trees: Trees,
-    /// Operations that sessions had each compute server perform, by its number, also of those that are gone.
+    /// Operations that each compute server executed for sessions, by its number, including removed compute
+    /// servers.
     pub loads: Vec<Arc<AtomicU64>>,
 }
 
-/// By the number of the compute server; `None` where it is another process's, or gone.
+/// Trees by the number of the compute server; `None` for one of another process, or a removed one.
 #[derive(Clone)]
 pub(crate) enum Trees {
     Fixed(TreesOf<FixedLayout>),
@@ -55,7 +57,7 @@ pub(crate) enum Trees {
 
 pub(crate) type TreesOf<L> = Vec<Option<Arc<Tree<L>>>>;
 
-/// Does the same with the trees of either layout.
+/// Evaluates `$body` with the trees of either layout.
 macro_rules! with_trees {
     ($servers:expr, |$trees:ident| $body:expr) => {
         match &$servers.trees {
@@ -66,7 +68,7 @@ macro_rules! with_trees {
 }
 pub(crate) use with_trees;
 
-/// Does the same with either layout.
+/// Evaluates `$body` with either layout.
 macro_rules! with_layout {
     ($layout:expr, |$name:ident| $body:expr) => {
         match $layout {
@@ -77,20 +79,20 @@ macro_rules! with_layout {
 }
 pub(crate) use with_layout;
 
-/// How the boundaries of a new index were chosen.
+/// Origin of the boundaries of a new index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chosen {
     Given,
-    /// Without knowing any keys.
+    /// Equal parts of the key space, chosen without knowing any keys.
     Equally,
 }
 
-/// What compute servers counted that are gone, by number.
+/// Counts of former compute servers, by number.
 #[derive(Default)]
 pub(crate) struct Past(Vec<(CacheCounts, SmoCounts)>);
 
 impl Past {
-    /// Keeps what those of `before` counted that are not of `now` any more.
+    /// Adds the counts of the compute servers in `before` whose trees are not in `now`.
     pub fn add(&mut self, before: &Servers, now: &Servers) {
         let gone = |server: &ComputeServerStats| !before.has_same_tree(now, server.number);
         for server in before.stats_of_all().into_iter().filter(gone) {
@@ -102,7 +104,8 @@ impl Past {
         }
     }
 
-    /// Adds what earlier ones of the same numbers counted; what is left.
+    /// Adds the counts of earlier trees to the compute servers with the same numbers; returns the counts of
+    /// the other ones.
     pub fn add_to(&self, stats: &mut [ComputeServerStats], servers: &Servers) -> FormerStats {
         let mut former = FormerStats::default();
         for (number, &(cache, smo)) in self.0.iter().enumerate() {
@@ -122,7 +125,7 @@ impl Servers {
         self.descriptor.node_layout(self.record.node_size as usize)
     }
 
-    /// Keys at which the partitions after the first begin.
+    /// First keys of all partitions but the first.
     pub fn boundaries(&self) -> Vec<Vec<u8>> {
         self.routes.table().boundaries().to_vec()
     }
@@ -135,7 +138,7 @@ impl Servers {
         })
     }
 
-    /// Why there is no session of a compute server.
+    /// The error for a session of a compute server that this process does not run.
     pub fn no_such_server(&self, number: usize) -> Error {
         let mine = self.stats().iter().map(|server| server.number.to_string()).collect::<Vec<_>>();
         let mine = if mine.is_empty() { "none".to_owned() } else { mine.join(", ") };
@@ -163,7 +166,7 @@ impl Servers {
         }
     }
 
-    /// The same with one more compute server, which has no keys yet; its number.
+    /// Returns a copy with one more compute server, which has no keys yet, and its number.
     pub fn grown(&self, shared: &Shared, ep: &AnyEndpoint) -> Result<(Self, usize)> {
         let mut grown = self.clone();
         let number = match &mut grown.trees {
@@ -174,7 +177,7 @@ impl Servers {
         Ok((grown, number))
     }
 
-    /// The same without a compute server that has no keys.
+    /// Returns a copy without compute server `number`, which has no keys.
     pub fn without(&self, number: usize) -> Self {
         let mut fewer = self.clone();
         match &mut fewer.trees {
@@ -184,8 +187,10 @@ impl Servers {
         fewer
     }
 
+    /// Checks that this process runs all compute servers.
+    ///
     /// # Errors
-    /// [`Error::NotAllOwned`] unless this process runs all compute servers.
+    /// [`Error::NotAllOwned`].
     pub fn check_runs_all(&self, what: &'static str) -> Result<()> {
         match self.routes.table().owners().iter().position(|&number| !self.runs(number)) {
             Some(partition) => Err(Error::NotAllOwned { what, index: self.record.name.clone(), partition }),
@@ -197,7 +202,7 @@ impl Servers {
         with_trees!(self, |trees| trees.iter().flatten().try_for_each(|tree| flush_tree(ep, tree)))
     }
 
-    /// Of those that have keys, in the order of those.
+    /// Counts of the compute servers that have keys, in the order of their keys.
     pub fn stats(&self) -> Vec<ComputeServerStats> {
         let owners = self.routes.table().owners().to_vec();
         let mut all = self.stats_of_all();
@@ -236,7 +241,7 @@ fn is_same<L>(mine: &TreesOf<L>, theirs: &TreesOf<L>, number: usize) -> bool {
     }
 }
 
-/// Opens a tree for no keys, beside those that there are; its number.
+/// Opens a tree without keys, behind the existing ones; returns its number.
 fn push_empty<L: Layout>(
     shared: &Shared,
     ep: &AnyEndpoint,
@@ -250,7 +255,7 @@ fn push_empty<L: Layout>(
     Ok(trees.len() - 1)
 }
 
-/// Runs `work` with a worker of the tree's cache for it.
+/// Runs `work` with a temporary worker of the tree's cache.
 pub(crate) fn with_ctx<L: Layout, T>(
     ep: &AnyEndpoint,
     tree: &Tree<L>,
@@ -266,7 +271,7 @@ fn flush_tree<L: Layout>(ep: &AnyEndpoint, tree: &Tree<L>) -> Result<()> {
     with_ctx(ep, tree, |ctx| Ok(block_on(ep, tree.flush(ctx)).map(drop)?))
 }
 
-/// Opens the index for the compute server that owns `range`, with a cache of `bytes`.
+/// Opens the tree of the compute server that owns `range`, with a cache of `bytes`.
 fn open_tree<L: Layout>(
     shared: &Shared,
     ep: &AnyEndpoint,
@@ -289,7 +294,7 @@ fn open_tree<L: Layout>(
     Ok(tree?)
 }
 
-/// Opens the whole index for one piece of work. Nobody else has it open, or has anything of it that was changed.
+/// Opens the whole index for one piece of work. No process has it open or has dirty nodes of it.
 pub(crate) fn open_passing<L: Layout>(
     shared: &Shared,
     ep: &AnyEndpoint,
@@ -300,10 +305,10 @@ pub(crate) fn open_passing<L: Layout>(
     open_tree(shared, ep, layout, record, KeyRange::all(), (bytes, &CacheOptions::default()))
 }
 
-/// Every block that the index occupies, for freeing it.
+/// All blocks of the index, to be freed.
 ///
 /// # Errors
-/// [`Error::BadIndex`] if it is damaged.
+/// [`Error::BadIndex`] if the index is damaged.
 pub(crate) fn blocks_of<L: Layout>(
     shared: &Shared,
     ep: &AnyEndpoint,
@@ -325,8 +330,10 @@ pub(crate) fn free_blocks(shared: &Shared, ep: &AnyEndpoint, blocks: &Blocks) ->
     Ok(())
 }
 
+/// Checks that an index has the expected layout.
+///
 /// # Errors
-/// [`Error::WrongLayout`] if another one was expected.
+/// [`Error::WrongLayout`].
 pub(crate) fn check_layout(name: &str, found: IndexLayout, expected: Option<IndexLayout>) -> Result<()> {
     match expected.filter(|&expected| expected != found) {
         Some(expected) => Err(Error::WrongLayout { name: name.to_owned(), found, expected }),
@@ -334,10 +341,10 @@ pub(crate) fn check_layout(name: &str, found: IndexLayout, expected: Option<Inde
     }
 }
 
-/// What an index of these options is to be.
+/// Layout, catalog entry and origin of the boundaries of an index with these options.
 ///
 /// # Errors
-/// Whatever can be seen to be wrong before anything is made.
+/// All errors that can be detected before anything is created.
 pub(crate) fn plan(
     config: &Config,
     name: &str,
@@ -345,7 +352,7 @@ pub(crate) fn plan(
 ) -> Result<(NodeLayout, IndexSpec, Chosen)> {
     let descriptor = Descriptor::of(options)?;
     let layout = descriptor.node_layout(options.node_size)?;
-    // So that an index is not made which cannot be opened here.
+    // An index that this process could not open is not created.
     Cache::new(&config.cache_options.config(config.cache, options.node_size))?;
     let (boundaries, chosen) = match (&options.boundaries, config.compute_servers) {
         (Some(boundaries), _) => (boundaries.clone(), Chosen::Given),
@@ -375,7 +382,8 @@ pub(crate) fn plan(
     Ok((layout, spec, chosen))
 }
 
-/// Makes an index and enters it into the catalog; nothing stays behind if that fails.
+/// Creates an index and enters it into the catalog. A failure leaves nothing behind, or is
+/// [`Error::Perhaps`].
 pub(crate) fn create(
     shared: &Shared,
     ep: &AnyEndpoint,
@@ -385,7 +393,8 @@ pub(crate) fn create(
     let (layout, spec, chosen) = plan(&shared.config, name, options)?;
     let boundaries = spec.boundaries.clone();
     let spec = IndexSpec { boundaries: Vec::new(), ..spec };
-    // The record comes first, since every node carries the number that it gets there. Until it has a root this process owns it.
+    // The record comes first, since every node carries the number that the catalog assigns. This process owns
+    // it until it has a root.
     let record = match block_on(ep, shared.pool.create_own_index(ep, spec.clone())) {
         Err(PoolError::IndexExists { .. }) if clear_unmade(shared, ep, name)? => {
             block_on(ep, shared.pool.create_own_index(ep, spec))
@@ -395,22 +404,22 @@ pub(crate) fn create(
     let made = with_layout!(layout, |layout| plant(shared, ep, layout, record, boundaries));
     match made {
         Ok(()) => Ok(chosen),
-        // It may be whole, so it stays.
+        // The index may be complete, so it stays.
         Err(error @ Error::Perhaps { .. }) => Err(error),
         Err(error) => match block_on(ep, shared.pool.drop_index(ep, name)) {
             Ok(_) => Err(error),
-            // Its name is taken, though it has no root.
+            // The name is taken by an index without a root.
             Err(_) => Err(error.perhaps(CREATING)),
         },
     }
 }
 
-/// Makes the name free again if its index was never finished; whether it was one of those.
+/// Removes an index of this name if its creation was abandoned; returns whether the name is free.
 fn clear_unmade(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<bool> {
     match block_on(ep, shared.pool.open_index(ep, name)) {
         Ok(record) if lost::is_unmade(shared, ep, &record, true)? => {
             match lost::unlink(shared, ep, &record) {
-                // Another process was quicker; what it makes is another index.
+                // Another process removed it first; an index that it creates is another one.
                 Ok(()) | Err(Error::Pool(PoolError::UnknownIndex { .. })) => Ok(true),
                 Err(error) => Err(error),
             }
@@ -423,17 +432,16 @@ fn clear_unmade(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<bool> {
 
 const CREATING: &str = "making the index";
 
-/// What came of writing a record with a new root.
+/// Outcome of writing a record with a new root.
 pub(crate) enum Written {
     Yes(IndexRecord),
     /// The catalog does not have the new root.
     No(Error),
-    /// That cannot be told: both roots stay allocated.
+    /// Unknown outcome; both roots stay allocated.
     Perhaps(Error),
 }
 
-/// Writes a record with a new root. If that fails, the record that the catalog has by now tells whether it was written all the
-/// same.
+/// Writes a record with a new root. After an error, the record in the catalog tells whether it was written.
 pub(crate) fn write_root(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Written {
     let error = match block_on(ep, shared.pool.update_index(ep, record)) {
         Ok(written) => return Written::Yes(written),
@@ -466,7 +474,7 @@ fn plant<L: Layout>(
     match planted {
         Written::Yes(_) => Ok(()),
         Written::No(error) => {
-            // Nothing leads there. What cannot be freed now is left to an audit.
+            // No record refers to these blocks. Those that cannot be freed now are found by an audit.
             let _ =
                 blocks_of(shared, ep, layout, &record).and_then(|blocks| free_blocks(shared, ep, &blocks));
             Err(error)
@@ -475,7 +483,7 @@ fn plant<L: Layout>(
     }
 }
 
-/// Makes leaves end at `boundaries`. What was cut when this fails stays cut, which changes nothing else.
+/// Splits leaves at `boundaries`. After a failure some leaves are split already, which does no harm.
 pub(crate) fn cut<L: Layout>(
     shared: &Shared,
     ep: &AnyEndpoint,
@@ -494,8 +502,8 @@ pub(crate) fn cut<L: Layout>(
     cut
 }
 
-/// Opens an index of the catalog: claims partitions, cuts it anew if the configuration asks for another number of
-/// compute servers and `keep` does not forbid it, and opens a tree for each.
+/// Opens an index of the catalog: claims partitions and opens a tree for each. If the configuration asks for
+/// another number of compute servers, cuts the index anew first, unless `keep`.
 pub(crate) fn open(
     shared: &Shared,
     ep: &AnyEndpoint,
@@ -532,7 +540,8 @@ pub(crate) fn open(
         open_trees(shared, ep, layout, descriptor, record, |partition| owners[partition] == mine)
     })();
     if opened.is_err() {
-        // What is not given back stays this process's, which can open it again or gives it up when it closes the pool.
+        // Partitions that cannot be released stay owned by this process, which can open them again and
+        // releases them when it closes the pool.
         let _ = shared.record(ep, name).and_then(|record| {
             let mine: Vec<usize> =
                 (0..record.owners.len()).filter(|&at| record.owners[at] == shared.pool.slot()).collect();
@@ -542,13 +551,13 @@ pub(crate) fn open(
     opened
 }
 
-/// The record of an index; waits for a process that has entered the name but not yet the root, while it lives.
+/// Record of an index. If it has no root yet, waits while the process that creates the index lives.
 pub(crate) fn finished_record(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<IndexRecord> {
     const PAUSE: Duration = Duration::from_micros(200);
     let deadline = Instant::now() + shared.config.patience();
     loop {
         let record = shared.record(ep, name)?;
-        // Who only looks may look at a pool whose maker has died.
+        // An inspection may see an index whose creation was abandoned.
         if !record.root.is_null() || shared.looking() || Instant::now() >= deadline {
             return Ok(record);
         }
@@ -590,7 +599,7 @@ fn claim(shared: &Shared, ep: &AnyEndpoint, name: &str, partitions: &[usize]) ->
     }
 }
 
-/// Changes the boundaries of an index that this process owns all of and has no trees open for.
+/// Changes the boundaries of an index. This process owns all of it and has no trees of it open.
 pub(crate) fn recut(
     shared: &Shared,
     ep: &AnyEndpoint,
@@ -619,8 +628,8 @@ pub(crate) fn open_trees(
     open_numbered(shared, ep, (layout, descriptor, record), (routes, loads), is_mine)
 }
 
-/// Opens trees for all partitions, all of which are this process's, anew: the compute servers of `before` keep their numbers,
-/// though the root or the boundaries are others.
+/// Opens the trees of all partitions anew, all of which this process owns. The compute servers of `before`
+/// keep their numbers, although the root or the boundaries may be others.
 pub(crate) fn reopen_trees(
     shared: &Shared,
     ep: &AnyEndpoint,
@@ -666,7 +675,7 @@ fn open_numbered(
     Ok(Servers { routes, record, descriptor, trees, loads })
 }
 
-/// Takes the index out of the catalog and frees its blocks. This process owns all of it, and it is at rest.
+/// Removes the index from the catalog and frees its blocks. This process owns all of it, and it is at rest.
 pub(crate) fn drop_index(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -> Result<()> {
     servers.flush(ep)?;
     let blocks =

@@ -1,8 +1,8 @@
 //! One thread's access to an index: blocking operations.
 //!
-//! A session has an endpoint and, for each compute server that this process runs, a worker of its cache ([`Members`]). A key
-//! goes to the compute server that owns it. Which node layout the index has is decided once per operation, outside of
-//! the loop that runs its future, so that each operation is compiled for its layout.
+//! A session has an endpoint and, for each compute server that this process runs, a worker of its cache
+//! ([`Members`]). An operation goes to the compute server that owns its key. The node layout is selected once
+//! per operation, outside the loop that polls its future, so that each operation is compiled for its layout.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -25,14 +25,14 @@ use crate::members::{Found, Members};
 use crate::range::Range;
 use crate::reading::{Looked, RecordId};
 
-/// Operations between two times that the cluster learns what a session counted.
+/// Operations after which a session publishes its verb counts to the cluster.
 const PUBLISH_EVERY: u32 = 64;
 
-/// A thread's access to an [`Index`]. It belongs to the thread that opened it; threads open one each.
+/// A thread's access to an [`Index`]. It belongs to the thread that opened it; each thread opens its own.
 ///
-/// Operations block until they are done; [`Session::futures`] and [`Session::in_flight`] have the same ones as
-/// futures. Single-key operations are linearizable. A scan hands out every key that is present throughout it and
-/// none that is absent throughout it, in order, each once.
+/// Operations block until they are done; [`Session::futures`] and [`Session::in_flight`] offer the same ones
+/// as futures. Single-key operations are linearizable. A scan visits in order, and once, every key that is
+/// present throughout the scan, and no key that is absent throughout.
 ///
 /// ```
 /// use pando::{Cluster, Config, IndexOptions};
@@ -51,19 +51,19 @@ pub struct Session {
     index: Index,
     pub(crate) ep: AnyEndpoint,
     members: RefCell<Members>,
-    /// The generation of the index's compute servers that `members` are of.
+    /// Generation of the index's compute servers that `members` belong to.
     generation: Cell<u64>,
     pub(crate) router: Router,
     pub(crate) patience_ns: Nanos,
-    /// How long an operation may begin what takes long.
+    /// Nanoseconds after which an operation begins nothing that may take long.
     pub(crate) operation_ns: Nanos,
     only: Option<usize>,
-    /// Slots are running: blocking calls would take the bits that wake them.
+    /// Slots are running: a blocking call would consume their wake-up bits.
     in_slots: Cell<bool>,
     read_only: bool,
-    /// It reads what this process does not own, which `reading.rs` does.
+    /// Reads an index that this process does not own, by the protocol of `reading.rs`.
     pub(crate) reading: bool,
-    /// The record that the members are of, and what a reader knows of it.
+    /// Record that the members belong to, and the state of its checks by a reader.
     pub(crate) opened: Cell<RecordId>,
     pub(crate) looked: Looked,
     until_publish: Cell<u32>,
@@ -71,8 +71,8 @@ pub struct Session {
     _of_one_thread: PhantomData<Rc<()>>,
 }
 
-/// Runs the operation on the tree that owns the key, of either layout; `$run` is `blocking` or `awaiting`. `$number` is the
-/// compute server that the router says. While the key moves to another one, waits.
+/// Runs an operation on the tree that owns the key, of either layout; `$run` is `blocking` or `awaiting`.
+/// `$number` is the compute server that the router names. Waits while the key moves to another one.
 macro_rules! on_tree {
     ($run:ident, $session:expr, $key:expr, |$tree:ident, $ctx:ident| $future:expr) => {{
         let session: &Session = $session;
@@ -160,29 +160,30 @@ impl Session {
         })
     }
 
+    /// The index of this session.
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// That of an operation which begins.
+    /// Time limit for a new operation.
     #[inline]
     pub(crate) fn limit(&self) -> Limit {
         Limit::new(self.operation_ns)
     }
 
-    /// The compute server of this number, if this session reaches it.
+    /// The compute server of this number, if this session can use it.
     #[inline]
     pub(crate) fn find(&self, number: usize) -> Found {
         match self.members.borrow().find(number) {
             Found::Elsewhere => {}
             found => return found,
         }
-        // It may be new.
+        // The compute server may be new.
         self.learn();
         self.members.borrow().find(number)
     }
 
-    /// Takes up the compute servers that there are now, if there are others than before.
+    /// Adopts the current compute servers, if they changed.
     #[cold]
     pub(crate) fn learn(&self) {
         let generation = self.index.data.generation();
@@ -195,14 +196,16 @@ impl Session {
         }
     }
 
-    /// Whether a compute server that this session does not reach has no keys any more, so that others are to be asked.
+    /// Whether a compute server that this session cannot use has no keys any more, so that the operation must
+    /// be routed again.
     #[cold]
     pub(crate) fn is_gone(&self, number: usize) -> bool {
         self.router.refresh();
         self.router.table().partition_owned_by(number).is_none()
     }
 
-    /// Why a compute server cannot be reached from here; `partition_of` says which partition of the catalog's is meant.
+    /// The error for a compute server that this session cannot use. `partition_of` selects the partition by
+    /// the catalog's boundaries.
     #[cold]
     pub(crate) async fn not_here(
         &self,
@@ -213,7 +216,7 @@ impl Session {
         if let Some(session_of) = self.only.filter(|_| is_run) {
             return Error::OtherComputeServer { belongs_to: number, session_of };
         }
-        // The boundaries of other processes may have moved since this one asked.
+        // The boundaries of other processes may have moved since this process read them.
         match self.index.shared.owner(&self.ep, self.index.name(), partition_of).await {
             Ok((partition, owner)) => {
                 Error::NotOwned { index: self.index.name().to_owned(), partition, owner }
@@ -250,35 +253,36 @@ impl Session {
     fn publish_verbs(&self) {
         self.until_publish.set(PUBLISH_EVERY);
         *lock(&self.published) = self.verbs();
-        // Who was removed gives its memory back when no session has it any more.
+        // Releases the memory of removed compute servers: it is freed once no session refers to them.
         self.learn();
     }
 
-    /// Lets [`crate::Cluster::stats`] see all that this session counted. That happens by itself every 64 operations
-    /// and when the session is dropped.
+    /// Publishes all counts of this session to [`crate::Cluster::stats`]. A session does so itself every 64
+    /// operations, and when it is dropped.
     pub fn publish(&self) {
         self.publish_verbs();
         self.members.borrow().tell();
     }
 
-    /// The verbs of this session so far.
+    /// Verbs of this session so far.
     pub fn verbs(&self) -> VerbCounts {
         self.ep.counters().snapshot()
     }
 
-    /// The value of `key`.
+    /// Value of `key`; `None` if it is absent.
     ///
     /// # Errors
-    /// A key that the layout does not hold, [`Error::NotOwned`] with the process that owns it,
-    /// [`Error::OtherComputeServer`], corruption with its address, and errors of the fabric, as for every operation.
+    /// A key that the layout cannot hold; [`Error::NotOwned`] with the process that owns the key;
+    /// [`Error::OtherComputeServer`]; damage, with its address; errors of the fabric. All operations have
+    /// these errors.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         Ok(self.get_into(key, &mut value)?.then_some(value))
     }
 
-    /// Appends the value of `key` to `out`; `false` if the key is absent. Needs no allocation once `out` is large
-    /// enough.
+    /// Appends the value of `key` to `out`; `false` if the key is absent. Allocates nothing if `out` has the
+    /// capacity.
     ///
     /// # Errors
     /// As for [`Session::get`].
@@ -288,7 +292,7 @@ impl Session {
         if self.reading {
             return self.get_as_reader(key, out);
         }
-        // Most lookups find everything cached; then there is no future to run.
+        // Most lookups find every node cached and need no future.
         let number = self.router.route(key);
         if let Some(found) = self.get_now(number, key, out) {
             self.count_operation();
@@ -297,7 +301,7 @@ impl Session {
         self.get_later(number, key, out)
     }
 
-    // The futures of these two are not to be on the stack of every lookup.
+    // Not inlined, so that the futures of these two functions are not on the stack of every lookup.
     #[inline(never)]
     fn get_as_reader(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         pando_rt::block_on(&self.ep, self.futures().get_into(key, out))
@@ -334,16 +338,16 @@ impl Session {
         self.get_into(key, &mut Vec::new())
     }
 
-    /// Stores `value` under `key`; says whether the key was present before.
+    /// Stores `value` under `key`; returns whether the key was present before.
     ///
     /// # Errors
-    /// As for [`Session::get`]; a value that the layout does not hold; a full pool ([`Error::is_full`]).
+    /// As for [`Session::get`]; a value that the layout cannot hold; a full pool ([`Error::is_full`]).
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         self.check_change()?;
         on_tree!(blocking, self, key, |tree, ctx| tree.put(ctx, key, value))
     }
 
-    /// Stores `value` under a key that is absent; `false`, and nothing changes, if it is present.
+    /// Stores `value` under `key` if the key is absent; otherwise changes nothing and returns `false`.
     ///
     /// # Errors
     /// As for [`Session::put`].
@@ -352,7 +356,7 @@ impl Session {
         on_tree!(blocking, self, key, |tree, ctx| tree.insert(ctx, key, value))
     }
 
-    /// Stores `value` under a key that is present; `false`, and nothing changes, if it is absent.
+    /// Stores `value` under `key` if the key is present; otherwise changes nothing and returns `false`.
     ///
     /// # Errors
     /// As for [`Session::put`].
@@ -361,7 +365,7 @@ impl Session {
         on_tree!(blocking, self, key, |tree, ctx| tree.update(ctx, key, value))
     }
 
-    /// Removes `key`; says whether it was present.
+    /// Removes `key`; returns whether it was present.
     ///
     /// # Errors
     /// As for [`Session::get`].
@@ -370,8 +374,8 @@ impl Session {
         on_tree!(blocking, self, key, |tree, ctx| tree.remove(ctx, key))
     }
 
-    /// Stores `new` (removes the key, if that is `None`) if the value of `key` is `expected` (if it is absent, if that
-    /// is `None`).
+    /// Replaces the value of `key` by `new` if it is `expected`. `None` stands for an absent key: as
+    /// `expected` it requires that the key is absent, as `new` it removes the key.
     ///
     /// # Errors
     /// As for [`Session::put`].
@@ -385,7 +389,8 @@ impl Session {
         on_tree!(blocking, self, key, |tree, ctx| tree.compare_and_swap(ctx, key, expected, new))
     }
 
-    /// Looks up all of `keys` side by side, which hides the latency of memory; the answers are in their order.
+    /// Looks up all of `keys` concurrently, which overlaps the latencies of memory. The answers are in the
+    /// order of the keys.
     ///
     /// # Errors
     /// As for [`Session::get`].
@@ -394,19 +399,20 @@ impl Session {
         pando_rt::block_on(&self.ep, self.futures().multi_get(keys, answers))
     }
 
-    /// Hands the entries of `range` to `visit`, in order, until it returns `false`; how many it was given.
+    /// Passes the entries of `range` to `visit`, in order, until it returns `false`. Returns the number of
+    /// entries visited.
     ///
     /// # Errors
-    /// As for [`Session::get`]. What was handed out before stands.
+    /// As for [`Session::get`]. Entries visited before the error are valid.
     pub fn scan(&self, range: &ScanRange<'_>, visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<usize> {
         self.check_blocking()?;
         pando_rt::block_on(&self.ep, self.futures().scan(range, visit))
     }
 
-    /// The entries between two bounds.
+    /// Iterator over the entries between two bounds.
     ///
-    /// They are fetched in batches that grow from 16 to 1024 entries, so that an iterator that is dropped early did
-    /// not read far ahead. Each batch is a scan of its own; changes between two of them show.
+    /// Entries are fetched in batches that grow from 16 to 1024 entries, so that an iterator dropped early
+    /// has not read far ahead. Each batch is a scan of its own; changes between two batches are visible.
     /// ```
     /// use pando::{Cluster, Config, IndexOptions};
     ///
@@ -429,31 +435,35 @@ impl Session {
         Range::new(self, own(bounds.start_bound()), own(bounds.end_bound()))
     }
 
-    /// All entries; see [`Session::range`].
+    /// Iterator over all entries; see [`Session::range`].
     pub fn iter(&self) -> Range<'_> {
         Range::new(self, Bound::Unbounded, Bound::Unbounded)
     }
 
-    /// The entries whose keys begin with `prefix`; see [`Session::range`].
+    /// Iterator over the entries whose keys begin with `prefix`; see [`Session::range`].
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range<'_> {
         let (low, high) = crate::range::of_prefix(prefix.as_ref());
         Range::new(self, low, high)
     }
 
-    /// Many operations that are under way at once on this thread, with their answers in order.
+    /// A batch of operations, which run concurrently on this thread; the answers are in their order.
     ///
     /// # Errors
-    /// None of its own; within a slot of [`Session::in_flight`] each operation fails with [`Error::InsideSlot`].
+    /// None. Within a slot of [`Session::in_flight`], each operation of the batch fails with
+    /// [`Error::InsideSlot`].
     pub fn batch(&self) -> Batch<'_> {
         Batch::new(self)
     }
 
     /// The operations as futures, for [`crate::block_on`] and other executors.
     ///
-    /// The futures belong to this thread. Any executor that runs such futures will do, and several operations of one
-    /// session may be under way at once; on the fabrics inside one host they are ready at once unless they must wait
-    /// for another thread. One that is dropped midway was done, or not, before the next operation on its key. What it leaves
-    /// half done later operations finish, once its verbs must have ended; blocks that it had allocated may stay so.
+    /// The futures belong to this thread. Any executor for such futures will do, and several operations of
+    /// one session may be in flight at once. On the fabrics within one host they are ready at once, unless
+    /// they must wait for another thread.
+    ///
+    /// If a future is dropped midway, its operation takes effect before the next operation on its key, or
+    /// never. Later operations finish its leftovers once its verbs must have ended; blocks that it had
+    /// allocated may stay allocated.
     /// ```
     /// use pando::{Cluster, Config, IndexOptions};
     ///
@@ -471,9 +481,9 @@ impl Session {
         AsyncSession { session: self }
     }
 
-    /// Runs the future that `make` gives for each of `slots` slots side by side on this thread, so that while one
-    /// waits for memory, local or remote, the others run; their outputs by slot. Blocking calls of this session fail
-    /// meanwhile.
+    /// Runs one future per slot, made by `make`, for `slots` slots on this thread: while one waits for
+    /// memory, local or remote, the others run. Returns their outputs by slot. Blocking calls of this session
+    /// fail meanwhile.
     ///
     /// # Errors
     /// [`Error::InvalidOption`] unless there are 1 to 64 slots; [`Error::InsideSlot`].
@@ -509,7 +519,7 @@ impl Session {
     }
 }
 
-/// Blocking calls are possible again when it goes, also by a panic.
+/// Permits blocking calls again when it is dropped, also by a panic.
 struct InSlots<'s>(&'s Session);
 
 impl Drop for InSlots<'_> {
@@ -518,10 +528,10 @@ impl Drop for InSlots<'_> {
     }
 }
 
-/// Runs a future that works with `session` to its end on this thread.
+/// Runs a future that uses `session` to completion on this thread.
 ///
 /// # Panics
-/// Within a slot of [`Session::in_flight`] of the same session, where it would never end.
+/// Within a slot of [`Session::in_flight`] of the same session, where the call would never end.
 pub fn block_on<F: Future>(session: &Session, future: F) -> F::Output {
     assert!(!session.in_slots.get(), "{}", Error::InsideSlot);
     pando_rt::block_on(&session.ep, future)
@@ -532,7 +542,7 @@ impl Drop for Session {
         self.publish();
         lock(&self.index.shared.counts).end(&self.published);
         let none = Vec::new();
-        // Before others may take the index for being at rest.
+        // Dropped before `end_session`, after which exclusive work takes the index for being at rest.
         self.members.replace(Members::Fixed(none));
         self.index.data.end_session();
     }

@@ -1,10 +1,10 @@
-//! The shape of indexes while others use them: what can be read without owning anything.
+//! The shape of indexes in use, as far as it can be read without owning them.
 //!
-//! The auditor of [`Cluster::check`] needs the pool alone. This walk needs nobody's leave and takes no lock: it reads
-//! nodes as they lie on the memory servers, one level after the other, and trusts none of them. A node that is no
-//! longer what its parent said (freed, reused, torn by a racing WRITE) is read again and then left out and counted.
-//! What this process has in its caches it writes back first; what other owners have in theirs is not seen. So the figures are
-//! close, not exact, and prove nothing about the invariants.
+//! The auditor of [`Cluster::check`] needs the pool alone. This walk takes no lock: it READs the nodes on the
+//! memory servers, level by level, and trusts none of them. A node that differs from its parent's description
+//! (freed, reused, torn by a concurrent WRITE) is READ again, and is then left out and counted. Dirty nodes
+//! in caches of this process are written back first; those of other owners are not seen. So the figures are
+//! approximate and prove nothing about the invariants.
 
 use crate::endpoint::AnyEndpoint;
 use pando_dex::layout::{Layout, Side, header};
@@ -23,13 +23,13 @@ use crate::servers::with_layout;
 const READS_MAX: usize = 3;
 
 impl Cluster {
-    /// The shape of each index as it is on the memory servers, in the order of their names, also while this and other
-    /// processes use it. Indexes that cannot be made out at all are missing. What this process has changed is written back
-    /// first; of what others own, the figures are those of what they wrote back last. [`IndexReport::unreadable`] counts what
-    /// changed too fast to be read.
+    /// Shape of each index on the memory servers, in the order of their names, while this and other processes
+    /// may use them. Indexes that cannot be read at all are missing. This process's changes are written back
+    /// first; for partitions of other processes, the figures are those of their last write-back.
+    /// [`IndexReport::unreadable`] counts nodes that changed too fast to be read.
     ///
     /// # Errors
-    /// Those of the fabric; a damaged catalog.
+    /// Errors of the fabric; a damaged catalog.
     pub fn shapes(&self) -> Result<Vec<IndexReport>> {
         let shared = &self.shared;
         shared.check_open()?;
@@ -44,7 +44,7 @@ impl Cluster {
                 match shared.record(ep, &name).and_then(|record| shape_of(ep, shared, &record)) {
                     Ok(report) => reports.extend(report),
                     Err(error @ Error::Fabric(_)) => return Err(error),
-                    // Dropped since, or of a kind that this program does not know.
+                    // Dropped meanwhile, or of a kind that this program does not know.
                     Err(_) => {}
                 }
             }
@@ -64,7 +64,7 @@ fn shape_of(ep: &AnyEndpoint, shared: &Shared, record: &IndexRecord) -> Result<O
     with_layout!(layout, |layout| Shape::new(ep, layout, record, servers).walk().map(Some))
 }
 
-/// A node to read: where it is, and the memory server of the level-M subtree that it belongs to.
+/// A node to read: its address, and the memory server of the level-M subtree that it belongs to.
 type Node = (GlobalAddr, Option<MemoryServerId>);
 
 struct Shape<'a, L> {
@@ -73,7 +73,7 @@ struct Shape<'a, L> {
     record: &'a IndexRecord,
     report: IndexReport,
     fullness_sum: f64,
-    /// Room for a key or a value.
+    /// Buffer for a key or a value.
     bytes: Vec<u8>,
 }
 
@@ -96,7 +96,7 @@ impl<'a, L: Layout> Shape<'a, L> {
             for node in level {
                 self.visit(node, &mut height, &mut below)?;
             }
-            // Parents of different age may name the same child.
+            // Parents READ at different times may name the same child.
             below.sort_unstable_by_key(|&(addr, _)| addr);
             below.dedup_by_key(|&mut (addr, _)| addr);
             level = below;
@@ -111,7 +111,8 @@ impl<'a, L: Layout> Shape<'a, L> {
         Ok(self.report)
     }
 
-    /// Counts a node and appends its children; `level` is that of the nodes, once the root has told.
+    /// Counts a node and appends its children to `below`. `level` is the level of the node; unknown for the
+    /// root.
     fn visit(&mut self, node: Node, level: &mut Option<u8>, below: &mut Vec<Node>) -> Result<()> {
         let Some(page) = self.read(node.0, *level)? else {
             self.report.unreadable += 1;
@@ -146,7 +147,7 @@ impl<'a, L: Layout> Shape<'a, L> {
         Ok(())
     }
 
-    /// The node at `addr`, if it is one of this index and of the wanted level.
+    /// The node at `addr`, if it belongs to this index and has the given level.
     fn read(&self, addr: GlobalAddr, level: Option<u8>) -> Result<Option<PageBuf>> {
         let mut page = self.ep.buffer(self.layout.node_size());
         for _ in 0..READS_MAX {
@@ -169,7 +170,7 @@ impl<'a, L: Layout> Shape<'a, L> {
         let count = self.layout.count(words);
         self.report.leaves += 1;
         self.report.entries += count as u64;
-        // Leaves end at boundaries.
+        // A leaf belongs to one partition, since leaves end at boundaries.
         self.bytes.clear();
         let has_low = self.layout.append_fence(words, Side::Low, &mut self.bytes);
         let partition = if has_low { partition_of(&self.record.boundaries, &self.bytes) } else { 0 };
@@ -194,7 +195,7 @@ impl<'a, L: Layout> Shape<'a, L> {
         let words = page.words();
         for i in 0..self.layout.child_count(words) {
             let raw = header::get(words, self.layout.child_word(words, i));
-            // A torn inner node may hold anything.
+            // A torn inner node may contain any word.
             match GlobalAddr::from_raw(raw) {
                 Some(addr) if self.is_in_a_region(addr) => below.push((addr, subtree)),
                 _ => self.report.unreadable += 1,

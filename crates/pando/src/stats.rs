@@ -1,7 +1,7 @@
-//! What was counted: verbs, caches, structure changes, memory in use.
+//! Counters: verbs, caches, structure modifications, memory in use.
 //!
-//! Counters only grow; what a phase cost is the difference of two moments. Sessions publish theirs now and then, so
-//! those that are still open may be some operations behind. Nothing here takes a latch of a cache.
+//! Counters only grow; the cost of a phase is the difference of two snapshots. Sessions publish theirs every
+//! 64 operations, so the counts of open sessions may lag behind. Reading counters takes no latch of a cache.
 
 use std::ops::{Add, Sub};
 use std::sync::{Arc, Mutex};
@@ -15,24 +15,24 @@ use pando_rt::block_on;
 use crate::cluster::{Cluster, lock};
 use crate::error::Result;
 
-/// What this process did and what the pool holds, as [`Cluster::stats`] saw it.
+/// Counts of this process and the state of the pool, as returned by [`Cluster::stats`].
 ///
-/// Counters run from the opening of the cluster on; take the difference of two moments to measure something.
+/// Counters start when the cluster is opened; the difference of two snapshots measures an interval.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Verbs of all sessions so far. Those that are still open may have done up to 64 operations more; see
+    /// Verbs of all sessions. Open sessions may have done up to 64 operations that are not counted yet; see
     /// [`crate::Session::publish`].
     pub verbs: VerbCounts,
-    /// Verbs of everything else: opening, bulk loads, flushes, checks.
+    /// All other verbs: opening, bulk loads, flushes, checks.
     pub management: VerbCounts,
-    /// The open indexes, in the order of their names.
+    /// Open indexes, in the order of their names.
     pub indexes: Vec<IndexStats>,
-    /// The memory servers.
+    /// Usage of the memory servers.
     pub pool: Vec<ServerUsage>,
 }
 
-/// What the compute servers of one index did.
+/// Counts of the compute servers of one index.
 ///
 /// ```
 /// use pando::{Cluster, Config, IndexOptions};
@@ -49,21 +49,21 @@ pub struct Stats {
 #[non_exhaustive]
 pub struct IndexStats {
     pub name: String,
-    /// Those that this process runs, in the order of their keys.
+    /// Compute servers that this process runs, in the order of their keys.
     pub compute_servers: Vec<ComputeServerStats>,
-    /// All that this process ran before and that were removed.
+    /// Sum of the compute servers that this process ran earlier and that were removed.
     pub former: FormerStats,
 }
 
 impl IndexStats {
-    /// What part of the operations each of the compute servers performed, 0 to 1, in their order.
+    /// Share of each compute server in all operations, 0 to 1, in their order.
     pub fn shares(&self) -> Vec<f64> {
         let all: u64 = self.compute_servers.iter().map(|server| server.operations).sum();
         self.compute_servers.iter().map(|server| server.operations as f64 / all.max(1) as f64).collect()
     }
 }
 
-/// What compute servers did that are there no more.
+/// Counts of compute servers that were removed.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct FormerStats {
@@ -72,35 +72,36 @@ pub struct FormerStats {
     pub smo: SmoCounts,
 }
 
-/// What one compute server did.
+/// Counts of one compute server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ComputeServerStats {
-    /// Its number, as for [`crate::Index::session_of`].
+    /// Number of the compute server, as for [`crate::Index::session_of`].
     pub number: usize,
-    /// Its keys.
+    /// Keys that it owns.
     pub range: KeyRange,
-    /// Operations that sessions had it perform. A scan is one for each compute server that it comes to, and a
-    /// [`crate::Session::multi_get`] one for each key. Open sessions may have done up to 64 more with it.
+    /// Operations that it executed for sessions. A scan counts once for each compute server that it visits, a
+    /// [`crate::Session::multi_get`] once for each key. Each open session may have executed up to 64 more
+    /// that are not counted yet.
     pub operations: u64,
     pub cache: CacheCounts,
     /// Bytes of its cache: frames and bookkeeping.
     pub cache_bytes: u64,
-    /// Nodes that its cache holds at most.
+    /// Frames of its cache.
     pub frames: usize,
     pub smo: SmoCounts,
 }
 
-/// Structure modification operations.
+/// Structure modification operations (SMOs).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SmoCounts {
     pub splits: u64,
     pub merges: u64,
-    /// Times that the root became higher or lower.
+    /// Changes of the height of the tree.
     pub root_changes: u64,
-    /// Changes of nodes that several compute servers share.
+    /// Changes of shared nodes.
     pub shared_changes: u64,
-    /// Times that stale copies of shared nodes were read anew.
+    /// Refreshes of outdated copies of shared nodes.
     pub refreshes: u64,
 }
 
@@ -141,13 +142,13 @@ impl std::iter::Sum for SmoCounts {
 }
 
 impl Stats {
-    /// The caches of all compute servers together.
+    /// Sum over the caches of all compute servers.
     pub fn cache(&self) -> CacheCounts {
         let former = self.indexes.iter().map(|index| index.former.cache);
         self.compute_servers().map(|server| server.cache).chain(former).sum()
     }
 
-    /// The structure changes of all compute servers together.
+    /// Sum over the structure modifications of all compute servers.
     pub fn smo(&self) -> SmoCounts {
         let former = self.indexes.iter().map(|index| index.former.smo);
         self.compute_servers().map(|server| server.smo).chain(former).sum()
@@ -158,11 +159,11 @@ impl Stats {
     }
 }
 
-/// Verbs of sessions as the cluster knows them.
+/// Verb counts of sessions, as published to the cluster.
 #[derive(Default)]
 pub(crate) struct SessionCounts {
     finished: VerbCounts,
-    /// What each open session published last.
+    /// Counts that each open session published last.
     open: Vec<Arc<Mutex<VerbCounts>>>,
     pub management: VerbCounts,
 }
@@ -185,10 +186,10 @@ impl SessionCounts {
 }
 
 impl Cluster {
-    /// What was counted so far, and how full the memory servers are.
+    /// Current counts, and the usage of the memory servers.
     ///
     /// # Errors
-    /// Those of the fabric; [`crate::Error::Closed`].
+    /// Errors of the fabric; [`crate::Error::Closed`].
     pub fn stats(&self) -> Result<Stats> {
         self.shared.check_open()?;
         let pool = self.shared.with_endpoint(|ep| Ok(block_on(ep, self.shared.pool.usage(ep))?))?;

@@ -1,8 +1,9 @@
-//! What is wrong with a list of memory servers: which are missing, of another pool, named twice or in the wrong order.
+//! Diagnosis of a wrong list of memory servers: some missing, of another pool, named twice, or in the wrong
+//! order.
 //!
-//! The superblock of each memory server says which one of which pool it is. It is looked at only after attaching has failed. A list
-//! in which nothing contradicts the rest is completed then (`find_servers.rs`); if that cannot be done, the error says what to
-//! name instead.
+//! The superblock of each memory server contains its pool and its number; it is examined only after attaching
+//! has failed. A list without contradictions is then completed (`find_servers.rs`). If that fails, the error
+//! says what to name instead.
 
 use pando_fabric::Endpoint;
 use pando_pool::{PoolError, RegionPlace, place_of_region};
@@ -10,25 +11,25 @@ use pando_rt::block_on;
 
 use crate::error::Result;
 
-/// Memory servers that a sentence names at most.
+/// Largest number of memory servers named in a sentence.
 const TOLD_MAX: usize = 8;
 
-/// Whether a list of memory servers that is wrong looks so.
+/// Whether a wrong list of memory servers may cause this error.
 pub(crate) fn may_be_why(error: &PoolError) -> bool {
     match error {
         PoolError::WrongServers { .. } | PoolError::ForeignRegion { .. } => true,
-        // One that may join stands in the place of one of the pool's.
+        // A server that may join is in the position of one of the pool's.
         PoolError::NotAPool { server } => server.0 > 0,
         _ => false,
     }
 }
 
-/// A list that is wrong, and how.
+/// A wrong list, and the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// Some are missing, or the order is another one.
+    /// Some servers are missing, or the order is wrong.
     Incomplete(String),
-    /// Two are of two pools, or the same one.
+    /// Two servers belong to different pools, or are the same one.
     Contradictory(String),
 }
 
@@ -40,12 +41,13 @@ impl Wrong {
     }
 }
 
-/// Which memory servers of which pools `ep` reaches, in the order in which they were named.
+/// Pool and number of each memory server that `ep` reaches, in the order in which they were named.
 pub(crate) fn places<E: Endpoint>(ep: &E) -> Result<Vec<Option<RegionPlace>>> {
     ep.regions().iter().map(|&region| Ok(block_on(ep, place_of_region(ep, region))?)).collect()
 }
 
-/// What is wrong with `addresses`, at which `found` was found; `servers` is how many the pool has if that is known.
+/// The fault of `addresses`, where servers with the places `found` are; `servers` is the number of servers of
+/// the pool, if known.
 pub(crate) fn diagnosis(
     addresses: &[String],
     found: &[Option<RegionPlace>],
@@ -91,7 +93,7 @@ pub(crate) fn diagnosis(
     (!is_ordered).then(|| Wrong::Incomplete(in_order()))
 }
 
-/// Numbers in a sentence; the first of them, if they are many.
+/// Numbers as part of a sentence; only the first ones if there are many.
 fn list(numbers: &[usize]) -> String {
     let told: Vec<String> = numbers.iter().take(TOLD_MAX).map(usize::to_string).collect();
     match numbers.len() - told.len() {

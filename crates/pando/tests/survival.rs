@@ -1,6 +1,6 @@
-//! What survives which end of a process: the table of README.md, row by row. A child process is this program again with a real
-//! `main`, so that it can return from it or panic in it. Loss of power cannot be tested here: `flush` and `close` wait until
-//! the system says that the disk has it.
+//! Which changes survive which end of a process: the table of README.md, row by row. A child process is this
+//! program again with a real `main`, so that it can return from it or panic in it. Loss of power cannot be
+//! tested here: `flush` and `close` wait until the system reports that the disk has the data.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -16,18 +16,18 @@ const PATH: &str = "PANDO_TEST_PATH";
 /// Entries before the flush, and as many after it.
 const HALF: u64 = 20_000;
 
-/// What a process did before it ended.
+/// The last step of a process before it ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Before {
     Nothing,
-    /// It flushed when half of the entries were in.
+    /// It flushed after half of the entries.
     Flush,
     Close,
 }
 
 const BEFORE: [Before; 3] = [Before::Nothing, Before::Flush, Before::Close];
 
-/// How it ended, and whether it has closed the pool by that.
+/// The ends of a process, and whether the pool is closed by them.
 const ENDS: [(&str, bool); 7] = [
     ("return", true),
     ("panic in a thread", true),
@@ -38,12 +38,12 @@ const ENDS: [(&str, bool); 7] = [
     ("kill", false),
 ];
 
-/// What is found in the pool.
+/// State in which the pool is found.
 #[derive(Debug, PartialEq)]
 enum Found {
-    /// It is opened like any other, with all its entries.
+    /// It can be opened, and has all entries.
     All,
-    /// It is refused. Opened for looking, it has the entries of the first half, or no more than that can be said.
+    /// It is refused. Opened for inspection, it has the entries of the first half, or none can be relied on.
     Refused { has_first_half: bool },
 }
 
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     if let (Ok(plan), Ok(path)) = (std::env::var(PLAN), std::env::var(PATH)) {
         return child(&plan, Path::new(&path));
     }
-    // Of the arguments of a test program: a filter, and the wish for a list.
+    // The relevant arguments of a test program: a filter, and `--list`.
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let filters: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     let is_wanted = filters.is_empty() || filters.iter().any(|filter| "survival".contains(filter.as_str()));
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs a child that ends so, and looks at what it left.
+/// Runs a child that ends as `end` says, and examines the pool it left.
 fn after(before: Before, end: &str) -> Found {
     let directory = tempfile::tempdir().expect("temporary directory");
     let path = directory.path().join("pool");
@@ -132,7 +132,8 @@ fn fill(index: &Index, keys: std::ops::Range<u64>) {
     }
 }
 
-/// The memory of such a pool is the process's own, so there is nothing to find; closing it does not change that.
+/// The memory of an embedded pool belongs to the process, so nothing remains of it; closing makes no
+/// difference.
 fn nothing_of_an_embedded_pool() {
     let cluster = Cluster::open(Config::embedded().memory(64 << 20)).expect("opens");
     fill(&cluster.create_index("n", &IndexOptions::integers()).expect("new"), 0..10);
@@ -141,7 +142,7 @@ fn nothing_of_an_embedded_pool() {
     assert!(another.index_names().expect("open").is_empty());
 }
 
-/// Fills a new pool and ends as it is told.
+/// Fills a new pool and ends as the plan says.
 fn child(plan: &str, path: &Path) -> ExitCode {
     let (before, end) = plan.split_once('/').expect("a plan");
     let config = Config::at(path).memory(64 << 20).create(Create::New);
@@ -155,7 +156,7 @@ fn child(plan: &str, path: &Path) -> ExitCode {
     if before == "Close" {
         cluster.close().expect("nothing is open");
     }
-    // After a close there are no sessions any more.
+    // No session can be open after a close.
     let has_session = thread_with_session(&index, end == "return while a thread has a session");
     assert_eq!(has_session, end == "return while a thread has a session" && before != "Close");
     println!("ready");
@@ -179,7 +180,7 @@ fn child(plan: &str, path: &Path) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Starts a thread that keeps a session until the process ends; whether it got one.
+/// Starts a thread that keeps a session until the process ends; returns whether it has one.
 fn thread_with_session(index: &Index, is_wanted: bool) -> bool {
     if !is_wanted {
         return false;

@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Pins the calling thread to core number `index` of the process's cores, which are those available to the
-/// first caller. Best effort; returns whether it worked.
+/// Pins the calling thread to core number `index` of the process's cores, which are determined by the first
+/// call. Best effort; returns whether it worked.
 pub fn pin_to_core(index: usize) -> bool {
     static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
     let Some(&core) = ALLOWED.get_or_init(allowed_cores).get(index) else { return false };

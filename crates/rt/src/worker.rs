@@ -21,7 +21,8 @@ pub const SLOTS_MAX: usize = 64;
 
 /// Rounds between two checks of the wakers' flags while slots are ready.
 const FLAGS_EVERY: u32 = 64;
-/// Polls between two offers of the core while slots are ready: more than 10 µs, where the offer costs under 1 µs.
+/// Polls between two offers of the core while slots are ready: more than 10 µs, where the offer costs under 1
+/// µs.
 const POLLS_BETWEEN_OFFERS: u32 = 4096;
 
 /// Runs a fixed number of futures of one type on the calling thread.

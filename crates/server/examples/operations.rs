@@ -1,7 +1,7 @@
-//! Operations a second, and how long one takes, over loopback: one server thread and one client, one operation at a time and
-//! 64 at once. `cargo run --release -p pando-server --example operations`
+//! Operations per second and latencies over loopback: one server thread and one client, with one operation
+//! and with 64 operations at a time. `cargo run --release -p pando-server --example operations`
 //!
-//! Keys and values are 8 bytes, the index has 200,000 of them, and all of it is cached.
+//! Keys and values have 8 bytes; the index has 200,000 entries, all of them cached.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -39,12 +39,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Different numbers, all over the key space.
+/// Different keys, spread over the key space.
 fn spread(n: u64) -> [u8; 8] {
     (n % KEYS).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// Operations a second, and the times of batches of `depth`, sorted.
+/// Operations per second, and the sorted times of batches of `depth`.
 fn measure(session: &RemoteSession, depth: u64, is_put: bool) -> pando::Result<(f64, Vec<Duration>)> {
     let (mut times, mut done, begun) = (Vec::new(), 0u64, Instant::now());
     let mut batch = session.batch();

@@ -1,7 +1,7 @@
-//! What an operation server did, for its operators: operations by kind, how they ended, and how long they took.
+//! Counts of an operation server: operations by kind, their outcomes and their latencies.
 //!
-//! Operations are counted when they are answered. One that is answered "not owned" is counted apart, since its client has
-//! somebody else execute it. Bytes and connections are counted as those of all servers.
+//! Operations are counted when they are answered. Those answered "not owned" are counted separately, since
+//! another server executes them. Bytes and connections are counted as for all servers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use pando_fabric_net::serve::ConnectionCounts;
 
 use crate::histogram::{Histogram, Latencies};
 
-/// How an operation ended.
+/// Outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Done,
@@ -32,20 +32,20 @@ pub(crate) struct Counters {
     kinds: [Kind; Op::ALL.len()],
 }
 
-/// Operations of one kind so far.
+/// Counts of one kind of operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OperationKind {
-    /// Its name: `get`, `put`, and so on.
+    /// Name of the kind: `get`, `put`, and so on.
     pub name: &'static str,
     pub done: u64,
-    /// Those on keys that another process owns.
+    /// Operations refused because another process owns the key.
     pub not_owned: u64,
     pub failed: u64,
     pub latencies: Latencies,
 }
 
-/// What an operation server did so far.
+/// Counts of an operation server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OperationCounts {
@@ -54,7 +54,7 @@ pub struct OperationCounts {
 }
 
 impl OperationCounts {
-    /// Operations of a kind that were done, by its name.
+    /// Operations of the kind with this name that were done.
     pub fn done(&self, name: &str) -> u64 {
         self.kinds.iter().find(|kind| kind.name == name).map_or(0, |kind| kind.done)
     }

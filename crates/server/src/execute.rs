@@ -1,8 +1,7 @@
-//! One request, executed on the index.
+//! Execution of one request on the index.
 //!
-//! An operation that is refused has no effect. What a session of this process would have as an error the client gets as a
-//! code, a sentence, and whether it may have been done all the same. A key of another process is no error: the client is to
-//! look for its owner.
+//! A refused operation has no effect. An error of a local session becomes a code, a sentence, and whether the
+//! operation may have taken effect. A key of another process is no error: the client must find its owner.
 
 use std::ops::Bound;
 
@@ -15,10 +14,10 @@ use pando::{Answers, AsyncSession, Error, Index, IndexError, OwnedKeys, Result, 
 use crate::counts::Ended;
 use crate::part::first_part;
 
-/// Keys that are looked up side by side; what their values take is the memory of one request.
+/// Keys that are looked up concurrently; their values bound the memory of one request.
 const KEYS: usize = 32;
 
-/// What operations work on.
+/// The index that operations are executed on, and the keys that this process owns.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'s> {
     pub index: &'s Index,
@@ -26,18 +25,19 @@ pub(crate) struct Scope<'s> {
     pub owned: &'s OwnedKeys,
 }
 
-/// How an operation was done.
+/// Answer of an operation that was done.
 enum Done {
-    /// The value, or the body, is there; or the answer is yes.
+    /// The value or the body, if any, has been appended; the flag is the boolean answer, or whether there is
+    /// a value.
     Yes(bool),
     Swapped(Swapped),
     Opened(Opened),
     Described,
-    /// Where a scan goes on.
+    /// The bound from which a scan continues.
     Page(Option<Bound<Vec<u8>>>),
 }
 
-/// Executes `request`, and appends the reply to `out`.
+/// Executes `request` and appends the reply to `out`.
 pub(crate) async fn execute(
     session: AsyncSession<'_>,
     scope: Scope<'_>,
@@ -105,7 +105,7 @@ async fn attempt(
     Ok(Done::Yes(yes))
 }
 
-/// Appends the values of the first of `keys`, until they are enough for one answer.
+/// Appends the values of the first of `keys`, until the answer is full.
 async fn multi_get(
     session: AsyncSession<'_>,
     mut keys: Keys<'_>,
@@ -121,7 +121,7 @@ async fn multi_get(
         session.multi_get(&some, &mut answers).await?;
         for value in answers.iter() {
             put_value(out, value);
-            // The next one may be long.
+            // Stop here, because the next value may be long.
             if reply.len(out) >= ANSWER_BYTES {
                 return Ok(());
             }
@@ -129,7 +129,8 @@ async fn multi_get(
     }
 }
 
-/// Appends the entries of the part of a scan that is this process's, until they are enough for one answer; where it goes on.
+/// Appends the entries of the part of a scan that this process owns, until the answer is full. Returns the
+/// bound from which the scan continues.
 async fn scan(
     session: AsyncSession<'_>,
     scope: Scope<'_>,
@@ -154,7 +155,7 @@ async fn scan(
         Ok(entries) if entries == range.limit => Ok(None),
         Ok(_) if is_cut => Ok(behind_last),
         Ok(_) => Ok(part.rest.map(|rest| rest.map(<[u8]>::to_vec))),
-        // What was found stands. Whoever has the next keys now, the client finds out.
+        // The entries found are valid. The client finds the current owner of the next keys.
         Err(error) if is_not_owned(&error) && behind_last.is_some() => Ok(behind_last),
         Err(error) => Err(error),
     }

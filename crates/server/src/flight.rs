@@ -1,11 +1,12 @@
-//! Operations that are under way on one thread.
+//! Operations in flight on one thread.
 //!
-//! A connection has at most one *batch* of requests under way: those of one round (`round.rs`). Their jobs wait in one queue, from
-//! which the slots of the thread take them; when the last one of a batch is answered, its connection has its turn. So an
-//! operation that waits for a memory server holds up its own connection and nobody else's.
+//! A connection has at most one *batch* of requests in flight: those of one round (`round.rs`). The jobs of
+//! all batches wait in one queue, from which the slots of the thread take them. When the last job of a batch
+//! is answered, its connection gets its turn. So an operation that waits for a memory server delays only its
+//! own connection.
 //!
-//! A batch is inside the gate of its client until its last job is answered. An operation that panics is answered with an
-//! error, and its slot goes on.
+//! A batch is inside the gate of its client until its last job is answered. An operation that panics is
+//! answered with an error, and its slot continues.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -27,14 +28,14 @@ const BYTES_MAX: usize = 1 << 20;
 /// One request of a batch.
 struct Job {
     op: Op,
-    /// Where it is among the bytes of its batch.
+    /// Position of the request in the bytes of its batch.
     start: usize,
     used: usize,
-    /// An earlier lookup of the same key, whose answer is this one's too.
+    /// Earlier lookup of the same key, which has the same answer.
     same_as: Option<usize>,
 }
 
-/// An answer, how the operation ended, and how long it took.
+/// An answer, the outcome of the operation, and its latency.
 #[derive(Clone)]
 pub(crate) struct Answered {
     pub reply: Vec<u8>,
@@ -42,19 +43,19 @@ pub(crate) struct Answered {
     pub took: Duration,
 }
 
-/// What is answered of a batch, in the order of its requests: each operation, the bytes of its frame, the answer.
+/// Answers of a batch, in the order of its requests: the operation, the length of its frame, the answer.
 pub(crate) type Answers = Vec<(Op, usize, Answered)>;
 
-/// Requests of one connection that are executed side by side.
+/// Requests of one connection that are executed concurrently.
 pub(crate) struct Batch {
-    /// The connection, by its place and its number among all.
+    /// Position of the connection on its thread, and its number among all connections.
     pub number: usize,
     pub serial: u64,
-    /// The requests as they came.
+    /// Encoded requests.
     bytes: Vec<u8>,
     jobs: Vec<Job>,
     answers: RefCell<Vec<Option<Answered>>>,
-    /// Jobs that are not over.
+    /// Jobs that are not finished.
     left: Cell<usize>,
     answer_bytes: Cell<usize>,
     since: Instant,
@@ -62,7 +63,8 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// What `input` begins with: the round of `jobs` of a connection whose client is inside its gate by `pass`.
+    /// A batch of the requests at the front of `input`: the round `jobs` of a connection whose client has
+    /// entered its gate with `pass`.
     pub fn new(
         (number, serial): (usize, u64),
         input: &[u8],
@@ -93,7 +95,7 @@ impl Batch {
         }
     }
 
-    /// The answers of the first jobs, up to one that was not begun.
+    /// Answers of the first jobs, up to the first one that was not begun.
     pub fn take_answers(&self) -> Answers {
         let mut answers = self.answers.take();
         for i in 0..answers.len() {
@@ -106,14 +108,14 @@ impl Batch {
     }
 }
 
-/// What a thread has under way.
+/// Operations in flight on a thread.
 #[derive(Default)]
 pub(crate) struct Flight {
     queue: RefCell<VecDeque<(Rc<Batch>, usize)>>,
-    /// Of slots that have nothing to do.
+    /// Wakers of idle slots.
     idle: RefCell<Vec<Waker>>,
     finished: RefCell<Vec<Rc<Batch>>>,
-    /// Batches that are not finished, or were not taken: while there are any, the thread must not sleep.
+    /// Batches that are unfinished or not yet taken. The thread must not sleep while there are any.
     under_way: Cell<usize>,
     stops: Cell<bool>,
 }
@@ -131,7 +133,7 @@ impl Flight {
         }
     }
 
-    /// Batches that are not finished, or were not taken.
+    /// Batches that are unfinished or not yet taken.
     pub fn under_way(&self) -> usize {
         self.under_way.get()
     }
@@ -142,13 +144,13 @@ impl Flight {
         finished
     }
 
-    /// No job is begun any more, and slots end.
+    /// Ends the slots; no further job is begun.
     pub fn stop(&self) {
         self.stops.set(true);
         self.idle.take().into_iter().for_each(Waker::wake);
     }
 
-    /// The next job; `None` if there are to be no more.
+    /// The next job; `None` after [`Flight::stop`].
     async fn next(&self) -> Option<(Rc<Batch>, usize)> {
         std::future::poll_fn(|cx| {
             if self.stops.get() {
@@ -166,7 +168,7 @@ impl Flight {
         .await
     }
 
-    /// What a slot does: it takes jobs, and has `execute` append the answer of each.
+    /// The loop of a slot: takes jobs, and lets `execute` append their answers.
     pub async fn work(&self, body_max: u32, execute: impl AsyncFn(&Request<'_>, &mut Vec<u8>) -> Ended) {
         while let Some((batch, i)) = self.next().await {
             if batch.answer_bytes.get() <= BYTES_MAX {
@@ -196,7 +198,7 @@ impl Flight {
     }
 }
 
-/// What comes of a future; `None` if it panics, in which case it is over.
+/// Output of a future; `None` if it panics, after which it must not be polled again.
 async fn caught<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     std::future::poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
@@ -217,7 +219,7 @@ mod tests {
 
     const MAX: u32 = 1 << 20;
 
-    /// A batch of these requests, and its bytes.
+    /// A batch of these requests.
     fn batch(client: &Client, requests: &[Request<'_>]) -> Batch {
         let mut bytes = Vec::new();
         requests.iter().for_each(|request| request.encode(&mut bytes));
@@ -232,7 +234,7 @@ mod tests {
         (clients, client)
     }
 
-    /// Has one slot execute all that is there.
+    /// Lets one slot execute all queued jobs.
     fn run(flight: &Flight, execute: impl AsyncFn(&Request<'_>, &mut Vec<u8>) -> Ended) {
         let mut work = pin!(flight.work(MAX, execute));
         let mut cx = std::task::Context::from_waker(Waker::noop());
@@ -282,7 +284,7 @@ mod tests {
             out.resize(BYTES_MAX / 2, 0);
             Ended::Done
         });
-        // The third one makes it too much.
+        // Only the third answer exceeds the limit.
         assert_eq!(flight.take_finished()[0].take_answers().len(), 3);
     }
 }

@@ -1,7 +1,7 @@
-//! How long operations took, in buckets whose width grows with what they hold.
+//! Histograms of latencies, with buckets whose width grows with the latency.
 //!
-//! A bucket is a quarter of a power of two wide, so a quantile is at most a quarter too long, at 152 counters for each kind.
-//! Threads add without locks; a snapshot that is taken meanwhile may lack the last few.
+//! A power of two has four buckets, so a quantile is at most a quarter too high, with 152 counters for each
+//! kind. Threads add without locks; a concurrent snapshot may lack the most recent additions.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Buckets per power of two.
 const STEPS: u64 = 4;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
-/// Longer ones, of more than two minutes, are counted with these.
+/// The last bucket also counts all latencies above two minutes.
 const BUCKETS: usize = 152;
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ fn bucket_of(ns: u64) -> usize {
     (bucket as usize).min(BUCKETS - 1)
 }
 
-/// The longest time that is counted in a bucket.
+/// Longest latency counted in a bucket, in ns.
 fn longest_of(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < STEPS {
@@ -56,7 +56,8 @@ impl Histogram {
     }
 }
 
-/// A moment of how long the operations of one kind took, from when they were whole until their answers were.
+/// Snapshot of the latencies of one kind of operation, from the arrival of the complete request to the
+/// complete answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latencies {
     counts: Vec<u64>,
@@ -64,18 +65,18 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// How many operations there were.
+    /// Number of operations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// How long all of them took together.
+    /// Sum of all latencies.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_ns)
     }
 
-    /// Times, in ns, that grow, and how many operations took no longer: as a page of metrics has it. Times at which nothing is
-    /// new are left out.
+    /// Pairs of a latency in ns and the number of operations that took at most that, in ascending order, as
+    /// metrics need them. Empty buckets are omitted.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> {
         let mut total = 0;
         self.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(move |(bucket, count)| {
@@ -84,8 +85,8 @@ impl Latencies {
         })
     }
 
-    /// A time that the share `q` of the operations, 0 to 1, did not exceed, and at most a quarter more than the shortest such;
-    /// `None` if there were none.
+    /// Latency that the share `q` (0 to 1) of the operations did not exceed, at most a quarter too high;
+    /// `None` without operations.
     pub fn quantile(&self, q: f64) -> Option<Duration> {
         let rank = (q.clamp(0.0, 1.0) * self.count() as f64).ceil().max(1.0) as u64;
         self.cumulative().find(|(_, total)| *total >= rank).map(|(ns, _)| Duration::from_nanos(ns))

@@ -1,9 +1,10 @@
-//! The HTTP port of a daemon: `GET /metrics` for Prometheus, `GET /health` for whoever asks whether it runs.
+//! The HTTP port of a daemon: `GET /metrics` for Prometheus, `GET /health` as a check that the daemon runs.
 //!
-//! One thread serves it, apart from all threads that serve verbs or operations, and sleeps while nobody asks. A page is made
-//! on a thread of its own, since it may wait for memory servers; one at a time, and kept for a second, so that nobody can make the
-//! daemon work by asking often. A connection has one request. There are not many of them, and one more closes the oldest: who
-//! holds connections and says nothing keeps nobody out.
+//! One thread serves the port, apart from all threads that serve verbs or operations, and sleeps while there
+//! are no requests. A page is made on another thread, since it may wait for memory servers. Pages are made
+//! one at a time and kept for a second, so that frequent requests cause no work. A connection has one
+//! request. The number of connections is bounded, and one more closes the oldest: silent connections block no
+//! client.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -26,22 +27,22 @@ use tokio::task::AbortHandle;
 
 use crate::metrics::Metrics;
 
-/// Connections at the same time.
+/// Largest number of simultaneous connections.
 const CONNECTIONS_MAX: usize = 64;
-/// A client may take so long to ask.
+/// Time within which a client must send its request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A connection is closed after so long, whatever it does.
+/// Time after which a connection is closed in any case.
 const LIFE_MAX: Duration = Duration::from_secs(60);
-/// A listener that cannot accept is left alone for so long.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a page is good.
+/// Time for which a page is reused.
 const KEPT: Duration = Duration::from_secs(1);
-/// The text format of Prometheus, for whoever does not ask for the other one.
+/// Text format of Prometheus, unless the client accepts OpenMetrics.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// A port that cannot be opened.
+/// Failure to open the port.
 #[derive(Debug, thiserror::Error)]
 #[error("the metrics port {address} cannot be opened: {source}")]
 pub struct HttpError {
@@ -52,7 +53,7 @@ pub struct HttpError {
 /// Makes the page of metrics; the error is a sentence.
 type Page = dyn Fn() -> Result<Metrics, String> + Send + Sync;
 
-/// Serves metrics until it is dropped.
+/// An HTTP port, which serves metrics until it is dropped.
 #[derive(Debug)]
 pub struct HttpPort {
     addr: SocketAddr,
@@ -61,10 +62,10 @@ pub struct HttpPort {
 }
 
 impl HttpPort {
-    /// Listens at `address`, `host:port`, and answers with what `page` makes at that moment.
+    /// Listens at `address`, `host:port`, and serves pages made by `page`.
     ///
     /// # Errors
-    /// An address that cannot be listened at, and those of the system when the thread is made.
+    /// An address that cannot be listened at; errors of the system when the thread is created.
     pub fn start(
         address: &str,
         page: impl Fn() -> Result<Metrics, String> + Send + Sync + 'static,
@@ -77,16 +78,16 @@ impl HttpPort {
         let (stop, stopped) = oneshot::channel();
         let serving = move || {
             runtime.spawn(serve(listener, Arc::new(page)));
-            // An error says that the sender is gone, which is what is waited for.
+            // An error means that the sender was dropped, which ends the server.
             let _ = runtime.block_on(stopped);
-            // A page that is being made is not waited for.
+            // Does not wait for a page being made.
             runtime.shutdown_background();
         };
         let thread = thread::Builder::new().name("pando-http".to_owned()).spawn(serving).map_err(failed)?;
         Ok(Self { addr, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Address at which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -96,7 +97,7 @@ impl Drop for HttpPort {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // One that panicked said so already.
+            // A panic of the thread has been reported already.
             let _ = thread.join();
         }
     }
@@ -108,7 +109,7 @@ async fn serve(listener: StdListener, page: Arc<Page>) {
         Err(error) => return tracing::error!("metrics cannot be served: {error}"),
     };
     let pages = Arc::new(Pages { page, kept: Mutex::new(None) });
-    // The oldest first.
+    // Oldest first.
     let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         match listener.accept().await {
@@ -135,22 +136,23 @@ async fn serve(listener: StdListener, page: Arc<Page>) {
     }
 }
 
-/// A page in both formats, or why there is none.
+/// A page in both formats.
 #[derive(Clone)]
 struct Texts {
     plain: Bytes,
     open_metrics: Bytes,
 }
 
-/// Makes pages, and keeps the last one for a moment.
+/// Makes pages, and keeps the last one for a second.
 struct Pages {
     page: Arc<Page>,
-    /// Who makes a page keeps others from it meanwhile.
+    /// Locked while a page is made.
     kept: Mutex<Option<(Instant, Result<Texts, String>)>>,
 }
 
 impl Pages {
-    /// The page of this moment, or of one shortly before; the error is a sentence, and outside of it that it panicked.
+    /// The current page, or one made within the last second. The inner error is a sentence; the outer error
+    /// is a panic of `page`.
     async fn now(&self) -> Result<Result<Texts, String>, tokio::task::JoinError> {
         let mut kept = self.kept.lock().await;
         if let Some((made, texts)) = &*kept
@@ -171,7 +173,7 @@ impl Pages {
     }
 }
 
-/// Answers the request of one connection.
+/// Serves one connection, which has one request.
 async fn converse(stream: TcpStream, pages: Arc<Pages>) {
     let service = service_fn(|request: Request<Incoming>| {
         let pages = Arc::clone(&pages);
@@ -182,7 +184,7 @@ async fn converse(stream: TcpStream, pages: Arc<Pages>) {
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)
         .serve_connection(TokioIo::new(stream), service);
-    // Whoever breaks off gets no answer; nobody else needs to know.
+    // If the client breaks the connection, no answer is needed.
     let _ = serving.await;
 }
 
@@ -212,7 +214,7 @@ async fn answer(request: &Request<Incoming>, pages: &Pages) -> Response<Full<Byt
     }
 }
 
-/// Whether it says that it can read OpenMetrics, as a Prometheus that prefers it does.
+/// Whether the request accepts OpenMetrics, as that of a Prometheus which prefers it.
 fn wants_open_metrics(request: &Request<Incoming>) -> bool {
     let accepted = request.headers().get_all(ACCEPT).into_iter().filter_map(|accept| accept.to_str().ok());
     accepted.flat_map(|accept| accept.split(',')).any(|kind| {

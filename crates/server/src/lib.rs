@@ -1,10 +1,10 @@
-//! What daemons offer to other processes besides memory.
+//! Services of daemons for other processes, besides memory.
 //!
-//! - An [`OperationServer`], the port at which clients have operations executed on one index of a compute server
-//!   (`pando::remote` is the client). It is a server like that of a memory server, with the same handshake, limits and manners
-//!   (`pando_fabric_net::serve`); `docs/operations.md` has its protocol and what is promised.
-//! - An [`HttpPort`] with a page of [`Metrics`] in the text format that Prometheus reads, made anew for each request from the
-//!   counters of a memory server or of a compute server. Nothing is computed while nobody asks.
+//! - An [`OperationServer`]: the port at which clients request operations on one index of a compute server
+//!   (`pando::remote` is the client). It shares handshake, limits and conduct with memory servers
+//!   (`pando_fabric_net::serve`); `docs/operations.md` has its protocol and guarantees.
+//! - An [`HttpPort`]: a page of [`Metrics`] in the text formats of Prometheus, made for each request from the
+//!   counters of a memory server or a compute server. Without requests it computes nothing.
 #![forbid(unsafe_code)]
 
 mod counts;

@@ -1,7 +1,9 @@
-//! Counters of a daemon as metrics: names, labels, and the texts that Prometheus reads, its own and OpenMetrics.
+//! Counters of a daemon as metrics: names, labels, and their texts in the formats of Prometheus and
+//! OpenMetrics.
 //!
-//! Names begin with `pando_`; what only grows ends with `_total`; sizes are bytes, times seconds. A label tells apart what may
-//! be added up (`kind`, `memory_server`), so that a sum over a metric means something.
+//! Names begin with `pando_`; those of counters end with `_total`. Sizes are in bytes, times in seconds. A
+//! label separates values that can be added (`kind`, `memory_server`), so that the sum of a metric is
+//! meaningful.
 
 use std::fmt::{self, Write};
 use std::sync::Mutex;
@@ -41,7 +43,7 @@ struct Family {
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     families: Vec<Family>,
-    /// How long operations took, from when they were whole until their answers were.
+    /// Latencies of operations, from the arrival of the complete request to the complete answer.
     latencies: Option<Vec<(Labels, Latencies)>>,
 }
 
@@ -58,14 +60,14 @@ impl Metrics {
         self.add(Kind::Gauge, name, help, samples);
     }
 
-    /// In the text format of Prometheus, version 0.0.4.
+    /// The metrics in the text format of Prometheus, version 0.0.4.
     pub fn text(&self) -> String {
         let mut text = String::new();
         self.write(&mut text).expect("writing to a string does not fail");
         text
     }
 
-    /// In the text format of OpenMetrics, version 1.0.0.
+    /// The metrics in the text format of OpenMetrics, version 1.0.0.
     pub fn open_metrics(&self) -> String {
         let mut registry = Registry::with_prefix("pando");
         registry.register_collector(Box::new(Once(Mutex::new(self.clone()))));
@@ -104,7 +106,7 @@ impl Metrics {
 const LATENCIES: &str = "port_operation_duration_seconds";
 const LATENCIES_HELP: &str = "How long operations took, from when they were whole until their answers were";
 
-/// Labels as a sample has them, and of a bucket what its longest time is.
+/// Labels of a sample in braces; for a bucket also its upper bound `le`.
 struct Braced<'l>(&'l Labels, Option<&'l str>);
 
 impl fmt::Display for Braced<'_> {
@@ -121,7 +123,7 @@ impl fmt::Display for Braced<'_> {
     }
 }
 
-/// Metrics that are encoded once.
+/// A collector for metrics that are encoded once.
 #[derive(Debug)]
 struct Once(Mutex<Metrics>);
 
@@ -171,12 +173,12 @@ fn one(value: u64) -> Vec<(Labels, u64)> {
     vec![(Vec::new(), value)]
 }
 
-/// Samples of one label.
+/// Samples with one label.
 fn by<const N: usize>(label: &'static str, samples: [(&str, u64); N]) -> Vec<(Labels, u64)> {
     samples.into_iter().map(|(value, count)| (vec![(label, value.to_owned())], count)).collect()
 }
 
-/// What a memory server has to say.
+/// Metrics of a memory server.
 pub fn memory_server_metrics(size: u64, counts: &ServerCounts) -> Metrics {
     let mut metrics = Metrics::default();
     metrics.gauge("memory_bytes", "Bytes of memory that this server offers", one(size));
@@ -209,7 +211,7 @@ fn connection_metrics(metrics: &mut Metrics, counts: &ConnectionCounts) {
     );
 }
 
-/// What a process with compute servers and an operation port has to say.
+/// Metrics of a process with compute servers and an operation port.
 pub fn compute_server_metrics(stats: &Stats, port: &OperationCounts) -> Metrics {
     let mut metrics = Metrics::default();
     port_metrics(&mut metrics, port);
@@ -379,7 +381,7 @@ mod tests {
         }
     }
 
-    /// As `promtool check metrics` wants it.
+    /// A check similar to `promtool check metrics`.
     #[test]
     fn every_sample_of_the_plain_text_has_help_and_a_type_before_it() {
         let cluster = Cluster::open(Config::embedded()).expect("opens");

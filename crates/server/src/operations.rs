@@ -1,12 +1,13 @@
 //! The operation port of a compute server.
 //!
-//! Each thread has a session of the index and its share of the connections. It takes what came in on them, executes it in its
-//! slots (`flight.rs`), and answers each connection in its order with one system call. Meanwhile it goes on taking what comes:
-//! who waits for a memory server keeps no other client waiting. Only keys that this process owns are served.
+//! Each thread has a session of the index and its share of the connections. It receives their requests,
+//! executes them in its slots (`flight.rs`), and answers each connection in order with one system call.
+//! Receiving continues meanwhile: an operation that waits for a memory server delays no other client. Only
+//! keys that this process owns are served.
 //!
-//! What is executed for a client is inside the gate of its connection. A client that connects anew, under the name of a
-//! connection that it lost, is not heard before all that is under way of that one has ended, so what is late of it is not
-//! executed after what the client asks for then.
+//! Operations of a client are inside the gate of its connection. If a client reconnects with the link
+//! identifier of a lost connection, its new requests are received only after all operations of the lost one
+//! have ended. So no late operation is executed after newer ones.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -28,35 +29,35 @@ use crate::execute::{Scope, execute};
 use crate::flight::{Answers, Batch, Flight};
 use crate::round::{JOBS_MAX, gather};
 
-/// Threads at most.
+/// Largest number of threads.
 const THREADS_MAX: usize = 256;
-/// Slots of a thread at most: the bits of a word.
+/// Largest number of slots of a thread: the bits of a word.
 const SLOTS_MAX: usize = 64;
-/// How long a thread looks for answers of memory servers before it sleeps until one comes.
+/// Time for which a thread polls for answers of memory servers before it sleeps until one arrives.
 const SPIN: Duration = Duration::from_micros(50);
-/// Requests that a connection may always have under way.
+/// Requests that every connection may have in flight.
 const SHARE_MIN: usize = 16;
 
-/// How an operation server treats its clients.
+/// Options of an [`OperationServer`].
 #[derive(Clone, Debug)]
 pub struct OperationConfig {
-    /// What clients must know; empty.
+    /// Secret that clients must present; none.
     pub secret: Secret,
     /// Threads that execute operations, 1 to 256; 1. Each has a session.
     pub threads: usize,
-    /// Operations that a thread executes side by side, 1 to 64; 64.
+    /// Operations in flight on a thread, 1 to 64; 64.
     pub slots: usize,
-    /// Connections of clients at the same time; 4096.
+    /// Largest number of simultaneous connections of clients; 4096.
     pub clients_max: usize,
-    /// Connections at the same time whose handshake is not over; 256. One more closes the oldest of them.
+    /// Largest number of simultaneous connections in the handshake; 256. One more closes the oldest of them.
     pub strangers_max: usize,
     /// Bytes that unfinished requests of all clients may take together, beyond 64 KiB each; 256 MiB.
     pub input_max: usize,
-    /// Bytes that one request may carry; 16 MiB and 128 KiB, so that there is room for the longest value and its key.
+    /// Bytes of the longest request body; 16 MiB and 128 KiB, enough for the longest value and its key.
     pub body_max: u32,
-    /// How long a client may take to say who it is, to finish a request, or to take an answer; 10 s.
+    /// Time within which a client must finish the handshake or a request, or take an answer; 10 s.
     pub patience: Duration,
-    /// How long a thread looks for more work before it sleeps; 50 µs.
+    /// Time for which a thread polls for more work before it sleeps; 50 µs.
     pub busy_poll: Duration,
 }
 
@@ -76,7 +77,7 @@ impl Default for OperationConfig {
     }
 }
 
-/// Why an operation server does not start.
+/// Failure to start an operation server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -88,7 +89,7 @@ pub enum StartError {
     Index(#[from] pando::Error),
 }
 
-/// What all threads share.
+/// State shared by all threads.
 struct Operations {
     index: Index,
     described: Described,
@@ -98,24 +99,24 @@ struct Operations {
     counters: Counters,
 }
 
-/// One thread's.
+/// State of one thread.
 struct Worker {
     session: Rc<Session>,
     flight: Rc<Flight>,
-    /// Answers of connections that have their turn, by their numbers among all.
+    /// Answers of connections that wait for their turn, by the connections' numbers.
     answered: HashMap<u64, Answers>,
-    /// Numbers of connections of which something is under way.
+    /// Numbers of the connections that have a batch in flight.
     busy: HashSet<u64>,
 }
 
-/// Which keys this process owns, as one thread knows it.
+/// The keys that this process owns, as one thread knows them.
 struct Owned {
-    /// As of which version of the routes.
+    /// Version of the routes that `keys` was read at.
     version: Cell<Option<(u64, u64)>>,
     keys: RefCell<Rc<OwnedKeys>>,
 }
 
-/// One connection's.
+/// State of one connection.
 #[derive(Default)]
 struct State {
     is_open: Cell<bool>,
@@ -147,7 +148,7 @@ impl Service for Operations {
                 worker.busy.remove(&connection.serial());
                 self.answer(connection, answers);
             }
-            // Also to who sent nonsense afterwards.
+            // Also sends answers to a client whose later bytes are malformed.
             if let Err(end) = connection.send(core) {
                 connection.end(end);
             }
@@ -163,7 +164,7 @@ impl Service for Operations {
                 request_len(connection.input()).filter(|_| !is_worked_on && !connection.is_blocked());
             connection.make_room(needed.unwrap_or(0));
         }
-        // Of connections that are gone.
+        // Drop the answers of closed connections.
         for (serial, _) in worker.answered.drain() {
             worker.busy.remove(&serial);
         }
@@ -176,7 +177,7 @@ impl Service for Operations {
         }
     }
 
-    /// One slot takes what comes and sends answers, and the others execute.
+    /// One slot receives requests and sends answers; the others execute.
     fn drive(&self, thread: IoThread<Self>, worker: Worker) {
         let (session, flight) = (Rc::clone(&worker.session), Rc::clone(&worker.flight));
         let none = Rc::new(OwnedKeys { epoch: 0, ranges: Vec::new() });
@@ -204,7 +205,7 @@ impl Service for Operations {
 }
 
 impl Operations {
-    /// Whether a client may ask this on a connection of such a state.
+    /// Whether the client may send this request in this state of its connection.
     fn admit(&self, state: &State, request: &Request<'_>) -> Result<(), String> {
         match request {
             Request::Open { name } if *name == self.index.name() => state.is_open.set(true),
@@ -215,7 +216,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Begins what may be executed side by side of what came over a connection.
+    /// Begins those received requests of a connection that may be executed concurrently.
     fn begin(&self, worker: &mut Worker, connection: &mut Client, share: usize, since: Instant) {
         if connection.input().is_empty() {
             return;
@@ -234,7 +235,7 @@ impl Operations {
         }
     }
 
-    /// Puts answers where they are sent from. What was not begun stays in the input.
+    /// Moves answers to the output of the connection. Requests that were not begun stay in the input.
     fn answer(&self, connection: &mut Client, answers: Answers) {
         for (op, used, answer) in answers {
             connection.take(used);
@@ -243,7 +244,8 @@ impl Operations {
         }
     }
 
-    /// Takes what comes, until the server is to stop. While operations wait for memory servers it sleeps for moments only.
+    /// Receives requests until the server stops. While operations wait for memory servers, it sleeps only for
+    /// short times.
     async fn attend(
         &self,
         desk: &RefCell<(IoThread<Self>, Worker)>,
@@ -264,7 +266,7 @@ impl Operations {
                 }
                 Step::Vain => {}
             }
-            // Its turn is after all slots that have something to do.
+            // This slot runs again after all slots that are ready.
             cx.waker().wake_by_ref();
             Poll::Pending
         })
@@ -273,7 +275,7 @@ impl Operations {
 }
 
 impl Owned {
-    /// The keys that this process owns by now.
+    /// The keys that this process owns now.
     fn now(&self, index: &Index) -> Rc<OwnedKeys> {
         let version = index.owned_keys_version();
         if self.version.get() != Some(version) {
@@ -285,9 +287,10 @@ impl Owned {
     }
 }
 
-/// A port at which other processes have operations executed on an index, until it is dropped.
+/// A port at which other processes request operations on an index. It serves until it is dropped.
 ///
-/// As long as it runs it has sessions of the index open: what needs that at rest, such as closing the cluster, is refused.
+/// The server has sessions of the index open. So exclusive work, such as closing the cluster, is refused
+/// while it runs.
 ///
 /// ```
 /// use std::net::TcpListener;
@@ -314,11 +317,11 @@ pub struct OperationServer {
 }
 
 impl OperationServer {
-    /// Serves `index`, as far as this process owns its keys, to whoever connects to `listener`.
+    /// Serves `index` to the clients that connect to `listener`, as far as this process owns its keys.
     ///
     /// # Errors
-    /// [`StartError::InvalidOption`] for what is out of its bounds; those of the system when sockets and threads are made, and of
-    /// [`Index::session`].
+    /// [`StartError::InvalidOption`] for an option out of its bounds; errors of the system when sockets and
+    /// threads are created; errors of [`Index::session`].
     pub fn start(listener: TcpListener, index: Index, config: OperationConfig) -> Result<Self, StartError> {
         let OperationConfig {
             secret,
@@ -367,17 +370,17 @@ impl OperationServer {
         Ok(Self { server: Server::start(listener, operations, settings)? })
     }
 
-    /// Where it listens.
+    /// Address at which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.server.addr()
     }
 
-    /// What it did so far.
+    /// Counts since the start.
     pub fn counts(&self) -> OperationCounts {
         self.server.service().counters.snapshot(self.server.connections())
     }
 
-    /// The same, for somebody who outlives the server.
+    /// A function that returns [`OperationServer::counts`] and may outlive the server.
     pub fn counter(&self) -> impl Fn() -> OperationCounts + Send + Sync + 'static {
         self.server.told(|operations, connections| operations.counters.snapshot(connections))
     }

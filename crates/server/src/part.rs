@@ -1,27 +1,27 @@
-//! The part of a scan that lies among the keys of this process.
+//! The part of a scan that this process owns.
 //!
-//! A scan is answered as far as the process owns the keys, and with the bound from which it goes on elsewhere. A scan that
-//! does not begin among its keys is not its own at all.
+//! A scan is answered as far as the process owns the keys, with the bound from which it continues elsewhere.
+//! If its first keys belong to another process, it is refused.
 
 use std::ops::Bound;
 
 use pando::{KeyRange, ScanRange};
 
-/// What of a scan lies in one range of keys, and where the rest begins, if there is one.
+/// Part of a scan within one range of keys, and the bound from which the rest continues, if there is one.
 #[derive(Debug)]
 pub(crate) struct Part<'k> {
     pub range: ScanRange<'k>,
     pub rest: Option<Bound<&'k [u8]>>,
 }
 
-/// The part of `range` at its beginning that `owned` has, if any.
+/// The first part of `range`, within one of the `owned` ranges; `None` if `range` begins in none.
 pub(crate) fn first_part<'k>(range: &ScanRange<'k>, owned: &'k [KeyRange]) -> Option<Part<'k>> {
     let own = owned.iter().find(|own| range.starts_in(own))?;
     let mut part = *range;
     let end = if range.reverse { &own.low } else { &own.high };
     let Some(end) = end.as_deref() else { return Some(Part { range: part, rest: None }) };
     let rest = if range.reverse {
-        // Keys below the lowest own one.
+        // The rest is the keys below this range.
         let goes_on = match range.low {
             Bound::Unbounded => true,
             Bound::Included(low) | Bound::Excluded(low) => low < end,
@@ -31,7 +31,7 @@ pub(crate) fn first_part<'k>(range: &ScanRange<'k>, owned: &'k [KeyRange]) -> Op
             Bound::Excluded(end)
         })
     } else {
-        // The first key that is not an own one, and those above it.
+        // The rest begins with the first key above this range.
         let goes_on = match range.high {
             Bound::Unbounded => true,
             Bound::Included(high) => end <= high,
@@ -56,7 +56,7 @@ mod tests {
         std::iter::once(Unbounded).chain(bounds).collect()
     }
 
-    /// Keys of the range, out of some.
+    /// Test keys that are in the range, in its order.
     fn keys_of(range: &ScanRange<'_>) -> Vec<&'static str> {
         let all = ["", "a", "b", "b1", "c", "c1", "d", "e", "e1", "f", "g"];
         let within = |key: &&str| range.above_low(key.as_bytes()) && range.below_high(key.as_bytes());

@@ -1,15 +1,16 @@
-//! Which requests of a connection may be executed side by side.
+//! Selection of the requests of a connection that may be executed concurrently.
 //!
-//! A *round* takes from a connection the whole requests that may be executed in any order: those on different keys. A
-//! request on a key that an earlier one of the round is about ends it, unless both are lookups, which then have one answer; a
-//! scan or a lookup of many keys is alone. So requests of one connection on one key are executed in their order, and scans
-//! after all before them and before all after them, while requests of different connections know no order.
+//! A *round* takes complete requests from a connection that may be executed in any order, because their keys
+//! differ. A request on the same key as an earlier one of the round ends it, unless both are lookups, which
+//! share one answer. A scan or a lookup of many keys is a round of its own. So requests of one connection on
+//! one key are executed in their order, and a scan after all requests before it and before all requests after
+//! it. Requests of different connections are not ordered.
 
 use std::collections::HashMap;
 
 use pando::remote::wire::{Malformed, Op, Request, decode_request};
 
-/// Requests of all rounds that are under way on a thread, more or less.
+/// Approximate limit of the requests in flight on a thread.
 pub(crate) const JOBS_MAX: usize = 1024;
 
 /// A request of a round.
@@ -17,7 +18,7 @@ pub(crate) struct Job<'b> {
     request: Request<'b>,
     /// Bytes of its frame.
     pub used: usize,
-    /// An earlier lookup of the same key, whose answer is this one's too.
+    /// Earlier lookup of the same key, which has the same answer.
     pub same_as: Option<usize>,
 }
 
@@ -27,14 +28,14 @@ impl Job<'_> {
     }
 }
 
-/// What the round does with a key already.
+/// Use of a key by an earlier request of the round.
 #[derive(Clone, Copy)]
 enum Use {
     Lookup(usize),
     Change,
 }
 
-/// The keys of one connection's requests in a round. Most connections have one request at a time.
+/// Keys in a round of one connection. Most connections send one request at a time, which needs no hash table.
 #[derive(Default)]
 struct Keys<'b> {
     first: Option<(&'b [u8], Use)>,
@@ -57,7 +58,7 @@ impl<'b> Keys<'b> {
     }
 }
 
-/// How a request may be executed beside others.
+/// How a request may be combined with others.
 enum Kind<'b> {
     /// Changes nothing and depends on nothing.
     Free,
@@ -79,11 +80,11 @@ fn kind_of<'b>(request: &Request<'b>) -> Kind<'b> {
     }
 }
 
-/// The requests at the front of a connection's `input`, at most `limit`, that may be executed in one round. `admit` says of each
-/// whether it may be asked at all.
+/// The next round: requests at the front of a connection's `input`, at most `limit`. `admit` checks whether a
+/// request is permitted.
 ///
 /// # Errors
-/// If the very first bytes are no request. Those before bytes that are none have their round first.
+/// If the first request is malformed or not permitted. Requests before such a one are executed first.
 pub(crate) fn gather<'b>(
     input: &'b [u8],
     (body_max, limit): (u32, usize),
@@ -139,7 +140,7 @@ mod tests {
 
     const MAX: u32 = 1 << 20;
 
-    /// How many requests each round has, and which have the answer of another one.
+    /// Size of each round, and which of its requests share the answer of another one.
     fn rounds(requests: &[Request<'_>]) -> Vec<(usize, Vec<Option<usize>>)> {
         let mut bytes = Vec::new();
         for request in requests {
@@ -199,7 +200,7 @@ mod tests {
         assert!(gather(&bytes[good..], (MAX, JOBS_MAX), |_| Ok(())).is_err());
         let refused = |_: &Request<'_>| Err("no".to_owned());
         assert_eq!(gather(&bytes, (MAX, JOBS_MAX), refused).err(), Some("no".to_owned()));
-        // No more than the share of the connection.
+        // At most the share of the connection.
         let pings = [&bytes[..good], &bytes[..good]].concat();
         let jobs = gather(&pings, (MAX, 1), |_| Ok(())).expect("they are requests");
         assert_eq!(jobs.len(), 1);

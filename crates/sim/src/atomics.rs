@@ -1,9 +1,9 @@
-//! Where a memory server's NIC executes atomics, and who waits for whom there (Sherman §3.2.2, §4.3).
+//! Execution of atomics by a memory server's NIC, and the waits that they cause (Sherman §3.2.2, §4.3).
 //!
-//! Host memory has units, one for each value of some low bits of the address: atomics with the same bits wait for each other, while
-//! two PCIe transactions go on, or one if a swap fails. What the NIC has of memory on its chip is one unit, which needs none. The NIC
-//! takes requests in the order in which they arrive: an atomic that waits for its unit keeps all that came after it waiting, unless the model
-//! says otherwise.
+//! Atomics on host memory are executed by units, one for each value of some low address bits. Atomics of the
+//! same unit wait for each other, for two PCIe transactions each, or one if a swap fails. The on-chip memory
+//! of the NIC is one unit, without PCIe transactions. The NIC takes requests in order of arrival: an atomic
+//! that waits for its unit blocks all later requests, unless the model says otherwise.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,37 +14,39 @@ use crate::model::Network;
 use crate::op::OpId;
 use crate::verb::Verb;
 
-/// What executes one atomic at a time.
+/// A unit that executes one atomic at a time.
 #[derive(Clone, Default)]
 struct Unit {
+    /// Time from which on the unit is free.
     free: Nanos,
-    /// How long it has been busy.
+    /// Total busy time.
     busy: Nanos,
-    /// Whose turn it is then.
+    /// Operation that gets the unit next.
     turn: Option<OpId>,
-    /// Those after it.
+    /// Operations after that one.
     waiting: VecDeque<OpId>,
 }
 
 pub(crate) struct Atomics {
-    /// By low bits of the address; the last one is the chip's.
+    /// Units by low address bits; the last one is the on-chip memory.
     units: Vec<Unit>,
-    /// Offsets of the region that lie on the chip, apart from each other.
+    /// Disjoint, non-adjacent ranges of offsets that lie in on-chip memory.
     on_chip: Vec<Range<u64>>,
-    /// The operation that keeps others waiting, and these, in the order in which they arrived.
+    /// The operation that blocks later ones, and those, in order of arrival.
     blocker: Option<OpId>,
     behind: VecDeque<OpId>,
-    /// How long operations have kept others waiting.
+    /// Total time for which operations blocked later ones.
     blocked: Nanos,
 }
 
-/// Whether a verb takes effect now.
+/// When a verb may take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
+    /// At once.
     Now,
-    /// It is to ask again then.
+    /// The operation asks again at this time.
     At(Nanos),
-    /// It is told when.
+    /// The operation is called when it is its turn.
     Later,
 }
 
@@ -64,7 +66,7 @@ impl Atomics {
         self.on_chip.iter().any(|range| range.contains(&offset))
     }
 
-    /// These offsets lie on the chip from now on; if more than `room` bytes would, how many.
+    /// Adds offsets to the on-chip memory. Fails with the total size if that exceeds `room` bytes.
     pub fn set_on_chip(&mut self, range: Range<u64>, room: u64) -> Result<(), u64> {
         let apart = |other: &Range<u64>| other.end < range.start || range.end < other.start;
         let (mut ranges, touched): (Vec<_>, Vec<_>) = self.on_chip.iter().cloned().partition(apart);
@@ -85,7 +87,8 @@ impl Atomics {
         &mut self.units[unit]
     }
 
-    /// The next verb of an operation is to take effect. Those of a chain arrive together: who has begun is ahead of all that wait.
+    /// Asks for the next verb of an operation to take effect. The verbs of a chain arrive together, so an
+    /// operation that has begun is ahead of all waiting ones.
     pub fn enter(&mut self, (id, verb): (OpId, &Verb), has_begun: bool, now: Nanos, blocks: bool) -> Entry {
         if !has_begun && self.blocker.is_some_and(|blocker| blocker != id) {
             self.behind.push_back(id);
@@ -112,7 +115,8 @@ impl Atomics {
         Entry::At(free)
     }
 
-    /// An atomic on a word took effect, and keeps its unit until `free`; whose turn it is then.
+    /// Records that an atomic on a word took effect and occupies its unit until `free`; returns the operation
+    /// that gets the unit next.
     pub fn executed(&mut self, id: OpId, offset: u64, (now, free): (Nanos, Nanos)) -> Option<OpId> {
         if self.blocker == Some(id) {
             self.blocker = None;
@@ -124,7 +128,7 @@ impl Atomics {
         unit.turn
     }
 
-    /// The first of those that waited behind another operation, if nobody keeps it waiting any more.
+    /// Next operation that was blocked, once the blocking one is done.
     #[inline]
     pub fn next_behind(&mut self) -> Option<OpId> {
         match self.blocker {
@@ -133,17 +137,18 @@ impl Atomics {
         }
     }
 
-    /// How long each unit has been busy.
+    /// Busy time of each unit.
     pub fn busy(&self) -> Vec<Nanos> {
         self.units.iter().map(|unit| unit.busy).collect()
     }
 
-    /// How long operations have kept others waiting.
+    /// Total time for which operations blocked later ones.
     pub fn blocked(&self) -> Nanos {
         self.blocked
     }
 
-    /// The server ended: whoever waits, but for those whose turn it would have been, which ask again by themselves.
+    /// Resets the state of a server that ended and returns the waiting operations, except for those that ask
+    /// again by themselves.
     pub fn end(&mut self) -> Vec<OpId> {
         self.blocker = None;
         let mut cut: Vec<_> = self.behind.drain(..).collect();
@@ -175,7 +180,7 @@ mod tests {
         assert_eq!(atomics.executed(1, 64, (100, 580)), None);
         assert_eq!(atomics.enter((2, &add(64 + 4096)), false, 200, false), Entry::At(580));
         assert_eq!(atomics.enter((3, &add(64)), false, 300, false), Entry::Later);
-        // Other bits, and what is no atomic, go on.
+        // Atomics of another unit and plain verbs proceed.
         assert_eq!(atomics.enter((4, &add(72)), false, 300, false), Entry::Now);
         assert_eq!(atomics.enter((5, &word(64)), false, 300, false), Entry::Now);
         assert_eq!(atomics.enter((2, &add(64 + 4096)), false, 580, false), Entry::Now);
@@ -206,7 +211,7 @@ mod tests {
         assert_eq!(atomics.enter((9, &word(8)), true, 590, true), Entry::Now);
         assert_eq!(atomics.enter((3, &add(64)), false, 1060, true), Entry::Now);
         atomics.executed(3, 64, (580, 1060));
-        // A server that ends forgets everybody.
+        // A server that ends forgets all operations.
         assert_eq!(atomics.enter((6, &add(64)), false, 600, true), Entry::At(1060));
         assert_eq!(atomics.enter((7, &word(8)), false, 600, true), Entry::Later);
         assert_eq!(atomics.end(), [7]);
@@ -221,7 +226,7 @@ mod tests {
         assert_eq!(atomics.set_on_chip(32..64, 128), Ok(()), "it is there already");
         assert_eq!(atomics.set_on_chip(64..72, 128), Err(136));
         assert!(atomics.is_on_chip(63) && !atomics.is_on_chip(64) && atomics.is_on_chip(4096));
-        // All of it is one unit.
+        // All on-chip memory is one unit.
         assert_eq!(atomics.enter((1, &add(8)), false, 0, true), Entry::Now);
         atomics.executed(1, 8, (0, 9));
         assert_eq!(atomics.enter((2, &add(4104)), false, 0, true), Entry::At(9));

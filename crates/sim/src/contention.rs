@@ -1,11 +1,12 @@
-//! What the threads of one compute server have to have for themselves for a moment: latches, buckets, queues.
+//! Contention of the threads of one compute server for exclusive resources: latches, buckets, queues.
 //!
-//! Threads run one after the other in here, so none ever finds a latch taken. What it would have waited is worked out from
-//! when others had it: each resource knows the intervals in which it is held, and who asks gets the first gap that is long
-//! enough. A thread that computes is ahead of the present, so intervals may be asked for in any order, and gaps are filled.
+//! The simulation runs one thread at a time, so a thread never finds a latch taken. Its wait is computed
+//! instead: each resource records the intervals in which it is held, and a request gets the first gap that is
+//! long enough. A computing thread is ahead of the present, so requests may come for any time, and gaps are
+//! filled.
 //!
-//! Who takes over from another thread waits for a cache line, longer if that runs on another socket, and longer still the
-//! more threads spin on it.
+//! Taking a resource over from another thread costs the transfer of a cache line. The cost is higher across
+//! sockets and grows with the number of spinning threads.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,9 +15,9 @@ use pando_fabric::{Nanos, Resource};
 
 use crate::model::Compute;
 
-/// A line that nobody asked for that long is in no other core's cache.
+/// Time without use after which a cache line is in no other core's cache.
 const FORGOTTEN_NS: Nanos = 100_000;
-/// Resources that are known at the same time before the forgotten ones go.
+/// Number of resources kept before the unused ones are dropped.
 const KNOWN: usize = 4_096;
 
 #[derive(Clone, Copy)]
@@ -26,12 +27,12 @@ struct Interval {
     core: u32,
 }
 
-/// Intervals in which a resource is held, by time; the first may be over.
+/// Intervals in which a resource is held, in order of time. The first one may be over.
 type Holds = Vec<Interval>;
 
 pub(crate) struct Contended {
     holds: HashMap<u64, Holds, BuildHasherDefault<Mix>>,
-    /// Grows if more resources than [`KNOWN`] are in use.
+    /// Current limit; it grows if more than [`KNOWN`] resources are in use.
     limit: usize,
     compute: Compute,
 }
@@ -41,7 +42,7 @@ impl Contended {
         Self { holds: HashMap::default(), limit: KNOWN, compute: compute.clone() }
     }
 
-    /// `core` wants the resource at `at`, which is not before `now`; when it lets go of it.
+    /// Reserves the resource for `core` from `at` on, which is not before `now`; returns when it is released.
     pub fn hold(&mut self, resource: Resource, core: u32, at: Nanos, now: Nanos) -> Nanos {
         let Self { holds, limit, compute } = self;
         if holds.len() >= *limit {
@@ -49,7 +50,7 @@ impl Contended {
             *limit = KNOWN.max(2 * holds.len());
         }
         let holds = holds.entry(number(resource)).or_default();
-        // The last that is over says where the line is.
+        // Keep the last interval that is over: its core has the cache line.
         let over = holds.iter().take_while(|hold| hold.end <= now).count();
         holds.drain(..over.saturating_sub(1));
         let mut begin = at;
@@ -73,7 +74,7 @@ impl Contended {
     }
 }
 
-/// What it costs to take over from who had it before, with so many who wanted it earlier.
+/// Cost of taking a resource over from its previous holder when `ahead` other requests precede this one.
 fn take_over(compute: &Compute, before: Interval, core: u32, begin: Nanos, ahead: u64) -> Nanos {
     if before.core == core || before.end + FORGOTTEN_NS < begin {
         return 0;
@@ -98,7 +99,7 @@ fn number(resource: Resource) -> u64 {
     u64::from(number) << 3 | kind
 }
 
-/// Numbers are spread by a multiplication.
+/// Hash function of resource numbers: a multiplication.
 #[derive(Default)]
 struct Mix(u64);
 
@@ -146,10 +147,10 @@ mod tests {
     fn who_comes_second_waits_and_pays_for_the_line() {
         let mut local = Contended::new(&compute());
         assert_eq!(local.hold(Resource::CoolingQueue, 0, 1_000, 1_000), 1_100);
-        // One ahead of it, on the same socket; two ahead, on another one.
+        // One holder ahead, on the same socket; then two ahead, on another socket.
         assert_eq!(local.hold(Resource::CoolingQueue, 1, 1_050, 1_000), 1_100 + 50 + 5 + 100);
         assert_eq!(local.hold(Resource::CoolingQueue, 2, 1_060, 1_000), 1_255 + 150 + 10 + 100);
-        // Long after, and after the line was forgotten.
+        // Long after the last use, and after the line was forgotten.
         assert_eq!(local.hold(Resource::CoolingQueue, 0, 50_000, 50_000), 50_000 + 150 + 100);
         assert_eq!(local.hold(Resource::CoolingQueue, 1, 500_000, 500_000), 500_100);
     }
@@ -159,7 +160,7 @@ mod tests {
         let mut local = Contended::new(&compute());
         assert_eq!(local.hold(Resource::CoolingQueue, 0, 2_000, 1_000), 2_100);
         assert_eq!(local.hold(Resource::CoolingQueue, 1, 1_000, 1_000), 1_100);
-        // No gap of 250 is left before 2,000.
+        // No gap of 250 ns is left before 2,000.
         assert_eq!(local.hold(Resource::CoolingQueue, 3, 1_800, 1_000), 2_100 + 150 + 5 + 100);
     }
 

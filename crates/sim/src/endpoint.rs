@@ -1,10 +1,11 @@
-//! The endpoint of one simulated thread, and the one that stands outside of time.
+//! The endpoint of one simulated thread, and the direct endpoint outside of time.
 //!
-//! A thread has a clock of its own, which runs ahead of the cluster's while the thread computes, and stands still while
-//! it waits. A verb is refused at once, or posted at the thread's time; [`World`](crate::world::World) executes it.
+//! A thread has its own clock, which runs ahead of the cluster's while the thread computes and stands still
+//! while it waits. A verb is refused at once, or posted at the thread's time; [`World`](crate::world::World)
+//! executes it.
 //!
-//! A *direct* endpoint belongs to no thread. Its verbs take effect at once, whole, at the present, and no time passes. Work
-//! that is charged on it counts only while a memory server executes a call: it makes that call longer.
+//! A *direct* endpoint belongs to no thread. Its verbs take effect at once, undivided, at the present, and no
+//! time passes. Work charged on it counts only while a memory server executes a call, which it makes longer.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -21,29 +22,29 @@ use crate::op::{Call, Op, OpId, Poster, WorkerId};
 use crate::run::preempt;
 use crate::verb::Verb;
 
-/// Time that passes with each yield on a direct endpoint, so that a wait in vain ends.
+/// Time that passes with each yield on a direct endpoint, so that unsuccessful waits end.
 const DIRECT_YIELD_NS: Nanos = 1_000;
 
-/// One thread of one simulated compute server ([`SimFabric::thread`](crate::SimFabric::thread)), or a direct way to the
-/// memory ([`SimFabric::direct`](crate::SimFabric::direct)).
+/// One thread of a simulated compute server ([`SimFabric::thread`](crate::SimFabric::thread)), or direct
+/// access to the memory ([`SimFabric::direct`](crate::SimFabric::direct)).
 pub struct SimEndpoint {
     pub(crate) shared: Arc<Shared>,
     /// `None` if the endpoint is direct.
     pub(crate) worker: Option<WorkerId>,
-    /// Its ready slots are those that yielded.
+    /// In this state, the ready slots are the ones that yielded.
     pub(crate) state: EndpointState,
-    /// The thread's time, or the total time that a direct endpoint waited.
+    /// The thread's time, or the total waiting time of a direct endpoint.
     pub(crate) clock: Cell<Nanos>,
-    /// The wakers of its slots while it is part of a run, which needs none of them to be woken.
+    /// Wakers of the slots during a run, which does not need to wake them.
     pub(crate) wakers: RefCell<Vec<Waker>>,
-    /// The slot that was polled last continues once the other workers have reached its time.
+    /// Whether the slot polled last continues once the other workers have reached its time.
     pub(crate) paced: Cell<bool>,
-    /// The thread may be preempted where it computes ([`crate::Preemption`]).
+    /// Whether the thread may be preempted where it computes ([`crate::Preemption`]).
     pub(crate) is_preemptible: Cell<bool>,
 }
 
 impl SimEndpoint {
-    /// A thread of a compute server, or a direct one.
+    /// Creates a thread of a compute server, or a direct endpoint.
     pub(crate) fn new(shared: Arc<Shared>, compute_server: Option<usize>, seed: u64) -> Self {
         let mut world = shared.world();
         let worker = compute_server.map(|server| world.add_worker(server));
@@ -82,7 +83,7 @@ impl SimEndpoint {
         }
     }
 
-    /// Posts an operation of a thread, which `fill` fills in.
+    /// Posts an operation of a thread; `fill` sets its content.
     fn post(&self, worker: WorkerId, server: MemoryServerId, fill: impl FnOnce(&mut Op)) -> Posted<'_> {
         self.spend(self.shared.compute.post_ns);
         let server = usize::from(server.0);
@@ -105,19 +106,20 @@ impl SimEndpoint {
         self.wakers.borrow().get(slot).is_some_and(|own| own.will_wake(waker))
     }
 
-    /// Lets time pass until the thread's clock shows `at`, while its other slots go on. For events at a given moment of a
-    /// [run](crate::SimFabric::run), in a slot of that run. A direct endpoint, outside of time, does not wait.
+    /// Lets time pass until the thread's clock reaches `at`, while its other slots continue. It serves events
+    /// at a given time of a [run](crate::SimFabric::run), in a slot of that run. A direct endpoint does not
+    /// wait.
     pub async fn sleep_until(&self, at: Nanos) {
         let Some(worker) = self.worker.filter(|_| self.clock.get() < at) else { return };
         let slot = self.state.slot_bit().trailing_zeros() as u8;
         self.shared.world().schedule(at, Event::Awake(worker, slot));
-        // Verbs of other futures of this slot wake it too.
+        // Verbs of other futures of this slot wake the slot too.
         while self.clock.get() < at {
             self.pause().await;
         }
     }
 
-    /// Is pending once. In a run, the bit of the slot makes it continue.
+    /// Is pending once. In a run, the bit of the slot resumes it.
     async fn pause(&self) {
         let mut paused = false;
         std::future::poll_fn(|cx| {
@@ -137,7 +139,7 @@ impl SimEndpoint {
         self.shared.world().take_effect_now(server, verb)
     }
 
-    /// The body of the reply to a request.
+    /// Executes a call at once and returns the body of the reply.
     fn call_direct(&self, server: MemoryServerId, op: u16, body: &[u8]) -> Result<Vec<u8>> {
         self.shared.world().check_up(server)?;
         let mut reply = Vec::new();
@@ -160,14 +162,14 @@ impl SimEndpoint {
     }
 }
 
-/// An operation that was posted. If it is dropped before its end, the operation still happens.
+/// A posted operation. If the future is dropped early, the operation still takes place.
 struct Posted<'e> {
     endpoint: &'e SimEndpoint,
     op: Option<OpId>,
 }
 
 impl Posted<'_> {
-    /// Waits for the end of the operation. Returns its error, or what `take` takes from it.
+    /// Waits until the operation has completed. Returns its error, or the value that `take` takes from it.
     async fn result<T>(mut self, take: impl FnOnce(&mut Op) -> T) -> Result<T> {
         let mut take = Some(take);
         std::future::poll_fn(|cx| {
@@ -310,7 +312,7 @@ impl Endpoint for SimEndpoint {
             }
             (Some(worker), work) => {
                 self.spend(self.shared.compute.cost(work));
-                // No code latches anything when it charges these.
+                // Code that charges this work holds no latch.
                 if self.is_preemptible.get() && matches!(work, Work::TableLookup | Work::NodeSearch) {
                     self.clock.set(preempt(&self.shared, worker, self.clock.get()));
                 }
@@ -327,7 +329,7 @@ impl Endpoint for SimEndpoint {
         }
     }
 
-    /// Lets time pass until a slot of this worker is ready. Workers that run side by side are driven by
+    /// Lets time pass until a slot of this worker is ready. Concurrent workers are driven by
     /// [`SimFabric::run`](crate::SimFabric::run) instead.
     fn poll_ready(&self) -> u64 {
         let mut ready = self.state.take_ready();

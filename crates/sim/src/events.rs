@@ -1,7 +1,7 @@
-//! What is to happen, in the order in which it happens: by time, and by number where times are equal.
+//! Future events in the order in which they happen: by time, and by number at equal times.
 //!
-//! Nearly all of it happens within a few µs of virtual time, and in a busy cluster there are hundreds of such events at any
-//! moment. A wheel of small buckets, one turn of which is longer than that, finds the next one in a few ns.
+//! Most events are due within a few µs of virtual time, and a busy cluster has hundreds of them at any
+//! moment. A wheel of small buckets, whose turn is longer than that, finds the next one in a few ns.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -10,28 +10,28 @@ use pando_fabric::Nanos;
 
 use crate::op::{OpId, WorkerId};
 
-/// What happens.
+/// Kinds of events.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// A worker whose clock is ahead posts an operation.
+    /// A worker whose clock was ahead posts an operation.
     Post(OpId),
     /// An operation reaches its server.
     Arrive(OpId),
-    /// The next verb of an operation takes effect, or the rest of one.
+    /// The next verb of an operation takes effect, or the rest of a torn one.
     Execute(OpId),
-    /// A core has looked at a two-sided call.
+    /// A core has dispatched a two-sided call.
     Handle(OpId),
     /// A core has executed a two-sided call.
     Answer(OpId),
     /// The answer reaches the caller's NIC.
     Return(OpId),
-    /// The caller hears of it.
+    /// The caller learns of the completion.
     Complete(OpId),
-    /// A slot of a worker has slept long enough.
+    /// A slot of a worker has slept until its time.
     Awake(WorkerId, u8),
     /// A worker polls a slot.
     Run(WorkerId),
-    /// Something goes wrong, or right again.
+    /// A fault begins or ends.
     Fault(u32),
 }
 
@@ -42,7 +42,7 @@ struct Entry {
 }
 
 impl Ord for Entry {
-    /// The earliest is the greatest, and comes out of a heap first.
+    /// Reversed order: the earliest entry is the greatest, so a heap pops it first.
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
@@ -64,18 +64,18 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// Width of a bucket in ns, as a power of two: a few events each at 100 million operations a second.
+/// Width of a bucket in ns, as a power of two: a few events each at 100 million operations per second.
 const BUCKET_BITS: u32 = 3;
-/// Buckets: all that comes within 16 µs, which is more than a round trip.
+/// Number of buckets: they cover 16 µs, more than a round trip.
 const BUCKETS: u64 = 2_048;
 
-/// The events to come: a wheel of buckets for those of the near future, a heap for the others.
+/// Future events: a wheel of buckets for the near ones, a heap for the others.
 pub(crate) struct Events {
-    /// Bucket `time >> BUCKET_BITS`, modulo their number; in no order.
+    /// Bucket `time >> BUCKET_BITS`, modulo the number of buckets; unordered.
     buckets: Vec<Vec<Entry>>,
-    /// Which buckets are not empty.
+    /// Bitmap of the nonempty buckets.
     occupied: [u64; BUCKETS as usize / 64],
-    /// The bucket of the latest event that happened. Nothing is before it, nor a turn of the wheel after it.
+    /// Bucket of the latest event that happened. No entry of the wheel is earlier, or a full turn later.
     turn: u64,
     far: BinaryHeap<Entry>,
     number: u64,
@@ -90,7 +90,7 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Adds an event that is not before the latest that happened.
+    /// Adds an event at or after the latest event that happened.
     #[inline]
     pub fn push(&mut self, at: Nanos, event: Event) {
         self.number += 1;
@@ -110,7 +110,7 @@ impl Events {
         self.occupied[bucket / 64] |= 1 << (bucket % 64);
     }
 
-    /// The first bucket that is not empty.
+    /// The first nonempty bucket.
     #[inline]
     fn first(&self) -> Option<usize> {
         let start = (self.turn % BUCKETS) as usize;
@@ -120,7 +120,7 @@ impl Events {
             return Some(word * 64 + rest.trailing_zeros() as usize);
         }
         let words = self.occupied.len();
-        // The start's word comes once more at the end, for what is a turn ahead.
+        // The word of the start is visited again at the end, for the buckets almost a turn ahead.
         (1..=words).map(|i| (word + i) % words).find(|&word| self.occupied[word] != 0).map(|word| {
             let bits = self.occupied[word];
             word * 64 + bits.trailing_zeros() as usize
@@ -128,6 +128,7 @@ impl Events {
     }
 
     #[inline]
+    /// Takes the earliest event.
     pub fn pop(&mut self) -> Option<(Nanos, Event)> {
         let Some(first) = self.first() else {
             let Entry { at, event, .. } = self.far.pop()?;
@@ -149,7 +150,7 @@ impl Events {
         Some((at, event))
     }
 
-    /// Time has come to `at`: what is not far from there any more goes into its bucket.
+    /// Advances the wheel to `at` and moves the events that come within a turn from the heap into buckets.
     #[inline]
     fn turn_to(&mut self, at: Nanos) {
         self.turn = at >> BUCKET_BITS;
@@ -184,7 +185,7 @@ mod tests {
         let (mut now, mut number) = (0, 0);
         for step in 0..200_000 {
             if random.next() % 2 == 0 || model.is_empty() {
-                // Now, soon, within the wheel, around its end, far beyond.
+                // At once, soon, within the wheel, around its end, far beyond.
                 let far = [1, 20, 3_000, 40_000, 5_000_000][random.next() as usize % 5];
                 let at = now + random.next() % far;
                 events.push(at, Event::Fault(number));

@@ -1,7 +1,7 @@
-//! A simulated cluster: its servers, where its endpoints come from, and what its memory servers do with calls.
+//! A simulated cluster: its servers, its endpoints, and the execution of calls.
 //!
-//! The world is borrowed while something happens in it, and never while a slot is polled or a handler executes a call, which
-//! use endpoints themselves. How its threads run is in [`crate::run`].
+//! The world is locked while an event happens in it, and never while a slot is polled or a handler executes a
+//! call, since both use endpoints. The loop over the threads is in [`crate::run`].
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,26 +26,26 @@ pub struct SimConfig {
     /// Bytes of the region of each memory server; multiples of 8.
     pub regions: Vec<u64>,
     pub compute_servers: usize,
-    /// Decides what is torn. The threads' own random numbers are seeded with their endpoints.
+    /// Seed of the torn verbs. The threads' random numbers are seeded with their endpoints.
     pub seed: u64,
     pub model: Model,
 }
 
-/// A cluster in virtual time. Nothing happens but what [`SimFabric::run`], or an executor that polls one endpoint, makes
-/// happen; so everything is a function of the seeds, the model and the code that runs.
+/// A cluster in virtual time. Only [`SimFabric::run`], or an executor that polls one endpoint, makes events
+/// happen, so everything is a function of the seeds, the model and the code that runs.
 pub struct SimFabric {
     pub(crate) shared: Arc<Shared>,
     compute_servers: usize,
 }
 
-/// What the endpoints of a cluster share.
+/// State shared by the endpoints of a cluster.
 pub(crate) struct Shared {
     world: Mutex<World>,
-    /// All regions as they were after each that joined; the last list is the present one.
+    /// The list of regions after each addition; the last list is current.
     regions: Growing<Vec<RegionInfo>>,
     pub compute: Compute,
     handler: Mutex<Option<Arc<dyn RequestHandler>>>,
-    /// What direct endpoints charged since the present call began.
+    /// Work charged by direct endpoints since the current call began, in ns.
     call_ns: AtomicU64,
 }
 
@@ -66,7 +66,7 @@ impl Shared {
         self.world().next_time()
     }
 
-    /// Lets the next event happen, if it is none of a run. Whether there was one.
+    /// Lets the next event happen, unless it belongs to a run. Returns whether there was one.
     pub fn step(&self) -> bool {
         let mut world = self.world();
         match world.next_event() {
@@ -86,7 +86,8 @@ impl Shared {
         true
     }
 
-    /// Has the server's handler execute a call. It may use endpoints, so the world is not borrowed meanwhile.
+    /// Has the server's handler execute a call. The handler may use endpoints, so the world is not locked
+    /// meanwhile.
     pub fn handle(&self, op: OpId) {
         let Some((server, mut call)) = self.world().take_call(op) else { return };
         self.call_ns.store(0, Relaxed);
@@ -97,7 +98,7 @@ impl Shared {
         self.world().handled(op, call, result, self.call_ns.load(Relaxed));
     }
 
-    /// Executes a request, whatever time it takes.
+    /// Executes a request without regard to time.
     pub fn execute(&self, server: MemoryServerId, op: u16, body: &[u8], reply: &mut Vec<u8>) -> Result<()> {
         let handler = lock(&self.handler).clone();
         match handler {
@@ -113,18 +114,21 @@ impl Shared {
         }
     }
 
-    /// Adds to the work of the call that is executed.
+    /// Adds to the work of the current call.
     pub fn charge_call(&self, ns: Nanos) {
         self.call_ns.fetch_add(ns, Relaxed);
     }
 }
 
 impl SimFabric {
+    /// Creates a cluster.
+    ///
     /// # Errors
-    /// [`ModelError`] for a model with which nothing would ever end, and for regions that this machine has no room for.
+    /// [`ModelError`] for a model with which nothing would ever end, or if this machine has no memory for a
+    /// region.
     ///
     /// # Panics
-    /// If there is no server of a kind, or a region is no multiple of 8 bytes.
+    /// If there is no compute server or no memory server, or a region is not a multiple of 8 bytes.
     pub fn new(config: &SimConfig) -> Result<Self, ModelError> {
         config.model.check()?;
         assert!(
@@ -146,14 +150,14 @@ impl SimFabric {
         Ok(Self { shared: Arc::new(shared), compute_servers: config.compute_servers })
     }
 
-    /// Lets one more memory server join, now, with a region of `bytes`; its number. Threads may call this in the middle of a
-    /// run: all endpoints reach the server from then on. Nothing of a pool is in it yet.
+    /// Adds a memory server with a region of `bytes` at the present time; returns its number. Threads may
+    /// call this during a run; all endpoints reach the server at once. Its region is empty.
     ///
     /// # Errors
-    /// [`ModelError::NoMemory`] if this machine has no room for it.
+    /// [`ModelError::NoMemory`] if this machine has no memory for it.
     ///
     /// # Panics
-    /// If `bytes` is no multiple of 8, or more servers join than [`LATER_MAX`].
+    /// If `bytes` is not a multiple of 8, or more than [`LATER_MAX`] servers join.
     pub fn add_memory_server(&self, bytes: u64) -> Result<MemoryServerId, ModelError> {
         assert!(bytes.is_multiple_of(8), "regions are made of words");
         let shared = &self.shared;
@@ -167,7 +171,7 @@ impl SimFabric {
         Ok(server)
     }
 
-    /// An endpoint for one more thread of a compute server.
+    /// Creates an endpoint for a new thread of a compute server.
     ///
     /// # Panics
     /// If there is no such compute server.
@@ -180,31 +184,33 @@ impl SimFabric {
         SimEndpoint::new(Arc::clone(&self.shared), Some(compute_server), seed)
     }
 
-    /// An endpoint outside of time, for whoever loads, verifies or audits, or is a memory server's handler: its verbs take
-    /// effect at once, whole, at the present, and never wait; its calls reach the handler at once; all are counted.
-    /// Servers that do not answer answer it neither. Work that a handler charges on it makes the call longer that it
-    /// executes, as work does a thread; other work on it costs nothing. Several threads of the host may use such endpoints,
-    /// as long as nothing [runs](SimFabric::run).
+    /// Creates an endpoint outside of time, for loads, verification, audits and handlers of memory servers.
+    /// Its verbs take effect at once, undivided, at the present, and never wait. Its calls reach the handler
+    /// at once. All are counted. A server that is down does not answer it either. Work that a handler charges
+    /// on it makes the current call longer; other work on it costs nothing. Several host threads may use such
+    /// endpoints while nothing [runs](SimFabric::run).
     pub fn direct(&self, seed: u64) -> SimEndpoint {
         SimEndpoint::new(Arc::clone(&self.shared), None, seed)
     }
 
-    /// The fabric whose endpoints are all direct, for handlers to keep: it does not keep the cluster's handler alive.
+    /// A fabric whose endpoints are all direct, for handlers to keep: it does not keep the cluster's handler
+    /// alive.
     pub fn direct_fabric(&self) -> DirectFabric {
         DirectFabric { shared: Arc::clone(&self.shared) }
     }
 
-    /// What the memory servers execute two-sided calls with until this fabric is dropped; without one they refuse them.
+    /// Sets the handler of two-sided calls until this fabric is dropped. Without one, memory servers refuse
+    /// calls.
     pub fn set_handler(&self, handler: Arc<dyn RequestHandler>) {
         *lock(&self.shared.handler) = Some(handler);
     }
 
-    /// Stops a memory server, which then answers nothing, or lets it go on.
+    /// Stops a memory server, which then does not answer, or resumes it.
     pub fn set_down(&self, server: MemoryServerId, is_down: bool) {
         self.fail(if is_down { Fault::Stop { server } } else { Fault::Resume { server } });
     }
 
-    /// Has something go wrong, or right again, now.
+    /// Applies a fault now.
     ///
     /// # Panics
     /// If there is no such server.
@@ -212,25 +218,25 @@ impl SimFabric {
         self.shared.world().apply(fault);
     }
 
-    /// Has things go wrong when time comes to them.
+    /// Schedules the faults of a plan.
     ///
     /// # Panics
-    /// When it does, if there is no such server.
+    /// At the time of a fault, if there is no such server.
     pub fn plan(&self, plan: &FaultPlan) {
         let mut world = self.shared.world();
         plan.faults.iter().for_each(|&(at, fault)| world.add_fault(at, fault));
     }
 
-    /// `bytes` at `at` lie in the memory of their server's NIC, where atomics need no PCIe transaction, from now on.
+    /// Places `bytes` at `at` in the memory of their server's NIC, where atomics need no PCIe transaction.
     ///
     /// # Errors
-    /// [`ModelError::NoOnChipMemory`] if that is more than the NIC has ([`Network::on_chip_bytes`](crate::Network)),
-    /// [`ModelError::OutOfRegion`].
+    /// [`ModelError::NoOnChipMemory`] if the total exceeds the NIC's memory
+    /// ([`Network::on_chip_bytes`](crate::Network)), [`ModelError::OutOfRegion`].
     pub fn set_on_chip(&self, at: GlobalAddr, bytes: u64) -> Result<(), ModelError> {
         self.shared.world().set_on_chip(at, bytes)
     }
 
-    /// What has been busy so far.
+    /// Busy times of all resources so far.
     pub fn usage(&self) -> Usage {
         Usage::of(&self.shared.world())
     }
@@ -244,8 +250,8 @@ impl SimFabric {
 impl Fabric for SimFabric {
     type Endpoint = SimEndpoint;
 
-    /// A [direct](SimFabric::direct) endpoint: code that is written for any fabric and is not part of what is simulated
-    /// loads and checks an index here as on a local fabric. Who is simulated has a [thread](SimFabric::thread).
+    /// Creates a [direct](SimFabric::direct) endpoint, so that code for any fabric can load and check an
+    /// index here as on a local fabric. A simulated thread has a [thread](SimFabric::thread) endpoint.
     fn endpoint(&self, seed: u64) -> Result<SimEndpoint> {
         Ok(self.direct(seed))
     }
@@ -255,14 +261,14 @@ impl Fabric for SimFabric {
     }
 }
 
-/// The handler may have the cluster's memory, and the cluster has the handler.
+/// The handler may own the cluster's memory, which owns the handler: break the cycle.
 impl Drop for SimFabric {
     fn drop(&mut self) {
         *lock(&self.shared.handler) = None;
     }
 }
 
-/// A simulated cluster outside of time: every endpoint is a [direct](SimFabric::direct) one.
+/// A simulated cluster outside of time: every endpoint is [direct](SimFabric::direct).
 #[derive(Clone)]
 pub struct DirectFabric {
     shared: Arc<Shared>,

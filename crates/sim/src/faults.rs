@@ -1,46 +1,46 @@
-//! What can go wrong, and plans of it.
+//! Faults and plans of faults.
 //!
-//! A fault happens at a moment of virtual time ([`SimFabric::plan`](crate::SimFabric::plan)), so a run with faults repeats
-//! itself like any other. [`FaultPlan::draw`] draws a plan from a seed in which everything is well again at its end, except
-//! for compute servers that were killed and memory that was lost.
+//! A fault happens at a time of virtual time ([`SimFabric::plan`](crate::SimFabric::plan)), so a run with
+//! faults repeats like any other. [`FaultPlan::draw`] draws a plan from a seed. At its end all faults are
+//! over, except for killed compute servers and lost memory.
 
 use std::fmt;
 use std::str::FromStr;
 
 use pando_fabric::{MemoryServerId, Nanos, Random};
 
-/// One thing that goes wrong, or right again.
+/// One fault, or its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Everything on the way to the memory server, in it and back takes so many times as long; 1 is as usual.
+    /// The way to the memory server, its work and the way back take `factor` times as long; 1 is normal.
     Slow {
         server: MemoryServerId,
         factor: u32,
     },
-    /// The memory server answers nothing. What reaches it is tried again until it times out, without effect.
+    /// The memory server does not answer. Requests to it are retried until they time out, without effect.
     Stop {
         server: MemoryServerId,
     },
-    /// It answers again, also what was tried meanwhile.
+    /// The memory server answers again, also retried requests.
     Resume {
         server: MemoryServerId,
     },
-    /// The memory server ends: verbs and calls in progress fail, wherever they are, and so do later ones.
+    /// The memory server ends: all verbs and calls in progress fail, and so do later ones.
     Kill {
         server: MemoryServerId,
     },
-    /// It is back, with its memory as it was when it ended, or with zeros.
+    /// The memory server is back, with its memory as it was when it ended, or with zeros.
     Restart {
         server: MemoryServerId,
         memory_lost: bool,
     },
-    /// The compute server ends. Its futures are dropped; its verbs that are under way still take effect.
+    /// The compute server ends. Its futures are dropped; its verbs in flight still take effect.
     KillCompute {
         compute_server: usize,
     },
-    /// All connections from a compute server to a memory server are lost: verbs fail at once, and those under way fail with
-    /// or without having taken effect.
+    /// All connections from a compute server to a memory server are lost: new verbs fail at once, and verbs
+    /// in flight fail with or without having taken effect.
     Disconnect {
         compute_server: usize,
         server: MemoryServerId,
@@ -49,47 +49,47 @@ pub enum Fault {
         compute_server: usize,
         server: MemoryServerId,
     },
-    /// From now on this share of READs and WRITEs of more than a line is torn.
+    /// From this time on, this share of READs and WRITEs longer than a line is torn.
     Torn {
         share: f64,
     },
-    /// From now on this share of ways takes up to so much longer.
+    /// From this time on, this share of one-way trips takes up to `ns` longer.
     Spikes {
         share: f64,
         ns: Nanos,
     },
-    /// From now on this share of verbs and calls takes effect, but times out.
+    /// From this time on, this share of verbs and calls takes effect but times out.
     LostAnswers {
         share: f64,
     },
 }
 
-/// Kinds of faults that a plan is drawn from.
+/// Kinds of faults from which a plan is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// Half or all of long READs and WRITEs are torn for a while.
+    /// Torn READs and WRITEs for a while, with one of several shares.
     Torn,
     /// Delays of up to 100 µs.
     Spikes,
     /// A memory server that is 2 to 20 times slower.
     Slow,
-    /// A memory server that answers nothing, for less or more than the timeout.
+    /// A memory server that does not answer, for less or more than the timeout.
     Stop,
     /// A memory server that is restarted with its memory.
     Kill,
     /// A memory server that is restarted without its memory.
     KillMemory,
-    /// A compute server that ends for good. Never the last one.
+    /// A compute server that ends permanently. Never the last one.
     KillCompute,
     /// Lost connections between a compute server and a memory server.
     Disconnect,
-    /// Answers that are lost.
+    /// Lost answers.
     LostAnswers,
 }
 
 impl FaultKind {
-    /// All of them, in the order of their names here.
+    /// All kinds, in the order of their declaration.
     pub const ALL: [Self; 9] = [
         Self::Torn,
         Self::Spikes,
@@ -123,7 +123,7 @@ impl fmt::Display for FaultKind {
     }
 }
 
-/// A name that no kind of fault has.
+/// An unknown name of a kind of fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no fault {name:?}; there are {}", FaultKind::ALL.map(FaultKind::name).join(", "))]
 pub struct UnknownFault {
@@ -141,31 +141,31 @@ impl FromStr for FaultKind {
     }
 }
 
-/// What a plan is drawn for.
+/// Parameters of the drawing of a plan.
 #[derive(Clone, Debug)]
 pub struct FaultBounds {
     pub compute_servers: usize,
     pub memory_servers: usize,
-    /// Nothing happens before, and all is well again after.
+    /// No fault begins before `from`, and all are over at `until`.
     pub from: Nanos,
     pub until: Nanos,
-    /// Faults at most; each is well again before or after the next one begins.
+    /// Maximum number of faults. They may overlap.
     pub faults: usize,
-    /// The shares of torn verbs to go back to, and the timeout that stopped servers are to exceed or not.
+    /// Values to which shares return, and the timeout that stopped servers may exceed.
     pub usual: crate::Faults,
 }
 
-/// Faults and when they happen, by time.
+/// Faults with their times, in order of time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultPlan {
     pub faults: Vec<(Nanos, Fault)>,
 }
 
 impl FaultPlan {
-    /// A plan of faults of some kinds. The same seed is the same plan.
+    /// Draws a plan of faults of the given kinds. Equal seeds give equal plans.
     ///
     /// # Panics
-    /// If `until` is not after `from`, or there is no server of a kind.
+    /// If `until` is not after `from`, or there is no compute server or no memory server.
     pub fn draw(seed: u64, kinds: &[FaultKind], bounds: &FaultBounds) -> Self {
         assert!(bounds.from < bounds.until, "{bounds:?}: no time to fail in");
         assert!(
@@ -181,12 +181,12 @@ impl FaultPlan {
             let kind = kinds[draw.below(kinds.len() as u64) as usize];
             draw.add(kind, &mut plan);
         }
-        // Sorted stably: what was drawn first happens first.
+        // The sort is stable: at equal times the order of drawing stays.
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
     }
 
-    /// Whether the plan has faults after which keys may be gone.
+    /// Whether the plan has faults that may lose keys.
     pub fn loses_memory(&self) -> bool {
         self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Restart { memory_lost: true, .. }))
     }
@@ -195,7 +195,7 @@ impl FaultPlan {
 struct Draw<'b> {
     random: Random,
     bounds: &'b FaultBounds,
-    /// Compute servers that no fault kills: those of the lowest numbers.
+    /// Number of compute servers not killed by the plan; they have the lowest numbers.
     alive: usize,
 }
 
@@ -204,7 +204,7 @@ impl Draw<'_> {
         ((u128::from(self.random.next()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A beginning and an end, the latter at most `longest` later.
+    /// A beginning, and an end at most `longest` later.
     fn times(&self, longest: Nanos) -> (Nanos, Nanos) {
         let FaultBounds { from, until, .. } = *self.bounds;
         let begin = from + self.below(until - from);
@@ -218,7 +218,7 @@ impl Draw<'_> {
         let server = MemoryServerId(self.below(self.bounds.memory_servers as u64) as u16);
         let compute_server = self.below(self.bounds.compute_servers as u64) as usize;
         let (begin, end) = match kind {
-            // As often within the timeout as beyond it.
+            // Equally often within the timeout and beyond it.
             FaultKind::Stop => self.times(2 * usual.timeout_ns),
             _ => self.times(window / 4),
         };
@@ -249,7 +249,8 @@ impl Draw<'_> {
                 return;
             }
         };
-        // Another fault of the server may end this one early, but the last to end ends them all.
+        // The end of another fault of the same server may end this one early, but after the last end none is
+        // left.
         plan.faults.push((begin, wrong));
         plan.faults.push((end, right));
     }

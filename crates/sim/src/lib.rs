@@ -1,9 +1,10 @@
-//! A cluster in virtual time: the fabric on which the unchanged index code runs with hundreds of threads over tens of
-//! servers, on one core of one machine, the same every time.
+//! A simulated cluster in virtual time: unchanged index code runs with hundreds of threads over tens of
+//! servers on one core of one machine, and every run repeats exactly.
 //!
-//! [`SimFabric`] is a fabric like any other. Its verbs take as long as the [`Model`] says, and wait for what they share:
-//! NICs, units for atomics, cores of memory servers. [`SimFabric::run`] runs the slots of many threads in the order of
-//! their virtual times. No clock, no thread and no random number of the host has any influence.
+//! [`SimFabric`] is a fabric like any other. Its verbs take the time given by the [`Model`], and wait for
+//! shared resources: NICs, units for atomics, cores of memory servers. [`SimFabric::run`] runs the slots of
+//! many threads in the order of their virtual times. No clock, thread or random number of the host has any
+//! influence.
 //!
 //! ```
 //! use pando_fabric::{Endpoint, FabricError, GlobalAddr, MemoryServerId};

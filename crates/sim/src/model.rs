@@ -1,12 +1,12 @@
-//! The numbers of a cluster, each with where it comes from. All can be replaced from one TOML file.
+//! Parameters of a simulated cluster, each with its source. A TOML file can replace any of them.
 //!
-//! What they describe is a cluster of servers with one 100 Gb/s ConnectX-5 each, the hardware of the DEX paper (§8.1).
-//! Latencies are those of an idle network; waiting comes on top of them, from the resources that verbs share.
+//! The defaults describe servers with one 100 Gb/s ConnectX-5 each, the hardware of the DEX paper (§8.1).
+//! Latencies are those of an idle network; the waits for shared resources are added to them.
 
 use pando_fabric::{GlobalAddr, LINE, MemoryServerId, Nanos, Resource, Work};
 use serde::{Deserialize, Serialize};
 
-/// Why a model cannot be used.
+/// Error of a model, or of its application to a cluster.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
@@ -22,7 +22,7 @@ pub enum ModelError {
     OutOfRegion { at: GlobalAddr, bytes: u64 },
 }
 
-/// All numbers of a simulated cluster.
+/// All parameters of a simulated cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
@@ -32,115 +32,125 @@ pub struct Model {
     pub faults: Faults,
 }
 
-/// NICs and what is between them.
+/// NICs and the network between them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Network {
     /// Round trip of a small READ in ns: 2.0 µs (DEX §2.2).
     pub read_ns: Nanos,
-    /// The same of a WRITE until its completion. A public perftest log has 1.58 µs for half of it, with a switch.
+    /// Round trip of a small WRITE, until its completion. A public perftest log has 1.58 µs for half of it,
+    /// with a switch.
     pub write_ns: Nanos,
-    /// The same of an atomic: 2.65 µs for a fetch-and-add in that log.
+    /// Round trip of an atomic: 2.65 µs for a fetch-and-add in that log.
     pub atomic_ns: Nanos,
-    /// One way of a SEND: 1.68 µs in that log.
+    /// One-way time of a SEND: 1.68 µs in that log.
     pub send_ns: Nanos,
-    /// Bytes per µs of one NIC and direction: 11.0 GB/s of payload for 64 KiB messages in that log.
+    /// Bytes per µs of a NIC in one direction: 11.0 GB/s of payload for 64 KiB messages in that log.
     pub bytes_per_us: u64,
-    /// Messages per µs of one NIC and direction: 35 million a second for a ConnectX-5.
+    /// Messages per µs of a NIC in one direction: 35 million per second for a ConnectX-5.
     pub messages_per_us: u64,
-    /// READs of 64 bytes and less that one NIC answers per µs: 19 to 20 million a second for a ConnectX-5.
+    /// READs of at most 64 bytes that a NIC answers per µs: 19 to 20 million per second for a ConnectX-5.
     pub small_reads_per_us: u64,
-    /// READs and atomics that one queue pair, a thread's to a memory server, has outstanding at most: the default of verbs.
+    /// Maximum number of READs and atomics in flight per queue pair (one thread to one memory server): the
+    /// default of verbs.
     pub reads_outstanding: u32,
-    /// Whether compute server i and memory server i are one machine with one NIC (DEX §8.1: four machines, each both).
+    /// Whether compute server i and memory server i are one machine with one NIC (DEX §8.1: four machines,
+    /// each both).
     pub nic_shared: bool,
-    /// Units that execute atomics on host memory, by low bits of the address: 4,096, by 12 bits (Sherman §3.2.2).
+    /// Units that execute atomics on host memory, selected by low address bits: 4,096, by 12 bits (Sherman
+    /// §3.2.2).
     pub atomic_units: u64,
-    /// How long an atomic on host memory keeps its unit: two PCIe transactions, 2.04 million a second on one address. A swap
-    /// that fails writes nothing back, and keeps it for half of that (Sherman §3.2.2).
+    /// Time for which an atomic on host memory occupies its unit: two PCIe transactions, 2.04 million per
+    /// second on one address. A failed swap writes nothing back and takes half of it (Sherman §3.2.2).
     pub atomic_unit_ns: Nanos,
-    /// Whether an atomic that waits for its unit keeps everything waiting that reaches its server after it. Fitted: FG's
-    /// operations take 68.7 µs in the 90th percentile and 10 µs in the median under skew (Sherman Table 1), as if those on one of
-    /// eight servers waited for as long as its 150 swaps that fail.
+    /// Whether an atomic that waits for its unit blocks all later requests to its server. Fitted: under skew
+    /// FG's operations take 68.7 µs at the 90th percentile and 10 µs at the median (Sherman Table 1), as if
+    /// the operations on one of eight servers waited for the time of its 150 failing swaps.
     pub atomics_block: bool,
-    /// Bytes of a memory server's NIC that can be used as memory: 256 KiB of a ConnectX-5 (Sherman §4.3).
+    /// Bytes of NIC memory usable per memory server: 256 KiB of a ConnectX-5 (Sherman §4.3).
     pub on_chip_bytes: u64,
-    /// Time between two atomics on them that do not conflict: 110 million a second (Sherman §1). They need no PCIe transaction.
-    /// On one address others measured 8.65 million a second on a later NIC, which is not modelled.
+    /// Time between two on-chip atomics without conflict: 110 million per second (Sherman §1). They need no
+    /// PCIe transaction. On one address a later NIC was measured at 8.65 million per second, which is not
+    /// modelled.
     pub on_chip_atomic_ns: Nanos,
 }
 
-/// A memory server besides its NIC.
+/// A memory server without its NIC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemoryServer {
     /// Cores that execute two-sided calls: 4 (DEX §8.1).
     pub cores: usize,
-    /// What a core needs for any call, in ns. eRPC does up to 10 million a second on one; a third of that here, an estimate.
+    /// Time that a core needs for any call, in ns. eRPC reaches 10 million per second on a core; this is a
+    /// third of that, an estimate.
     pub dispatch_ns: Nanos,
-    /// What work of a call takes there, in per cent of what it takes a thread of a compute server: the same processors do
-    /// both in the paper (DEX §8.1). Too little: a compute thread searches hot nodes, a memory server cold ones.
+    /// Time of a call's work relative to a thread of a compute server, in per cent. The paper uses the same
+    /// processors for both (DEX §8.1). This is too low: a compute thread searches hot nodes, a memory server
+    /// cold ones.
     pub work_percent: u64,
 }
 
-/// Compute-side work in ns, one thread. Numbers without another source are medians that `pando calibrate` measured on an AMD
-/// EPYC (two virtual cores, others at work on them); it prints a section with those of the machine at hand.
+/// Compute-side work of one thread, in ns. Numbers without another source are medians that `pando calibrate`
+/// measured on an AMD EPYC (two virtual cores, under other load). The command prints this section for the
+/// machine it runs on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Compute {
-    /// Posting a verb and ringing the doorbell; an estimate.
+    /// Posting a verb and ringing the doorbell (an estimate).
     pub post_ns: Nanos,
-    /// Going to the next slot and looking for completions. The first takes 3 ns there; the second, where there is a NIC, is
-    /// an estimate.
+    /// Switching to the next slot and polling completions. The switch takes 3 ns there; the poll, with a NIC,
+    /// is an estimate.
     pub poll_ns: Nanos,
-    /// One level of a descent among cached nodes, keys drawn by Zipf 0.99. Five take 0.41 µs.
+    /// One level of a descent among cached nodes, with keys drawn by Zipf 0.99. Five levels take 0.41 µs.
     pub node_search_ns: Nanos,
     /// Copying 64 bytes of a page that is in no cache of the core.
     pub copy_line_ns: Nanos,
-    /// Handing out one entry of a scan.
+    /// Returning one entry of a scan.
     pub entry_ns: Nanos,
-    /// A look at the mapping table.
+    /// A lookup in the mapping table.
     pub table_lookup_ns: Nanos,
     /// Checking a page of 1 KiB that was READ.
     pub page_check_ns: Nanos,
     /// Holding the exclusive latch of a leaf while a value is replaced.
     pub latch_ns: Nanos,
-    /// Holding a bucket of the cooling map, or a part of the queues in front of remote locks.
+    /// Holding a bucket of the cooling map, or a partition of the queues in front of remote locks.
     pub bucket_ns: Nanos,
-    /// Holding the one queue in place of the cooling map. Fitted: in the paper's code most of an eviction happens under
-    /// that lock, and this number was chosen for DEX Figure 9, where the map is 10 and 12 times as fast as the queue (here 6.4).
+    /// Holding the single queue used in place of the cooling map. Fitted: in the paper's code most of an
+    /// eviction happens under that lock. The number was chosen for DEX Figure 9, where the map is 10 and 12
+    /// times as fast as the queue (here 6.4).
     pub queue_ns: Nanos,
-    /// Changing the end of a queue that threads share without a lock, and the count beside it. Fitted: with this number
-    /// 36 threads of one server come to what DEX's authors measured of SMART (DEX §8.2).
+    /// Changing the end of a queue that threads share without a lock, and its count. Fitted: with this number
+    /// 36 threads of one server reach the throughput that DEX's authors measured for SMART (DEX §8.2).
     pub fifo_ns: Nanos,
-    /// Taking over a cache line that another core of the socket changed last: 60 to 100 ns on the processors of the paper.
-    /// Two virtual cores of the machine above, which may be one core, take 26 ns.
+    /// Taking over a cache line that another core of the socket changed last: 60 to 100 ns on the processors
+    /// of the paper. Two virtual cores of the machine above, which may share a core, take 26 ns.
     pub hand_over_ns: Nanos,
-    /// The same from another socket: 2 to 3 times as long.
+    /// Taking over a cache line from another socket: 2 to 3 times as long.
     pub hand_over_far_ns: Nanos,
-    /// What each thread that spins on a lock adds to its hand-over; an estimate, which decides what P-SMART does and whether
-    /// write-intensive throughput falls with large caches (DEX Figure 12).
+    /// Addition of each thread that spins on a lock to its hand-over. An estimate; it determines the
+    /// throughput of P-SMART, and whether write-intensive throughput falls with large caches (DEX Figure 12).
     pub spinner_ns: Nanos,
-    /// Threads of a compute server on one socket: 18 (DEX §8.1: 36 threads on two sockets).
+    /// Threads of a compute server per socket: 18 (DEX §8.1: 36 threads on two sockets).
     pub threads_per_socket: u32,
     /// Publishing a page in the cache.
     pub admit_ns: Nanos,
-    /// Making a frame free: two sampled, one cooled, one evicted.
+    /// Freeing a frame: two sampled, one cooled, one evicted.
     pub evict_ns: Nanos,
 }
 
-/// What goes wrong, and how long it takes to be noticed.
+/// Rates of faults and the timeout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
-    /// Share of READs and WRITEs of more than a line that take effect in two parts, with other verbs in between.
+    /// Share of READs and WRITEs longer than a line that take effect in two parts, with other verbs in
+    /// between.
     pub torn_share: f64,
-    /// After so long a verb to a server that does not answer fails, in ns.
+    /// Time in ns after which a verb to a server that does not answer fails.
     pub timeout_ns: Nanos,
-    /// Share of ways there or back that take longer, by up to `spike_ns`.
+    /// Share of one-way trips that take up to `spike_ns` longer.
     pub spike_share: f64,
     pub spike_ns: Nanos,
-    /// Share of verbs and calls that take effect, but fail after the timeout because their answer is lost.
+    /// Share of verbs and calls that take effect but fail after the timeout because their answer is lost.
     pub lost_answer_share: f64,
 }
 
@@ -208,7 +218,7 @@ impl Default for Faults {
 }
 
 impl Compute {
-    /// What a piece of work costs.
+    /// Time of a piece of work.
     #[inline]
     pub(crate) fn cost(&self, work: Work) -> Nanos {
         match work {
@@ -224,11 +234,11 @@ impl Compute {
         }
     }
 
-    /// How long a resource is held by who has it.
+    /// Time for which a resource is held.
     pub(crate) fn held(&self, resource: Resource) -> Nanos {
         match resource {
             Resource::Frame(_) => self.latch_ns,
-            // Both are an entry of a table, looked up and changed under a lock.
+            // Both are a table entry that is looked up and changed under a lock.
             Resource::CoolingBucket(_) | Resource::LockQueue(_) => self.bucket_ns,
             Resource::CoolingQueue => self.queue_ns,
             Resource::FifoQueue => self.fifo_ns,
@@ -238,16 +248,18 @@ impl Compute {
 }
 
 impl Model {
-    /// The model of a TOML text; what it leaves out is as in the default.
+    /// Parses a model from TOML; omitted parameters have their defaults.
     ///
     /// # Errors
-    /// [`ModelError`] with the name of what is wrong.
+    /// [`ModelError`] with the name of the faulty parameter.
     pub fn from_toml(text: &str) -> Result<Self, ModelError> {
         let model: Self = toml::from_str(text)?;
         model.check()?;
         Ok(model)
     }
 
+    /// Checks the ranges of all parameters.
+    ///
     /// # Errors
     /// [`ModelError::OutOfRange`] for a number with which nothing would ever end, or time would overflow.
     pub fn check(&self) -> Result<(), ModelError> {
@@ -263,7 +275,7 @@ impl Model {
             ("network.small_reads_per_us", network.small_reads_per_us),
             ("network.reads_outstanding", u64::from(network.reads_outstanding)),
             ("memory_server.cores", memory_server.cores as u64),
-            // Two slots that wait for each other would stop the clock.
+            // Otherwise two slots that wait for each other would stop the clock.
             ("compute.poll_ns", compute.poll_ns),
             ("compute.threads_per_socket", u64::from(compute.threads_per_socket)),
             ("faults.timeout_ns", faults.timeout_ns),

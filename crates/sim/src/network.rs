@@ -1,9 +1,9 @@
-//! What becomes of an operation: out of its NIC, to the server, into its memory, and back.
+//! The way of an operation: out of its NIC, to the server, into its memory, and back.
 //!
-//! It waits for its NIC, travels half a round trip, waits for the server's NIC, takes effect there verb by verb, and comes
-//! back the same way. What it takes effect on is the memory of that moment: two verbs are ordered by when they reach the
-//! server, not by when they were posted. Each resource is asked at the moment at which it is needed, so that who comes
-//! first is served first.
+//! An operation waits for its NIC, travels half a round trip, waits for the server's NIC, takes effect there
+//! verb by verb, and returns the same way. It takes effect on the memory of that moment: two verbs are
+//! ordered by their arrival at the server, not by their posting. A resource is requested at the moment at
+//! which it is needed, so it serves in order of arrival.
 
 use pando_fabric::{FabricError, MemoryServerId, Nanos};
 
@@ -14,11 +14,11 @@ use crate::serial::Picos;
 use crate::verb::{LINE_WORDS, Verb};
 use crate::world::{Power, World};
 
-/// A server that does not answer is tried again so often before an operation fails.
+/// Number of retries to a server that does not answer before an operation fails.
 const RETRIES: Nanos = 8;
 
 impl World {
-    /// Posts an operation: whatever `fill` puts in, in order and checked.
+    /// Posts an operation: `fill` adds its verbs, in order and checked, or its call.
     pub fn post(&mut self, poster: Poster, fill: impl FnOnce(&mut crate::op::Op)) -> OpId {
         let id = self.ops.begin(poster);
         let op = self.ops.get(id);
@@ -33,7 +33,7 @@ impl World {
         id
     }
 
-    /// The thread's clock was ahead; unless it was killed meanwhile, it posts now.
+    /// Posts an operation whose thread's clock was ahead, unless the thread was killed meanwhile.
     pub fn post_late(&mut self, id: OpId) {
         let worker = self.ops.get(id).poster.worker;
         let compute_server = self.worker(worker).compute_server;
@@ -45,7 +45,7 @@ impl World {
         self.post_now(id, self.now);
     }
 
-    /// Into the queue pair, and on if that is not full.
+    /// Puts the operation into the queue pair, and sends it if the queue pair is not full.
     fn post_now(&mut self, id: OpId, at: Nanos) {
         let op = self.ops.get(id);
         let (Poster { worker, server, .. }, credits) = (op.poster, op.credits);
@@ -60,7 +60,7 @@ impl World {
         self.send(id, at);
     }
 
-    /// An operation has completed: those that waited for it in the queue pair may go.
+    /// Returns the credits of a completed operation and sends the operations that waited for them.
     pub fn return_credits(&mut self, id: OpId) {
         let op = self.ops.get(id);
         let (Poster { worker, server, .. }, credits) = (op.poster, std::mem::take(&mut op.credits));
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Out of the caller's NIC at `at` or later, and to the server.
+    /// Sends an operation from the caller's NIC at `at` or later.
     fn send(&mut self, id: OpId, at: Nanos) {
         let op = self.ops.get(id);
         let Poster { worker, server, .. } = op.poster;
@@ -116,7 +116,7 @@ impl World {
         self.schedule(sent + way, Event::Arrive(id));
     }
 
-    /// A way to or from a server, with what delays it.
+    /// Duration of a one-way trip to or from a server, with delays by faults.
     fn delayed(&mut self, server: usize, way: Nanos) -> Nanos {
         let faults = &self.model.faults;
         let spike = match is_one_of(faults.spike_share, || self.random.next()) {
@@ -126,14 +126,15 @@ impl World {
         way * self.servers[server].slowness + spike
     }
 
-    /// The operation fails at `at`, with what of it has taken effect. The caller learns no earlier than now.
+    /// Fails the operation at `at`; some of its verbs may have taken effect. The caller learns no earlier
+    /// than now.
     pub fn fail(&mut self, id: OpId, at: Nanos, error: FabricError) {
         self.ops.get(id).error = Some(error);
         self.schedule(at, Event::Complete(id));
     }
 
-    /// Fails an operation whose server died, or whose connection was lost, since it was sent. With `on_its_way` it has not
-    /// taken effect yet: a lost connection may have lost its request, or will lose its answer.
+    /// Fails an operation if its server ended or its connection was lost since it was sent. With `on_its_way`
+    /// it has not taken effect yet: a lost connection has lost either its request or its future answer.
     fn is_cut_off(&mut self, id: OpId, on_its_way: bool) -> bool {
         let op = self.ops.get(id);
         let (Poster { worker, server, .. }, lives) = (op.poster, (op.server_life, op.link_life));
@@ -150,6 +151,8 @@ impl World {
         true
     }
 
+    /// The operation reaches its server: it waits for the server's NIC, and a call also for a core. If the
+    /// server is down, the operation is retried until its timeout.
     pub fn arrive(&mut self, id: OpId) {
         if self.is_cut_off(id, true) {
             return;
@@ -192,7 +195,8 @@ impl World {
         self.schedule(arrived, Event::Execute(id));
     }
 
-    /// The next verb of an operation takes effect, unless it has to wait, and those that waited behind it.
+    /// Executes the next verb of an operation, unless it has to wait, and then the operations that it
+    /// blocked.
     pub fn execute(&mut self, id: OpId) {
         let server = self.ops.get(id).poster.server;
         self.execute_verb(id);
@@ -211,6 +215,7 @@ impl World {
         let op = ops.get(id);
         let server = &mut servers[op.poster.server];
         let verb = op.verbs.last().expect("a chain without verbs is not posted");
+        // 1. Wait for the unit of an atomic, or behind an operation that blocks.
         if op.torn.is_none() {
             let has_begun = !op.results.is_empty();
             match server.atomics.enter((id, verb), has_begun, *now, model.network.atomics_block) {
@@ -219,6 +224,7 @@ impl World {
                 Entry::Later => return,
             }
         }
+        // 2. Take effect, in two parts if the verb is torn.
         let words = verb.words();
         let is_on_chip = server.atomics.is_on_chip(verb.at().offset());
         let cost = verb.reply_cost(costs, is_on_chip) * server.slowness;
@@ -239,6 +245,7 @@ impl World {
             self.schedule(later, Event::Execute(id));
             return;
         }
+        // 3. Occupy the server's NIC with the answer, and the unit if the verb is an atomic.
         let verb = op.verbs.pop().expect("just looked at");
         op.answer_cost = verb.reply_cost(costs, is_on_chip);
         let sent = nics[server.nic].outbound.serve(*now, cost);
@@ -248,6 +255,7 @@ impl World {
             let free = *now + verb.unit_ns(&model.network, is_on_chip, found) * server.slowness;
             next = server.atomics.executed(id, verb.at().offset(), (*now, free)).map(|next| (free, next));
         }
+        // 4. Answer the operation, or continue with its next verb.
         let round_trip = verb.round_trip(&model.network, is_on_chip);
         op.results.push(verb.into_result(found));
         match op.verbs.is_empty() {
@@ -259,7 +267,7 @@ impl World {
         }
     }
 
-    /// Sends the answer of an operation back: out of the server's NIC at `sent`, `way` long.
+    /// Sends the answer of an operation back: it leaves the server's NIC at `sent` and travels for `way`.
     fn answer(&mut self, id: OpId, sent: Nanos, cost: Picos, way: Nanos) {
         let op = self.ops.get(id);
         let server = op.poster.server;
@@ -268,7 +276,7 @@ impl World {
             return self.fail(id, deadline, FabricError::TimedOut(MemoryServerId(server as u16)));
         }
         let way = self.delayed(server, way);
-        // Into the caller's NIC as it comes out of the server's: only waiting there takes longer.
+        // The answer enters the caller's NIC while it leaves the server's; only a wait there takes longer.
         self.schedule((sent + way).saturating_sub(cost / 1_000), Event::Return(id));
     }
 
@@ -284,7 +292,8 @@ impl World {
         self.schedule(heard, Event::Complete(id));
     }
 
-    /// Takes the call that gets its core now, and the number of its server; `None` if that died meanwhile.
+    /// Takes the call whose core is ready, and the number of its server; `None` if the server ended
+    /// meanwhile.
     pub fn take_call(&mut self, id: OpId) -> Option<(MemoryServerId, Call)> {
         let op = self.ops.get(id);
         let number = MemoryServerId(op.poster.server as u16);
@@ -295,7 +304,7 @@ impl World {
         Some((number, op.call.take().expect("a call is under way")))
     }
 
-    /// What the handler said after so much work.
+    /// Records the result of the handler after `work` ns of charged work.
     pub fn handled(&mut self, id: OpId, call: Call, result: Result<(), FabricError>, work: Nanos) {
         let op = self.ops.get(id);
         op.call = Some(call);
@@ -311,7 +320,7 @@ impl World {
         }
     }
 
-    /// The reply to a call leaves, and its core takes the next one.
+    /// Sends the reply of a call and gives its core to the next call.
     pub fn answer_call(&mut self, id: OpId) {
         let (now, way) = (self.now, self.model.network.send_ns);
         let op = self.ops.get(id);
@@ -337,7 +346,7 @@ impl World {
     }
 }
 
-/// Whether a random number falls into a share of all. None is drawn where the share is 0.
+/// Whether a random number falls into `share`. No number is drawn if the share is 0.
 fn is_one_of(share: f64, random: impl FnOnce() -> u64) -> bool {
     share > 0.0 && (random() >> 11) as f64 * (1.0 / (1u64 << 53) as f64) < share
 }

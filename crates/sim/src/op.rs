@@ -1,7 +1,7 @@
-//! Operations under way: a verb, a chain of them, or a two-sided call.
+//! Operations in flight: a verb, a chain, or a two-sided call.
 //!
-//! They live in a slab whose places are used again, with the lists that they grew, so that a verb allocates nothing. The
-//! buffer of a verb stays in here until the operation has completed, whether or not somebody still waits for it.
+//! They live in a slab whose entries are reused with their grown lists, so a verb allocates nothing. The
+//! buffer of a verb stays here until the operation has completed, whether or not its future still waits.
 
 use std::task::Waker;
 
@@ -13,7 +13,7 @@ use crate::verb::Verb;
 pub(crate) type OpId = u32;
 pub(crate) type WorkerId = u32;
 
-/// A two-sided call under way.
+/// A two-sided call in flight.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub op: u16,
@@ -21,34 +21,34 @@ pub(crate) struct Call {
     pub reply: Vec<u8>,
 }
 
-/// Who posted an operation, when, and where to.
+/// Origin, destination and time of an operation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Poster {
     pub worker: WorkerId,
     pub slot_bit: u64,
     pub server: usize,
-    /// When it was posted; it fails if it is not answered some time after.
+    /// Time of posting; the timeout counts from it.
     pub posted: Nanos,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Op {
     pub poster: Poster,
-    /// Verbs that are still to take effect, the next one last.
+    /// Verbs that have not taken effect, the next one last.
     pub verbs: Vec<Verb>,
-    /// Words of the next verb that already took effect, if it is torn: from the front, or all but so many of them.
+    /// Number of words of the next verb that already took effect, from the front, if it is torn.
     pub torn: Option<usize>,
     pub call: Option<Call>,
     pub results: Vec<VerbResult>,
     pub error: Option<FabricError>,
-    /// How long its answer keeps the caller's NIC.
+    /// Time for which its answer occupies the caller's NIC.
     pub answer_cost: Picos,
-    /// READs and atomics of it that count against the limit of its queue pair.
+    /// Its READs and atomics, which count against the limit of its queue pair.
     pub credits: u32,
-    /// Lives of the server and of the connection in which it was sent.
+    /// Lives of the server and of the link at the time of sending.
     pub server_life: u32,
     pub link_life: u32,
-    /// It takes effect, and nobody hears of it.
+    /// Whether the operation takes effect but its answer is lost.
     pub answer_lost: bool,
     stage: Stage,
     waker: Option<Waker>,
@@ -60,11 +60,11 @@ enum Stage {
     Free,
     UnderWay,
     Done,
-    /// Under way, but nobody waits for it any more.
+    /// In flight, but its future was dropped.
     Abandoned,
 }
 
-/// All operations under way.
+/// All operations in flight.
 #[derive(Default)]
 pub(crate) struct Ops {
     slab: Vec<Op>,
@@ -72,7 +72,7 @@ pub(crate) struct Ops {
 }
 
 impl Ops {
-    /// An operation without verbs.
+    /// Begins an operation without verbs.
     pub fn begin(&mut self, poster: Poster) -> OpId {
         let id = self.free.pop().unwrap_or_else(|| {
             self.slab.push(Op::default());
@@ -89,7 +89,7 @@ impl Ops {
         &mut self.slab[id as usize]
     }
 
-    /// It completed. Who waits by a waker of its own is to be woken.
+    /// Completes the operation. Returns the waker to call, if its future has one of its own.
     pub fn complete(&mut self, id: OpId) -> Option<(Poster, Option<Waker>)> {
         let op = self.get(id);
         if op.stage == Stage::Abandoned {
@@ -100,7 +100,8 @@ impl Ops {
         Some((op.poster, op.waker.take()))
     }
 
-    /// The operation, if it has completed; to be [forgotten](Ops::forget) then. If not, `waker` is told when it has.
+    /// The operation, if it has completed; the caller then [forgets](Ops::forget) it. Otherwise `waker` is
+    /// called on completion.
     pub fn take_done(&mut self, id: OpId, waker: Option<&Waker>) -> Option<&mut Op> {
         let op = &mut self.slab[id as usize];
         if op.stage == Stage::Done {
@@ -123,7 +124,8 @@ impl Ops {
         self.free.push(id);
     }
 
-    /// Nobody waits for the operation any more. It goes on: its buffer is the network's until it has completed.
+    /// Records that the future was dropped. The operation continues; its buffer belongs to the network until
+    /// it has completed.
     pub fn abandon(&mut self, id: OpId) {
         match self.get(id).stage {
             Stage::Done => self.forget(id),

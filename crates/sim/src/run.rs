@@ -1,10 +1,10 @@
-//! The loop that runs the threads of a cluster side by side.
+//! The loop that runs the threads of a cluster in virtual time.
 //!
-//! Whatever happens next in virtual time happens next, and that is all: an event of the network, or one poll of one slot of
-//! one thread.
+//! Each step takes the next event in virtual time: an event of the network, or one poll of one slot of one
+//! thread.
 //!
-//! A thread may be *preempted* while it is polled ([`Preemption`]): the loop goes on within the poll, without that thread, until the
-//! time at which it has its core again.
+//! A thread may be *preempted* while it is polled ([`Preemption`]). The loop then continues within the poll,
+//! without that thread, until the time at which it gets its core back.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -22,27 +22,27 @@ use crate::fabric::{Shared, SimFabric, lock};
 use crate::op::WorkerId;
 use crate::world::World;
 
-/// How threads are preempted where they compute: a thread that looks at a node or at the mapping table of a cache stands still now
-/// and then, as if the system had taken its core away, and all others go on.
+/// Preemption of computing threads. A thread that accesses a node or the mapping table of a cache
+/// occasionally stands still, as if the system had taken its core away, while all others continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Preemption {
     pub seed: u64,
-    /// One look in so many.
+    /// One access in this many is preempted.
     pub one_in: u64,
-    /// For so many ns at most. Short times are as frequent as long ones.
+    /// Longest preemption in ns. Short ones are as frequent as long ones.
     pub longest_ns: Nanos,
 }
 
-/// Threads that stand still in the middle of a poll at once, at most: each needs the stack of the host up to there.
+/// Maximum number of threads that stand still within a poll at a time: each occupies stack of the host.
 const STANDING_MAX: u32 = 2;
 
 impl SimFabric {
-    /// Runs `slots` futures on each of the threads, side by side in virtual time, to their ends; their outputs by
-    /// thread and slot. Nothing else may use these endpoints meanwhile.
+    /// Runs `slots` futures on each thread, concurrently in virtual time, to completion; returns their
+    /// outputs by thread and slot. The endpoints must not be used otherwise meanwhile.
     ///
     /// # Panics
-    /// If all futures wait and nothing is under way that could wake one, if `slots` is not 1 to 64, if an endpoint is
-    /// no thread's, or if a compute server is killed: see [`SimFabric::run_mortals`].
+    /// If all futures wait and no event can wake one, if `slots` is not 1 to 64, if an endpoint belongs to no
+    /// thread, or if a compute server is killed (see [`SimFabric::run_mortals`]).
     pub fn run<F: Future>(
         &self,
         threads: &[&SimEndpoint],
@@ -52,7 +52,8 @@ impl SimFabric {
         all_alive(self.run_mortals(threads, slots, make))
     }
 
-    /// [`SimFabric::run`] for compute servers that may be killed: the futures of such a one are dropped, and have no output.
+    /// [`SimFabric::run`] for compute servers that may be killed. The futures of a killed server are dropped
+    /// and have no output.
     ///
     /// # Panics
     /// As [`SimFabric::run`] otherwise.
@@ -67,8 +68,8 @@ impl SimFabric {
         driver.end()
     }
 
-    /// [`SimFabric::run`] with threads that are preempted. What runs meanwhile is polled on top of what stands still, from
-    /// wherever that is, so that endpoints and futures have to live as long as the run by themselves.
+    /// [`SimFabric::run`] with preempted threads. The loop is reentered within a preempted poll, so endpoints
+    /// and futures must be `'static`.
     ///
     /// # Panics
     /// As [`SimFabric::run`].
@@ -116,14 +117,14 @@ fn all_alive<T>(outputs: Vec<Vec<Option<T>>>) -> Vec<Vec<T>> {
     outputs.into_iter().map(|slots| slots.into_iter().map(alive).collect()).collect()
 }
 
-/// What lets things happen in a cluster until some time.
+/// Drives a cluster until a given time.
 trait Drive {
     fn shared(&self) -> &Arc<Shared>;
     fn go(&self, until: Nanos);
 }
 
 thread_local! {
-    /// The run whose threads are preempted on this thread of the host.
+    /// The run with preemption on this host thread.
     static PREEMPTING: RefCell<Option<Rc<Preempting>>> = const { RefCell::new(None) };
 }
 
@@ -131,12 +132,12 @@ struct Preempting {
     driver: Rc<dyn Drive>,
     preemption: Preemption,
     random: Random,
-    /// How many threads stand still, and until when the last of them does, which goes on first.
+    /// Number of threads that stand still, and the time until which the innermost one does; it resumes first.
     standing: Cell<u32>,
     until: Cell<Nanos>,
 }
 
-/// Ends it for the thread of the host, also when a future panics.
+/// Ends the preemption on this host thread, also on a panic.
 struct EndPreempting;
 
 impl Drop for EndPreempting {
@@ -158,7 +159,7 @@ impl Preempting {
         EndPreempting
     }
 
-    /// For how long a thread stands still now.
+    /// Draws whether a thread is preempted now, and for how long.
     fn draw(&self) -> Option<Nanos> {
         let Preemption { one_in, longest_ns, .. } = self.preemption;
         if self.standing.get() == STANDING_MAX || !(self.random.next() >> 20).is_multiple_of(one_in.max(1)) {
@@ -169,7 +170,7 @@ impl Preempting {
     }
 }
 
-/// Lets a thread stand still at its time `at`, or not; when it goes on.
+/// Lets a thread stand still from its time `at` on, or not; returns the time at which it continues.
 #[cold]
 pub(crate) fn preempt(shared: &Arc<Shared>, worker: WorkerId, at: Nanos) -> Nanos {
     let Some(preempting) = PREEMPTING.with_borrow(Option::clone) else { return at };
@@ -182,7 +183,7 @@ pub(crate) fn preempt(shared: &Arc<Shared>, worker: WorkerId, at: Nanos) -> Nano
     if until <= at {
         return at;
     }
-    // It is not polled before.
+    // It is not polled before that time.
     shared.world().worker(worker).free_at = until;
     preempting.standing.set(preempting.standing.get() + 1);
     preempting.until.set(until);
@@ -192,12 +193,12 @@ pub(crate) fn preempt(shared: &Arc<Shared>, worker: WorkerId, at: Nanos) -> Nano
     until
 }
 
-/// The threads of a run, and the loop that lets them go on.
+/// The threads of a run, and the loop over them.
 struct Driver<P, F: Future> {
     shared: Arc<Shared>,
     /// A thread is borrowed while it is polled.
     runs: Vec<RefCell<Run<P, F>>>,
-    /// Futures that have not ended.
+    /// Number of futures that have not ended.
     live: Cell<usize>,
     woken: Arc<Woken>,
 }
@@ -226,7 +227,7 @@ impl<P: Deref<Target = SimEndpoint>, F: Future> Driver<P, F> {
         let runs = self.runs.into_iter().map(RefCell::into_inner);
         let end = |Run { endpoint, worker, slots }: Run<P, F>| {
             self.shared.world().drive(worker, None);
-            // Who ended early was idle until the others had ended.
+            // A thread that ended early was idle until the others had ended.
             endpoint.clock.set(endpoint.clock.get().max(now));
             endpoint.wakers.borrow_mut().clear();
             endpoint.set_slots(1);
@@ -240,7 +241,7 @@ impl<P: Deref<Target = SimEndpoint>, F: Future> Driver<P, F> {
         self.live.set(self.live.get() - count);
     }
 
-    /// A thread polls its next slot.
+    /// Polls the next slot of a thread.
     #[inline]
     fn run_thread<'w>(&'w self, mut world: MutexGuard<'w, World>, worker: WorkerId) -> MutexGuard<'w, World> {
         let thread = world.worker(worker).thread.expect("only threads of a run are scheduled");
@@ -255,7 +256,7 @@ impl<P: Deref<Target = SimEndpoint>, F: Future> Driver<P, F> {
         self.end_futures(usize::from(run.poll(slot, now)));
         let mut world = self.shared.world();
         run.polled(slot, &mut world);
-        // It was killed while it stood still.
+        // The thread was killed while it stood still.
         if world.is_dead(worker) {
             drop(world);
             self.end_futures(run.drop_futures());
@@ -264,9 +265,10 @@ impl<P: Deref<Target = SimEndpoint>, F: Future> Driver<P, F> {
         world
     }
 
+    /// Drops the futures of killed compute servers.
     fn drop_killed(&self) {
         for run in &self.runs {
-            // One that stands still is dropped when its poll ends.
+            // A thread that stands still is dropped when its poll ends.
             let Ok(mut run) = run.try_borrow_mut() else { continue };
             if self.shared.world().is_dead(run.worker) {
                 self.end_futures(run.drop_futures());
@@ -280,7 +282,7 @@ impl<P: Deref<Target = SimEndpoint>, F: Future> Drive for Driver<P, F> {
         &self.shared
     }
 
-    /// Lets everything happen that happens before `until`, and while any future has not ended.
+    /// Executes all events before `until`, as long as any future has not ended.
     fn go(&self, until: Nanos) {
         let mut world = self.shared.world();
         while self.live.get() > 0 {
@@ -342,7 +344,7 @@ impl<P: Deref<Target = SimEndpoint>, F: Future> Run<P, F> {
         Self { endpoint, worker, slots }
     }
 
-    /// Polls a slot at the time that the cluster has come to; whether its future ended.
+    /// Polls a slot at the present time of the cluster; returns whether its future ended.
     #[inline]
     fn poll(&mut self, slot: u32, now: u64) -> bool {
         self.endpoint.clock.set(now);
@@ -350,7 +352,7 @@ impl<P: Deref<Target = SimEndpoint>, F: Future> Run<P, F> {
         self.slots[slot as usize].poll()
     }
 
-    /// Says what became of that poll. A slot that paces goes on where it stopped.
+    /// Reports the result of that poll. A slot that paces continues first.
     #[inline]
     fn polled(&self, slot: u32, world: &mut World) {
         let ep = &*self.endpoint;
@@ -362,14 +364,14 @@ impl<P: Deref<Target = SimEndpoint>, F: Future> Run<P, F> {
         world.polled(self.worker, free_at, ep.state.take_ready(), next);
     }
 
-    /// Its compute server was killed. How many futures that ended.
+    /// Drops the futures of a killed thread; returns their number.
     fn drop_futures(&mut self) -> usize {
         self.slots.iter_mut().filter_map(|slot| slot.future.take()).count()
     }
 }
 
 impl<F: Future> Slot<F> {
-    /// Whether the future ended by this poll.
+    /// Polls the future; returns whether it ended.
     #[inline]
     fn poll(&mut self) -> bool {
         let Some(future) = &mut self.future else { return false };
@@ -384,7 +386,7 @@ impl<F: Future> Slot<F> {
     }
 }
 
-/// Slots whose wakers were called, for futures that wait for something else than verbs.
+/// Slots whose wakers were called, for futures that wait for events other than verbs.
 #[derive(Default)]
 struct Woken {
     any: AtomicBool,

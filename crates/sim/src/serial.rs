@@ -1,37 +1,41 @@
-//! Resources that serve one thing at a time: a direction of a NIC, a unit for atomics, a core.
+//! Resources that serve one request at a time: one direction of a NIC.
 //!
-//! Who comes while it is busy waits its turn. That is all there is to saturation: a queue in time, without a list. Who
-//! is served first is whoever asks first, so each is asked in the order of virtual time.
+//! A request waits while the resource is busy. The time at which the resource is free represents the whole
+//! queue, so saturation needs no list. Requests are served in the order of the calls, which is the order of
+//! virtual time.
 
 use pando_fabric::Nanos;
 
-/// Picoseconds, since a NIC handles a message in a few dozen ns and rounding each up would cost a tenth of its rate.
+/// Picoseconds: a NIC handles a message in a few dozen ns, so rounding to ns would cost a tenth of its rate.
 pub(crate) type Picos = u64;
 
 const PICOS: Picos = 1_000;
 
-/// One such resource.
+/// One resource.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Serial {
+    /// Time from which on it is free.
     free: Picos,
-    /// What takes longer than this takes as long as its payload.
+    /// Least duration; a longer request takes the time of its payload.
     least: Picos,
+    /// Total busy time.
     busy: Picos,
+    /// Busy time with requests longer than the least.
     with_payload: Picos,
 }
 
 impl Serial {
-    /// One for which nothing takes less than `least`.
+    /// Creates a resource on which every request takes at least `least`.
     pub fn new(least: Picos) -> Self {
         Self { least, ..Self::default() }
     }
 
-    /// How long it has been busy, and of that with what took longer than the least; in ns.
+    /// Busy time in ns: in total, and with requests longer than the least.
     pub fn busy(&self) -> (Nanos, Nanos) {
         (self.busy / PICOS, self.with_payload / PICOS)
     }
 
-    /// Serves what arrives at `now` and takes `duration`; when that is done.
+    /// Serves a request that arrives at `now` and takes `duration`; returns its end.
     #[inline]
     pub fn serve(&mut self, now: Nanos, duration: Picos) -> Nanos {
         self.busy += duration;
@@ -43,7 +47,7 @@ impl Serial {
     }
 }
 
-/// How long `amount` takes at a rate per µs.
+/// Time for `amount` at a rate per µs.
 #[inline]
 pub(crate) fn at_rate(amount: u64, per_us: u64) -> Picos {
     (amount * 1_000_000).div_ceil(per_us)

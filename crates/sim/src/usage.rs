@@ -1,7 +1,7 @@
-//! What was busy, and for how long: which resource keeps a cluster from being faster.
+//! Busy times of resources, which show the bottleneck of a cluster.
 //!
-//! Everything that serves one thing at a time counts the time that it served. [`Usage`] is a look at these counts;
-//! two looks give the shares of the time in between ([`Usage::since`]).
+//! Every serial resource counts its busy time. [`Usage`] is a snapshot of these counts; two snapshots give
+//! the shares of the time in between ([`Usage::since`]).
 
 use pando_fabric::Nanos;
 use serde::Serialize;
@@ -9,20 +9,22 @@ use serde::Serialize;
 use crate::serial::Serial;
 use crate::world::World;
 
-/// What has been busy since the cluster began, in ns.
+/// Busy times since the start of the cluster, in ns.
 #[derive(Clone, Debug)]
 pub struct Usage {
     now: Nanos,
-    /// By NIC and direction.
+    /// By NIC, then direction.
     ports: Vec<Port>,
-    /// By memory server: its busiest unit for atomics, all of them, and how long one that waited held up what came behind it.
+    /// Busy times of the units for atomics, by memory server.
     atomics: Vec<Vec<Nanos>>,
+    /// Time for which waiting atomics blocked later requests, by memory server.
     blocked: Vec<Nanos>,
-    /// Of all cores of each memory server together.
+    /// Busy time of all cores together, by memory server.
     cores: Vec<Nanos>,
     cores_each: u64,
-    /// Of all threads together, with what they waited for each other, and that.
+    /// Computing time of all threads together, including their waits for each other.
     computed: Nanos,
+    /// Waits of all threads for each other.
     contended: Nanos,
     threads: u64,
 }
@@ -31,7 +33,7 @@ pub struct Usage {
 #[derive(Clone, Copy, Debug)]
 struct Port {
     busy: Nanos,
-    /// With messages that take as long as their payload.
+    /// Busy time with messages that take the time of their payload.
     with_payload: Nanos,
 }
 
@@ -42,23 +44,24 @@ impl Port {
     }
 }
 
-/// Shares of a stretch of time, 0 to 1.
+/// Shares of a period of time, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Shares {
-    /// In which the busiest direction of a NIC was.
+    /// Busy share of the busiest direction of a NIC.
     pub nic: f64,
-    /// Of that: with messages that take as long as their payload does; all others cost what any message costs.
+    /// Part of `nic` with messages that take the time of their payload; all others take the fixed time of a
+    /// message.
     pub payload: f64,
-    /// In which the busiest unit for atomics was.
+    /// Busy share of the busiest unit for atomics.
     pub atomics: f64,
-    /// In which the memory server with most of it had an atomic that waited hold up what came behind it.
+    /// Share in which a waiting atomic blocked later requests, of the memory server where it is largest.
     pub blocked: f64,
-    /// In which the cores of the busiest memory server were.
+    /// Busy share of the cores of the busiest memory server.
     pub cores: f64,
-    /// Of the time of all threads: computing.
+    /// Share of the time of all threads spent computing.
     pub compute: f64,
-    /// Of the time of all threads: waiting for another thread of the same server to let go of a latch, a queue and the like, and for
-    /// its cache line.
+    /// Share of the time of all threads spent waiting for another thread of the same server to release a
+    /// latch, a queue or the like, and for its cache line.
     pub contention: f64,
 }
 
@@ -82,7 +85,7 @@ impl Usage {
         }
     }
 
-    /// The shares of the time since an earlier look at the same cluster.
+    /// Shares of the time since an earlier snapshot of the same cluster.
     pub fn since(&self, before: &Self) -> Shares {
         let time = (self.now - before.now).max(1) as f64;
         let share = |busy: Nanos| busy as f64 / time;
@@ -110,8 +113,9 @@ impl Usage {
 }
 
 impl Shares {
-    /// What keeps it from being faster, in a word or two: a resource that is busy nearly all of the time, or else where
-    /// threads spend most of theirs. *Round trips* are waiting for the network though it is idle, for locks too.
+    /// The bottleneck in a word or two: a resource that is busy nearly all of the time, otherwise the
+    /// activity on which threads spend most of theirs. *Round trips* are waits for an idle network and for
+    /// locks.
     pub fn limit(&self) -> &'static str {
         const NEARLY: f64 = 0.85;
         let waiting = 1.0 - self.compute - self.contention;

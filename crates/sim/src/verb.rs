@@ -1,7 +1,7 @@
-//! What a verb does to the memory of its server, and what it costs the network.
+//! Effect of a verb on the memory of its server, and its cost on the network.
 //!
-//! A READ or WRITE of more than a line may be *torn*: it takes effect in two parts, and other verbs come in between
-//! (one-sided verbs promise no more than whole words and lines).
+//! A READ or WRITE longer than a line may be *torn*: it takes effect in two parts, with other verbs in
+//! between. One-sided verbs guarantee no more than whole words and lines.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,7 +14,7 @@ use crate::serial::{Picos, at_rate};
 /// Words of a line.
 pub(crate) const LINE_WORDS: usize = LINE / WORD;
 
-/// A verb under way. What is not one-sided is in [`crate::world::Op`].
+/// A verb in flight. Two-sided calls are in [`crate::op::Op`].
 #[derive(Debug)]
 pub(crate) enum Verb {
     Read { at: GlobalAddr, into: PageBuf },
@@ -53,7 +53,7 @@ impl Verb {
         }
     }
 
-    /// Words that it moves or changes.
+    /// Number of words that the verb moves or changes.
     pub fn words(&self) -> usize {
         match self {
             Self::Read { into: buf, .. } | Self::Write { from: buf, .. } => buf.window_words().len(),
@@ -65,7 +65,7 @@ impl Verb {
         matches!(self, Self::MaskedSwap { .. } | Self::FetchAdd { .. })
     }
 
-    /// READs and atomics, of which a queue pair has few outstanding.
+    /// Whether this is a READ or an atomic, of which a queue pair has a limited number in flight.
     pub fn is_answered_by_data(&self) -> bool {
         self.is_atomic() || self.is_read()
     }
@@ -78,10 +78,10 @@ impl Verb {
         matches!(self, Self::Write { .. } | Self::WriteWord { .. })
     }
 
-    /// Round trip on an idle network, without the time that its payload takes.
+    /// Round trip on an idle network, without the time of the payload.
     pub fn round_trip(&self, network: &Network, is_on_chip: bool) -> u64 {
         match () {
-            // The PCIe transactions that keep a unit are no part of it.
+            // `atomic_ns` includes the PCIe transactions that occupy a unit; on-chip atomics need none.
             () if self.is_atomic() && is_on_chip => network.atomic_ns.saturating_sub(network.atomic_unit_ns),
             () if self.is_atomic() => network.atomic_ns,
             () if self.is_write() => network.write_ns,
@@ -89,28 +89,28 @@ impl Verb {
         }
     }
 
-    /// How long it keeps a NIC on the way to the server.
+    /// Time for which the request occupies a NIC.
     pub fn request_cost(&self, costs: &Costs) -> Picos {
         let bytes = if self.is_write() { self.words() * WORD } else { 0 };
         costs.message(bytes)
     }
 
-    /// How long its answer keeps the server's NIC.
+    /// Time for which the answer occupies the server's NIC.
     pub fn reply_cost(&self, costs: &Costs, is_on_chip: bool) -> Picos {
         let bytes = if self.is_read() { self.words() * WORD } else { 0 };
         let message = costs.message(bytes);
-        // It is PCIe transactions that small READs of host memory wait for.
+        // Small READs of host memory are limited by PCIe transactions.
         match self.is_read() && bytes <= LINE && !is_on_chip {
             true => message.max(costs.small_read),
             false => message,
         }
     }
 
-    /// How long an atomic that found a word keeps what executes it.
+    /// Time for which an atomic that found `found` occupies its unit.
     pub fn unit_ns(&self, network: &Network, is_on_chip: bool, found: Option<u64>) -> u64 {
         match *self {
             _ if is_on_chip => network.on_chip_atomic_ns,
-            // Nothing is written back.
+            // A failed swap writes nothing back.
             Self::MaskedSwap { expected, compare_mask, .. }
                 if found.is_some_and(|found| (found ^ expected) & compare_mask != 0) =>
             {
@@ -120,17 +120,19 @@ impl Verb {
         }
     }
 
-    /// Whether it can take effect in parts.
+    /// Whether the verb can take effect in parts.
     pub fn can_tear(&self) -> bool {
         self.words() > LINE_WORDS
     }
 
-    /// Takes effect on `words` of its own, of the region of its server. Atomics have one word.
+    /// Applies `words` of the verb to the region of its server. Returns the word that an atomic or a READ of
+    /// one word found.
     pub fn take_effect(&self, region: &[AtomicU64], words: Range<usize>) -> Option<u64> {
         let first = self.at().offset() as usize / WORD;
         let memory = &region[first..][words.clone()];
         let copy = |from: &[AtomicU64], to: &[AtomicU64]| {
-            // Memory of servers is in no cache: all lines are asked for before the first is waited for.
+            // The servers' memory is in no cache of the host: touch all lines before waiting for the first
+            // one.
             let touched = memory.iter().step_by(LINE_WORDS).fold(0, |all, word| all ^ word.load(Relaxed));
             std::hint::black_box(touched);
             to.iter().zip(from).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
@@ -156,7 +158,7 @@ impl Verb {
         None
     }
 
-    /// What the caller gets back, with the word that [`Verb::take_effect`] found.
+    /// Result for the caller, with the word that [`Verb::take_effect`] found.
     pub fn into_result(self, found: Option<u64>) -> VerbResult {
         match (self, found) {
             (Self::Read { into: buf, .. } | Self::Write { from: buf, .. }, _) => VerbResult::Buf(buf),
@@ -166,14 +168,14 @@ impl Verb {
     }
 }
 
-/// What messages cost a NIC.
+/// Costs of messages on a NIC.
 #[derive(Clone, Copy)]
 pub(crate) struct Costs {
-    /// Any message at least.
+    /// Least time of any message.
     message: Picos,
-    /// Answering any READ at least.
+    /// Least time of the answer to any READ.
     small_read: Picos,
-    /// 1 KiB of payload.
+    /// Time of 1 KiB of payload.
     kib: Picos,
 }
 
@@ -186,12 +188,12 @@ impl Costs {
         }
     }
 
-    /// Nothing keeps one direction of a NIC for longer that has next to no payload.
+    /// Longest time for which a message without payload occupies one direction of a NIC.
     pub fn without_payload(&self) -> Picos {
         self.message.max(self.small_read)
     }
 
-    /// How long a message of so many payload bytes keeps one direction of a NIC.
+    /// Time for which a message of `bytes` payload bytes occupies one direction of a NIC.
     #[inline]
     pub fn message(&self, bytes: usize) -> Picos {
         self.message.max(bytes as u64 * self.kib / 1024)

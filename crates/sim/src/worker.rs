@@ -1,7 +1,8 @@
-//! Threads as the cluster sees them: which of their slots are ready, when they can be polled, and their queue pairs.
+//! The cluster's view of threads: their ready slots, the time at which they can be polled, and their queue
+//! pairs.
 //!
-//! A thread is polled when it has a ready slot and is done with what it computed before. A queue pair has so many READs and
-//! atomics outstanding; more wait for one to complete.
+//! A thread is polled when it has a ready slot and has finished its previous computation. A queue pair has a
+//! limited number of READs and atomics in flight; further ones wait for a completion.
 
 use std::collections::VecDeque;
 
@@ -13,31 +14,32 @@ use crate::op::OpId;
 #[derive(Default)]
 pub(crate) struct Worker {
     pub compute_server: usize,
-    /// Its number among the threads of its server.
+    /// Number of the thread within its server.
     pub core: u32,
     pub ready: u64,
-    /// Its number in [`SimFabric::run`](crate::SimFabric::run), which polls its slots. If it is in none, whoever drives it
-    /// looks at the bits.
+    /// Number of the thread in [`SimFabric::run`](crate::SimFabric::run), which polls its slots; `None`
+    /// outside of a run, where the executor reads the bits.
     pub thread: Option<u32>,
     pub is_scheduled: bool,
-    /// The slot that goes on before all others.
+    /// The slot that is polled before all others.
     next: Option<u32>,
     last: u32,
+    /// Time at which the current computation ends.
     pub free_at: Nanos,
-    /// How long it has computed, or waited for others of its server.
+    /// Total time of computation, including waits for other threads of the server.
     pub computed: Nanos,
-    /// How long it has waited for others of its server.
+    /// Total wait for other threads of the server.
     pub contended: Nanos,
-    /// One for each memory server.
+    /// One per memory server.
     pub queue_pairs: Vec<QueuePair>,
 }
 
-/// The way from one thread to one memory server.
+/// Connection of one thread to one memory server.
 #[derive(Default)]
 pub(crate) struct QueuePair {
-    /// READs and atomics that are not answered yet.
+    /// READs and atomics in flight.
     pub outstanding: u32,
-    /// Operations that wait until there are fewer, and those behind them.
+    /// Operations that wait for the limit, and those behind them.
     pub waiting: VecDeque<OpId>,
 }
 
@@ -47,18 +49,18 @@ impl Worker {
         Self { compute_server, core, free_at: now, queue_pairs, ..Self::default() }
     }
 
-    /// A memory server joined.
+    /// Adds the queue pair of a new memory server.
     pub fn add_server(&mut self) {
         self.queue_pairs.push(QueuePair::default());
     }
 
-    /// Begins or ends to be a thread of a run.
+    /// Makes the worker a thread of a run, or ends that.
     pub fn drive(&mut self, thread: Option<u32>, now: Nanos) {
         (self.thread, self.free_at) = (thread, now);
         (self.ready, self.is_scheduled, self.next, self.last) = (0, false, None, u64::BITS - 1);
     }
 
-    /// Takes one ready slot: the one that goes on, or the next after the last one.
+    /// Takes one ready slot: the one that must continue, or the next one after the last.
     #[inline]
     pub fn take_slot(&mut self) -> Option<u32> {
         self.is_scheduled = false;
@@ -75,7 +77,7 @@ impl Worker {
         Some(slot)
     }
 
-    /// It polled a slot until `free_at`, and these became ready meanwhile; `next` goes on first.
+    /// Records a poll that lasted until `free_at` and made the slots `ready` ready; `next` is polled first.
     #[inline]
     pub fn polled(&mut self, free_at: Nanos, ready: u64, next: Option<u32>) {
         self.free_at = free_at;

@@ -1,7 +1,7 @@
-//! The cluster's state, and what happens to it next.
+//! State of the cluster, and its next event.
 //!
-//! Everything that happens is an [event](crate::events), so a run is a function of the seeds, the faults and the model
-//! alone. What becomes of an operation is in [`crate::network`]; here are the threads, and what goes wrong.
+//! All changes are [events](crate::events), so a run is a function of the seeds, the faults and the model
+//! alone. The way of an operation is in [`crate::network`]; threads and faults are here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::serial::Serial;
 use crate::verb::{Costs, Verb};
 use crate::worker::Worker;
 
-/// Both directions of one.
+/// Both directions of a NIC.
 pub(crate) struct Nic {
     pub outbound: Serial,
     pub inbound: Serial,
@@ -37,7 +37,7 @@ impl Nic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Power {
     On,
-    /// It answers nothing, but may go on.
+    /// It does not answer, but may resume.
     Stopped,
     Off,
 }
@@ -46,15 +46,15 @@ pub(crate) struct Server {
     pub region: Arc<Vec<AtomicU64>>,
     pub nic: usize,
     pub idle_cores: usize,
-    /// How long its cores have worked, all together.
+    /// Total busy time of its cores.
     pub cores_busy: Nanos,
     pub atomics: Atomics,
     /// Calls that wait for a core.
     pub waiting: VecDeque<OpId>,
     pub power: Power,
-    /// Counts deaths and births.
+    /// Number of ends and restarts.
     pub life: u32,
-    /// Everything there takes so many times as long.
+    /// Factor on all durations at this server.
     pub slowness: u64,
 }
 
@@ -74,11 +74,11 @@ impl Server {
     }
 }
 
-/// The connections from one compute server to one memory server.
+/// Connections from one compute server to one memory server.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Link {
     pub is_lost: bool,
-    /// Counts losses.
+    /// Number of losses.
     pub life: u32,
 }
 
@@ -93,15 +93,15 @@ pub(crate) struct World {
     /// By compute server, then memory server.
     pub links: Vec<Vec<Link>>,
     pub workers: Vec<Worker>,
-    /// By compute server: what its threads contend for.
+    /// Resources for which threads contend, by compute server.
     contended: Vec<Contended>,
     pub random: Random,
-    /// The thread whose slot became ready just now: it is polled before anything else happens.
+    /// The thread whose slot has just become ready; it is polled before the next event.
     due: Option<WorkerId>,
     faults: Vec<Fault>,
-    /// Compute servers that were killed; whoever drives their threads is to drop these.
+    /// Compute servers that were killed; the driver of their threads drops these.
     killed: Vec<bool>,
-    /// To be woken once the world is not borrowed any more.
+    /// Wakers to be called once the world is unlocked.
     wakers: Vec<Waker>,
 }
 
@@ -138,7 +138,7 @@ impl World {
         })
     }
 
-    /// A memory server joins, with a NIC of its own and connections to everybody.
+    /// Adds a memory server with its own NIC and connections to all compute servers.
     ///
     /// # Errors
     /// [`ModelError::NoMemory`].
@@ -167,7 +167,7 @@ impl World {
         self.events.push(at.max(self.now), event);
     }
 
-    /// The next event; it is the present now.
+    /// Takes the next event and advances the time to it.
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
         if let Some(worker) = self.due.take() {
@@ -178,7 +178,7 @@ impl World {
         Some(event)
     }
 
-    /// The next event, if it happens before `until`.
+    /// Takes the next event if it happens before `until`.
     #[inline]
     pub fn next_event_before(&mut self, until: Nanos) -> Option<Event> {
         let is_due = self.due.is_some() || self.next_time().is_some_and(|at| at < until);
@@ -190,7 +190,7 @@ impl World {
         self.events.next_time()
     }
 
-    /// Lets an event happen that concerns nobody outside.
+    /// Executes an event other than a poll of a thread or a call of a handler.
     #[inline]
     pub fn happen(&mut self, event: Event) {
         match event {
@@ -222,7 +222,8 @@ impl World {
         self.schedule_run(worker);
     }
 
-    /// As [`World::make_ready`]. Most threads that an answer reaches wait for nothing else: no event is made of that.
+    /// [`World::make_ready`] after a completion. Most threads that get an answer wait for nothing else, so
+    /// they are polled next without an event.
     #[inline]
     fn make_ready_now(&mut self, id: WorkerId, bits: u64) {
         let worker = &mut self.workers[id as usize];
@@ -245,20 +246,20 @@ impl World {
         }
     }
 
-    /// Whether the worker still computes: it was preempted after it had been scheduled.
+    /// Whether the worker still computes because it was preempted after being scheduled.
     #[inline]
     pub fn is_busy(&mut self, worker: WorkerId) -> bool {
         let now = self.now;
         self.worker(worker).free_at > now
     }
 
-    /// A worker that is busy polls its slots once it is not.
+    /// Schedules a busy worker again for the time when it is free.
     pub fn run_later(&mut self, worker: WorkerId) {
         self.worker(worker).is_scheduled = false;
         self.schedule_run(worker);
     }
 
-    /// The worker polls its slots from a run from now on, or not any more.
+    /// Lets a run poll the worker's slots, or ends that.
     pub fn drive(&mut self, worker: WorkerId, thread: Option<u32>) {
         let now = self.now;
         self.worker(worker).drive(thread, now);
@@ -287,13 +288,14 @@ impl World {
         std::mem::take(&mut self.wakers)
     }
 
-    /// The operation, if it has completed; to be forgotten then. If not, `waker` is told when it has.
+    /// The operation, if it has completed; the caller then forgets it. Otherwise `waker` is called on
+    /// completion.
     #[inline]
     pub fn take_done(&mut self, id: OpId, waker: Option<&Waker>) -> Option<&mut Op> {
         self.ops.take_done(id, waker)
     }
 
-    /// A thread wants at `at` what one thread of its server has at a time; when it is done with it.
+    /// Reserves a resource of a compute server for its thread from `at` on; returns when it is released.
     #[inline]
     pub fn hold(&mut self, id: WorkerId, resource: Resource, at: Nanos) -> Nanos {
         let worker = &mut self.workers[id as usize];
@@ -302,7 +304,7 @@ impl World {
         end
     }
 
-    /// Whether the server answers whoever asks at once.
+    /// Checks that the server answers a direct request.
     pub fn check_up(&self, server: MemoryServerId) -> Result<(), FabricError> {
         match self.servers[usize::from(server.0)].power {
             Power::On => Ok(()),
@@ -311,7 +313,7 @@ impl World {
         }
     }
 
-    /// A verb that is checked takes effect outside of time.
+    /// Executes a checked verb outside of time.
     pub fn take_effect_now(&mut self, server: MemoryServerId, verb: Verb) -> Result<VerbResult, FabricError> {
         self.check_up(server)?;
         let found = verb.take_effect(&self.servers[usize::from(server.0)].region, 0..verb.words());
@@ -336,7 +338,7 @@ impl World {
         self.killed[compute_server]
     }
 
-    /// What goes wrong, or right again, now.
+    /// Applies a fault, or the end of one, now.
     pub fn apply(&mut self, fault: Fault) {
         let index = |server: MemoryServerId| usize::from(server.0);
         match fault {
@@ -376,7 +378,7 @@ impl World {
         }
     }
 
-    /// A memory server ends. Its memory is left alone until it is restarted.
+    /// Ends a memory server. Its memory stays until the restart.
     fn kill(&mut self, server: usize) {
         let Server { power, life, idle_cores, waiting, .. } = &mut self.servers[server];
         (*power, *idle_cores) = (Power::Off, self.model.memory_server.cores);
@@ -387,14 +389,14 @@ impl World {
         self.cut_off(server);
     }
 
-    /// What waits for a unit of a server that ended fails.
+    /// Fails the operations that wait for a unit of a server that ended.
     fn cut_off(&mut self, server: usize) {
         for id in self.servers[server].atomics.end() {
             self.fail(id, self.now, FabricError::ServerUnreachable(MemoryServerId(server as u16)));
         }
     }
 
-    /// These bytes lie in the memory of their server's NIC from now on.
+    /// Places these bytes in the memory of their server's NIC.
     ///
     /// # Errors
     /// [`ModelError::OutOfRegion`], [`ModelError::NoOnChipMemory`].
@@ -413,7 +415,7 @@ impl World {
     }
 }
 
-/// Memory of a server, if there is room for it; what nobody touches costs nothing.
+/// Zeroed memory of a server, if there is enough. Untouched memory costs nothing.
 fn zeroed(bytes: u64) -> Option<Arc<Vec<AtomicU64>>> {
     AtomicU64::new_vec_zeroed(bytes as usize / WORD).map(Arc::new).ok()
 }

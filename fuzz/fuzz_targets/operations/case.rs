@@ -1,4 +1,4 @@
-//! What the input of the target means.
+//! The input of the fuzz target.
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use pando::{CacheOptions, Eviction, IndexOptions};
@@ -31,7 +31,7 @@ struct CacheChoice {
     unswizzled: bool,
 }
 
-/// A key by its number, and how it looks where keys may look as they like.
+/// A key by its number, from which [`Shape::key`] computes its bytes.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub struct Key {
     number: u16,
@@ -65,7 +65,7 @@ pub enum Op {
     Insert(Key, Value),
     Update(Key, Value),
     Remove(Key),
-    /// With the value that is there, if the first is true.
+    /// Uses the present value as the expected one if the first field is true.
     Swap(bool, Key, Option<Value>, Option<Value>),
     PutRun(Run, Value),
     RemoveRun(Run),
@@ -75,7 +75,7 @@ pub enum Op {
         limit: Option<u8>,
         reverse: bool,
     },
-    /// Puts (or, without a value, removes) keys in this many slots.
+    /// Puts keys, or removes them if there is no value, in this many slots.
     InFlight {
         slots: u8,
         run: Run,
@@ -83,13 +83,13 @@ pub enum Op {
     },
     Flush,
     Check,
-    /// Closes a pool that lies in a file and opens it with so many compute servers.
+    /// Closes a pool in a file and reopens it with this many compute servers.
     Reopen(Option<u8>),
-    /// Removes everything and loads these.
+    /// Removes everything and loads these entries.
     Reload(Vec<(Key, Value)>, u8),
 }
 
-/// Keys that are told apart.
+/// Number of distinct keys.
 const NUMBERS: u16 = 1024;
 
 impl Case {
@@ -144,7 +144,7 @@ impl Run {
 }
 
 impl Shape {
-    /// Keys of 8 bytes, or of 2 to 128, of which some are the beginning of others.
+    /// Keys of 8 bytes, or of 2 to 128, some of which are prefixes of others.
     pub fn key(self, key: Key) -> Vec<u8> {
         let number = key.number % NUMBERS;
         match self {
@@ -159,7 +159,7 @@ impl Shape {
         }
     }
 
-    /// Values of 8 bytes, or of none up to some that do not fit into a node.
+    /// Values of 8 bytes, or of none up to more than fits into a node.
     pub fn value(self, value: Value) -> Vec<u8> {
         match self {
             Self::Fixed { .. } => vec![value.filler; 8],

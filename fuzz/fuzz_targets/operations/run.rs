@@ -1,4 +1,4 @@
-//! A case on a cluster and on a map at once.
+//! Executes a case on a cluster and on a map.
 
 use std::collections::BTreeMap;
 use std::ops::Bound as B;
@@ -14,7 +14,7 @@ use super::case::{Bound, Case, Key, Op, Run, Shape, Value, servers};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Operations of one case at most: libFuzzer wants its answer soon.
+/// Maximum number of operations per case: libFuzzer needs short runs.
 const OPS_MAX: usize = 400;
 
 struct Bench<'c> {
@@ -42,7 +42,7 @@ pub fn run(case: &Case) {
     bench.cluster.close().expect("closes");
 }
 
-/// Memory that no disk is behind, where there is such.
+/// A path in memory where possible, so that no disk is involved.
 fn path() -> PathBuf {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     let directory = DIRECTORY.get_or_init(|| {
@@ -64,7 +64,7 @@ fn config(case: &Case) -> Config {
         .seed(1)
 }
 
-/// `None` if the pool is full.
+/// The value; `None` if the pool is full.
 fn unless_full<T>(result: Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -168,7 +168,7 @@ impl Bench<'_> {
         assert_eq!((0..answers.len()).map(|i| answers.get(i)).collect::<Vec<_>>(), expected);
     }
 
-    /// Each slot has keys of its own, so that their order does not matter.
+    /// Each slot has its own keys, so their order does not matter.
     fn in_flight(&mut self, session: &Session, slots: u8, run: Run, value: Option<Value>) {
         let slots = 1 + usize::from(slots % 16);
         let mut keys: Vec<_> = run.keys().map(|key| self.shape.key(key)).collect();
@@ -257,7 +257,7 @@ impl Bench<'_> {
         self.cluster = Cluster::open(config).expect("opens again");
         self.index = match self.cluster.open_or_create_index("x", &self.options) {
             Ok(index) => index,
-            // Other boundaries cut leaves, which takes memory; the old ones do not.
+            // Other boundaries split leaves, which takes memory; the old ones do not.
             Err(error) if error.is_full() => self.cluster.open_index("x").expect("as it was"),
             Err(error) => panic!("{error}"),
         };

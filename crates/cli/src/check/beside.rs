@@ -1,12 +1,13 @@
-//! What can be checked of a pool while other processes work on it.
+//! Checks of a pool while other processes work on it.
 //!
-//! - Each partition has an owner that lives, or none.
-//! - The compute servers of an index answer, and say that they own all keys, each of them once.
-//! - A scan of the whole index through them finds its keys in order.
-//! - Nodes of all indexes are read on the memory servers; how many kept changing is said, and proves nothing.
+//! - Each partition has a live owner, or none.
+//! - The compute servers of an index answer, and together own all keys, each exactly once.
+//! - A scan of the whole index through them returns its keys in order.
+//! - Nodes of all indexes are read on the memory servers. The number of unreadable nodes is reported, but
+//!   proves nothing.
 //!
-//! What is in caches, the nodes' places in their trees, and whether each allocated block belongs to something, only the
-//! auditor can tell, with the pool alone.
+//! Only the auditor, with the pool alone, can check the content of caches, the places of nodes in their
+//! trees, and the owner of each allocated block.
 
 use std::io::{Write, stdout};
 
@@ -18,21 +19,21 @@ use crate::failure::Failure;
 use crate::target;
 use crate::text;
 
-/// What was found.
+/// Results of the checks.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// A line for each index.
+    /// One line per index.
     indexes: Vec<String>,
     violations: Vec<String>,
 }
 
-/// Looks at all indexes. `config` is how to find their compute servers.
+/// Checks all indexes. `config` is used to find their compute servers.
 pub fn look(config: &Config, cluster: &Cluster) -> Result<Seen, Failure> {
     let mut seen = Seen::default();
     let shapes = cluster.shapes()?;
     for name in cluster.index_names()? {
         let shape = shapes.iter().find(|shape| shape.name == name);
-        // It may have been dropped meanwhile.
+        // The index may have been dropped meanwhile.
         let Ok(partitions) = cluster.partitions(&name) else { continue };
         let mut is_owned = false;
         for (number, partition) in partitions.iter().enumerate() {
@@ -49,7 +50,7 @@ pub fn look(config: &Config, cluster: &Cluster) -> Result<Seen, Failure> {
             Ok(Some(index)) => seen.ask(&index),
             Ok(None) if is_owned => "no process that owns it has an operation port".to_owned(),
             Ok(None) => "nobody owns it".to_owned(),
-            // Dropped meanwhile.
+            // The index was dropped meanwhile.
             Err(_) if !cluster.index_names()?.contains(&name) => continue,
             Err(failure) => {
                 seen.violations.push(format!("index {name:?}: {}", failure.sentence()));
@@ -75,7 +76,7 @@ fn on_memory_servers(shape: Option<&IndexReport>) -> String {
 }
 
 impl Seen {
-    /// Asks the compute servers of an index; what to say of it.
+    /// Asks the compute servers of an index; returns the line about it.
     fn ask(&mut self, index: &RemoteIndex) -> String {
         let name = index.name();
         let session = index.session();
@@ -131,7 +132,7 @@ impl Seen {
     }
 }
 
-/// What is wrong with ranges that are to have all keys, each of them once.
+/// Describes the first gap or overlap of ranges that must cover all keys exactly once.
 fn gap(mut ranges: Vec<KeyRange>) -> Option<String> {
     ranges.sort_by(|a, b| a.low.cmp(&b.low));
     let mut reached: Option<Vec<u8>> = None;

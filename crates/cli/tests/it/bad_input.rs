@@ -1,4 +1,5 @@
-//! What is asked for and cannot be, and what goes wrong: one sentence each and an exit status, and nothing is lost.
+//! Requests that cannot be executed, and failures: each gives one sentence and an exit status, and loses
+//! nothing.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -100,7 +101,7 @@ fn options_that_cannot_apply_are_refused() {
     ] {
         refused_with(&place, arguments, part);
     }
-    // What is said of something new and is so already is no contradiction.
+    // An option that matches the existing object is accepted.
     place.ok(
         "load fruit.txt --pool f.pando --index fruit --node-size 1KiB --pool-size 32MiB --memory-servers 1",
     );
@@ -151,7 +152,7 @@ fn a_command_that_is_refused_makes_nothing() {
     nothing_is_lost(&place);
 }
 
-/// Bytes that nobody would call a table, the same each time.
+/// Bytes that do not look like a table, the same each time.
 fn junk(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut next = || {
@@ -187,7 +188,7 @@ fn rejected_rows_are_a_failure_and_nothing_is_loaded() {
         assert_eq!(place.ok("scan --pool f.pando --index sold"), "1\tpears\n");
     }
     assert!(!place.ok("stats --pool f.pando").contains("junk"));
-    // A batch that was loaded before stays.
+    // An earlier batch stays loaded.
     let sentence =
         place.refused("load some.csv --pool f.pando --index batch --key id:int --sort-memory 1", 1);
     assert!(sentence.ends_with("1 rows were loaded before\n"), "{sentence}");
@@ -297,7 +298,8 @@ fn a_corrupt_node_is_an_error_that_names_its_address() {
     let mut file = OpenOptions::new().read(true).write(true).open(place.path("f.pando")).expect("it opens");
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).expect("readable");
-    // The heads of keys are integers, so `pear` stands there backwards; up to a node's size before is its node's header.
+    // The heads of keys are integers, so `pear` is stored backwards. Its node's header is at most a node's
+    // size before.
     let places: Vec<usize> =
         bytes.windows(4).enumerate().filter(|(_, four)| four == b"raep").map(|(at, _)| at).collect();
     assert!(!places.is_empty());
@@ -334,7 +336,7 @@ fn a_pool_that_was_not_closed_can_be_looked_at() {
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().expect("there is mkfifo").success());
     let child = place.start("load slow.txt --pool f.pando --index slow --sort-memory 1");
     let mut feed = OpenOptions::new().write(true).open(&fifo).expect("somebody reads");
-    // The index is made when there is a row, and the process waits for more then.
+    // The index is created with the first row; then the process waits for more.
     writeln!(feed, "word").expect("somebody reads");
     while !place.ok("stats --pool f.pando").contains("slow") {
         std::thread::yield_now();

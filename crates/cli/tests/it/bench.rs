@@ -1,4 +1,4 @@
-//! `pando bench`: the JSON is a promise, the text is for people.
+//! `pando bench`: the fields of the JSON are stable, the text is not.
 
 use crate::common::Place;
 use serde_json::Value;
@@ -105,7 +105,7 @@ fn every_ablation_runs_verified_and_a_pool_in_a_file_stays() {
     assert_eq!(place.index_stats("bench.pando")["entries"], 20_000);
 }
 
-/// With answers verified and an audit that finds every block, which `ok` demands.
+/// Answers are verified and the audit accounts for every block, which `ok` demands.
 #[test]
 fn every_peer_runs_verified_on_the_fabrics_of_this_machine() {
     let place = Place::new();
@@ -132,7 +132,7 @@ fn every_peer_runs_verified_on_the_fabrics_of_this_machine() {
     }
 }
 
-/// What two runs of the program agree on.
+/// The fields that must be equal in two runs of the program.
 fn without_wall_clock(text: &str) -> Value {
     let mut report: Value = serde_json::from_str(text).expect("nothing but one object is printed");
     let fields = report.as_object_mut().expect("an object");
@@ -161,7 +161,7 @@ fn a_simulated_cluster_repeats_itself_in_another_process() {
     );
     let seconds = first["virtual_seconds"].as_f64().expect("virtual time");
     let throughput = first["throughput_ops"].as_f64().expect("a number");
-    // Both were decimal numbers in between.
+    // Both went through decimal text, hence the tolerance.
     assert!((throughput * seconds - 20_000.0).abs() < 1e-6, "{throughput} a second for {seconds} s");
     assert_eq!(first["series"]["ops"].as_array().map(Vec::len), Some(4));
 

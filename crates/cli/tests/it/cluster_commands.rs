@@ -1,5 +1,5 @@
-//! The command line on a running cluster: `pando up`, and then every data command beside a bench that checks its answers.
-//! What is printed or dumped comes back byte for byte, and what is damaged is not restored.
+//! The command line on a running cluster: `pando up`, and every data command beside a verified benchmark.
+//! Printed and dumped data is read back byte for byte, and damaged dumps are not restored.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,7 +17,7 @@ fn start(place: &Place, arguments: &str) -> Up {
     Up::start(place, &format!("--memory 256MiB --cache 2MiB {arguments}"))
 }
 
-/// The compute servers as a pool.
+/// The compute servers in the form of `--pool`.
 fn ports(up: &Up) -> String {
     format!("ops://{}", up.ports().join(","))
 }
@@ -28,10 +28,10 @@ fn stop(up: Up) {
     assert_eq!(status, 0, "{errors}");
 }
 
-/// Runs benches, one after the other, until the work is done; each must find nothing wrong.
+/// Runs benchmarks one after the other until the work is done; each must find no error.
 fn beside_benches(place: &Place, pool: &str, work: impl FnOnce()) {
     let done = AtomicBool::new(false);
-    /// Also if the work fails.
+    /// Sets the flag even if the work fails.
     struct Done<'d>(&'d AtomicBool);
     impl Drop for Done<'_> {
         fn drop(&mut self) {
@@ -149,11 +149,11 @@ fn dump_and_restore(place: &Place, pool: &str, ports: &str, sorted: &str) {
     let [by_pool, by_ports] =
         ["words.pandodump", "ports.pandodump"].map(|name| std::fs::read(place.path(name)).expect("there"));
     assert!(by_pool == by_ports, "the ports know all that the catalog knows");
-    // A new index beside the one that is served.
+    // A new index beside the served one.
     place.ok(&format!("restore words.pandodump --pool {pool} --index copy"));
     assert_eq!(place.ok(&format!("scan --pool {pool} --index copy")), before);
     place.ok(&format!("drop --pool {pool} --index copy"));
-    // The one that is served, in place and from a pipe.
+    // The served one, in place and from a pipe.
     let refused = place.refused(&format!("restore words.pandodump --pool {pool}"), 2);
     assert!(refused.contains("index \"main\" has entries; --merge"), "{refused}");
     place.ok(&format!("put --pool {pool} 0beside it"));
@@ -166,7 +166,7 @@ fn dump_and_restore(place: &Place, pool: &str, ports: &str, sorted: &str) {
     let restored = ran(place.command(arguments).stdin(input).output().expect("it runs"));
     assert_eq!(restored.status, 0, "{restored:?}");
     assert_eq!(place.ok(&format!("scan --pool {pool}")), before);
-    // As text, into the index that is there.
+    // As text, into the existing index.
     let loaded = place.feed(&format!("load - --format text --pool {pool}"), &before);
     assert!(loaded.stdout.contains(": 0 inserted, "), "{loaded:?}");
     assert_eq!(place.ok(&format!("scan --pool {pool} --keys-only")), sorted);
@@ -186,7 +186,7 @@ fn look(place: &Place, pool: &str, words: usize) {
     place.ok(&format!("status --pool {pool}"));
 }
 
-/// One that is in the middle of a scan, since nobody takes what it prints.
+/// Kills a reader in the middle of a scan; it blocks because its output is not read.
 fn kill_a_reader(place: &Place, pool: &str) {
     let mut reader = place.start(&format!("scan --pool {pool}"));
     let mut stdout = reader.stdout.take().expect("it is piped");
@@ -217,7 +217,7 @@ fn refusals(place: &Place, pool: &str, ports: &str) {
     }
 }
 
-/// Entries with all that is special in text, tables and terminals.
+/// Entries with all characters that are special in text, tables and terminals.
 fn special() -> Vec<(Vec<u8>, Vec<u8>)> {
     let pieces: [&[u8]; 14] = [
         b"\t",
@@ -286,7 +286,7 @@ fn what_is_printed_or_dumped_comes_back_byte_for_byte() {
     assert_eq!((restored.status, dump.end().status), (0, 0), "{restored:?}");
     assert_eq!(entries_of(&place, "d.pando"), entries);
 
-    // Tables have no empty keys.
+    // Tables cannot hold empty keys.
     place.ok("put --pool a.pando rest of");
     for (table, pool) in [("x.csv", "e.pando"), ("x.parquet", "f.pando")] {
         place.ok(&format!("dump {table} --pool a.pando"));
@@ -319,18 +319,18 @@ fn a_dump_that_is_not_whole_restores_nothing() {
         let refused = place.refused("restore bad.pandodump --pool b.pando", 2);
         assert!(refused.contains("bad.pandodump is not restored: ") && refused.contains(said), "{refused}");
         assert_eq!(place.stats("b.pando")["indexes"].as_array().expect("a list").len(), 1);
-        // Nor is a pool made for it.
+        // No pool is created for it either.
         place.refused("restore bad.pandodump --pool none.pando", 2);
         assert!(!place.path("none.pando").exists());
     }
-    // One that does not fit is dropped again.
+    // An index that does not fit is dropped again.
     place.write("more.txt", word_list(60_000));
     place.ok("load more.txt --pool a.pando --index more");
     place.ok("dump more.pandodump --pool a.pando --index more");
     let refused = place.refused("restore more.pandodump --pool small.pando --pool-size 1MiB", 1);
     assert!(refused.contains("was dropped again"), "{refused}");
     assert_eq!(place.stats("small.pando")["indexes"], serde_json::json!([]));
-    // A dump that cannot be written leaves what was there.
+    // A failed dump leaves the old file.
     place.write("x.pandodump", "older");
     place.refused("dump x.pandodump --pool none.pando", 2);
     assert_eq!(std::fs::read(place.path("x.pandodump")).expect("there"), b"older");

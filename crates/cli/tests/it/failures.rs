@@ -1,4 +1,5 @@
-//! Memory servers and their clients that are killed or stopped while they work: errors, no hangs, and others go on.
+//! Memory servers and clients that are killed or stopped in use: errors, no hangs, and other processes
+//! continue.
 
 use std::io::Write;
 use std::process::Command;
@@ -7,11 +8,11 @@ use std::time::{Duration, Instant};
 use crate::common::running::{Daemon, Running};
 use crate::common::{Place, word_list};
 
-/// Longer than any deadline here (10 s for an operation, and several of them until a command has given up), on
-/// a machine that does something else as well.
+/// Longer than any deadline here (10 s per operation, and several of them until a command gives up), also on
+/// a busy machine.
 const LONG: Duration = Duration::from_secs(100);
 
-/// Waits until a process is attached to the pool that has made this index.
+/// Waits until the index exists.
 fn wait_until_made(place: &Place, pool: &str, index: &str) {
     let until = Instant::now() + LONG;
     while !place.run(&format!("status --pool {pool}")).stdout.contains(&format!("index {index}")) {
@@ -20,7 +21,7 @@ fn wait_until_made(place: &Place, pool: &str, index: &str) {
     }
 }
 
-/// A benchmark on the pool, or one that it makes in files, that goes on until something happens to it, and is under way.
+/// Starts an endless benchmark on the pool, or on a pool in files that it creates, and waits until it runs.
 fn endless(place: &Place, pool: &str) -> Running {
     let fabric = match pool {
         "servers" => "--fabric shm --memory-servers 2",
@@ -50,7 +51,7 @@ fn a_memory_server_that_is_killed_or_stopped_is_an_error_and_no_hang() {
         assert_eq!(status.status, 1, "{status:?}");
         assert!(status.stdout.contains("CANNOT BE REACHED"), "{status:?}");
         if signal == "-STOP" {
-            // What it held is there still.
+            // Its memory is still there.
             server.process.signal("-CONT");
             let status = place.run(&format!("status --pool {pool}"));
             assert!(status.stdout.contains("index bench"), "{status:?}");
@@ -58,16 +59,17 @@ fn a_memory_server_that_is_killed_or_stopped_is_an_error_and_no_hang() {
     }
 }
 
-/// Kills or stops a benchmark on `pool` while another process loads words; all of them must be there in the end.
+/// Kills or stops a benchmark on `pool` while another process loads words, all of which must be present at
+/// the end.
 fn client_fails(place: &Place, pool: &str, signal: &str) {
     let bench = endless(place, pool);
-    // Another one is attached, and waits for rows.
+    // Another process is attached and waits for rows.
     let fifo = place.path("words.txt");
     assert!(Command::new("mkfifo").arg(&fifo).status().expect("there is mkfifo").success());
     let load = place.start(&format!("load words.txt --pool {pool} --index words --sort-memory 64KiB"));
     let mut feed = std::fs::OpenOptions::new().write(true).open(&fifo).expect("somebody reads");
     let words = word_list(30_000);
-    // So many that it has some to insert.
+    // Enough rows that some are inserted.
     let (half, _) = words.match_indices('\n').nth(15_000).expect("there are lines");
     let (first, rest) = words.split_at(half + 1);
     let fed = feed.write_all(first.as_bytes()).and_then(|()| {
@@ -83,7 +85,7 @@ fn client_fails(place: &Place, pool: &str, signal: &str) {
     assert_eq!(found, place.sorted("all.txt"), "{signal}");
     let process = format!("process {}", bench.id());
     drop(bench);
-    // Nobody can know what was in its cache.
+    // The content of its cache is lost.
     place.check_unclean(&format!("--pool {pool}"));
     let status = place.run(&format!("status --pool {pool}"));
     assert_eq!(status.status, 1, "{status:?}");
@@ -139,7 +141,7 @@ fn an_index_that_was_lost_is_dropped_or_made_anew_while_others_are_in_use() {
         lost.process.signal("-KILL");
         drop(lost);
         let until = Instant::now() + LONG;
-        // It counts as attached until nothing was heard of it for 10 s.
+        // It counts as attached until it has been silent for 10 s.
         while place.run(&format!("{again} --pool {pool} --index lost")).status != 0 {
             assert!(Instant::now() < until, "{:?}", place.run(&format!("status --pool {pool}")));
             std::thread::sleep(Duration::from_millis(200));
@@ -192,7 +194,7 @@ fn any_memory_servers_of_a_pool_find_the_others() {
     let bench = "--keys 2k --warmup 1k --ops 1k --cache 1MiB --workload read-only --json -";
     let bench = place.ok(&format!("bench --pool tcp://{b} {bench}"));
     assert!(bench.contains("\"memory_servers\": 3") || bench.contains("\"memory_servers\":3"), "{bench}");
-    // One that joins is named beside one of the pool's, and finds them all afterwards.
+    // A joining server is named beside one of the pool's; afterwards any of them finds the others.
     let joins = Daemon::start(&place, "memory-server --listen 127.0.0.1:0 --size 16MiB");
     let joins = joins.address.as_str();
     let added = place.ok(&format!("pool add-server --pool tcp://{b},{joins}"));
@@ -236,7 +238,7 @@ fn a_memory_server_that_is_not_where_it_was_is_named_until_all_were_named_again(
     let [a, b, c] = servers.each_ref().map(|server| server.address.as_str());
     place.write("fruit.txt", "plum\npear\n");
     place.ok(&format!("load fruit.txt --pool tcp://{a},{b},{c} --index fruit"));
-    // It accepts connections, and says nothing.
+    // It accepts connections but does not answer.
     servers[2].process.signal("-STOP");
     let began = Instant::now();
     for (named, missing) in [(a, "memory servers 1, 2 are missing"), (b, "memory server 0 is missing")] {
@@ -251,7 +253,7 @@ fn a_memory_server_that_is_not_where_it_was_is_named_until_all_were_named_again(
     let moved = start(2);
     let moved = moved.address.as_str();
     place.refused(&format!("scan --pool tcp://{a} --index fruit"), 2);
-    // It leads to the first one, and that to the second.
+    // It leads to the first server, and that one to the second.
     for list in [format!("{a},{moved}"), format!("{b},{moved}"), moved.to_owned()] {
         let found = place.ok(&format!("scan --pool tcp://{list} --index fruit"));
         assert_eq!(found, "pear\t2\nplum\t1\n", "{list}");

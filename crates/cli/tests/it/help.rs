@@ -1,4 +1,4 @@
-//! The help: its examples run as they are written.
+//! The help: its examples are run verbatim.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,7 @@
-//! Three hosts, of which two are memory servers, and links that are cut and heal while the third one works.
+//! Three hosts, two of them memory servers, with links that are cut and healed while the third one works.
 //!
-//! Whatever way a link is cut: nothing hangs, what fails says why, nothing that was acknowledged is lost, and what goes on
-//! afterwards goes on by itself. Hosts are network namespaces (`common/hosts.rs`).
+//! For every kind of cut: nothing hangs, failures tell the reason, no acknowledged change is lost, and work
+//! resumes by itself after healing. Hosts are network namespaces (`common/hosts.rs`).
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
@@ -13,30 +13,30 @@ use crate::common::{Place, Ran, word_list};
 use pando::Access;
 use pando::remote::{Client, ClientConfig, RemoteIndex};
 
-/// How long an operation may take, as commands and the compute server are told.
+/// Deadline of an operation for commands and the compute server.
 const DEADLINE: Duration = Duration::from_secs(2);
 const DEADLINE_ARG: &str = "--deadline 2s";
-/// For a machine whose cores have other things to do, which delays timers and makes every step slower.
+/// Tolerance for a busy machine, which delays timers and slows every step.
 const BUSY: Duration = Duration::from_secs(4);
-/// A command waits at most for each of these: memory servers to be connected to, the lock of who opens the pool, the pool and its
-/// catalog, what it does, and closing the pool.
+/// A command waits at most a deadline each for: connections to memory servers, the lock to open the pool, the
+/// pool and its catalog, its work, and closing the pool.
 const COMMAND: Duration = DEADLINE.saturating_mul(5).saturating_add(BUSY);
-/// A benchmark goes on while operations fail, for so long after the last one that did not.
+/// A benchmark continues while operations fail, for this long after the last success.
 const BENCH: Duration = COMMAND.saturating_add(Duration::from_secs(10));
-/// For what has no deadline.
+/// Bound for waits without a deadline.
 const LONG: Duration = Duration::from_secs(120);
-/// Longer than the deadline, shorter than the silence after which a process counts as gone (10 s).
+/// Longer than the deadline, shorter than the silence after which a process counts as dead (10 s).
 const CUT: Duration = Duration::from_secs(4);
-/// That change values at the same time, and how many keys each has of its own.
+/// Number of concurrent writers, and of keys of each.
 const WRITERS: usize = 2;
 const KEYS: usize = 300;
 
-/// Two memory servers, each on a host, and a host for clients.
+/// Two memory servers, each on its own host, and a host for clients.
 struct Cluster {
     place: Place,
     _servers: Vec<Daemon>,
     addresses: String,
-    // Goes last.
+    // Dropped last.
     hosts: Hosts,
 }
 
@@ -58,7 +58,7 @@ impl Cluster {
         format!("tcp://{}", self.addresses)
     }
 
-    /// One that serves the words, on the host of the thread that calls.
+    /// Starts a compute server of the words on the host of the calling thread.
     fn compute_server(&self) -> Daemon {
         let what = "--index words --listen 127.0.0.1:0 --cache 256KiB";
         Daemon::start(
@@ -67,7 +67,7 @@ impl Cluster {
         )
     }
 
-    /// A command on the pool, which must end in time.
+    /// Runs a command on the pool, which must end in time.
     fn run(&self, command: &str) -> Ran {
         self.place.start(&format!("{command} --pool {} {DEADLINE_ARG}", self.pool())).end_within(COMMAND)
     }
@@ -78,7 +78,7 @@ impl Cluster {
         ran.stdout
     }
 
-    /// What commands say while a memory server cannot be reached.
+    /// Checks the messages of commands while a memory server is not reachable.
     fn is_missing(&self, server: usize) {
         let status = self.run("status");
         assert_eq!(status.status, 1, "{status:?}");
@@ -90,16 +90,16 @@ impl Cluster {
     }
 }
 
-/// What one writer knows of its keys, in their order.
+/// A writer's knowledge of its keys, in their order.
 struct Written {
-    /// The last value that was acknowledged, and those that were sent since and may be there or not.
+    /// The last acknowledged value, and later values that may or may not be stored.
     values: Vec<(Option<usize>, Vec<usize>)>,
     failed: usize,
     slowest: Duration,
 }
 
 impl Written {
-    /// Whether a key may have this value; the empty one is from before.
+    /// Whether a key may have this value; the empty value is the initial one.
     fn may_be(&self, key: usize, value: &[u8]) -> bool {
         let (last, perhaps) = &self.values[key];
         match std::str::from_utf8(value).expect("digits") {
@@ -112,7 +112,7 @@ impl Written {
     }
 }
 
-/// Changes the values of `keys` in turn until it is over, and counts what was acknowledged.
+/// Changes the values of `keys` in turn until `over` is set, and counts acknowledged changes.
 fn write(index: &RemoteIndex, keys: &[&str], over: &AtomicBool, done: &AtomicUsize) -> Written {
     let session = index.session();
     let mut written =
@@ -142,7 +142,7 @@ fn write(index: &RemoteIndex, keys: &[&str], over: &AtomicBool, done: &AtomicUsi
     written
 }
 
-/// Waits until every writer has got some more acknowledged.
+/// Waits until every writer has had more changes acknowledged.
 fn wait_for_progress(done: &[AtomicUsize]) {
     let until = Instant::now() + LONG;
     let before: Vec<usize> = done.iter().map(|done| done.load(Relaxed)).collect();
@@ -152,7 +152,7 @@ fn wait_for_progress(done: &[AtomicUsize]) {
     }
 }
 
-/// Cuts the link to a memory server while a compute server works for clients, and heals it; several times.
+/// Cuts and heals the link to a memory server several times while a compute server works for clients.
 fn cut_and_heal(how: Cut, server: usize) {
     let Some(cluster) = Cluster::start() else { return };
     let place = &cluster.place;
@@ -162,7 +162,7 @@ fn cut_and_heal(how: Cut, server: usize) {
     cluster.hosts.on_client(|| {
         cluster.ok("load words.txt --index words");
         let compute = cluster.compute_server();
-        // It has deadlines of its own, and must answer by them.
+        // The client waits longer than the compute server's deadlines, which must end its operations.
         let access = Access::default().deadline(LONG);
         let client =
             Client::connect(ClientConfig::new([&compute.address]).access(access)).expect("it listens");
@@ -174,7 +174,7 @@ fn cut_and_heal(how: Cut, server: usize) {
             let (index, over) = (&index, &over);
             let start = |(writer, done)| scope.spawn(move || write(index, &keys(writer), over, done));
             let writers: Vec<_> = done.iter().enumerate().map(start).collect();
-            // Whatever fails here, the writers end.
+            // The writers must end even if an assertion fails here.
             let at_end = AtEnd(over);
             for _ in 0..2 {
                 wait_for_progress(&done);
@@ -205,7 +205,7 @@ fn cut_and_heal(how: Cut, server: usize) {
         compute.process.signal("-TERM");
         let ended = compute.process.end_within(LONG);
         assert_eq!(ended.status, 0, "{how:?}: {ended:?}, {}", Daemon::log_of(place, "compute-server"));
-        // The same is in the pool itself.
+        // The pool itself has the same content.
         assert!(cluster.ok("check").contains("no violations"));
         assert_eq!(cluster.ok("scan --index words --keys-only"), sorted);
         for (writer, written) in written.iter().enumerate() {
@@ -221,7 +221,7 @@ fn cut_and_heal(how: Cut, server: usize) {
     });
 }
 
-/// Says that it is over, whatever happens.
+/// Sets the flag when dropped.
 struct AtEnd<'a>(&'a AtomicBool);
 
 impl Drop for AtEnd<'_> {
@@ -255,7 +255,7 @@ fn packets_are_lost_on_the_way_from_a_server() {
     cut_and_heal(Cut::FromServer, 1);
 }
 
-/// Cuts the link to a memory server for good, in the middle of a verified benchmark.
+/// Cuts the link to a memory server permanently in the middle of a verified benchmark.
 fn cut_for_good(how: Cut, server: usize) {
     let Some(cluster) = Cluster::start() else { return };
     let place = &cluster.place;
@@ -279,7 +279,7 @@ fn cut_for_good(how: Cut, server: usize) {
         assert!(ended.stderr.contains(&format!("memory server {server}")), "{how:?}: {ended:?}");
         cluster.is_missing(server);
         cluster.hosts.heal(server, how);
-        // What it had cached is lost, and it could not say good-bye. What others had closed is there.
+        // Its cached changes are lost, and it could not detach. Indexes closed by other processes are intact.
         place.check_unclean(&format!("--pool {} {DEADLINE_ARG}", cluster.pool()));
         assert_eq!(cluster.ok("scan --index words --keys-only --unclean"), sorted);
     });

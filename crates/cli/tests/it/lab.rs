@@ -1,4 +1,4 @@
-//! `pando lab`: an experiment from the command line, and what cannot be run.
+//! `pando lab`: an experiment from the command line, and refused ones.
 
 use crate::common::Place;
 use serde_json::Value;
@@ -36,7 +36,7 @@ fn a_table_is_made_with_the_papers_values_beside() {
     let document: Value =
         serde_json::from_slice(&std::fs::read(place.path(files[0])).expect("written")).expect("JSON");
     let cells = document["cells"].as_array().expect("a list");
-    // DEX with offloading and without, and four others, in two workloads.
+    // DEX with and without offloading, and four other systems, in two workloads.
     assert_eq!(cells.len(), 12);
     for cell in cells {
         assert_eq!((&cell["config"]["seed"], &cell["report"]["failed_ops"]), (&7.into(), &0.into()));

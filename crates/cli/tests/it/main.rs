@@ -1,4 +1,4 @@
-//! Tests of the crate from outside, in one program: what they share is compiled and linked once.
+//! Integration tests of the crate, in one program, so that shared code is compiled and linked once.
 
 mod bad_input;
 mod bench;

@@ -1,9 +1,9 @@
-//! `pando pool`: memory servers of a pool on disk are added and drained, and nothing of what is in it is lost.
+//! `pando pool`: memory servers of a pool on disk are added and drained without loss of data.
 
 use crate::common::Place;
 use serde_json::Value;
 
-/// The memory servers, as the JSON has them.
+/// The memory servers from the JSON output.
 fn servers(place: &Place) -> Vec<Value> {
     let table = place.ok("pool servers --pool pool --json -");
     let table: Value = serde_json::from_str(&table).expect("one object");
@@ -18,7 +18,7 @@ fn allocated(place: &Place, server: usize) -> u64 {
     servers(place)[server]["bytes_allocated"].as_u64().expect("a number")
 }
 
-/// A pool of three memory servers with some thousand words, and what a scan of them prints.
+/// A pool of three memory servers with 20,000 words; returns the output of a scan.
 fn words(place: &Place) -> String {
     let words: String = (0..20_000).map(|n| format!("word {:05}\n", n * 7 % 20_000)).collect();
     place.write("words.txt", words);
@@ -35,7 +35,7 @@ fn sound(place: &Place, scanned: &str) {
 fn a_server_is_drained_and_others_join() {
     let place = Place::new();
     let scanned = words(&place);
-    // A small index is loaded onto all servers.
+    // Even a small index is spread over all servers by the load.
     assert_eq!(states(&place), ["active"; 3]);
     assert!((0..3).all(|server| allocated(&place, server) > 100_000), "{:?}", servers(&place));
     let said = place.ok("pool drain-server 1 --pool pool");
@@ -85,7 +85,7 @@ fn what_cannot_be_is_refused_with_one_sentence() {
     }
     assert_eq!(states(&place), ["active", "active", "drained"]);
     sound(&place, &scanned);
-    // There is nothing to spread over, which is no error.
+    // A single server has no other to spread to, which is not an error.
     assert_eq!(place.ok("pool spread --pool plain.pando"), "0 nodes moved\n");
 }
 

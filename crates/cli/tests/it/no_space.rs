@@ -1,8 +1,8 @@
-//! File systems that are full, that may not be written, or whose files may not grow: one sentence, exit status 1, never a
-//! signal, and what was stored before is still there.
+//! Full file systems, read-only ones, and limits on file sizes: one sentence, exit status 1, never a signal,
+//! and stored data stays.
 //!
-//! Most of it happens on a tmpfs of a few megabytes in a mount namespace of its own: a test starts this program again
-//! inside of one. Where that cannot be had the tests say so and pass, but not for root in CI.
+//! Most tests use a tmpfs of a few megabytes in its own mount namespace: a test starts this program again
+//! inside of one. Without such a namespace the tests are skipped, except for root in CI.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use crate::common::{Place, ran, word_list};
 
 const INSIDE: &str = "PANDO_TEST_INSIDE";
-/// What the shell gives when it could not mount.
+/// Exit status of the shell if it could not mount.
 const NO_MOUNT: i32 = 77;
 
 fn is_root() -> bool {
@@ -21,14 +21,14 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").expect("/proc").uid() == 0
 }
 
-/// Says why a test does not run; fails where it has to.
+/// Reports why a test is skipped; fails where it must run.
 fn skip(why: &str) {
     let must_run = is_root() && std::env::var_os("CI").is_some_and(|ci| ci == "true");
     assert!(!must_run, "this test must run as root in CI: {why}");
     eprintln!("skipped: {why}");
 }
 
-/// Runs the test `name` of this program once more, with its temporary files on a tmpfs of 16 MiB.
+/// Runs the test `name` of this program again with its temporary files on a tmpfs of 16 MiB.
 fn on_a_small_file_system(name: &str) {
     let mount = tempfile::tempdir().expect("a directory");
     // The kernel unmounts it when the last process inside has ended.
@@ -53,7 +53,7 @@ fn on_a_small_file_system(name: &str) {
     assert!(output.status.success(), "{}{text}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// Whether this is the second run of the test, inside of the namespace; if not, that one is made here.
+/// Whether this is the run inside the namespace; otherwise starts that run.
 fn inside(name: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
@@ -62,7 +62,7 @@ fn inside(name: &str) -> bool {
     false
 }
 
-/// Writes until not a page is left.
+/// Writes until no page is left.
 fn fill(place: &Place) {
     let mut file = File::create(place.path("filling")).expect("a file");
     let page = [1; 4096];
@@ -73,7 +73,7 @@ fn empty(place: &Place) {
     std::fs::remove_file(place.path("filling")).expect("it is there");
 }
 
-/// One sentence that contains `part`, and status 1.
+/// Expects one sentence that contains `part`, and status 1.
 #[track_caller]
 fn fails(place: &Place, arguments: &str, part: &str) {
     let sentence = place.refused(arguments, 1);
@@ -96,13 +96,13 @@ fn a_full_file_system_is_an_error_and_room_can_be_made() {
         let full = place.run(&more);
         assert_eq!(full.status, 1, "{full:?}");
         assert!(full.stderr.contains("is full") && full.stderr.lines().count() == 1, "{full:?}");
-        // Nothing is lost, and what needs no more memory works.
+        // Nothing is lost, and operations without new memory work.
         place.ok(&format!("check --pool {pool}"));
         assert_eq!(place.ok(&format!("scan --pool {pool} --index words --keys-only")), words);
         place.ok(&format!("put --pool {pool} --index words pando 1"));
         place.ok(&format!("del --pool {pool} --index words --all"));
         place.ok(&format!("check --pool {pool}"));
-        // What was deleted made room, in the chunks that the pool had.
+        // The deletions made room within the chunks of the pool.
         place.ok(&format!("load words.txt --pool {pool} --index words"));
         assert_eq!(place.ok(&format!("scan --pool {pool} --index words --keys-only")), words);
         empty(&place);
@@ -143,7 +143,7 @@ fn a_pool_that_cannot_be_made_leaves_nothing_behind() {
     }
     let place = Place::new();
     place.write("words.txt", "pando\n");
-    // A file of one hole: looking at it must not need memory that is not there.
+    // A file of one hole: reading it must not allocate memory.
     File::create(place.path("hole.pando")).and_then(|file| file.set_len(1 << 20)).expect("a hole");
     fill(&place);
     let listing = || {
@@ -160,7 +160,7 @@ fn a_pool_that_cannot_be_made_leaves_nothing_behind() {
     }
     assert!(place.refused("scan --pool hole.pando --index x", 2).contains("holds no pool"));
     assert!(place.refused("put --pool hole.pando --index x a b", 2).contains("holds no pool"));
-    // A page for the superblock, but not for the tables.
+    // One page is left: enough for the superblock, but not for the tables.
     let filled = place.path("filling");
     let len = std::fs::metadata(&filled).expect("it is there").len();
     File::options().write(true).open(&filled).and_then(|file| file.set_len(len - 4096)).expect("shorter");
@@ -185,7 +185,7 @@ fn a_read_only_file_system_can_be_looked_at_only() {
     fails(&place, "put --pool p.pando --index words a b", "Read-only");
     fails(&place, "create --pool new.pando --index words", "Read-only");
     assert_eq!(place.ok("scan --pool p.pando --index words --unclean --keys-only"), "aspen\npando\n");
-    // So that what is in it can be removed again.
+    // Remount for writing, so that the files can be removed.
     assert!(Command::new("mount").args(["-o", "remount,rw"]).arg(&mount).status().expect("mount").success());
     place.ok("check --pool p.pando");
 }
@@ -209,7 +209,7 @@ fn a_directory_without_permission_is_an_error() {
     ] {
         let mut command = place.command(arguments.split(' '));
         if is_root() {
-            // Root may do everything; nobody may not.
+            // Root may do everything, so run as `nobody`.
             command.uid(65_534).gid(65_534);
         }
         let Ok(output) = command.output() else {
@@ -225,7 +225,7 @@ fn a_directory_without_permission_is_an_error() {
     place.ok("check --pool p.pando");
 }
 
-/// Runs the program where files may have `blocks` times 512 bytes.
+/// Runs the program with a limit on file sizes of `blocks` times 512 bytes.
 fn limited(place: &Place, blocks: u64, arguments: &str, stdout: Stdio) -> std::process::Output {
     let script = format!("ulimit -f {blocks} && exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");
@@ -245,7 +245,7 @@ fn a_limit_on_the_size_of_files_is_an_error() {
     assert!(refused.stderr.contains("may have at most 1048576 bytes"), "{refused:?}");
     assert!(!place.path("p.pando").exists());
 
-    // The pool fits, but not the output: the command fails, and the pool is closed all the same.
+    // The pool fits within the limit, but the output does not: the command fails, and still closes the pool.
     place.ok("load words.txt --pool p.pando --index words");
     let output = File::create(place.path("scanned")).expect("a file");
     let cut = limited(&place, 8, "scan --pool p.pando --index words", output.into());

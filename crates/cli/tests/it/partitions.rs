@@ -1,4 +1,4 @@
-//! `pando pool partitions`: boundaries, entries and owners as they are, while a process has them too.
+//! `pando pool partitions`: boundaries, entries and owners, also while another process owns partitions.
 
 use crate::common::running::Daemon;
 use crate::common::{Place, word_list};
@@ -44,7 +44,7 @@ fn boundaries_entries_and_owners_are_shown_also_while_they_change() {
     let process = format!("process {}", std::process::id());
     assert!(table.starts_with("index words\n") && table.contains("nobody"), "{table}");
     assert_eq!((table.lines().count(), table.matches(&process).count()), (7, 3), "{table}");
-    // What is in this process's cache is not known to the other, which says so.
+    // The command cannot see this process's cache and marks the counts.
     assert_eq!(table.matches('*').count(), 4, "{table}");
     assert!(
         table.ends_with("* as written back by the owner, whose cache may hold later changes\n"),
@@ -71,7 +71,7 @@ fn a_boundary_is_moved_and_everything_stays() {
     assert_eq!(found[1]["entries"], before_t);
     place.ok("pool move-boundary --pool pool --index words --partition 0 --to c");
     assert_eq!(partitions(&place)[0]["to"], "c");
-    // To where it is.
+    // A boundary may be moved to its present place.
     place.ok("pool move-boundary --pool pool --index words --partition 0 --to c");
     for (arguments, status, part) in [
         ("--index words --partition 2 --to z", 2, "no partition comes after partition 2"),
@@ -103,7 +103,8 @@ fn boundaries_of_composite_keys_and_numbers_are_moved() {
     assert!(place.ok("check --pool pool").contains("no violations"));
 }
 
-/// A compute server finds a pool in files by its mere name, and what needs its partitions says whom to stop.
+/// A compute server finds a pool in files by its plain name, and commands that need its partitions name the
+/// process to stop.
 #[test]
 fn what_needs_the_partitions_of_a_running_compute_server_is_refused() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! Several processes, and processes that are stopped.
+//! Concurrent processes, and stopped or killed ones.
 
 use std::io::Read;
 use std::process::Command;
@@ -56,7 +56,7 @@ fn readers_exclude_nobody_and_leave_nothing_behind() {
     let get = format!("get --pool p.pando --index words --keys-only {word}");
     for signal in ["-KILL", "-HUP", "-INT"] {
         let mut scan = place.start("scan --pool p.pando --index words");
-        // More than fits into the pipe, so it is in the middle of it.
+        // The output exceeds the pipe, so the scan is in progress.
         let mut output = scan.stdout.take().expect("piped");
         output.read_exact(&mut [0]).expect("it prints");
         assert_eq!(place.ok(&get), format!("{word}\n"));
@@ -72,7 +72,7 @@ fn readers_exclude_nobody_and_leave_nothing_behind() {
         }
         assert_eq!(place.ok("scan --pool p.pando --index words --keys-only"), sorted);
     }
-    // While a process writes, its name is the answer.
+    // While a process writes, the error names it.
     let mut command = place.command("put --pool p.pando --index words --stdin".split(' '));
     let mut put = command.stdin(std::process::Stdio::piped()).spawn().expect("the program runs");
     while !place.ok("status --pool p.pando").contains(&format!("0: process {}", put.id())) {
@@ -100,10 +100,10 @@ fn load_interrupted_by(signal: &str) {
     let feeder = std::thread::spawn(move || {
         use std::io::Write;
         let mut fifo = std::fs::OpenOptions::new().write(true).open(fifo).expect("somebody reads");
-        // Until the reader has gone.
+        // Until the reader is gone.
         (0u64..).take_while(|i| writeln!(fifo, "word{i}").is_ok()).count()
     });
-    // By then the program listens for signals.
+    // The program handles signals from this point on.
     while !place.path("p.pando").exists() {
         std::thread::yield_now();
     }
@@ -125,7 +125,7 @@ fn shapes_are_known_while_others_are_attached() {
     place.ok("load words.txt --pool p.pando --index words --node-size 512 --memory-servers 2");
     let alone = place.index_stats("p.pando");
     assert_eq!(alone["approximate"], false);
-    // Another process is attached, and waits for rows.
+    // Another process is attached and waits for rows.
     let fifo = place.path("slow.txt");
     assert!(Command::new("mkfifo").arg(&fifo).status().expect("there is mkfifo").success());
     let child = place.start("load slow.txt --pool p.pando --index slow --sort-memory 1");
@@ -138,7 +138,7 @@ fn shapes_are_known_while_others_are_attached() {
             _ => std::thread::yield_now(),
         }
     };
-    // Nobody has anything of it in a cache. The leaves were summed up in another order.
+    // No cache holds entries of it. The leaves were summed in another order.
     let mut beside = stats["indexes"][1].clone();
     beside["approximate"] = false.into();
     let fullness = [&beside, &alone].map(|stats| stats["leaf_fullness"].as_f64().expect("a share"));
@@ -159,7 +159,7 @@ fn looking_at_an_index_that_is_being_changed_never_fails() {
     place.ok("create --pool p.pando --index words --node-size 512");
     let load = "load words.txt --pool p.pando --index words --cache 64KiB --sort-memory 64KiB";
     let mut approximate = 0;
-    // The first round loads into an empty index, the others change every entry.
+    // The first round loads into an empty index; the others change every entry.
     for _ in 0..3 {
         let mut child = place.start(load);
         while child.try_wait().expect("it is ours").is_none() {

@@ -1,4 +1,4 @@
-//! `pando simulate`: what it prints, what it refuses, how it is stopped.
+//! `pando simulate`: output, refusals, and interruption.
 
 use std::time::Duration;
 

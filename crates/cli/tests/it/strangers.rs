@@ -1,8 +1,8 @@
-//! Strangers at the ports of a memory server and a compute server: random bytes, a byte now and then, a wrong secret; and at
-//! their files.
+//! Unauthenticated connections to a memory server and a compute server: random bytes, slow bytes, a wrong
+//! secret; and their file descriptors.
 //!
-//! Meanwhile a benchmark on the same memory server verifies all that it reads, and a client of the compute server all that it
-//! wrote. Nobody is disturbed, and no log is filled.
+//! Meanwhile a benchmark on the same memory server verifies all its reads, and a client of the compute server
+//! all its writes. Neither is disturbed, and the logs stay short.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use pando::remote::{Client, ClientConfig};
 use serde_json::Value;
 
 const SECRET: &str = "known to clients alone";
-/// Longer than anything here takes.
+/// Longer than any step here.
 const LONG: Duration = Duration::from_secs(200);
 
 /// A memory server and a compute server, and their secret in a file.
@@ -57,7 +57,7 @@ impl Servers {
     }
 }
 
-/// Bytes that nobody chose, the same each time.
+/// Pseudo-random bytes, the same for each seed.
 fn noise(seed: u64, count: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let next = || {
@@ -67,7 +67,7 @@ fn noise(seed: u64, count: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(count).collect()
 }
 
-/// Connects again and again and writes random bytes, some of them after what looks like the beginning of a handshake.
+/// Connects repeatedly and writes random bytes, some of them after the beginning of a handshake.
 fn write_noise(port: &str, over: &AtomicBool, tried: &AtomicU64) {
     for seed in 0.. {
         if over.load(Relaxed) {
@@ -76,14 +76,15 @@ fn write_noise(port: &str, over: &AtomicBool, tried: &AtomicU64) {
         let Ok(mut stream) = TcpStream::connect(port) else { continue };
         let magic: &[u8] = [&b""[..], b"PandoTCP\x02\0", b"PandoOps\x02\0"][seed as usize % 3];
         let noise = noise(seed, 1 + seed as usize * 7 % 3000);
-        // It is closed as soon as the bytes make no sense.
+        // The server closes the connection at the first invalid bytes.
         let _ = stream.write_all(magic).and_then(|()| stream.write_all(&noise));
         tried.fetch_add(1, Relaxed);
         thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Holds as many connections as it gets, more than are let, and says a byte of a handshake on each now and then.
+/// Holds as many connections as possible, beyond the limit, and sends a byte of a handshake on each from time
+/// to time.
 fn drip(port: &str, over: &AtomicBool, tried: &AtomicU64) {
     let mut held: Vec<(TcpStream, usize)> = Vec::new();
     let hello = [&b"PandoTCP\x02\0"[..], &[0; 100]].concat();
@@ -102,13 +103,13 @@ fn drip(port: &str, over: &AtomicBool, tried: &AtomicU64) {
     }
 }
 
-/// Shakes hands with a secret that is not theirs.
+/// Performs handshakes with a wrong secret.
 fn guess(port: &str, over: &AtomicBool, tried: &AtomicU64) {
     let access = Access::default().secret("no more than guessed").deadline(LONG);
     while !over.load(Relaxed) {
         let error =
             Client::connect(ClientConfig::new([port]).access(access.clone())).expect_err("it is wrong");
-        // At the port of the memory server it hears what that is.
+        // At the memory server's port the client learns which kind of server it is.
         let said = error.to_string();
         assert!(said.contains("secret is not the same") || said.contains("of a memory server"), "{said}");
         tried.fetch_add(1, Relaxed);
@@ -116,7 +117,7 @@ fn guess(port: &str, over: &AtomicBool, tried: &AtomicU64) {
     }
 }
 
-/// Says that it is over, whatever happens.
+/// Sets the flag when dropped.
 struct AtEnd<'a>(&'a AtomicBool);
 
 impl Drop for AtEnd<'_> {
@@ -139,7 +140,7 @@ fn strangers_disturb_nobody() {
                 scope.spawn(move || work(port, over, tried));
             }
         }
-        // All that is measured happens beside them.
+        // All measurements happen concurrently with the strangers.
         let until = begun + LONG;
         while tried.iter().any(|tried| tried.load(Relaxed) < 40) {
             assert!(Instant::now() < until, "strangers do not come: {tried:?}");
@@ -184,7 +185,7 @@ fn strangers_make_room_for_a_client_when_there_are_no_more_descriptors() {
     let pool = servers.memory.pool();
     let secrets = "--secret-file secret --operation-secret-file port-secret";
     servers.client().open_index("trees").expect("it is served").session().put(b"aspen", b"1").expect("room");
-    // All that are open and a few more, which is less than it saw to when it began.
+    // Allows a few more descriptors than are open, fewer than the server found at its start.
     let process = servers.memory.process.id().to_string();
     let open = std::fs::read_dir(format!("/proc/{process}/fd")).expect("it runs").count();
     let status =
@@ -194,7 +195,7 @@ fn strangers_make_room_for_a_client_when_there_are_no_more_descriptors() {
     let begun = Instant::now();
     let got = place.run(&format!("get --pool {pool} {secrets} --index trees aspen"));
     assert_eq!((got.status, got.stdout.trim()), (0, "aspen\t1"), "{got:?}");
-    // Nobody waits until strangers have been there for too long.
+    // The lookup does not wait until strangers time out.
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     let kept = strangers.iter().flatten().filter(|stream| {
         stream.set_read_timeout(Some(Duration::from_millis(1))).expect("a socket");
@@ -237,7 +238,7 @@ fn who_is_not_let_in_is_told_why_in_one_line() {
     }
     let told = place.refused(&format!("get --pool tcp://{} --index trees aspen", servers.compute.address), 2);
     assert!(told.contains("this is the port of a compute server, not of a memory server"), "{told}");
-    // A server of a later version, as far as it gets.
+    // A server of a later version, up to its challenge.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it has one");
     let later = thread::spawn(move || {

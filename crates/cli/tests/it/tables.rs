@@ -1,4 +1,4 @@
-//! Tables: TPC-H lineitem from CSV and Parquet, composite keys, several memory servers, summaries.
+//! Tables: TPC-H `lineitem` from CSV and Parquet, composite keys, several memory servers, summaries.
 
 use std::fmt::Write;
 
@@ -11,7 +11,8 @@ const SCALE: f64 = 0.002;
 const POOL: &str = "--pool tpch.pando/ --index lineitem";
 const KEY: &str = "--key l_orderkey:int,l_linenumber:int";
 
-/// The table as CSV, its rows upside down so that loading has something to sort; keys in order, as scans print them.
+/// The table as CSV in reverse order, so that loading has to sort, and its keys in order, as scans print
+/// them.
 fn lineitem() -> (String, Vec<(i64, i32)>) {
     let generator = LineItemGenerator::new(SCALE, 1, 1);
     let rows: Vec<_> = generator.iter().collect();
@@ -52,7 +53,7 @@ fn lineitem_is_keyed_by_order_and_line() {
     assert_eq!(stats["key_columns"], "int,int");
 }
 
-/// What goes in a cycle of [`half_goes_and_comes_back`].
+/// The half deleted in a cycle of [`half_goes_and_comes_back`].
 #[derive(Clone, Copy, Debug)]
 enum Half {
     Lower,
@@ -77,7 +78,7 @@ fn every_second_row_goes_and_comes_back_in_the_same_memory() {
 
 #[test]
 fn so_does_half_of_an_index_of_several_compute_servers() {
-    // Orders of this scale go up to 12,000.
+    // Order numbers go up to 12,000 at this scale.
     let boundaries = "--boundaries 3000 --boundaries 7000";
     half_goes_and_comes_back(Half::Lower, boundaries);
     half_goes_and_comes_back(Half::EverySecond, boundaries);
@@ -95,7 +96,7 @@ fn half_goes_and_comes_back(half: Half, made_with: &str) {
         Half::Upper => keys[middle..].to_vec(),
         Half::EverySecond => keys.iter().copied().step_by(2).collect(),
     };
-    // One thread and several: where their shares meet, rising inserts end and begin.
+    // One thread and several: ascending inserts end and begin where their shares meet.
     for threads in [1, 1, 2, 4] {
         let deleted = place.feed(&format!("del {POOL} --stdin"), &key_lines(gone.iter().copied()));
         assert_eq!(deleted.status, 0, "{deleted:?}");

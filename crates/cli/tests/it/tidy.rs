@@ -1,5 +1,5 @@
-//! The rules of the house that a machine can check: who may depend on whom, sizes, headers, where unsafe code may
-//! stand and what it says, words that do not belong into a repository. Each violation is one line.
+//! Rules of the project that a program can check: crate dependencies, sizes, headers, places and notes of
+//! unsafe code, forbidden words. Each violation is one line.
 
 mod source;
 
@@ -9,16 +9,16 @@ use std::process::Command;
 
 use source::{Source, files, find_word};
 
-/// Which crates of ours a crate may depend on: only downwards, and nobody but the facade names a concrete fabric.
-/// Indexes never see an executor.
+/// Project crates that a crate may depend on: only lower ones. Only the facade names concrete fabrics, and
+/// indexes never see an executor.
 const ARROWS: &[(&str, &[&str])] = &[
     ("pando-workload", &[]),
     ("pando-fabric", &[]),
     ("pando-rt", &["pando-fabric"]),
     ("pando-fabric-local", &["pando-fabric"]),
-    // Its memory servers offer regions of this process.
+    // Its memory servers offer regions of their process.
     ("pando-fabric-net", &["pando-fabric", "pando-fabric-local"]),
-    // Pairing, fences and what is neither one-sided nor a call go over connections.
+    // Pairing, fences, and everything except one-sided verbs and calls use connections.
     ("pando-fabric-verbs", &["pando-fabric", "pando-fabric-local", "pando-fabric-net"]),
     ("pando-sim", &["pando-fabric"]),
     ("pando-pool", &["pando-fabric"]),
@@ -62,7 +62,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("pando-cli", &["pando", "pando-lab", "pando-server", "pando-workload"]),
 ];
 
-/// Crates of others that only some of ours may use.
+/// External crates that only some project crates may use.
 const RESERVED: &[(&str, &[&str])] = &[
     ("tokio", &["pando-server"]),
     ("rdma-mummy-sys", &["pando-fabric-verbs"]),
@@ -94,7 +94,7 @@ const UNSAFE_FILES: &[(&str, &[&str])] = &[
     ("crates/rt", &[]),
 ];
 
-/// Crates whose rooms still import each other in circles. A room is a module right below `src`.
+/// Crates whose rooms still import each other in cycles. A room is a module directly below `src`.
 const TANGLED: &[&str] = &[
     "crates/cache",
     "crates/cli",
@@ -115,7 +115,7 @@ const PROGRAMS: &[&str] = &["crates/cli", "crates/lab-peers", "crates/server"];
 
 const FILE_LINES_MAX: usize = 1_000;
 const FUNCTION_LINES_MAX: usize = 70;
-/// Lines of text in the header of a module: what it is, what it realises, what holds in it.
+/// Number of lines of text in the header of a module.
 const HEADER_LINES: std::ops::RangeInclusive<usize> = 3..=15;
 
 fn root() -> PathBuf {
@@ -151,7 +151,7 @@ fn is_in_src(path: &str) -> bool {
     crate_of(path).is_some_and(|home| path[home.len()..].starts_with("/src/"))
 }
 
-/// Beginnings of the paths of files among the sources that hold tests only, as other files say.
+/// Path prefixes of source files that contain only tests, according to their `mod` declarations.
 fn test_files(all: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
     for source in all.iter().filter(|source| is_in_src(&source.path)) {
@@ -168,7 +168,7 @@ fn assert_none(violations: Vec<String>) {
     assert!(violations.is_empty(), "{} violations:\n{}", violations.len(), violations.join("\n"));
 }
 
-/// Name, and names of the normal dependencies, of each package of the workspace.
+/// Name and normal dependencies of each package of the workspace.
 fn packages() -> Vec<(String, Vec<String>)> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -225,7 +225,7 @@ fn the_table_of_arrows_has_no_circles() {
     }
 }
 
-/// The rooms of a crate, and which others each imports.
+/// The rooms of a crate, and the rooms that each imports.
 type Rooms = BTreeMap<String, BTreeSet<String>>;
 
 fn rooms(home: &str, all: &[Source], tests: &[String]) -> Rooms {
@@ -252,7 +252,7 @@ fn rooms(home: &str, all: &[Source], tests: &[String]) -> Rooms {
     rooms
 }
 
-/// What the root of a crate exports of its rooms: each name, and the room that it comes from.
+/// Names that the root of a crate exports, with the room of each.
 fn exported(all: &[Source], inside: &str) -> BTreeMap<String, String> {
     let roots = all.iter().filter(|source| source.path == format!("{inside}lib.rs"));
     let mut exported = BTreeMap::new();
@@ -266,7 +266,7 @@ fn exported(all: &[Source], inside: &str) -> BTreeMap<String, String> {
     exported
 }
 
-/// The first names of a path, or of the paths in braces, behind `crate::`.
+/// The first names of a path, or of the paths in braces, after `crate::`.
 fn first_names(path: &str) -> Vec<String> {
     let name = |path: &str| path.chars().take_while(|&c| c.is_alphanumeric() || c == '_').collect::<String>();
     let Some(group) = path.strip_prefix('{') else { return vec![name(path)] };
@@ -286,7 +286,7 @@ fn first_names(path: &str) -> Vec<String> {
     names
 }
 
-/// The rooms that stand in a circle, or between two circles.
+/// The rooms on a cycle, or between two cycles.
 fn tangled(mut rooms: Rooms) -> Vec<String> {
     loop {
         let imported: BTreeSet<_> = rooms.values().flatten().cloned().collect();
@@ -456,7 +456,7 @@ fn libraries_do_not_unwrap() {
 
 #[test]
 fn no_word_stands_here_that_does_not_belong_here() {
-    // In two parts, since this file is looked at as well.
+    // In two parts, since this file is checked as well.
     let marks = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|parts| parts.concat());
     let paths = [["/work", "/"], ["/root", "/"]].map(|parts| parts.concat());
     let mut wrong = Vec::new();

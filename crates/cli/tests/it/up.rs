@@ -1,4 +1,4 @@
-//! A cluster of processes on this host: started, used, looked at and stopped, and what becomes of it if a part dies.
+//! A cluster of processes on this host: start, use, inspection and stop, and the death of one of its parts.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use pando::Access;
 use pando::remote::{Client, ClientConfig};
 use serde_json::Value;
 
-/// Longer than anything here takes.
+/// Longer than any step here.
 const LONG: Duration = Duration::from_secs(120);
 
 fn start(place: &Place, arguments: &str) -> Up {
@@ -24,14 +24,14 @@ fn client(up: &Up, secret: &str) -> Client {
     Client::connect(config).expect("they are there")
 }
 
-/// The processes that `process` started.
+/// The child processes of `process`.
 fn children(process: u32) -> Vec<u32> {
     let path = format!("/proc/{process}/task/{process}/children");
     let text = std::fs::read_to_string(path).expect("the kernel tells");
     text.split_whitespace().map(|pid| pid.parse().expect("a number")).collect()
 }
 
-/// Waits until none of the processes is there any more.
+/// Waits until all of the processes are gone.
 fn wait_until_gone(processes: &[u32]) {
     let until = Instant::now() + LONG;
     while processes.iter().any(|pid| std::path::Path::new(&format!("/proc/{pid}/exe")).exists()) {
@@ -70,7 +70,7 @@ fn a_cluster_comes_up_works_tells_how_it_is_and_stops() {
         "{attached:?}"
     );
 
-    // Beside the compute servers others have indexes of their own.
+    // Other processes may have their own indexes beside the compute servers.
     place.write("words.txt", word_list(3_000));
     place.ok(&format!("load words.txt --pool {pool} --index words"));
     let sorted = place.sorted("words.txt");
@@ -83,11 +83,11 @@ fn a_cluster_comes_up_works_tells_how_it_is_and_stops() {
         let report: Value = serde_json::from_str(line).expect("valid");
         assert_eq!([&report["verify_errors"], &report["audit_violations"], &report["failed_ops"]], [0, 0, 0]);
     }
-    // What they own nobody else may change.
+    // Indexes owned by compute servers cannot be changed by others.
     let refused = place.refused(&format!("drop --pool {pool} --index main"), 1);
     assert!(refused.contains("partition 0 of index \"main\" is owned by process"), "{refused}");
 
-    // What asks at their ports is executed by whoever owns the key.
+    // An operation sent to any port is executed by the key's owner.
     let session = client(&up, "").open_index("main").expect("there").session();
     for key in [&b"aspen"[..], b"\xf0\x9f\x8c\xb3"] {
         assert!(!session.put(key, b"a tree").expect("room"));
@@ -152,7 +152,7 @@ fn what_memory_servers_keep_in_files_is_there_the_next_time() {
 #[test]
 fn nothing_is_left_running_when_a_part_or_the_whole_is_killed() {
     let place = Place::new();
-    // A memory server.
+    // A memory server is killed.
     let up = start(&place, "");
     let processes = children(up.child.id());
     send("-KILL", processes[0]);
@@ -160,7 +160,7 @@ fn nothing_is_left_running_when_a_part_or_the_whole_is_killed() {
     assert_eq!(status, 1);
     assert!(errors.contains("memory server 0 has ended by itself"), "{errors}");
     wait_until_gone(&processes);
-    // What started them all. Compute servers still write back what they have, and then memory servers end.
+    // `pando up` itself is killed: compute servers still write back, and then memory servers end.
     let mut up = start(&place, "");
     let processes = children(up.child.id());
     up.signal("-KILL");

@@ -45,7 +45,7 @@ fn whole_story(place: &Place) {
     place.ok("check --pool w.pando");
 }
 
-/// Deletes some of the words, thrice, and loads all again: the pool does not grow.
+/// Deletes some of the words and loads all again, three times: the pool does not grow.
 fn halved_and_loaded(place: &Place, sorted: &str, gone: &str, kept: &str) {
     let (full, chunks) = (place.allocated("w.pando"), place.in_chunks("w.pando"));
     for cycle in 1..=3 {
@@ -65,7 +65,7 @@ fn halved_and_loaded(place: &Place, sorted: &str, gone: &str, kept: &str) {
     }
 }
 
-/// Lookups, ranges, prefixes, limits and the reverse order, each against the sorted list.
+/// Lookups, ranges, prefixes, limits and reverse order, each compared with the sorted list.
 fn reads_agree(place: &Place, all: &[&str]) {
     let lines = |words: &[&str]| words.iter().map(|word| format!("{word}\n")).collect::<String>();
     let scan = |options: &str| place.ok(&format!("scan {POOL} --keys-only {options}"));

@@ -1,14 +1,16 @@
-//! Leaves that one operation misses together are READ together: one round trip for all of them, not one for each.
+//! READs of several missing leaves in one round trip, instead of one round trip for each.
 //!
-//! A scan knows the leaves to come from the node above them ([`prefetch`](crate::ops::prefetch)), and a lookup of many
-//! keys knows its own. What such an operation gets is a private copy of every leaf, whether or not the leaf also gets a
-//! frame. A copy is right because of how it was read: the ticket of the leaf was taken first, then the leaf was proved to be
-//! in the tree ([`prove_child`](crate::descent::prove::prove_child)); while the ticket is held, nobody in this compute server changes,
-//! merges or frees it, and nobody else ever does. So the copy is the leaf as it was at one moment of the operation.
+//! A scan learns the next leaves from the node above them ([`prefetch`](crate::ops::prefetch)), a lookup of
+//! many keys from its keys. The operation gets a private copy of every leaf, whether or not the leaf also
+//! gets a frame. The copy is right because of the order of steps: the leaf's ticket is taken first, then the
+//! leaf is proved to be in the tree ([`prove_child`](crate::descent::prove::prove_child)). While the ticket
+//! is held, no other operation of this compute server changes, merges or frees the leaf, and no other compute
+//! server ever does. So the copy is the leaf at one moment of the operation.
 //!
-//! Tickets are taken without waiting, those that others have are left out, and all are dropped before anything else is
-//! waited for but frames. So two operations that want the same leaves never wait for each other in a circle. Frames
-//! are taken one at a time, each filled at once; where there is none, or another operation has the turn, the leaf gets none.
+//! Tickets are taken without waiting, and leaves whose ticket is taken are left out. All tickets are dropped
+//! before the operation waits for anything except frames. So two operations that want the same leaves never
+//! wait for each other in a cycle. Frames are taken one at a time, and each is filled at once. A leaf gets no
+//! frame if none is available or another operation has the turn.
 
 use std::future::Future;
 use std::task::Poll;
@@ -26,19 +28,19 @@ use crate::node::Target;
 use crate::ownership::view::View;
 use crate::tree::{Ctx, Tree, VersionedNode, gate};
 
-/// Share of a cache's frames that copies of leaves in flight may take besides.
+/// Least number of cache frames for each leaf copy in flight.
 const FRAMES_PER_LEAF: usize = 4;
 
 /// A leaf that is about to be READ.
 pub(crate) struct Missing<'t> {
     pub slot: Slot<'t>,
     pub ticket: IoTicket<'t>,
-    /// A key that leads to the leaf, seen in this direction.
+    /// A key that leads to the leaf from direction `toward`.
     pub key: Vec<u8>,
     pub toward: Toward,
 }
 
-/// Leaves that were missing for a lookup of many keys, and which key found its leaf among them.
+/// Leaves that a lookup of many keys READ together, and the leaf of each key.
 #[derive(Default)]
 pub(crate) struct Fetched {
     leaf_of_key: Vec<Option<usize>>,
@@ -46,7 +48,7 @@ pub(crate) struct Fetched {
 }
 
 impl Fetched {
-    /// The copy of the leaf that the `i`-th key belongs to.
+    /// Copy of the leaf that covers the `i`-th key.
     pub fn leaf_of(&self, i: usize) -> Option<&PageBuf> {
         self.pages[self.leaf_of_key.get(i).copied().flatten()?].as_ref()
     }
@@ -56,13 +58,13 @@ impl Fetched {
     }
 }
 
-/// How many leaves may be in flight for one operation that wants `wanted`.
+/// Number of leaves that an operation which wants `wanted` leaves may have in flight.
 pub(crate) fn leaves_at_once<L: Layout>(tree: &Tree<L>, wanted: usize) -> usize {
     wanted.min(tree.cache.frames() / FRAMES_PER_LEAF).max(1)
 }
 
-/// READs leaves side by side and gives back copies, in the order of `leaves`; `None` where the bytes are not the
-/// leaf that the parent seemed to mean. Admits leaves as any miss does.
+/// READs leaves in parallel and returns copies in the order of `leaves`; `None` if the bytes are not the leaf
+/// that the parent named. Admits leaves as any miss does.
 pub(crate) async fn fetch_many<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -86,7 +88,7 @@ pub(crate) async fn fetch_many<'t, L: Layout, E: Endpoint>(
             None
         }));
     }
-    // Tickets of leaves that get no frame go before anything is waited for.
+    // Drop the tickets of leaves that get no frame before the first wait.
     for (i, leaf) in leaves.into_iter().enumerate() {
         let Ok(Some(page)) = &pages[i] else { continue };
         if tree.cache.give_way(ctx.worker).is_err() {
@@ -101,7 +103,7 @@ pub(crate) async fn fetch_many<'t, L: Layout, E: Endpoint>(
     for (i, leaf) in chosen {
         match (tree.cache.allocate(ctx.worker, ctx.ep, tree.layout).await, &pages[i]) {
             (Ok(free), Ok(Some(page))) => admit_copy(tree, ctx, free, page, leaf),
-            // The copy serves as well.
+            // No frame is needed: the copy serves the operation.
             (Ok(_) | Err(NoFrame::GiveWay | NoFrame::Crowded), _) => {}
             (Err(NoFrame::Failed(error)), _) => pages[i] = Err(error.into()),
         }
@@ -119,12 +121,12 @@ fn admit_copy<L: Layout, E: Endpoint>(
     let key = tree.layout.key(&leaf.key).expect("the leaf was seen to cover this key");
     ctx.ep.charge(Work::Admit);
     ctx.ep.charge(Work::Hold(Resource::Frame(leaf.slot.parent.frame.id().0)));
-    // Hot or cooling: nobody is on the way to it.
+    // The result, hot or cooling, does not matter: the operation does not enter the frame.
     let _ = miss::admit_below(tree, free, page, leaf.ticket, leaf.slot, Target::new(key, leaf.toward));
 }
 
-/// READs the leaves of those of `keys` that `wanted` says, as far as they are known to be missing by the nodes
-/// above them. What it leaves out is to be looked up by itself.
+/// READs the leaves of those `keys` whose index `wanted` accepts, if the nodes above show that the leaves are
+/// missing. The caller looks up the remaining keys one by one.
 ///
 /// # Errors
 /// Corruption; errors of the fabric.
@@ -135,7 +137,7 @@ pub(crate) async fn fetch_leaves_of<'t, L: Layout, E: Endpoint, K: AsRef<[u8]>>(
     wanted: impl Fn(usize) -> bool,
 ) -> Result<Fetched> {
     let mut fetched = Fetched::default();
-    // One alone gains nothing.
+    // A single leaf gains nothing.
     if (0..keys.len()).filter(|&i| wanted(i)).nth(1).is_none() {
         return Ok(fetched);
     }
@@ -171,7 +173,7 @@ pub(crate) async fn fetch_leaves_of<'t, L: Layout, E: Endpoint, K: AsRef<[u8]>>(
     Ok(fetched)
 }
 
-/// Where the parent of the leaf of `key` names it, if the leaf is in no frame. The nodes above are brought in.
+/// Slot of the leaf of `key` in its parent, if the leaf is in no frame. Admits missing nodes above it.
 async fn missing_leaf<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -196,7 +198,7 @@ async fn missing_leaf<'t, L: Layout, E: Endpoint>(
         .filter(|slot| tree.cache.table().frame_of(slot.addr).is_none()))
 }
 
-/// The child word `index` of `parent`, unless it is swizzled or the child is another compute server's too.
+/// Slot `index` of `parent`; `None` if it is swizzled or the child is shared.
 pub(crate) fn unswizzled_child<'t, L: Layout>(
     tree: &Tree<L>,
     view: &View,
@@ -210,7 +212,8 @@ pub(crate) fn unswizzled_child<'t, L: Layout>(
     Ok(addr.map(|addr| Slot { parent, index, addr }))
 }
 
-/// Takes the ticket of a leaf that is in no frame, if nobody else has it and it proves to be in the tree.
+/// Takes the ticket of a leaf that is in no frame; `None` if the ticket is taken or the leaf is not proved to
+/// be in the tree.
 pub(crate) fn claim<'t, L: Layout>(
     tree: &'t Tree<L>,
     slot: Slot<'t>,
@@ -226,7 +229,7 @@ pub(crate) fn claim<'t, L: Layout>(
     Some(Missing { slot, ticket, key: key.to_vec(), toward })
 }
 
-/// Runs futures side by side to their ends; their outputs in the same order.
+/// Runs futures concurrently to completion; returns their outputs in the same order.
 pub(crate) async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     let mut running: Vec<_> = futures.map(|future| (Some(Box::pin(future)), None)).collect();
     std::future::poll_fn(|cx| {

@@ -1,7 +1,7 @@
-//! Cooling copies of leaves that a memory server changed (DEX §6.2).
+//! Removal of cooling copies of leaves that a memory server changed (DEX §6.2).
 //!
-//! They are forgotten before the ticket of the missing node above them is given back, so that nothing comes to a copy that is
-//! older than remote memory.
+//! A copy is removed before the ticket of the missing node above it is returned, so that no operation reaches
+//! a copy that is older than remote memory.
 
 use pando_cache::{FrameId, FrameState};
 use pando_fabric::{Endpoint, GlobalAddr, Patience};
@@ -11,7 +11,8 @@ use crate::layout::Layout;
 use crate::node::Target;
 use crate::tree::{Ctx, Tree};
 
-/// Forgets a cooling copy of the leaf of `key` below a node, whichever that is: the call failed, and may have changed it.
+/// Forgets any cooling copy of the leaf of `key`, after a failed call below `node` that may have changed the
+/// leaf. The leaf's address is not known.
 pub(crate) async fn forget_copies<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -21,7 +22,7 @@ pub(crate) async fn forget_copies<L: Layout, E: Endpoint>(
     for id in 0..tree.cache.frames() as u32 {
         let frame = tree.cache.frame(FrameId(id));
         let page = tree.node(frame.words());
-        // Nobody comes to a leaf below the missing node meanwhile, so that what is there stays as it is.
+        // No operation reaches a leaf below the missing node meanwhile, so the frame keeps its content.
         let is_copy = frame.optimistic().is_ok_and(|version| version.state() == FrameState::Cooling)
             && page.level() == 0
             && page.covers(Target::of(key));
@@ -32,14 +33,14 @@ pub(crate) async fn forget_copies<L: Layout, E: Endpoint>(
     Ok(())
 }
 
-/// Forgets a cooling copy of the leaf that the memory server changed, before anybody can come to it again.
+/// Forgets the cooling copy of a leaf that the memory server changed, before any operation can reach it.
 pub(crate) async fn forget_copy<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
     node: GlobalAddr,
     leaf: GlobalAddr,
 ) -> Result<(), DexError> {
-    // The ticket of the leaf itself is the caller's, so there is no copy.
+    // The caller holds the ticket of the leaf itself, so there is no copy.
     if leaf == node {
         return Ok(());
     }

@@ -1,7 +1,9 @@
-//! A missing child (DEX §5, §6): it is READ and admitted, READ and kept private, or left to its memory server.
+//! Handling of a missing child (DEX §5, §6): it is READ and admitted, READ and kept private, or the operation
+//! below it is offloaded.
 //!
-//! The caller has the child's ticket and has proved that the child is in the tree ([`prove`](crate::descent::prove)). The parent
-//! is pinned until the child is there, so that the path to it stays in the cache.
+//! The caller holds the child's ticket and has proved that the child is in the tree
+//! ([`prove`](crate::descent::prove)). The parent stays pinned until the child is there, so that the path to
+//! it stays in the cache.
 
 use pando_cache::{CommonTicket, FreeFrame, IoTicket, Pin, Resolved};
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf, Resource, Work};
@@ -15,9 +17,9 @@ use crate::node::Target;
 use crate::ownership::view::View;
 use crate::tree::{Ctx, Tree, VersionedNode};
 
-/// READs a missing child and decides what becomes of it. The one place where a single leaf miss ends: fetching
-/// the page, reading part of it, offloading the operation, or answering from elsewhere would be decided here.
-/// Leaves that are known to be missing together come by [`fetch_many`](crate::descent::fetch_many::fetch_many).
+/// READs a missing child and admits it or not, or returns it as offloadable. Every miss of a single node ends
+/// here. Leaves that are known to be missing together come by
+/// [`fetch_many`](crate::descent::fetch_many::fetch_many).
 pub(crate) async fn fetch<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -78,8 +80,8 @@ pub(crate) async fn fetch<'t, L: Layout, E: Endpoint>(
     }
 }
 
-/// READs a missing child as what it is by a view: shared below a shared parent if its keys are not all this compute
-/// server's, else own.
+/// READs a missing child according to `view`: as shared if its parent is shared and its fences cross a
+/// boundary, else as owned.
 pub(crate) async fn read_child<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -89,7 +91,8 @@ pub(crate) async fn read_child<L: Layout, E: Endpoint>(
     level: u8,
     shared: bool,
 ) -> Attempt<PageBuf> {
-    // What is own for a moment only may still be locked by one of this compute server's own attempts.
+    // While the view grows, one of this compute server's own attempts may still hold the lock of an inner
+    // node that the view calls owned.
     let page =
         read::read_node(tree, ctx, slot.addr, page, view, shared || view.is_growing && level > 0).await?;
     if shared {
@@ -103,7 +106,7 @@ pub(crate) async fn read_child<L: Layout, E: Endpoint>(
     }
 }
 
-/// Leaves what is below a missing node to its memory server as others do, or waits until they are done.
+/// Joins the operations that are offloaded below a missing node, or restarts until they are done.
 pub(crate) fn join_offload<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -123,8 +126,8 @@ pub(crate) fn join_offload<'t, L: Layout, E: Endpoint>(
     Ok(Offloadable { from: From { node: slot.addr, level, inner: 0 }, ticket, _pin: pin })
 }
 
-/// Whether to leave what is below a missing node of `level`, whose ticket the caller has and whose parent is this compute
-/// server's own and pinned, to the memory server (DEX §6).
+/// Decides whether to offload the operation below a missing node of `level` (DEX §6). The caller holds the
+/// node's ticket; its parent is owned and pinned.
 fn offloads<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -133,7 +136,7 @@ fn offloads<L: Layout, E: Endpoint>(
     offer: Offer,
 ) -> bool {
     let is_possible = level <= tree.config.subtree_level && !tree.costs.never();
-    // What is done on a server that is being drained would have to be moved away after.
+    // Changes made on a draining server would have to be moved away afterwards.
     if offer == Offer::Nothing || !is_possible || !tree.pool.is_active(server) {
         return false;
     }
@@ -141,8 +144,8 @@ fn offloads<L: Layout, E: Endpoint>(
     tree.costs.decide(ctx.ep, server, level, offer, unadmitted) && tree.cache.paths_are_whole()
 }
 
-/// Publishes a page that was READ as the child of `slot`, wherever in that parent it stands by now. `key` is one
-/// that leads to the child. The parent may have left its frame: what is there now is checked under its latch.
+/// Admits a page that was READ as the child of `slot`, at its current index in that parent. `target` leads to
+/// the child. The parent may have left its frame, so the content of the frame is checked under its latch.
 pub(crate) fn admit_below<L: Layout>(
     tree: &Tree<L>,
     free: FreeFrame<'_>,
@@ -163,19 +166,19 @@ pub(crate) fn admit_below<L: Layout>(
     free.admit(page, ticket, parent)
 }
 
-/// A missing node whose memory server may do what is to be done below it.
+/// A missing node below which the memory server may execute the operation.
 pub(crate) struct Offloadable<'t> {
     pub from: From,
     pub ticket: CommonTicket<'t>,
-    /// Of its parent.
+    /// Pin of the node's parent.
     pub _pin: Pin<'t>,
 }
 
-/// Where a memory server goes down from.
+/// Node at which the memory server starts its descent.
 #[derive(Clone, Copy)]
 pub(crate) struct From {
     pub node: GlobalAddr,
     pub level: u8,
-    /// Inner nodes that the operation went through.
+    /// Number of inner nodes that the operation has passed.
     pub inner: u64,
 }

@@ -1,9 +1,9 @@
-//! The way down (DEX §7, Algorithm 1): from the root to the node that a key belongs to.
+//! The descent from the root to the node that covers a key (DEX §7, Algorithm 1).
 //!
-//! [`optimistic`] runs over cached nodes as plain code. [`walk`] goes on where that got stuck, and can do everything: it finds
-//! what the mapping table knows ([`walk::locate`]), proves that a missing child is still in the tree ([`prove`]), and READs it
-//! or leaves it to its memory server ([`miss`]). [`refresh`] reads stale copies of shared nodes again. [`fetch_many`] READs
-//! leaves side by side.
+//! [`optimistic`] passes over cached nodes without waiting. [`walk`] goes on where that stopped, and handles
+//! every case: it looks up a child in the mapping table ([`walk::locate`]), proves that a missing child is
+//! still in the tree ([`prove`]), and READs it or offloads the operation below it ([`miss`]). [`refresh`]
+//! READs stale copies of shared nodes again. [`fetch_many`] READs several leaves in parallel.
 
 pub(crate) mod fetch_many;
 pub(crate) mod forget;

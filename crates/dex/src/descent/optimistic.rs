@@ -1,16 +1,17 @@
-//! The cached path: lookups and changes that find every node of their way cached and hot (DEX §7).
+//! The cached path: lookups and changes whose nodes are all cached and hot (DEX §7).
 //!
-//! Most operations never wait. Here they run as plain code, without futures and without errors to hand up: what
-//! meets a child that is missing or cooling, a version that changed or a long value gives up and has changed nothing.
-//! [`walk`](crate::descent::walk), which can do everything, goes on from the last node. One step from a node to its child is in
-//! two halves, so that callers can do other things while the child's lines come in: [`descend`] finds the child and
-//! asks the processor for it, [`arrive`] enters it.
+//! Most operations never wait. Here they run as plain code, without futures and without errors. An operation
+//! that meets a missing or cooling child, a changed version or a long value gives up before it changes
+//! anything, and [`walk`](crate::descent::walk), which handles every case, goes on from the last node. A step
+//! from a node to its child has two halves, so that callers can do other work while the child's cache lines
+//! arrive: [`descend`] finds the child and prefetches it, [`arrive`] enters it.
 //!
-//! The rule of optimistic lock coupling: a child's version is taken before its parent is validated, so the child was
-//! the parent's while its version held. Children of nodes that do not swizzle, which are the shared ones, are found
-//! through the mapping table, without a latch: the frame that it names must hold the child's address at the version that
-//! was taken. The parent's copy may be stale, so the child must also be of the right level and cover the key (§4).
-//! The leaf that is reached is then this compute server's own and has the key, whatever way led to it.
+//! Optimistic lock coupling: a child's version is taken before its parent is validated, so the child belonged
+//! to the parent while its version held. Children of nodes that do not swizzle, which are the shared ones,
+//! are found through the mapping table, without a latch: the frame that it names must hold the child's
+//! address at the version that was taken. The parent's copy may be stale, so the child must also have the
+//! right level and cover the key (§4). The leaf that is reached is then owned by this compute server and
+//! covers the key, whatever path led to it.
 
 use pando_cache::defect::Defect;
 use pando_cache::{CacheWorker, Conflict, FrameId, FrameState, Swip};
@@ -21,19 +22,20 @@ use crate::layout::Layout;
 use crate::node::Target;
 use crate::tree::{Ctx, Tree, VersionedNode};
 
-/// Nodes of this level and below are many, so they are seldom in the processor's own cache.
+/// Nodes of this level and below are numerous and rarely in the processor's cache.
 const FAR_LEVEL: u8 = 1;
 
-/// Half a step down: from a node to a child that the processor was asked for.
+/// First half of a step: a node, and a child that is being prefetched.
 #[derive(Clone, Copy)]
 pub(crate) struct Step<'t> {
     parent: VersionedNode<'t>,
     child: FrameId,
-    /// The child is worth waiting for.
+    /// The child's cache lines are worth yielding for.
     pub far: bool,
 }
 
-/// Where the cached path ended before a leaf, and [`walk`](crate::descent::walk) is to go on; `None` if it has to begin at the root.
+/// Node before the leaf at which the cached path ended and [`walk`](crate::descent::walk) goes on; `None` if
+/// it must begin at the root.
 pub(crate) type ResumePoint<'t> = Option<VersionedNode<'t>>;
 
 #[cold]
@@ -41,18 +43,18 @@ fn stuck_at(node: VersionedNode<'_>) -> ResumePoint<'_> {
     node.validate().is_ok().then_some(node)
 }
 
-/// Where [`descend`] led.
+/// Result of [`descend`].
 pub(crate) enum Descent<'t> {
     To(Step<'t>),
     /// The node is a leaf.
     Leaf,
-    /// To a child that is not swizzled: see [`enter_listed`].
+    /// The child is not swizzled: see [`enter_listed`].
     Unswizzled(Swip),
 }
 
 impl<L: Layout> Tree<L> {
-    /// [`Tree::get`] without waiting for anything: `None` if that takes more than cached nodes. `out` is as before then.
-    /// It charges nothing, so that simulated threads call [`Tree::get`].
+    /// [`Tree::get`] without waiting: `None` if cached nodes do not suffice, and `out` is unchanged then. It
+    /// charges nothing, so simulated threads call [`Tree::get`].
     #[inline]
     pub fn get_now(&self, worker: &CacheWorker, key: &[u8], out: &mut Vec<u8>) -> Option<bool> {
         let key = self.layout.key(key).ok()?;
@@ -66,7 +68,7 @@ impl<L: Layout> Tree<L> {
     }
 }
 
-/// Inner nodes on the way to a leaf.
+/// Number of inner nodes on the path to a leaf.
 #[inline(always)]
 pub(crate) fn inner_levels<L: Layout>(tree: &Tree<L>) -> u64 {
     u64::from(tree.height()) - 1
@@ -102,8 +104,9 @@ pub(crate) fn arrive<'t, L: Layout>(tree: &'t Tree<L>, step: Step<'t>) -> Option
     enter(tree, step.parent, step.child).ok()
 }
 
-/// A child that is not swizzled because its parent (a shared node) does not swizzle, as far as the mapping table has it
-/// in a frame, hot. Below other nodes it is missing, or to be swizzled first.
+/// Enters a child that is not swizzled because its parent, a shared node, does not swizzle, if the mapping
+/// table names a hot frame for it. `None` below other parents: such a child is missing, or must be swizzled
+/// first.
 #[inline(never)]
 pub(crate) fn enter_listed<'t, L: Layout>(
     tree: &'t Tree<L>,
@@ -120,13 +123,13 @@ pub(crate) fn enter_listed<'t, L: Layout>(
     let level = node.level().wrapping_sub(1);
     charge(Work::TableLookup);
     let child = enter(tree, parent, tree.cache.table().frame_of(addr)?).ok()?;
-    // All of this holds as long as the child's version does.
+    // All checks hold as long as the child's version does.
     let is_there = child.version.state() == FrameState::Hot && child.frame.addr() == addr.raw();
     let node = tree.node(child);
     (is_there && node.is_meant(level) && node.covers(Target::of(key))).then_some(child)
 }
 
-/// A swizzled child, seen at a version at which the parent still pointed to it.
+/// Enters a swizzled child at a version at which the parent still pointed to it.
 #[inline(always)]
 pub(crate) fn enter<'t, L: Layout>(
     tree: &'t Tree<L>,
@@ -141,7 +144,7 @@ pub(crate) fn enter<'t, L: Layout>(
     Ok(VersionedNode { frame, version })
 }
 
-/// The leaf that `key` belongs to. `charge` is told the work of every node on the way, the leaf included.
+/// Leaf that covers `key`. Calls `charge` for every node on the path, including the leaf.
 #[inline(always)]
 fn cached_leaf<'t, L: Layout>(
     tree: &'t Tree<L>,
@@ -161,8 +164,8 @@ fn cached_leaf<'t, L: Layout>(
     }
 }
 
-/// Appends the value of `key` to `out` if it is in `leaf`; whether it is. `None`, and maybe something appended,
-/// if the leaf changed or the value is a long one.
+/// Appends the value of `key` to `out` if it is in `leaf`; returns whether it is. `None` if the leaf changed
+/// or the value is long; `out` may have grown then.
 #[inline(always)]
 pub(crate) fn cached_value<L: Layout>(
     tree: &Tree<L>,
@@ -182,7 +185,7 @@ pub(crate) fn cached_value<L: Layout>(
     Some(found.is_ok())
 }
 
-/// [`cached_leaf`], letting the other slots of the worker run while the processor fetches nodes.
+/// [`cached_leaf`], but other slots of the worker run while the processor fetches nodes.
 #[inline(always)]
 pub(crate) async fn cached_leaf_in_turns<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,

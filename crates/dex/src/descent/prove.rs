@@ -1,7 +1,8 @@
-//! Proofs that a missing child is still in the tree, made with its ticket in hand.
+//! Proofs that a missing child is still in the tree, made while its ticket is held.
 //!
-//! A parent of this compute server's own that is unchanged still has the child. An unchanged copy of a shared parent proves
-//! nothing, because it may be stale: cached copies must lead from the root to it, or READs do where the cache is too small.
+//! An unchanged owned parent still has the child. An unchanged copy of a shared parent proves nothing,
+//! because it may be stale: cached copies must lead from the root to that parent, or READs where the cache is
+//! too small.
 
 use pando_fabric::Endpoint;
 
@@ -12,13 +13,14 @@ use crate::layout::Layout;
 use crate::node::Target;
 use crate::tree::{Ctx, Tree, VersionedNode};
 
-/// Proves that a missing child, whose ticket the caller has, is in the tree: from now on nobody in this compute server can
-/// merge it away, move it or change it, and nobody else ever does.
+/// Proves that a missing child, whose ticket the caller holds, is in the tree. From then on no other
+/// operation of this compute server can merge, move or change it; other compute servers never do.
 ///
-/// A parent of this compute server's own that is unchanged still has the child. A copy of a shared node that is unchanged
-/// proves nothing: it may be stale, and the child may have been freed under the node that has it by now. But whoever frees
-/// a node has come to it from the root by copies that are not stale there, and copies only get newer. So the child is
-/// in the tree if cached copies still lead from the root to that parent, looked at with the ticket in hand.
+/// An owned parent that is unchanged still has the child. A copy of a shared parent that is unchanged proves
+/// nothing: it may be stale, and the child may have moved to another parent and been freed under that. But
+/// the operation that freed a node reached it from the root through copies that are not stale there, and
+/// copies only get newer. So the child is in the tree if cached copies lead from the root to that parent
+/// after the ticket was taken.
 pub(crate) fn prove_child<L: Layout>(tree: &Tree<L>, slot: Slot<'_>, target: Target<'_, L>) -> Attempt<()> {
     let parent = slot.parent.frame;
     if tree.node(parent).is_shared() {
@@ -31,8 +33,9 @@ pub(crate) fn prove_child<L: Layout>(tree: &Tree<L>, slot: Slot<'_>, target: Tar
     Ok(slot.parent.validate()?)
 }
 
-/// The same below a shared parent by READs, for a cache that has too few frames for the path from the root. No node on that path
-/// is freed meanwhile: it has keys of others, and the caller's, which nobody gets before the caller leaves the gate.
+/// [`prove_child`] below a shared parent by READs, for a cache with too few frames for the path from the
+/// root. No node on that path is freed meanwhile: it covers keys of other compute servers, and the caller's
+/// key, which no other server gets before the caller leaves the gate.
 pub(crate) async fn prove_child_by_reads<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -53,7 +56,7 @@ pub(crate) async fn prove_child_by_reads<L: Layout, E: Endpoint>(
         let at = node.level();
         let is_meant = at >= lowest && node.is_shared() && walk::is_right(node, level.unwrap_or(at), target);
         let child = node.child_addr(node.child_toward(target)).filter(|_| is_meant);
-        // What led to the parent may be old, and would lead there again.
+        // Replace the cached copies on the path: a stale one would lead to the same parent again.
         if is_meant {
             refresh::install(tree, ctx, addr, &page).await?;
         }
@@ -67,7 +70,7 @@ pub(crate) async fn prove_child_by_reads<L: Layout, E: Endpoint>(
     }
 }
 
-/// The child of a node on the way to `key`, if both are in their frames and the child's level is not below `lowest`.
+/// Child of a node on the path to `target`, if both are in their frames and the node is above level `lowest`.
 fn cached_child<'t, L: Layout>(
     tree: &'t Tree<L>,
     node: VersionedNode<'t>,

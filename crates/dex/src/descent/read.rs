@@ -1,7 +1,7 @@
-//! READs of nodes, and the checks before anything believes their bytes.
+//! READs of nodes, with the checks before their bytes are used.
 //!
-//! A shared node is read by the optimistic protocol (DEX Algorithm 1): version, node, version. Bytes that fail a check may be
-//! torn, so they are read again a few times before they count as corrupt.
+//! A shared node is read by the optimistic protocol (DEX Algorithm 1): version, node, version. Bytes that
+//! fail a check may be torn, so they are read again a few times before they count as corrupt.
 
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
 use pando_pool::lock::{self, Seen};
@@ -12,12 +12,12 @@ use crate::layout::{Layout, header};
 use crate::ownership::view::View;
 use crate::tree::{Ctx, Tree};
 
-/// READs of a node that was torn each time, after which it counts as corrupt.
+/// Number of times that a torn node is read again before it counts as corrupt.
 pub(crate) const TORN_READS: u32 = 16;
 
-/// READs the node at `addr` into `page` and checks that it is a node of this index. A shared node is read with
-/// the optimistic protocol (DEX Algorithm 1); its remote version is kept in the page. The caller looked at the view
-/// before.
+/// READs the node at `addr` into `page` and checks that it is a node of this index. Reads a shared node with
+/// the optimistic protocol (DEX Algorithm 1) and keeps its remote version in the page. The caller took `view`
+/// before this call.
 pub(crate) async fn read_node<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -55,9 +55,9 @@ pub(crate) async fn read_node<L: Layout, E: Endpoint>(
     }
 }
 
-/// READs the node at `addr` as this compute server's own and checks it. A node that was shared may be another server's own
-/// by now, which writes it back without its lock, so that bytes may be torn: they are read again a few times
-/// before they count as corrupt.
+/// READs the node at `addr` as an owned one and checks it. A node that was shared may meanwhile be owned by
+/// another compute server, which writes it back without its lock. Its bytes may be torn, so they are read
+/// again a few times before they count as corrupt.
 pub(crate) async fn read_checked<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -69,7 +69,7 @@ pub(crate) async fn read_checked<L: Layout, E: Endpoint>(
     Ok(page)
 }
 
-/// The same, as it is in remote memory.
+/// [`read_checked`], but the page keeps all bytes of remote memory.
 pub(crate) async fn read_verified<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -90,7 +90,7 @@ pub(crate) async fn read_verified<L: Layout, E: Endpoint>(
     Ok(page)
 }
 
-/// Checks bytes that came from remote memory before anything believes them.
+/// Checks bytes that came from remote memory.
 pub(crate) fn check_node<L: Layout>(tree: &Tree<L>, addr: GlobalAddr, page: &PageBuf) -> Result<()> {
     let content = tree.node(page);
     let corrupt = |reason| Err(DexError::Corrupt { addr, reason });
@@ -106,7 +106,7 @@ pub(crate) fn check_node<L: Layout>(tree: &Tree<L>, addr: GlobalAddr, page: &Pag
     Ok(())
 }
 
-/// Sets the flag that says whether the node is shared by a view.
+/// Sets the flag that says whether the node is shared according to `view`.
 pub(crate) fn mark_shared<L: Layout>(tree: &Tree<L>, view: &View, page: &PageBuf) {
     let shared = view.is_shared(tree.node(page));
     tree.node_mut(page).set_flag(header::SHARED, shared);

@@ -1,7 +1,7 @@
-//! Stale copies of shared nodes (DEX §4): read again, replaced, dropped.
+//! Refresh of stale copies of shared nodes (DEX §4): copies are read again, replaced or dropped.
 //!
-//! A cached copy only ever gets newer, by the version of the remote lock word, so that a child that this compute server merged
-//! away does not come back into it.
+//! A cached copy is only replaced by a newer one, by the version of the remote lock word. So a child that
+//! this compute server merged away does not come back into it.
 
 use pando_cache::sync::Word;
 use pando_cache::{Expelled, FrameId, FrameState};
@@ -14,7 +14,7 @@ use crate::layout::{Layout, header};
 use crate::node::{Node, Target};
 use crate::tree::{Ctx, Tree, count};
 
-/// Begins anew, after a child below a shared parent turned out not to be what the cached copy of that says.
+/// Refreshes the cached copy of a shared parent that named a wrong child, and restarts.
 pub(crate) async fn led_astray<L: Layout, T, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -27,10 +27,10 @@ pub(crate) async fn led_astray<L: Layout, T, E: Endpoint>(
     Err(Retry::Restart)
 }
 
-/// Reads the nodes on the way to `key` of which this server has cached copies that it takes for shared again,
-/// from the root down, as far as they are cached; and the one at `at`, whose copy led astray. In a small cache that may be below
-/// nodes that are in no frame. A node that a split made this server's own may still have such a copy, below nodes that are its
-/// own for longer.
+/// Reads again, from the root down, the cached nodes on the path to `target` that this compute server takes
+/// for shared, and the node at `at`, whose copy led to a wrong child. In a small cache `at` may lie below
+/// nodes that are in no frame. A node that a split made this server's own may still have such a copy, below
+/// nodes that it has owned for longer.
 pub(crate) async fn refresh<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -49,7 +49,8 @@ pub(crate) async fn refresh<L: Layout, E: Endpoint>(
     Ok(())
 }
 
-/// Reads one such node again; where the way to `key` goes on, unless the node is not cached, or a leaf is next.
+/// Refreshes one node; returns the next node on the path, or `None` if the node is not cached or the next is
+/// a leaf.
 async fn refresh_copy<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -75,7 +76,7 @@ async fn refresh_copy<L: Layout, E: Endpoint>(
     Ok(next)
 }
 
-/// Address of the child on the way to `key`; `None` if that is a leaf.
+/// Address of the child on the path to `target`; `None` if the child is a leaf.
 pub(crate) fn child_addr<L: Layout>(
     tree: &Tree<L>,
     node: Node<'_, L>,
@@ -110,13 +111,14 @@ pub(crate) async fn install<L: Layout, E: Endpoint>(
         let held = frame.addr() == addr.raw() && guard.state() != FrameState::Free;
         let (copy, page) = (tree.node_mut(frame), tree.node(page));
         let newer = page.remote_version() > copy.remote_version();
-        // A copy that is this server's own by now is ahead of remote memory.
+        // The copy of a node that this server owns by now is ahead of remote memory.
         if held && newer && copy.is_shared() {
-            // What was this server's own when the page was judged may be about to be left: somebody who saw that may have
-            // the node locked as a shared one since, and relies on this copy not to be taken for own.
+            // A node that was owned when the page was judged may be shared in the current view, because its
+            // keys are about to leave. An operation with that view may have locked the node as a shared one
+            // since, and relies on this copy being marked as shared.
             let left = tree.view(ctx).is_shared(page);
             copy.copy_content(page);
-            // Its lock word goes on in any case.
+            // The version of its lock word goes on in either case.
             copy.set_flag(header::WAS_SHARED, true);
             if left {
                 copy.set_flag(header::SHARED, true);
@@ -131,7 +133,7 @@ pub(crate) async fn install<L: Layout, E: Endpoint>(
     }
 }
 
-/// Drops all copies of shared nodes but that of the root.
+/// Drops all copies of shared nodes except that of the root.
 pub(crate) async fn drop_shared_copies<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,

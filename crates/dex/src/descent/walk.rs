@@ -1,8 +1,9 @@
-//! The descent that can wait (DEX §7, Algorithm 1): optimistic lock coupling over cached nodes, and children that are not swizzled.
+//! The descent that can wait (DEX §7, Algorithm 1): optimistic lock coupling over cached nodes, and lookups
+//! of children that are not swizzled.
 //!
-//! A child's version is taken before its parent is validated. A missing child is marked in the mapping table, so
-//! that only one worker reads it while the others descend anew. What a stale copy of a shared node leads to is
-//! found out by fences (DEX §4).
+//! A child's version is taken before its parent is validated. A missing child is marked in the mapping table,
+//! so that one worker READs it while the others restart. Fences show when a stale copy of a shared node led
+//! to a wrong child (DEX §4).
 
 use pando_cache::defect::Defect;
 use pando_cache::{FrameRef, FrameState, IoTicket, Lookup};
@@ -18,37 +19,37 @@ use crate::layout::Layout;
 use crate::node::{Node, Target};
 use crate::tree::{Ctx, Tree, VersionedNode};
 
-/// Whether a leaf that is read gets a frame.
+/// Whether a leaf that was READ gets a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admit {
-    /// As the admission policy says.
+    /// By the admission policy.
     Lazily,
-    /// In any case: its structure is about to change.
+    /// Always, because the leaf's structure is about to change.
     Always,
 }
 
-/// What becomes of a missing node.
+/// Handling of a missing node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Miss {
     pub admit: Admit,
-    /// What its memory server might do instead of handing it out.
+    /// Work that the node's memory server might do instead of a READ.
     pub offer: Offer,
 }
 
 impl Miss {
-    /// It is READ.
+    /// The node is READ.
     pub fn fetched(admit: Admit) -> Self {
         Self { admit, offer: Offer::Nothing }
     }
 }
 
-/// A leaf that was not admitted: its bytes, and the exclusive right to it.
+/// A leaf that was not admitted: its bytes and its ticket, which gives exclusive access.
 pub(crate) struct PrivateLeaf<'c> {
     pub page: PageBuf,
     pub ticket: IoTicket<'c>,
 }
 
-/// Where a descent ended.
+/// End of a descent.
 pub(crate) enum Reached<'c> {
     Cached {
         node: VersionedNode<'c>,
@@ -57,13 +58,13 @@ pub(crate) enum Reached<'c> {
     Private {
         leaf: PrivateLeaf<'c>,
     },
-    /// At a missing node, whose memory server is to do the rest.
+    /// A missing node whose memory server executes the rest.
     Offloadable(Offloadable<'c>),
 }
 
-/// A child that was not swizzled, after [`resolve`].
+/// Result of [`resolve`] for a child that was not swizzled.
 pub(crate) enum Child<'c> {
-    /// And the parent, which changed if another child of it had to go.
+    /// `parent` has a new version if another of its children was evicted.
     Cached {
         child: VersionedNode<'c>,
         parent: VersionedNode<'c>,
@@ -72,16 +73,16 @@ pub(crate) enum Child<'c> {
     Offloadable(Offloadable<'c>),
 }
 
-/// A child that was not swizzled, after [`locate`].
+/// Result of [`locate`] for a child that was not swizzled.
 pub(crate) enum Located<'t> {
     Cached(VersionedNode<'t>),
-    /// In no frame, and the right to READ it.
+    /// In no frame; the ticket gives the right to READ it.
     Missing(IoTicket<'t>),
-    /// In no frame, and others leave what is below it to its memory server.
+    /// In no frame, and other operations are offloaded below it.
     Offloaded,
 }
 
-/// Child word of an inner node that a descent stands at.
+/// Child word of an inner node on the path.
 #[derive(Clone, Copy)]
 pub(crate) struct Slot<'c> {
     pub parent: VersionedNode<'c>,
@@ -90,7 +91,7 @@ pub(crate) struct Slot<'c> {
     pub addr: GlobalAddr,
 }
 
-/// Goes down to the node of `level` (or the root, if that is lower) that covers `key`.
+/// Descends to the node of `level` (or the root, if that is lower) that covers `target`.
 #[inline]
 pub(crate) async fn walk<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
@@ -102,10 +103,11 @@ pub(crate) async fn walk<'t, L: Layout, E: Endpoint>(
     walk_from(tree, ctx, tree.root_node()?, target, level, miss).await
 }
 
-/// Goes on down to the leaf of `key` from where the cached path got stuck, or begins anew. The caller is inside the gate
-/// now. That node is looked at like any other: whoever finds it at its version finds it as good as from the root, because it
-/// covers the key, or did when it was a copy that may be stale, and is still in its frame. (What a stale copy leads to is
-/// found out by [`check_covers`] and [`prove_child`](crate::descent::prove::prove_child).)
+/// Continues the descent to the leaf of `key` where the cached path ended, or begins at the root. The caller
+/// is inside the gate by this time. The resumed node is validated like any other. At its version it is as
+/// good as one reached from the root, because it covers the key, or did when it was a copy that may be stale,
+/// and is still in its frame. ([`check_covers`] and [`prove_child`](crate::descent::prove::prove_child) find
+/// out where a stale copy led.)
 #[inline]
 pub(crate) async fn walk_on<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
@@ -145,7 +147,7 @@ async fn walk_from<'t, L: Layout, E: Endpoint>(
             continue;
         }
         let slot = slot(tree, node, index)?;
-        // Boxed: futures of operations that find everything in its frame are better without.
+        // Boxed, to keep the futures of operations that find all nodes in frames small.
         match Box::pin(resolve(tree, ctx, slot, target, miss)).await? {
             Child::Cached { child, parent: above } => {
                 parent = Some(above);
@@ -164,7 +166,7 @@ async fn walk_from<'t, L: Layout, E: Endpoint>(
     }
 }
 
-/// The place of child `index`, which is not swizzled, as the parent has it at its version.
+/// Slot of child `index`, which is not swizzled, in the parent at its version.
 #[inline]
 pub(crate) fn slot<'t, L: Layout>(
     tree: &Tree<L>,
@@ -176,7 +178,7 @@ pub(crate) fn slot<'t, L: Layout>(
     Ok(Slot { parent, index, addr: addr.ok_or(Retry::Restart)? })
 }
 
-/// Finds a child that is not swizzled: in the mapping table, or in remote memory.
+/// Finds a child that is not swizzled, through the mapping table or in remote memory.
 #[cold]
 #[inline(never)]
 pub(crate) async fn resolve<'t, L: Layout, E: Endpoint>(
@@ -193,7 +195,7 @@ pub(crate) async fn resolve<'t, L: Layout, E: Endpoint>(
     }
 }
 
-/// Looks for a child that is not swizzled in the mapping table.
+/// Looks up a child that is not swizzled in the mapping table.
 pub(crate) async fn locate<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -214,7 +216,7 @@ pub(crate) async fn locate<'t, L: Layout, E: Endpoint>(
             if defect(Defect::StaleParentBelieved) {
                 slot.parent.validate()?;
             } else if let Err(retry) = prove::prove_child(tree, slot, target) {
-                // Who has the turn is not to wait for a cache that has room for the whole path.
+                // An operation with the turn must not wait until the cache has room for the whole path.
                 if !ctx.worker.has_turn() {
                     return Err(retry);
                 }
@@ -225,7 +227,7 @@ pub(crate) async fn locate<'t, L: Layout, E: Endpoint>(
     }
 }
 
-/// Uses the frame that the mapping table names for a child, swizzling it if its parent swizzles.
+/// Uses the frame that the mapping table names for a child; swizzles it if its parent swizzles.
 pub(crate) fn take_cached<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -253,7 +255,7 @@ pub(crate) fn take_cached<'t, L: Layout, E: Endpoint>(
     Ok(VersionedNode { frame, version })
 }
 
-/// A cached copy of a shared node may be stale; what it leads to is checked by fences (DEX §4).
+/// Checks the fences of a child below a shared parent, whose cached copy may be stale (DEX §4).
 pub(crate) async fn check_covers<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -273,12 +275,12 @@ pub(crate) async fn check_covers<'t, L: Layout, E: Endpoint>(
     Box::pin(refresh::led_astray(tree, ctx, slot, target)).await
 }
 
-/// Whether a node is what its parent promised for the target.
+/// Whether a node has the level and the fences that its parent promised for the target.
 pub(crate) fn is_right<L: Layout>(node: Node<'_, L>, level: u8, target: Target<'_, L>) -> bool {
     node.is_meant(level) && (node.covers(target) || defect(Defect::SkipFenceCheck))
 }
 
-/// The cached node of `level` on the way to `key`, and its parent.
+/// Cached node of `level` on the path to `key`, and its parent.
 pub(crate) async fn walk_to<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,

@@ -1,7 +1,7 @@
-//! Everything that a layout may be asked about a page, on any page: for property tests and the fuzz target.
+//! All operations of a layout on an arbitrary page, for property tests and the fuzz target.
 //!
-//! What is checked: the reading half never panics and stays inside the page; a page that passes `verify` holds rising
-//! keys that are found where they are; and the writing half keeps such a page well-formed.
+//! Checked claims: the reading half never panics and stays inside the page; a page that passes `verify` has
+//! ascending keys, which are found at their places; the writing half keeps such a page well-formed.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,12 +13,12 @@ use super::fixed::FixedLayout;
 use super::slotted::SlottedLayout;
 use super::{Layout, NodeInit, Side, Stored, header};
 
-/// A child's address that `verify` accepts.
+/// Address of a child that `verify` accepts.
 pub const CHILD: u64 = 1 << 48 | 0x4000;
 
 /// A layout under test.
 pub trait Subject: Layout {
-    /// A legal key made of any bytes.
+    /// A legal key made of arbitrary bytes.
     fn legal_key(&self, raw: &[u8]) -> Vec<u8>;
 
     /// A legal inline value of about this length.
@@ -27,7 +27,7 @@ pub trait Subject: Layout {
     /// Whether values may be out of line.
     fn has_long_values(&self) -> bool;
 
-    /// Whether both halves fit if a leaf is split at any key.
+    /// Whether both halves fit if a leaf is split at `key`.
     fn fits_cut(&self, page: &[Word], at: usize, key: &[u8]) -> bool;
 }
 
@@ -69,7 +69,7 @@ impl Subject for SlottedLayout {
     }
 }
 
-/// A reference as the pool might give it.
+/// A reference as the pool may return it.
 pub fn long_value(n: u64) -> ValueRef {
     ValueRef { addr: GlobalAddr::new(MemoryServerId(1), 64 * (n + 1)), len: 1 + n % 1000, hash: n }
 }
@@ -97,7 +97,7 @@ pub fn keys_of(layout: &impl Layout, page: &[Word]) -> Vec<Vec<u8>> {
     (0..layout.count(page)).map(|i| key_at(layout, page, i)).collect()
 }
 
-/// Asks everything; whatever the words are, only panics of the layout itself end this.
+/// Calls every reading operation. Whatever the words are, only a panic of the layout itself ends this.
 pub fn read_everything<L: Subject>(layout: &L, page: &[Word], probes: &[Vec<u8>]) {
     let bytes = layout.node_size();
     let count = layout.count(page);
@@ -137,7 +137,7 @@ pub fn read_everything<L: Subject>(layout: &L, page: &[Word], probes: &[Vec<u8>]
     }
 }
 
-/// A page that passed `verify` has its keys in order, inside its fences, and finds them.
+/// Checks that a page that passed `verify` has its keys in order and inside its fences, and finds them.
 pub fn check_order<L: Subject>(layout: &L, page: &[Word]) {
     let keys = keys_of(layout, page);
     assert!(keys.is_sorted_by(|a, b| a < b), "keys out of order");
@@ -152,7 +152,7 @@ pub fn check_order<L: Subject>(layout: &L, page: &[Word]) {
     }
 }
 
-/// Splits a verified page for a pending entry, into itself and the page that is returned.
+/// Splits a verified page for a pending entry; the page keeps the left half, and the right one is returned.
 pub fn split<L: Subject>(layout: &L, page: &[Word], key: &[u8], value_len: usize) -> (Vec<u8>, Vec<Word>) {
     let mut separator = Vec::new();
     let at = layout.split_point(page, key, value_len, &mut separator).expect("a full node can be split");
@@ -162,7 +162,7 @@ pub fn split<L: Subject>(layout: &L, page: &[Word], key: &[u8], value_len: usize
     (separator, right)
 }
 
-/// Splits a verified page at `separator`.
+/// Splits a verified page at `separator`; returns the right half.
 pub fn split_at<L: Subject>(layout: &L, page: &[Word], at: usize, separator: &[u8]) -> Vec<Word> {
     let (low, high) = (fence_of(layout, page, Side::Low), fence_of(layout, page, Side::High));
     assert!(low.as_ref().is_none_or(|low| low.as_slice() < separator), "not above the low fence");
@@ -182,7 +182,7 @@ pub fn split_at<L: Subject>(layout: &L, page: &[Word], at: usize, separator: &[u
     right
 }
 
-/// Puts `key` into a verified page if it belongs there, splits if there is no room, merges again, removes.
+/// Puts `key` into a verified page that covers it, splits the page and merges it again, removes all entries.
 pub fn change_everything<L: Subject>(layout: &L, page: &[Word], raw_key: &[u8], value_len: usize) {
     let key = layout.legal_key(raw_key);
     let prepared = layout.key(&key).expect("a legal key");

@@ -7,8 +7,9 @@
 //!      8   keys                   low fence [w], high fence [w], keys
 //!          values or children     values or children
 //! ```
-//! A key is kept as big-endian integers, one per 8 bytes, the last one padded with zeros, so that comparing words
-//! compares bytes. With 8-byte keys and values, a node of 1 KiB is 60 entries, or 59 separators and 60 children.
+//! A key is stored as big-endian integers, one per 8 bytes, the last one padded with zeros, so that comparing
+//! words compares bytes. With 8-byte keys and values, a node of 1 KiB has 60 entries, or 59 separators and 60
+//! children.
 
 use std::cmp::Ordering;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,19 +22,19 @@ use super::header::{self, Format, HIGH_INFINITE, LOW_INFINITE, get, set};
 use super::{FANOUT_MIN, Layout, LayoutId, NodeInit, Side, Stored, Toward};
 use crate::error::{DexError, Result};
 
-/// Longest key of this layout, in bytes.
+/// Length of the longest key of this layout in bytes.
 pub const MAX_KEY: usize = 64;
 
-/// See the module documentation.
+/// Sizes of keys, values and nodes, and the places that follow from them; see the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedLayout {
     key_len: usize,
     value_len: usize,
-    /// Words of a node, a key, a value.
+    /// Sizes of a node, a key and a value in words.
     node_words: usize,
     w: usize,
     vw: usize,
-    /// First word of the keys.
+    /// Index of the first word of the keys.
     body: usize,
     leaf_cap: usize,
     inner_cap: usize,
@@ -49,7 +50,7 @@ pub struct FixedKey<'k> {
     bytes: &'k [u8],
 }
 
-/// The big-endian word `i` of a key, padded with zeros.
+/// Big-endian word `i` of a key, padded with zeros.
 #[inline]
 fn key_word(bytes: &[u8], i: usize) -> u64 {
     let chunk = bytes.get(8 * i..).unwrap_or_default();
@@ -101,7 +102,8 @@ impl FixedLayout {
         Ok(layout)
     }
 
-    /// Uses at most `entries` of the room in a node: small trees become tall. For tests and experiments.
+    /// Limits nodes to `entries` entries or separators, so that small trees become tall. For tests and
+    /// experiments.
     ///
     /// # Panics
     /// If `entries` is below 3.
@@ -120,12 +122,12 @@ impl FixedLayout {
         self.value_len
     }
 
-    /// Entries that a leaf has room for.
+    /// Largest number of entries of a leaf.
     pub fn leaf_capacity(&self) -> usize {
         self.leaf_cap
     }
 
-    /// Separators that an inner node has room for.
+    /// Largest number of separators of an inner node.
     pub fn inner_capacity(&self) -> usize {
         self.inner_cap
     }
@@ -159,7 +161,7 @@ impl FixedLayout {
             .unwrap_or(Ordering::Equal)
     }
 
-    /// Number of keys among the first `count` that are below `key`, or equal to it with `OR_EQUAL`.
+    /// Number of keys among the first `count` that are below `key`, or equal to it if `OR_EQUAL`.
     #[inline(always)]
     fn rank<const OR_EQUAL: bool>(&self, page: &[Word], count: usize, key: FixedKey<'_>) -> usize {
         if self.w == 1 {
@@ -284,11 +286,12 @@ impl Layout for FixedLayout {
     }
 
     fn scan_start(&self, bound: &[u8], toward: Toward) -> (Vec<u8>, Toward) {
-        // The scan puts the fence behind it where it goes on.
+        // Leave room for the next fence, which the scan appends.
         let mut key = Vec::with_capacity(bound.len().max(self.key_len) + self.key_len);
         key.extend_from_slice(bound);
         key.resize(self.key_len, 0);
-        // Descending from a bound that is longer than the keys, the key that it starts with comes first.
+        // In a descending scan from a bound longer than the keys, the key that the bound begins with comes
+        // first.
         (key, if bound.len() > self.key_len { Toward::Key } else { toward })
     }
 
@@ -456,7 +459,7 @@ impl Layout for FixedLayout {
             return None;
         }
         let key = FixedKey { first: key_word(key, 0), bytes: key };
-        // Rising inserts at the right end of the tree leave full nodes behind, not half empty ones.
+        // Rising inserts at the right end of the tree leave full nodes behind, not half-full ones.
         let appends = header::has(page, HIGH_INFINITE) && self.child_index(page, key) == count;
         let at = if appends { (count * 9 / 10).clamp(1, count - 1) } else { count / 2 };
         self.append_key(page, at, separator);

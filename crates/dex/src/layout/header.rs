@@ -1,7 +1,7 @@
 //! The first 64 bytes of every node, the same in both layouts.
 //!
-//! A node says who it is: address, index, level and format, so that a pointer to anything else is found out. Word 0 is
-//! never taken from a page: in remote memory it is the lock, in a frame the latch.
+//! A node contains its identity (address, index, level and format), so that a pointer to anything else is
+//! detected. Word 0 is never copied from a page: in remote memory it is the lock, in a frame the latch.
 //!
 //! ```text
 //! word 0  remote lock word; in a frame: the latch
@@ -11,7 +11,8 @@
 //!      4  fixed, one-word keys: low fence     slotted: where the fences are
 //!      5  fixed, one-word keys: high fence    slotted: prefix length
 //!      6  slotted inner: leftmost child
-//!      7  inner: version of the remote lock word that this copy of a shared node was read at; local
+//!      7  inner, shared, local copy: version of the remote lock word that it was read at
+//!         inner, shared, remote copy: digests of its bytes before and after the last change
 //!         leaf: [length of the run:16][index after the last insert:16], a hint for splits
 //! ```
 
@@ -24,7 +25,7 @@ pub const ADDR: usize = 1;
 pub const KIND: usize = 2;
 pub const IDS: usize = 3;
 pub const REMOTE_VERSION: usize = 7;
-/// Words of the header.
+/// Number of words of the header.
 pub const WORDS: usize = 8;
 
 const MAGIC: u64 = 0xde0a;
@@ -36,17 +37,18 @@ const FORMAT_SHIFT: u32 = 8;
 pub const LOW_INFINITE: u64 = 1 << FLAGS_SHIFT;
 /// The high fence is infinite.
 pub const HIGH_INFINITE: u64 = 1 << (FLAGS_SHIFT + 1);
-/// The node crosses a boundary of the partitions of this run. Set by the compute server in its own copy.
+/// The node crosses a boundary of this run. Each compute server sets the flag in its own copy.
 pub const SHARED: u64 = 1 << (FLAGS_SHIFT + 2);
-/// The node crossed a boundary at some time while several compute servers ran: others may still remember its
-/// address and lock it, so that it is not freed before all have left, and the lock word changes by its protocol only.
+/// The node crossed a boundary at some time while several compute servers ran. They may still remember its
+/// address and lock it. So it is not freed before all have left, and its lock word changes only by the lock
+/// protocol.
 pub const WAS_SHARED: u64 = 1 << (FLAGS_SHIFT + 3);
 
-/// What is left behind of a node that was moved away from a memory server that is drained: whoever still remembered the
-/// address looks for the node anew.
+/// The old copy of a node that moved off a draining memory server. An operation that reached it by an old
+/// address restarts.
 pub const MOVED: u64 = 1 << (FLAGS_SHIFT + 4);
 
-/// Number of a layout, so that an index is not read with another.
+/// Number of a layout, so that an index is not read with another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Format {
@@ -103,29 +105,30 @@ pub fn index_id(page: &[Word]) -> u32 {
     get(page, IDS) as u32
 }
 
-/// Inserts one behind the other after which they count as a run.
+/// Number of consecutive inserts, each right behind the one before, from which on they count as a run.
 const RUN: u64 = 3;
 
-/// Remembers that an entry was inserted at `i` of a leaf, so that rising inserts are recognised anywhere in the tree.
+/// Records that an entry was inserted at `i` of a leaf, so that rising inserts are recognised anywhere in the
+/// tree.
 pub fn note_insert(page: &[Word], i: usize) {
     let hint = get(page, REMOTE_VERSION);
     let run = if hint & 0xffff == i as u64 { ((hint >> 16) & 0xffff).min(0xfffe) + 1 } else { 0 };
     set(page, REMOTE_VERSION, run << 16 | (i as u64 + 1));
 }
 
-/// Whether an insert at `i` of a leaf would go on with a run of inserts, each right behind the one before.
+/// Whether an insert at `i` of a leaf would continue a run of inserts, each right behind the one before.
 pub fn continues_run(page: &[Word], i: usize) -> bool {
     let hint = get(page, REMOTE_VERSION);
     hint >> 16 & 0xffff >= RUN && hint & 0xffff == i as u64
 }
 
-/// Whether an insert at `i` of a leaf would go on with a run that half of what is before it came with.
+/// Whether an insert at `i` of a leaf would continue a run of at least half of the entries before it.
 pub fn continues_long_run(page: &[Word], i: usize) -> bool {
     let run = get(page, REMOTE_VERSION) >> 16 & 0xffff;
     continues_run(page, i) && 2 * run >= i as u64
 }
 
-/// Writes the parts of the header that do not depend on the layout; no entries, infinite fences.
+/// Writes the fields that do not depend on the layout: no entries, infinite fences.
 pub fn init(page: &[Word], format: Format, addr: u64, index_id: u32, level: u8) {
     for word in &page[IDS..WORDS] {
         word.store(0, Relaxed);
@@ -136,7 +139,7 @@ pub fn init(page: &[Word], format: Format, addr: u64, index_id: u32, level: u8) 
     set(page, KIND, kind | LOW_INFINITE | HIGH_INFINITE);
 }
 
-/// Whether magic and format are right.
+/// Checks magic, format and level.
 pub fn verify(page: &[Word], format: Format) -> Result<(), &'static str> {
     let kind = get(page, KIND);
     if kind >> 48 != MAGIC {

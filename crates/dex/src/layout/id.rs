@@ -1,24 +1,24 @@
-//! A layout as numbers, for those who meet an index without having opened it: memory servers (DEX §6).
+//! A layout as numbers, for memory servers, which serve an index without opening it (DEX §6).
 //!
-//! Every layout says which numbers it was made from, and they make it again, fanout limits of tests included. Numbers that
-//! no layout has are refused, since they come from a network.
+//! Every layout provides the numbers from which it can be reconstructed, including the fanout limits of
+//! tests. The numbers come from a network, so those that no layout has are refused.
 
 use super::FANOUT_MIN;
 use super::fixed::FixedLayout;
 use super::header::Format;
 use super::slotted::SlottedLayout;
 
-/// What a layout is made from.
+/// Parameters of a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayoutId {
-    /// A [`Format`].
+    /// Number of a [`Format`].
     pub format: u8,
-    /// Bytes of a node.
+    /// Size of a node in bytes.
     pub node_size: u32,
-    /// Bytes of keys and values of a fixed layout.
+    /// Sizes of keys and values of a fixed layout in bytes.
     pub key_len: u32,
     pub value_len: u32,
-    /// Entries that a node holds at most, whatever its room.
+    /// Largest number of entries of a node, whatever its room.
     pub limit: u32,
 }
 
@@ -30,7 +30,8 @@ pub enum AnyLayout {
 }
 
 impl AnyLayout {
-    /// The layout that gave itself these numbers by [`Layout::id`](super::Layout::id); `None` if none did.
+    /// The layout with these numbers, as returned by [`Layout::id`](super::Layout::id); `None` if there is
+    /// none.
     pub fn of(id: LayoutId) -> Option<Self> {
         let (node_size, limit) = (id.node_size as usize, id.limit as usize);
         if limit < FANOUT_MIN {

@@ -11,15 +11,16 @@
 //!          gap
 //!          heap     low fence, high fence without the prefix, tails of keys, values
 //! ```
-//! The *prefix* is what the two fences have in common, so that all keys begin with it: none stores it, it is read
-//! from the low fence. What follows is the key's *suffix*. Its first bytes, 8 in a leaf and 4 in an inner node, are
-//! the *head* in the slot, a big-endian integer padded with zeros; the rest is the *tail* in the heap. So most
-//! comparisons touch slots only. With equal heads the tails decide, then the lengths. Offsets count bytes from the
-//! front of the page; a range without bytes is at 0.
+//! The *prefix* is what the two fences have in common. All keys begin with it, so no entry stores it; it is
+//! read from the low fence. The rest of a key is its *suffix*. The first bytes of the suffix, 8 in a leaf and
+//! 4 in an inner node, are the *head* in the slot, a big-endian integer padded with zeros; the rest is the
+//! *tail* in the heap. So most comparisons touch slots only. With equal heads the tails decide, then the
+//! lengths. Offsets count bytes from the front of the page; an empty range is at 0.
 //!
-//! Keys have at most a quarter of a node. Values up to [`SlottedLayout::max_inline`] are in the leaf: an eighth of a
-//! node, or less where the longest key and value would not fit beside the longest fences (56 bytes in 512). Longer
-//! ones are a [`ValueRef`] in the leaf, which fits by the same rule. An entry takes 16 bytes and its tail and value.
+//! Keys have at most a quarter of a node. Values up to [`SlottedLayout::max_inline`] are in the leaf: an
+//! eighth of a node, or less where the longest key and value would not fit beside the longest fences (56
+//! bytes in 512). A longer value is a [`ValueRef`] in the leaf, which fits by the same rule. An entry takes
+//! 16 bytes and its tail and value.
 
 mod bytes;
 mod edit;
@@ -40,12 +41,12 @@ use super::header::{self, Format, HIGH_INFINITE};
 use super::{FANOUT_MIN, Layout, LayoutId, NodeInit, Side, Stored, Toward};
 use crate::error::{DexError, Result};
 
-/// Bytes that a node can have.
+/// Possible sizes of a node in bytes.
 pub const NODE_SIZES: RangeInclusive<usize> = 512..=8192;
-/// Bytes of the longest value, inline or not.
+/// Length of the longest value, inline or not, in bytes.
 const MAX_VALUE: usize = pando_pool::MAX_VALUE as usize;
 
-/// See the module documentation.
+/// Layout of nodes with `node_bytes` bytes; see the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlottedLayout {
     node_bytes: usize,
@@ -65,7 +66,8 @@ impl SlottedLayout {
         Ok(Self { node_bytes: node_size, limit: usize::MAX })
     }
 
-    /// Uses at most `entries` of the room in a node: small trees become tall. For tests and experiments.
+    /// Limits nodes to `entries` entries or separators, so that small trees become tall. For tests and
+    /// experiments.
     ///
     /// # Panics
     /// If `entries` is below 3.
@@ -75,12 +77,12 @@ impl SlottedLayout {
         self
     }
 
-    /// Bytes of the longest key.
+    /// Length of the longest key in bytes.
     pub fn max_key(&self) -> usize {
         self.node_bytes / 4
     }
 
-    /// Bytes of the longest value that is kept in the leaf.
+    /// Length of the longest inline value in bytes.
     pub fn max_inline(&self) -> usize {
         // One entry beside two fences, all with the longest key: 64 + 2 keys + 16 + (key - 8) + value.
         (self.node_bytes / 8).min(self.node_bytes / 4 - HEADER - 8)
@@ -90,7 +92,7 @@ impl SlottedLayout {
         self.node_bytes
     }
 
-    /// Bytes for fences, slots and the rest of the heap.
+    /// Bytes available to fences, slots and the rest of the heap.
     fn capacity(&self) -> usize {
         self.node_bytes - HEADER
     }
@@ -163,7 +165,8 @@ impl Layout for SlottedLayout {
 
     fn scan_start(&self, bound: &[u8], toward: Toward) -> (Vec<u8>, Toward) {
         let key = bound[..bound.len().min(self.max_key())].to_vec();
-        // Descending from a bound that is longer than any key, the key that it starts with comes first.
+        // In a descending scan from a bound longer than any key, the key that the bound begins with comes
+        // first.
         (key, if bound.len() > self.max_key() { Toward::Key } else { toward })
     }
 
@@ -250,7 +253,7 @@ impl Layout for SlottedLayout {
     }
 
     fn max_entries(&self) -> usize {
-        // A short suffix is in the slot, and so is where an empty value would be.
+        // A short suffix lies in its slot, and an empty value takes no bytes.
         (self.capacity() / SLOT).min(self.limit)
     }
 
@@ -295,7 +298,7 @@ impl Layout for SlottedLayout {
         separator: &mut Vec<u8>,
     ) -> Option<usize> {
         let node = Node::open(page);
-        // Rising inserts at the right end of the tree leave full nodes behind, not half empty ones.
+        // Rising inserts at the right end of the tree leave full nodes behind, not half-full ones.
         let appends = header::has(page, HIGH_INFINITE) && node.search(key) == Err(node.count);
         let (at, found) =
             SplitPlan::new(node, key, value_len, self.capacity(), self.limit).choose(appends)?;
@@ -303,8 +306,8 @@ impl Layout for SlottedLayout {
         Some(at)
     }
 
-    // By a separator that `split_point` did not find: it becomes a fence of both, and may be long. A leaf of one entry
-    // can be split anywhere.
+    // For a separator that `split_point` did not choose. It becomes a fence of both halves and may be long. A
+    // leaf with one entry can be split anywhere.
     fn can_split(&self, page: &[Word], at: usize, separator: &[u8]) -> bool {
         let node = Node::open(page);
         let fences = [edit::fence(node, Side::Low), Some(separator.to_vec()), edit::fence(node, Side::High)];

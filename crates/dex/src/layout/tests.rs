@@ -1,7 +1,9 @@
-//! Properties of both layouts: random operations against a model, garbage and torn words, and what a search costs.
+//! Properties of both layouts: random operations against a model, garbage and torn words, and the cost of a
+//! search.
 //!
-//! Each test runs a random sequence of operations on one node, or on a few, and compares with a model after every step.
-//! Pages of garbage must be refused or be harmless: no accessor may leave the page, whatever the bytes are.
+//! Each test runs a random sequence of operations on one node or a few, and compares with a model after every
+//! step. Pages of garbage must be refused or be harmless: no accessor may leave the page, whatever the bytes
+//! are.
 
 mod forest;
 
@@ -19,7 +21,7 @@ use super::slotted::SlottedLayout;
 use super::{Layout, NodeInit, Side, Stored, header};
 use crate::error::DexError;
 
-/// The same cases in every run, unless `PROPTEST_CASES` asks for others.
+/// The same cases in every run, unless `PROPTEST_CASES` is set.
 fn config(cases: u32) -> ProptestConfig {
     if std::env::var_os("PROPTEST_CASES").is_some() {
         return ProptestConfig::default();
@@ -37,7 +39,7 @@ enum Op {
     MergeAll,
 }
 
-/// Bytes that make neighbours hard to tell apart.
+/// Bytes that give neighbouring keys long common parts.
 fn byte() -> impl Strategy<Value = u8> {
     select(vec![0, 1, b'a', b'b', 0xff])
 }
@@ -81,7 +83,7 @@ fn ops(max_key: usize, max_value: usize, count: usize) -> impl Strategy<Value = 
     prop::collection::vec(op, 1..count)
 }
 
-/// Runs operations on a forest and returns the most splits that an entry needed.
+/// Runs operations on a forest, compares it with the model, and returns it.
 fn run<L: Subject>(layout: L, level: u8, ops: &[Op]) -> Forest<L> {
     let mut forest = Forest::new(layout, level);
     for (n, op) in ops.iter().enumerate() {
@@ -141,7 +143,7 @@ fn fixed_and_ops(
     layouts.prop_flat_map(move |layout| (Just(layout), ops(layout.key_len(), layout.value_len(), count)))
 }
 
-/// A page of a forest that went through operations, and the one before the last of them.
+/// A page from each of two forests: one ran the first half of the operations, the other one the second half.
 fn versions<L: Subject>(layout: L, level: u8, ops: &[Op], pick: usize) -> (Vec<Word>, Vec<Word>) {
     let (first, last) = ops.split_at(ops.len() / 2);
     let page_of = |ops: &[Op]| {
@@ -168,13 +170,13 @@ fn check_torn<L: Subject>(layout: L, page: &[Word], probes: &[Vec<u8>]) {
     }
 }
 
-/// Few changes to a well-formed page: about what a stray write would do.
+/// A few damaged words, about what a stray WRITE would cause.
 fn garbage() -> impl Strategy<Value = Vec<(usize, u64)>> {
     let word = prop_oneof![any::<u64>(), Just(0), Just(u64::MAX), 0..8192_u64];
     prop::collection::vec((any::<usize>(), word), 0..3)
 }
 
-/// Any words at all, behind a header that says what they are.
+/// Arbitrary words behind a header with the right magic, format and level.
 fn random_page(layout: &impl Layout, level: u8, words: &[u64]) -> Vec<Word> {
     let page = blank(layout);
     layout.init(&page, &NodeInit { addr: CHILD, index_id: 7, level, low: None, high: None });
@@ -291,7 +293,7 @@ fn the_longest_entry_fits_beside_the_longest_fences() {
     assert!([0, 256, 1000, 16384].iter().all(|&size| SlottedLayout::new(size).is_err()));
 }
 
-/// With the longest keys, no two halves might hold an entry; then a second split makes room.
+/// One split may leave no half with room for an entry with the longest key; then a second split makes room.
 #[test]
 fn long_similar_keys_need_a_second_split() {
     let layout = SlottedLayout::new(1024).expect("a legal size");
@@ -313,12 +315,12 @@ fn rising_inserts_leave_full_leaves_behind() {
     for n in 0..2000_u64 {
         forest.put(&n.to_be_bytes(), Value::Inline(vec![0; 8]));
     }
-    // A leaf between two fences holds (1024 - 64 - fences) / 24 of them.
+    // A leaf between two fences has (1024 - 64 - fences) / 24 entries.
     let per_leaf = 2000 / forest.pages.len();
     assert!((32..=39).contains(&per_leaf), "{per_leaf} entries in a leaf");
 }
 
-/// Children of an inner node to which separators of two bytes (or eight, if all have eight) were added until it was full.
+/// Number of children of an inner node after `separator` has filled it.
 fn children_of_a_full_node<L: Layout>(layout: &L, separator: impl Fn(u16) -> Vec<u8>) -> usize {
     let page = blank(layout);
     layout.init(&page, &NodeInit { addr: 0, index_id: 1, level: 1, low: None, high: None });
@@ -337,7 +339,7 @@ fn an_inner_node_holds_as_many_children_as_the_layout_says() {
         assert_eq!(children_of_a_full_node(&slotted, short), slotted.max_children());
     }
     assert_eq!(children_of_a_full_node(&fixed, long), fixed.max_children());
-    // Nothing is as small as the smallest separator of all.
+    // The limit of the layout assumes the smallest separators.
     assert!((10..=slotted.max_children()).contains(&children_of_a_full_node(&slotted, short)));
 }
 
@@ -355,7 +357,7 @@ fn separators_and_prefixes_are_short() {
             assert!(high.len() <= "user:00000".len(), "{high:?}");
         }
     }
-    // "user:0" at least is cut off, so that more fit than 16 + 23 + 4 bytes each would allow.
+    // At least "user:0" is truncated, so that more entries fit than with 16 + 23 + 4 bytes each.
     assert!(forest.pages.len() < 500 * 43 / 448);
 }
 

@@ -1,14 +1,16 @@
-//! Taking keys over, the new owner's half (DEX §8, repartitioning), and taking them back.
+//! The new owner's half of a move of keys (DEX §8, repartitioning): taking keys over, or back.
 //!
-//! The former owner has written everything back and left ([`Leaving::finish`](crate::Leaving::finish)). What this
-//! compute server knows of the keys may be older than that, and some nodes that it shared become its own:
+//! The former owner has written everything back and has left ([`Leaving::finish`](crate::Leaving::finish)).
+//! Cached copies of this compute server may be older than that, and some shared nodes become owned:
 //!
-//! 1. By a new view these nodes are own; attempts that began by the old one are waited for. Until then such a node, when it is
-//!    READ, is READ with the optimistic protocol, since one of those attempts may have it locked. Who finds it shared in
-//!    a frame, and locks it, sees by the view that it is not, and makes the frame's copy an own one.
-//! 2. All copies of shared nodes are dropped, the root's replaced: they may lead to nodes that the former owner freed.
-//! 3. Cached nodes below those that are own now are swizzled nowhere. They count as orphans, so that nothing is offloaded above
-//!    them before they are.
+//! 1. A new view owns these nodes; attempts that began under the old one are waited for. Until then such a
+//!    node is READ with the optimistic protocol, since one of those attempts may have it locked. An attempt
+//!    that finds it shared in a frame, and locks it, sees by the view that it is owned, and makes the frame's
+//!    copy an owned one.
+//! 2. All copies of shared nodes are dropped, and the root's is replaced: they may lead to nodes that the
+//!    former owner freed.
+//! 3. No pointer is swizzled to cached nodes below those that are owned by now. They count as orphans, so
+//!    that nothing is offloaded above them.
 //! 4. Only then do operations on the new keys begin.
 
 use std::sync::atomic::AtomicBool;
@@ -27,12 +29,14 @@ use crate::recovery::restart::RestartPolicy;
 use crate::smo::orphans;
 use crate::tree::{Ctx, Tree, gate};
 
-/// Takes keys over that their former owner has left, or takes them back that this compute server left and that nobody took.
+/// Takes over keys that their former owner has left, or takes back keys that this compute server left and no
+/// other took over.
 ///
 /// # Errors
-/// Keys that are not beside those of this compute server; [`DexError::Moving`]; [`DexError::TimedOut`]; errors of
-/// the fabric. The keys are not this compute server's then, and nodes on their way count as shared as before, so that their
-/// former owner may have them back, unless [`is_taking_over`] says otherwise. It may be called again.
+/// Keys that are not adjacent to those of this compute server; [`DexError::Moving`]; [`DexError::TimedOut`];
+/// errors of the fabric. The keys are not owned by this compute server then, and nodes on their path count as
+/// shared as before, so that the former owner may take them back, unless [`is_taking_over`] returns `true`.
+/// The call may be repeated.
 pub async fn take_over<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -48,7 +52,8 @@ pub async fn take_over<L: Layout, E: Endpoint>(
     let Err(error) = extend_to(tree, ctx, &own, &all).await else { return Ok(()) };
     drop(mover);
     if is_taking_over(tree) {
-        // Its operations may have changed nodes as its own, and merged leaves across the boundary.
+        // Operations of this compute server may have changed nodes as owned ones, and merged leaves across
+        // the boundary.
         let leaving = release::begin_leave(tree, ctx, own).await?;
         if leaving.finish(ctx).await.is_err() {
             gate::update_view(tree, |view| View { nodes: all.clone(), is_growing: true, ..view.clone() });
@@ -57,20 +62,20 @@ pub async fn take_over<L: Layout, E: Endpoint>(
     Err(error)
 }
 
-/// Whether a [`take_over`] failed half-way: nodes count as this compute server's own, while nobody owns their keys, until
-/// it is called again and does not fail.
+/// Whether a [`take_over`] failed midway: nodes count as owned while no compute server owns their keys, until
+/// a repeated call succeeds.
 pub fn is_taking_over<L: Layout>(tree: &Tree<L>) -> bool {
     let view = gate::present_view(tree);
     view.nodes != view.keys
 }
 
-/// Whether it was these keys that it did not come to own then.
+/// Whether the take-over that failed midway was of the keys of `range`.
 pub(crate) fn is_taking<L: Layout>(tree: &Tree<L>, range: &KeyRange) -> bool {
     let view = gate::present_view(tree);
     view.keys.joined(range).as_ref() == Some(&view.nodes)
 }
 
-/// Makes the range, which was `own`, `all`. The caller is the mover.
+/// Extends the range from `own` to `all`. The caller is the mover.
 pub(crate) async fn extend_to<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -81,7 +86,7 @@ pub(crate) async fn extend_to<L: Layout, E: Endpoint>(
     release::change_view(tree, ctx, larger, &AtomicBool::new(false)).await?;
     refresh::drop_shared_copies(tree, ctx).await?;
     renew_root(tree, ctx).await?;
-    // Nobody is left who saw a node shared that is own now.
+    // Wait for attempts that saw a node as shared that is owned by now.
     release::change_view(tree, ctx, View::clone, &AtomicBool::new(false)).await?;
     for (old, new) in [(&own.low, &all.low), (&own.high, &all.high)] {
         if let Some(boundary) = old.as_ref().filter(|_| !own.is_empty() && old != new) {
@@ -92,7 +97,7 @@ pub(crate) async fn extend_to<L: Layout, E: Endpoint>(
     Ok(())
 }
 
-/// Reads the root again, if it is not this compute server's own already.
+/// READs the root again, unless it is owned already.
 async fn renew_root<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
     let frame = tree.cache.frame(tree.root);
     let node = tree.node_mut(frame);
@@ -106,7 +111,8 @@ async fn renew_root<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> 
                     let is_current = read.remote_version() >= node.remote_version();
                     if is_current && node.is_shared() {
                         node.copy_content(read);
-                        // Others had copies of it: its lock word goes on, even while nobody else uses it.
+                        // Other compute servers had copies of the root: the version of its lock word goes on,
+                        // even without them.
                         node.set_flag(header::WAS_SHARED, true);
                         drop(guard);
                         ctx.ep.recycle(page);
@@ -124,7 +130,7 @@ async fn renew_root<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> 
     Ok(())
 }
 
-/// Counts the cached children of the nodes that crossed a boundary, and are own now, as orphans.
+/// Counts the cached children of nodes that crossed a boundary, and are owned by now, as orphans.
 async fn note_orphans<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,

@@ -1,7 +1,7 @@
-//! Keys that move from one compute server to another (DEX §8, repartitioning).
+//! Moves of keys from one compute server to another (DEX §8, repartitioning).
 //!
-//! [`release`] is the former owner's half: it writes back what it has of the keys and makes the path to the new boundary shared.
-//! [`acquire`] is the new owner's. [`transfer`] makes a move of both.
+//! [`release`] is the former owner's half: it writes back the cached nodes of the keys and shares the path to
+//! the new boundary. [`acquire`] is the new owner's half. [`transfer`] combines both into a move.
 
 pub(crate) mod acquire;
 pub(crate) mod release;

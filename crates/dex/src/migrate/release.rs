@@ -1,15 +1,16 @@
-//! Handing keys over to a neighbour, the former owner's half (DEX §8, repartitioning): what is cached of them is written
-//! back and leaves the cache, while operations on all other keys go on.
+//! The former owner's half of a move of keys (DEX §8, repartitioning): its cached nodes of those keys are
+//! written back and leave the cache, while operations on all other keys go on.
 //!
-//! 1. [`begin_leave`] shrinks the range at one moment and waits until nobody is in flight who began before. From
-//!    then on no node of the keys that go is looked for; operations on leaves that are cached still come through.
-//! 2. [`Leaving::flush_share`], by any number of workers: leaves of those keys are written back, WRITEs side by side, and
-//!    evicted; then the nodes above them.
-//! 3. [`Leaving::finish`] cuts the leaf that the new boundary falls into, and makes the nodes on the way to it shared, from
-//!    the root down ([`share_path`]); it evicts what is left. After that the neighbour may take the keys over.
+//! 1. [`begin_leave`] shrinks the range at one moment and waits for all attempts that began before. From then
+//!    on no descent goes to a node of the keys that leave; operations on cached leaves still succeed.
+//! 2. [`Leaving::flush_share`], called by any number of workers, writes back and evicts the leaves of those
+//!    keys, with parallel WRITEs, then the nodes above them.
+//! 3. [`Leaving::finish`] splits the leaf at the new boundary, makes the nodes on the path to it shared, from
+//!    the root down ([`share_path`]), and evicts the rest. After that the neighbour may take the keys over.
 //!
-//! Invariants: a node is shared in a frame only if its parent is. A node that becomes shared is written through under its
-//! remote lock, so that nobody sees a copy that is behind; its children are not swizzled from then on.
+//! Invariants: a node in a frame is shared only if its parent is. A node that becomes shared is written
+//! through under its remote lock, so that no other compute server sees an outdated copy; its children are
+//! unswizzled.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{self, Relaxed};
@@ -33,22 +34,22 @@ use crate::shared::locked::{self, LockedNode};
 use crate::smo::split;
 use crate::tree::{self, Ctx, Tree, VersionedNode, gate};
 
-/// Frames that a worker looks at before it draws the next ones.
+/// Number of frames that a worker draws at a time.
 const CHUNK: u64 = 64;
 
-/// Nodes that a worker writes back side by side.
+/// Number of nodes that a worker writes back in parallel.
 const AT_ONCE: usize = 16;
 
-/// What became of a node that should be shared.
+/// Result of an attempt to make a node shared.
 enum Shared {
     Done,
-    /// It is not what it was.
+    /// The node has changed.
     Not,
-    /// A write-back is under way.
+    /// A write-back is in progress.
     NotYet,
 }
 
-/// What was written back and evicted.
+/// Counts of nodes written back and evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
     pub nodes_written: u64,
@@ -64,17 +65,17 @@ impl std::ops::AddAssign for Flushed {
     }
 }
 
-/// The keys that a compute server had before it began to give some away.
+/// Ownership of a compute server before it began to give keys away.
 struct Left<'t> {
     mover: Mover<'t>,
     before: Arc<View>,
-    /// The view is smaller, and nobody else may take the keys over yet.
+    /// The view has shrunk, and no other compute server may take the keys over yet.
     is_to_be_restored: AtomicBool,
 }
 
 impl Left<'_> {
-    /// Some attempts of this compute server may still have a node locked that is own again; so it counts as growing, until the
-    /// next change that comes through.
+    /// Restores the view. Attempts of this compute server may still have a node locked that is owned again,
+    /// so the view counts as growing until the next successful change.
     fn take_back(&self) {
         self.is_to_be_restored.store(false, Relaxed);
         self.mover.update_view(|_| View { is_growing: true, ..View::clone(&self.before) });
@@ -89,25 +90,26 @@ impl Drop for Left<'_> {
     }
 }
 
-/// A compute server that is giving keys away. Dropped before [`Leaving::finish`] came through, it has them again.
+/// A compute server that is giving keys away. It has them again if this is dropped before [`Leaving::finish`]
+/// succeeded.
 #[must_use = "the keys have no owner until the hand-over is finished and another takes them over"]
 pub struct Leaving<'t, L> {
     tree: &'t Tree<L>,
     left: Left<'t>,
     keep: KeyRange,
-    /// Boundaries that are new.
+    /// New boundaries.
     ends: Vec<Vec<u8>>,
-    /// How many frames were drawn: first all for their leaves, then all for other nodes.
+    /// Number of chunks of frames drawn: each is drawn once for its leaves, then once for other nodes.
     drawn: AtomicU64,
 }
 
-/// Gives up all keys but those of `keep`, which is empty or shares an end with the present range. Returns when no
-/// operation that began before is in flight. Operations on the keys that go fail with [`DexError::NotOwned`]
-/// from now on, unless they find their leaf cached.
+/// Gives up all keys except those of `keep`, which is empty or shares an end with the current range. Returns
+/// when no attempt that began before is inside the gate. From now on, operations on the keys that leave fail
+/// with [`DexError::NotOwned`], unless they find their leaf cached.
 ///
 /// # Errors
-/// A range that does not share an end with the present one; a boundary that is no key of this layout;
-/// [`DexError::Moving`] while keys are being moved; [`DexError::TimedOut`]. Nothing is given up then.
+/// A range that does not share an end with the current one; a boundary that is no key of this layout;
+/// [`DexError::Moving`] during another move of keys; [`DexError::TimedOut`]. Nothing is given up then.
 pub async fn begin_leave<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -141,7 +143,7 @@ pub async fn begin_leave<'t, L: Layout, E: Endpoint>(
     Ok(leaving)
 }
 
-/// Makes the nodes on the way to a new boundary, whose keys are not this compute server's alone any more, shared.
+/// Makes the nodes on the path to a new boundary shared, since their keys have two owners from now on.
 async fn share_path<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, boundary: &[u8]) -> Result<()> {
     let key = tree.layout.key(boundary)?;
     let tries = RestartPolicy::default();
@@ -164,7 +166,7 @@ async fn try_share_path<L: Layout, E: Endpoint>(
         let next = match tree.cache.table().frame_of(addr) {
             None if tree.cache.table().is_in_flight(addr) => return Err(Retry::Restart),
             None => {
-                // Who READs it from now on sees that its parent is shared.
+                // A READ of this node from now on finds that its parent is shared.
                 let (view, page) = (tree.view(ctx), ctx.ep.buffer(tree.layout.node_size()));
                 let page = read::read_node(tree, ctx, addr, page, &view, true).await?;
                 let next = match reaches_boundary(tree, tree.node(&page), key) {
@@ -209,8 +211,8 @@ async fn try_share_path<L: Layout, E: Endpoint>(
     }
 }
 
-/// Whether a node begins at a boundary, so that none below it crosses that, or is a leaf; `None` if it does not lie on the
-/// way to it.
+/// Whether a node begins at a boundary, so that no node below it crosses that, or is a leaf; `None` if it is
+/// not on the path to the boundary.
 fn reaches_boundary<L: Layout>(tree: &Tree<L>, node: Node<'_, L>, key: L::Key<'_>) -> Option<bool> {
     if !node.covers(Target::of(key)) {
         return None;
@@ -219,7 +221,7 @@ fn reaches_boundary<L: Layout>(tree: &Tree<L>, node: Node<'_, L>, key: L::Key<'_
     Some(node.level() == 0 || low.as_deref() == Some(tree.layout.key_bytes(key)))
 }
 
-/// Makes a cached node of this compute server shared: locks it, and writes it through.
+/// Makes a cached owned node shared: locks it and writes it through.
 async fn share<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -240,19 +242,20 @@ async fn share<L: Layout, E: Endpoint>(
         shared?;
         return Err(Retry::Restart);
     }
-    // If that fails it is written when the lock is given back; until then nobody READs it.
+    // If this fails, the page is written when the lock is given back; no operation READs the node before.
     Ok(locked::write_unlock(tree, ctx, locked).await?)
 }
 
-/// Sees to it that the first word of a node's remote copy is a lock, which nobody else writes: others know the address
-/// from now on.
+/// Turns the first word of a node's remote copy into a lock word, which no write-back writes, since other
+/// compute servers know the address from now on.
 async fn own_lock_word<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
     node: VersionedNode<'_>,
     addr: GlobalAddr,
 ) -> Attempt<()> {
-    // A write-back would write the word too. Dropped midway, this one rests like any other, and nobody locks the node before.
+    // Claim the write-back, which would write the word too. If this future is dropped midway, the claim rests
+    // like any write-back, and no operation locks the node before.
     let Some(mut writing) = tree.cache.claim_write_back(ctx.ep, node.frame) else {
         return Err(Retry::Restart);
     };
@@ -263,7 +266,8 @@ async fn own_lock_word<L: Layout, E: Endpoint>(
     mark_lock_word(tree, node, addr, true).map(drop)
 }
 
-/// Whether write-backs wrote the first word of the node's remote copy until now. If it `is_lock`, none does from now on.
+/// Returns whether write-backs have written the first word of the node's remote copy until now. If `is_lock`,
+/// they no longer do.
 fn mark_lock_word<L: Layout>(
     tree: &Tree<L>,
     node: VersionedNode<'_>,
@@ -286,8 +290,8 @@ fn mark_lock_word<L: Layout>(
     Ok(!was_lock)
 }
 
-/// Makes the frame of a node whose lock is held that of a shared node, and copies it to the page that is written through.
-/// `false` if it is not what it was.
+/// Makes the frame of a locked node shared, and copies it to the page that is written through; `false` if the
+/// node has changed.
 async fn share_locked<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -302,7 +306,7 @@ async fn share_locked<L: Layout, E: Endpoint>(
             Shared::Not => return Ok(false),
             Shared::NotYet => {}
         }
-        // A write-back that is under way would land after what is written through.
+        // A write-back in progress would land after the write-through.
         patience.wait(ctx.ep, "the write-back of a node that becomes shared").await?;
     }
 }
@@ -334,7 +338,7 @@ fn share_latched<L: Layout>(
     Ok(Shared::Done)
 }
 
-/// Writes the root back that was this compute server's own, who has no keys any more.
+/// Writes back the owned root of a compute server that has no keys left.
 async fn leave_root<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -361,21 +365,21 @@ async fn leave_root<L: Layout, E: Endpoint>(
 }
 
 impl<L: Layout> Leaving<'_, L> {
-    /// The keys that stay.
+    /// Keys that stay.
     pub fn keep(&self) -> &KeyRange {
         &self.keep
     }
 
-    /// The keys that go.
+    /// Keys that leave.
     pub fn leaves(&self) -> KeyRange {
         self.left.before.nodes.without(&self.keep).expect("checked when it began")
     }
 
-    /// One worker's share of writing back and evicting; any number of workers and slots may call it side by side. Returns when
-    /// nothing is left to be drawn.
+    /// One worker's share of writing back and evicting. Any number of workers and slots may call it
+    /// concurrently. Returns when no frame is left to draw.
     ///
     /// # Errors
-    /// The first write-back that fails; another call goes on, and [`Leaving::finish`] does what was left out.
+    /// The first write-back that fails. Another call goes on, and [`Leaving::finish`] does the rest.
     pub async fn flush_share<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<Flushed> {
         let frames = self.tree.cache.frames() as u64;
         let chunks = frames.div_ceil(CHUNK);
@@ -383,7 +387,7 @@ impl<L: Layout> Leaving<'_, L> {
         loop {
             let drawn = self.drawn.fetch_add(1, Relaxed);
             if drawn >= 2 * chunks {
-                // Not on for ever.
+                // Clamp, so that the counter cannot overflow.
                 self.drawn.store(2 * chunks, Relaxed);
                 return Ok(flushed);
             }
@@ -396,7 +400,7 @@ impl<L: Layout> Leaving<'_, L> {
         }
     }
 
-    /// Writes back and evicts those of some nodes that go; those that were busy.
+    /// Writes back and evicts those of the nodes that leave; returns the busy ones.
     async fn expel_some<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
@@ -428,11 +432,13 @@ impl<L: Layout> Leaving<'_, L> {
         failed.map_or(Ok(busy), |error| Err(error.into()))
     }
 
-    /// The rest, alone: makes the new boundary one between leaves, the nodes that cross it shared, and evicts what
-    /// [`Leaving::flush_share`] left over. Then the keys may be taken over by their new owner, and `self` be dropped.
+    /// Completes the release; not to be called concurrently. Cuts the leaf at the new boundary, makes the
+    /// nodes that cross it shared, and evicts what [`Leaving::flush_share`] left. Then the new owner may take
+    /// the keys over, and `self` may be dropped.
     ///
     /// # Errors
-    /// Those of the fabric, and [`DexError::TimedOut`]. It may be called again, or [`Leaving::abandon`].
+    /// Errors of the fabric, and [`DexError::TimedOut`]. Either this or [`Leaving::abandon`] may be called
+    /// then.
     pub async fn finish<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<Flushed> {
         let tree = self.tree;
         let mut flushed = Flushed::default();
@@ -460,8 +466,9 @@ impl<L: Layout> Leaving<'_, L> {
         Ok(flushed)
     }
 
-    /// Whether no frame has a node of the keys that go as this compute server's own. A copy of a shared node may still come to
-    /// lie among them, when another splits it there: one that is stale, or will be, like any other.
+    /// Whether no frame has an owned node of the keys that leave. A copy of a shared node may still come to
+    /// lie among them, when another compute server splits the node; it is stale, or will be, like any such
+    /// copy.
     fn no_own_is_left(&self) -> bool {
         let tree = self.tree;
         (0..tree.cache.frames() as u32).map(FrameId).filter(|&id| id != tree.root).all(|id| {
@@ -473,24 +480,24 @@ impl<L: Layout> Leaving<'_, L> {
         })
     }
 
-    /// This compute server keeps its keys after all: what was evicted is READ again when it is needed.
+    /// Keeps the keys after all. Evicted nodes are READ again when they are needed.
     ///
     /// # Errors
-    /// Those of the fabric, and [`DexError::TimedOut`]: the keys are this compute server's again all the same, and all
-    /// operations go on; some are slower until the next move of keys came through.
+    /// Errors of the fabric, and [`DexError::TimedOut`]. The keys belong to this compute server again
+    /// nevertheless, and all operations go on; some are slower until the next successful move of keys.
     pub async fn abandon<E: Endpoint>(self, ctx: Ctx<'_, E>) -> Result<()> {
         self.take_back();
         acquire::extend_to(self.tree, ctx, &self.keep, &self.left.before.nodes).await
     }
 
-    /// The keys are this compute server's again at once.
+    /// Makes the keys belong to this compute server again, at once.
     pub(crate) fn take_back(&self) {
         self.left.take_back();
     }
 }
 
-/// Changes the view and waits until all attempts that began before are over. `changed` is set as soon as the view is
-/// the new one.
+/// Changes the view and waits until all attempts that began before have ended. Sets `changed` as soon as the
+/// view is the new one.
 ///
 /// # Errors
 /// [`DexError::TimedOut`].
@@ -509,6 +516,6 @@ pub(crate) async fn change_view<L: Layout, E: Endpoint>(
     while !tree.ownership.gate.is_drained() {
         patience.wait(ctx.ep, "operations that began before the move").await?;
     }
-    // Nor may what those left that were cut off take effect once the keys are others'.
+    // Leftovers of cut-off operations must not take effect once another compute server owns the keys.
     unfinished::finish_all(tree, ctx).await
 }

@@ -1,14 +1,17 @@
-//! Moving keys from one compute server to another: a boundary, a server more, a server less (DEX §4, §8 repartitioning).
+//! A complete move of keys between compute servers: a changed boundary, a server added or removed (DEX §4, §8
+//! repartitioning).
 //!
-//! One of the two may have no keys before (it is being added: a tree opened for [`KeyRange::none`]) or after (it is being
-//! removed). The former owner leaves, the new one takes over, and then the new routing table is published; [`release`](crate::migrate::release) and
-//! [`acquire`](crate::migrate::acquire) say why nothing is lost in between. Operations on the keys that move wait in their routers' detours; all
-//! others go on.
+//! One of the two may have no keys before the move (a server that is added: a tree opened for
+//! [`KeyRange::none`]) or after it (one that is removed). The former owner leaves, the new one takes over,
+//! then the new routing table is published. [`release`](crate::migrate::release) and
+//! [`acquire`](crate::migrate::acquire) explain why nothing is lost in between. Operations on the moving keys
+//! wait in their routers' detours; all others go on.
 //!
-//! What fails half-way is taken back: the former owner has the keys again, and the table stays. If even the taking back fails
-//! nobody owns the keys until the same move is tried again and goes on from there. The same where the future of a move is dropped: before the
-//! new owner has begun the former one has its keys again at once, and after that the same move is to be made again. There is one move at a time in an index, so
-//! that the table which is published follows from that which was looked at.
+//! A move that fails midway is undone: the former owner has the keys again, and the table stays. If that
+//! fails too, or the future of a move is dropped after the new owner has begun, no compute server owns the
+//! keys until the same move is repeated; it resumes there. If the future is dropped before that, the former
+//! owner has its keys again at once. An index has one move at a time, so that the published table follows
+//! from the one that was read.
 
 use std::sync::Arc;
 
@@ -23,7 +26,7 @@ use crate::ownership::range::KeyRange;
 use crate::ownership::routing::{Routes, RoutingTable};
 use crate::tree::{Ctx, Tree};
 
-/// Time between two attempts at a step that failed.
+/// Pause between two attempts at a step that failed.
 const PAUSE_NS: Nanos = 20_000;
 
 /// A compute server that takes part in a move, with its number in the routing table.
@@ -33,30 +36,31 @@ pub struct Party<'t, 'w, L, E> {
     pub ctx: Ctx<'w, E>,
 }
 
-/// A move that was made.
+/// Result of a move.
 #[derive(Clone, Debug)]
 pub struct Moved {
     pub range: KeyRange,
     pub from: usize,
     pub to: usize,
     pub flushed: Flushed,
-    /// When the former owner began to leave, when all was written back, and when the new table was there, by the clock of its
-    /// endpoint.
+    /// Times at which the former owner began to leave, everything was written back, and the new table was
+    /// published, by the clock of the former owner's endpoint.
     pub began: Nanos,
     pub written: Nanos,
     pub ended: Nanos,
     pub table: Arc<RoutingTable>,
 }
 
-/// Moves the keys of `range` to another compute server. `record` stores a table where it lasts: the new one once leaves end at
-/// the new boundary and everything is written back, before the new owner begins, who may merge leaves across the old
-/// boundary; the old one again if nothing comes of it. `flush` calls [`Leaving::flush_share`] by as many workers as it
-/// likes, which keep nothing of what they were given.
+/// Moves the keys of `range` to another compute server. `record` stores a table durably: the new one once
+/// leaves end at the new boundary and everything is written back, before the new owner begins, since that may
+/// merge leaves across the old boundary; the old one again if the move fails. `flush` calls
+/// [`Leaving::flush_share`] from any number of workers, which must not keep what they were given.
 ///
 /// # Errors
-/// [`DexError::Routes`] for keys that are not an end of those of `from` or not beside those of `to`; [`DexError::Moving`]
-/// during another move; errors of the fabric that last, after which the keys are where they were. If the new owner can neither
-/// take them over nor be sure that it did not, nobody owns them until the same move is made again.
+/// [`DexError::Routes`] for keys that are not an end of those of `from` or not adjacent to those of `to`;
+/// [`DexError::Moving`] during another move; lasting errors of the fabric, after which the keys are where
+/// they were. If the new owner can neither take them over nor exclude that it did, no compute server owns
+/// them until the same move is repeated.
 pub async fn move_keys<'t, L: Layout, E: Endpoint>(
     routes: &Routes,
     from: Party<'t, '_, L, E>,
@@ -79,7 +83,7 @@ pub async fn move_keys<'t, L: Layout, E: Endpoint>(
     let ep = from.ctx.ep;
     let began = ep.now();
     if acquire::is_taking_over(to.tree) {
-        // A move before this one failed where it could only go on.
+        // An earlier move failed where it can only be completed.
         if !acquire::is_taking(to.tree, &range) {
             return Err(DexError::Routes("an earlier move failed half-way and has to be made again first"));
         }
@@ -91,13 +95,13 @@ pub async fn move_keys<'t, L: Layout, E: Endpoint>(
         return Ok(Moved { range, from, to, flushed, began, written: began, ended, table });
     }
     if from.tree.range() == keep {
-        // One that nobody took back: it was dropped half-way, or failed twice.
+        // An earlier move was dropped midway or failed twice, and the keys were not taken back.
         insist(&from, async || acquire::take_over(from.tree, from.ctx, range.clone()).await).await?;
     }
     let leaving = Arc::new(release::begin_leave(from.tree, from.ctx, keep).await?);
     let unless_dropped = Unmade { leaving: Some(Arc::clone(&leaving)), to: to.tree };
     let handed_over = async {
-        // What is not written back here is in `finish`.
+        // `finish` writes back the rest.
         let mut flushed = flush(Arc::clone(&leaving)).await.unwrap_or_default();
         flushed += insist(&from, async || leaving.finish(from.ctx).await).await?;
         let written = ep.now();
@@ -111,9 +115,9 @@ pub async fn move_keys<'t, L: Layout, E: Endpoint>(
         Ok(done) => done,
         Err(error) if acquire::is_taking_over(to.tree) => return Err(error),
         Err(error) => {
-            // Not stored again, the new boundary stands where leaves end too.
+            // If this fails, the new boundary stays recorded, which is harmless: leaves end there too.
             let _ = record(&table).await;
-            // They are this one's again, even if that fails.
+            // The keys belong to the former owner again, even if this fails.
             if let Some(leaving) = Arc::into_inner(leaving) {
                 let _ = leaving.abandon(from.ctx).await;
             }
@@ -126,7 +130,8 @@ pub async fn move_keys<'t, L: Layout, E: Endpoint>(
     Ok(Moved { range, from, to, flushed, began, written, ended, table })
 }
 
-/// A move that is under way. Dropped, the former owner has its keys again, unless the new one has begun with them.
+/// A move in progress. If it is dropped, the former owner has its keys again, unless the new one has begun to
+/// take them over.
 struct Unmade<'t, L: Layout> {
     leaving: Option<Arc<Leaving<'t, L>>>,
     to: &'t Tree<L>,
@@ -148,7 +153,7 @@ impl<L: Layout> Drop for Unmade<'_, L> {
     }
 }
 
-/// Writes back with `workers` shares side by side on one thread, which overlaps their WRITEs.
+/// Writes back with `workers` concurrent shares on one thread, which overlaps their WRITEs.
 ///
 /// # Errors
 /// As [`Leaving::flush_share`].
@@ -164,7 +169,7 @@ pub async fn flush_side_by_side<L: Layout, E: Endpoint>(
     Ok(flushed)
 }
 
-/// Repeats a step that can be repeated, as long as the tree has patience.
+/// Repeats an idempotent step that fails, within the tree's patience.
 async fn insist<L: Layout, E: Endpoint, T>(
     party: &Party<'_, '_, L, E>,
     mut step: impl AsyncFnMut() -> Result<T>,

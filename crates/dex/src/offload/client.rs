@@ -1,7 +1,7 @@
-//! The compute server's half: hands an operation over at a miss, and takes the answer (DEX §6.2).
+//! The compute server's half: offloads an operation at a miss, and handles the answer (DEX §6.2).
 //!
-//! While the call is under way the missing node carries the I/O mark and its parent is pinned. What the memory server refuses
-//! is no error: the operation descends anew and does it here.
+//! During the call the missing node carries the I/O mark and its parent is pinned. A refusal by the memory
+//! server is no error: the operation restarts without offloading.
 
 use pando_fabric::Endpoint;
 use pando_pool::ValueRef;
@@ -15,8 +15,8 @@ use crate::offload::wire::{Action, Answer, Call, Found};
 use crate::tree::leftovers::{Remainder, Unfinished};
 use crate::tree::{Ctx, Tree};
 
-/// Looks `key` up below a node: whether it is present, its value appended to `out`, or where that is. `None` if the
-/// memory server cannot.
+/// Looks `key` up below a node. Returns whether it is present, and appends its value to `out` or returns a
+/// reference to it. `None` if the memory server refused.
 pub(crate) async fn get_below<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -37,7 +37,7 @@ pub(crate) async fn get_below<L: Layout, E: Endpoint>(
     }))
 }
 
-/// Makes a change below a node. `None` if the memory server cannot.
+/// Makes a change below a node; `None` if the memory server refused.
 pub(crate) async fn change_below<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -48,13 +48,14 @@ pub(crate) async fn change_below<L: Layout, E: Endpoint>(
     let Offloadable { from, ticket, _pin } = below;
     let node = ticket.keep();
     let remainder = Remainder::under_way(tree, || {
-        // Nobody asks the memory server for what it may be about to change.
+        // Close the mark: nothing more may be offloaded below a node that the memory server may still change.
         tree.cache.table().close(node);
         Unfinished::Called { node, key: tree.layout.key_bytes(key).into() }
     });
     let answer = match call(tree, ctx, from, key, Action::Change(*change)).await {
         Ok(answer) => answer,
-        // The memory server may have changed it. Others have to forget their copies first.
+        // The memory server may have changed the leaf. Copies of it must be forgotten before the ticket is
+        // dropped.
         Err(error) => {
             remainder.failed();
             return Err(error);
@@ -64,7 +65,7 @@ pub(crate) async fn change_below<L: Layout, E: Endpoint>(
         && outcome.changed
         && forget::forget_copy(tree, ctx, node, *leaf).await.is_err()
     {
-        // The change is made. Nobody comes to the copy before somebody has forgotten it.
+        // The change was made. The leftover keeps operations away from the copy until it is forgotten.
         remainder.failed();
     } else {
         remainder.done();

@@ -1,18 +1,19 @@
-//! Opportunistic offloading (DEX §6): what is below a missing node, its memory server does.
+//! Opportunistic offloading (DEX §6): a memory server executes an operation below a missing node.
 //!
-//! A miss at level L of a subtree that stands on one memory server (L at most M) can be met in two ways: READ the nodes of
-//! the way down, one after the other, or have the memory server go down and answer in one round trip. Memory servers have
-//! few cores, so the second is chosen only while it is expected to take less time ([`Offloading`](crate::Offloading)).
+//! A miss at level L of a subtree that lies on one memory server (L at most M) can be handled in two ways: by
+//! READs of the nodes on the path, one after the other, or by a call that makes the memory server descend and
+//! answer in one round trip. Memory servers have few cores, so a call is made only if it should take less
+//! time ([`Offloading`](crate::Offloading)).
 //!
-//! Why the memory server sees the truth, and nobody else changes it meanwhile (§6.2):
-//! - The missing node N belongs to this compute server alone, and was never shared: the memory server refuses otherwise.
-//! - Whoever offloads has a share of the ticket of N, and N's parent is pinned. Who comes for N offloads too, or descends anew
-//!   until all shares are back. (The paper lets one do so at a time; under skew all threads would wait for a few nodes.)
-//!   The memory server looks at and changes each leaf under a latch of its own.
-//! - Nothing below N is hot, nor in anybody's hands ([`Cache::paths_are_whole`](pando_cache::Cache::paths_are_whole)), so
-//!   memory is up to date. Cooling copies are clean; nobody reaches them but through N; that of the leaf that the memory
-//!   server changed is forgotten before that share is given back.
-//! - What would change the structure, or leads to another memory server, is refused, and done here.
+//! The memory server works on current data that no other operation changes (§6.2):
+//! - The missing node N is owned and was never shared; otherwise the memory server refuses the call.
+//! - An offloaded operation has a share of N's ticket, and N's parent is pinned. Other operations that need N
+//!   are offloaded too, or restart until all shares are returned. (The paper admits one at a time; under skew
+//!   all threads would wait for a few nodes.) The memory server latches each leaf.
+//! - No node below N is hot or in use ([`Cache::paths_are_whole`](pando_cache::Cache::paths_are_whole)), so
+//!   memory is up to date. Cooling copies are clean and reached only through N; that of a changed leaf is
+//!   forgotten before the share is returned.
+//! - A structure change, or a path to another memory server, is refused and done by the compute server.
 
 pub(crate) mod client;
 mod server;

@@ -1,7 +1,7 @@
-//! The memory server's half: goes down in its own memory and reads or changes a leaf there.
+//! The memory server's half: descends in its own memory, and reads or changes a leaf there.
 //!
-//! It looks at every node before it believes it, so a call that is out of date is answered with
-//! [`Answer::Elsewhere`], never with an error, and changes nothing.
+//! It verifies every node before it uses it. So a call that is out of date changes nothing; the answer is
+//! [`Answer::Elsewhere`], never an error.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,15 +13,15 @@ use crate::layout::{AnyLayout, Layout, header};
 use crate::node::{Node, NodeMut, Target};
 use crate::offload::wire::{Action, Answer, Call, Found};
 
-/// Executes the operations that compute servers leave to a memory server (DEX §6), on every index of its pool. Knows
-/// nothing of them beforehand: a call says what the nodes are like.
+/// Executes operations that compute servers offload to a memory server (DEX §6), on every index of its pool.
+/// It has no knowledge of them: a call describes the nodes.
 #[derive(Debug)]
 pub struct MemorySide {
-    /// Of leaves, by a hash of their addresses.
+    /// Latches of leaves, by a hash of their addresses.
     latches: Box<[Mutex<()>]>,
 }
 
-/// Latches for leaves: many more than there are cores.
+/// Number of latches for leaves, many more than there are cores.
 const LATCHES: usize = 1024;
 
 impl Default for MemorySide {
@@ -31,10 +31,10 @@ impl Default for MemorySide {
 }
 
 impl MemorySide {
-    /// The leaf for oneself among the cores of its server.
+    /// Takes exclusive access to the leaf among the cores of its server.
     fn latch(&self, leaf: &[AtomicU64]) -> MutexGuard<'_, ()> {
         let hash = header::addr(leaf).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        // Nothing is left half done by who panics: a change is checked before it is made.
+        // A panic leaves no partial change, since a change is checked before it is made.
         self.latches[hash as usize % LATCHES].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -82,7 +82,8 @@ fn get<L: Layout>(leaf: Node<'_, L>, key: L::Key<'_>) -> Answer {
     }))
 }
 
-/// The leaf of `key` and its address, if every node on the way is what the call takes it for and stands here.
+/// The leaf of `key` and its address, if every node on the path matches the call and lies on this memory
+/// server.
 fn go_down<'m, L: Layout>(
     memory: &ServerMemory<'m>,
     layout: L,
@@ -99,7 +100,7 @@ fn go_down<'m, L: Layout>(
             && node.index_id() == call.index_id
             && node.is_meant(level)
             && node.covers(Target::of(key));
-        // Below a node that was shared, a compute server may have nodes that are ahead of memory.
+        // A compute server may have nodes below one that was shared that are ahead of memory.
         if !is_meant || node.was_shared() {
             return None;
         }

@@ -1,6 +1,6 @@
-//! Calls to a memory server and its answers as bytes, little-endian. Any bytes are a call, an answer, or refused, and nothing
-//! that they say is trusted before the node is looked at. A call describes the nodes of its index, so memory servers need not
-//! know any index.
+//! Byte format of calls to a memory server and of its answers, little-endian. Decoding accepts or refuses any
+//! bytes, and a node is verified before what a call says of it is trusted. A call describes the nodes of its
+//! index, so memory servers need not know any index.
 //!
 //! ```text
 //! call   [action:8][level:8][format:8][expected:8][index id:32][node:64]
@@ -40,13 +40,13 @@ pub(super) struct Call<'c> {
 /// Answer of the memory server.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// The key's value, or where it is, if the key is present.
+    /// The key's value or a reference to it; `None` if the key is absent.
     Got(Option<Found>),
     /// Outcome of a change of the leaf at this address.
     Changed { leaf: GlobalAddr, outcome: Outcome },
     /// The change does not fit into the leaf.
     NoRoom,
-    /// The value there is long. The compute server must read and compare it first.
+    /// The current value is long. The compute server must read and compare it first.
     Compare(ValueRef),
     /// The call is out of date, or its descent leaves this memory server.
     Elsewhere,
@@ -273,7 +273,7 @@ mod tests {
         ValueRef::from_words([0x1000, 100, 7]).expect("a value may be there")
     }
 
-    /// Compute servers and memory servers of one version understand each other by these bytes.
+    /// Compute servers and memory servers of one version communicate by these bytes.
     #[test]
     fn calls_have_these_bytes() {
         let layout = LayoutId { format: 1, node_size: 1024, key_len: 8, value_len: 16, limit: 0 };
@@ -349,7 +349,7 @@ mod tests {
             message.push(0);
             assert!(call.decode_reply(server, &message).is_err(), "one more");
         }
-        // A length beyond what is there, and kinds that are none.
+        // A length beyond the end, and unknown kinds.
         for bad in ["00 ffffffff 76", "07", "03 03 0000000000000080"] {
             let bad: Vec<u8> = without_spaces(bad)
                 .as_bytes()

@@ -1,7 +1,7 @@
-//! The operations of a [`Tree`](crate::Tree): on one key, on many, on ranges; and opening one.
+//! Operations of a [`Tree`](crate::Tree): on one key, on many keys, on ranges; and opening a tree.
 //!
-//! Each operation tries the optimistic descent first and then loops over attempts that can wait, with one
-//! [`RestartPolicy`](crate::recovery::restart::RestartPolicy).
+//! Each operation tries the optimistic descent first. Then it loops over attempts that can wait, governed by
+//! one [`RestartPolicy`](crate::recovery::restart::RestartPolicy).
 
 pub(crate) mod multi_get;
 pub(crate) mod open;

@@ -1,8 +1,8 @@
-//! Lookups of many keys at once: all of them go down the tree side by side.
+//! Lookups of many keys in one batch.
 //!
-//! One level a round, so that the memory accesses of a round overlap. Leaves that are not cached are READ together
-//! afterwards; what else goes amiss, or changes meanwhile, is looked up by itself. So a batch has the answers of single
-//! lookups, each linearizable by itself, and none as a whole.
+//! The keys of a group descend together, one level per round, so that the memory accesses of a round overlap.
+//! Leaves that are not cached are READ together afterwards. A key that meets any other obstacle, or a change,
+//! is looked up alone. Each answer is linearizable by itself; a batch as a whole is not.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::layout::Layout;
 use crate::ops::scan;
 use crate::tree::{Ctx, Tree, VersionedNode};
 
-/// Appends the value of `key` to `out` if it is in the copy of its leaf; whether it is.
+/// Appends the value of `key` to `out` if it is in `page`, the copy of its leaf; returns whether it is.
 pub(crate) async fn get_from_copy<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -32,7 +32,7 @@ pub(crate) async fn get_from_copy<L: Layout, E: Endpoint>(
     }
 }
 
-/// Keys that go down side by side.
+/// Number of keys that descend together.
 const GROUP: usize = 32;
 
 /// Answers of [`Tree::multi_get`], kept for reuse.
@@ -43,7 +43,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// The value of the `i`-th key; `None` if it is absent.
+    /// Value of the `i`-th key; `None` if the key is absent.
     pub fn get(&self, i: usize) -> Option<&[u8]> {
         self.values[i].clone().map(|range| &self.bytes[range])
     }
@@ -56,19 +56,19 @@ impl Answers {
         self.values.is_empty()
     }
 
-    /// The values, in the order of the keys.
+    /// Values in the order of the keys.
     pub fn iter(&self) -> impl Iterator<Item = Option<&[u8]>> {
         self.values.iter().map(|range| range.clone().map(|range| &self.bytes[range]))
     }
 
-    /// Makes room for as many answers, all of them absent, that [`Answers::set`] fills in.
+    /// Makes room for `len` answers, which count as absent until [`Answers::set`] fills them in.
     pub fn reset(&mut self, len: usize) {
         self.bytes.clear();
         self.values.clear();
         self.values.resize(len, None);
     }
 
-    /// The `i`-th answer, which was not set before.
+    /// Sets the `i`-th answer, which was not set before.
     pub fn set(&mut self, i: usize, value: Option<&[u8]>) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(value.unwrap_or_default());
@@ -85,19 +85,19 @@ impl Answers {
     }
 }
 
-/// One key on its way down.
+/// State of one key's descent.
 #[derive(Clone, Copy)]
 enum Lane<'t> {
     /// Between a node and its child.
     Below(Step<'t>),
-    /// At its leaf, with what a search there gave.
+    /// At its leaf, with the result of the search there.
     At(VersionedNode<'t>, std::result::Result<usize, usize>),
-    /// Not cached, or changed meanwhile.
+    /// Must be looked up alone, because a node is not cached or has changed.
     Alone,
 }
 
 impl<L: Layout> Tree<L> {
-    /// Looks up all of `keys`; the answers are in their order.
+    /// Looks up all of `keys`; the answers are in the same order.
     ///
     /// # Errors
     /// As for [`Tree::get`].
@@ -113,7 +113,7 @@ impl<L: Layout> Tree<L> {
             let answered =
                 lanes[..group.len()].iter().take_while(|lane| answer(self, ctx, lane, answers)).count();
             if answered < group.len() {
-                // Boxed: the future of a batch that finds everything in its frame has no lanes then.
+                // Boxed, so that the future of a batch whose nodes are all in frames does not hold the lanes.
                 Box::pin(answer_rest(self, ctx, group, lanes, answered, answers)).await?;
             }
         }
@@ -121,7 +121,7 @@ impl<L: Layout> Tree<L> {
     }
 }
 
-/// Answers a key that came to its leaf, if that did not change meanwhile.
+/// Answers a key that has reached its leaf; `false` if the leaf has changed.
 #[inline]
 fn answer<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
@@ -139,7 +139,7 @@ fn answer<L: Layout, E: Endpoint>(
     found.is_some()
 }
 
-/// Answers the keys of a group from number `answered` on.
+/// Answers the keys of a group from index `answered` on.
 async fn answer_rest<L: Layout, E: Endpoint, K: AsRef<[u8]>>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -166,7 +166,7 @@ async fn answer_rest<L: Layout, E: Endpoint, K: AsRef<[u8]>>(
     Ok(())
 }
 
-/// Takes all keys as far down as cached nodes lead.
+/// Descends with all keys as far as nodes are cached.
 #[inline]
 fn descend_together<'t, L: Layout, K: AsRef<[u8]>>(
     tree: &'t Tree<L>,
@@ -180,7 +180,7 @@ fn descend_together<'t, L: Layout, K: AsRef<[u8]>>(
             *lane = search(tree, root, key, &charge);
         }
     }
-    // The root may grow meanwhile; whoever is late goes alone.
+    // The root may grow meanwhile. A key that needs more levels is looked up alone.
     for _ in 0..tree.node(root).level() {
         for (key, lane) in keys.iter().zip(&mut lanes) {
             if let Lane::Below(step) = *lane {
@@ -215,7 +215,7 @@ fn search<'t, L: Layout>(
                 }
                 return Lane::At(node, found);
             }
-            // Such nodes are few and high up: they are in the processor's cache.
+            // Such nodes are few and near the root, so they are in the processor's cache.
             Descent::Unswizzled(swip) => match optimistic::enter_listed(tree, node, swip, key, &charge) {
                 Some(child) => node = child,
                 None => return Lane::Alone,

@@ -1,7 +1,7 @@
-//! An index is created, opened by a compute server, and flushed.
+//! Creating an index, opening it for a compute server, and flushing it.
 //!
-//! The root never moves and stays in its frame as long as the cache lives, so every descent can begin there without looking
-//! anything up.
+//! The root never moves and stays in its frame as long as the cache lives, so every descent can begin there
+//! without a lookup.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ use crate::tree::suspects::Suspects;
 use crate::tree::{self, Ctx, HOME, SmoCounters, Tree, TreeConfig};
 
 impl<L: Layout> Tree<L> {
-    /// Writes an empty index: a root with one empty leaf per partition, or a root that is a leaf if there is only
-    /// one. Gives back the address of the root.
+    /// Writes an empty index: a root with one empty leaf per partition, or a root that is a leaf if there is
+    /// only one partition. Returns the address of the root.
     ///
     /// # Errors
-    /// Those of the pool and the fabric; nothing stays allocated then.
+    /// Errors of the pool and the fabric; nothing stays allocated then.
     pub async fn create<E: Endpoint>(
         ep: &E,
         pool: &Pool,
@@ -45,7 +45,8 @@ impl<L: Layout> Tree<L> {
         created
     }
 
-    /// Opens an index for the compute server that owns `config.range`, which may be empty. The cache must be empty.
+    /// Opens an index for the compute server that owns `config.range`, which may be empty. The cache must be
+    /// empty.
     ///
     /// # Errors
     /// A root that is not a node of this index and layout; errors of the fabric.
@@ -76,10 +77,11 @@ impl<L: Layout> Tree<L> {
         Ok(tree)
     }
 
-    /// Writes every dirty node back, once what operations left that were cut off is finished.
+    /// Finishes the leftovers of cut-off operations, then writes back every dirty node. Returns the number of
+    /// nodes written.
     ///
     /// # Errors
-    /// Those of the fabric.
+    /// Errors of the fabric.
     pub async fn flush<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<u64> {
         unfinished::finish_all(self, ctx).await?;
         free::free_left_behind(self, ctx).await?;
@@ -87,7 +89,8 @@ impl<L: Layout> Tree<L> {
     }
 }
 
-/// Every allocated node is in `nodes` whatever happens, the root first.
+/// Writes the nodes of an empty index. `nodes` receives every allocated node, the root first, also on an
+/// error.
 async fn create_nodes<L: Layout, E: Endpoint>(
     ep: &E,
     pool: &Pool,
@@ -97,7 +100,7 @@ async fn create_nodes<L: Layout, E: Endpoint>(
     nodes: &mut Vec<GlobalAddr>,
 ) -> Result<GlobalAddr> {
     let size = layout.node_size();
-    // The one memory server that is never drained, since a root never moves.
+    // `HOME` is never drained, since a root never moves.
     let root = pool.alloc(ep, Placement::Prefer(HOME), size as u64).await?;
     nodes.push(root);
     let new_page = |addr: GlobalAddr, level, low, high| {

@@ -1,8 +1,9 @@
 //! Operations on one key (DEX §7): look up, store, remove, compare and swap.
 //!
-//! All changes are one: find the leaf, apply a [`Change`] to it under its latch, or to a private copy that is written
-//! back at once, and start again where there is no room. Long values go to the pool before, and come back from it
-//! after, the change of the leaf; a reader that comes in between finds by the value's hash that it was replaced.
+//! All changes follow one path: find the leaf, apply a [`Change`] to it under its latch, or to a private copy
+//! that is written back at once, and restart if there is no room. A long value is put into the pool before
+//! the leaf changes, and its predecessor is freed afterwards. A reader that comes in between finds by the
+//! value's hash that it was replaced.
 
 use pando_cache::defect::Defect;
 use pando_fabric::defect::defect;
@@ -28,7 +29,7 @@ use crate::tree::{Ctx, Tree, VersionedNode, gate};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Swapped {
     Done,
-    /// What is there instead of the expected value; `None` if the key is absent.
+    /// The value found instead of the expected one; `None` if the key is absent.
     Found(Option<Vec<u8>>),
 }
 
@@ -50,7 +51,7 @@ impl<L: Layout> Tree<L> {
         }
     }
 
-    /// [`Tree::get`] after [`Tree::get_now`] gave up: does not look among the cached nodes first once more.
+    /// [`Tree::get`] after [`Tree::get_now`] gave up: does not try the cached path a second time.
     ///
     /// # Errors
     /// As for [`Tree::get`].
@@ -64,15 +65,15 @@ impl<L: Layout> Tree<L> {
         get_anyhow(self, ctx, self.layout.key(key)?, None, out).await
     }
 
-    /// Stores `value` under `key`; says whether the key was present before.
+    /// Stores `value` under `key`; returns whether the key was present before.
     ///
     /// # Errors
-    /// As for [`Tree::get`]; a value that the layout does not hold; a full pool. Nothing changed then.
+    /// As for [`Tree::get`]; a value that the layout cannot hold; a full pool. Nothing has changed then.
     pub async fn put<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: &[u8], value: &[u8]) -> Result<bool> {
         Ok(store(self, ctx, key, value, Change::Upsert).await?.existed)
     }
 
-    /// Stores `value` under a key that is absent; `false`, and nothing changes, if it is present.
+    /// Stores `value` under a key that is absent; `false` without a change if the key is present.
     ///
     /// # Errors
     /// As for [`Tree::put`].
@@ -80,7 +81,7 @@ impl<L: Layout> Tree<L> {
         Ok(store(self, ctx, key, value, Change::Insert).await?.changed)
     }
 
-    /// Stores `value` under a key that is present; `false`, and nothing changes, if it is absent.
+    /// Stores `value` under a key that is present; `false` without a change if the key is absent.
     ///
     /// # Errors
     /// As for [`Tree::put`].
@@ -88,7 +89,7 @@ impl<L: Layout> Tree<L> {
         Ok(store(self, ctx, key, value, Change::Update).await?.changed)
     }
 
-    /// Removes `key`; says whether it was present.
+    /// Removes `key`; returns whether it was present.
     ///
     /// # Errors
     /// As for [`Tree::get`].
@@ -125,7 +126,7 @@ impl<L: Layout> Tree<L> {
             let mut found = Vec::new();
             let present = self.get(ctx, key, &mut found).await?;
             let found = present.then_some(found);
-            // Between the attempt and this look the value may have become the expected one: try again then.
+            // The value may have become the expected one between the attempt and this lookup. Try again then.
             if found.as_deref() != expected {
                 return Ok(Swapped::Found(found));
             }
@@ -133,7 +134,7 @@ impl<L: Layout> Tree<L> {
     }
 }
 
-/// Looks `key` up wherever the nodes of its way are, beginning where the cached path got stuck.
+/// Looks `key` up, whether or not its nodes are cached, from where the cached path ended.
 #[inline(never)]
 async fn get_anyhow<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
@@ -204,7 +205,7 @@ async fn try_get<L: Layout, E: Endpoint>(
     Ok(found)
 }
 
-/// Appends a long value. A value that was replaced meanwhile restarts the operation at the leaf.
+/// Appends a long value. Restarts if the value was replaced meanwhile.
 pub(crate) async fn read_long<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -218,7 +219,7 @@ pub(crate) async fn read_long<L: Layout, E: Endpoint>(
     }
 }
 
-/// Puts a long value into the pool first, and takes back what ends up in no entry.
+/// Stores a value. Puts a long one into the pool first, and frees it if no entry refers to it in the end.
 async fn store<'v, L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -230,7 +231,7 @@ async fn store<'v, L: Layout, E: Endpoint>(
     if tree.layout.value_is_inline(value)? {
         return change_entry(tree, ctx, key, &mut change(Stored::Inline(value))).await;
     }
-    // In a box, like all that few changes do: the futures of the others are better without.
+    // Boxed, as a rare path, to keep the futures of other changes small.
     Box::pin(store_long(tree, ctx, key, value, change)).await
 }
 
@@ -245,10 +246,10 @@ async fn store_long<'v, L: Layout, E: Endpoint>(
     let outcome = change_leaf(tree, ctx, key, &mut change(Stored::Long(long))).await;
     let is_stored = match &outcome {
         Ok(outcome) => outcome.changed,
-        // An entry may refer to it: rather leaked than freed under it.
+        // An entry may refer to the value. Leak it rather than free it under the entry.
         Err(error) => error.may_have_taken_effect(),
     };
-    // What the operation says comes first.
+    // An error of the change takes precedence over one of the free.
     let freed = if is_stored { Ok(()) } else { tree.pool.free_value(ctx.ep, long).await };
     let outcome = outcome?;
     freed?;
@@ -268,7 +269,7 @@ async fn change_entry<L: Layout, E: Endpoint>(
     Box::pin(settle(tree, ctx, key, outcome)).await
 }
 
-/// Makes a change in the leaf that it belongs to, and nothing more.
+/// Makes a change in the leaf of `key`, without the work that follows it.
 pub(crate) async fn change_leaf<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -289,7 +290,7 @@ pub(crate) async fn change_leaf<L: Layout, E: Endpoint>(
     Box::pin(change_anyhow(tree, ctx, key, stuck, change)).await
 }
 
-/// Makes a change wherever the nodes of its way are, beginning where the cached path got stuck.
+/// Makes a change, whether or not the nodes on the path are cached, from where the cached path ended.
 async fn change_anyhow<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     mut ctx: Ctx<'_, E>,
@@ -303,9 +304,9 @@ async fn change_anyhow<L: Layout, E: Endpoint>(
         match try_change(tree, ctx, key, stuck.take(), change, &mut offer).await {
             Ok(Ok(outcome)) => return Ok(outcome),
             Ok(Err(Blocked::NoRoom)) => {
-                // In a box, for the futures of the other changes that come here.
+                // Boxed, to keep the futures of other changes small.
                 Box::pin(make_room(tree, ctx, key, stored_len(change))).await?;
-                // Others may take the room first, but not for ever.
+                // Other operations may take the room first, but only for a bounded time.
                 ctx = tries.pause(tree, ctx, "room in a node").await?;
             }
             Ok(Err(Blocked::Compare(value))) => {
@@ -318,7 +319,8 @@ async fn change_anyhow<L: Layout, E: Endpoint>(
     }
 }
 
-/// Splits what has no room for an entry of this size; then goes on with spreading the index, which splits pay for.
+/// Splits the leaf that has no room for an entry with a value of `value_len` bytes, and its full ancestors.
+/// Then spreads the index a little, since each split pays for some of that.
 async fn make_room<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -328,15 +330,15 @@ async fn make_room<L: Layout, E: Endpoint>(
     split::make_room(tree, ctx, key, value_len).await?;
     match spread::spread_some(tree, ctx).await {
         Err(error @ DexError::Corrupt { .. }) => Err(error),
-        // The split is done. A node that cannot be moved now is moved later.
+        // The split is done. A node that cannot be moved yet is moved later.
         _ => Ok(()),
     }
 }
 
-/// What a change that was made leaves to do.
+/// Does the work that a change leaves: frees an unlinked value, merges an underfull leaf.
 ///
 /// # Errors
-/// [`DexError::Settling`]: the change is made all the same.
+/// [`DexError::Settling`]: the change has been made nevertheless.
 pub(crate) async fn settle<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -359,7 +361,8 @@ pub(crate) async fn settle<L: Layout, E: Endpoint>(
     Ok(outcome)
 }
 
-/// Reads the long value in place and compares it with the expected bytes; from then on expects exactly it.
+/// READs the long value of the entry and compares it with the expected bytes. If they are equal, the change
+/// expects exactly this value from then on.
 async fn matches_long<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -370,14 +373,14 @@ async fn matches_long<L: Layout, E: Endpoint>(
     let Change::Swap { expected, .. } = change else { return Ok(false) };
     let wanted = match *expected {
         Expected::Bytes(bytes) => bytes,
-        // It was replaced since it was compared; whoever replaced it won.
+        // The value was replaced after the comparison, so the other change wins.
         Expected::Exactly(_) | Expected::Absent => return Ok(false),
     };
     let mut bytes = Vec::new();
     match tree.pool.get_value(ctx.ep, value, &mut bytes).await {
         Ok(()) if bytes == wanted => *expected = Expected::Exactly(value),
         Ok(()) => return Ok(false),
-        // Replaced meanwhile: look at the leaf again.
+        // The value was replaced meanwhile. Look at the leaf again.
         Err(PoolError::ValueChanged { .. }) => failed.note(value)?,
         Err(error) => return Err(error.into()),
     }
@@ -428,7 +431,8 @@ fn change_cached<L: Layout, E: Endpoint>(
     Ok(result)
 }
 
-/// A leaf without a frame is written back at once, whole, while its ticket keeps everybody else away.
+/// Changes a leaf without a frame and writes it back at once, as a whole. Its ticket keeps other operations
+/// away.
 async fn change_private<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,

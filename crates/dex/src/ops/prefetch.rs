@@ -1,13 +1,14 @@
-//! What a scan READs before it gets there (DEX §7): the node above a missing leaf names the leaves to come, and those
-//! that the scan surely goes to are READ together with it.
+//! Read-ahead of scans (DEX §7): the node above a missing leaf names the next leaves, and those that the scan
+//! certainly needs are READ together with it.
 //!
-//! Surely means that the scan would READ them one after the other too: they begin before the end of the range and of
-//! the compute server's keys, and the limit is above what all leaves before them can hold. So a scan READs nothing
-//! more than it would, unless its visitor stops it early or others change the index meanwhile.
+//! A leaf is certainly needed if it begins before the end of the range and of the compute server's keys, and
+//! the limit exceeds the capacity of all leaves before it. So a scan READs no leaf that it would not READ one
+//! by one, unless its visitor stops early or other operations change the index meanwhile.
 //!
-//! The copies wait in the scan, not in the cache. Each was the leaf of its fences at one moment of the scan, which is all
-//! that a scan promises of a leaf. It is used for what lies between its fences and was not handed out yet, whatever
-//! became of the leaf since. Copies that the scan jumped over, because a leaf before them grew by a merge, are dropped.
+//! The copies are kept in the scan, not in the cache. Each was the leaf at one moment of the scan, which is
+//! all that a scan promises of a leaf. A copy is used for the keys between its fences that were not handed
+//! out yet, even if the leaf has changed since. A copy that the scan has passed, because a leaf before it
+//! grew by a merge, is dropped.
 
 use pando_fabric::{Endpoint, PageBuf};
 
@@ -20,14 +21,14 @@ use crate::ownership::scan_range::ScanRange;
 use crate::ownership::view::View;
 use crate::tree::{Ctx, Tree, VersionedNode};
 
-/// A copy of a leaf that the scan comes to.
+/// Copy of a leaf that the scan has not reached yet.
 pub(crate) struct Ahead<'t> {
     pub page: PageBuf,
-    /// The node that named it, and which child it was there.
+    /// The inner node that named it, and its child index there.
     pub above: (VersionedNode<'t>, usize),
 }
 
-/// The leaves that a scan was brought before it got there, in no order.
+/// Leaves that were READ before the scan reached them, in no order.
 #[derive(Default)]
 pub(crate) struct ReadAhead<'t> {
     copies: Vec<Ahead<'t>>,
@@ -38,7 +39,7 @@ impl<'t> ReadAhead<'t> {
         self.copies.is_empty()
     }
 
-    /// The copy that the scan goes on with at `key`. Those that it will not come to any more are dropped.
+    /// Takes the copy that covers `target`. Drops the copies that the scan has passed.
     pub fn take<L: Layout, E: Endpoint>(
         &mut self,
         tree: &Tree<L>,
@@ -63,12 +64,13 @@ impl<'t> ReadAhead<'t> {
     }
 }
 
-/// READs the leaf at `slot`, whose ticket was just taken, and with it those after it that a scan surely goes to if
-/// it hands out `wanted` more entries of `range`. Gives back the first; the others wait in `ahead`. `None` if the
-/// bytes are not the leaf that the parent seemed to mean.
+/// READs the leaf at `slot`, whose ticket was just taken, together with the next leaves that a scan certainly
+/// needs to hand out `wanted` more entries of `range`. Returns the first leaf and keeps the others in
+/// `ahead`; `None` if the bytes are not the leaf that the parent named.
 ///
 /// # Errors
-/// Corruption of the first leaf; errors of the fabric. Errors of others come up when the scan gets there.
+/// Corruption of the first leaf; errors of the fabric. An error of another leaf is reported when the scan
+/// reaches it.
 pub(crate) async fn read_with_coming<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -80,8 +82,8 @@ pub(crate) async fn read_with_coming<'t, L: Layout, E: Endpoint>(
     let slot = first.slot;
     tree.cache.give_way(ctx.worker)?;
     let coming = coming(tree, &tree.view(ctx), slot, range, wanted, ahead);
-    // Seen unchanged after the ticket was taken. It stays hot, so that leaves are swizzled below it and the scan can
-    // go on from it.
+    // The pin validates the parent after the ticket was taken. A pinned parent stays hot, so that leaves are
+    // swizzled below it and the scan can go on from it.
     let _pin = slot.parent.frame.pin(slot.parent.version)?;
     let mut leaves = vec![first];
     leaves
@@ -93,8 +95,8 @@ pub(crate) async fn read_with_coming<'t, L: Layout, E: Endpoint>(
     Ok(first?)
 }
 
-/// The leaves after the one at `first`, under the same parent, that the scan surely goes to and that are in no
-/// frame, each with a key that leads to it. Believed only once the parent is validated.
+/// Leaves after the one at `first`, under the same parent, that the scan certainly needs and that are in no
+/// frame, each with a key that leads to it. The result counts only if the parent is validated afterwards.
 fn coming<'t, L: Layout>(
     tree: &Tree<L>,
     view: &View,
@@ -103,7 +105,7 @@ fn coming<'t, L: Layout>(
     wanted: usize,
     ahead: &ReadAhead<'t>,
 ) -> Vec<(Slot<'t>, Vec<u8>, Toward)> {
-    // The leaf after `n` others is needed if those cannot hold all that is wanted.
+    // The leaf after `n` others is needed if those cannot hold all `wanted` entries.
     let needed = wanted.div_ceil(tree.layout.max_entries());
     let window = fetch_many::leaves_at_once(tree, tree.config.read_ahead).saturating_sub(ahead.copies.len());
     let node = tree.node(first.parent);
@@ -130,7 +132,7 @@ fn coming<'t, L: Layout>(
     coming
 }
 
-/// Whether a scan that stands at `key` is past all of a leaf.
+/// Whether a scan at `key` has passed all of a leaf.
 fn is_behind<L: Layout>(tree: &Tree<L>, page: &PageBuf, key: &[u8], toward: Toward) -> bool {
     match toward {
         Toward::Below => tree.node(page).fence(Side::Low).is_some_and(|low| low.as_slice() >= key),

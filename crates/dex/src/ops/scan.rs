@@ -1,9 +1,10 @@
-//! Range scans (DEX §7): leaf by leaf, hopping by fence keys, since leaves are not linked.
+//! Range scans (DEX §7): leaf by leaf, from fence to fence, since leaves are not linked.
 //!
-//! A leaf is copied, the copy is validated, and only then are its entries handed out, so that what a scan returns of
-//! one leaf was there at one moment. The next leaf starts where the fences of the copy end. The last inner node is
-//! remembered: while it does not change, the next leaf is its next child, without a descent. At a leaf that is not
-//! cached, those that the scan surely needs after it are READ together with it (see [`prefetch`](crate::ops::prefetch)).
+//! A leaf is copied, the copy is validated, and only then are its entries handed out. So the entries of one
+//! leaf were all present at one moment. The next leaf starts where the fences of the copy end. The cursor
+//! remembers the last inner node: while that does not change, the next leaf is its next child, without a
+//! descent. With a leaf that is not cached, the scan also READs the leaves that it certainly needs next (see
+//! [`prefetch`](crate::ops::prefetch)).
 
 use std::ops::Bound;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,35 +28,36 @@ use crate::ownership::scan_range::{ScanRange, Scanned};
 use crate::recovery::restart::RestartPolicy;
 use crate::tree::{Ctx, Tree, VersionedNode, gate};
 
-/// Where a scan stands.
+/// Position of a scan.
 struct Cursor<'t> {
     /// Copy of the current leaf.
     page: PageBuf,
-    /// The inner node above it and the index of the leaf there, unless the leaf is the root.
+    /// The inner node above it, and the index of the leaf there; `None` if the leaf is the root.
     above: Option<(VersionedNode<'t>, usize)>,
     /// Where the next leaf starts (ends, if descending).
     fence: Vec<u8>,
-    /// Entries that are still to be handed out.
+    /// Entries still to be handed out.
     wanted: usize,
-    /// Leaves that were READ together with one before.
+    /// Leaves that were READ together with an earlier one.
     ahead: ReadAhead<'t>,
-    /// Where the keys of this compute server ended in the middle of the leaf.
+    /// Where another compute server continues, if keys in the middle of the leaf moved away.
     lost: Option<Bound<Vec<u8>>>,
 }
 
-/// Entries that one leaf mostly has.
+/// Number of entries that most leaves have at least.
 const SHORT: usize = 16;
 
 impl<L: Layout> Tree<L> {
-    /// Hands the entries of `range` that this compute server owns to `visit`, in order, each once, until it returns
-    /// `false`. Every key that is present throughout is handed out, and none that is absent throughout.
+    /// Calls `visit` for the entries of `range` that this compute server owns, in order, each once, until it
+    /// returns `false`. Visits every key that is present throughout the scan, and none that is absent
+    /// throughout.
     ///
-    /// READs the leaves that it touches and that are not cached, several at once. A visitor that has enough early may
-    /// have had up to [`TreeConfig::read_ahead`](crate::TreeConfig::read_ahead) less one leaves read for nothing; a limit
-    /// has none.
+    /// READs the leaves that it touches and that are not cached, several at once. If the visitor stops early,
+    /// up to [`TreeConfig::read_ahead`](crate::TreeConfig::read_ahead) - 1 leaves were READ in vain; a limit
+    /// avoids that.
     ///
     /// # Errors
-    /// Corruption; errors of the fabric. What was handed out before stands.
+    /// Corruption; errors of the fabric. Entries that were visited before remain valid.
     pub async fn scan<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
@@ -69,12 +71,13 @@ impl<L: Layout> Tree<L> {
         }
     }
 
-    /// [`Tree::scan`] for those who do not know for sure who owns what: the first key of `range` must be this
-    /// compute server's. The scan ends early where its keys end, or have come to end meanwhile, and
-    /// [`Scanned::next`] says from where on to ask another.
+    /// [`Tree::scan`] for callers whose routing may be out of date: the first key of `range` must belong to
+    /// this compute server. The scan ends early where the keys of this compute server end, and
+    /// [`Scanned::next`] tells where another one continues.
     ///
     /// # Errors
-    /// [`DexError::NotOwned`](crate::DexError::NotOwned), before anything was handed out; as for [`Tree::scan`].
+    /// [`DexError::NotOwned`](crate::DexError::NotOwned), before any entry was visited; as for
+    /// [`Tree::scan`].
     pub async fn scan_owned<E: Endpoint>(
         &self,
         ctx: Ctx<'_, E>,
@@ -87,7 +90,7 @@ impl<L: Layout> Tree<L> {
         }
         match start_of(self, &own.keys, range).filter(|_| range.limit > 0) {
             Some((start, toward)) => scan_from(self, ctx, range, start, toward, visit).await,
-            // No key of this layout is in both ranges: what is left of `range` is another's.
+            // No key of this layout is in both ranges: the rest of `range` belongs to another compute server.
             None => {
                 let end = if range.reverse { &own.keys.low } else { &own.keys.high };
                 let mut scanned = Scanned { entries: 0, complete: true, next: Bound::Unbounded };
@@ -128,7 +131,7 @@ async fn scan_from<L: Layout, E: Endpoint>(
         }
         is_first = false;
         let left = range.limit - scanned.entries;
-        // The leaf was copied, and the first entry is looked for in the copy.
+        // The leaf was copied, and the first entry is searched for in the copy.
         ctx.ep.charge(Work::Copy { bytes: tree.layout.node_size() });
         ctx.ep.charge(Work::NodeSearch);
         let (entries, more) = visit_leaf(tree, ctx, &mut cursor, range, toward, left, &mut visit).await?;
@@ -154,11 +157,11 @@ async fn scan_from<L: Layout, E: Endpoint>(
     Ok(scanned)
 }
 
-/// Takes the cursor to the fence where the next leaf starts; `false` if there is none in the range.
+/// Moves the cursor to the fence where the next leaf starts; `false` if the range has no further leaf.
 ///
 /// # Errors
-/// Corruption, if that is not behind the fence where this leaf was entered: the scan would go round and round over nodes that are
-/// not of one tree.
+/// Corruption, if that fence is not beyond the one where this leaf was entered. The scan would cycle through
+/// nodes that do not form one tree.
 fn go_on<L: Layout>(
     tree: &Tree<L>,
     cursor: &mut Cursor<'_>,
@@ -166,7 +169,7 @@ fn go_on<L: Layout>(
     toward: Toward,
 ) -> Result<bool> {
     let side = if range.reverse { Side::Low } else { Side::High };
-    // Behind the one before: a vector of its own would cost every scan an allocation.
+    // Append the new fence to the old one: a second vector would cost every scan an allocation.
     let entered = cursor.fence.len();
     if !tree.node(&cursor.page).append_fence(side, &mut cursor.fence) {
         return Ok(false);
@@ -186,7 +189,7 @@ fn go_on<L: Layout>(
     Ok(!range.is_past(&cursor.fence))
 }
 
-/// The key at which a scan starts, inside this server's range; `None` if nothing of the range is.
+/// Key at which a scan starts, inside this compute server's keys; `None` if these do not meet the range.
 fn start_of<L: Layout>(tree: &Tree<L>, own: &KeyRange, range: &ScanRange<'_>) -> Option<(Vec<u8>, Toward)> {
     if range.reverse {
         let bound = match range.high {
@@ -215,7 +218,7 @@ fn start_of<L: Layout>(tree: &Tree<L>, own: &KeyRange, range: &ScanRange<'_>) ->
     own.contains(&start.0).then_some(start)
 }
 
-/// Brings the copy of the leaf at the cursor's fence.
+/// Copies the leaf at the cursor's fence into the cursor.
 async fn next_leaf<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -237,7 +240,7 @@ async fn next_leaf<'t, L: Layout, E: Endpoint>(
     }
 }
 
-/// Goes on with a copy that was READ together with a leaf before.
+/// Goes on with a copy that was READ together with an earlier leaf; `false` if there is none.
 fn take_ahead<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -250,13 +253,13 @@ fn take_ahead<'t, L: Layout, E: Endpoint>(
     let target = Target::new(tree.layout.key(&cursor.fence)?, toward);
     let Some(copy) = cursor.ahead.take(tree, ctx.ep, target) else { return Ok(false) };
     ctx.ep.recycle(std::mem::replace(&mut cursor.page, copy.page));
-    // While that node is as it was, the copy has the fences that it gives this child.
+    // While that node is unchanged, the copy has the fences that the node gives this child.
     cursor.above = Some(copy.above);
     prefetch_next(tree, cursor, toward);
     Ok(true)
 }
 
-/// Goes to the next child of the remembered inner node, if that did not change and has the child swizzled.
+/// Goes on with the next child of the remembered inner node, if that is unchanged and the child is swizzled.
 fn step<'t, L: Layout>(tree: &'t Tree<L>, cursor: &mut Cursor<'t>, toward: Toward) -> Option<()> {
     let (above, index) = cursor.above.take()?;
     let node = tree.node(above);
@@ -300,7 +303,7 @@ async fn descend_to_leaf<'t, L: Layout, E: Endpoint>(
     result
 }
 
-/// Goes down to the node above the leaf, and from there to the leaf, or READs it and some after it.
+/// Descends to the node above the leaf, and enters the leaf or READs it, together with some that follow.
 async fn descend_by_parent<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -325,7 +328,7 @@ async fn descend_by_parent<'t, L: Layout, E: Endpoint>(
         Some(id) => enter_leaf(tree, ctx, above, id).await?,
         None => {
             let slot = walk::slot(tree, above, index)?;
-            // Boxed: futures of scans that find every leaf in its frame are better without.
+            // Boxed, to keep the futures of scans whose leaves are all in frames small.
             match Box::pin(bring_leaf(tree, ctx, cursor, range, slot, target)).await? {
                 Some(leaf) => leaf,
                 None => return Ok(()),
@@ -338,7 +341,8 @@ async fn descend_by_parent<'t, L: Layout, E: Endpoint>(
     leaf.validate().map_err(Retry::from)
 }
 
-/// Goes to a leaf that is not swizzled: gives its frame, or READs it into the cursor, with some that come after it.
+/// Finds a leaf that is not swizzled. Returns its frame, or READs it into the cursor together with some that
+/// follow and returns `None`.
 async fn bring_leaf<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -363,7 +367,7 @@ async fn bring_leaf<'t, L: Layout, E: Endpoint>(
     }
 }
 
-/// Goes to a swizzled leaf.
+/// Enters a swizzled leaf.
 async fn enter_leaf<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -377,8 +381,8 @@ async fn enter_leaf<'t, L: Layout, E: Endpoint>(
     Ok(optimistic::enter(tree, above, id)?)
 }
 
-/// Goes on with the copy of a leaf that was READ. If the bytes are another node, an ordinary descent finds out
-/// why: a stale copy of the parent, or corruption.
+/// Goes on with the copy of a leaf that was READ. If the bytes were another node, an ordinary descent finds
+/// the reason: a stale copy of the parent, or corruption.
 async fn enter_copy<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -408,7 +412,7 @@ async fn enter_copy<'t, L: Layout, E: Endpoint>(
     Ok(())
 }
 
-/// Hands out the entries of the copied leaf; how many, and whether to go on.
+/// Visits the entries of the copied leaf. Returns their number and whether the scan goes on.
 async fn visit_leaf<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'t, E>,
@@ -426,7 +430,7 @@ async fn visit_leaf<'t, L: Layout, E: Endpoint>(
     };
     let indexes = if range.reverse { 0..first } else { first..count };
     let (mut visited, mut key, mut value) = (0, Vec::new(), Vec::new());
-    // Ascending from an inclusive start to no end, every entry from the first on belongs to the scan.
+    // In an ascending scan with an inclusive start and no end, every entry from the first on is in the range.
     let all = !range.reverse && range.high == Bound::Unbounded && !matches!(range.low, Bound::Excluded(_));
     if all
         && (range.low == Bound::Unbounded || tree.layout.key(low_of(range)).is_ok())
@@ -462,7 +466,7 @@ async fn visit_leaf<'t, L: Layout, E: Endpoint>(
         if let Some(long) = tree.node(&cursor.page).append_value(i, &mut value) {
             match Box::pin(long_of(tree, ctx, &key, long, &mut value)).await {
                 Ok(true) => {}
-                // Removed since the leaf was copied: it was not present throughout.
+                // Removed since the leaf was copied, so it was not present throughout.
                 Ok(false) => continue,
                 Err(DexError::NotOwned) => {
                     cursor.lost = Some(Bound::Included(key));
@@ -479,7 +483,8 @@ async fn visit_leaf<'t, L: Layout, E: Endpoint>(
     Ok((visited, visited < limit))
 }
 
-/// Appends the long value of an entry that was copied; the one it has by now, if that one is gone.
+/// Appends the long value of a copied entry, or the key's current value if that one is gone; `false` if the
+/// key is absent.
 pub(crate) async fn long_of<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -498,8 +503,8 @@ pub(crate) async fn long_of<L: Layout, E: Endpoint>(
     }
 }
 
-/// Asks the processor for the leaf after the current one, while this one is copied and handed out; not if the
-/// scan will likely end in this one.
+/// Prefetches the leaf after the current one, which is copied and visited meanwhile; does nothing if the scan
+/// will likely end in the current one.
 fn prefetch_next<L: Layout>(tree: &Tree<L>, cursor: &Cursor<'_>, toward: Toward) {
     if cursor.wanted < SHORT {
         return;

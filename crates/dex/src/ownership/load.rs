@@ -1,23 +1,24 @@
-//! How much is asked of which keys: what the balancer decides by.
+//! Load by key, on which the rebalancer decides.
 //!
-//! Routers note the key of one operation in [`SAMPLE_EVERY`], and how many operations it stands for, each in a shard of
-//! its own, so that noting costs an operation a nanosecond or two and nobody waits for anybody. A shard keeps so many
-//! keys at most: when it is full, every second one goes and the one before it stands for its operations too.
+//! A router samples the key of one operation in [`SAMPLE_EVERY`], with the number of operations that it
+//! represents, into a shard of its own. So sampling costs an operation one or two nanoseconds, and no router
+//! waits for another. A shard has bounded size: when it is full, every second key is dropped, and the key
+//! before it also represents the operations of the dropped one.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::ownership::range::partition_of;
 
-/// Operations per noted key, on the average.
+/// Average number of operations per sampled key.
 pub const SAMPLE_EVERY: u64 = 32;
 
-/// Keys that a shard keeps.
+/// Largest number of keys in a shard.
 const SHARD_KEYS_MAX: usize = 1024;
 
-/// A key, and how many operations it stands for.
+/// A key, and the number of operations that it represents.
 type Sample = (Box<[u8]>, u64);
 
-/// What one router noted.
+/// Samples of one router.
 #[derive(Debug, Default)]
 pub(crate) struct LoadShard(Mutex<Vec<Sample>>);
 
@@ -43,10 +44,10 @@ fn thin(samples: &mut Vec<Sample>) {
     samples.truncate(samples.len() / 2);
 }
 
-/// The load of an interval, by keys.
+/// Load of an interval, by key.
 #[derive(Clone, Debug, Default)]
 pub struct Load {
-    /// In the order of their keys.
+    /// In key order.
     samples: Vec<Sample>,
     total: u64,
 }
@@ -56,25 +57,25 @@ impl Load {
         Self::of(shards.flatten().collect())
     }
 
-    /// What these samples say: keys, and how many operations each stands for.
+    /// Load of these samples: keys, and the number of operations that each represents.
     pub fn of(mut samples: Vec<(Box<[u8]>, u64)>) -> Self {
-        // Stable, which is fast with what is sorted in parts.
+        // A stable sort, which is fast on input that is sorted in parts.
         samples.sort();
         let total = samples.iter().map(|(_, operations)| operations).sum();
         Self { samples, total }
     }
 
-    /// The load of several intervals as that of one.
+    /// Sum of the loads of several intervals.
     pub fn together<'l>(loads: impl Iterator<Item = &'l Self>) -> Self {
         Self::of(loads.flat_map(|load| load.samples.iter().cloned()).collect())
     }
 
-    /// Operations in all.
+    /// Total number of operations.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// Keys that were noted.
+    /// Number of sampled keys.
     pub fn len(&self) -> usize {
         self.samples.len()
     }
@@ -83,7 +84,7 @@ impl Load {
         self.samples.is_empty()
     }
 
-    /// Operations on the keys of each partition.
+    /// Number of operations on the keys of each partition.
     pub fn by_partition(&self, boundaries: &[Vec<u8>]) -> Vec<u64> {
         let mut operations = vec![0; boundaries.len() + 1];
         for (key, weight) in &self.samples {
@@ -92,12 +93,12 @@ impl Load {
         operations
     }
 
-    /// The sum of the squares of what keys stand for.
+    /// Sum of the squares of the samples' weights.
     pub(crate) fn squares(&self) -> f64 {
         self.samples.iter().map(|&(_, operations)| (operations as f64).powi(2)).sum()
     }
 
-    /// The same load by `keys` noted keys at most.
+    /// The same load, represented by at most `keys` sampled keys.
     pub(crate) fn thinned(mut self, keys: usize) -> Self {
         while self.samples.len() > keys.max(1) {
             thin(&mut self.samples);
@@ -105,16 +106,16 @@ impl Load {
         self
     }
 
-    /// Boundaries, as many as there are, that cut the load into parts as equal as they can be: ascending strictly, each at
-    /// a noted key or where there is a boundary already. A key that has more than its part is alone in it as far as possible, and
-    /// the others share the rest.
+    /// Boundaries, as many as given, that cut the load into parts as equal as possible. They ascend strictly,
+    /// and each is a sampled key or an existing boundary. A key with more than an equal part gets a part of
+    /// its own as far as possible, and the other parts share the rest.
     pub fn equal_cuts(&self, boundaries: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let places = self.places(boundaries);
         let mut cuts = Vec::with_capacity(boundaries.len());
         let (mut at, mut left) = (0, u128::from(self.total));
         for cut in 0..boundaries.len() {
             let parts = (boundaries.len() + 1 - cut) as u128;
-            // Places are left for the cuts above.
+            // Leave places for the cuts above.
             let last = places.len() - (boundaries.len() - cut);
             let mut sum = 0;
             while at < last {
@@ -132,7 +133,7 @@ impl Load {
         cuts.into_iter().map(<[u8]>::to_vec).collect()
     }
 
-    /// Where there may be cuts, ascending strictly, and the load from each to the next.
+    /// Possible cuts in strictly ascending order, with the load from each to the next.
     fn places<'l>(&'l self, boundaries: &'l [Vec<u8>]) -> Vec<(&'l [u8], u64)> {
         let noted = self.samples.iter().map(|(key, weight)| (&**key, *weight));
         let mut all: Vec<_> = noted.chain(boundaries.iter().map(|key| (key.as_slice(), 0))).collect();

@@ -1,7 +1,7 @@
-//! Which compute server owns which keys (DEX §4, §8): ranges, views, routes to owners, and load.
+//! Ownership of keys by compute servers (DEX §4, §8): ranges, views, routes to owners, and load.
 //!
-//! Nothing here knows of a tree. A tree asks its [`Ownership`](view::Ownership) whether it owns a key, and a session asks its
-//! [`Router`](routing::Router) which compute server does.
+//! These modules know no tree. A tree asks its [`Ownership`](view::Ownership) whether it owns a key. A
+//! session asks its [`Router`](routing::Router) which compute server does.
 
 pub(crate) mod load;
 pub(crate) mod range;

@@ -1,8 +1,9 @@
 //! Logical partitions (DEX §4): the key range that one compute server owns.
 //!
-//! The ranges of an index tile the key space, low ends inclusive. A node whose fences lie within one range belongs
-//! to that compute server alone; one whose fences cross a boundary is *shared* and follows the protocol of
-//! [`shared`](crate::shared). A leaf never crosses one. Ranges change while the index is in use: see [`view`](crate::ownership::view).
+//! The ranges of an index tile the key space; low ends are inclusive. A node whose fences lie within one
+//! range belongs to that compute server alone. One whose fences cross a boundary is *shared* and follows the
+//! protocol of [`shared`](crate::shared). A leaf never crosses a boundary. Ranges change while the index is
+//! in use: see [`view`](crate::ownership::view).
 
 use std::cmp::Ordering;
 
@@ -22,7 +23,7 @@ impl KeyRange {
         Self::default()
     }
 
-    /// The ranges that `boundaries` (ascending) cut the key space into: one more than there are boundaries.
+    /// Ranges into which `boundaries` (ascending) cut the key space: one more than there are boundaries.
     pub fn from_boundaries(boundaries: &[Vec<u8>]) -> Vec<Self> {
         let ends = || boundaries.iter().cloned().map(Some);
         std::iter::once(None)
@@ -36,7 +37,7 @@ impl KeyRange {
         self.low.is_none() && self.high.is_none()
     }
 
-    /// A range without keys: of a compute server that is being added, or has given all away.
+    /// An empty range: of a compute server that is being added, or has given all keys away.
     pub fn none() -> Self {
         Self { low: Some(Vec::new()), high: Some(Vec::new()) }
     }
@@ -62,7 +63,7 @@ impl KeyRange {
         self.is_empty() || below(high, self.low.as_deref()) || below(self.high.as_deref(), low)
     }
 
-    /// This range and a neighbour of it as one; `None` if keys between them would be missing, or they overlap.
+    /// Union of this range and an adjacent one; `None` if they overlap or keys between them would be missing.
     pub fn joined(&self, other: &Self) -> Option<Self> {
         if self.is_empty() || other.is_empty() {
             return Some(if self.is_empty() { other.clone() } else { self.clone() });
@@ -74,7 +75,8 @@ impl KeyRange {
             .then(|| Self { low: other.low.clone(), high: self.high.clone() })
     }
 
-    /// What of this range is not in `kept`, which is empty or has one end of it; `None` if it has neither.
+    /// The part of this range outside `kept`. `kept` is empty or shares an end with this range, else the
+    /// result is `None`.
     pub fn without(&self, kept: &Self) -> Option<Self> {
         if kept.is_empty() {
             return Some(self.clone());
@@ -103,7 +105,7 @@ impl KeyRange {
         low_inside && high_inside
     }
 
-    /// Whether keys of a node are outside of this range.
+    /// Whether a node may hold keys outside this range.
     pub(crate) fn is_crossed_by<L: Layout>(&self, node: Node<'_, L>) -> bool {
         !self.is_all() && !self.contains_bounds(&node.fences())
     }
@@ -166,7 +168,7 @@ mod tests {
             (Some(both.clone()), Some(both.clone()))
         );
         assert_eq!(both.without(&both), Some(KeyRange::none()));
-        // A gap, an overlap, a hole, and what was never there.
+        // A gap, an overlap, a hole, and a range that was never part of it.
         assert_eq!((left.joined(&range("e", "")), left.joined(&range("c", ""))), (None, None));
         assert_eq!((both.without(&range("c", "d")), left.without(&range("b", "e"))), (None, None));
     }

@@ -1,40 +1,42 @@
-//! When to move boundaries between compute servers, and where to (DEX §4: load imbalance).
+//! Policy that moves boundaries between compute servers (DEX §4: load imbalance).
 //!
-//! A pure policy: from the load of each interval ([`Load`]) to moves of boundaries. One plan is made of all boundaries at once: to
-//! where the noted keys cut the load into equal parts, each boundary in one move. Noted keys are a sample, so every decision counts
-//! with its error: a great imbalance is acted on after a few intervals, by a coarse plan that a finer one may follow, a small
-//! one when there are keys enough to be sure. What keeps boundaries from moving to and fro:
-//! - one and the same compute server has more than [`BalancerConfig::threshold`] times the mean in all parts of the time that is
-//!   looked at, and by more than chance in all of it together;
-//! - there is a plan only if by the same load the busiest server would get well less to do, less what chance may add, so that a
-//!   single hot key, which no boundary divides, moves nothing;
-//! - a boundary stays where it is if little load lies between its place and the new one;
-//! - after a plan it looks away for some intervals, in which keys move and caches warm up, and then begins to look anew;
-//! - after several plans in a row it looks twice as long before the next one, so that of a load that comes and goes it sees the mean.
+//! It is pure: the load of each interval ([`Load`]) goes in, moves of boundaries come out. One plan covers
+//! all boundaries, so that the sampled keys cut the load into equal parts, with one move per boundary.
+//! Samples have an error, so a large imbalance is acted on after a few intervals, by a coarse plan, and a
+//! small one when there are enough keys to be sure. Oscillation is prevented as follows:
+//! - One compute server must exceed [`BalancerConfig::threshold`] times the mean in all parts of the examined
+//!   time, and significantly in all of it together.
+//! - A plan must relieve the busiest server clearly, after allowance for chance. So a single hot key, which
+//!   no boundary divides, moves nothing.
+//! - A boundary stays if little load lies between its old place and its new one.
+//! - After a plan some intervals are ignored, while keys move and caches warm up; then observation starts
+//!   anew.
+//! - After several plans in a row it observes twice as long, and so sees the mean of a fluctuating load.
 
 use std::collections::VecDeque;
 
 use crate::ownership::load::Load;
 use crate::ownership::range::partition_of;
 
-/// How eager a [`Balancer`] is.
+/// Parameters of a [`Balancer`].
 #[derive(Clone, Debug)]
 pub struct BalancerConfig {
-    /// Load of the busiest compute server over the mean from which on something is done. Above 1.
+    /// Load of the busiest compute server over the mean, above which a plan is considered. Above 1.
     pub threshold: f64,
-    /// Standard errors by which it has to be above.
+    /// Number of standard errors by which the load must exceed the threshold.
     pub confidence: f64,
-    /// Intervals that are looked at, at least; a plan that needs more noted keys looks at twice, four times ... as many.
+    /// Smallest number of intervals that a plan examines; if it needs more sampled keys, it examines twice,
+    /// four times ... as many.
     pub intervals: usize,
-    /// Intervals that are remembered.
+    /// Largest number of intervals that are remembered.
     pub intervals_max: usize,
-    /// Intervals after a plan that are not looked at, the one in which boundaries move included.
+    /// Number of intervals ignored after a plan, including the one in which boundaries move.
     pub cool_down: u32,
-    /// Part of its excess over the mean that the busiest server must lose by a plan.
+    /// Share of its excess over the mean that the busiest server must lose by a plan.
     pub gain: f64,
-    /// A boundary moves if so much of a mean load moves with it.
+    /// A boundary moves only if at least this share of a mean load moves with it.
     pub moved_min: f64,
-    /// Noted keys per compute server that a plan needs.
+    /// Number of sampled keys per compute server that a plan needs.
     pub keys_min: usize,
 }
 
@@ -53,43 +55,43 @@ impl Default for BalancerConfig {
     }
 }
 
-/// Noted keys per compute server that are remembered of an interval.
+/// Sampled keys per compute server that are kept of an interval.
 const INTERVAL_KEYS_MAX: usize = 64;
 
-/// What equal parts of a sample differ by in truth: so many standard errors of one is the largest of them above the mean.
+/// Expected excess of the largest of several equal parts of a sample, in standard errors of one part.
 const LARGEST: f64 = 1.5;
 
-/// Part of the excess over the mean that shows at any time if it lasts.
+/// Share of the excess over the mean that every part of the time must show if the excess lasts.
 const LASTING: f64 = 0.5;
 
-/// Plans in a row are those with fewer intervals in between than so many times those that are looked at.
+/// Plans are in a row if fewer than this many times the examined intervals lie between them.
 const CALM: usize = 4;
 
-/// Plans in a row that are in order: a coarse one, and finer ones.
+/// Normal number of plans in a row: a coarse one and finer ones.
 const ROW: usize = 3;
 
-/// A boundary that is to be elsewhere.
+/// Move of one boundary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundaryMove {
-    /// The one between partitions `boundary` and `boundary + 1`.
+    /// The boundary between partitions `boundary` and `boundary + 1`.
     pub boundary: usize,
     pub to: Vec<u8>,
 }
 
-/// See the module documentation.
+/// Decides from the load of each interval which boundaries move; see the module documentation.
 #[derive(Clone, Debug)]
 pub struct Balancer {
     config: BalancerConfig,
-    /// The boundaries by which `seen` was counted.
+    /// The boundaries in force when `seen` was counted.
     boundaries: Vec<Vec<u8>>,
     seen: VecDeque<Interval>,
-    /// Intervals that are not looked at any more.
+    /// Number of intervals still to be ignored.
     resting: u32,
-    /// Intervals that are looked at, at least.
+    /// Smallest number of intervals that a plan examines.
     patience: usize,
-    /// Intervals without a plan.
+    /// Number of intervals without a plan.
     calm: usize,
-    /// Plans in a row.
+    /// Number of plans in a row.
     row: usize,
 }
 
@@ -99,8 +101,8 @@ impl Balancer {
         Self { config, boundaries: Vec::new(), seen: VecDeque::new(), resting: 0, patience, calm: 0, row: 0 }
     }
 
-    /// Takes note of the load of an interval in which `boundaries` were in force; the moves to make, in an order in which
-    /// no boundary passes another.
+    /// Records the load of an interval in which `boundaries` were in force. Returns the moves to make, in an
+    /// order in which no boundary passes another.
     pub fn observe(&mut self, boundaries: &[Vec<u8>], load: &Load) -> Vec<BoundaryMove> {
         if self.boundaries != boundaries {
             self.boundaries = boundaries.to_vec();
@@ -120,7 +122,8 @@ impl Balancer {
         self.seen.push_back(Interval::new(load, boundaries));
         let fits = |span: &usize| Some(*span).filter(|&span| span <= self.seen.len());
         let spans = std::iter::successors(fits(&self.patience), |span| fits(&(span * 2)));
-        // The longest that shows it: the most keys. A load that changed shows in short ones only.
+        // Prefer the longest span that shows an imbalance, since it has the most keys. A load that has
+        // changed shows only in short spans.
         let spans: Vec<usize> = spans.collect();
         let moves = spans.iter().rev().find_map(|span| self.plan(self.seen.len() - span));
         if moves.is_some() {
@@ -150,7 +153,7 @@ impl Balancer {
         self.seen.clear();
     }
 
-    /// Moves by what was seen from an interval on, if there should be any.
+    /// Moves according to the intervals from `first` on, if they justify any.
     fn plan(&self, first: usize) -> Option<Vec<BoundaryMove>> {
         let config = &self.config;
         let all = Evidence::of(self.seen.range(first..));
@@ -171,7 +174,8 @@ impl Balancer {
         (now - then >= config.gain * (now - 1.0) && !moves.is_empty()).then_some(moves)
     }
 
-    /// Whether a compute server was well above the mean in all parts of the time from an interval on, and in the last interval.
+    /// Whether a compute server was well above the mean in all parts of the time from `first` on, and in the
+    /// last interval.
     fn lasts(&self, first: usize, server: usize, together: f64) -> bool {
         let end = self.seen.len();
         let part = (end - first).div_ceil(self.config.intervals.max(1));
@@ -182,7 +186,7 @@ impl Balancer {
             .all(|part| Evidence::of(self.seen.range(part)).imbalance(server) > least)
     }
 
-    /// Leaves boundaries where they are if hardly any load would move, as long as they ascend.
+    /// Restores boundaries that would move with hardly any load, as long as all boundaries ascend.
     fn without_trifles(&self, cuts: Vec<Vec<u8>>, load: &Load) -> Vec<Vec<u8>> {
         let trifle = self.config.moved_min * load.total() as f64 / (cuts.len() + 1) as f64;
         let mut new = cuts;
@@ -199,7 +203,7 @@ impl Balancer {
     }
 }
 
-/// The load of an interval, thinned, and what all of it said.
+/// Thinned load of an interval, with the evidence of the full load.
 #[derive(Clone, Debug)]
 struct Interval {
     load: Load,
@@ -218,7 +222,7 @@ impl Interval {
     }
 }
 
-/// What an interval, or some together, say of compute servers.
+/// Evidence about the load of compute servers, from one interval or several.
 #[derive(Clone, Debug, Default)]
 struct Evidence {
     by_server: Vec<u64>,
@@ -240,7 +244,7 @@ impl Evidence {
         all
     }
 
-    /// Keys with the same weight that would say as much (Kish).
+    /// Effective sample size: number of equally weighted keys with the same information (Kish).
     fn size(&self) -> f64 {
         self.total * self.total / self.squares
     }
@@ -254,7 +258,7 @@ impl Evidence {
         self.share(server) * self.by_server.len() as f64
     }
 
-    /// The standard error of [`Self::imbalance`].
+    /// Standard error of [`Self::imbalance`].
     fn error(&self, server: usize) -> f64 {
         let share = self.share(server);
         (share * (1.0 - share) / self.size()).sqrt() * self.by_server.len() as f64
@@ -273,7 +277,7 @@ pub fn imbalance(load: &Load, boundaries: &[Vec<u8>]) -> f64 {
     busiest_over_mean(&servers, servers.len())
 }
 
-/// The largest of some loads over their mean, if `servers` share them; 1 without load.
+/// The largest load over the mean of `servers`; 1 without load.
 pub fn busiest_over_mean(loads: &[u64], servers: usize) -> f64 {
     let busiest = loads.iter().max().copied().unwrap_or(0);
     match loads.iter().sum::<u64>() {
@@ -282,8 +286,8 @@ pub fn busiest_over_mean(loads: &[u64], servers: usize) -> f64 {
     }
 }
 
-/// Moves from one list of boundaries to another. Boundaries that go up go the last one first, those that go down the first
-/// one first, so that each finds its place free.
+/// Moves from one list of boundaries to another. Rising boundaries move from the last to the first, falling
+/// ones from the first to the last, so that no boundary passes another.
 fn in_order(old: &[Vec<u8>], new: &[Vec<u8>]) -> Vec<BoundaryMove> {
     debug_assert!(new.is_sorted_by(|a, b| a < b));
     let each = |i: usize| BoundaryMove { boundary: i, to: new[i].clone() };
@@ -292,7 +296,7 @@ fn in_order(old: &[Vec<u8>], new: &[Vec<u8>]) -> Vec<BoundaryMove> {
     up.chain(down).map(each).collect()
 }
 
-/// The boundaries after a move, if no boundary passes another by it.
+/// The boundaries after a move; `None` if a boundary would pass another.
 pub fn apply(boundaries: &[Vec<u8>], step: &BoundaryMove) -> Option<Vec<Vec<u8>>> {
     let mut moved = boundaries.to_vec();
     *moved.get_mut(step.boundary)? = step.to.clone();

@@ -1,14 +1,16 @@
-//! Which compute server owns a key, as those know it who send operations there (DEX §4).
+//! Routes of operations to the compute servers that own their keys (DEX §4).
 //!
-//! A [`RoutingTable`] says it for all keys and never changes; [`Routes`] has the present one. A [`Router`] belongs to one
-//! thread and routes by its own copy, which may be old: compute servers refuse keys that are not theirs
-//! ([`DexError::NotOwned`]), and then the router looks whether there is a newer table. While the keys are on their way
-//! from one compute server to another both refuse them, and no newer table is there yet; then the operation waits,
-//! [`Detour`].
+//! A [`RoutingTable`] names the owners of all keys and never changes; [`Routes`] has the current one. A
+//! [`Router`] belongs to one thread and routes by its own copy, which may be old. A compute server refuses
+//! keys that it does not own ([`DexError::NotOwned`]); then the router checks for a newer table. While keys
+//! move from one compute server to another both refuse them and there is no newer table yet, so the operation
+//! waits ([`Detour`]).
 //!
-//! - Epochs grow by one with every table; a router never goes back to an older one.
-//! - The partitions of a table tile the key space, none is empty, and a compute server has one of them or none.
-//! - A table is published after the new owner has taken the keys, so that who follows it is let in.
+//! - The epoch grows by one with every table; a router never returns to an older one.
+//! - The partitions of a table tile the key space, none is empty, and a compute server has one of them or
+//!   none.
+//! - A table is published after the new owner has taken the keys over, so it admits operations that follow
+//!   the table.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Bound;
@@ -22,7 +24,7 @@ use crate::ownership::load::{Load, LoadShard, SAMPLE_EVERY};
 use crate::ownership::range::{KeyRange, partition_of};
 use crate::ownership::scan_range::{ScanRange, Scanned};
 
-/// Which compute server owns which keys, at one moment.
+/// Owners of all keys at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RoutingTable {
     epoch: u64,
@@ -35,14 +37,15 @@ impl RoutingTable {
     /// The first table: compute server `owners[i]` has the keys between boundaries `i - 1` and `i`.
     ///
     /// # Errors
-    /// [`DexError::Routes`] unless boundaries ascend, there is one owner more than boundaries, and nobody owns two partitions.
+    /// [`DexError::Routes`] unless the boundaries ascend, there is one more owner than boundaries, and no
+    /// compute server owns two partitions.
     pub fn new(boundaries: Vec<Vec<u8>>, owners: Vec<usize>) -> Result<Self> {
         let table = Self { epoch: 0, boundaries, owners };
         table.check()?;
         Ok(table)
     }
 
-    /// Compute servers numbered in the order of their keys.
+    /// The first table, with compute servers numbered in key order.
     ///
     /// # Errors
     /// As [`RoutingTable::new`].
@@ -89,27 +92,28 @@ impl RoutingTable {
         self.owners[self.partition_of(key)]
     }
 
-    /// The partition of a compute server, if it has keys.
+    /// Partition of a compute server, if it has keys.
     pub fn partition_owned_by(&self, server: usize) -> Option<usize> {
         self.owners.iter().position(|&owner| owner == server)
     }
 
-    /// The keys of a partition.
+    /// Keys of a partition.
     pub fn range(&self, partition: usize) -> KeyRange {
         let low = partition.checked_sub(1).map(|below| self.boundaries[below].clone());
         KeyRange { low, high: self.boundaries.get(partition).cloned() }
     }
 
-    /// The keys of a compute server, if it has any.
+    /// Keys of a compute server, if it has any.
     pub fn range_of(&self, server: usize) -> Option<KeyRange> {
         self.partition_owned_by(server).map(|partition| self.range(partition))
     }
 
-    /// The table after the keys of `range`, all of one compute server, have gone to `to`. A compute server that has none
-    /// left is not in it.
+    /// The table after the keys of `range`, all owned by one compute server, have moved to `to`. A compute
+    /// server without keys is not in it.
     ///
     /// # Errors
-    /// [`DexError::Routes`] if the keys of one of both would not lie side by side, or nothing would change.
+    /// [`DexError::Routes`] if the keys of either compute server would not be contiguous, or nothing would
+    /// change.
     pub fn transferred(&self, range: &KeyRange, to: usize) -> Result<Self> {
         let from = self.partition_with(range)?;
         if self.owners[from] == to {
@@ -134,7 +138,7 @@ impl RoutingTable {
         Ok(table)
     }
 
-    /// Has the keys from `low` on belong to `owner`, unless they do.
+    /// Makes `owner` the owner of the keys from `low` on, unless it owns those before too.
     fn append(&mut self, low: Option<Vec<u8>>, owner: usize) {
         if self.owners.last() == Some(&owner) {
             return;
@@ -143,7 +147,7 @@ impl RoutingTable {
         self.owners.push(owner);
     }
 
-    /// The partition that has all keys of `range`.
+    /// Partition that has all keys of `range`.
     fn partition_with(&self, range: &KeyRange) -> Result<usize> {
         let is_empty = matches!((&range.low, &range.high), (Some(low), Some(high)) if low >= high);
         let partition = range.low.as_deref().map_or(0, |low| self.partition_of(low));
@@ -158,10 +162,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The present routing table, and what routers say of the load.
+/// The current routing table, and the load that routers have sampled.
 #[derive(Debug)]
 pub struct Routes {
-    /// Epoch of `table`, to be looked at without the lock.
+    /// Epoch of `table`, which can be read without the lock.
     epoch: AtomicU64,
     table: Mutex<Arc<RoutingTable>>,
     shards: Mutex<Vec<Arc<LoadShard>>>,
@@ -195,7 +199,7 @@ impl Routes {
         Arc::clone(&lock(&self.table))
     }
 
-    /// Publishes that the keys of `range` belong to `to` now; the new table.
+    /// Publishes that `to` owns the keys of `range`; returns the new table.
     ///
     /// # Errors
     /// As [`RoutingTable::transferred`]; nothing changes then.
@@ -215,11 +219,11 @@ impl Routes {
         }
     }
 
-    /// What all routers noted since this was asked before.
+    /// Takes the load that all routers sampled since the last call.
     pub fn take_load(&self) -> Load {
         let mut shards = lock(&self.shards);
         let load = Load::collect(shards.iter().map(|shard| shard.take()));
-        // Those whose router has gone have told all.
+        // A shard without its router gets no more samples.
         shards.retain(|shard| Arc::strong_count(shard) > 1);
         load
     }
@@ -231,19 +235,19 @@ impl Routes {
     }
 }
 
-/// One thread's knowledge of the routes.
+/// One thread's copy of the routing table.
 pub struct Router {
     routes: Arc<Routes>,
     table: RefCell<Arc<RoutingTable>>,
     shard: Arc<LoadShard>,
-    /// Operations until a key is noted, and how many there were since the last.
+    /// Operations until the next sample, and number of operations that it represents.
     until_sample: Cell<u64>,
     gap: Cell<u64>,
     random: Random,
 }
 
 impl Router {
-    /// Knows the present table. `seed` decides which keys are noted.
+    /// Starts with the current table. `seed` decides which keys are sampled.
     pub fn new(routes: Arc<Routes>, seed: u64) -> Self {
         let router = Self {
             table: RefCell::new(routes.table()),
@@ -261,12 +265,12 @@ impl Router {
         &self.routes
     }
 
-    /// The table that this router knows.
+    /// The table by which this router routes.
     pub fn table(&self) -> Arc<RoutingTable> {
         Arc::clone(&self.table.borrow())
     }
 
-    /// The compute server to send an operation on `key` to, which counts as load there.
+    /// Compute server for an operation on `key`; counts the operation as load.
     #[inline]
     pub fn route(&self, key: &[u8]) -> usize {
         match self.until_sample.get() {
@@ -276,7 +280,7 @@ impl Router {
         self.owner_of(key)
     }
 
-    /// The same for one that does not count.
+    /// Compute server for `key`, without counting load.
     #[inline]
     pub fn owner_of(&self, key: &[u8]) -> usize {
         self.table.borrow().owner_of(key)
@@ -288,14 +292,14 @@ impl Router {
         self.draw_gap();
     }
 
-    /// At random, so that no rhythm of operations hides from it.
+    /// Draws the gap at random, so that sampling cannot align with a periodic workload.
     fn draw_gap(&self) {
         let gap = 1 + (self.random.next() >> 32) % (2 * SAMPLE_EVERY - 1);
         self.gap.set(gap);
         self.until_sample.set(gap - 1);
     }
 
-    /// Takes the newest table; whether it is another one than before.
+    /// Takes the newest table; returns whether it is newer than the router's.
     pub fn refresh(&self) -> bool {
         if self.routes.epoch() == self.table.borrow().epoch {
             return false;
@@ -308,17 +312,17 @@ impl Router {
         is_newer
     }
 
-    /// The compute server that a scan begins at.
+    /// Compute server at which a scan begins.
     fn owner_of_start(&self, range: &ScanRange<'_>) -> usize {
         let table = self.table.borrow();
         table.owners[range.first_partition(&table.boundaries)]
     }
 
-    /// Scans from compute server to compute server: `scan_of` is told which one, and what of the range is left, and calls
-    /// [`Tree::scan_owned`](crate::Tree::scan_owned). How many entries there were.
+    /// Scans from compute server to compute server. `scan_of` gets a compute server and the rest of the
+    /// range, and calls [`Tree::scan_owned`](crate::Tree::scan_owned). Returns the number of entries.
     ///
     /// # Errors
-    /// As for [`Router::routed`]. What was handed out before stands.
+    /// As for [`Router::routed`]. Entries that were visited before remain valid.
     pub async fn scanned<E: Endpoint>(
         &self,
         ep: &E,
@@ -355,11 +359,11 @@ impl Router {
         }
     }
 
-    /// Performs an operation on `key` by the compute server that owns it, which `operation` is told. While the key moves
-    /// from one to another the operation waits.
+    /// Executes an operation on `key` at the compute server that owns it, whose number `operation` gets.
+    /// Waits while the key moves from one compute server to another.
     ///
     /// # Errors
-    /// Those of the operation; [`DexError::TimedOut`] if nobody owned the key for `patience_ns`.
+    /// Errors of the operation; [`DexError::TimedOut`] if no compute server owned the key for `patience_ns`.
     pub async fn routed<E: Endpoint, T>(
         &self,
         ep: &E,
@@ -382,13 +386,13 @@ impl Router {
     }
 }
 
-/// The way of an operation that was refused.
+/// Retries of an operation that was refused.
 pub struct Detour {
     patience: Patience,
     pause_ns: Nanos,
 }
 
-/// First pause, and longest.
+/// Shortest and longest pause.
 const PAUSE_NS: (Nanos, Nanos) = (500, 64_000);
 
 impl Detour {
@@ -396,10 +400,10 @@ impl Detour {
         Self { patience: Patience::new(patience_ns), pause_ns: PAUSE_NS.0 }
     }
 
-    /// To be called after each refusal: gives the router the newest table. If that is what it has, waits a moment.
+    /// To be called after each refusal: gives the router the newest table, or pauses if it has that already.
     ///
     /// # Errors
-    /// [`DexError::TimedOut`] when all in all that took too long.
+    /// [`DexError::TimedOut`] if the refusals have lasted longer than the patience.
     pub async fn next<E: Endpoint>(&mut self, ep: &E, router: &Router) -> Result<()> {
         self.patience.check(ep, "keys that are moving to another compute server")?;
         if router.refresh() {

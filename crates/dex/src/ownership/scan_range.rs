@@ -1,20 +1,20 @@
-//! What a scan asks for, and how it ended at one compute server.
+//! Range of a scan, and its result at one compute server.
 //!
-//! A scan goes on at the next compute server where the keys of one end. Both ends of a range may be inclusive, exclusive or
-//! open, and the scan may go either way.
+//! A scan continues at the next compute server where the keys of one end. Each end of a range is inclusive,
+//! exclusive or open, and the scan goes in either direction.
 
 use std::ops::Bound;
 
 use crate::ownership::range::{KeyRange, partition_of};
 
-/// What to scan.
+/// Range, limit and direction of a scan.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanRange<'k> {
     pub low: Bound<&'k [u8]>,
     pub high: Bound<&'k [u8]>,
-    /// Entries at most.
+    /// Largest number of entries.
     pub limit: usize,
-    /// From the high end down.
+    /// Descending, from the high end.
     pub reverse: bool,
 }
 
@@ -24,7 +24,7 @@ impl ScanRange<'_> {
         Self { low: Bound::Unbounded, high: Bound::Unbounded, limit: usize::MAX, reverse: false }
     }
 
-    /// Whether a key is not beyond the high end.
+    /// Whether a key is not above the high end.
     pub fn below_high(&self, key: &[u8]) -> bool {
         match self.high {
             Bound::Unbounded => true,
@@ -33,7 +33,7 @@ impl ScanRange<'_> {
         }
     }
 
-    /// Whether a key is not before the low end.
+    /// Whether a key is not below the low end.
     pub fn above_low(&self, key: &[u8]) -> bool {
         match self.low {
             Bound::Unbounded => true,
@@ -42,12 +42,12 @@ impl ScanRange<'_> {
         }
     }
 
-    /// The partition that the scan begins in.
+    /// Partition in which the scan begins.
     pub fn first_partition(&self, boundaries: &[Vec<u8>]) -> usize {
         match (self.reverse, if self.reverse { self.high } else { self.low }) {
             (false, Bound::Unbounded) => 0,
             (true, Bound::Unbounded) => boundaries.len(),
-            // The keys below it may be in another one.
+            // The keys below it may be in the partition before.
             (true, Bound::Excluded(high)) => {
                 boundaries.partition_point(|boundary| boundary.as_slice() < high)
             }
@@ -55,7 +55,7 @@ impl ScanRange<'_> {
         }
     }
 
-    /// Whether the first key of the range is one of `own`.
+    /// Whether the first key of the range is in `own`.
     pub fn starts_in(&self, own: &KeyRange) -> bool {
         match (self.reverse, if self.reverse { self.high } else { self.low }) {
             (false, Bound::Unbounded) => own.low.is_none(),
@@ -65,22 +65,22 @@ impl ScanRange<'_> {
         }
     }
 
-    /// Where a scan goes on that came to a fence between two leaves.
+    /// Bound from which a scan continues after a fence between two leaves.
     pub(crate) fn bound_at(&self, fence: &[u8]) -> Bound<Vec<u8>> {
         if self.reverse { Bound::Excluded(fence.to_vec()) } else { Bound::Included(fence.to_vec()) }
     }
 }
 
-/// How a scan of one compute server's keys ended.
+/// Result of a scan at one compute server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scanned {
-    /// Entries handed out.
+    /// Number of entries visited.
     pub entries: usize,
-    /// The limit was reached, the visitor had enough, or the range ended; otherwise the compute server's own key
-    /// range ended first.
+    /// Whether the scan is over: the limit was reached, the visitor stopped it, or the range ended. Otherwise
+    /// the compute server's own keys ended first.
     pub complete: bool,
-    /// Where the scan goes on at another compute server, if it is not complete: the low bound of what is left, or the high
-    /// bound if it is descending.
+    /// If not complete, where the scan continues at another compute server: the low bound of the rest, or the
+    /// high bound if it is descending.
     pub next: Bound<Vec<u8>>,
 }
 
@@ -91,7 +91,7 @@ impl Scanned {
 }
 
 impl ScanRange<'_> {
-    /// Whether a scan that came to a fence between two leaves has come to the end of a compute server's keys.
+    /// Whether a scan at a fence between two leaves has reached the end of a compute server's keys.
     pub(crate) fn is_end_of(&self, own: &KeyRange, fence: &[u8]) -> bool {
         own.is_empty()
             || match self.reverse {

@@ -1,13 +1,14 @@
-//! What a compute server owns at this moment, and who still works by what it owned before (DEX §4, §8 repartitioning).
+//! Current ownership of a compute server, and attempts that still use an earlier one (DEX §4, §8
+//! repartitioning).
 //!
-//! An attempt of an operation that needs more than cached leaves enters a [`Gate`] with its key and is in flight until it
-//! ends; an operation that starts again enters again. Only operations that find their leaf in its frame pass by: they
-//! take effect while the leaf is there, and a leaf leaves the cache before its keys have another owner.
+//! An attempt that needs more than cached leaves enters a [`Gate`] with its key and is inside until it ends;
+//! a restarted operation enters again. Operations that find their leaf in its frame bypass the gate: they
+//! take effect while the leaf is there, and a leaf leaves the cache before its keys get another owner.
 //!
-//! A [`View`] says two things. Its `keys` are those that attempts may begin for. Its `nodes` are the range by which a
-//! node counts as this compute server's own or as shared. Both change at one moment for all workers. Whoever
-//! judges a node by a view looked at the view *before* it READ the node and, if it locked the node, *after* it had the
-//! lock. So an attempt that has a node locked by an old view had it locked when the view changed.
+//! A [`View`] has two ranges. Attempts may begin for `keys`. A node counts as owned or shared according to
+//! `nodes`. Both change at one moment for all workers. An operation that judges a node takes the view
+//! *before* it READs the node and, if it locks the node, *after* it has the lock. So an attempt that holds a
+//! lock by an old view held it when the view changed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,29 +18,30 @@ use crate::layout::{Layout, Toward};
 use crate::node::Node;
 use crate::ownership::range::KeyRange;
 
-/// See the module documentation.
+/// Ranges that are in force for attempts and nodes; see the module documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub keys: KeyRange,
     pub nodes: KeyRange,
-    /// Some nodes are own that were shared a moment ago: attempts of this compute server that began then may have them locked.
+    /// Some owned nodes were shared a moment ago: earlier attempts of this compute server may have them
+    /// locked.
     pub is_growing: bool,
 }
 
 impl View {
-    /// Whether others use the index too.
+    /// Whether other compute servers use the index too.
     pub fn is_partitioned(&self) -> bool {
         !self.nodes.is_all()
     }
 
-    /// Whether others use the node too. A leaf is always one compute server's; what was left behind of a moved node is
-    /// nobody's own.
+    /// Whether other compute servers use the node too. A leaf always has one owner; a node that is marked as
+    /// moved has none.
     pub fn is_shared<L: Layout>(&self, node: Node<'_, L>) -> bool {
         let is_crossed = node.level() > 0 && self.nodes.is_crossed_by(node);
         is_crossed || node.is_moved()
     }
 
-    /// Whether child `i` of a shared node is shared too, by the separators around it.
+    /// Whether child `i` of a shared node is shared too, according to the separators around it.
     pub fn shares_child<L: Layout>(&self, parent: Node<'_, L>, i: usize) -> bool {
         parent.level() > 1 && !self.nodes.contains_bounds(&parent.bounds_of_child(i))
     }
@@ -58,14 +60,14 @@ pub(crate) struct Ownership {
     pub is_moving: AtomicBool,
 }
 
-/// An attempt that is under way.
+/// An attempt inside the gate.
 pub(crate) type Entered<'t> = Inside<'t, View>;
 
 /// The exclusive right to change what a tree owns.
 pub(crate) struct Mover<'t>(pub &'t Ownership);
 
 impl Mover<'_> {
-    /// Changes the view at once, without waiting for anybody.
+    /// Changes the view at once, without waiting for attempts.
     pub fn update_view(&self, change: impl FnOnce(&View) -> View) {
         self.0.gate.update(change);
     }
@@ -77,12 +79,12 @@ impl Drop for Mover<'_> {
     }
 }
 
-/// On whose behalf nodes are looked for.
+/// Purpose of a descent or a split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// An operation, on keys that must be owned.
     Operation,
-    /// A change of what is owned.
+    /// A move of keys.
     Move,
 }
 

@@ -1,7 +1,7 @@
-//! On which memory server nodes stand (DEX §3).
+//! Placement of nodes on memory servers (DEX §3).
 //!
-//! [`relocate`] moves one node to another memory server while operations run. [`spread`] chooses which nodes are to move, so
-//! that the memory servers hold about as much each.
+//! [`relocate`] moves one node to another memory server while operations run. [`spread`] chooses the nodes to
+//! move, so that all memory servers hold about the same amount.
 
 pub(crate) mod relocate;
 pub(crate) mod spread;

@@ -1,12 +1,13 @@
-//! Nodes that move to another memory server while operations run.
+//! Moves of nodes to another memory server while operations run.
 //!
-//! A node moves where it is cheapest: in its frame. It gets a new address, its parent points there, and both are written
-//! back like any other change; nobody reads the old copy any more, whose block is freed. Until that is done whoever still
-//! knows the old address finds an I/O mark on it, and descends anew.
+//! A node moves in its frame, which is cheapest: it gets a new address, its parent points there, and both are
+//! written back like any other change. The old copy is not read any more, and its block is freed. Until then
+//! an operation that still knows the old address finds an I/O mark on it, and restarts.
 //!
-//! To spread an index, only nodes move that belong to this compute server alone and were never shared, so that nobody else
-//! knows their addresses. Off a memory server that is drained the others move too ([`move_shared`]); since nothing is ever written
-//! there again, a note stays at the old address for whoever remembers it. The root never moves.
+//! To spread an index, only owned nodes that were never shared are moved, so that no other compute server
+//! knows their addresses. From a draining memory server the others move too ([`move_shared`]). Nothing is
+//! written there any more, so a mark stays at the old address for compute servers that remember it. The root
+//! never moves.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -28,9 +29,9 @@ use crate::tree::leftovers::Unlinked;
 use crate::tree::new_node::NewNode;
 use crate::tree::{Ctx, Tree, VersionedNode, count, gate};
 
-/// Moves a shared node: the new copy is written first, then the parent with its unlock, then the old copy, which from
-/// then on says that the node is elsewhere. A reader that comes by the parent's new bytes finds the new copy complete; who
-/// remembers the old address finds the node locked, and then moved.
+/// Moves a shared node: writes the new copy first, then the parent with its unlock, then the old copy, marked
+/// as moved, with its unlock. A reader that follows the parent's new bytes finds the new copy complete. A
+/// reader that remembers the old address finds the node locked, and then moved.
 pub(crate) async fn move_shared<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -43,11 +44,13 @@ pub(crate) async fn move_shared<L: Layout, E: Endpoint>(
     let [node, parent] = parent::lock_both(tree, ctx, key, addr, level, parent_addr).await?;
     let copy = ctx.ep.buffer(node.page.len());
     copy.words().iter().zip(node.words()).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
-    // Versions go on from where they are.
+    // The versions of the copy go on from those of the node.
     copy.set(0, node.next_version());
     copy.set(header::REMOTE_VERSION, node.next_version());
     copy.set(header::ADDR, new.addr().raw());
+    // 1. WRITE the new copy, to which no pointer leads yet.
     let [node, parent] = parent::write_under(tree, ctx, [node, parent], &new, copy).await?;
+    // 2. WRITE and unlock the parent, then the old copy with its mark.
     let above = tree.node_mut(&parent);
     above.set_child(above.child_index(key), new.addr().raw());
     new.link();
@@ -57,10 +60,10 @@ pub(crate) async fn move_shared<L: Layout, E: Endpoint>(
     Ok(locked::write_unlock(tree, ctx, node).await?)
 }
 
-/// Which node is to move, and where to.
+/// The node to move, and its destination.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order<'k> {
-    /// A key on whose way it stands.
+    /// A key whose path contains the node.
     pub key: &'k [u8],
     pub level: u8,
     pub goal: Goal<'k>,
@@ -70,47 +73,47 @@ pub(crate) struct Order<'k> {
 pub(crate) enum Goal<'k> {
     /// To this memory server.
     To(MemoryServerId),
-    /// The same, if this is its high fence.
+    /// To this memory server, if this is the node's high fence.
     ToIfEndsAt(MemoryServerId, Option<&'k [u8]>),
-    /// Away from this one, which is being drained: to where its subtree stands.
+    /// Away from this draining server, to the server of its subtree.
     Off(MemoryServerId),
 }
 
-/// A node that is to move, as it was when it was found.
+/// A node to move, as it was found.
 #[derive(Clone, Copy)]
 struct Seen {
     addr: GlobalAddr,
     level: u8,
     shared: bool,
-    /// It is or was.
+    /// It is shared or was.
     was_shared: bool,
-    /// Its parent is.
+    /// Its parent is shared.
     parent_shared: bool,
-    /// Others may remember where it was, and no longer look at what comes there.
+    /// Other compute servers may remember its address, so the old copy must be marked as moved.
     needs_notice: bool,
 }
 
-/// What became of a node that should move.
+/// Result of an order to move a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Moved,
-    /// It is where it should be, or is not the one that was meant.
+    /// It is where it should be, or is not the node that was meant.
     WasThere,
-    /// It is the root, others may know its address, or there is no room.
+    /// It is the root, other compute servers may know its address, or there is no room.
     Stays,
 }
 
-/// The same, and where the node ends.
+/// Result of an order, and the high fence of the node.
 #[derive(Clone, Debug)]
 pub(crate) struct Moved {
     pub fate: Fate,
     pub high: Option<Vec<u8>>,
 }
 
-/// Moves a node as `order` says.
+/// Moves a node according to `order`.
 ///
 /// # Errors
-/// Those of operations.
+/// Errors of operations.
 pub(crate) async fn relocate<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -179,7 +182,8 @@ async fn try_relocate<L: Layout, E: Endpoint>(
     ended(Fate::Moved, high)
 }
 
-/// Moves a node to `new`, by who uses it and its parent. What is at its old address, unless others look after that.
+/// Moves a node to `new`, by the way that it and its parent require. Returns the old node if its removal must
+/// be completed; `None` if only the block must be freed.
 async fn relocate_pinned<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -191,7 +195,7 @@ async fn relocate_pinned<'t, L: Layout, E: Endpoint>(
 ) -> Attempt<Option<Unlinked>> {
     let Seen { addr, level, shared, was_shared, parent_shared, .. } = seen;
     if was_shared && !shared {
-        // It is written back without its lock word, which goes on from where it is.
+        // Such a node is written back without its lock word, so the new one continues from the old one.
         let word = ctx.ep.read_word(addr).await?;
         new.while_written(ctx.ep.write_word(new.addr(), lock::unlock_word(word))).await?;
     }
@@ -202,7 +206,7 @@ async fn relocate_pinned<'t, L: Layout, E: Endpoint>(
             Ok(None)
         }
         (true, false) => {
-            // It is this server's own by now, or its parent is not.
+            // The node is owned by now, or its parent is shared by now.
             drop(new);
             refresh::refresh(tree, ctx, addr, Target::of(key)).await?;
             Err(Retry::Restart)
@@ -215,7 +219,7 @@ async fn relocate_pinned<'t, L: Layout, E: Endpoint>(
     }
 }
 
-/// Where a node below one at `above` goes.
+/// Placement of a node whose parent is at `above`.
 fn place_of<L: Layout>(tree: &Tree<L>, goal: Goal<'_>, level: u8, above: GlobalAddr) -> Placement {
     match goal {
         Goal::To(target) | Goal::ToIfEndsAt(target, _) => Placement::Server(target),
@@ -228,7 +232,8 @@ fn place_of<L: Layout>(tree: &Tree<L>, goal: Goal<'_>, level: u8, above: GlobalA
     }
 }
 
-/// Gives a node and its parent, both pinned, the new address. The ticket of the old one keeps others away from it.
+/// Gives a pinned node the new address, also in its pinned parent. The ticket of the old address keeps
+/// operations away.
 fn relocate_owned<'t, L: Layout>(
     tree: &'t Tree<L>,
     key: L::Key<'_>,
@@ -261,7 +266,7 @@ fn relocate_owned<'t, L: Layout>(
     }
 }
 
-/// The same below a shared parent, which is written through.
+/// [`relocate_owned`] below a shared parent, which is written through.
 async fn relocate_under_shared<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -291,7 +296,8 @@ async fn relocate_under_shared<'t, L: Layout, E: Endpoint>(
     }
 }
 
-/// Latches the pinned frame of a node, if it still is that node and no write-back to its old address is under way.
+/// Latches the pinned frame of a node, if it still has that node and no write-back to the old address is in
+/// progress.
 fn latch_to_move<'t, L: Layout>(
     tree: &'t Tree<L>,
     node: FrameRef<'t>,
@@ -309,7 +315,7 @@ fn latch_to_move<'t, L: Layout>(
     Err(Retry::Restart)
 }
 
-/// Gives the latched node its new address; the ticket of the old one.
+/// Gives the latched node its new address; returns the ticket of the old one.
 fn readdress<'t, L: Layout>(
     tree: &'t Tree<L>,
     node: FrameRef<'t>,

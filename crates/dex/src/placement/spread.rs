@@ -1,10 +1,11 @@
-//! Spreading an index over its memory servers while it grows (DEX §3 has subtrees there, but only from a bulk load).
+//! Spreading an index over its memory servers while it grows (DEX §3 places subtrees, but only at a bulk
+//! load).
 //!
-//! A new node stands where its neighbour stands, so an index that grows from nothing would stay on one memory server. Who
-//! splits a node therefore also moves a few others, if one server holds too much: subtree by subtree, leaf by leaf, from
-//! the fullest server to the emptiest, until they are even enough. Nothing runs in the background, and what moves is what
-//! is being worked on by nobody else. [`spread_all`] does the same at once, for an index that does not grow. While a subtree moves it stands on two servers; nothing of it is offloaded
-//! meanwhile.
+//! A new node is placed beside its neighbour, so an index that grows from nothing would stay on one memory
+//! server. So an operation that splits a node also moves a few others, if one server holds too much: subtree
+//! by subtree, leaf by leaf, from the fullest server to the emptiest, until they are even enough. Nothing
+//! runs in the background. [`spread_all`] does the same at once, for an index that does not grow. A subtree
+//! that is moving lies on two servers; nothing below it is offloaded meanwhile.
 
 use pando_fabric::{Endpoint, MemoryServerId, Patience};
 
@@ -16,37 +17,37 @@ use crate::placement::relocate::{self, Fate, Goal, Order};
 use crate::tree::spreading::{Busy, Move};
 use crate::tree::{Ctx, Tree, gate};
 
-/// Nodes that a split moves at most.
+/// Largest number of nodes that a split moves.
 const NODES_PER_SPLIT: usize = 4;
 
-/// A server that holds so many times the mean holds too much.
+/// A server with more than this many times the mean holds too much.
 const TOO_MUCH: f64 = 1.15;
 
-/// Splits between two looks at the servers.
+/// Number of splits between two checks of the servers.
 const SPLITS_PER_LOOK: u32 = 32;
 
-/// Subtrees that are looked at then, if those before are not to be moved.
+/// Number of subtrees that a check considers, as long as none has to move.
 const SUBTREES_PER_LOOK: usize = 8;
 
-/// What comes of looking for a subtree to move.
+/// Result of a search for a subtree to move.
 enum Choice {
     Move(Move),
-    /// Another one, maybe.
+    /// Not this subtree, but maybe another one.
     NotThis,
-    /// None: the servers are even enough, or the index is too small.
+    /// No subtree: the servers are even enough, or the index is too small.
     Even,
 }
 
-/// Level of the subtrees that stand on one memory server each, in an index whose root is of level `root`: M, or below in an
-/// index that has too few of these for all servers.
+/// Level of the subtrees that each lie on one memory server, in an index whose root has level `root`: M, or a
+/// lower level in an index that has too few subtrees of level M for all servers.
 pub fn placement_level(subtree_level: u8, root: u8) -> u8 {
     subtree_level.min(root.saturating_sub(2))
 }
 
-/// To be called after a split: goes on with the move that is under way, or begins one if that is due.
+/// To be called after a split: continues the current move, or begins one if a check is due.
 ///
 /// # Errors
-/// Those of operations; the move goes on with the next split.
+/// Errors of operations; the move continues with the next split.
 pub(crate) async fn spread_some<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
     if tree.pool.servers() < 2 {
         return Ok(());
@@ -75,7 +76,7 @@ pub(crate) async fn spread_some<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx
     for _ in 0..NODES_PER_SPLIT {
         match move_next(tree, ctx, &moving).await {
             Ok((_, Some(cursor))) => moving.cursor = cursor,
-            // What is left of the subtree may be another compute server's by now.
+            // The rest of the subtree may belong to another compute server by now.
             Ok((_, None)) | Err(DexError::NotOwned) => return Ok(()),
             Err(error) => {
                 tree.spread.state().moving = Some(moving);
@@ -100,12 +101,12 @@ async fn look_for_move<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) 
     Ok(None)
 }
 
-/// Moves subtrees from servers that hold too much to others until all are even enough or every subtree was looked at once;
-/// the nodes that were moved. For an index that does not grow, after a memory server has joined. What splits move goes
-/// on beside it.
+/// Moves subtrees from servers that hold too much to others, until all are even enough or every subtree was
+/// considered once. Returns the number of nodes moved. For an index that does not grow, after a memory server
+/// has joined. Splits may move nodes at the same time.
 ///
 /// # Errors
-/// Those of operations. What was moved stays moved.
+/// Errors of operations. Nodes that were moved stay moved.
 pub async fn spread_all<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -142,15 +143,15 @@ pub async fn spread_all<L: Layout, E: Endpoint>(
                 }
             },
         }
-        // Back at the first subtree.
+        // The search has wrapped around to the first subtree.
         if tree.spread.state().next.is_empty() {
             return Ok(moved);
         }
     }
 }
 
-/// Moves the next leaf of a subtree, and the inner nodes that end with it. How many were moved, and how far everything
-/// has moved then, or `None` if all has.
+/// Moves the next leaf of a subtree, and the inner nodes that end with it. Returns the number of nodes moved,
+/// and the key up to which all nodes have moved, or `None` if the whole subtree has.
 async fn move_next<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -175,7 +176,7 @@ async fn move_next<L: Layout, E: Endpoint>(
     Ok((moved, leaf.high.filter(|_| !is_over)))
 }
 
-/// Memory server, and fences, of the node of `level` on the way to `key`.
+/// Memory server and high fence of the node of `level` on the path to `key`.
 async fn fences<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -200,9 +201,9 @@ async fn fences<L: Layout, E: Endpoint>(
     }
 }
 
-/// The next subtree, if it is on the fullest server and that holds too much, and more than `above` bytes. Its root does not
-/// say all: below one that moved while it grew there may be nodes that stand where it stood before, and that is where they
-/// go on growing.
+/// Considers the next subtree: it moves if it lies on the fullest server and that holds too much, and more
+/// than `above` bytes. Checks the first leaf too: below a root that moved while the subtree grew, nodes may
+/// still lie and grow on the former server.
 async fn choose_move<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, above: u64) -> Result<Choice> {
     let Some((from, target)) = uneven_servers(tree, above) else { return Ok(Choice::Even) };
     let height = tree.height();
@@ -222,19 +223,19 @@ async fn choose_move<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, ab
     let is_there = of_root == Some(from) || fences(tree, ctx, &start, 0).await?.0 == Some(from);
     let is_last = end.as_deref().is_none_or(|end| !own.contains(end));
     tree.spread.state().next = end.clone().filter(|_| !is_last).unwrap_or_default();
-    // A shared node reaches into the keys of others.
+    // A shared node extends into the keys of other compute servers.
     let end = [end, own.high.clone()].into_iter().flatten().min();
     let moving = Move { cursor: start, end, level, target };
     Ok(if is_there { Choice::Move(moving) } else { Choice::NotThis })
 }
 
-/// Level of the subtrees that move: M, or below in an index that has too few such subtrees for all servers.
+/// Level of the subtrees that move; see [`placement_level`].
 pub(crate) fn spread_level<L: Layout>(tree: &Tree<L>, height: u32) -> u8 {
     let root = height.saturating_sub(1) as u8;
     placement_level(tree.config.subtree_level, root)
 }
 
-/// The fullest memory server, if it holds too much and more than `above` bytes, and the emptiest.
+/// The fullest memory server and the emptiest, if the fullest holds too much and more than `above` bytes.
 fn uneven_servers<L: Layout>(tree: &Tree<L>, above: u64) -> Option<(MemoryServerId, MemoryServerId)> {
     let loads = tree.pool.loads();
     let mean = loads.iter().map(|&(_, bytes)| bytes as f64).sum::<f64>() / loads.len() as f64;

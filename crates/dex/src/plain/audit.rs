@@ -1,7 +1,7 @@
-//! Checks every invariant of a plain tree at a quiescent point.
+//! Checks of all invariants of a plain tree at a quiescent point.
 //!
-//! Fences of children partition the fences of their parent, levels decrease by one, keys are in order and within the
-//! fences of their leaf, no lock is left, no node is reached twice.
+//! The fences of children partition the fences of their parent, levels decrease by one, keys are in order and
+//! within the fences of their leaf, no lock is left, and no node is reached twice.
 
 use std::collections::BTreeSet;
 
@@ -12,20 +12,20 @@ use crate::error::Result;
 use crate::layout::{Layout, Side, header};
 use crate::plain::PlainTree;
 
-/// What an audit found.
+/// Result of an audit.
 #[derive(Clone, Debug, Default)]
 pub struct PlainAudit {
     pub violations: Vec<String>,
     pub entries: u64,
     pub leaves: u64,
     pub inner_nodes: u64,
-    /// Levels; 1 if the root is a leaf.
+    /// Number of levels; 1 if the root is a leaf.
     pub height: u32,
-    /// Mean share of a leaf's room that is used.
+    /// Mean used share of a leaf's room.
     pub leaf_fullness: f64,
 }
 
-/// A node to be looked at, and what its parent says of it.
+/// A node to be visited, with the properties that its parent promises.
 struct Promise {
     addr: GlobalAddr,
     level: Option<u8>,
@@ -34,10 +34,10 @@ struct Promise {
 }
 
 impl<L: Layout> PlainTree<L> {
-    /// Looks at every node. Nothing else may use the index meanwhile.
+    /// Checks every node. No operation may use the index meanwhile.
     ///
     /// # Errors
-    /// Those of the fabric; everything else that is wrong is in the result.
+    /// Errors of the fabric; everything else that is wrong is in the result.
     pub async fn audit<E: Endpoint>(&self, ep: &E) -> Result<PlainAudit> {
         let mut found = PlainAudit::default();
         let mut reached = BTreeSet::new();

@@ -1,8 +1,9 @@
 //! Changes of entries, and splits.
 //!
-//! A leaf is changed under its lock and written back at once. One that is too full is split first: its parent is locked,
-//! then it; the new right half is in place before anything leads to it. If the parent has no room for the separator,
-//! that is split first, and so on up to the root, whose content moves into two new children.
+//! A leaf is changed under its lock and written back at once. A leaf that is too full is split first: its
+//! parent is locked, then the leaf, and the new right half is written before any pointer leads to it. If the
+//! parent has no room for the separator, the parent is split first, and so on up to the root, whose content
+//! moves to two new children.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -18,13 +19,13 @@ use crate::plain::hold::Held;
 use crate::plain::{PlainTree, long_value};
 use crate::tree::clear;
 
-/// What does not fit: an entry or a separator.
+/// An entry or a separator that does not fit.
 struct Pending {
     key: Vec<u8>,
     value_len: usize,
 }
 
-/// How an attempt to split ended.
+/// Result of an attempt to split.
 enum Split {
     /// The node was split, or has room by now.
     Done,
@@ -33,35 +34,35 @@ enum Split {
 }
 
 impl<L: Layout> PlainTree<L> {
-    /// Stores a value; says whether the key was present before.
+    /// Stores a value; returns whether the key was present before.
     ///
     /// # Errors
-    /// Keys and values that the layout does not hold inside of leaves; a full pool; corruption; too long a wait; errors of
-    /// the fabric.
+    /// Keys and values that the layout cannot hold in leaves; a full pool; corruption; too long a wait;
+    /// errors of the fabric.
     pub async fn put<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
         Ok(self.change(ep, key, value, Change::Upsert).await?.existed)
     }
 
-    /// Stores a value under a key that is absent; `false`, and nothing changes, if it is present.
+    /// Stores a value under a key that is absent; `false` without a change if the key is present.
     ///
     /// # Errors
-    /// Those of [`PlainTree::put`].
+    /// Errors of [`PlainTree::put`].
     pub async fn insert<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
         Ok(self.change(ep, key, value, Change::Insert).await?.changed)
     }
 
-    /// Stores a value under a key that is present; `false`, and nothing changes, if it is absent.
+    /// Stores a value under a key that is present; `false` without a change if the key is absent.
     ///
     /// # Errors
-    /// Those of [`PlainTree::put`].
+    /// Errors of [`PlainTree::put`].
     pub async fn update<E: Endpoint>(&self, ep: &E, key: &[u8], value: &[u8]) -> Result<bool> {
         Ok(self.change(ep, key, value, Change::Update).await?.changed)
     }
 
-    /// Removes a key; says whether it was present.
+    /// Removes a key; returns whether it was present.
     ///
     /// # Errors
-    /// Those of [`PlainTree::get`].
+    /// Errors of [`PlainTree::get`].
     pub async fn remove<E: Endpoint>(&self, ep: &E, key: &[u8]) -> Result<bool> {
         Ok(self.change_entry(ep, key, &Change::Remove).await?.changed)
     }
@@ -112,7 +113,7 @@ impl<L: Layout> PlainTree<L> {
                 held?
             }
         };
-        // It may have been split, or have become an inner node if it is the root.
+        // The leaf may have been split, or have become an inner node if it is the root.
         if header::level(held.words()) != 0 || !self.layout.covers(held.words(), key) {
             self.release(ep, held).await?;
             return Err(Retry::Restart);
@@ -126,15 +127,15 @@ impl<L: Layout> PlainTree<L> {
         Ok(result)
     }
 
-    /// Splits what is too full for an entry.
+    /// Splits the leaf of an entry, and full nodes above it, to make room.
     async fn make_room<E: Endpoint>(&self, ep: &E, entry: Pending) -> Result<()> {
         let patience = Patience::new(self.config.patience_ns);
-        // From the leaf up, each what the one before needs in its parent.
+        // From the leaf up, what each level must take in.
         let mut needs = vec![entry];
         while let Some(pending) = needs.last() {
             let level = (needs.len() - 1) as u8;
             match self.try_split(ep, level, pending).await {
-                // Whoever needed room above starts anew from the leaf: it may have been split since.
+                // Retry the level below, which finds its node again: that may have been split meanwhile.
                 Ok(Split::Done) => needs.truncate(needs.len() - 1),
                 Ok(Split::ParentFull(key)) => needs.push(Pending { key, value_len: 0 }),
                 Err(Retry::Failed(error)) => return Err(error),
@@ -181,7 +182,7 @@ impl<L: Layout> PlainTree<L> {
         pending: &Pending,
     ) -> Attempt<Split> {
         let full = !self.layout.has_room(node.words(), &pending.key, pending.value_len);
-        // It may have been changed before it was locked.
+        // The node may have been changed before it was locked.
         let plan = if full { Some(self.split_point(node.words(), pending)) } else { None };
         let fits = |separator: &[u8]| self.layout.has_room(parent.words(), separator, 0);
         let (at, separator) = match plan {
@@ -212,7 +213,7 @@ impl<L: Layout> PlainTree<L> {
         Ok(Split::Done)
     }
 
-    /// Moves the content of the root into two new nodes, whose parent it becomes.
+    /// Moves the content of the root into two new nodes, and makes the root their parent.
     async fn grow_root<E: Endpoint>(&self, ep: &E, root: Seen, pending: &Pending) -> Attempt<Split> {
         let (at, separator) = self.split_point(root.words(), pending)?;
         let level = root.level();
@@ -283,7 +284,7 @@ impl<L: Layout> PlainTree<L> {
     }
 }
 
-/// The high fence; `None` is infinite.
+/// The high fence; `None` if it is infinite.
 fn fence<L: Layout>(layout: L, words: &[pando_cache::sync::Word]) -> Option<Vec<u8>> {
     let mut high = Vec::new();
     layout.append_fence(words, Side::High, &mut high).then_some(high)

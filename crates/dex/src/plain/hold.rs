@@ -1,7 +1,8 @@
-//! Nodes that an operation has locked, and how they are let go of.
+//! Nodes that an operation has locked, and their release.
 //!
-//! Whoever changes a node holds it; what was READ while it was held, or seen at the version that was locked, is the
-//! truth. A remote node is written and unlocked by one chain, a local one by a WRITE and a store.
+//! An operation holds a node to change it. Bytes are current if they were READ while the node was held, or at
+//! the version that was locked. A remote node is written and unlocked by one chain, a local one by a WRITE
+//! and a store.
 
 use pando_cache::sync::Word;
 use pando_fabric::{Chain, Endpoint, GlobalAddr, Nanos, PageBuf, VerbResult};
@@ -23,11 +24,11 @@ pub(super) struct Held<'t> {
 enum Hold<'t> {
     Remote(LockedVersion),
     Local(LocalGuard<'t>),
-    /// The lock of another node that the operation holds is this one's too.
+    /// The lock of another node that the operation holds covers this one too.
     Covered,
 }
 
-/// Attempts at the lock of a second local node; see [`super::local_locks`].
+/// Attempts at the lock of a local node; see [`super::local_locks`].
 const SECOND_ATTEMPTS: u32 = 4096;
 
 impl Held<'_> {
@@ -46,7 +47,7 @@ impl<L: Layout> PlainTree<L> {
         self.pool.slot().ok_or_else(refused)
     }
 
-    /// Locks a node as it was seen; gives it back if it is locked or has changed.
+    /// Locks a node at the version that was seen; returns it as an error if it is locked or has changed.
     pub(super) async fn hold_seen<E: Endpoint>(
         &self,
         ep: &E,
@@ -65,7 +66,7 @@ impl<L: Layout> PlainTree<L> {
         })
     }
 
-    /// Locks the node, waiting for others, and READs it.
+    /// Locks the node, waiting for other operations, and READs it.
     pub(super) async fn hold_now<E: Endpoint>(&self, ep: &E, seen: &Seen) -> Attempt<Held<'_>> {
         let hold = match seen.version {
             SeenVersion::Remote(_) => {
@@ -76,7 +77,7 @@ impl<L: Layout> PlainTree<L> {
         self.read_held(ep, seen.addr, hold).await
     }
 
-    /// The same for the child of a node that is held.
+    /// [`PlainTree::hold_now`] for the child of a node that is held.
     pub(super) async fn hold_child<E: Endpoint>(
         &self,
         ep: &E,
@@ -124,12 +125,12 @@ impl<L: Layout> PlainTree<L> {
         }
     }
 
-    /// Until when an operation that begins to wait now waits for others.
+    /// Latest time a wait starting now may last.
     fn deadline<E: Endpoint>(&self, ep: &E) -> Nanos {
         ep.wait_until(ep.now(), self.config.patience_ns)
     }
 
-    /// Lets go of a node that was not changed.
+    /// Releases a node that was not changed.
     pub(super) async fn release<E: Endpoint>(&self, ep: &E, held: Held<'_>) -> Result<()> {
         if let Hold::Remote(locked) = held.hold {
             lock::unlock(ep, held.addr, locked, self.deadline(ep)).await?;
@@ -138,7 +139,7 @@ impl<L: Layout> PlainTree<L> {
         Ok(())
     }
 
-    /// Writes a node that was changed, and lets go of it.
+    /// Writes a changed node and releases it.
     pub(super) async fn write_release<E: Endpoint>(&self, ep: &E, held: Held<'_>) -> Result<()> {
         let Held { addr, mut page, hold } = held;
         page.set_window(8..page.len());
@@ -159,7 +160,7 @@ impl<L: Layout> PlainTree<L> {
         Ok(())
     }
 
-    /// Says of a node that is about to be split that it was remote, which it stays.
+    /// Records in a node about to be split that it was remote. It stays remote.
     pub(super) fn mark_remote(&self, held: &Held<'_>) {
         if self.config.partitioned && held.is_remote() {
             header::set_flag(held.words(), header::WAS_SHARED, true);

@@ -1,8 +1,8 @@
-//! Locks of the nodes that one compute server has for itself, in its own memory.
+//! Locks of local nodes, in the memory of the compute server that owns them.
 //!
-//! A table of words, `[version:63][locked:1]`, found by the hash of a node's address. Nodes that share a word wait for each
-//! other without need, and who locks two must expect to meet the word that it holds; so nobody waits for a second one
-//! for ever.
+//! A table of words, `[version:63][locked:1]`, indexed by the hash of a node's address. Nodes that share a
+//! word wait for each other without need. An operation that locks two nodes may meet the word that it holds;
+//! so waits for a lock are bounded.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,39 +20,39 @@ impl Default for LocalLocks {
     }
 }
 
-/// A locked word; dropped, it is unlocked with the next version.
+/// A locked word; dropping it unlocks the word with the next version.
 #[must_use = "the lock ends with it"]
 pub(super) struct LocalGuard<'t>(&'t AtomicU64);
 
 impl Drop for LocalGuard<'_> {
     fn drop(&mut self) {
-        // From locked to the next version.
+        // The word goes from locked to the next version.
         self.0.fetch_add(1, Ordering::Release);
     }
 }
 
 impl LocalLocks {
     fn word(&self, addr: GlobalAddr) -> &AtomicU64 {
-        // Nodes are a power of two apart: the upper bits of a product depend on all bits.
+        // Addresses are multiples of a power of two; the upper bits of a product depend on all bits.
         let hash = addr.raw().wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.0[(hash >> (64 - WORDS.trailing_zeros())) as usize]
     }
 
-    /// What changes with every change of the node; `None` while one is under way.
+    /// Version, which changes with every change of the node; `None` while it is locked.
     pub fn version(&self, addr: GlobalAddr) -> Option<u64> {
         let word = self.word(addr).load(Ordering::Acquire);
         (word & LOCKED == 0).then_some(word)
     }
 
-    /// Locks the node if nothing changed since it had this version.
+    /// Locks the node if it still has this version.
     pub fn try_lock(&self, addr: GlobalAddr, version: u64) -> Option<LocalGuard<'_>> {
         let word = self.word(addr);
         let locked = word.compare_exchange(version, version | LOCKED, Ordering::Acquire, Ordering::Relaxed);
-        // Made only if it is locked: dropping it unlocks.
+        // Create the guard only if the word is locked, since dropping it unlocks.
         locked.is_ok().then(|| LocalGuard(word))
     }
 
-    /// Whether both nodes have the same lock.
+    /// Whether both nodes have the same lock word.
     pub fn are_one(&self, a: GlobalAddr, b: GlobalAddr) -> bool {
         std::ptr::eq(self.word(a), self.word(b))
     }

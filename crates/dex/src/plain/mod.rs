@@ -1,15 +1,15 @@
-//! The tree that DEX's ablation begins with (§2.2, §8.3): a B+-tree over one-sided verbs, without a cache.
+//! The baseline of DEX's ablation (§2.2, §8.3): a B+-tree over one-sided verbs, without a cache.
 //!
-//! Nodes, fences and bulk load are those of [`Tree`](crate::Tree). Every access of a node is a READ, every change a WRITE of the
-//! whole node, whichever compute server makes it.
-//! - A node is *remote* or *local*. A remote one is read optimistically (version, node, version) and changed under the lock in
-//!   its first word. A local one belongs to one compute server, whose threads synchronise among themselves
-//!   (`LocalLocks`); it costs one READ, and one WRITE to change.
-//! - Without partitions every node is remote. With them a node is local if its fences lie in one partition, unless it
-//!   once crossed a boundary: it keeps its address when it is split, and others may come to it by what its parent said
-//!   before. `WAS_SHARED` in its header says so, and never changes again.
-//! - A child whose range crosses a boundary by its parent is remote; any other is what its header says. Ranges only
-//!   shrink, so that nobody ever takes a local node for a remote one.
+//! Nodes, fences and bulk load are those of [`Tree`](crate::Tree). Every access to a node is a READ and every
+//! change a WRITE of the whole node, by any compute server.
+//! - A node is *remote* or *local*. A remote one is read optimistically (version, node, version) and changed
+//!   under the lock in its first word. A local one belongs to one compute server, whose threads synchronise
+//!   among themselves (`LocalLocks`); it costs one READ, and one WRITE to change.
+//! - Without partitions every node is remote. With them a node is local if its fences lie in one partition,
+//!   unless it once crossed a boundary: it keeps its address in a split, and others may reach it through an
+//!   old parent. `WAS_SHARED` in its header says so and is permanent.
+//! - A child that crosses a boundary according to its parent is remote; for any other the header decides.
+//!   Ranges only shrink, so a local node is never taken for a remote one.
 //! - Locks are taken from the top down. Nothing is merged or freed; the root never moves.
 
 mod audit;
@@ -31,30 +31,30 @@ use crate::layout::{Layout, header};
 use crate::node::Node;
 use crate::ownership::range::KeyRange;
 
-/// How one compute server uses a plain tree.
+/// Configuration of a plain tree on one compute server.
 #[derive(Clone, Debug)]
 pub struct PlainConfig {
     pub index_id: u32,
     pub root: GlobalAddr,
-    /// The keys that this compute server is asked for; counts with `partitioned` only.
+    /// Keys of this compute server; used only if `partitioned`.
     pub range: KeyRange,
-    /// Whether nodes that one compute server owns go without remote synchronisation.
+    /// Whether nodes that one compute server owns need no remote synchronisation.
     pub partitioned: bool,
     /// Nodes of this level and below stay on the memory server of the node that they were split from.
     pub subtree_level: u8,
-    /// How long an operation waits for others in all, in ns. Hot leaves have long queues.
+    /// Longest time that an operation waits in total, in ns. Hot leaves have long queues.
     pub patience_ns: Nanos,
 }
 
 impl PlainConfig {
-    /// One compute server's view, unpartitioned, with the papers' subtrees.
+    /// Configuration of a compute server without partitions, with the papers' subtrees.
     pub fn new(index_id: u32, root: GlobalAddr) -> Self {
         let range = KeyRange::all();
         Self { index_id, root, range, partitioned: false, subtree_level: 3, patience_ns: 10_000_000_000 }
     }
 }
 
-/// The tree, as the threads of one compute server share it.
+/// A plain tree, shared by the threads of one compute server.
 pub struct PlainTree<L> {
     layout: L,
     pool: Pool,
@@ -63,11 +63,11 @@ pub struct PlainTree<L> {
     splits: AtomicU64,
 }
 
-/// A node as it was read, and what says whether it is still like that.
+/// A node that was READ, with the version that shows whether it has changed.
 struct Seen {
     addr: GlobalAddr,
     page: PageBuf,
-    /// All keys of it are this compute server's, by what its parent says.
+    /// Whether all its keys belong to this compute server, according to its parent.
     inside: bool,
     version: SeenVersion,
 }
@@ -88,11 +88,11 @@ impl Seen {
     }
 }
 
-/// Attempts at one node before a descent starts again from the root.
+/// Attempts at one node before a descent restarts from the root.
 const NODE_ATTEMPTS: u32 = 256;
 
 impl<L: Layout> PlainTree<L> {
-    /// An index that [`Tree::create`](crate::Tree::create) or a bulk load made.
+    /// Opens an index that [`Tree::create`](crate::Tree::create) or a bulk load made.
     pub fn new(pool: Pool, layout: L, config: PlainConfig) -> Self {
         Self { layout, pool, config, locks: LocalLocks::default(), splits: AtomicU64::new(0) }
     }
@@ -105,7 +105,7 @@ impl<L: Layout> PlainTree<L> {
         &self.pool
     }
 
-    /// Splits by this compute server so far.
+    /// Number of splits by this compute server so far.
     pub fn splits(&self) -> u64 {
         self.splits.load(Relaxed)
     }
@@ -113,7 +113,7 @@ impl<L: Layout> PlainTree<L> {
     /// Appends the value of `key` to `out`; `false` if the key is absent.
     ///
     /// # Errors
-    /// Keys that the layout does not hold; corruption; too long a wait; errors of the fabric.
+    /// Keys that the layout cannot hold; corruption; too long a wait; errors of the fabric.
     pub async fn get<E: Endpoint>(&self, ep: &E, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let key = self.layout.key(key)?;
         let leaf = self.find_node(ep, key, 0).await?.0;
@@ -128,7 +128,7 @@ impl<L: Layout> PlainTree<L> {
         Ok(found)
     }
 
-    /// The node of `level` on the way to `key`, and its parent. Starts again until it gets there.
+    /// The node of `level` on the path to `key`, and its parent. Restarts until it succeeds.
     async fn find_node<E: Endpoint>(
         &self,
         ep: &E,
@@ -157,7 +157,7 @@ impl<L: Layout> PlainTree<L> {
         while node.level() > level {
             let (addr, inside) = self.child_of(&node, key)?;
             let child = self.read(ep, addr, inside).await?;
-            // What was split meanwhile is found from the root.
+            // If the node was split meanwhile, the key is found from the root.
             if !self.layout.covers(child.words(), key) || child.level() + 1 != node.level() {
                 return Err(Retry::Restart);
             }
@@ -169,7 +169,8 @@ impl<L: Layout> PlainTree<L> {
         if node.level() < level { Err(Retry::Restart) } else { Ok((node, parent)) }
     }
 
-    /// The child on the way to `key`, and whether it belongs to this compute server by its parent's keys.
+    /// Child on the path to `key`, and whether it belongs to this compute server according to the keys in its
+    /// parent.
     fn child_of(&self, node: &Seen, key: L::Key<'_>) -> Attempt<(GlobalAddr, bool)> {
         self.child_at(node, self.layout.child_index(node.words(), key))
     }
@@ -186,7 +187,7 @@ impl<L: Layout> PlainTree<L> {
         self.config.range.contains_bounds(&Node::new(&self.layout, words).bounds_of_child(index))
     }
 
-    /// READs a node so that all of it is of one moment.
+    /// READs a node so that all its bytes are from one moment.
     async fn read<E: Endpoint>(&self, ep: &E, addr: GlobalAddr, inside: bool) -> Attempt<Seen> {
         for _ in 0..NODE_ATTEMPTS {
             let local = if inside { self.try_read_local(ep, addr).await? } else { Local::IsRemote };
@@ -221,7 +222,8 @@ impl<L: Layout> PlainTree<L> {
     async fn try_read_local<E: Endpoint>(&self, ep: &E, addr: GlobalAddr) -> Result<Local> {
         let Some(version) = self.locks.version(addr) else { return Ok(Local::Changed) };
         let page = ep.read(addr, ep.buffer(self.layout.node_size())).await?;
-        // Before anything else is believed: a remote node may be torn here. The flag is in its first line, which is not.
+        // Test the flag first: a remote node may be torn here, but not within its first cache line, which has
+        // the flag.
         let outcome = if header::has(page.words(), header::WAS_SHARED) {
             Local::IsRemote
         } else if self.locks.version(addr) != Some(version) {
@@ -234,7 +236,7 @@ impl<L: Layout> PlainTree<L> {
         Ok(outcome)
     }
 
-    /// Checks bytes that came from remote memory before anything believes them.
+    /// Checks bytes that came from remote memory.
     fn check<E: Endpoint>(&self, ep: &E, addr: GlobalAddr, page: &PageBuf) -> Result<()> {
         ep.charge(Work::PageCheck);
         let words = page.words();
@@ -248,10 +250,10 @@ impl<L: Layout> PlainTree<L> {
     }
 }
 
-/// What a READ of a node that may be local gave.
+/// Result of a READ of a node that may be local.
 enum Local {
     Seen(Seen),
-    /// One of this compute server's threads is changing it.
+    /// A thread of this compute server is changing the node.
     Changed,
     IsRemote,
 }

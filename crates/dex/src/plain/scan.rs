@@ -1,7 +1,8 @@
 //! Ascending scans: leaf by leaf, by the children of the last inner node and by fence keys.
 //!
-//! Each leaf is READ so that all of it is of one moment, and only then are its entries handed out. The next leaf begins
-//! where this one ends; if the next child of the inner node does not, it was split, and is looked for from the root.
+//! Each leaf is READ so that all its bytes are from one moment; only then are its entries handed out. The
+//! next leaf begins at the high fence of this one. If the next child of the inner node does not cover that
+//! key, the leaf was split, and the key is found from the root.
 
 use std::ops::Bound;
 
@@ -14,11 +15,12 @@ use crate::ownership::scan_range::ScanRange;
 use crate::plain::{PlainTree, long_value};
 
 impl<L: Layout> PlainTree<L> {
-    /// Hands the entries of `range` to `visit`, in ascending order, each once, until it returns `false`; how many it was
-    /// given.
+    /// Calls `visit` for the entries of `range`, in ascending order, each once, until it returns `false`.
+    /// Returns the number of entries visited.
     ///
     /// # Errors
-    /// Descending ranges; values that are not inside of leaves; corruption; too long a wait; errors of the fabric.
+    /// Descending ranges; values that are not stored in leaves; corruption; too long a wait; errors of the
+    /// fabric.
     pub async fn scan<E: Endpoint>(
         &self,
         ep: &E,
@@ -54,7 +56,7 @@ impl<L: Layout> PlainTree<L> {
         }
     }
 
-    /// The leaf of `cursor`, as the next child of the inner node if it is that.
+    /// Leaf of `cursor`: the child of the last inner node, if that still covers the key.
     async fn leaf_from<E: Endpoint>(&self, ep: &E, cursor: &[u8], above: &mut Option<Seen>) -> Result<Seen> {
         let key = self.layout.key(cursor)?;
         if let Some(inner) = above
@@ -79,7 +81,7 @@ impl<L: Layout> PlainTree<L> {
         Ok(leaf)
     }
 
-    /// Hands out the entries of a leaf; how many, and whether the scan goes on behind it.
+    /// Visits the entries of a leaf. Returns their number and whether the scan goes on.
     fn visit_leaf(
         &self,
         leaf: &Seen,

@@ -1,16 +1,18 @@
-//! Nodes whose lock is held by a process that is gone, and what it left half done.
+//! Repair of nodes whose lock holder is dead.
 //!
-//! Who finds a shared node locked by another process notes it as a *suspect* and starts again. While it does so it looks, now
-//! and then, whether that process still lives; the pool makes sure that nothing of one that does not takes effect any more. Then the
-//! node is put right and its lock taken over, from the top of the tree down as always, by somebody who holds no other lock:
+//! An operation that finds a shared node locked by another process notes it as a *suspect* and restarts. From
+//! time to time it asks the pool whether the holder lives; the pool ensures that no verb of a dead process
+//! takes effect any more. Then an operation that holds no other lock repairs the node and takes over its
+//! lock, from the top down:
 //!
-//! - Its bytes are as before or as after the change that was being made ([`digest`](crate::layout::digest)), or it is reported as corrupt.
-//! - A split and a move of a shared node write its parent first. So the parent tells whether they took effect: if it has a
-//!   separator within the node, the node ends there, and the rest stands in its new neighbour; if it has another node in its
-//!   place, it was moved there. If neither, nothing happened that anybody could see.
-//! - What is one compute server's own by now is never written by anybody else: of such a node the owner only takes the lock over.
-//!   So only nodes are put right that cross an end of this compute server's range, by what is in remote memory.
-//! - What a process that is gone had for itself, its leaves and the nodes that nobody else used, is lost with its cache.
+//! - The bytes are those before or after the interrupted change ([`digest`](crate::layout::digest)); else the
+//!   node is reported as corrupt.
+//! - A split or a move of a shared node writes the parent before the node. So the parent tells whether it
+//!   took effect: a separator within the node's fences ends the node there, the rest is in the new neighbour;
+//!   another node in its place shows a move. Otherwise no other process has seen any of the change.
+//! - An owned node is written by its owner only, which just takes over the lock. So the nodes that are
+//!   repaired cross an end of this compute server's range, and are repaired from remote memory.
+//! - The leaves and nodes that only the dead process used are lost with its cache.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -26,24 +28,24 @@ use crate::recovery::unfinished;
 use crate::shared::locked::{self, LockedNode};
 use crate::tree::{Ctx, Tree};
 
-/// What became of a node whose change was broken off.
+/// Result of an interrupted change of a node.
 enum Fate {
-    /// It was not changed, or the change was all done.
+    /// The change never began, or is complete.
     AsItIs,
-    /// Another node has its keys and children.
+    /// The node moved: another node has its keys and children.
     Moved,
-    /// A new neighbour has those from here on: index and key.
+    /// The node was split at this index and key; a new neighbour has the rest.
     EndsAt(usize, Vec<u8>),
 }
 
-/// To be called by whoever waits and holds nothing: gives back the locks that this process left, finishes what operations left
-/// half done, and takes over the locks of processes that are gone. What cannot be done now is tried again by the next one.
+/// For an operation that waits and holds nothing: gives back the locks that this process left, finishes its
+/// leftovers, and takes over the locks of dead processes. Later calls retry what cannot be done yet.
 ///
 /// # Errors
-/// [`DexError::Corrupt`] if somebody died who was just writing a node.
+/// [`DexError::Corrupt`] if a process died while it was writing a node.
 #[inline]
 pub(crate) async fn settle_locks<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
-    // Boxed: so rare that futures of operations are better without.
+    // Boxed, as rare paths, to keep the futures of operations small.
     if tree.pool.has_left_locks() {
         let _ = Box::pin(tree.pool.give_back_left_locks(ctx.ep)).await;
     }
@@ -70,42 +72,47 @@ async fn look_after_suspects<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_
         match put_right(tree, ctx, addr, suspect.holder).await {
             Ok(()) => {}
             Err(Retry::Failed(error @ DexError::Corrupt { .. })) => return Err(error),
-            // Whoever comes upon it still notes it again; what stands above may have to be put right first.
+            // The next operation that meets the node notes it again. A node above it may need repair first.
             Err(_) => break,
         }
     }
     Ok(())
 }
 
-/// Takes over the lock of a node from a process that is gone, and makes the node what its parent says that it is.
+/// Takes over the lock of a node from a dead process, and makes the node agree with its parent.
 async fn put_right<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
     addr: GlobalAddr,
     gone: AttachSlot,
 ) -> Attempt<()> {
-    // As long as `gone` has the lock nobody changes the node.
+    // 1. READ the node. No process changes it as long as `gone` holds the lock.
     let page = ctx.ep.buffer(tree.layout.node_size());
     let page = read::read_verified(tree, ctx, addr, page).await?;
     let node = tree.node(&page);
     if !is_whole(node.words()) {
-        // It stays locked.
+        // The node stays locked.
         let reason = "it was being written by a process that died";
         return Err(DexError::Corrupt { addr, reason }.into());
     }
+    // 2. A node of other compute servers is not repaired here. For an owned node, the root or a moved node
+    //    the parent has nothing to tell.
     let view = tree.view(ctx);
     if view.nodes.is_apart_from_node(node) {
-        // Others' to put right, or their own. What leads there, to keys that are not there, is old.
+        // The node belongs to other compute servers, which repair it. The copies that led here are stale.
         ctx.ep.recycle(page);
         return Ok(refresh::drop_shared_copies(tree, ctx).await?);
     }
     let is_own = locked::has_own_copy(tree, addr) || !view.is_shared(node);
     let is_as_it_is = is_own || addr == tree.config.root || node.is_moved();
+    // 3. Lock the parent, found from the root down in remote memory.
     let parent = match is_as_it_is {
         true => None,
         false => Some(lock_above(tree, ctx, node.level(), node.fence(Side::Low).as_deref()).await?),
     };
+    // 4. The parent tells the result of the interrupted change.
     let fate = parent.as_ref().map_or(Ok(Fate::AsItIs), |parent| fate_of(tree, addr, &page, parent));
+    // 5. Take the lock over, write the node if necessary, unlock it; then unlock the parent.
     let put_right = match fate {
         Ok(fate) => meet_fate(tree, ctx, addr, page, gone, fate).await,
         Err(retry) => Err(retry),
@@ -116,7 +123,7 @@ async fn put_right<L: Layout, E: Endpoint>(
     put_right
 }
 
-/// What the parent of the node at `addr` says of it.
+/// Compares the node at `addr` with what its parent says about it.
 fn fate_of<L: Layout>(
     tree: &Tree<L>,
     addr: GlobalAddr,
@@ -164,8 +171,8 @@ async fn meet_fate<L: Layout, E: Endpoint>(
     Ok(locked::write_unlock(tree, ctx, node).await?)
 }
 
-/// Locks the node above `level` to whose keys `low` belongs, found in remote memory from the root down. `None` is the
-/// lowest of all keys.
+/// Locks the node one level above `level` that covers `low`, found in remote memory from the root down.
+/// `None` is below all keys.
 async fn lock_above<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -197,7 +204,7 @@ async fn lock_above<'t, L: Layout, E: Endpoint>(
     Err(Retry::Restart)
 }
 
-/// Where in an inner node the way to `low` goes on.
+/// Index of the child of an inner node that covers `low`.
 fn index_at<L: Layout>(tree: &Tree<L>, node: Node<'_, L>, low: Option<&[u8]>) -> Attempt<usize> {
     Ok(match low {
         None => 0,

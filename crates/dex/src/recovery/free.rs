@@ -1,7 +1,7 @@
-//! Blocks that nothing leads to any more are freed, at once or later.
+//! Freeing of unlinked blocks, at once or later.
 //!
-//! At an address that others may remember, a note is left first that the node moved away. What cannot be freed on a memory
-//! server that is being drained is tried again before the next flush.
+//! If other compute servers may remember the address, the old node is first marked as moved. A block that
+//! cannot be freed on a draining memory server is retried before the next flush.
 
 use pando_fabric::{Endpoint, GlobalAddr};
 use pando_pool::PoolError;
@@ -10,11 +10,11 @@ use crate::error::{DexError, Result};
 use crate::layout::{Layout, header};
 use crate::tree::{Ctx, Tree};
 
-/// Frees the block of a node that nothing leads to any more. What fails where blocks are not handed out again is tried
-/// again by [`free_left_behind`]; elsewhere the block may be somebody else's by then.
+/// Frees the block of an unlinked node. If that fails on a server that hands out no blocks,
+/// [`free_left_behind`] retries it; on any other server a retry could free a block that is in use again.
 ///
 /// # Errors
-/// Those of the pool, if the block may have leaked.
+/// Errors of the pool, if the block may have leaked.
 pub(crate) async fn free_behind<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -30,14 +30,14 @@ pub(crate) async fn free_behind<L: Layout, E: Endpoint>(
     }
 }
 
-/// Frees what could not be freed when it was left.
+/// Frees the blocks that could not be freed before.
 pub(crate) async fn free_left_behind<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
     loop {
-        // Not kept locked over an await.
+        // Release the list before the await.
         let next = tree.left_behind.list().pop();
         let Some((addr, needs_notice)) = next else { return Ok(()) };
         match try_free_behind(tree, ctx, addr, needs_notice).await {
-            // A try before this one failed only to say that it had succeeded.
+            // An earlier attempt freed the block, but its answer was lost.
             Ok(()) | Err(DexError::Pool(PoolError::DoubleFree { .. })) => {}
             Err(error) => {
                 if !tree.pool.is_active(addr.server()) {
@@ -56,7 +56,8 @@ async fn try_free_behind<L: Layout, E: Endpoint>(
     needs_notice: bool,
 ) -> Result<()> {
     if needs_notice {
-        // Nobody writes a node back there any more; only lock words may still change, beside this one.
+        // No node is written back there any more. Only the lock word may still change, and that is another
+        // word.
         let kind_at = addr.add(header::KIND as u64 * 8);
         let kind = ctx.ep.read_word(kind_at).await?;
         ctx.ep.write_word(kind_at, kind | header::MOVED).await?;

@@ -1,8 +1,8 @@
-//! How operations start again, and how they finish what others left half done.
+//! Restarts of operations, and repair of what earlier operations left.
 //!
-//! [`restart`] is the policy of every loop that tries again. Before each new attempt it settles ([`dead_holders::settle_locks`])
-//! what is in the way: locks of this process that were left, changes of operations that were cut off ([`unfinished`]), and nodes
-//! whose lock a process has that is gone ([`dead_holders`]). [`free`] gives blocks back that nothing leads to any more.
+//! [`restart`] is the policy of every retry loop. Before each new attempt, [`dead_holders::settle_locks`]
+//! clears obstacles: locks that this process left, leftovers of cut-off operations ([`unfinished`]), and
+//! nodes whose lock holder is dead ([`dead_holders`]). [`free`] frees unlinked blocks.
 
 pub(crate) mod dead_holders;
 pub(crate) mod free;

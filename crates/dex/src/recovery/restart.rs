@@ -1,9 +1,9 @@
-//! How an operation starts again: after something changed under it, or when it gets no frame of the cache.
+//! Restarts of an operation, after a conflict or when the cache has no frame for it.
 //!
-//! In the second case it lets go of everything and waits for its turn. The cache's side is [`pando_cache::Turn`]. Every
-//! loop that restarts an operation keeps its [`RestartPolicy`] and goes on with the context that they give; the turn ends when
-//! the operation does, well or badly. Who has it gets frames although others want them, so a cache of 8 frames serves any
-//! number of operations, one after the other.
+//! An operation without a frame releases everything and waits for its turn ([`pando_cache::Turn`]). Every
+//! retry loop keeps one [`RestartPolicy`] and goes on with the context that this returns; the turn ends with
+//! the operation, whether or not that succeeds. The operation with the turn gets frames before all others, so
+//! a cache of 8 frames serves any number of operations, one after the other.
 
 use std::cell::{Cell, OnceCell};
 
@@ -15,27 +15,28 @@ use crate::layout::Layout;
 use crate::recovery::{dead_holders, unfinished};
 use crate::tree::{Ctx, Tree};
 
-/// Restarts after which an operation on a tight cache takes the turn: what it brought in may be gone each time that it
-/// comes back from a verb.
+/// Number of restarts after which an operation on a tight cache takes the turn: the nodes that it brought in
+/// may be evicted whenever it awaits a verb.
 const RESTARTS: u32 = 4;
 
-/// What an operation that starts again and again keeps: how long it may go on, and its turn once it has it.
+/// State of an operation across its restarts: its deadline, and its turn if it has one.
 #[derive(Default)]
 pub(crate) struct RestartPolicy<'t> {
     turn: OnceCell<pando_cache::Turn<'t>>,
-    /// Until when it tries, and how many turns had ended when that was set.
+    /// Deadline, and the number of turns that had ended when it was set.
     deadline: Cell<Option<(Nanos, u64)>>,
     restarts: Cell<u32>,
-    /// It waits for what another operation left, longer than it has patience otherwise.
+    /// The deadline was extended once for the rest of leftovers.
     waits_for_rest: Cell<bool>,
 }
 
 impl<'t> RestartPolicy<'t> {
-    /// With what an operation starts again that met `retry`, once it may. It holds no pin, ticket or frame meanwhile.
+    /// Returns the context for the next attempt after `retry`, once that may begin. The operation holds no
+    /// pin, ticket or frame meanwhile.
     ///
     /// # Errors
-    /// That of `retry`. [`DexError::TimedOut`] with `what` it waited for, or [`CacheError::Exhausted`], if for all of
-    /// the operation's patience nobody's turn ended.
+    /// The error in `retry`; [`DexError::TimedOut`] with `what` the operation waited for, or
+    /// [`CacheError::Exhausted`], if no turn of another operation ended within the operation's patience.
     #[cold]
     pub async fn again<'s, L: Layout, E: Endpoint>(
         &'s self,
@@ -57,7 +58,7 @@ impl<'t> RestartPolicy<'t> {
         }
     }
 
-    /// As [`RestartPolicy::again`], for an operation in whose way something was that it has put aside.
+    /// [`RestartPolicy::again`] for an operation that has just cleared its own obstacle.
     #[cold]
     pub async fn pause<'s, L: Layout, E: Endpoint>(
         &'s self,
@@ -87,17 +88,18 @@ impl<'t> RestartPolicy<'t> {
         crowding: Crowding,
     ) -> Result<Ctx<'s, E>> {
         let exhausted = || CacheError::Exhausted { frames: tree.cache.frames() }.into();
-        // The ticket of a node keeps its parent from being evicted, also one that a call left which failed.
+        // Settle first: the ticket of a node, even one kept after a failed call, keeps its parent from being
+        // evicted.
         dead_holders::settle_locks(tree, ctx).await?;
         if ctx.worker.has_turn() {
-            // Those who are in the way have verbs under way.
+            // The operations in the way have verbs in flight.
             ctx.ep.yield_now().await;
             return if self.has_patience(tree, ctx) { Ok(ctx) } else { Err(exhausted()) };
         }
         self.restarts.set(self.restarts.get() + 1);
         let place = tree.cache.wait_for_turn();
         loop {
-            // Whoever has frames may be another slot of this worker.
+            // Another slot of this worker may hold the frames.
             ctx.ep.yield_now().await;
             let wants_turn = crowding == Crowding::Crowded || self.is_starving(tree, ctx);
             if !wants_turn && !tree.cache.turn_is_taken() {
@@ -112,14 +114,14 @@ impl<'t> RestartPolicy<'t> {
         }
     }
 
-    /// The context of an operation that goes on with its turn.
+    /// Context of an operation that goes on with the turn.
     fn start<'s, E: Endpoint>(&'s self, ctx: Ctx<'s, E>, turn: pando_cache::Turn<'t>) -> Ctx<'s, E> {
         self.deadline.set(None);
         Ctx { ep: ctx.ep, worker: self.turn.get_or_init(|| turn).worker() }
     }
 
-    /// Whether it may try longer. Its patience begins anew whenever another's turn has ended, which came through, as long as the
-    /// operation may take.
+    /// Whether the operation may try longer. Its patience starts anew whenever the turn of another operation
+    /// has ended, since that one made progress, up to the operation's time limit.
     fn has_patience<L: Layout, E: Endpoint>(&self, tree: &Tree<L>, ctx: Ctx<'_, E>) -> bool {
         let (now, ended) = (ctx.ep.now(), tree.cache.turns_ended());
         match self.deadline.get() {
@@ -135,7 +137,7 @@ impl<'t> RestartPolicy<'t> {
         }
     }
 
-    /// Whether something was left that may rest for longer than the operation has patience. It waits for that once.
+    /// Whether there are leftovers whose rest may exceed the patience; true at most once per operation.
     fn may_wait_for_rest<L: Layout>(&self, tree: &Tree<L>) -> bool {
         (unfinished::is_any(tree) || tree.pool.has_left_locks()) && !self.waits_for_rest.replace(true)
     }

@@ -1,7 +1,8 @@
-//! Finishing what operations left half done.
+//! Completion of leftovers.
 //!
-//! Each entry of the list is prepared, which may be done twice, and then released, which is done once and drops the ticket that
-//! was kept. What operations leave, and why, says [`leftovers`](crate::tree::leftovers).
+//! Each entry of the list is prepared, which is idempotent, and then released, which happens once and drops
+//! the ticket that was kept. The kinds of leftovers, and the reasons for them, are in
+//! [`leftovers`](crate::tree::leftovers).
 
 use pando_fabric::{Endpoint, Patience};
 use pando_pool::{Due, Order};
@@ -14,15 +15,16 @@ use crate::shared::locked::{self, LockedNode};
 use crate::tree::leftovers::{Remainder, Unfinished, Unlinked, free_unlinked_block};
 use crate::tree::{Ctx, Tree};
 
-/// Whether verbs of operations that were cut off may still take effect, or their changes are half made.
+/// Whether verbs of cut-off operations may still take effect, or changes are incomplete.
 pub(crate) fn is_any<L: Layout>(tree: &Tree<L>) -> bool {
     tree.unfinished.any() || tree.cache.has_cut_off()
 }
 
-/// Does what is to be done once a node was taken out of the tree.
+/// Completes the removal of a node from the tree.
 ///
 /// # Errors
-/// Those of the fabric and of latches that are waited for. The rest is left then; a block that could not be freed is lost.
+/// Errors of the fabric and of waits for latches. The rest is then left over; a block that could not be freed
+/// has leaked.
 pub(crate) async fn finish_unlinked<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -35,10 +37,10 @@ pub(crate) async fn finish_unlinked<L: Layout, E: Endpoint>(
     release(tree, ctx, left).await
 }
 
-/// Writes the shared parent through, and unlocks it, that a node was taken out of.
+/// Writes through and unlocks the shared parent that a node was removed from.
 ///
 /// # Errors
-/// Those of [`locked::write_unlock`]. All that is to be done for the node is left then.
+/// Errors of [`locked::write_unlock`]. The removal of the node is then left over.
 pub(crate) async fn write_unlinked<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -52,7 +54,7 @@ pub(crate) async fn write_unlinked<L: Layout, E: Endpoint>(
     Ok(unlinked)
 }
 
-/// Finishes what was left, as far as it is due.
+/// Finishes the leftovers that are due.
 ///
 /// # Errors
 /// As for [`finish_unlinked`].
@@ -63,14 +65,14 @@ pub(crate) async fn finish_some<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx
             finishing.failed();
             return Err(error);
         }
-        // Before a ticket is dropped, which is done once.
+        // Mark it first: `release` drops a ticket, which must happen once.
         finishing.done();
         release(tree, ctx, left).await?;
     }
     Ok(())
 }
 
-/// Finishes everything that was left, and gives back the locks.
+/// Finishes all leftovers and gives back all left locks.
 ///
 /// # Errors
 /// As for [`finish_unlinked`].
@@ -88,7 +90,7 @@ pub(crate) async fn finish_all<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<
     Ok(())
 }
 
-/// What comes before a ticket is dropped; done twice it does no harm.
+/// First step, before the ticket is dropped; idempotent.
 async fn prepare<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, left: &Unfinished) -> Result<()> {
     match left {
         Unfinished::Called { node, key } => {
@@ -105,7 +107,7 @@ async fn prepare<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, left: 
     }
 }
 
-/// Drops the ticket, at once, and frees the block.
+/// Second step: drops the ticket and frees the block.
 async fn release<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, left: Unfinished) -> Result<()> {
     match left {
         Unfinished::Written(addr) => drop(tree.cache.table().kept(addr)),

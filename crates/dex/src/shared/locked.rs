@@ -1,7 +1,8 @@
-//! Shared nodes that are locked: how they are locked, written through, and given back (DEX §4, §7).
+//! Locked shared nodes: how they are locked, written through, and unlocked (DEX §4, §7).
 //!
-//! Whoever holds the lock of a node may die, or lose its memory servers for longer than any operation waits. What became of the node then,
-//! others tell by its digests (`layout/digest.rs`), and `recovery/dead_holders.rs` puts right what it was changed together with.
+//! The lock holder may die, or lose its memory servers for longer than any operation waits. Other processes
+//! tell the state of the node by its digests (`layout/digest.rs`), and `recovery/dead_holders.rs` completes
+//! or discards the change that it was part of.
 
 use pando_cache::defect::Defect;
 use pando_cache::sync::Word;
@@ -16,18 +17,19 @@ use crate::layout::{Layout, header};
 use crate::node::HasWords;
 use crate::tree::{Ctx, Tree, clear, count};
 
-/// A shared node that this worker has locked, as it is in remote memory.
+/// A shared node that this worker has locked, with the bytes of remote memory.
 pub(crate) struct LockedNode<'t> {
     lock: RemoteLock<'t>,
-    /// Digest of what is in remote memory, if that was READ.
+    /// Digest of the bytes in remote memory, if they were READ.
     before: Option<u64>,
-    /// Whether it is to be changed like this: it is shared, and this compute server has no copy that is ahead of these bytes.
+    /// Whether it may be changed under this lock: it is shared, and this compute server has no owned copy
+    /// that is ahead of these bytes.
     pub is_shared: bool,
     pub page: PageBuf,
 }
 
 impl<'t> LockedNode<'t> {
-    /// A node whose `page` is as it is in remote memory.
+    /// A locked node whose `page` equals its remote copy.
     pub fn new(lock: RemoteLock<'t>, page: PageBuf) -> Self {
         Self { lock, before: Some(digest::digest(page.words())), is_shared: true, page }
     }
@@ -40,18 +42,19 @@ impl<'t> LockedNode<'t> {
         self.lock.at()
     }
 
-    /// The version that it will have once it is unlocked.
+    /// Version of the node once it is unlocked.
     pub fn next_version(&self) -> u64 {
         self.lock.next_version()
     }
 
-    /// Whatever happens, the page as it is now is to be written before the lock is given back.
+    /// Requires that the page in its current state is written before the lock is given back, whatever
+    /// happens.
     pub fn owe(&self) {
         self.note_digests();
         self.lock.owe(&self.page);
     }
 
-    /// Makes word 7 say what was there before and what is to be there.
+    /// Puts the digests of the old and the new bytes into word 7.
     fn note_digests(&self) {
         let after = digest::digest(self.page.words());
         self.page.set(header::REMOTE_VERSION, DIGESTS | self.before.unwrap_or(after) << 32 | after);
@@ -64,7 +67,7 @@ impl<'p> HasWords<'p> for &'p LockedNode<'_> {
     }
 }
 
-/// Takes the remote lock of a shared node and reads it.
+/// Takes the remote lock of a shared node and READs it.
 pub(crate) async fn lock_node<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -87,8 +90,8 @@ pub(crate) async fn lock_node<'t, L: Layout, E: Endpoint>(
     }
 }
 
-/// Takes the lock of a node. Restarts if a process has it that is gone: whoever waits may hold locks that are in the way of
-/// putting the node right.
+/// Takes the lock of a node. Restarts if the holder's process is gone: the caller may hold locks that keep
+/// others from repairing the node.
 async fn lock_word<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -113,7 +116,8 @@ async fn lock_word<'t, L: Layout, E: Endpoint>(
                 if waits_for_rest || !tree.pool.has_left_locks() {
                     return Err(DexError::from(PoolError::LockTimedOut { at, holder }).into());
                 }
-                // An operation of this process left it, and it may rest for longer than one has patience.
+                // An operation of this process may have left the lock. It is given back only after its rest,
+                // which may exceed the patience, so the deadline is extended once.
                 let rest = tree.config.patience_ns.saturating_add(tree.pool.verbs_take());
                 (deadline, waits_for_rest) = (ctx.ep.wait_until(now, rest), true);
             }
@@ -125,8 +129,8 @@ async fn lock_word<'t, L: Layout, E: Endpoint>(
     }
 }
 
-/// Takes the remote lock of a node whose remote copy is behind this compute server's: its bytes are the caller's to fill
-/// in.
+/// Takes the remote lock of a node whose remote copy is behind the one of this compute server. The caller
+/// fills in the bytes.
 pub(crate) async fn lock_unread<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -138,7 +142,7 @@ pub(crate) async fn lock_unread<'t, L: Layout, E: Endpoint>(
     Ok(LockedNode { lock, before: None, is_shared: false, page })
 }
 
-/// Whether a frame has the node as this compute server's own, or nobody can tell.
+/// Whether a frame has an owned copy of the node, or that cannot be told.
 pub(crate) fn has_own_copy<L: Layout>(tree: &Tree<L>, addr: GlobalAddr) -> bool {
     let Some(id) = tree.cache.table().frame_of(addr) else { return false };
     let frame = tree.cache.frame(id);
@@ -157,14 +161,14 @@ pub(crate) async fn unlock_unchanged<L: Layout, E: Endpoint>(
     Ok(())
 }
 
-/// Until when an operation that begins to wait now waits for others.
+/// Latest time a wait starting now may last.
 pub(crate) fn deadline<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Nanos {
     ctx.ep.wait_until(ctx.ep.now(), tree.config.patience_ns)
 }
 
-/// Unlocks nodes that were not changed because this server's copies of them turned out to be stale: what was read
-/// under the locks becomes those copies. A refresh might never find a node unlocked, if others lock it as often and
-/// as fruitlessly. All are unlocked before the latch of a copy is waited for.
+/// Unlocks nodes that were not changed because this compute server's copies of them were stale, and replaces
+/// the copies by the bytes READ under the locks. A refresh might never find a node unlocked if other servers
+/// keep locking it in vain. All nodes are unlocked before the latch of a copy is waited for.
 pub(crate) async fn unlock_seen<L: Layout, E: Endpoint, const N: usize>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -183,8 +187,8 @@ pub(crate) async fn unlock_seen<L: Layout, E: Endpoint, const N: usize>(
     Ok(())
 }
 
-/// Writes a locked node back, unlocks it in the same chain, and refreshes this server's cached copy. If it cannot be
-/// written now it is when the lock is given back, so that the copy is right in any case.
+/// Writes a locked node, unlocks it in the same chain, and replaces this compute server's cached copy. If the
+/// WRITE fails, the page is written when the left lock is given back, so the copy is right in either case.
 pub(crate) async fn write_unlock<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -205,7 +209,7 @@ pub(crate) async fn write_unlock<L: Layout, E: Endpoint>(
     Ok(())
 }
 
-/// Splits the bytes of a shared node; gives back those of its new right half.
+/// Splits the bytes of a shared node; returns those of the new right half.
 pub(crate) fn split_page<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -218,7 +222,7 @@ pub(crate) fn split_page<L: Layout, E: Endpoint>(
     clear(&right);
     let halves = [left, &right].map(|page| tree.node_mut(page));
     halves[0].split_off(halves[1], addr, at, separator);
-    // Both halves were reached through a node that others remember.
+    // Both halves were reached through a node whose address other compute servers may remember.
     halves.iter().for_each(|half| half.set_flag(header::WAS_SHARED, true));
     right
 }

@@ -1,7 +1,7 @@
-//! A shared parent, or a shared node and its parent, locked and looked at again.
+//! A shared parent, or a shared node and its parent, locked and checked again.
 //!
-//! What was seen before the lock may be stale. If the locked bytes say otherwise, the locks are given back, the copies that led
-//! here are refreshed, and the operation starts again.
+//! What the caller saw before it took the locks may be stale. If the locked bytes differ, the locks are given
+//! back, the copies that led here are refreshed, and the operation restarts.
 
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
 
@@ -38,8 +38,8 @@ pub(crate) async fn lock_parent<'t, L: Layout, E: Endpoint>(
     Err(Retry::Restart)
 }
 
-/// Locks a shared parent, then the shared node of `level` at `addr` below it; the node comes first. Restarts if they are
-/// not that any more.
+/// Locks a shared parent, then the shared node of `level` at `addr` below it; returns the node first.
+/// Restarts if they are no longer parent and child.
 pub(crate) async fn lock_both<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -57,7 +57,7 @@ pub(crate) async fn lock_both<'t, L: Layout, E: Endpoint>(
         }
     };
     let page = tree.node(&node);
-    // Not what was left behind of a node that moved.
+    // A node that is marked as moved must not be changed.
     if node.is_shared && !page.is_moved() && page.covers(Target::of(key)) {
         return Ok([node, parent]);
     }
@@ -66,7 +66,8 @@ pub(crate) async fn lock_both<'t, L: Layout, E: Endpoint>(
     Err(Retry::Restart)
 }
 
-/// Writes a node that nothing leads to yet, on behalf of two that are locked; unlocks these, unchanged, if that fails.
+/// WRITEs a node to which no pointer leads yet, under the locks of two others. Unlocks these, unchanged, if
+/// that fails.
 pub(crate) async fn write_under<'t, L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,

@@ -1,22 +1,22 @@
-//! Where a node is split (DEX §7, Insert).
+//! Choice of the point where a node is split (DEX §7, Insert).
 //!
-//! Behind the last of rising inserts, so that these leave full leaves behind wherever in the tree they go; where the layout says
-//! otherwise; or at exactly a given key, so that no leaf spans two partitions.
+//! A node is split behind a run of rising inserts, so that these leave full leaves anywhere in the tree; else
+//! where the layout chooses; or at exactly a given key, so that no leaf spans two partitions.
 
 use crate::layout::Layout;
 use crate::node::Node;
 
-/// A separator that a parent needs room for.
+/// A separator for which a parent needs room.
 #[derive(Clone)]
 pub(crate) struct Separator {
     pub key: Vec<u8>,
-    /// It stands behind rising inserts, so that the next one will come right behind it.
+    /// It ends a run of rising inserts, so that the next separator will follow it directly.
     pub rising: bool,
 }
 
-/// Where a node is to be split.
+/// Split point of a node.
 pub(crate) struct SplitAt {
-    /// The first entry of the right leaf, or the separator that moves up.
+    /// First entry of the right leaf, or the separator that moves up.
     pub at: usize,
     pub separator: Separator,
 }
@@ -26,21 +26,21 @@ pub(crate) struct SplitAt {
 pub(crate) struct Pending<'k> {
     pub key: &'k [u8],
     pub value_len: usize,
-    /// See [`Separator::rising`]. Of entries, the leaf knows.
+    /// As [`Separator::rising`], for separators. For entries, the leaf counts the run.
     pub rising: bool,
 }
 
 /// The purpose of a split.
 #[derive(Clone, Copy)]
 pub(crate) enum Cut<'k> {
-    /// To make room.
+    /// Make room.
     ForRoom(Pending<'k>),
-    /// To begin a leaf at exactly this key.
+    /// Begin a leaf at exactly this key.
     At(&'k [u8]),
 }
 
 impl Cut<'_> {
-    /// Where to split `node`; `None` if it has too few entries.
+    /// Chooses the split point of `node`; `None` if it has too few entries.
     pub fn choose<L: Layout>(self, node: Node<'_, L>) -> Option<SplitAt> {
         let pending = match self {
             Cut::ForRoom(pending) => pending,
@@ -48,7 +48,7 @@ impl Cut<'_> {
                 Some(at) if node.can_split(at, key) => {
                     return Some(SplitAt { at, separator: Separator { key: key.to_vec(), rising: false } });
                 }
-                // The key may be too long a fence for so full a leaf, which is halved first then.
+                // The key may be too long a fence for so full a leaf. Then the leaf is halved first.
                 _ => Pending { key, value_len: 0, rising: false },
             },
         };
@@ -70,22 +70,22 @@ impl Cut<'_> {
     }
 }
 
-/// Whether the pending entry of a leaf goes on with rising inserts that are to fill a leaf of their own.
+/// Whether the pending entry of a leaf continues a run of rising inserts that is long enough for a full leaf.
 pub(crate) fn continues_long_run<L: Layout>(leaf: Node<'_, L>, pending: Pending<'_>) -> bool {
     let at = leaf.layout().key(pending.key).ok().and_then(|key| leaf.find(key).err());
     at.is_some_and(|at| leaf.continues_long_run(at))
 }
 
-/// Right of the child of an inner node that rising inserts have reached, or before its last child if that is the one.
+/// Split point right of the child that rising inserts have reached, or left of it if it is the last child.
 fn behind_child<L: Layout>(node: Node<'_, L>, separator: &[u8]) -> Option<(usize, Vec<u8>)> {
     let count = node.count();
     let at = node.child_index(node.layout().key(separator).ok()?).min(count.checked_sub(1)?);
     let up = node.key_at(at);
-    // A node of two children is not made smaller.
+    // An inner node with at most two separators is not split here.
     (count > 2 && node.can_split(at, &up)).then_some((at, up))
 }
 
-/// Behind the last entry of a run of rising inserts that `key` goes on with.
+/// Split point behind the last entry of the run of rising inserts that `key` continues.
 fn behind_run<L: Layout>(leaf: Node<'_, L>, key: &[u8]) -> Option<(usize, Vec<u8>)> {
     let at = leaf.find(leaf.layout().key(key).ok()?).err()?;
     if at == 0 || !leaf.continues_run(at) {

@@ -1,8 +1,9 @@
-//! Merges (DEX §7, Delete): an underfull node and a neighbour under the same parent become one, and the space of the
-//! other is free for reuse. A root with one child takes that child's content and the tree gets one level lower.
+//! Merges (DEX §7, Delete): an underfull node and a neighbour under the same parent become one, and the block
+//! of the other is freed. A root with one child takes that child's content, and the tree gets one level
+//! lower.
 //!
-//! Merging is optional: where something stands in the way (a neighbour of another compute server, another memory
-//! server, a pin, a write-back under way), the node simply stays small, and the next removal tries again.
+//! Merging is optional. If it is obstructed (by a neighbour of another compute server or on another memory
+//! server, a pin, a write-back in progress), the node stays small, and the next removal tries again.
 
 use pando_cache::{FrameRef, FrameState, IoTicket, Version};
 use pando_fabric::{Endpoint, GlobalAddr, Work};
@@ -20,12 +21,12 @@ use crate::smo::split::leads_to;
 use crate::tree::leftovers::Unlinked;
 use crate::tree::{Ctx, Tree, VersionedNode, count, gate};
 
-/// Times that a merge starts again before it is left to the next removal.
+/// Restarts after which a merge is left to the next removal.
 const ATTEMPTS: usize = 8;
 
-/// How an attempt to merge ended.
+/// Result of an attempt to merge.
 enum Merge {
-    /// The parent lost a separator: look at it next.
+    /// The parent lost a separator, so it is tried next.
     Done,
     /// Nothing to do, or not now.
     Skipped,
@@ -103,7 +104,8 @@ async fn try_merge<L: Layout, E: Endpoint>(
     }
 }
 
-/// The node and a neighbour below `parent`, the right one if there is one. Brings the neighbour into the cache.
+/// Pairs the node with a neighbour below `parent`, the right one if there is one. Brings the neighbour into
+/// the cache.
 async fn neighbours<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -113,8 +115,8 @@ async fn neighbours<'t, L: Layout, E: Endpoint>(
 ) -> Attempt<Option<Neighbours<'t>>> {
     let page = tree.node(parent);
     let (index, count) = (page.child_index(key), page.count());
-    // Beyond a boundary, nodes are another compute server's, and what remote memory says of them may be old. So may what
-    // a shared parent says of keys that are about to be this compute server's.
+    // A node beyond a boundary belongs to another compute server, and its remote copy may be stale. So may
+    // what a shared parent says of keys that this compute server is about to own.
     let view = tree.view(ctx);
     let own = &view.keys;
     if own.is_empty() {
@@ -130,7 +132,7 @@ async fn neighbours<'t, L: Layout, E: Endpoint>(
     let to_right = right.is_some();
     let Some(bytes) = right.or(left) else { return Ok(None) };
     let separator = if to_right { index } else { index - 1 };
-    // The neighbour holds the separator if it is the right one, and what is just below it if it is the left one.
+    // The right neighbour covers the separator, the left one the keys just below it.
     let bound = tree.layout.key(&bytes)?;
     let (other, parent) = match to_right {
         true => child_of(tree, ctx, parent, separator + 1, Target::of(bound)).await?,
@@ -138,7 +140,7 @@ async fn neighbours<'t, L: Layout, E: Endpoint>(
     };
     let (left, right) = if to_right { (node, other) } else { (other, node) };
     let leads_to = |i: usize, child: VersionedNode<'_>| leads_to(page.child(i), child.frame);
-    // Split between the two meanwhile, the parent still has the old word behind its last child.
+    // If the parent was split between the two meanwhile, the old word still lies behind its last child.
     let is_there = separator < page.count();
     let neighbours = is_there && leads_to(separator, left) && leads_to(separator + 1, right);
     node.validate()?;
@@ -149,7 +151,8 @@ async fn neighbours<'t, L: Layout, E: Endpoint>(
     }
 }
 
-/// Child `index` of a pinned node, to which `key` leads, brought into the cache; and that node as it is by then.
+/// Child `index` of a pinned node, which covers `target`, brought into the cache; and the node at its version
+/// by then.
 async fn child_of<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -171,7 +174,7 @@ async fn child_of<'t, L: Layout, E: Endpoint>(
     }
 }
 
-/// Whether the two may become one, as they are at their versions.
+/// Whether the two may become one, according to their versions.
 fn may_merge<L: Layout>(
     tree: &Tree<L>,
     view: &View,
@@ -185,7 +188,7 @@ fn may_merge<L: Layout>(
     let remembered = view.is_partitioned() && right.was_shared();
     let one_level = left.level() == level && right.level() == level;
     let server = |node: Node<'_, L>| node.addr().map(GlobalAddr::server);
-    // A subtree below level M stands on one memory server; its parts cannot go to another one.
+    // The nodes of a subtree below level M lie on one memory server, so its parts cannot move to another one.
     let together = level != tree.config.subtree_level || server(left) == server(right);
     let owned = !view.nodes.is_crossed_by(left) && !view.nodes.is_crossed_by(right);
     let fits = left.can_merge(right, &separator);
@@ -254,8 +257,8 @@ fn merge_latched<'t, L: Layout, E: Endpoint>(
     Ok(ticket)
 }
 
-/// Latches a frame whose node is about to vanish, if nobody has it pinned and it is not being written back. Children that
-/// nothing but its flag tells of are counted: another node is going to have them.
+/// Latches the frame of a node that is about to be removed, if it is neither pinned nor being written back.
+/// Counts as orphans the children that only the node's flag accounts for, since another node gets them.
 fn latch_unused<'t, L: Layout>(
     tree: &Tree<L>,
     frame: FrameRef<'t>,
@@ -274,8 +277,8 @@ fn latch_unused<'t, L: Layout>(
     }
 }
 
-/// Merges two nodes that only this compute server uses below a shared parent: here first, then the parent is
-/// written through. In between, the I/O mark of the right node keeps everybody away who still knows it.
+/// Merges two owned nodes below a shared parent: first in the cache, then the parent is written through. In
+/// between, the I/O mark of the right node keeps away operations that still know it.
 async fn merge_under_shared<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -287,13 +290,13 @@ async fn merge_under_shared<L: Layout, E: Endpoint>(
     let (left, right) = (addr_of(pair.left)?, addr_of(pair.right)?);
     let level = tree.node(pair.left).level();
     let parent_addr = addr_of(parent)?;
-    // The parent stays cached, so that its copy is replaced below: an old one, read by another worker while this
-    // one waits for the lock and admitted after that, would still lead to the freed node.
+    // The parent stays cached, so that its copy is replaced below. Another worker could READ an old copy
+    // while this one waits for the lock, and admit it after that; it would still lead to the freed node.
     let _parent_pin = parent.frame.pin(parent.version)?;
     pair.left.validate()?;
     pair.right.validate()?;
     parent.validate()?;
-    // Which of the two the key is in.
+    // 1. Lock the parent, by the child that covers the key, and check that both still are neighbours there.
     let child = if tree.node(pair.left).covers(Target::of(key)) { left } else { right };
     let parent = parent::lock_parent(tree, ctx, parent_addr, key, child, level).await?;
     let above = tree.node(&parent);
@@ -303,6 +306,7 @@ async fn merge_under_shared<L: Layout, E: Endpoint>(
         locked::unlock_unchanged(tree, ctx, parent).await?;
         return Err(Retry::Restart);
     };
+    // 2. Merge in the cache. The ticket of the right node keeps operations away from it.
     let separator = above.key_at(at);
     let ticket = match merge_latched(tree, ctx, &pair, &separator) {
         Ok(ticket) => ticket,
@@ -311,6 +315,7 @@ async fn merge_under_shared<L: Layout, E: Endpoint>(
             return Err(retry);
         }
     };
+    // 3. WRITE and unlock the parent in one chain, and only then drop the ticket and free the block.
     tree.node_mut(&parent).inner_remove(at);
     count(&tree.smo_counters.merges);
     let unlinked = unfinished::write_unlinked(tree, ctx, parent, Unlinked::new(ticket)).await?;
@@ -318,7 +323,7 @@ async fn merge_under_shared<L: Layout, E: Endpoint>(
     Ok(Merge::Done)
 }
 
-/// A root with a single child takes over its content.
+/// Moves the content of a root's only child into the root.
 async fn shrink_root<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,

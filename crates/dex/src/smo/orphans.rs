@@ -1,7 +1,7 @@
-//! Cached children whose parent changes.
+//! Cached children that get another parent.
 //!
-//! Swizzled children are told their new parent. Children that are hot but swizzled nowhere are counted as *orphans*: while there
-//! are any, paths in the cache are not whole and nothing is offloaded below them (DEX §6.2).
+//! Swizzled children learn their new parent. Hot children without a swizzled pointer are counted as
+//! *orphans*. While there are orphans, paths in the cache may have gaps, and nothing is offloaded (DEX §6.2).
 
 use pando_cache::{FrameRef, Swip};
 
@@ -10,8 +10,8 @@ use crate::layout::Layout;
 use crate::node::Node;
 use crate::tree::Tree;
 
-/// Counts the hot children of a latched node that are swizzled nowhere as orphans, if it was shared once: they may be
-/// about to be those of a node without the flag that says so, below which operations are offloaded.
+/// Counts the unswizzled hot children of a latched node as orphans, if the node was shared once. They may
+/// come below a node without that flag, and operations are offloaded below such nodes.
 pub(crate) fn count_orphans<L: Layout>(tree: &Tree<L>, node: Node<'_, L>) -> Attempt<()> {
     if node.level() > 0 && node.was_shared() {
         note_orphans_below(tree, node)?;
@@ -19,10 +19,10 @@ pub(crate) fn count_orphans<L: Layout>(tree: &Tree<L>, node: Node<'_, L>) -> Att
     Ok(())
 }
 
-/// Counts the hot children of a node that are swizzled nowhere as orphans.
+/// Counts the unswizzled hot children of a node as orphans.
 pub(crate) fn note_orphans_below<L: Layout>(tree: &Tree<L>, node: Node<'_, L>) -> Attempt<()> {
     for swip in node.children() {
-        // Those that are swizzled have a parent.
+        // Swizzled children know their parent.
         if let Some(child) = swip.global().filter(|child| !child.is_null()) {
             tree.cache.note_orphan(child)?;
         }
@@ -30,7 +30,7 @@ pub(crate) fn note_orphans_below<L: Layout>(tree: &Tree<L>, node: Node<'_, L>) -
     Ok(())
 }
 
-/// Tells the swizzled children of a latched node that it is their parent now.
+/// Makes a latched node the parent of its swizzled children.
 pub(crate) fn adopt_children<L: Layout>(tree: &Tree<L>, node: FrameRef<'_>) {
     for child in tree.node(node).children().filter_map(Swip::frame) {
         tree.cache.frame(child).set_parent(Some(node.id()));

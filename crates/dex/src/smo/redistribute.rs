@@ -1,10 +1,11 @@
-//! Balancing, as in Knuth's B*-tree (The Art of Computer Programming, vol. 3, §6.2.4): a full leaf whose neighbour under
-//! the same parent has room gives it entries and is not split. So leaves stay full where entries come in any order
-//! into a tree that was loaded densely, and a leaf that took in another one does not become three.
+//! Balancing, as in Knuth's B*-tree (The Art of Computer Programming, vol. 3, §6.2.4): a full leaf gives
+//! entries to a neighbour with room under the same parent instead of being split. So leaves of a densely
+//! loaded tree stay full under inserts in any order, and a leaf that absorbed another one does not become
+//! three.
 //!
-//! Only a neighbour that is hot takes entries: balancing costs no verb. Parent and both leaves are latched while
-//! entries and separator change, so that whoever saw one of them before starts again. Nodes that other compute servers
-//! use take no part: their parents are not swizzled.
+//! Only a hot neighbour takes entries, so balancing costs no verb. Parent and both leaves are latched while
+//! entries and separator change, so that an operation that saw one of them before restarts. Leaves under a
+//! shared parent take no part, since shared nodes do not swizzle.
 
 use pando_cache::FrameState;
 use pando_cache::sync::Word;
@@ -18,20 +19,20 @@ use crate::smo::cut::Pending;
 use crate::smo::merge::Neighbours;
 use crate::tree::{Ctx, Tree, VersionedNode};
 
-/// How full two leaves may be on average. What is left is room for the inserts that pay for the next time.
+/// Largest average fill of the two leaves. The rest is room for the inserts that amortise the next balancing.
 const FILL: f64 = 0.9;
 
-/// Bytes that an entry costs besides its key and value, about.
+/// Approximate bytes of an entry besides its key and value.
 const ENTRY: usize = 16;
 
-/// The entries of two neighbouring leaves.
+/// Entries of two neighbouring leaves.
 #[derive(Default)]
 struct Entries {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
 }
 
-/// One entry: where its key and its value begin and end.
+/// One entry: the offsets of its key and its value.
 struct Entry {
     key: usize,
     value: usize,
@@ -59,7 +60,8 @@ impl Entries {
         entry.long.map_or(Stored::Inline(&self.bytes[entry.value..entry.end]), Stored::Long)
     }
 
-    /// The first entry of the right leaf if both are to get half of all bytes, those of the pending entry too.
+    /// Index of the first entry of the right leaf, so that each leaf gets half of all bytes, the pending
+    /// entry included.
     fn middle(&self, pending: Pending<'_>) -> Option<usize> {
         let count = self.entries.len();
         let at = (0..count).position(|i| self.key(i) >= pending.key).unwrap_or(count);
@@ -75,7 +77,8 @@ impl Entries {
     }
 }
 
-/// Moves entries of a full leaf to a neighbour, so that the pending one finds room; `false` if none can take any.
+/// Moves entries of a full leaf to a neighbour, to make room for the pending one; `false` if no neighbour can
+/// take any.
 pub(crate) fn balance<L: Layout, E>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -88,7 +91,8 @@ pub(crate) fn balance<L: Layout, E>(
     if hot_child(tree, parent, index)?.is_none_or(|child| child.frame.id() != leaf.frame.id()) {
         return Ok(false);
     }
-    // Where keys come in order, the leaves to the right are those that wait for theirs.
+    // Try the right neighbour first: where keys arrive in order, the leaves to the right still wait for
+    // theirs.
     if let Some(right) = hot_child(tree, parent, index + 1)?
         && balance_pair(tree, &Neighbours { parent, left: leaf, right, separator: index }, &view, pending)?
     {
@@ -103,7 +107,7 @@ pub(crate) fn balance<L: Layout, E>(
     }
 }
 
-/// Child `index` of a node, if there is one that is swizzled.
+/// Child `index` of a node; `None` if there is none, or it is not swizzled and hot.
 fn hot_child<'t, L: Layout>(
     tree: &'t Tree<L>,
     parent: VersionedNode<'t>,
@@ -130,7 +134,7 @@ fn balance_pair<L: Layout>(
     pending: Pending<'_>,
 ) -> Attempt<bool> {
     let parent = pair.parent;
-    // Keys beyond a boundary that is moving here are another compute server's soon, or were.
+    // A leaf that crosses a moving boundary has keys that another compute server owned or is about to own.
     let (left, right) = (tree.node(pair.left), tree.node(pair.right));
     if [left, right].into_iter().any(|leaf| view.nodes.is_crossed_by(leaf))
         || left.fullness() + right.fullness() > 2.0 * FILL
@@ -161,7 +165,7 @@ fn balance_pair<L: Layout>(
     Ok(balanced)
 }
 
-/// The latched part of [`balance`]; `None` if the leaves would be too full, and nothing changed.
+/// The latched part of [`balance`]; `None` without a change if the leaves would be too full.
 fn balance_latched<L: Layout>(tree: &Tree<L>, pair: &Neighbours<'_>, pending: Pending<'_>) -> Option<()> {
     let (left, right) = (tree.node_mut(pair.left), tree.node_mut(pair.right));
     let (parent, at) = (tree.node_mut(pair.parent), pair.separator);
@@ -178,8 +182,8 @@ fn balance_latched<L: Layout>(tree: &Tree<L>, pair: &Neighbours<'_>, pending: Pe
     let new_left = rebuilt(tree, *left, low, middle, &entries, 0..cut)?;
     let new_right = rebuilt(tree, *right, middle, high, &entries, cut..entries.entries.len())?;
     let (new_left, new_right) = (tree.node(&new_left[..]), tree.node(&new_right[..]));
-    // Room in both: if only the pending entry's leaf had some, an operation that waits for room in the other one would
-    // move the entries back before this one comes to its leaf, and so on for ever.
+    // Both leaves need room. If only the leaf of the pending entry had some, an operation that waits for room
+    // in the other one would move the entries back before this one reaches its leaf, and so on forever.
     if [new_left, new_right].iter().any(|leaf| !leaf.has_room(pending.key, pending.value_len)) {
         return None;
     }
@@ -192,7 +196,7 @@ fn balance_latched<L: Layout>(tree: &Tree<L>, pair: &Neighbours<'_>, pending: Pe
     Some(())
 }
 
-/// What the leaf `old` is to become; `None` if the entries do not fit.
+/// New content of the leaf `old`; `None` if the entries do not fit.
 fn rebuilt<L: Layout>(
     tree: &Tree<L>,
     old: Node<'_, L>,

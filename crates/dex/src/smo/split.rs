@@ -1,9 +1,9 @@
-//! Splits (DEX §7, Insert), and what all structure changes share.
+//! Splits of owned nodes (DEX §7, Insert).
 //!
-//! A node is split when an entry does not fit. Its parent must have room for the separator; if not, the parent is
-//! split first. What is needed of others, an address from the pool and a frame of the cache, is taken before the
-//! first latch, since both may await; then parent and node, pinned meanwhile, are latched and looked at again, and
-//! the change happens at once. Nodes that other compute servers use too are changed in [`split_shared`](crate::smo::split_shared).
+//! A node is split when an entry does not fit. Its parent must have room for the separator; if not, the
+//! parent is split first. A block of the pool and a frame of the cache are allocated before the first latch,
+//! since both may await. Then the parent and the node, which stay pinned, are latched and checked again, and
+//! the change happens without an await. Shared nodes are split in [`split_shared`](crate::smo::split_shared).
 
 use pando_cache::{ExclusiveGuard, FrameRef, FrameState, FreeFrame, Lookup, Swip};
 use pando_fabric::{Endpoint, GlobalAddr, Work};
@@ -19,7 +19,7 @@ use crate::smo::{orphans, redistribute, split_shared};
 use crate::tree::new_node::{self, NewNode};
 use crate::tree::{Ctx, Tree, VersionedNode, count, gate};
 
-/// How an attempt to split ended.
+/// Result of an attempt to split.
 pub(crate) enum Split {
     /// The node was split, or has room by now.
     Done,
@@ -27,7 +27,8 @@ pub(crate) enum Split {
     ParentFull(Separator),
 }
 
-/// Splits what is too full for an entry of `key` and `value_len` bytes to be stored.
+/// Splits the leaf of `key`, and full nodes above it, to make room for an entry with a value of `value_len`
+/// bytes.
 pub(crate) async fn make_room<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -37,7 +38,7 @@ pub(crate) async fn make_room<L: Layout, E: Endpoint>(
     make_room_from(tree, ctx, key, 0, None, value_len, Purpose::Operation).await
 }
 
-/// The same from `level` on; above the leaves, for a separator.
+/// [`make_room`] from level `start` on; above the leaves, `first` is the separator that needs room.
 pub(crate) async fn make_room_from<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -55,7 +56,7 @@ pub(crate) async fn make_room_from<L: Layout, E: Endpoint>(
             None => Pending { key: tree.layout.key_bytes(key), value_len, rising: false },
             Some(Separator { key, rising }) => Pending { key, value_len: 0, rising: *rising },
         };
-        // Half a node is copied, the room that it leaves filled, and the parent changed.
+        // Half a node is copied, the gap is filled, and the parent changes.
         ctx.ep.charge(Work::Copy { bytes: 2 * tree.layout.node_size() });
         match try_split(tree, ctx, key, level, pending, purpose).await {
             Ok(Split::Done) => return Ok(()),
@@ -85,7 +86,7 @@ async fn try_split<L: Layout, E: Endpoint>(
     let shared = page.is_shared();
     let has_room = page.has_room(pending.key, pending.value_len);
     node.validate()?;
-    // A cached copy of a shared node may show room that is long taken.
+    // A cached copy of a shared node may show room that is taken by now.
     if has_room && !shared {
         return Ok(Split::Done);
     }
@@ -113,7 +114,7 @@ async fn try_split<L: Layout, E: Endpoint>(
     }
 }
 
-/// Where to split the node of `hop`, as it is at that version.
+/// Split point of the node of `hop` at its version.
 fn plan_split<L: Layout>(tree: &Tree<L>, hop: VersionedNode<'_>, cut: Cut<'_>) -> Attempt<SplitAt> {
     let plan = cut.choose(tree.node(hop));
     hop.validate()?;
@@ -129,18 +130,21 @@ async fn split_owned<L: Layout, E: Endpoint>(
     parent: VersionedNode<'_>,
     cut: Cut<'_>,
 ) -> Attempt<Split> {
+    // 1. Choose the split point and check the parent's room.
     let SplitAt { separator, .. } = plan_split(tree, node, cut)?;
     let room = tree.node(parent).has_room(&separator.key, 0);
     parent.validate()?;
     if !room {
         return Ok(Split::ParentFull(separator));
     }
+    // 2. Pin both nodes, and allocate what may await.
     let level = tree.node(node).level();
     let addr = tree.node(node).addr().ok_or(Retry::Restart)?;
     let _pins = (node.frame.pin(node.version)?, parent.frame.pin(parent.version)?);
     let above = tree.node(parent).addr().ok_or(Retry::Restart)?;
     let new = new_node::new_node(tree, ctx, level, new_node::near(tree, level, addr, above)).await?;
     let free = tree.cache.allocate(ctx.worker, ctx.ep, tree.layout).await?;
+    // 3. Latch both nodes, and change everything without an await.
     let mut parent_guard = parent.frame.exclusive()?;
     let Ok(mut node_guard) = node.frame.exclusive() else {
         parent_guard.release_unchanged();
@@ -162,8 +166,8 @@ async fn split_owned<L: Layout, E: Endpoint>(
     }
 }
 
-/// The latched part of [`split_owned`]. Pinned, the two are still in their frames, but the frame that was
-/// waited for may have been that of another child, and others may have changed them too.
+/// The latched part of [`split_owned`]. Both nodes are pinned and hence still in their frames. But the frame
+/// that was allocated may have been that of another child, and other operations may have changed them.
 fn split_pinned<'t, L: Layout>(
     tree: &'t Tree<L>,
     key: L::Key<'_>,
@@ -184,14 +188,14 @@ fn split_pinned<'t, L: Layout>(
         return Ok(Split::ParentFull(separator));
     }
     let separator = separator.key;
-    // The new node stays latched until its parent points to it: found without a parent, it would be cooled.
+    // The new node stays latched until its parent points to it. If it were found without a parent, it would
+    // be cooled.
     let (child, _guard) = split_latched(tree, node, free, new.addr(), at, &separator)?;
     link_child(tree, parent, child, &separator);
     Ok(Split::Done)
 }
 
-/// The index of `node` among the children of a latched parent, if it is the one for `key` and both are this compute
-/// server's own.
+/// Index of `node` in a latched parent, if it is the child for `key` and both are owned.
 pub(crate) fn index_of_child<L: Layout>(
     tree: &Tree<L>,
     parent: FrameRef<'_>,
@@ -205,13 +209,13 @@ pub(crate) fn index_of_child<L: Layout>(
     (is_own && is_parent && leads_to(above.child(index), node)).then_some(index)
 }
 
-/// Enters a new hot right neighbour into its latched parent.
+/// Links a new hot right neighbour into its latched parent.
 fn link_child<L: Layout>(tree: &Tree<L>, parent: FrameRef<'_>, child: FrameRef<'_>, separator: &[u8]) {
     let swip = swip_below(tree, parent, child);
     tree.node_mut(parent).link(separator, swip);
 }
 
-/// What a latched parent says of a hot child that it gets.
+/// Child word of a latched parent for a hot child that it gets; sets the child's parent if it swizzles.
 fn swip_below<L: Layout>(tree: &Tree<L>, parent: FrameRef<'_>, child: FrameRef<'_>) -> u64 {
     if !tree.swizzles(tree.node(parent)) {
         return child.addr();
@@ -220,8 +224,8 @@ fn swip_below<L: Layout>(tree: &Tree<L>, parent: FrameRef<'_>, child: FrameRef<'
     Swip::hot(child.id()).raw()
 }
 
-/// Moves the upper part of a latched node, from `at` on, to a new hot and dirty frame that is not linked yet, and
-/// that the caller unlatches when it is.
+/// Moves the upper part of a latched node, from `at` on, to a new hot and dirty frame. The caller links that
+/// frame and then drops its latch.
 pub(crate) fn split_latched<'t, L: Layout>(
     tree: &'t Tree<L>,
     left: FrameRef<'t>,
@@ -245,7 +249,7 @@ pub(crate) fn split_latched<'t, L: Layout>(
     Ok((right, guard))
 }
 
-/// A full root that only this compute server uses: its content moves to two new children.
+/// Grows a full owned root: its content moves to two new children.
 async fn grow_root<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -283,14 +287,15 @@ async fn grow_root<L: Layout, E: Endpoint>(
         match split_latched(tree, left_frame, right_free, right.addr(), at, &separator) {
             Ok(right) => right,
             Err(retry) => {
-                // The children of the copy still belong to the root, which is unchanged.
+                // The children of the copy still belong to the unchanged root.
                 left_guard.mark_clean();
                 tree.cache.discard(ctx.worker, left_frame, left_guard);
                 root_guard.release_unchanged();
                 return Err(retry);
             }
         };
-    // Nobody knows this address: its lock word is yet to be written.
+    // The new address is unknown to others, and its lock word is not written yet. Without the flag, the
+    // write-back writes it too.
     copy.set_flag(header::WAS_SHARED, false);
     orphans::adopt_children(tree, left_frame);
     left_frame.set_parent(None);
@@ -323,11 +328,12 @@ fn rewrite_root<L: Layout>(tree: &Tree<L>, root: FrameRef<'_>, level: u8, child:
     node.set_child(0, swip_below(tree, root, child));
 }
 
-/// Splits the leaf that `boundary` falls into at exactly that key, so that no leaf spans two partitions. For an
-/// index that no other compute server uses at this moment, or for its owner who moves the boundary there.
+/// Splits the leaf that covers `boundary` at exactly that key, so that no leaf spans two partitions. The
+/// caller is the only compute server that uses the index at this time, or the leaf's owner, which moves the
+/// boundary there.
 ///
 /// # Errors
-/// Those of a split.
+/// Errors of a split.
 pub async fn cut_at<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, boundary: &[u8]) -> Result<()> {
     let key = tree.layout.key(boundary)?;
     let tries = RestartPolicy::default();
@@ -367,7 +373,7 @@ async fn try_cut<L: Layout, E: Endpoint>(
         }
     };
     match split {
-        // It may have been halved only.
+        // The leaf may only have been halved.
         Split::Done => Err(Retry::Restart),
         full => Ok(full),
     }

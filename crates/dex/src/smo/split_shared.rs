@@ -1,7 +1,8 @@
-//! Splits of shared nodes, and of own nodes below shared ones (DEX §4, §7).
+//! Splits of shared nodes, and of owned nodes below shared ones (DEX §4, §7).
 //!
-//! They are written through under remote locks, taken from the top down. The new right half is written before anything leads to
-//! it, and the parent before the node, so that the parent tells what became of a split that was broken off.
+//! Shared nodes are written through under remote locks, which are taken from the top down. The new right half
+//! is written before any pointer leads to it, and the parent before the node. So the parent tells the result
+//! of an interrupted split.
 
 use pando_cache::{FrameRef, FrameState, FreeFrame};
 use pando_fabric::{Endpoint, GlobalAddr};
@@ -16,9 +17,9 @@ use crate::smo::split::{self, Split};
 use crate::tree::new_node::{self, NewNode};
 use crate::tree::{Ctx, Tree, VersionedNode, clear, count};
 
-/// Splits a node that only this compute server uses and whose parent is shared: here first, then the parent is
-/// written through. In between, a worker that comes for a key of the new node finds fences that do not fit,
-/// tries to refresh the parent, and waits for its lock.
+/// Splits an owned node below a shared parent: first in the cache, then the parent is written through. In
+/// between, a worker that looks for a key of the new node finds fences that do not cover it, tries to refresh
+/// the parent, and waits for its lock.
 pub(crate) async fn split_under_shared<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -34,10 +35,13 @@ pub(crate) async fn split_under_shared<L: Layout, E: Endpoint>(
     let _pin = node.frame.pin(node.version)?;
     let new = new_node::new_node(tree, ctx, level, new_node::near(tree, level, addr, parent_addr)).await?;
     let free = tree.cache.allocate(ctx.worker, ctx.ep, tree.layout).await?;
+    // 1. Lock the parent and check that it still is the parent.
     let parent = parent::lock_parent(tree, ctx, parent_addr, key, addr, level).await?;
+    // 2. Split the node in the cache, and enter the separator into the parent's bytes.
     match split_into_parent(tree, node.frame, addr, &parent, free, &new, cut) {
         Ok(Split::Done) => {
             new.link();
+            // 3. WRITE and unlock the parent in one chain.
             locked::write_unlock(tree, ctx, parent).await?;
             count(&tree.smo_counters.splits);
             Ok(Split::Done)
@@ -61,7 +65,8 @@ fn split_into_parent<'t, L: Layout>(
 ) -> Attempt<Split> {
     let mut guard = frame.exclusive()?;
     let page = tree.node(frame);
-    // The parent's lock keeps the node a child of it, but not this frame the node's until the pin was seen.
+    // The parent's lock keeps the node below it. But the frame may have got another node before the pin was
+    // seen.
     let is_node = guard.state() == FrameState::Hot && frame.addr() == addr.raw() && !page.is_shared();
     let Some(SplitAt { at, separator }) = cut.choose(page).filter(|_| is_node) else {
         guard.release_unchanged();
@@ -81,7 +86,7 @@ fn split_into_parent<'t, L: Layout>(
     result
 }
 
-/// Splits a shared node: the new right half, the parent and the node are written through, under both locks.
+/// Splits a shared node: writes the new right half, the parent and the node through, under both locks.
 pub(crate) async fn split_shared<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -95,6 +100,7 @@ pub(crate) async fn split_shared<L: Layout, E: Endpoint>(
     let parent_addr = tree.node(parent).addr().ok_or(Retry::Restart)?;
     node.validate()?;
     parent.validate()?;
+    // 1. Lock the parent, then the node, and READ both.
     let new = new_node::new_node(tree, ctx, level, new_node::near(tree, level, addr, parent_addr)).await?;
     let [node, parent] = parent::lock_both(tree, ctx, key, addr, level, parent_addr).await?;
     let mut separator = Vec::new();
@@ -109,12 +115,14 @@ pub(crate) async fn split_shared<L: Layout, E: Endpoint>(
         if !parent_room {
             return Ok(Split::ParentFull(Separator { key: separator, rising: false }));
         }
-        // Somebody else made room meanwhile, which this server's copy shows by now.
+        // Another operation made room meanwhile; this compute server's copy shows it by now.
         return Ok(Split::Done);
     };
+    // 2. WRITE the new right half, to which no pointer leads yet.
     let right = locked::split_page(tree, ctx, &node.page, new.addr(), at, &separator);
     tree.node_mut(&parent).link(&separator, new.addr().raw());
     let [node, parent] = parent::write_under(tree, ctx, [node, parent], &new, right).await?;
+    // 3. WRITE and unlock the parent, then the node. From here on the node must be written in any case.
     new.link();
     read::mark_shared(tree, &tree.view(ctx), &node.page);
     node.owe();
@@ -124,7 +132,8 @@ pub(crate) async fn split_shared<L: Layout, E: Endpoint>(
     Ok(Split::Done)
 }
 
-/// A full shared root: its content moves to two new nodes, and the root gets one level higher in place.
+/// Grows a full shared root: its content moves to two new nodes, and it becomes their parent one level
+/// higher.
 pub(crate) async fn grow_shared_root<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -136,6 +145,7 @@ pub(crate) async fn grow_shared_root<L: Layout, E: Endpoint>(
         new_node::new_node(tree, ctx, level, addr).await?,
         new_node::new_node(tree, ctx, level, addr).await?,
     );
+    // 1. Lock the root and check that it is still full.
     let root = locked::lock_node(tree, ctx, addr).await?;
     let node = tree.node(&root);
     let mut separator = Vec::new();
@@ -146,10 +156,11 @@ pub(crate) async fn grow_shared_root<L: Layout, E: Endpoint>(
         false => None,
     };
     let Some(at) = at else {
-        // Somebody else made room or grew it meanwhile: this server's copy is stale.
+        // Another operation made room or grew the root meanwhile, so this compute server's copy was stale.
         locked::unlock_seen(tree, ctx, [root]).await?;
         return if has_room { Ok(Split::Done) } else { Err(Retry::Restart) };
     };
+    // 2. WRITE both halves, to which no pointer leads yet.
     let left_page = ctx.ep.buffer(tree.layout.node_size());
     clear(&left_page);
     let copy = tree.node_mut(&left_page);
@@ -166,6 +177,7 @@ pub(crate) async fn grow_shared_root<L: Layout, E: Endpoint>(
             }
         }
     }
+    // 3. WRITE and unlock the root in one chain.
     raise_root(tree, &root, left.addr(), right.addr(), &separator);
     read::mark_shared(tree, &tree.view(ctx), &root.page);
     left.link();

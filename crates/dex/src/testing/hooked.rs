@@ -1,7 +1,7 @@
-//! A layout that tells the test of its thread when it is asked something of a node: the test can change what is there
-//! between two looks, as another thread could.
+//! A layout that runs a hook of its thread when it accesses a node. The hook can change the node between two
+//! accesses, as another thread could.
 //!
-//! Nodes are those of the fixed layout. A hook runs once; it may use the tree, and may set the next one.
+//! The nodes are those of the fixed layout. A hook runs once; it may use the tree, and may set the next hook.
 
 use std::cell::RefCell;
 
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::layout::fixed::FixedLayout;
 use crate::layout::{Layout, LayoutId, NodeInit, Side, Stored, Toward, header};
 
-/// What was asked of a node.
+/// Kind of an access to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     ChildIndex,
@@ -28,7 +28,7 @@ thread_local! {
     static HOOK: RefCell<Option<(Asked, u8, Hook)>> = const { RefCell::new(None) };
 }
 
-/// Runs `hook` right before this thread asks that of a node of `level` for the first time from now on.
+/// Runs `hook` once, right before this thread's next access of kind `asked` to a node of `level`.
 pub fn when_asked(asked: Asked, level: u8, hook: impl FnOnce() + 'static) {
     HOOK.set(Some((asked, level, Box::new(hook))));
 }

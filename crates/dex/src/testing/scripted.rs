@@ -1,7 +1,8 @@
-//! An endpoint whose verbs follow a script: each may be held back, lose its answer or fail, and what a READ brought may be
-//! changed on its way.
+//! An endpoint whose verbs follow a script: each may be delayed, lose its answer or fail, and the bytes of a
+//! READ may be changed.
 //!
-//! Below it is the memory of this process, so that a verb takes effect at the moment at which the script lets it.
+//! It works on the memory of this process, so that a verb takes effect at the moment at which the script lets
+//! it.
 
 use std::cell::RefCell;
 
@@ -11,7 +12,7 @@ use pando_fabric::{
 };
 use pando_fabric_local::LocalEndpoint;
 
-/// What a verb is. A chain goes by where its last verb goes to.
+/// Kind of a verb. The address of a chain is that of its last verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Read,
@@ -22,13 +23,13 @@ pub enum Verb {
     Chain,
 }
 
-/// What becomes of a verb.
+/// What the script does with a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Done,
-    /// It is asked about again later.
+    /// The verb is delayed; the script decides again later.
     Waits,
-    /// It takes effect, and nobody hears of it.
+    /// The verb takes effect, and its answer is lost.
     Unanswered,
     NotSent,
 }
@@ -49,17 +50,17 @@ impl Scripted {
         Self { inner, script: RefCell::new(script), tear: RefCell::new(tear) }
     }
 
-    /// From now on verbs follow `script`.
+    /// Makes verbs follow `script` from now on.
     pub fn follow(&self, script: impl FnMut(Verb, GlobalAddr) -> Fate + 'static) {
         *self.script.borrow_mut() = Box::new(script);
     }
 
-    /// From now on all verbs are done.
+    /// Makes all verbs succeed from now on.
     pub fn follow_none(&self) {
         self.follow(|_, _| Fate::Done);
     }
 
-    /// From now on `tear` changes what READs bring.
+    /// Makes `tear` change the bytes of READs from now on.
     pub fn tear(&self, tear: impl FnMut(GlobalAddr, &PageBuf) + 'static) {
         *self.tear.borrow_mut() = Box::new(tear);
     }

@@ -1,7 +1,7 @@
-//! Attempts of operations enter the gate of a tree, and views change there.
+//! Entry of attempts into the gate of a tree, and changes of its view.
 //!
-//! An attempt is refused if its key is not this compute server's by the present view. What a view is, and why a node is judged
-//! by one that was looked at before the READ, says [`view`](crate::ownership::view).
+//! An attempt is refused if the current view does not own its key. [`view`](crate::ownership::view) explains
+//! views, and why a node is judged by a view that was taken before the READ.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::ownership::view::{Entered, Mover, Purpose, View};
 use crate::tree::{Ctx, Tree};
 
 impl<L: Layout> Tree<L> {
-    /// The keys that this compute server owns now.
+    /// Keys that this compute server owns now.
     pub fn range(&self) -> KeyRange {
         present_view(self).keys.clone()
     }
@@ -26,12 +26,12 @@ impl<L: Layout> Tree<L> {
     }
 }
 
-/// The view, for those who are no worker.
+/// Current view, for callers without a worker.
 pub(crate) fn present_view<L: Layout>(tree: &Tree<L>) -> Arc<View> {
     tree.ownership.gate.view(0)
 }
 
-/// Begins an attempt on a key.
+/// Enters the gate for an attempt on `key`.
 pub(crate) fn enter_gate<'t, L: Layout, E>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -42,7 +42,7 @@ pub(crate) fn enter_gate<'t, L: Layout, E>(
     tree.ownership.gate.enter(ctx.worker.number(), admits).ok_or(DexError::NotOwned)
 }
 
-/// Begins an attempt for `purpose`.
+/// Enters the gate for `purpose`; `None` for a move of keys, which does not enter.
 pub(crate) fn enter_for<'t, L: Layout, E>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
@@ -55,16 +55,16 @@ pub(crate) fn enter_for<'t, L: Layout, E>(
     }
 }
 
-/// Begins an attempt on several keys, each of which is to be looked up in the [`View`] from then on.
+/// Enters the gate for an attempt on several keys. The caller checks each key against the [`View`].
 pub(crate) fn enter_any<'t, L: Layout, E>(tree: &'t Tree<L>, ctx: Ctx<'_, E>) -> (Entered<'t>, Arc<View>) {
     let entered = tree.ownership.gate.enter(ctx.worker.number(), |_| true).expect("all are admitted");
     (entered, tree.view(ctx))
 }
 
-/// The right to change what is owned.
+/// Takes the exclusive right to change what is owned.
 ///
 /// # Errors
-/// [`DexError::Moving`] if somebody else has it.
+/// [`DexError::Moving`] if that right is taken.
 pub(crate) fn mover<'t, L: Layout>(tree: &'t Tree<L>) -> Result<Mover<'t>> {
     match tree.ownership.is_moving.swap(true, Ordering::Acquire) {
         true => Err(DexError::Moving),
@@ -72,7 +72,7 @@ pub(crate) fn mover<'t, L: Layout>(tree: &'t Tree<L>) -> Result<Mover<'t>> {
     }
 }
 
-/// Changes the view at once, without waiting for anybody. The caller is the mover.
+/// Changes the view at once, without waiting for attempts. The caller is the mover.
 pub(crate) fn update_view<L: Layout>(tree: &Tree<L>, change: impl FnOnce(&View) -> View) {
     tree.ownership.gate.update(change);
 }

@@ -1,14 +1,14 @@
-//! The list of blocks that are to be freed later.
+//! List of blocks to free later.
 //!
-//! A block comes here if nothing leads to it any more but freeing it failed, or would take a verb where none can be waited for.
+//! An unlinked block comes here if freeing it failed, or needs a verb where the caller cannot wait.
 //! [`free`](crate::recovery::free) takes blocks off the list, at the latest before a flush.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pando_fabric::GlobalAddr;
 
-/// Blocks that nothing leads to any more and that could not be freed at once; and whether others may remember them, so
-/// that a note is to be left there first.
+/// Unlinked blocks that are not freed yet. The flag says that other compute servers may remember the block,
+/// so that it must be marked as moved first.
 #[derive(Debug, Default)]
 pub(crate) struct LeftBehind(Mutex<Vec<(GlobalAddr, bool)>>);
 

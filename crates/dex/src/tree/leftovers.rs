@@ -1,15 +1,15 @@
-//! What operations left half done whose futures were dropped, or that failed halfway, until later ones finish it.
+//! Leftovers of operations that failed midway or were cut off, kept until later operations finish them.
 //!
-//! A future may be dropped wherever it awaits. A verb that is under way then may still take effect, for as long as a verb
-//! may take; and a change of the tree's shape may be made in one place and not yet in another. So whoever awaits in
-//! such a place has a [`Remainder`], which, if it is dropped, puts what is to be done on the list of the tree. Operations
-//! that have to wait finish what is on the list; so does whoever needs the index at rest.
+//! A future may be dropped at any await. A verb in flight may still take effect, for as long as a verb may
+//! take, and a structure change may be complete in one place and not yet in another. So an operation that
+//! awaits at such a point holds a [`Remainder`], which adds the missing work to the tree's list if it is
+//! dropped. Operations that have to wait finish the list, as does any caller that needs the index at rest.
 //!
-//! Invariant: until what was left is finished, the ticket of every node that it is about is kept, so that nobody reads or changes
-//! that node, nor gets its block.
+//! Invariant: until a leftover is finished, the tickets of all nodes that it concerns are kept, so that no
+//! operation reads or changes those nodes or gets their blocks.
 //!
-//! Locks that were left are the pool's to give back (`pando_pool::RemoteLock`), with the pages that are to be written under
-//! them; write-backs that were cut off are the cache's.
+//! The pool gives back left locks (`pando_pool::RemoteLock`), with the pages to write under them. The cache
+//! finishes write-backs that were cut off.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,40 +21,40 @@ use pando_pool::Due;
 use crate::layout::{Layout, header};
 use crate::tree::Tree;
 
-/// What is left to be done.
+/// Work that is left over.
 #[derive(Clone, Debug)]
 pub(crate) enum Unfinished {
-    /// A node in no frame is being written: its ticket is to be dropped.
+    /// A node in no frame is being written; drop its ticket.
     Written(GlobalAddr),
-    /// A memory server is changing the leaf of a key below a node: copies of the leaf are to be forgotten, and the share of the
-    /// node's ticket dropped.
+    /// A memory server is changing the leaf of `key` below `node`; forget copies of the leaf and drop the
+    /// share of the node's ticket.
     Called {
         node: GlobalAddr,
         key: Arc<[u8]>,
     },
-    /// A block is being written that nothing leads to: it is to be freed.
+    /// An unlinked block is being written; free it.
     Block(GlobalAddr),
     Unlinked(Unlinked),
 }
 
-/// A node that was taken out of the tree, merged away or moved. Its ticket is kept.
+/// A node that was removed from the tree by a merge or a move. Its ticket is kept.
 #[derive(Clone, Debug)]
 pub(crate) struct Unlinked {
     pub addr: GlobalAddr,
-    /// The shared parent that it was taken out of, and the bytes that this compute server's copy of that is to have: an older
+    /// Shared parent of which it was a child, and the bytes for this compute server's copy of that: an older
     /// copy leads to the node.
     pub parent: Option<(GlobalAddr, Arc<[u64]>)>,
-    /// Others may remember the address, so that a note is to be left there.
+    /// Other compute servers may remember the address, so the old node must be marked as moved.
     pub needs_notice: bool,
 }
 
 impl Unlinked {
-    /// A node whose parent is this compute server's own.
+    /// A node whose parent is owned.
     pub fn new(ticket: IoTicket<'_>) -> Self {
         Self { addr: ticket.keep(), parent: None, needs_notice: false }
     }
 
-    /// A node that was below the shared parent at `parent`, which now has these bytes.
+    /// A node that was a child of the shared parent at `parent`, which has these bytes and version by now.
     pub fn below(self, parent: GlobalAddr, page: &PageBuf, version: u64) -> Self {
         let mut words: Vec<_> = page.words().iter().map(|word| word.load(Relaxed)).collect();
         words[header::REMOTE_VERSION] = version;
@@ -66,7 +66,7 @@ impl Unlinked {
     }
 }
 
-/// What is left to be done if this is dropped.
+/// Work that becomes a leftover if this is dropped.
 #[must_use = "dropped, it is left to later operations"]
 pub(crate) struct Remainder<'t, L: Layout, F: FnOnce() -> Unfinished> {
     tree: &'t Tree<L>,
@@ -75,23 +75,24 @@ pub(crate) struct Remainder<'t, L: Layout, F: FnOnce() -> Unfinished> {
 }
 
 impl<'t, L: Layout, F: FnOnce() -> Unfinished> Remainder<'t, L, F> {
-    /// `left` is pushed, due at `due`, unless [`Remainder::done`] is called.
+    /// Leaves `left` over, due at `due`, unless [`Remainder::done`] is called.
     pub fn new(tree: &'t Tree<L>, due: Due, left: F) -> Self {
         Self { tree, left: Some(left), due }
     }
 
-    /// `left` is pushed if the caller is dropped while a verb is under way, which may take effect for a while.
+    /// Leaves `left` over if the caller is dropped while a verb is in flight, which may take effect for a
+    /// while.
     pub fn under_way(tree: &'t Tree<L>, left: F) -> Self {
         Self::new(tree, Due::Later, left)
     }
 
-    /// Nothing is left.
+    /// Nothing is left over.
     pub fn done(mut self) {
         self.left = None;
     }
 
-    /// What was under way is over: a verb that failed takes no effect once another verb of this process does. So what is left can
-    /// be finished at once.
+    /// The verb in flight has failed. It takes no effect once another verb of this process does, so the
+    /// leftover can be finished at once.
     pub fn failed(mut self) {
         self.due = Due::Now;
     }
@@ -105,10 +106,11 @@ impl<L: Layout, F: FnOnce() -> Unfinished> Drop for Remainder<'_, L, F> {
     }
 }
 
-/// Frees a block that nothing ever led to. It came from a chunk of this process, so that it can go back without a verb.
+/// Frees a block that was never linked. It comes from a chunk of this process, so it can be freed without a
+/// verb.
 pub(crate) fn free_unlinked_block<L: Layout>(tree: &Tree<L>, addr: GlobalAddr) {
     if !tree.pool.try_free_local(addr, tree.node_bytes()) {
-        // The server is being drained, and the chunk was given back meanwhile.
+        // The server is draining, and the chunk was given back meanwhile.
         tree.left_behind.add(addr, false);
     }
 }

@@ -1,7 +1,8 @@
-//! One compute server's view of an index: a handle on its cache, its pool and its root, with the state of each concern.
+//! One compute server's view of an index: a handle on its cache, its pool and its root, with the state of
+//! each concern.
 //!
-//! What is done with a tree are functions of the rooms above this one. The root never moves and stays in its frame as long as the
-//! cache lives, so every descent can begin there without looking anything up.
+//! The operations are functions of the modules above this one. The root never moves and stays in its frame as
+//! long as the cache lives, so every descent can begin there without a lookup.
 
 pub(crate) mod gate;
 pub(crate) mod left_behind;
@@ -29,26 +30,26 @@ use crate::tree::leftovers::Unfinished;
 use crate::tree::spreading::Spread;
 use crate::tree::suspects::Suspects;
 
-/// Where roots stand, unless it is full.
+/// Memory server of roots, unless it is full.
 pub(crate) const HOME: MemoryServerId = MemoryServerId(0);
 
-/// What is fixed about an index when it is opened.
+/// Parameters of an open index.
 #[derive(Clone, Debug)]
 pub struct TreeConfig {
     /// Number of the index in its pool; every node carries it.
     pub index_id: u32,
-    /// Where the root is; it never moves.
+    /// Address of the root, which never moves.
     pub root: GlobalAddr,
-    /// M: a subtree rooted at this level stands on one memory server (DEX §3). 3 in the paper.
+    /// M: the nodes of a subtree rooted at this level lie on one memory server (DEX §3). 3 in the paper.
     pub subtree_level: u8,
-    /// The keys that this compute server owns at first; [`Tree::range`] says which it owns now.
+    /// Keys that this compute server owns at first; [`Tree::range`] returns those that it owns now.
     pub range: KeyRange,
-    /// How long an operation waits for others before it fails, in nanoseconds.
+    /// Longest time that an operation waits for other operations before it fails, in nanoseconds.
     pub patience_ns: Nanos,
-    /// Leaves that a scan READs together at most; 1 is one after the other. A quarter of the cache's frames is the
-    /// most in any case.
+    /// Largest number of leaves that a scan READs together, also bounded by a quarter of the cache's frames;
+    /// 1 reads them one by one.
     pub read_ahead: usize,
-    /// When what is below a missing node is left to its memory server.
+    /// When operations below a missing node are offloaded.
     pub offloading: Offloading,
     /// Bytes on a memory server above which the index is spread evenly over all of them.
     pub spread_above: u64,
@@ -71,7 +72,7 @@ impl TreeConfig {
     }
 }
 
-/// What a worker brings to every operation: its endpoint, and its share of the compute server's cache.
+/// Context of a worker's operations: its endpoint, and its part of the compute server's cache.
 pub struct Ctx<'w, E> {
     pub ep: &'w E,
     pub worker: &'w CacheWorker,
@@ -85,7 +86,7 @@ impl<E> Clone for Ctx<'_, E> {
 
 impl<E> Copy for Ctx<'_, E> {}
 
-/// A node that an operation has seen in its frame at a version.
+/// A node in its frame at the version that an operation has seen.
 #[derive(Clone, Copy)]
 pub(crate) struct VersionedNode<'c> {
     pub frame: FrameRef<'c>,
@@ -106,7 +107,7 @@ impl VersionedNode<'_> {
     }
 }
 
-/// What structure changes this compute server made.
+/// Counts of structure changes by this compute server.
 #[derive(Debug, Default)]
 pub struct SmoCounters {
     pub splits: AtomicU64,
@@ -117,7 +118,7 @@ pub struct SmoCounters {
     pub relocations: AtomicU64,
 }
 
-/// A B+-tree on disaggregated memory, as one compute server uses it. Shared by the workers of that server.
+/// A B+-tree on disaggregated memory, as one compute server uses it. The workers of that server share it.
 pub struct Tree<L> {
     pub(crate) layout: L,
     pub(crate) cache: Arc<Cache>,
@@ -150,7 +151,7 @@ impl<L: Layout> Tree<L> {
         &self.config
     }
 
-    /// Structure changes so far: splits, merges, changes of the root's level, changes of shared nodes, refreshes.
+    /// Number of splits, merges, changes of the root's level, changes of shared nodes, and refreshes so far.
     pub fn smo_counts(&self) -> [u64; 5] {
         let counters = &self.smo_counters;
         [
@@ -163,17 +164,17 @@ impl<L: Layout> Tree<L> {
         .map(|counter| counter.load(Relaxed))
     }
 
-    /// Nodes that moved to another memory server.
+    /// Number of nodes that moved to another memory server.
     pub fn relocations(&self) -> u64 {
         self.smo_counters.relocations.load(Relaxed)
     }
 
-    /// Bytes of a node, as the pool counts them.
+    /// Size of a node's block in bytes.
     pub(crate) fn node_bytes(&self) -> u64 {
         self.layout.node_size() as u64
     }
 
-    /// Levels of the tree: 1 if the root is a leaf.
+    /// Number of levels: 1 if the root is a leaf.
     pub fn height(&self) -> u32 {
         u32::from(self.node(self.cache.frame(self.root)).level()) + 1
     }
@@ -184,30 +185,30 @@ impl<L: Layout> Tree<L> {
         Ok(VersionedNode { frame, version: frame.optimistic()? })
     }
 
-    /// A node by its words, for reading.
+    /// Read access to a node by its words.
     #[inline(always)]
     pub(crate) fn node<'p>(&'p self, words: impl HasWords<'p>) -> Node<'p, L> {
         Node::new(&self.layout, words.words_of())
     }
 
-    /// A node that the caller has for itself.
+    /// Write access to a node to which the caller has exclusive access.
     pub(crate) fn node_mut<'p>(&'p self, words: impl HasWords<'p>) -> NodeMut<'p, L> {
         NodeMut::new(&self.layout, words.words_of())
     }
 
-    /// Whether children of the node are swizzled.
+    /// Whether the children of the node may be swizzled.
     #[inline]
     pub(crate) fn swizzles(&self, node: Node<'_, L>) -> bool {
         self.cache.swizzles() && self.layout.swizzles(node.words())
     }
 
-    /// Whether a frame holds the node `addr` now, hot or cooling.
+    /// Whether a frame holds the node at `addr`, hot or cooling.
     pub(crate) fn holds(&self, frame: FrameRef<'_>, version: Version, addr: GlobalAddr) -> bool {
         version.state() != FrameState::Free && frame.addr() == addr.raw()
     }
 }
 
-/// Makes the words the root as somebody has it in a frame who owns no key: nothing can be found there.
+/// Fills the words with the root of a compute server that owns no key: a descent finds nothing there.
 pub(crate) fn make_placeholder<L: Layout>(tree: &Tree<L>, node: NodeMut<'_, L>) {
     let init = NodeInit {
         addr: tree.config.root.raw(),
@@ -221,7 +222,7 @@ pub(crate) fn make_placeholder<L: Layout>(tree: &Tree<L>, node: NodeMut<'_, L>) 
     node.set_flag(header::SHARED, true);
 }
 
-/// Sets all words to 0; buffers come back with what was in them.
+/// Sets all words to 0, since a buffer keeps its old content.
 pub(crate) fn clear(page: &PageBuf) {
     page.words().iter().for_each(|word| word.store(0, Relaxed));
 }

@@ -1,6 +1,6 @@
-//! Blocks for nodes that nothing leads to yet.
+//! Blocks for nodes that are not linked yet.
 //!
-//! A [`NewNode`] is freed again when it is dropped, unless the node was linked. If a WRITE to it is under way then, the block
+//! A [`NewNode`] that is dropped unlinked frees its block. If a WRITE to it is in flight then, the block
 //! rests until the WRITE can no longer take effect.
 
 use std::cell::Cell;
@@ -14,21 +14,21 @@ use crate::layout::Layout;
 use crate::tree::leftovers::{Unfinished, free_unlinked_block};
 use crate::tree::{Ctx, Tree};
 
-/// An address for a node that is not linked yet; freed again unless it is.
+/// A block for a node that is not linked yet; freed when dropped, unless it was linked.
 pub(crate) struct NewNode<'t, L: Layout> {
     tree: &'t Tree<L>,
     addr: Option<GlobalAddr>,
-    /// A WRITE to it is under way.
+    /// A WRITE to it is in flight.
     is_written: Cell<bool>,
 }
 
 impl<'t, L: Layout> NewNode<'t, L> {
-    /// One at an address that was allocated for it.
+    /// A node in a block that the caller has allocated.
     pub fn at(tree: &'t Tree<L>, addr: GlobalAddr) -> Self {
         Self { tree, addr: Some(addr), is_written: Cell::new(false) }
     }
 
-    /// Waits for a WRITE to it: dropped before that has ended, the block rests.
+    /// Awaits a WRITE to the block. If this is dropped before the WRITE has ended, the block rests.
     pub async fn while_written<T>(&self, write: impl Future<Output = T>) -> T {
         self.is_written.set(true);
         let written = write.await;
@@ -40,7 +40,7 @@ impl<'t, L: Layout> NewNode<'t, L> {
         self.addr.expect("taken only by `link`")
     }
 
-    /// The node is part of the tree now.
+    /// The node is part of the tree from now on.
     pub fn link(mut self) {
         self.addr = None;
     }
@@ -72,8 +72,8 @@ pub(crate) async fn new_node<'t, L: Layout, E: Endpoint>(
     Ok(NewNode::at(tree, addr))
 }
 
-/// What a node of `level` that is split off one at `addr` should stand beside: the parent says where its subtree is,
-/// whatever became of the node.
+/// Address whose memory server a node of `level`, split off the one at `addr`, should share. Below level M it
+/// is the parent's, which has the subtree's server even if the node itself is a stray.
 pub(crate) fn near<L: Layout>(tree: &Tree<L>, level: u8, addr: GlobalAddr, parent: GlobalAddr) -> GlobalAddr {
     if level < tree.config.subtree_level { parent } else { addr }
 }

@@ -1,34 +1,34 @@
-//! The state of spreading an index over its memory servers.
+//! State of spreading an index over its memory servers.
 //!
-//! There is one move of a subtree at a time for each compute server, and one worker at a time that goes on with it.
-//! Which subtrees move, and when, says [`spread`](crate::placement::spread).
+//! Each compute server moves one subtree at a time, and one worker at a time continues the move.
+//! [`spread`](crate::placement::spread) decides which subtrees move, and when.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pando_fabric::MemoryServerId;
 
-/// A subtree that moves.
+/// A subtree that is moving.
 #[derive(Clone, Debug)]
 pub(crate) struct Move {
-    /// Up to here everything has moved.
+    /// Key up to which all nodes have moved.
     pub cursor: Vec<u8>,
-    /// Where the subtree ends, or this compute server's keys do; `None` is the end of all keys.
+    /// End of the subtree or of this compute server's keys; `None` is the end of all keys.
     pub end: Option<Vec<u8>>,
     /// Level of its root.
     pub level: u8,
     pub target: MemoryServerId,
 }
 
-/// What a compute server is moving.
+/// Moves of a compute server.
 #[derive(Debug, Default)]
 pub(crate) struct Spread(Mutex<State>);
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub moving: Option<Move>,
-    /// Somebody moves nodes just now.
+    /// A worker is moving nodes.
     pub is_busy: bool,
-    /// Where to look for the next subtree.
+    /// Key at which the search for the next subtree begins.
     pub next: Vec<u8>,
     pub splits: u32,
 }
@@ -39,7 +39,7 @@ impl Spread {
     }
 }
 
-/// Somebody may go on with the move when it goes.
+/// The right to continue the move; dropping it gives the right back.
 pub(crate) struct Busy<'t>(pub &'t Spread);
 
 impl Drop for Busy<'_> {

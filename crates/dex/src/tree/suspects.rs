@@ -1,7 +1,7 @@
-//! Nodes that were found locked by other processes, which may be gone.
+//! Nodes found locked by other processes, which may be dead.
 //!
-//! A suspect is noted when a READ finds its lock held, and looked after when it has been locked for a while.
-//! [`dead_holders`](crate::recovery::dead_holders) does that.
+//! A suspect is noted when a READ finds its lock held, and checked once it has been locked for a while
+//! ([`dead_holders`](crate::recovery::dead_holders)).
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -11,15 +11,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pando_fabric::{GlobalAddr, Nanos};
 use pando_pool::AttachSlot;
 
-/// A node that is locked for a while.
+/// A locked node.
 #[derive(Clone, Copy)]
 pub(crate) struct Suspect {
     pub holder: AttachSlot,
-    /// When it was seen first, or last looked after; `None` if the holder is gone.
+    /// Time at which it was noted; `None` if the holder is dead.
     pub since: Option<Nanos>,
 }
 
-/// The nodes that were found locked by other processes.
+/// Nodes found locked by other processes.
 #[derive(Default)]
 pub(crate) struct Suspects {
     nodes: Mutex<HashMap<GlobalAddr, Suspect>>,
@@ -32,7 +32,7 @@ impl Suspects {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody found the node locked.
+    /// Notes a node that was found locked, unless the holder is this process.
     pub fn note(&self, addr: GlobalAddr, holder: AttachSlot, own: Option<AttachSlot>, now: Nanos) {
         if Some(holder) == own {
             return;
@@ -45,17 +45,17 @@ impl Suspects {
         self.any.store(true, Relaxed);
     }
 
-    /// Its holder is gone.
+    /// Notes a node whose holder is dead.
     pub fn condemn(&self, addr: GlobalAddr, holder: AttachSlot) {
         self.nodes().insert(addr, Suspect { holder, since: None });
         self.any.store(true, Relaxed);
     }
 
-    /// One that is to be looked after, which counts as done.
+    /// Removes and returns a suspect that is due for a check.
     pub fn take_due(&self, now: Nanos, wait: Nanos) -> Option<(GlobalAddr, Suspect)> {
         let mut nodes = self.nodes();
         let is_due = |suspect: &Suspect| suspect.since.is_none_or(|since| now >= since.saturating_add(wait));
-        // The same one in each run of a simulation, whatever the order of the map.
+        // The smallest address, so that runs of a simulation do not depend on the order of the map.
         let due = nodes.iter().filter(|(_, suspect)| is_due(suspect)).map(|(&addr, _)| addr).min();
         let taken = due.and_then(|addr| nodes.remove_entry(&addr));
         self.any.store(!nodes.is_empty(), Relaxed);

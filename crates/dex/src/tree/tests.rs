@@ -1,7 +1,7 @@
-//! Pages that are torn or corrupt on their way: an own one, a shared one, and one that is locked.
+//! Pages that arrive torn or corrupt: an owned one, a shared one, and a locked one.
 //!
-//! Whatever is wrong with a page, it is read again as often as a writer may have been in the way, and then reported. A lock
-//! that was taken for it is given back.
+//! A wrong page is read again as often as a writer may be in the way, and then reported. A lock that was
+//! taken for it is given back.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::shared::locked;
 use crate::testing::{BOUNDARY, Client, find, is_unlocked, key, two_servers, value};
 use crate::testing::{Scripted, scripted};
 
-/// Makes bytes wrong, and what is said of them.
+/// A way to damage bytes, and the reason that is reported for it.
 type Damage = (fn(&PageBuf), &'static str);
 
 const DAMAGES: [Damage; 4] = [
@@ -31,10 +31,10 @@ const DAMAGES: [Damage; 4] = [
     (|page| page.set(IDS, page.get(IDS) + 1), "a node of another index"),
 ];
 
-/// An own key next to the boundary.
+/// A key of the first compute server, next to the boundary.
 const OWN: u64 = BOUNDARY - 1;
 
-/// What READs of `node` bring is damaged so many times. How often that happened.
+/// Damages the next `times` READs of `node`; returns the number of damaged READs.
 fn tear(ep: &Scripted, node: GlobalAddr, times: u32, damage: fn(&PageBuf)) -> Rc<Cell<u32>> {
     let torn = Rc::new(Cell::new(0));
     let count = Rc::clone(&torn);
@@ -47,7 +47,7 @@ fn tear(ep: &Scripted, node: GlobalAddr, times: u32, damage: fn(&PageBuf)) -> Rc
     torn
 }
 
-/// Where the leaf of the own key is, which is not cached.
+/// Address of the leaf of `OWN`, which is not cached.
 fn missing_leaf<E: Endpoint>(client: &Client<'_, crate::layout::fixed::FixedLayout, E>) -> GlobalAddr {
     let (tree, ctx) = client.server(0);
     let (above, _) = find(tree, ctx, &key(OWN), 1);

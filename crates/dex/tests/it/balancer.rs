@@ -1,4 +1,6 @@
-//! The balancer against loads that a model makes: it converges, rests when all is even, and does not thrash.
+//! The balancer under modelled loads.
+//!
+//! It converges, rests when the load is even, and does not oscillate. All random numbers are seeded.
 
 use pando_dex::Load;
 use pando_dex::balancer::{Balancer, BalancerConfig, apply, imbalance};
@@ -21,19 +23,19 @@ impl Stream {
     }
 }
 
-/// How much of the load goes where; the rest goes to all keys alike.
+/// Distribution of the load over keys; the rest of a partial one is uniform.
 #[derive(Clone, Debug)]
 enum Shape {
     Even,
-    /// So many percent to as many keys from a place on.
+    /// `percent` of the load goes to `width` keys from `from` on.
     Hot {
         percent: u64,
         from: u64,
         width: u64,
     },
-    /// Key numbers are so high a power of an even number: the lower, the hotter.
+    /// Key numbers are this power of a uniform number, so that lower keys are hotter.
     Power(u32),
-    /// Several hot keys that nothing divides, with as many percent altogether.
+    /// Several hot keys, each indivisible, with `percent` of the load in total.
     Keys {
         percent: u64,
         keys: Vec<u64>,
@@ -55,7 +57,7 @@ impl Shape {
         }
     }
 
-    /// Noted keys of an interval, each with what it stands for.
+    /// Sampled keys of an interval, each with a random weight.
     fn load(&self, stream: &mut Stream, samples: u64) -> Load {
         Load::of((0..samples).map(|_| (key(self.draw(stream)).into(), 1 + stream.below(63))).collect())
     }
@@ -65,7 +67,7 @@ struct World {
     boundaries: Vec<Vec<u8>>,
     balancer: Balancer,
     stream: Stream,
-    /// Of an interval.
+    /// Number of samples per interval.
     samples: u64,
     moves: usize,
     plans: usize,
@@ -93,7 +95,7 @@ impl World {
         }
     }
 
-    /// Some intervals with one load.
+    /// Observes `intervals` intervals with one load.
     fn run(&mut self, intervals: u32, shape: &Shape) {
         for _ in 0..intervals {
             let load = shape.load(&mut self.stream, self.samples);
@@ -101,7 +103,7 @@ impl World {
         }
     }
 
-    /// By a load of many keys.
+    /// Imbalance of a load of many keys.
     fn imbalance(&mut self, shape: &Shape) -> f64 {
         imbalance(&shape.load(&mut self.stream, 20_000), &self.boundaries)
     }
@@ -118,7 +120,8 @@ fn divisible() -> impl Strategy<Value = Shape> {
     ]
 }
 
-// What holds of noise holds almost always: of some thousand random cases one is an exception. So the cases are the same each time.
+// Claims about noise hold almost always: about one random case in some thousand is an exception. So the cases
+// are fixed.
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 24,
@@ -168,7 +171,7 @@ proptest! {
         let mut world = World::new(servers, seed);
         let shape = Shape::Keys { percent, keys: vec![giant] };
         world.run(210, &shape);
-        // Whether a plan gains enough may be a close call, so that chance says when it is made; a finer one may follow.
+        // Chance decides when a plan gains enough, if that is a close call; a finer plan may follow.
         prop_assert!(world.plans <= 2, "{} plans, to and fro", world.plans);
     }
 
@@ -179,7 +182,7 @@ proptest! {
         let shape = Shape::Keys { percent: 100, keys: (0..4).map(|n| first + 2 * n).collect() };
         world.run(40, &shape);
         let after = world.imbalance(&shape);
-        // A quarter of the load each on four of eight servers.
+        // A quarter of the load on each of four of the eight servers.
         prop_assert!(after < 2.2, "{after}");
         prop_assert!(world.plans <= 2, "{} plans", world.plans);
     }

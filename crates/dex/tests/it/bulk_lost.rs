@@ -1,5 +1,6 @@
-//! Bulk loads whose verbs lose their answers, each in turn: the index has all entries or none, and whatever its root leads to
-//! stays allocated.
+//! Bulk loads in which each verb in turn loses its answer.
+//!
+//! The index has all entries or none, and all blocks to which its root leads stay allocated.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,12 +19,12 @@ use pando_rt::block_on;
 const NODE: usize = 256;
 const KEYS: u64 = 120;
 
-/// An endpoint whose changes all take effect, though one of them has no answer.
+/// An endpoint whose changes all take effect, although one of them gets no answer.
 struct Lossy {
     inner: LocalEndpoint,
     changes: Cell<u64>,
     lost: Cell<u64>,
-    /// After the lost answer nothing can be read any more.
+    /// Whether READs fail after the lost answer.
     cut: Cell<bool>,
     is_cut: Cell<bool>,
 }
@@ -99,7 +100,7 @@ impl Endpoint for Lossy {
     }
 }
 
-/// Loads with the `lost`th answer lost, and looks at what is there; whether one was lost at all.
+/// Loads with answer number `lost` lost, and checks the index; returns whether an answer was lost at all.
 fn load_losing(lost: u64, cut: bool) -> bool {
     let fabric = LocalFabric::new(LocalConfig { server_sizes: vec![8 << 20], huge_pages: false });
     let inner = fabric.expect("memory").endpoint(1).expect("an endpoint");
@@ -122,7 +123,7 @@ fn load_losing(lost: u64, cut: bool) -> bool {
     let was_lost = ep.changes.get() >= lost;
     ep.lost.set(u64::MAX);
     ep.is_cut.set(false);
-    // Other nodes, in whatever was freed.
+    // Fill the freed blocks with other content.
     for _ in 0..200 {
         let at = block_on(ep, pool.alloc(ep, Placement::LeastLoaded, NODE as u64)).expect("room");
         let buf = ep.buffer(NODE);

@@ -1,6 +1,6 @@
-//! Operations whose futures are dropped while a verb of theirs is under way, on a simulated cluster with shared nodes, tiny
-//! caches and offloading: each was done or not, once, before the next operation on its key. Whoever comes after it finds everything
-//! whole, and nothing that was changed since is undone.
+//! Operations whose futures are dropped with a verb in flight, on a simulated cluster with shared nodes, tiny
+//! caches and offloading. Each took effect once or not at all, before the next operation on its key. Later
+//! operations find complete nodes, and no later change is undone.
 //!
 //! `PANDO_SIM_SEEDS=A..B` replays seeds A to B - 1.
 
@@ -28,14 +28,14 @@ const THREADS: usize = 4;
 const SLOTS: u64 = 3;
 const KEYS: u64 = 120;
 const SPIKE_NS: Nanos = 40_000;
-/// No verb takes that long.
+/// Longer than any verb takes.
 const VERBS_TAKE_NS: Nanos = 200_000;
 const PATIENCE_NS: Nanos = 20 * VERBS_TAKE_NS;
 const OVER_AT: Nanos = 3_000_000;
-/// An operation is cut off before that, if it is.
+/// Bound of the time after which an operation is cut off.
 const CUT_NS_MAX: Nanos = 12_000;
 
-/// What `operation` comes to, unless it takes longer than `after`.
+/// Result of `operation`; `None` if it takes longer than `after`.
 async fn cut_off<F: Future>(ep: &SimEndpoint, after: Nanos, operation: F) -> Option<F::Output> {
     let (mut operation, mut alarm) = (pin!(operation), pin!(ep.sleep_until(ep.now() + after)));
     poll_fn(|cx| match operation.as_mut().poll(cx) {
@@ -49,14 +49,14 @@ fn value(k: u64, n: u64) -> Vec<u8> {
     (k << 40 | n).to_le_bytes().to_vec()
 }
 
-/// The number of a value of this key.
+/// Number of a value of this key.
 fn number_of(k: u64, value: &[u8]) -> u64 {
     let value = u64::from_le_bytes(value.try_into().expect("8 bytes"));
     assert_eq!(value >> 40, k, "the value of another key");
     value & ((1 << 40) - 1)
 }
 
-/// What a key may have: the number of a value, or nothing.
+/// Possible states of a key: the number of a value, or `None` if absent.
 type May = BTreeSet<Option<u64>>;
 
 /// A slot with keys of its own.
@@ -99,7 +99,7 @@ impl Owner<'_> {
         let found = self.get(k).await;
         let may = self.may.get_mut(&k).expect("an own key");
         assert!(may.contains(&found), "key {k}: {found:?}, but {may:?}");
-        // What was not done by now never will be.
+        // A change that has not taken effect by now never will.
         *may = May::from([found]);
     }
 
@@ -110,12 +110,12 @@ impl Owner<'_> {
     }
 }
 
-/// How long operations wait for others, and for how long what was cut off rests.
+/// How long operations wait, and how long leftovers of cut-off operations rest.
 #[derive(Clone, Copy)]
 struct Waits {
     patience_ns: Nanos,
     verbs_take_ns: Nanos,
-    /// One operation in so many is cut off.
+    /// One operation in this many is cut off.
     cut_every: u64,
 }
 
@@ -128,7 +128,7 @@ struct Run {
 impl Run {
     fn new(seed: u64, waits: Waits) -> Self {
         let draw = Draw(Random::new(seed));
-        // WRITEs that are under way for long, and in parts.
+        // Some WRITEs take long and land in parts.
         let faults = Faults { torn_share: 0.5, spike_share: 0.1, spike_ns: SPIKE_NS, ..Faults::default() };
         let model = Model { faults, ..Model::default() };
         let config = SimConfig { regions: vec![8 << 20; 2], compute_servers: SERVERS, seed, model };
@@ -186,7 +186,7 @@ impl Run {
         (server, owner.may, owner.cut)
     }
 
-    /// How many operations were cut off.
+    /// Runs one seed; returns the number of operations that were cut off.
     fn run(&self, seed: u64) -> u64 {
         let thread = |thread: usize| self.fabric.thread(thread % SERVERS, seed * 10 + thread as u64);
         let endpoints: Vec<_> = (0..THREADS).map(thread).collect();
@@ -212,7 +212,7 @@ impl Run {
         cut_off
     }
 
-    /// All keys of a compute server, once everything that was left is finished.
+    /// Checks all keys of a compute server after all leftovers are finished.
     fn check(&self, seed: u64, server: usize, model: &BTreeMap<u64, u64>) {
         let (tree, ep) = (&self.trees[server], self.fabric.thread(server, seed));
         let worker = tree.cache().worker();
@@ -255,7 +255,7 @@ fn what_was_cut_off_was_done_or_not() {
     assert!(cut > 0 && smos[1] > 0 && smos[3] > 0, "{cut}, {smos:?}");
 }
 
-/// What was cut off rests for longer than operations have patience. They wait for it all the same.
+/// Leftovers rest for longer than the patience of operations, which wait for them nevertheless.
 #[test]
 fn nobody_gives_up_before_what_was_cut_off_has_rested() {
     let mut cut = 0;

@@ -1,5 +1,6 @@
-//! A memory server is drained, and another one joins, while several compute servers work on an index of tiny nodes with long
-//! values: every answer is right, nothing of what is written lands there, and nothing is left there or leaked.
+//! A memory server is drained, and another one joins, while several compute servers work on an index of tiny
+//! nodes with long values. Every answer is right, no WRITE goes to the drained server, and no block is left
+//! there or leaked.
 //!
 //! `PANDO_SIM_SEEDS=A..B` replays seeds A to B - 1.
 
@@ -29,7 +30,8 @@ fn key(k: u64) -> Vec<u8> {
     (k << 32).to_be_bytes().to_vec()
 }
 
-/// The key, how often its owner wrote it, and in layouts that have long values up to some thousand bytes of both.
+/// The key and the number of its owner's changes, repeated up to some thousand bytes in layouts with long
+/// values.
 fn value(layout: impl Layout, k: u64, n: u64) -> Vec<u8> {
     let word = (k << 40 | n).to_le_bytes();
     let words = match layout.holds_long_values() && (k + n).is_multiple_of(3) {
@@ -46,7 +48,7 @@ fn number_of(value: &[u8]) -> u64 {
     first
 }
 
-/// A cluster whose compute servers are processes of their own, if `apart`.
+/// A cluster; if `apart`, each compute server is a process of its own.
 fn cluster<L: Layout>(
     fabric: SimFabric,
     layout: L,
@@ -92,7 +94,7 @@ fn cluster<L: Layout>(
 
 type SimClient<'c, L> = Client<'c, L, SimEndpoint, SimFabric>;
 
-/// One slot's life: it owns the keys that are its number modulo `owners`, until `is_over`.
+/// Operations of one slot until `is_over`. The slot owns the keys that are `owner` modulo `owners`.
 async fn work<L: Layout>(client: &SimClient<'_, L>, owner: u64, owners: u64, is_over: &Cell<bool>) -> u64 {
     let own: Vec<u64> = (owner..KEYS).step_by(owners as usize).collect();
     let layout = client.cluster.trees[0].layout();
@@ -155,7 +157,8 @@ async fn scan<L: Layout>(
     }
 }
 
-/// What one compute server does to have the memory server drained.
+/// One compute server's part in draining the memory server. Returns the number of nodes and values that it
+/// moved.
 async fn drain<L: Layout>(
     client: &SimClient<'_, L>,
     number: usize,
@@ -189,7 +192,7 @@ async fn drain<L: Layout>(
     done.nodes + done.values
 }
 
-/// Nodes and values that were moved.
+/// Runs one seed; returns the number of nodes and values that were moved.
 fn run<L: Layout>(seed: u64, layout: L) -> u64 {
     let draw = Draw(Random::new(seed));
     let compute_servers = draw.one_of(&[1, 2, 3]);
@@ -227,7 +230,7 @@ fn run<L: Layout>(seed: u64, layout: L) -> u64 {
     let (cluster, pools) = cluster(fabric, layout, &boundaries, level, apart, cache, tune);
     let server = MemoryServerId(draw.one_of(&[1, servers as u16 - 1]));
     let joins = draw.one_of(&[false, true]);
-    // One more thread of each compute server drains.
+    // Each compute server has one more thread, which drains.
     let (threads, slots) = (draw.one_of(&[1, 2]) * compute_servers, draw.one_of(&[1, 2, 4]));
     let clients: Vec<_> = (0..threads + compute_servers)
         .map(|number| {
@@ -260,7 +263,7 @@ fn run<L: Layout>(seed: u64, layout: L) -> u64 {
     moved.into_iter().flatten().sum()
 }
 
-/// Nothing is on the drained server, nothing leaked, everything is sound.
+/// Checks that nothing is on the drained server, nothing leaked, and all invariants hold.
 fn check<L: Layout>(seed: u64, cluster: &Cluster<L, SimFabric>, pools: &[Pool], server: MemoryServerId) {
     let ep = cluster.fabric.endpoint(99).expect("an endpoint");
     let early = block_on(&ep, pools[0].readmit_server(&ep, MemoryServerId(77)));
@@ -283,7 +286,7 @@ fn check<L: Layout>(seed: u64, cluster: &Cluster<L, SimFabric>, pools: &[Pool], 
 fn run_all<L: Layout>(layout: impl Fn() -> L) {
     let mut moved = 0;
     for seed in seeds(30) {
-        // Shown if it fails.
+        // Printed if the test fails.
         eprintln!("seed {seed}");
         moved += run(seed, layout());
     }

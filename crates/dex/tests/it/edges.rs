@@ -1,4 +1,5 @@
-//! Edges of the tree: damaged long values, indexes that cannot be made.
+//! Edge cases of the tree: damaged long values, long values in batches, an index that cannot be created, and
+//! orphans after splits of shared nodes.
 
 use crate::common::load::key;
 use crate::common::{Cluster, INDEX, fixed_tiny};
@@ -12,7 +13,7 @@ fn cluster() -> Cluster<SlottedLayout> {
     Cluster::new(SlottedLayout::new(512).expect("a node size"), 1, &[], |_| {})
 }
 
-/// Where `word` lies in the memory of the only server, each time.
+/// Addresses at which `word` lies in the memory of the only server.
 fn places_of(cluster: &Cluster<SlottedLayout>, word: u64) -> Vec<GlobalAddr> {
     let ep = cluster.fabric.endpoint(5).expect("an endpoint");
     let words = (0..cluster.fabric.regions()[0].len / 8).map(|at| GlobalAddr::new(MemoryServerId(0), at * 8));
@@ -27,7 +28,7 @@ fn flip(cluster: &Cluster<SlottedLayout>, at: GlobalAddr) {
 
 #[test]
 fn a_flipped_bit_in_a_long_value_is_an_error_that_names_its_address() {
-    // In one block; in a piece of several; in the list of the pieces.
+    // The damage is in a single block; in a piece of several; in the list of the pieces.
     for (len, in_list) in [(3_000, false), (300_000, false), (300_000, true)] {
         let cluster = cluster();
         let client = cluster.client(1);
@@ -48,7 +49,7 @@ fn a_flipped_bit_in_a_long_value_is_an_error_that_names_its_address() {
         refused(client.scan(&ScanRange { limit: 9, ..ScanRange::all() }).map(drop));
         refused(client.swap(b"long", Some(&value), Some(b"new")).map(drop));
         assert_eq!(client.get(b"other").expect("sound").as_deref(), Some(&b"short"[..]));
-        // Nothing was waited for: the bit flipped back, all is well.
+        // The error was immediate and is not permanent: after the bit is flipped back, the value is intact.
         flip(&cluster, at);
         assert_eq!(client.get(b"long").expect("sound again"), Some(value));
         assert_eq!(cluster.audit(), [""; 0]);
@@ -95,9 +96,9 @@ fn an_index_whose_boundaries_do_not_fit_leaves_nothing_behind() {
     assert!(made.is_ok() && allocated() == before + 4, "a root and three leaves: {made:?}");
 }
 
-/// Leaves that were cached below a shared node are swizzled nowhere when a split makes part of it their owner's alone. They
-/// are looked for after each change: once a split leaves them below a node that never was shared, operations on them may be
-/// offloaded.
+/// Leaves cached below a shared node are not swizzled. If a split gives them an owned parent that never was
+/// shared, operations on them may be offloaded, so they must be counted as orphans. The audit checks that
+/// after each change.
 #[test]
 fn hot_leaves_are_counted_when_their_parents_are_split_off_a_shared_node() {
     for seed in 0..12 {

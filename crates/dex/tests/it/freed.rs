@@ -1,8 +1,8 @@
-//! Nodes that are freed while somebody is on his way to them by a stale copy of a shared node: the update is not made in a dead
-//! node, and a dead node does not come back into the cache.
+//! Nodes that are freed while an operation is on its way to them through a stale copy of a shared node. The
+//! operation must not change a freed node, and a freed node must not come back into the cache.
 //!
-//! One compute server splits a shared node; of another, one worker has gone on to the old copy and stops there. Meanwhile a second
-//! worker learns of the split and merges leaves under the node that has them by now.
+//! One compute server splits a shared node. A worker of another one has entered its old copy and stops there.
+//! Meanwhile a second worker learns of the split and merges leaves under their new parent.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -19,9 +19,10 @@ use pando_rt::block_on;
 const KEYS: u64 = 120;
 /// The first key of the second compute server.
 const BOUNDARY: u64 = 35;
-/// Keys in a full leaf, and children of a full inner node but one.
+/// Keys of a full leaf, and separators of a full inner node.
 const FANOUT: usize = 5;
-/// Looks at the mapping table of one operation, as there are no more levels below shared nodes.
+/// Largest number of lookups in the mapping table by one operation: there are no more levels below shared
+/// nodes.
 const LOOKS: u64 = 4;
 
 type Tiny = Cluster<FixedLayout>;
@@ -30,7 +31,7 @@ fn key(k: u64) -> Vec<u8> {
     (k << 16).to_be_bytes().to_vec()
 }
 
-/// A key right behind that one.
+/// A key right behind key `k`.
 fn behind(k: u64) -> Vec<u8> {
     (k << 16 | 1).to_be_bytes().to_vec()
 }
@@ -44,14 +45,14 @@ fn cluster() -> Rc<Tiny> {
     let entries: Entries = (0..KEYS).map(|k| (key(k), value(k))).collect();
     let cache = |config: &mut CacheConfig| config.bytes = 1000 * 256;
     let fabric = LocalFabric::new(LocalConfig { server_sizes: vec![8 << 20], huge_pages: false });
-    // Who meets a node that is being READ by one who stands still gives up soon.
+    // An operation that meets a node which a stopped worker is reading gives up soon.
     let tune = |config: &mut TreeConfig| config.patience_ns = 3_000_000;
     let fabric = fabric.expect("a fabric");
     Rc::new(Cluster::tuned_on(fabric, layout, &[key(BOUNDARY)], &entries, 1.0, cache, tune))
 }
 
-/// What an operation comes to. It is done again while it says that it did nothing because it ran out of its short patience, which
-/// happens on a busy machine.
+/// Result of an operation. Repeats it while it reports that it did nothing because its short patience ran
+/// out, which happens on a busy machine.
 fn patiently<T>(operation: impl Fn() -> Result<T, DexError>) -> T {
     for _ in 0..200 {
         match operation() {
@@ -62,7 +63,8 @@ fn patiently<T>(operation: impl Fn() -> Result<T, DexError>) -> T {
     panic!("it waits for ever");
 }
 
-/// The second compute server has copies of the shared nodes; then the first one splits the lowest of them.
+/// Gives the second compute server copies of the shared nodes, then lets the first one split the lowest of
+/// them.
 fn make_copies_stale(cluster: &Tiny) {
     let client = cluster.client(1);
     assert!(patiently(|| client.get(&key(BOUNDARY + 1))).is_some());
@@ -71,8 +73,8 @@ fn make_copies_stale(cluster: &Tiny) {
     }
 }
 
-/// Another worker of the second compute server comes to what was split, and empties leaves around `k`, as far as nobody is in its
-/// way.
+/// Lets another worker of the second compute server reach the split nodes and empty leaves around `k`, as far
+/// as it is not obstructed.
 fn merge_around(cluster: &Tiny, k: u64) {
     let client = cluster.client(9);
     let far = (k + 2 * FANOUT as u64..KEYS).step_by(FANOUT);
@@ -118,20 +120,21 @@ fn a_batch_brings_no_dead_leaf_back() {
         make_copies_stale(&cluster);
         let client = cluster.observed(3, 1);
         let (tree, ctx) = client.server(1);
-        // Below a node that is READ first, so that the batch waits with the leaf of `k` named already.
+        // The second key is below a node that is READ first, so that the batch waits when it knows the leaf
+        // of `k`.
         let far = if k < 3 * KEYS / 4 { KEYS - 1 } else { BOUNDARY + 1 };
         let (keys, mut answers) = ([key(k), key(far)], Answers::default());
         let mut batch = pin!(tree.multi_get(ctx, &keys, &mut answers));
         let mut cx = Context::from_waker(Waker::noop());
-        // While nodes are READ.
+        // While nodes are being READ.
         if batch.as_mut().poll(&mut cx).is_pending() {
             merge_around(&cluster, k);
             merges += tree.smo_counts()[1];
-            // Its patience may be over on a busy machine, which leaves nothing behind.
+            // The batch may run out of patience on a busy machine, without effect.
             let done = block_on(&client.ep, batch);
             assert!(matches!(done, Ok(_) | Err(DexError::TimedOut { .. })), "key {k}: {done:?}");
             assert_eq!(pando_dex::audit::audit_cache(tree), [""; 0], "key {k}");
-            // What was freed is used again.
+            // Freed blocks are used again.
             let client = cluster.client(5);
             for near in BOUNDARY..KEYS {
                 for i in 1..4 {

@@ -1,7 +1,7 @@
-//! An index that grows from nothing spreads over all memory servers, in whatever order its keys come.
+//! An index that grows from nothing spreads over all memory servers, for any order of its keys.
 //!
-//! `PANDO_GROWTH_KEYS=20000000 cargo test --release -p pando-dex --test it growth:: -- --nocapture --test-threads 1` is the
-//! same at any size.
+//! `PANDO_GROWTH_KEYS=20000000 cargo test --release -p pando-dex --test it growth:: -- --nocapture
+//! --test-threads 1` runs the same tests at any size.
 
 use crate::common::Cluster;
 use pando_dex::layout::fixed::FixedLayout;
@@ -9,14 +9,14 @@ use pando_fabric::Random;
 
 const SERVERS: usize = 4;
 
-/// The fullest memory server and the mean, in bytes of blocks in use.
+/// Load of the fullest memory server and the mean load, in bytes of blocks in use.
 fn fullest_and_mean(cluster: &Cluster<FixedLayout>) -> (f64, f64) {
     let loads = cluster.pool.loads();
     let fullest = loads.iter().map(|&(_, bytes)| bytes).max().expect("there are servers");
     (fullest as f64, loads.iter().map(|&(_, bytes)| bytes as f64).sum::<f64>() / SERVERS as f64)
 }
 
-/// Keys of a test, unless the environment says how many.
+/// Number of keys of a test, unless the environment gives another one.
 fn keys(usual: u64) -> u64 {
     let asked = std::env::var("PANDO_GROWTH_KEYS").ok();
     asked.map_or(usual, |keys| keys.parse().expect("PANDO_GROWTH_KEYS is a number"))
@@ -67,7 +67,8 @@ fn keys_that_fall() {
     grow(keys(300_000), &[], |n| ((1 << 40) - n) << 20);
 }
 
-/// Low nodes make a tree high. Where keys keep coming, nodes go on growing where their subtree stood before its root moved.
+/// A low fanout makes a tree high. Where keys keep arriving, nodes go on growing on the server on which their
+/// subtree was before its root moved.
 #[test]
 fn keys_that_fall_in_a_high_tree() {
     grow_with(layout().with_fanout_limit(8), keys(200_000), &[], |n| ((1 << 40) - n) << 20);

@@ -1,6 +1,7 @@
-//! Locks of shared nodes that nobody gives back: three simulated processes, each with a part of the keys, change the nodes that
-//! they share, until one of them is killed, or cut off from the memory servers for longer than anybody waits. The others go on,
-//! and so does the one that was cut off once it is back.
+//! Locks of shared nodes that their holders do not give back. Three simulated processes, each with a part of
+//! the keys, change the nodes that they share, until one of them is killed, or cut off from the memory
+//! servers for longer than any operation waits. The other processes go on, and so does the one that was cut
+//! off once it is connected again.
 //!
 //! `PANDO_SIM_SEEDS=A..B` replays seeds A to B - 1.
 
@@ -25,24 +26,24 @@ const PROCESSES: u64 = 3;
 const KEYS: u64 = 900;
 const SLOTS: u64 = 3;
 const PATIENCE: Nanos = 20_000_000;
-/// Virtual time from the begin within which something goes wrong.
+/// Virtual time from the beginning within which the fault occurs.
 const WITHIN: Nanos = 1_500_000;
-/// After this long nothing of a killed process is under way any more.
+/// Time after which no verb of a killed process is in flight.
 const LATE: Nanos = 1_000_000;
 const OPERATIONS: u64 = 260;
 
-/// What goes wrong with the last process.
+/// Fault of the last process.
 #[derive(Clone, Copy, PartialEq)]
 enum Accident {
     Killed,
-    /// For so long.
+    /// Duration.
     CutOff(Nanos),
 }
 
-/// One process: an attachment of its own, and the tree of one compute server.
+/// One process: its own attachment, and the tree of one compute server.
 struct Process<L: Layout> {
     tree: Tree<L>,
-    /// What may be there: all values that an operation that failed may have left, `None` for no entry.
+    /// Possible values of each key, including those that failed operations may have stored; `None` is absent.
     model: RefCell<BTreeMap<u64, Vec<Option<u64>>>>,
 }
 
@@ -112,7 +113,8 @@ impl<L: Layout> Run<L> {
         Self { fabric, processes, boundaries }
     }
 
-    /// Changes random keys of a process that are this slot's, until it has changed enough of them and it is `until`.
+    /// Changes random keys of a process that belong to this slot, at least `OPERATIONS` times and at least
+    /// until `until`.
     async fn work(&self, number: usize, ep: &SimEndpoint, worker: &CacheWorker, slot: u64, until: Nanos) {
         let tree = &self.processes[number].tree;
         let ctx = Ctx { ep, worker };
@@ -120,7 +122,7 @@ impl<L: Layout> Run<L> {
         let mut n = 0;
         while n < OPERATIONS || ep.now() < until {
             n += 1;
-            // Near the ends of the range shared nodes are split most.
+            // Shared nodes are split most near the ends of the range.
             let at = ep.random() % (high - low) / SLOTS * SLOTS + slot;
             let at = low + if ep.random().is_multiple_of(2) { at % (24 * SLOTS) } else { at };
             if at >= high {
@@ -141,7 +143,7 @@ impl<L: Layout> Run<L> {
         }
     }
 
-    /// Notes what a key has now, or may have.
+    /// Records the value of a key, or a possible value.
     fn note(&self, number: usize, at: u64, value: Option<u64>, is_certain: bool) {
         let mut model = self.processes[number].model.borrow_mut();
         let known = model.entry(at).or_insert_with(|| vec![None]);
@@ -151,7 +153,7 @@ impl<L: Layout> Run<L> {
         }
     }
 
-    /// Looks at all keys of a process, which must hold what may be there.
+    /// Checks that all keys of a process have possible values.
     fn check(&self, seed: u64, number: usize, ep: &SimEndpoint) {
         let Process { tree, model } = &self.processes[number];
         let worker = tree.cache().worker();
@@ -172,7 +174,7 @@ impl<L: Layout> Run<L> {
         tree.cache().retire(&worker);
     }
 
-    /// All processes work until something has gone wrong with the last and all is well again, and for a while after.
+    /// Runs all processes until the fault of the last one is over, and for a while after.
     fn run(&self, seed: u64, calm: Nanos) {
         let thread = |number: usize| self.fabric.thread(number, seed * 1000 + number as u64);
         let endpoints: Vec<_> = (0..self.processes.len()).map(thread).collect();
@@ -195,7 +197,7 @@ impl<L: Layout> Run<L> {
     }
 }
 
-/// When in the run of a seed something goes wrong.
+/// Time of the fault in the run of a seed.
 fn moment_of(seed: u64) -> Nanos {
     100_000 + Random::new(seed ^ 0xacc1_de17).next() % WITHIN
 }
@@ -233,7 +235,7 @@ fn a_process_is_cut_off<L: Layout>(seed: u64, layout: L) -> (u64, u64) {
 
 fn run_all(usually: u64, run: impl Fn(u64) -> (u64, u64)) -> (u64, u64) {
     seeds(usually).fold((0, 0), |(taken_over, changes), seed| {
-        // Shown if it fails.
+        // Printed if the test fails.
         eprintln!("seed {seed}");
         let (more, further) = run(seed);
         (taken_over + more, changes + further)

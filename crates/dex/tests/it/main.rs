@@ -1,4 +1,6 @@
-//! Tests of the crate from outside, in one program: what they share is compiled and linked once.
+//! Integration tests of the crate.
+//!
+//! All are in one program, so that the helpers in `common` are compiled once and the crate is linked once.
 
 mod balancer;
 mod bulk_lost;

@@ -1,5 +1,6 @@
-//! Operation sequences against `BTreeMap`, with tiny nodes and tiny caches so that every structure change, eviction
-//! and refresh happens all the time.
+//! Operation sequences against `BTreeMap`.
+//!
+//! Nodes and caches are tiny, so that structure changes, evictions and refreshes happen all the time.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,7 +12,7 @@ use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{ScanRange, Swapped};
 use proptest::prelude::*;
 
-/// One operation on small keys; the layout under test says what a key and a value look like.
+/// One operation on small key numbers; [`Shape`] makes keys and values of them.
 #[derive(Clone, Debug)]
 enum Op {
     Get(u16),
@@ -52,7 +53,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// How small keys and values look in an index.
+/// Keys and values of an index, made of small numbers.
 #[derive(Clone, Copy)]
 struct Shape {
     key: fn(u16) -> Vec<u8>,
@@ -147,7 +148,7 @@ fn frames(n: u64) -> impl Fn(&mut CacheConfig) {
     move |config| config.bytes = n * config.node_size as u64
 }
 
-/// Keys of very different lengths, some prefixes of others; values from nothing to out of line.
+/// Keys of very different lengths, some prefixes of others; values from empty to out of line.
 fn strings() -> Shape {
     Shape {
         key: |k| {

@@ -1,5 +1,6 @@
-//! Boundaries between compute servers that move while operations run (DEX §8, repartitioning), on a simulated cluster and
-//! on threads: tiny nodes, tiny caches, everything checked against what each key can be.
+//! Boundaries between compute servers that move while operations run (DEX §8, repartitioning), on a simulated
+//! cluster and on threads. Nodes and caches are tiny, and every answer is checked against the possible states
+//! of its key.
 //!
 //! `PANDO_SIM_SEEDS=A..B` replays seeds A to B - 1.
 
@@ -20,7 +21,7 @@ use pando_dex::{
 use pando_fabric::{Fabric, MemoryServerId, Random};
 use pando_sim::{Faults, Model, SimConfig, SimEndpoint, SimFabric};
 
-/// What happened during a run: moves, abandoned ones, refused operations, operations that memory servers did.
+/// Counts of a run: moves, abandoned moves, refused operations, offloaded operations.
 #[derive(Debug, Default, PartialEq)]
 struct Happened([u64; 4]);
 
@@ -42,7 +43,7 @@ fn happened<L: Layout, F: Fabric>(book: &Book, cluster: &Cluster<L, F>) -> Happe
 fn run<L: Layout>(seed: u64, layout: L, long_values: bool) -> Happened {
     let draw = Draw(Random::new(seed ^ 0x6d0e5));
     let (servers, keys) = (draw.one_of(&[2, 2, 3, 4]), draw.one_of(&[60, 200, 400]));
-    // Further ones are added without keys.
+    // Further compute servers are added without keys.
     let with_keys = draw.one_of(&[1, servers]);
     let boundaries: Vec<_> = (1..with_keys).map(|i| key(keys * i / with_keys)).collect();
     let faults = Faults { torn_share: draw.one_of(&[0.0, 0.1, 1.0]), ..Faults::default() };
@@ -94,7 +95,7 @@ fn run<L: Layout>(seed: u64, layout: L, long_values: bool) -> Happened {
     run_slots(&cluster, &load, (threads, slots, movers), seed)
 }
 
-/// Runs threads with so many slots each, and so many that move boundaries, to their ends.
+/// Runs `threads` threads with `slots` slots each, and `movers` threads that move boundaries, to their ends.
 fn run_slots<L: Layout>(
     cluster: &Cluster<L, SimFabric>,
     load: &MovingLoad,
@@ -128,7 +129,7 @@ fn run_slots<L: Layout>(
 fn run_all<L: Layout>(layout: impl Fn() -> L, long_values: bool) {
     let mut all = Happened::default();
     for seed in seeds(12) {
-        // Shown if it fails.
+        // Printed if the test fails.
         eprintln!("seed {seed}");
         all += run(seed, layout(), long_values);
     }
@@ -163,7 +164,7 @@ fn the_same_seed_is_the_same_history() {
     }
 }
 
-/// On threads of this process.
+/// Runs the load on threads of this process.
 fn run_on_threads<L: Layout>(mut cluster: Cluster<L>, servers: usize, frames: u64, load: &MovingLoad) {
     let cache = |config: &mut CacheConfig| config.bytes = frames * config.node_size as u64;
     while cluster.trees.len() < servers {
@@ -189,7 +190,7 @@ fn run_on_threads<L: Layout>(mut cluster: Cluster<L>, servers: usize, frames: u6
     });
     assert_eq!(cluster.audit(), Vec::<String>::new());
     let Happened([moves, abandoned, ..]) = happened(&book, &cluster);
-    // How many depends on how the threads take turns.
+    // The number of moves depends on the scheduling of threads.
     assert!(moves > 0, "{moves} moves, {abandoned} abandoned");
 }
 
@@ -211,8 +212,8 @@ fn large_caches_on_threads() {
     run_on_threads(cluster, 2, 2048, &thread_load(500));
 }
 
-/// A boundary that is a key of the index, one that is none, the lowest key of all and one above all; from one compute server to
-/// another and back.
+/// Boundaries: a key of the index, a key that is absent, the lowest key, and one above all keys. Each moves
+/// from one compute server to the other and back.
 #[test]
 fn a_leaf_is_cut_at_exactly_the_boundary() {
     let cache = |config: &mut CacheConfig| config.bytes = 64 * config.node_size as u64;
@@ -286,7 +287,8 @@ fn a_range_that_is_none_is_refused() {
     assert_eq!(cluster.audit(), Vec::<String>::new());
 }
 
-/// A memory server that is away while keys are handed over: the hand-over fails, the keys come back, and nothing is lost.
+/// The memory servers do not answer during the release of keys. The release fails, the keys come back, and no
+/// entry is lost.
 #[test]
 fn a_failed_move_is_abandoned() {
     let config =
@@ -316,7 +318,7 @@ fn a_failed_move_is_abandoned() {
     assert_eq!(cluster.audit(), Vec::<String>::new());
 }
 
-/// The new owner cannot reach memory while it takes over; the move is made again when it can.
+/// The new owner cannot reach memory while it takes over; the move is repeated once it can.
 fn fail_to_take_over(boundaries: &[Vec<u8>], range: KeyRange) {
     let config =
         SimConfig { regions: vec![8 << 20; 2], compute_servers: 2, seed: 5, model: Model::default() };
@@ -358,7 +360,7 @@ fn fail_to_take_over(boundaries: &[Vec<u8>], range: KeyRange) {
         let (from, to) = (cluster.trees[0].range(), cluster.trees[1].range());
         assert!(!to.contains(&key(99)), "it is not the new owner's");
         assert_eq!(from.contains(&key(99)), !pando_dex::is_taking_over(&cluster.trees[1]));
-        // Whatever is somebody's can be used.
+        // Keys that have an owner can be used.
         for k in (0..200).filter(|&k| from.contains(&key(k)) || to.contains(&key(k))) {
             assert!(put(k, k + 1).unwrap(), "key {k} is there");
         }

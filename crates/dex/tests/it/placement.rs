@@ -1,5 +1,6 @@
-//! A bulk load leaves every memory server about as much as the others, however small the index is, and no node beside
-//! the subtree that it belongs to.
+//! Placement by a bulk load: every memory server gets about the same amount, however small the index is.
+//!
+//! Every node lies on the memory server of its subtree.
 
 use crate::common::{Cluster, INDEX};
 use pando_dex::audit::audit;
@@ -8,7 +9,7 @@ use pando_dex::{BulkLoad, Ctx, Tree, TreeConfig};
 use pando_fabric::Fabric;
 use pando_rt::block_on;
 
-/// Nodes on each of `servers` after a load of `entries` with this M.
+/// Number of nodes on each of `servers` after a load of `entries` with this M.
 fn loaded(entries: u64, servers: usize, subtree_level: u8) -> Vec<u64> {
     let layout = FixedLayout::new(1024, 8, 8).expect("possible");
     let cluster = Cluster::new(layout, servers, &[], |config| config.bytes = 64 << 10);

@@ -1,5 +1,7 @@
-//! The tree without a cache on a simulated cluster: many threads of several compute servers, torn READs and WRITEs,
-//! partitioned and not. Every slot owns a share of the keys and checks every answer for them against a model.
+//! The tree without a cache on a simulated cluster: many threads of several compute servers, torn READs and
+//! WRITEs, with and without partitions.
+//!
+//! Every slot owns a share of the keys and checks every answer for them against a model.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -28,7 +30,7 @@ fn value(k: u64, n: u64) -> [u8; 8] {
 }
 
 impl<L: Layout> Plain<L> {
-    /// With every second key loaded, value 0.
+    /// A tree in which every second key is loaded, with value 0.
     fn new(seed: u64, layout: L, partitioned: bool, compute_servers: u64, torn_share: f64) -> Self {
         let faults = Faults { torn_share, ..Faults::default() };
         let config = SimConfig {
@@ -69,13 +71,13 @@ impl<L: Layout> Plain<L> {
         self.tree(k).get(ep, &key(k), &mut out).await.expect("no error").then_some(out)
     }
 
-    /// The life of one slot: `owner` of so many owns the keys that are its number modulo their count.
+    /// Operations of one slot. The slot owns the keys that are `owner` modulo `owners`.
     async fn work(&self, ep: &SimEndpoint, owner: u64, owners: u64, operations: u64) {
         let loaded = (owner..KEYS).step_by(owners as usize).filter(|k| k % 2 == 0);
         let mut model: BTreeMap<u64, Vec<u8>> = loaded.map(|k| (k, value(k, 0).to_vec())).collect();
         for n in 1..=operations {
             let random = ep.random();
-            // Few places are hot.
+            // A few keys are hot.
             let any = if random & 7 < 3 { random >> 8 & 15 } else { (random >> 8) % KEYS };
             let own = any / owners * owners + owner;
             let (tree, bytes, new) = (self.tree(own), key(own), value(own, n));
@@ -116,7 +118,8 @@ impl<L: Layout> Plain<L> {
         }
     }
 
-    /// Everything from a key on, as far as the limit: in order, each once, and all that this slot owns.
+    /// Scans from a key up to the limit, and checks that the entries are in order, each once, with all of
+    /// this slot's.
     async fn scan(&self, ep: &SimEndpoint, model: &BTreeMap<u64, Vec<u8>>, start: u64) {
         let (low, limit) = (key(start), 30);
         let mut found: Vec<u64> = Vec::new();
@@ -143,7 +146,7 @@ impl<L: Layout> Plain<L> {
     }
 }
 
-/// Runs one history; the verbs of all threads, and how many operations there were.
+/// Runs one history; returns the verbs of all threads, and the number of operations.
 fn run<L: Layout>(seed: u64, layout: L, partitioned: bool) -> (VerbCounts, u64) {
     let random = Random::new(seed);
     let draw = |choices: &[u64]| choices[(random.next() >> 33) as usize % choices.len()];
@@ -169,7 +172,7 @@ fn run<L: Layout>(seed: u64, layout: L, partitioned: bool) -> (VerbCounts, u64) 
 fn run_all<L: Layout>(layout: impl Fn() -> L) {
     for seed in 0..20 {
         for partitioned in [false, true] {
-            // Shown if it fails.
+            // Printed if the test fails.
             eprintln!("seed {seed}, partitioned {partitioned}");
             run(seed, layout(), partitioned);
         }
@@ -231,7 +234,7 @@ fn a_partition_needs_no_remote_synchronisation() {
     };
     let levels = u64::from(audit.height);
     assert_eq!(audit.entries, KEYS / 2);
-    // Version, node, version; then a swap, and a chain of two WRITEs.
+    // Version, node, version; then a compare-and-swap, and a chain of two WRITEs.
     assert_eq!(cost(false), [(3 * levels, 0, 0), (3 * levels, 2, 1)]);
     assert_eq!(cost(true), [(levels, 0, 0), (levels, 1, 0)]);
 }

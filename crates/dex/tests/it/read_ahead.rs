@@ -1,5 +1,6 @@
-//! Leaves that are READ together: how many READs scans and lookups of many keys cost, in how many rounds, and that
-//! what they return is right while others change the leaves that are waiting in them.
+//! Leaves that are READ together: the numbers of READs and rounds of scans and of lookups of many keys.
+//!
+//! The results must be right even if other operations change leaves whose copies wait in a scan or a lookup.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -13,9 +14,9 @@ use pando_dex::{Answers, ScanRange};
 use pando_fabric::{Endpoint, Fabric};
 use proptest::prelude::*;
 
-/// Entries of a leaf of 1 KiB.
+/// Number of entries in a leaf of 1 KiB.
 const LEAF: u64 = 60;
-/// The default of the configuration.
+/// Default of the configuration.
 const WINDOW: u64 = 8;
 
 fn key(k: u64) -> Vec<u8> {
@@ -34,13 +35,14 @@ fn frames(n: u64) -> impl Fn(&mut CacheConfig) {
     move |config| config.bytes = n * config.node_size as u64
 }
 
-/// Leaves full of `fill * 60` entries, `n` in all, of which none is cached.
+/// An index of `n` entries in leaves of `fill * 60` entries, none of which is cached.
 fn cold(n: u64, fill: f64, boundaries: &[Vec<u8>]) -> Cluster<FixedLayout> {
     let layout = FixedLayout::new(1024, 8, 8).unwrap();
     Cluster::loaded(layout, 1, boundaries, &entries(n), fill, frames(1000))
 }
 
-/// What something cost: READs of leaves, rounds of them, READs that were outstanding together.
+/// Cost of an operation: READs of leaves, rounds of them, and the largest number of READs outstanding
+/// together.
 #[derive(Debug, PartialEq, Eq)]
 struct Cost {
     leaves: u64,
@@ -59,14 +61,14 @@ fn cost<L: Layout, T>(
     let (together, rounds) = client.ep.take();
     let missed = counts() - before;
     let reads = client.ep.counters().snapshot().reads - reads;
-    // A shared inner node is read with its lock word before and after.
+    // A shared inner node is READ with its lock word before and after.
     let inner = reads - missed.leaf_misses;
     let shared = client.cluster.trees.len() > 1;
     assert!(
         inner == missed.inner_misses || shared && inner <= 3 * missed.inner_misses,
         "READs that are no misses"
     );
-    // Inner nodes come one after the other.
+    // Inner nodes are READ one after the other.
     (Cost { leaves: missed.leaf_misses, rounds: rounds - missed.inner_misses, together }, done)
 }
 
@@ -84,7 +86,7 @@ fn a_cold_scan_reads_the_leaves_that_it_touches_in_fewer_rounds() {
             for reverse in [false, true] {
                 let cluster = cold(3000, fill, &[]);
                 let client = cluster.observed(1, 3);
-                // From `start` up, or the same entries from the highest of them down.
+                // Upwards from `start`, or the same entries downwards from the highest one.
                 let (low, high) = (key(start), key(start + limit));
                 let range = match reverse {
                     false => limited(&low, limit),
@@ -106,7 +108,8 @@ fn a_cold_scan_reads_the_leaves_that_it_touches_in_fewer_rounds() {
                     _ => (start + limit - 1) / per_leaf - start / per_leaf + 1,
                 };
                 assert_eq!(cost.leaves, touched, "{start} {limit} {reverse} at fill {fill}");
-                // As many as cannot hold the limit come in the first round, and so on with what is left.
+                // The first round has as many leaves as are needed if all are full; further rounds have the
+                // rest.
                 let first = limit.div_ceil(LEAF).min(WINDOW);
                 assert_eq!(
                     cost.together,
@@ -175,7 +178,7 @@ fn a_scan_up_to_a_bound_reads_nothing_beyond_it() {
 
 #[test]
 fn leaves_of_other_compute_servers_and_other_parents_are_not_read_ahead() {
-    // Three partitions of 24 leaves, the middle one cut within leaves' worth of keys; inner nodes of 10 children.
+    // Three partitions of 24 leaves each; the boundaries lie between leaves.
     let boundaries = [key(24 * LEAF), key(48 * LEAF)];
     let layout = FixedLayout::new(1024, 8, 8).unwrap();
     let all = entries(72 * LEAF);
@@ -225,7 +228,7 @@ fn a_few_frames_allow_two_leaves_at_a_time() {
 fn lookups_of_many_keys_read_each_missing_leaf_once_and_all_in_one_round() {
     let cluster = cold(3000, 0.5, &[]);
     let client = cluster.observed(1, 3);
-    // Two keys each of ten leaves of 30, and two of another, one of which is absent.
+    // Two keys in each of ten leaves of 30 entries, and two of another leaf, one of which is absent.
     let mut absent = key(45);
     absent[7] = 1;
     let wanted: Vec<_> =
@@ -301,10 +304,10 @@ fn a_scan_that_is_given_up_leaves_nothing_behind() {
     assert_eq!(cluster.audit(), Vec::<String>::new());
 }
 
-/// What is done to the index while a scan is under way.
+/// A change of the index during a scan.
 #[derive(Clone, Debug)]
 struct Meddling {
-    /// After so many entries of the scan.
+    /// Number of entries scanned before the change.
     after: usize,
     first: u64,
     keys: u64,
@@ -320,8 +323,8 @@ fn meddling() -> impl Strategy<Value = Meddling> {
     })
 }
 
-/// Scans while the visitor changes the index by another client: what was there throughout must come, what never was
-/// must not, in order.
+/// Scans while the visitor changes the index through another client. The scan must return, in order, all keys
+/// that were present throughout, and none that was absent throughout.
 fn scan_while_meddling(
     cluster: &Cluster<impl Layout>,
     start: &[u64],
@@ -392,7 +395,7 @@ proptest! {
     }
 }
 
-/// A slotted leaf holds few entries, but it might hold many.
+/// A slotted leaf here has few entries, but could have many.
 #[test]
 fn slotted_leaves_are_read_ahead_as_far_as_small_entries_would_need() {
     let layout = SlottedLayout::new(1024).unwrap();
@@ -410,8 +413,8 @@ fn slotted_leaves_are_read_ahead_as_far_as_small_entries_would_need() {
     assert!(costs[0].rounds * 4 < costs[0].leaves, "{costs:?}");
 }
 
-/// A leaf that was merged away between the look at its parent and the READ must not come into the cache: its block may
-/// be another node by then.
+/// A leaf that is merged between the validation of its parent and the READ must not come into the cache: its
+/// block may belong to another node by then.
 #[test]
 fn leaves_that_vanish_under_a_lookup_of_many_keys_are_not_cached() {
     let mut meddled = 0;
@@ -429,8 +432,8 @@ fn leaves_that_vanish_under_a_lookup_of_many_keys_are_not_cached() {
             let mut done = (0..polls).any(|_| lookups.as_mut().poll(&mut cx).is_ready());
             let mut in_flight = Vec::new();
             tree.cache().table().for_each(|addr, frame| in_flight.extend(frame.is_none().then_some(addr)));
-            // While one of the inner nodes is in flight, that is before the leaves are. From the right, so that leaves
-            // are merged into those before them.
+            // One of the inner nodes is in flight, so the leaves are not yet. Remove from the right, so that
+            // leaves are merged into those to their left.
             if in_flight.len() == 1 {
                 meddled += 1;
                 for k in (0..20).rev().filter(|k| k % 4 != 2) {

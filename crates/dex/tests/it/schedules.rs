@@ -1,11 +1,13 @@
-//! Few operations on the real tree, under many schedules: threads of one compute server share a cache, another one changes the
-//! nodes that both use, and each thread may lose its core wherever it has just been told what to do next.
+//! A few operations on the real tree, under many schedules. Threads of one compute server share a cache,
+//! another compute server changes nodes that both share, and each thread may be preempted at any scheduling
+//! point.
 //!
-//! Every seed is a schedule of one small program, as a checker of interleavings would run it, in the time of a simulated cluster: a
-//! node that both compute servers use was split, of which the second one has an old copy yet. Of that one, some threads go to
-//! keys below the old copy, and one learns of the split and empties leaves there.
+//! Every seed is a schedule of one small program, as a checker of interleavings would run it, in the virtual
+//! time of a simulated cluster. A shared node was split, and the second compute server has an old copy. Some
+//! of its threads go to keys below the old copy, and one learns of the split and empties leaves there.
 //!
-//! `PANDO_SIM_SEEDS=A..B` runs the schedules A to B - 1; with the feature `defects` they must find two defects.
+//! `PANDO_SIM_SEEDS=A..B` runs the schedules A to B - 1. With the feature `defects` they must find two
+//! defects.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -22,9 +24,9 @@ use pando_sim::{Model, Preemption, SimConfig, SimEndpoint, SimFabric};
 const KEYS: u64 = 120;
 /// The first key of the second compute server.
 const BOUNDARY: u64 = 35;
-/// Keys in a full leaf, and children of a full inner node but one.
+/// Keys of a full leaf, and separators of a full inner node.
 const FANOUT: usize = 5;
-/// Threads of the second compute server that go to keys; one more empties leaves.
+/// Threads of the second compute server that go to keys; one more thread empties leaves.
 const GOING: usize = 3;
 
 type Tiny = Cluster<FixedLayout, SimFabric>;
@@ -33,7 +35,7 @@ fn key(k: u64) -> Vec<u8> {
     (k << 16).to_be_bytes().to_vec()
 }
 
-/// The `n`-th key behind that one.
+/// The `n`-th key behind key `k`.
 fn behind(k: u64, n: u64) -> Vec<u8> {
     (k << 16 | n).to_be_bytes().to_vec()
 }
@@ -71,7 +73,7 @@ impl Thread {
         Ok(tree.get(ctx, key, &mut out).await?.then_some(out))
     }
 
-    /// Comes to what was split, and empties the leaves around `k`.
+    /// Reaches the split nodes and empties the leaves around `k`.
     async fn merge_around(&self, k: u64) -> Result<(), DexError> {
         let (tree, ctx) = self.at();
         for far in (k + 2 * FANOUT as u64..KEYS).step_by(FANOUT).take(6) {
@@ -82,7 +84,7 @@ impl Thread {
                 tree.remove(ctx, &key(near)).await?;
             }
         }
-        // What was freed is used again.
+        // Freed blocks are used again.
         for n in 1..8 {
             tree.put(ctx, &behind(k, n), &value(3)).await?;
         }
@@ -96,7 +98,7 @@ impl Drop for Thread {
     }
 }
 
-/// The way from a thread to its endpoint, for as long as a run.
+/// Gives a run access to the endpoint of a thread.
 struct Running(Rc<Thread>);
 
 impl Deref for Running {
@@ -123,7 +125,7 @@ fn cluster(seed: u64) -> Rc<Tiny> {
     ))
 }
 
-/// What one schedule of the program shows that is wrong.
+/// Runs one schedule of the program; returns the violations.
 fn run(seed: u64) -> Vec<String> {
     let draw = Draw(Random::new(seed));
     let k = BOUNDARY + 1 + draw.0.next() % (KEYS - BOUNDARY - 1);
@@ -136,7 +138,8 @@ fn run(seed: u64) -> Vec<String> {
     let pause = draw.one_of(&[0, 2_000, 20_000]);
     let cluster = cluster(seed);
     {
-        // The second compute server has copies of the shared nodes; then the first one splits the lowest of them.
+        // The second compute server gets copies of the shared nodes; then the first one splits the lowest of
+        // them.
         let [first, second] = [0, 1].map(|server| Thread::new(&cluster, server, 1));
         assert!(block_on(&second.ep, second.get(&key(BOUNDARY + 1))).expect("no error").is_some());
         for k in (0..BOUNDARY).rev().step_by(FANOUT).take(2) {
@@ -153,7 +156,8 @@ fn run(seed: u64) -> Vec<String> {
             match thread {
                 GOING => this.merge_around(k).await,
                 0 => this.put(&key(k), 7).await.map(drop),
-                // The second key is below a node that is READ first, so that the first one waits with its leaf named already.
+                // The second key is below a node that is READ first, so that the batch waits when it knows
+                // the first leaf.
                 _ => {
                     let (tree, ctx) = this.at();
                     let (keys, mut answers) = ([key(k), key(far)], Answers::default());

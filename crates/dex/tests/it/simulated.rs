@@ -1,5 +1,5 @@
-//! The tree on a simulated cluster: verbs that take their time, READs and WRITEs that are torn, dozens of threads whose
-//! steps interleave in virtual time. The same seed is the same history; a failure names the seed.
+//! The tree on a simulated cluster: verbs take time, READs and WRITEs are torn, and the steps of dozens of
+//! threads interleave in virtual time. The same seed gives the same history; a failure names the seed.
 //!
 //! `PANDO_SIM_SEEDS=A..B` replays seeds A to B - 1.
 
@@ -15,7 +15,7 @@ use pando_dex::{MemorySide, OffloadPolicy, Offloading, TreeConfig};
 use pando_fabric::{Endpoint, Nanos, Random, VerbCounts};
 use pando_sim::{Faults, Model, SimConfig, SimEndpoint, SimFabric};
 
-/// Drawn apart from the rest, so that what earlier seeds found is found again.
+/// Drawn from a separate stream, so that older seeds still give the histories that once failed.
 fn offloading(seed: u64) -> Offloading {
     let draw = Draw(Random::new(seed ^ 0x0ff_10ad));
     let policy = draw.one_of(&[OffloadPolicy::Never, OffloadPolicy::Always, OffloadPolicy::CostAware]);
@@ -23,7 +23,8 @@ fn offloading(seed: u64) -> Offloading {
     Offloading { samples, contrary, ..Offloading::with_policy(policy) }
 }
 
-/// Runs the load of `seed`; the virtual time at its end, the verbs of all threads, and what caches counted.
+/// Runs the load of `seed`; returns the virtual time at its end, the verbs of all threads, the counts of the
+/// caches, and the number of relocated nodes.
 fn run<L: Layout>(seed: u64, layout: L) -> (Nanos, VerbCounts, CacheCounts, u64) {
     let draw = Draw(Random::new(seed));
     let compute_servers = draw.one_of(&[1, 2, 3]);
@@ -83,7 +84,7 @@ fn run<L: Layout>(seed: u64, layout: L) -> (Nanos, VerbCounts, CacheCounts, u64)
 fn run_all<L: Layout>(layout: impl Fn() -> L) {
     let (mut finished, mut refused, mut relocated) = (0, 0, 0);
     for seed in seeds(30) {
-        // Shown if it fails.
+        // Printed if the test fails.
         eprintln!("seed {seed}");
         let (_, _, caches, relocations) = run(seed, layout());
         relocated += relocations;
@@ -110,8 +111,7 @@ fn slotted_nodes() {
     run_all(|| SlottedLayout::new(512).unwrap().with_fanout_limit(4));
 }
 
-/// Several slots whose copies of a shared node were stale locked it in turns, so that none of their refreshes ever found
-/// it unlocked.
+/// Several slots with stale copies of a shared node locked it in turns, so that no refresh found it unlocked.
 #[test]
 fn stale_copies_of_a_locked_node_are_refreshed() {
     run(17, fixed_tiny());
@@ -119,8 +119,8 @@ fn stale_copies_of_a_locked_node_are_refreshed() {
     run(19, fixed_tiny());
 }
 
-/// A subtree that moved was moved beyond the boundary, so that a compute server had a leaf of another in its cache. Once that was
-/// freed, whoever got its block for a new node found its address taken.
+/// The move of a subtree went beyond the boundary, so that a compute server had a leaf of another one in its
+/// cache. After that leaf was freed, a new node in its block found the address taken.
 #[test]
 fn a_move_ends_at_the_boundary() {
     run(135, fixed_tiny().with_fanout_limit(3));

@@ -1,4 +1,6 @@
-//! Several threads with several slots each on tiny nodes and tiny caches: see [`crate::common::load`].
+//! Several threads with several slots each, on tiny nodes and tiny caches: see [`crate::common::load`].
+//!
+//! `PANDO_STRESS_ROUNDS=N` repeats every test N times, with other seeds.
 
 use crate::common::load::{Load, key, work};
 use crate::common::{Client, Cluster, fixed_tiny};
@@ -7,7 +9,7 @@ use pando_dex::layout::Layout;
 use pando_dex::layout::slotted::SlottedLayout;
 use pando_fabric::Endpoint;
 
-/// Keys of most loads.
+/// Number of keys in most loads.
 const KEYS: u64 = 400;
 
 fn rounds() -> u64 {
@@ -111,7 +113,7 @@ fn leaves_never_admitted() {
     run(|| Cluster::new(fixed_tiny(), 2, &[], cache), &load);
 }
 
-/// As many frames as a cache must have, for trees that are nearly as high, and for one that is higher.
+/// Runs with the smallest possible number of frames, on trees of moderate height and on a higher one.
 fn least_frames(threads: u64, slots: u64, operations: u64) {
     let load = Load { keys: KEYS, fill: false, threads, slots, operations, height: 4, delay_max: 0 };
     run(|| Cluster::new(fixed_tiny(), 2, &[], frames(8)), &load);

@@ -1,4 +1,4 @@
-//! The suite of all fabrics, over `local` and over `shm` in each of its shapes.
+//! The conformance suite over `local` and over each shape of `shm`.
 
 use std::path::PathBuf;
 use std::pin::{Pin, pin};
@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use pando_fabric::conformance::{self, Echo, Options};
 use pando_fabric_local::{HugePages, LocalConfig, LocalEndpoint, LocalFabric, ShmConfig, ShmFabric};
 
-/// Verbs here never wait, so polling again is all there is to do after a pause.
+/// Verbs never wait here, so after a yield the future is polled again.
 fn block_on(_: &LocalEndpoint, future: Pin<&mut dyn Future<Output = ()>>) {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());
@@ -20,7 +20,7 @@ fn temporary_on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for tests")
 }
 
-/// On tmpfs where there is one.
+/// A directory on tmpfs where there is one.
 fn temporary_in_memory() -> tempfile::TempDir {
     let shm = PathBuf::from("/dev/shm");
     let parent = if shm.is_dir() { shm } else { env!("CARGO_TARGET_TMPDIR").into() };
@@ -35,7 +35,7 @@ fn local() {
         conformance::run_all(&fabric, &block_on, Options::default());
         fabric.set_handler(Echo::handler(), 0).expect("no threads");
         conformance::run_all(&fabric, &block_on, Options { echo: true, threads: 0, ..Options::default() });
-        // The same on threads of memory servers.
+        // The same with threads of memory servers.
         for threads in [1, 3] {
             fabric.set_handler(Echo::handler(), threads).expect("threads");
             conformance::run_all(

@@ -1,4 +1,4 @@
-//! Files of the `shm` fabric: what is made, kept, refused and cleaned up; and several processes at once.
+//! Files of the `shm` fabric: creation, reopening, refusals and clean-up, also with several processes.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
@@ -35,7 +35,7 @@ fn at(server: u16, offset: u64) -> GlobalAddr {
     GlobalAddr::new(MemoryServerId(server), offset)
 }
 
-/// The sentence of an `Open` error.
+/// The message of an `Open` error.
 #[track_caller]
 fn refusal<T>(result: Result<T, FabricError>) -> String {
     match result.err().expect("must be refused") {
@@ -101,12 +101,12 @@ fn what_fails_half_way_is_removed() {
     let path = temporary.path().join("pool");
     fs::create_dir(&path).expect("a directory");
     fs::write(path.join("notes"), "of others").expect("a file");
-    // No address space of 47 bits holds it.
+    // The size exceeds an address space of 47 bits.
     let reason = refusal(ShmFabric::create(&path, config(3, 1 << 48)));
     assert!(reason.contains("server-2.pando: cannot"), "the first file fails: {reason}");
     assert_eq!(listing(&path), ["notes"]);
 
-    // One of 2^46 bytes fits into the address space, four do not: some were made before one failed.
+    // One region of 2^46 bytes fits into the address space, four do not: some are created before one fails.
     let elsewhere = temporary.path().join("elsewhere");
     let reason = refusal(ShmFabric::create(&elsewhere, config(4, 1 << 46)));
     assert!(reason.contains("cannot"), "{reason}");
@@ -199,7 +199,7 @@ fn memory_comes_with_reservations() {
     assert_eq!(allocated(), reserved, "the WRITE found its page there");
     let system = rustix::fs::statvfs(&path).expect("the file system");
     if !path.starts_with("/dev/shm") || system.f_blocks * system.f_frsize >= len {
-        return; // It would be filled up, or would even do.
+        return; // The reservation would fill it up, or would even succeed.
     }
     match block_on(endpoint.reserve(at(0, 0), len)) {
         Err(FabricError::NoSpace { len: asked, reason, .. }) => {
@@ -232,7 +232,7 @@ fn untouched_process_memory_costs_nothing() {
 const POOL: &str = "PANDO_TEST_POOL";
 const ROUNDS: u64 = 20_000;
 
-/// Words that both processes change: by additions, by swaps, and without atomics but under the lock.
+/// Words that both processes change: by additions, by swaps, and under the lock without atomics.
 const SUM: u64 = 64;
 const SWAPPED: u64 = 128;
 const LOCKED: u64 = 192;
@@ -241,7 +241,7 @@ const PARTNERS: u64 = 256;
 fn increment_all(fabric: &ShmFabric) {
     let endpoint = fabric.endpoint(this_process().0.into()).expect("an endpoint");
     block_on(async {
-        // Nobody starts before both are there, so that they do run at once.
+        // Wait for the other process, so that both run concurrently.
         endpoint.fetch_add(at(1, PARTNERS), 1).await?;
         while endpoint.read_word(at(1, PARTNERS)).await? < 2 {
             endpoint.yield_now().await;
@@ -267,7 +267,7 @@ fn increment_all(fabric: &ShmFabric) {
     .expect("verbs of a mapped file");
 }
 
-/// Not a test of its own: the other process of the one below.
+/// Not a test of its own: the other process of the test below.
 #[test]
 #[ignore = "started by two_processes_share_a_pool"]
 fn other_process() {
@@ -327,7 +327,7 @@ fn a_process_that_ended_is_noticed() {
     assert!(!process_alive(child.id(), start));
 }
 
-/// Runs where somebody mounted hugetlbfs and there are free huge pages.
+/// Runs where hugetlbfs is mounted and huge pages are free.
 #[test]
 fn huge_pages_where_the_system_has_them() {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
@@ -372,7 +372,7 @@ fn a_server_joins_under_endpoints_that_are_there_and_other_mappings_find_it() {
         endpoints[1].regions().iter().map(|region| region.len).collect::<Vec<_>>(),
         [8192, 8192, 12_288]
     );
-    // The other one may add the next.
+    // The other process may add the next server.
     assert_eq!(other.add_server(8192, HugePages::Never).expect("room"), MemoryServerId(3));
     fabric.look_for_servers().expect("no error");
     assert_eq!(fabric.regions().len(), 4);

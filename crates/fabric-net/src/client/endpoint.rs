@@ -1,8 +1,8 @@
 //! The endpoint: verbs become requests, replies become completions.
 //!
-//! A verb is written into the buffer of its connection when its future is first polled, and sent at the next
-//! [`Endpoint::poll_ready`] together with all others. Wrong addresses and lengths are refused here and never sent. A READ or
-//! WRITE of more than a server takes at once is divided into pieces, one after the other.
+//! A verb is written into the buffer of its connection when its future is first polled. The next
+//! [`Endpoint::poll_ready`] sends all buffered verbs. Wrong addresses and lengths are refused here and never
+//! sent. A READ or WRITE longer than a server's limit is split into pieces, sent one after the other.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// One worker thread's connections to the memory servers of a [`crate::TcpFabric`].
 pub struct TcpEndpoint {
     shared: Arc<Shared>,
-    /// By memory server.
+    /// Connections, by memory server.
     links: RefCell<Vec<Link>>,
     verbs: RefCell<Verbs>,
     state: EndpointState,
@@ -49,7 +49,7 @@ impl TcpEndpoint {
         self.shared.servers.get(usize::from(server.0)).ok_or(FabricError::UnknownServer(server))
     }
 
-    /// Sends a request that is not about memory. Returns the number in the answer, or 1 if there is none.
+    /// Sends a request that does not access memory. Returns the number in the answer, or 1 if there is none.
     pub(super) async fn ask_server(&self, server: MemoryServerId, request: wire::Request<'_>) -> Result<u64> {
         let expected = if request.op() == Op::Fence { Expected::Nothing } else { Expected::Word };
         match self.ask(server, request.op(), expected, |out| request.encode(out)).await? {
@@ -58,20 +58,21 @@ impl TcpEndpoint {
         }
     }
 
-    /// Makes a round trip to a server. Connections that were given up before it began are fenced off once it has ended.
+    /// Makes a round trip to a server. When it ends, the server has fenced off all connections that were
+    /// given up before it began.
     ///
     /// # Errors
-    /// The errors of verbs to a server that does not answer.
+    /// As verbs to a server that does not answer.
     pub async fn ping(&self, server: MemoryServerId) -> Result<()> {
         self.ask(server, Op::Ping, Expected::Nothing, |out| wire::Request::Ping.encode(out)).await?;
         Ok(())
     }
 
-    /// Asks a server for another way to its memory ([`crate::OtherWay`]). Returns the number of the connection with which that
-    /// way ends, and the server's answer.
+    /// Asks a server for another way to its memory ([`crate::OtherWay`]). Returns the number of the
+    /// connection with which that way ends, and the server's answer.
     ///
     /// # Errors
-    /// `Refused` if the server offers none, and the errors of verbs to a server that does not answer.
+    /// `Refused` if the server offers none; otherwise as verbs to a server that does not answer.
     pub async fn pair(&self, server: MemoryServerId, body: &[u8]) -> Result<(u64, Vec<u8>)> {
         self.server(server)?;
         let request = wire::Request::Pair { body };
@@ -85,13 +86,13 @@ impl TcpEndpoint {
         }
     }
 
-    /// The number of the connection to a server, if it is there and was not found broken.
+    /// Number of the connection to a server, if it is up and not known to be broken.
     #[inline]
     pub fn connection(&self, server: MemoryServerId) -> Option<u64> {
         self.links.borrow().get(usize::from(server.0)).and_then(Link::number)
     }
 
-    /// Waits through the pause before a broken connection to a server is made again. Verbs fail during that pause.
+    /// Waits until a broken connection to a server may be made again. Verbs fail until then.
     pub async fn rest(&self, server: MemoryServerId) {
         let is_resting = || {
             let links = self.links.borrow();
@@ -104,7 +105,8 @@ impl TcpEndpoint {
         }
     }
 
-    /// Ends the connection to a server, if there is one, as if it had broken. The next connection has another number.
+    /// Closes the connection to a server, if there is one, as if it had broken. The next connection has
+    /// another number.
     pub fn hang_up(&self, server: MemoryServerId) {
         if let Some(link) = self.links.borrow_mut().get_mut(usize::from(server.0)) {
             let ended = link.hang_up(&self.shared, &mut self.verbs.borrow_mut());
@@ -112,7 +114,7 @@ impl TcpEndpoint {
         }
     }
 
-    /// Checks a verb on `len` bytes at `at`. Returns its server.
+    /// Checks a verb on `len` bytes at `at`; returns its server.
     #[inline]
     fn check(&self, at: GlobalAddr, len: usize) -> Result<&Server> {
         let server = self.server(at.server())?;
@@ -120,7 +122,7 @@ impl TcpEndpoint {
         Ok(server)
     }
 
-    /// Sends a request and waits for the answer.
+    /// Sends a request and waits for its answer.
     async fn ask(
         &self,
         server: MemoryServerId,
@@ -154,7 +156,7 @@ impl TcpEndpoint {
         Ok(before)
     }
 
-    /// READs the window, no longer than the server takes at once.
+    /// READs the window, which is within the server's limit.
     async fn read_piece(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
         let (offset, len) = (at.offset(), into.window_len() as u32);
         let request = wire::Request::Read { offset, len };
@@ -169,7 +171,7 @@ impl TcpEndpoint {
         Ok(())
     }
 
-    /// A READ or WRITE of a window that is longer than the server takes at once.
+    /// READs or WRITEs a window that is longer than the server's limit.
     #[cold]
     async fn in_pieces(
         &self,
@@ -197,10 +199,11 @@ impl TcpEndpoint {
     }
 }
 
-/// Ends a call of `len` bytes that was sent by any means: counts it if the server was reached, and decodes its reply.
+/// Ends a call with a body of `len` bytes, whatever carried it: counts it if the server was reached, and
+/// decodes its reply.
 ///
 /// # Errors
-/// The error of `answer`, or `Refused` if the bytes are no reply to the request.
+/// The error of `answer`, or `Refused` if the bytes are not a reply to the request.
 pub fn end_call<R: Request>(
     counters: &VerbCounters,
     server: MemoryServerId,
@@ -214,7 +217,7 @@ pub fn end_call<R: Request>(
     request.decode_reply(server, &answer?)
 }
 
-/// Largest multiple of 8 bytes that a server takes at once.
+/// Largest multiple of 8 bytes within the server's limit.
 fn piece(server: &Server) -> usize {
     (server.body_max as usize / WORD * WORD).max(WORD)
 }
@@ -241,7 +244,7 @@ fn encode_verb(verb: &ChainVerb, out: &mut Vec<u8>) {
     }
 }
 
-/// Bytes that a verb of a chain brings back.
+/// Number of bytes that a verb of a chain returns.
 fn answer_len(verb: &ChainVerb) -> usize {
     match verb {
         ChainVerb::Read { into, .. } => into.window_len(),
@@ -404,7 +407,7 @@ impl Endpoint for TcpEndpoint {
         ready
     }
 
-    /// Sleeps until a server sends something.
+    /// Sleeps until a server sends data or the output can be written.
     fn idle(&self) -> bool {
         let links = self.links.borrow();
         let mut waits: Vec<PollFd<'_>> = Vec::new();
@@ -415,7 +418,7 @@ impl Endpoint for TcpEndpoint {
         if waits.is_empty() {
             return false;
         }
-        // The next turn finds out which ones are ready. An interruption only makes it come early.
+        // The next turn finds the ready connections. An interruption only makes it earlier.
         let _ = poll(&mut waits, Some(&NAP));
         true
     }

@@ -1,8 +1,8 @@
-//! What processes that share memory servers need of each other: who is there, and one of them at a time.
+//! Liveness and mutual exclusion of the processes that share memory servers.
 //!
-//! A thread keeps a connection to memory server 0 alive, so that the server can tell a process that does nothing from one that
-//! is gone. A process that is gone is fenced off on all servers before anybody takes what it held: it may be cut off rather
-//! than dead, and come back.
+//! A thread keeps a connection to memory server 0 alive, so that the server can tell an idle process from a
+//! dead one. A dead process is fenced off on all servers before others take over its locks and leases: it may
+//! be only disconnected, and return.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -13,14 +13,14 @@ use pando_fabric::{Endpoint, FabricError, Limit, MemoryServerId, Result, limited
 use super::{TcpEndpoint, TcpFabric};
 use crate::wire::Request;
 
-/// Between two signs of life.
+/// Pause between two signs of life.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The same after one that failed, and between two attempts to get the lock.
+/// Pause after a failed one, and between two attempts to take the lock.
 const PAUSE_SHORT: Duration = Duration::from_millis(20);
-/// The server that knows who is there.
+/// The server that tracks processes.
 const HOME: MemoryServerId = MemoryServerId(0);
 
-/// Shows that this process is alive, until it goes.
+/// Keeps this process present until it is dropped.
 pub(super) struct Keeper {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -31,7 +31,7 @@ impl Keeper {
         let (stop, stopped) = mpsc::channel::<()>();
         let keep = move || {
             loop {
-                // A failure is the next verb's news.
+                // The next verb reports a failure.
                 let pause = if wait_for(&ep, ep.ping(HOME)).is_ok() { PAUSE } else { PAUSE_SHORT };
                 if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                     return;
@@ -50,13 +50,14 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // One that panicked said so already.
+            // A panic was already reported.
             let _ = thread.join();
         }
     }
 }
 
-/// The lock of all processes that share these memory servers. It goes with this, and with the connection to memory server 0.
+/// The lock of all processes that share these memory servers. It ends when dropped, and with the connection
+/// to memory server 0.
 pub struct TcpLock {
     _ep: TcpEndpoint,
 }
@@ -72,11 +73,11 @@ impl TcpFabric {
         TcpEndpoint::new(std::sync::Arc::clone(&self.shared), 0)
     }
 
-    /// Takes the lock that one process has at a time, waiting for it no longer than `patience`. A process that has it and is not
-    /// heard any more is fenced off on all memory servers.
+    /// Takes the exclusive lock of these memory servers; waits for it for at most `patience`. A holder that
+    /// is silent for too long is fenced off on all memory servers.
     ///
     /// # Errors
-    /// `System` if somebody else holds it all the time, and those of verbs.
+    /// `System` if another process holds it all the time; errors of verbs.
     pub fn lock_exclusive(&self, patience: Duration) -> Result<TcpLock> {
         let ep = self.own_endpoint();
         let until = Instant::now() + patience;
@@ -93,7 +94,7 @@ impl TcpFabric {
             thread::sleep(PAUSE_SHORT);
         };
         if before > 1 {
-            // Who had it was not heard for long, and was fenced off there. The other servers must not hear it either.
+            // Server 0 fenced off the silent holder. Fence it off on the other servers too.
             for server in &self.shared.servers[1..] {
                 wait_for(&ep, ep.ask_server(server.number, Request::Fence { process: before, link: 0 }))?;
             }
@@ -101,9 +102,10 @@ impl TcpFabric {
         Ok(TcpLock { _ep: ep })
     }
 
-    /// Whether a process is alive, by the number that its own fabric says ([`TcpFabric::process`]). If it is not, it is
-    /// fenced off on all memory servers: nothing of what it may still send is executed. As long as one of them cannot be told,
-    /// nobody knows, and it counts as alive. That takes half as long as a verb may: operations wait for the answer.
+    /// Whether a process is alive, by its number ([`TcpFabric::process`]). A dead process is first fenced off
+    /// on all memory servers, so that none of its late requests is executed. While a server does not confirm
+    /// the fence, the process counts as alive. The check takes at most half of a verb's deadline, since
+    /// operations wait for it.
     pub fn is_alive(&self, process: u64) -> bool {
         if process == self.shared.process {
             return true;
@@ -123,7 +125,7 @@ impl TcpFabric {
     }
 }
 
-/// Drives a future of `ep`, which has no executor here.
+/// Drives a future of `ep` without an executor.
 pub fn wait_for<T>(ep: &impl Endpoint, future: impl Future<Output = Result<T>>) -> Result<T> {
     let mut future = std::pin::pin!(future);
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());

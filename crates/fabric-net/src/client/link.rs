@@ -1,11 +1,13 @@
-//! An endpoint's connection to one memory server: what is to be sent, what was sent, what is waited for.
+//! An endpoint's connection to one memory server: requests to send, bytes sent, replies awaited.
 //!
-//! Requests are written into one buffer, from which each turn sends what the kernel takes, so that all that the slots of a
-//! worker ask for between two turns goes out with one system call. Replies come in the order of the requests. The connection
-//! is made when it is first needed, by a thread of its own, and again after it broke, after a while that doubles each time.
+//! Requests are written into one buffer. Each turn sends as much of it as the kernel accepts, so all requests
+//! of a worker's slots between two turns need one system call. Replies come in the order of the requests. A
+//! separate thread makes the connection when it is first needed, and again after it broke, with a pause that
+//! doubles each time.
 //!
-//! When it breaks, a verb that was not sent whole has had no effect. One that was may have: its server will hear of the broken
-//! connection ([`crate::wire::Request::Fence`]) before it executes what anybody in this process sends later.
+//! When the connection breaks, a verb that was not sent completely has had no effect. A completely sent verb
+//! may have had one: its server learns of the broken connection ([`crate::wire::Request::Fence`]) before it
+//! executes any later request of this process.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -23,66 +25,67 @@ use crate::connect::{ConnectError, connect};
 use crate::handshake::{LinkId, Welcomed};
 use crate::wire::{Malformed, Op, REPLY_HEADER, Request, decode_reply};
 
-/// Bytes that are taken from the kernel at once.
+/// Initial size of the input buffer in bytes.
 const INPUT: usize = 256 << 10;
-/// Pauses between attempts to connect.
+/// Bounds of the pause between attempts to connect.
 const PAUSE_MIN_NS: Nanos = 10_000_000;
 const PAUSE_MAX_NS: Nanos = 1_000_000_000;
 
 type Connected = Result<(TcpStream, Welcomed), ConnectError>;
 
 enum State {
-    /// Nobody has needed it yet.
+    /// Not needed yet.
     Idle,
     Connecting(Receiver<Connected>),
     Up(TcpStream),
-    /// It broke, and is not made again before some moment, or until another connection to this server is made.
+    /// The connection broke. It is not made again before a given time, or until another connection to this
+    /// server has been made.
     Down {
         until: Nanos,
         made: usize,
         reason: String,
     },
-    /// What the server held is gone.
+    /// The content of the server's memory is gone.
     Lost,
 }
 
-/// What a request is for.
+/// Purpose of a request.
 #[derive(Clone, Copy)]
 pub(super) enum Whose {
-    /// The entry of a verb.
+    /// A verb, by its entry.
     Verb(u32),
-    /// The last of so many fences.
+    /// A fence: the first this many broken connections are fenced off once it is answered.
     Fences(usize),
 }
 
-/// A request whose reply is waited for.
+/// A request without a reply yet.
 struct Waiting {
     whose: Whose,
     op: Op,
-    /// Bytes that were asked for before it and with it, since the connection was begun.
+    /// Position of its end in the output since the connection was begun.
     end: u64,
     deadline: Nanos,
 }
 
 pub(super) struct Link {
-    /// The place of its server.
+    /// Index of its server.
     server: usize,
     id: LinkId,
     state: State,
     pause: Nanos,
     output: Vec<u8>,
-    /// Bytes of `output` that the kernel has.
+    /// Number of bytes of `output` that were given to the kernel.
     sent: usize,
-    /// Bytes that were in `output` before what is in it now.
+    /// Number of bytes of output before the current content of `output`.
     sent_before: u64,
     waiting: VecDeque<Waiting>,
     input: Vec<u8>,
     filled: usize,
-    /// Broken connections to this server that it has been told of over this one.
+    /// Number of the server's broken connections that were announced over this one.
     fenced: usize,
 }
 
-/// How a connection broke.
+/// Ways in which a connection breaks.
 enum Broken {
     TimedOut,
     Unreachable,
@@ -111,22 +114,22 @@ impl Link {
         &shared.servers[self.server]
     }
 
-    /// Whether anything is waited for.
+    /// Whether any request awaits its reply.
     pub fn is_busy(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// The number of the connection, if it is there.
+    /// Number of the connection, if it is up.
     pub fn number(&self) -> Option<u64> {
         matches!(self.state, State::Up(_)).then_some(self.id.link)
     }
 
-    /// Whether it broke so short a time ago that it is not made again yet.
+    /// Whether the connection broke so recently that it is not made again yet.
     pub fn is_resting(&self, shared: &Shared, now: Nanos) -> bool {
         matches!(self.state, State::Down { until, made, .. } if now < until && made == self.server(shared).made())
     }
 
-    /// The socket and whether there is something to send, if that is what it waits for.
+    /// The socket, and whether there is unsent output, if a reply is awaited.
     pub fn waits_on(&self) -> Option<(&TcpStream, bool)> {
         match &self.state {
             State::Up(stream) if self.is_busy() => Some((stream, self.sent < self.output.len())),
@@ -134,10 +137,10 @@ impl Link {
         }
     }
 
-    /// Makes ready for a request.
+    /// Prepares the connection for a request.
     ///
     /// # Errors
-    /// `NotConnected` if it broke a moment ago, `Lost`.
+    /// `NotConnected` if it broke recently, `Lost`.
     #[inline]
     pub fn prepare(&mut self, shared: &Arc<Shared>, now: Nanos) -> Result<(), FabricError> {
         if !matches!(self.state, State::Up(_)) {
@@ -172,7 +175,7 @@ impl Link {
         let (for_thread, id, place) = (Arc::clone(shared), self.id, self.server);
         let connecting = move || {
             let destination = &for_thread.servers[place].destination;
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _ = sender.send(connect(destination, id, &for_thread.secret, for_thread.deadline));
         };
         match thread::Builder::new().name("pando-connect".to_owned()).spawn(connecting) {
@@ -187,7 +190,7 @@ impl Link {
         }
     }
 
-    /// Adds a request that `encode` writes, to be sent at the next turn.
+    /// Adds a request, which `encode` writes; the next turn sends it.
     #[inline]
     pub fn push(&mut self, whose: Whose, op: Op, deadline: Nanos, encode: impl FnOnce(&mut Vec<u8>)) {
         encode(&mut self.output);
@@ -195,11 +198,11 @@ impl Link {
         self.waiting.push_back(Waiting { whose, op, end, deadline });
     }
 
-    /// Sends and receives what can be without waiting; the bits of slots whose verbs ended.
+    /// Sends and receives without waiting; returns the bits of slots whose verbs ended.
     pub fn turn(&mut self, shared: &Arc<Shared>, verbs: &mut Verbs) -> u64 {
         let mut ready = 0;
         let broken = match self.exchange(shared, verbs, &mut ready) {
-            // Answers came, and none of them is still on its way: there is no need to look at the clock.
+            // If replies came and none is incomplete, the clock need not be read.
             Ok(true) if self.filled == 0 => None,
             Ok(_) => {
                 let now = shared.now();
@@ -214,7 +217,7 @@ impl Link {
         ready
     }
 
-    /// Whether anything was answered, or the connection made.
+    /// Returns whether data came or the connection came up.
     fn exchange(&mut self, shared: &Arc<Shared>, verbs: &mut Verbs, ready: &mut u64) -> Result<bool, Broken> {
         if let State::Connecting(receiver) = &self.state {
             return match receiver.try_recv() {
@@ -306,26 +309,27 @@ impl Link {
         }
         self.input.copy_within(taken..self.filled, 0);
         self.filled -= taken;
-        // The whole buffer is one reply that has not come to its end. A reply that may be so long was checked for that.
+        // The whole buffer is one incomplete reply, whose length was checked against the limit.
         if self.filled == self.input.len() {
             self.input.resize((2 * self.filled).min(REPLY_HEADER + body_max as usize), 0);
         }
         Ok(())
     }
 
-    /// Whether the server may have all of a request.
+    /// Whether all of a request was given to the kernel.
     fn is_sent(&self, waiting: &Waiting) -> bool {
         matches!(self.state, State::Up(_)) && waiting.end <= self.sent_before + self.sent as u64
     }
 
-    /// To be called before the connection goes. What is on its way must not change anything after what is sent later.
+    /// Must be called before the connection is closed: requests in flight must not take effect after later
+    /// ones.
     pub fn close(&mut self, shared: &Shared) {
         if self.waiting.iter().any(|waiting| waiting.op.may_change() && self.is_sent(waiting)) {
             self.server(shared).add_broken(self.id.link);
         }
     }
 
-    /// Ends the connection if it is there or being made; the bits of slots whose verbs ended.
+    /// Closes the connection if it is up or being made; returns the bits of slots whose verbs ended.
     pub fn hang_up(&mut self, shared: &Shared, verbs: &mut Verbs) -> u64 {
         match self.state {
             State::Up(_) | State::Connecting(_) => self.break_off(&Broken::Unreachable, shared, verbs),
@@ -333,7 +337,7 @@ impl Link {
         }
     }
 
-    /// Ends all verbs that wait.
+    /// Closes the connection and ends all its verbs.
     #[cold]
     fn break_off(&mut self, how: &Broken, shared: &Shared, verbs: &mut Verbs) -> u64 {
         self.close(shared);

@@ -1,8 +1,9 @@
-//! A compute server's way to memory servers over TCP.
+//! A compute server's access to memory servers over TCP.
 //!
-//! [`TcpFabric`] knows the memory servers by their addresses, in the order of their numbers, and asks each once for the size
-//! of its region. An endpoint has a connection of its own to each server that it uses. Every wait has a deadline; a server
-//! that does not answer in time costs its connections, and is tried again by whoever needs it next.
+//! [`TcpFabric`] knows the memory servers by their addresses, in the order of their numbers, and asks each
+//! once for the size of its region. An endpoint has its own connection to each server that it uses. Every
+//! wait has a deadline. A server that does not answer in time loses its connections; the next verb to it
+//! connects again.
 
 mod endpoint;
 mod keeper;
@@ -22,15 +23,15 @@ pub use endpoint::{TcpEndpoint, end_call};
 use keeper::Keeper;
 pub use keeper::{TcpLock, wait_for};
 
-/// How to reach the memory servers of a pool.
+/// Configuration of access to the memory servers of a pool.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
     /// `host:port` of memory servers 0, 1, ...
     pub addresses: Vec<String>,
-    /// What clients and servers share.
+    /// Secret shared by clients and servers.
     pub secret: Secret,
-    /// How long a verb may wait for its answer, and a connection for being made; 5 s. Shorter for a verb whose operation's
-    /// time ends before ([`Endpoint::wait_until`](pando_fabric::Endpoint::wait_until)).
+    /// Longest time for the answer to a verb, and for making a connection; 5 s. A verb whose operation has
+    /// less time left waits for less ([`Endpoint::wait_until`](pando_fabric::Endpoint::wait_until)).
     pub deadline: Duration,
 }
 
@@ -41,38 +42,38 @@ impl TcpConfig {
     }
 }
 
-/// A memory server as all endpoints of this process know it.
+/// State of a memory server, shared by all endpoints of this process.
 struct Server {
     number: MemoryServerId,
     destination: Destination,
     region_len: u64,
     body_max: u32,
     incarnation: u64,
-    /// Connections to it that were made so far.
+    /// Number of connections made so far.
     made: AtomicUsize,
-    /// Connections that broke while verbs were under way that may have taken effect, in this order.
+    /// Connections that broke with verbs in flight that may have taken effect, in order.
     broken: Mutex<Vec<u64>>,
-    /// How many these are, and how many of them the server is known to have been told of.
+    /// Length of `broken`, and the number of its first entries that the server is known to have fenced off.
     broken_count: AtomicUsize,
     fenced_count: AtomicUsize,
 }
 
 impl Server {
-    /// To be called before anybody is told that a verb may have taken effect: no verb that this process sends later is
-    /// executed before a late one of connection `link`.
+    /// Must be called before a caller learns that a verb may have taken effect: later verbs of this process
+    /// are then executed after any late verb of connection `link`.
     fn add_broken(&self, link: u64) {
         let mut broken = self.broken();
         broken.push(link);
         self.broken_count.store(broken.len(), Release);
     }
 
-    /// Connections that broke and that somebody who knows `known` of them must fence off before it goes on.
+    /// Broken connections after the first `known`, which must be fenced off before the next verb is sent.
     #[inline]
     fn broken_since(&self, known: usize) -> Option<Vec<u64>> {
         (self.broken_count.load(Acquire) > known).then(|| self.broken()[known..].to_vec())
     }
 
-    /// The first `count` broken connections are fenced off.
+    /// Records that the first `count` broken connections are fenced off.
     fn add_fenced(&self, count: usize) {
         self.fenced_count.fetch_max(count, Release);
     }
@@ -95,7 +96,7 @@ struct Shared {
     infos: Vec<RegionInfo>,
     secret: Secret,
     deadline: Duration,
-    /// This process, to memory servers.
+    /// Number of this process for memory servers.
     process: u64,
     links: AtomicU64,
     started: Instant,
@@ -110,15 +111,15 @@ impl Shared {
         self.deadline.as_nanos() as Nanos
     }
 
-    /// The name of a new connection.
+    /// Identity of a new connection.
     fn new_link(&self) -> LinkId {
         LinkId { process: self.process, link: 1 + self.links.fetch_add(1, Relaxed) }
     }
 }
 
-/// Memory servers on other hosts, or in other processes. Clones share what they know.
+/// Memory servers on other hosts or in other processes. Clones share their state.
 ///
-/// To memory server 0 this process is there while any clone is, whether it has endpoints or not.
+/// For memory server 0 this process is present while any clone lives, with or without endpoints.
 #[derive(Clone)]
 pub struct TcpFabric {
     shared: Arc<Shared>,
@@ -129,8 +130,8 @@ impl TcpFabric {
     /// Connects to each memory server once.
     ///
     /// # Errors
-    /// `Open` if there are no addresses or too many, one is none, or a server refuses this client; `System` if one cannot be
-    /// reached.
+    /// `Open` if there are no addresses or too many, one is invalid, or a server rejects this client;
+    /// `System` if one cannot be reached.
     pub fn connect(config: TcpConfig) -> Result<Self> {
         let TcpConfig { addresses, secret, deadline } = config;
         let open_error = |reason: String| FabricError::Open { path: "tcp".to_owned(), reason };
@@ -166,7 +167,7 @@ impl TcpFabric {
         Ok(Self { shared, _keeper: Arc::new(keeper) })
     }
 
-    /// The number by which memory servers know this process.
+    /// Number by which memory servers know this process.
     pub fn process(&self) -> u64 {
         self.shared.process
     }
@@ -176,27 +177,27 @@ impl TcpFabric {
         self.shared.servers.iter().map(|server| server.destination.address.to_string()).collect()
     }
 
-    /// How long a verb may wait for its answer.
+    /// Longest time for the answer to a verb.
     pub fn deadline(&self) -> Duration {
         self.shared.deadline
     }
 
-    /// Bytes that a call to `server`, or its reply, may have; 0 for an unknown one.
+    /// Maximum bytes of a call to `server` or of its reply; 0 for an unknown server.
     pub fn body_max(&self, server: MemoryServerId) -> u32 {
         self.shared.servers.get(usize::from(server.0)).map_or(0, |server| server.body_max)
     }
 
-    /// To be called before anybody is told that a verb to `server` may have taken effect that went another way than over a
-    /// connection ([`TcpEndpoint::pair`]): nothing that comes late over the way that goes with connection `link` is executed
-    /// after what this process sends later. For an unknown server it does nothing.
+    /// Must be called before a caller learns that a verb to `server` may have taken effect that was not sent
+    /// over a connection ([`TcpEndpoint::pair`]). Late verbs over the way that belongs to connection `link`
+    /// are then not executed after later requests of this process. Has no effect for an unknown server.
     pub fn give_up(&self, server: MemoryServerId, link: u64) {
         if let Some(server) = self.shared.servers.get(usize::from(server.0)) {
             server.add_broken(link);
         }
     }
 
-    /// How many connections to `server` were given up so far. Who sends what goes another way must have seen a
-    /// [`TcpEndpoint::ping`] begin and end since the last one.
+    /// Number of connections to `server` given up so far. Before sending a verb another way, a client must
+    /// have completed a [`TcpEndpoint::ping`] that began after the latest one.
     #[inline]
     pub fn given_up(&self, server: MemoryServerId) -> usize {
         self.shared.servers.get(usize::from(server.0)).map_or(0, |server| server.broken_count.load(Acquire))
@@ -206,7 +207,7 @@ impl TcpFabric {
 impl Fabric for TcpFabric {
     type Endpoint = TcpEndpoint;
 
-    /// Its connections are made when they are needed.
+    /// Connections are made when they are needed.
     fn endpoint(&self, seed: u64) -> Result<TcpEndpoint> {
         Ok(TcpEndpoint::new(Arc::clone(&self.shared), seed))
     }
@@ -223,14 +224,14 @@ impl std::fmt::Debug for TcpFabric {
     }
 }
 
-/// A name for a process that no other has.
+/// Random identity of a process.
 pub fn random_nonzero() -> u64 {
     let nonce = crate::handshake::nonce();
     let (word, _) = nonce.split_first_chunk().expect("a nonce is longer than a word");
     u64::from_le_bytes(*word).max(1)
 }
 
-/// A connection that is let in and nothing else.
+/// A connection after its handshake, for tests.
 #[cfg(test)]
 pub(crate) fn connect_raw(
     to: std::net::SocketAddr,

@@ -1,7 +1,8 @@
-//! Verbs of one endpoint that are under way, and how they end.
+//! Verbs of one endpoint in flight, and their completion.
 //!
-//! A waiting verb keeps what it expects, buffers included, which becomes its outcome when the answer comes. A verb allocates only
-//! what its answer needs. A verb whose future was dropped is still answered.
+//! A waiting verb keeps the expected kind of answer with its buffers, from which the outcome is made when the
+//! answer comes. A verb allocates only the memory of its answer. A verb whose future was dropped is still
+//! answered.
 
 use pando_fabric::codec::{BadField, Reader};
 use pando_fabric::{ChainVerb, FabricError, PageBuf, Result, VerbResult};
@@ -9,20 +10,20 @@ use pando_fabric::{ChainVerb, FabricError, PageBuf, Result, VerbResult};
 use crate::pending::Pending;
 use crate::wire::Malformed;
 
-/// What a verb waits for, with the buffers that its answer fills.
+/// The answer that a verb expects, with the buffers to fill.
 #[derive(Debug)]
 pub(super) enum Expected {
-    /// The bytes of the window.
+    /// Bytes of the window.
     Bytes(PageBuf),
     Word,
     Nothing,
-    /// The answers of the verbs, one after the other.
+    /// Results of the verbs, one after the other.
     Chain(Vec<ChainVerb>),
     /// Any bytes.
     Body,
 }
 
-/// Answer to a verb.
+/// Successful answer to a verb.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Buf(PageBuf),
@@ -33,6 +34,8 @@ pub(super) enum Outcome {
 }
 
 impl Expected {
+    /// Decodes the body of the answer.
+    ///
     /// # Errors
     /// If `body` cannot be the answer.
     fn outcome(self, body: &[u8]) -> Result<Outcome, BadField> {
@@ -76,13 +79,13 @@ fn fill(buf: &PageBuf, body: &mut Reader<'_>) -> Result<(), BadField> {
     Ok(())
 }
 
-/// Verbs that are under way.
+/// Verbs in flight.
 pub(super) type Verbs = Pending<Expected, Outcome>;
 
-/// Ends a verb that was answered with `reply`. Returns the bit of the slot that waits for it.
+/// Ends a verb with its `reply`; returns the bit of the waiting slot.
 ///
 /// # Errors
-/// [`Malformed`] if that is no answer to it. The verb waits on.
+/// [`Malformed`] if the reply does not fit the verb. The verb then stays in flight.
 pub(super) fn answer(
     verbs: &mut Verbs,
     number: u32,
@@ -90,7 +93,7 @@ pub(super) fn answer(
 ) -> Result<u64, Malformed> {
     let outcome = match (reply, verbs.waiting_mut(number)) {
         (Err(error), _) => Err(error),
-        // The outcome takes what the verb expects, which is not looked at again.
+        // `outcome` takes the buffers; the rest of the entry is not read again.
         (Ok(body), Some(expected)) => Ok(std::mem::replace(expected, Expected::Nothing).outcome(body)?),
         (Ok(_), None) => Ok(Outcome::Nothing),
     };

@@ -1,12 +1,12 @@
-//! What the long requests of all clients together may take of a server's memory.
+//! Bound on the server memory for the long requests of all clients together.
 //!
-//! Each connection has a small buffer whatever happens. What a longer request needs beyond that is claimed first, and given
-//! back with the claim. Who gets nothing waits, no longer than a request may take.
+//! Each connection always has a small buffer. A longer request claims the memory beyond it first, and returns
+//! it with the claim. A connection without a claim waits, for no longer than a request may take.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Bytes that are left.
+/// Remaining bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Budget(Arc<AtomicUsize>);
 
@@ -15,13 +15,13 @@ impl Budget {
         Self(Arc::new(AtomicUsize::new(bytes)))
     }
 
-    /// A claim to nothing yet.
+    /// An empty claim.
     pub fn claim(&self) -> Claim {
         Claim { budget: self.clone(), bytes: 0 }
     }
 }
 
-/// Bytes of a budget, which go back to it when this is dropped.
+/// Claimed bytes of a budget, returned on drop.
 #[derive(Debug)]
 pub(super) struct Claim {
     budget: Budget,
@@ -29,7 +29,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Makes it a claim to `bytes`, if there are so many; fewer than before are always had.
+    /// Changes the claim to `bytes`; returns `false` if too few are left. Shrinking always succeeds.
     pub fn resize(&mut self, bytes: usize) -> bool {
         let left = &self.budget.0;
         let is_had = match bytes.checked_sub(self.bytes) {

@@ -1,17 +1,17 @@
-//! Who the clients of a server are, and which of them are not heard any more.
+//! The clients of a server, their fences, and their liveness.
 //!
-//! A client that lost a connection does not know which of its last verbs were executed, and some may still be on their way:
-//! in a buffer of this host, while this process was stopped. Executed later, they would undo what the client has done since
-//! over another connection. So a client that goes on *fences off* the connection it lost: none of its verbs is executed after
-//! that. The fence travels over the new connection ahead of the verbs that need it, and the same holds for a whole process
-//! that others have given up for dead.
+//! A client that lost a connection does not know which of its last verbs were executed. Some may still be in
+//! a buffer of this host while this process is stopped. Executed later, they would undo changes that the
+//! client has made since over another connection. So a client *fences off* a lost connection before it
+//! continues: none of its verbs is executed after that. The fence travels over the new connection ahead of
+//! the verbs that need it. A process given up for dead is fenced off as a whole.
 //!
-//! A batch of requests is executed while it is inside its gate. A gate is closed at once, and quiet when the last batch has left
-//! it; who needs that comes back and asks ([`Clients::is_quiet`]), so no thread ever waits for another one's batch.
+//! A batch of requests is executed inside its gate. A gate is closed at once, and quiet when the last batch
+//! has left it. A fence polls for that ([`Clients::is_quiet`]), so no thread waits for another one's batch.
 //!
-//! Here is also what processes ask of a server about each other: which of them are there, and one lock. A process is there if
-//! it said something lately: one that is stopped has connections still, and is as good as gone to those who wait for it.
-//! It may be wrong to give it up, and does no harm, since it is fenced off first.
+//! Processes also ask a server which of them are present, and for one lock. A process is present if it has
+//! sent anything lately: a stopped process still has connections but must not block others. Giving up a live
+//! process by mistake does no harm, since it is fenced off first.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,25 +21,25 @@ use std::time::{Duration, Instant};
 use super::fences::Fences;
 use crate::handshake::{LinkId, Rejection};
 
-/// A client that was let in.
+/// An admitted client.
 pub struct Client {
-    /// The number by which it knows this server.
+    /// Number by which the client knows this server.
     pub number: u16,
     pub id: LinkId,
     pub gate: Arc<Gate>,
 }
 
-/// What the requests of one connection pass.
+/// Gate that the requests of one connection pass.
 pub struct Gate(Mutex<Passage>);
 
 /// The state of a gate.
 struct Passage {
     is_open: bool,
-    /// Batches that are inside.
+    /// Number of batches inside.
     inside: u32,
-    /// When something came or left last.
+    /// Time at which a batch last entered or left.
     heard: Instant,
-    /// Another way in for the same client, which is closed with the gate.
+    /// Another way of the same client to the memory, closed with the gate.
     other_way: Option<Box<dyn Send>>,
 }
 
@@ -47,8 +47,8 @@ struct Passage {
 pub struct Pass(Arc<Gate>);
 
 impl Pass {
-    /// Keeps another way in for this client until the gate is closed. An earlier one goes, and so does this one if the gate
-    /// was closed meanwhile.
+    /// Keeps another way of this client until the gate is closed, and drops an earlier one. If the gate is
+    /// already closed, `other_way` is dropped.
     pub fn keep(&mut self, other_way: Box<dyn Send>) {
         let mut passage = self.0.passage();
         if passage.is_open {
@@ -74,7 +74,7 @@ impl Gate {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes in, until what is returned goes; `None` if the gate is closed for good.
+    /// Enters until the returned pass is dropped; `None` if the gate is closed.
     pub fn pass(self: &Arc<Self>) -> Option<Pass> {
         let mut passage = self.passage();
         passage.heard = Instant::now();
@@ -85,20 +85,20 @@ impl Gate {
         Some(Pass(Arc::clone(self)))
     }
 
-    /// Nothing goes in from now on, nor comes the other way once this has returned.
+    /// Closes the gate: no batch enters it from now on, and the other way has ended when this returns.
     fn close(&self) {
         let mut passage = self.passage();
         passage.is_open = false;
         passage.other_way = None;
     }
 
-    /// Whether it is closed and nothing is inside.
+    /// Whether the gate is closed and no batch is inside.
     fn is_quiet(&self) -> bool {
         let passage = self.passage();
         !passage.is_open && passage.inside == 0
     }
 
-    /// Whether something is inside, or was heard within `time`.
+    /// Whether a batch is inside, or entered or left within `time`.
     fn is_in_use(&self, time: Duration) -> bool {
         let passage = self.passage();
         passage.inside > 0 || passage.heard.elapsed() < time
@@ -108,40 +108,40 @@ impl Gate {
 pub struct Clients {
     known: Mutex<Known>,
     started: Instant,
-    /// How long a process is there after it was heard last; a part of that after its last connection went, which a process that
-    /// lives makes anew at once.
+    /// How long a process counts as present after its last request. After its last connection closed, only a
+    /// part of that: a live process reconnects at once.
     grace: Duration,
 }
 
-/// What part of the grace a process has to make its connections anew.
+/// Divisor of the grace for a process without connections.
 const TO_COME_BACK: u32 = 3;
 
 #[derive(Default)]
 struct Known {
     gates: HashMap<LinkId, Arc<Gate>>,
-    /// Closed ones that were not quiet when they were looked at last.
+    /// Closed gates that were not quiet when last checked.
     closing: Vec<(LinkId, Arc<Gate>)>,
-    /// Processes none of whose connections is heard, nor let in again.
+    /// Processes that are fenced off, none of which is admitted again.
     fenced: Fences,
-    /// When processes that have no connection lost their last one.
+    /// Processes without connections, with the time at which they lost their last one.
     left: HashMap<u64, Instant>,
-    /// Who holds the lock.
+    /// Holder of the lock.
     holder: Option<LinkId>,
 }
 
-/// Who got the lock.
+/// Result of an attempt to take the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locked {
-    /// Somebody else has it.
+    /// Another client holds it.
     No,
     Yes,
-    /// This client, after this process held it and was not heard for so long that it was fenced off. Other servers have not
-    /// heard of that.
+    /// Taken over from this process, which was silent for so long that it was fenced off. Other servers do
+    /// not know of that fence.
     InsteadOf(u64),
 }
 
 impl Known {
-    /// Closes a gate that is no longer that of its name.
+    /// Closes a gate that was replaced or fenced off.
     fn close(&mut self, id: LinkId, gate: Arc<Gate>) {
         gate.close();
         self.closing.push((id, gate));
@@ -152,6 +152,7 @@ impl Known {
         self.gates.iter().any(|(id, gate)| id.process == process && gate.is_in_use(time))
     }
 
+    /// Closes the gates of one connection, or of the whole process if `link` is 0.
     fn fence(&mut self, process: u64, link: u64) -> io::Result<()> {
         let is_meant = |id: &LinkId| id.process == process && (link == 0 || link == id.link);
         if self.holder.is_some_and(|holder| is_meant(&holder)) {
@@ -177,7 +178,7 @@ impl Known {
 }
 
 impl Clients {
-    /// A process counts as alive for `grace` after it was heard.
+    /// Creates the state of a server; a process counts as alive for `grace` after its last request.
     pub fn new(grace: Duration) -> Self {
         Self::with_fences(grace, Fences::default())
     }
@@ -190,8 +191,8 @@ impl Clients {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets a client in. An earlier connection with the same name is fenced off; the client must not be heard before
-    /// [`Clients::is_quiet`] says that nothing of that is under way.
+    /// Admits a client. An earlier connection with the same identity is fenced off; the client's requests
+    /// must wait until [`Clients::is_quiet`] confirms that none of it is in progress.
     pub fn enter(&self, number: u16, id: LinkId) -> Result<Client, Rejection> {
         let gate = Arc::new(Gate::new());
         let mut known = self.known();
@@ -205,11 +206,11 @@ impl Clients {
         Ok(Client { number, id, gate })
     }
 
-    /// To be called when the connection of a client is closed.
+    /// Must be called when the connection of a client is closed.
     pub fn leave(&self, client: &Client) {
         let mut known = self.known();
         known.close(client.id, Arc::clone(&client.gate));
-        // A later connection of the same name stays.
+        // A later connection with the same identity stays.
         if !known.gates.get(&client.id).is_some_and(|gate| Arc::ptr_eq(gate, &client.gate)) {
             return;
         }
@@ -222,17 +223,17 @@ impl Clients {
         }
     }
 
-    /// Closes all gates, when nobody is left who would pass one.
+    /// Closes all gates, when the server ends.
     pub fn close(&self) {
         let gates = std::mem::take(&mut self.known().gates);
         gates.values().for_each(|gate| gate.close());
     }
 
-    /// Takes the lock for a client, if nobody else holds it. Whoever does and was not heard for its grace, over any of its
-    /// connections, is fenced off first: he may be stopped, and nobody else would find out.
+    /// Takes the lock for a client, if no other client holds it. A holder whose process was silent for the
+    /// grace, on all its connections, is fenced off first: it may be stopped, which is detected only here.
     ///
     /// # Errors
-    /// Those of keeping the fence.
+    /// Errors of recording the fence.
     pub fn lock(&self, client: &Client) -> io::Result<Locked> {
         let mut known = self.known();
         let holder = *known.holder.get_or_insert(client.id);
@@ -247,7 +248,7 @@ impl Clients {
         Ok(Locked::InsteadOf(holder.process))
     }
 
-    /// Whether a process is there. A server that was started a moment ago does not know who was.
+    /// Whether a process is present. A server that has just started assumes so.
     pub fn is_present(&self, process: u64) -> bool {
         let known = self.known();
         !known.fenced.contains(process)
@@ -256,16 +257,18 @@ impl Clients {
                 || self.started.elapsed() < self.grace)
     }
 
-    /// Nothing more of connection `link` of `process` is begun; if `link` is 0, of none of the process, now or later. What is
-    /// under way has ended once [`Clients::is_quiet`] says so.
+    /// Fences off connection `link` of `process`, or all present and future connections of the process if
+    /// `link` is 0: no further request is begun. The requests in progress have ended once
+    /// [`Clients::is_quiet`] returns `true`.
     ///
     /// # Errors
-    /// Those of keeping it: it holds until the server ends.
+    /// Errors of recording the fence, which then holds until the server ends.
     pub fn fence(&self, process: u64, link: u64) -> io::Result<()> {
         self.known().fence(process, link)
     }
 
-    /// Whether nothing of closed connections of this name is under way; of any of the process if `link` is 0.
+    /// Whether no request of closed connections with this identity is in progress; of the whole process if
+    /// `link` is 0.
     pub fn is_quiet(&self, process: u64, link: u64) -> bool {
         let mut known = self.known();
         known.closing.retain(|(_, gate)| !gate.is_quiet());
@@ -288,7 +291,7 @@ mod tests {
         clients.fence(1, 1).expect("no file");
         clients.fence(1, 9).expect("no file");
         assert!(a.gate.pass().is_none() && b.gate.pass().is_some());
-        // The same name again is another connection.
+        // The same identity again is another connection.
         let again = enter(&clients, 1, 1);
         clients.leave(&a);
         assert!(again.gate.pass().is_some());
@@ -313,7 +316,7 @@ mod tests {
         let (a, b) = (enter(&clients, 1, 1), enter(&clients, 1, 2));
         clients.leave(&a);
         assert!(clients.is_present(1) && !clients.is_present(2));
-        // It has a connection, and is silent.
+        // It has a connection, but is silent.
         b.gate.passage().heard = clients.started;
         assert!(!clients.is_present(1));
         let passing = b.gate.pass().expect("it is open");
@@ -324,7 +327,7 @@ mod tests {
         assert!(clients.is_present(1), "links break and are made again");
         clients.known().left.insert(1, clients.started);
         assert!(!clients.is_present(1));
-        // Everybody was there a moment ago, for all that a young server knows.
+        // A young server assumes that every process was present recently.
         let clients = Clients::new(Duration::from_secs(1000));
         assert!(clients.is_present(1));
         clients.fence(1, 0).expect("no file");
@@ -356,7 +359,7 @@ mod tests {
         let (lock_of_a, a, b) = (enter(&clients, 1, 1), enter(&clients, 1, 2), enter(&clients, 2, 1));
         assert_eq!(lock(&clients, &lock_of_a), Locked::Yes);
         let long_ago = Instant::now().checked_sub(Duration::from_secs(2000)).expect("the clock is older");
-        // The connection that took it says nothing, as always; another one of the process does.
+        // The connection that took the lock is silent, as always; another one of the process is not.
         lock_of_a.gate.passage().heard = long_ago;
         assert_eq!(lock(&clients, &b), Locked::No);
         a.gate.passage().heard = long_ago;

@@ -1,8 +1,8 @@
 //! One connection of a client: bytes in, requests executed, bytes out.
 //!
-//! What came in is kept until a request is whole, what was not taken yet until it is; while much of that waits, no further
-//! request is executed. So a connection holds at most one request and a few replies, whatever its client does; what a long
-//! request needs is claimed from what there is for all of them.
+//! Input is kept until a request is complete, and output until it is sent. While much output waits, no
+//! further request is executed. So a connection holds at most one request and a few replies, whatever its
+//! client does. A long request claims its memory from a budget of all connections.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,23 +15,23 @@ use super::clients::Client;
 use super::io_thread::Arrival;
 use crate::handshake::Rejection;
 
-/// Bytes that are taken from a connection at once.
+/// Initial size of the input buffer in bytes.
 const INPUT: usize = 64 << 10;
-/// Bytes of replies that wait before no further request is executed.
+/// Bytes of waiting replies above which no further request is executed.
 pub const OUTPUT_MAX: usize = 1 << 20;
 
-/// What a connection waits for.
+/// Readiness that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Interest {
     Input,
     Output,
-    /// Its input is full, and nothing can be taken from it now.
+    /// Its input is full and cannot be processed yet.
     Nothing,
 }
 
-/// A client's connection, with what a service keeps of it.
+/// A client's connection, with the state that a service keeps for it.
 pub struct Connection<T> {
-    /// Its place among those of its thread.
+    /// Index among the connections of its thread.
     number: usize,
     stream: TcpStream,
     peer: SocketAddr,
@@ -39,27 +39,27 @@ pub struct Connection<T> {
     state: T,
     interest: Interest,
     input: Vec<u8>,
-    /// What the input is longer than it always may be.
+    /// Claim for the part of the input buffer beyond its initial size.
     claim: Claim,
-    /// Whether its input is full and there is nothing to claim.
+    /// Whether the input is full and the budget has too little left.
     is_starved: bool,
-    /// Bytes of `input` that are filled, and of these that are done with.
+    /// Number of filled bytes of `input`, and of processed ones among them.
     filled: usize,
     taken: usize,
     output: Vec<u8>,
     sent: usize,
-    /// Since when the client owes something: the rest of a request, or taking its replies.
+    /// Time since which the client owes the rest of a request, or the acceptance of its replies.
     waits_since: Option<Instant>,
     end: Option<End>,
     is_called_again: bool,
     is_parked: bool,
-    /// Whether the service works on what came, and the client owes nothing meanwhile.
+    /// Whether the service is working on the input, so that the client owes nothing.
     is_worked_on: bool,
-    /// Which of its thread's connections it is, of all that there ever were.
+    /// Number of the connection among all that its thread ever had.
     serial: u64,
 }
 
-/// Why a connection ends.
+/// Reason for the end of a connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum End {
@@ -67,7 +67,7 @@ pub enum End {
     Closed,
     #[error("{0}")]
     Rejected(Rejection),
-    /// The same, and it was told so.
+    /// Rejected, and the client was told so.
     #[error("{0}")]
     Refused(Rejection),
     #[error("it sent what is no request: {0}")]
@@ -89,7 +89,7 @@ impl From<io::Error> for End {
 }
 
 impl<T: Default> Connection<T> {
-    /// That of a client that was just let in.
+    /// Creates the connection of a client that was just admitted.
     pub(super) fn new((number, serial): (usize, u64), arrival: Arrival, core: &Core) -> Self {
         let Arrival { stream, peer, client } = arrival;
         Self {
@@ -117,17 +117,17 @@ impl<T: Default> Connection<T> {
 }
 
 impl<T> Connection<T> {
-    /// Its place among those of its thread, which another one has later.
+    /// Index among the connections of its thread; it is reused.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Its number among all that its thread ever had.
+    /// Number among all connections that its thread ever had.
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// Says whether the service works on what came: the client need not be in a hurry then.
+    /// Sets whether the service is working on the input, so that the client owes nothing.
     pub fn set_worked_on(&mut self, is_worked_on: bool) {
         self.is_worked_on = is_worked_on;
     }
@@ -140,13 +140,13 @@ impl<T> Connection<T> {
         self.peer
     }
 
-    /// Whether replies were not sent, or not taken. A turn that ends so waits for the client to take them, and nothing is taken
-    /// from it until then.
+    /// Whether replies are waiting to be sent. A turn that ends so waits until the client accepts them; no
+    /// input is read until then.
     pub fn is_blocked(&self) -> bool {
         self.sent < self.output.len()
     }
 
-    /// Whether so much waits to be sent that no further request is to be executed.
+    /// Whether so much output waits that no further request may be executed.
     pub fn is_laden(&self) -> bool {
         self.output.len() > OUTPUT_MAX
     }
@@ -155,22 +155,22 @@ impl<T> Connection<T> {
         self.client
     }
 
-    /// Whether there is anything to send.
+    /// Whether there is any output.
     pub fn has_output(&self) -> bool {
         !self.output.is_empty()
     }
 
-    /// Whether its client owes something.
+    /// Whether the client owes input or the acceptance of replies.
     pub(super) fn is_owed(&self) -> bool {
         self.waits_since.is_some()
     }
 
-    /// Whether its client has owed something for longer than `patience`.
+    /// Whether the client has owed something for longer than `patience`.
     pub(super) fn is_overdue(&self, now: Instant, patience: Duration) -> bool {
         self.waits_since.is_some_and(|since| now.saturating_duration_since(since) > patience)
     }
 
-    /// Has the connection closed at the end of the turn.
+    /// Closes the connection at the end of the turn.
     pub fn end(&mut self, end: End) {
         self.end.get_or_insert(end);
     }
@@ -179,7 +179,7 @@ impl<T> Connection<T> {
         self.end.is_some()
     }
 
-    /// Has the service get the connection again, after others had their turn.
+    /// Gives the connection to the service again, after the others had their turn.
     pub fn call_again(&mut self) {
         self.is_called_again = true;
     }
@@ -188,7 +188,7 @@ impl<T> Connection<T> {
         std::mem::take(&mut self.is_called_again)
     }
 
-    /// Has the service get the connection again in a moment, when another thread has done what it waits for.
+    /// Gives the connection to the service again in a moment, when another thread may have finished.
     pub fn park(&mut self) {
         self.is_parked = true;
     }
@@ -197,7 +197,7 @@ impl<T> Connection<T> {
         std::mem::take(&mut self.is_parked)
     }
 
-    /// Whether what it waits for is another one than before; that.
+    /// The readiness that the connection waits for, if it has changed.
     pub(super) fn new_interest(&mut self) -> Option<Interest> {
         let interest = match () {
             () if self.is_blocked() => Interest::Output,
@@ -207,7 +207,7 @@ impl<T> Connection<T> {
         (std::mem::replace(&mut self.interest, interest) != interest).then_some(interest)
     }
 
-    /// Whether its input is full and waits for what others have of the budget.
+    /// Whether the input is full and waits for the budget.
     pub(super) fn is_starved(&self) -> bool {
         self.is_starved
     }
@@ -216,33 +216,33 @@ impl<T> Connection<T> {
         self.end.take()
     }
 
-    /// Who the client is, what the service keeps of the connection, bytes that were not taken, and where replies go.
+    /// The client, the state of the service, the unprocessed input, and the output.
     pub fn parts(&mut self) -> (&Client, &mut T, &[u8], &mut Vec<u8>) {
         (&self.client, &mut self.state, &self.input[self.taken..self.filled], &mut self.output)
     }
 
-    /// Who the client is, and what the service keeps of the connection.
+    /// The client and the state of the service.
     pub fn client(&self) -> (&Client, &T) {
         (&self.client, &self.state)
     }
 
-    /// Where replies go.
+    /// The output, to which replies are appended.
     pub fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
 
-    /// Bytes that were not taken.
+    /// The unprocessed input.
     pub fn input(&self) -> &[u8] {
         &self.input[self.taken..self.filled]
     }
 
-    /// The first `bytes` that were not taken are done with.
+    /// Marks the first `bytes` of the unprocessed input as processed.
     pub fn take(&mut self, bytes: usize) {
         self.taken += bytes;
         debug_assert!(self.taken <= self.filled);
     }
 
-    /// To be called when the socket can be read or written. Whether there may be requests.
+    /// Must be called when the socket is readable or writable. Returns whether there may be requests.
     pub(super) fn advance(&mut self, core: &Core) -> Result<bool, End> {
         if self.is_blocked() {
             self.send(core)?;
@@ -251,7 +251,7 @@ impl<T> Connection<T> {
         self.receive(core)
     }
 
-    /// Whether anything came.
+    /// Returns whether input came.
     fn receive(&mut self, core: &Core) -> Result<bool, End> {
         if self.filled == self.input.len() {
             return Ok(false);
@@ -268,7 +268,7 @@ impl<T> Connection<T> {
         }
     }
 
-    /// Sends what the client takes.
+    /// Sends as much output as the client accepts.
     ///
     /// # Errors
     /// The end of the connection.
@@ -278,7 +278,7 @@ impl<T> Connection<T> {
                 Ok(more) => {
                     self.sent += more;
                     core.counters.bytes_out.fetch_add(more as u64, Relaxed);
-                    // Taking replies is what it owed.
+                    // The client owed only the acceptance of replies.
                     self.waits_since = None;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -292,8 +292,8 @@ impl<T> Connection<T> {
         Ok(())
     }
 
-    /// Moves what is left to the front, and lets the buffer grow if it is full, in the end to `needed` bytes. All of them are
-    /// claimed at first, so that of two requests that have no room together one has.
+    /// Moves unprocessed input to the front, and grows a full buffer, finally to `needed` bytes. All of them
+    /// are claimed at first, so that of two requests that do not fit together one gets its memory.
     pub fn make_room(&mut self, needed: usize) {
         self.is_starved = false;
         if self.taken == self.filled {
@@ -316,7 +316,7 @@ impl<T> Connection<T> {
         }
     }
 
-    /// Notes since when the client owes something.
+    /// Records since when the client owes something.
     pub(super) fn note_waiting(&mut self) {
         let owes = self.is_blocked() || (self.taken < self.filled && !self.is_worked_on);
         self.waits_since = owes.then(|| self.waits_since.unwrap_or_else(Instant::now));

@@ -1,26 +1,26 @@
-//! What a server of any protocol counts: bytes and connections.
+//! Counters of a server of any protocol: bytes and connections.
 //!
-//! Connections are counted as they come and go; those that were refused or thrown out are counted apart. What was asked for
-//! over them is counted by each service.
+//! Connections are counted when they open and close; refused and expelled ones are counted separately.
+//! Requests are counted by each service.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A moment of the counters of a [`super::Server`].
+/// Snapshot of the counters of a [`super::Server`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionCounts {
-    /// Bytes that came in, and that went out.
+    /// Bytes received and sent.
     pub bytes_in: u64,
     pub bytes_out: u64,
-    /// Connections that are open, whether they have said who they are or not.
+    /// Open connections, including those whose handshake is not complete.
     pub connections: u64,
-    /// Those of clients, which have.
+    /// Open connections of admitted clients.
     pub clients: u64,
-    /// Connections that were accepted, ever.
+    /// Connections accepted so far.
     pub accepted: u64,
-    /// Connections that did not know the secret, spoke another version, or came when there were as many clients as may be.
+    /// Connections with a wrong secret or version, or beyond the maximum number of clients.
     pub refused: u64,
-    /// Connections that were closed because of what they sent, or did not send in time or before too many other strangers came.
+    /// Connections closed because of invalid input, a timeout, or too many later strangers.
     pub expelled: u64,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct ConnectionCounters {
 }
 
 impl ConnectionCounters {
-    /// Counts one more client, unless there are `max`.
+    /// Counts one more client, unless there are already `max`.
     pub fn admit_client(&self, max: usize) -> bool {
         let more = |clients| (clients < max as u64).then_some(clients + 1);
         self.clients.fetch_update(Relaxed, Relaxed, more).is_ok()

@@ -1,7 +1,8 @@
-//! File descriptors: as many as the system gives, and what happens when there are no more.
+//! File descriptors: raising their limit, and behaviour without free ones.
 //!
-//! A process begins with a low limit, which it may raise itself. If clients may have more connections than there can be
-//! descriptors, fewer are let in, and told so, rather than that nobody can be accepted any more.
+//! A process starts with a low limit, which it may raise itself. If the limit does not suffice for the
+//! configured number of clients, fewer are admitted and the others are told so; otherwise the server could
+//! not accept connections at all.
 
 use std::fs::File;
 use std::io;
@@ -9,10 +10,10 @@ use std::net::TcpListener;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Descriptors that connections of clients and strangers leave to all else: files, memory servers, a page of metrics.
+/// Descriptors kept for other uses: files, memory servers, a page of metrics.
 const RESERVE: u64 = 160;
 
-/// How many clients there may be at a time beside `strangers`, if there are to be `clients`; the limit is raised for it.
+/// Maximum number of clients beside `strangers`, at most `clients`; raises the limit first.
 ///
 /// # Errors
 /// If there is room for none.
@@ -20,7 +21,7 @@ pub(super) fn make_room(clients: usize, strangers: usize) -> io::Result<usize> {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum || (limit.current.is_some() && limit.maximum.is_none()) {
         let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
-        // If it may not, there are as many as before.
+        // If raising is not allowed, the old limit stays.
         if setrlimit(Resource::Nofile, raised).is_ok() {
             limit = raised;
         }
@@ -44,7 +45,7 @@ fn fitting(limit: Option<u64>, clients: usize, strangers: usize) -> io::Result<u
     Ok(room as usize)
 }
 
-/// A descriptor that is kept so that there is one when there are no more.
+/// A descriptor kept in reserve for the time when there are no others.
 pub(super) struct Spare(Option<File>);
 
 impl Spare {
@@ -52,11 +53,12 @@ impl Spare {
         Self(File::open("/dev/null").ok())
     }
 
-    /// Accepts whoever waits and hangs up, so that he knows; whether there was a descriptor for it.
+    /// Accepts and closes the next waiting connection, so that the peer learns of it; returns whether a
+    /// descriptor was available.
     pub fn turn_away(&mut self, listener: &TcpListener) -> bool {
         let had = self.0.take().is_some();
         if had {
-            // Another thread may have taken the descriptor, or he may have gone.
+            // Another thread may have taken the descriptor, or the peer may be gone.
             drop(listener.accept());
         }
         self.0 = File::open("/dev/null").ok();

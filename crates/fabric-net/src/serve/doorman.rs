@@ -1,8 +1,9 @@
-//! The thread at a server's door: it accepts connections, shakes hands, and deals clients out to the other threads.
+//! The thread that accepts connections, performs handshakes, and distributes clients to the other threads.
 //!
-//! Nothing that clients do keeps strangers waiting, nor the other way round. A stranger has a small buffer and no more; when there
-//! are too many, or no descriptor is left for one more, the one that has been a stranger for longest goes. A client that
-//! takes the name of an earlier connection waits here until nothing of that one is under way.
+//! A *stranger* is a connection whose handshake is not complete. Clients cannot delay strangers, nor
+//! strangers clients. A stranger has only a small buffer. When there are too many, or no descriptor is left,
+//! the oldest stranger is closed. A client with the identity of an earlier connection waits here until no
+//! request of that one is in progress.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -24,11 +25,11 @@ use super::{Service, Shared};
 use crate::handshake::{HELLO, PROOF, Rejection, ServerHalf};
 use crate::socket;
 
-/// Connections that are accepted before others have their turn.
+/// Connections accepted before other events are handled.
 const ACCEPTS: usize = 64;
-/// A listener that cannot accept is left alone for so long, and strangers are looked at so often.
+/// Pause of a listener that cannot accept, and interval between checks of strangers.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Between two looks whether a client that waits may go in.
+/// Interval between checks whether a waiting client may enter.
 const LOOK: Duration = Duration::from_millis(1);
 const WAKE: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
@@ -36,11 +37,11 @@ const LISTENER: u64 = u64::MAX - 1;
 enum Stage {
     Hello,
     Proof(Box<ServerHalf>),
-    /// Admitted, but something of an earlier connection of the same name is under way.
+    /// Admitted, but a request of an earlier connection with the same identity is in progress.
     Waits(Box<(ServerHalf, Client)>),
 }
 
-/// A connection whose handshake is not over.
+/// A connection whose handshake is not complete.
 struct Stranger {
     stream: TcpStream,
     peer: SocketAddr,
@@ -53,14 +54,14 @@ struct Stranger {
 pub(super) struct Doorman<S: Service> {
     shared: Arc<Shared<S>>,
     inboxes: Arc<[Inbox]>,
-    /// The inbox of the next client.
+    /// Index of the next client's inbox.
     next_inbox: usize,
     listener: TcpListener,
     epoll: OwnedFd,
-    /// In the order in which they came.
+    /// Strangers by number, in order of arrival.
     strangers: BTreeMap<u64, Stranger>,
     next_number: u64,
-    /// Those that were admitted and wait.
+    /// Admitted clients that wait.
     waiting: Vec<u64>,
     spare: Spare,
     accepts_again_at: Option<Instant>,
@@ -112,7 +113,7 @@ impl<S: Service> Doorman<S> {
         }
     }
 
-    /// Accepts some of those who wait.
+    /// Accepts some waiting connections.
     fn accept(&mut self) {
         for _ in 0..ACCEPTS {
             match self.listener.accept() {
@@ -120,7 +121,7 @@ impl<S: Service> Doorman<S> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if is_passing(&error) => {}
                 Err(error) if is_lack_of_descriptors(&error) => {
-                    // Who has said nothing for longest makes room; if nobody has, the next one is turned away.
+                    // The oldest stranger makes room; without strangers, the next connection is turned away.
                     if !self.displace_oldest() && !self.spare.turn_away(&self.listener) {
                         return self.pause_accepting(&error);
                     }
@@ -132,7 +133,7 @@ impl<S: Service> Doorman<S> {
 
     fn pause_accepting(&mut self, error: &io::Error) {
         tracing::error!("a connection cannot be accepted: {error}");
-        // It would be told again and again.
+        // The event would otherwise recur at once.
         let _ = epoll::delete(&self.epoll, &self.listener);
         self.accepts_again_at = Some(Instant::now() + PAUSE);
     }
@@ -155,22 +156,22 @@ impl<S: Service> Doorman<S> {
         }
     }
 
-    /// Closes the connection that has been a stranger's for longest, but for those that only wait to go in.
+    /// Closes the oldest stranger, except for admitted ones that wait.
     fn displace_oldest(&mut self) -> bool {
         let is_stranger = |(_, stranger): &(&u64, &Stranger)| !matches!(stranger.stage, Stage::Waits(_));
         let oldest = self.strangers.iter().find(is_stranger).map(|(number, _)| *number);
         oldest.inspect(|number| self.close(*number, &End::Displaced)).is_some()
     }
 
-    /// To be called when the socket can be read.
+    /// Must be called when the socket is readable.
     fn advance(&mut self, number: u64) {
-        // It may have been closed by an event before this one.
+        // An earlier event may have closed it.
         let Some(stranger) = self.strangers.get_mut(&number) else { return };
         if let Err(end) = Self::shake(&self.shared, stranger) {
             return self.close(number, &end);
         }
         if matches!(stranger.stage, Stage::Waits(_)) {
-            // Its requests are for the thread that gets it.
+            // Its requests are read by the thread that gets it.
             if let Err(error) = epoll::delete(&self.epoll, &stranger.stream) {
                 return self.close(number, &End::Io(error.into()));
             }
@@ -199,7 +200,7 @@ impl<S: Service> Doorman<S> {
             Stage::Hello => {
                 let (half, judged) = ServerHalf::new(S::PROTOCOL, &stranger.input);
                 match judged {
-                    // Whoever speaks another language hears nothing.
+                    // A peer with an unknown protocol gets no answer.
                     Err(rejection @ Rejection::NotPando { .. }) => return Err(End::Rejected(rejection)),
                     Err(rejection) => {
                         say(core, &stranger.stream, half.challenge())?;
@@ -228,7 +229,8 @@ impl<S: Service> Doorman<S> {
         Ok(())
     }
 
-    /// Hands a client to its thread, unless something of an earlier connection of its name is under way.
+    /// Hands a client to a thread, unless a request of an earlier connection with its identity is in
+    /// progress.
     fn let_in(&mut self, number: u64) {
         let core = &self.shared.core;
         let Some(Stranger { stream, stage: Stage::Waits(admitted), .. }) = self.strangers.get(&number) else {
@@ -271,7 +273,7 @@ impl<S: Service> Doorman<S> {
         core.stranger_log.tell(stranger.peer, end);
     }
 
-    /// Closes connections of strangers that took too long, and accepts again.
+    /// Closes strangers that took too long, and resumes accepting.
     fn sweep(&mut self, now: Instant) {
         let patience = self.shared.core.settings.patience;
         while let Some((&number, stranger)) = self.strangers.first_key_value()
@@ -286,7 +288,7 @@ impl<S: Service> Doorman<S> {
     }
 }
 
-/// Sends some bytes, for which a socket that was hardly used has room.
+/// Sends a few bytes. A socket that has hardly been used has room for them.
 fn say(core: &super::Core, mut stream: &TcpStream, bytes: &[u8]) -> Result<(), End> {
     let sent = stream.write(bytes)?;
     core.counters.bytes_out.fetch_add(sent as u64, Relaxed);

@@ -1,9 +1,9 @@
-//! Processes that were given up for dead, none of whose connections is let in again.
+//! Processes given up for dead, which are not admitted again.
 //!
-//! Anybody who is let in may fence, as often as he likes, so the oldest are forgotten when there are too many: a process that
-//! comes back after so many others died since. A server whose memory outlives it keeps them in a file, so that a process
-//! that was cut off does not come back by a restart of the server. The file is a row of numbers of 8 bytes, little-endian; what
-//! is cut off at its end is nothing.
+//! Any admitted client may fence as often as it likes, so the oldest fences are forgotten beyond a limit: a
+//! process is readmitted after that many later deaths. A server whose memory outlives it keeps the fences in
+//! a file, so that a restart of the server does not readmit a process. The file is a sequence of numbers of 8
+//! bytes, little-endian; an incomplete number at its end is ignored.
 
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -11,28 +11,28 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Processes that are remembered.
+/// Maximum number of remembered processes.
 pub(super) const FENCES_MAX: usize = 1 << 16;
 const NUMBER: usize = size_of::<u64>();
 
 #[derive(Default)]
 pub(super) struct Fences {
     known: HashSet<u64>,
-    /// The same, in their order.
+    /// The same processes, oldest first.
     order: VecDeque<u64>,
     file: Option<Kept>,
 }
 
-/// Where they are kept.
+/// The file that keeps them.
 struct Kept {
     path: PathBuf,
     file: File,
-    /// Numbers in the file, also of those that are forgotten.
+    /// Numbers in the file, including forgotten ones.
     written: usize,
 }
 
 impl Fences {
-    /// Those that the file at `path` has, which is made if there is none.
+    /// Reads the fences from the file at `path`, which is created if missing.
     pub fn kept_at(path: &Path) -> io::Result<Self> {
         let mut fences = Self::default();
         let bytes = match fs::read(path) {
@@ -57,8 +57,10 @@ impl Fences {
         self.order.len()
     }
 
+    /// Adds a process.
+    ///
     /// # Errors
-    /// Those of the file; the process is fenced until the server ends all the same.
+    /// Errors of the file; the process is still fenced until the server ends.
     pub fn add(&mut self, process: u64) -> io::Result<()> {
         if !self.remember(process) {
             return Ok(());
@@ -74,7 +76,7 @@ impl Fences {
         Ok(())
     }
 
-    /// Whether it is a new one.
+    /// Returns whether the process is new.
     fn remember(&mut self, process: u64) -> bool {
         let is_new = self.known.insert(process);
         if is_new {
@@ -89,7 +91,7 @@ impl Fences {
     }
 }
 
-/// Writes the file anew, so that there is always a whole one, and opens it to append to.
+/// Replaces the file atomically by a complete one, and opens it for appending.
 fn rewrite(path: &Path, numbers: &VecDeque<u64>) -> io::Result<File> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
@@ -117,7 +119,7 @@ mod tests {
     #[test]
     fn a_file_has_them_after_a_restart_and_stays_short() {
         let path = std::env::temp_dir().join(format!("pando-fences-{}", std::process::id()));
-        // It is there only if an earlier run failed.
+        // The file exists only if an earlier run failed.
         let _ = fs::remove_file(&path);
         let mut fences = Fences::kept_at(&path).expect("it is made");
         (7..10).for_each(|process| fences.add(process).expect("it is written"));

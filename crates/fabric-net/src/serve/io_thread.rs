@@ -1,9 +1,9 @@
-//! A thread of a server: it sleeps until one of its connections has something to say.
+//! A thread of a server: it sleeps until one of its connections is ready.
 //!
-//! Connections that have are handed to the service, one by one or all at once ([`Service::GATHERS`]). New ones come through the
-//! inbox. After work a thread looks for more for a moment, since waking one up takes longer than most requests; then it
-//! sleeps, with an alarm set only if a client owes something. It never waits for another thread: a connection that does is
-//! parked, and looked at again in a moment.
+//! Ready connections are handed to the service, one by one or all together ([`Service::GATHERS`]). New ones
+//! arrive in the inbox. After work the thread polls for more for a moment, since a wake-up takes longer than
+//! most requests. Then it sleeps, with a timeout only if a client owes something. It never waits for another
+//! thread: a connection that has to is parked and checked again in a moment.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -22,11 +22,11 @@ use super::clients::Client;
 use super::connection::{Connection, End, Interest};
 use super::{Service, Shared};
 
-/// Events that are taken at once.
+/// Maximum number of events per wait.
 pub(super) const EVENTS: usize = 256;
-/// How often a thread looks for clients that owe something, if there are any.
+/// Interval between checks of clients that owe something.
 const SWEEP: Duration = Duration::from_millis(100);
-/// Between two looks at connections that are parked.
+/// Interval between checks of parked connections.
 const LOOK: Duration = Duration::from_millis(1);
 const WAKE: u64 = u64::MAX;
 
@@ -39,7 +39,7 @@ impl Wake {
     }
 
     pub fn wake(&self) {
-        // It cannot fail but when the counter is full, and then the thread wakes anyway.
+        // The write fails only if the counter is full, and then the thread wakes anyway.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -48,14 +48,14 @@ impl Wake {
     }
 }
 
-/// A client that was let in, and its connection.
+/// An admitted client and its connection.
 pub(super) struct Arrival {
     pub stream: TcpStream,
     pub peer: SocketAddr,
     pub client: Client,
 }
 
-/// Where a thread gets its connections.
+/// Inbox of a thread for new connections.
 pub(super) struct Inbox {
     arrived: Mutex<Vec<Arrival>>,
     pub wake: Wake,
@@ -77,10 +77,10 @@ impl Inbox {
     }
 }
 
-/// Room for the events that are taken at once.
+/// Buffer for the events of one wait.
 pub(super) type Events = [MaybeUninit<Event>; EVENTS];
 
-/// Sleeps until there is an event or `wait` has passed; the events.
+/// Waits for an event, or until `wait` has passed; returns the events.
 pub(super) fn wait_for_events<'e>(
     epoll: &OwnedFd,
     events: &'e mut Events,
@@ -99,35 +99,36 @@ pub(super) fn wait_for_events<'e>(
     }
 }
 
-/// How a step went.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Something came.
+    /// There was an event or a ready connection.
     Active,
+    /// There was none.
     Vain,
-    /// The thread is to end.
+    /// The thread must end.
     Stop,
 }
 
-/// A thread's connections, and where it waits for them.
+/// A thread's connections and their event queue.
 pub struct IoThread<S: Service> {
     pub(super) shared: Arc<Shared<S>>,
     inboxes: Arc<[Inbox]>,
-    /// Its place among the inboxes.
+    /// Index of its inbox.
     number: usize,
     epoll: OwnedFd,
     connections: Vec<Option<Connection<S::State>>>,
-    /// Numbers of connections that may have requests.
+    /// Connections that may have requests.
     ready: Vec<usize>,
-    /// Those connections, while they are the service's.
+    /// The same connections while the service has them.
     handed: Vec<Connection<S::State>>,
-    /// Those that asked to be called again.
+    /// Connections to hand to the service again.
     again: Vec<usize>,
-    /// Those that wait for another thread.
+    /// Connections that wait for another thread.
     parked: Vec<usize>,
-    /// Connections that it had so far.
+    /// Number of connections so far.
     had: u64,
-    /// Until when it does not sleep.
+    /// Time until which the thread does not sleep.
     busy_until: Instant,
     next_sweep: Instant,
 }
@@ -152,8 +153,8 @@ impl<S: Service> IoThread<S> {
         })
     }
 
-    /// Takes what came, and hands it to the service. It sleeps until something comes, unless the service has something under
-    /// way that is not to wait for that.
+    /// Receives input and hands it to the service. Sleeps until there is some, unless the service has work in
+    /// progress (`is_under_way`).
     pub fn step(&mut self, worker: &mut S::Worker, is_under_way: bool) -> Step {
         if self.shared.core.is_stopping.load(SeqCst) {
             return Step::Stop;
@@ -189,11 +190,11 @@ impl<S: Service> IoThread<S> {
             let settings = &self.shared.core.settings;
             self.busy_until = done + settings.busy_poll;
             if done - woken > settings.patience / 4 {
-                // What clients sent meanwhile is looked at before they are called slow.
+                // Input that came meanwhile is read before its clients are considered slow.
                 self.next_sweep = done + SWEEP;
             }
         } else if is_busy && self.again.is_empty() && !is_under_way {
-            // Whoever is to send more may need this core for it.
+            // The peers may need this core to send more.
             thread::yield_now();
         }
         if is_active { Step::Active } else { Step::Vain }
@@ -228,12 +229,12 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    /// There is something to read or write, or the connection is gone.
+    /// Handles an event of a connection: it is readable, writable or closed.
     fn advance(&mut self, number: usize, is_gone: bool) {
-        // It may have been closed by an event before this one.
+        // An earlier event may have closed it.
         let Some(Some(connection)) = self.connections.get_mut(number) else { return };
         match connection.advance(&self.shared.core) {
-            // Nothing could be read of what has ended, and it would be told again and again.
+            // A closed connection without input would report the same event again and again.
             Ok(false) if is_gone => self.close(number, &End::Closed),
             Ok(has_requests) => {
                 self.note_interest(number);
@@ -245,11 +246,11 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    /// Hands to the service what may have requests, and what asked for it again.
+    /// Hands connections that may have requests, or asked to be called again, to the service.
     fn turn(&mut self, worker: &mut S::Worker) {
         let mut ready = std::mem::take(&mut self.ready);
         for number in ready.drain(..) {
-            // It may be closed by now, or another one, or be there twice.
+            // The connection may be closed or replaced, or be listed twice.
             let may = |connection: &mut Connection<_>| !connection.is_blocked();
             if let Some(connection) = self.connections[number].take_if(may) {
                 self.handed.push(connection);
@@ -280,7 +281,7 @@ impl<S: Service> IoThread<S> {
         self.handed = handed;
     }
 
-    /// Waits for what the connection waits for, if that is new.
+    /// Updates the events that the connection waits for, if they changed.
     fn note_interest(&mut self, number: usize) {
         let Some(connection) = &mut self.connections[number] else { return };
         let flags = match connection.new_interest() {
@@ -311,12 +312,12 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    /// Whether there is something to look at although nothing happens.
+    /// Whether the thread must wake up without an event.
     fn is_owed(&self) -> bool {
         self.connections.iter().flatten().any(|connection| connection.is_owed())
     }
 
-    /// Closes connections whose clients took too long, and has those looked at that wait for memory.
+    /// Closes connections whose clients took too long, and retries those that wait for memory.
     fn sweep(&mut self, now: Instant) {
         for number in 0..self.connections.len() {
             let patience = self.shared.core.settings.patience;

@@ -1,20 +1,20 @@
-//! What a server logs of connections that it closes.
+//! Rate-limited log of closed connections.
 //!
-//! Anybody may connect as often as he likes, and who is let in may send nonsense as often; neither must be able to fill a disk with
-//! that: each connection is worth one line, and all of a kind together some lines a second. How many were left out is said with
-//! the next line.
+//! Any peer may connect as often as it likes, and any client may send invalid requests. Neither may fill a
+//! disk: a connection gets one line, and all connections of a kind together a few lines per second. The next
+//! line reports the number of omitted ones.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines in so much time at most.
+/// Maximum number of lines per period.
 const LINES: u32 = 10;
 const WHILE: Duration = Duration::from_secs(1);
 
 pub(super) struct LimitedLog {
-    /// Whose connections they are.
+    /// Kind of the connections.
     who: &'static str,
     recent: Mutex<Recent>,
 }
@@ -27,7 +27,7 @@ struct Recent {
 }
 
 impl Recent {
-    /// Whether there is to be a line now; how many were left out before it.
+    /// Whether a line may be written now; returns the number of lines omitted before it.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= WHILE) {
             (self.since, self.lines) = (Some(now), 0);
@@ -46,7 +46,7 @@ impl LimitedLog {
         Self { who, recent: Mutex::default() }
     }
 
-    /// Says how a connection ended.
+    /// Logs the end of a connection.
     pub fn tell(&self, peer: SocketAddr, end: &dyn Display) {
         let admitted = self.recent.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now());
         let who = self.who;

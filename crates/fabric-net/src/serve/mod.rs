@@ -1,10 +1,11 @@
-//! A server of any protocol of Pando: a bounded number of threads that share the connections, and one at the door.
+//! A server of any protocol of Pando: a bounded number of threads that share the connections, and one that
+//! accepts them.
 //!
-//! What is the same for all is here: accepting and dealing out, the handshake, buffers, and that nobody can make a server
-//! wait. A connection that sends half a request, takes no answers, or never says who it is, is closed after
-//! [`Settings::patience`], and one that sends what is no request at once. Strangers, who have not said who they are, are
-//! counted apart from clients. A server without work sleeps. What requests are and what is done about them is the
-//! [`Service`]'s.
+//! The common parts are here: accepting and distributing connections, the handshake, buffers, and protection
+//! against stalling. A connection that sends half a request, does not accept answers, or does not complete
+//! its handshake is closed after [`Settings::patience`], one that sends an invalid request at once.
+//! *Strangers*, whose handshake is not complete, are counted apart from clients. A server without work
+//! sleeps. A [`Service`] defines the requests and executes them.
 
 mod budget;
 mod clients;
@@ -38,72 +39,78 @@ use io_thread::{Inbox, Wake};
 pub use io_thread::{IoThread, Step};
 use lines::LimitedLog;
 
-/// How a server treats its clients.
+/// Configuration of a server.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What clients must know.
+    /// Secret that clients must know.
     pub secret: Secret,
-    /// At least 1.
+    /// Number of threads, at least 1.
     pub threads: usize,
-    /// Connections of clients at the same time.
+    /// Maximum number of connected clients.
     pub clients_max: usize,
-    /// Connections of strangers, whose handshake is not over, at the same time. When there is one more, the one that has been a
-    /// stranger for longest is closed. They never take the place of a client.
+    /// Maximum number of strangers (connections whose handshake is not complete). One more closes the oldest.
+    /// They never take the place of a client.
     pub strangers_max: usize,
-    /// How long a client may take to say who it is, to finish a request, or to take an answer.
+    /// Longest time for a handshake, for the rest of a request, and for accepting an answer.
     pub patience: Duration,
-    /// How long a thread looks for more work before it sleeps.
+    /// Time for which a thread polls for more work before it sleeps.
     pub busy_poll: Duration,
-    /// How long a process counts as alive after its last connection went.
+    /// How long a process counts as alive after its last request.
     pub grace: Duration,
-    /// Bytes that unfinished requests of all clients may take together, beyond 64 KiB each.
+    /// Total bytes of unfinished requests of all clients, beyond 64 KiB each.
     pub input_max: usize,
-    /// A file with the processes that were given up for dead, to be kept for the next server; without one they are forgotten.
+    /// File that keeps the processes given up for dead for the next server; without one they are forgotten at
+    /// the end.
     pub fences: Option<PathBuf>,
 }
 
-/// What a server does for its clients.
+/// The protocol-specific part of a server.
 pub trait Service: Send + Sync + Sized + 'static {
     const PROTOCOL: Protocol;
-    /// Whether all that came at once is executed together, rather than what came on each connection by itself.
+    /// Whether the input of all ready connections is executed together, instead of connection by connection.
     const GATHERS: bool;
-    /// What belongs to one connection.
+    /// State of one connection.
     type State: Default + Send;
-    /// What belongs to one thread, and is made on it.
+    /// State of one thread, created on it.
     type Worker;
     type Error: From<io::Error> + Send + 'static;
 
+    /// Creates the state of a thread.
+    ///
     /// # Errors
-    /// Those for which the server does not start.
+    /// Errors for which the server does not start.
     fn worker(&self) -> Result<Self::Worker, Self::Error>;
 
-    /// What clients learn when they are let in.
+    /// Parameters sent to an admitted client.
     fn welcomed(&self) -> Welcomed;
 
+    /// Checks the number by which a client knows this server.
+    ///
     /// # Errors
-    /// Why no client that knows this server as `number` is let in.
+    /// The reason why no client with this number is admitted.
     fn check_number(&self, number: u16) -> Result<(), Rejection> {
         let _ = number;
         Ok(())
     }
 
-    /// Takes requests out of connections whose handshake is over and that may have some, executes them, and writes and sends
-    /// the replies. What is whole and is left, though its connection is not blocked, asks to be
-    /// [called again](Connection::call_again).
+    /// Takes requests from admitted connections that may have some, executes them, and writes and sends the
+    /// replies. If complete requests remain on a connection that is not blocked, the service [calls it
+    /// again](Connection::call_again).
     fn turn(&self, core: &Core, worker: &mut Self::Worker, connections: &mut [Connection<Self::State>]);
 
-    /// Adds the numbers of connections whose turn it is although nothing came over them.
+    /// Adds the numbers of connections that must be handled although no input came.
     fn add_ready(&self, worker: &mut Self::Worker, ready: &mut Vec<usize>) {
         let _ = (worker, ready);
     }
 
-    /// Runs a thread, by steps, until it is to stop. A service that has something under way between turns does both here.
+    /// Runs a thread by steps until it must stop. A service with work in progress between turns overrides
+    /// this.
     fn drive(&self, mut thread: IoThread<Self>, mut worker: Self::Worker) {
         while thread.step(&mut worker, false) != Step::Stop {}
     }
 }
 
-/// What all threads of a server share, of any protocol.
+/// State shared by all threads of a server, of any protocol.
 pub struct Core {
     pub(crate) clients: Clients,
     counters: ConnectionCounters,
@@ -115,7 +122,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// Makes a client of a stranger who has shown that he knows the secret.
+    /// Makes a stranger with a valid proof a client.
     fn admit(&self, number: u16, id: LinkId) -> Result<Client, Rejection> {
         if !self.counters.admit_client(self.settings.clients_max) {
             return Err(Rejection::Full);
@@ -127,7 +134,7 @@ impl Core {
         entered
     }
 
-    /// To be called when the connection of a client is closed.
+    /// Must be called when the connection of a client is closed.
     fn leave(&self, client: &Client) {
         self.clients.leave(client);
         self.counters.clients.fetch_sub(1, Relaxed);
@@ -139,26 +146,26 @@ struct Shared<S> {
     service: S,
 }
 
-/// A server that runs until it is dropped.
+/// A running server. Dropping it stops it.
 pub struct Server<S: Service> {
     addr: SocketAddr,
     shared: Arc<Shared<S>>,
     inboxes: Arc<[Inbox]>,
-    /// Wakes the thread at the door.
+    /// Wakes the accepting thread.
     door: Arc<Wake>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl<S: Service> Server<S> {
-    /// Serves whoever connects to `listener`.
+    /// Serves connections to `listener`.
     ///
     /// # Errors
-    /// Those of the system when sockets and threads are made, and of [`Service::worker`].
+    /// System errors of creating sockets and threads, and errors of [`Service::worker`].
     pub fn start(listener: TcpListener, service: S, settings: Settings) -> Result<Self, S::Error> {
         settings.secret.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let clients_max = make_room(settings.clients_max, settings.strangers_max)?;
         let settings = Settings { clients_max, ..settings };
-        // That takes a moment, for which no client is to wait.
+        // Derive the key now, since that takes a moment and would delay the first client.
         settings.secret.key();
         let fences = settings.fences.as_deref().map(Fences::kept_at).transpose()?.unwrap_or_default();
         let addr = listener.local_addr()?;
@@ -184,7 +191,7 @@ impl<S: Service> Server<S> {
             let started = started.clone();
             let run = move || match thread.shared.service.worker() {
                 Ok(worker) => {
-                    // Whoever started this one may have given up by now, and then tells it to stop.
+                    // The starter may have given up, and then tells this thread to stop.
                     let _ = started.send(Ok(()));
                     drop(started);
                     let shared = Arc::clone(&thread.shared);
@@ -197,7 +204,7 @@ impl<S: Service> Server<S> {
             server.threads.push(thread::Builder::new().name(format!("pando-io.{number}")).spawn(run)?);
         }
         drop(started);
-        // It ends when all have said something, or panicked.
+        // The channel closes when every thread has reported or panicked.
         starting.into_iter().collect::<Result<(), _>>()?;
         let (shared, inboxes) = (Arc::clone(&server.shared), Arc::clone(&server.inboxes));
         let doorman = Doorman::new(shared, inboxes, &server.door, listener)?;
@@ -205,7 +212,7 @@ impl<S: Service> Server<S> {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The address it listens at.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -218,7 +225,7 @@ impl<S: Service> Server<S> {
         self.shared.core.counters.snapshot()
     }
 
-    /// Something that `tell` makes of the service and its connections, for somebody who may outlive the server.
+    /// A function that computes `tell` of the service and its connections; it may outlive the server.
     pub fn told<T, F>(&self, tell: F) -> impl Fn() -> T + Send + Sync + 'static + use<S, T, F>
     where
         T: 'static,
@@ -230,7 +237,7 @@ impl<S: Service> Server<S> {
 }
 
 impl<S: Service> Drop for Server<S> {
-    /// Closes all connections; what was not answered may or may not have been executed.
+    /// Closes all connections. Unanswered requests may or may not have been executed.
     fn drop(&mut self) {
         self.shared.core.is_stopping.store(true, SeqCst);
         self.door.wake();
@@ -238,10 +245,10 @@ impl<S: Service> Drop for Server<S> {
             inbox.wake.wake();
         }
         for thread in self.threads.drain(..) {
-            // One that panicked said so already.
+            // A panic was already reported.
             let _ = thread.join();
         }
-        // Somebody may keep what is shared, for its counters; other ways in end here all the same.
+        // The shared state may outlive the server for its counters; other ways must end now.
         self.shared.core.clients.close();
     }
 }

@@ -1,7 +1,7 @@
-//! Calls: requests that a handler executes on the region, whichever way they come.
+//! Two-sided calls: requests that a handler executes on the region, whatever carried them.
 //!
-//! A handler that panics is a refusal: other clients need the thread. All calls are counted here or with their batch, so that
-//! a server's counters do not depend on how its clients reach it.
+//! A panic of a handler becomes a refusal, since other clients need the thread. Calls are counted here or
+//! with their batch, so a server's counters do not depend on the transport of its clients.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use pando_fabric_local::ServedRegion;
 use super::counters::{Batch, ServerCounters};
 use crate::wire::{Op, ReplyEncoder};
 
-/// What executes calls of all clients.
+/// Executor of the calls of all clients.
 pub(super) struct Callee {
     pub region: ServedRegion,
     pub handler: Option<Arc<dyn RequestHandler>>,
@@ -21,7 +21,8 @@ pub(super) struct Callee {
 }
 
 impl Callee {
-    /// Executes a call of a client that knows this memory server as `number`, and appends what the handler says to `out`.
+    /// Executes a call of a client that knows this memory server as `number`, and appends the handler's reply
+    /// to `out`.
     pub fn call(&self, number: MemoryServerId, kind: u16, body: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let refused =
             |reason: &str| FabricError::Refused { server: number, op: kind, reason: reason.to_owned() };
@@ -39,7 +40,7 @@ impl Callee {
     }
 }
 
-/// Executes calls of one client that come another way than over its connection ([`super::OtherWay`]).
+/// Executes calls of one client that do not come over its connection ([`super::OtherWay`]).
 #[derive(Clone)]
 pub struct Calls {
     number: MemoryServerId,
@@ -51,12 +52,12 @@ impl Calls {
         Self { number, callee }
     }
 
-    /// Bytes that a call or its reply may have.
+    /// Maximum bytes of a call or its reply.
     pub fn body_max(&self) -> usize {
         self.callee.body_max as usize
     }
 
-    /// Executes a call, and appends its reply as it would come over a connection ([`crate::wire::decode_reply`]).
+    /// Executes a call and appends its reply in the format of a connection ([`crate::wire::decode_reply`]).
     pub fn execute(&self, kind: u16, body: &[u8], out: &mut Vec<u8>) {
         self.callee.counters.add(Batch { calls: 1, ..Batch::default() });
         let reply = ReplyEncoder::begin(out, Op::Call);

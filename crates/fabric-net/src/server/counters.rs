@@ -1,13 +1,13 @@
-//! What a memory server did, for its operators.
+//! Counters of a memory server, for its operators.
 //!
-//! Verbs are counted where they are executed, so READs of all clients together. Threads add once per batch of requests.
-//! Bytes and connections are counted as those of all servers.
+//! Verbs are counted where they are executed, for all clients together. Threads add once per batch of
+//! requests. Bytes and connections are counted as for all servers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::serve::ConnectionCounts;
 
-/// A moment of the counters of a [`crate::TcpServer`].
+/// Snapshot of the counters of a [`crate::TcpServer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerCounts {
@@ -15,22 +15,22 @@ pub struct ServerCounts {
     pub writes: u64,
     pub atomics: u64,
     pub calls: u64,
-    /// Bytes that came in, and that went out.
+    /// Bytes received and sent.
     pub bytes_in: u64,
     pub bytes_out: u64,
-    /// Connections that are open, whether they have said who they are or not.
+    /// Open connections, including those whose handshake is not complete.
     pub connections: u64,
     pub clients: u64,
-    /// Connections that were accepted, ever.
+    /// Connections accepted so far.
     pub accepted: u64,
-    /// Connections that did not know the secret, spoke another version, or came when there were too many.
+    /// Connections with a wrong secret or version, or beyond the maximum number of clients.
     pub refused: u64,
-    /// Connections that were closed because of what they sent, or did not send in time.
+    /// Connections closed because of invalid input, a timeout, or too many later strangers.
     pub expelled: u64,
 }
 
 impl ServerCounts {
-    /// Those that all servers have.
+    /// The counters common to all servers.
     pub fn of_connections(&self) -> ConnectionCounts {
         let Self { bytes_in, bytes_out, connections, clients, accepted, refused, expelled, .. } = *self;
         ConnectionCounts { bytes_in, bytes_out, connections, clients, accepted, refused, expelled }
@@ -45,7 +45,7 @@ pub(crate) struct ServerCounters {
     calls: AtomicU64,
 }
 
-/// Verbs of one batch.
+/// Number of verbs of one batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Batch {
     pub reads: u64,

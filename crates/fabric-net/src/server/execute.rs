@@ -1,7 +1,7 @@
-//! One request, executed on the region.
+//! Execution of one request on the region.
 //!
-//! A request that is refused has no effect, nor has any verb of a refused chain. The client gets the error that an endpoint in
-//! the server's own process would get.
+//! A refused request has no effect; neither has any verb of a refused chain. The client gets the same error
+//! as an endpoint in the server's process.
 
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
@@ -35,7 +35,7 @@ fn attempt(
     out: &mut Vec<u8>,
 ) -> Result<()> {
     if memory.other_way.is_some() && request.op().is_one_sided() {
-        // A processor's atomics and a device's on the same word need not be atomic to each other.
+        // Atomics of a processor and of a device on the same word need not be atomic to each other.
         let reason = "its memory is reached by RDMA only; name its address as verbs://".to_owned();
         return Err(FabricError::Refused { server: number, op: request.op() as u16, reason });
     }
@@ -44,7 +44,7 @@ fn attempt(
             check(memory, verbs)?;
             let mut changed = false;
             for verb in verbs {
-                // As on an endpoint in this process: a READ must not overtake a change.
+                // As in a local endpoint: a READ must not overtake a change.
                 if matches!(verb, Request::Read { .. }) {
                     if changed {
                         fence(SeqCst);
@@ -85,7 +85,7 @@ fn check(memory: &Memory, verbs: Verbs<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A verb of a chain or on its own.
+/// Executes a single verb or a verb of a chain.
 fn execute_verb(memory: &Memory, verb: Request<'_>, batch: &mut Batch, out: &mut Vec<u8>) -> Result<()> {
     let region = &memory.region;
     let before = match verb {

@@ -1,7 +1,7 @@
 //! A memory server on the network: it executes the verbs of clients on a region of this process.
 //!
-//! It is a [`Server`] whose threads take what came on one connection, execute all whole requests of it, and answer them with one
-//! system call; requests of one connection are executed in the order in which they were sent.
+//! It is a [`Server`] whose threads execute all complete requests of a connection and answer them with one
+//! system call. The requests of a connection are executed in the order of sending.
 
 mod calls;
 mod counters;
@@ -26,43 +26,45 @@ pub use calls::Calls;
 use counters::ServerCounters;
 pub use counters::ServerCounts;
 
-/// Another way for clients to the memory of a memory server, besides requests over their connections: a device's.
+/// Another way for clients to a memory server's memory, besides their connections: through a device.
 pub trait OtherWay: Send + Sync + std::fmt::Debug {
-    /// Makes a way for one client out of what that said, and appends what it needs to know to `reply`. The way lasts as long as
-    /// what is returned: once that is dropped, nothing that the client sent over it is executed any more. `calls` executes
-    /// those that come this way.
+    /// Sets up a way for one client from its `request`, and appends the parameters for the client to `reply`.
+    /// The way lasts until the returned value is dropped; after that no verb sent over it is executed.
+    /// `calls` executes the calls that come this way.
     ///
     /// # Errors
+    /// The reason why there is none, as text.
     /// Why there is none, in words.
     fn pair(&self, request: &[u8], calls: Calls, reply: &mut Vec<u8>) -> Result<Box<dyn Send>, String>;
 }
 
-/// How a memory server treats its clients.
+/// Configuration of a memory server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// What clients must know; empty.
+    /// Secret that clients must know. Default: empty.
     pub secret: Secret,
-    /// Threads that execute verbs and calls, at least 1; 1.
+    /// Threads that execute verbs and calls, at least 1. Default: 1.
     pub threads: usize,
-    /// Connections of clients at the same time; 4096.
+    /// Maximum number of connected clients. Default: 4096.
     pub clients_max: usize,
-    /// Connections at the same time whose handshake is not over; 256. One more closes the oldest of them.
+    /// Maximum number of unfinished handshakes. One more closes the oldest. Default: 256.
     pub strangers_max: usize,
-    /// Bytes that one request may carry or ask for; 4 MiB.
+    /// Maximum bytes that one request may carry or ask for. Default: 4 MiB.
     pub body_max: u32,
-    /// How long a client may take to say who it is, to finish a request, or to take an answer; 10 s.
+    /// Longest time for a handshake, for the rest of a request, and for accepting an answer. Default: 10 s.
     pub patience: Duration,
-    /// How long a thread looks for more work before it sleeps; 50 µs.
+    /// Time for which a thread polls for more work before it sleeps. Default: 50 µs.
     pub busy_poll: Duration,
-    /// How long a process counts as alive after it was heard last: links break and are made again, and hosts are busy; 10 s.
+    /// How long a process counts as alive after its last request: connections break and are made again, and
+    /// hosts may be busy. Default: 10 s.
     pub grace: Duration,
-    /// Says whether a region is still the one that clients knew: to be another one whenever what it held is lost; 0.
+    /// Identifies the content of the region: it must change whenever that is lost. Default: 0.
     pub incarnation: u64,
-    /// Bytes that unfinished requests of all clients may take together, beyond 64 KiB each; 256 MiB.
+    /// Total bytes of unfinished requests of all clients, beyond 64 KiB each. Default: 256 MiB.
     pub input_max: usize,
-    /// A file in which processes that were given up for dead are kept for the next server of the same memory; none.
+    /// File that keeps the processes given up for dead for the next server of the same memory. Default: none.
     pub fences: Option<PathBuf>,
-    /// How one-sided verbs come instead of over connections, which then refuse them; none.
+    /// Way of one-sided verbs instead of connections, which then refuse them. Default: none.
     pub other_way: Option<Arc<dyn OtherWay>>,
 }
 
@@ -85,7 +87,7 @@ impl Default for ServerConfig {
     }
 }
 
-/// What all threads of a memory server share.
+/// State shared by all threads of a memory server.
 struct Memory {
     region: ServedRegion,
     callee: Arc<Callee>,
@@ -96,9 +98,9 @@ struct Memory {
 
 impl Service for Memory {
     const PROTOCOL: Protocol = Protocol::VERBS;
-    // Whoever came first does not wait for the others.
+    // Separate execution: the first request need not wait for the others.
     const GATHERS: bool = false;
-    /// Bytes of the first request, a PERSIST, that are done.
+    /// Number of bytes already persisted by the PERSIST at the front of the input.
     type State = u64;
     type Worker = ();
     type Error = io::Error;
@@ -125,16 +127,17 @@ impl Service for Memory {
     }
 }
 
-/// A memory server that runs until it is dropped.
+/// A running memory server. Dropping it stops it.
 pub struct TcpServer {
     server: Server<Memory>,
 }
 
 impl TcpServer {
-    /// Serves `region` to whoever connects to `listener`; `handler` executes calls, which are refused without one.
+    /// Serves `region` to clients that connect to `listener`. `handler` executes calls; without one they are
+    /// refused.
     ///
     /// # Errors
-    /// Those of the system when sockets and threads are made.
+    /// System errors of creating sockets and threads.
     pub fn start(
         listener: TcpListener,
         region: ServedRegion,
@@ -161,17 +164,17 @@ impl TcpServer {
         Ok(Self { server: Server::start(listener, memory, settings)? })
     }
 
-    /// Where it listens.
+    /// The address it listens at.
     pub fn addr(&self) -> SocketAddr {
         self.server.addr()
     }
 
-    /// What it did so far.
+    /// Its counters so far.
     pub fn counts(&self) -> ServerCounts {
         self.server.service().callee.counters.snapshot(self.server.connections())
     }
 
-    /// The same, for somebody who outlives the server.
+    /// A function that reads the counters; it may outlive the server.
     pub fn counter(&self) -> impl Fn() -> ServerCounts + Send + Sync + 'static {
         self.server.told(|memory, connections| memory.callee.counters.snapshot(connections))
     }

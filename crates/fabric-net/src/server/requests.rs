@@ -1,7 +1,7 @@
-//! The requests of one connection of a memory server, executed in their order.
+//! The requests of one connection to a memory server, executed in order.
 //!
-//! A batch is executed while the gate of its client is held, so that a fence waits for the end of the batch. Requests that are
-//! not about memory are answered here: fences, the lock, and which processes are present.
+//! A batch is executed inside its client's gate, so that a fence waits for the end of the batch. Requests
+//! that do not access memory are answered here: fences, the lock, and the presence of processes.
 
 use std::io;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use crate::handshake::LinkId;
 use crate::serve::{Connection, Core, End, Locked, OUTPUT_MAX};
 use crate::wire::{Op, ReplyEncoder, Request, decode_request, request_len};
 
-/// Bytes that are written to a device at a time, before other clients have their turn.
+/// Bytes written to a device before other clients have their turn.
 const PERSIST: u64 = 4 << 20;
 
-/// Why no more requests are executed now.
+/// Reason for executing no more requests now.
 enum Pause {
-    /// No whole request is left, or too many replies wait to be sent.
+    /// No complete request is left, or too many replies are waiting.
     Nothing { wants_more: bool },
-    /// Others are to have their turn.
+    /// Other connections have their turn.
     Turn,
-    /// Another thread is to finish something.
+    /// Another thread must finish first.
     Other,
 }
 
 impl Memory {
-    /// Executes the requests that are whole, and sends the replies.
+    /// Executes the complete requests and sends the replies.
     pub(super) fn serve(&self, core: &Core, connection: &mut Connection<u64>) -> Result<(), End> {
-        // Each turn executes at least one request or ends.
+        // Each iteration executes at least one request or ends.
         loop {
             let goes_on = self.take_requests(core, connection)?;
             connection.send(core)?;
@@ -43,7 +43,8 @@ impl Memory {
         }
     }
 
-    /// Executes requests until none is whole or enough replies wait. Returns whether more may follow once these are sent.
+    /// Executes requests until none is complete or enough replies are waiting. Returns whether more may
+    /// follow once these are sent.
     fn take_requests(&self, core: &Core, connection: &mut Connection<u64>) -> Result<bool, End> {
         let (client, persisted, input, output) = connection.parts();
         let number = MemoryServerId(client.number);
@@ -60,7 +61,7 @@ impl Memory {
             };
             match request {
                 Request::Fence { process, link } => {
-                    // It may be about this very connection.
+                    // The fence may be for this very connection.
                     drop(pass);
                     let kept = core.clients.fence(process, link);
                     let is_quiet = core.clients.is_quiet(process, link);
@@ -134,7 +135,8 @@ impl Memory {
         true
     }
 
-    /// Offers a client another way in. The answer is the number of its connection, and the answer of the other way.
+    /// Offers a client another way to the memory. The answer is the number of its connection and the data of
+    /// the other way.
     fn pair(
         &self,
         number: MemoryServerId,
@@ -164,7 +166,7 @@ impl Memory {
     }
 }
 
-/// Answers a request that is not about memory.
+/// Answers a request that does not access memory.
 fn answer(out: &mut Vec<u8>, server: MemoryServerId, op: Op, answered: io::Result<Option<u64>>) {
     let reply = ReplyEncoder::begin(out, op);
     match answered {

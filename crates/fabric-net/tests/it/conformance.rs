@@ -1,7 +1,8 @@
-//! The suite of all fabrics over TCP, on this host.
+//! The conformance suite over TCP, on this host.
 //!
-//! Each memory server is one of this process with a region of its own; some are down in one way or another. The suite runs
-//! with one and with several threads of servers, and once with a limit so small that everything goes in pieces.
+//! Each memory server runs in this process with its own region; some are down in one way or another. The
+//! suite runs with one and with several server threads, and once with a limit so small that all transfers are
+//! split.
 
 use std::net::TcpListener;
 use std::pin::Pin;
@@ -51,7 +52,7 @@ fn several_servers_with_and_without_calls() {
 #[test]
 fn a_server_that_takes_little_at_once() {
     let config = ServerConfig { body_max: 2056, ..ServerConfig::default() };
-    // Calls of the suite are longer than that.
+    // The suite's calls exceed that limit.
     let servers = [serve(1 << 20, false, config)];
     let fabric = connect(&servers, Secret::default());
     conformance::run_all(&fabric, &block_on, Options { rounds: 500, ..Options::default() });

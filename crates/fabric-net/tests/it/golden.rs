@@ -1,6 +1,6 @@
-//! Frames of the TCP fabric, byte for byte: what is on the wire does not change without a new version of the protocol.
+//! Frames of the TCP fabric, byte for byte: a change needs a new protocol version.
 //!
-//! Each message is written, compared with its bytes, and read back from them.
+//! Each message is encoded, compared with its bytes, and decoded.
 
 use pando_fabric::{FabricError, GlobalAddr, MemoryServerId};
 use pando_fabric_net::wire::{

@@ -1,7 +1,7 @@
-//! Frames: what is written is read, and whatever else comes is refused without harm.
+//! Frames: encoded messages are decoded again, and all other bytes are refused without harm.
 //!
-//! Requests of all kinds are drawn, chains of them too; then bytes that are no requests, and requests in which single bytes
-//! were changed. `fuzz/fuzz_targets/frames.rs` does the last two for longer.
+//! Requests of all kinds are drawn, also chains; then arbitrary bytes, and requests with changed bytes.
+//! `fuzz/fuzz_targets/frames.rs` runs the last two for longer.
 
 use pando_fabric::{FabricError, GlobalAddr, MemoryServerId};
 use pando_fabric_net::wire::{
@@ -73,7 +73,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     ]
 }
 
-/// Whatever `bytes` are: looks at all requests in them; how many there are.
+/// Decodes all requests in arbitrary `bytes`; returns their number.
 fn look_through(mut bytes: &[u8], body_max: u32) -> Result<usize, Malformed> {
     let mut requests = 0;
     while let Some((request, used)) = decode_request(bytes, body_max)? {
@@ -98,7 +98,7 @@ proptest! {
         let len = bytes.len();
         bytes.extend(more);
         prop_assert_eq!(decode_request(&bytes, BODY_MAX), Ok(Some((asked.request(), len))));
-        // All that is missing is asked for, byte by byte.
+        // Any incomplete request asks for more bytes.
         for short in 0..len {
             prop_assert_eq!(decode_request(&bytes[..short], BODY_MAX), Ok(None));
         }
@@ -119,7 +119,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_requests_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400), max in 0..500u32) {
-        // Whether they are is all the same.
+        // Either result is acceptable.
         let _ = look_through(&bytes, max);
     }
 

@@ -1,8 +1,8 @@
-//! The buffers of one endpoint, out of memory that its device knows.
+//! Buffers of one endpoint in memory registered with its device.
 //!
-//! Buffers come from arenas, one set for each length, so that verbs move them without a copy. An endpoint registers a
-//! bounded number of bytes for that; a buffer beyond, or a very long one, is ordinary memory, and its bytes are
-//! copied.
+//! Buffers come from arenas, one set for each length, so that verbs move them without a copy. An endpoint
+//! registers a bounded number of bytes. A buffer beyond the bound, or a very long one, is ordinary memory,
+//! and its bytes are copied.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use pando_fabric::{Arena, Buffers, PageBuf, Result, WORD};
 
 use crate::device::Device;
 
-/// Bytes of the longest registered buffer, and of an arena.
+/// Maximum length of a registered buffer, and length of an arena, in bytes.
 pub(super) const BLOCK_MAX: usize = 256 << 10;
 const BLOCKS_MAX: usize = 1024;
-/// Bytes that are registered for buffers that are asked for.
+/// Maximum bytes registered for ordinary buffers.
 const REGISTERED_MAX: usize = 64 << 20;
 
 pub(super) struct RegisteredBuffers {
@@ -30,7 +30,7 @@ impl RegisteredBuffers {
         Self { device, kept: Buffers::default(), arenas: RefCell::default(), registered: Cell::new(0) }
     }
 
-    /// A buffer of `len` bytes, registered if that is possible.
+    /// A buffer of `len` bytes, registered if possible.
     #[inline]
     pub fn take(&self, len: usize) -> PageBuf {
         self.kept.take_kept(len).unwrap_or_else(|| self.make(len))
@@ -41,13 +41,13 @@ impl RegisteredBuffers {
         self.kept.put(buffer);
     }
 
-    /// The device's name for the memory of a buffer.
+    /// The device's key for the memory of a buffer.
     #[inline]
     pub fn key(&self, buffer: &PageBuf) -> Option<u32> {
         buffer.key(self.device.id)
     }
 
-    /// A registered buffer with a window of `len` bytes, of a length that others can use.
+    /// A registered buffer with a window of `len` bytes. Its length is rounded up to a common one for reuse.
     ///
     /// # Errors
     /// `System` if the device takes no more memory.
@@ -80,7 +80,7 @@ impl RegisteredBuffers {
         if registered > REGISTERED_MAX {
             return None;
         }
-        // Whoever needs registered memory will be told why there is none.
+        // A later request for registered memory reports the error.
         let arena = self.device.arena(len, blocks).ok()?;
         self.registered.set(registered);
         let buffer = arena.take();

@@ -1,9 +1,9 @@
-//! Calls of one endpoint to one memory server: messages over the same queue pair as verbs.
+//! Calls of one endpoint to one memory server: messages over the queue pair of its verbs.
 //!
-//! Each call has a place while it is under way, with a buffer that its messages are sent from; a call for which there
-//! is none waits. There are as many places as the server has buffers for this client, and as many buffers here for
-//! what comes back. A place is free again once its last message was sent and its reply is there to the end, also when
-//! nobody waits for that any more. Buffers outlive the queue pair that uses them.
+//! A call in flight occupies a place, with a buffer from which its messages are sent; a call without a place
+//! waits. There are as many places as the server has buffers for this client, and as many receive buffers
+//! here. A place is free again once its last message was sent and its reply is complete, even if its future
+//! was dropped. Buffers outlive the queue pair that uses them.
 
 #![allow(unsafe_code)]
 
@@ -20,16 +20,16 @@ use crate::device::{Device, system};
 use crate::message::{MESSAGE_MAX, Message, Parts};
 use crate::queue::QueuePair;
 
-/// Calls that are under way at a time, at most.
+/// Maximum number of calls in flight.
 pub(super) const CALLS_MAX: u32 = 16;
 
-/// What a reply that came means for its place.
+/// Effect of a received part on the call.
 pub(super) enum Came {
-    /// More has to come by itself, or be asked for later.
+    /// None: more parts will come, or will be requested later.
     Nothing,
-    /// The next part of the reply is to be asked for; the message is in the buffer of the place.
+    /// The next part must be requested; the message is in the buffer of the place.
     Ask(u32, Nanos),
-    /// The call has ended: its job, and the reply.
+    /// The call has ended: its job and reply.
     End(u32, Result<Vec<u8>>),
 }
 
@@ -37,13 +37,13 @@ pub(super) enum Came {
 struct UnderWay {
     job: u32,
     deadline: Nanos,
-    /// Whether the device got its first message.
+    /// Whether the device took its first message.
     is_posted: bool,
-    /// Whether the last message to the server was sent.
+    /// Whether its last message was sent.
     is_sent: bool,
-    /// Whether the next part is to be asked for once that is so.
+    /// Whether the next part must be requested once that is so.
     is_next_wanted: bool,
-    /// Whether the reply is there to the end.
+    /// Whether the reply is complete.
     is_over: bool,
     parts: Parts,
 }
@@ -51,26 +51,26 @@ struct UnderWay {
 struct Place {
     buffer: PageBuf,
     key: u32,
-    /// Calls that had the place so far.
+    /// Number of calls that have used the place.
     count: u32,
     call: Option<UnderWay>,
 }
 
 pub(super) struct Calls {
     server: MemoryServerId,
-    /// Bytes of a reply at most.
+    /// Maximum length of a reply in bytes.
     reply_max: usize,
-    /// Places that may be used.
+    /// Number of usable places.
     limit: u32,
     places: Vec<Place>,
     receives: Vec<(PageBuf, u32)>,
-    /// Jobs without a place, and until when they wait.
+    /// Jobs without a place, and their deadlines.
     waiting: VecDeque<(u32, Nanos)>,
     message: Vec<u8>,
 }
 
 impl Calls {
-    /// To a server whose replies have up to `body_max` bytes.
+    /// Creates the state for a server whose replies have bodies of up to `body_max` bytes.
     pub fn new(server: MemoryServerId, body_max: u32) -> Self {
         Self {
             server,
@@ -83,10 +83,11 @@ impl Calls {
         }
     }
 
-    /// Makes a new queue pair ready for messages. What ends its RECVs has the names that `name` says. No other queue
-    /// pair may use these buffers any more.
+    /// Posts the receive buffers to a new queue pair; completions of its RECVs have names by `name`. Any
+    /// previous queue pair must be destroyed already.
     ///
     /// # Errors
+    /// `System` if the device takes no more memory or refuses a RECV.
     /// `System` if the device takes no more memory, or no RECV.
     pub fn receive_by(&mut self, queue_pair: &QueuePair, device: &Arc<Device>, name: Name) -> Result<()> {
         if self.places.is_empty() {
@@ -103,7 +104,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Calls that this server takes at a time.
+    /// Sets the number of calls that the server takes at a time.
     pub fn set_limit(&mut self, limit: u32) {
         self.limit = limit.min(CALLS_MAX);
     }
@@ -114,32 +115,32 @@ impl Calls {
 
     fn receive(&self, queue_pair: &QueuePair, number: u32, name: Name) -> io::Result<()> {
         let (buffer, key) = &self.receives[number as usize];
-        // SAFETY: the buffers stay as long as the link, which destroys its queue pair before that.
+        // SAFETY: the buffers live as long as the link, which destroys its queue pair first.
         unsafe { queue_pair.post_receive(name.of_receive(number), buffer, *key) }
     }
 
-    /// Adds a call, which waits for a place until then.
+    /// Adds a call, which waits for a place until its deadline.
     pub fn wait(&mut self, job: u32, deadline: Nanos) {
         self.waiting.push_back((job, deadline));
     }
 
-    /// Whether anything is waited for.
+    /// Whether any call is waiting or in flight.
     pub fn is_busy(&self) -> bool {
         !self.waiting.is_empty() || self.is_under_way()
     }
 
-    /// Whether any has a place.
+    /// Whether any call has a place.
     pub fn is_under_way(&self) -> bool {
         self.places.iter().any(|place| place.call.is_some())
     }
 
-    /// Whether the server may yet execute one.
+    /// Whether the server may still execute a call.
     pub fn may_change(&self) -> bool {
         let mut calls = self.places.iter().filter_map(|place| place.call.as_ref());
         calls.any(|call| call.is_posted && !call.is_over)
     }
 
-    /// Whether one has been waiting for too long.
+    /// Whether a deadline has passed.
     pub fn is_late(&self, now: Nanos) -> bool {
         let calls = self.places.iter().filter_map(|place| place.call.as_ref());
         calls
@@ -148,7 +149,8 @@ impl Calls {
             .any(|it| it <= now)
     }
 
-    /// Gives a free place to the call that waits for longest; the place, whose message is to be sent, and its deadline.
+    /// Gives a free place to the call that has waited longest; returns the place, whose message must be sent,
+    /// and the deadline.
     pub fn begin(&mut self, jobs: &Jobs) -> Option<(u32, Nanos)> {
         if self.waiting.is_empty() {
             return None;
@@ -169,20 +171,20 @@ impl Calls {
         Some((number as u32, deadline))
     }
 
-    /// The message of a place, and the device's name for its memory.
+    /// Message of a place, and the device's key for its memory.
     pub fn message(&self, number: u32) -> (&PageBuf, u32) {
         let place = &self.places[number as usize];
         (&place.buffer, place.key)
     }
 
-    /// The device got the message of a place.
+    /// Records that the device took the message of a place.
     pub fn note_posted(&mut self, number: u32) {
         if let Some(call) = &mut self.places[number as usize].call {
             call.is_posted = true;
         }
     }
 
-    /// The message of a place was sent; whether it has another one to send now.
+    /// Records that the message of a place was sent; returns whether it has another one to send.
     pub fn note_sent(&mut self, number: u32) -> bool {
         let place = &mut self.places[number as usize];
         let Some(call) = &mut place.call else { return false };
@@ -198,7 +200,7 @@ impl Calls {
         is_wanted
     }
 
-    /// Puts the question for the next part into the buffer of a place.
+    /// Puts the request for the next part into the buffer of a place.
     fn ask(&mut self, number: u32) {
         let place = &mut self.places[number as usize];
         Message::Next { id: place.id(number) }.encode(&mut self.message);
@@ -208,10 +210,10 @@ impl Calls {
         }
     }
 
-    /// A message of `len` bytes came into buffer `number`.
+    /// Handles a received message of `len` bytes in buffer `number`.
     ///
     /// # Errors
-    /// Why the queue pair is worth nothing any more.
+    /// The reason why the queue pair must be given up.
     pub fn take(
         &mut self,
         queue_pair: &QueuePair,
@@ -240,7 +242,7 @@ impl Calls {
         }
     }
 
-    /// Adds a part to the reply of call `id`; `None` if it cannot be one.
+    /// Adds a part to the reply of call `id`; `None` if it is not valid.
     fn add(&mut self, id: u32, bytes: &[u8], is_last: bool) -> Option<Came> {
         let number = id % CALLS_MAX;
         let place = &mut self.places[number as usize];
@@ -256,7 +258,7 @@ impl Calls {
             call.is_next_wanted = true;
             return Some(Came::Nothing);
         }
-        // One that makes no sense is not over: it ends with the queue pair.
+        // On an invalid reply the call stays in flight: it ends with the queue pair.
         let body_max = (self.reply_max - REPLY_HEADER) as u32;
         let decoded = match decode_reply(&call.parts.reply, self.server, Op::Call, body_max) {
             Ok(Some((decoded, used))) if used == call.parts.reply.len() => decoded.map(<[u8]>::to_vec),
@@ -270,7 +272,8 @@ impl Calls {
         Some(Came::End(job, decoded))
     }
 
-    /// Takes all calls, after the queue pair is gone: their jobs, and whether they may have been executed.
+    /// Takes all calls after the queue pair was destroyed: their jobs, and whether they may have been
+    /// executed.
     pub fn take_all(&mut self) -> Vec<(u32, bool)> {
         let calls = self.places.iter_mut().filter_map(|place| place.call.take());
         let mut all: Vec<_> =
@@ -281,7 +284,7 @@ impl Calls {
 }
 
 impl Place {
-    /// The name of its call.
+    /// Id of the place's call.
     fn id(&self, number: u32) -> u32 {
         self.count.wrapping_mul(CALLS_MAX).wrapping_add(number)
     }

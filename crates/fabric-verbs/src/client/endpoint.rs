@@ -1,11 +1,11 @@
 //! The endpoint: verbs become work requests, completions wake their slots.
 //!
-//! One-sided verbs and calls go over queue pairs; reservations and persistence over the control connections, and so
-//! do calls that do not fit into one message. A buffer of this endpoint is registered memory, so that a NIC fills it
-//! without a copy; the bytes of others are copied through one that is.
+//! One-sided verbs and calls go over queue pairs. Reservations, persistence, and calls that do not fit into
+//! one message go over the control connections. Buffers of this endpoint are registered, so a NIC fills them
+//! without a copy; other buffers are copied through registered ones.
 //!
-//! libibverbs knows no masked compare-and-swap. It is a loop of compare-and-swap here, which begins with the expected word, so
-//! that one round trip suffices where the bits that are not compared are as expected too.
+//! libibverbs has no masked compare-and-swap. It is a loop of compare-and-swaps here, which begins with the
+//! expected word. One round trip suffices if the other bits are as expected too.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -30,10 +30,11 @@ use crate::queue::{QueuePair, Receives, Work};
 /// One worker thread's queue pairs to the memory servers of a [`crate::VerbsFabric`].
 pub struct VerbsEndpoint {
     shared: Arc<Shared>,
-    /// The two endpoints have one state, that of `control`.
+    /// This endpoint and `control` share one state.
     control: TcpEndpoint,
     completions: Arc<CompletionQueue>,
-    /// By memory server. Their queue pairs are gone before the buffers in `jobs` are.
+    /// Links, by memory server. They are dropped before `jobs`, so queue pairs are destroyed before their
+    /// buffers.
     links: RefCell<Vec<Link>>,
     jobs: RefCell<Jobs>,
     buffers: RegisteredBuffers,
@@ -46,7 +47,7 @@ impl VerbsEndpoint {
         let regions = control.regions();
         let link = |region: &RegionInfo| Link::new(region.server, shared.control.body_max(region.server));
         let links = RefCell::new(regions.iter().map(link).collect());
-        // Some may be left of queue pairs that failed.
+        // The queue may still hold completions of failed queue pairs, hence the factor 2.
         let entries = (2 * (DEPTH + CALLS_MAX)).saturating_mul(regions.len() as u32);
         let completions = Arc::new(CompletionQueue::new(&shared.device, entries)?);
         let buffers = RegisteredBuffers::new(Arc::clone(&shared.device));
@@ -61,7 +62,7 @@ impl VerbsEndpoint {
         region.ok_or(FabricError::UnknownServer(at.server()))?.check(at, len)
     }
 
-    /// Prepares a link for work: it has a queue pair, and the work of failed ones before it is fenced off.
+    /// Prepares a link for work: it has a queue pair, and the work of failed ones is fenced off.
     ///
     /// # Errors
     /// `NotConnected`, `Lost`, `Refused` if the server does not offer RDMA; nothing was posted.
@@ -92,7 +93,7 @@ impl VerbsEndpoint {
                 Needs::Closing => {
                     let _preparing = Preparing::begin(self, server);
                     self.links.borrow_mut()[usize::from(server.0)].close(&self.shared);
-                    // The verbs that were under way failed. This one need not.
+                    // The verbs in flight failed; this one waits for a new connection.
                     self.control.rest(server).await;
                 }
                 Needs::Settling => {
@@ -104,7 +105,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Asks a server for a queue pair. The request also tells it of the `given_up` connections that were lost before.
+    /// Asks a server for a queue pair. The request also fences off the `given_up` connections lost before.
     async fn pair(&self, server: MemoryServerId, given_up: usize) -> Result<Paired> {
         let receives = Receives::Own(CALLS_MAX);
         let queue_pair = QueuePair::new(&self.completions, DEPTH, &receives, random_nonzero() as u32)?;
@@ -135,14 +136,14 @@ impl VerbsEndpoint {
         Ending::new(&self.jobs, number).await
     }
 
-    /// Adds a job to a link that is connected.
+    /// Adds a job to a connected link.
     fn enter(&self, server: MemoryServerId, job: Job) -> u32 {
         let mut links = self.links.borrow_mut();
         let mut jobs = self.jobs.borrow_mut();
         let deadline = self.wait_until(self.now(), self.deadline_ns);
         let link = &mut links[usize::from(server.0)];
         let is_call = matches!(job, Job::Call { .. });
-        // Entered first: from then on the buffers stay where the device looks for them.
+        // Enter the job first: from then on its buffers stay in place for the device.
         let number = jobs.enter(job, self.state().slot_bit());
         if is_call {
             link.push_call(number, deadline);
@@ -152,7 +153,8 @@ impl VerbsEndpoint {
         number
     }
 
-    /// Has a server execute a call; its reply, or nothing if it has to go over the connection.
+    /// Has a server execute a call by messages; returns its reply, or `None` if the call must go over the
+    /// connection.
     async fn call_by_message(
         &self,
         server: MemoryServerId,
@@ -170,7 +172,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Executes one step; its buffer.
+    /// Executes one step; returns its buffer.
     async fn step(&self, at: GlobalAddr, work: Work, buffer: PageBuf, key: u32) -> Result<PageBuf> {
         match self.run(at.server(), Job::One(Step { at, work, buffer, key })).await? {
             Job::One(step) => Ok(step.buffer),
@@ -178,7 +180,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Executes a step on one word. Returns the word that it brought back, or `word` if it brought none.
+    /// Executes a step on one word. Returns the word found, or `word` for a WRITE.
     async fn word(&self, at: GlobalAddr, work: Work, word: u64) -> Result<u64> {
         self.check(at, WORD)?;
         let (buffer, key) = self.bounce(WORD)?;
@@ -193,7 +195,7 @@ impl VerbsEndpoint {
         Ok(self.shared.device.with_key(self.buffers.bounce(len)?))
     }
 
-    /// READs or WRITEs the window of a buffer that the device does not know.
+    /// READs or WRITEs the window of an unregistered buffer.
     #[cold]
     async fn by_copy(&self, at: GlobalAddr, mut user: PageBuf, work: Work) -> Result<PageBuf> {
         let (start, len) = (user.window_start(), user.window_len());
@@ -224,7 +226,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// A verb of a chain as a step, and the buffer that is not registered, if it has one.
+    /// Converts a verb of a chain into a step. Also returns the verb's buffer if it is not registered.
     fn chained(&self, verb: ChainVerb) -> Result<(Step, Option<PageBuf>)> {
         let at = verb.at();
         let (work, user, word) = match verb {
@@ -249,7 +251,7 @@ impl VerbsEndpoint {
         Ok((Step { at, work, buffer, key }, Some(user)))
     }
 
-    /// Result of one step of a chain that was executed. `is_word` tells a WRITE of a word.
+    /// Result of one executed step of a chain. `is_word` marks a WRITE of a word.
     fn result_of(&self, step: Step, user: Option<PageBuf>, is_word: bool) -> VerbResult {
         let Step { work, buffer, .. } = step;
         let is_page = matches!(work, Work::Read | Work::Write) && !is_word;
@@ -257,6 +259,7 @@ impl VerbsEndpoint {
             return VerbResult::Buf(buffer);
         }
         let result = match user {
+            // Copy into the caller's unregistered buffer.
             Some(user) => {
                 if work == Work::Read {
                     copy(&buffer, &user);
@@ -270,7 +273,7 @@ impl VerbsEndpoint {
         result
     }
 
-    /// Posts work and takes completions. Returns the bits of slots whose verbs ended.
+    /// Posts work and handles completions. Returns the bits of slots whose verbs ended.
     fn turn(&self) -> u64 {
         let (mut links, mut jobs) = (self.links.borrow_mut(), self.jobs.borrow_mut());
         if !links.iter().any(Link::is_busy) {
@@ -291,12 +294,13 @@ impl VerbsEndpoint {
         if came {
             links.iter_mut().for_each(|link| ready |= link.ring(shared, jobs, now));
         }
-        // While calls are under way, verbs that go on say nothing about them.
+        // Calls have deadlines of their own: completions of verbs do not show that calls proceed.
         if !came || links.iter().any(Link::is_calling) {
             let now = now();
             links.iter_mut().for_each(|link| ready |= link.look_at_clock(shared, jobs, now));
         }
-        // The connection of a failed queue pair ends too: the next queue pair needs a name that is not fenced off.
+        // Also close the connection of a failed queue pair: the next queue pair needs a connection that is
+        // not fenced off.
         for (place, link) in (0..).zip(links.iter_mut()) {
             if link.take_failed() {
                 self.control.hang_up(MemoryServerId(place));
@@ -306,7 +310,7 @@ impl VerbsEndpoint {
     }
 }
 
-/// The error of a verb whose preparation failed.
+/// Error of a verb whose preparation failed.
 fn not_sent(server: MemoryServerId, error: FabricError) -> FabricError {
     match error {
         FabricError::ServerUnreachable(_) => {
@@ -332,8 +336,10 @@ impl<'e> Preparing<'e> {
         Self { endpoint, place }
     }
 
+    /// Ends the pairing with its result.
+    ///
     /// # Errors
-    /// The error of pairing.
+    /// The error of the pairing.
     fn end(self, paired: Result<Paired>) -> Result<()> {
         let now = self.endpoint.now();
         let link = &mut self.endpoint.links.borrow_mut()[self.place];
@@ -410,7 +416,7 @@ impl Endpoint for VerbsEndpoint {
         Ok(before)
     }
 
-    /// Counts as one atomic however often it was tried.
+    /// Counts as one atomic, however many attempts it takes.
     async fn masked_compare_swap(
         &self,
         at: GlobalAddr,
@@ -509,7 +515,7 @@ impl Endpoint for VerbsEndpoint {
         self.turn() | self.control.poll_ready()
     }
 
-    /// Sleeps only until data arrives on control connections. Completions of a device are polled for.
+    /// Sleeps only if no verb or call is in flight, since completions of a device are polled.
     fn idle(&self) -> bool {
         !self.links.borrow().iter().any(Link::is_busy) && self.control.idle()
     }

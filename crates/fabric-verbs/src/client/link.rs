@@ -1,12 +1,13 @@
-//! An endpoint's queue pair to one memory server: what is to be posted, what was, what is waited for.
+//! An endpoint's queue pair to one memory server: work requests queued, posted, and awaited.
 //!
-//! Work requests wait here until the endpoint rings the doorbell, and then go out together, as many as the queue pair
-//! takes. The last of each verb or chain is signalled, each message of a call, and one in a while of a long chain; a
-//! completion ends all that was posted before it.
+//! Work requests wait here until the endpoint rings the doorbell. Then as many as the queue pair takes are
+//! posted together. The last request of each verb or chain is signalled, and each message of a call, and one
+//! in a while of a long chain. A completion ends all requests posted before it.
 //!
-//! A queue pair that failed is destroyed first, so that its device leaves buffers alone. What had not been posted has
-//! had no effect. What had may have, and may even be on its way: the connection that the queue pair goes with is
-//! given up then ([`pando_fabric_net::TcpFabric::give_up`]), before anybody is told.
+//! A failed queue pair is destroyed first, so that its device no longer uses buffers. Work that was not
+//! posted has had no effect. Posted work may have had one, or may still be in flight. So the connection of
+//! the queue pair is given up ([`pando_fabric_net::TcpFabric::give_up`]) before any caller learns of the
+//! failure.
 
 #![allow(unsafe_code)]
 
@@ -21,54 +22,54 @@ use crate::completions::Completion;
 use crate::hello::Place;
 use crate::queue::{Doorbell, QueuePair, Remote, Request, What, Work};
 
-/// Work requests of a queue pair that are posted at a time.
+/// Maximum number of posted work requests of a queue pair.
 pub(super) const DEPTH: u32 = 128;
-/// Pauses between attempts to pair.
+/// Bounds of the pause between attempts to pair.
 const PAUSE_MIN_NS: Nanos = 10_000_000;
 const PAUSE_MAX_NS: Nanos = 1_000_000_000;
-/// A call that takes longer than this has it looked whether its server is there.
+/// Time after which a pending call makes the link probe the server.
 const PROBE_NS: Nanos = 100_000_000;
 
-/// A queue pair that is connected.
+/// A connected queue pair.
 pub(super) struct Paired {
     pub queue_pair: QueuePair,
     pub place: Place,
-    /// The connection that it goes with.
+    /// Connection that the queue pair belongs to.
     pub link: u64,
-    /// Connections that had been given up, and were fenced off, when it was made.
+    /// Number of given-up connections that were fenced off when it was made.
     pub settled: usize,
 }
 
 enum State {
-    /// Nobody has needed it yet.
+    /// Not needed yet.
     Idle,
     Up(Paired),
-    /// It failed, and is not made again before some moment.
+    /// It failed, and is not made again before a given time.
     Down {
         until: Nanos,
         reason: String,
     },
-    /// What the server held is gone.
+    /// The content of the server's memory is gone.
     Lost,
 }
 
-/// What is to be done before work can be posted.
+/// Preparation that a link needs before work can be posted.
 pub(super) enum Needs {
     Nothing,
-    /// Somebody else is about it.
+    /// Another slot is preparing the link.
     Waiting,
     Pairing,
-    /// Its connection is gone: the queue pair is to be closed, which nothing is under way by, and made again.
+    /// The connection is gone: close the idle queue pair and make a new one.
     Closing,
-    /// A round trip over the control connection, which fences off connections that were given up.
+    /// Make a round trip over the control connection, which fences off connections that were given up.
     Settling,
 }
 
-/// What ends work requests of one queue pair, and only of that.
+/// Prefix of the ids of one queue pair's work requests; no other queue pair has the same.
 #[derive(Clone, Copy)]
 pub(super) struct Name(u64);
 
-/// In the name of a RECV, which no memory server's number has.
+/// Bit in the id of a RECV; no memory server number sets it.
 const RECEIVE: u64 = 1 << 63;
 
 impl Name {
@@ -85,39 +86,39 @@ impl Name {
     }
 }
 
-/// What a work request is for.
+/// Purpose of a work request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
     Step {
         job: u32,
         step: u32,
     },
-    /// The message of a call that has this place.
+    /// Message of the call in this place.
     Message(u32),
-    /// A READ that shows whether the server is there.
+    /// A READ that tests whether the server is reachable.
     Probe,
 }
 
-/// A work request that waits to be posted, or to end.
+/// A queued or posted work request.
 #[derive(Clone, Copy)]
 struct Part {
     whose: Whose,
-    /// Whether somebody waits for its end.
+    /// Whether it is the last request of its job or message.
     is_last: bool,
-    /// Whether it waits for READs and atomics before it.
+    /// Whether it waits for earlier READs and atomics.
     is_fenced: bool,
     changes: bool,
     deadline: Nanos,
 }
 
 impl Part {
-    /// One by itself, that no job ends with. What calls change is known to `Calls`: they are executed after their
-    /// messages ended.
+    /// A request that ends no job. `changes` is false, since `Calls` tracks the effects of calls, which are
+    /// executed after their messages were sent.
     fn alone(whose: Whose, deadline: Nanos) -> Self {
         Self { whose, is_last: true, is_fenced: false, changes: false, deadline }
     }
 
-    /// The job whose last work request it is.
+    /// The job that ends with this work request.
     fn ends(&self) -> Option<u32> {
         match self.whose {
             Whose::Step { job, .. } if self.is_last => Some(job),
@@ -128,20 +129,20 @@ impl Part {
 
 pub(super) struct Link {
     server: MemoryServerId,
-    // Its queue pair is gone before the buffers of `calls` and `probe` are.
+    // Dropped first: the queue pair is destroyed before the buffers of `calls` and `probe`.
     state: State,
     calls: Calls,
-    /// One word, for a READ that shows whether the server is there, and the device's name for its memory.
+    /// A buffer of one word for probes, and the device's key for it.
     probe: Option<(PageBuf, u32)>,
-    /// Since when nothing was posted although calls are under way.
+    /// Time since which nothing has been posted although calls are in flight.
     quiet_since: Option<Nanos>,
-    /// Whether somebody pairs or settles just now.
+    /// Whether a slot is preparing the link.
     pub is_preparing: bool,
     has_failed: bool,
     pause: Nanos,
-    /// Of the queue pair, so that a completion of one before is not taken for one of its own.
+    /// Number of the queue pair, to recognise completions of earlier ones.
     generation: u16,
-    /// Work requests posted to it so far.
+    /// Number of work requests posted to the queue pair.
     count: u32,
     unsignalled: u32,
     queued: VecDeque<Part>,
@@ -149,14 +150,14 @@ pub(super) struct Link {
     doorbell: Doorbell,
 }
 
-/// How a queue pair failed.
+/// Ways in which a queue pair fails.
 enum Failure {
     TimedOut,
     Failed(String),
 }
 
 impl Link {
-    /// To a server whose calls and replies have up to `body_max` bytes.
+    /// Creates the link to a server whose calls and replies have bodies of up to `body_max` bytes.
     pub fn new(server: MemoryServerId, body_max: u32) -> Self {
         Self {
             server,
@@ -176,35 +177,35 @@ impl Link {
         }
     }
 
-    /// The server of a completion, as a place among the links.
+    /// Server of a completion, as an index among the links.
     pub fn server_of(id: u64) -> usize {
         ((id & !RECEIVE) >> 48) as usize
     }
 
-    /// Whether anything is waited for.
+    /// Whether any work is queued or in flight.
     pub fn is_busy(&self) -> bool {
         !self.queued.is_empty() || !self.posted.is_empty() || self.is_calling()
     }
 
-    /// Whether a call is waited for.
+    /// Whether any call is waiting or in flight.
     pub fn is_calling(&self) -> bool {
         self.calls.is_busy()
     }
 
-    /// Calls over its queue pair at a time; 0 if they go over the connection.
+    /// Maximum number of calls in flight over the queue pair; 0 if calls go over the connection.
     pub fn calls_max(&self) -> u32 {
         self.calls.limit()
     }
 
-    /// What must be done before work is posted, when `given_up` connections to the server were given up so far and
-    /// `connection` is the one that is there.
+    /// The preparation needed before work is posted. `given_up` connections to the server were given up so
+    /// far, and `connection` is the present one.
     ///
-    /// A queue pair whose connection is gone is not for new work: its server ends it as soon as it sees that, in the
-    /// midst of what is under way. What was posted before may still end well, for instance while the server is
+    /// A queue pair whose connection is gone takes no new work: its server ends it as soon as it notices, in
+    /// the middle of work in flight. Work posted before may still complete, for instance while the server is
     /// stopped.
     ///
     /// # Errors
-    /// `NotConnected` if it failed a moment ago, `Lost`.
+    /// `NotConnected` if the queue pair failed recently, `Lost`.
     #[inline]
     pub fn needs(
         &self,
@@ -230,7 +231,7 @@ impl Link {
         })
     }
 
-    /// Makes a queue pair ready for replies to calls, before it is connected.
+    /// Prepares a queue pair for replies to calls, before it is connected.
     ///
     /// # Errors
     /// As [`Calls::receive_by`].
@@ -244,21 +245,21 @@ impl Link {
         self.calls.receive_by(queue_pair, &shared.device, name)
     }
 
-    /// A queue pair that was begun with was connected.
+    /// Records that the queue pair given to [`Link::begin`] is connected.
     pub fn come_up(&mut self, paired: Paired) {
         (self.count, self.unsignalled) = (0, 0);
         self.calls.set_limit(paired.place.calls.get());
         self.state = State::Up(paired);
     }
 
-    /// The first `count` connections that were given up are fenced off.
+    /// Records that the first `count` given-up connections are fenced off.
     pub fn settle(&mut self, count: usize) {
         if let State::Up(paired) = &mut self.state {
             paired.settled = paired.settled.max(count);
         }
     }
 
-    /// There is no queue pair, for this reason.
+    /// Records that there is no queue pair, because of `error`.
     pub fn stay_down(&mut self, now: Nanos, error: &FabricError) {
         self.state = match error {
             FabricError::Lost(_) => State::Lost,
@@ -273,13 +274,13 @@ impl Link {
         State::Down { until, reason }
     }
 
-    /// Adds a job, to be posted when the doorbell is rung.
+    /// Adds a job, to be posted with the next doorbell.
     #[inline]
     pub fn push(&mut self, number: u32, steps: &[Step], deadline: Nanos) {
         let (mut after_read, mut after_atomic) = (false, false);
         for (place, step) in (0..).zip(steps) {
             let (is_last, changes) = (place as usize + 1 == steps.len(), step.changes());
-            // A READ that is sent again would see a change that overtook it; atomics are executed once, and in order.
+            // A retried READ would see a change that overtook it. Atomics are executed once and in order.
             let is_fenced = match step.work {
                 Work::Read => false,
                 Work::Write => after_read || after_atomic,
@@ -298,17 +299,17 @@ impl Link {
         }
     }
 
-    /// Adds a job that is a call.
+    /// Adds a call.
     pub fn push_call(&mut self, number: u32, deadline: Nanos) {
         self.calls.wait(number, deadline);
     }
 
-    /// Adds the message of a call that has a place.
+    /// Queues the message of a call that has a place.
     fn push_message(&mut self, place: u32, deadline: Nanos) {
         self.queued.push_back(Part::alone(Whose::Message(place), deadline));
     }
 
-    /// Posts what the queue pair takes; the bits of slots whose verbs ended.
+    /// Posts as much work as the queue pair takes; returns the bits of slots whose verbs ended.
     pub fn ring(&mut self, shared: &Shared, jobs: &mut Jobs, now: impl Fn() -> Nanos) -> u64 {
         while let Some((place, deadline)) = self.calls.begin(jobs) {
             self.push_message(place, deadline);
@@ -344,7 +345,7 @@ impl Link {
                     (What::Verb(Work::Read, remote(0)), buffer, *key)
                 }
             };
-            // Room is made by completions only.
+            // Only completions make room, so some request of a long chain must be signalled.
             let is_signalled = part.is_last || unsignalled >= depth / 4;
             if is_signalled {
                 unsignalled = 0;
@@ -358,8 +359,8 @@ impl Link {
                 is_fenced: part.is_fenced,
             }
         });
-        // SAFETY: buffers stay in `jobs` until a completion ends their job, or the queue pair is gone (`fail`,
-        // `close`); those of messages and probes stay longer than the queue pair.
+        // SAFETY: buffers of jobs stay in `jobs` until a completion ends their job or the queue pair is
+        // destroyed (`fail`, `close`). Buffers of messages and probes outlive the queue pair.
         let posted = unsafe { paired.queue_pair.post(&mut self.doorbell, requests) };
         (self.count, self.unsignalled) = (next, unsignalled);
         for part in self.queued.drain(..count) {
@@ -377,7 +378,7 @@ impl Link {
         }
     }
 
-    /// A completion came; the bits of slots whose verbs ended.
+    /// Handles a completion; returns the bits of slots whose verbs ended.
     pub fn complete(
         &mut self,
         completion: &Completion,
@@ -385,7 +386,7 @@ impl Link {
         jobs: &mut Jobs,
         now: impl Fn() -> Nanos,
     ) -> u64 {
-        // One of a queue pair before this one has nothing to say any more.
+        // Ignore completions of earlier queue pairs.
         if (completion.id >> 32) as u16 != self.generation || !matches!(self.state, State::Up(_)) {
             return 0;
         }
@@ -418,7 +419,7 @@ impl Link {
         ready
     }
 
-    /// A message came; the bits of slots whose calls ended.
+    /// Handles a received message; returns the bits of slots whose calls ended.
     fn take(
         &mut self,
         completion: &Completion,
@@ -442,10 +443,10 @@ impl Link {
         }
     }
 
-    /// Gives the queue pair up if something has been waiting for too long; the bits of slots whose verbs ended.
+    /// Gives up the queue pair if a deadline has passed; returns the bits of slots whose verbs ended.
     pub fn look_at_clock(&mut self, shared: &Shared, jobs: &mut Jobs, now: Nanos) -> u64 {
         let first = self.posted.front().or(self.queued.front());
-        // A call waits for the server's process, others for its device.
+        // A call waits for the server's process, other work for its device.
         let is_late = first.is_some_and(|part| part.deadline <= now) || self.calls.is_late(now);
         if is_late {
             return self.fail(&Failure::TimedOut, shared, jobs, now);
@@ -457,8 +458,8 @@ impl Link {
         0
     }
 
-    /// Whether it is time to look whether the server is there: its end is the end of what is posted, but not of a
-    /// call that it has got.
+    /// Whether a probe is due: the device reports a dead server for posted work, but not for a call that was
+    /// already delivered.
     fn is_to_probe(&mut self, now: Nanos) -> bool {
         let is_quiet = self.queued.is_empty() && self.posted.is_empty() && self.calls.is_under_way();
         let is_due = is_quiet && now >= *self.quiet_since.get_or_insert(now) + PROBE_NS;
@@ -468,12 +469,12 @@ impl Link {
         is_due
     }
 
-    /// Destroys the queue pair. To be called before it goes: what is on its way must not change anything after what
-    /// is sent later.
+    /// Destroys the queue pair. Must be called before the link is dropped: work in flight must not take
+    /// effect after later work.
     pub fn close(&mut self, shared: &Shared) {
         if let State::Up(paired) = std::mem::replace(&mut self.state, State::Idle) {
             let link = paired.link;
-            // Destroyed here: nothing is sent any more, and no buffer is touched.
+            // Destroy the queue pair here: afterwards nothing is sent, and no buffer is used.
             drop(paired);
             if self.posted.iter().any(|part| part.changes) || self.calls.may_change() {
                 shared.control.give_up(self.server, link);
@@ -481,12 +482,12 @@ impl Link {
         }
     }
 
-    /// Whether its queue pair failed since this was asked last.
+    /// Whether the queue pair has failed since the last call.
     pub fn take_failed(&mut self) -> bool {
         std::mem::take(&mut self.has_failed)
     }
 
-    /// Ends all that waits.
+    /// Destroys the queue pair and ends all its jobs.
     #[cold]
     fn fail(&mut self, how: &Failure, shared: &Shared, jobs: &mut Jobs, now: Nanos) -> u64 {
         self.close(shared);
@@ -497,7 +498,7 @@ impl Link {
         };
         tracing::warn!("memory server {server}: {reason}");
         let mut ready = 0;
-        // The last part of a job may be queued while others were posted.
+        // A job whose first parts were posted may have had an effect, even if its last part is still queued.
         let half_posted = self.queued.front().and_then(|part| match part.whose {
             Whose::Step { job, step } if step > 0 => Some(job),
             _ => None,

@@ -1,8 +1,8 @@
-//! A compute server's way to memory servers by RDMA.
+//! A compute server's access to memory servers by RDMA.
 //!
-//! [`VerbsFabric`] has a [`TcpFabric`] to the same servers beside it, over which it asks for queue pairs and sends
-//! all that is neither one-sided nor a call. An endpoint has one queue pair for each server that it uses, and one
-//! completion queue, which it polls.
+//! [`VerbsFabric`] also has a [`TcpFabric`] to the same servers, over which it asks for queue pairs and sends
+//! everything except one-sided verbs and calls. An endpoint has one queue pair for each server that it uses,
+//! and one completion queue, which it polls.
 
 mod buffers;
 mod calls;
@@ -24,7 +24,7 @@ struct Shared {
     device: Arc<Device>,
 }
 
-/// Memory servers whose memory is reached by RDMA. Clones share what they know.
+/// Memory servers accessed by RDMA. Clones share their state.
 #[derive(Clone)]
 pub struct VerbsFabric {
     shared: Arc<Shared>,
@@ -34,8 +34,8 @@ impl VerbsFabric {
     /// Connects to each memory server once, and pairs with it.
     ///
     /// # Errors
-    /// As [`TcpFabric::connect`]; `Open` if there is no such device here or a memory server offers none, `System` if one
-    /// cannot be reached by it.
+    /// As [`TcpFabric::connect`]; `Open` if there is no such device here or a memory server offers none,
+    /// `System` if a server is not reachable by RDMA.
     pub fn connect(config: TcpConfig, options: &VerbsOptions) -> Result<Self> {
         let device = Device::open(options)?;
         let fabric = Self { shared: Arc::new(Shared { control: TcpFabric::connect(config)?, device }) };
@@ -53,8 +53,7 @@ impl VerbsFabric {
         Ok(fabric)
     }
 
-    /// The connections over which everything goes that is neither one-sided nor a call: processes are told apart,
-    /// locks taken there.
+    /// The connections for everything except one-sided verbs and calls: liveness of processes, locks.
     pub fn control(&self) -> &TcpFabric {
         &self.shared.control
     }
@@ -63,7 +62,7 @@ impl VerbsFabric {
 impl Fabric for VerbsFabric {
     type Endpoint = VerbsEndpoint;
 
-    /// Its queue pairs are made when they are needed.
+    /// Queue pairs are made when they are needed.
     fn endpoint(&self, seed: u64) -> Result<VerbsEndpoint> {
         VerbsEndpoint::new(Arc::clone(&self.shared), seed)
     }

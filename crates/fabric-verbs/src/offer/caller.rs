@@ -1,8 +1,8 @@
-//! A client whose calls come over its queue pair: what it is sent, and its end.
+//! A client whose calls come over its queue pair: its replies, and its end.
 //!
-//! Its calls are executed one after the other while its lock is held, so whoever closes it waits for the one that is being
-//! executed, and none is after that. Whatever a client sends costs at most its own queue pair: more messages at a time than it
-//! may, or ones that make no sense, stop that.
+//! Its calls are executed one after the other under its lock, so a close waits for the call in progress and
+//! prevents later ones. A client can harm only its own queue pair: too many messages at a time, or invalid
+//! ones, stop it.
 
 #![allow(unsafe_code)]
 
@@ -18,37 +18,38 @@ use crate::message::{Message, Rest};
 use crate::queue::{Doorbell, QueuePair, Request, What};
 use crate::receives::MessageBuffers;
 
-/// The name of the end of a message that was sent; a RECV has the number of its buffer.
+/// Id of the completion of a sent message; a RECV has the number of its buffer.
 pub(super) const SENT: u64 = 1 << 63;
 
 /// A client and its queue pair. See the module documentation.
 pub(super) struct Caller {
     calls: Calls,
     buffers: Arc<MessageBuffers>,
-    /// Messages that came and are not answered, and how many these may be.
+    /// Messages received but not answered, and their maximum number.
     under_way: AtomicU32,
     under_way_max: u32,
-    /// Whether somebody waits for the lock to close it, who would otherwise wait for all that came.
+    /// Whether a close waits for the lock; pending messages are then skipped.
     is_closing: AtomicBool,
     state: Mutex<State>,
 }
 
 struct State {
-    // Gone before the buffers that its device sends from.
+    // Dropped before the buffers from which its device sends.
     queue_pair: Option<QueuePair>,
-    /// Whether nothing is executed any more.
+    /// Whether no more calls are executed.
     is_over: bool,
     doorbell: Doorbell,
-    /// Posted, in this order.
+    /// Posted messages, in order.
     sending: VecDeque<PageBuf>,
-    /// What waits until some of these were sent.
+    /// Messages that wait until some of those are sent.
     to_send: VecDeque<Vec<u8>>,
-    /// Of replies that were not asked for to the end, by the names of their calls.
+    /// Unfinished replies, by the ids of their calls.
     rests: HashMap<u32, Rest>,
 }
 
 impl Caller {
-    /// The client at the other end of `queue_pair`, which may have `under_way_max` messages under way and sends as many.
+    /// Creates the client at the other end of `queue_pair`, which may have `under_way_max` messages in flight
+    /// in each direction.
     pub fn new(
         calls: Calls,
         buffers: &Arc<MessageBuffers>,
@@ -77,20 +78,20 @@ impl Caller {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the client in.
+    /// Connects the queue pair to the client's.
     ///
     /// # Errors
-    /// `System` if the device does not do it.
+    /// `System` if the device fails.
     pub fn answer(&self, peer: &Peer) -> Result<()> {
         self.state().queue_pair.as_ref().map_or(Ok(()), |queue_pair| queue_pair.answer(peer))
     }
 
-    /// A message of it was seen.
+    /// Counts a received message.
     pub fn note_message(&self) {
         self.under_way.fetch_add(1, Relaxed);
     }
 
-    /// Does what a message says, unless the client is closed.
+    /// Handles a message, unless the client is closed.
     pub fn execute(&self, message: &[u8]) {
         if self.is_closing.load(Relaxed) {
             return;
@@ -116,7 +117,7 @@ impl Caller {
         }
     }
 
-    /// The oldest message to it was sent, or will not be.
+    /// Records that the oldest message to the client was sent, or failed.
     pub fn note_sent(&self, is_well: bool) {
         let mut state = self.state();
         state.sending.pop_front();
@@ -127,7 +128,8 @@ impl Caller {
         }
     }
 
-    /// Its queue pair, if it was not closed before. Once this has returned, nothing of the client is being executed, or will be.
+    /// Takes the queue pair, if it was not closed before. When this returns, no call of the client is being
+    /// executed, and none will be.
     pub fn close(&self) -> Option<QueuePair> {
         self.is_closing.store(true, Relaxed);
         let mut state = self.state();
@@ -147,12 +149,12 @@ impl Caller {
         self.send(state);
     }
 
-    /// Sends what waits, as much as the queue pair takes.
+    /// Sends waiting messages, as many as the queue pair takes.
     fn send(&self, state: &mut State) {
         while state.sending.len() < self.under_way_max as usize
             && let Some(message) = state.to_send.pop_front()
         {
-            // Its client may send another one from now on.
+            // From now on the client may send another message.
             self.under_way.fetch_sub(1, Relaxed);
             let (mut buffer, local_key) = match self.buffers.take() {
                 Ok(taken) => taken,
@@ -169,7 +171,7 @@ impl Caller {
 }
 
 impl State {
-    /// Posts the last of the buffers that are being sent.
+    /// Posts the last buffer of `sending`.
     fn post(&mut self, local_key: u32) -> std::io::Result<()> {
         let (Some(queue_pair), Some(buffer)) = (&self.queue_pair, self.sending.back()) else { return Ok(()) };
         let request = Request {
@@ -180,11 +182,12 @@ impl State {
             is_signalled: true,
             is_fenced: false,
         };
-        // SAFETY: the buffer stays in `sending` until its end came; all that is there goes after the queue pair.
+        // SAFETY: the buffer stays in `sending` until its completion; remaining ones are dropped after the
+        // queue pair.
         unsafe { queue_pair.post(&mut self.doorbell, std::iter::once(request)) }
     }
 
-    /// Executes nothing any more, for this reason. The client finds out by its queue pair, which answers nothing.
+    /// Stops executing calls. The client notices because its queue pair no longer answers.
     fn stop(&mut self, reason: &str) {
         tracing::warn!("a queue pair of a client is stopped: {reason}");
         self.is_over = true;

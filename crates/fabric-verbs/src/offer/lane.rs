@@ -1,11 +1,12 @@
-//! A thread that executes calls, and the completion queue that they come to.
+//! A thread that executes calls, and its completion queue.
 //!
-//! Whose a completion is says the number of its queue pair, and numbers are used again. So completions are taken and told apart
-//! under one lock, and a queue pair is destroyed under it: what came from it is taken before and after that, and only then its
-//! number may be another one's. Some devices forget completions, and the buffers in them, with a queue pair that is destroyed:
-//! it is stopped before the first of these looks, so that none is left to forget.
+//! A completion names its client by the number of its queue pair, and numbers are reused. So completions are
+//! taken and attributed under one lock, and a queue pair is destroyed under it. Its completions are taken
+//! before and after that, and only then may the number belong to another queue pair. Some devices drop the
+//! remaining completions of a destroyed queue pair, and with them the buffers. Therefore it is stopped before
+//! the first of these polls, so that none remains.
 //!
-//! The thread looks for completions for a moment after the last one and then sleeps.
+//! The thread polls for a moment after the last completion and then sleeps.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,29 +23,29 @@ use crate::device::{Device, system};
 use crate::queue::QueuePair;
 use crate::receives::SharedReceives;
 
-/// How long the thread looks for more work before it sleeps.
+/// Time for which the thread polls for more work before it sleeps.
 const BUSY_POLL: Duration = Duration::from_micros(50);
 
-/// What one thread and the clients that are dealt to it share.
+/// State shared by one thread and its clients.
 pub(super) struct Lane {
     completions: Arc<CompletionQueue>,
     receives: Arc<SharedReceives>,
     arrivals: Mutex<Arrivals>,
-    /// Readable once the thread is to end.
+    /// Readable once the thread must end.
     stop: OwnedFd,
     is_stopping: AtomicBool,
 }
 
 #[derive(Default)]
 struct Arrivals {
-    /// By the numbers of their queue pairs.
+    /// Clients by the numbers of their queue pairs.
     callers: HashMap<u32, Arc<Caller>>,
-    /// Completions that were taken, and whose they are.
+    /// Completions taken, and their clients.
     came: VecDeque<(Completion, Option<Arc<Caller>>)>,
 }
 
 impl Arrivals {
-    /// Takes some completions; whether there may be more.
+    /// Takes some completions; returns whether there may be more.
     fn poll(&mut self, completions: &CompletionQueue) -> bool {
         completions.poll(|completion| {
             let caller = self.callers.get(&completion.queue_pair).cloned();
@@ -59,10 +60,10 @@ impl Arrivals {
 }
 
 impl Lane {
-    /// One for up to `entries` completions at a time.
+    /// Creates a lane for up to `entries` completions at a time.
     ///
     /// # Errors
-    /// `System` if the device or the system does not do it.
+    /// `System` if the device or the system fails.
     pub fn new(device: &Arc<Device>, entries: u32, receives: &Arc<SharedReceives>) -> Result<Self> {
         let completions = Arc::new(CompletionQueue::with_channel(device, entries)?);
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -79,12 +80,12 @@ impl Lane {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Executes the calls of a client from now on, whose queue pair has this number and sent nothing yet.
+    /// Adds a client whose queue pair has this number and has received nothing yet.
     pub fn enter(&self, number: u32, caller: &Arc<Caller>) {
         self.arrivals().callers.insert(number, Arc::clone(caller));
     }
 
-    /// Destroys the queue pair of a client that is closed.
+    /// Destroys the queue pair of a closed client.
     pub fn leave(&self, queue_pair: QueuePair) {
         let number = queue_pair.number();
         let mut arrivals = self.arrivals();
@@ -95,14 +96,14 @@ impl Lane {
         arrivals.callers.remove(&number);
     }
 
-    /// Has [`Lane::run`] return.
+    /// Makes [`Lane::run`] return.
     pub fn stop(&self) {
         self.is_stopping.store(true, SeqCst);
-        // It cannot be full: nobody else writes.
+        // The counter cannot be full: there is no other writer.
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
     }
 
-    /// Executes calls until it is told to end.
+    /// Executes calls until it is stopped.
     pub fn run(&self) {
         let (mut message, mut batch) = (Vec::new(), VecDeque::new());
         let mut last = Instant::now();
@@ -113,7 +114,7 @@ impl Lane {
                     continue;
                 }
                 self.completions.ask_for_news();
-                // What came before that is not told.
+                // Earlier completions are not notified.
                 if !self.take(&mut batch) {
                     self.sleep();
                 }
@@ -125,7 +126,7 @@ impl Lane {
         }
     }
 
-    /// Takes what came; whether anything did.
+    /// Takes completions; returns whether there were any.
     fn take(&self, batch: &mut VecDeque<(Completion, Option<Arc<Caller>>)>) -> bool {
         let mut arrivals = self.arrivals();
         arrivals.poll(&self.completions);
@@ -139,7 +140,7 @@ impl Lane {
             PollFd::from_borrowed_fd(news, PollFlags::IN),
             PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
         ];
-        // An interruption is as good as news.
+        // An interruption acts like a notification.
         let _ = poll(&mut waits, None);
         self.completions.take_news();
     }
@@ -152,7 +153,7 @@ impl Lane {
             }
             return;
         }
-        // Whoever sent it, its buffer is there for the next one before it is answered.
+        // Repost the buffer before the message is answered, so that the client can send the next one.
         self.receives.take(completion.id, is_well.then_some(completion.bytes), message);
         if let Some(caller) = caller
             && is_well

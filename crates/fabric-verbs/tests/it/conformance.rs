@@ -1,7 +1,8 @@
-//! The suite of all fabrics over verbs, with memory servers of this process. Needs an RDMA device (`ci/verbs.sh`).
+//! The conformance suite over verbs, with memory servers of this process. Needs an RDMA device
+//! (`ci/verbs.sh`).
 //!
-//! Each memory server is one with a region and a registration of its own. Verbs and short calls go over queue pairs, the
-//! rest over connections, so a memory server that went away is found out by either.
+//! Each memory server has its own region and registration. Verbs and short calls use queue pairs, the rest
+//! uses connections, so either may detect a dead memory server.
 
 mod calls;
 
@@ -84,7 +85,7 @@ fn a_server_that_went_away() {
     conformance::run_all(&fabric, &block_on, Options { echo: true, down, rounds: 50, threads: 2 });
 }
 
-/// Buffers that the device was not told of, longer than what is moved at once, and more verbs than a queue pair takes.
+/// Unregistered buffers, transfers longer than one piece, and more verbs than a queue pair takes.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn foreign_buffers_and_long_chains() {
@@ -110,7 +111,7 @@ fn foreign_buffers_and_long_chains() {
     });
 }
 
-/// Each kind of client is told by the server of the other kind.
+/// A client of the wrong kind learns from the server which kind it needs.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn the_wrong_way_is_refused() {
@@ -135,7 +136,7 @@ fn the_wrong_way_is_refused() {
     assert_eq!(error.to_string(), "verbs: no RDMA device `none` has an active port as was asked for");
 }
 
-/// What a process does after it was given up for dead has no effect, although its queue pair was there already.
+/// The verbs of a process that was given up for dead have no effect, although its queue pair existed before.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_process_that_was_given_up_changes_nothing() {
@@ -143,7 +144,7 @@ fn a_process_that_was_given_up_changes_nothing() {
     let (cut_off, other) = (connect(&servers), connect(&servers));
     let (a, b) = (cut_off.endpoint(1).expect("an endpoint"), other.endpoint(2).expect("an endpoint"));
     pando_rt::block_on(&a, a.write_word(at(0), 1)).expect("a WRITE");
-    // This server counts nobody as alive.
+    // This server considers no process alive.
     assert!(!other.control().is_alive(cut_off.control().process()));
     pando_rt::block_on(&b, b.write_word(at(0), 2)).expect("a WRITE");
     let error = pando_rt::block_on(&a, a.write_word(at(0), 3)).expect_err("it was given up");
@@ -153,7 +154,7 @@ fn a_process_that_was_given_up_changes_nothing() {
     assert_eq!(pando_rt::block_on(&b, b.read_word(at(0))).expect("a READ"), 2);
 }
 
-/// A connection that is fenced off takes its queue pair along, and the next verbs get a new one.
+/// A fenced-off connection ends its queue pair, and later verbs get a new one.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_queue_pair_that_was_fenced_off_is_made_again() {

@@ -1,6 +1,6 @@
-//! A memory server that is a process of its own, and is stopped or killed. Needs an RDMA device (`ci/verbs.sh`).
+//! A memory server in another process, which is stopped or killed. Needs an RDMA device (`ci/verbs.sh`).
 //!
-//! The server is this program again, told so by its environment; it ends when its standard input does.
+//! The server is this program, started with an environment variable; it ends with its standard input.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
@@ -22,7 +22,7 @@ const SERVER: MemoryServerId = MemoryServerId(0);
 const ROLE: &str = "PANDO_VERBS_SERVES";
 const MARK: &str = "it serves at ";
 
-/// A call that takes so many milliseconds.
+/// A call that takes this many milliseconds.
 struct Wait(u16);
 
 impl Request for Wait {
@@ -111,12 +111,12 @@ fn at(offset: u64) -> GlobalAddr {
     GlobalAddr::new(SERVER, offset)
 }
 
-/// READ, WRITE and CAS while the server is stopped, for longer than anybody waits for an answer of its process.
+/// READ, WRITE and CAS continue while the server's process is stopped, for longer than any deadline.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn verbs_go_on_while_the_server_is_stopped() {
     let server = Server::start();
-    // A device in software may rest for longer than the quarter of a second after which a peer counts as gone.
+    // A software device may pause for longer than the quarter of a second after which a peer counts as dead.
     let fabric = server.fabric(&VerbsOptions { timeout: Some(16), ..VerbsOptions::default() });
     let ep = fabric.endpoint(1).expect("an endpoint");
     block_on(&ep, ep.write_word(at(0), 0)).expect("a WRITE");
@@ -137,7 +137,7 @@ fn verbs_go_on_while_the_server_is_stopped() {
         .expect("nobody needs its process");
         rounds += 1;
     }
-    // Its process is needed for this, and is not there.
+    // A reservation needs the server's process.
     let error = block_on(&ep, ep.reserve(at(0), 8)).expect_err("it is stopped");
     assert!(error.is_unreachable(), "{error}");
     server.signal(Signal::CONT);
@@ -146,8 +146,8 @@ fn verbs_go_on_while_the_server_is_stopped() {
     assert!(rounds > 0);
 }
 
-/// One slot loses the connection while others have verbs under way: these end, later ones wait for a new connection
-/// or say that they were not sent, and the counter has each that ended well, and no other.
+/// One slot loses the connection while others have verbs in flight. These end; later ones wait for a new
+/// connection or report that they were not sent. The counter has exactly the additions that succeeded.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_lost_connection_leaves_no_verb_in_doubt() {
@@ -212,8 +212,7 @@ fn a_killed_server_is_an_error_soon() {
     }
 }
 
-/// A call to a server that is stopped waits for it up to the deadline; one that takes long does not need to be over
-/// sooner.
+/// A call to a stopped server waits until the deadline; a long call may take up to it.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_call_to_a_stopped_server_is_an_error_at_the_deadline() {
@@ -230,15 +229,15 @@ fn a_call_to_a_stopped_server_is_an_error_at_the_deadline() {
     assert!(error.may_have_taken_effect(), "{error}");
     assert!((Duration::from_millis(900)..Duration::from_millis(2500)).contains(&after), "{after:?}");
     server.signal(Signal::CONT);
-    // The queue pair failed, and is not made again at once; nothing is posted that could be lost.
+    // The queue pair failed and is not made again at once; nothing is posted that could be lost.
     let until = Instant::now() + Duration::from_secs(10);
     while let Err(error) = block_on(&ep, ep.call(SERVER, &Wait(0))) {
         assert!(matches!(error, FabricError::NotConnected { .. }) && Instant::now() < until, "{error}");
     }
 }
 
-/// The server is killed while it executes a call: nobody waits until the deadline, which is a second, and more with a
-/// slow device.
+/// The server is killed while it executes a call: the error comes before the deadline, which is a second, and
+/// more with a slow device.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_call_to_a_server_that_is_killed_meanwhile_is_an_error_soon() {

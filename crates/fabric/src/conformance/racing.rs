@@ -1,8 +1,7 @@
-//! What holds between threads, whatever the schedule. Each thread has an endpoint of its own.
+//! Properties between threads that hold in every schedule. Each thread has its own endpoint.
 //!
-//! Atomics lose nothing, words do not tear, and who sees a later WRITE sees the earlier ones. The checks assert
-//! only what must hold in every schedule; pairs of threads start together with a varying head start, so that
-//! different moments are hit.
+//! No atomic is lost, no word is torn, and a reader of a later WRITE also reads the earlier ones. Pairs of
+//! threads start together with a random head start, so that the races cover different moments.
 
 use std::hint::black_box;
 use std::sync::Mutex;
@@ -11,16 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use super::{Suite, at, get, ok, put};
 use crate::{Chain, Endpoint, Fabric, GlobalAddr, VerbResult, WORD};
 
-/// Words of the pages that race: 1 KiB, the usual node.
+/// Words of the racing pages: 1 KiB, the usual node size.
 const PAGE_WORDS: usize = 128;
 
-/// Looks for the other thread of a pair before the core is offered to it: the two should start together.
+/// Polls for the other thread of a pair between two yields of the core: the two should start together.
 const LOOKS_PER_YIELD: u32 = 5000;
-/// Steps, of about a nanosecond each, that one thread of a pair waits for the other at most.
+/// Maximum head start within a pair, in steps of about a nanosecond.
 const HEAD_START_MAX: u64 = 256;
 
-/// Additions, swaps and masked swaps of 16-bit lanes from several threads: none is lost, and no two additions
-/// see the same word before.
+/// Concurrent additions, compare-and-swaps and masked swaps of 16-bit lanes: none is lost, and no two
+/// additions return the same word.
 pub fn concurrent_atomics_lose_nothing<F: Fabric>(suite: &Suite<'_, F>) {
     let server = *suite.servers().last().expect("there is a memory server");
     let (sum, swapped, lanes) = (at(server, 4096), at(server, 4160), at(server, 4168));
@@ -70,7 +69,7 @@ async fn increment_by_swaps<E: Endpoint>(endpoint: &E, word: GlobalAddr) {
     }
 }
 
-/// Adds 1 to 16 bits, wrapping, whatever happens to the other 48.
+/// Adds 1 to 16 bits, wrapping, regardless of the other 48.
 async fn increment_lane<E: Endpoint>(endpoint: &E, word: GlobalAddr, shift: usize) {
     let mask = 0xFFFF << shift;
     let mut expected = ok(endpoint.read_word(word).await);
@@ -85,13 +84,13 @@ async fn increment_lane<E: Endpoint>(endpoint: &E, word: GlobalAddr, shift: usiz
     }
 }
 
-/// READs race WRITEs of whole pages: every word that a READ brings is one that was written to its place.
+/// READs race WRITEs of whole pages: every word that a READ returns was written to its place.
 pub fn racing_reads_tear_no_word<F: Fabric>(suite: &Suite<'_, F>) {
     if suite.options.threads < 2 {
         return;
     }
     let place = at(suite.servers()[0], 8192);
-    // The halves of a word determine each other, so that a mixture of two words is none of them.
+    // The halves of a word determine each other, so a mixture of two words is detected.
     let word = |version: u64, index: usize| {
         let low = (version << 8 | index as u64) & 0xFFFF_FFFF;
         (!low << 32) | low
@@ -119,8 +118,8 @@ pub fn racing_reads_tear_no_word<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// A writer WRITEs a page and then publishes its version with a word, an atomic or a second WRITE, in one chain or
-/// verb by verb. Whoever READs the version READs a page at least as new.
+/// A writer WRITEs a page and then publishes its version with a word, an atomic or a second WRITE, in one
+/// chain or verb by verb. A reader of the version READs a page at least as new.
 pub fn later_writes_imply_earlier_ones<F: Fabric>(suite: &Suite<'_, F>) {
     if suite.options.threads < 2 {
         return;
@@ -179,8 +178,8 @@ async fn check_published<E: Endpoint>(endpoint: &E, page: GlobalAddr, version: G
     assert!(oldest >= published, "version {published} was READ, then a page of version {oldest}");
 }
 
-/// Two threads each WRITE a word of their own and READ the other's in one chain. At least one of them sees the
-/// other's WRITE, or the chain did not take effect in order. Sharp in optimised builds only.
+/// Two threads each WRITE their own word and READ the other's in one chain. At least one of them sees the
+/// other's WRITE, or the chain did not take effect in order. Effective in optimised builds only.
 pub fn changes_come_before_later_reads_of_a_chain<F: Fabric>(suite: &Suite<'_, F>) {
     if suite.options.threads < 2 {
         return;
@@ -212,7 +211,8 @@ pub fn changes_come_before_later_reads_of_a_chain<F: Fabric>(suite: &Suite<'_, F
                         endpoint.yield_now().await;
                     }
                 }
-                // Who arrives last starts first, by about the time that the other one needs to see it.
+                // The thread that arrives last starts earlier, by about the time the other one needs to
+                // notice it.
                 for step in 0..head_start {
                     black_box(step);
                 }

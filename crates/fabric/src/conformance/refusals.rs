@@ -1,14 +1,14 @@
-//! Verbs that must fail, and must have no effect when they do.
+//! Verbs that must fail without effect.
 //!
-//! Wrong alignment, addresses beyond a region, servers that do not exist or do not answer; alone and in chains,
-//! where one bad verb keeps all others from happening. The error must be the one that names the cause.
+//! Wrong alignment, addresses beyond a region, servers that do not exist or do not answer, alone and in
+//! chains, where one bad verb prevents all others. The error must name the cause.
 
 use super::{Echo, Suite, at, get, ok, put};
 use crate::{
     Chain, Endpoint, Fabric, FabricError, GlobalAddr, MAX_OFFSET, MAX_SERVERS, MemoryServerId, WORD,
 };
 
-/// What every verb says about `place`; verbs of pages move `len` bytes.
+/// Errors of all verbs at `place`; verbs of pages move `len` bytes.
 async fn refusals<E: Endpoint>(
     endpoint: &E,
     place: GlobalAddr,
@@ -50,7 +50,7 @@ pub fn misaligned_addresses<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// The last word of every region can be reached, the one after it cannot, nor can anything further.
+/// The last word of every region can be accessed; no word after it can.
 pub fn addresses_beyond_the_region<F: Fabric>(suite: &Suite<'_, F>) {
     suite.with_endpoint(21, async |endpoint| {
         for server in suite.servers() {
@@ -68,7 +68,7 @@ pub fn addresses_beyond_the_region<F: Fabric>(suite: &Suite<'_, F>) {
                 let err = refused(endpoint.reserve(at(server, offset), 8).await);
                 assert!(matches!(err, FabricError::OutOfRegion { .. }), "reservation: {err:?}");
             }
-            // Starts inside, ends outside.
+            // The range starts inside the region and ends outside.
             let over = at(server, len - 120);
             let err = refused(endpoint.write(over, endpoint.buffer(128)).await);
             assert!(matches!(err, FabricError::OutOfRegion { at, len: 128, .. } if at == over), "{err:?}");
@@ -83,7 +83,7 @@ pub fn addresses_beyond_the_region<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// Numbers that belong to no memory server.
+/// Numbers that belong to no memory server are refused as unknown.
 pub fn unknown_servers<F: Fabric>(suite: &Suite<'_, F>) {
     let known = |server| suite.fabric.regions().iter().any(|region| region.server == server);
     let last = suite.fabric.regions().last().expect("there is a memory server").server;
@@ -107,7 +107,7 @@ pub fn unknown_servers<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// A chain is checked before its first verb: none of it happens, and none of it is counted.
+/// A chain is checked before its first verb: on a refusal no verb is executed or counted.
 pub fn a_chain_with_a_bad_verb_does_nothing<F: Fabric>(suite: &Suite<'_, F>) {
     let server = suite.servers()[0];
     let (place, beyond) = (at(server, 4096), at(server, suite.region_len(server)));
@@ -134,7 +134,7 @@ pub fn a_chain_with_a_bad_verb_does_nothing<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// Every verb to a server that is down ends with an error that says so, and the other servers still answer.
+/// Every verb to a server that is down fails with an error that says so, and the other servers still answer.
 pub fn servers_that_are_down<F: Fabric>(suite: &Suite<'_, F>) {
     let Some(server) = suite.options.down else { return };
     suite.with_endpoint(24, async |endpoint| {

@@ -1,7 +1,7 @@
-//! What each verb does when nobody else is about.
+//! Behaviour of each verb without concurrency.
 //!
-//! Values and neighbours of what was written, windows, atomics, order within chains, exact counters, two-sided
-//! calls, and the calls that move no data: `reserve`, `persist`, clock, random numbers, slots.
+//! Values and the words around them, windows, atomics, order within chains, exact counters, two-sided calls,
+//! and the calls that move no data: `reserve`, `persist`, clock, random numbers, slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -10,7 +10,8 @@ use std::task::{Context, Wake, Waker};
 use super::{Echo, SCRATCH, Suite, at, get, ok, put};
 use crate::{Chain, Endpoint, Fabric, FabricError, Request, VerbCounts, VerbResult, WORD};
 
-/// The memory servers are listed by ascending number, alike by the fabric and its endpoints, and large enough.
+/// The fabric and its endpoints list the same memory servers by ascending number, each large enough for the
+/// suite.
 pub fn regions_are_described<F: Fabric>(suite: &Suite<'_, F>) {
     let regions = suite.fabric.regions();
     assert!(!regions.is_empty(), "no memory servers");
@@ -22,7 +23,7 @@ pub fn regions_are_described<F: Fabric>(suite: &Suite<'_, F>) {
     suite.with_endpoint(0, async |endpoint| assert_eq!(endpoint.regions(), regions));
 }
 
-/// READs bring back what WRITEs stored, for 8 bytes to 64 KiB on every server, and the neighbours stay as they are.
+/// READs return what WRITEs stored, for 8 bytes to 64 KiB on every server; the words around stay unchanged.
 pub fn pages_round_trip<F: Fabric>(suite: &Suite<'_, F>) {
     suite.with_endpoint(1, async |endpoint| {
         for server in suite.servers() {
@@ -59,7 +60,8 @@ pub fn words_round_trip<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// A verb moves the window of its buffer: a READ leaves the rest of the buffer, a WRITE the rest of the memory.
+/// A verb moves only the window of its buffer: a READ leaves the rest of the buffer, a WRITE the rest of the
+/// memory.
 pub fn windows_limit_what_moves<F: Fabric>(suite: &Suite<'_, F>) {
     let server = suite.servers()[0];
     suite.with_endpoint(3, async |endpoint| {
@@ -77,8 +79,8 @@ pub fn windows_limit_what_moves<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// Buffers have the length that was asked for and their whole window, however they were given back; a verb gives
-/// back the buffer that it took.
+/// A new buffer has the requested length and its whole window, whatever the window of a recycled one was. A
+/// verb gives back the buffer that it took.
 pub fn buffers_come_back<F: Fabric>(suite: &Suite<'_, F>) {
     let server = suite.servers()[0];
     suite.with_endpoint(4, async |endpoint| {
@@ -101,7 +103,8 @@ pub fn buffers_come_back<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// Swaps and additions return the word before; a swap that found something else changes nothing; sums wrap.
+/// Compare-and-swap and fetch-and-add return the word before. A swap that finds another word changes nothing.
+/// Sums wrap.
 pub fn atomics<F: Fabric>(suite: &Suite<'_, F>) {
     suite.with_endpoint(5, async |endpoint| {
         for server in suite.servers() {
@@ -117,7 +120,7 @@ pub fn atomics<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// A masked swap compares and replaces the bits of its masks only.
+/// A masked swap compares and replaces only the bits of its masks.
 pub fn masked_swaps<F: Fabric>(suite: &Suite<'_, F>) {
     let word = at(suite.servers()[0], 3072);
     suite.with_endpoint(6, async |endpoint| {
@@ -127,12 +130,12 @@ pub fn masked_swaps<F: Fabric>(suite: &Suite<'_, F>) {
         };
         let start = 0x1111_2222_3333_4444;
         ok(endpoint.write_word(word, start).await);
-        // The lane 0xFFFF0000 is 3333, whatever the other bits of `expected` are.
+        // The compared lane is 3333; the other bits of `expected` do not matter.
         let expected = (start, 0x1111_2222_9999_4444);
         assert_eq!(swap(0xFFFF_FFFF_3333_FFFF, 0xFFFF_0000, 0x9999_9999, 0xFFFF_0000).await, expected);
         let unchanged = (expected.1, expected.1);
         assert_eq!(swap(0x3333_0000, 0xFFFF_0000, 0, u64::MAX).await, unchanged, "the lane differs");
-        // The compared bits need not be the swapped ones.
+        // The compared bits may differ from the swapped ones.
         let swapped = (expected.1, 0x1111_2222_9999_4401);
         assert_eq!(swap(0x1111 << 48, 0xFFFF << 48, 0xFF01, 0x00FF).await, swapped);
         assert_eq!(swap(77, 0, 5, u64::MAX).await, (swapped.1, 5), "nothing compared");
@@ -140,7 +143,7 @@ pub fn masked_swaps<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// Verbs of a chain see the effect of those before them, and each result stands at its verb's place.
+/// Verbs of a chain see the effects of the previous ones, and results are in the order of the verbs.
 pub fn chains_keep_order<F: Fabric>(suite: &Suite<'_, F>) {
     let server = suite.servers()[0];
     suite.with_endpoint(7, async |endpoint| {
@@ -179,7 +182,7 @@ pub fn chains_keep_order<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// Every verb is counted once, by kind and by the bytes of its window; a verb of a chain as if it were alone.
+/// Every verb is counted once, by kind and by the bytes of its window; in a chain as if it were alone.
 pub fn counters_are_exact<F: Fabric>(suite: &Suite<'_, F>) {
     let server = suite.servers()[0];
     suite.with_endpoint(8, async |endpoint| {
@@ -219,7 +222,7 @@ pub fn counters_are_exact<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// What one endpoint wrote, another one reads, and the other way round.
+/// An endpoint reads what another one wrote, in both directions.
 pub fn endpoints_see_each_other<F: Fabric>(suite: &Suite<'_, F>) {
     for server in suite.servers() {
         let place = at(server, 24_576);
@@ -232,7 +235,7 @@ pub fn endpoints_see_each_other<F: Fabric>(suite: &Suite<'_, F>) {
     }
 }
 
-/// A reserved range keeps its content and can be written; a range may be reserved again.
+/// A reserved range keeps its content and can be written. It may be reserved again.
 pub fn ranges_are_reserved<F: Fabric>(suite: &Suite<'_, F>) {
     suite.with_endpoint(12, async |endpoint| {
         for server in suite.servers() {
@@ -250,7 +253,7 @@ pub fn ranges_are_reserved<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// Making a range last changes nothing in it, whether or not anything was written there.
+/// Persisting a range does not change its content, whether or not the range was written.
 pub fn ranges_are_made_to_last<F: Fabric>(suite: &Suite<'_, F>) {
     suite.with_endpoint(13, async |endpoint| {
         for server in suite.servers() {
@@ -264,7 +267,7 @@ pub fn ranges_are_made_to_last<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// Requests the handler never heard of.
+/// A request unknown to the handler.
 struct Unknown;
 
 impl Request for Unknown {
@@ -276,7 +279,7 @@ impl Request for Unknown {
     }
 }
 
-/// A call reaches the server that it names and brings the reply back; a server that cannot execute it refuses.
+/// A call reaches the named server and returns its reply; a server that cannot execute it refuses it.
 pub fn calls<F: Fabric>(suite: &Suite<'_, F>) {
     suite.with_endpoint(13, async |endpoint| {
         for server in suite.servers() {
@@ -300,7 +303,7 @@ pub fn calls<F: Fabric>(suite: &Suite<'_, F>) {
     });
 }
 
-/// The clock does not go back; a seed gives its numbers again, another one gives others.
+/// The clock does not go back. A seed repeats its numbers, and different seeds share none.
 pub fn clock_and_random_numbers<F: Fabric>(suite: &Suite<'_, F>) {
     let numbers = |seed| {
         let endpoint = ok(suite.fabric.endpoint(seed));
@@ -327,7 +330,7 @@ impl Wake for WakeCount {
     }
 }
 
-/// A pause is pending once, sets the bit of its slot and wakes its waker.
+/// A yield is pending once, sets the bit of its slot and wakes its waker.
 pub fn yields_set_the_slot_bit<F: Fabric>(suite: &Suite<'_, F>) {
     let endpoint = ok(suite.fabric.endpoint(15));
     assert_eq!(endpoint.slots(), 1);

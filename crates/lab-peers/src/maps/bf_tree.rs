@@ -1,7 +1,7 @@
 //! Bf-Tree with its pages in memory. Keys and values are byte strings.
 //!
-//! Keys go in big-endian, so that they sort as numbers. The buffer in front of the pages is large enough for every
-//! record: as everywhere here, the figures are those of data that is all in memory.
+//! Keys are stored in big-endian, so that they sort as numbers. The buffer in front of the pages has room for
+//! every record: all maps of this comparison are measured with all data in memory.
 
 use crate::{OrderedMap, Session};
 use anyhow::{anyhow, ensure};
@@ -26,7 +26,7 @@ impl OrderedMap for BfTreeMap {
     }
 }
 
-/// Pages in memory, and a buffer in front of them that could hold every record.
+/// Pages in memory, and a buffer in front of them with room for every record.
 fn config(records: usize) -> Config {
     let mut config = Config::default();
     config.cb_min_record_size(16).cb_max_record_size(64);

@@ -1,7 +1,7 @@
-//! std's `BTreeMap`: not concurrent, so one lock goes around it as soon as there is a second thread.
+//! std's `BTreeMap`: not concurrent, so a lock protects it if there is more than one thread.
 //!
-//! Alone, a thread takes the lock once for all its operations, which is the map as it is without any lock. It is
-//! filled one by one, because collecting would pack its nodes as no map that grew has them.
+//! A single thread takes the lock once for all its operations, so it measures the map without a lock. Records
+//! are inserted one by one: collecting would fill every node, unlike in a map that grew.
 
 use crate::{OrderedMap, Session};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub struct StdBTreeMap(RwLock<BTreeMap<u64, u64>>);
 
-/// A single thread takes the lock once, several take it for every operation.
+/// A single thread takes the lock once; several threads take it for every operation.
 pub enum StdSession<'a> {
     Alone(RwLockWriteGuard<'a, BTreeMap<u64, u64>>),
     Shared(&'a RwLock<BTreeMap<u64, u64>>),
@@ -19,7 +19,6 @@ impl OrderedMap for StdBTreeMap {
     type Session<'a> = StdSession<'a>;
 
     fn load(pairs: &[(u64, u64)], _sorted: bool) -> anyhow::Result<Self> {
-        // One by one: collecting would sort a copy and fill every node, which no map that grew looks like.
         let mut map = BTreeMap::new();
         for &(key, value) in pairs {
             map.insert(key, value);
@@ -61,7 +60,7 @@ fn sum(map: &BTreeMap<u64, u64>, start: u64, len: usize) -> (usize, u64) {
     values.fold((0, 0), |(count, sum), value| (count + 1, sum.wrapping_add(value)))
 }
 
-// A panic while the lock was held has failed the run already.
+// Poison is ignored: a panic under the lock has already failed the run.
 fn read(lock: &RwLock<BTreeMap<u64, u64>>) -> RwLockReadGuard<'_, BTreeMap<u64, u64>> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }

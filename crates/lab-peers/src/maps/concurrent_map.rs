@@ -1,7 +1,7 @@
 //! concurrent-map: a lock-free B+ tree whose writers copy nodes.
 //!
-//! Every thread has a handle of its own; a thread that is alone uses the only handle, which spares the map its
-//! copies. The handle is the map's way to be shared, so making one is part of a session and not measured.
+//! Each thread has its own handle, as the map requires. A single thread uses the only handle, which spares
+//! the map its copies. A handle is made when a session begins and is not measured.
 
 use crate::{OrderedMap, Session};
 use concurrent_map::ConcurrentMap;

@@ -1,7 +1,7 @@
 //! congee: an adaptive radix tree with optimistic lock coupling.
 //!
-//! Not a B-tree: on dense integers it is hard to beat, and its figures stand beside the others to show by how much.
-//! A session pins the epoch once, not per operation.
+//! It is no B-tree, and hard to beat on dense integers; its figures show by how much. A session pins the
+//! epoch once per batch, not per operation.
 
 use crate::{OrderedMap, Session};
 use anyhow::anyhow;
@@ -13,7 +13,7 @@ pub struct CongeeMap(Congee<usize, usize>);
 pub struct CongeeSession<'a> {
     tree: &'a Congee<usize, usize>,
     guard: Guard,
-    /// Where scans put what they find.
+    /// Records found by scans.
     found: Vec<(usize, usize)>,
 }
 

@@ -1,7 +1,7 @@
 //! masstree: a trie of B+ trees over byte strings.
 //!
-//! An 8-byte key is one layer, so it is a B+ tree here. Keys go in big-endian, so that they sort as numbers; a
-//! session holds one guard for all its operations.
+//! An 8-byte key takes one layer, so the map is a single B+ tree here. Keys are stored in big-endian, so that
+//! they sort as numbers. A session holds one guard per batch of operations.
 
 use crate::{OrderedMap, Session};
 use masstree::{MassTree, RangeBound};

@@ -1,7 +1,7 @@
-//! The maps, one adapter per file, and the table of them.
+//! The adapters, one per file, and the table of all maps.
 //!
-//! An adapter uses its map as the map's authors would: with its own guards and handles, and without locks that it
-//! does not need. The table says how each is used; the note appears under the results.
+//! An adapter uses its map as the map's authors recommend: with its guards and handles, and without locks
+//! that the map does not need. The table describes how each map is used; the note appears under the results.
 
 mod bf_tree;
 mod btree;
@@ -14,22 +14,22 @@ mod skip_list;
 
 use crate::{Contender, Kind, Loaded, OrderedMap};
 
-/// A map that takes part, and how to load it.
+/// A map of the comparison, and its loader.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub name: &'static str,
     pub kind: Kind,
-    /// One of ours, not a peer.
+    /// A map of this project, not a peer.
     pub ours: bool,
-    /// How it is used, for the table's notes.
+    /// Note under the table: how the adapter uses the map.
     pub note: &'static str,
     pub load: Load,
 }
 
-/// Builds a map from pairs, which ascend by key if the flag says so.
+/// Builds a map from pairs; the flag tells whether they ascend by key.
 pub type Load = fn(&[(u64, u64)], bool) -> anyhow::Result<Box<dyn Contender>>;
 
-/// All maps. Ours comes first.
+/// All maps; those of this project come first.
 pub fn all() -> Vec<Entry> {
     let mut entries = pando_map::entries();
     entries.extend([
@@ -80,7 +80,7 @@ mod tests {
     use pando_workload::{Distribution, KeySpace};
     use std::time::Duration;
 
-    /// Every map answers rightly in every phase, however it was loaded, with one thread and with two.
+    /// Every map answers correctly in every phase, loaded in either order, with one thread and with two.
     #[test]
     fn every_map_is_a_map() {
         for space in [KeySpace::Dense, KeySpace::Random64] {

@@ -1,7 +1,7 @@
-//! Our own index in the comparison, with everything cached.
+//! Pando in the comparison, with everything cached.
 //!
-//! Twice: one lookup at a time, and many in flight in slots. What is measured goes through the public interface,
-//! like any user's program. Everything in this crate that depends on the index stays in this file.
+//! There are two entries: one lookup at a time, and many lookups in flight in slots. Measurements use the
+//! public interface, like any user's program. No other file of this crate depends on the index.
 
 use std::ops::Bound;
 
@@ -12,10 +12,10 @@ use crate::driver::Phase;
 use crate::measure::{Feed, Job, Tally, WrongAnswer, check};
 use crate::{Contender, Kind, Loaded, OrderedMap, Session};
 
-/// Lookups in flight on one thread.
+/// Lookups in flight per thread.
 const SLOTS: usize = 16;
 
-/// Our entries.
+/// Entries of this project.
 pub fn entries() -> Vec<Entry> {
     let one = Entry {
         ours: true,
@@ -34,7 +34,7 @@ pub fn entries() -> Vec<Entry> {
     vec![one, slots]
 }
 
-/// Pairs in ascending order as the bulk load wants them.
+/// Pairs in ascending order, as input of the bulk load.
 struct Pairs<'p>(&'p [(u64, u64)]);
 
 impl SortedSource for Pairs<'_> {
@@ -62,7 +62,7 @@ impl OrderedMap for Pando {
     type Session<'a> = PandoSession;
 
     fn load(pairs: &[(u64, u64)], sorted: bool) -> anyhow::Result<Self> {
-        // Nodes are about nine tenths full; what is not used costs no memory.
+        // Nodes are about nine tenths full. Unused bytes of both sizes take no memory of the host.
         let bytes = pairs.len() as u64 * 24 + (64 << 20);
         let config = Config::embedded().memory_servers(1).memory(bytes).cache(bytes).huge_pages(true);
         let cluster = Cluster::open(config)?;
@@ -74,7 +74,7 @@ impl OrderedMap for Pando {
             pairs.sort_unstable();
             index.bulk_load(&Pairs(&pairs), &BulkOptions::default())?;
         }
-        // Everything into the cache.
+        // A full scan brings every node into the cache.
         let session = index.session()?;
         session.scan(&ScanRange::all(), |_, _| true)?;
         Ok(Self { index })
@@ -131,7 +131,7 @@ impl Session for PandoSession {
     }
 }
 
-/// The same, with lookups in several slots of a thread: while one waits for memory, the others go on.
+/// [`Pando`] with several lookups in flight per thread: while one waits for memory, the others continue.
 struct InSlots(Loaded<Pando>);
 
 impl Contender for InSlots {
@@ -140,7 +140,7 @@ impl Contender for InSlots {
             return self.0.run(job);
         }
         let session = self.0.0.session(job.threads);
-        // Each slot takes the next draws as it comes to them, as the workers of a server take requests.
+        // Each slot takes the next batch when it is free, as the workers of a server take requests.
         let feed = Feed::new(job);
         let slots = session.session.in_flight(SLOTS, |_, lookups| {
             let feed = &feed;

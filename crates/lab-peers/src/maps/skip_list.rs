@@ -1,7 +1,7 @@
 //! crossbeam's skip list, through the interface that takes a guard.
 //!
-//! That spares the reference counts of `SkipMap`. Its entries never move, so values are atomics that are changed in
-//! place, and an update is a lookup and a store.
+//! That interface avoids the reference counts of `SkipMap`. Entries never move, so values are atomics that
+//! are changed in place, and an update is a lookup and a store.
 
 use crate::{OrderedMap, Session};
 use crossbeam_epoch::Guard;

@@ -1,9 +1,10 @@
-//! Drives one thread through one phase: operations are drawn from its stream, performed in its slots, and checked if asked.
+//! Drives one thread through one phase: draws operations from its source, performs them in its slots, and
+//! checks the answers if the specification asks for it.
 //!
-//! The driver knows the index as a [`SystemUnderTest`] only: threads of this machine and of a simulated cluster run the same
-//! code. The slots of a thread share its stream, its quota and its tally; none of them is borrowed across an await. A write
-//! is announced to the expectation before it starts and acknowledged when it has ended. A read asks before it starts what is
-//! certain (see [`Expectation`]).
+//! The driver knows the index only as a [`SystemUnderTest`], so threads of this machine and of a simulated
+//! cluster run the same code. The slots of a thread share its source, its quota and its tally; none of these
+//! is borrowed across an await. A write is announced to the [`Expectation`] before it starts and acknowledged
+//! after it has ended. A read asks before it starts which writes it must see.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Bound;
@@ -20,22 +21,22 @@ use super::latency::{Latency, Stopwatch};
 use super::{BenchError, BenchSpec};
 use crate::under_test::{Answers, Client, Port, SystemUnderTest};
 
-/// Operations between two looks at the flags, and at a clock that is not free.
+/// Operations between two checks of the flags, and of a clock whose reading takes time.
 const STRIDE: u64 = 64;
-/// Complaints that a thread keeps the text of.
+/// Number of complaints whose text a thread keeps.
 const COMPLAINTS_KEPT: usize = 5;
 
-/// State that all threads of a run share.
+/// State shared by all threads of a run.
 pub(crate) struct Shared {
     pub keys: KeyCodec,
     pub values: ValueCodec,
-    /// `None`: answers are not checked.
+    /// `None` if answers are not checked.
     pub expected: Option<Expectation>,
     pub multi_get: usize,
-    /// Operations of this phase that are done, for the progress.
+    /// Operations of this phase that have ended, for the display of progress.
     pub done: AtomicU64,
     pub stop: AtomicBool,
-    /// Operations of some thread kept failing, and all were to stop.
+    /// A thread's operations kept failing, and all threads were told to stop.
     pub gave_up: AtomicBool,
 }
 
@@ -54,21 +55,22 @@ impl Shared {
     }
 }
 
-/// A thread gives up after operations have kept failing for this long. Some may succeed meanwhile, on cached nodes.
+/// A thread gives up after operations have kept failing for this long. Operations on cached nodes may succeed
+/// in between.
 const FAILING_NS_MAX: Nanos = 10_000_000_000;
 
-/// How much of a phase a thread does.
+/// A thread's share of a phase.
 #[derive(Clone, Copy)]
 pub(crate) enum Quota {
     Ops(u64),
-    /// Until this time of the client's clock.
+    /// Until this time of the port's clock.
     Until(Nanos),
 }
 
-/// Operations of a thread by the interval of time in which they ended.
+/// Operations of a thread, counted by the interval in which they ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
-    /// When the first interval begins.
+    /// Start of the first interval.
     origin: Nanos,
     interval_ns: Nanos,
     counts: Vec<u32>,
@@ -87,7 +89,7 @@ impl Series {
         self.counts[at] += 1;
     }
 
-    /// Adds the counts to the sums of the same intervals.
+    /// Adds the counts to `sums`, interval by interval.
     pub fn add_to(&self, sums: &mut Vec<u64>) {
         if sums.len() < self.counts.len() {
             sums.resize(self.counts.len(), 0);
@@ -96,31 +98,31 @@ impl Series {
     }
 }
 
-/// Where the operations of a thread come from. Its slots share it.
+/// Source of a thread's operations, shared by its slots.
 #[allow(async_fn_in_trait, reason = "a source belongs to one thread, and so do its futures")]
 pub(crate) trait Source {
-    /// The next operation; `None` if there is none at present.
+    /// Returns the next operation; `None` if there is none at present.
     fn next(&self) -> Option<Op>;
 
-    /// Waits for a while when there was no operation.
+    /// Waits for a while; called when there was no operation.
     async fn idle(&self) {}
 
-    /// Notes that an insert of this key has ended well.
+    /// Notes that an insert of this key has succeeded.
     fn inserted(&self, key_number: u64);
 
-    /// Sequence of the next write when answers are not checked.
+    /// Sequence of the next write; used if answers are not checked.
     fn sequence(&self) -> u32;
 
     /// Notes that an operation has ended.
     fn ended(&self) {}
 
-    /// Whether the thread is to stop now.
+    /// Whether the thread must stop.
     fn is_over(&self) -> bool {
         false
     }
 }
 
-/// A stream that the thread draws its operations from itself.
+/// A source that draws from the thread's own stream.
 pub(crate) struct Drawn {
     stream: RefCell<OpStream>,
     sequence: Cell<u32>,
@@ -155,7 +157,7 @@ impl Source for Drawn {
 /// A thread's part of a phase.
 pub(crate) struct Task<O> {
     pub source: O,
-    /// Number among all threads.
+    /// Number of the thread among all threads.
     pub thread: usize,
     pub quota: Quota,
     pub series: Option<Series>,
@@ -167,10 +169,10 @@ pub struct Operations {
     pub reads: u64,
     pub updates: u64,
     pub inserts: u64,
-    /// Inserts of keys that were not there.
+    /// Inserts of keys that were absent.
     pub new_keys: u64,
     pub scans: u64,
-    /// Records that scans gave back.
+    /// Records that scans returned.
     pub scanned: u64,
     pub read_modify_writes: u64,
 }
@@ -232,11 +234,11 @@ enum Wrong {
     WasThere { key_number: u64 },
 }
 
-/// How one operation went.
+/// Reason why an operation counts as failed or wrong.
 enum Trouble {
-    /// The error of the index.
+    /// Error of the index.
     Failed(String),
-    /// A key that had to be there was not.
+    /// A key that must exist was not found. The answer is not known to be wrong.
     Absent(u64),
     Wrong(Wrong),
 }
@@ -264,10 +266,10 @@ pub(crate) struct Driver<'a, S: SystemUnderTest<P>, P, O> {
     issued: Cell<u64>,
     quota: Quota,
     series: Option<RefCell<Series>>,
-    /// When the first slot began, and the last one ended.
+    /// Start of the first slot, and end of the last one.
     began: Cell<Option<Nanos>>,
     ended: Cell<Nanos>,
-    /// Since when operations have kept failing, and when the last one failed.
+    /// Times of the first and the last failure of the current run of failures.
     failing: Cell<Option<(Nanos, Nanos)>>,
 }
 
@@ -285,9 +287,9 @@ pub(crate) struct ThreadResult<O> {
     pub tally: Tally,
     pub latency: Latency,
     pub series: Option<Series>,
-    /// Verbs of the operations.
+    /// Verbs of the thread in this phase.
     pub verbs: VerbCounts,
-    /// When the first operation began and the last one ended, by the client's clock.
+    /// Start of the first operation and end of the last one, by the port's clock.
     pub began: Nanos,
     pub ended: Nanos,
 }
@@ -313,7 +315,7 @@ impl<'a, S: SystemUnderTest<P>, P: Port, O: Source> Driver<'a, S, P, O> {
         self.client.port
     }
 
-    /// Ends the phase. `verbs` are those of the thread in it.
+    /// Ends the phase, in which the thread issued `verbs`.
     pub fn finish(self, verbs: VerbCounts) -> ThreadResult<O> {
         ThreadResult {
             source: self.source,
@@ -326,7 +328,7 @@ impl<'a, S: SystemUnderTest<P>, P: Port, O: Source> Driver<'a, S, P, O> {
         }
     }
 
-    /// Runs one slot: operations until the thread's quota is used up.
+    /// Runs one slot: performs operations until the thread's quota is used up.
     pub async fn slot(&self) {
         if self.began.get().is_none() {
             self.began.set(Some(self.port().now()));
@@ -360,7 +362,7 @@ impl<'a, S: SystemUnderTest<P>, P: Port, O: Source> Driver<'a, S, P, O> {
         }
     }
 
-    /// Takes up to `wanted` operations of the quota; 0 when the phase is over for this thread.
+    /// Takes up to `wanted` operations of the quota; 0 if the phase has ended for this thread.
     #[inline]
     fn claim(&self, wanted: u64) -> u64 {
         let issued = self.issued.get();
@@ -375,7 +377,7 @@ impl<'a, S: SystemUnderTest<P>, P: Port, O: Source> Driver<'a, S, P, O> {
         if self.source.is_over() {
             return 0;
         }
-        // Operations that fail may take long.
+        // A failing operation may take long, so check the flag after each one.
         if (looks_up || self.failing.get().is_some()) && self.shared.stop.load(Relaxed) {
             return 0;
         }
@@ -426,7 +428,7 @@ impl<'a, S: SystemUnderTest<P>, P: Port, O: Source> Driver<'a, S, P, O> {
 
     #[cold]
     fn note_failure(&self, now: Nanos) {
-        // After a time without failures it begins anew.
+        // A long time without failures ends the run of failures.
         let since = match self.failing.get() {
             Some((since, last)) if now.saturating_sub(last) < FAILING_NS_MAX => since,
             _ => now,
@@ -438,7 +440,8 @@ impl<'a, S: SystemUnderTest<P>, P: Port, O: Source> Driver<'a, S, P, O> {
         }
     }
 
-    /// One operation. Inserts say how many keys are new by it, scans how many records came.
+    /// Performs one operation. Returns the number of new keys for an insert, of records for a scan, 0
+    /// otherwise.
     async fn perform(&self, buffers: &mut Buffers, op: Op) -> Result<u64, Trouble> {
         self.shared.keys.encode(op.key_number, &mut buffers.key);
         match op.kind {
@@ -481,7 +484,7 @@ impl<'a, S: SystemUnderTest<P>, P: Port, O: Source> Driver<'a, S, P, O> {
         self.shared.values.check(key_number, value).map_err(|error| Wrong::Value { key_number, error })
     }
 
-    /// An update, or an insert that may turn out to be one. 1 if the key is new by it.
+    /// Updates or inserts a key; an insert of a present key updates it. Returns 1 if the key is new.
     async fn write(&self, buffers: &mut Buffers, op: Op) -> Result<u64, Trouble> {
         let number = op.key_number;
         let expected = self.shared.expected.as_ref();
@@ -558,7 +561,7 @@ impl<'a, S: SystemUnderTest<P>, P: Port, O: Source> Driver<'a, S, P, O> {
         Ok(check.record(expected, key_number, sequence)?)
     }
 
-    /// Looks up keys in batches, for workloads of lookups only. The latency of a lookup is that of its batch.
+    /// Looks up keys in batches; for workloads of lookups only. Each lookup has the latency of its batch.
     async fn batches(&self) {
         let size = self.shared.keys.size();
         let mut ops: Vec<Op> = Vec::with_capacity(self.shared.multi_get);

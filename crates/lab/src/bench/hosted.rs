@@ -1,9 +1,10 @@
-//! Benchmarks on this machine: its threads, its clock, memory that the facade offers.
+//! Benchmarks on this machine: its threads, its clock, and memory that the facade provides.
 //!
-//! Each thread is a worker of one compute server, with a port of its own: a session of the facade, or an endpoint for the other
-//! designs. Threads live for one phase; their streams of operations go on from phase to phase. A port reaches all compute
-//! servers, because scans go on into the keys of the next one. All other operations of a thread are on keys of its own compute
-//! server, unless the benchmark is [routed](super::BenchSpec::is_routed).
+//! Each thread is a worker of one compute server and has its own port: a session of the facade, or an
+//! endpoint for the other designs. Threads live for one phase; their streams of operations continue from
+//! phase to phase. A port reaches all compute servers, since scans continue into the keys of the next one.
+//! All other operations of a thread are on keys of its own compute server, unless the benchmark is
+//! [routed](super::BenchSpec::is_routed).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -28,7 +29,7 @@ use crate::under_test::{
     Audited, Balancer, Client, EndpointPort, HostPort, SystemCounts, SystemUnderTest, balancer, host_now,
 };
 
-/// Name of the facade's index in the pool.
+/// Name of the index in the pool.
 const INDEX: &str = "bench";
 
 /// An index in a cluster of the facade. `C` makes a port for the calling thread.
@@ -36,14 +37,14 @@ struct Hosted<S, C> {
     cluster: Cluster,
     system: S,
     connect: C,
-    /// Goes on from phase to phase, if boundaries are to move.
+    /// State of the balancer, kept from phase to phase.
     balancer: Mutex<Balancer>,
-    /// The pool is shared with others, so that the index is taken out of it at the end.
+    /// The pool belongs to others, so the index is removed from it at the end.
     is_guest: bool,
     _place: Place,
 }
 
-/// Resources that last as long as the benchmark.
+/// Resources that live as long as the cluster.
 #[derive(Default)]
 struct Place {
     /// Directory of a temporary pool.
@@ -55,7 +56,7 @@ struct Place {
 /// Opens a new cluster with a loaded index of the facade.
 pub(crate) fn open_facade(stage: &Stage<'_>) -> Result<impl Testbed + use<>, BenchError> {
     let spec = stage.spec;
-    // Refuses impossible options before a pool is made.
+    // Reject impossible options before a pool is made.
     let config = Config::embedded().cache(spec.cache_bytes).cache_options(spec.cache);
     index_options(spec).check(INDEX, &config)?;
     let load = |cluster: &Cluster| {
@@ -110,8 +111,8 @@ fn is_guest(spec: &BenchSpec) -> bool {
 }
 
 impl<S, C> Hosted<S, C> {
-    /// Runs `work` on every thread of the benchmark, pinned if there are cores enough; reports `shared.done` meanwhile.
-    /// Results are in the order of the threads.
+    /// Runs `work` on each thread of the benchmark, pinned if there are enough cores, and reports
+    /// `shared.done` meanwhile. Results are in the order of the threads.
     fn on_threads<P, I: Send, O: Send>(
         &self,
         stage: &Stage<'_>,
@@ -130,7 +131,7 @@ impl<S, C> Hosted<S, C> {
             let threads = inputs.into_iter().enumerate().map(|(number, input)| {
                 let (work, ended) = (&work, ended.clone());
                 scope.spawn(move || {
-                    // Dropped when the thread ends, also by a panic.
+                    // Dropped when the thread ends, also after a panic.
                     let _ended = ended;
                     if pin {
                         pando::pin_to_core(number);
@@ -151,7 +152,8 @@ impl<S, C> Hosted<S, C> {
         results
     }
 
-    /// Runs `work` while a balancer looks at the load every so often; returns how many boundaries it moved.
+    /// Runs `work` while a balancer checks the load at intervals of `every_ns`. Returns the number of
+    /// boundaries that it moved, too.
     fn balanced<P, T>(
         &self,
         every_ns: Option<u64>,
@@ -231,7 +233,7 @@ where
     }
 }
 
-/// Opens the cluster, and starts what it needs.
+/// Opens the cluster after starting the memory servers or making the directory that it needs.
 fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Place), BenchError> {
     let (config, place) = match (spec.fabric, &spec.pool) {
         (FabricKind::Shm, Some(path)) => (Config::at(path).create(Create::New), Place::default()),
@@ -273,7 +275,7 @@ fn elsewhere(spec: &BenchSpec, addresses: Vec<String>) -> Config {
     }
 }
 
-/// Memory servers in this process, each at a port of its own.
+/// Starts memory servers in this process, each on its own port.
 fn start_memory_servers(spec: &BenchSpec) -> Result<Vec<MemoryServer>, BenchError> {
     let config = MemoryServerConfig::new("127.0.0.1:0")
         .size(spec.memory_server_bytes())

@@ -1,7 +1,7 @@
-//! Latency of operations: of all of them, or sampled.
+//! Latency of operations: of all of them, or of a sample.
 //!
-//! Where looking at the clock takes time, it is looked at before and after one operation in [`SAMPLED`] only. With several
-//! slots in flight the latency of an operation includes the time that the others of its thread took meanwhile.
+//! If reading the clock takes time, only one operation in [`SAMPLED`] is timed. With several slots in flight,
+//! the latency of an operation includes the work of the thread's other operations in the meantime.
 
 use std::cell::{Cell, RefCell};
 
@@ -10,16 +10,16 @@ use pando_fabric::Nanos;
 
 use crate::under_test::Port;
 
-/// Where a look at the clock costs time, one operation in this many is timed.
+/// One operation in this many is timed if reading the clock takes time.
 pub const SAMPLED: u32 = 8;
 
-/// A minute. Longer latencies count as a minute.
+/// Greatest recorded latency: one minute. Longer ones are recorded as this.
 const NS_MAX: u64 = 60_000_000_000;
 
-/// Latencies in nanoseconds, three significant digits.
+/// Histogram of latencies in nanoseconds, with three significant digits.
 pub type Latency = Histogram<u64>;
 
-/// No latencies yet.
+/// Makes a histogram without latencies.
 pub(crate) fn empty() -> Latency {
     Histogram::new_with_bounds(1, NS_MAX, 3).expect("a minute and three digits are valid bounds")
 }
@@ -31,12 +31,12 @@ pub(crate) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Threads start at different places, so that they do not look at the clock in step.
+    /// Threads start at different positions, so that they do not read the clock in step.
     pub fn new(thread: usize) -> Stopwatch {
         Stopwatch { until_next: Cell::new(thread as u32 % SAMPLED), latency: RefCell::new(empty()) }
     }
 
-    /// Call it when an operation starts: the time, if it is to be timed.
+    /// Starts an operation; returns the time if the operation is timed.
     #[inline]
     pub fn start(&self, port: &impl Port) -> Option<Nanos> {
         if port.is_clock_free() {
@@ -54,7 +54,7 @@ impl Stopwatch {
         }
     }
 
-    /// Call it when that operation has ended.
+    /// Ends the operation that [`Stopwatch::start`] returned `started` for.
     #[inline]
     pub fn stop(&self, port: &impl Port, started: Option<Nanos>) {
         if let Some(started) = started {

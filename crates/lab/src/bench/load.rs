@@ -1,7 +1,7 @@
-//! The sorted records that an index is loaded with.
+//! Sorted records for the bulk load.
 //!
-//! They are made up while they are read, so that 200 million of them take no memory. Only random integers are not in the order
-//! of the records: they are sorted beforehand and take 8 bytes each.
+//! They are computed while they are read, so 200 million of them take no memory. Only random integers are not
+//! in the order of the records: they are sorted in advance and take 8 bytes each.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,12 +17,12 @@ use super::testbed::joined;
 pub(crate) struct Generated {
     keys: KeyCodec,
     values: ValueCodec,
-    /// Random integers of the keys in ascending order, cut into pieces. Empty for dense keys.
+    /// Random integers of the keys in ascending order, in pieces. Empty for dense keys.
     pieces: Vec<Vec<u64>>,
 }
 
 impl Generated {
-    /// Records of `keys`; `threads` sort them where that is needed.
+    /// Records of `keys`; `threads` threads sort them if they need sorting.
     pub fn new(keys: KeyCodec, values: ValueCodec, threads: usize) -> Generated {
         let pieces = match keys.space() {
             KeySpace::Dense => Vec::new(),
@@ -31,7 +31,7 @@ impl Generated {
         Generated { keys, values, pieces }
     }
 
-    /// Hands out the key numbers of the records in `range`, in the order of their keys.
+    /// Passes the key numbers of the records in `range` to `each`, in the order of their keys.
     fn key_numbers<E>(&self, range: Range<u64>, mut each: impl FnMut(u64) -> Result<(), E>) -> Result<(), E> {
         if self.pieces.is_empty() {
             return range.into_iter().try_for_each(|record| each(loaded_key(record)));
@@ -69,7 +69,7 @@ impl SortedSource for Generated {
     }
 }
 
-/// The entries to load. Loading fails when the run is to stop; `shared.done` counts loaded entries.
+/// A source that fails when the run must stop. `shared.done` counts the loaded entries.
 pub(crate) struct Interruptible<'s> {
     source: Generated,
     shared: &'s Shared,
@@ -101,7 +101,7 @@ impl SortedSource for Interruptible<'_> {
     }
 }
 
-/// Sorts all integers of loaded records, each thread those of one part of the key space.
+/// Sorts the integers of all loaded records; each thread sorts one part of the key space.
 fn sorted_integers(keys: &KeyCodec, threads: u64) -> Vec<Vec<u64>> {
     thread::scope(|scope| {
         let pieces: Vec<_> = (0..threads)
@@ -119,13 +119,14 @@ fn sorted_integers(keys: &KeyCodec, threads: u64) -> Vec<Vec<u64>> {
     })
 }
 
-/// The keys at which the parts of compute servers 1, 2, ... begin.
+/// Boundaries of equal partitions: the first keys of compute servers 1, 2, ...
 pub(crate) fn boundaries(keys: &KeyCodec, servers: usize) -> Vec<Vec<u8>> {
     let servers = servers as u64;
     (1..servers).map(|server| lowest_key(keys, keys.partition(server, servers).first)).collect()
 }
 
-/// The lowest byte string of the size of keys that starts with the integer.
+/// Lowest key that begins with `integer`, big-endian: its low bytes if keys are short, else filled up with
+/// zeros.
 pub(crate) fn lowest_key(keys: &KeyCodec, integer: u64) -> Vec<u8> {
     let bytes = integer.to_be_bytes();
     let mut key = bytes[8 - keys.size().min(8)..].to_vec();

@@ -1,16 +1,18 @@
-//! One workload on one configuration, measured as the papers measure (DEX §8.1).
+//! Measures one workload on one configuration, as in the papers (DEX §8.1).
 //!
-//! Phases: open a cluster, load sorted keys, warm up, measure, compare a scan of everything with the expected entries, audit.
-//! - Every compute server owns an equal part of the key space and has threads of its own, each with its own stream of
-//!   operations on keys of that part; all threads perform equally many. With a hot spot or a balancer the streams are of
-//!   all keys, and operations go to their owners.
-//! - A thread keeps `slots` operations in flight by the slot executor; one slot is one operation at a time.
+//! Phases: open a cluster, load sorted keys, warm up, measure, compare a full scan with the expected entries,
+//! audit.
+//! - Each compute server owns an equal part of the key space and has its own threads, each with its own
+//!   stream of operations on keys of that part; all threads perform equally many. With a hot spot or a
+//!   balancer, streams cover all keys, and operations go to their owners.
+//! - A thread keeps `slots` operations in flight by the slot executor; one slot means one operation at a
+//!   time.
 //! - Verbs and cache accesses are differences of each thread's counters over its measured operations.
-//! - One operation in [`SAMPLED`] is timed: two looks at the clock cost about 50 ns, which on every one of them would
-//!   be a sixth of a cached lookup. On the simulated cluster, whose clock is free, every one is.
+//! - One operation in [`SAMPLED`] is timed: two readings of the clock cost about 50 ns, a sixth of a cached
+//!   lookup. On the simulated cluster, whose clock is free, every operation is timed.
 //!
-//! Threads are those of this machine, or those of a simulated cluster ([`FabricKind::Sim`]), where times are virtual and
-//! a run repeats itself.
+//! Threads run on this machine or on a simulated cluster ([`FabricKind::Sim`]), where times are virtual and a
+//! run is repeatable.
 
 mod driver;
 mod hosted;
@@ -42,7 +44,7 @@ pub use pando_sim::{Model, ModelError};
 
 use pando_workload::SpecError;
 
-/// Why a benchmark could not run to its end. Wrong answers are no error but a figure of the report.
+/// Reason why a benchmark ended early. Wrong answers are no error but a figure of the report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
@@ -55,14 +57,14 @@ pub enum BenchError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Pando(#[from] pando::Error),
-    /// The index under test failed where it must not.
+    /// The index under test failed where no failure is allowed.
     #[error("{0}")]
     Index(String),
     #[error("no place for a temporary pool: {0}")]
     NoPlace(std::io::Error),
     #[error("interrupted")]
     Interrupted,
-    /// The last of these errors.
+    /// The last complaint that was kept.
     #[error("operations kept failing for 10 seconds, such as by: {0}")]
     KeptFailing(String),
 }
@@ -72,7 +74,7 @@ impl BenchError {
         BenchError::Index(error.to_string())
     }
 
-    /// Whether the input is at fault.
+    /// Whether the input caused the error.
     pub fn is_bad_input(&self) -> bool {
         match self {
             BenchError::Spec(_) | BenchError::Invalid(_) | BenchError::Model(_) => true,
@@ -97,18 +99,18 @@ pub enum Phase {
 
 /// Receives the progress of a run, on the thread that called [`run`].
 pub trait Watch {
-    /// A phase begins; `total` is how much there is to do: entries, operations or, in a run by time, milliseconds.
-    /// 0: unknown.
+    /// A phase begins. `total` is its amount of work: entries, operations or, in a run by time, milliseconds;
+    /// 0 if unknown.
     fn begin(&self, phase: Phase, total: u64);
-    /// `done` of the phase's total is done.
+    /// `done` of the phase's total has been done.
     fn advance(&self, done: u64);
-    /// Whether to stop here; asked several times a second, or with each operation.
+    /// Whether the run must stop; asked several times a second, or with each operation.
     fn interrupted(&self) -> bool {
         false
     }
 }
 
-/// Ignores everything.
+/// Ignores all progress.
 impl Watch for () {
     fn begin(&self, _: Phase, _: u64) {}
     fn advance(&self, _: u64) {}

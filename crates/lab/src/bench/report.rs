@@ -1,8 +1,8 @@
-//! The report of a benchmark, as the JSON that the command line promises (DESIGN §9).
+//! Report of a benchmark, as the JSON that the command line promises.
 //!
-//! Fields may be added after the promised ones, which keep their names and their order. A value that does not apply is null.
-//! Figures per operation are those of the measured phase only. [`WALL_CLOCK`] lists the fields that differ between runs of
-//! a simulated cluster.
+//! Promised fields keep their names and their order; further fields may follow them. A value that does not
+//! apply is null. Figures per operation cover the measured phase only. [`WALL_CLOCK`] lists the fields that
+//! differ between runs of a simulated cluster.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use super::{BenchError, BenchSpec, FabricKind, SAMPLED};
 use crate::process;
 use crate::under_test::Audited;
 
-/// Fields that say something about this run on this machine. On the simulated cluster all others are a function of the
-/// specification and the commit.
+/// Fields that depend on the speed and state of this machine. On the simulated cluster, all others are a
+/// function of the specification and the commit.
 pub const WALL_CLOCK: [&str; 4] = ["seconds", "load_seconds", "warmup_seconds", "peak_rss_bytes"];
 
-/// A finished benchmark. Its serialised form is the promised object.
+/// Report of a finished benchmark; serialised, it is the promised object.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
     pub system: &'static str,
@@ -34,21 +34,22 @@ pub struct BenchReport {
     pub node_size: usize,
     pub memory_servers: usize,
     pub compute_servers: usize,
-    /// Per compute server, as are the bytes of the cache.
+    /// Per compute server, like `cache_bytes`.
     pub threads: usize,
     pub slots: usize,
     pub cache_bytes: u64,
     /// Measured operations.
     pub ops: u64,
-    /// Operations that ended with an error or missed a key that was there, in the warm-up too.
+    /// Operations that ended with an error or missed a present key, including those of the warm-up.
     pub failed_ops: u64,
-    /// Wrong answers, in the warm-up too, and wrong entries of the final scan. `None`: not verified.
+    /// Wrong answers, including those of the warm-up, and wrong entries of the final scan. `None`: not
+    /// verified.
     pub verify_errors: Option<u64>,
-    /// By the clock of this machine.
+    /// Duration of the measured phase by the clock of this machine.
     pub seconds: f64,
-    /// Of fabrics with a clock of their own.
+    /// Duration in virtual time, for fabrics with a clock of their own.
     pub virtual_seconds: Option<f64>,
-    /// Operations a second, of virtual seconds if there are.
+    /// Operations per second, of virtual time if the fabric has its own clock.
     pub throughput_ops: f64,
     pub latency_ns: LatencyFigures,
     pub per_op: PerOp,
@@ -57,9 +58,9 @@ pub struct BenchReport {
     pub config_hash: String,
     pub commit: &'static str,
 
-    /// How nodes hold entries.
+    /// Layout of entries in nodes.
     pub layout: &'static str,
-    /// The techniques that are on, of systems where each is a switch.
+    /// Techniques that are switched on, for systems with such switches.
     pub techniques: Option<Vec<&'static str>>,
     pub fill: f64,
     pub scatter: String,
@@ -71,7 +72,7 @@ pub struct BenchReport {
     pub operations: Operations,
     pub smo: SmoFigures,
     pub multi_get: usize,
-    /// Entries at the end, by the final scan. `None`: not verified.
+    /// Entries at the end, counted by the final scan. `None`: not verified.
     pub entries: Option<u64>,
     /// `None`: not audited.
     pub audit_violations: Option<u64>,
@@ -82,17 +83,17 @@ pub struct BenchReport {
     pub timed_one_in: u32,
     /// Cores that execute two-sided calls, per memory server. `None`: there are no such calls.
     pub memory_cores: Option<usize>,
-    /// Throughput over time, if it was asked for.
+    /// Throughput over time, if requested.
     pub series: Option<SeriesFigures>,
-    /// Measured operations by compute server, in the order of their keys. On the simulated cluster these are estimates by a
-    /// sample of the keys. `None`: not counted.
+    /// Measured operations by compute server, in the order of their keys. On the simulated cluster these are
+    /// estimates from a sample of the keys. `None`: not counted.
     pub loads: Option<Vec<LoadFigures>>,
-    /// Shares of resources that were busy during the measured phase, on the simulated cluster.
+    /// Busy shares of resources during the measured phase, on the simulated cluster.
     pub resources: Option<ResourceFigures>,
-    /// `None`: boundaries stayed.
+    /// `None` without a balancer.
     pub balance: Option<BalanceFigures>,
 
-    /// Every sampled latency, for drawings.
+    /// Histogram of the timed operations, for plots.
     #[serde(skip)]
     pub latency: Latency,
 }
@@ -107,7 +108,7 @@ pub struct LatencyFigures {
     pub p999: u64,
 }
 
-/// Verbs and payload bytes of one operation, on average.
+/// Mean verbs and payload bytes per operation.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PerOp {
     pub reads: f64,
@@ -119,10 +120,10 @@ pub struct PerOp {
     pub bytes_total: f64,
 }
 
-/// Counters of the caches of all compute servers.
+/// Counters of the caches, summed over the compute servers.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct CacheFigures {
-    /// `None`: no leaf was needed.
+    /// `None` if no leaf was accessed.
     pub hit_ratio_leaf: Option<f64>,
     pub hit_ratio_inner: Option<f64>,
     pub evictions: u64,
@@ -135,7 +136,7 @@ pub struct CacheFigures {
     pub restarts: u64,
 }
 
-/// Shares of the measured time, and the resource that limits throughput.
+/// Busy shares of resources in the measured phase, and the resource that limits throughput.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ResourceFigures {
     /// The limiting resource.
@@ -150,7 +151,7 @@ impl From<Shares> for ResourceFigures {
     }
 }
 
-/// Structure changes of all compute servers, in the warm-up too.
+/// Structure changes of all compute servers, including those of the warm-up.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct SmoFigures {
     pub splits: u64,
@@ -160,7 +161,7 @@ pub struct SmoFigures {
     pub refreshes: u64,
 }
 
-/// The shape of the index at the end, by the auditor.
+/// Shape of the index at the end, from the auditor.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct TreeFigures {
     pub entries: u64,
@@ -170,33 +171,33 @@ pub struct TreeFigures {
     pub leaf_fullness: f64,
 }
 
-/// Operations of the measured phase by when they ended.
+/// Operations of the measured phase by the interval in which they ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct SeriesFigures {
     pub interval_ns: u64,
-    /// By compute server and interval, from the beginning of the phase on. All have equally many.
+    /// By compute server and interval, from the start of the phase on. All lists have the same length.
     pub ops: Vec<Vec<u64>>,
 }
 
-/// The load of one compute server.
+/// Load of one compute server.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LoadFigures {
-    /// Scans count at every compute server that they come to.
+    /// Operations; a scan counts at each compute server that it reaches.
     pub operations: u64,
-    /// Share in the operations of all compute servers, 0 to 1.
+    /// Share of the operations of all compute servers, 0 to 1.
     pub share: f64,
 }
 
 /// Moves of the balancer.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct BalanceFigures {
-    /// Time between two looks at the load.
+    /// Time between two checks of the load.
     pub every_ns: u64,
-    /// Boundaries that moved.
+    /// Boundaries that moved in the measured phase.
     pub moves: u64,
     /// Boundaries that moved during the warm-up.
     pub warmup_moves: u64,
-    /// Load of the busiest compute server over the mean, in the measured phase.
+    /// Load of the busiest compute server divided by the mean, in the measured phase.
     pub busiest_over_mean: f64,
 }
 
@@ -206,7 +207,7 @@ pub(crate) struct RunResult {
     pub warmup_time: Duration,
     pub warmup_moves: u64,
     pub measured: PhaseResult,
-    /// Of all phases.
+    /// Failed operations of all phases.
     pub failed_ops: u64,
     pub wrong: u64,
     pub complaints: Vec<String>,
@@ -218,13 +219,13 @@ pub(crate) struct RunResult {
 
 impl BenchReport {
     /// # Errors
-    /// When the specification is not valid.
+    /// If the specification is not valid.
     pub(crate) fn new(spec: &BenchSpec, result: RunResult) -> Result<BenchReport, BenchError> {
         let PhaseResult { tally, latency, counts, ns, host_time, series, loads, shares, moves, .. } =
             result.measured;
         let loads = loads.map(|loads| LoadFigures::of(&loads));
         let ops = tally.ops;
-        // The clock that operations are measured by.
+        // The clock that operations are timed by.
         let seconds = Duration::from_nanos(ns).as_secs_f64();
         let is_virtual = spec.fabric == FabricKind::Sim;
         Ok(BenchReport {
@@ -287,7 +288,7 @@ impl BenchReport {
         })
     }
 
-    /// Whether nothing failed, no answer was wrong and the auditor is content.
+    /// Whether nothing failed, no answer was wrong and the audit found no violation.
     pub fn is_clean(&self) -> bool {
         self.failed_ops == 0
             && self.verify_errors.unwrap_or(0) == 0
@@ -300,7 +301,7 @@ impl BenchReport {
     }
 }
 
-/// Load of the busiest compute server over the mean; 1 without load.
+/// Load of the busiest compute server divided by the mean; 1 without load.
 pub(super) fn busiest_over_mean(loads: &[LoadFigures]) -> f64 {
     let operations: Vec<u64> = loads.iter().map(|load| load.operations).collect();
     pando_dex::balancer::busiest_over_mean(&operations, loads.len())
@@ -384,12 +385,12 @@ pub(crate) mod tests {
     use crate::bench::driver::Tally;
     use crate::bench::latency;
 
-    /// A report of made-up figures.
+    /// A report of invented figures.
     pub(crate) fn sample() -> BenchReport {
         BenchReport::new(&BenchSpec::default(), result()).expect("valid")
     }
 
-    /// The same, said to be of a simulated cluster that took two virtual seconds, and half a minute here.
+    /// Like [`sample`], for a simulated run of two virtual seconds that took half a minute on this machine.
     pub(crate) fn simulated_sample() -> BenchReport {
         let mut result = result();
         result.measured.host_time = Some(Duration::from_secs(30));

@@ -1,7 +1,7 @@
-//! The phases of a benchmark, one after the other, on the cluster that the specification names.
+//! Runs the phases of a benchmark on the cluster that the specification names.
 //!
-//! The cluster is closed and a temporary pool removed however the phases end. Wrong answers and failed operations are
-//! counted, and the first ones quoted; they do not end a run.
+//! The cluster is closed and a temporary pool removed however the phases end. Wrong answers and failed
+//! operations are counted and the first ones quoted; they do not end a run.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -24,14 +24,14 @@ use crate::under_test::local::Local;
 use crate::under_test::plain::Plain;
 use crate::under_test::{sherman, smart};
 
-/// Complaints that a report quotes.
+/// Number of complaints that a report quotes.
 const COMPLAINTS_QUOTED: usize = 10;
 
-/// Performs a benchmark from beginning to end.
+/// Runs a benchmark from start to end.
 ///
 /// # Errors
-/// Impossible settings, an index that cannot be opened or loaded, and an interrupt. Operations that
-/// fail, wrong answers and violations of the auditor are part of the report.
+/// Impossible settings, an index that cannot be opened or loaded, and an interrupt. Failed operations, wrong
+/// answers and violations of the auditor are part of the report.
 pub fn run(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, BenchError> {
     spec.validate()?;
     process::reset_peak_rss();
@@ -72,7 +72,7 @@ fn run_simulated(spec: &BenchSpec, watch: &dyn Watch) -> Result<BenchReport, Ben
     }
 }
 
-/// Runs a system whose nodes have one of DEX's layouts, on the simulated cluster.
+/// Runs a system whose nodes have one of DEX's layouts on the simulated cluster.
 fn run_laid_out<L: Layout>(
     spec: &BenchSpec,
     watch: &dyn Watch,
@@ -142,7 +142,7 @@ fn phases(
         entries = Some(verified.entries);
         problems.add(&verified.tally);
     }
-    // The auditor takes memory of its own.
+    // The auditor needs the memory.
     drop(shared);
     let mut result = RunResult {
         load_time,
@@ -167,7 +167,7 @@ fn phases(
     Ok(result)
 }
 
-/// An error if the threads gave up because operations kept failing.
+/// Returns an error if the threads gave up because operations kept failing.
 fn check_progress(shared: &Shared, phase: &PhaseResult) -> Result<(), BenchError> {
     match shared.gave_up.load(Relaxed) {
         false => Ok(()),

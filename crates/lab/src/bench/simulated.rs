@@ -1,9 +1,10 @@
-//! Benchmarks on the simulated cluster: threads, clocks and network are virtual, and the same specification gives the same
-//! history.
+//! Benchmarks on the simulated cluster: threads, clocks and network are virtual, and equal specifications
+//! give equal histories.
 //!
-//! Everything runs on one thread of the host, in the order of virtual time ([`SimFabric::run`]). Phases that are not measured
-//! (load, verify, audit) use direct endpoints and take no virtual time. Nothing depends on the host: its clock only gives the
-//! wall-clock figures of the report, and the watching thread only says when to stop.
+//! Everything runs on one thread of the host, in the order of virtual time ([`SimFabric::run`]). Phases that
+//! are not measured (load, verify, audit) use direct endpoints and take no virtual time. Nothing depends on
+//! the host: its clock only gives the wall-clock figures of the report, and its watching thread only tells
+//! when to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -28,7 +29,8 @@ use crate::under_test::{Audited, Client, EndpointPort, Port, SimPort, SystemCoun
 /// An index on a simulated cluster.
 pub(crate) struct Simulated<S> {
     fabric: SimFabric,
-    /// Threads of all compute servers, those of server 0 first. They are the same in all phases, since each has its core.
+    /// Ports of all threads, those of compute server 0 first. All phases use the same ones, since each has
+    /// its core.
     threads: Mutex<Vec<SimPort>>,
     system: S,
     seeds: Seeds,
@@ -137,7 +139,7 @@ impl<S: SystemUnderTest<SimPort>> Testbed for Simulated<S> {
         self.system.audit(&|| Ok(self.direct()))
     }
 
-    /// The cluster ends with its memory in this process.
+    /// Does nothing: the cluster and its memory end with `self`.
     fn close(self) -> Result<(), BenchError> {
         Ok(())
     }
@@ -150,7 +152,7 @@ impl<S> Simulated<S> {
     }
 }
 
-/// Seeds of the endpoints' random numbers: the same ones in the same order.
+/// Seeds of the endpoints' random numbers: the same sequence in every run.
 struct Seeds(AtomicU64);
 
 impl Seeds {
@@ -159,7 +161,7 @@ impl Seeds {
     }
 
     fn next(&self) -> u64 {
-        // An odd step visits every seed before one comes again.
+        // An odd step visits every seed before one recurs.
         self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed)
     }
 }

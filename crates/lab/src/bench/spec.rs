@@ -1,7 +1,7 @@
-//! What a benchmark is to do: one struct, with the defaults of the papers where they have one.
+//! Specification of a benchmark: one struct, with the defaults of the papers where they have one.
 //!
-//! [`BenchSpec::validate`] refuses what cannot be done before anything is allocated, except for what the index itself
-//! decides: whether nodes and caches have a possible size.
+//! [`BenchSpec::validate`] rejects impossible settings before anything is allocated, except for sizes of
+//! nodes and caches, which the index itself checks.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 
 use super::{BenchError, System};
 
-/// Which fabric carries the verbs. Only those that are built can be asked for.
+/// Fabric that carries the verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FabricKind {
@@ -38,7 +38,7 @@ impl FabricKind {
     }
 }
 
-/// How nodes hold entries.
+/// Layout of entries in nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayoutChoice {
@@ -48,13 +48,13 @@ pub enum LayoutChoice {
     Slotted,
 }
 
-/// When the measured phase ends.
+/// End of the measured phase.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Length {
-    /// After this many operations in all; every thread performs equally many.
+    /// After this many operations in total; all threads perform equally many.
     Ops(u64),
-    /// After this many seconds, virtual ones on the simulated cluster.
+    /// After this many seconds; virtual ones on the simulated cluster.
     Seconds(f64),
 }
 
@@ -64,23 +64,23 @@ pub struct BenchSpec {
     #[serde(flatten)]
     pub system: System,
     pub fabric: FabricKind,
-    /// The numbers of the simulated cluster; only there.
+    /// Numbers of the simulated cluster; for the sim fabric only.
     #[serde(skip)]
     pub model: Model,
-    /// Cores of each memory server for two-sided calls. `None`: the model's, or 1 where cores are real.
+    /// Cores of each memory server for two-sided calls. `None`: the model's number, or 1 on other fabrics.
     #[serde(skip)]
     pub memory_cores: Option<usize>,
-    /// Where the pool of the shm fabric is made; it stays. `None`: in a place of its own, which is removed afterwards.
+    /// Directory of the pool of the shm fabric, which is kept. `None`: a temporary one, removed afterwards.
     pub pool: Option<PathBuf>,
-    /// Where the memory servers of the tcp or the verbs fabric listen, in the order of their numbers. None: they are started by the benchmark,
-    /// on this host, and end with it.
+    /// Addresses of the memory servers of the tcp or the verbs fabric, in the order of their numbers. If
+    /// empty, the benchmark starts them on this host and ends them.
     #[serde(skip)]
     pub addresses: Vec<String>,
-    /// How these memory servers are reached.
+    /// Access to these memory servers.
     #[serde(skip)]
     pub access: Access,
     pub memory_servers: usize,
-    /// Bytes of each memory server; `None`: room for what the workload may insert.
+    /// Bytes of each memory server. `None`: see [`BenchSpec::memory_server_bytes`].
     pub memory_bytes: Option<u64>,
     pub huge_pages: bool,
     pub compute_servers: usize,
@@ -92,13 +92,13 @@ pub struct BenchSpec {
     pub cache_bytes: u64,
     #[serde(serialize_with = "cache_options")]
     pub cache: CacheOptions,
-    /// Leaves that a scan READs together at most; 1 is one after the other.
+    /// Most leaves that a scan READs in parallel; 1 means one after the other.
     pub read_ahead: usize,
-    /// When operations that miss are left to memory servers.
+    /// Policy for offloading: whether memory servers execute operations that miss.
     #[serde(serialize_with = "policy_name")]
     pub offload: OffloadPolicy,
     pub node_size: usize,
-    /// M: subtrees rooted at this level stand on one memory server each.
+    /// Level M: each subtree rooted at this level lies on one memory server.
     pub subtree_level: u8,
     pub layout: LayoutChoice,
     pub keys: u64,
@@ -106,41 +106,42 @@ pub struct BenchSpec {
     pub key_space: KeySpace,
     pub key_size: usize,
     pub value_size: usize,
-    /// How full the load leaves leaves and inner nodes, up to 1.
+    /// Fullness of leaves and inner nodes after the load, up to 1.
     pub fill: f64,
     pub inner_fill: f64,
-    /// Operations before the measured ones, in all.
+    /// Operations before the measured ones, in total.
     pub warmup: u64,
     pub length: Length,
-    /// A name that [`Mix`] knows.
+    /// Name of the workload, as [`Mix`] knows it.
     pub workload: String,
-    /// `None`: the workload's own.
+    /// Distribution of keys. `None`: the workload's own.
     #[serde(serialize_with = "optional_text")]
     pub dist: Option<Distribution>,
-    /// Which keys inserts go to. `None`: as the workload has it.
+    /// Keys that inserts choose. `None`: as in the workload.
     #[serde(serialize_with = "optional_text")]
     pub insert_keys: Option<InsertKeys>,
-    /// How many records a scan asks for. `None`: as many as the workload has it.
+    /// Number of records that a scan asks for. `None`: as in the workload.
     #[serde(serialize_with = "scan_length", skip_serializing_if = "Option::is_none")]
     pub scan_length: Option<ScanLength>,
     #[serde(serialize_with = "as_text")]
     pub scatter: Scatter,
-    /// Lookups handed over together, in workloads that only look up. 1: one at a time.
+    /// Lookups passed in one call, in workloads of lookups only. 1: one at a time.
     pub multi_get: usize,
     /// Whether every answer is checked, and the whole index at the end.
     pub verify: bool,
-    /// Whether the auditor looks at the index at the end.
+    /// Whether the auditor checks the index at the end.
     pub audit: bool,
-    /// Length of the intervals by which operations are counted over time. `None`: they are not.
+    /// Interval by which operations are counted over time. `None`: they are not counted.
     pub interval_ns: Option<u64>,
-    /// How often a balancer looks at the load and moves boundaries by it. `None`: they stay.
+    /// Time between two checks of the load by a balancer, which moves boundaries. `None`: no balancer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub balance_every_ns: Option<u64>,
     pub seed: u64,
 }
 
 impl Default for BenchSpec {
-    /// The papers' cell (DEX §8.1) at an eighth of the threads and a twentieth of the keys, the caches in proportion.
+    /// The papers' cell (DEX §8.1) with one thread per compute server, a twentieth of the keys, and caches in
+    /// proportion to the keys.
     fn default() -> BenchSpec {
         BenchSpec {
             system: System::Dex,
@@ -186,15 +187,15 @@ impl Default for BenchSpec {
     }
 }
 
-/// Shortest time between two looks at the load.
+/// Shortest time between two checks of the load.
 const BALANCE_NS_MIN: u64 = 1_000_000;
-/// Shortest interval of a series: every thread keeps a count for each.
+/// Shortest interval of a series: each thread stores a count for each interval.
 const INTERVAL_NS_MIN: u64 = 10_000;
-/// Bytes of the longest key that the fixed layout takes.
+/// Longest key of the fixed layout, in bytes.
 const FIXED_KEY_MAX: usize = 64;
-/// Entries that a node of the fixed layout should have room for at least.
+/// Least number of entries that a node of the fixed layout must have room for.
 const FIXED_ENTRIES_MIN: usize = 4;
-/// Bytes of a node that are not entries.
+/// Upper estimate of a node's bytes that are not entries.
 const NODE_HEADER_GUESS: usize = 128;
 
 impl BenchSpec {
@@ -203,17 +204,17 @@ impl BenchSpec {
         self.compute_servers * self.threads
     }
 
-    /// The same measurement of another system, without the settings that only DEX has.
+    /// The same measurement of another system, without the settings of DEX alone.
     #[must_use]
     pub fn on_system(self, system: System) -> Self {
         let offload = if system == System::Dex { self.offload } else { OffloadPolicy::Never };
         Self { system, offload, ..self }
     }
 
-    /// The shares of the workload's operations, and which keys they go to.
+    /// Shares of the workload's kinds of operations, with the overridden settings.
     ///
     /// # Errors
-    /// When no workload has that name.
+    /// If no workload has this name, or the mix is invalid.
     pub fn mix(&self) -> Result<Mix, BenchError> {
         let mix: Mix = self.workload.parse()?;
         let insert_keys = self.insert_keys.unwrap_or(mix.insert_keys);
@@ -222,18 +223,18 @@ impl BenchSpec {
         Ok(mix)
     }
 
-    /// The distribution that keys are drawn from.
+    /// Distribution that keys are drawn from.
     ///
     /// # Errors
-    /// When no workload has that name.
+    /// If no workload has this name.
     pub fn distribution(&self) -> Result<Distribution, BenchError> {
         Ok(self.dist.unwrap_or(self.mix()?.distribution))
     }
 
-    /// The workload that every thread's stream is drawn from.
+    /// Workload that each thread's stream is drawn from.
     ///
     /// # Errors
-    /// When no workload has that name, or the keys do not fit their size.
+    /// If no workload has this name, or the keys do not fit their size.
     pub fn workload_spec(&self) -> Result<WorkloadSpec, BenchError> {
         let keys = KeyCodec::new(self.key_space, self.key_size, self.keys)?;
         let (mix, distribution) = (self.mix()?, self.distribution()?);
@@ -244,11 +245,12 @@ impl BenchSpec {
         ValueCodec::new(self.value_size)
     }
 
-    /// Whether threads draw from all keys. This is so if compute servers share all keys, or if operations are routed to the
-    /// owners of their keys. Otherwise each compute server's threads draw keys of their own server, equally many.
+    /// Whether threads draw from all keys. This is so if compute servers share all keys, or if operations are
+    /// routed to the owners of their keys. Otherwise each compute server's threads draw keys of their own
+    /// server, equally many.
     ///
     /// # Errors
-    /// When no workload has that name.
+    /// If no workload has this name.
     pub fn is_routed(&self) -> Result<bool, BenchError> {
         let is_hot_spot = matches!(self.distribution()?, Distribution::HotSpot(_));
         Ok(is_hot_spot || self.balance_every_ns.is_some() || !self.system.is_partitioned())
@@ -267,7 +269,7 @@ impl BenchSpec {
         }
     }
 
-    /// How nodes hold entries, in a word.
+    /// Name of the layout for reports.
     pub(super) fn layout_name(&self) -> &'static str {
         match self.system {
             System::Sherman(_) => "b-link",
@@ -277,8 +279,8 @@ impl BenchSpec {
         }
     }
 
-    /// Bytes that each memory server gets: as asked, or room for twice the keys in half-full nodes. Memory that is
-    /// not touched costs nothing.
+    /// Bytes of each memory server: [`BenchSpec::memory_bytes`], or room for twice the keys in half-full
+    /// nodes. Memory that is not touched takes none of the host.
     pub fn memory_server_bytes(&self) -> u64 {
         const SLACK: u64 = 256 << 20;
         let entry = (self.key_size + self.value_size + 32) as f64;
@@ -290,8 +292,8 @@ impl BenchSpec {
         self.memory_bytes.unwrap_or_else(|| each.saturating_add(SLACK).next_multiple_of(1 << 21))
     }
 
-    /// Bytes of a leaf that are no entry, and of the nodes of a radix tree above it, of which each key may need one of its own
-    /// unless keys are dense.
+    /// Estimated bytes per key of a radix tree beyond the entry: the rest of the leaf, and inner nodes above
+    /// it. With random keys, each key may need an inner node of its own.
     fn radix_bytes(&self) -> f64 {
         match self.key_space {
             KeySpace::Dense => 100.0,
@@ -299,7 +301,7 @@ impl BenchSpec {
         }
     }
 
-    /// The numbers of the cluster to simulate.
+    /// Model of the cluster to simulate, with the overridden number of cores.
     pub fn cluster_model(&self) -> Model {
         let mut model = self.model.clone();
         if let Some(cores) = self.memory_cores {
@@ -308,11 +310,12 @@ impl BenchSpec {
         model
     }
 
-    /// Identifies the configuration: equal for equal specifications, on any machine and in any run.
+    /// Hash of the configuration: equal for equal specifications, on any machine and in any run. The pool's
+    /// directory, addresses and the interval of a series do not count.
     pub fn config_hash(&self) -> String {
         let described = BenchSpec { pool: None, interval_ns: None, ..self.clone() };
         let model = (self.fabric == FabricKind::Sim).then(|| self.cluster_model());
-        // The model has them already.
+        // A simulated cluster's model contains the cores.
         let cores = self.memory_cores.filter(|_| model.is_none());
         let text = serde_json::to_string(&(described, model, cores));
         let text = text.expect("numbers and texts can be written as JSON");
@@ -320,7 +323,7 @@ impl BenchSpec {
     }
 
     /// # Errors
-    /// The first thing that cannot be done as asked, in a sentence.
+    /// The first impossible setting, in a sentence.
     pub fn validate(&self) -> Result<(), BenchError> {
         let invalid = |sentence: String| Err(BenchError::Invalid(sentence));
         for (name, number, max) in [
@@ -367,7 +370,7 @@ impl BenchSpec {
         self.validate_fabric()
     }
 
-    /// Refuses settings that the fabric does not have.
+    /// Rejects settings that the fabric does not support.
     fn validate_fabric(&self) -> Result<(), BenchError> {
         let invalid = |sentence: &str| Err(BenchError::Invalid(sentence.to_owned()));
         let is_simulated_only =
@@ -459,7 +462,8 @@ fn optional_text<S: Serializer>(value: &Option<impl ToString>, serializer: S) ->
     value.as_ref().map(ToString::to_string).serialize(serializer)
 }
 
-/// The names are part of the configuration's identity, not those of the cache's fields.
+/// Serialised form of the cache's options. Its names are part of the configuration's identity, so they do not
+/// follow renamed fields of [`CacheOptions`].
 #[derive(Serialize)]
 struct CacheChoices {
     leaf_admission: f64,

@@ -1,7 +1,7 @@
-//! Which index is measured, and which of its published techniques it uses.
+//! The index to measure, and which of its published techniques are on.
 //!
-//! A peer begins as one of the published designs (FG, FG+, Sherman; ART, SMART), and every technique is a switch by a name of its
-//! own: the steps of the ablations, and further choices that the papers compare.
+//! A peer starts as one of the published designs (FG, FG+, Sherman; ART, SMART). Each technique is a named
+//! switch: the steps of the ablations, and further alternatives that the papers compare.
 
 use pando_sherman::{HAND_OVER, LeafFormat, LockPlace, Options, ReadCheck, Release, Shape, TABLE_LOCKS};
 use pando_smart::{CachePolicy, NodeRoom, Techniques};
@@ -10,15 +10,15 @@ use serde::{Serialize, Serializer};
 
 use super::{BenchError, BenchSpec};
 
-/// Which index is measured. Trees without a cache and local ones run on the simulated cluster only.
+/// The index to measure. Trees without a cache and local ones run on the simulated cluster only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     Dex,
-    /// A B+-tree whose every access is remote, under remote locks: the baseline of DEX's ablation.
+    /// A B+-tree whose accesses are all remote, under remote locks: the baseline of DEX's ablation.
     Plain,
-    /// The same, without remote synchronisation of nodes that one compute server owns.
+    /// [`System::Plain`] without remote synchronisation of nodes that one compute server owns.
     PlainPartitioned,
-    /// A B+-tree in the memory of the one compute server: the baseline for the cost of distribution.
+    /// A B+-tree in the memory of the only compute server: the baseline for the cost of distribution.
     LocalBTree,
     /// A B-link tree: Sherman, FG+ and FG.
     Sherman(ShermanSetup),
@@ -26,7 +26,7 @@ pub enum System {
     Smart(SmartSetup),
 }
 
-/// The published design that a peer begins as.
+/// Published design that a peer starts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Design {
     Fg,
@@ -39,7 +39,7 @@ pub enum Design {
 impl Design {
     const ALL: [Self; 5] = [Self::Fg, Self::FgPlus, Self::Sherman, Self::Art, Self::Smart];
 
-    /// Alone, and with its keys divided among the compute servers.
+    /// Name of the design, and of its variant with keys divided among the compute servers.
     const fn names(self) -> [&'static str; 2] {
         match self {
             Self::Fg => ["fg", "p-fg"],
@@ -55,9 +55,9 @@ impl Design {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShermanSetup {
     pub design: Design,
-    /// Every compute server has keys of its own: P-Sherman.
+    /// Each compute server has its own keys: P-Sherman.
     pub partitioned: bool,
-    /// The bytes of the index cache are those of [`BenchSpec::cache_bytes`], if there is one.
+    /// If there is an index cache, its size is [`BenchSpec::cache_bytes`], not the one in here.
     pub options: Options,
 }
 
@@ -65,7 +65,7 @@ pub struct ShermanSetup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmartSetup {
     pub design: Design,
-    /// Every compute server has keys of its own: P-SMART.
+    /// Each compute server has its own keys: P-SMART.
     pub partitioned: bool,
     pub techniques: Techniques,
     pub node_room: NodeRoom,
@@ -74,15 +74,15 @@ pub struct SmartSetup {
     pub cached_absence_unsound: bool,
 }
 
-/// A technique by its name.
+/// A named technique of a setup `T`.
 struct Switch<T> {
     name: &'static str,
     is_on: fn(&T) -> bool,
     set: fn(&mut T, bool),
 }
 
-/// The switch of a technique that is one field of a setup: a flag, or a choice by its values when it is on and off. Where the value
-/// has a size, a pattern says which values count as on.
+/// Makes the [`Switch`] of one field of a setup: a flag, or a field with a value for on and one for off. For
+/// values with a size, a pattern gives the values that count as on.
 macro_rules! switch {
     ($name:literal, $($field:ident).+) => {
         Switch { name: $name, is_on: |setup| setup.$($field).+, set: |setup, on| setup.$($field).+ = on }
@@ -127,7 +127,7 @@ const SMART_SWITCHES: [Switch<SmartSetup>; 9] = [
     switch!("unsound-cached-absence", cached_absence_unsound),
 ];
 
-/// Sets the switch of this name; the names that there are if there is none.
+/// Sets the switch with this name. If there is none, the error lists all names.
 fn set<T>(switches: &[Switch<T>], setup: &mut T, name: &str, on: bool) -> Result<(), String> {
     match switches.iter().find(|switch| switch.name == name) {
         Some(switch) => {
@@ -156,7 +156,7 @@ impl System {
         Self::peer(Design::Smart)
     }
 
-    /// A published design.
+    /// A published design with its own techniques.
     pub fn peer(design: Design) -> Self {
         let sherman = |options| Self::Sherman(ShermanSetup { design, partitioned: false, options });
         let smart = |techniques| {
@@ -179,7 +179,7 @@ impl System {
         }
     }
 
-    /// All systems with names of their own.
+    /// All systems that have a name.
     pub fn named() -> impl Iterator<Item = Self> {
         let trees = [Self::Dex, Self::Plain, Self::PlainPartitioned, Self::LocalBTree];
         let peers = Design::ALL.into_iter().map(Self::peer);
@@ -200,7 +200,8 @@ impl System {
         }
     }
 
-    /// The same with its keys divided among compute servers, or not; `None` where there is no choice.
+    /// The same system with its keys divided among compute servers, or not; `None` if it does not have that
+    /// variant.
     pub fn partitioned(self, partitioned: bool) -> Option<Self> {
         match self {
             System::Plain | System::PlainPartitioned if partitioned => Some(System::PlainPartitioned),
@@ -212,7 +213,7 @@ impl System {
         }
     }
 
-    /// Whether every key belongs to one compute server, which alone is asked for it.
+    /// Whether each key belongs to one compute server, and only that server executes its operations.
     pub fn is_partitioned(self) -> bool {
         match self {
             System::Dex | System::Plain | System::PlainPartitioned | System::LocalBTree => true,
@@ -221,10 +222,10 @@ impl System {
         }
     }
 
-    /// The same with the technique of this name switched on or off.
+    /// The same system with the technique of this name switched on or off.
     ///
     /// # Errors
-    /// A sentence with the names that the system has.
+    /// An unknown name, with the list of the system's techniques.
     pub fn with(mut self, technique: &str, on: bool) -> Result<Self, BenchError> {
         let switched = match &mut self {
             System::Sherman(setup) => set(&SHERMAN_SWITCHES, setup, technique, on),
@@ -234,17 +235,17 @@ impl System {
         switched.map(|()| self).map_err(BenchError::Invalid)
     }
 
-    /// The same with techniques switched on and then others off.
+    /// The same system with the techniques `with` switched on, and then `without` switched off.
     ///
     /// # Errors
-    /// As [`System::with`].
+    /// Those of [`System::with`].
     pub fn switched<S: AsRef<str>>(self, with: &[S], without: &[S]) -> Result<Self, BenchError> {
         let with = with.iter().map(|technique| (technique, true));
         let without = without.iter().map(|technique| (technique, false));
         with.chain(without).try_fold(self, |system, (technique, on)| system.with(technique.as_ref(), on))
     }
 
-    /// Names of the techniques that are on, if there are switches.
+    /// Names of the techniques that are on; `None` for a system without switches.
     pub fn techniques(self) -> Option<Vec<&'static str>> {
         match self {
             System::Sherman(setup) => Some(names_of(&SHERMAN_SWITCHES, &setup)),
@@ -254,7 +255,7 @@ impl System {
     }
 
     /// # Errors
-    /// The first thing that this system cannot do as asked.
+    /// The first setting that this system does not support.
     pub(super) fn validate(self, spec: &BenchSpec) -> Result<(), BenchError> {
         let System::Sherman(setup) = self else { return Ok(()) };
         Shape::new(spec.key_size, spec.value_size, spec.node_size, &setup.options)
@@ -279,7 +280,7 @@ impl std::str::FromStr for System {
     }
 }
 
-/// Two fields of a specification: the name, and the techniques where there is a choice of them.
+/// Two fields of a specification: the name, and the techniques if the system has switches.
 impl Serialize for System {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut fields = serializer.serialize_map(None)?;

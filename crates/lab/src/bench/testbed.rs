@@ -1,8 +1,8 @@
 //! A cluster with the loaded index under test, on which the phases of a benchmark run.
 //!
-//! [`Testbed`] has two implementations: threads of this machine ([`super::hosted`]) and threads of a simulated cluster
-//! ([`super::simulated`]). The phases are the same on both (`run.rs`), and so is the work of a thread (`driver.rs`,
-//! `verify.rs`).
+//! [`Testbed`] has two implementations: threads of this machine ([`super::hosted`]) and threads of a
+//! simulated cluster ([`super::simulated`]). Both use the same phases (`run.rs`) and the same code for a
+//! thread's work (`driver.rs`, `verify.rs`).
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -20,10 +20,10 @@ use super::verify::FinalScan;
 use super::{BenchError, BenchSpec, Length, Watch};
 use crate::under_test::{Audited, SystemCounts};
 
-/// Between two looks at the progress.
+/// Time between two reports of the progress.
 const TICK: Duration = Duration::from_millis(100);
 
-/// A benchmark under way.
+/// Context of a running benchmark.
 #[derive(Clone, Copy)]
 pub(crate) struct Stage<'b> {
     pub spec: &'b BenchSpec,
@@ -33,7 +33,7 @@ pub(crate) struct Stage<'b> {
 
 /// A cluster with its index.
 pub(crate) trait Testbed {
-    /// Performs operations on all threads, each drawn from the stream of its thread. Reports `shared.done` meanwhile.
+    /// Performs operations on all threads, each from its own stream. Reports `shared.done` meanwhile.
     fn operations(
         &self,
         stage: &Stage<'_>,
@@ -41,7 +41,7 @@ pub(crate) trait Testbed {
         length: Length,
     ) -> Result<PhaseResult, BenchError>;
 
-    /// Performs the final scans, with the same reports.
+    /// Performs the final scans. Reports `shared.done` meanwhile.
     fn final_scans<'s>(
         &self,
         stage: &Stage<'_>,
@@ -57,7 +57,7 @@ pub(crate) trait Testbed {
     fn close(self) -> Result<(), BenchError>;
 }
 
-/// Verbs and cache accesses of operations.
+/// Verbs and cache accesses of a phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub verbs: VerbCounts,
@@ -69,15 +69,15 @@ pub(crate) struct PhaseResult {
     pub tally: Tally,
     pub latency: Latency,
     pub counts: Counts,
-    /// From the first operation of any thread to the last of any, by the clients' clock.
+    /// From the start of the first operation of any thread to the end of the last one, by the ports' clock.
     pub ns: Nanos,
-    /// Duration on this machine, if the clients' clock is another one.
+    /// Duration on this machine, if the ports have another clock.
     pub host_time: Option<Duration>,
-    /// Operations of each compute server by interval, if asked for.
+    /// Operations by compute server and interval, if requested.
     pub series: Option<Vec<Vec<u64>>>,
-    /// Operations by compute server in the order of their keys, where they are counted.
+    /// Operations by compute server in the order of their keys, if they are counted.
     pub loads: Option<Vec<u64>>,
-    /// Shares of resources that were busy, where they are known.
+    /// Busy shares of resources, if known.
     pub shares: Option<Shares>,
     /// Boundaries that a balancer moved.
     pub moves: u64,
@@ -86,12 +86,12 @@ pub(crate) struct PhaseResult {
 }
 
 impl Stage<'_> {
-    /// An error if the run is to stop.
+    /// Returns an error if the run must stop.
     pub fn check_interrupt(&self) -> Result<(), BenchError> {
         if self.watch.interrupted() { Err(BenchError::Interrupted) } else { Ok(()) }
     }
 
-    /// Reports `shared.done` until all senders to `end` are gone.
+    /// Reports `shared.done` until all senders to `end` are dropped.
     pub fn watch_until(&self, end: &Receiver<()>) {
         while end.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
             self.watch.advance(self.shared.done.load(Relaxed));
@@ -101,8 +101,8 @@ impl Stage<'_> {
         }
     }
 
-    /// Runs `work` on a thread of its own and reports progress meanwhile. An interrupted run is an error, whatever came of the
-    /// work.
+    /// Runs `work` on a new thread and reports progress meanwhile. An interrupted run is an error, whatever
+    /// the result of `work`.
     pub fn watched<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T, BenchError> + Send,
@@ -111,7 +111,7 @@ impl Stage<'_> {
         let done = thread::scope(|scope| {
             let (ended, end) = channel::<()>();
             let worker = scope.spawn(move || {
-                // Dropped when the thread ends, in whichever way.
+                // Dropped when the thread ends, also after a panic.
                 let _ended = ended;
                 work()
             });
@@ -122,7 +122,7 @@ impl Stage<'_> {
         done
     }
 
-    /// The task of each thread in a phase that begins at `start` of the clients' clock.
+    /// Makes the task of each thread in a phase that begins at `start` of the ports' clock.
     pub fn tasks(
         &self,
         streams: Vec<OpStream>,
@@ -154,7 +154,7 @@ impl Stage<'_> {
 }
 
 impl PhaseResult {
-    /// Sums of the threads, those of compute server 0 first.
+    /// Sums the results of the threads, which are in order of compute servers.
     pub fn of<O>(spec: &BenchSpec, threads: &[ThreadResult<O>]) -> PhaseResult {
         let began = threads.iter().map(|thread| thread.began).min().expect("there are threads");
         let ended = threads.iter().map(|thread| thread.ended).max().expect("there are threads");
@@ -186,7 +186,7 @@ impl PhaseResult {
     }
 }
 
-/// The stream of each thread: the first `threads` are those of compute server 0, and so on.
+/// Makes the stream of each thread: the first `threads` are those of compute server 0, and so on.
 pub(crate) fn streams(spec: &BenchSpec, workload: &WorkloadSpec) -> Result<Vec<OpStream>, BenchError> {
     if spec.is_routed()? {
         let threads = spec.total_threads() as u64;
@@ -205,12 +205,12 @@ pub(crate) fn streams(spec: &BenchSpec, workload: &WorkloadSpec) -> Result<Vec<O
     Ok(streams)
 }
 
-/// Result of a thread; a panic of it goes on here.
+/// Returns the thread's result, or resumes its panic.
 pub(crate) fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Share of thread `number` of `threads` in `ops`.
+/// Operations of thread `number` if `threads` threads divide `ops`.
 fn share(ops: u64, number: u64, threads: u64) -> u64 {
     ops / threads + u64::from(number < ops % threads)
 }

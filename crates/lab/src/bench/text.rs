@@ -1,6 +1,6 @@
-//! A report for people: a table and a drawing of the latencies.
+//! A report as readable text: a table and a histogram of the latencies.
 //!
-//! Latencies are drawn over powers of two, a line each: local hits, misses and waits for others lie decades apart.
+//! The bins of the histogram double from line to line, since local hits, misses and waits lie decades apart.
 //! Failures are in capitals.
 
 use std::fmt::Write;
@@ -14,10 +14,10 @@ use crate::units;
 const BAR: usize = 48;
 /// Characters of the table's first column.
 const LABEL: usize = 15;
-/// Where the drawing of latencies ends.
+/// Quantile at which the bins end; slower operations share one line.
 const TAIL: f64 = 0.999;
 
-/// The report as text of several lines, the last one ended.
+/// Renders the report as text of several lines, the last one terminated.
 pub fn render(report: &BenchReport) -> String {
     let mut text = String::new();
     heading(report, &mut text);
@@ -240,7 +240,7 @@ fn complaints(report: &BenchReport, text: &mut String) {
     }
 }
 
-/// Bars over latencies that double from one line to the next, and one line for the slowest thousandth.
+/// Histogram with bins that double from one line to the next, and one line for the slowest thousandth.
 fn histogram(report: &BenchReport, text: &mut String) {
     let latency: &Latency = &report.latency;
     if latency.is_empty() {
@@ -270,7 +270,7 @@ fn histogram(report: &BenchReport, text: &mut String) {
     }
 }
 
-/// A bar in eighths of a character; whatever is there at all shows.
+/// A bar with a resolution of an eighth of a character; a count above 0 shows at least one eighth.
 fn bar(count: u64, longest: u64) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     if count == 0 {

@@ -1,7 +1,7 @@
-//! Final scan: the whole index against the expected entries, each thread a part of the keys.
+//! Final scan: compares the whole index with the expected entries; each thread scans a part of the keys.
 //!
-//! Order, keys, values and their writes are checked entry by entry. In a dense key space a lost key is named when it is
-//! passed; in a random one the number of keys tells that some are missing.
+//! Order, keys, values and their sequences are checked entry by entry. In a dense key space a lost key is
+//! noticed where it is missing; in a random one only the number of keys shows that some are lost.
 
 use std::ops::Bound;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,7 +15,7 @@ use super::load::lowest_key;
 use super::testbed::{Stage, Testbed};
 use crate::under_test::{Client, Port, SystemUnderTest};
 
-/// Entries between two reports.
+/// Entries between two updates of the progress.
 const STRIDE: u64 = 4096;
 
 /// Result of the final scan.
@@ -26,7 +26,7 @@ pub(crate) struct Verified {
     pub tally: Tally,
 }
 
-/// Scans everything. Nothing may be in flight.
+/// Scans the whole index. No operation may be in flight.
 pub(crate) fn whole_index(
     testbed: &impl Testbed,
     stage: &Stage<'_>,
@@ -38,7 +38,7 @@ pub(crate) fn whole_index(
         let owned = keys.partition(part, of);
         let low = lowest_key(&keys, owned.first);
         let high = (part + 1 < of).then(|| lowest_key(&keys, owned.last + 1));
-        // The last part also has the integers beyond all key numbers.
+        // The last part also contains the integers beyond all key numbers.
         let end = if part + 1 < of { owned.last } else { u64::MAX };
         FinalScan::new(keys, values, expected, (owned.first, end), (low, high))
     });
@@ -59,7 +59,7 @@ pub(crate) fn whole_index(
     Ok(verified)
 }
 
-/// Scans the part of the index that `scan` is about.
+/// Scans the part of the index that `scan` covers.
 pub(crate) async fn perform<S: SystemUnderTest<P>, P: Port>(
     client: Client<'_, S, P>,
     shared: &Shared,
@@ -82,15 +82,15 @@ pub(crate) async fn perform<S: SystemUnderTest<P>, P: Port>(
     scanned.await.map(drop).map_err(BenchError::index)
 }
 
-/// Checks the entries of one part as they come.
+/// Checks the entries of one part in the order of the scan.
 pub(crate) struct FinalScan<'a> {
-    /// The keys to scan: from, and up to.
+    /// Keys to scan: the first one, and the end, which is excluded.
     bounds: (Vec<u8>, Option<Vec<u8>>),
     keys: KeyCodec,
     values: ValueCodec,
     expected: &'a Expectation,
     previous: Option<Vec<u8>>,
-    /// In a dense space, the key number that comes next if it is present; and the last of this part.
+    /// For a dense space: the first key number not passed yet, and the last one of this part.
     next: u64,
     last: u64,
     entries: u64,
@@ -149,7 +149,7 @@ impl<'a> FinalScan<'a> {
         }
     }
 
-    /// Notes keys before `end` as lost that must be present.
+    /// Counts keys from `next` to before `end` as lost if they must be present.
     fn left_out(&mut self, end: u64) {
         for key_number in self.next..end {
             if self.expected.surely_present(key_number) {

@@ -1,7 +1,7 @@
-//! What two threads do to each other: how long a cache line that one changed takes to be changed by the other.
+//! Interference of two threads: the time to change a cache line that another core has changed.
 //!
-//! They take turns on one line. Where both run on one core, or on two threads of one, the line does not move, and the figure
-//! says little.
+//! The threads change one line in turns. If both run on one core, or on two hardware threads of one, the line
+//! does not move, and the figure means little.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -9,20 +9,21 @@ use std::time::Instant;
 
 /// Changes of the line by each thread.
 const TURNS: u64 = 5_000;
-/// Changes that are timed together.
+/// Changes that are timed together: a piece.
 const PIECE: u64 = 50;
-/// The piece that counts, of ten: whatever else the cores do makes others longer.
+/// The result is the piece at a tenth of the sorted ones, since other load on the cores only makes pieces
+/// longer.
 const QUICK: usize = 10;
-/// If it takes longer, the two threads did not run at the same time.
+/// A longer result means that the two threads did not run concurrently.
 const TOGETHER_NS: f64 = 1_000.0;
-/// A thread that waits so long for its turn gives its core away: the other may be waiting for it.
+/// After this many spins a thread yields its core: the other may be waiting for it.
 const SPINS: u32 = 2_000;
 
-/// A line of its own.
+/// A word that shares its cache line with no other data.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Measures where there are two cores to do so.
+/// Measures if the machine has at least two cores.
 pub(super) fn measure(note: &mut impl FnMut(&'static str, &'static str, f64)) {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     if let Some(ns) = (cores >= 2).then(hand_over).filter(|ns| *ns < TOGETHER_NS) {
@@ -34,7 +35,7 @@ pub(super) fn measure(note: &mut impl FnMut(&'static str, &'static str, f64)) {
     }
 }
 
-/// Two threads add to one word in turns.
+/// Time in ns for one change of a word that two threads change in turns.
 fn hand_over() -> f64 {
     let line = Line(AtomicU64::new(0));
     let mut pieces = Vec::new();

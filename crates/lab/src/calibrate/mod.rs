@@ -1,8 +1,8 @@
-//! What the code costs on the machine at hand: the compute-side numbers of the simulated cluster's model.
+//! Measures the cost of the code on this machine: the compute-side numbers of the simulated cluster's model.
 //!
-//! Everything is measured with the real code (cache, tree, executor) on memory servers in this process, so that a READ costs
-//! a copy and nothing else. Each number is the median of several rounds. Numbers of a network are not measured: they come
-//! from where [`pando_sim::Model`] says.
+//! Measurements run the real code (cache, tree, executor) on memory servers in this process, so a READ costs
+//! only a copy. Each number is the median of several rounds. Numbers of a network are not measured;
+//! [`pando_sim::Model`] names their sources.
 
 mod contended;
 mod single;
@@ -12,15 +12,15 @@ use std::fmt::Write as _;
 
 use pando_sim::{Compute, Model};
 
-/// Rounds by default: an odd number, so that there is a median.
+/// Default number of rounds; odd, so that the median is one of them.
 pub const ROUNDS: usize = 9;
 
-/// How much to measure.
+/// Amount of measuring.
 #[derive(Clone, Debug)]
 pub struct CalibrateOptions {
-    /// Times that everything is measured.
+    /// Number of times that everything is measured.
     pub rounds: usize,
-    /// Records of the index that lookups are measured in.
+    /// Records of the measured index.
     pub keys: u64,
 }
 
@@ -30,7 +30,7 @@ impl Default for CalibrateOptions {
     }
 }
 
-/// Why nothing could be measured.
+/// Reason why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrateError {
@@ -51,11 +51,11 @@ pub enum CalibrateError {
 /// One number of the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// Its name in the section `[compute]`.
+    /// Name in the section `[compute]` of the model.
     pub name: &'static str,
-    /// What was measured.
+    /// Description of what was measured.
     pub what: &'static str,
-    /// Median of all rounds in ns, the least and the most.
+    /// Median of all rounds in ns, then minimum and maximum.
     pub median_ns: f64,
     pub least_ns: f64,
     pub most_ns: f64,
@@ -74,25 +74,25 @@ impl Measured {
         }
     }
 
-    /// As the model has it: whole ns, and 1 at least, since nothing is for nothing.
+    /// The median as the model stores it: in whole ns, and at least 1, since no work is free.
     pub fn whole_ns(&self) -> u64 {
         (self.median_ns.round() as u64).max(1)
     }
 }
 
-/// What was measured, and where.
+/// Results of all measurements, and the machine.
 #[derive(Clone, Debug)]
 pub struct Calibration {
-    /// The processor, as the system calls it.
+    /// Name of the processor, as the system reports it.
     pub processor: String,
     pub rounds: usize,
     pub measured: Vec<Measured>,
 }
 
-/// Measures everything; `progress` is told how many of how many rounds are done.
+/// Measures everything. Calls `progress` with the number of finished rounds and of all rounds.
 ///
 /// # Errors
-/// [`CalibrateError`], mostly for too little memory.
+/// [`CalibrateError`], mostly for lack of memory.
 pub fn run(
     options: &CalibrateOptions,
     mut progress: impl FnMut(usize, usize),
@@ -119,7 +119,7 @@ pub fn run(
     Ok(Calibration { processor: processor(), rounds: options.rounds, measured })
 }
 
-/// Model name of the processor; the architecture where the system does not say.
+/// Model name of the processor; the architecture if the system does not report a name.
 fn processor() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -127,7 +127,7 @@ fn processor() -> String {
 }
 
 impl Calibration {
-    /// A table for people: what was measured, and what the model has in its place.
+    /// Table for readers: the measured numbers beside the model's defaults.
     pub fn table(&self) -> String {
         let usual = Model::default().compute;
         let mut table = format!("{}, median of {} rounds\n\n", self.processor, self.rounds);
@@ -146,8 +146,8 @@ impl Calibration {
         table
     }
 
-    /// A section `[compute]` that [`Model::from_toml`] reads. Numbers that cannot be measured are left out, and so as in the
-    /// default.
+    /// A section `[compute]` that [`Model::from_toml`] reads. Numbers that cannot be measured are left out,
+    /// which leaves them at their defaults.
     pub fn toml(&self) -> String {
         let mut text = format!(
             "# Measured by `pando calibrate` on: {}. Medians of {} rounds.\n[compute]\n",

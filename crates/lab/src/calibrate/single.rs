@@ -1,8 +1,8 @@
-//! What one thread takes for what it does alone.
+//! Costs of the work that one thread does alone.
 //!
-//! Short things are timed some hundred at a time, and the median of such pieces counts: a piece during which the thread had to
-//! give its core away says nothing. Where two things alternate, each is timed by itself, and what reading the clock takes
-//! is taken off.
+//! Short work is timed in pieces of some hundred calls, and the median piece is the result: a piece in which
+//! the thread lost its core is an outlier. If two kinds of work alternate, each is timed separately, and the
+//! cost of reading the clock is subtracted.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,11 +19,11 @@ use super::testbed::{NODE_SIZE, Testbed};
 
 const LOOKUPS: usize = 200_000;
 const PAGES: usize = 20_000;
-/// Frames of the cache that pages come into and go out of: 16 MiB, more than a core's own caches.
+/// Frames of the cache in which pages are replaced: 16 MiB, more than the caches of a core.
 const FRAMES: u64 = 16_384;
 const SLOTS: usize = 4;
 const YIELDS: u32 = 1_000;
-/// Entries of a scan that is timed: most of it is handing them out.
+/// Entries of a timed scan: enough that passing them to the visitor dominates.
 const SCANNED: usize = 2_000;
 const SCANS: usize = 101;
 
@@ -48,10 +48,10 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// Pieces that a measurement is cut into.
+/// Number of pieces of a measurement.
 const PIECES: usize = 500;
 
-/// ns for each of about `count` calls.
+/// Median time of a call in ns, over about `count` calls.
 fn per_one(count: usize, mut each: impl FnMut(usize)) -> f64 {
     let piece = (count / PIECES).max(1);
     let mut pieces: Vec<f64> = (0..count / piece)
@@ -80,7 +80,7 @@ fn yields(testbed: &Testbed) -> f64 {
     per_one(PIECES, run) / (SLOTS as f64 * f64::from(YIELDS))
 }
 
-/// Cached lookups and changes, and entries of a scan.
+/// Measures cached lookups and changes, and entries of a scan.
 fn lookups(testbed: &Testbed, round: u64, note: Note<'_>) -> Result<(), CalibrateError> {
     let (ctx, keys) = (testbed.ctx(), testbed.keys(round, LOOKUPS));
     let mut value = Vec::with_capacity(64);
@@ -121,18 +121,19 @@ fn lookups(testbed: &Testbed, round: u64, note: Note<'_>) -> Result<(), Calibrat
         entries.push(began.elapsed().as_nanos() as f64 / scanned.max(1) as f64);
     }
     let entry = median(&mut entries);
-    // Each leaf of a scan is also searched and copied; both are charged by themselves.
+    // A scan also searches and copies each leaf; the model charges both separately.
     let leaf = search / (testbed.layout.max_entries() as f64 / 2.0);
     note("entry_ns", "An entry handed out by a scan", (entry - leaf).max(1.0));
     failed.map_or(Ok(()), |error: DexError| Err(error.into()))
 }
 
-/// What is done to pages that come from memory servers, on pages that are in no cache of the core.
+/// Measures the work on pages that come from memory servers, with pages that are in none of the core's
+/// caches.
 fn pages(testbed: &Testbed, round: u64, note: Note<'_>) -> Result<(), CalibrateError> {
     let cache = testbed.tree.cache();
     let mut random = round.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut frames = Vec::with_capacity(PAGES);
-    // Frames of a cache that is not full are used from the front.
+    // A cache that is not full uses its frames from the front.
     let used = (0..cache.frames() as u32).take_while(|&id| cache.frame(FrameId(id)).addr() != 0).count();
     while frames.len() < PAGES {
         random ^= random << 13;
@@ -170,7 +171,7 @@ fn copy_of(testbed: &Testbed, frame: FrameRef<'_>) -> pando_fabric::PageBuf {
     copy
 }
 
-/// Pages that come into a full cache, one for each that goes.
+/// Measures admissions into a full cache, each of which evicts a page.
 fn admissions(testbed: &Testbed, note: Note<'_>) -> Result<(), CalibrateError> {
     let mut config = CacheConfig::new(FRAMES * NODE_SIZE as u64, NODE_SIZE);
     config.admission = Admission::lazy(1.0);
@@ -194,7 +195,7 @@ fn admissions(testbed: &Testbed, note: Note<'_>) -> Result<(), CalibrateError> {
         let allocated = Instant::now();
         black_box(free.admit(&page, ticket, None::<(FrameRef<'_>, fn() -> Option<usize>)>));
         let admitted = Instant::now();
-        // Only a cache that has been full for a while evicts one page for each.
+        // Before this point the cache is not full or not in a steady state of one eviction per admission.
         if number >= 2 * FRAMES {
             allocating.push((allocated - began).as_nanos() as f64 - clock);
             admitting.push((admitted - allocated).as_nanos() as f64 - clock);

@@ -1,6 +1,6 @@
-//! The testbed of the calibration: an index in the memory of this process, with a cache that holds all of it.
+//! Testbed of the calibration: an index in the memory of this process, with a cache that holds all of it.
 //!
-//! It stands on the local fabric, whose verbs cost next to nothing, so that differences between two runs are the work of the
+//! It uses the local fabric, whose verbs cost next to nothing, so differences between two runs are due to the
 //! compute server alone.
 
 use std::ops::Range;
@@ -20,10 +20,10 @@ use crate::under_test::dex::Assembly;
 
 pub(super) const NODE_SIZE: usize = 1024;
 const INDEX: u32 = 1;
-/// Half full, as in the paper.
+/// Leaves are half full, as in the paper.
 const FILL: f64 = 0.5;
 
-/// Records in order.
+/// Records in the order of their keys.
 struct Records(KeyCodec);
 
 impl SortedSource for Records {
@@ -45,7 +45,7 @@ impl SortedSource for Records {
     }
 }
 
-/// A loaded index, all of which is cached.
+/// A loaded index that is cached completely.
 pub(super) struct Testbed {
     pub layout: FixedLayout,
     pub ep: LocalEndpoint,
@@ -73,7 +73,7 @@ impl Testbed {
         let worker = tree.cache().worker();
         let ctx = Ctx { ep: &ep, worker: &worker };
         block_on(&ep, tree.scan(ctx, &ScanRange::all(), |_, _| true))?;
-        // Whatever the scan only copied comes in by lookups.
+        // The scan may copy leaves without admitting them; lookups admit the rest.
         let mut value = Vec::new();
         for record in (0..keys).step_by(per_leaf as usize / 2) {
             value.clear();
@@ -86,7 +86,7 @@ impl Testbed {
         Ctx { ep: &self.ep, worker: &self.worker }
     }
 
-    /// Keys as a skewed workload draws them.
+    /// Draws keys as a skewed workload does.
     pub fn keys(&self, seed: u64, count: usize) -> Vec<[u8; 8]> {
         let mut rng = Rng::new(seed);
         let scatter = Scatter::Hash.over(self.codec.records());
@@ -98,7 +98,7 @@ impl Testbed {
         (0..count).map(|_| draw()).collect()
     }
 
-    /// An empty leaf that stands at `addr`.
+    /// Makes an empty leaf for address `addr`.
     pub fn leaf_at(&self, addr: GlobalAddr) -> pando_fabric::PageBuf {
         let page = self.ep.buffer(NODE_SIZE);
         page.words().iter().for_each(|word| word.store(0, std::sync::atomic::Ordering::Relaxed));

@@ -1,7 +1,8 @@
-//! The operations of a run: drawn by the threads of the compute servers, or by routed clients.
+//! Operations of a run: drawn by the threads of the compute servers, or by routed clients.
 //!
-//! A routed client hands its operation to the compute server that its thread's router names, where a thread takes it from
-//! the queue. If the keys have moved meanwhile, the same thread takes the refused operation to the new owner.
+//! A routed client passes its operation to the compute server that its thread's router names; a thread there
+//! takes it from the queue. If the keys have moved in the meantime, that thread passes the refused operation
+//! to the new owner.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,19 +17,19 @@ use crate::bench::{Source, Watch};
 use crate::under_test::dex::Dex;
 use crate::under_test::{Client, SimPort};
 
-/// Time after which a thread without work looks again.
+/// Time that a thread without work waits before it checks the queue again.
 const IDLE_NS: Nanos = 2_000;
-/// Draws after which a thread that should find a key of its own compute server looks at the clock.
+/// Most draws in search of a key of the own compute server before the thread checks the clock.
 const DRAWS_MAX: usize = 256;
 
-/// State that all threads of a run share. They run on one thread of the host.
+/// State shared by all threads of a run, which run on one thread of the host.
 pub(super) struct Ground<'s> {
     pub spec: &'s ElasticSpec,
-    /// Asked for each operation whether to stop.
+    /// Asked with each operation whether the run must stop.
     pub watch: &'s dyn Watch,
     pub keys: KeyCodec,
     pub began: Nanos,
-    /// Operations that wait, by compute server.
+    /// Waiting operations by compute server.
     pub queues: Vec<RefCell<VecDeque<Op>>>,
 }
 
@@ -42,14 +43,14 @@ impl Ground<'_> {
     }
 }
 
-/// Operations of one thread of a compute server.
+/// Source of operations of one thread of a compute server.
 pub(super) struct Clientele<'c, L: Layout> {
     pub ground: &'c Ground<'c>,
     pub client: Client<'c, Dex<L>, SimPort>,
     pub server: usize,
     pub stream: RefCell<OpStream>,
     pub rng: RefCell<Rng>,
-    /// Whether the routed clients have asked for their first operations.
+    /// Whether the routed clients have issued their first operations.
     pub has_begun: Cell<bool>,
 }
 
@@ -58,7 +59,7 @@ impl<L: Layout> Clientele<'_, L> {
         self.client.own.router.owner_of(&self.ground.keys.encode_vec(op.key_number))
     }
 
-    /// Has a routed client ask for an operation.
+    /// Issues an operation of a routed client.
     fn ask(&self) {
         let op = self.draw();
         self.client.own.router.refresh();

@@ -1,11 +1,13 @@
-//! An index on a simulated cluster whose keys move between compute servers while it is used (DEX §8.3, Figure 10).
+//! An index on a simulated cluster whose keys move between compute servers in use (DEX §8.3, Figure 10).
 //!
-//! A run measures the throughput of each compute server over virtual time and has no phases. At time 0 the threads begin on
-//! cold caches. Keys move at planned times, flushed by a number of threads, or a balancer moves boundaries by load. Operations find their compute servers by routers, as clients' do; none is lost, which the counts and the auditor
-//! show.
+//! A run measures the throughput of each compute server over virtual time and has no phases. At time 0 the
+//! threads start with cold caches. Keys move at planned times, flushed by a number of threads, or a balancer
+//! moves boundaries by load. Routers send operations to compute servers, as for real clients. Counts and the
+//! auditor show that no operation is lost.
 //!
-//! There are two kinds of clients ([`Clients`]). In the paper's experiments each compute server's threads draw keys of their
-//! own server. Routed clients share all compute servers, so that a hot server delays all of them.
+//! There are two kinds of clients ([`Clients`]). In the paper's experiments each compute server's threads
+//! draw keys of their own server. Routed clients share all compute servers, so a hot server delays all of
+//! them.
 
 mod clients;
 mod movers;
@@ -25,38 +27,40 @@ pub use run::run;
 pub enum Clients {
     /// Each thread draws keys that its compute server owns.
     OfServers,
-    /// Clients that draw from all keys and wait for the owner of each, `per_thread` of them for each thread.
+    /// Clients that draw from all keys and wait for the owner of each; `per_thread` of them for each thread.
     Routed { per_thread: usize },
 }
 
-/// Where operations go.
+/// Distribution of operations over the keys.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spread {
-    /// As the workload has it.
+    /// As in the workload.
     Workload,
-    /// `share` of them to a stretch of `width` of all records. It is at each of `spots` for an equal part of the time.
+    /// A `share` of operations goes to a stretch of `width` of all records, which starts at each of `spots`
+    /// for an equal part of the run. All are fractions.
     HotSpot { share: f64, width: f64, spots: Vec<f64> },
 }
 
-/// Keys that move at a set time.
+/// Planned move of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PlannedMove {
     pub at_ns: u64,
     pub from: usize,
     pub to: usize,
-    /// Part of the keys of `from` that goes: the upper ones.
+    /// Fraction of the keys of `from` that moves: the upper ones.
     pub part: f64,
 }
 
-/// A run. Sizes are as in [`BenchSpec`](crate::bench::BenchSpec), whose defaults hold for all that is not named here.
+/// Specification of a run. Its fields are as in [`BenchSpec`](crate::bench::BenchSpec), whose defaults apply
+/// to all settings that are missing here.
 #[derive(Clone, Debug, Serialize)]
 pub struct ElasticSpec {
     pub memory_servers: usize,
-    /// Compute servers with keys at the beginning, and those without.
+    /// Compute servers with keys at the start, and those without.
     pub compute_servers: usize,
     pub spare_servers: usize,
-    /// Of each compute server.
+    /// Per compute server.
     pub threads: usize,
     pub cache_bytes: u64,
     pub subtree_level: u8,
@@ -65,9 +69,9 @@ pub struct ElasticSpec {
     pub clients: Clients,
     pub spread: Spread,
     pub moves: Vec<PlannedMove>,
-    /// Threads of the compute server that keys leave which write back.
+    /// Threads that write back on the compute server that keys leave.
     pub flush_workers: usize,
-    /// How often a balancer looks at the load, if there is one.
+    /// Time between two checks of the load by a balancer; `None` without one.
     pub balance_every_ns: Option<u64>,
     pub run_ns: u64,
     pub interval_ns: u64,
@@ -80,7 +84,7 @@ impl ElasticSpec {
     }
 
     /// # Errors
-    /// The first thing that cannot be done as asked.
+    /// The first impossible setting.
     pub fn validate(&self) -> Result<(), BenchError> {
         let invalid = |sentence: &str| Err(BenchError::Invalid(sentence.to_owned()));
         if !(1..=64).contains(&self.flush_workers) {
@@ -119,7 +123,7 @@ impl ElasticSpec {
         self.bench().validate()
     }
 
-    /// The same cluster and index, as the benchmark has them.
+    /// The benchmark specification of the same cluster and index.
     pub(crate) fn bench(&self) -> crate::bench::BenchSpec {
         crate::bench::BenchSpec {
             fabric: crate::bench::FabricKind::Sim,

@@ -1,7 +1,8 @@
-//! Threads that move keys: one makes the moves, planned ones or a balancer's, and others help it to flush.
+//! Threads that move keys: one thread executes moves, planned ones or a balancer's, and helpers share its
+//! flushing.
 //!
-//! They are threads of the compute server that keys leave first, and take no operations; how long a move took is counted from
-//! when it began to leave until the new owner had the keys.
+//! They are threads of the compute server that keys leave first, and perform no operations. The duration of a
+//! move is from its start until the new owner has the keys.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -16,14 +17,14 @@ use super::{MoveFigures, PlannedMove};
 use crate::under_test::dex::Dex;
 use crate::under_test::{Client, SimPort};
 
-/// Time after which a helper looks again whether there is something to flush.
+/// Time that a helper waits before it checks again for work.
 const HELPER_NS: Nanos = 5_000;
 
-/// State that the mover and its helpers share.
+/// State shared by the mover and its helpers.
 pub(super) struct Work<'d, L> {
-    /// The compute server that is being flushed, and its keys that leave.
+    /// The compute server that is being flushed, and its leaving keys.
     leaving: RefCell<Option<(usize, Arc<Leaving<'d, L>>)>>,
-    /// Helpers at it.
+    /// Number of helpers that flush at present.
     busy: Cell<usize>,
     helped: RefCell<Flushed>,
     pub moves: RefCell<Vec<MoveFigures>>,
@@ -51,14 +52,14 @@ pub(super) struct Mover<'c, 'd, L: Layout> {
 }
 
 impl<'d, L: Layout> Mover<'_, 'd, L> {
-    /// Takes a share of whatever is flushed.
+    /// Flushes a share of each move.
     pub async fn help(&self) {
         while !self.ground.is_over(&self.client.port.ep) {
             Endpoint::sleep_until(&self.client.port.ep, self.client.port.ep.now() + HELPER_NS).await;
             let leaving = self.work.leaving.borrow().clone();
             let Some((from, leaving)) = leaving else { continue };
             self.work.busy.set(self.work.busy.get() + 1);
-            // The mover writes the nodes that this thread could not write.
+            // After an error of the helper, the mover writes the remaining nodes.
             if let Ok(flushed) = leaving.flush_share(self.client.server(from).1).await {
                 *self.work.helped.borrow_mut() += flushed;
             }
@@ -70,7 +71,7 @@ impl<'d, L: Layout> Mover<'_, 'd, L> {
         }
     }
 
-    /// Makes the planned moves.
+    /// Executes the planned moves.
     pub async fn follow_plan(&self) {
         for step in &self.ground.spec.moves {
             Endpoint::sleep_until(&self.client.port.ep, self.ground.began + step.at_ns).await;
@@ -99,7 +100,7 @@ impl<'d, L: Layout> Mover<'_, 'd, L> {
         self.make(step.from, step.to, KeyRange { low, high: own.high }).await
     }
 
-    /// Looks at the load now and then, and moves boundaries.
+    /// Checks the load at intervals of `every` and moves boundaries.
     pub async fn balance(&self, every: Nanos) {
         let mut balancer = Balancer::new(BalancerConfig::default());
         let routes = self.client.own.router.routes();
@@ -131,6 +132,7 @@ impl<'d, L: Layout> Mover<'_, 'd, L> {
             if !has_helpers {
                 return flush_side_by_side(&leaving, ctx, self.ground.spec.flush_workers).await;
             }
+            // Helpers flush shares while `leaving` is set. Wait for them before the sum of all shares.
             *self.work.leaving.borrow_mut() = Some((from, Arc::clone(&leaving)));
             let mine = leaving.flush_share(ctx).await;
             *self.work.leaving.borrow_mut() = None;

@@ -1,18 +1,18 @@
-//! The report: throughput over time by compute server, and the moves.
+//! Report of a run: throughput over time by compute server, and the moves.
 //!
-//! Times are virtual, in nanoseconds from the beginning of the run. An operation counts in the interval in which it ended; what
-//! follows from the counts is worked out once the run is over.
+//! Times are virtual, in nanoseconds from the start of the run. An operation counts in the interval in which
+//! it ended. Derived figures are computed after the run.
 
 use pando_dex::balancer::busiest_over_mean;
 use serde::Serialize;
 
-/// A move of keys; times from the beginning of the run.
+/// A move of keys; times are from the start of the run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct MoveFigures {
     pub from: usize,
     pub to: usize,
     pub began_ns: u64,
-    /// When all was written back.
+    /// Time at which all dirty nodes were written back.
     pub written_ns: u64,
     pub ended_ns: u64,
     pub nodes_written: u64,
@@ -32,23 +32,25 @@ pub struct ElasticReport {
     pub series: Vec<Vec<u64>>,
     pub moves: Vec<MoveFigures>,
     pub move_count: u64,
-    /// From the beginning of the first move to the end of the last.
+    /// From the start of the first move to the end of the last one.
     pub moving_ns: Option<u64>,
     pub bytes_written: u64,
-    /// Throughput of the compute servers that no move took keys from or gave keys to, while keys moved over that of equally
-    /// many intervals before.
+    /// Throughput of the compute servers that take part in no move, while keys moved, divided by their
+    /// throughput in equally many intervals before.
     pub others_ratio: Option<f64>,
-    /// Load of the busiest compute server over the mean, by interval.
+    /// Load of the busiest compute server divided by the mean, by interval.
     pub imbalance: Vec<f64>,
-    /// The same over the last quarter of the time that a hot spot stays at a place, the worst of all places.
+    /// Imbalance over the last quarter of the time that a hot spot stays at a place; the maximum over all
+    /// places.
     pub settled_imbalance: Option<f64>,
-    /// Moves that began in these quarters: there should be none once loads are even.
+    /// Moves that began in these quarters; 0 is expected, as the loads should be even by then.
     pub late_moves: u64,
     pub audit_violations: u64,
 }
 
 impl ElasticReport {
-    /// Fills in what follows from the series and the moves; a hot spot stays at each of `places` for an equal time.
+    /// Computes the derived figures from the series and the moves. A hot spot stays at each of `places`
+    /// places for an equal time.
     pub(super) fn conclude(&mut self, servers: usize, places: usize) {
         let longest = self.series.iter().map(Vec::len).max().unwrap_or(0);
         self.series.iter_mut().for_each(|counts| counts.resize(longest, 0));

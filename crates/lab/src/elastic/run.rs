@@ -1,7 +1,7 @@
 //! One run: cluster, threads, and their results.
 //!
-//! Compute servers have their threads, and besides them one thread that makes the moves and some that help it flush.
-//! These are on the compute server that keys leave first.
+//! Besides the threads of the compute servers there is one thread that executes the moves, and helpers for
+//! its flushing. Both belong to the compute server that keys leave first.
 
 use std::cell::{Cell, RefCell};
 
@@ -20,7 +20,7 @@ use crate::bench::{BenchError, Driver, PhaseResult, Quota, Series, Shared, Task,
 use crate::under_test::dex::{Dex, DexThread};
 use crate::under_test::{Client, EndpointPort, SimPort, SystemUnderTest};
 
-/// The part of a thread of the simulation.
+/// Role of a simulated thread.
 enum Role<'c, 'd> {
     Operates(Box<Operating<'c>>),
     Moves(Mover<'c, 'd, FixedLayout>),
@@ -30,10 +30,10 @@ enum Role<'c, 'd> {
 
 type Operating<'c> = Driver<'c, Dex<FixedLayout>, SimPort, Clientele<'c, FixedLayout>>;
 
-/// Performs a run, unless `watch` wants it to stop.
+/// Executes a run, unless `watch` interrupts it.
 ///
 /// # Errors
-/// Impossible settings. Failures within the run are in the report.
+/// Impossible settings, and an interrupt. Failures within the run are in the report.
 pub fn run(spec: &ElasticSpec, watch: &dyn Watch) -> Result<ElasticReport, BenchError> {
     spec.validate()?;
     let bench = spec.bench();
@@ -123,7 +123,7 @@ fn measure(
     Ok(report)
 }
 
-/// A thread of a compute server that performs operations.
+/// Makes the driver of a compute server's thread that performs operations.
 fn operating<'c>(
     ground: &'c Ground<'c>,
     shared: &'c Shared,

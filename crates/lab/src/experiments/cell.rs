@@ -1,47 +1,47 @@
-//! One measurement of an experiment, and the figures that are taken from its report.
+//! One measurement of an experiment, and the metrics that are taken from its report.
 //!
-//! A report is looked at as JSON, by the promised names of its fields (DESIGN §9): so experiments with drivers of
-//! their own have the same tables, and what a report gains is in the files without anybody's doing.
+//! Reports are read as JSON, by the promised names of their fields. So experiments with their own drivers
+//! share the tables, and new fields of a report appear in the files of results without further code.
 
 use serde_json::Value;
 
 use crate::bench::{self, BenchError, BenchSpec, FabricKind, Watch};
 use crate::elastic::{self, ElasticSpec};
 
-/// A measurement and where it belongs.
+/// A measurement and its place in the figure.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// The part of the figure, such as the workload; empty if there is one only.
+    /// Panel of the figure, such as the workload; empty if there is only one.
     pub panel: String,
     pub series: String,
-    /// Where on the x axis, and what that is called.
+    /// Position on the x axis, and its label.
     pub x: f64,
     pub x_name: String,
     pub work: Work,
-    /// What the paper gives for this cell, by the name of the metric.
+    /// Values that the paper gives for this cell, by name of the metric.
     pub paper: Vec<(&'static str, f64)>,
 }
 
 impl Cell {
-    /// What it is called in a sentence, and chosen by.
+    /// Name in sentences and in selections: panel, series and label.
     pub fn name(&self) -> String {
         let parts = [&self.panel, &self.series, &self.x_name].into_iter().filter(|part| !part.is_empty());
         parts.map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// What is measured.
+/// Specification of a cell's measurement.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// A workload on a configuration.
     Bench(Box<BenchSpec>),
-    /// Keys that move while they are used.
+    /// A run whose keys move.
     Elastic(Box<ElasticSpec>),
 }
 
 impl Work {
     /// # Errors
-    /// What makes the whole measurement impossible; what went wrong within it is in the report.
+    /// Errors that prevent the whole measurement; failures within it are in the report.
     pub(super) fn run(&self, watch: &dyn Watch) -> Result<Value, BenchError> {
         match self {
             Work::Bench(spec) => {
@@ -56,7 +56,7 @@ impl Work {
     }
 
     /// # Errors
-    /// The first thing that cannot be done as asked.
+    /// The first impossible setting.
     pub(super) fn validate(&self) -> Result<(), BenchError> {
         match self {
             Work::Bench(spec) => spec.validate(),
@@ -64,13 +64,13 @@ impl Work {
         }
     }
 
-    /// Everything that decides the result.
+    /// All settings that determine the result.
     pub(super) fn config(&self) -> Value {
         match self {
             Work::Bench(spec) => {
                 let config = serde_json::to_value(spec);
                 let mut config = config.expect("a specification is made of numbers and texts");
-                // What the cluster's model says is known by its part in the hash.
+                // The cluster's model is represented by the hash.
                 config["memory_cores"] = spec.memory_cores.into();
                 config["config_hash"] = spec.config_hash().into();
                 config
@@ -84,7 +84,7 @@ impl Work {
         }
     }
 
-    /// Memory that it takes at most, roughly: nodes and what the fabric keeps of them, caches, expectations.
+    /// Upper estimate of the memory of the measurement: nodes on the memory servers, caches, checks.
     pub(super) fn memory_bytes(&self) -> u64 {
         match self {
             Work::Bench(spec) => bench_memory_bytes(spec),
@@ -95,7 +95,7 @@ impl Work {
         }
     }
 
-    /// Whether several can be measured side by side: their time is virtual.
+    /// Whether several of these can run side by side without affecting each other: their time is virtual.
     pub(super) fn is_timeless(&self) -> bool {
         match self {
             Work::Bench(spec) => spec.fabric == FabricKind::Sim,
@@ -120,13 +120,13 @@ fn bench_memory_bytes(spec: &BenchSpec) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Metric {
     pub name: &'static str,
-    /// Heading of its column.
+    /// Heading of the column.
     pub title: &'static str,
-    /// Where it stands in the report.
+    /// JSON pointer into the report.
     pub pointer: &'static str,
-    /// What the number there is multiplied with.
+    /// Factor from the report's unit to the column's.
     pub factor: f64,
-    /// Digits after the point.
+    /// Digits after the decimal point.
     pub digits: usize,
 }
 

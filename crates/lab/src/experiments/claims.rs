@@ -1,8 +1,8 @@
-//! Statements of papers with what came out here, and whether the two agree.
+//! Statements of the papers beside the results here, and whether the two agree.
 //!
-//! A ratio is a factor or what it adds; that of a cell which failed stays missing.
-//! Digits are as many as a reader can compare. What differs by more than a quarter, or contradicts the paper's words, is
-//! marked in the tables and has an explanation in `docs/lab.md`.
+//! A ratio appears as a factor, or as the percentage that it adds. The ratio of a cell that failed is
+//! missing. Numbers have as many digits as a reader can compare. Results that differ by more than a quarter
+//! or contradict the paper's words are marked in the tables and explained in `docs/lab.md`.
 
 use std::fmt::Display;
 
@@ -22,14 +22,15 @@ pub(super) fn times(ratio: Option<f64>) -> Option<String> {
     ratio.map(|ratio| if ratio < 10.0 { format!("{ratio:.2}x") } else { format!("{ratio:.1}x") })
 }
 
-/// A ratio as what it adds.
+/// A ratio as the percentage that it adds.
 pub(super) fn percent(ratio: Option<f64>) -> Option<String> {
     ratio.map(|ratio| format!("{:+.0}%", (ratio - 1.0) * 100.0))
 }
 
-/// Two values agree if neither is larger than the other by more than this.
+/// Two values agree if neither exceeds the other by more than this factor.
 const AGREE: f64 = 1.25;
-/// Words of the papers, with the least and the greatest ratio that they can be said of. Longer ones come first.
+/// Words of the papers, with the least and the greatest ratio that they describe. The first match counts, so
+/// longer ones come first.
 const WORDS: [(&str, f64, f64); 10] = [
     ("does not scale", 0.0, AGREE),
     ("no gain", 0.0, AGREE),
@@ -43,7 +44,7 @@ const WORDS: [(&str, f64, f64); 10] = [
     ("ahead", 1.0, f64::INFINITY),
 ];
 
-/// A number as statements have it.
+/// A number in a statement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Number {
     /// "2.5x" or "+150%".
@@ -61,8 +62,8 @@ fn number(token: &str) -> Option<Number> {
     }
 }
 
-/// Whether what came out here differs from the paper by more than a quarter, or contradicts its words. What cannot be
-/// compared (other units, nothing given) does not.
+/// Whether the result differs from the paper's by more than a quarter, or contradicts its words. False if the
+/// two cannot be compared (different units, or nothing given).
 pub(super) fn deviates(paper: &str, ours: &str) -> bool {
     let Some(ours) = number(ours) else { return false };
     let published = paper.split_whitespace().find_map(|token| number(token.trim_end_matches([',', ';'])));
@@ -77,7 +78,7 @@ pub(super) fn deviates(paper: &str, ours: &str) -> bool {
     }
 }
 
-/// Whether two values differ by more than a quarter. A thousandth is as good as none.
+/// Whether two values differ by more than a quarter. Differences up to 0.001 do not count.
 pub(super) fn differ(paper: f64, ours: f64) -> bool {
     let (low, high) = (paper.min(ours), paper.max(ours));
     high - low > 0.001 && low * AGREE < high

@@ -1,8 +1,9 @@
-//! The JSON file of an experiment, and the file that an unfinished one leaves.
+//! JSON file of an experiment, and file of the finished cells of an unfinished run.
 //!
-//! Files are written beside their place and renamed into it, so that nobody ever sees half of one. An unfinished run keeps
-//! the reports of its finished cells, each under a key made of everything that decided it: the program's own bytes and
-//! the configuration. A later run takes over those whose keys are the same.
+//! A file is written under a temporary name and renamed, so that no reader sees an incomplete one. An
+//! unfinished run keeps the reports of its finished cells, each under a key that covers everything that
+//! determines it: the bytes of the program and the configuration. A later run reuses the reports whose keys
+//! match.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,7 @@ use super::cell::Work;
 use super::results::Results;
 use crate::process::COMMIT;
 
-/// Writes a file so that it appears whole or not at all.
+/// Writes a file that appears completely or not at all.
 pub(super) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
@@ -25,7 +26,7 @@ pub(super) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     file.persist(path).map(drop).map_err(|error| error.error)
 }
 
-/// Temporary files are their owner's alone; results are like any other file.
+/// Makes the file readable by all, like other files; temporary files are readable by their owner only.
 #[cfg(unix)]
 fn readable_by_all(file: &fs::File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
@@ -37,7 +38,7 @@ fn readable_by_all(_: &fs::File) -> io::Result<()> {
     Ok(())
 }
 
-/// Everything that was measured, as text.
+/// All results as text.
 pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
     let experiment = results.experiment;
     let cells = results.outcomes.iter().map(|outcome| {
@@ -77,17 +78,18 @@ pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
     text
 }
 
-/// Reports of an unfinished run.
+/// Reports of the finished cells of an unfinished run.
 pub(super) struct Unfinished {
     path: PathBuf,
-    /// Of the program that measures.
+    /// Hash of the measuring program.
     program: u64,
-    /// Report and seconds by key.
+    /// Report and seconds, by key.
     finished: BTreeMap<String, (Value, f64)>,
 }
 
 impl Unfinished {
-    /// What an earlier run of the same experiment left in `folder`. A file that cannot be read is as good as none.
+    /// Reads the file that an earlier run of the experiment left in `folder`. An unreadable file counts as
+    /// missing.
     pub fn open(folder: &Path, name: &str) -> Unfinished {
         let path = folder.join(format!("{name}.unfinished.json"));
         let finished =
@@ -105,14 +107,14 @@ impl Unfinished {
         self.finished.get(&self.key(work)).cloned()
     }
 
-    /// Keeps a report for a later run.
+    /// Stores a report for a later run.
     pub fn keep(&mut self, work: &Work, report: &Value, wall_seconds: f64) -> io::Result<()> {
         self.finished.insert(self.key(work), (report.clone(), wall_seconds));
         let text = serde_json::to_vec(&self.finished).expect("reports are JSON already");
         write(&self.path, &text)
     }
 
-    /// The run is finished.
+    /// Removes the file, since the run is complete.
     pub fn remove(self) -> io::Result<()> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -1,8 +1,9 @@
-//! The report for readers: what was measured, the paper's values beside ours.
+//! Markdown report of an experiment: the measured values beside the paper's.
 //!
-//! Two tables: what the paper says and what came out, then every cell. A metric has a column for the paper's values only if
-//! it gives any. What came out is a link where it deviates: to what `docs/lab.md` says of this experiment, which has a
-//! heading with its name. Links are relative to `docs/lab`, where `ci/lab.sh` leaves the tables.
+//! It has two tables: the paper's statements with the results here, and all cells. A metric has a column for
+//! the paper's values only if there are any. A result that deviates is a link to the explanation in
+//! `docs/lab.md`, under a heading with the experiment's name. Links are relative to `docs/lab`, the directory
+//! in which `ci/lab.sh` stores the tables.
 
 use std::fmt::Write;
 
@@ -52,10 +53,10 @@ pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
     text
 }
 
-/// The table of parameters that are no measurements.
+/// The table of parameters that are not measurements.
 const FITTED: &str = "../sim.md#fitted-or-estimated-parameters";
 
-/// Which parameters of the model decide the results and are no measurements.
+/// Lists the parameters of the model that decide the results and are not measurements.
 fn footing(experiment: &Experiment) -> String {
     let listed = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let (fitted, estimated) = (listed(experiment.fitted), listed(experiment.estimated));
@@ -70,12 +71,12 @@ fn footing(experiment: &Experiment) -> String {
     sentences.join(" ")
 }
 
-/// Where it is explained how an experiment's results differ from the paper's.
+/// Link to the explanation of the experiment's deviations from the paper.
 fn explanation(name: &str) -> String {
     format!("../lab.md#{name}")
 }
 
-/// The text, with a link to the explanation if it deviates.
+/// The text, as a link to the explanation if it deviates.
 fn linked(text: String, deviates: bool, name: &str) -> String {
     if deviates { format!("[{text}]({})", explanation(name)) } else { text }
 }
@@ -84,12 +85,12 @@ fn short(commit: &str) -> &str {
     commit.get(..12).unwrap_or(commit)
 }
 
-/// Text that does not end its field of a table.
+/// Escapes characters that would end a field of a table.
 fn escaped(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 
-/// Every cell with its metrics.
+/// Table of all cells with their metrics.
 fn cells(results: &Results<'_>) -> String {
     let experiment = results.experiment;
     let with_panels = results.panels().iter().any(|panel| !panel.is_empty());
@@ -144,7 +145,7 @@ fn cells(results: &Results<'_>) -> String {
     text
 }
 
-/// What kept it from being faster, by the simulator's own accounting.
+/// Resource that limited throughput, by the simulator's accounting.
 fn limit(outcome: &Outcome) -> Option<&str> {
     outcome.report.as_ref().ok()?.pointer("/resources/limit")?.as_str()
 }

@@ -1,11 +1,11 @@
 //! Experiments that reproduce the tables and figures of the papers, one command each.
 //!
-//! An [`Experiment`] is a list of [`Cell`]s and what to make of their results: a table with the paper's values beside
-//! ours, statements of the paper with what came out here, a figure. [`run`] performs the cells and writes a JSON file, a
-//! Markdown table, an SVG and a PNG.
-//! - A [`Scale`] says how large everything is; ratios (cache to data, threads, servers) stay the paper's.
-//! - Nothing stands in a table that was not measured: a cell that failed is reported as such.
-//! - Files appear whole or not at all; a run that was interrupted goes on where it was.
+//! An [`Experiment`] is a list of [`Cell`]s and the evaluation of their results: a table with the paper's
+//! values beside ours, statements of the paper with the results here, a figure. [`run`] measures the cells
+//! and writes a JSON file, a Markdown table, an SVG and a PNG.
+//! - A [`Scale`] sets all sizes; ratios (cache to data, threads, servers) are the paper's.
+//! - Tables contain measured values only: a cell that failed is reported as failed.
+//! - Files appear completely or not at all; an interrupted run continues where it stopped.
 
 mod cell;
 mod claims;
@@ -28,28 +28,28 @@ pub use scale::{Scale, Setting};
 
 use crate::figure::Figure;
 
-/// A table or figure of a paper that can be made anew.
+/// Reproduction of a table or figure of a paper.
 #[derive(Clone, Copy, Debug)]
 pub struct Experiment {
-    /// What it is called on the command line, and its files.
+    /// Name on the command line, and of the files.
     pub name: &'static str,
     pub title: &'static str,
-    /// Where it comes from.
+    /// Paper, and table or figure.
     pub source: &'static str,
-    /// What it shows, in a sentence.
+    /// Purpose of the experiment, in one sentence.
     pub shows: &'static str,
-    /// What the paper measured it with, and what is assumed where it does not say.
+    /// Setting of the paper, and assumptions where it gives none.
     pub setting: &'static str,
-    /// What is varied, with its unit: the heading of a column.
+    /// The varied quantity with its unit: the heading of a column.
     pub varied: &'static str,
-    /// Parameters of the model that decide results here and were fitted to published figures: what they reproduce is no
-    /// evidence. `docs/sim.md` has all of them.
+    /// Parameters of the model that affect the results and were fitted to published figures: agreement with
+    /// those is no evidence. `docs/sim.md` lists all of them.
     pub fitted: &'static [&'static str],
-    /// Those that are estimates, or were measured under other conditions.
+    /// Parameters that are estimates, or were measured under other conditions.
     pub estimated: &'static [&'static str],
     /// See [`Setting::hundredths`].
     pub hundredths: u64,
-    /// Records that the paper loads.
+    /// Number of records that the paper loads.
     pub records: u64,
     pub metrics: &'static [Metric],
     pub cells: fn(&Setting) -> Vec<Cell>,
@@ -57,14 +57,14 @@ pub struct Experiment {
     pub figure: fn(&Results<'_>) -> Figure,
 }
 
-/// What a paper says, and what came out here.
+/// A statement of a paper, and the result here.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Claim {
     pub what: String,
     pub paper: String,
-    /// `None`: a cell that it needs has failed.
+    /// `None` if a cell that it needs failed.
     pub ours: Option<String>,
-    /// Where the paper says so.
+    /// Place of the statement in the paper.
     pub place: &'static str,
 }
 
@@ -73,7 +73,7 @@ pub fn all() -> impl Iterator<Item = &'static Experiment> {
     dex::EXPERIMENTS.iter().chain(sherman::EXPERIMENTS).chain(smart::EXPERIMENTS)
 }
 
-/// The experiment of that name.
+/// Returns the experiment with this name.
 pub fn find(name: &str) -> Option<&'static Experiment> {
     all().find(|experiment| experiment.name == name)
 }

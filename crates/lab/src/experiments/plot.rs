@@ -1,7 +1,7 @@
-//! Panels from results: what most figures have in common.
+//! Makes panels of results, for the common kinds of figures.
 //!
-//! Places on the x axis keep their distances if they are numbers of the same kind (threads), and stand at equal
-//! distances with their names if they are powers of two and the like.
+//! Positions on the x axis keep their distances if they are comparable numbers (threads). Otherwise, such as
+//! for powers of two, they are names at equal distances.
 
 use super::cell::{Cell, Metric, THROUGHPUT};
 use super::results::Results;
@@ -9,14 +9,14 @@ use crate::figure::{Figure, Panel, Series, Shape, XAxis, XTicks, YScale};
 
 pub(super) const MOPS: &str = "throughput (million operations/s)";
 
-/// How the x axis is made of the places.
+/// Positions on the x axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spacing {
     Numbers,
     Names,
 }
 
-/// Titles and notes around one panel for each panel of the results.
+/// Makes a figure of the panels, with the experiment's title and notes.
 pub(super) fn figure(results: &Results<'_>, panels: Vec<Panel>, paper_says: &str) -> Figure {
     let failed = match results.trouble_count() {
         0 => None,
@@ -39,7 +39,7 @@ pub(super) fn figure(results: &Results<'_>, panels: Vec<Panel>, paper_says: &str
     }
 }
 
-/// Throughput of all series of each panel as lines.
+/// Throughput of all series as lines, a panel for each panel of the results.
 pub(super) fn throughput_lines(results: &Results<'_>, spacing: Spacing) -> Vec<Panel> {
     results.panels().into_iter().map(|panel| lines(results, panel, spacing, &THROUGHPUT, MOPS)).collect()
 }
@@ -55,7 +55,7 @@ pub(super) fn lines(
     shaped(results, panel, Shape::Lines, spacing, metric, y_label)
 }
 
-/// The same as groups of bars, with the paper's values as bars of their own where it gives them.
+/// A metric of all series of a panel as groups of bars. The paper's values, if any, are bars of their own.
 pub(super) fn bars(results: &Results<'_>, panel: &str, metric: &Metric, y_label: &str) -> Panel {
     shaped(results, panel, Shape::Bars, Spacing::Names, metric, y_label)
 }
@@ -98,7 +98,7 @@ fn shaped(
     }
 }
 
-/// A cell of the benchmark driver, without a value of the paper.
+/// A cell of the benchmark, without a value of the paper.
 pub(super) fn cell(
     panel: &str,
     series: &str,

@@ -1,28 +1,28 @@
-//! Who hears how an experiment is coming along, and can end it.
+//! Progress and interruption of an experiment.
 //!
-//! Cells run on several threads; whoever listens is asked from one, the one that called.
-//! A flag carries the wish to stop to the cells that are under way, which look at it several times a second.
+//! Cells run on several threads; [`Progress`] is called only on the thread that started the experiment. A
+//! flag tells the running cells to stop; they check it several times a second.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::bench::{Phase, Watch};
 
-/// Hears how an experiment is coming along, from the thread that started it.
+/// Receives the progress of an experiment, on the thread that started it.
 pub trait Progress {
-    /// So many cells are done of all.
+    /// `done` of `all` cells have ended.
     fn cells(&self, done: usize, all: usize);
-    /// Whether to stop here; asked several times a second.
+    /// Whether the experiment must stop; asked several times a second.
     fn interrupted(&self) -> bool {
         false
     }
 }
 
-/// Nobody listens.
+/// Ignores all progress.
 impl Progress for () {
     fn cells(&self, _: usize, _: usize) {}
 }
 
-/// Ends the cells that are under way when its flag is raised.
+/// Ignores the progress of a cell; interrupts it when the flag is set.
 pub(super) struct Quiet<'f>(pub &'f AtomicBool);
 
 impl Watch for Quiet<'_> {

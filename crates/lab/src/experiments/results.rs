@@ -1,24 +1,24 @@
-//! What the cells of an experiment gave, for those who make tables and figures of it.
+//! Results of the cells of an experiment, as input of tables and figures.
 //!
-//! Everything is found by panel, series and place on the x axis. What failed or is missing is `None`, and stays that
-//! through every calculation.
+//! A value is found by panel, series and position on the x axis. A failed or missing value is `None`, and so
+//! is every value computed from it.
 
 use serde_json::Value;
 
 use super::cell::{Cell, Metric};
 use super::{Experiment, Setting};
 
-/// A cell and how it went.
+/// A cell and its result.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub cell: Cell,
-    /// The report, or why there is none.
+    /// The report, or the reason why there is none.
     pub report: Result<Value, String>,
     pub wall_seconds: f64,
 }
 
 impl Outcome {
-    /// What went wrong, if anything did: no report, or operations that failed.
+    /// Description of the first problem: no report, failed operations, wrong answers or violations.
     pub fn trouble(&self) -> Option<String> {
         let report = match &self.report {
             Ok(report) => report,
@@ -46,25 +46,25 @@ pub struct Results<'e> {
     pub setting: Setting,
     /// In the order of the cells.
     pub outcomes: Vec<Outcome>,
-    /// Cells that were not asked for.
+    /// Number of cells that were not selected.
     pub left_out: usize,
 }
 
 impl Results<'_> {
-    /// A figure of one cell.
+    /// A metric of one cell.
     pub fn value(&self, panel: &str, series: &str, x: f64, metric: &Metric) -> Option<f64> {
         let is_meant = |cell: &Cell| cell.panel == panel && cell.series == series && cell.x == x;
         let outcome = self.outcomes.iter().find(|outcome| is_meant(&outcome.cell))?;
         metric.of(outcome.report.as_ref().ok()?)
     }
 
-    /// One cell's figure over another's: `(series, x)` of both.
+    /// The metric of one cell divided by that of another; both are given as `(series, x)`.
     pub fn ratio(&self, panel: &str, over: (&str, f64), under: (&str, f64), metric: &Metric) -> Option<f64> {
         let [over, under] = [over, under].map(|(series, x)| self.value(panel, series, x, metric));
         over.zip(under).filter(|(_, under)| *under > 0.0).map(|(over, under)| over / under)
     }
 
-    /// The points of a series that were measured, by x.
+    /// The measured points of a series, by x.
     pub fn points(&self, panel: &str, series: &str, metric: &Metric) -> Vec<(f64, f64)> {
         let of_series = |cell: &Cell| cell.panel == panel && cell.series == series;
         let outcomes = self.outcomes.iter().filter(|outcome| of_series(&outcome.cell));
@@ -74,7 +74,7 @@ impl Results<'_> {
         points
     }
 
-    /// What the paper gives for the cells of a series, by x.
+    /// The paper's values for the cells of a series.
     pub fn paper_points(&self, panel: &str, series: &str, metric: &Metric) -> Vec<(f64, f64)> {
         let of_series = |cell: &&Cell| cell.panel == panel && cell.series == series;
         let cells = self.outcomes.iter().map(|outcome| &outcome.cell).filter(of_series);
@@ -93,7 +93,7 @@ impl Results<'_> {
         distinct(cells.map(|cell| cell.series.as_str()))
     }
 
-    /// The places on the x axis of a panel with their names, in order.
+    /// The positions on the x axis of a panel with their labels, in ascending order.
     pub fn places(&self, panel: &str) -> Vec<(f64, &str)> {
         let cells = self.outcomes.iter().map(|outcome| &outcome.cell).filter(|cell| cell.panel == panel);
         let mut places: Vec<(f64, &str)> = cells.map(|cell| (cell.x, cell.x_name.as_str())).collect();
@@ -102,7 +102,7 @@ impl Results<'_> {
         places
     }
 
-    /// How many cells have trouble.
+    /// Number of cells with a problem.
     pub fn trouble_count(&self) -> usize {
         self.outcomes.iter().filter(|outcome| outcome.trouble().is_some()).count()
     }

@@ -1,7 +1,8 @@
-//! Performs the cells of an experiment and writes its files.
+//! Measures the cells of an experiment and writes its files.
 //!
-//! Cells whose time is virtual run side by side, one on each core as far as memory allows; all others one after the
-//! other. The outcomes are in the order of the cells, whoever finished first. A cell that fails, fails alone.
+//! If the time of all cells is virtual, they run side by side, one on each core as far as memory allows;
+//! otherwise one after the other. Outcomes are in the order of the cells, whatever order they finish in. A
+//! cell that fails does not affect the others.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,12 +21,12 @@ use crate::bench::BenchError;
 use crate::figure;
 use crate::units;
 
-/// Between two looks at whether to stop.
+/// Time between two checks for an interrupt.
 const TICK: Duration = Duration::from_millis(100);
-/// Memory that is left to everybody else.
+/// Memory that is left to other programs.
 const SPARE_BYTES: u64 = 512 << 20;
 
-/// Why an experiment was not performed, or its results could not be kept.
+/// Reason why an experiment was not run, or its results could not be stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabError {
@@ -46,7 +47,7 @@ pub enum LabError {
 }
 
 impl LabError {
-    /// Whether it was asked for what cannot be, rather than that something went wrong.
+    /// Whether the request was impossible, as opposed to a failure during the run.
     pub fn is_bad_input(&self) -> bool {
         match self {
             LabError::Memory { .. }
@@ -58,7 +59,7 @@ impl LabError {
     }
 }
 
-/// What a run left.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Written {
     pub files: Vec<PathBuf>,
@@ -68,13 +69,13 @@ pub struct Written {
     pub troubled: usize,
 }
 
-/// Performs an experiment and writes its files into `folder`, which is made if there is none. Only the cells with `only` in
-/// their names (panel, series, place on the x axis) are performed; with an empty text all of them. What a part measured the whole
-/// goes on with later.
+/// Runs an experiment and writes its files into `folder`, which is created if missing. Runs only the cells
+/// with `only` in their names (panel, series, label of the x axis); if it is empty, all cells. A later run of
+/// the whole experiment reuses the reports of a part.
 ///
 /// # Errors
-/// [`LabError`]; then no file is there that was not before, but for one with the reports of finished cells, with which
-/// the next run goes on.
+/// [`LabError`]. Unless writing a result fails, no file of results has been written then. The reports of
+/// finished cells are in a file of their own, with which the next run continues.
 pub fn run(
     experiment: &'static Experiment,
     setting: Setting,
@@ -98,7 +99,7 @@ pub fn run(
     let outcomes = perform(&cells, jobs, &mut unfinished, progress)?;
     let results = Results { experiment, setting, outcomes, left_out };
     let written = write_files(&results, folder)?;
-    // After a part the reports stay: of its cells, and of others that an interrupted run left.
+    // After a partial run the file of reports stays: with its cells, and with others of an interrupted run.
     if left_out == 0 {
         let path = folder.join(format!("{}.unfinished.json", experiment.name));
         unfinished.remove().map_err(|error| LabError::Write { path, error })?;
@@ -117,7 +118,7 @@ fn check_cells(experiment: &Experiment, cells: &[Cell]) -> Result<(), LabError> 
     Ok(())
 }
 
-/// How many cells can run side by side.
+/// Number of cells that can run side by side.
 fn jobs(experiment: &Experiment, cells: &[Cell]) -> Result<usize, LabError> {
     let needed = cells.iter().map(|cell| cell.work.memory_bytes()).max().unwrap_or(0);
     let cores = match cells.iter().all(|cell| cell.work.is_timeless()) {
@@ -133,7 +134,7 @@ fn jobs(experiment: &Experiment, cells: &[Cell]) -> Result<usize, LabError> {
     Ok(cores.min((usable / needed.max(1)) as usize).clamp(1, cells.len().max(1)))
 }
 
-/// Makes the folder, and sees whether files can be made in it before anything is measured.
+/// Creates the folder, and checks that files can be created in it before anything is measured.
 fn make_folder(folder: &Path) -> Result<(), LabError> {
     std::fs::create_dir_all(folder)
         .and_then(|()| tempfile::tempfile_in(folder))
@@ -141,7 +142,7 @@ fn make_folder(folder: &Path) -> Result<(), LabError> {
         .map_err(|error| LabError::Folder { folder: folder.to_owned(), error })
 }
 
-/// The outcome of one cell, by its number.
+/// Number and outcome of a finished cell.
 type Finished = (usize, Outcome);
 
 fn perform(
@@ -193,18 +194,18 @@ fn perform(
     Ok(outcomes.into_iter().map(|outcome| outcome.expect("nobody stopped before all were done")).collect())
 }
 
-/// What one thread does: takes the next cell until there is none.
+/// One thread's work: runs the next cell until none is left.
 fn work(cells: &[Cell], open: &[usize], next: &AtomicUsize, stop: &AtomicBool, finished: &Sender<Finished>) {
     while !stop.load(Relaxed) {
         let Some(&number) = open.get(next.fetch_add(1, Relaxed)) else { return };
         let (cell, start) = (&cells[number], Instant::now());
         let report = match cell.work.run(&Quiet(stop)) {
-            // A cell that was stopped is not done.
+            // An interrupted cell has no result.
             Err(BenchError::Interrupted) => return,
             report => report.map_err(|error| error.to_string()),
         };
         let wall_seconds = start.elapsed().as_secs_f64();
-        // Whoever listened has gone: then nobody wants it.
+        // Sending fails only if the receiver is gone; then the result is not needed.
         let _ = finished.send((number, Outcome { cell: cell.clone(), report, wall_seconds }));
     }
 }
@@ -213,7 +214,7 @@ fn write_files(results: &Results<'_>, folder: &Path) -> Result<Written, LabError
     let experiment = results.experiment;
     let mut claims = (experiment.claims)(results);
     if results.left_out > 0 {
-        // Some need what was left out.
+        // A claim without a value needs a cell that was left out.
         claims.retain(|claim| claim.ours.is_some());
     }
     let svg = (experiment.figure)(results).svg();

@@ -1,7 +1,8 @@
-//! How large experiments are: as in the papers, or smaller with the same ratios.
+//! Sizes of experiments: those of the papers, or smaller with the same ratios.
 //!
-//! The papers load 200 million records and give each compute server 256 MiB of cache, about 8% of the data (DEX §8.1).
-//! Whatever is measured in bytes of the data shrinks with the records; threads, servers and the network do not.
+//! The DEX paper loads 200 million records and gives each compute server 256 MiB of cache, about 8% of the
+//! data (DEX §8.1). Sizes in bytes shrink with the number of records; threads, servers and the network do
+//! not.
 
 use std::fmt;
 
@@ -11,24 +12,24 @@ use crate::bench::{BenchSpec, FabricKind, Length};
 
 /// Records that the DEX paper loads; more do not fit the memory of one machine.
 pub(super) const PAPER_KEYS: u64 = 200_000_000;
-/// The cache of a compute server in the papers.
+/// Cache of a compute server in the DEX paper.
 pub(super) const PAPER_CACHE: u64 = 256 << 20;
-/// Threads of a compute server, and servers of each kind, in the papers.
+/// Threads of a compute server, and servers of each kind, in the DEX paper.
 pub(super) const SERVER_THREADS: usize = 36;
 pub(super) const SERVERS: usize = 4;
-/// All compute threads of the papers.
+/// All compute threads of the DEX paper.
 pub(super) const ALL_THREADS: usize = SERVER_THREADS * SERVERS;
-/// Caches below this many nodes cannot hold the upper levels and what threads have in hand.
+/// Smallest cache, in bytes: a smaller one cannot hold the upper levels and the pages under way.
 const CACHE_MIN: u64 = 128 << 10;
 
-/// How large an experiment is.
+/// Size of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// A hundredth of the papers' data: under two minutes on two cores.
+    /// One or a few hundredths of the DEX paper's records ([`Setting::hundredths`]): minutes on two cores.
     Quick,
-    /// The papers' 200 million records.
+    /// The paper's records, but at most 200 million.
     Full,
-    /// To see that an experiment runs. Its figures mean nothing.
+    /// For tests that an experiment runs; its figures are meaningless.
     Tiny,
 }
 
@@ -42,16 +43,17 @@ impl fmt::Display for Scale {
     }
 }
 
-/// What cells are made from: a scale and a seed.
+/// Parameters that cells are made from.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub scale: Scale,
     pub seed: u64,
-    /// Hundredths of the papers' data at the quick scale: more where there are few cells, or tiny caches.
+    /// Hundredths of the DEX paper's records at the quick scale; more for experiments with few cells or tiny
+    /// caches.
     pub hundredths: u64,
-    /// Records that the paper loads.
+    /// Number of records that the paper loads.
     pub records: u64,
-    /// Operations in flight on each thread, if not as the paper has it.
+    /// Operations in flight on each thread. `None`: as in the paper.
     pub slots: Option<usize>,
 }
 
@@ -68,7 +70,7 @@ impl Setting {
         }
     }
 
-    /// Operations before the measured ones, and those: of a cell of which `share` of the work of a usual one is enough.
+    /// Numbers of warm-up and of measured operations, for a cell that needs a `share` of the usual work.
     pub fn operations(&self, share: f64) -> (u64, u64) {
         let (warmup, measured) = match self.scale {
             Scale::Quick => (700_000 * self.hundredths.min(4), 300_000 * self.hundredths.min(4)),
@@ -78,18 +80,19 @@ impl Setting {
         ((warmup as f64 * share) as u64, (measured as f64 * share) as u64)
     }
 
-    /// Bytes that correspond to so many of the papers'.
+    /// Bytes at this scale that correspond to `papers` bytes in the paper.
     pub fn bytes(&self, papers: u64) -> u64 {
         let scaled = u128::from(papers) * u128::from(self.keys()) / u128::from(self.records);
         (scaled as u64).max(CACHE_MIN)
     }
 
-    /// The papers' cell with 144 threads and 256 MiB caches; answers are not checked one by one, failures are counted.
+    /// The DEX paper's cell with 144 threads and 256 MiB caches. Answers are not verified; failures are
+    /// counted.
     pub fn spec(&self, workload: &str) -> BenchSpec {
         self.spec_of_share(workload, 1.0)
     }
 
-    /// [`Setting::spec`] with such a share of its operations.
+    /// [`Setting::spec`] with a `share` of its operations.
     pub fn spec_of_share(&self, workload: &str, share: f64) -> BenchSpec {
         let (warmup, ops) = self.operations(share);
         BenchSpec {
@@ -110,7 +113,8 @@ impl Setting {
         }
     }
 
-    /// M, so much lower as the tree is: subtrees are to be many more than memory servers, as in the papers.
+    /// Level M. It is lower if the tree is lower, so that there are many more subtrees than memory servers,
+    /// as in the paper.
     fn subtree_level(&self) -> u8 {
         match self.scale {
             Scale::Full => 3,
@@ -119,7 +123,7 @@ impl Setting {
         }
     }
 
-    /// Compute threads of so many in the papers.
+    /// Compute threads at this scale that correspond to `papers` threads in the paper.
     pub fn threads(&self, papers: usize) -> usize {
         match self.scale {
             Scale::Tiny => papers.div_ceil(SERVER_THREADS),
@@ -127,7 +131,7 @@ impl Setting {
         }
     }
 
-    /// Says how the scale differs from the paper's, for readers.
+    /// Describes for readers how the scale differs from the paper's.
     pub fn describe(&self) -> String {
         let million = self.records / 1_000_000;
         match self.keys() == self.records {
@@ -141,7 +145,7 @@ impl Setting {
     }
 }
 
-/// So many compute threads: servers are filled with 36 before there is another one (DEX §8.2).
+/// Sets the number of compute threads: each server is filled with 36 before the next one is used (DEX §8.2).
 pub(super) fn with_threads(spec: BenchSpec, threads: usize) -> BenchSpec {
     let compute_servers = threads.div_ceil(SERVER_THREADS).max(1);
     BenchSpec { compute_servers, threads: threads / compute_servers, ..spec }

@@ -1,8 +1,8 @@
-//! Tables and figures of the Sherman paper (§3, §5): FG's collapse under skew, and the way from FG+ to Sherman. Sections are
-//! those of the version in Communications of the ACM.
+//! Tables and figures of the Sherman paper (§3, §5): FG's collapse under skew, and the steps from FG+ to
+//! Sherman. Sections are those of the version in Communications of the ACM.
 //!
-//! Eight machines are memory and compute servers both, with 22 threads each. A write stores a value whether or not the key is
-//! there; hot keys come again, so that under skew nearly all writes are updates.
+//! Eight machines are both memory and compute servers, with 22 threads each. A write stores a value whether
+//! the key is present or not. Hot keys recur, so under skew nearly all writes are updates.
 
 use pando_workload::{Distribution, ScanLength};
 
@@ -19,7 +19,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[TABLE1, FIG2, FIG5, FIG6, TABLE3
 const RECORDS: u64 = 1_000_000_000;
 const MACHINES: usize = 8;
 const THREADS: usize = 22;
-/// How full the paper loads nodes.
+/// Fill of nodes after the paper's load.
 const FILL: f64 = 0.8;
 const SKEWED: Distribution = Distribution::Zipf { theta: 0.99 };
 const UNIFORM: Distribution = Distribution::Uniform;
@@ -27,7 +27,7 @@ const METRICS: &[Metric] = &[THROUGHPUT, LATENCY_P50, LATENCY_P90, LATENCY, READ
 const SETTING: &str = "A billion records of 8 B/8 B in nodes of 1 KiB that are 80% full, 8 machines, each a memory server and a compute \
                        server of 22 threads; every node above the leaves in every index cache (Sherman §5.1).";
 
-/// From FG+ to Sherman by the names of the paper, with the technique that each step adds.
+/// Steps from FG+ to Sherman: the paper's names, and the technique that each step adds.
 const STEPS: [(&str, &str); 5] = [
     ("FG+", ""),
     ("+Combine", "combine"),
@@ -37,7 +37,7 @@ const STEPS: [(&str, &str); 5] = [
 ];
 const LAST: usize = STEPS.len() - 1;
 
-/// FG+ with the first of the techniques.
+/// FG+ with the techniques of the steps up to `number`.
 fn step(number: usize) -> System {
     let add = |system: System, (_, technique): &(&str, &str)| match *technique {
         "" => system,
@@ -54,7 +54,7 @@ fn spec(setting: &Setting, system: System, workload: &str, dist: Distribution, s
         memory_servers: MACHINES,
         compute_servers: MACHINES,
         threads: setting.threads(THREADS),
-        // All inner nodes, which the paper's 500 MB hold just so.
+        // Room for all inner nodes; in the paper, 500 MB just suffice for them.
         cache_bytes: (setting.keys() * 2).max(1 << 20),
         fill: FILL,
         inner_fill: FILL,
@@ -93,7 +93,7 @@ const TABLE1: Experiment = Experiment {
 
 const FG: &str = "FG";
 const FG_PLUS: &str = "FG+";
-/// Throughput in million operations a second, and percentiles in µs: 50, 90, 99.
+/// Throughput in million operations per second, and percentiles 50, 90 and 99 of the latency in µs.
 const FG_PAPER: [(&str, &str, Distribution, [f64; 4]); 4] = [
     ("read, uniform", "sherman-read", UNIFORM, [31.8, 4.9, 6.4, 14.9]),
     ("read, skewed", "sherman-read", SKEWED, [32.9, 4.7, 6.2, 15.3]),
@@ -209,7 +209,7 @@ const FIG6: Experiment = Experiment {
     ..FIG5
 };
 
-/// Panels, and what they are on the command line.
+/// Panels, and their workloads on the command line.
 const MIXES: [(&str, &str); 3] =
     [("write-only", "write-only"), ("write-intensive", "sherman-write"), ("read-intensive", "sherman-read")];
 const LADDER: &str = "here";
@@ -224,7 +224,7 @@ fn ladder_cells(setting: &Setting, dist: Distribution) -> Vec<Cell> {
     cells.collect()
 }
 
-/// One step over another.
+/// The ratio of two steps.
 fn gain(results: &Results<'_>, panel: &str, over: usize, under: usize, metric: &Metric) -> Option<String> {
     times(results.ratio(panel, (LADDER, over as f64), (LADDER, under as f64), metric))
 }
@@ -297,7 +297,7 @@ const TABLE3: Experiment = Experiment {
     },
 };
 
-/// Million operations a second with 100 and with 1,000 records: FG+, Sherman.
+/// Million operations per second with 100 and with 1,000 records, for FG+ and then for Sherman.
 const RANGES: [(&str, &str, [[f64; 2]; 2]); 2] = [
     ("range-only", "scan-only", [[26.09, 5.77], [25.55, 5.76]]),
     ("range-write", "scan-write", [[7.74, 2.49], [14.08, 3.12]]),

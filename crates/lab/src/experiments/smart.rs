@@ -1,7 +1,7 @@
-//! Figures of the SMART paper (§6.2, §6.3): YCSB against Sherman and ART, and the way from ART to SMART.
+//! Figures of the SMART paper (§6.2, §6.3): YCSB against Sherman and ART, and the steps from ART to SMART.
 //!
-//! Sixteen compute servers with 24 clients each, two memory servers. The paper's string keys are addresses of 32 B; here they are
-//! 32 B made of hashed integers, which share no long beginnings.
+//! There are sixteen compute servers with 24 clients each, and two memory servers. The paper's string keys
+//! are addresses of 32 B; here they are 32 B of hashed integers, which have no long common prefixes.
 
 use pando_workload::KeySpace;
 
@@ -18,16 +18,16 @@ const RECORDS: u64 = 60_000_000;
 const COMPUTE_SERVERS: usize = 16;
 const MEMORY_SERVERS: usize = 2;
 const CLIENTS: usize = 24;
-/// Of a compute server.
+/// Cache of a compute server, in bytes.
 const CACHE: u64 = 600_000_000;
-/// Operations that the paper has each client keep in flight.
+/// Operations in flight of each client in the paper.
 const SLOTS: usize = 2;
 const METRICS: &[Metric] = &[THROUGHPUT, LATENCY_P50, LATENCY, READS, WRITES, ATOMICS, TRAFFIC];
 const SETTING: &str = "60 million records with values of 8 B and keys of 8 or 32 B, Zipf 0.99; 16 compute servers of 24 clients with 600 MB of \
                        cache and 2 operations in flight, 2 memory servers (SMART §6.1). Its NICs are ConnectX-6; here they are those of \
                        the other papers, ConnectX-5.";
 
-/// The paper's names of the mixes, and ours.
+/// The paper's names of the workloads, and ours.
 const MIXES: [(&str, &str); 6] = [
     ("LOAD", "insert-only"),
     ("A", "ycsb-a"),
@@ -42,7 +42,7 @@ const SHERMAN: &str = "Sherman";
 const ART: &str = "ART";
 
 fn spec(setting: &Setting, system: System, workload: &str, key_size: usize) -> BenchSpec {
-    // A scan is as much work as fifty other operations in a radix tree.
+    // In a radix tree, a scan costs as much as fifty other operations.
     let share = if workload == "ycsb-e" { 0.02 } else { 0.6 };
     let (warmup, ops) = setting.operations(share);
     BenchSpec {
@@ -117,7 +117,8 @@ fn ycsb_claims(results: &Results<'_>) -> Vec<Claim> {
     claims
 }
 
-/// The techniques in the order of the ablation, where each is measured and what it gives there.
+/// The techniques in the order of the ablation: name, switch, workload of the paper's measurement, and gain
+/// there.
 const STEPS: [(&str, &str, &str, &str); 5] = [
     ("+nodes", "lock-free-nodes", "LOAD", "1.5x"),
     ("+leaves", "in-place-leaves", "B", "1.5x"),
@@ -126,7 +127,7 @@ const STEPS: [(&str, &str, &str, &str); 5] = [
     ("+WC", "write-combining", "A", "1.1x"),
 ];
 
-/// ART with so many of the techniques.
+/// ART with the first `number` techniques.
 fn step(number: usize) -> System {
     STEPS[..number].iter().fold(System::peer(Design::Art), |system, (_, technique, ..)| {
         system.with(technique, true).expect("a technique of SMART")

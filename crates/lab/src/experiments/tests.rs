@@ -1,7 +1,7 @@
-//! Experiments from beginning to end, at the scale where their figures mean nothing.
+//! Tests of whole experiments, at a scale at which figures are meaningless.
 //!
-//! Real runs are tiny and their outputs are compared with each other; what tables and figures are made of is seen with
-//! made-up reports, complete and missing.
+//! Real runs are tiny, and their files are compared with each other. Tables and figures are checked with
+//! invented reports, complete and missing ones.
 
 use std::cell::Cell as Flag;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::bench::BenchSpec;
 const TINY: Setting =
     Setting { scale: Scale::Tiny, seed: 7, hundredths: 1, records: scale::PAPER_KEYS, slots: None };
 
-/// Two series of two small cells each; `broken` of them cannot be loaded.
+/// Two series of two small cells each; the first `broken` of them cannot be loaded.
 fn cells(broken: usize) -> Vec<Cell> {
     let mut cells = Vec::new();
     for series in ["lazy", "eager"] {
@@ -26,7 +26,7 @@ fn cells(broken: usize) -> Vec<Cell> {
             spec.cache_bytes = x << 17;
             spec.cache.leaf_admission = if series == "lazy" { 0.1 } else { 1.0 };
             if cells.len() < broken {
-                // No room for the index.
+                // Too small for the index.
                 spec.memory_bytes = Some(4 << 20);
                 spec.keys = 400_000;
             }
@@ -101,7 +101,7 @@ fn a_run_leaves_four_files_that_agree() {
     assert_eq!(rows.len(), 3 + 2 + 4, "{markdown}");
     assert!(rows[8].starts_with("| part \\| one | eager | 2 places | "), "{markdown}");
     assert!(rows[8].contains(&format!(" | {reads:.3} | 0.33 | 0.000 |")), "{markdown}");
-    // With the smaller cache there are half as many reads again as in the paper.
+    // With the smaller cache, READs are about half more than in the paper, so the value is a link.
     assert!(rows[5].contains("](../lab.md#sound) | 0.33 | 0.000 |"), "{markdown}");
     assert!(rows[2].contains("](../lab.md#sound) | §1 |"), "{markdown}");
     assert!(rows[2].starts_with("| reads | 1.5x | "), "{markdown}");
@@ -133,7 +133,7 @@ fn a_part_is_run_and_says_so() {
     let written = run(&SOUND_ONE, TINY, "eager, 2", place.path(), &()).expect("it runs");
     assert_eq!((written.cells, written.troubled), (1, 0));
     assert!(written.markdown.contains("Only 1 of its 4 cells were run."), "{}", written.markdown);
-    // What needs the other cells too is not said.
+    // A claim that needs other cells is left out.
     assert!(!written.markdown.contains("1.5x"), "{}", written.markdown);
     let seconds = |at: usize| json(place.path(), "sound.json")["cells"][at]["wall_seconds"].clone();
     let of_part = seconds(0);
@@ -144,7 +144,7 @@ fn a_part_is_run_and_says_so() {
     assert!(error.is_bad_input() && error.to_string().contains("\"part | one, lazy, 1 places\""), "{error}");
 }
 
-/// Wants to stop after so many cells.
+/// Interrupts after this number of cells.
 struct Impatient(usize, Flag<usize>);
 
 impl Progress for Impatient {
@@ -170,7 +170,7 @@ fn an_interrupted_run_leaves_no_results_and_goes_on_later() {
     run(&SOUND_ONE, TINY, "", place.path(), &()).expect("it goes on");
     let document = json(place.path(), "sound.json");
     let cells = document["cells"].as_array().expect("a list");
-    // The seconds of a cell are never the same twice.
+    // Measured again, a cell would have other seconds.
     for seconds in kept {
         assert!(cells.iter().any(|cell| cell["wall_seconds"] == *seconds), "measured again: {seconds}");
     }
@@ -207,7 +207,7 @@ fn every_experiment_has_valid_cells_and_its_own_name() {
     assert!(find("fig99").is_none());
 }
 
-/// Makes up reports, so that what is made of them is seen without measuring.
+/// Invented reports for all cells, which show tables and figures without measuring.
 fn made_up(experiment: &'static Experiment) -> Results<'static> {
     let mut report = serde_json::json!({
         "throughput_ops": 1e7,
@@ -225,7 +225,7 @@ fn made_up(experiment: &'static Experiment) -> Results<'static> {
         "series": {"interval_ns": 100_000_000u64, "ops": [5, 5, 4, 3]},
     });
     if ["fig10", "balance"].contains(&experiment.name) {
-        // By compute server.
+        // Elastic reports have one list per compute server.
         report["series"] = serde_json::json!([[5, 5, 4, 3], [5, 5, 5, 5], [5, 4, 5, 5], [0, 1, 1, 2]]);
     }
     let outcomes = (experiment.cells)(&TINY)

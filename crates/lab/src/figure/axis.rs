@@ -1,16 +1,16 @@
-//! Where ticks stand and how they read.
+//! Positions and labels of ticks.
 //!
-//! Both axes are drawn in plain coordinates: a logarithmic y axis has the logarithm as its coordinate, named places have
-//! their numbers. So whatever draws knows one kind of axis only.
+//! Both axes are drawn in plain coordinates: the coordinate on a logarithmic y axis is the logarithm, and
+//! that of a name is its number. So the drawing code knows only one kind of axis.
 
 use super::{Panel, Shape, XTicks, YScale};
 
-/// Ticks aimed at on a linear y axis.
+/// Approximate number of ticks on a linear y axis.
 const TICKS: f64 = 5.0;
-/// Room above the highest point.
+/// Height of the axis divided by that of the highest point.
 const HEADROOM: f64 = 1.08;
 
-/// One axis in coordinates of the drawing.
+/// An axis in coordinates of the drawing.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Axis {
     pub range: (f64, f64),
@@ -36,7 +36,7 @@ fn xs(panel: &Panel) -> impl Iterator<Item = &f64> {
     panel.series.iter().flat_map(|series| series.points.iter().map(|(x, _)| x))
 }
 
-/// Those of the numbers that are so far from the one before, and the last.
+/// Keeps the last number, and of the others each that is at least `distance` below the next one kept.
 fn apart(numbers: &[f64], distance: f64) -> Vec<f64> {
     let mut kept: Vec<f64> = Vec::new();
     for &number in numbers.iter().rev() {
@@ -48,7 +48,7 @@ fn apart(numbers: &[f64], distance: f64) -> Vec<f64> {
     kept
 }
 
-/// The coordinate of a value; `None` where the axis has no place for it.
+/// Coordinate of a value; `None` if the axis cannot show it.
 pub(super) fn y_coordinate(scale: YScale, y: f64) -> Option<f64> {
     match scale {
         YScale::Linear | YScale::Near => y.is_finite().then_some(y),
@@ -73,7 +73,7 @@ pub(super) fn y_axis(panel: &Panel) -> Axis {
     }
 }
 
-/// The least and the greatest, if there are any.
+/// Minimum and maximum; `None` without values.
 fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.fold(None, |ends, y| match ends {
         None => Some((y, y)),
@@ -81,7 +81,7 @@ fn ends(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// A step between round numbers that gives about [`TICKS`] ticks over `range`.
+/// A round step that gives about [`TICKS`] ticks over `range`.
 fn round_step(range: f64) -> f64 {
     let rough = range / TICKS;
     let power = 10f64.powf(rough.log10().floor());
@@ -89,9 +89,9 @@ fn round_step(range: f64) -> f64 {
     step.unwrap_or(rough)
 }
 
-/// A little below `low` to a little above `high`, with ticks at round numbers.
+/// Axis from a little below `low` to a little above `high`, with ticks at round numbers.
 fn near(low: f64, high: f64) -> Axis {
-    // What does not differ is drawn in the middle.
+    // Equal values are drawn in the middle.
     let spread = if high > low { high - low } else { low.abs().max(1.0) * 0.1 };
     let range = (low - spread * 0.1, high + spread * 0.1);
     let step = round_step(range.1 - range.0);
@@ -99,9 +99,9 @@ fn near(low: f64, high: f64) -> Axis {
     Axis { range, ticks: numbers.map(|i| i as f64 * step).map(|y| (y, plain(y))).collect() }
 }
 
-/// From zero to a little above `highest`, with ticks at round numbers.
+/// Axis from zero to a little above `highest`, with ticks at round numbers.
 fn linear(highest: f64, shape: Shape) -> Axis {
-    // Numbers stand above bars.
+    // Bars have numbers above them.
     let headroom = if shape == Shape::Bars { HEADROOM + 0.06 } else { HEADROOM };
     let high = if highest > 0.0 { highest * headroom } else { 1.0 };
     let step = round_step(high);
@@ -110,7 +110,8 @@ fn linear(highest: f64, shape: Shape) -> Axis {
     Axis { range: (0.0, high), ticks: ticks.map(|y| (y, plain(y))).collect() }
 }
 
-/// Whole powers of ten around two logarithms; their doubles and fives too if there are few.
+/// Axis over the powers of ten around two logarithms, with ticks at twice and five times these if there are
+/// few.
 fn decades(low: f64, high: f64) -> Axis {
     let (low, high) = (low.floor(), (high + 0.05).ceil().max(low.floor() + 1.0));
     let decades = low as i32..=high as i32;
@@ -121,17 +122,17 @@ fn decades(low: f64, high: f64) -> Axis {
     Axis { range: (low, high), ticks: ticks.collect() }
 }
 
-/// A number as people write it: no trailing zeros, three digits or so.
+/// Formats a number with about three significant digits and without trailing zeros.
 pub(super) fn plain(number: f64) -> String {
     with_digits(number, 2.0)
 }
 
-/// The same with two digits or so: for labels of bars.
+/// [`plain`] with two significant digits for numbers below 1: for labels of bars.
 pub(super) fn short(number: f64) -> String {
     with_digits(number, if number.abs() < 1.0 { 1.0 } else { 2.0 })
 }
 
-/// So many digits after the first.
+/// Formats a number; below 1, with `more` digits after the first significant one.
 fn with_digits(number: f64, more: f64) -> String {
     let size = number.abs();
     let digits = match size {

@@ -1,7 +1,7 @@
-//! A figure as SVG: title, legend, notes, and what every part of it is drawn with.
+//! A figure as SVG: title, legend, notes, and the primitives of all drawing.
 //!
-//! The drawing goes through `plotters` into a string, which cannot fail. All places are pixels that `layout.rs` chose; the
-//! panels draw themselves (`panel.rs`).
+//! `plotters` draws into a string, which cannot fail. All positions are pixels that `layout.rs` computes;
+//! panels are drawn by `panel.rs`.
 
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
@@ -11,7 +11,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::layout::{self, LEGEND_STROKE, Line, Places, TEXT_PX, TITLE_PX};
 use super::{Figure, panel};
 
-/// Okabe and Ito's colours, those that show on white first.
+/// Okabe and Ito's colours, in order of their contrast with white.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -24,9 +24,9 @@ const COLOURS: [RGBColor; 7] = [
 pub(super) const INK: RGBColor = RGBColor(34, 34, 34);
 pub(super) const PALE_INK: RGBColor = RGBColor(85, 85, 85);
 const FONT: &str = "DejaVu Sans, sans-serif";
-/// `plotters` asks the SVG for letters that are smaller than the size it is given.
+/// `plotters` writes a smaller font size into the SVG than it is given; this factor corrects that.
 const SVG_LETTERS: f64 = 1.24;
-/// Half the width of a marker.
+/// Half the width of a marker, in pixels.
 pub(super) const MARKER: i32 = 5;
 
 pub(super) type Point = (i32, i32);
@@ -72,7 +72,7 @@ fn at(line: &Line) -> Point {
     (line.x as i32, line.y as i32)
 }
 
-/// How a series looks wherever it is drawn.
+/// Appearance of a series, the same in all panels.
 #[derive(Clone, Copy)]
 pub(super) struct Look {
     pub colour: RGBColor,
@@ -87,7 +87,7 @@ impl Look {
     }
 }
 
-/// Which point of a text stands at its place.
+/// The point of a text that lies at the given position.
 #[derive(Clone, Copy)]
 pub(super) struct Anchor(HPos, VPos);
 
@@ -97,7 +97,7 @@ impl Anchor {
     pub const MIDDLE: Anchor = Anchor(HPos::Center, VPos::Center);
 }
 
-/// What is drawn on.
+/// Drawing area of a figure.
 pub(super) struct Canvas<'a>(DrawingArea<SVGBackend<'a>, Shift>);
 
 impl Canvas<'_> {
@@ -106,7 +106,7 @@ impl Canvas<'_> {
         self.0.draw_text(text, &style.pos(Pos { h_pos: anchor.0, v_pos: anchor.1 }), at)
     }
 
-    /// Text that reads upwards; its middle stands at the place.
+    /// Text that reads upwards, centred at `at`.
     pub fn upright(&self, text: &str, px: f64, at: Point) -> Drawn {
         let font = (FONT, px * SVG_LETTERS).into_font().transform(FontTransform::Rotate270);
         let middle = Pos { h_pos: HPos::Center, v_pos: VPos::Center };
@@ -140,7 +140,7 @@ impl Canvas<'_> {
         self.dashed(&outline, look.colour, 1)
     }
 
-    /// A point of a series: the shapes differ, so that colours need not be seen.
+    /// A point of a series. Markers differ in shape, so that a reader need not tell colours apart.
     pub fn marker(&self, (x, y): Point, look: Look) -> Drawn {
         let style = if look.quoted { look.colour.stroke_width(2) } else { look.colour.filled() };
         let m = MARKER;

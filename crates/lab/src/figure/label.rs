@@ -1,17 +1,17 @@
-//! Where the labels in a panel stand so that nothing runs through them.
+//! Placement of labels in a panel, so that no line runs through them.
 //!
-//! What is drawn of the data is a list of [`Obstacle`]s. The label of a reference line tries places beside its line, from the
-//! right end to the left, and takes the first that is free. If one finds none, all labels of the panel go into a key above
-//! the axes, where nothing else is drawn.
+//! The drawn data is a list of [`Obstacle`]s. The label of a reference line tries positions beside its line,
+//! from the right end to the left, and takes the first free one. If a label finds none, all labels of the
+//! panel move into a key above the axes, where nothing else is drawn.
 
 use super::draw::Point;
 use super::layout::{SMALL_PX, width_of};
 
-/// Room around text and around lines, in pixels.
+/// Distance to keep from text and lines, in pixels.
 const CLEARANCE: f64 = 2.0;
-/// Distances of a label's middle from its line: below and above.
+/// Offsets of a label's middle from its line in pixels: above (negative) and below.
 const OFFSETS: [f64; 4] = [-10.0, 10.0, -18.0, 18.0];
-/// Places that a label tries along its line.
+/// Number of steps between the positions that a label tries along its line.
 const STEPS: usize = 24;
 
 /// A rectangle in pixels.
@@ -24,7 +24,7 @@ pub(super) struct Area {
 }
 
 impl Area {
-    /// What a line of small text covers whose middle is there.
+    /// Area of a line of small text with this middle.
     pub fn of_text(text: &str, (x, y): (f64, f64)) -> Area {
         let (width, height) = (width_of(text, SMALL_PX), SMALL_PX * 1.2);
         Area {
@@ -35,7 +35,7 @@ impl Area {
         }
     }
 
-    /// So many pixels more on each side.
+    /// The area enlarged by this many pixels on each side.
     pub fn grown(self, by: f64) -> Area {
         Area { left: self.left - by, top: self.top - by, right: self.right + by, bottom: self.bottom + by }
     }
@@ -54,7 +54,7 @@ impl Area {
             && other.bottom <= self.bottom
     }
 
-    /// Whether any of a stroke from one point to another lies inside.
+    /// Whether a part of the stroke lies inside the area.
     pub fn is_crossed(&self, (from, to): ((f64, f64), (f64, f64))) -> bool {
         let (mut enters, mut leaves) = (0.0, 1.0);
         let sides =
@@ -73,7 +73,7 @@ impl Area {
     }
 }
 
-/// What a label must not cover.
+/// A part of the drawing that labels must not cover.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Obstacle {
     Stroke((f64, f64), (f64, f64)),
@@ -93,7 +93,8 @@ impl Obstacle {
     }
 }
 
-/// Middles of labels, each beside the horizontal line at its y, within `frame`; `None` if one of them has no free place.
+/// Middles of the labels, each beside the horizontal line at its y and within `frame`; `None` if a label
+/// finds no free position.
 pub(super) fn beside_lines(
     labels: &[(&str, f64)],
     frame: Area,
@@ -116,7 +117,7 @@ pub(super) fn beside_lines(
     Some(found)
 }
 
-/// Places to try, those at the right end first.
+/// Positions to try, those at the right end first.
 fn spots(label: &str, y: f64, frame: Area) -> impl Iterator<Item = (f64, f64)> {
     let half = width_of(label, SMALL_PX) / 2.0 + CLEARANCE;
     let (first, last) = (frame.right - half, frame.left + half);

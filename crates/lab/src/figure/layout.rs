@@ -1,7 +1,7 @@
-//! How large a figure is and where its parts stand; how wide text comes out.
+//! Size of a figure and positions of its parts; width of text.
 //!
-//! Widths of text are estimates from the average character of DejaVu Sans: nothing is measured, so that a drawing needs
-//! no font, and places are chosen generously.
+//! Widths of text are estimated from the average character of DejaVu Sans, with a margin. Nothing is
+//! measured, so the layout needs no font.
 
 use super::Figure;
 
@@ -13,34 +13,34 @@ pub(super) const SMALL_PX: f64 = 11.0;
 
 const MARGIN: f64 = 16.0;
 const LINE: f64 = 1.45;
-/// Length of a stroke in the legend with the room on its right, and between two entries.
+/// Length of a legend's stroke with the gap on its right, and the gap between two entries.
 pub(super) const LEGEND_STROKE: f64 = 34.0;
 const LEGEND_GAP: f64 = 22.0;
 
-/// Where things stand, in pixels from the upper left corner.
+/// Positions in pixels from the upper left corner.
 pub(super) struct Places {
     pub size: (u32, u32),
     pub title: Vec<Line>,
     pub legend: Vec<Line>,
-    /// Left, top, width, height.
+    /// Left, top, width and height of each panel.
     pub panels: Vec<(f64, f64, f64, f64)>,
     pub notes: Vec<Line>,
 }
 
-/// One line of text, or one entry of the legend, which begins with its stroke.
+/// A line of text, or an entry of the legend, which begins with its stroke.
 pub(super) struct Line {
     pub text: String,
     pub x: f64,
-    /// Of its middle.
+    /// The line's middle.
     pub y: f64,
 }
 
-/// How wide the text comes out, roughly.
+/// Estimated width of the text in pixels.
 pub(super) fn width_of(text: &str, px: f64) -> f64 {
     text.chars().count() as f64 * px * 0.58
 }
 
-/// Words in lines of that width.
+/// Breaks text into lines of at most this width.
 pub(super) fn wrapped(text: &str, px: f64, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -63,7 +63,7 @@ pub(super) fn columns(panels: usize) -> usize {
     }
 }
 
-/// A pen that moves down.
+/// The current height of a layout from top to bottom.
 struct Pen {
     y: f64,
 }

@@ -1,10 +1,12 @@
-//! Plots that a reader understands without the paper: what is compared, in which unit, and what the paper says of it.
+//! Plots that a reader understands without the paper: they show what is compared, the unit, and the paper's
+//! statement.
 //!
-//! A [`Figure`] is data; [`Figure::svg`] draws it with `plotters`, [`png`] renders the drawing with `resvg` and a font
-//! that the program carries, so that neither needs anything of the system. The same figure is the same bytes.
-//! - Colours are those of Okabe and Ito, which colour-blind people tell apart; markers and dashes differ as well.
-//! - A series has one colour in all panels, and stands once in the legend.
-//! - What the paper says is drawn dashed or written below; what is missing is not drawn, never made up.
+//! A [`Figure`] is data. [`Figure::svg`] draws it with `plotters`, and [`png`] renders the drawing with
+//! `resvg` and an embedded font, so neither depends on the system. Equal figures give equal bytes.
+//! - Colours are Okabe and Ito's, which colour-blind readers can distinguish; markers and dashes differ as
+//!   well.
+//! - A series has one colour in all panels, and one entry in the legend.
+//! - The paper's values are dashed or stand below; missing values are not drawn.
 
 mod axis;
 mod draw;
@@ -24,13 +26,13 @@ pub struct Figure {
     pub notes: Vec<String>,
 }
 
-/// One pair of axes.
+/// One pair of axes with its data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
     pub title: String,
     pub shape: Shape,
     pub x: XAxis,
-    /// What is measured, with its unit.
+    /// The measured quantity, with its unit.
     pub y_label: String,
     pub y_scale: YScale,
     pub series: Vec<Series>,
@@ -47,16 +49,16 @@ pub enum Shape {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct XAxis {
-    /// What is varied, with its unit; empty if the names say it.
+    /// The varied quantity, with its unit; empty if the names suffice.
     pub label: String,
     pub ticks: XTicks,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum XTicks {
-    /// Numbers where they belong; ticks at these.
+    /// Numeric positions, with ticks at these numbers.
     Numbers(Vec<f64>),
-    /// Names at equal distances; the x of a point is the number of its name, from 0.
+    /// Names at equal distances. The x of a point is the index of its name, from 0.
     Names(Vec<String>),
 }
 
@@ -64,8 +66,8 @@ pub enum XTicks {
 pub enum YScale {
     /// From zero.
     Linear,
-    /// Around the data and the reference lines: for ratios to one of the points, whose zero says nothing. The label of the
-    /// axis says that it does not begin at zero.
+    /// Around the data and the reference lines: for ratios, whose distance from zero is irrelevant. The label
+    /// of the axis says that it does not begin at zero.
     Near,
     /// By powers of ten.
     Log,
@@ -75,11 +77,11 @@ pub enum YScale {
 pub struct Series {
     pub name: String,
     pub points: Vec<(f64, f64)>,
-    /// Whether these are somebody else's figures rather than measured ones: dashed, or bars that are only outlined.
+    /// Whether the points are quoted instead of measured: dashed lines, or outlined bars.
     pub quoted: bool,
 }
 
-/// A horizontal dashed line with what it stands for.
+/// A horizontal dashed line with a label.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reference {
     pub label: String,
@@ -87,7 +89,7 @@ pub struct Reference {
 }
 
 impl Figure {
-    /// Names of all series in the order in which they come first.
+    /// Names of all series in the order of their first occurrence.
     fn series_names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for series in self.panels.iter().flat_map(|panel| &panel.series) {
@@ -98,18 +100,18 @@ impl Figure {
         names
     }
 
-    /// Whether the series is drawn as bars wherever it occurs.
+    /// Whether the series is drawn as bars in all panels.
     fn is_bars(&self, name: &str) -> bool {
         let mut panels = self.panels.iter().filter(|panel| panel.series.iter().any(|s| s.name == name));
         panels.all(|panel| panel.shape == Shape::Bars)
     }
 
-    /// Whether the series is quoted wherever it occurs.
+    /// Whether the series is quoted in all panels.
     fn is_quoted(&self, name: &str) -> bool {
         self.panels.iter().flat_map(|panel| &panel.series).all(|series| series.name != name || series.quoted)
     }
 
-    /// The figure as SVG. Its text asks for DejaVu Sans, and makes do with any sans serif font.
+    /// The figure as SVG. Its text requests DejaVu Sans, or any sans-serif font if that is missing.
     pub fn svg(&self) -> String {
         draw::svg(self)
     }

@@ -1,7 +1,7 @@
-//! One pair of axes and what stands between them.
+//! One pair of axes and the data between them.
 //!
-//! Everything of a panel is at pixels of the whole drawing; [`Frame`] knows where a point of the data belongs.
-//! A value that an axis has no place for (zero on a logarithmic one, no number) is left out.
+//! All positions are pixels of the whole drawing; [`Frame`] maps points of the data to them. Values that an
+//! axis cannot show (zero on a logarithmic axis, not a number) are left out.
 
 use super::axis::{Axis, short, x_axis, y_axis, y_coordinate};
 use super::draw::{Anchor, Canvas, Drawn, INK, Look, MARKER, PALE_INK, Point};
@@ -11,15 +11,15 @@ use super::{Figure, Panel, Series, Shape, XTicks, YScale};
 use plotters::style::RGBColor;
 
 const GRID: RGBColor = RGBColor(225, 225, 225);
-/// Bars of a panel that have their values written above.
+/// Most bars of a panel that get their values as labels.
 const LABELLED_BARS_MAX: usize = 30;
-/// Part of a group's width that its bars fill.
+/// Fraction of a group's width that its bars fill.
 const BARS_SHARE: f64 = 0.8;
 /// Added to the label of a y axis that does not begin at zero.
 const NOT_FROM_ZERO: &str = " (axis not from 0)";
-/// Points of a line that have markers: more are a curve.
+/// Most points of a line that get markers; a longer line is drawn as a curve.
 const MARKED_POINTS_MAX: usize = 40;
-/// Height of the key above the axes, and the length of a stroke in it with the room on its right.
+/// Height of the key above the axes, and length of a stroke in it with the gap on its right.
 const KEY_PX: f64 = 18.0;
 const KEY_STROKE: f64 = 32.0;
 
@@ -35,7 +35,7 @@ struct Frame<'p> {
 }
 
 impl<'p> Frame<'p> {
-    /// The frame of a panel at `place`, with so much room above it for a key.
+    /// The frame of a panel at `place`, with `key` pixels above it for a key.
     fn new(panel: &'p Panel, (left, top, width, height): (f64, f64, f64, f64), key: f64) -> Frame<'p> {
         let (mut x, y) = (x_axis(panel), y_axis(panel));
         let labels = y.ticks.iter().map(|(_, label)| width_of(label, SMALL_PX)).fold(0.0, f64::max);
@@ -62,13 +62,13 @@ impl<'p> Frame<'p> {
         self.left + (x - low) / (high - low) * (self.right - self.left)
     }
 
-    /// Of a coordinate of the axis.
+    /// Pixel of a coordinate of the y axis.
     fn y_at(&self, y: f64) -> f64 {
         let (low, high) = self.y.range;
         self.bottom - (y.clamp(low, high) - low) / (high - low) * (self.bottom - self.top)
     }
 
-    /// Where a point of the data belongs, if anywhere.
+    /// Pixel of a point of the data; `None` if the y axis cannot show it.
     fn place(&self, (x, y): (f64, f64)) -> Option<Point> {
         let y = y_coordinate(self.panel.y_scale, y)?;
         Some((self.x_at(x) as i32, self.y_at(y) as i32))
@@ -82,7 +82,7 @@ impl<'p> Frame<'p> {
         Area { left: self.left, top: self.top, right: self.right, bottom: self.bottom }
     }
 
-    /// Reference lines that the axis has a place for: label and y.
+    /// Reference lines that the y axis can show: label and y.
     fn references(&self) -> Vec<(&'p str, f64)> {
         let references = self.panel.references.iter();
         let placed = references.filter_map(|reference| {
@@ -92,7 +92,7 @@ impl<'p> Frame<'p> {
         placed.collect()
     }
 
-    /// Everything that is drawn of the data.
+    /// The drawn data, as obstacles for labels.
     fn obstacles(&self) -> Vec<Obstacle> {
         if self.panel.shape == Shape::Bars {
             return bars_of(self).into_iter().flat_map(Bar::obstacles).collect();
@@ -109,7 +109,7 @@ impl<'p> Frame<'p> {
     }
 }
 
-/// The name of a place in lines of that width.
+/// Breaks a name into lines of at most this width.
 fn in_lines(name: &str, width: f64) -> String {
     let lines = name.lines().flat_map(|line| wrapped(line, SMALL_PX, width));
     lines.collect::<Vec<_>>().join("\n")
@@ -174,7 +174,7 @@ fn axes(canvas: &Canvas<'_>, frame: &Frame<'_>, place: (f64, f64, f64, f64)) -> 
     canvas.text(&frame.panel.x.label, TEXT_PX, INK, Anchor::MIDDLE, (x_middle, below))
 }
 
-/// Reference lines with their labels at `spots`, or in a key above the axes.
+/// Draws reference lines with their labels at `spots`, or in a key above the axes.
 fn references(canvas: &Canvas<'_>, frame: &Frame<'_>, spots: Option<Vec<(f64, f64)>>) -> Drawn {
     let lines = frame.references();
     for &(_, y) in &lines {
@@ -211,7 +211,7 @@ fn line(canvas: &Canvas<'_>, frame: &Frame<'_>, series: &Series, look: Look) -> 
     points.into_iter().try_for_each(|point| canvas.marker(point, look))
 }
 
-/// A bar, and its value where there is room for it.
+/// A bar, with its value if there is room for it.
 struct Bar<'p> {
     series: &'p str,
     corners: [Point; 2],
@@ -234,7 +234,7 @@ fn label_area(text: &str, (x, y): Point) -> Area {
     Area::of_text(text, (x.into(), y.into()))
 }
 
-/// All bars of a panel. A value that would cover another bar or value is left out: the table has all of them.
+/// All bars of a panel. A value that would cover another bar or value is left out; the table has all of them.
 fn bars_of<'p>(frame: &Frame<'p>) -> Vec<Bar<'p>> {
     let series = &frame.panel.series;
     let width = BARS_SHARE / series.len().max(1) as f64;
@@ -249,7 +249,7 @@ fn bars_of<'p>(frame: &Frame<'p>) -> Vec<Bar<'p>> {
         }
     }
     let too_many = bars.len() > LABELLED_BARS_MAX;
-    // The last first, so that of two that collide the measured one stays.
+    // In reverse order, so that of two colliding values the first one stays, which is the measured one.
     for i in (0..bars.len()).rev() {
         let Some((text, at)) = &bars[i].label else { continue };
         let area = label_area(text, *at);

@@ -1,17 +1,17 @@
-//! SVG to PNG, with a font that the program carries.
+//! SVG to PNG, with an embedded font.
 //!
-//! DejaVu Sans comes with the crate `dejavu`; fonts of the system are never looked for, so that every machine draws the
-//! same pixels.
+//! DejaVu Sans comes with the crate `dejavu`. Fonts of the system are not used, so that every machine renders
+//! the same pixels.
 
 use std::sync::{Arc, OnceLock};
 
 use resvg::tiny_skia::{Color, Pixmap, Transform};
 use resvg::usvg::{self, fontdb};
 
-/// Pixels of the picture for one of the drawing: text stays readable on fine screens.
+/// Pixels of the picture per pixel of the drawing; 2 keeps text readable on fine screens.
 const ZOOM: f32 = 2.0;
 
-/// Why a drawing could not be rendered.
+/// Reason why a drawing could not be rendered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RasterError {
@@ -35,10 +35,10 @@ fn fonts() -> Arc<fontdb::Database> {
     Arc::clone(FONTS.get_or_init(load))
 }
 
-/// The SVG as a PNG on white ground, of twice its size.
+/// Renders the SVG as a PNG on a white background, at twice its size.
 ///
 /// # Errors
-/// When it is no SVG, or one of no size.
+/// If `svg` is no SVG, or has no area.
 pub fn png(svg: &str) -> Result<Vec<u8>, RasterError> {
     let options =
         usvg::Options { font_family: "DejaVu Sans".to_owned(), fontdb: fonts(), ..Default::default() };

@@ -1,7 +1,7 @@
-//! Drawings as documents: well-formed, legible to a renderer, never blank.
+//! Tests of drawings: well-formed, legible, never blank.
 //!
-//! The SVG is parsed, not compared with a picture: what it says and where it stands is what matters. The PNG must have
-//! dark pixels where letters are, which without a font it would not.
+//! The SVG is parsed and its texts and positions are checked; it is not compared with a picture. The PNG must
+//! have dark pixels at the letters, which it has only if a font was found.
 
 use super::label::Area;
 use super::layout::width_of;
@@ -99,7 +99,7 @@ fn every_text_stands_inside() {
     }
 }
 
-/// The paragraphs of a drawing as areas, and everything that is drawn of data as strokes.
+/// The texts of a drawing as areas, and its data as strokes.
 struct Drawing {
     texts: Vec<(String, Area)>,
     strokes: Vec<((f64, f64), (f64, f64))>,
@@ -112,7 +112,7 @@ impl Drawing {
         for node in document.descendants() {
             let number = |name: &str| node.attribute(name).and_then(|text| text.parse::<f64>().ok());
             match node.tag_name().name() {
-                // Those that read upwards stand left of the axes.
+                // Upright texts are left of the axes and are skipped.
                 "text" if node.attribute("transform").is_none() => {
                     let text = node.text().unwrap_or_default().trim().to_owned();
                     let at = (number("x").expect("a place"), number("y").expect("a place"));
@@ -122,7 +122,7 @@ impl Drawing {
                         Some("end") => at.0 - half,
                         _ => at.0,
                     };
-                    // A little less than the estimate, which is generous.
+                    // A little less than the estimate, which has a margin.
                     texts.push((text.clone(), Area::of_text(&text, (middle, at.1)).grown(-1.0)));
                 }
                 "polyline" if node.attribute("stroke") != Some("#E1E1E1") => {
@@ -151,7 +151,7 @@ impl Drawing {
     }
 }
 
-/// What is wrong with where the texts of a drawing stand: each is legible if nothing runs through it.
+/// Texts of a drawing that overlap another text or a line; none if all are legible.
 pub(crate) fn collisions(svg: &str) -> Vec<String> {
     let Drawing { texts, strokes } = Drawing::of(svg);
     let mut found = Vec::new();
@@ -169,7 +169,7 @@ pub(crate) fn collisions(svg: &str) -> Vec<String> {
     found
 }
 
-/// Figure 18 as it was measured: five lines that end where the reference line is, and cross above and below it.
+/// Figure 18 as measured: five lines that end at the reference line and cross each other above and below it.
 fn lines_around_one() -> Panel {
     let sizes = [
         ("64 MiB", [45.56, 46.20, 45.75, 46.04, 43.51, 41.54]),
@@ -207,7 +207,7 @@ fn the_label_of_a_reference_line_stands_free_of_the_lines() {
 #[test]
 fn a_label_without_a_free_place_goes_into_a_key_above_the_axes() {
     let mut panel = lines_around_one();
-    // A line through every place beside the reference line.
+    // A line through all positions beside the reference line.
     let comb: Vec<(f64, f64)> =
         (0..200).map(|i| (i as f64 / 40.0, if i % 2 == 0 { 0.5 } else { 1.5 })).collect();
     panel.series = vec![series("comb", &comb)];
@@ -270,7 +270,7 @@ fn the_png_shows_lines_and_letters() {
         let row = |i: usize| i as u32 / picture.width();
         pixels.filter(|(i, pixel)| (top..bottom).contains(&row(*i)) && pixel.red() < 100).count()
     };
-    // The title is letters only: without a font there would be none.
+    // The title consists of letters only, so without a font there would be no dark pixels.
     assert!(dark(30, 90) > 500, "{}", dark(30, 90));
     assert!(dark(200, picture.height()) > 5_000);
 }

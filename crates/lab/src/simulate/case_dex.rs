@@ -1,7 +1,7 @@
-//! What a seed stands for besides, if the index is DEX: nodes, caches, what is offloaded, what is moved, processes.
+//! The case of a seed for DEX: nodes, caches, offloading, moves of keys, processes.
 //!
-//! What is drawn here is what seeds with DEX meant before there were other systems: every aspect keeps its random numbers, so that a seed
-//! that was found once still shows what it showed.
+//! Each aspect is drawn from its own random numbers, so that a seed that showed an error keeps showing it
+//! when other aspects are added.
 
 use pando_cache::{Admission, CacheConfig, Eviction};
 use pando_dex::{OffloadPolicy, Offloading};
@@ -12,7 +12,7 @@ use super::keys::{KeyStyle, Sizes};
 use super::setup::{Case, Draw, DrawnKeys, Setup};
 use crate::bench::System;
 
-/// How nodes are laid out.
+/// Layout of nodes, with their fanout limit.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Nodes {
@@ -28,7 +28,7 @@ impl Nodes {
     }
 }
 
-/// A cache, as [`CacheConfig`] has it.
+/// Settings of a cache; see [`CacheConfig`].
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct CacheSetup {
     pub frames: u64,
@@ -39,12 +39,12 @@ pub struct CacheSetup {
     pub cooling_share: f64,
 }
 
-/// What is left to memory servers.
+/// Offloading to memory servers.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct OffloadSetup {
     #[serde(serialize_with = "name_of_policy")]
     pub policy: OffloadPolicy,
-    /// Samples of a moving average, and share of decisions that are turned round.
+    /// Samples in a moving average, and share of decisions that are reversed.
     pub samples: u32,
     pub contrary: f64,
 }
@@ -53,21 +53,22 @@ fn name_of_policy<S: Serializer>(policy: &OffloadPolicy, serializer: S) -> Resul
     serializer.serialize_str(policy.name())
 }
 
-/// What is moved from compute server to compute server while operations run.
+/// Moves of keys between compute servers while operations run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct MoveSetup {
-    /// Compute servers that have no keys at first.
+    /// Compute servers without keys at the start.
     pub spare_servers: usize,
-    /// Moves among 1,024 operations.
+    /// Moves per 1,024 operations.
     pub share: usize,
-    /// Shares of writing back at once.
+    /// Shares of a write-back that run concurrently.
     pub flush_workers: usize,
 }
 
 /// DEX with its sizes and ablations.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct DexCase {
-    /// Processes, each with some of the compute servers. Each moves keys among its own, whatever the others do.
+    /// Processes, each with some of the compute servers. A process moves keys only among its own compute
+    /// servers.
     pub processes: usize,
     pub nodes: Nodes,
     pub cache: CacheSetup,
@@ -93,7 +94,8 @@ impl DexCase {
         Offloading { samples, contrary, ..Offloading::with_policy(policy) }
     }
 
-    /// The process of a compute server, when so many have keys at first. Those without, which come last, are dealt out.
+    /// Process of a compute server if `compute_servers` have keys at the start. The servers without keys,
+    /// which are last, are dealt to the processes in turn.
     pub fn process_of(&self, compute_servers: usize, server: usize) -> usize {
         match server.checked_sub(compute_servers) {
             None => server * self.processes / compute_servers,
@@ -111,19 +113,18 @@ impl Setup {
             case.moves.spare_servers = case.moves.spare_servers.max(case.processes);
         }
         let mut setup = Self::of_case(seed, faults, case);
-        // Each process has a compute server with keys, and one without.
+        // Each process has a compute server with keys and one without.
         setup.compute_servers = setup.compute_servers.max(case.processes);
         setup
     }
 
-    /// The same, but all compute servers are one process's.
+    /// The configuration of `seed` with DEX, with all compute servers in one process.
     pub fn draw_one_process(seed: u64, faults: FaultSet) -> Self {
         Self::of_case(seed, faults, draw_case(seed))
     }
 
     fn of_case(seed: u64, faults: FaultSet, case: DexCase) -> Self {
         let keys = draw_keys(&Draw::of(seed, "keys"), case.nodes);
-        // Operations of DEX are to be polled to their end (docs/dex.md).
         Self::drawn(seed, System::Dex, faults, keys, |subtree_level| {
             Case::Dex(DexCase { subtree_level, ..case })
         })
@@ -155,7 +156,7 @@ fn draw_nodes(draw: &Draw) -> Nodes {
 fn draw_keys(draw: &Draw, nodes: Nodes) -> DrawnKeys {
     match nodes {
         Nodes::Fixed { bytes, .. } => {
-            // Three entries have to fit beside two fences.
+            // Three entries must fit beside two fences.
             let (key, value) = match bytes {
                 256 => draw.one_of(&[(8, 8), (8, 8), (4, 8), (8, 16), (16, 8)]),
                 _ => draw.one_of(&[(8, 8), (16, 24), (24, 8), (5, 40)]),

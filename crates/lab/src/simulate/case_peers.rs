@@ -1,7 +1,7 @@
-//! What a seed stands for besides, if the index is a peer: sizes of nodes, caches and tables of locks.
+//! The case of a seed for a peer: sizes of nodes, caches and lock tables.
 //!
-//! They are such that trees grow and shrink all the time, that caches are too small for anything or hold everything, and that nodes which
-//! have nothing to do with each other share locks.
+//! Sizes are chosen so that trees grow and shrink frequently, caches hold almost nothing or everything, and
+//! unrelated nodes share locks.
 
 use pando_sherman::{LockPlace, Options};
 use serde::Serialize;
@@ -14,13 +14,13 @@ use crate::bench::{ShermanSetup, SmartSetup, System};
 /// A B-link tree with its sizes.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShermanCase {
-    /// Its techniques with these sizes.
+    /// Techniques with the sizes below.
     #[serde(skip)]
     pub options: Options,
     pub node_bytes: usize,
-    /// If there is an index cache.
+    /// `None` without an index cache.
     pub cache_bytes: Option<u64>,
-    /// Of each memory server, if locks are in tables.
+    /// Locks in the table of each memory server; `None` without tables.
     pub table_locks: Option<u32>,
     pub hand_over: Option<u32>,
 }
@@ -31,7 +31,7 @@ pub struct SmartCase {
     #[serde(skip)]
     pub techniques: SmartSetup,
     pub cache_bytes: u64,
-    /// Of each memory server, if there is a table.
+    /// Locks in the table of each memory server, if there are tables.
     pub table_locks: usize,
     pub scan_width: usize,
     pub limbo_bytes: u64,
@@ -78,7 +78,7 @@ impl Setup {
     }
 }
 
-/// Bytes of a node, and of keys and values of which it holds at least four.
+/// Node size, and sizes of keys and values of which at least four fit in a node.
 fn draw_fixed(draw: &Draw) -> (usize, Sizes) {
     let node = draw.one_of(&[256, 256, 512, 1024, 1024, 2048]);
     let (key, value) = match node {

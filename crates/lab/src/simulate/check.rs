@@ -1,14 +1,16 @@
-//! What must be true of a history.
+//! Conditions that a history must meet.
 //!
 //! - *Operations on one key* are linearizable, key by key ([`linear`](super::linear)).
-//! - *Scans* hand out keys of their range, in order, each once, up to their limit. Of every key that a scan passed it says
-//!   what the key held at some moment of the scan: that value, or nothing. These looks stand in the histories of their keys
-//!   beside those of lookups, so that a scan may neither miss what was there throughout nor show what was not.
-//! - *Failures* happen only while faults do: an operation that began after the last one ended succeeds.
-//! - *Progress*: every operation ends within a bound of virtual time after it began and after faults have ended.
+//! - *Scans* return keys of their range, in order, each once, up to their limit. For each key that a scan
+//!   passed, its result states what the key held at some time during the scan: that value, or nothing. These
+//!   statements are lookups in the histories of their keys, so a scan must neither miss a key that was
+//!   present throughout nor show one that was absent.
+//! - *Failures* occur only during faults: an operation that began after the last fault ended succeeds.
+//! - *Progress*: every operation ends within a bound of virtual time after its start and after the end of
+//!   faults.
 //!
-//! Of what failed while it changed something nothing is known, unless it says that nothing happened: it may take effect at any time,
-//! or never.
+//! The effect of a failed change is unknown, unless its error says that nothing happened: it may take effect
+//! at any later time, or never.
 
 use pando_fabric::Nanos;
 use serde::Serialize;
@@ -17,42 +19,42 @@ use super::client::longest;
 use super::history::{Answer, Entries, History, Key, Op, Record, Scan};
 use super::linear::{self, Event, Found, Held, Left, Rejection, Step, Value};
 
-/// What a violation is one of.
+/// Kind of a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Answers on one key that no order explains.
+    /// No order explains the answers on one key.
     Answers,
-    /// A scan that handed out what it must not.
+    /// A scan returned an entry that it must not return.
     Scan,
-    /// An operation that failed though nothing was wrong.
+    /// An operation failed without a fault.
     Failure,
-    /// An operation that did not end.
+    /// An operation did not end in time.
     Progress,
-    /// What the auditor found at rest.
+    /// The auditor found a violation at rest.
     Audit,
-    /// The code gave up on itself.
+    /// The code under test panicked.
     Panic,
-    /// The search for an order took too long: not known to be wrong.
+    /// The search for an order took too long; no error is proven.
     Undecided,
 }
 
-/// Something that must not be.
+/// A condition that was not met.
 #[derive(Clone, Debug, Serialize)]
 pub struct Violation {
     pub kind: Kind,
-    /// One sentence.
+    /// Description in one sentence.
     pub what: String,
-    /// The operations around it, a line each.
+    /// The operations around it, one per line.
     pub excerpt: String,
 }
 
-/// Violations of one kind that are told; more of them are mostly the same again.
+/// Number of reported violations of one kind; further ones are mostly repetitions.
 const TOLD: usize = 5;
-/// Operations shown around a violation, before and after.
+/// Number of steps shown before a violation; half as many are shown after it.
 const AROUND: usize = 12;
 
-/// Everything that is wrong with a history whose last fault ended at `calm`.
+/// Returns all violations of a history whose last fault ended at `calm`.
 pub fn check(history: &History, calm: Nanos) -> Vec<Violation> {
     let mut violations = Vec::new();
     let failures = history.records.iter().filter_map(|record| check_end(history, record, calm));
@@ -67,7 +69,7 @@ pub fn check(history: &History, calm: Nanos) -> Vec<Violation> {
     violations
 }
 
-/// Whether the operation ended in time, and well.
+/// Checks that the operation ended in time and, after `calm`, without failure.
 fn check_end(history: &History, record: &Record, calm: Nanos) -> Option<Violation> {
     let key = history.names.len() as Key;
     let longest = longest(&record.op, history.names.len(), history.waits);
@@ -115,7 +117,7 @@ fn check_scan(history: &History, record: &Record) -> Option<Violation> {
     None
 }
 
-/// The keys that a scan passed: all of its range, unless it ended early.
+/// The keys that a scan passed: its whole range, unless it ended early.
 fn passed(scan: &Scan, entries: &Entries) -> std::ops::Range<Key> {
     let ended_early = entries.failed.is_some() || entries.found.len() >= scan.limit;
     match (ended_early, entries.found.last(), scan.reverse) {
@@ -126,12 +128,12 @@ fn passed(scan: &Scan, entries: &Entries) -> std::ops::Range<Key> {
     }
 }
 
-/// Adds what an operation did to the histories of its keys.
+/// Adds the effects of an operation to the histories of its keys.
 fn add_events(events: &mut [Vec<Event>], number: usize, record: &Record) {
     let returned = record.returned.as_ref();
     let step = returned.map(|(step, ..)| *step);
     let mut add = |key: Key, found: Found, left: Left, returned: Option<Step>| {
-        // Keys that are not of the run are violations of scans already.
+        // A key that is not of the run is a violation of its scan.
         if let Some(events) = events.get_mut(key as usize) {
             events.push(Event { found, left, invoked: record.invoked, returned, record: number });
         }
@@ -168,9 +170,9 @@ fn add_events(events: &mut [Vec<Event>], number: usize, record: &Record) {
                 add(key, holds(found[(key - scan.keys.start) as usize]), Left::AsItWas, step);
             }
         }
-        // It failed, and says that nothing happened.
+        // It failed without effect.
         (_, Some(Answer::Failed(failure))) if !failure.may_have_taken_effect => {}
-        // It failed: what it would do if it took effect.
+        // It failed, or never returned: the event that occurs if it takes effect.
         (Op::Put(key, value), _) => add(*key, Found::Anything, Left::Value(*value), None),
         (Op::Insert(key, value), _) => add(*key, Found::Absent, Left::Value(*value), None),
         (Op::Update(key, value), _) => add(*key, Found::Present, Left::Value(*value), None),
@@ -204,7 +206,7 @@ fn check_key(history: &History, key: Key, events: &[Event]) -> Option<Violation>
     Some(Violation { kind: Kind::Answers, what, excerpt: around(history, key, events, blamed) })
 }
 
-/// The operations on `key` shortly before and after one.
+/// The operations on `key` shortly before and after `blamed`.
 fn around(history: &History, key: Key, events: &[Event], blamed: &Record) -> String {
     let mut steps: Vec<Step> =
         events.iter().flat_map(|event| [Some(event.invoked), event.returned]).flatten().collect();

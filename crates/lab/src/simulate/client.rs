@@ -1,7 +1,7 @@
-//! One thread of a run: draws operations, performs them on the index, and notes what they answered.
+//! One thread of a run: draws operations, performs them on the index, and records their answers.
 //!
-//! Which operations are drawn depends on what the index offers, and nothing else does. An operation that does not end within the
-//! bound is dropped.
+//! The kinds of operations depend on the index; everything else is the same for all. An operation that does
+//! not end within its bound is dropped.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,14 +20,15 @@ use super::keys::draw_value;
 use super::linear::Value;
 use super::setup::{Mix, PATIENCE_NS, Setup, Skew};
 
-/// Keys that a scan may come by in that time. Nodes are tiny and caches too: most leaves have one key, and each may have to
-/// wait for a frame.
+/// Keys that a scan may pass within the bound of an operation on one key. It is small: with tiny nodes and
+/// caches, most leaves have one key, and each may wait for a frame.
 const SCANNED_KEYS: usize = 64;
-/// Keys that can be looked up together in that time, when each lookup waits for its turn among 50 slots on a few frames.
+/// Keys that can be looked up together within that bound, if each lookup competes with 50 slots for a few
+/// frames.
 const KEYS_TOGETHER: usize = 16;
 
-/// Virtual time within which an operation on an index of so many keys ends: it may wait for its patience in a few places, `waits`
-/// for one key.
+/// Bound of virtual time for an operation on an index of `keys` keys. An operation on one key may wait for
+/// `waits` times its patience, since it may wait in several places.
 pub fn longest(op: &Op, keys: usize, waits: Nanos) -> Nanos {
     let of_one_key = waits * PATIENCE_NS;
     match op {
@@ -37,15 +38,16 @@ pub fn longest(op: &Op, keys: usize, waits: Nanos) -> Nanos {
     }
 }
 
-/// One operation in so many is cut off, where any are: its future is dropped within so much time, in ns at the usual latency.
+/// One operation in `CUT_OFF_EVERY` is cut off, if cut-offs are among the faults: its future is dropped
+/// within `CUT_OFF_NS_MAX`, in ns at the usual latency.
 const CUT_OFF_EVERY: usize = 64;
 const CUT_OFF_NS_MAX: Nanos = 30_000;
 const CUT_OFF: &str = "it was cut off";
 
-/// What a scan has handed out so far.
+/// Entries that a scan has returned so far.
 pub struct Gathered<'b> {
     book: &'b Book,
-    /// Entries after which the visitor has enough.
+    /// Number of entries after which the visitor stops the scan.
     pub limit: usize,
     found: RefCell<Vec<(Key, Value)>>,
 }
@@ -55,7 +57,7 @@ impl Gathered<'_> {
         self.found.borrow().len()
     }
 
-    /// Notes an entry; whether more are wanted.
+    /// Records an entry; returns whether the scan continues.
     pub fn visit(&self, key: &[u8], value: &[u8]) -> bool {
         let key = self.book.key(key);
         let mut found = self.found.borrow_mut();
@@ -72,7 +74,7 @@ pub struct Client<I: Index> {
     pub ep: SimEndpoint,
     pub own: I::Thread,
     pub thread: u32,
-    /// What this thread saw last of keys, to swap.
+    /// State in which this thread last saw each key; gives the expected values of swaps.
     seen: RefCell<BTreeMap<Key, Option<Value>>>,
 }
 
@@ -93,7 +95,7 @@ impl<I: Index> Client<I> {
         self.perform(slot, op).await;
     }
 
-    /// Performs an operation and notes it.
+    /// Performs an operation and records it.
     pub async fn perform(&self, slot: u32, op: Op) {
         let record = self.book.begin((self.thread, slot), op.clone(), self.ep.now());
         let cut_off = self.draw_cut_off();
@@ -101,7 +103,7 @@ impl<I: Index> Client<I> {
         let until = self.ep.now() + cut_off.unwrap_or(longest);
         let answer = match &op {
             Op::Scan(scan) => {
-                // What was handed out before it failed stands.
+                // Entries that were returned before a failure count.
                 let found = Gathered { book: &self.book, limit: scan.limit, found: RefCell::default() };
                 let ended = within(&self.ep, until, pin!(self.scan(scan, &found))).await;
                 let failed = match ended {
@@ -128,7 +130,7 @@ impl<I: Index> Client<I> {
         self.book.end(record, answer, self.ep.now());
     }
 
-    /// After how long the operation that begins now is cut off, if it is.
+    /// Time after which the next operation is cut off, or `None`.
     fn draw_cut_off(&self) -> Option<Nanos> {
         let left = &self.book.cuts_left;
         let may = left.get() > 0 && self.ep.now() < self.book.faulty_until.get();
@@ -153,7 +155,7 @@ impl<I: Index> Client<I> {
         }
     }
 
-    /// Scans the keys of `scan`. The bounds are any that mean them.
+    /// Scans the keys of `scan`, with bounds drawn from all equivalent ones.
     async fn scan(&self, scan: &Scan, found: &Gathered<'_>) -> Result<(), I::Error> {
         let keys = &self.book.keys;
         let (first, end) = (scan.keys.start as usize, scan.keys.end as usize);
@@ -168,7 +170,7 @@ impl<I: Index> Client<I> {
             1 if end < keys.len() => Bound::Excluded(keys[end].as_slice()),
             _ => Bound::Included(keys[end - 1].as_slice()),
         };
-        // Some visitors have enough before the limit.
+        // Some visitors stop the scan themselves; their range has no limit.
         let stops_early = self.below(4) == 0;
         let limit = if stops_early { usize::MAX } else { scan.limit };
         let range = ScanRange { low, high, limit, reverse: scan.reverse };
@@ -183,7 +185,8 @@ impl<I: Index> Client<I> {
             Skew::Moving if self.below(8) == 0 => self.below(count),
             Skew::Moving => (n / 8 + self.below(6)) % count,
         };
-        // What a compute server left when an operation of it was cut off, its next operation finishes.
+        // Leftovers of a cut-off operation are finished by the next operation on the same compute server, so
+        // each thread uses keys of its own server.
         let wants_home = self.setup.faults.cuts_off();
         let at_home = |key: &usize| I::is_at_home(self, *key as Key);
         let home = wants_home.then(|| (at..count).chain(0..at).find(at_home)).flatten();
@@ -200,12 +203,12 @@ impl<I: Index> Client<I> {
         if self.below(1_024) < self.setup.moves_share() {
             return Op::Move;
         }
-        // Who sees that a move was cut off makes it again: until then nobody has its keys.
+        // A move that was cut off is repeated soon, since no compute server owns its keys until then.
         if self.setup.faults.cuts_off() && self.index.has_to_move() && self.below(4) == 0 {
             return Op::Move;
         }
         let key = self.draw_key(n);
-        // Out of 64: get, put, insert, update, remove, swap, multi_get, scan; the rest is flushes.
+        // Shares out of 64: get, put, insert, update, remove, swap, multi_get, scan; the rest are flushes.
         let shares: [usize; 8] = match self.setup.mix {
             Mix::Balanced => [14, 12, 8, 4, 10, 8, 3, 4],
             Mix::Growing => [8, 20, 14, 4, 4, 8, 2, 3],
@@ -245,7 +248,7 @@ impl<I: Index> Client<I> {
         Op::Swap { key, expected, new }
     }
 
-    /// Keys that go together, some of them twice.
+    /// Keys that may be looked up together, some of them twice.
     fn draw_multi_get(&self, key: Key, n: usize) -> Op {
         let mut keys = vec![key];
         for _ in 0..self.below(40) {
@@ -276,7 +279,7 @@ impl<I: Index> Drop for Client<I> {
     }
 }
 
-/// What `future` gives, unless it is still pending after `until`.
+/// Output of `future`; `None` if it is still pending after `until`.
 async fn within<F: Future>(ep: &SimEndpoint, until: Nanos, mut future: Pin<&mut F>) -> Option<F::Output> {
     std::future::poll_fn(|cx: &mut Context<'_>| match future.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),

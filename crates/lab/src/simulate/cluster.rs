@@ -1,7 +1,7 @@
 //! The cluster of one run: memory servers with a pool, and compute servers.
 //!
-//! It is made, and the index on it loaded, outside of virtual time, by direct endpoints; and audited in the same way when nothing runs
-//! on it any more. All compute servers are one attachment of the pool, as in a process that has all of them.
+//! Direct endpoints make the cluster, load the index and audit it after the run, all outside of virtual time.
+//! All compute servers share one attachment to the pool, as in a process that runs all of them.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub const INDEX: u32 = 7;
 /// Bytes of the region of each memory server.
 const REGION: u64 = 8 << 20;
 
-/// Why a cluster could not be set up: a defect of the simulator, or of what makes and loads an index.
+/// Reason why a cluster could not be set up: an error of the simulator, or in making or loading the index.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     #[error(transparent)]
@@ -48,7 +48,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Sets up the cluster of `setup`, and an endpoint to make an index by.
+    /// Sets up the cluster of `setup`. Returns also an endpoint for making the index.
     pub fn new(setup: &Setup) -> Result<(Self, SimEndpoint), ClusterError> {
         let fabric = SimFabric::new(&SimConfig {
             regions: vec![REGION; setup.memory_servers],
@@ -67,13 +67,13 @@ impl Cluster {
     }
 }
 
-/// Keys at which compute servers' partitions begin: equal shares of the keys of the run.
+/// Boundaries that divide the keys of the run into equal partitions.
 pub fn boundaries(setup: &Setup, keys: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let servers = setup.compute_servers;
     (1..servers).map(|server| keys[keys.len() * server / servers].clone()).collect()
 }
 
-/// The entries that the index begins with, noted in `book`.
+/// Draws the initial entries of the index and records them in `book`.
 pub fn draw_entries(setup: &Setup, book: &mut Book) -> Vec<(Vec<u8>, Vec<u8>)> {
     let random = random_of(setup.seed, "entries");
     let step = match setup.start {

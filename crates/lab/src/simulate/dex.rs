@@ -1,8 +1,8 @@
 //! DEX as the index of a run: a tree and a cache for each compute server, a routing table for each process.
 //!
-//! An operation goes to the compute server that its thread's router names; now and then it goes to another one first, and
-//! must be refused there unless that is the owner by now. Where there are several processes each has a routing table of its own,
-//! right for its own keys, and moves only these, see `moves.rs`.
+//! An operation goes to the compute server that its thread's router names. Sometimes it goes to another one
+//! first, which must refuse it unless it has become the owner. With several processes, each has its own
+//! routing table, which is correct for its own keys, and moves only these (`moves.rs`).
 
 use std::cell::RefCell;
 use std::ops::Bound;
@@ -32,22 +32,22 @@ use crate::under_test::dex::Assembly;
 /// DEX with all its compute servers.
 pub struct Dex<L: Layout> {
     pub case: DexCase,
-    /// Compute servers that have keys at first.
+    /// Number of compute servers with keys at the start.
     keyed_servers: usize,
     pool: Pool,
-    /// By compute server; those at the end have no keys at first.
+    /// By compute server; the last ones have no keys at the start.
     pub trees: Vec<Tree<L>>,
     /// By process.
     pub routes: Vec<Arc<Routes>>,
-    /// Where the keys of the second process begin, and so on; they stay there.
+    /// First keys of the second and further processes; these never move.
     between_processes: Vec<Vec<u8>>,
-    /// By process: the latest move whose keys were left.
+    /// By process: the latest move whose keys left the old owner.
     pub moves: Vec<RefCell<Option<KeyMove>>>,
     /// Whether operations are cut off.
     is_cut_off: bool,
 }
 
-/// What a thread has of its own.
+/// State of one thread.
 pub struct DexThread {
     /// By compute server.
     workers: Vec<CacheWorker>,
@@ -56,7 +56,7 @@ pub struct DexThread {
 }
 
 impl<L: Layout> Dex<L> {
-    /// Makes and loads the index of `setup`; notes in `book` what it holds.
+    /// Makes and loads the index of `setup`; records its entries in `book`.
     pub fn new(
         setup: &Setup,
         case: DexCase,
@@ -90,7 +90,7 @@ impl<L: Layout> Dex<L> {
         Ok(Self { case, keyed_servers, pool, trees, routes, between_processes, moves, is_cut_off })
     }
 
-    /// The process whose compute servers have a key.
+    /// The process whose compute servers own `key`.
     pub fn process_of(&self, key: &[u8]) -> usize {
         partition_of(&self.between_processes, key)
     }
@@ -169,7 +169,7 @@ impl<L: Layout> Index for Dex<L> {
     fn audit(&self, ep: &SimEndpoint, failed: bool) -> Result<Vec<String>, ClusterError> {
         for tree in self.trees.iter().filter(|_| self.is_cut_off) {
             let worker = tree.cache().worker();
-            // What operations that were cut off left is finished before.
+            // A flush finishes the leftovers of operations that were cut off.
             block_on(ep, tree.flush(Ctx { ep, worker: &worker }))?;
             tree.cache().retire(&worker);
         }
@@ -178,7 +178,7 @@ impl<L: Layout> Index for Dex<L> {
         let mut wrong = report.violations.clone();
         wrong.extend(block_on(ep, check_blocks(ep, &self.pool, &mut [report], &[]))?);
         if failed {
-            // An operation that failed half-way leaves blocks behind, which a rebuild of the allocation finds.
+            // A failed operation may leak blocks, which a rebuild of the allocation reclaims.
             wrong.retain(|what| !what.contains("belong to nothing"));
         }
         Ok(wrong)
@@ -190,12 +190,12 @@ impl<L: Layout> Client<Dex<L>> {
         (&self.index.trees[i], Ctx { ep: &self.ep, worker: &self.own.workers[i] })
     }
 
-    /// The router of the process that has a key.
+    /// The router of the process that owns `key`.
     fn router(&self, key: &[u8]) -> &Router {
         &self.own.routers[self.index.process_of(key)]
     }
 
-    /// The compute server to ask about `key`: the owner, after another one has refused now and then.
+    /// Performs `op` at the owner of `key`. Sometimes asks another compute server first, which must refuse.
     async fn answer_of(&self, key: Key, op: &Op) -> Result<Answer, DexError> {
         let key = &self.book.keys[key as usize];
         let servers = self.index.trees.len();
@@ -216,7 +216,7 @@ impl<L: Layout> Client<Dex<L>> {
         }
     }
 
-    /// Many keys at once, or one by one if some have moved.
+    /// Looks up several keys at once, or one by one if some have moved.
     async fn multi_get(&self, keys: &[Key]) -> Result<Answer, DexError> {
         let first = &self.book.keys[keys[0] as usize];
         let owner = self.router(first).route(first);
@@ -277,7 +277,7 @@ impl<L: Layout> Client<Dex<L>> {
         Ok(Answer::Done)
     }
 
-    /// A range by the processes that have its keys, in the order of the scan.
+    /// Divides a range by process, in the order of the scan.
     fn parts<'r>(&'r self, range: &ScanRange<'r>) -> Vec<(usize, ScanRange<'r>)> {
         let between = &self.index.between_processes;
         let start = |reverse| ScanRange { reverse, ..*range }.first_partition(between);

@@ -1,8 +1,8 @@
-//! Which kinds of faults may occur, and which of them a seed has.
+//! Kinds of faults that may occur, and those that a seed has.
 //!
-//! The caller names the kinds. A seed takes each of them or not, and draws when they happen ([`pando_sim::FaultPlan`]);
-//! everything is well again in the end. What cannot get well again is not offered: memory that is lost, since there is no
-//! second copy of it, and compute servers that end, since nobody takes over their keys.
+//! The caller names the kinds. A seed takes or omits each of them, and draws the times of faults
+//! ([`pando_sim::FaultPlan`]). All faults end. Permanent ones are not offered: lost memory, which has no
+//! second copy, and crashed compute servers, whose keys no other server takes over.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use pando_fabric::{Nanos, Random};
 use pando_sim::{FaultBounds, FaultKind, FaultPlan};
 use serde::{Serialize, Serializer};
 
-/// Kinds that may occur.
+/// Kinds of faults of the cluster.
 const KINDS: [FaultKind; 7] = [
     FaultKind::Torn,
     FaultKind::Spikes,
@@ -22,25 +22,25 @@ const KINDS: [FaultKind; 7] = [
     FaultKind::LostAnswers,
 ];
 
-/// What operations that are cut off are called.
+/// Name of the kind that drops futures of operations.
 const CUT_OFF: &str = "cut-off";
-/// What threads that stand still where they compute are called.
+/// Name of the kind that preempts threads while they compute.
 const PREEMPT: &str = "preempt";
 
-/// Faults of one run at most.
+/// Maximum number of faults in one run.
 const FAULTS_MAX: u64 = 6;
 
-/// Some kinds of faults.
+/// A set of kinds of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultSet(u32);
 
 impl FaultSet {
     pub const NONE: Self = Self(0);
-    /// All of the cluster.
+    /// All kinds of the cluster.
     pub const ALL: Self = Self((1 << KINDS.len()) - 1);
-    /// Operations are given up while they wait, which is no fault of the cluster.
+    /// Operations are dropped while they wait; not a fault of the cluster.
     const CUT_OFF: Self = Self(1 << KINDS.len());
-    /// Threads are preempted where they do not wait for anything, which is none of the cluster either.
+    /// Threads are preempted while they compute; not a fault of the cluster.
     const PREEMPT: Self = Self(1 << (KINDS.len() + 1));
 
     pub fn of(kind: FaultKind) -> Self {
@@ -57,7 +57,7 @@ impl FaultSet {
         self.0 & Self::of(kind).0 != 0
     }
 
-    /// Those of the cluster alone.
+    /// The kinds of the cluster alone.
     pub fn of_cluster(self) -> Self {
         Self(self.0 & Self::ALL.0)
     }
@@ -81,19 +81,19 @@ impl FaultSet {
         KINDS.into_iter().filter(move |kind| self.has(*kind))
     }
 
-    /// The kinds of this set that one seed has: each with probability one half.
+    /// Draws the kinds of one seed: each kind of this set with probability one half.
     pub fn draw(self, random: &Random) -> Self {
         Self(self.0 & (random.next() >> 32) as u32)
     }
 
-    /// What goes wrong in a run of these kinds, and when.
+    /// Draws the faults of a run with these kinds, and their times.
     pub fn plan(self, random: &Random, mut bounds: FaultBounds) -> FaultPlan {
         bounds.faults = 1 + (random.next() >> 32) as usize % FAULTS_MAX as usize;
         FaultPlan::draw(random.next(), &self.kinds().collect::<Vec<_>>(), &bounds)
     }
 }
 
-/// When everything is well again.
+/// Time at which the last fault has ended.
 pub fn end_of(plan: &FaultPlan) -> Nanos {
     plan.faults.iter().map(|(at, _)| *at).max().unwrap_or(0)
 }

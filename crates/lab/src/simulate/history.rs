@@ -1,8 +1,9 @@
-//! What happened in a run: every operation with its invocation, its response and what it answered.
+//! History of a run: every operation with its invocation, response and answer.
 //!
-//! A simulation happens on one thread of the host, so that all invocations and responses have one true order, their
-//! *steps*. By steps the history is checked: one operation came before another if its response has the lower step. Virtual
-//! times are for people, and for how long something took; clocks of threads run ahead of each other a little.
+//! A simulation runs on one thread of the host, so all invocations and responses have one total order, their
+//! *steps*. The checks use steps: an operation precedes another if its response has a lower step than the
+//! other's invocation. Virtual times serve readers and bounds of durations; clocks of threads may be a little
+//! ahead of each other.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,10 +15,10 @@ use xxhash_rust::xxh3::Xxh3;
 use super::keys::Values;
 use super::linear::{Step, Value};
 
-/// A key, by its place among the keys of the run; keys that are none of them come after.
+/// A key, by its index among the keys of the run; unknown keys have higher numbers.
 pub type Key = u32;
 
-/// What was asked for.
+/// Request of an operation.
 #[derive(Clone, Debug)]
 pub enum Op {
     Get(Key),
@@ -33,12 +34,12 @@ pub enum Op {
     MultiGet(Vec<Key>),
     Scan(Scan),
     Flush,
-    /// Keys go from a compute server to another.
+    /// Keys move from one compute server to another.
     Move,
 }
 
 impl Op {
-    /// The key that it is about; of many, the first.
+    /// The key of the operation; of several keys, the first one.
     pub fn key(&self) -> Option<Key> {
         match self {
             Self::Get(key) | Self::Put(key, _) | Self::Insert(key, _) | Self::Update(key, _) => Some(*key),
@@ -49,44 +50,44 @@ impl Op {
     }
 }
 
-/// A scan.
+/// Request of a scan.
 #[derive(Clone, Debug)]
 pub struct Scan {
-    /// First key that it may hand out, and the one after the last.
+    /// The keys that it may return.
     pub keys: std::ops::Range<Key>,
     pub limit: usize,
     pub reverse: bool,
 }
 
-/// What was answered.
+/// Answer of an operation.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// Of a get, or of a swap that found something else.
+    /// Answer of a get, or of a swap that found another value.
     Found(Option<Value>),
-    /// Existed, inserted, updated, removed.
+    /// Existed, inserted, updated or removed.
     Flag(bool),
     Swapped,
     Values(Vec<Option<Value>>),
     Entries(Entries),
     Done,
     Failed(Failure),
-    /// Not within the bound of virtual time.
+    /// It did not end within the bound of virtual time.
     Stuck,
 }
 
-/// How an operation failed.
+/// Failure of an operation.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub why: String,
-    /// Whether it may have taken effect, or may yet, by what it said.
+    /// Whether the operation may have taken effect or may still do so, according to the error.
     pub may_have_taken_effect: bool,
 }
 
-/// What a scan handed out.
+/// Result of a scan.
 #[derive(Clone, Debug, Default)]
 pub struct Entries {
     pub found: Vec<(Key, Value)>,
-    /// Why it ended before its range did.
+    /// Reason for an end before the end of the range.
     pub failed: Option<String>,
 }
 
@@ -98,7 +99,7 @@ pub struct Record {
     pub op: Op,
     pub invoked: Step,
     pub invoked_at: Nanos,
-    /// `None` while it is under way.
+    /// `None` while it is in progress.
     pub returned: Option<(Step, Nanos, Answer)>,
 }
 
@@ -111,13 +112,13 @@ impl Record {
         }
     }
 
-    /// Whether it did not end, or failed although all was well from `calm` on.
+    /// Whether the operation did not end, or began after `calm`, when all faults were over, and failed.
     pub fn is_broken(&self, calm: Nanos) -> bool {
         let stuck = matches!(self.returned, None | Some((.., Answer::Stuck)));
         stuck || (self.invoked_at > calm && self.failure().is_some())
     }
 
-    /// What went wrong with it, if it did.
+    /// Reason of the failure, if the operation failed.
     pub fn failure(&self) -> Option<&str> {
         match &self.returned.as_ref()?.2 {
             Answer::Failed(failure) => Some(&failure.why),
@@ -127,28 +128,28 @@ impl Record {
     }
 }
 
-/// How many times its patience an operation waits at most, where nothing is left over.
+/// An operation may wait for this many times its patience, if there are no leftovers.
 const WAITS: Nanos = 4;
 
-/// The history under way. Its methods are called by all slots of a run, on one thread.
+/// History in progress. All slots of a run use it, on one thread.
 pub struct Book {
     pub keys: Vec<Vec<u8>>,
     numbers: RefCell<HashMap<Vec<u8>, Key>>,
     pub values: RefCell<Values>,
-    /// What each key held when the operations began.
+    /// Value of each key when the operations began.
     pub before: Vec<Option<Value>>,
     records: RefCell<Vec<Record>>,
     step: Cell<Step>,
     operations: Cell<u64>,
-    /// When the last fault has ended, in virtual time.
+    /// Virtual time at which the last fault has ended.
     pub faulty_until: Cell<Nanos>,
-    /// When what it left can be finished.
+    /// Virtual time from which no leftovers of faults disturb operations.
     pub calm: Cell<Nanos>,
-    /// How many times its patience an operation may wait.
+    /// An operation may wait for this many times its patience.
     pub waits: Cell<Nanos>,
-    /// How many operations still may be cut off while there are faults.
+    /// Number of operations that may still be cut off.
     pub cuts_left: Cell<usize>,
-    /// No more operations are to begin: something is wrong that time will not mend.
+    /// No further operations begin, since an error was found that time does not heal.
     pub is_over: Cell<bool>,
 }
 
@@ -171,7 +172,7 @@ impl Book {
         }
     }
 
-    /// The number of a key that something gave back.
+    /// Number of a key that the index returned; unknown keys get new numbers.
     pub fn key(&self, bytes: &[u8]) -> Key {
         let mut numbers = self.numbers.borrow_mut();
         let next = numbers.len() as Key;
@@ -186,7 +187,7 @@ impl Book {
         self.values.borrow().bytes(value).to_vec()
     }
 
-    /// A number that no operation had before.
+    /// Returns a number that no other operation has.
     pub fn next_operation(&self) -> u64 {
         self.operations.set(self.operations.get() + 1);
         self.operations.get()
@@ -242,10 +243,10 @@ impl Book {
 
 /// A finished history.
 pub struct History {
-    /// The bytes of all keys by number: the `known` ones of the run, ascending, then any others that came up.
+    /// Bytes of all keys by number: the `known` ones of the run, ascending, then unknown ones.
     pub names: Vec<Vec<u8>>,
     pub known: usize,
-    /// How many times its patience an operation may wait.
+    /// An operation may wait for this many times its patience.
     pub waits: Nanos,
     values: Values,
     pub before: Vec<Option<Value>>,
@@ -253,7 +254,7 @@ pub struct History {
 }
 
 impl History {
-    /// Two histories with one hash are the same.
+    /// Hash of all records; equal for equal histories.
     pub fn hash(&self) -> u64 {
         let mut hasher = Xxh3::new();
         for record in &self.records {
@@ -262,7 +263,7 @@ impl History {
         hasher.digest()
     }
 
-    /// The records that touch `key` at steps `from..to`, a line each.
+    /// The records that touch `key` between steps `from` and `to`, one per line.
     pub fn excerpt(&self, key: Key, from: Step, to: Step) -> String {
         let mut text = String::new();
         let touching = self.records.iter().filter(|record| record.touches(key));
@@ -273,7 +274,7 @@ impl History {
         text
     }
 
-    /// One operation, as far as it concerns `key`.
+    /// One operation as far as it concerns `key`.
     pub fn line(&self, record: &Record, key: Key) -> String {
         let until = match &record.returned {
             Some((_, at, _)) => micros(*at),
@@ -326,7 +327,7 @@ impl History {
         format!("v{value} ({} bytes)", self.values.bytes(value).len())
     }
 
-    /// A key as people read it.
+    /// A key as readable text.
     pub fn name(&self, key: Key) -> String {
         let hex: String = self.names[key as usize].iter().map(|byte| format!("{byte:02x}")).collect();
         format!("number {key}, bytes {}", if hex.is_empty() { "none" } else { &hex })

@@ -1,8 +1,9 @@
-//! The keys and values of a simulated run.
+//! Keys and values of a simulated run.
 //!
-//! Few keys, so that operations meet on them; of every kind that a layout may stumble over: words, keys that are beginnings
-//! of each other, the empty one, long common beginnings, bytes 0x00 and 0xff at the ends. A value names the operation that
-//! stores it, so that whoever sees it knows which that was; only the empty value is stored by many.
+//! There are few keys, so that operations conflict. They cover the special cases of layouts: words, keys that
+//! are prefixes of others, the empty key, long common prefixes, bytes 0x00 and 0xff at the ends. A value
+//! names the operation that stored it, so that a reader's answer identifies that operation; only the empty
+//! value is stored by many.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,36 +12,36 @@ use serde::Serialize;
 
 use super::linear::Value;
 
-/// What keys look like.
+/// Form of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KeyStyle {
-    /// Numbers, far apart.
+    /// Numbers that are far apart.
     Words,
-    /// Numbers in the last bytes.
+    /// Consecutive numbers in the last bytes.
     Dense,
-    /// Of one to four bytes, of few different ones.
+    /// One to four bytes from a small set of bytes.
     Short,
-    /// One long beginning for all.
+    /// A long common prefix.
     Prefixed,
-    /// Each is the beginning of the next, from the empty one on.
+    /// Each key is a prefix of a later one, starting with the empty key.
     Nested,
-    /// Of any length up to the longest.
+    /// Any length up to the longest.
     Ragged,
 }
 
-/// Bytes of keys and values.
+/// Sizes of keys and values, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Sizes {
-    /// Bytes of every key, or of the longest.
+    /// Size of all keys, or of the longest.
     pub key: usize,
-    /// Bytes of every value, or of the longest.
+    /// Size of all values, or of the longest.
     pub value: usize,
-    /// Whether all keys and values have as many.
+    /// Whether all keys have one size, and all values.
     pub fixed: bool,
 }
 
-/// Attempts to draw a new key of a style, after which it counts as having no more.
+/// Draws per wanted key after which a style counts as exhausted.
 const MISSES_PER_KEY: usize = 16;
 
 /// Draws `count` keys, ascending.
@@ -64,7 +65,7 @@ pub fn draw_keys(random: &Random, style: KeyStyle, sizes: Sizes, count: usize) -
             KeyStyle::Ragged => (0..below(sizes.key + 1)).map(|_| byte()).collect(),
         };
         if key.len() > sizes.key || number > MISSES_PER_KEY * count {
-            // No more of them fit, or there are no more: any will do.
+            // The style has no further key, or none that is short enough: draw any bytes.
             key = (0..sizes.key).map(|_| random.next() as u8).collect();
         }
         if sizes.fixed {
@@ -75,7 +76,7 @@ pub fn draw_keys(random: &Random, style: KeyStyle, sizes: Sizes, count: usize) -
     keys.into_iter().collect()
 }
 
-/// Every value that was stored or seen, by number. Number 0 is no value, so that dumps are easier to read.
+/// All values that were stored or seen, by number. Number 0 is not used.
 #[derive(Default)]
 pub struct Values {
     numbers: HashMap<(u32, Vec<u8>), Value>,
@@ -83,7 +84,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// The number of `bytes` as a value of `key`.
+    /// Number of `bytes` as a value of `key`.
     pub fn number(&mut self, key: u32, bytes: &[u8]) -> Value {
         let next = self.list.len() as Value + 1;
         let number = *self.numbers.entry((key, bytes.to_vec())).or_insert(next);
@@ -98,7 +99,7 @@ impl Values {
     }
 }
 
-/// Bytes for the value of one operation.
+/// Draws the bytes of the value that an operation stores.
 pub fn draw_value(random: &Random, sizes: Sizes, long_share: f64, operation: u64) -> Vec<u8> {
     let drawn = random.next();
     let below = |n: u64| (drawn >> 8) % n;

@@ -1,15 +1,15 @@
-//! Whether the history of one key can be explained: is there an order of its operations, each somewhere between its
-//! invocation and its response, in which a register that may be absent gives the recorded answers? (Herlihy and Wing;
-//! the search is that of Wing and Gong with the memory of Lowe.)
+//! Linearizability of the history of one key: is there an order of its operations, each between its
+//! invocation and its response, in which an optional register gives the recorded answers? (Herlihy and Wing;
+//! the search is that of Wing and Gong with Lowe's memory of visited states.)
 //!
-//! What makes thousands of operations on one key quick to decide:
-//! - What only looks is put into the order as soon as it fits: it changes nothing, so that this is never wrong.
-//! - A value that somebody still has to see, and nobody stores again, must not be replaced yet.
-//! - Values that nobody sees (any more) are one: present. Replacing one of them by another only looks, too.
-//! - A state of the search (what is in the order, and what the register holds) is visited once.
+//! Four rules make the search fast for thousands of operations on one key:
+//! - An operation that changes nothing is placed as soon as it fits, which is never wrong.
+//! - A value with remaining readers that is not stored again must not be replaced yet.
+//! - Values without remaining readers are equivalent: present. Replacing one by another changes nothing.
+//! - A state of the search (the set of placed operations, and the register) is visited once.
 //!
-//! What failed or never returned may have taken effect at any time after its invocation, or not at all. The search gives
-//! up after [`BUDGET`] steps, which is a verdict of its own.
+//! An operation that failed or never returned may take effect at any time after its invocation, or never. The
+//! search gives up after [`BUDGET`] steps, with a verdict of its own.
 
 use std::collections::HashSet;
 
@@ -18,24 +18,24 @@ use pando_fabric::Random;
 /// A value, by number.
 pub type Value = u32;
 
-/// Place of an event in the one order in which everything happened.
+/// Position of an event in the total order of the run.
 pub type Step = u64;
 
-/// Changes tried before the search gives up. A state that was visited takes about 50 bytes.
+/// Number of changes tried before the search gives up. A visited state takes about 50 bytes.
 const BUDGET: usize = 20_000_000;
 
-/// What an operation found.
+/// State of the register that an operation found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Found {
     Absent,
-    /// Some value, of which the operation does not say which.
+    /// Some value; the operation does not tell which.
     Present,
     Exactly(Value),
-    /// Not known, or it does not matter.
+    /// Unknown or irrelevant.
     Anything,
 }
 
-/// What an operation left behind.
+/// State of the register that an operation left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Left {
     AsItWas,
@@ -49,32 +49,32 @@ pub struct Event {
     pub found: Found,
     pub left: Left,
     pub invoked: Step,
-    /// `None` if it failed or never returned: it may have taken effect or not.
+    /// `None` if it failed or never returned: it may have taken effect.
     pub returned: Option<Step>,
     /// Number of the record that it comes from.
     pub record: usize,
 }
 
-/// What the register holds.
+/// State of the register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Held {
     Absent,
     Value(Value),
-    /// A value that nobody sees any more.
+    /// A value that no remaining operation sees.
     Unseen,
 }
 
-/// Why a history was not accepted.
+/// Reason why a history was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// There is no such order. As far as the search came: what the register held, and the record for which no
-    /// place was found.
+    /// There is no such order. At the end of the longest partial order the register holds `held`, and no
+    /// place was found for the operation of `record`.
     Impossible { held: Held, record: usize },
-    /// The search took too long.
+    /// The search gave up.
     Undecided,
 }
 
-/// Looks for an order of `events` that begins with `held`.
+/// Searches for an order of `events` for a register that initially holds `held`.
 ///
 /// # Errors
 /// [`Rejection`].
@@ -82,8 +82,8 @@ pub fn check(events: &[Event], held: Option<Value>) -> Result<(), Rejection> {
     Search::new(events, held).run()
 }
 
-/// Doubly linked list over the calls and returns of required operations, in the order of their steps. Entry 0 is its
-/// head; operation `i` has the entries `2 i + 1` (call) and `2 i + 2` (return).
+/// Doubly linked list of the calls and returns of required operations, by step. Entry 0 is the head;
+/// operation `i` has the entries `2 i + 1` (call) and `2 i + 2` (return).
 struct Timeline {
     next: Vec<u32>,
     previous: Vec<u32>,
@@ -139,26 +139,26 @@ impl Timeline {
     }
 }
 
-/// An operation in the order, and what held before it.
+/// A placed operation, and the register before it.
 struct Placed {
     choice: Choice,
     held: Held,
-    /// What else could stand in its place, the next one last.
+    /// Alternatives in its place, the next one last.
     others: Vec<Choice>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Choice {
     Required(usize),
-    /// One that failed: as if it took effect here.
+    /// A failed operation that takes effect here.
     Optional(usize),
 }
 
-/// How often a value is still to be seen and to be stored.
+/// Number of remaining operations that see or store a value.
 #[derive(Clone, Copy, Default)]
 struct Uses {
     seen: u32,
-    /// By operations that failed: these need not be, but may.
+    /// Failed operations that see it; they may remain unplaced.
     maybe_seen: u32,
     stored: u32,
 }
@@ -171,11 +171,12 @@ struct Search {
     uses: Vec<Uses>,
     held: Held,
     placed: Vec<Placed>,
-    /// A random number for each operation; their sum stands for the set of those in the order.
+    /// A random number for each operation. Their sum over the placed operations identifies that set.
     marks: Vec<u128>,
     set: u128,
     visited: HashSet<(u128, Held)>,
-    /// Of the longest order so far: its length, what it ends with, the operation that had to come next.
+    /// The longest partial order so far: its length, the register at its end, and the operation that could
+    /// not be placed.
     best: (usize, Held, usize),
 }
 
@@ -228,12 +229,14 @@ impl Search {
         self.held = self.normal(self.held);
         let mut steps = 0;
         loop {
+            // 1. Place operations that change nothing as long as one fits.
             while let Some(looker) = self.next_looker() {
                 self.place(Choice::Required(looker), Vec::new());
             }
             if self.timeline.next(HEAD) == HEAD {
                 return Ok(());
             }
+            // 2. Try the operations that may come next. Step back if none leads to a new state.
             self.note_progress();
             let mut choices = Some(self.choices());
             loop {
@@ -267,7 +270,8 @@ impl Search {
         }
     }
 
-    /// The operation of those not in the order yet that returned first: the next one in the order was invoked before.
+    /// The unplaced required operation that returned first. The next placed operation was invoked before
+    /// that.
     fn first_return(&self) -> Option<usize> {
         let entries =
             std::iter::successors(Some(self.timeline.next(HEAD)), |&entry| Some(self.timeline.next(entry)));
@@ -284,7 +288,7 @@ impl Search {
         }
     }
 
-    /// Whether anybody may look at the value later.
+    /// Whether no remaining operation sees the value.
     fn is_unseen(&self, value: Value) -> bool {
         let uses = self.uses[value as usize];
         uses.seen == 0 && uses.maybe_seen == 0
@@ -297,7 +301,7 @@ impl Search {
         }
     }
 
-    /// What the register holds after an operation that fits.
+    /// The register after an operation that fits.
     fn after(&self, left: Left) -> Held {
         match left {
             Left::AsItWas => self.held,
@@ -306,7 +310,7 @@ impl Search {
         }
     }
 
-    /// Whether the operation, if it fits, changes nothing that anybody sees.
+    /// Whether the operation, if it fits, has no effect that a remaining operation sees.
     fn only_looks(&self, event: &Event) -> bool {
         match event.left {
             Left::AsItWas => true,
@@ -315,15 +319,15 @@ impl Search {
         }
     }
 
-    /// The operations of which any may come next, as far as time is concerned: those that were invoked before the first
-    /// of them returned.
+    /// The required operations that may come next by their times: those invoked before the first return of an
+    /// unplaced one.
     fn open(&self) -> impl Iterator<Item = usize> {
         let calls =
             std::iter::successors(Some(self.timeline.next(HEAD)), |&entry| Some(self.timeline.next(entry)));
         calls.take_while(|&entry| entry != HEAD && !entry.is_multiple_of(2)).map(|entry| (entry - 1) / 2)
     }
 
-    /// One that fits and only looks.
+    /// An operation that fits and changes nothing.
     fn next_looker(&self) -> Option<usize> {
         self.open().find(|&operation| {
             let event = &self.required[operation];
@@ -331,14 +335,14 @@ impl Search {
         })
     }
 
-    /// What may come next in the order, the most likely last.
+    /// Operations that may come next, the most likely last.
     fn choices(&self) -> Vec<Choice> {
         let mut choices = Vec::new();
         let limit = self.first_return().and_then(|first| self.required[first].returned).unwrap_or(Step::MAX);
         let may_leave = match self.held {
             Held::Value(value) => {
                 let uses = self.uses[value as usize];
-                // Those who are to see it come later, and nobody stores it again.
+                // Its remaining readers find no place if it is replaced and not stored again.
                 uses.seen == 0 || uses.stored > 0
             }
             Held::Absent | Held::Unseen => true,
@@ -350,7 +354,7 @@ impl Search {
             }
             let left = self.normal(self.after(event.left));
             let kind = (event.found, left);
-            // Those that do the same stand for each other.
+            // Equivalent operations are tried once.
             if left != self.held && !kinds.contains(&kind) {
                 kinds.push(kind);
                 choices.push(Choice::Optional(i));
@@ -397,7 +401,7 @@ impl Search {
         self.held = self.normal(after);
     }
 
-    /// Takes the latest operation out of the order again until there is something else to try in its place.
+    /// Unplaces operations until one has an alternative.
     fn step_back(&mut self) -> Option<Vec<Choice>> {
         while let Some(Placed { choice, held, others }) = self.placed.pop() {
             let event = self.event(choice);
@@ -415,7 +419,7 @@ impl Search {
         None
     }
 
-    /// The operation will not see or store any more, or (`again`) will.
+    /// Subtracts the operation from the uses of its values, or adds it `again`.
     fn count(&mut self, choice: Choice, event: &Event, again: bool) {
         let change = |n: &mut u32| if again { *n += 1 } else { *n -= 1 };
         if let Found::Exactly(value) = event.found {

@@ -1,8 +1,9 @@
-//! Random configurations of an index on a simulated cluster, and every history checked.
+//! Random configurations of an index on a simulated cluster, with a check of every history.
 //!
-//! A *seed* stands for a system with its techniques, servers, nodes, caches, keys, operations and faults ([`Setup`]). Its operations run in virtual time
-//! ([`pando_sim`]), each noted with its invocation and response. Then the history is checked, and the index audited. The
-//! same seed with the same options gives the same history, so that a seed and the command line repeat what it found.
+//! A *seed* determines a system with its techniques, servers, nodes, caches, keys, operations and faults
+//! ([`Setup`]). The operations run in virtual time ([`pando_sim`]) and are recorded with invocation and
+//! response. Then the history is checked and the index audited. Equal seeds and options give equal histories,
+//! so a command line with a seed repeats its findings.
 
 mod case_dex;
 mod case_peers;

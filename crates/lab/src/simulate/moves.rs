@@ -1,8 +1,9 @@
-//! Moves of keys between compute servers while operations run: boundaries, servers that are added, servers that are removed.
+//! Moves of keys between compute servers while operations run: of boundaries, to added servers, from removed
+//! servers.
 //!
-//! A move takes an end of one compute server's keys, or all of them, to a neighbour or to one that has none, of the same
-//! process. The key where it cuts is one of the run or near one. What is not possible, since somebody else is moving keys
-//! of the process or the draw makes no sense, is no failure.
+//! A move transfers one end of a compute server's keys, or all of them, to a neighbour or to a server without
+//! keys, in the same process. The cut is a key of the run or near one. A move that is impossible, because
+//! keys of the process are moving already or the draw makes no sense, is not a failure.
 
 use std::sync::Arc;
 
@@ -13,12 +14,12 @@ use super::client::Client;
 use super::dex::Dex;
 use super::history::Answer;
 
-/// Keys, the compute server that has them, and the one that is to have them.
+/// Range of keys, old owner and new owner.
 pub type KeyMove = (KeyRange, usize, usize);
 
 impl<L: Layout> Dex<L> {
-    /// A move of a process that has to be made again, and goes on where it stopped: it failed or was cut off while the new owner took
-    /// over.
+    /// A move that must be repeated and then continues where it stopped: it failed or was cut off while the
+    /// new owner took over.
     pub(super) fn unmade_move(&self) -> Option<(usize, KeyMove)> {
         self.moves.iter().enumerate().find_map(|(process, latest)| {
             let latest = latest.borrow();
@@ -30,7 +31,8 @@ impl<L: Layout> Dex<L> {
 }
 
 impl<L: Layout> Client<Dex<L>> {
-    /// Moves some keys; first of all those whose new owner had begun with them when an earlier move ended.
+    /// Moves some keys; before any others, those of an interrupted move whose new owner has begun to take
+    /// over.
     pub(super) async fn move_some(&self) -> Result<Answer, DexError> {
         if let Some((process, unmade)) = self.index.unmade_move() {
             return self.make_move(process, unmade).await;
@@ -63,7 +65,7 @@ impl<L: Layout> Client<Dex<L>> {
         }
     }
 
-    /// Keys of a process, who has them, and who is to have them.
+    /// Draws a range of keys of a process, with their owner and the new owner.
     fn draw_move(&self, table: &RoutingTable, at: Vec<u8>, process: usize) -> Option<KeyMove> {
         let is_ours = |server: &usize| self.index.process_of_server(*server) == process;
         let partitions = table.owners().len();
@@ -91,7 +93,7 @@ impl<L: Layout> Client<Dex<L>> {
         Some((range, from, to?))
     }
 
-    /// A key of the run, or one near it of the same size.
+    /// A key of the run, or one close to it of the same size.
     fn draw_cut(&self) -> Option<Vec<u8>> {
         let mut key = self.book.keys[self.below(self.book.keys.len())].clone();
         if self.below(3) == 0 {

@@ -1,8 +1,8 @@
-//! A peer as the index of a run: a view for each compute server, which alone its threads use.
+//! A peer as the index of a run: a view for each compute server, used by the threads of that server only.
 //!
-//! If keys are divided among compute servers an operation goes to the view that owns its key; now and then a change goes to another
-//! one first, and must be refused there. Scans and audits go over everything from any view. What the sizes of a case are to a peer, and
-//! how it comes to rest, is behind [`SimulatedPeer`].
+//! If keys are divided among compute servers, an operation goes to the view that owns its key. Sometimes it
+//! goes to another view first, which must refuse changes. Scans and audits cover all keys from any view.
+//! [`SimulatedPeer`] has the parts that differ: the configuration of a case, and the way to rest.
 
 use pando_dex::{KeyRange, ScanRange, partition_of};
 use pando_fabric::Nanos;
@@ -22,28 +22,28 @@ use crate::bench::BenchSpec;
 use crate::under_test::peers::{BlockFault, Blocks, PeerTree, allocated, check_blocks};
 use crate::under_test::{Audited, smart};
 
-/// How long an operation waits for others. Their remote locks are taken by who comes first when they are free, so that somebody may wait
-/// for long where many want one and the network is slow.
+/// Longest time that an operation waits for others. Remote locks are not fair, so an operation may wait long
+/// if many want one lock and the network is slow.
 const PEER_PATIENCE_NS: Nanos = 3 * PATIENCE_NS;
 
-/// What a run asks of a peer besides its operations.
+/// Requirements of a run on a peer besides operations.
 #[allow(async_fn_in_trait, reason = "everything runs on one thread")]
 pub trait SimulatedPeer: PeerTree<Error: Into<ClusterError>> {
     type Case;
 
-    /// What [`PeerTree::open_all`] takes, with the sizes of a case.
+    /// Configuration for [`PeerTree::open_all`] with the sizes of a case.
     fn config(setup: &Setup, case: &Self::Case) -> Result<Self::Config, Self::Error>;
 
-    /// Nobody uses this view, so nobody is to wait for it.
+    /// Announces that this view is not used, so that no other view waits for it.
     async fn park(&self, ep: &SimEndpoint) -> Result<(), Self::Error>;
 
-    /// Whether a change that failed with this may have been made all the same, by what the error says.
+    /// Whether a change that failed with `error` may have taken effect, according to the error.
     fn may_have_taken_effect(error: &Self::Error) -> bool;
 
-    /// Whether a change was refused since the key is another compute server's.
+    /// Whether a change was refused because another compute server owns the key.
     fn is_refusal(error: &Self::Error) -> bool;
 
-    /// Ends what the views still have to do; then what an audit says, and every block of the index.
+    /// Finishes the pending work of the views. Returns the result of an audit, and all blocks of the index.
     async fn audit_at_rest(
         views: &[Self],
         ep: &SimEndpoint,
@@ -56,17 +56,17 @@ pub struct Peer<T> {
     pool: Pool,
     /// By compute server.
     views: Vec<T>,
-    /// Where the keys of the second compute server begin, and so on; `None` if everything is shared.
+    /// First keys of the second and further compute servers; `None` if all keys are shared.
     boundaries: Option<Vec<Vec<u8>>>,
     /// Blocks of the pool that were allocated before the index was made.
     blocks_before: u64,
     threads: usize,
-    /// Whether a verb may have been done although nothing said so.
+    /// Whether a verb may take effect although it fails.
     loses_answers: bool,
 }
 
 impl<T: SimulatedPeer> Peer<T> {
-    /// Makes and loads the index of `setup`; notes in `book` what it holds.
+    /// Makes and loads the index of `setup`; records its entries in `book`.
     pub fn new(
         setup: &Setup,
         case: &T::Case,
@@ -96,7 +96,7 @@ impl<T: SimulatedPeer> Peer<T> {
         Ok(Self { pool, views, boundaries, blocks_before, threads: setup.threads, loses_answers })
     }
 
-    /// The compute server that is asked about a key by a thread.
+    /// The compute server that performs a thread's operations on `key`.
     fn server(&self, thread: u32, key: &[u8]) -> usize {
         match &self.boundaries {
             Some(boundaries) => partition_of(boundaries, key),
@@ -104,8 +104,8 @@ impl<T: SimulatedPeer> Peer<T> {
         }
     }
 
-    /// An operation that failed half-way leaves blocks behind, and so does one that came through without knowing whether something
-    /// still leads to them; a rebuild of the allocation finds them.
+    /// Whether a leak is no violation. A failed operation leaks blocks, and so does one that succeeded
+    /// without knowing whether they are still linked; a rebuild of the allocation reclaims them.
     fn is_excused(&self, fault: &BlockFault, failed: bool) -> bool {
         matches!(fault, BlockFault::Leaked { .. }) && (failed || self.loses_answers)
     }
@@ -215,7 +215,7 @@ impl SimulatedPeer for Sherman {
         Ok((shape, config))
     }
 
-    /// Nobody waits for one that does nothing.
+    /// Does nothing: no view waits for an idle one.
     async fn park(&self, _: &SimEndpoint) -> Result<(), ShermanError> {
         Ok(())
     }
@@ -228,7 +228,7 @@ impl SimulatedPeer for Sherman {
         matches!(error, ShermanError::NotOwned)
     }
 
-    /// By a view that was opened after the others were closed, which has what they left.
+    /// Uses a view that is opened after the others were closed and takes over their leftovers.
     async fn audit_at_rest(
         views: &[Self],
         ep: &SimEndpoint,
@@ -273,7 +273,7 @@ impl SimulatedPeer for Smart {
         matches!(error, SmartError::NotOwned)
     }
 
-    /// A node that an operation began to replace when it failed stays frozen until somebody wants to change it.
+    /// A node whose replacement failed stays frozen until the next change of it, so that is no violation.
     async fn audit_at_rest(
         views: &[Self],
         ep: &SimEndpoint,

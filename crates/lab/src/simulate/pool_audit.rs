@@ -1,8 +1,9 @@
-//! What the catalog, a tree or a process has is allocated, and is nobody else's.
+//! Check that each block of the catalog, a tree or a process is allocated and has one owner.
 //!
-//! That is so at every moment: a block is linked after it was allocated, and freed after nothing leads to it any more. So a
-//! process looks soon after something failed, at one moment of the simulation, by an endpoint outside of time. Only
-//! trees of others are left out, which those may be loading, and blocks in chunks that others lease.
+//! This holds at any time: a block is linked after its allocation and freed after it was unlinked. So a
+//! process checks it soon after each failure, at one moment of the simulation, by an endpoint outside of
+//! time. It leaves out trees of other processes, which may be loading them, and blocks in chunks that others
+//! lease.
 
 use std::sync::Arc;
 
@@ -19,10 +20,10 @@ use super::cluster::ClusterError;
 use super::pool_case::layout;
 use super::pool_process::Process;
 
-/// Addresses and bytes.
+/// Addresses and bytes of used blocks.
 pub type Used = Vec<(GlobalAddr, u64)>;
 
-/// What is used twice, or free, as far as `pool` can tell.
+/// Blocks that are used twice, or used and free, as far as `pool` can tell.
 pub async fn twice_or_free(ep: &SimEndpoint, pool: &Pool, mut used: Used) -> PoolResult<Vec<String>> {
     used.sort_unstable();
     let twice = used.windows(2).filter(|pair| pair[0].0 == pair[1].0);
@@ -35,7 +36,7 @@ pub async fn twice_or_free(ep: &SimEndpoint, pool: &Pool, mut used: Used) -> Poo
     Ok(wrong)
 }
 
-/// Walks an index that nobody changes.
+/// Walks an index that is not being changed.
 pub async fn walk(ep: &SimEndpoint, pool: &Pool, record: &IndexRecord) -> Result<Report, ClusterError> {
     let (_, layout) = layout();
     let cache = Arc::new(Cache::new(&CacheConfig::new(64 << 10, layout.node_size()))?);
@@ -48,7 +49,8 @@ pub async fn walk(ep: &SimEndpoint, pool: &Pool, record: &IndexRecord) -> Result
 }
 
 impl Process<'_> {
-    /// Looks at all that this process can see, once every memory server answers and nobody changes the catalog.
+    /// Checks all that this process can see, if every memory server answers and the catalog is not being
+    /// changed.
     pub(super) fn look_around(&self, pool: &Pool) {
         let ep = self.world.fabric.direct(0);
         let answers = |server| block_on(&ep, ep.read_word(GlobalAddr::new(server, 0))).is_ok();
@@ -66,7 +68,7 @@ impl Process<'_> {
     }
 
     async fn look_at_all(&self, ep: &SimEndpoint, pool: &Pool) -> Result<Vec<String>, ClusterError> {
-        // With an attachment of its own, so that the process does not learn of anything.
+        // With a separate attachment, so that the process itself learns nothing.
         let options = self.world.attach_options(self.pid.get()).mode(AttachMode::ReadOnlyUnclean);
         let looking = Pool::attach(ep, options).await?;
         let (mut used, mut wrong) = (Used::new(), Vec::new());
@@ -89,7 +91,8 @@ impl Process<'_> {
         Ok(wrong)
     }
 
-    /// What is wrong with an index, and whether its entries are as many as this process deems possible.
+    /// Violations of an index, and a mismatch between its number of entries and the numbers that this process
+    /// knows as possible.
     pub(super) fn compare_entries(&self, record: &IndexRecord, report: &Report) -> Vec<String> {
         let mut wrong: Vec<_> = report.violations.first().cloned().into_iter().collect();
         if let Some(entries) = self.known.borrow_mut().entries.get_mut(&record.root.raw()) {

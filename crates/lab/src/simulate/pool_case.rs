@@ -1,8 +1,8 @@
-//! What a seed stands for besides, if it is the pool itself that is simulated: processes, and sizes of everything.
+//! The case of a seed for the pool itself: processes, and all sizes.
 //!
-//! Some processes wait for less time than faults last, so that changes end of which nobody knows whether they were made; and some
-//! mostly load indexes, change the catalog, write pages and leave, or add memory servers. There is no index of one system, so nothing else of a [`Setup`] but servers,
-//! faults and the network means anything here.
+//! Some processes wait for less time than faults last, so the outcome of their changes may be unknown. Some
+//! mostly load indexes, change the catalog, write pages and leave, or add memory servers. There is no index
+//! under test, so only the servers, faults and network of a [`Setup`] matter here.
 
 use pando_dex::layout::fixed::FixedLayout;
 use pando_fabric::Nanos;
@@ -13,22 +13,22 @@ use super::faults::FaultSet;
 use super::setup::{Case, Draw, Setup};
 use super::systems::POOL;
 
-/// Bytes of the region of each memory server: few, so that blocks are soon handed out again.
+/// Bytes of the region of each memory server; few, so that freed blocks are soon reused.
 pub const REGION: u64 = 1 << 20;
-/// Memory servers that a pool grows to.
+/// Number of memory servers up to which a pool grows.
 pub const SERVERS_MAX: usize = 10;
-/// How long a patient process waits for another one, or for an answer. All is well sooner than that.
+/// Longest time that a patient process waits for another one or for an answer. Faults end sooner than that.
 pub const PATIENT_NS: Nanos = 30_000_000;
 /// Bytes of a page that a process locks and writes.
 pub const PAGE: u64 = 256;
 
-/// Bytes of the nodes of an index, and how they are laid out.
+/// Size and layout of the nodes of an index.
 pub fn layout() -> (u32, FixedLayout) {
     const BYTES: usize = 256;
     (BYTES as u32, FixedLayout::new(BYTES, 8, 8).expect("a valid layout").with_fanout_limit(4))
 }
 
-/// What processes do more often than anything else.
+/// The most frequent operations of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Often {
@@ -47,17 +47,17 @@ pub enum Often {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PoolCase {
     pub processes: usize,
-    /// Of each process, before all is well again.
+    /// Steps of each process before the end of faults.
     pub steps: usize,
-    /// How long a process waits for another one. If that is shorter than faults last, changes end of which nobody knows whether
-    /// they were made.
+    /// Longest time that a process waits for another one. If it is shorter than faults last, the outcome of
+    /// changes may be unknown.
     pub wait_ns: Nanos,
     pub often: Often,
-    /// This share of answers is lost throughout, besides all faults.
+    /// Share of answers that are lost throughout the faulty time, besides all other faults.
     pub lost_share: f64,
 }
 
-/// What of a [`Setup`] means something for the pool.
+/// The parts of a [`Setup`] that matter for the pool.
 #[derive(Serialize)]
 struct PoolSetup<'s> {
     seed: u64,
@@ -70,7 +70,7 @@ struct PoolSetup<'s> {
     case: &'s PoolCase,
 }
 
-/// A setup without what means nothing for its system.
+/// Serialises a setup without the parts that do not matter for its system.
 pub fn serialize_setup<S: Serializer>(setup: &Setup, serializer: S) -> Result<S::Ok, S::Error> {
     let Setup { seed, memory_servers, torn_share, latency_scale, faults, .. } = *setup;
     match &setup.case {

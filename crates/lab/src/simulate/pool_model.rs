@@ -1,13 +1,14 @@
-//! What one process knows of the indexes that only it changes: all states that the catalog may have of each.
+//! Model of the indexes that only one process changes: all states that the catalog may have of each.
 //!
-//! A change that succeeded leaves the states after it, one that says that nothing happened those before it, and one that says
-//! "perhaps" both. Whatever is read must be one of the states, and is the only one from then on.
+//! A successful change leaves the states after it, a change that had no effect the states before it, and a
+//! change with an unknown outcome both. Every state that is read must be among these, and is the only one
+//! from then on.
 
 use std::collections::BTreeMap;
 
 use pando_pool::{AttachSlot, IndexRecord};
 
-/// What became of an operation, by what it says.
+/// Outcome of an operation, according to its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
@@ -25,12 +26,12 @@ impl Outcome {
     }
 }
 
-/// An index, as far as the catalog says.
+/// An index as recorded in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shape {
     pub root: u64,
     pub boundaries: Vec<Vec<u8>>,
-    /// The partitions that this process has, by its place.
+    /// Whether this process, by its attach slot, owns each partition.
     pub own: Vec<bool>,
 }
 
@@ -41,7 +42,7 @@ impl Shape {
     }
 }
 
-/// The states that something may have, at least one.
+/// The possible states of an object; at least one.
 #[derive(Clone, Debug)]
 pub struct Possible<T>(Vec<T>);
 
@@ -54,7 +55,7 @@ impl<T: Clone + PartialEq + std::fmt::Debug> Possible<T> {
         &self.0
     }
 
-    /// A change was tried.
+    /// Applies a change with this outcome.
     pub fn change(&mut self, outcome: Outcome, to: impl Fn(&T) -> T) {
         let after: Vec<T> = self.0.iter().map(to).collect();
         match outcome {
@@ -70,10 +71,10 @@ impl<T: Clone + PartialEq + std::fmt::Debug> Possible<T> {
         });
     }
 
-    /// It was seen.
+    /// Reduces the states to one that was read.
     ///
     /// # Errors
-    /// A sentence, if it cannot be so.
+    /// A sentence, if that state is impossible.
     pub fn see(&mut self, state: T) -> Result<(), String> {
         if !self.0.contains(&state) {
             return Err(format!("{state:?} was found, which is none of {:?}", self.0));
@@ -83,7 +84,7 @@ impl<T: Clone + PartialEq + std::fmt::Debug> Possible<T> {
     }
 }
 
-/// Indexes by name; and entries of trees, by their roots.
+/// Indexes by name, and numbers of entries of trees by their roots.
 #[derive(Default)]
 pub struct Known {
     pub indexes: BTreeMap<String, Possible<Option<Shape>>>,
@@ -95,7 +96,7 @@ impl Known {
         self.indexes.entry(name.to_owned()).or_insert_with(|| Possible::only(None))
     }
 
-    /// Whatever this process had is its own no more.
+    /// Marks all partitions as not owned, after this process has left the pool or died.
     pub fn left(&mut self) {
         for index in self.indexes.values_mut() {
             index.change(Outcome::Done, |state| {

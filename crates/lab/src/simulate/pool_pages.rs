@@ -1,7 +1,7 @@
-//! The page of a simulated process of the pool, which it locks and writes.
+//! The page of a simulated process of the pool, which the process locks and writes.
 //!
-//! That is cut off anywhere in between, at any poll. After a clean end of the process the page is not locked, nothing is owed
-//! to it, and nobody has the catalog locked who is gone.
+//! A write is cut off at any poll. After a clean detach of the process the page is unlocked and has its last
+//! content, and no detached process holds the catalog lock.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -14,7 +14,7 @@ use pando_rt::block_on;
 use super::pool_case::PAGE;
 use super::pool_process::Process;
 
-/// Polls after which a write of a page is cut off at the latest: two to lock it, and one to write it.
+/// A write that is cut off is dropped after at most this many polls: two for the lock, and one for the write.
 const POLLS: usize = 3;
 
 impl Process<'_> {
@@ -28,7 +28,7 @@ impl Process<'_> {
         }
     }
 
-    /// Locks the page and writes it, and is cut off meanwhile or not.
+    /// Locks and writes the page; the write is sometimes cut off.
     pub(super) async fn write_page(&self, pool: &Pool) {
         let Some((at, _)) = self.page.get() else { return self.make_page(pool).await };
         if pool.has_left_locks() {
@@ -51,7 +51,7 @@ impl Process<'_> {
         self.world.note(format!("{} process {} {became} its page", self.ep.now(), self.number));
     }
 
-    /// After a clean end the catalog is not locked by a place in the table that nobody has.
+    /// Checks that after a clean detach the catalog lock does not name the process's former attach slot.
     pub(super) fn expect_no_lock(&self, pool: &Pool) {
         let ep = self.world.fabric.direct(0);
         let (Ok(Some(holder)), Ok(attached)) =
@@ -64,7 +64,7 @@ impl Process<'_> {
         }
     }
 
-    /// After a clean end nothing is owed.
+    /// Checks that after a clean detach the page is unlocked and has `content`.
     pub(super) async fn expect_page(&self, at: GlobalAddr, content: u64) {
         loop {
             let well = self.now_well();
@@ -88,7 +88,7 @@ impl Process<'_> {
     }
 }
 
-/// Polls `future` so often at most, and drops it then.
+/// Polls `future` at most `polls` times, and drops it if it is still pending.
 async fn cut_off<F: Future>(future: F, mut polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| {

@@ -1,8 +1,9 @@
-//! A simulated process that uses a pool: what it does, and what it demands of the answers.
+//! A simulated process that uses a pool: its operations, and the checks of their answers.
 //!
-//! It makes, changes, loads and drops indexes of its own, takes and gives back blocks and values, locks a page and is cut off
-//! while it writes it, adds memory servers, leaves and comes back, or dies. An error that says that nothing happened is
-//! believed, and so is everything that succeeds. After whatever failed, somebody else's or its own, it looks at all that is its own.
+//! It makes, changes, loads and drops its own indexes, allocates and frees blocks and values, locks and
+//! writes a page, with writes that are cut off, adds memory servers, leaves and comes back, or dies. The
+//! checks trust every success, and every error that says that nothing happened. After each failure, of this
+//! or another process, it checks all that it owns.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -25,34 +26,34 @@ use super::pool_model::{Known, Outcome, Possible, Shape};
 /// Entries of a loaded index.
 pub const LOADED: u64 = 40;
 const NAMES: [&str; 3] = ["a", "b", "c"];
-/// Lines of the log that a violation is told with.
+/// Lines of the log that a violation quotes.
 const EXCERPT: usize = 12;
 
-/// What all processes have in common.
+/// State shared by all processes.
 pub struct World {
     pub fabric: SimFabric,
-    /// How long a process waits for another one.
+    /// Longest time that a process waits for another one.
     pub wait_ns: Nanos,
     pub often: Often,
-    /// Processes that live, by number.
+    /// Whether each process is alive, by pid.
     pub alive: Arc<Mutex<Vec<bool>>>,
-    /// Blocks that are somebody's, whether that one lives or not.
+    /// Blocks that are owned, by living or dead processes.
     pub held: RefCell<BTreeMap<GlobalAddr, u64>>,
-    /// What is wrong, and the lines of the log before it.
+    /// Violations, each with the lines of the log before it.
     pub violations: RefCell<Vec<(String, String)>>,
     pub log: RefCell<Vec<String>>,
     pub hash: Cell<u64>,
     pub operations: Cell<u64>,
     pub failed: Cell<u64>,
-    /// Reasons there were to look at everything.
+    /// Number of events after which a process must check all that it owns.
     pub doubts: Cell<u64>,
-    /// All is well after that.
+    /// Virtual time after which no fault has an effect.
     pub calm: Cell<Nanos>,
-    /// Somebody adds a memory server: one at a time, as the lock of a fabric demands.
+    /// A process adds a memory server. One does so at a time, as the lock of a fabric ensures.
     pub is_adding: Cell<bool>,
-    /// Nodes were given up on purpose.
+    /// Nodes may be leaked legitimately.
     pub leaks: Cell<bool>,
-    /// A process ended while it was attached, or may have been.
+    /// A process died while it was attached, or may have been.
     pub somebody_died: Cell<bool>,
 }
 
@@ -88,7 +89,7 @@ impl World {
     }
 }
 
-/// A process and all that it has.
+/// A process with all that it owns.
 pub struct Process<'w> {
     pub world: &'w World,
     pub number: usize,
@@ -99,9 +100,9 @@ pub struct Process<'w> {
     pub known: RefCell<Known>,
     blocks: RefCell<Vec<(GlobalAddr, u64)>>,
     values: RefCell<Vec<(ValueRef, Vec<u8>)>>,
-    /// A page with a lock, and what must be in it in the end.
+    /// A page with a lock, and the content that it must have in the end.
     pub(super) page: Cell<Option<(GlobalAddr, u64)>>,
-    /// As many as there were when it looked at all that is its own.
+    /// Value of [`World::doubts`] at this process's latest check.
     pub(super) doubts: Cell<u64>,
 }
 
@@ -130,7 +131,7 @@ impl<'w> Process<'w> {
         self.pool.borrow().clone()
     }
 
-    /// The blocks and values that are this process's, each with its bytes.
+    /// The blocks that this process owns, each with its bytes.
     pub fn blocks(&self) -> Vec<(GlobalAddr, u64)> {
         self.blocks.borrow().clone()
     }
@@ -139,7 +140,7 @@ impl<'w> Process<'w> {
         self.values.borrow().clone()
     }
 
-    /// Whether an index is this process's.
+    /// Whether the index with this name is one of this process.
     pub fn has_index(&self, name: &str) -> bool {
         self.known.borrow().indexes.contains_key(name)
     }
@@ -148,7 +149,8 @@ impl<'w> Process<'w> {
         self.ep.now() > self.world.calm.get()
     }
 
-    /// Notes what became of an operation that began when all was well or not.
+    /// Records the outcome of an operation. A failure is a violation if no fault was active at the start
+    /// (`was_well`).
     fn judge<T, E: Display>(
         &self,
         what: &str,
@@ -171,7 +173,8 @@ impl<'w> Process<'w> {
         outcome
     }
 
-    /// Whether an operation may fail with `error` when all is well: the pool is full, or others took longer than it waits.
+    /// Whether an operation may fail with `error` without faults: the pool is full, or the process waits for
+    /// too short a time.
     fn is_excused(&self, error: &PoolError) -> bool {
         let is_wait = matches!(
             error,
@@ -185,7 +188,7 @@ impl<'w> Process<'w> {
         self.judge(what, done, was_well && !is_excused, PoolError::may_have_taken_effect)
     }
 
-    /// One life: so many operations, and when all is well again some more; then it leaves.
+    /// One life: `operations` operations, some more after the end of faults, and then a detach.
     pub async fn live(&self, operations: usize) {
         for _ in 0..operations {
             self.operate().await;
@@ -199,7 +202,7 @@ impl<'w> Process<'w> {
         self.leave().await;
     }
 
-    /// A number of an operation, half of them of the kind that is frequent.
+    /// Number of an operation; half of them are of the frequent kinds.
     fn draw_operation(&self) -> usize {
         let often: &[usize] = match self.world.often {
             Often::Everything => &[],
@@ -254,7 +257,7 @@ impl<'w> Process<'w> {
         self.pid.set(pid);
         let attached = Pool::attach(&self.ep, self.world.attach_options(pid)).await;
         if self.world.somebody_died.get() && matches!(attached, Err(PoolError::NotClosedCleanly { .. })) {
-            // Those that were there have left meanwhile.
+            // All living processes have left, and only dead ones are in the attach table.
             return self.world.end(pid);
         }
         match self.judge_pool("attach", &attached, well) {
@@ -266,7 +269,7 @@ impl<'w> Process<'w> {
         }
     }
 
-    /// Leaves the pool, however long that takes.
+    /// Detaches from the pool; repeats that until it succeeds.
     async fn leave(&self) {
         let Some(pool) = self.pool() else { return };
         loop {
@@ -288,12 +291,12 @@ impl<'w> Process<'w> {
         }
     }
 
-    /// Waits a while for what went wrong to be well again.
+    /// Waits for a while, so that faults may end.
     pub(super) async fn pause(&self) {
         self.ep.sleep_until(self.ep.now() + PATIENT_NS / 8).await;
     }
 
-    /// Ends without leaving. What it had stays taken.
+    /// Ends without a detach. Its blocks stay allocated.
     fn die(&self) {
         self.world.note(format!("{} process {} dies", self.ep.now(), self.number));
         self.world.end(self.pid.get());
@@ -303,7 +306,7 @@ impl<'w> Process<'w> {
         self.blocks.borrow_mut().clear();
         self.values.borrow_mut().clear();
         self.page.set(None);
-        // Its partitions are lost; they are nobody's that could be told from the place in the table.
+        // Its partitions are lost: they name an attach slot that this process will not have again.
         self.known.borrow_mut().left();
     }
 
@@ -334,11 +337,12 @@ impl<'w> Process<'w> {
         }
         let outcome = self.judge_pool(&format!("create {name:?}"), &made, well);
         let shape = Shape { root: 0, boundaries: cuts(parts), own: vec![is_own; parts] };
-        // Whoever is told that it was made sees that there was none before.
+        // Success implies that the index did not exist before, so all states lead to the new one.
         self.known.borrow_mut().index(name).change(outcome, |_| Some(shape.clone()));
     }
 
-    /// The record of an index, if it can be read and is there: one that must be so.
+    /// Opens an index and checks its record against the possible states. `None` if it does not exist or is
+    /// unreadable.
     async fn look(&self, pool: &Pool, name: &str) -> Option<IndexRecord> {
         let well = self.now_well();
         let found = match pool.open_index(&self.ep, name).await {
@@ -403,7 +407,7 @@ impl<'w> Process<'w> {
         let Some(record) = self.look(pool, name).await else { return };
         let well = self.now_well();
         let dropped = match pool.drop_index(&self.ep, name).await {
-            // One of an earlier life, which ended midway.
+            // The index is of an earlier life, which died.
             Err(PoolError::PartitionLost { .. }) => pool.drop_lost_index(&self.ep, name, record.id).await,
             done => done,
         };
@@ -414,7 +418,7 @@ impl<'w> Process<'w> {
         }
     }
 
-    /// Gives an index a root, if it has none, and loads entries.
+    /// Gives the index a root if it has none, and loads entries.
     async fn load(&self, pool: &Pool, name: &str) {
         let Some(mut record) = self.look(pool, name).await else { return };
         let (_, layout) = layout();
@@ -426,7 +430,7 @@ impl<'w> Process<'w> {
             record.root = root;
             self.known.borrow_mut().entries.insert(root.raw(), Possible::only(0));
             if self.update(pool, &record).await != Outcome::Done {
-                // It may lead there.
+                // The record may point to the root, so the root is not freed and may leak.
                 return self.world.leaks.set(true);
             }
         }
@@ -467,7 +471,7 @@ impl<'w> Process<'w> {
         self.judge(what, done, was_well && !is_excused, DexError::may_have_taken_effect)
     }
 
-    /// A block became this process's.
+    /// Adds a block to the owned ones.
     pub(super) fn take(&self, addr: GlobalAddr, size: u64) {
         if self.world.held.borrow_mut().insert(addr, size).is_some() {
             self.world.wrong(format!("the block at {addr} was handed out twice"));
@@ -476,7 +480,7 @@ impl<'w> Process<'w> {
 
     fn placement(&self, pool: &Pool) -> Placement {
         if self.world.often == Often::Servers && self.below(2) == 0 {
-            // The one that joined last.
+            // The server that joined last.
             return Placement::Server(MemoryServerId(pool.servers() as u16 - 1));
         }
         match self.below(pool.servers() + 1) {
@@ -518,7 +522,7 @@ impl<'w> Process<'w> {
         }
     }
 
-    /// Reads a value and frees it.
+    /// Reads a value, checks it and frees it.
     async fn take_value(&self, pool: &Pool) {
         let Some((value, bytes)) = self.values.borrow_mut().pop() else { return };
         let (well, mut read) = (self.now_well(), Vec::new());
@@ -533,7 +537,7 @@ impl<'w> Process<'w> {
         self.world.held.borrow_mut().remove(&value.addr);
         let well = self.now_well();
         let freed = pool.free_value(&self.ep, value).await;
-        // Of several blocks some may be free.
+        // A value has several blocks; after an error some may be free.
         self.judge_pool("free a value", &freed, well);
     }
 

@@ -1,9 +1,9 @@
-//! A run of the pool: processes side by side, faults, and what must be true when all have ended.
+//! A run of the pool: concurrent processes, faults, and checks after all have ended.
 //!
-//! At rest a place in the table of processes is left only by one that died. The catalog can be read, and has of each index a state
-//! that its process deems possible. Every loaded tree has all entries or none, as was said, and no violation. What belongs
-//! to the catalog, to a tree or to a process belongs to nothing else, and is allocated; where nothing failed and nobody
-//! died, nothing else is. If somebody died, a repair frees the rest.
+//! At rest only dead processes are in the attach table. The catalog is readable, and has each index in a
+//! state that its process knows as possible. Each loaded tree has all entries or none, as recorded, and no
+//! violation. Blocks of the catalog, a tree or a process have one owner and are allocated; without failures
+//! and deaths, no other blocks are. After a death, a repair frees the others.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,10 +24,10 @@ use super::pool_model::Shape;
 use super::pool_process::{Process, World};
 use super::setup::{Setup, random_of};
 
-/// A step of a process, about, when all is well.
+/// Approximate time of a step of a process without faults, in ns.
 const STEP_NS: f64 = 60_000.0;
 
-/// A run that came to its end.
+/// Result of a complete run.
 pub struct PoolRun {
     pub operations: u64,
     pub failed: u64,
@@ -68,7 +68,8 @@ pub fn run_pool(setup: &Setup, case: PoolCase) -> Result<PoolRun, ClusterError> 
             Process::new(&world, number, ep, random)
         })
         .collect();
-    // The first one formats the pool, and stays: others may come while somebody is there.
+    // The first process formats the pool and stays: after a death, others may attach only while a living
+    // process is attached.
     let first = &processes[0];
     first.pid.set(world.new_pid());
     let options = PoolOptions::new(world.attach_options(first.pid.get())).chunk_size(16 << 10);
@@ -113,11 +114,11 @@ fn plan_faults(setup: &Setup, case: PoolCase, world: &World) {
         plan.faults.push((until, Fault::LostAnswers { share: 0.0 }));
     }
     world.fabric.plan(&plan);
-    // What was owed when the last fault ended may take as long as anybody waits.
+    // After the last fault, leftovers may take as long as the most patient process waits.
     world.calm.set(end_of(&plan).max(began) + 4 * PATIENT_NS);
 }
 
-/// All processes have ended.
+/// Checks of the pool after all processes have ended.
 struct AtRest<'w> {
     world: &'w World,
     processes: &'w [Process<'w>],
@@ -127,6 +128,7 @@ struct AtRest<'w> {
 impl AtRest<'_> {
     fn check(&self) -> Result<(), ClusterError> {
         let ep = self.ep;
+        // 1. Only dead processes are in the attach table.
         let looking = self.world.attach_options(self.world.new_pid()).mode(AttachMode::ReadOnlyUnclean);
         let pool = block_on(ep, Pool::attach(ep, looking))?;
         let left = block_on(ep, pool.attached(ep))?;
@@ -135,6 +137,7 @@ impl AtRest<'_> {
                 self.world.wrong(format!("{process} in place {slot} has not left"));
             }
         }
+        // 2. The catalog and the values are as the processes know them.
         let records: BTreeMap<String, IndexRecord> = block_on(ep, pool.list_indexes(ep))?
             .into_iter()
             .map(|record| (record.name.clone(), record))
@@ -142,6 +145,7 @@ impl AtRest<'_> {
         self.compare(&records);
         self.look_at_values(&pool)?;
         let wrong = |what| self.world.wrong(format!("at rest: {what}"));
+        // 3. Each block of the catalog, a process or an index has one owner and is allocated.
         let mut used = Used::new();
         block_on(ep, pool.visit_catalog_blocks(ep, |addr, bytes| used.push((addr, bytes))))?;
         for process in self.processes {
@@ -157,15 +161,16 @@ impl AtRest<'_> {
                 process.compare_entries(record, &report).into_iter().for_each(wrong);
             }
         }
-        // A repair makes that good.
+        // Checked before a repair, which would correct it.
         block_on(ep, twice_or_free(ep, &pool, used.clone()))?.into_iter().for_each(wrong);
+        // 4. No other block is allocated, or a repair frees it.
         match left.is_empty() {
             true => self.account(&used),
             false => self.repair(used),
         }
     }
 
-    /// The catalog has what the processes deem possible.
+    /// Checks that the catalog matches the possible states of all processes.
     fn compare(&self, records: &BTreeMap<String, IndexRecord>) {
         let mut known_names = 0;
         for process in self.processes {
@@ -196,7 +201,7 @@ impl AtRest<'_> {
         Ok(())
     }
 
-    /// What is used is allocated once, and nothing else is unless something failed.
+    /// Checks that used blocks are allocated once, and that no others are, unless an operation failed.
     fn account(&self, used: &[(GlobalAddr, u64)]) -> Result<(), ClusterError> {
         let pid = self.world.new_pid();
         let pool = block_on(self.ep, Pool::attach(self.ep, self.world.attach_options(pid)))?;
@@ -215,7 +220,7 @@ impl AtRest<'_> {
         self.world.held.borrow().values().filter(|&&size| size == super::pool_case::PAGE).count()
     }
 
-    /// Somebody died: the pool is refused, and a repair makes it whole.
+    /// After a death: checks that the pool refuses to attach, and that a repair corrects its allocation.
     fn repair(&self, used: Used) -> Result<(), ClusterError> {
         let (ep, world) = (self.ep, self.world);
         let options = |mode| world.attach_options(world.new_pid()).mode(mode);

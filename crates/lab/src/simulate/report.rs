@@ -1,7 +1,7 @@
-//! What many seeds showed together, as text and JSON report it.
+//! Summary of many seeds, as text and JSON report it.
 //!
-//! Only seeds with violations are kept whole, so that a run of hours keeps little. The figures of a summary are sums over
-//! all seeds. Fields may be added to the JSON; those there are keep their names.
+//! Only seeds with violations are stored completely, so that runs of hours need little memory. Other figures
+//! are sums over all seeds. Fields may be added to the JSON; existing ones keep their names.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +12,25 @@ use super::run::SeedReport;
 use super::systems::Systems;
 use crate::process;
 
-/// Sums over seeds, and those that show something wrong.
+/// Sums over seeds, and the seeds with violations.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// As the command line takes it.
+    /// As on the command line.
     pub systems: String,
     pub faults: FaultSet,
     pub seeds: u64,
-    /// By the name of their system.
+    /// By the name of the seed's system.
     pub seeds_of: BTreeMap<&'static str, u64>,
     pub operations: u64,
-    /// Those that failed; while faults happen they may.
+    /// Failed operations; they are legal during faults.
     pub failed_operations: u64,
     /// Keys whose histories were checked.
     pub key_histories: u64,
     pub violations: u64,
     pub virtual_ns: u64,
-    /// Of the host.
+    /// Duration on the host.
     pub seconds: f64,
-    /// Of the histories of all seeds, in their order.
+    /// Hash of the histories of all seeds, in their order.
     pub history_hash: u64,
     pub failed_seeds: Vec<SeedReport>,
     pub commit: &'static str,

@@ -1,8 +1,8 @@
-//! One seed, from its configuration to what is wrong with its history.
+//! Runs one seed, from its configuration to the violations of its history.
 //!
-//! The operations of all slots run side by side until each has done its share and faults are over. Then a thread looks
-//! at every key, by lookups and by scans; so does one of each compute server that has a view of its own. The auditor comes last. A
-//! panic of the code under test is a violation like any other.
+//! The operations of all slots run concurrently until each slot has done its share and faults are over. Then
+//! a thread reads every key, by lookups and by scans; with several views, one thread of each view does. The
+//! audit comes last. A panic of the code under test is a violation, too.
 
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,15 +36,16 @@ use super::systems::Systems;
 /// Operations of each slot after the last fault.
 const CALM_OPERATIONS: usize = 8;
 
-/// Where operations were cut off one may wait for what several of them left.
+/// With cut-offs, an operation may wait for this many times its patience, for leftovers of several others.
 const WAITS_FOR_LEFTOVERS: Nanos = 16;
-/// Operations that are cut off in a run at most: what nobody knows makes the search for an order long.
+/// Most operations that are cut off in a run: each unknown outcome makes the search for an order longer.
 const CUTS_MAX: usize = 40;
-/// After operations were cut off, all rests so often for so long: what they left is seen, and can be finished then.
+/// Number and length of rests after operations were cut off. Leftovers are noticed before a rest, and can be
+/// finished after it.
 const RESTS: Nanos = 4;
 const REST_NS: Nanos = 4 * PATIENCE_NS;
 
-/// What became of one seed.
+/// Result of one seed.
 #[derive(Clone, Debug, Serialize)]
 pub struct SeedReport {
     #[serde(serialize_with = "serialize_setup")]
@@ -52,12 +53,12 @@ pub struct SeedReport {
     pub operations: u64,
     pub failed_operations: u64,
     pub virtual_ns: Nanos,
-    /// Of the whole history: the same whenever the same seed runs with the same options and the same code.
+    /// Hash of the whole history: equal for equal seeds, options and code.
     pub history_hash: u64,
     pub violations: Vec<Violation>,
 }
 
-/// Runs a seed with one of `systems` and those of `faults` that it has.
+/// Runs a seed with one of `systems`, and with those of `faults` that it draws.
 pub fn run_seed(seed: u64, systems: &Systems, faults: FaultSet) -> SeedReport {
     run_setup(Setup::draw(seed, systems, faults))
 }
@@ -98,7 +99,7 @@ pub fn run_setup(setup: Setup) -> SeedReport {
     report
 }
 
-/// The same for the pool by itself.
+/// Like [`run_setup`], for the pool itself.
 fn run_setup_of_pool(setup: Setup, case: PoolCase) -> SeedReport {
     let told = |kind, what| vec![Violation { kind, what, excerpt: String::new() }];
     let (ran, violations) = match catch_unwind(AssertUnwindSafe(|| run_pool(&setup, case))) {
@@ -124,10 +125,10 @@ fn said_by(panic: &(dyn std::any::Any + Send)) -> &str {
     said.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic")
 }
 
-/// A run that came to its end.
+/// Result of a complete run.
 struct Ran {
     history: History,
-    /// When the last fault ended, in virtual time.
+    /// Virtual time from which no fault has an effect.
     calm: Nanos,
     ended: Nanos,
     audit: Vec<Violation>,
@@ -163,11 +164,13 @@ fn run_on<I: Index + 'static>(
     setup: &Setup,
     make: impl FnOnce(&Cluster, &SimEndpoint, &mut Book) -> Result<I, ClusterError>,
 ) -> Result<Ran, ClusterError> {
+    // 1. Make the cluster and the index, outside of virtual time.
     let keys = draw_keys(&random_of(setup.seed, "keys of the run"), setup.key_style, setup.sizes, setup.keys);
     let mut book = Book::new(keys);
     let (cluster, ep) = Cluster::new(setup)?;
     let index = Rc::new(make(&cluster, &ep, &mut book)?);
     drop(ep);
+    // 2. Make a client for each thread.
     let began = cluster.fabric.now();
     let (shared_setup, book) = (Rc::new(setup.clone()), Rc::new(book));
     let clients: Vec<_> = (0..setup.threads)
@@ -178,6 +181,7 @@ fn run_on<I: Index + 'static>(
             Rc::new(Client::new(setup, index, book, ep, thread as u32))
         })
         .collect();
+    // 3. Plan the faults. Cut-offs last as long as the operations, and their leftovers need rests.
     let plan = plan_faults(setup, began);
     cluster.fabric.plan(&plan);
     let (mut faulty_until, mut rest) = (end_of(&plan), 0);
@@ -189,13 +193,16 @@ fn run_on<I: Index + 'static>(
     let calm = faulty_until + rest;
     book.faulty_until.set(faulty_until);
     book.calm.set(calm);
+    // 4. Run the operations of all slots: during the faults, during the rests, and some more.
     run_all(setup, &cluster, &clients, calm);
-    // One after the other, also by their clocks: memory servers are busy until the one before has ended.
+    // 5. Read every key. The clients run one after the other also in virtual time, since memory servers are
+    //    busy up to the end of the previous one.
     let ended = clients.iter().take(index.views()).fold(calm, |begin, client| {
         block_on(&client.ep, client.ep.sleep_until(begin));
         look_at_everything(client);
         client.ep.now()
     });
+    // 6. Audit the index, unless an error that time does not heal was found.
     let mut audit = Vec::new();
     if !book.is_over.get() {
         let wrong = index.audit(&cluster.fabric.direct(setup.seed), book.has_failures())?;
@@ -209,7 +216,7 @@ fn run_on<I: Index + 'static>(
     Ok(Ran { history: book.close(), calm, ended, audit })
 }
 
-/// The way from a client to its endpoint, for as long as a run.
+/// Gives a run access to the endpoint of a client that it keeps alive.
 struct Thread<I: Index>(Rc<Client<I>>);
 
 impl<I: Index> Deref for Thread<I> {
@@ -220,7 +227,7 @@ impl<I: Index> Deref for Thread<I> {
     }
 }
 
-/// The operations of all slots, side by side.
+/// Runs the operations of all slots concurrently.
 fn run_all<I: Index + 'static>(setup: &Setup, cluster: &Cluster, clients: &[Rc<Client<I>>], calm: Nanos) {
     let make = |thread: usize, slot| work(Rc::clone(&clients[thread]), calm, slot);
     let Some(preemption) = setup.preemption else {
@@ -232,7 +239,7 @@ fn run_all<I: Index + 'static>(setup: &Setup, cluster: &Cluster, clients: &[Rc<C
     cluster.fabric.run_preempted(threads, setup.slots, preemption, make);
 }
 
-/// The life of one slot. All is well again from `calm` on.
+/// One slot's operations. No fault has an effect after `calm`.
 async fn work<I: Index>(client: Rc<Client<I>>, calm: Nanos, slot: u32) {
     for n in 0..client.setup.operations_per_slot() {
         if client.book.is_over.get() {
@@ -243,12 +250,12 @@ async fn work<I: Index>(client: Rc<Client<I>>, calm: Nanos, slot: u32) {
     while client.ep.now() <= client.book.faulty_until.get() {
         pass_time(&client.ep).await;
     }
-    // Until then nobody has these keys.
+    // Until the move is repeated, its keys have no owner.
     while client.index.has_to_move() && client.ep.now() <= calm && !client.book.is_over.get() {
         client.perform(slot, Op::Move).await;
         pass_time(&client.ep).await;
     }
-    // What was cut off is seen now and then, and finished when its verbs must have ended.
+    // Operations notice leftovers, and finish them once their verbs must have ended.
     while client.ep.now() <= calm && !client.book.is_over.get() {
         client.operate(slot, 0).await;
         client.ep.sleep_until(client.ep.now() + REST_NS).await;
@@ -261,7 +268,7 @@ async fn work<I: Index>(client: Rc<Client<I>>, calm: Nanos, slot: u32) {
     }
 }
 
-/// Looks up every key and scans all of them, up and down.
+/// Looks up every key and scans all of them, ascending and descending.
 fn look_at_everything<I: Index>(client: &Client<I>) {
     if client.book.is_over.get() {
         return;
@@ -275,12 +282,12 @@ fn look_at_everything<I: Index>(client: &Client<I>) {
     }
 }
 
-/// About as long as the operations take when all is well.
+/// Approximate duration of the operations without faults.
 fn span_of(setup: &Setup) -> Nanos {
     (setup.operations_per_slot() as f64 * 8_000.0 * setup.latency_scale) as Nanos
 }
 
-/// What goes wrong while the operations run.
+/// Draws the faults during the operations.
 fn plan_faults(setup: &Setup, began: Nanos) -> FaultPlan {
     let bounds = FaultBounds {
         compute_servers: setup.all_compute_servers(),

@@ -1,7 +1,8 @@
-//! What a seed stands for: a system, servers, keys, operations, faults; and what the system leaves open, its *case*.
+//! Configuration of a seed: a system, servers, keys, operations and faults; and the parameters of the system,
+//! its *case*.
 //!
-//! Every aspect is drawn from random numbers of its own, so that an aspect that is added later does not change what the
-//! seeds meant before, apart from that aspect.
+//! Each aspect is drawn from its own random numbers, so a new aspect does not change the others of existing
+//! seeds.
 
 use pando_fabric::{Nanos, Random};
 use pando_sim::{FaultKind, Faults, Model, Preemption};
@@ -16,7 +17,7 @@ use super::pool_case::PoolCase;
 use super::systems::{POOL, Systems};
 use crate::bench::System;
 
-/// What the index holds before the operations begin.
+/// Entries of the index before the operations begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Start {
@@ -27,18 +28,18 @@ pub enum Start {
     Full,
 }
 
-/// How the keys of operations are chosen.
+/// Distribution of the keys of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Skew {
     Uniform,
-    /// The square of a uniform number: the first keys are hot.
+    /// The product of two uniform numbers: the first keys are hot.
     Square,
-    /// Mostly a few neighbours, which move on as time passes.
+    /// Mostly a few neighbours, which change over time.
     Moving,
 }
 
-/// Which operations are frequent.
+/// Frequent operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mix {
@@ -47,20 +48,20 @@ pub enum Mix {
     Growing,
     /// Mostly removals.
     Shrinking,
-    /// Mostly looks.
+    /// Mostly lookups.
     Looking,
     /// Many scans.
     Scanning,
 }
 
-/// What the systems do not have in common.
+/// Parameters that differ between systems.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum Case {
     Dex(DexCase),
     Sherman(ShermanCase),
     Smart(SmartCase),
-    /// No index, but the pool itself.
+    /// The pool itself, without an index.
     Pool(PoolCase),
 }
 
@@ -72,7 +73,7 @@ pub struct Setup {
     #[serde(flatten)]
     pub system: System,
     pub memory_servers: usize,
-    /// Compute servers that have keys at first.
+    /// Compute servers with keys at the start.
     pub compute_servers: usize,
     pub threads: usize,
     pub slots: u32,
@@ -88,19 +89,19 @@ pub struct Setup {
     pub torn_share: f64,
     pub latency_scale: f64,
     pub faults: FaultSet,
-    /// How threads are preempted where they compute, if they are.
+    /// Preemption of threads while they compute; `None` without it.
     pub preemption: Option<Preemption>,
     #[serde(flatten)]
     pub case: Case,
 }
 
-/// How long an operation waits for others, in virtual time.
+/// Longest time that an operation waits for others, in virtual time.
 pub const PATIENCE_NS: Nanos = 50_000_000;
 
-/// After so long a verb to a server that does not answer fails, in virtual time.
+/// Time after which a verb to a server that does not answer fails, in virtual time.
 const TIMEOUT_NS: Nanos = 300_000;
 
-/// The random numbers of one aspect of a seed.
+/// Random choices for one aspect of a seed.
 pub struct Draw(Random);
 
 impl Draw {
@@ -118,11 +119,11 @@ pub fn random_of(seed: u64, purpose: &str) -> Random {
     Random::new(xxh3_64_with_seed(purpose.as_bytes(), seed))
 }
 
-/// Bytes of keys and values, what keys look like, and the share of long values.
+/// Sizes of keys and values, form of keys, and share of long values.
 pub type DrawnKeys = (Sizes, KeyStyle, f64);
 
 impl Setup {
-    /// The configuration of `seed`, with one of `systems` and those of `faults` that the seed has.
+    /// The configuration of `seed`, with one of `systems` and those of `faults` that the seed draws.
     pub fn draw(seed: u64, systems: &Systems, faults: FaultSet) -> Self {
         if systems.are_pools() {
             return Self::draw_pool(seed, faults);
@@ -134,7 +135,7 @@ impl Setup {
         }
     }
 
-    /// What does not depend on the system, around the case that a subtree level of the seed gives.
+    /// Draws all that does not depend on the system, around the case that a subtree level of the seed gives.
     pub(super) fn drawn(
         seed: u64,
         system: System,
@@ -177,7 +178,7 @@ impl Setup {
         }
     }
 
-    /// What is simulated.
+    /// Name of the simulated system.
     pub fn name(&self) -> &'static str {
         match self.case {
             Case::Pool(_) => POOL,
@@ -185,7 +186,7 @@ impl Setup {
         }
     }
 
-    /// The model of the cluster, with the unchanging faults.
+    /// The model of the cluster, with its permanent faults.
     pub fn model(&self) -> Model {
         let mut model = Model::default();
         let network = &mut model.network;
@@ -197,8 +198,8 @@ impl Setup {
         model
     }
 
-    /// No verb takes so long, where operations are cut off. What they leave rests that long, and an operation on DEX may meet
-    /// that in several places.
+    /// Longest duration of a verb, if operations are cut off; their leftovers rest for this time. It is short
+    /// for DEX, where an operation may meet leftovers in several places.
     pub fn verbs_take_ns(&self) -> Nanos {
         match &self.case {
             Case::Dex(_) => PATIENCE_NS / 10,
@@ -206,12 +207,12 @@ impl Setup {
         }
     }
 
-    /// How full the nodes of the bulk load are.
+    /// Fill of nodes after the bulk load.
     pub fn fill(&self) -> f64 {
         0.4 + 0.6 * (random_of(self.seed, "fill").next() >> 40) as f64 / (1u64 << 24) as f64
     }
 
-    /// Compute servers, those without keys included.
+    /// Number of compute servers, including those without keys.
     pub fn all_compute_servers(&self) -> usize {
         match &self.case {
             Case::Dex(case) => self.compute_servers + case.moves.spare_servers,
@@ -219,7 +220,7 @@ impl Setup {
         }
     }
 
-    /// Moves of keys among 1,024 operations.
+    /// Moves of keys per 1,024 operations.
     pub fn moves_share(&self) -> usize {
         match &self.case {
             Case::Dex(case) => case.moves.share,
@@ -233,7 +234,7 @@ impl Setup {
     }
 }
 
-/// Rarely, or at every few looks; for up to what two or a hundred verbs take.
+/// Preempts one in 8 to 512 times, for up to 5 to 400 µs: the time of two to a hundred verbs and more.
 fn draw_preemption(seed: u64) -> Preemption {
     let draw = Draw::of(seed, "preemption");
     let (one_in, longest_ns) = (draw.one_of(&[8, 32, 128, 512]), draw.one_of(&[5_000, 50_000, 400_000]));

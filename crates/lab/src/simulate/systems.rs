@@ -1,15 +1,15 @@
-//! Which systems seeds may have: the one that the caller names, or all of which the seed draws one.
+//! Systems of seeds: the one that the caller names, or one of all, drawn by the seed.
 //!
-//! A system that is named has the techniques that its name and switches say; the seed draws everything else. Otherwise the seed
-//! draws the techniques, too: a step of a ladder, now and then one technique more or less than that, partitions, the way of
-//! checking what was READ. What is unsound on purpose is never drawn.
+//! A named system has the techniques of its name and switches; the seed draws everything else. Otherwise the
+//! seed draws the techniques, too: a step of an ablation, sometimes with one technique more or less,
+//! partitions, the check of READs. Techniques that are unsound on purpose are never drawn.
 
 use std::fmt;
 
 use super::setup::Draw;
 use crate::bench::{BenchSpec, System};
 
-/// The steps of the two ablations, as they are named.
+/// Steps of the two ablations: names and techniques.
 const STEPS: [(&str, &[&str]); 12] = [
     ("fg", &[]),
     ("fg+", &[]),
@@ -24,41 +24,41 @@ const STEPS: [(&str, &[&str]); 12] = [
     ("art", &["lock-free-nodes", "in-place-leaves", "rear-locks", "read-delegation"]),
     ("smart", &[]),
 ];
-/// The first of SMART's.
+/// Index of the first step of SMART.
 const SMART_STEPS: usize = 6;
 
-/// What is turned round now and then.
+/// Techniques that are sometimes switched against the step.
 const SHERMAN_TURNED: [&str; 6] =
     ["index-cache", "write-release", "combine", "lock-table", "hierarchical", "two-level"];
 const SMART_TURNED: [&str; 5] =
     ["lock-free-nodes", "in-place-leaves", "rear-locks", "read-delegation", "write-combining"];
 
-/// The pool by itself, which is no index and only simulated if it is named.
+/// Name of the pool itself. It is no index, and is simulated only if named.
 pub const POOL: &str = "pool";
 
-/// Which systems seeds may have.
+/// Systems that seeds may have.
 #[derive(Clone, Debug, Default)]
 pub struct Systems {
-    /// `None` for all.
+    /// `None` for all systems.
     named: Option<Named>,
-    /// The pool by itself.
+    /// Whether the pool itself is simulated.
     pool: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Named {
     system: System,
-    /// As it was asked for.
+    /// Name in the request.
     name: String,
     with: Vec<String>,
     without: Vec<String>,
 }
 
 impl Systems {
-    /// The system of this name with techniques switched on and off, or `all`.
+    /// The system with this name and these techniques switched on and off, or `all`.
     ///
     /// # Errors
-    /// A sentence: what is not known, or does not go together.
+    /// A sentence about an unknown name or a contradiction.
     pub fn new(name: &str, with: &[String], without: &[String]) -> Result<Self, String> {
         if name == "all" {
             return match (with, without) {
@@ -91,7 +91,7 @@ impl Systems {
         Self::new("dex", &[], &[]).expect("it is known")
     }
 
-    /// Whether it is the pool by itself.
+    /// Whether the pool itself is simulated.
     pub(super) fn are_pools(&self) -> bool {
         self.pool
     }
@@ -139,7 +139,7 @@ fn draw_peer(draw: &Draw, steps: &[(&str, &[&str])], turned: &[&str]) -> System 
     system.partitioned(has_parts).expect("peers have partitions or not")
 }
 
-/// As the command line takes it.
+/// As on the command line.
 impl fmt::Display for Systems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(Named { name, with, without, .. }) = &self.named else {

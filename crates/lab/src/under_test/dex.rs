@@ -1,8 +1,9 @@
 //! DEX on a cluster of the laboratory: one tree and one cache for each compute server (DEX §4, §5).
 //!
-//! The index is loaded through any endpoint, and used through any: the simulator's direct one to load, verify and audit,
-//! those of its threads to measure. A thread has a worker of every compute server's cache, since a scan goes on into the keys
-//! of the next one; all else that a driver asks for is its own compute server's.
+//! The index is loaded and used through any endpoint: the simulator's direct one to load, verify and audit,
+//! those of its threads to measure. A thread has a worker of each compute server's cache, since a scan
+//! continues into the keys of the next server. All other operations of a driver use the thread's own compute
+//! server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,26 +23,26 @@ use pando_sim::SimEndpoint;
 use super::{Answers, Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest};
 use crate::bench::{BenchError, BenchSpec};
 
-/// Number of the index in its pool, which holds nothing else.
+/// Number of the index in its pool; it is the only one.
 pub(super) const INDEX: u32 = 1;
 
 /// DEX with all its compute servers.
 pub struct Dex<L> {
     pool: Pool,
     routes: Arc<Routes>,
-    /// By compute server; those at the end may have no keys at first.
+    /// By compute server; the last ones may have no keys at the start.
     trees: Vec<Tree<L>>,
     /// Number of the next thread.
     threads: AtomicU64,
 }
 
-/// How an index is made: its nodes, and a tree with a cache of its own for each compute server.
+/// Parameters for making an index: its nodes, and a tree with its own cache for each compute server.
 pub(crate) struct Assembly<'a, L> {
     pub pool: &'a Pool,
     pub layout: L,
-    /// First keys of the compute servers after the first.
+    /// First keys of the second and further compute servers.
     pub boundaries: &'a [Vec<u8>],
-    /// Compute servers that have no keys at first.
+    /// Number of compute servers without keys at the start.
     pub spares: usize,
     pub cache: CacheConfig,
     /// Settings of all trees. Root and range are filled in.
@@ -52,7 +53,7 @@ pub(crate) struct Assembly<'a, L> {
 }
 
 impl<'a, L: Layout> Assembly<'a, L> {
-    /// An index without spare compute servers whose nodes are 90% full.
+    /// An index without spare compute servers, with nodes that are 90% full.
     pub fn new(
         pool: &'a Pool,
         layout: L,
@@ -63,7 +64,7 @@ impl<'a, L: Layout> Assembly<'a, L> {
         Self { pool, layout, boundaries, spares: 0, cache, tree, leaf_fill: 0.9, inner_fill: 0.9 }
     }
 
-    /// The index that a benchmark asks for.
+    /// The index of a benchmark.
     pub fn of(spec: &BenchSpec, pool: &'a Pool, layout: L, boundaries: &'a [Vec<u8>]) -> Self {
         let tree = TreeConfig {
             read_ahead: spec.read_ahead,
@@ -76,7 +77,7 @@ impl<'a, L: Layout> Assembly<'a, L> {
         Self { leaf_fill: spec.fill, inner_fill: spec.inner_fill, ..assembly }
     }
 
-    /// Makes the nodes with the records of `source`, which may be none. Returns the address of the root.
+    /// Makes the nodes with the records of `source`, which may be empty. Returns the address of the root.
     ///
     /// # Errors
     /// A full pool; nodes of impossible sizes; errors of the fabric.
@@ -92,7 +93,7 @@ impl<'a, L: Layout> Assembly<'a, L> {
             let load = BulkLoad::new(*layout, pool, tree.index_id, tree.subtree_level, boundaries)
                 .leaf_fill(self.leaf_fill)
                 .inner_fill(self.inner_fill);
-            // One slice, so that the place of a node does not depend on the scheduling of host threads.
+            // A single slice, so that the place of a node does not depend on the scheduling of host threads.
             let slice = load.load_slice(ep, source, 0..source.len(), 1, 0).await?;
             load.finish(ep, vec![slice], root).await?;
         }
@@ -102,7 +103,7 @@ impl<'a, L: Layout> Assembly<'a, L> {
     /// Makes the nodes and opens a tree for each compute server, those without keys last.
     ///
     /// # Errors
-    /// As [`Assembly::load`], and caches of impossible sizes.
+    /// Those of [`Assembly::load`], and caches of impossible sizes.
     pub async fn trees<E: Endpoint>(
         &self,
         ep: &E,
@@ -110,7 +111,7 @@ impl<'a, L: Layout> Assembly<'a, L> {
     ) -> Result<Vec<Tree<L>>, DexError> {
         let spares = std::iter::repeat_n(KeyRange::none(), self.spares);
         let ranges = KeyRange::from_boundaries(self.boundaries).into_iter().chain(spares);
-        // Before anything is loaded: a cache may be too small.
+        // Make the caches before the load, since they may be too small.
         let caches = ranges.map(|range| Ok((range, Arc::new(Cache::new(&self.cache)?))));
         let caches: Vec<_> = caches.collect::<Result<_, DexError>>()?;
         let root = self.load(ep, source).await?;
@@ -128,8 +129,8 @@ impl<'a, L: Layout> Assembly<'a, L> {
 }
 
 impl<L: Layout> Dex<L> {
-    /// Loads a new index with sorted entries and opens it for each of the compute servers that `boundaries` divide the
-    /// keys among, and for `spares` more, which have no keys yet.
+    /// Loads a new index with sorted entries. Opens it for each compute server of the partitions that
+    /// `boundaries` define, and for `spares` more without keys.
     ///
     /// # Errors
     /// A full pool; caches or nodes of impossible sizes; errors of the fabric.
@@ -226,7 +227,7 @@ impl<L: Layout> SystemUnderTest<SimPort> for Dex<L> {
         at.own.router.scanned(&at.port.ep, range, at.system.patience_ns(), scan_of).await
     }
 
-    /// Stretches of neighbouring keys that belong to one compute server go together.
+    /// Looks up neighbouring keys of one compute server together.
     async fn multi_get(at: At<'_, L>, keys: &[&[u8]], answers: &mut Answers) -> Result<(), DexError> {
         let (router, mut part) = (&at.own.router, pando_dex::Answers::default());
         let mut detour = Detour::new(at.system.patience_ns());
@@ -248,7 +249,7 @@ impl<L: Layout> SystemUnderTest<SimPort> for Dex<L> {
             if !refused {
                 return Ok(());
             }
-            // Some keys have moved: all are looked up again.
+            // Some keys have moved: look up all of them again.
             detour.next(&at.port.ep, router).await?;
         }
     }

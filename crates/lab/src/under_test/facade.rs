@@ -1,7 +1,7 @@
-//! The facade's index as a system under test: what users have, on the fabrics of this machine.
+//! The facade's index as a system under test: the users' interface, on the fabrics of this machine.
 //!
-//! Time is the host's, and threads run side by side by themselves, so there is nothing to pace. Threads reach the index by
-//! sessions. Every operation is the session's own, and inlined to it.
+//! Time is the host's, and threads run in parallel, so no pacing is needed. Threads access the index by
+//! sessions. Each operation is the session's own, inlined.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,9 +14,9 @@ use crate::bench::BenchError;
 pub(crate) struct Facade {
     cluster: Cluster,
     index: Index,
-    /// The pool is shared with others.
+    /// The pool is shared with other processes.
     is_guest: bool,
-    /// Operations of the compute servers when they were last asked for.
+    /// Operations of the compute servers at the last call of `counts`.
     last: Mutex<Vec<ComputeServerStats>>,
 }
 
@@ -84,7 +84,7 @@ impl SystemUnderTest<Session> for Facade {
     fn audit(&self, _: &Connect<'_, Session>) -> Result<Audited, BenchError> {
         let name = self.index.name();
         let report = match self.cluster.check() {
-            // Others have indexes of their own in this pool.
+            // Others have indexes in this pool, so only this one is checked.
             Err(pando::Error::NotAlone { .. }) if self.is_guest => self.cluster.check_index(name)?,
             report => report?,
         };

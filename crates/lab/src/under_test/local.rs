@@ -1,7 +1,8 @@
-//! A B+-tree that is not distributed, on one compute server of a cluster of the laboratory (DEX §8.3, Figure 11).
+//! A B+-tree that is not distributed, on one compute server of a cluster of the laboratory (DEX §8.3, Figure
+//! 11).
 //!
-//! It uses no memory server and no verb; its threads are charged for computing and for contended latches, by the same
-//! model as DEX's.
+//! It uses no memory server and no verb. Its threads are charged for computing and for contended latches by
+//! the same model as DEX's.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +15,7 @@ use super::local_tree::{LocalTree, Write};
 use super::{Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest};
 use crate::bench::{BenchError, BenchSpec};
 
-/// The tree, as all threads of its server share it.
+/// The tree, shared by all threads of the compute server.
 pub struct Local<L> {
     tree: Mutex<LocalTree<L>>,
 }
@@ -23,7 +24,7 @@ impl<L: Layout> Local<L> {
     /// Loads a new tree with sorted entries.
     ///
     /// # Errors
-    /// Keys and values that the layout does not hold inside of leaves.
+    /// Keys and values that the layout cannot store in leaves.
     pub fn load(spec: &BenchSpec, layout: L, source: &impl SortedSource) -> pando::Result<Self> {
         let tree = LocalTree::load(layout, source, (spec.fill, spec.inner_fill))?;
         Ok(Self { tree: Mutex::new(tree) })

@@ -1,9 +1,10 @@
-//! A B+-tree in the memory of one machine: the baseline for DEX with a cache that holds everything (DEX §8.3, Figure 11).
+//! A B+-tree in the memory of one machine: the baseline for DEX with a cache that holds everything (DEX §8.3,
+//! Figure 11).
 //!
-//! Nodes have the layout of DEX's, so that both search, copy and split with the same code; children are numbers of nodes.
-//! Nothing is merged. Threads of the simulated cluster run one after the other and no operation waits in here, so one lock
-//! around all nodes stands for the optimistic lock coupling of a real one, whose cost is charged: a search for each level,
-//! the leaf's latch for a change.
+//! Nodes have DEX's layout, so both search, copy and split with the same code; children are numbers of nodes.
+//! Nodes are never merged. Simulated threads run one after the other and no operation waits in here, so one
+//! lock around all nodes replaces the optimistic lock coupling of a real tree. Its cost is charged: a search
+//! for each level, and the leaf's latch for a change.
 
 use pando::ScanRange;
 use pando_cache::sync::Word;
@@ -13,7 +14,7 @@ use pando_fabric::{Resource, Work};
 
 use super::Audited;
 
-/// Number of a node. As a child word it is one more, since a child word of 0 is none.
+/// Number of a node. Its child word is one more, since 0 is no child word.
 type NodeId = u32;
 
 pub(crate) struct LocalTree<L> {
@@ -23,7 +24,7 @@ pub(crate) struct LocalTree<L> {
     pub splits: u64,
 }
 
-/// Which keys a write is for.
+/// Keys that a write applies to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Write {
     /// Any key.
@@ -32,7 +33,7 @@ pub(crate) enum Write {
     Update,
 }
 
-/// Nodes of a loaded tree: leaves and inner nodes as full as that.
+/// Number of nodes of a loaded tree with this fill of leaves and inner nodes.
 pub(crate) fn node_count(layout: impl Layout, records: u64, fill: f64, inner_fill: f64) -> u64 {
     let mut level = records.div_ceil(per_node(layout.max_entries(), fill)).max(1);
     let mut count = level;
@@ -60,10 +61,10 @@ fn no_room() -> DexError {
 }
 
 impl<L: Layout> LocalTree<L> {
-    /// A tree of sorted entries.
+    /// Makes a tree of sorted entries.
     ///
     /// # Errors
-    /// Keys and values that the layout does not hold inside of leaves; those of the source.
+    /// Keys and values that the layout cannot store in leaves; errors of the source.
     pub fn load(layout: L, source: &impl SortedSource, (fill, inner_fill): (f64, f64)) -> Result<Self> {
         let mut tree = Self { layout, nodes: Vec::new(), root: 0, splits: 0 };
         let leaf_most = per_node(layout.max_entries(), fill) as usize;
@@ -101,7 +102,7 @@ impl<L: Layout> LocalTree<L> {
         Ok(tree)
     }
 
-    /// Inner nodes over a level of nodes, each with its low fence.
+    /// Makes the inner nodes above a level of nodes, each given with its low fence.
     fn build_level(
         &mut self,
         height: u8,
@@ -147,7 +148,7 @@ impl<L: Layout> LocalTree<L> {
         self.layout.append_fence(self.page(id), side, &mut key).then_some(key)
     }
 
-    /// The node's keys end at `high`.
+    /// Sets the high fence of a node.
     fn end_at(&self, id: NodeId, high: &[u8]) -> Result<()> {
         let low = self.fence(id, Side::Low);
         match self.layout.set_fences(self.page(id), low.as_deref(), Some(high)) {
@@ -156,7 +157,7 @@ impl<L: Layout> LocalTree<L> {
         }
     }
 
-    /// The leaf of a key. `path` is told the nodes on the way, the leaf last.
+    /// Returns the leaf of a key. Calls `path` for each node of the descent, the leaf last.
     fn descend(&self, key: L::Key<'_>, charge: impl Fn(Work), mut path: impl FnMut(NodeId)) -> NodeId {
         let mut node = self.root;
         loop {
@@ -174,7 +175,7 @@ impl<L: Layout> LocalTree<L> {
     /// Appends the value of a key; `false` if it is absent.
     ///
     /// # Errors
-    /// A key that the layout does not hold.
+    /// A key that the layout cannot store.
     pub fn get(&self, key: &[u8], out: &mut Vec<u8>, charge: impl Fn(Work)) -> Result<bool> {
         let key = self.layout.key(key)?;
         let start = out.len();
@@ -187,10 +188,10 @@ impl<L: Layout> LocalTree<L> {
         Ok(found)
     }
 
-    /// Stores a value, and returns whether the key was present.
+    /// Stores a value; returns whether the key was present.
     ///
     /// # Errors
-    /// Keys and values that the layout does not hold inside of leaves.
+    /// Keys and values that the layout cannot store in leaves.
     pub fn write(&mut self, key: &[u8], value: &[u8], write: Write, charge: impl Fn(Work)) -> Result<bool> {
         let prepared = self.layout.key(key)?;
         if !self.layout.value_is_inline(value)? {
@@ -219,7 +220,8 @@ impl<L: Layout> LocalTree<L> {
         }
     }
 
-    /// Makes room for an entry or a separator in the last node of `path`, or first in the nodes above it.
+    /// Makes room for an entry or a separator in the last node of `path`, or in a node above it that must be
+    /// split first.
     fn split(&mut self, path: &[NodeId], key: &[u8], value_len: usize, charge: &impl Fn(Work)) -> Result<()> {
         let Some((&node, above)) = path.split_last() else { return Err(no_room()) };
         let mut separator = Vec::new();
@@ -247,7 +249,8 @@ impl<L: Layout> LocalTree<L> {
         Ok(())
     }
 
-    /// Hands the entries of a range to `visit`, in ascending order, until it returns `false`; how many it was given.
+    /// Passes the entries of a range to `visit`, in ascending order, until it returns `false`; returns their
+    /// number.
     ///
     /// # Errors
     /// Descending ranges.
@@ -300,12 +303,12 @@ impl<L: Layout> LocalTree<L> {
         Ok(entries)
     }
 
-    /// Levels; 1 if the root is a leaf.
+    /// Number of levels; 1 if the root is a leaf.
     pub fn height(&self) -> u32 {
         u32::from(header::level(self.page(self.root))) + 1
     }
 
-    /// Looks at every node: fences, order, levels.
+    /// Checks each node: fences, order, levels.
     pub fn audit(&self) -> Audited {
         let mut found = Audited { height: self.height(), ..Audited::default() };
         self.audit_node(self.root, (None, None), &mut found);
@@ -371,7 +374,7 @@ mod tests {
 
     use super::*;
 
-    /// Even numbers.
+    /// Records with even numbers as keys.
     struct Even(u64);
 
     impl SortedSource for Even {

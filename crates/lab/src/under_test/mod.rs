@@ -1,8 +1,9 @@
-//! An index under test, as drivers, checks and experiments see it.
+//! An index under test, as drivers, checks and experiments use it.
 //!
-//! [`SystemUnderTest`] is one index with all its compute servers, whichever design it is. A thread reaches it by a [`Port`]:
-//! an endpoint of a simulated cluster or of this machine, or a session of the facade. A new design implements
-//! [`SystemUnderTest`] and nothing else. All calls are dispatched statically, so an operation costs what the index costs.
+//! [`SystemUnderTest`] is one index of any design with all its compute servers. A thread accesses it by a
+//! [`Port`]: an endpoint of a simulated cluster or of this machine, or a session of the facade. A new design
+//! only implements [`SystemUnderTest`]. All calls are dispatched statically, so that an operation has only
+//! the cost of the index.
 
 pub mod dex;
 pub(crate) mod facade;
@@ -23,15 +24,16 @@ use pando::{BalancerConfig, CacheCounts, ScanRange, SmoCounts};
 
 use crate::bench::BenchError;
 
-/// An index with all its compute servers, shared by all threads of a run. `P` is a thread's way to it.
+/// An index with all its compute servers, shared by all threads of a run. `P` is the port of a thread.
 ///
-/// Keys and values are byte strings, keys in the order of their bytes. A failed operation may or may not have happened.
-/// Any thread may ask for any key; where keys belong to compute servers, the owner serves them.
+/// Keys and values are byte strings; keys are ordered by their bytes. A failed operation may or may not have
+/// taken effect. Any thread may use any key; if keys belong to compute servers, the owner performs the
+/// operation.
 #[allow(async_fn_in_trait, reason = "a future belongs to the thread that made it")]
 pub trait SystemUnderTest<P>: Sync + Sized {
-    /// Why an operation failed, in a sentence.
+    /// Reason of a failed operation, in a sentence.
     type Error: std::error::Error;
-    /// State of one thread: its share of the caches and the like.
+    /// State of one thread, such as its parts of the caches.
     type Thread;
 
     /// Starts a thread of compute server `server`.
@@ -61,14 +63,14 @@ pub trait SystemUnderTest<P>: Sync + Sized {
         value: &[u8],
     ) -> impl Future<Output = Result<bool, Self::Error>>;
 
-    /// Hands the entries of a range to `visit`, in order, until it returns `false`; returns how many it was given.
+    /// Passes the entries of a range to `visit`, in order, until it returns `false`; returns their number.
     fn scan(
         at: Client<'_, Self, P>,
         range: &ScanRange<'_>,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> impl Future<Output = Result<usize, Self::Error>>;
 
-    /// Looks up all of `keys`, by default one after the other. The answers are in their order.
+    /// Looks up all of `keys`, by default one after the other. The answers are in the same order.
     async fn multi_get(
         at: Client<'_, Self, P>,
         keys: &[&[u8]],
@@ -87,27 +89,28 @@ pub trait SystemUnderTest<P>: Sync + Sized {
     /// Counters of all compute servers.
     ///
     /// # Errors
-    /// Those of an index that is closed.
+    /// The index is closed.
     fn counts(&self) -> Result<SystemCounts, BenchError>;
 
-    /// Moves boundaries by the load since the last call; returns how many moved.
+    /// Moves boundaries by the load since the last call; returns the number of moves.
     ///
     /// # Errors
-    /// Those of the fabric.
+    /// Errors of the fabric.
     fn balance(&self, _: &mut Balancer) -> Result<usize, BenchError> {
         Ok(0)
     }
 
-    /// Checks every invariant of the index, and that no block of the pool is leaked. Nothing else uses it meanwhile.
+    /// Checks all invariants of the index, and that no block of the pool is leaked. The index must be at
+    /// rest.
     ///
     /// # Errors
-    /// Those of the fabric; everything else that is wrong is in the result.
+    /// Errors of the fabric; violations are in the result.
     fn audit(&self, connect: &Connect<'_, P>) -> Result<Audited, BenchError>;
 
-    /// Ends the use of the index when no thread is left. With `frees`, its memory in the pool is freed.
+    /// Ends the use of the index after the end of all threads. With `frees`, frees its memory in the pool.
     ///
     /// # Errors
-    /// Those of the fabric.
+    /// Errors of the fabric.
     fn close(self, _: &Connect<'_, P>, frees: bool) -> Result<(), BenchError> {
         let _ = frees;
         Ok(())
@@ -117,7 +120,7 @@ pub trait SystemUnderTest<P>: Sync + Sized {
 /// Moves boundaries by load.
 pub type Balancer = pando::Balancer;
 
-/// A balancer with the usual settings.
+/// Makes a balancer with default settings.
 pub(crate) fn balancer() -> Balancer {
     Balancer::new(BalancerConfig::default())
 }
@@ -125,9 +128,9 @@ pub(crate) fn balancer() -> Balancer {
 /// Answers of [`SystemUnderTest::multi_get`], kept for reuse.
 #[derive(Default)]
 pub struct Answers {
-    /// Those of the facade.
+    /// Answers of the facade.
     pub by_session: Option<pando::Answers>,
-    /// Those of all others.
+    /// Answers of all other systems.
     pub by_key: pando_dex::Answers,
 }
 
@@ -147,28 +150,28 @@ impl Answers {
 pub struct SystemCounts {
     pub cache: CacheCounts,
     pub smo: SmoCounts,
-    /// Operations by compute server since the last call, in the order of their keys, where they are counted. On the
-    /// simulated cluster these are estimates by a sample of the keys.
+    /// Operations by compute server since the last call, in the order of their keys; `None` if they are not
+    /// counted. On the simulated cluster these are estimates from a sample of the keys.
     pub loads: Option<Vec<u64>>,
 }
 
 /// Result of an audit.
 #[derive(Clone, Debug, Default)]
 pub struct Audited {
-    /// The first violations, a sentence each.
+    /// The first violations, one sentence each.
     pub violations: Vec<String>,
     /// Number of all violations.
     pub violation_count: u64,
     pub entries: u64,
     pub leaves: u64,
     pub inner_nodes: u64,
-    /// Levels; 1 if the root is a leaf.
+    /// Number of levels; 1 if the root is a leaf.
     pub height: u32,
-    /// Mean share of a leaf's room that is used, 0 to 1.
+    /// Mean used fraction of a leaf's room, 0 to 1.
     pub leaf_fullness: f64,
 }
 
-/// One thread's access to an index: the index, the thread's port and its own state.
+/// One thread's access to an index: the index, the thread's port and the thread's state.
 pub(crate) struct Client<'c, S: SystemUnderTest<P>, P> {
     pub system: &'c S,
     pub port: &'c P,
@@ -183,7 +186,7 @@ impl<S: SystemUnderTest<P>, P> Clone for Client<'_, S, P> {
 
 impl<S: SystemUnderTest<P>, P> Copy for Client<'_, S, P> {}
 
-/// The operations of the index, each within its time limit. Every entry that a scan hands out renews the limit.
+/// Operations of the index, each within its time limit. Each entry that a scan returns renews the limit.
 impl<S: SystemUnderTest<P>, P: Port> Client<'_, S, P> {
     #[inline]
     pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> impl Future<Output = Result<bool, S::Error>> {

@@ -1,8 +1,8 @@
-//! The designs to compare with, on a cluster of the laboratory or of this machine: a view of the index for each compute server.
+//! Peers on a cluster of the laboratory or of this machine: one view of the index for each compute server.
 //!
-//! All compute servers share everything, unless keys are divided among them; then a key of another one is served by that one's
-//! view, as everywhere in the laboratory. The state of a thread is its compute server's number. [`PeerTree`] hides the differences
-//! between the designs.
+//! All compute servers share all keys, unless keys are divided among them; then the view of the owner
+//! performs the operations of a key. The state of a thread is the number of its compute server. [`PeerTree`]
+//! hides the differences between the designs.
 
 use std::cmp::Ordering;
 use std::error::Error;
@@ -21,10 +21,11 @@ use crate::bench::{BenchError, BenchSpec};
 /// One compute server's view of an index, shared by its threads.
 pub trait PeerTree: Sized + Sync {
     type Error: Error + 'static;
-    /// How an index is made, and how each compute server uses it.
+    /// Parameters for making an index, and for its use by each compute server.
     type Config: Sync;
 
-    /// Makes an empty index and opens it for each of `servers` compute servers; with `ranges`, each has the keys of one.
+    /// Makes an empty index and opens it for `servers` compute servers; with `ranges`, each owns the keys of
+    /// one range.
     fn open_all<E: Endpoint>(
         config: &Self::Config,
         ep: &E,
@@ -71,7 +72,7 @@ pub trait PeerTree: Sized + Sync {
 
     fn remove<E: Endpoint>(&self, ep: &E, key: &[u8]) -> impl Future<Output = Result<bool, Self::Error>>;
 
-    /// In ascending order, whatever the range says.
+    /// Scans in ascending order, ignoring the direction of the range.
     fn scan<E: Endpoint>(
         &self,
         ep: &E,
@@ -88,17 +89,17 @@ pub trait PeerTree: Sized + Sync {
 
     fn smo_counts(&self) -> SmoCounts;
 
-    /// Audits the whole index, and lists all of its blocks, including those that wait to be freed.
+    /// Audits the whole index. Lists all of its blocks, including those that wait to be freed.
     fn audit_all<E: Endpoint>(
         trees: &[Self],
         ep: &E,
     ) -> impl Future<Output = Result<(Audited, Blocks), Self::Error>>;
 
-    /// Ends the use of the index by all compute servers; the blocks that are left of it.
+    /// Ends the use of the index by all compute servers; returns its remaining blocks.
     fn close_all<E: Endpoint>(trees: Vec<Self>, ep: &E) -> impl Future<Output = Result<Blocks, Self::Error>>;
 }
 
-/// The operations of a peer that its tree offers under the same names.
+/// The operations that the tree of a peer offers with the same names and signatures.
 macro_rules! operations_of {
     ($tree:ty) => {
         async fn get<E: Endpoint>(&self, ep: &E, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
@@ -126,13 +127,13 @@ pub(super) use operations_of;
 
 /// A key and its value.
 pub type Entry = (Vec<u8>, Vec<u8>);
-/// Blocks of a pool and their bytes.
+/// Blocks of a pool with their bytes.
 pub type Blocks = Vec<(GlobalAddr, u64)>;
 
 /// An index with all its compute servers.
 pub struct Peers<T> {
     pool: Pool,
-    /// Where the keys of the second compute server begin, and so on; `None` if everything is shared.
+    /// First keys of the second and further compute servers; `None` if all keys are shared.
     boundaries: Option<Vec<Vec<u8>>>,
     /// By compute server.
     trees: Vec<T>,
@@ -140,12 +141,12 @@ pub struct Peers<T> {
     before: u64,
 }
 
-/// Blocks of a pool that are allocated.
+/// Number of allocated blocks of a pool.
 pub async fn allocated<E: Endpoint>(ep: &E, pool: &Pool) -> Result<u64, PoolError> {
     Ok(pool.usage(ep).await?.iter().map(|usage| usage.blocks_allocated).sum())
 }
 
-/// A fault in the allocation of an index, with numbers of blocks.
+/// A mismatch between an index and the allocation of its pool, with numbers of blocks.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockFault {
     #[error("{0} blocks of the index are listed twice")]
@@ -156,10 +157,11 @@ pub enum BlockFault {
     Leaked { used: u64, leaked: u64 },
 }
 
-/// Compares the blocks of an index with the allocation of its pool, of which `before` blocks are not the index's.
+/// Compares the blocks of an index with the allocation of its pool, in which `before` blocks are of other
+/// use.
 ///
 /// # Errors
-/// Those of the fabric.
+/// Errors of the fabric.
 pub async fn check_blocks<E: Endpoint>(
     ep: &E,
     pool: &Pool,
@@ -183,8 +185,8 @@ pub async fn check_blocks<E: Endpoint>(
 }
 
 impl<T: PeerTree> Peers<T> {
-    /// Loads a new index with sorted entries and opens it for each of the compute servers that `boundaries` divide the keys among
-    /// if the system divides them.
+    /// Loads a new index with sorted entries and opens it for each compute server. If the system divides the
+    /// keys, the compute servers own the partitions that `boundaries` define.
     ///
     /// # Errors
     /// A full pool; nodes and keys of impossible sizes; errors of the fabric.
@@ -239,16 +241,16 @@ impl<T: PeerTree> Peers<T> {
     }
 }
 
-/// The entries of a source one by one, though it hands them out. They are fetched a few at a time.
+/// Turns a source, which calls a visitor, into an iterator. Fetches a number of entries at a time.
 struct Pulled<'s, S> {
     source: &'s S,
     next: u64,
     fetched: std::vec::IntoIter<Entry>,
-    /// Why there are no more of them.
+    /// Error of the source, which ends the iteration.
     failed: &'s mut Option<IndexError>,
 }
 
-/// Entries that are fetched together.
+/// Number of entries that are fetched together.
 const FETCHED: u64 = 4096;
 
 impl<'s, S: SortedSource> Pulled<'s, S> {
@@ -292,7 +294,7 @@ type At<'c, T, E> = Client<'c, Peers<T>, EndpointPort<E>>;
 
 impl<T: PeerTree, E: Endpoint> SystemUnderTest<EndpointPort<E>> for Peers<T> {
     type Error = T::Error;
-    /// The compute server.
+    /// Number of the compute server.
     type Thread = usize;
 
     fn begin_thread(&self, server: usize) -> usize {
@@ -333,7 +335,7 @@ impl<T: PeerTree, E: Endpoint> SystemUnderTest<EndpointPort<E>> for Peers<T> {
         let checked = block_on(ep, check_blocks(ep, &self.pool, self.before, blocks));
         let mut faults = checked.map_err(pando::Error::from)?;
         if block_on(ep, self.pool.attached(ep)).map_err(pando::Error::from)?.len() > 1 {
-            // Others may have allocated something meanwhile, or freed it.
+            // Other processes may have allocated or freed blocks in the meantime.
             faults.retain(|fault| matches!(fault, BlockFault::Twice(_)));
         }
         audited.violation_count += faults.len() as u64;

@@ -1,7 +1,8 @@
-//! The tree that DEX's ablation begins with, on a cluster of the laboratory: every access is remote (DEX §2.2, §8.3).
+//! The tree at the start of DEX's ablation, on a cluster of the laboratory: all accesses are remote (DEX
+//! §2.2, §8.3).
 //!
-//! A view of the tree for each compute server; a thread has nothing of its own. Keys of other compute servers are served by
-//! those servers' views, as everywhere in the laboratory.
+//! Each compute server has a view of the tree; a thread has no state. Operations on keys of other compute
+//! servers use those servers' views.
 
 use std::ops::Bound;
 
@@ -24,8 +25,8 @@ pub struct Plain<L> {
 }
 
 impl<L: Layout> Plain<L> {
-    /// Loads a new index with sorted entries, in leaves that end at `boundaries` as DEX's do. With `partitioned`, nodes that
-    /// one compute server owns go without remote synchronisation.
+    /// Loads a new index with sorted entries, in leaves that end at `boundaries` as in DEX. With
+    /// `partitioned`, nodes that one compute server owns need no remote synchronisation.
     ///
     /// # Errors
     /// A full pool; nodes of impossible sizes; errors of the fabric.
@@ -72,7 +73,7 @@ impl<L: Layout> SystemUnderTest<SimPort> for Plain<L> {
         at.system.tree(key).update(&at.port.ep, key, value).await
     }
 
-    /// Scans one partition after the other, since the view of each knows which nodes are its own.
+    /// Scans one partition after the other, since each view knows its own nodes.
     async fn scan(
         at: Client<'_, Self, SimPort>,
         range: &ScanRange<'_>,

@@ -1,6 +1,6 @@
-//! Ways of a thread to an index, as the driver sees them.
+//! Access of a thread to an index, as the driver uses it.
 //!
-//! A port has the clock that operations are measured by, their time limit, and the counts of the verbs that they cost. On the
+//! A port has the clock that times operations, their time limit, and the counters of their verbs. On the
 //! simulated cluster these are virtual time and simulated verbs.
 
 use std::future::Future;
@@ -26,18 +26,18 @@ pub(crate) fn host_now() -> Nanos {
 /// Makes a port for the calling thread.
 pub(crate) type Connect<'c, P> = dyn Fn() -> Result<P, BenchError> + 'c;
 
-/// A thread's way to an index.
+/// Access of one thread to an index.
 #[allow(async_fn_in_trait, reason = "a port belongs to one thread, and so do its futures")]
 pub trait Port {
-    /// Whether a look at the clock costs nothing, since time is virtual. Then every operation is timed and every deadline is
-    /// kept to the operation.
+    /// Whether reading the clock is free, since time is virtual. Then every operation is timed, and a
+    /// deadline is checked before each operation.
     fn is_clock_free(&self) -> bool;
 
-    /// Time of the clock that operations are measured by.
+    /// Time of the clock that times operations.
     fn now(&self) -> Nanos;
 
-    /// To be awaited after every operation: in virtual time, a thread whose operations never wait would run away from the
-    /// others.
+    /// Must be awaited after each operation: in virtual time, a thread whose operations never wait would run
+    /// ahead of the others.
     async fn pace(&self);
 
     /// Verbs of this thread so far.
@@ -46,23 +46,23 @@ pub trait Port {
     /// Performs an operation within its time limit.
     fn limited<T>(&self, operation: impl Future<Output = T>) -> impl Future<Output = T>;
 
-    /// Grants the current operation its full time again.
+    /// Restarts the time limit of the current operation.
     fn renew_limit(&self) {}
 }
 
-/// A port on the threads of this machine.
+/// A port for threads of this machine.
 pub(crate) trait HostPort: Port {
-    /// Runs a future in each of `slots` slots of the thread to its end.
+    /// Runs a future in each of `slots` slots of the thread to completion.
     fn run_slots<F: Future>(&self, slots: usize, make: impl FnMut(u32) -> F) -> Result<(), BenchError>;
 
-    /// Runs one future to its end.
+    /// Runs one future to completion.
     fn block_on<F: Future>(&self, future: F) -> F::Output;
 }
 
 /// An endpoint as a port.
 pub struct EndpointPort<E> {
     pub ep: E,
-    /// Time limit of an operation. `None` on a simulated cluster, whose clock is the endpoint's.
+    /// Time limit of an operation. `None` on a simulated cluster, which uses the endpoint's clock.
     operation_ns: Option<Nanos>,
 }
 
@@ -70,12 +70,12 @@ pub struct EndpointPort<E> {
 pub type SimPort = EndpointPort<SimEndpoint>;
 
 impl<E> EndpointPort<E> {
-    /// A thread of a simulated cluster.
+    /// Port of a thread of a simulated cluster.
     pub fn simulated(ep: E) -> Self {
         Self { ep, operation_ns: None }
     }
 
-    /// A thread of this machine, whose operations may take `operation_ns` each.
+    /// Port of a thread of this machine; each operation may take `operation_ns`.
     pub fn hosted(ep: E, operation_ns: Nanos) -> Self {
         Self { ep, operation_ns: Some(operation_ns) }
     }
@@ -121,7 +121,7 @@ impl<E: Endpoint> HostPort for EndpointPort<E> {
     }
 }
 
-/// A session keeps the limits of its operations itself. Threads of this machine need no pacing.
+/// A session limits its operations itself. Threads of this machine need no pacing.
 impl Port for Session {
     #[inline]
     fn is_clock_free(&self) -> bool {

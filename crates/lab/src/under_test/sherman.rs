@@ -1,7 +1,8 @@
 //! Sherman, FG+ and FG as peers.
 //!
-//! Every compute server has a tree of its own on the same nodes. Keys and values have the lengths of the workload, and the index
-//! cache the bytes that a compute server has. The tables of locks are where NICs have memory, if the technique is on.
+//! Each compute server has its own view of the same nodes. Keys and values have the sizes of the workload,
+//! and the index cache the size of a compute server's cache. With the technique `on-chip`, the lock tables
+//! lie in the memory of NICs.
 
 use pando::{CacheCounts, KeyRange, ScanRange, SmoCounts};
 use pando_fabric::Endpoint;
@@ -16,7 +17,7 @@ use crate::bench::{BenchError, BenchSpec, ShermanSetup};
 /// Shape and configuration for a benchmark.
 ///
 /// # Errors
-/// Nodes that have no room for entries of these sizes.
+/// Nodes without room for entries of these sizes.
 pub(crate) fn config(
     setup: ShermanSetup,
     spec: &BenchSpec,
@@ -73,7 +74,7 @@ impl PeerTree for Sherman {
         Sherman::scan(self, ep, &pando_sherman::ScanRange { low, high, limit }, visit).await
     }
 
-    /// The index cache counts nothing.
+    /// All 0: the index cache has no counters.
     fn cache_counts(&self) -> CacheCounts {
         CacheCounts::default()
     }

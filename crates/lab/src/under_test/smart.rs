@@ -1,7 +1,8 @@
 //! SMART and ART as peers.
 //!
-//! Every compute server has a view of its own on the same nodes, with the cache that it has bytes for. Whether keys are divided among
-//! them is decided when they are opened. Unlinked blocks wait for all compute servers, so that an audit counts them, too.
+//! Each compute server has its own view of the same nodes, with a cache of its size. Keys are divided among
+//! the views when these are opened, or not at all. Unlinked blocks wait for all compute servers, so audits
+//! count them, too.
 
 use std::ops::Bound;
 
@@ -22,7 +23,8 @@ pub(crate) fn config(setup: SmartSetup, spec: &BenchSpec) -> (CreateOptions, Sma
     (options, SmartConfig { cache_bytes: spec.cache_bytes, ..config })
 }
 
-/// The techniques, with the usual sizes. Where the index is, is known when it is made.
+/// Options and configuration of the techniques, with default sizes. The anchor is known only after the index
+/// is made.
 pub(crate) fn configured(setup: SmartSetup, index_id: u32) -> (CreateOptions, SmartConfig) {
     let SmartSetup { techniques, node_room, cache_policy, .. } = setup;
     let options = CreateOptions { node_room, ..CreateOptions::new(index_id, techniques) };
@@ -82,7 +84,7 @@ impl PeerTree for Smart {
         Smart::scan(self, ep, (range.low, range.high), range.limit, visit).await
     }
 
-    /// Leaves are never cached; a descent that begins at a cached node has found its inner nodes there.
+    /// Leaves are never cached. A descent that begins at a cached node counts as a hit of inner nodes.
     fn cache_counts(&self) -> CacheCounts {
         let counts = Smart::cache_counts(self);
         CacheCounts {
@@ -94,7 +96,7 @@ impl PeerTree for Smart {
         }
     }
 
-    /// It does not count how nodes change.
+    /// All 0: SMART does not count structure changes.
     fn smo_counts(&self) -> SmoCounts {
         SmoCounts::default()
     }
@@ -110,7 +112,7 @@ impl PeerTree for Smart {
             leaves: found.entries + found.leaves_gone,
             inner_nodes: found.inner_nodes,
             height: found.height,
-            // A leaf has the size of its entry.
+            // A leaf has exactly the size of its entry.
             leaf_fullness: 1.0,
         };
         Ok((audited, blocks))
@@ -120,7 +122,7 @@ impl PeerTree for Smart {
         for tree in &trees {
             tree.reclaim(ep).await?;
         }
-        // Nodes that are still unlinked now stay until the end of the index.
+        // Blocks that are still in limbo are freed only together with the index.
         let (_, blocks) = Self::audit_all(&trees, ep).await?;
         for tree in &trees {
             tree.park(ep).await?;

@@ -1,4 +1,4 @@
-//! Whole benchmarks, small: every workload and both layouts, verified and audited.
+//! Small but complete benchmarks: all workloads and both layouts, verified and audited.
 
 use std::cell::RefCell;
 
@@ -6,7 +6,7 @@ use crate::common::{adds_up, run};
 use pando_lab::bench::{self, BenchSpec, FabricKind, LayoutChoice, Length, Phase, Watch};
 use pando_workload::{Distribution, InsertKeys, KeySpace, Mix};
 
-/// A cache far smaller than the index, several compute servers: most paths are taken.
+/// A cache much smaller than the index, and several compute servers, so that most paths are taken.
 fn small(workload: &str) -> BenchSpec {
     BenchSpec {
         memory_servers: 2,
@@ -72,7 +72,7 @@ fn a_hot_spot_is_one_and_a_balancer_evens_it_out() {
             loads[server].share
         };
         let still = run(&hot);
-        // The second of four servers has the hot stretch, and 15 of 90 parts of the rest.
+        // The second of four servers has the hot stretch, and 15 of the other 90 hundredths of the keys.
         assert!((0.91..0.925).contains(&share(&still, 1)) && still.balance.is_none(), "{:?}", still.loads);
         let moved = run(&BenchSpec { balance_every_ns: Some(1_000_000), ..hot });
         let balance = moved.balance.expect("there was a balancer");
@@ -103,7 +103,7 @@ fn reads_of_a_small_cache_are_counted_and_writes_are_none() {
     let report = run(&small("read-only"));
     assert!(report.per_op.reads > 0.05 && report.per_op.reads < 1.5, "{:?}", report.per_op);
     assert_eq!((report.per_op.writes, report.per_op.atomics, report.per_op.two_sided), (0.0, 0.0, 0.0));
-    // READs of nodes; of the leaf at the boundary, which is shared, also of its lock word.
+    // READs are of nodes; for the leaf at the boundary, which is shared, also of its lock word.
     let nodes = report.per_op.bytes_read / 512.0;
     assert!((0.99 * report.per_op.reads..=report.per_op.reads).contains(&nodes), "{:?}", report.per_op);
     let hits = report.cache.hit_ratio_leaf.expect("leaves were needed");

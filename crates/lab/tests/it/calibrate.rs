@@ -1,4 +1,4 @@
-//! What is measured becomes a model.
+//! Tests that a calibration gives a section of a model.
 
 use pando_lab::calibrate::{self, CalibrateOptions};
 use pando_sim::Model;
@@ -22,7 +22,7 @@ fn what_is_measured_is_a_section_of_a_model() {
     };
     assert_eq!(of("node_search_ns"), Some(model.compute.node_search_ns));
     assert_eq!(of("evict_ns"), Some(model.compute.evict_ns));
-    // A page is searched faster than 1 KiB is moved through the whole of a miss.
+    // Publishing a page takes longer than copying one of its lines.
     assert!(of("admit_ns") > of("copy_line_ns"));
     let table = calibration.table();
     for measured in &calibration.measured {

@@ -1,15 +1,15 @@
-//! Every defect that can be put into the protocols on purpose is found by few seeds; without, the same seeds are clean.
+//! Each seeded defect of the protocols is found within few seeds; without it, the same seeds are clean.
 //!
-//! `cargo test -p pando-lab --features defects --test it defects::`. What shows only when a process dies is in
-//! `crates/sherman/tests/it/left_locks.rs`.
+//! `cargo test -p pando-lab --features defects --test it defects::`. Defects that only the death of a process
+//! reveals are tested in `crates/sherman/tests/it/left_locks.rs`.
 
 use pando_fabric::defect::{self, with_defect};
 use pando_lab::simulate::{FaultSet, SeedReport, Systems, run_seed};
 
-/// Seeds tried at most.
+/// Most seeds that are tried.
 const SEEDS: u64 = 400;
 
-/// A system, by its name or with techniques after a blank, and what goes wrong.
+/// A system, with techniques after a space, and the kinds of faults.
 type Case = (&'static str, &'static str);
 
 fn systems(text: &str) -> Systems {
@@ -18,7 +18,7 @@ fn systems(text: &str) -> Systems {
     Systems::new(name, &with, &[]).expect("a system")
 }
 
-/// The first seed that shows something wrong.
+/// The first seed with a violation.
 fn first_violation<D: defect::Defect>(
     defect: Option<D>,
     seeds: u64,

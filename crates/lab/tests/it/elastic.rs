@@ -1,4 +1,5 @@
-//! Keys that move while they are used, on a small cluster: nothing fails, the others go on, a hot spot is evened out.
+//! Moves of keys on a small cluster: no operation fails, other servers are not disturbed, a hot spot is
+//! balanced.
 
 use std::cell::Cell;
 
@@ -81,7 +82,7 @@ fn a_hot_spot_is_evened_out_wherever_it_goes() {
     assert!(with.ops > without.ops);
 }
 
-/// Wants to stop after so many questions.
+/// Interrupts at the given call.
 struct Impatient(Cell<u32>);
 
 impl Watch for Impatient {

@@ -1,4 +1,5 @@
-//! The pages about experiments: each is explained, names what it rests on, and every link between pages leads somewhere.
+//! Checks of the documents about experiments: each experiment is explained with its parameters, and all links
+//! between pages lead to a page and heading.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -29,7 +30,7 @@ fn pages() -> BTreeMap<PathBuf, String> {
     pages
 }
 
-/// What a heading is called in links.
+/// Anchor of a heading in links.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
     let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
@@ -80,7 +81,7 @@ fn links_between_pages_lead_to_headings() {
                 file => name.with_file_name(file),
             };
             let Some(there) = pages.get(&target) else {
-                // Outside of docs only files are looked for.
+                // Outside of `docs`, only the file must exist.
                 let path = docs().join(name).with_file_name(file);
                 assert!(path.exists(), "{}: {link} leads to no page", name.display());
                 continue;

@@ -1,6 +1,8 @@
-//! A defect put back into the pool is found by `simulate --system pool` within seconds; without, the same seeds are clean.
+//! Each seeded defect of the pool is found by `simulate --system pool` within seconds; without it, the same
+//! seeds are clean.
 //!
-//! `cargo test -p pando-lab --features defects --test it pool_defects:: -- --nocapture` says by which seed, and when.
+//! `cargo test -p pando-lab --features defects --test it pool_defects:: -- --nocapture` shows seeds and
+//! times.
 
 use std::time::Instant;
 
@@ -8,7 +10,7 @@ use pando_fabric::defect::{self, with_defect};
 use pando_lab::simulate::{FaultSet, SeedReport, Systems, run_seed};
 use pando_pool::defect::Defect;
 
-/// Seeds tried at most.
+/// Most seeds that are tried.
 const SEEDS: u64 = 600;
 
 fn first_violation<D: defect::Defect>(defect: Option<D>, seeds: u64, faults: &str) -> Option<SeedReport> {

@@ -1,7 +1,8 @@
-//! Field names of every JSON document of the laboratory, compared with the committed list `promise.txt`.
+//! Field names of all JSON documents of the laboratory, compared with the committed list `promise.txt`.
 //!
-//! Readers of these documents rely on the names. A field may be added, and then to the list too; none may vanish or change
-//! its name. The list has one line for each field: the kind of document and the path within it. `[]` is any element of a list.
+//! Readers of these documents rely on the names. A new field must be added to the list; no field may be
+//! removed or renamed. The list has one line for each field: the kind of document and the path within it.
+//! `[]` is any element of a list.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +14,7 @@ use pando_lab::experiments::{self, Scale, Setting};
 use pando_lab::simulate::{FaultSet, Summary, Systems, run_seed};
 use serde_json::Value;
 
-/// The fields found so far, a line each.
+/// The fields found so far, one per line.
 #[derive(Default)]
 struct Fields(BTreeSet<String>);
 
@@ -118,7 +119,7 @@ fn note_calibration(fields: &mut Fields) {
     }
 }
 
-/// The document of one cell of an experiment of each kind.
+/// Notes the fields of the document of one cell, for an experiment of each kind.
 fn note_experiments(fields: &mut Fields) {
     let folder = tempfile::tempdir().expect("a temporary directory");
     for name in ["table2", "fig10"] {

@@ -1,4 +1,4 @@
-//! Simulated runs: what they find where nothing is wrong and where something is, and that a seed repeats itself.
+//! Simulated runs: correct code has no violations, unsound techniques have some, and seeds are repeatable.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,13 +13,13 @@ fn is_clean(report: &SeedReport) {
     assert!(report.violations.is_empty(), "{report:#?}");
 }
 
-/// A system by its name, with techniques besides.
+/// A system by its name, with further techniques.
 fn system(name: &str, with: &[&str]) -> Systems {
     let with: Vec<_> = with.iter().map(|technique| (*technique).to_owned()).collect();
     Systems::new(name, &with, &[]).expect("a system")
 }
 
-/// A seed as it was found, before there were several processes.
+/// Runs a seed with all compute servers in one process, the configuration in which it was found.
 fn in_one_process(seed: u64, list: &str) -> SeedReport {
     run_setup(Setup::draw_one_process(seed, faults(list)))
 }
@@ -63,7 +63,7 @@ fn nothing_is_found_in_any_system() {
     }
 }
 
-/// What seeds with DEX meant before there were other systems.
+/// Seeds of DEX keep their configurations, so that recorded seeds stay valid.
 #[test]
 fn a_seed_of_dex_is_what_it_was() {
     let told = |seed| {
@@ -88,12 +88,12 @@ fn the_same_seed_is_the_same_history() {
     hashes.sort_unstable();
     hashes.dedup();
     assert_eq!(hashes.len(), 12, "seeds differ");
-    // What goes wrong is part of the history.
+    // Faults are part of the history.
     assert!((0..12).any(|seed| run_seed(seed, &Systems::dex(), faults("none")).history_hash
         != run_seed(seed, &Systems::dex(), faults("all")).history_hash));
 }
 
-/// A long value was freed although the change that stored it, which got no answer, had been made.
+/// These seeds detect a free of a long value whose entry was stored by a change without an answer.
 #[test]
 fn a_long_value_is_not_freed_under_an_entry() {
     for seed in [1337, 1811, 2079, 2381, 2504] {
@@ -101,7 +101,7 @@ fn a_long_value_is_not_freed_under_an_entry() {
     }
 }
 
-/// Unlocking a shared node got no answer, and nobody unlocked it again.
+/// These seeds detect a shared node that stays locked after its unlock got no answer.
 #[test]
 fn a_lock_is_given_back_although_answers_are_lost() {
     for (seed, list) in
@@ -111,20 +111,22 @@ fn a_lock_is_given_back_although_answers_are_lost() {
     }
 }
 
-/// A leaf of the former owner, found by what a copy of a shared node said before the boundary moved, stayed in the cache.
+/// This seed detects a leaf of the former owner that stays in the cache. A copy of a shared node from before
+/// the move of the boundary leads to it.
 #[test]
 fn a_merge_looks_for_neighbours_among_own_keys_only() {
     is_clean(&in_one_process(1247, "none"));
 }
 
-/// Two neighbours were merged although their parent had been split between them while one was READ.
+/// This seed detects a merge of two neighbours whose parent was split between them during a READ.
 #[test]
 fn a_merge_looks_at_children_that_the_parent_still_has() {
     is_clean(&in_one_process(9647, "none"));
 }
 
-/// A split made a node its owner's alone just when its keys were about to be left: another worker, who had it locked as a shared
-/// one again, wrote a child into remote memory that the cached copy, taken for own, did not have.
+/// This seed detects a lost child of a node that a split makes owned while its keys are about to leave:
+/// another worker, which holds its lock as of a shared node, writes a child to remote memory, and the cached
+/// copy lacks it.
 #[test]
 fn a_copy_of_a_node_is_not_own_again_while_its_keys_are_being_left() {
     is_clean(&in_one_process(33540, "all"));
@@ -135,8 +137,8 @@ fn a_path_that_is_longer_than_the_cache_is_gone_down() {
     is_clean(&run_seed(227, &Systems::dex(), faults("all")));
 }
 
-/// Two moves at once, each of which found room under its locks where its copies showed none, read these again afterwards: the root,
-/// which the other had locked by then, for ever.
+/// This seed detects an endless wait of two concurrent moves. Each finds room under its locks where its
+/// copies show none, and then reads again the root, which the other has locked.
 #[test]
 fn moves_of_two_processes_do_not_keep_each_other_from_going_on() {
     is_clean(&run_seed(10, &Systems::dex(), faults("torn,spikes,slow")));
@@ -155,7 +157,7 @@ fn what_is_cut_off_is_done_or_not() {
     assert!(failed > 0, "nothing was cut off");
 }
 
-/// Keys that were being moved had no owner any more: the future of the move was dropped.
+/// These seeds detect keys without an owner after the future of their move was dropped.
 #[test]
 fn keys_have_an_owner_after_a_move_that_was_cut_off() {
     for (seed, list) in
@@ -165,7 +167,8 @@ fn keys_have_an_owner_after_a_move_that_was_cut_off() {
     }
 }
 
-/// The next operation of the compute server that left a lock, or somebody who makes the move again, never came.
+/// These seeds detect leftovers that are never finished: of a lock whose compute server has no further
+/// operation, or of a move that is not repeated.
 #[test]
 fn what_is_cut_off_is_finished_by_whose_it_is() {
     for seed in [24_189, 26_151, 26_152, 30_967, 37_246, 38_031, 39_081] {
@@ -173,14 +176,15 @@ fn what_is_cut_off_is_finished_by_whose_it_is() {
     }
 }
 
-/// A thread that lost the answer to its lock took that of another thread for its own: both had drawn the same one of 2^16 numbers.
+/// This seed detects a thread that lost the answer to its lock and takes another thread's lock for its own,
+/// because both drew the same of 2^16 versions.
 #[test]
 fn locks_of_one_process_are_told_apart() {
     is_clean(&run_seed(2_006_977, &Systems::default(), faults("all,cut-off,preempt")));
 }
 
-/// A call that failed left the ticket of a node, which keeps its parent from being evicted; who waited for a frame finished nothing
-/// that was left. All in caches of 8 frames.
+/// These seeds, with caches of 8 frames, detect waits for a frame that do not finish leftovers. A failed call
+/// leaves the I/O ticket of a node, which prevents the eviction of its parent.
 #[test]
 fn who_waits_for_a_frame_finishes_what_was_left() {
     for seed in [4_006_334, 4_007_807] {
@@ -188,26 +192,28 @@ fn who_waits_for_a_frame_finishes_what_was_left() {
     }
 }
 
-/// A stale copy of a shared node stood below a node that was evicted each time, and was not read again.
+/// This seed detects a stale copy of a shared node that is not refreshed because a node above it is evicted
+/// each time.
 #[test]
 fn a_stale_copy_is_read_again_wherever_it_is() {
     is_clean(&run_seed(4_008_652, &Systems::default(), faults("all,cut-off,preempt")));
 }
 
-/// Compute servers look at everything in the end; the clock of the last one stood where the first had begun, with memory
-/// servers busy until that had ended.
+/// This seed detects a final check whose compute servers start at the same virtual time: the last one waits
+/// for memory servers that are busy with the checks of the others.
 #[test]
 fn the_last_look_at_everything_does_not_wait_for_the_others() {
     is_clean(&run_seed(2_015_415, &system("art", &[]), faults("none")));
 }
 
-/// 3,040 operations on one key, twelve of which may have happened or not: the search needs more than two million steps.
+/// A history of 3,040 operations on one key, of which twelve have an unknown outcome: the search needs more
+/// than two million steps.
 #[test]
 fn a_long_history_is_decided() {
     is_clean(&run_seed(6_006_401, &Systems::default(), faults("all,cut-off,preempt")));
 }
 
-/// Everything at once, on threads that stand still where they do not wait for anything.
+/// All faults at once, on threads that are preempted while they compute.
 #[test]
 fn nothing_is_found_when_threads_are_preempted() {
     let mut different = 0;
@@ -230,7 +236,8 @@ fn operations_fail_while_servers_do_and_not_otherwise() {
     assert!(failed > 0);
 }
 
-/// Of combined puts, whoever executed was told that there was nothing before, and the value of the last was stored: often its own.
+/// These seeds detect combined puts in which the executing operation answers that the key was absent,
+/// although its own value is the last.
 #[test]
 fn the_first_of_combined_puts_comes_first() {
     for seed in [26, 30, 32] {
@@ -238,7 +245,8 @@ fn the_first_of_combined_puts_comes_first() {
     }
 }
 
-/// A scan went on with the replacing of a node that was another compute server's own, which that one did without atomics.
+/// These seeds detect a scan that continues the replacement of a node owned by another compute server, which
+/// replaces it without atomics.
 #[test]
 fn a_scan_leaves_the_nodes_of_other_partitions_alone() {
     for seed in [0, 70, 242, 272] {
@@ -246,7 +254,7 @@ fn a_scan_leaves_the_nodes_of_other_partitions_alone() {
     }
 }
 
-/// As published, and unsound: simulation finds it out.
+/// Checks that the simulation finds a technique that is unsound as published.
 #[track_caller]
 fn is_caught(name: &str, technique: &str, list: &str, mut seeds: Range<u64>) {
     let unsound = system(name, &[technique]);
@@ -255,8 +263,8 @@ fn is_caught(name: &str, technique: &str, list: &str, mut seeds: Range<u64>) {
     is_clean(&run_seed(wrong.expect("it is unsound"), &system(name, &[]), faults(list)));
 }
 
-/// A READ in two parts has to meet a WRITE in two parts, and that of an entry within it: with few hot entries of several lines, and
-/// everything torn, one seed in three does.
+/// A torn READ must meet a torn WRITE, of a node and of an entry in it. With few hot entries of several lines
+/// and all READs torn, one seed in three does.
 #[test]
 fn versions_at_both_ends_are_caught() {
     for name in ["fg+", "sherman"] {

@@ -1,4 +1,5 @@
-//! Benchmarks on the simulated cluster: verified and audited, the same every time, and of the same cost as on this machine.
+//! Benchmarks on the simulated cluster: verified, audited, repeatable, and with the costs of this machine's
+//! fabrics.
 
 use std::cell::RefCell;
 
@@ -8,7 +9,7 @@ use pando_lab::bench::{self, BenchSpec, FabricKind, LayoutChoice, Length, Phase,
 use pando_workload::{Distribution, KeySpace, Mix};
 use serde_json::Value;
 
-/// A cache far smaller than the index, several compute servers and threads: most paths are taken.
+/// A cache much smaller than the index, several compute servers and threads, so that most paths are taken.
 fn small(workload: &str) -> BenchSpec {
     let scans = workload.starts_with("scan") || workload == "ycsb-e";
     BenchSpec {
@@ -27,7 +28,7 @@ fn small(workload: &str) -> BenchSpec {
     }
 }
 
-/// All that is the same in every run.
+/// The parts of the report that are equal in every run.
 fn history(spec: &BenchSpec) -> Value {
     let mut json: Value = serde_json::from_str(&run(spec).to_json()).expect("valid JSON");
     let fields = json.as_object_mut().expect("an object");
@@ -43,7 +44,7 @@ fn every_workload_is_performed_without_an_error() {
         let report = run(&small(name));
         adds_up(&report);
         assert_eq!(report.latency.len(), report.ops, "every operation is timed");
-        // Twelve threads, none of whose READs takes less than two microseconds.
+        // Twelve threads, and each READ takes at least two microseconds.
         let seconds = report.virtual_seconds.expect("a clock of its own");
         assert!(seconds > report.per_op.reads * report.ops as f64 * 1.5e-6 / 12.0, "{name}: {seconds}");
         assert_eq!(report.throughput_ops, report.ops as f64 / seconds);
@@ -54,7 +55,8 @@ fn every_workload_is_performed_without_an_error() {
 fn a_hot_spot_shows_in_the_loads_and_comes_again() {
     let hot = BenchSpec { dist: Some("hotspot:0.8:0.1".parse().expect("valid")), ..small("ycsb-a") };
     let loads = run(&hot).loads.expect("counted");
-    // The first of three servers has the hot stretch, and 7 of 27 parts of the rest. One key in 32 is counted.
+    // The first of three servers has the hot stretch, and 7 of 27 parts of the rest. One key in 32 is
+    // counted.
     assert!((loads[0].share - 0.85).abs() < 0.15 && loads.len() == 3, "{loads:?}");
     assert_eq!(history(&hot), history(&hot));
 }
@@ -148,7 +150,7 @@ fn time_is_virtual_and_operations_are_counted_over_it() {
         BenchSpec { length: Length::Seconds(0.002), interval_ns: Some(100_000), ..small("write-intensive") };
     let report = run(&spec);
     let seconds = report.virtual_seconds.expect("a clock of its own");
-    // What was begun in time is finished after it.
+    // Operations under way at the end of time are finished.
     assert!((0.002..0.0021).contains(&seconds), "{seconds}");
     let series = report.series.expect("it was asked for");
     assert_eq!(series.ops.len(), 3);

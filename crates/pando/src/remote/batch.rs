@@ -1,7 +1,8 @@
-//! Batches of operations for compute servers elsewhere: all of them are on their way before the first answer is waited for.
+//! Batches of operations for compute servers elsewhere: all of them are sent before the first answer is
+//! awaited.
 //!
-//! What a batch is, and what its operations promise, is in [`crate::Batch`]. Here operations are kept as the requests that are
-//! sent.
+//! [`crate::Batch`] describes batches and their guarantees. A remote batch stores its operations as encoded
+//! requests.
 
 use crate::batch::{self, Batched, Operation};
 use crate::error::{Error, Result};
@@ -14,11 +15,11 @@ use super::wire::{Reply, Request};
 /// Operations that are sent together.
 pub type Batch<'s> = batch::Batch<'s, RemoteSession>;
 
-/// Requests that were not sent yet.
+/// Requests that have not been sent.
 #[derive(Default)]
 pub struct Pending {
     bytes: Vec<u8>,
-    /// Those that cannot be asked at all have their error here.
+    /// By operation; the error of one that cannot be sent.
     asked: Vec<Result<Asked>>,
 }
 

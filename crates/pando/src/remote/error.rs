@@ -1,8 +1,8 @@
-//! How operations over the network fail.
+//! Errors of operations over the network.
 //!
-//! A failure says which compute server it was, and whether the operation may have been executed all the same
-//! ([`RemoteError::may_have_taken_effect`]): who gets no answer to what was sent whole cannot know. Errors that a compute
-//! server answered with keep its sentence.
+//! An error names the compute server, and says whether the operation may have taken effect
+//! ([`RemoteError::may_have_taken_effect`]): without an answer to a request that was sent completely, that is
+//! unknown. An error answered by a compute server keeps its message.
 
 use std::sync::Arc;
 
@@ -12,28 +12,28 @@ use super::wire::ErrorCode;
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
-    /// It was answered with an error.
+    /// The compute server answered with an error.
     #[error("compute server {server}: {text}")]
     Answered { server: Arc<str>, code: ErrorCode, may_have_taken_effect: bool, text: String },
-    /// The operation was sent, and nothing came back.
+    /// The operation was sent, but not answered.
     #[error("compute server {server}: {reason}; the operation may or may not have been executed")]
     NoAnswer { server: Arc<str>, reason: &'static str },
     /// There is no connection, and the operation was not sent.
     #[error("compute server {server} cannot be reached, and the operation was not sent: {reason}")]
     NotConnected { server: Arc<str>, reason: String },
-    /// What listens there does not let this client in, or is something else.
+    /// The server rejects this client, or is not a compute server of this protocol.
     #[error("{server}: {reason}")]
     Rejected { server: Arc<str>, reason: String },
-    /// The processes that can be reached do not own the key.
+    /// None of the reachable processes owns the key.
     #[error("none of the compute servers {servers} owns the key{reason}")]
     NoOwner { servers: String, reason: String },
-    /// What was to be sent is longer than the compute server takes.
+    /// The request is longer than the compute server accepts.
     #[error("a request of {len} bytes is longer than the {max} bytes that compute server {server} takes")]
     TooLong { server: Arc<str>, len: usize, max: usize },
 }
 
 impl RemoteError {
-    /// Whether the operation may have been executed although it failed.
+    /// Whether the operation may have taken effect although it failed.
     pub fn may_have_taken_effect(&self) -> bool {
         match self {
             Self::Answered { may_have_taken_effect, .. } => *may_have_taken_effect,
@@ -42,7 +42,7 @@ impl RemoteError {
         }
     }
 
-    /// Whether a compute server did not answer, or cannot be asked.
+    /// Whether the compute server did not answer or cannot be reached.
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::NoAnswer { .. } | Self::NotConnected { .. })
     }

@@ -1,9 +1,9 @@
-//! Finding the compute servers of an index by the pool: the catalog says which processes own it, and they announce where their
-//! operation ports are ([`crate::Index::announce`]).
+//! Finding the compute servers of an index through its pool: the catalog has the processes that own it, and
+//! they announce the addresses of their operation ports ([`crate::Index::announce`]).
 //!
-//! The pool is opened for looking, for a moment: nothing is owned, nobody is kept out, and a client that is killed leaves
-//! nothing behind. A client that was found so looks again when nobody it knows has a key, so compute servers may come, go and
-//! change their addresses.
+//! The pool is opened for inspection, briefly: the client owns nothing, excludes no process, and leaves
+//! nothing behind if it is killed. Such a client searches again when no compute server it knows owns a key,
+//! so compute servers may come, go and change their addresses.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -14,28 +14,28 @@ use crate::config::Config;
 use crate::error::{Error, Owner, Result};
 use crate::owners::{Partition, PartitionOwner};
 
-/// How long what was found stays good if it is no good.
+/// Shortest time between two searches.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// How an index can be worked on.
+/// Access to an index.
 #[derive(Clone, Debug)]
 pub enum Service {
-    /// By its compute servers: their processes own the keys.
+    /// Through its compute servers, whose processes own the keys.
     Remote(RemoteIndex),
-    /// Nobody owns any of it: a process that opens the pool can have it all.
+    /// No process owns any of it: a process that opens the pool can own all of it.
     Nobody,
 }
 
-/// Looks for compute servers again.
+/// Repeats the search for compute servers.
 pub(super) struct Finder {
     config: Config,
     index: String,
-    /// When it looked again last, and what was missing then.
+    /// Time of the last search, and the error of a partition without an operation port.
     last: Mutex<(Option<Instant>, Option<String>)>,
 }
 
 impl Finder {
-    /// Operation ports that are announced now, unless that was looked for a moment ago.
+    /// Operation ports that are announced now; none within a short time after the last search.
     pub fn look_again(&self) -> Vec<String> {
         {
             let mut last = lock(&self.last);
@@ -53,7 +53,7 @@ impl Finder {
         looked.map_or(Vec::new(), |partitions| addresses(&self.index, &partitions))
     }
 
-    /// Why some keys may have nobody who can be asked.
+    /// Reason why some keys may have no compute server that can be reached.
     pub fn missing(&self) -> Option<String> {
         lock(&self.last).1.clone()
     }
@@ -74,7 +74,7 @@ fn addresses(index: &str, partitions: &[Partition]) -> Vec<String> {
     addresses
 }
 
-/// The partitions whose keys cannot be asked for, as errors; those that somebody owns come first.
+/// Errors for the partitions without an operation port; those that have an owner come first.
 fn unserved(index: &str, partitions: &[Partition]) -> impl Iterator<Item = Error> {
     let unserved = partitions.iter().enumerate().filter(|(_, found)| found.owner.address(index).is_none());
     let (owned, free): (Vec<_>, Vec<_>) = unserved.partition(|(_, found)| found.owner.process().is_some());
@@ -87,7 +87,7 @@ fn unserved(index: &str, partitions: &[Partition]) -> impl Iterator<Item = Error
 }
 
 impl Client {
-    /// Finds the compute servers of an index by the pool that `config` names, and opens the index there.
+    /// Finds the compute servers of an index through the pool that `config` names, and opens the index there.
     ///
     /// ```no_run
     /// use pando::Config;
@@ -102,8 +102,9 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`Error::UnknownIndex`]; [`Error::NotServed`] if processes own the index and none announces an operation port; those of
-    /// opening the pool for looking, and of [`Client::connect`] and [`Client::open_index`].
+    /// [`Error::UnknownIndex`]; [`Error::NotServed`] if processes own the index and none announces an
+    /// operation port; errors of opening the pool for inspection, of [`Client::connect`] and of
+    /// [`Client::open_index`].
     pub fn find(config: &Config, index: &str) -> Result<Service> {
         let config = config.clone().for_looking();
         let partitions = partitions_of(&config, index)?;

@@ -1,12 +1,12 @@
-//! A session's connection to one compute server: what is to be sent, what was sent, what is waited for.
+//! A session's connection to one compute server: requests to send, requests sent, and replies awaited.
 //!
-//! Requests are written into one buffer and sent together; replies come in their order. The connection is made when it is
-//! first needed, and again after it broke, under the same name: a server that lets it in executes nothing any more that
-//! came over the earlier one. So what was sent before an error is executed before whatever this session asks that server
-//! next, or never.
+//! Requests are written into one buffer and sent together; replies arrive in the order of the requests. The
+//! connection is made when it is first needed, and again after it broke, under the same link identifier: a
+//! server that accepts it executes nothing more that came over the earlier one. So a request sent before an
+//! error is executed before the session's next request to this server, or never.
 //!
-//! When it breaks, a request that was not sent whole was not executed. One that was may have been, or may still be, until the
-//! session is connected again.
+//! When the connection breaks, a request that was not sent completely was not executed. One that was may have
+//! been executed, or may still be until the session is connected again.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -23,27 +23,27 @@ use super::wire::{
     Described, Malformed, Op, Opened, REPLY_HEADER, REPLY_MAX, REQUEST_HEADER, Reply, Request, decode_reply,
 };
 
-/// Bytes that are taken from the kernel at once.
+/// Bytes that one read of the socket takes at most, until a longer reply arrives.
 const INPUT: usize = 64 << 10;
-/// A connection that was idle for so long is looked at before it is used: its server may have gone.
+/// A connection that was idle for this long is checked before it is used, because its server may have ended.
 const IDLE: Duration = Duration::from_millis(1);
 /// Pauses between attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// A request whose reply is waited for.
+/// A request whose reply is awaited.
 struct Waiting {
-    /// What the caller calls it.
+    /// Identifies the request to the caller.
     tag: usize,
     op: Op,
-    /// Bytes that were asked for before it and with it, since the connection was begun.
+    /// Bytes requested over this connection up to the end of this request.
     end: u64,
 }
 
-/// What answers are handed to: the tag of the request, and the reply or why there is none.
+/// Receives the answers: the tag of a request, and its reply or error.
 pub(super) type Answer<'a> = dyn FnMut(usize, Result<Reply<'_>, RemoteError>) + 'a;
 
-/// How to connect, for all links of a session.
+/// Parameters of a connection, the same for all links of a session.
 pub(super) struct Dial<'a> {
     pub secret: &'a Secret,
     pub index: &'a str,
@@ -54,25 +54,25 @@ pub(super) struct Link {
     destination: Destination,
     id: LinkId,
     stream: Option<TcpStream>,
-    /// After an attempt to connect that failed: when to try again, and what went wrong.
+    /// After a failed attempt to connect: the time of the next attempt, and the error.
     down: Option<(Instant, RemoteError)>,
     pause: Duration,
     output: Vec<u8>,
-    /// Bytes of `output` that the kernel has.
+    /// Bytes of `output` that the kernel has accepted.
     sent: usize,
-    /// Bytes that were in `output` before what is in it now.
+    /// Bytes sent before those in `output`.
     sent_before: u64,
     waiting: VecDeque<Waiting>,
     input: Vec<u8>,
     filled: usize,
     body_max: u32,
-    /// When something was last sent or received.
+    /// Time at which something was last sent or received.
     used: Instant,
-    /// When what is waited for is late.
+    /// Time at which the awaited replies are late.
     deadline: Instant,
 }
 
-/// Why a connection is given up.
+/// Reason why a connection is given up.
 struct Broken(&'static str);
 
 impl From<io::Error> for Broken {
@@ -112,10 +112,10 @@ impl Link {
         &self.destination.address
     }
 
-    /// Makes ready for a request, connecting if need be; what the server says of the index if it did.
+    /// Prepares for a request. Connects if necessary, and then returns what the server says of the index.
     ///
     /// # Errors
-    /// Why there is no connection.
+    /// The reason why there is no connection.
     pub fn prepare(&mut self, dial: &Dial<'_>) -> Result<Option<Opened>, RemoteError> {
         if self.waiting.is_empty() && self.stream.is_some() && self.used.elapsed() > IDLE && self.has_ended()
         {
@@ -141,7 +141,7 @@ impl Link {
         opened.map(Some)
     }
 
-    /// Whether the server closed the connection, or said what nobody asked for.
+    /// Whether the server closed the connection, or sent something unrequested.
     fn has_ended(&mut self) -> bool {
         let Some(stream) = &mut self.stream else { return true };
         !matches!(stream.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
@@ -154,10 +154,10 @@ impl Link {
         })
     }
 
-    /// Connects to ask what is served there, and for nothing else.
+    /// Connects only to ask which index the server serves.
     ///
     /// # Errors
-    /// Why there is no connection, or no answer.
+    /// The reason why there is no connection or no answer.
     pub fn describe(&mut self, dial: &Dial<'_>) -> Result<Described, RemoteError> {
         let described = self.connect_and_ask(dial, Request::Describe, |reply| match reply {
             Reply::Described(described) => described,
@@ -185,7 +185,7 @@ impl Link {
         let left = until.saturating_duration_since(Instant::now());
         exchange(std::slice::from_mut(self), left, &mut |_, reply| answered = Some(reply.map(&take)));
         match answered.expect("what is waited for is answered or fails") {
-            // Nothing of what the caller asks for was sent.
+            // No request of the caller was sent.
             Err(RemoteError::NoAnswer { server, reason }) => {
                 Err(RemoteError::NotConnected { server, reason: reason.to_owned() })
             }
@@ -193,7 +193,7 @@ impl Link {
         }
     }
 
-    /// Adds a request, to be sent by the next [`exchange`].
+    /// Adds a request; the next [`exchange`] sends it.
     ///
     /// # Errors
     /// [`RemoteError::TooLong`].
@@ -217,7 +217,7 @@ impl Link {
             match stream.write(&self.output[self.sent..]) {
                 Ok(more) => {
                     self.sent += more;
-                    // Who takes something is there.
+                    // A server that accepts bytes is alive.
                     self.used = Instant::now();
                     self.deadline = self.used + patience;
                 }
@@ -233,7 +233,7 @@ impl Link {
         Ok(())
     }
 
-    /// Takes what came, and hands out the replies that are whole.
+    /// Receives what has arrived, and passes on the complete replies.
     fn receive(&mut self, patience: Duration, answer: &mut Answer<'_>) -> Result<(), Broken> {
         loop {
             let Some(stream) = &mut self.stream else { return Ok(()) };
@@ -280,13 +280,13 @@ impl Link {
             self.input.truncate(INPUT);
             self.input.shrink_to_fit();
         } else if self.filled == self.input.len() {
-            // One reply fills it, which may be so long.
+            // One incomplete reply fills the buffer; a reply may be this long.
             self.input.resize((2 * self.filled).min(REPLY_HEADER + REPLY_MAX as usize), 0);
         }
         Ok(())
     }
 
-    /// Closes the connection. What waits is forgotten.
+    /// Closes the connection and forgets the requests.
     fn reset(&mut self) {
         self.stream = None;
         self.waiting.clear();
@@ -294,7 +294,7 @@ impl Link {
         (self.sent, self.sent_before, self.filled) = (0, 0, 0);
     }
 
-    /// Ends all that waits.
+    /// Closes the connection and fails all requests.
     #[cold]
     fn break_off(&mut self, Broken(reason): Broken, answer: &mut Answer<'_>) {
         let sent = self.sent_before + self.sent as u64;
@@ -319,8 +319,8 @@ pub(super) fn not_connected(to: &Destination, error: &ConnectError) -> RemoteErr
     }
 }
 
-/// Sends what was asked for over all of `links`, and waits until all of it is answered or failed: a server from which nothing
-/// comes for `patience` has failed.
+/// Sends the requests of all `links`, and waits until each is answered or failed. A server that sends nothing
+/// for `patience` has failed.
 pub(super) fn exchange(links: &mut [Link], patience: Duration, answer: &mut Answer<'_>) {
     let deadline = Instant::now() + patience;
     for link in links.iter_mut().filter(|link| !link.waiting.is_empty()) {
@@ -341,7 +341,7 @@ pub(super) fn exchange(links: &mut [Link], patience: Duration, answer: &mut Answ
         let Some(until) = until else { return };
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        // A wait that fails is a short one: sockets tell what is the matter.
+        // A failed `poll` counts as a short wait: the sockets report the errors.
         let came = poll(&mut fds, Some(&left)).is_ok_and(|ready| ready > 0);
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         let mut ready = ready.into_iter();

@@ -1,10 +1,11 @@
-//! An index of compute servers elsewhere, for processes that are none.
+//! An index of compute servers elsewhere, for processes that are no compute servers.
 //!
-//! A compute server listens at its *operation port* (`pando_server::OperationServer`). A [`Client`] knows the ports of those
-//! that together own an index, and sends every operation to the one that owns its key. It has no cache and no part in the
-//! pool, and may come and go as it likes. `docs/operations.md` has the protocol and what is promised.
+//! A compute server listens at its *operation port* (`pando_server::OperationServer`). A [`Client`] knows the
+//! ports of the compute servers that together own an index, and sends every operation to the one that owns
+//! its key. It has no cache, is not attached to the pool, and may come and go at any time.
+//! `docs/operations.md` has the protocol and its guarantees.
 //!
-//! Whoever knows only where the memory servers are finds the compute servers by them: [`Client::find`].
+//! A client that knows only the memory servers finds the compute servers through them: [`Client::find`].
 //!
 //! ```no_run
 //! use pando::Access;
@@ -51,7 +52,7 @@ pub use session::RemoteSession;
 use wire::Opened;
 pub use wire::{Described, ErrorCode};
 
-/// How to reach compute servers.
+/// Addresses of compute servers, and access to them.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     addresses: Vec<String>,
@@ -59,12 +60,12 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
-    /// `host:port` of the operation ports of all compute servers, in any order.
+    /// Operation ports of all compute servers, `host:port` each, in any order.
     pub fn new(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self { addresses: addresses.into_iter().map(Into::into).collect(), access: Access::default() }
     }
 
-    /// How they are reached. The owner of a key is looked for as long as an answer may take.
+    /// Secret and deadline. The deadline also limits the search for the owner of a key.
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
@@ -72,12 +73,12 @@ impl ClientConfig {
 }
 
 struct Shared {
-    /// Some may be added at any time.
+    /// Servers may be added at any time.
     servers: Mutex<Vec<Destination>>,
-    /// How to look for more of them.
+    /// Finds more servers; `None` for a client that was given their addresses.
     finder: Option<Finder>,
     access: Access,
-    /// This client, to compute servers.
+    /// Identifies this client to compute servers.
     process: u64,
     links: AtomicU64,
 }
@@ -87,7 +88,7 @@ impl Shared {
         lock(&self.servers).clone()
     }
 
-    /// Adds compute servers that are found now; whether there are any.
+    /// Searches for more compute servers; returns whether there are any.
     fn look_again(&self) -> bool {
         let found = self.finder.as_ref().map(Finder::look_again).unwrap_or_default();
         let mut servers = lock(&self.servers);
@@ -105,17 +106,18 @@ impl Shared {
     }
 }
 
-/// Compute servers elsewhere. Clones are the same client, and may be used by any number of threads.
+/// A client of compute servers elsewhere. Clones are the same client; any number of threads may use them.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
 }
 
 impl Client {
-    /// Shakes hands with each compute server once. Those that cannot be reached may come later, as long as one can.
+    /// Connects once to each compute server. It suffices that one can be reached; the others may come later.
     ///
     /// # Errors
-    /// [`Error::InvalidOption`]; [`Error::Remote`] if none can be reached, or one does not let this client in.
+    /// [`Error::InvalidOption`]; [`Error::Remote`] if no compute server can be reached, or if one rejects
+    /// this client.
     pub fn connect(config: ClientConfig) -> Result<Self> {
         Self::connect_by(config, None)
     }
@@ -143,7 +145,7 @@ impl Client {
         }
     }
 
-    /// What the compute servers serve: the first one that answers tells.
+    /// Description of the index that the compute servers serve, from the first one that answers.
     ///
     /// # Errors
     /// [`Error::Remote`], that of the first one, if none answers.
@@ -160,11 +162,12 @@ impl Client {
         Err(failed.expect("a client has a server at least").into())
     }
 
-    /// Opens an index. Compute servers that do not know it, or cannot be reached, are asked again when a key is theirs.
+    /// Opens an index. Compute servers that do not know it or cannot be reached are asked again for keys that
+    /// they own.
     ///
     /// # Errors
-    /// [`Error::Remote`] if no compute server knows the index or can be reached; [`Error::WrongLayout`] unless all say the same
-    /// of it.
+    /// [`Error::Remote`] if no compute server knows the index or can be reached, or if their layouts of it
+    /// differ.
     pub fn open_index(&self, name: &str) -> Result<RemoteIndex> {
         let shared = IndexShared {
             client: Arc::clone(&self.shared),
@@ -189,7 +192,7 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// What is known of an index.
+/// Knowledge about an index, shared by its sessions.
 #[derive(Default)]
 struct Known {
     layout: Option<IndexLayout>,
@@ -200,7 +203,7 @@ struct IndexShared {
     client: Arc<Shared>,
     name: String,
     known: Mutex<Known>,
-    /// Grows whenever something is learnt.
+    /// Grows whenever `known` changes.
     version: AtomicU64,
 }
 
@@ -213,7 +216,7 @@ impl IndexShared {
         Arc::clone(&lock(&self.known).claims)
     }
 
-    /// Takes up what server `number` says.
+    /// Adopts what server `number` says.
     fn learn(&self, number: usize, address: &Arc<str>, opened: &Opened) -> Result<(), RemoteError> {
         let mut known = lock(&self.known);
         match known.layout {
@@ -231,24 +234,25 @@ impl IndexShared {
     }
 }
 
-/// An index of compute servers elsewhere. Clones are the same index, and may be used by any number of threads; each opens a
-/// [`RemoteSession`] for its operations.
+/// An index of compute servers elsewhere. Clones are the same index; any number of threads may use them. Each
+/// thread opens a [`RemoteSession`] for its operations.
 #[derive(Clone)]
 pub struct RemoteIndex {
     shared: Arc<IndexShared>,
 }
 
 impl RemoteIndex {
+    /// Name of the index.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// What keys and values look like.
+    /// Form of the keys and values.
     pub fn layout(&self) -> IndexLayout {
         lock(&self.shared.known).layout.expect("it is learnt before an index is handed out")
     }
 
-    /// Which keys each compute server said that it owns, with its address; what was heard last comes first.
+    /// Key ranges that compute servers claim to own, with their addresses. The latest claims come first.
     pub fn owners(&self) -> Vec<(KeyRange, String)> {
         let servers = self.shared.client.servers();
         let claims = self.shared.claims();
@@ -257,7 +261,7 @@ impl RemoteIndex {
         claims.ranges().iter().map(owner).collect()
     }
 
-    /// A session for the calling thread. Its connections are made when they are needed.
+    /// Opens a session for the calling thread. Its connections are made when they are needed.
     pub fn session(&self) -> RemoteSession {
         RemoteSession::new(self)
     }

@@ -1,22 +1,22 @@
-//! Which compute server owns which keys, as they say themselves.
+//! The owners of keys, according to the compute servers.
 //!
-//! Each process says which ranges it owns when an index is opened and whenever it is asked. What was heard last wins where
-//! two say different things: a process that ended cannot take back what it said. A refusal ("not owned") is the only thing
-//! to rely on; this is where to ask first.
+//! Each compute server says which ranges it owns when an index is opened and whenever it is asked. If two
+//! claims contradict, the latest wins, because a process that ended cannot withdraw its claim. Only a refusal
+//! ("not owned") is reliable; claims tell which server to ask first.
 
 use pando_dex::{KeyRange, ScanRange};
 
 use super::wire::Opened;
 
-/// What all compute servers said. It never changes; who learns more makes another one.
+/// Claims of all compute servers. Immutable; new claims make a new value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Claims {
-    /// Ranges and the servers that claim them; what was heard last comes first.
+    /// Ranges and the servers that claim them, the latest first.
     ranges: Vec<(KeyRange, usize)>,
 }
 
 impl Claims {
-    /// What is known after server `number` has said what it owns.
+    /// The claims after server `number` said what it owns.
     pub fn with(&self, number: usize, opened: &Opened) -> Self {
         let said = opened.ranges.iter().map(|range| (range.clone(), number));
         let others = self.ranges.iter().filter(|(_, other)| *other != number).cloned();
@@ -27,12 +27,12 @@ impl Claims {
         self.ranges.iter().find(|(range, _)| range.contains(key)).map(|(_, number)| *number)
     }
 
-    /// The server that a scan begins at.
+    /// The server at which a scan begins.
     pub fn owner_of_start(&self, range: &ScanRange<'_>) -> Option<usize> {
         self.ranges.iter().find(|(own, _)| range.starts_in(own)).map(|(_, number)| *number)
     }
 
-    /// Ranges and the servers that claim them, for those who look.
+    /// Ranges and the servers that claim them, the latest first.
     pub fn ranges(&self) -> &[(KeyRange, usize)] {
         &self.ranges
     }

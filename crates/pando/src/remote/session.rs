@@ -1,9 +1,10 @@
 //! One thread's access to an index of compute servers elsewhere.
 //!
-//! A session has a connection of its own to each compute server, made when it is first needed. An operation goes to the one
-//! that claims the key; one that answers "not owned" makes the session ask all of them what they own, and try again until
-//! the deadline. What cannot be sent since its server is gone goes to another one if that has taken the keys over, and fails
-//! otherwise: what was sent is never sent twice.
+//! A session has a connection of its own to each compute server, made when it is first needed. An operation
+//! goes to the server that claims its key. After the answer "not owned", the session asks all servers what
+//! they own and tries again, until the deadline. A request that cannot be sent because its server is gone
+//! goes to another server if that has taken over the keys, and fails otherwise. A request that was sent is
+//! never sent again.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -27,19 +28,21 @@ use crate::answers::Answers;
 use crate::error::{Error, Result};
 use crate::range::{Range, Scan};
 
-/// Pauses while nobody owns a key.
+/// Pauses while no server owns a key.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// Keys that are looked up by one request at most, and bytes of them after which it gets no more.
+/// Limits of one request for many keys: keys, and bytes after which it takes no further key.
 const KEYS_MAX: usize = 1024;
 const KEYS_BYTES: usize = 256 << 10;
 
-/// A thread's access to a [`RemoteIndex`]. It belongs to the thread that opened it; threads open one each.
+/// A thread's access to a [`RemoteIndex`]. It belongs to the thread that opened it; each thread opens its
+/// own.
 ///
-/// It has the operations of [`crate::Session`], by the same names. They block until they are answered, or fail at the deadline
-/// of [`super::ClientConfig`]. Single-key operations are linearizable; a scan hands out every key that is present throughout it
-/// and none that is absent throughout it, in order, each once. An error says whether the operation may have been executed
-/// ([`Error::may_have_taken_effect`]); if so, it was by the time the session's next operation on that key is, or never.
+/// It has the operations of [`crate::Session`] by the same names. They block until they are answered, or fail
+/// at the deadline of [`super::ClientConfig`]. Single-key operations are linearizable. A scan visits in
+/// order, and once, every key that is present throughout the scan, and no key that is absent throughout. An
+/// error says whether the operation may have taken effect ([`Error::may_have_taken_effect`]); if so, it does
+/// so before the session's next operation on that key, or never.
 pub struct RemoteSession {
     index: RemoteIndex,
     inner: RefCell<Inner>,
@@ -48,30 +51,30 @@ pub struct RemoteSession {
 
 pub(super) struct Inner {
     index: RemoteIndex,
-    /// By the number of the server; those that are found later are added.
+    /// By the number of the server; servers found later are appended.
     links: Vec<Link>,
     id: LinkId,
     claims: Arc<Claims>,
     version: u64,
 }
 
-/// A request: for which key, and its bytes, both in one buffer.
+/// A request: positions of its key and of its bytes, both in one buffer.
 pub(super) struct Asked {
     pub op: Op,
     pub key: Span<usize>,
     pub frame: Span<usize>,
 }
 
-/// Entries of a scan, and where it goes on.
+/// Entries of a scan, and the bound from which it continues.
 type Found = (Vec<u8>, Option<Bound<Vec<u8>>>);
 
-/// How to find the server of a request.
+/// Selects the server of a request.
 type Route<'r> = dyn Fn(&Claims, usize) -> Option<usize> + 'r;
 
-/// The time that an operation has, and its waits for somebody to own a key.
+/// Time limit of an operation, and its waits for an owner of a key.
 struct Detour {
     until: Instant,
-    /// What it may take in any case once it has begun something.
+    /// Time granted in any case to a step once it has begun.
     least: Duration,
     pause: Duration,
 }
@@ -81,12 +84,12 @@ impl Detour {
         Self { until: Instant::now() + deadline, least: deadline / 8, pause: PAUSE_MIN }
     }
 
-    /// How long what begins now may take, if `kept` of the operation's time is for what comes after it.
+    /// Time for a step that begins now, if `kept` of the operation's time is reserved for later steps.
     fn left(&self, kept: Duration) -> Duration {
         self.until.saturating_duration_since(Instant::now() + kept).max(self.least)
     }
 
-    /// To be called after each refusal: learns what servers own by now, and waits a moment.
+    /// Called after each refusal: waits briefly, and asks the servers what they own.
     fn next(&mut self, inner: &mut Inner) -> Result<(), RemoteError> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -104,12 +107,12 @@ impl Detour {
 }
 
 impl Inner {
-    /// How long an operation may take.
+    /// Longest time that an operation may take.
     fn deadline(&self) -> Duration {
         self.index.shared.client.access.deadline
     }
 
-    /// Takes up what other sessions learned.
+    /// Adopts what other sessions learned.
     fn catch_up(&mut self) {
         let version = self.index.shared.version();
         if version != self.version {
@@ -118,7 +121,7 @@ impl Inner {
         }
     }
 
-    /// Adds links to servers that were found meanwhile, which are all that anything is learnt of.
+    /// Adds links to servers that were found meanwhile. A claim always refers to a server with a link.
     fn add_links(&mut self) {
         let servers = self.index.shared.client.servers();
         let new = servers.into_iter().skip(self.links.len());
@@ -131,7 +134,7 @@ impl Inner {
         learnt
     }
 
-    /// Makes the link to a server ready.
+    /// Prepares the link to a server.
     fn prepare(&mut self, number: usize, patience: Duration) -> Result<(), RemoteError> {
         let client = &self.index.shared.client;
         let dial = Dial { secret: client.access.of_operations(), index: &self.index.shared.name, patience };
@@ -141,8 +144,8 @@ impl Inner {
         }
     }
 
-    /// Asks all servers what they own, those that are gone too; whoever does not answer in a quarter of the deadline keeps no
-    /// one waiting.
+    /// Asks all servers what they own, including unreachable ones. A server that does not answer within a
+    /// quarter of the deadline is not waited for.
     fn refresh(&mut self, left: Duration) {
         if self.index.shared.client.look_again() {
             self.add_links();
@@ -154,7 +157,7 @@ impl Inner {
         for number in 0..self.links.len() {
             let left = until.saturating_duration_since(Instant::now());
             if !left.is_zero() && self.prepare(number, left).is_ok() {
-                // A header is never too long.
+                // A header alone is never too long.
                 let _ = self.links[number].push(number, Op::Routes, &frame);
             }
         }
@@ -165,7 +168,7 @@ impl Inner {
             }
         });
         for (number, opened) in said {
-            // One that has another layout by now is refused when it is asked.
+            // A server whose layout differs by now is refused when it is asked for a key.
             let _ = self.learn(number, &opened);
         }
     }
@@ -173,7 +176,8 @@ impl Inner {
     /// Connects to all servers.
     ///
     /// # Errors
-    /// That of the first one, if none knows the index; that of one that lets nobody in like this.
+    /// The error of the first server, if none knows the index; the error of a server that rejects this
+    /// client.
     pub fn open(&mut self) -> Result<(), RemoteError> {
         let (mut failed, mut is_open) = (None, false);
         for number in 0..self.links.len() {
@@ -189,8 +193,8 @@ impl Inner {
         }
     }
 
-    /// Asks the server of each request, all of them at once, again and again until each is answered or failed; hands out the
-    /// answers as they come. That a key is not owned is among them if `tells_refusals`.
+    /// Sends each request to its server, all at once, and repeats refused ones until each is answered or
+    /// failed. Passes answers on as they arrive, including refusals if `tells_refusals`.
     fn run(
         &mut self,
         (asked, bytes): (&[Asked], &[u8]),
@@ -199,21 +203,22 @@ impl Inner {
         detour: &mut Detour,
         answer: &mut Answer<'_>,
     ) {
-        // For asking whether another one has taken over what a server had that is gone.
+        // Reserved for asking whether another server has taken over the keys of one that is gone.
         let to_ask = self.deadline() / 4;
         let mut left: Vec<usize> = (0..asked.len()).collect();
         loop {
             self.catch_up();
             let mut unreached: Vec<(usize, usize)> = Vec::new();
             let mut again = Vec::new();
-            // What is for a server that could not be reached a moment ago must not overtake what was before it.
+            // Requests for a server that was not reachable a moment ago must not overtake earlier ones to it.
             let mut down: Vec<Option<RemoteError>> = vec![None; self.links.len()];
+            // 1. Queue each request at the link to its server.
             for i in left {
                 let Some(number) = route(&self.claims, i) else {
                     again.push(i);
                     continue;
                 };
-                // There may be more servers than a moment ago.
+                // `prepare` may have added servers.
                 down.resize(self.links.len().max(down.len()), None);
                 if down[number].is_none() {
                     down[number] = self.prepare(number, detour.left(to_ask)).err();
@@ -228,22 +233,25 @@ impl Inner {
                     }
                 }
             }
+            // 2. Send them, and pass on the answers.
             let left_now = detour.left(Duration::ZERO);
             exchange(&mut self.links, left_now, &mut |i, reply| match reply {
                 Ok(Reply::NotOwned) if !tells_refusals => again.push(i),
                 reply => answer(i, reply),
             });
+            // 3. Repeat requests of an unreachable server at the new owner of their keys, or fail them.
             if !unreached.is_empty() {
                 self.refresh(detour.left(Duration::ZERO));
             }
             for (i, number) in unreached {
                 match down[number].clone() {
-                    // Somebody took the keys over.
+                    // Another server has taken over the keys.
                     _ if route(&self.claims, i).is_some_and(|owner| owner != number) => again.push(i),
                     Some(error) => answer(i, Err(error)),
                     None => unreachable!("it is down"),
                 }
             }
+            // 4. Wait for an owner of the remaining keys.
             if again.is_empty() {
                 return;
             }
@@ -256,7 +264,7 @@ impl Inner {
         }
     }
 
-    /// Asks the servers of the keys.
+    /// Sends requests to the servers that own their keys.
     pub fn run_keyed(&mut self, asked: &[Asked], bytes: &[u8], answer: &mut Answer<'_>) {
         let route = |claims: &Claims, i: usize| claims.owner_of(&bytes[asked[i].key.clone()]);
         let mut detour = Detour::new(self.deadline());
@@ -264,10 +272,10 @@ impl Inner {
     }
 }
 
-/// Writes a request behind what is in `bytes`.
+/// Appends a request to `bytes`.
 ///
 /// # Errors
-/// Keys and values that no index holds.
+/// Keys and values that no index can hold.
 pub(super) fn ask(bytes: &mut Vec<u8>, key: &[u8], request: Request<'_>) -> Result<Asked> {
     check_key(key)?;
     let values = match request {
@@ -292,7 +300,7 @@ fn check_key(key: &[u8]) -> Result<()> {
     if len > max { Err(DexError::KeyTooLong { len, max }.into()) } else { Ok(()) }
 }
 
-/// What an operation answered that is there or is not, or is so or not.
+/// The boolean answer to a change.
 fn was(reply: &Reply<'_>) -> bool {
     match reply {
         Reply::Was(was) => *was,
@@ -325,6 +333,7 @@ impl RemoteSession {
         Self { index: index.clone(), inner, _of_one_thread: PhantomData }
     }
 
+    /// The index of this session.
     pub fn index(&self) -> &RemoteIndex {
         &self.index
     }
@@ -333,7 +342,7 @@ impl RemoteSession {
         self.inner.borrow_mut()
     }
 
-    /// Performs one operation; `take` gets its answer.
+    /// Executes one operation and passes its answer to `take`.
     fn perform<T>(
         &self,
         key: &[u8],
@@ -347,10 +356,10 @@ impl RemoteSession {
         Ok(done.expect("what is asked is answered or fails")?)
     }
 
-    /// The value of `key`.
+    /// Value of `key`; `None` if it is absent.
     ///
     /// # Errors
-    /// A key that the layout does not hold, and [`Error::Remote`], as for every operation.
+    /// A key that the layout cannot hold, and [`Error::Remote`]. All operations have these errors.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.perform(key, Request::Get { key }, |reply| value(reply).map(<[u8]>::to_vec))
     }
@@ -375,15 +384,15 @@ impl RemoteSession {
         self.perform(key, Request::Get { key }, |reply| value(reply).is_some())
     }
 
-    /// Stores `value` under `key`; says whether the key was present before.
+    /// Stores `value` under `key`; returns whether the key was present before.
     ///
     /// # Errors
-    /// As for [`RemoteSession::get`]; a value that the layout does not hold; a full pool ([`Error::is_full`]).
+    /// As for [`RemoteSession::get`]; a value that the layout cannot hold; a full pool ([`Error::is_full`]).
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         self.perform(key, Request::Put { key, value }, was)
     }
 
-    /// Stores `value` under a key that is absent; `false`, and nothing changes, if it is present.
+    /// Stores `value` under `key` if the key is absent; otherwise changes nothing and returns `false`.
     ///
     /// # Errors
     /// As for [`RemoteSession::put`].
@@ -391,7 +400,7 @@ impl RemoteSession {
         self.perform(key, Request::Insert { key, value }, was)
     }
 
-    /// Stores `value` under a key that is present; `false`, and nothing changes, if it is absent.
+    /// Stores `value` under `key` if the key is present; otherwise changes nothing and returns `false`.
     ///
     /// # Errors
     /// As for [`RemoteSession::put`].
@@ -399,7 +408,7 @@ impl RemoteSession {
         self.perform(key, Request::Update { key, value }, was)
     }
 
-    /// Removes `key`; says whether it was present.
+    /// Removes `key`; returns whether it was present.
     ///
     /// # Errors
     /// As for [`RemoteSession::get`].
@@ -407,8 +416,8 @@ impl RemoteSession {
         self.perform(key, Request::Remove { key }, was)
     }
 
-    /// Stores `new` (removes the key, if that is `None`) if the value of `key` is `expected` (if it is absent, if that
-    /// is `None`).
+    /// Replaces the value of `key` by `new` if it is `expected`. `None` stands for an absent key: as
+    /// `expected` it requires that the key is absent, as `new` it removes the key.
     ///
     /// # Errors
     /// As for [`RemoteSession::put`].
@@ -421,12 +430,13 @@ impl RemoteSession {
         self.perform(key, Request::CompareAndSwap { key, expected, new }, swapped)
     }
 
-    /// Many operations that are sent at once, to all of their compute servers.
+    /// A batch of operations, which are sent at once to all of their compute servers.
     pub fn batch(&self) -> Batch<'_> {
         Batch::new(self)
     }
 
-    /// Looks up all of `keys`, at all of their compute servers at once; the answers are in the order of the keys.
+    /// Looks up all of `keys`, at all of their compute servers concurrently. The answers are in the order of
+    /// the keys.
     ///
     /// # Errors
     /// As for [`RemoteSession::get`].
@@ -451,7 +461,7 @@ impl RemoteSession {
                     for (value, &place) in values.zip(&mut places) {
                         answers.set(place, value);
                     }
-                    // More than one answer holds.
+                    // The server answers only the first keys of a request that is too long for one reply.
                     again.extend(places);
                 }
                 Ok(_) => {
@@ -465,7 +475,7 @@ impl RemoteSession {
             }
             match is_refused {
                 true => detour.next(&mut inner)?,
-                // It has come a step further.
+                // Some keys were answered, so the deadline starts anew.
                 false => detour = Detour::new(deadline),
             }
             again.sort_unstable();
@@ -474,11 +484,11 @@ impl RemoteSession {
         Ok(())
     }
 
-    /// Hands the entries of `range` to `visit`, in order, until it returns `false`; how many it was given. What comes is asked
-    /// for about 1 MiB at a time.
+    /// Passes the entries of `range` to `visit`, in order, until it returns `false`. Returns the number of
+    /// entries visited. Entries are fetched about 1 MiB at a time.
     ///
     /// # Errors
-    /// As for [`RemoteSession::get`]. What was handed out before stands.
+    /// As for [`RemoteSession::get`]. Entries visited before the error are valid.
     pub fn scan(&self, range: &ScanRange<'_>, mut visit: impl FnMut(&[u8], &[u8]) -> bool) -> Result<usize> {
         let mut handed_out = 0;
         let mut from: Option<Bound<Vec<u8>>> = None;
@@ -491,7 +501,7 @@ impl RemoteSession {
             if part.limit == 0 {
                 return Ok(handed_out);
             }
-            // `visit` may use the session.
+            // No borrow of `inner` is held here, because `visit` may use the session.
             let (entries, next) = self.scan_part(&part)?;
             for (key, value) in Entries::of(&entries).take(part.limit) {
                 handed_out += 1;
@@ -506,7 +516,7 @@ impl RemoteSession {
         }
     }
 
-    /// What one compute server answers of a scan, and where that goes on.
+    /// The part of a scan that one compute server answers, and the bound from which the scan continues.
     fn scan_part(&self, part: &ScanRange<'_>) -> Result<Found> {
         for bound in [part.low, part.high] {
             if let Bound::Included(key) | Bound::Excluded(key) = bound {
@@ -531,24 +541,24 @@ impl RemoteSession {
         Ok(done.expect("what is asked is answered or fails")?)
     }
 
-    /// The entries between two bounds, as [`crate::Session::range`] has them.
+    /// Iterator over the entries between two bounds; see [`crate::Session::range`].
     pub fn range<K: AsRef<[u8]>>(&self, bounds: impl RangeBounds<K>) -> Range<'_, Self> {
         let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
         Range::new(self, own(bounds.start_bound()), own(bounds.end_bound()))
     }
 
-    /// All entries; see [`RemoteSession::range`].
+    /// Iterator over all entries; see [`RemoteSession::range`].
     pub fn iter(&self) -> Range<'_, Self> {
         Range::new(self, Bound::Unbounded, Bound::Unbounded)
     }
 
-    /// The entries whose keys begin with `prefix`; see [`RemoteSession::range`].
+    /// Iterator over the entries whose keys begin with `prefix`; see [`RemoteSession::range`].
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range<'_, Self> {
         let (low, high) = crate::range::of_prefix(prefix.as_ref());
         Range::new(self, low, high)
     }
 
-    /// Whether each compute server answers: its address, and how long that took.
+    /// Pings each compute server: its address, and the time until it answered.
     pub fn ping(&self) -> Vec<(Arc<str>, Result<Duration>)> {
         let mut inner = self.inner();
         let patience = inner.deadline();
@@ -579,10 +589,12 @@ impl Scan for RemoteSession {
     }
 }
 
-/// The places of keys that go together: to one server, not too many, in their order.
+/// Groups keys, given by their positions, into requests: keys of one server, within the limits, in their
+/// order.
 fn grouped<K: AsRef<[u8]>>(claims: &Claims, keys: &[K], places: &[usize]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
-    // The group that each server's next key goes to, and its bytes; keys of nobody wait together.
+    // For each server: its current group, and the bytes of keys in it. Keys without an owner form groups,
+    // too.
     let mut open: Vec<(Option<usize>, usize, usize)> = Vec::new();
     for &place in places {
         let key = keys[place].as_ref();

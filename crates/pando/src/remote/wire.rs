@@ -1,9 +1,10 @@
-//! Frames of the operation port: what a client asks of a compute server, and how it is answered.
+//! Frames of the operation port: requests of a client to a compute server, and the replies.
 //!
-//! A connection carries requests one way and replies the other, both in order, so neither has a number. A request is a
-//! header of 16 bytes and a body, a reply a header of 8 bytes and a body; all numbers are little-endian. `docs/operations.md`
-//! draws them. Decoding never panics and never looks beyond what is there: the result is a request, a request for more bytes,
-//! or [`Malformed`], after which the connection is closed.
+//! A connection carries requests one way and replies the other way, both in order, so neither is numbered. A
+//! request is a header of 16 bytes and a body, a reply a header of 8 bytes and a body; all numbers are
+//! little-endian. `docs/operations.md` has drawings. Decoding never panics and never reads beyond the bytes
+//! received. It returns a frame, or `None` if it needs more bytes, or [`Malformed`], after which the
+//! connection is closed.
 
 mod reply;
 mod request;

@@ -1,5 +1,6 @@
-//! Two processes, and two threads, that make the same pool and the same index at the same time: one of them does, the
-//! other finds it. The test starts this binary twice more and gives both the same orders through pipes.
+//! Two processes, and two threads, create the same pool and the same index at the same time: one of them
+//! does, the other one finds it. The test starts this binary twice more and gives both the same orders
+//! through pipes.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
@@ -11,7 +12,7 @@ use pando::{Cluster, Config, Create, Error, IndexOptions, OpenOptions, Ownership
 const ROUNDS: usize = 60;
 const NUMBER: &str = "PANDO_TEST_NUMBER";
 
-/// A further process with an order a line.
+/// A further process, which receives one order per line.
 struct Other {
     process: Child,
     orders: ChildStdin,
@@ -39,7 +40,7 @@ impl Other {
         writeln!(self.orders, "{order}").expect("it listens");
     }
 
-    /// The next answer, among what the test harness prints.
+    /// The next answer among the output of the test harness.
     fn answer(&mut self) -> String {
         let mut lines = self.answers.by_ref().map(|line| line.expect("text"));
         let answer = lines.find_map(|line| line.split_once("answer: ").map(|(_, answer)| answer.to_owned()));
@@ -66,7 +67,7 @@ fn a_further_process() {
     }
 }
 
-/// What became of an order: `made`, `found`, or an error.
+/// Outcome of an order: `made`, `found`, or an error.
 fn carry_out(what: &str, path: &Path, number: usize) -> String {
     let done = match what {
         "new" => {
@@ -87,7 +88,7 @@ fn config(path: &Path, create: Create) -> Config {
     Config::at(path).memory(4 << 20).memory_servers(servers).cache(64 << 10).create(create)
 }
 
-/// Tries to open the pool for as long as there is none. Too early is too early, but half a pool is never seen.
+/// Tries to open the pool until it exists. An incomplete pool is never seen.
 fn look_until_there(path: &Path, number: usize) -> Result<&'static str, Error> {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
@@ -98,7 +99,7 @@ fn look_until_there(path: &Path, number: usize) -> Result<&'static str, Error> {
     }
 }
 
-/// Opens the pool and the index, or makes them, and puts one key of its half.
+/// Opens or creates the pool and the index, and puts one key of its half.
 fn use_index(path: &Path, create: Create, number: usize) -> Result<&'static str, Error> {
     let cluster = Cluster::open(config(path, create))?;
     let own = Ownership::Partitions(vec![number]);
@@ -116,7 +117,7 @@ fn use_index(path: &Path, create: Create, number: usize) -> Result<&'static str,
     Ok(what)
 }
 
-/// Both get the order at once; their answers, sorted.
+/// Gives both the order at once; returns their answers, sorted.
 fn both(others: &mut [Other; 2], order: &str) -> [String; 2] {
     others.iter_mut().for_each(|other| other.order(order));
     let mut answers = others.each_mut().map(Other::answer);
@@ -140,7 +141,7 @@ fn one_process_makes_what_both_want() {
     let directory = tempfile::tempdir().expect("temporary directory");
     let mut others = [Other::start(0), Other::start(1)];
     for round in 0..ROUNDS {
-        // A file and a directory.
+        // Alternates between a file and a directory.
         let name = if round % 2 == 0 { format!("{round}.pando") } else { format!("{round}") };
         let path = directory.path().join(name);
         let order = |what: &str| format!("{what} {}", path.display());
@@ -148,7 +149,7 @@ fn one_process_makes_what_both_want() {
         both_keys_are_there(&path);
         let [refused, made] = both(&mut others, &order("new"));
         assert!(refused.contains("already") && made.contains("already"), "{refused}, {made}");
-        // Both may succeed, one after the other, or one finds the other at work.
+        // Both may succeed, one after the other, or one finds the other one attached.
         let replaced = both(&mut others, &order("replace"));
         assert!(replaced.contains(&"made".to_owned()), "{replaced:?}");
         let free = path.with_extension("free");

@@ -1,5 +1,5 @@
-//! Compute servers that come and go and boundaries that move, while threads do everything that there is to do: each thread
-//! has keys of its own and knows what they must be.
+//! Compute servers are added and removed and boundaries move, while threads execute all kinds of operations.
+//! Each thread has its own keys and knows their values.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,16 +14,16 @@ use pando::{
     ScanRange, Session, Swapped,
 };
 
-/// Keys of all threads.
+/// Number of keys of all workers.
 const KEYS: u64 = 6_000;
-/// Those who have keys of their own: each third of them is a blocking thread, the others are slots of two threads.
+/// Workers with their own keys: a third of them are blocking threads, the others are slots of two threads.
 const LANES: u64 = 6;
 
 fn key(n: u64) -> [u8; 8] {
     n.to_be_bytes()
 }
 
-/// A small generator of numbers: which ones does not matter, that they come again does.
+/// A small generator of pseudo-random numbers, for repeatable choices.
 struct Dice(u64);
 
 impl Dice {
@@ -33,7 +33,7 @@ impl Dice {
     }
 }
 
-/// The operations, blocking or not.
+/// The operations, blocking or asynchronous.
 #[allow(async_fn_in_trait, reason = "a session belongs to one thread")]
 trait Does {
     async fn get(&self, key: &[u8]) -> Option<Vec<u8>>;
@@ -81,7 +81,7 @@ does!(AsyncSession<'_>, await);
 
 type Model = BTreeMap<u64, Vec<u8>>;
 
-/// One operation on keys of `lane`, checked.
+/// One checked operation on keys of `lane`.
 async fn step(does: &impl Does, lane: u64, model: &mut Model, dice: &mut Dice) {
     let n = dice.below(KEYS / LANES) * LANES + lane;
     let (key, value) = (key(n), dice.below(1 << 30).to_be_bytes());
@@ -118,7 +118,7 @@ async fn many(does: &impl Does, n: u64, lane: u64, model: &Model, dice: &mut Dic
     }
 }
 
-/// What a scan says of the lane's own keys must be right; of others', that they are in order.
+/// A scan must return the lane's own keys as the model has them, and keys of other lanes in order.
 async fn scan(does: &impl Does, n: u64, lane: u64, model: &Model, dice: &mut Dice) {
     let (low, high, reverse) = (n, (n + 1 + dice.below(KEYS / 2)).min(KEYS), dice.below(2) == 0);
     let (from, to) = (key(low), key(high));
@@ -142,7 +142,7 @@ async fn scan(does: &impl Does, n: u64, lane: u64, model: &Model, dice: &mut Dic
     assert_eq!(own, expected, "{low}..{high}");
 }
 
-/// What blocks is ready at once.
+/// Runs a future of blocking operations, which is ready at once.
 fn blocking<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
@@ -150,7 +150,7 @@ fn blocking<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Does everything on the lanes' keys until it is over; what these are then.
+/// Executes operations on the lanes' keys until `over`; returns their final model.
 fn work(index: &Index, lanes: std::ops::Range<u64>, over: &AtomicBool) -> Model {
     let session = index.session().expect("open");
     if lanes.end - lanes.start == 1 {
@@ -174,7 +174,7 @@ fn work(index: &Index, lanes: std::ops::Range<u64>, over: &AtomicBool) -> Model 
     models.expect("slots").into_iter().flatten().collect()
 }
 
-/// Adds, removes and moves at random; how often each.
+/// Adds, removes and moves at random; returns how often each.
 fn stir(index: &Index, cluster: &Cluster, rounds: u64) -> [usize; 3] {
     let (mut dice, mut done) = (Dice(rounds), [0; 3]);
     for _ in 0..rounds {
@@ -200,7 +200,7 @@ fn stir(index: &Index, cluster: &Cluster, rounds: u64) -> [usize; 3] {
         let after = index.compute_servers().expect("open");
         match stirred {
             Ok(()) => done[usize::from(after <= count) + usize::from(after == count)] += 1,
-            // Keys at which a partition begins, and those that are not between the boundaries.
+            // The key begins a partition, or is not between the adjacent boundaries.
             Err(error) => assert!(matches!(error, Error::InvalidOption(_)) && after == count, "{error}"),
         }
     }
@@ -237,7 +237,7 @@ fn holds(index: &Index, model: &Model) {
     assert!(found == expected, "{} entries in place of {}", found.len(), expected.len());
 }
 
-/// Keys and values of constant sizes in small nodes, and of any length in larger ones.
+/// Keys and values of constant sizes in small nodes, and of any length in larger nodes.
 fn shapes() -> [IndexOptions; 2] {
     [IndexOptions::integers().node_size(256).fanout_limit(5), IndexOptions::bytes().node_size(512)]
 }
@@ -298,7 +298,7 @@ fn numbers_stay_and_statistics_say_who_does_what() {
     assert_eq!(operations[0], 0);
     assert!((650..=660).contains(&operations[1]) && operations[2] == 11, "{operations:?}");
 
-    // The one in the middle goes: its keys to the one below, its counts to those of former ones.
+    // Remove the middle one: its keys go to the one below, its counts to the former ones.
     let before = cluster.stats().expect("counted");
     index.remove_compute_server(1).expect("removed");
     let numbers: Vec<_> = stats().compute_servers.iter().map(|server| server.number).collect();
@@ -339,7 +339,7 @@ fn what_cannot_be_added_or_removed_is_refused_in_a_sentence() {
     said(index.remove_compute_server(0), &process);
     said(index.remove_compute_server(9), "no compute server 9");
     said(theirs.remove_compute_server(0), "owns partition 1");
-    // Boundaries of others count on in the catalog when there are more here.
+    // A partition added here shifts the numbers of other processes' partitions in the catalog.
     index.add_compute_server(&key(15)).expect("its own");
     assert_eq!(index.info().expect("there").boundaries.len(), 4);
     let refused = theirs.session().expect("open").get(&key(25)).expect_err("another's");
@@ -381,7 +381,7 @@ fn who_cannot_be_given_keys_is_not_there_and_all_is_as_before() {
     let session = index.session().expect("open");
     let put = |n: u64| session.put(&key(2 * n), &key(n));
     let stored = (0..).find(|&n| put(n).is_err()).expect("the pool is not endless");
-    // A leaf would have to end there, and there is no room for its other half.
+    // A leaf would have to be split there, and its other half has no room.
     let refused = index.add_compute_server(&key(stored + 1)).expect_err("full");
     assert!(refused.is_full(), "{refused}");
     assert_eq!((index.compute_servers().expect("open"), index.boundaries().expect("open").len()), (1, 0));
@@ -390,7 +390,7 @@ fn who_cannot_be_given_keys_is_not_there_and_all_is_as_before() {
     assert_eq!(stats().compute_servers.len(), 1);
     let entries = (0..stored).map(|n| (key(2 * n).to_vec(), key(n).to_vec()));
     assert!(session.iter().map(|entry| entry.expect("found")).eq(entries));
-    // With some room it comes to be, under another number.
+    // With some room the addition succeeds, under another number.
     (0..stored / 2).for_each(|n| assert!(session.remove(&key(2 * n)).expect("removed")));
     let added = index.add_compute_server(&key(stored + 1)).expect("there is room again");
     assert!(added > 0 && stats().compute_servers[1].number == added);

@@ -1,9 +1,9 @@
-//! Each example runs, and prints what its text promises. `cargo test` builds them beside the tests.
+//! Each example runs and prints what its comments promise. `cargo test` builds the examples beside the tests.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What an example prints.
+/// Output of an example.
 fn printed(name: &str, arguments: &[&str]) -> String {
     let exe = std::env::current_exe().expect("own path");
     let profile = exe.parent().and_then(|deps| deps.parent()).expect("tests are in a folder of their own");

@@ -1,4 +1,4 @@
-//! Pools in files: closing and reopening, partitions that change, bulk loads, damage.
+//! Pools in files: closing and reopening, changes of partitions, bulk loads, damage.
 
 use std::fs::{self, OpenOptions as FileOptions};
 use std::path::{Path, PathBuf};
@@ -38,13 +38,13 @@ fn a_closed_pool_reopens_with_everything_in_it() {
         fill(&index, 0..2000);
         cluster.close().expect("closes");
         drop((index, cluster));
-        // In a file that was made sparse, what is not there may not have been written.
+        // Unwritten parts of a sparse file would be missing now.
         let cluster = Cluster::open(Config::at(&path)).expect("opens");
         let index =
             cluster.open_index_with(shape, &OpenOptions::default().expect(options.layout())).expect("there");
         assert_eq!(keys_of(&index), (0..2000).collect::<Vec<_>>());
         fill(&index, 2000..3000);
-        // The last handle closes as well.
+        // Dropping the last handle closes the pool, too.
         drop((index, cluster));
         let cluster = Cluster::open(Config::at(&path).create(Create::IfMissing)).expect("opens");
         assert_eq!(cluster.index_names().expect("open"), [shape]);
@@ -78,7 +78,7 @@ fn an_index_is_divided_anew_by_its_own_keys() {
             assert_eq!(keys_of(&index), (0..600).collect::<Vec<_>>());
             sound(&cluster);
             cluster.close().expect("closes");
-            // Without a number, they stay.
+            // Without a number of compute servers, the boundaries stay.
             let cluster = Cluster::open(Config::at(&path)).expect("opens");
             assert_eq!(cluster.open_index("x").expect("there").boundaries().expect("open"), boundaries);
             sound(&cluster);
@@ -101,7 +101,7 @@ fn an_empty_index_is_divided_by_the_key_space() {
     let wrong_size = IndexOptions::integers().boundaries(vec![b"b".to_vec()]);
     assert!(cluster.create_index("z", &wrong_size).is_err_and(|error| error.is_bad_input()));
     assert_eq!(cluster.index_names().expect("open").len(), 4);
-    // Nothing is left of those that failed.
+    // Failed creations left nothing behind.
     sound(&cluster);
 }
 
@@ -187,7 +187,7 @@ fn a_load_that_fails_leaves_the_index_empty_and_nothing_behind() {
     }
 }
 
-/// Entries that take more than a pool has, made as they are asked for.
+/// A source with more entries than the pool has room for, generated on demand.
 struct Endless;
 
 impl SortedSource for Endless {
@@ -216,7 +216,7 @@ fn a_load_into_a_pool_that_is_too_small_leaves_it_usable() {
     assert_eq!(keys_of(&index).len(), 1000);
 }
 
-/// What a user reads when a pool cannot be opened.
+/// The message that a user gets when a pool cannot be opened, and whether it is classified as bad input.
 fn refusal(config: Config) -> (String, bool) {
     let error = Cluster::open(config).expect_err("refused");
     let text = error.to_string();
@@ -349,6 +349,6 @@ fn a_cache_below_the_minimum_says_it_and_one_at_the_minimum_works() {
     cluster.close().expect("closes");
     let cluster = Cluster::open(Config::at(&path).cache(1)).expect("opens");
     assert!(cluster.open_index("x").expect_err("too small").is_bad_input());
-    // The partitions were given back.
+    // The partitions were released.
     assert_eq!(cluster.index_info("x").expect("there").owners, [None]);
 }

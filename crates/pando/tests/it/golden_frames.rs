@@ -1,6 +1,6 @@
-//! Frames of the operation port, byte for byte: what is on the wire does not change without a new version of the protocol.
+//! Frames of the operation port, byte for byte: they change only with a new version of the protocol.
 //!
-//! Each message is written, compared with its bytes, and read back from them.
+//! Each message is encoded, compared with its bytes, and decoded again.
 
 use std::ops::Bound;
 
@@ -19,7 +19,7 @@ fn without_spaces(text: &str) -> String {
     text.split_whitespace().collect()
 }
 
-/// A request is read back from its bytes, and written again from what was read.
+/// Decodes a request, and encodes the result again.
 fn check_request(bytes: &[u8], golden: &str) {
     assert_eq!(hex(bytes), without_spaces(golden));
     let (request, used) = decode_request(bytes, BODY_MAX).expect("well-formed").expect("whole");
@@ -32,7 +32,7 @@ fn check_request(bytes: &[u8], golden: &str) {
 #[test]
 fn requests_have_these_bytes() {
     let (key, value) = (&b"key"[..], &b"value"[..]);
-    // op, flags, zero, length, length of the key, one more number, body.
+    // op, flags, zero, body length, key length, extra, body.
     for (request, golden) in [
         (Request::Open { name: "trees" }, "01 00 0000 05000000 00000000 00000000 7472656573"),
         (Request::Routes, "02 00 0000 00000000 00000000 00000000"),
@@ -75,7 +75,7 @@ fn requests_have_these_bytes() {
     check_request(&bytes.split_off(6), golden);
 }
 
-/// What `write` writes as the reply to `op` has these bytes, and is read back from them.
+/// Compares the reply to `op` that `write` encodes with its golden bytes, and decodes it.
 fn check_reply(op: Op, golden: &str, write: impl FnOnce(ReplyEncoder, &mut Vec<u8>)) {
     let mut bytes = b"before".to_vec();
     let reply = ReplyEncoder::begin(&mut bytes, op);

@@ -1,4 +1,5 @@
-//! Memory servers that join and leave a pool, as users of the library see it: on the heap and in files, while sessions work.
+//! Memory servers that join and leave a pool, through the public interface: on the heap and in files, during
+//! operations.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,7 +19,7 @@ fn value(n: u64) -> Vec<u8> {
     n.to_le_bytes().repeat(if n.is_multiple_of(10) { 100 } else { 1 })
 }
 
-/// An index of long and short values, and another of integers, on all memory servers.
+/// Creates an index of long and short values, and another one of integers, on all memory servers.
 fn load(cluster: &Cluster, keys: u64) {
     let index = cluster.create_index("bytes", &IndexOptions::bytes().subtree_level(1)).expect("new");
     let entries: BTreeMap<_, _> = (0..keys).map(|n| (key(n), value(n))).collect();
@@ -83,7 +84,7 @@ fn a_server_is_drained_while_sessions_work() {
     assert_eq!(state_of(&cluster, 1), (ServerState::Drained, 0));
     drop(index);
     check(&cluster, 20_000);
-    // It is drained already, and an index that is open stands in the way of taking it into use again.
+    // It is drained already, and cannot be readmitted while an index is open.
     cluster.drain_memory_server(MemoryServerId(1), |_| ()).expect("nothing to do");
     let again = cluster.readmit_memory_server(MemoryServerId(1));
     assert!(matches!(again, Err(Error::IndexesOpen { .. })), "{again:?}");
@@ -99,7 +100,7 @@ fn a_server_that_joins_takes_over_a_part_of_what_is_there() {
     let (first, second) = (state_of(&cluster, 0).1, state_of(&cluster, 1).1);
     assert!(moved > 100 && second * 2 > first, "{moved} nodes moved: {first} bytes and {second}");
     check(&cluster, 20_000);
-    // And back again, so that nothing is there but on the first.
+    // Drain it again, so that everything is on the first server.
     cluster.drain_memory_server(added, |_| ()).expect("there is room");
     assert_eq!(state_of(&cluster, 1), (ServerState::Drained, 0));
     check(&cluster, 20_000);
@@ -113,10 +114,10 @@ fn what_cannot_be_drained_is_refused_with_a_sentence() {
     let unknown = cluster.drain_memory_server(MemoryServerId(7), |_| ()).expect_err("there is none");
     assert!(unknown.is_bad_input() && unknown.to_string().contains("no memory server 7"), "{unknown}");
     assert!(cluster.add_memory_server(0).is_err() && cluster.add_memory_server(4096).is_err());
-    // Nothing is left of what was too small.
+    // Failed additions left nothing behind.
     let left = cluster.memory_servers().expect("no error");
     assert_eq!(left.len(), 2);
-    // More than fits on one server.
+    // More entries than one server has room for.
     let index = cluster.create_index("full", &IndexOptions::integers().subtree_level(1)).expect("new");
     let entries: Vec<_> = (0..300_000_u64).map(|n| (n.to_be_bytes(), n.to_be_bytes())).collect();
     index.bulk_load(&entries[..], &BulkOptions::default()).expect("room on both");
@@ -125,7 +126,7 @@ fn what_cannot_be_drained_is_refused_with_a_sentence() {
     assert_eq!(state_of(&cluster, 1).0, ServerState::Draining);
     let session = index.integers().expect("open");
     assert!((0..300_000).step_by(97).all(|n| session.get(n).expect("no error") == Some(n)));
-    // With another one it goes on, also while a session is open.
+    // With another server the drain continues, also while a session is open.
     cluster.add_memory_server(16 << 20).expect("memory");
     cluster.drain_memory_server(MemoryServerId(1), |_| ()).expect("there is room now");
     assert!((0..300_000).step_by(97).all(|n| session.get(n).expect("no error") == Some(n)));
@@ -144,7 +145,7 @@ fn a_pool_of_files_grows_and_shrinks() {
     let cluster = Cluster::open(config()).expect("there");
     assert_eq!(cluster.add_memory_server(BYTES).expect("room"), MemoryServerId(2));
     assert!(path.join("server-2.pando").is_file());
-    // Nothing is open: all indexes are, for this.
+    // No index is open: the drain opens all of them.
     let drained = cluster.drain_memory_server(MemoryServerId(1), |_| ()).expect("room elsewhere");
     assert!(drained.nodes > 0, "{drained:?}");
     assert_eq!(state_of(&cluster, 1), (ServerState::Drained, 0));
@@ -173,7 +174,7 @@ fn two_handles_to_one_pool_of_files_learn_of_each_others_servers() {
     let second = Cluster::open(config()).expect("there");
     first.add_memory_server(BYTES).expect("room");
     assert_eq!(second.memory_servers().expect("no error").len(), 3);
-    // An index that the other has open stands in the way, and the server stays as it was.
+    // The drain fails if another process has an index open, and the server stays as it was.
     let index = second.create_index("theirs", &IndexOptions::integers()).expect("new");
     let refused = first.drain_memory_server(MemoryServerId(1), |_| ()).expect_err("it is not all ours");
     assert!(matches!(refused, Error::PartitionOwned { .. }), "{refused}");
@@ -214,7 +215,7 @@ fn one_memory_server_elsewhere_finds_the_others() {
             cluster.close().expect("closes");
         }
     }
-    // A new pool has those that are named, and none is taken from another pool.
+    // A new pool consists of the servers named; servers of other pools are refused.
     for named in [&[1][..], &[3, 1]] {
         let made = Cluster::open(config(named).create(Create::New));
         assert!(made.is_err_and(|error| error.to_string().contains("pool")), "{named:?}");

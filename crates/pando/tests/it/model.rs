@@ -1,5 +1,5 @@
-//! Operation sequences against `BTreeMap`, through everything that a user may do to a cluster: sessions, closing and
-//! reopening, other numbers of compute servers, bulk loads, checks.
+//! Random sequences of operations compared with a `BTreeMap`, including everything that a user may do to a
+//! cluster: sessions, closing and reopening, other numbers of compute servers, bulk loads, checks.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -52,12 +52,12 @@ fn op() -> impl Strategy<Value = Op> {
 
 type Model = BTreeMap<u64, u64>;
 
-/// Spread over the key space, so that every compute server has some.
+/// Spreads keys over the key space, so that every compute server has some.
 fn spread(n: u64) -> [u8; 8] {
     key(n * 300)
 }
 
-/// Frames of each cache: as few as it may have.
+/// Frames of each cache: the minimum.
 const FRAMES: u64 = 8;
 
 fn open(

@@ -1,4 +1,5 @@
-//! Boundaries that move while sessions are open: nothing is lost, sessions learn, the pool keeps them.
+//! Boundaries move while sessions are open: no entry is lost, sessions learn the boundaries, the pool stores
+//! them.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -32,7 +33,7 @@ fn operations_go_on_while_boundaries_move_and_nothing_is_lost() {
                 let mut rounds = 0u64;
                 while !over.load(Relaxed) || rounds < 2 {
                     rounds += 1;
-                    // Each thread has keys of its own, over all partitions.
+                    // Each thread has its own keys, in all partitions.
                     for n in (thread..KEYS).step_by(3) {
                         assert_eq!(session.get(n).expect("found"), Some(n + (rounds - 1) * KEYS), "key {n}");
                         assert!(session.update(n, n + rounds * KEYS).expect("stored"), "key {n}");

@@ -1,5 +1,5 @@
-//! Two processes over one pool in files, each with compute servers of its own, both of which move keys among theirs at the
-//! same time, while both work. The boundary between them stays.
+//! Two processes on one pool in files, each with its own compute servers. Both move keys between theirs at
+//! the same time, during operations. The boundary between the processes stays.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::support::{create_divided, key, number, sound};
 use pando::{Cluster, Config, Error, Index, OpenOptions, Ownership};
 
 const PATH: &str = "PANDO_TEST_PATH";
-/// The keys of both; those of the first process are below the middle.
+/// Number of keys of both processes; the first process owns those below the middle.
 const KEYS: u64 = 8_000;
 const MIDDLE: u64 = KEYS / 2;
 const ROUNDS: u64 = 25;
@@ -22,7 +22,7 @@ fn open(path: &Path, partitions: Vec<usize>) -> (Cluster, Index) {
     (cluster, index)
 }
 
-/// Counts every one of the process's keys up again and again, until it is over; how often.
+/// Increments all values of the process again and again until `over`; returns the number of rounds.
 fn count_up(index: &Index, base: u64, over: &AtomicBool) -> u64 {
     let session = index.session().expect("session");
     let mut rounds = 0u64;
@@ -41,7 +41,8 @@ fn count_up(index: &Index, base: u64, over: &AtomicBool) -> u64 {
     rounds
 }
 
-/// Moves the boundary between the process's two compute servers, adds a third one and removes one, again and again.
+/// Moves the boundary between the process's two compute servers, adds a third one and removes one, again and
+/// again.
 fn stir(index: &Index, base: u64, mine: usize) {
     let own = |n: u64| key(base + n * MIDDLE / 100);
     for round in 0..ROUNDS {
@@ -53,7 +54,7 @@ fn stir(index: &Index, base: u64, mine: usize) {
     index.move_boundary(mine, &own(33)).expect("among its own");
 }
 
-/// Works and stirs; the rounds that the work came to.
+/// Counts up during `stir`; returns the number of rounds.
 fn work(index: &Index, base: u64, mine: usize) -> u64 {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -73,7 +74,7 @@ fn a_further_process() {
     println!("ready");
     let rounds = work(&index, MIDDLE, 2);
     println!("worked {rounds}");
-    // The others look at what is refused while this one is attached.
+    // The other process checks what is refused while this one is attached.
     std::io::stdin().read_to_end(&mut Vec::new()).expect("until it is closed");
     cluster.close().expect("closes");
 }

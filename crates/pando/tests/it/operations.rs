@@ -1,4 +1,4 @@
-//! What a user does with one process, over both layouts and both fabrics.
+//! All operations of a user in one process, on both layouts and both local fabrics.
 
 use std::ops::Bound;
 
@@ -49,7 +49,7 @@ fn scans_cross_the_partitions_in_both_directions() {
         let bounds = index.boundaries().expect("open");
         let mut all: Vec<u64> = (0..KEYS).map(|n| 20 * n).collect();
         for bound in &bounds {
-            // The first key of a partition is where a range may just end.
+            // A scan is most likely to end wrongly at the first key of a partition.
             let n = u64::from(u16::from_be_bytes([bound[0], bound[1]]));
             session.put(&key(n), &key(n)).expect("put");
             all.push(n);
@@ -105,7 +105,7 @@ fn an_iterator_reads_ahead_no_more_than_a_batch() {
     let session = index.session().expect("session");
     let first: Vec<_> = session.iter().take(16).map(|entry| entry.expect("scan").0).collect();
     assert_eq!(first.len(), 16);
-    // Three levels to go down, and two leaves of about 54 entries at most.
+    // Three levels of the descent, and at most two leaves of about 54 entries.
     assert!(session.verbs().reads <= 5, "{:?}", session.verbs());
     let before = session.verbs().reads;
     assert_eq!(session.iter().limit(50_000).count(), 50_000);
@@ -195,7 +195,7 @@ fn threads_share_an_index_and_their_counts_are_kept() {
         let cache = stats.cache();
         assert!(cache.leaf_accesses >= 2 * KEYS && stats.smo().splits > 0, "{cache:?}");
         assert_eq!(stats.indexes[0].compute_servers.len(), index.compute_servers().expect("open"));
-        // A later session adds to what finished ones counted.
+        // Counts of a later session are added to those of finished ones.
         assert!(cluster.stats().expect("open").verbs.writes >= stats.verbs.writes);
     });
 }

@@ -1,5 +1,5 @@
-//! Several processes over one pool. A test starts this binary again for each further process, with its task in the
-//! environment.
+//! Several processes on one pool. A test starts this binary again for each further process, with its task in
+//! the environment.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -45,7 +45,7 @@ fn a_further_process() {
     }
 }
 
-/// Inserts its half of the keys by two threads, and removes some again.
+/// Inserts the keys of one half by two threads, and removes some of them.
 fn insert(path: &Path, partition: usize) {
     let (cluster, index) = half(path, partition);
     let base = partition as u64 * MIDDLE;
@@ -120,7 +120,7 @@ fn keys_of_another_process_and_work_that_needs_the_pool_alone_are_refused() {
     let cluster = Cluster::open(Config::at(&path).compute_servers(5)).expect("attaches");
     refused(cluster.open_index("x").expect_err("owned"), "partition 1");
     refused(cluster.drop_index("x").expect_err("owned"), "partition 1");
-    // What was claimed before the refusal was given back.
+    // Partitions claimed before the refusal were released.
     assert_eq!(cluster.index_info("x").expect("there").owners[0], None);
     cluster.close().expect("closes");
 
@@ -152,7 +152,7 @@ fn a_process_killed_midway_is_noticed_by_those_who_go_on_and_by_those_who_come()
     wait_ready(&mut other);
     other.kill().expect("runs");
     other.wait().expect("runs");
-    // While this process works on the pool, others may come to what is left of it.
+    // While this process has the pool open, others may attach and use the remaining parts.
     assert!(start(&path, "insert low").wait().expect("runs").success());
     let (another, index) = half(&path, 0);
     let session = index.session().expect("session");
@@ -163,7 +163,7 @@ fn a_process_killed_midway_is_noticed_by_those_who_go_on_and_by_those_who_come()
     let lost = another.open_index("x").expect_err("one partition is lost");
     assert!(lost.to_string().contains("partition 1 of index \"x\" is lost"), "{lost}");
     another.close().expect("closes");
-    // This process closes cleanly, but that does not make the pool clean.
+    // A clean close of this process does not make the pool clean.
     cluster.close().expect("closes");
     assert!(matches!(Cluster::open(Config::at(&path)), Err(Error::NotClosedCleanly { .. })));
 }

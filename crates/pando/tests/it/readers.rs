@@ -1,5 +1,5 @@
-//! Readers beside each other and beside a process that writes: [`Config::read_only`]. What they see is right or refused, and
-//! they leave nothing behind.
+//! Readers beside each other and beside a writer: [`Config::read_only`]. Their answers are current or
+//! refused, and they leave nothing behind.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use pando::{Answers, BulkOptions, Cluster, Config, Create, Error, Index, IndexOp
 const PATH: &str = "PANDO_TEST_READ";
 const KEYS: u64 = 600;
 
-/// A pool with an index of `KEYS` keys whose values are all 0, closed.
+/// A closed pool with an index of `KEYS` keys whose values are all 0.
 fn pool(directory: &tempfile::TempDir) -> PathBuf {
     let path = directory.path().join("pool");
     let cluster = Cluster::open(Config::at(&path).memory(16 << 20).create(Create::New)).expect("made");
@@ -128,7 +128,7 @@ fn an_index_that_is_written_to_is_refused_with_its_owner_and_read_when_that_has_
     let late = late.open_index("x").expect("opens").session().expect("session");
     assert_eq!(late.get(&key(1)).expect("reads"), Some(key(1).to_vec()));
 
-    // Another index of the same name is another one.
+    // A new index of the same name is another index.
     let (cluster, index) = writer(&path);
     drop(index);
     cluster.drop_index("x").expect("dropped");
@@ -150,7 +150,7 @@ fn readers_see_all_of_what_a_writer_did_or_nothing() {
                 let session = index.session().expect("session");
                 let mut newest = 0;
                 while !stop.load(Relaxed) {
-                    // One batch: what one round wrote.
+                    // One batch: all values are of the same round.
                     let entries = scanned(&session, &ScanRange::all()).expect("reads");
                     let round = entries[0].1;
                     assert!(entries.iter().all(|entry| entry.1 == round), "{entries:?}");
@@ -212,7 +212,7 @@ fn a_reader_that_is_killed_leaves_the_pool_as_it_was() {
         .stdout(Stdio::piped());
     let mut child = command.spawn().expect("starts");
     crate::support::wait_ready(&mut child);
-    // Beside it others read and write.
+    // Other processes read and write beside it.
     assert_eq!(reader(&path).iter().count() as u64, KEYS);
     let (cluster, index) = writer(&path);
     write(&index, 1);

@@ -1,7 +1,7 @@
-//! Frames of the operation port: what is written is read, and whatever else comes is refused without harm.
+//! Frames of the operation port: encoded frames are decoded, and all other bytes are refused without harm.
 //!
-//! Requests and replies of all kinds are drawn; then bytes that are none, and ones in which single bytes were changed.
-//! `fuzz/fuzz_targets/operation_frames.rs` does the last two for longer.
+//! The inputs are random requests and replies of all kinds, random bytes, and frames with changed bytes.
+//! `fuzz/fuzz_targets/operation_frames.rs` tests the last two for longer.
 
 use std::ops::Bound;
 
@@ -22,7 +22,7 @@ enum Asked {
     Routes,
     Ping,
     Describe,
-    /// Operation by number, with key and value.
+    /// Number of the operation, key and value.
     Keyed(usize, Bytes, Bytes),
     Swap(Bytes, Option<Bytes>, Option<Bytes>),
     Scan(Bound<Bytes>, Bound<Bytes>, u32, bool),
@@ -57,7 +57,7 @@ impl Asked {
         }
     }
 
-    /// Whether a request that was read is this one.
+    /// Whether a decoded request equals this one.
     fn is(&self, request: &Request<'_>) -> bool {
         match (self, request) {
             (Self::Open(name), Request::Open { name: found }) => name == found,
@@ -114,7 +114,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     ]
 }
 
-/// Looks at all requests in `bytes`. Each is written as it was read.
+/// Decodes all requests in `bytes`, and checks that each is encoded to the same bytes again.
 fn look_through(mut bytes: &[u8], body_max: u32) -> Result<(), Malformed> {
     while let Some((request, used)) = decode_request(bytes, body_max)? {
         assert!((REQUEST_HEADER..=bytes.len()).contains(&used), "a request takes what it takes");
@@ -140,7 +140,7 @@ proptest! {
         let (request, used) = decode_request(&bytes, BODY_MAX).expect("well-formed").expect("whole");
         prop_assert!(asked.is(&request), "{request:?}");
         prop_assert_eq!(used, len);
-        // All that is missing is asked for, byte by byte.
+        // Every truncated request asks for more bytes.
         for short in 0..len {
             prop_assert!(matches!(decode_request(&bytes[..short], BODY_MAX), Ok(None)));
         }
@@ -148,7 +148,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_requests_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..400), max in 0..500u32) {
-        // Whether they are is all the same.
+        // Valid or not, the bytes must not cause a panic.
         let _ = look_through(&bytes, max);
     }
 
@@ -173,7 +173,7 @@ proptest! {
         head in any::<(u8, u8)>(),
         body in prop::collection::vec(0..4u8, 0..60),
     ) {
-        // Lengths that are small numbers are often right.
+        // Small lengths are often valid.
         let mut bytes = vec![head.0 % 4, op as u8, head.1 % 4, 0];
         bytes.extend((body.len() as u32).to_le_bytes());
         bytes.extend(&body);

@@ -1,5 +1,5 @@
-//! What sessions offer beyond single operations: batches, integers by the same names, and a cluster that waits for sessions
-//! before it closes.
+//! Features of sessions beyond single operations: batches, integers by the same names, and closing a cluster
+//! that waits for sessions.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::support::{everywhere, key};
 use pando::{Answer, Cluster, Config, Error, IndexOptions, IntegerAnswer, Swapped};
 
-/// Numbers that look random, the same each time.
+/// Pseudo-random numbers, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -21,7 +21,7 @@ impl Numbers {
 
 type Model = BTreeMap<[u8; 8], [u8; 8]>;
 
-/// What an operation does to a map, and answers.
+/// Applies an operation to the model, and returns the expected answer.
 fn expected(model: &mut Model, kind: u64, key: [u8; 8], value: [u8; 8], other: Option<[u8; 8]>) -> Answer {
     let before = model.get(&key).copied();
     let is_there = before.is_some();
@@ -51,7 +51,7 @@ fn a_batch_answers_like_one_operation_after_the_other() {
         for len in (0..200).map(|round| 1 + round % 64) {
             let mut answers = Vec::new();
             for _ in 0..len {
-                // Few keys, so that a batch has several operations on one.
+                // Few keys, so that a batch has several operations on the same one.
                 let (kind, key, value) = (numbers.below(6), key(numbers.below(40)), key(numbers.below(3)));
                 let other = model.get(&key).copied().filter(|_| numbers.below(2) == 0);
                 match kind {
@@ -85,7 +85,7 @@ fn an_operation_of_a_batch_that_fails_leaves_the_others_alone() {
     let is_refused = |at: usize| answers[at].as_ref().is_err_and(Error::is_bad_input);
     assert!(answers[0].is_ok() && is_refused(1) && is_refused(2) && answers[3].is_ok(), "{answers:?}");
     assert_eq!(session.iter().count(), 2);
-    // In a slot it would never end.
+    // Inside a slot it would never end.
     let inside = session.in_flight(1, |_, _| async { session.batch().get(&key(1)).get(&key(4)).run() });
     let inside = inside.expect("one slot").remove(0);
     assert!(
@@ -161,7 +161,7 @@ fn integers_are_in_flight() {
             assert!(session.update(n, n).await? && session.contains(n).await?);
             assert_eq!(session.compare_and_swap(n + 1, Some(1), Some(2)).await?, Ok(()));
             assert!(session.remove(n + 1).await? && session.get(n + 1).await?.is_none());
-            // Several of these are under way at once, each with room of its own.
+            // Several of these are in flight at once, each with its own buffers.
             session.multi_get(&[n, n + 1, n], &mut values).await?;
             assert_eq!(values, [Some(n), None, Some(n)]);
             assert_eq!(session.scan(n..=n, |key, value| key == n && value == n).await?, 1);
@@ -186,7 +186,7 @@ fn a_cluster_can_wait_for_sessions_before_it_closes() {
             let session = index.integers().expect("session");
             opened.send(()).expect("somebody waits");
             may_end.recv().expect("somebody tells");
-            // There is time left for what it has to do.
+            // The wait leaves time for remaining work.
             thread::sleep(Duration::from_millis(50));
             assert!(!session.put(1, 2).expect("put"));
         }
@@ -199,14 +199,14 @@ fn a_cluster_can_wait_for_sessions_before_it_closes() {
         matches!(waited, Err(Error::SessionsOpen { count: 1, .. }))
             && begun.elapsed() >= Duration::from_millis(20)
     );
-    // It is as before.
+    // The cluster is still open.
     drop(index.session().expect("session"));
 
     let closer = thread::spawn({
         let cluster = cluster.clone();
         move || cluster.close_within(Duration::MAX)
     });
-    // New sessions are refused while it waits, and everything else goes on.
+    // New sessions are refused during the wait; everything else continues.
     let begun = Instant::now();
     let refused = loop {
         match index.session() {

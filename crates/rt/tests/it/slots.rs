@@ -1,4 +1,4 @@
-//! The executor over the local fabric: order, wakers, panics, and the conformance suite of fabrics.
+//! The executor over the local fabric: order, wakers, panics, and the conformance suite.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -72,7 +72,7 @@ fn a_pause_inside_a_slot_is_that_slots() {
     assert_eq!((outputs, polls.get()), (vec![0, 1], 2));
 }
 
-/// Pending until another thread opens it, which knows only the waker.
+/// A future that is pending until another thread opens it. That thread knows only the waker.
 struct Gate {
     open: AtomicBool,
     waker: Mutex<Option<Waker>>,
@@ -93,7 +93,7 @@ impl Gate {
         .await;
     }
 
-    /// Called by another thread: waits until there is a waiter, then lets it pass.
+    /// Called by another thread: waits until there is a waiter, then releases it.
     fn open(&self) {
         loop {
             if let Some(waker) = self.waker.lock().expect("no panic").take() {

@@ -1,4 +1,4 @@
-//! Clients that know where the pool is and find its compute servers by themselves.
+//! Clients that know only the pool and find its compute servers themselves.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -11,7 +11,7 @@ use pando::{
 };
 use pando_server::OperationServer;
 
-/// A pool in files with an index "x" of two partitions, which are nobody's.
+/// A pool in files with an index "x" of two partitions, owned by no process.
 fn create(path: &Path) {
     let config = Config::at(path).memory_servers(2).memory(64 << 20).create(Create::New);
     let cluster = Cluster::open(config).expect("opens");
@@ -20,7 +20,7 @@ fn create(path: &Path) {
     cluster.close().expect("closes");
 }
 
-/// A process that serves a partition of it, and says where.
+/// A process that serves one of its partitions and announces the port.
 fn compute_server(path: &Path, partition: usize) -> (Cluster, Index, OperationServer) {
     let cluster = Cluster::open(Config::at(path).cache(256 << 10)).expect("attaches");
     let own = OpenOptions::default().own(Ownership::Partitions(vec![partition]));
@@ -64,7 +64,7 @@ fn compute_servers_are_found_by_the_pool_and_found_again_when_they_move() {
     }
     assert_eq!(session.iter().count(), 4);
 
-    // It comes back elsewhere, and another port gets nothing.
+    // It returns at another address, because its old port is taken meanwhile.
     let before = high.2.addr();
     end(high);
     let taken = TcpListener::bind(before).expect("free again");
@@ -86,7 +86,7 @@ fn whoever_cannot_be_asked_is_named() {
     create(&path);
     let (cluster, index, server) = compute_server(&path, 0);
     let address = server.addr().to_string();
-    // Of the other partition nobody has the keys, and one learns why.
+    // No process owns the other partition, and the error says why.
     let Service::Remote(found) = Client::find(&config(&path, Duration::from_secs(1)), "x").expect("served")
     else {
         panic!("it is served");
@@ -96,7 +96,7 @@ fn whoever_cannot_be_asked_is_named() {
     let nobody = "partition 1 of index \"x\" is nobody's at the moment";
     assert!(error.to_string().ends_with(nobody) && error.to_string().contains(&address), "{error}");
 
-    // Errors of those who open the pool name the address too.
+    // Errors of processes that open the pool also name the address.
     let own = |partition| OpenOptions::default().own(Ownership::Partitions(vec![partition]));
     let other = Cluster::open(Config::at(&path)).expect("attaches");
     let owned = other.open_index_with("x", &own(0)).expect_err("owned");

@@ -1,4 +1,4 @@
-//! The HTTP port as a browser or Prometheus sees it.
+//! The HTTP port as a browser or Prometheus uses it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -70,7 +70,7 @@ fn who_holds_connections_and_says_nothing_keeps_nobody_out() {
     for _ in 0..20 {
         assert!(get(port.addr(), "/health").starts_with("HTTP/1.1 200 "));
     }
-    // The silent ones would be closed after 5 s only.
+    // The silent connections themselves would be closed only after 5 s.
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     drop(silent);
 }
@@ -85,7 +85,7 @@ fn a_connection_has_one_request_and_a_page_is_made_once_a_second() {
     };
     let port = HttpPort::start("127.0.0.1:0", page).expect("free");
     let begun = Instant::now();
-    // The connection is closed although the request asks for more.
+    // The port closes the connection, although HTTP/1.1 keeps it open by default.
     (0..100).for_each(|_| drop(ask(port.addr(), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")));
     let most = 2 + begun.elapsed().as_secs();
     assert!((1..=most).contains(&made.load(Relaxed)), "{} of {most}", made.load(Relaxed));

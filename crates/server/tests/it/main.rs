@@ -1,4 +1,4 @@
-//! Tests of the crate from outside, in one program: what they share is compiled and linked once.
+//! Tests of the crate's public surface, in one program, so that shared code is compiled and linked once.
 
 mod found;
 mod http;

@@ -1,5 +1,5 @@
-//! All operations over the network: one process with two compute servers, compared with a `BTreeMap`; long values; what is
-//! refused; many clients while boundaries move.
+//! All operations over the network: one process with two compute servers, compared with a `BTreeMap`; long
+//! values; refused requests; many clients while boundaries move.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -75,7 +75,7 @@ fn long_values_and_long_answers_travel_whole() {
     session.multi_get(&keys, &mut answers).expect("served");
     assert!((0..40).all(|n| answers.get(n) == Some(&[n as u8; 100 << 10][..])));
     assert_eq!((answers.get(40), answers.get(41)), (Some(&longest[..]), None));
-    // More than one answer may ever have, in few values.
+    // A few values that together exceed the largest answer.
     let few: Vec<_> = (100..108).map(key).collect();
     for key in &few {
         session.put(key, &longest[..5 << 19]).expect("served");
@@ -105,7 +105,7 @@ fn what_an_index_refuses_is_an_error_with_its_sentence() {
     let error = session.put(&key(1), b"short").expect_err("values have 8 bytes");
     assert!(error.to_string().contains("a value of 5 bytes"), "{error}");
     assert_eq!(session.get(&key(1)).expect("the connection stands"), None);
-    // In a batch the others go on.
+    // The other operations of a batch are executed.
     let mut batch = session.batch();
     let answers = batch.put(&key(1), &key(2)).put(b"bad", &key(2)).get(&key(1)).run();
     assert!(answers[0].is_ok() && answers[1].is_err() && answers[2].is_ok());
@@ -133,7 +133,7 @@ fn clients_go_on_while_boundaries_move() {
                 scope.spawn(move || {
                     let session = remote.session();
                     let (mut model, mut draw) = (Model::new(), Draw(client + 1));
-                    // Each has keys of its own, all over the key space.
+                    // Each client has its own keys, spread over the key space.
                     let keys: Vec<_> = (0..100).map(|n| key(n * 600 + client)).collect();
                     let mut rounds = 0u64;
                     while !over.load(Relaxed) || rounds < 5 {

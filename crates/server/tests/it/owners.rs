@@ -1,5 +1,5 @@
-//! An index that two processes own together, each with an operation port: as a client sees them, whatever order their keys
-//! come in; and one of them that ends, comes back, or is replaced.
+//! An index that two processes own together, each with an operation port, used by clients: interleaved
+//! partitions, and a process that ends, returns, or is replaced.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -16,7 +16,7 @@ use pando_server::{OperationConfig, OperationServer};
 /// Keys are numbers below this.
 const KEYS: u64 = 60_000;
 
-/// A pool in files with an index "x" of four partitions, which are nobody's.
+/// A pool in files with an index "x" of four partitions, owned by no process.
 fn create(path: &Path) {
     let config = Config::at(path).memory_servers(2).memory(64 << 20).create(Create::New);
     let cluster = Cluster::open(config).expect("opens");
@@ -26,7 +26,7 @@ fn create(path: &Path) {
     cluster.close().expect("closes");
 }
 
-/// A process's share of it.
+/// Opens some of its partitions in one process.
 fn open(path: &Path, partitions: Vec<usize>) -> (Cluster, Index) {
     let cluster = Cluster::open(Config::at(path).cache(256 << 10)).expect("attaches");
     let own = OpenOptions::default().own(Ownership::Partitions(partitions));
@@ -61,7 +61,7 @@ fn two_processes_are_one_index() {
     let directory = tempfile::tempdir().expect("temporary directory");
     let path = directory.path().join("pools/");
     create(&path);
-    // Their keys take turns, so that a scan goes back and forth.
+    // Their partitions alternate, so that a scan goes back and forth.
     let (low, low_index) = open(&path, vec![0, 2]);
     let (high, high_index) = open(&path, vec![1, 3]);
     let servers = [serve(&low_index, 1), serve(&high_index, 2)];
@@ -70,7 +70,7 @@ fn two_processes_are_one_index() {
     let model = exercise(&remote, 0, 800);
     assert!(remote.session().iter().map(|entry| entry.expect("served")).eq(model.clone()));
     assert!(servers.iter().all(|server| server.counts().done("put") > 0 && server.counts().done("scan") > 0));
-    // One port alone says whose its keys are not.
+    // A client that knows only one port finds no owner of the other keys.
     let half = Client::connect(
         config(&[servers[0].addr()]).access(Access::default().deadline(Duration::from_secs(2))),
     );
@@ -79,7 +79,7 @@ fn two_processes_are_one_index() {
     let error = session.get(&key(KEYS / 4)).expect_err("nobody's that is known");
     assert!(matches!(error, Error::Remote(RemoteError::NoOwner { .. })), "{error:?}");
     drop(session);
-    // Several clients, each with keys of its own.
+    // Several clients, each with its own keys.
     let models: Vec<Model> = thread::scope(|scope| {
         let clients: Vec<_> = (1..4)
             .map(|seed| {
@@ -131,7 +131,7 @@ fn keys_that_another_process_took_over_are_found_there() {
     let (low, low_index) = open(&path, vec![0, 1]);
     let (high, high_index) = open(&path, vec![2, 3]);
     let (first, second) = (serve(&low_index, 1), serve(&high_index, 1));
-    // Where a third one will listen; until then nobody does.
+    // The address of a third server, which starts later.
     let later = crate::support::listener();
     let addrs = [first.addr(), second.addr(), later.local_addr().expect("it has one")];
     drop(later);

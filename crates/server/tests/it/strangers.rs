@@ -1,4 +1,4 @@
-//! Clients that do not behave, servers that are something else, and a server that stops: while others work on.
+//! Misbehaving clients, foreign servers, and a server that stops, while other clients continue.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ fn serve(config: OperationConfig) -> OperationServer {
     OperationServer::start(listener(), index(), config).expect("a server")
 }
 
-/// A client that was let in and may now write what it likes.
+/// A client that was accepted and may then send anything.
 fn let_in(addr: SocketAddr, link: u64) -> TcpStream {
     let to = Destination { address: addr.to_string().into(), protocol: Protocol::OPERATIONS, number: 0 };
     let id = LinkId { process: 1, link };
@@ -39,7 +39,7 @@ fn say(stream: &mut TcpStream, requests: &[Request<'_>]) {
     stream.write_all(&bytes).expect("they are taken");
 }
 
-/// Whether the server closes the connection, whatever it says before.
+/// Whether the server closes the connection, after whatever it sends before.
 fn is_closed(stream: &mut TcpStream) -> bool {
     let mut sink = [0; 4096];
     loop {
@@ -65,14 +65,14 @@ fn who_is_not_let_in_is_told_why_in_a_sentence() {
         assert_eq!(refusal(addr, secret), format!("{addr}: the shared secret is not the same on both sides"));
     }
     eventually("they are counted", || server.counts().connections.refused == 2);
-    // Another version, as the server sees it.
+    // A client of another version, from the server's point of view.
     let protocol = Protocol { version: 77, ..Protocol::OPERATIONS };
     let to = Destination { address: addr.to_string().into(), protocol, number: 0 };
     let id = LinkId { process: 1, link: 1 };
     let error =
         connect(&to, id, &Secret::new("the right one of all"), DEADLINE).expect_err("another version");
     assert_eq!(error.to_string(), "it speaks version 2 of the protocol, and this program version 77");
-    // A memory server's port, and the other way round.
+    // A client at a memory server's port, and a memory client at an operation port.
     let memory = MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(64 << 20)).expect("memory");
     let told = refusal(memory.addr(), "");
     assert_eq!(
@@ -85,7 +85,7 @@ fn who_is_not_let_in_is_told_why_in_a_sentence() {
     .expect_err("no memory there");
     let expected = "this is the port of a compute server, not of a memory server";
     assert!(error.to_string().contains(expected), "{error}");
-    // Nobody there, and no address.
+    // No server at the address, an invalid address, and no address.
     let nowhere = listener().local_addr().expect("it had one");
     assert!(refusal(nowhere, "").contains("cannot be reached"));
     assert!(Client::connect(ClientConfig::new(["nowhere"])).is_err());
@@ -119,13 +119,13 @@ fn bad_clients_are_closed_and_hurt_nobody() {
             }
         });
         let at_end = AtEnd(&over);
-        // Bytes that are no hello, half a hello, nothing at all; of another protocol, nothing but who is there.
+        // No hello, half a hello, nothing. The server closes the connection.
         for said in [&[7u8; 500][..], &b"PandoOps"[..], &[]] {
             let mut stream = TcpStream::connect(addr).expect("it listens");
             stream.write_all(said).expect("they are taken");
             assert!(is_closed(&mut stream), "{said:?}");
         }
-        // After the handshake: nothing opened, no operation, too much.
+        // After the handshake: no index opened, no valid operation, a request that is too long.
         let mut stream = let_in(addr, 1);
         say(&mut stream, &[Request::Get { key: &key(1) }]);
         assert!(is_closed(&mut stream));
@@ -136,7 +136,7 @@ fn bad_clients_are_closed_and_hurt_nobody() {
             stream.write_all(&said).expect("they are taken");
             assert!(is_closed(&mut stream), "client {link}");
         }
-        // Half a request, byte by byte, as long as it is let.
+        // Half a request, byte by byte, until the server closes the connection.
         let mut slow = let_in(addr, 4);
         say(&mut slow, &[open]);
         let mut half = Vec::new();
@@ -149,13 +149,13 @@ fn bad_clients_are_closed_and_hurt_nobody() {
             thread::sleep(patience / 8);
         }
         assert!(is_closed(&mut slow));
-        // One that asks for much and never listens.
+        // A client that sends many requests and never reads.
         let mut deaf = let_in(addr, 5);
         say(&mut deaf, &[open]);
         let mut bytes = Vec::new();
         Request::Routes.encode(&mut bytes);
         let bytes = bytes.repeat(2_000_000);
-        // The server stops taking them, and closes.
+        // The server stops receiving them, and closes the connection.
         assert!(deaf.write_all(&bytes).is_err(), "nobody takes so much without being listened to");
         drop(at_end);
         verified.join().expect("it was not disturbed");
@@ -229,7 +229,7 @@ fn what_is_late_of_a_lost_connection_is_not_executed() {
     let mut late = let_in(server.addr(), 1);
     say(&mut late, &[Request::Open { name: "x" }]);
     eventually("it is open", || server.counts().done("open") == 1);
-    // The same client connects anew.
+    // The same client connects again.
     let mut again = let_in(server.addr(), 1);
     say(&mut late, &[Request::Put { key: &key(1), value: &[1; 8] }]);
     assert!(is_closed(&mut late));
@@ -238,7 +238,7 @@ fn what_is_late_of_a_lost_connection_is_not_executed() {
     assert_eq!(server.counts().done("put"), 0);
 }
 
-/// Stands between clients and a server, and keeps what comes while it holds.
+/// Relays between clients and a server, and holds back bytes while `holds` is set.
 fn relay(to: SocketAddr, holds: Arc<AtomicBool>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("it has one");
@@ -266,7 +266,7 @@ fn relay(to: SocketAddr, holds: Arc<AtomicBool>) -> SocketAddr {
     addr
 }
 
-/// Takes the answers to these requests.
+/// Reads the answers to these requests.
 fn hear(stream: &mut TcpStream, requests: &[Request<'_>]) {
     for _ in requests {
         let mut header = [0; 8];
@@ -287,7 +287,7 @@ fn an_operation_that_waits_for_a_memory_server_keeps_no_other_client_waiting() {
     (0..100).for_each(|i| assert!(!index.integers().expect("of integers").put(i, i).expect("room")));
     drop(index);
     cluster.close().expect("nobody is in the way");
-    // Nothing is in its cache.
+    // Reopen the pool, so that the cache is empty.
     let cluster = Cluster::open(config()).expect("it is there");
     let index = cluster.open_index("x").expect("it is there");
     let server = OperationServer::start(listener(), index, OperationConfig::default()).expect("a server");
@@ -299,7 +299,7 @@ fn an_operation_that_waits_for_a_memory_server_keeps_no_other_client_waiting() {
     say(&mut waits, &[Request::Get { key: &key(7) }]);
     thread::sleep(Duration::from_millis(100));
 
-    // All that the others see of it.
+    // Other clients are served as usual meanwhile.
     let begun = Instant::now();
     let mut other = let_in(server.addr(), 2);
     let again = thread::spawn({
@@ -344,11 +344,11 @@ fn a_server_that_stops_is_an_error_at_the_deadline_and_is_found_again() {
     assert!(matches!(error, Error::Remote(RemoteError::NoAnswer { .. })), "{error:?}");
     assert!(error.may_have_taken_effect() && begun.elapsed() >= deadline, "{error}");
     assert!(begun.elapsed() < DEADLINE, "{:?}", begun.elapsed());
-    // It cannot be connected to either; nothing was sent then.
+    // A new connection fails too, and nothing is sent.
     let error = session.get(&key(1)).expect_err("nothing comes back");
     assert!(!error.may_have_taken_effect(), "{error:?}");
     holds.store(false, SeqCst);
-    // What was late came before this, or never comes.
+    // The late request was executed before this one, or never is.
     eventually("it is found again", || session.put(&key(1), &[3; 8]).is_ok());
     for _ in 0..20 {
         assert_eq!(session.get(&key(1)).expect("served"), Some(vec![3; 8]));

@@ -1,11 +1,11 @@
-//! What atomics cost: on host memory, on the chip of a NIC, and for whoever comes behind them.
+//! Costs of atomics: on host memory, in on-chip memory, and for the requests behind them.
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos};
 use pando_rt::block_on;
 use pando_sim::{Faults, Model, ModelError, SimConfig, SimFabric};
 
 const SERVER: MemoryServerId = MemoryServerId(0);
-/// Bytes of a NIC's memory by default.
+/// Default memory of a NIC in bytes.
 const CHIP: u64 = 256 << 10;
 const THREADS: u64 = 100;
 
@@ -20,7 +20,7 @@ fn word(offset: u64) -> GlobalAddr {
     GlobalAddr::new(SERVER, offset)
 }
 
-/// What a thread does.
+/// Action of a thread.
 #[derive(Clone, Copy)]
 enum Act {
     Add(u64),
@@ -29,7 +29,7 @@ enum Act {
     Read(u64),
 }
 
-/// How long it takes threads to do one thing each, all at once.
+/// Time that threads need for one action each, all at once.
 fn elapsed(cluster: &SimFabric, acts: impl Iterator<Item = Act>) -> Nanos {
     let acts: Vec<_> = acts.collect();
     let threads: Vec<_> = (0..acts.len()).map(|n| cluster.thread(1 + n % 7, n as u64)).collect();
@@ -58,7 +58,7 @@ fn a_unit_is_kept_for_two_transactions_and_by_a_swap_that_fails_for_one() {
     let ns = (THREADS - 1) * network.atomic_unit_ns;
     assert!((ns..ns + 500).contains(&adds), "{adds} for {THREADS} additions");
     assert!((ns / 2..ns / 2 + 500).contains(&failures), "{failures} for as many swaps that fail");
-    // The same 12 low bits are the same unit; others are not.
+    // The same 12 low bits select the same unit, other bits another one.
     let near = elapsed(&cluster, (0..THREADS).map(|n| Act::Add(n * 4096)));
     let apart = elapsed(&cluster, (0..THREADS).map(|n| Act::Add(n * 8)));
     assert!(near >= idle + ns && apart < idle + 5_000, "{near} and {apart}");
@@ -73,7 +73,7 @@ fn atomics_on_the_chip_need_no_pcie_transaction() {
     let chip = elapsed(&cluster, [Act::Add(64)].into_iter());
     assert_eq!(host - chip, network.atomic_unit_ns);
     let all = elapsed(&cluster, (0..THREADS).map(|_| Act::Add(64)));
-    // Messages of the NIC take longer than that: 35 a microsecond.
+    // The messages of the NIC take longer than the atomics: 35 per microsecond.
     assert!(all < chip + THREADS * 1_000 / network.messages_per_us + 500, "{all}");
     let direct = cluster.direct(1);
     assert_eq!(block_on(&direct, direct.read_word(word(64))).expect("up"), THREADS + 2);

@@ -1,5 +1,5 @@
-//! The suite of all fabrics, for simulated threads and for direct endpoints. Simulated threads skip the checks that race
-//! threads of the host: they have none.
+//! The conformance suite, for simulated threads and for direct endpoints. Simulated threads skip the checks
+//! that race host threads, since they run on one.
 
 use std::pin::Pin;
 
@@ -11,7 +11,7 @@ fn block_on(endpoint: &SimEndpoint, future: Pin<&mut dyn Future<Output = ()>>) {
     pando_rt::block_on(endpoint, future);
 }
 
-/// The cluster as its simulated threads see it.
+/// The cluster as a fabric of simulated threads.
 struct Threads(SimFabric);
 
 impl Fabric for Threads {

@@ -1,4 +1,4 @@
-//! What goes wrong: each kind of fault alone, and plans of all of them.
+//! Faults: each kind alone, and plans of all kinds.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -25,14 +25,14 @@ fn word(offset: u64) -> GlobalAddr {
     GlobalAddr::new(SERVER, offset)
 }
 
-/// Outcome and latency of one addition to a word.
+/// Result and latency of one addition to a word.
 fn add(ep: &SimEndpoint, at: GlobalAddr) -> (Result<u64>, Nanos) {
     let before = ep.now();
     let found = block_on(ep, ep.fetch_add(at, 1));
     (found, ep.now() - before)
 }
 
-/// What is there whatever goes wrong.
+/// The word at `at`, independent of faults.
 fn look(cluster: &SimFabric, at: GlobalAddr) -> u64 {
     let direct = cluster.direct(0);
     block_on(&direct, direct.read_word(at)).expect("it is up")
@@ -85,7 +85,7 @@ fn what_a_killed_server_was_doing_fails_and_its_memory_is_kept_or_lost() {
                 (began + 20_000, Fault::Restart { server: SERVER, memory_lost }),
             ],
         });
-        // Verbs that are on their way there, on their way back; calls that are executed, and that wait for the core.
+        // Verbs on the way to the server and on the way back; calls in execution and waiting for the core.
         let threads: Vec<_> = threads.iter().collect();
         let outcomes = cluster.run(&threads, 1, |thread, _| {
             let ep = threads[thread];
@@ -102,14 +102,14 @@ fn what_a_killed_server_was_doing_fails_and_its_memory_is_kept_or_lost() {
             assert!(matches!(outcome, FabricError::ServerUnreachable(SERVER)), "{outcome:?}");
         }
         assert!(cluster.now() - began < 20_000, "nobody had to wait for a timeout");
-        // Posted while it is dead: not before it is back.
+        // An addition posted while the server is down does not end before it is back.
         let again = add(threads[0], word(64)).0;
         assert!(matches!(again, Err(FabricError::ServerUnreachable(SERVER))), "{again:?}");
         assert!(cluster.now() - began >= 20_000);
         let left = look(&cluster, word(64));
         assert!(if memory_lost { left == 0 } else { left >= 1 }, "{left}");
         assert_eq!(add(threads[0], word(64)).0.expect("it is back"), left);
-        // Its core is not lost to the calls of before.
+        // The calls from before the restart do not occupy its core.
         assert!(block_on(threads[0], threads[0].call(SERVER, &Echo(vec![3]))).is_ok());
     }
 }
@@ -150,7 +150,7 @@ fn the_verbs_of_a_killed_compute_server_still_take_effect() {
             }
         }
     }
-    // What it had posted when it ended happened, or was not posted yet at its clock.
+    // Additions posted before the kill took effect, except for those that were not posted yet at its time.
     let (added, posted) = (look(&cluster, word(72)), begun.get());
     assert!((posted - 6..=posted).contains(&added) && added > posted - 6, "{added} of {posted}");
     assert_eq!(cluster.now() / 1_000, 200_000 / 1_000 + 2, "the others went on");
@@ -161,7 +161,7 @@ fn a_lost_connection_fails_both_ways_and_for_one_pair_only() {
     let cluster = cluster(calm());
     let threads: Vec<_> = (0..100).map(|seed| cluster.thread(0, seed)).collect();
     let threads: Vec<_> = threads.iter().collect();
-    // Some are on their way there, others on their way back.
+    // Some operations are on the way to the server, others on the way back.
     cluster
         .plan(&FaultPlan { faults: vec![(1_400, Fault::Disconnect { compute_server: 0, server: SERVER })] });
     let outcomes = cluster.run(&threads, 1, |thread, _| {

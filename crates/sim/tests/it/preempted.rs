@@ -1,4 +1,4 @@
-//! Threads that stand still where they compute, while all others go on.
+//! Preemption of computing threads while all others continue.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -20,17 +20,17 @@ impl Deref for Thread {
     }
 }
 
-/// What is seen of threads that count in their turns, and look in between whether others did.
+/// Observations of threads that count in their turns and check in between whether others counted.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
-    /// Looks within which others counted, and the most of these that stood still at once.
+    /// Checks between which others counted, and the maximum number of threads that stood still at once.
     overtaken: u32,
     at_once: u32,
     ended: Vec<Nanos>,
 }
 
 impl Seen {
-    /// Others counted while so many stood still.
+    /// Records that others counted while `standing` threads stood still.
     fn overtaken_by(&mut self, standing: u32) {
         self.overtaken += 1;
         self.at_once = self.at_once.max(standing);
@@ -88,7 +88,7 @@ fn nothing_is_preempted_that_may_have_something_latched() {
     assert_eq!(seen.overtaken, 0);
 }
 
-/// The futures of a compute server that is killed are dropped, also those of a thread that stands still just then.
+/// The futures of a killed compute server are dropped, also those of a thread that is standing still.
 #[test]
 fn a_thread_that_stands_still_can_be_killed() {
     let cluster = cluster(2);

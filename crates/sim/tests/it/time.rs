@@ -1,4 +1,4 @@
-//! Whose clock goes when: threads that compute, endpoints outside of time, handlers of memory servers.
+//! Clocks of computing threads, of endpoints outside of time, and of handlers of memory servers.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -33,7 +33,7 @@ fn paced_threads_stay_together_and_pacing_takes_no_time() {
         let ep = threads[thread];
         async move {
             for n in 0..50 {
-                // Odd threads are slower, and the second slots have nothing to do.
+                // Odd threads are slower, and the second slots are idle.
                 ep.charge(Work::NodeSearch);
                 if thread % 2 == 1 {
                     ep.charge(Work::NodeSearch);
@@ -51,13 +51,13 @@ fn paced_threads_stay_together_and_pacing_takes_no_time() {
     });
     let search = Model::default().compute.node_search_ns;
     let order = order.borrow();
-    // What is noted is noted before the pace, so it is early by one operation at most.
+    // Entries are recorded before the pace, so each is early by at most one operation.
     let latest = order.iter().scan(0, |latest, &(now, ..)| {
         *latest = now.max(*latest);
         Some((*latest, now))
     });
     assert!(latest.into_iter().all(|(latest, now)| latest <= now + 2 * search), "{order:?}");
-    // The second slot went on once, before the first pace ended or after.
+    // The second slot continued once, before or after the end of the first pace.
     let poll = Model::default().compute.poll_ns;
     for (thread, ends) in ends.iter().enumerate() {
         let step = search * (1 + thread as u64 % 2);
@@ -66,14 +66,14 @@ fn paced_threads_stay_together_and_pacing_takes_no_time() {
     }
 }
 
-/// A thread that nobody drives beside others paces too.
+/// A thread without other driven threads paces too.
 #[test]
 fn a_lone_thread_lets_events_catch_up() {
     let cluster = cluster(Model::default());
     let (ep, other) = (cluster.thread(0, 1), cluster.thread(1, 2));
     block_on(&ep, async {
         let add = std::pin::pin!(other.fetch_add(word(0, 64), 1));
-        // Polled once, it is under way.
+        // One poll posts the verb.
         assert!(poll_once(add).is_none());
         for _ in 0..100 {
             ep.charge(Work::NodeSearch);
@@ -85,7 +85,7 @@ fn a_lone_thread_lets_events_catch_up() {
     assert!(ep.now() >= 8_000 && ep.now() < 8_000 + 500, "{}", ep.now());
 }
 
-/// One poll.
+/// Polls once.
 fn poll_once<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
     match future.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
@@ -103,7 +103,7 @@ fn direct_endpoints_are_outside_of_time() {
     for word in 0..512 {
         buf.set(word, word as u64);
     }
-    // Never pending: one poll is enough.
+    // The verb is never pending, so one poll is enough.
     let written = poll_once(std::pin::pin!(direct.write(word(1, 4096), buf)));
     assert!(written.expect("at once").is_ok());
     assert_eq!(poll_once(std::pin::pin!(direct.read_word(word(1, 4104)))).expect("at once").expect("up"), 1);
@@ -112,7 +112,7 @@ fn direct_endpoints_are_outside_of_time() {
     assert_eq!((cluster.now(), direct.now()), (now, now));
     let counts = direct.counters().snapshot();
     assert_eq!((counts.writes, counts.reads, counts.bytes_written), (1, 2, 4096));
-    // Whoever waits in vain sees time pass.
+    // An unsuccessful wait sees time pass.
     block_on(&direct, direct.yield_now());
     assert!(direct.now() > now && cluster.now() == now);
 }
@@ -134,7 +134,7 @@ impl Request for Walk {
     }
 }
 
-/// Searches as many nodes as a call says, and counts calls in a word of its server.
+/// Searches as many nodes as the call says, and counts calls in a word of its server.
 struct Walker;
 
 impl RequestHandler for Walker {
@@ -149,7 +149,7 @@ impl RequestHandler for Walker {
     }
 }
 
-/// Latencies of `calls` calls at once, of `nodes` nodes each, on a server with `cores` cores.
+/// Latencies of `calls` concurrent calls of `nodes` nodes each, on a server with `cores` cores.
 fn latencies(cores: usize, calls: usize, nodes: u64) -> Vec<u64> {
     let mut model = Model::default();
     model.memory_server.cores = cores;
@@ -175,7 +175,7 @@ fn what_a_handler_charges_makes_its_call_longer() {
     let search = Model::default().compute.node_search_ns;
     let (short, long) = (latencies(1, 1, 0)[0], latencies(1, 1, 100)[0]);
     assert_eq!(long, short + 100 * search);
-    // Ten calls on one core one after the other; on five, two rounds.
+    // Ten calls run one after the other on one core, and in two rounds on five.
     let dispatch = Model::default().memory_server.dispatch_ns;
     for (cores, rounds) in [(1, 10), (5, 2), (10, 1)] {
         let last = latencies(cores, 10, 100).into_iter().max().expect("ten");
@@ -208,7 +208,7 @@ fn who_sleeps_wakes_in_time_and_others_go_on() {
         }
     });
     for slots in outputs {
-        // The other slot may be computing just then.
+        // The other slot may be computing at that time.
         assert!((at..at + 1_000).contains(&slots[1].0), "{slots:?}");
         assert_eq!(slots[1].1, 0, "what is past is not waited for");
         assert!(slots[0].1 > 80, "READs of 2 us each: {slots:?}");
@@ -223,7 +223,7 @@ fn who_sleeps_wakes_in_time_and_others_go_on() {
     assert!((until..until + 1_000).contains(&alone.now()));
 }
 
-/// Virtual time in which as many threads of each of so many servers take something 100 times.
+/// Virtual time in which `threads` threads of each of `servers` servers take a resource 100 times.
 fn contending(servers: usize, threads: usize, resource: impl Fn(usize) -> Resource) -> u64 {
     let config =
         SimConfig { regions: vec![1 << 20], compute_servers: servers, seed: 1, model: Model::default() };
@@ -273,7 +273,7 @@ fn a_memory_server_joins_in_the_middle_of_a_run() {
                 assert_eq!(cluster.add_memory_server(1 << 16).expect("memory"), MemoryServerId(2));
                 assert_eq!(ep.fetch_add(word(2, 8), 7).await.expect("it is there"), 0);
             }
-            // The other one was there before.
+            // The second server existed before.
             while !matches!(ep.read_word(word(2, 8)).await, Ok(7)) {
                 ep.read_word(word(1, 0)).await.expect("it is there");
             }
@@ -288,7 +288,7 @@ fn a_memory_server_joins_in_the_middle_of_a_run() {
     );
 }
 
-/// Its first operation after the run would seem to have taken all the time since its last one.
+/// Otherwise its first operation after the run would seem to have lasted since its previous one.
 #[test]
 fn a_thread_that_ends_early_has_the_time_of_the_others_after_the_run() {
     let cluster = cluster(Model::default());

@@ -1,7 +1,8 @@
-//! Hosts with cables between them: network namespaces and veth pairs.
+//! Hosts connected by cables: network namespaces and veth pairs.
 //!
-//! There is one host for clients, and some that have a cable to it. Addresses are private ones that exist inside the namespaces
-//! only. Everything goes when the guard goes, also if the test fails. It takes root and `ip` of iproute2.
+//! One host has the clients; each other host has a cable to it. The addresses are private and exist only
+//! inside the namespaces. Dropping the guard removes everything, also if the test fails. This needs root and
+//! `ip` of iproute2.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -11,22 +12,22 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// How a link is cut.
+/// Ways to cut a link.
 #[derive(Clone, Copy, Debug)]
 pub enum Cut {
     /// The server's interface is switched off, which its client may notice.
     Down,
-    /// The cable is taken away with both interfaces; another one takes its place later.
+    /// The cable is removed with both interfaces, and replaced on healing.
     CableGone,
-    /// Packets are lost on the way, of which nobody hears.
+    /// Packets are lost silently in both directions.
     Silent,
-    /// The same on the way to the server only: what the server sends arrives, acknowledgements of it do not.
+    /// Packets to the server are lost: data from the server arrives, its acknowledgements do not.
     ToServer,
-    /// The same on the way from the server only: it is asked, executes, and nobody hears the answer.
+    /// Packets from the server are lost: requests are executed, but no answer arrives.
     FromServer,
 }
 
-/// An address of the link layer that nobody has: what is sent to it is lost.
+/// An unused link-layer address: packets to it are lost.
 const NOWHERE: &str = "02:00:00:00:00:01";
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -37,7 +38,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// `None` if this machine does not let anybody make them, which is a failure where all has to be tested.
+    /// `None` if this machine does not permit it, which is a failure in CI.
     pub fn new(servers: usize) -> Option<Hosts> {
         // Several tests may run in one process.
         let number = COUNT.fetch_add(1, Relaxed);
@@ -60,7 +61,7 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// The address of a server.
+    /// Address of a server.
     pub fn address(&self, server: usize) -> String {
         format!("10.213.{server}.1")
     }
@@ -78,22 +79,22 @@ impl Hosts {
         ip(&["-n", client, "link", "set", &name, "up"]);
     }
 
-    /// Does `work` on the host of the clients: sockets of its thread, and processes and threads that this starts, are there.
+    /// Runs `work` on the clients' host; its sockets, processes and threads are in that namespace.
     pub fn on_client<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         on(&self.client, work)
     }
 
-    /// The same on that of a server.
+    /// Runs `work` on a server's host.
     pub fn on_server<T: Send>(&self, server: usize, work: impl FnOnce() -> T + Send) -> T {
         on(&self.servers[server], work)
     }
 
-    /// The way from the client to a server: its namespace, its interface, and the address at the other end.
+    /// The direction from the client to a server: namespace, interface, and the address at the other end.
     fn way_there(&self, server: usize) -> (&str, String, String) {
         (&self.client, format!("pando{server}"), self.address(server))
     }
 
-    /// The same for the way back.
+    /// The direction from a server to the client.
     fn way_back(&self, server: usize) -> (&str, String, String) {
         (&self.servers[server], "pando".to_owned(), self.client_address(server))
     }
@@ -136,13 +137,14 @@ impl Hosts {
 impl Drop for Hosts {
     fn drop(&mut self) {
         for name in self.servers.iter().chain([&self.client]) {
-            // Interfaces go with it. Processes hold it alive until they have ended, which is not to be waited for here.
+            // Interfaces are removed with the namespace. Processes keep it alive until they end; do not wait
+            // for that.
             let _ = try_ip(&["netns", "del", name]);
         }
     }
 }
 
-/// Namespaces belong to threads.
+/// Runs `work` on its own thread, since a thread belongs to one namespace.
 fn on<T: Send>(namespace: &str, work: impl FnOnce() -> T + Send) -> T {
     let moved = move || {
         let namespace = File::open(format!("/run/netns/{namespace}")).expect("it was made");

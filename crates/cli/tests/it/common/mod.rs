@@ -1,4 +1,4 @@
-//! Runs the built program in a directory of its own.
+//! Runs the built program in a temporary directory.
 
 pub mod hosts;
 pub mod running;
@@ -15,7 +15,7 @@ use running::Running;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What a run of the program gave.
+/// Result of a run of the program.
 #[derive(Debug)]
 pub struct Ran {
     pub status: i32,
@@ -23,7 +23,7 @@ pub struct Ran {
     pub stderr: String,
 }
 
-/// A directory to run the program in.
+/// A temporary directory to run the program in.
 pub struct Place(TempDir);
 
 impl Place {
@@ -39,7 +39,7 @@ impl Place {
         std::fs::write(self.path(name), content).expect("the file can be written");
     }
 
-    /// Writes a file that is its owner's alone.
+    /// Writes a file accessible only to its owner.
     pub fn write_secret(&self, name: &str, content: impl AsRef<[u8]>) {
         self.write(name, content);
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
@@ -60,18 +60,18 @@ impl Place {
         command
     }
 
-    /// Starts the program and does not wait for it.
+    /// Starts the program without waiting for it.
     pub fn start(&self, arguments: &str) -> Running {
         let mut command = self.command(words(arguments));
         Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
     }
 
-    /// Runs the program. Arguments have blanks between them; `·` stands for one inside.
+    /// Runs the program. Blanks separate arguments; `·` stands for a blank within one.
     pub fn run(&self, arguments: &str) -> Ran {
         ran(self.command(words(arguments)).output().expect("the program runs"))
     }
 
-    /// The same, with something on standard input.
+    /// [`Place::run`] with standard input.
     pub fn feed(&self, arguments: &str, input: &str) -> Ran {
         let mut child = self
             .command(words(arguments))
@@ -95,7 +95,7 @@ impl Place {
         ran.stdout
     }
 
-    /// Standard error of a run that must fail so, which is one sentence.
+    /// Standard error of a run that must fail with this status and one sentence.
     pub fn refused(&self, arguments: &str, status: i32) -> String {
         let ran = self.run(arguments);
         assert_eq!(ran.status, status, "pando {arguments}: {ran:?}");
@@ -106,12 +106,12 @@ impl Place {
         ran.stderr
     }
 
-    /// Has a pool checked that a process left without closing it; it must be refused as such.
+    /// Checks that an unclean pool is refused as such.
     pub fn check_unclean(&self, arguments: &str) {
         let until = Instant::now() + Duration::from_secs(120);
         loop {
             let ran = self.run(&format!("check {arguments}"));
-            // Over a network the process counts as attached until nothing was heard of it for 10 s.
+            // Over a network the process counts as attached until it has been silent for 10 s.
             if ran.status == 1 && ran.stderr.contains("not closed cleanly") {
                 assert_eq!((ran.stderr.lines().count(), &*ran.stdout), (1, ""), "{ran:?}");
                 return;
@@ -121,7 +121,7 @@ impl Place {
         }
     }
 
-    /// The only index of the pool, as `stats` describes it.
+    /// The only index of the pool, from the output of `stats`.
     pub fn index_stats(&self, pool: &str) -> Value {
         self.stats(pool)["indexes"][0].clone()
     }
@@ -130,21 +130,21 @@ impl Place {
         serde_json::from_str(&self.ok(&format!("stats --pool {pool} --json"))).expect("valid JSON")
     }
 
-    /// Bytes that all memory servers of a pool have handed out.
+    /// Bytes allocated on all memory servers of a pool.
     pub fn allocated(&self, pool: &str) -> u64 {
         let stats = self.stats(pool);
         let servers = stats["servers"].as_array().expect("a list");
         servers.iter().map(|server| server["bytes_allocated"].as_u64().expect("a number")).sum()
     }
 
-    /// Bytes of the chunks that all memory servers of a pool have in use, whole.
+    /// Bytes of all chunks in use on all memory servers of a pool.
     pub fn in_chunks(&self, pool: &str) -> u64 {
         let stats = self.stats(pool);
         let servers = stats["servers"].as_array().expect("a list");
         servers.iter().map(|server| server["bytes_in_chunks"].as_u64().expect("a number")).sum()
     }
 
-    /// The lines of a file of this place, sorted as bytes, each once, by the system's `sort`.
+    /// The distinct lines of a file, sorted as bytes by the system's `sort`.
     pub fn sorted(&self, name: &str) -> String {
         let output = Command::new("sort")
             .arg("-u")
@@ -157,7 +157,7 @@ impl Place {
     }
 }
 
-/// Whether these tests run under `nohup`, whose children would ignore SIGHUP too.
+/// Whether these tests run under `nohup`, so that child processes ignore SIGHUP too.
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("it is always there");
@@ -177,7 +177,7 @@ pub fn ran(output: std::process::Output) -> Ran {
     }
 }
 
-/// Words in no order, some of them prefixes of others, not all ASCII.
+/// Unordered words, some of them prefixes of others, not all ASCII.
 pub fn word_list(count: usize) -> String {
     let syllables = ["a", "an", "do", "pan", "as", "pen", "ü", "trem", "ul", "oi", "des", "b", "ee", "ch"];
     let mut text = String::new();

@@ -1,7 +1,7 @@
-//! Processes that a test starts: each ends when its guard goes, also if the test fails.
+//! Processes started by a test: each ends with its guard, also if the test fails.
 //!
-//! A daemon's log goes to a file, since nobody empties a pipe while it works. A process starts in the network namespace of
-//! the thread that starts it.
+//! A daemon's log goes to a file, since a pipe would fill up unread. A process starts in the network
+//! namespace of the calling thread.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::{Place, Ran, ran, words};
 
-/// A process. When this is dropped it is killed, whether it is stopped or not, and waited for.
+/// A process. Dropping it kills it, even if it is stopped, and waits for its end.
 pub struct Running(Option<Child>);
 
 impl Running {
@@ -31,12 +31,12 @@ impl Running {
         ran(child.wait_with_output().expect("it ends"))
     }
 
-    /// Its end, which must come in time.
+    /// Waits for its end, which must come within `time`.
     pub fn end_within(mut self, time: Duration) -> Ran {
         let child = self.0.take().expect("it is taken here only");
         let process = child.id();
         let (sender, ended) = mpsc::channel();
-        // Whatever it prints is read meanwhile.
+        // Its output is read meanwhile.
         thread::spawn(move || sender.send(child.wait_with_output().expect("it ends")));
         match ended.recv_timeout(time) {
             Ok(output) => ran(output),
@@ -65,17 +65,17 @@ impl DerefMut for Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // It may have ended.
+            // It may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// A memory server or a compute server that is ready.
+/// A running memory server or compute server.
 pub struct Daemon {
     pub process: Running,
-    /// Where it listens.
+    /// The address it listens at.
     pub address: String,
     _stdout: BufReader<ChildStdout>,
 }
@@ -100,12 +100,12 @@ impl Daemon {
         Daemon::start(place, &format!("memory-server --listen 127.0.0.1:0 --size 128MiB {arguments}"))
     }
 
-    /// What all daemons of this name logged.
+    /// Log of all daemons with this name.
     pub fn log_of(place: &Place, name: &str) -> String {
         std::fs::read_to_string(place.path(&format!("{name}.log"))).unwrap_or_default()
     }
 
-    /// The pool of one memory server.
+    /// The pool of this memory server.
     pub fn pool(&self) -> String {
         format!("tcp://{}", self.address)
     }

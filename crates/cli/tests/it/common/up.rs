@@ -1,4 +1,4 @@
-//! `pando up` as a test starts it: it is ready once all its processes are, and says where they are.
+//! `pando up` for tests: it is ready once all its processes are, and prints their addresses.
 
 use std::io::{BufRead, BufReader};
 use std::process::ChildStdout;
@@ -6,7 +6,7 @@ use std::process::ChildStdout;
 use super::Place;
 use super::running::Running;
 
-/// `pando up`, and what it said when all was there.
+/// A running `pando up` and the lines it printed.
 pub struct Up {
     pub child: Running,
     pub said: Vec<String>,
@@ -42,7 +42,7 @@ impl Up {
         self.said.iter().filter_map(at).collect()
     }
 
-    /// Where the metrics of all processes are.
+    /// Addresses of the metrics of all processes.
     pub fn metrics(&self) -> Vec<String> {
         let after =
             |line: &String| Some(line.split("http://").nth(1)?.trim_end_matches("/metrics").to_owned());
@@ -53,7 +53,7 @@ impl Up {
         self.child.signal(signal);
     }
 
-    /// Waits for its end; the status, and what it said of errors.
+    /// Waits for its end; returns the status and standard error.
     pub fn end(self) -> (i32, String) {
         let ended = self.child.end();
         (ended.status, ended.stderr)

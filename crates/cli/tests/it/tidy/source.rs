@@ -1,10 +1,10 @@
-//! Source files as the tidy test looks at them: good enough for code that rustfmt formatted, no parser.
+//! Source files for the tidy test: a scanner that suffices for code formatted by rustfmt, not a parser.
 
 use std::path::{Path, PathBuf};
 
-/// A Rust file: as it is, and with comments and literals blanked out, line by line the same.
+/// A Rust file: its text, and its code with comments and literals blanked, with the same lines.
 pub struct Source {
-    /// From the root of the repository, with `/`.
+    /// Relative to the root of the repository, with `/`.
     pub path: String,
     pub text: String,
     pub code: String,
@@ -16,7 +16,7 @@ impl Source {
         Self { path, text, code }
     }
 
-    /// Lines of code before the tests that stand at the end of the file.
+    /// Lines of code before the test module at the end of the file.
     pub fn lines_before_tests(&self) -> impl Iterator<Item = (usize, &str)> {
         let mut lines = self.code.lines().enumerate().peekable();
         std::iter::from_fn(move || {
@@ -27,7 +27,7 @@ impl Source {
         })
     }
 
-    /// Names of modules that are tests and stand in files of their own.
+    /// Names of test modules in their own files.
     pub fn test_modules(&self) -> Vec<String> {
         let lines: Vec<_> = self.code.lines().collect();
         let declared = |pair: &[&str]| {
@@ -63,7 +63,7 @@ impl Source {
         found
     }
 
-    /// Lines of the `//!` header.
+    /// Number of text lines of the `//!` header.
     pub fn header_lines(&self) -> usize {
         let attribute = |line: &&str| line.starts_with("#!") || line.is_empty();
         let header = self.text.lines().skip_while(attribute).map_while(|line| line.strip_prefix("//!"));
@@ -77,7 +77,7 @@ impl Source {
     }
 }
 
-/// Where `word` stands in `code` as a word of its own.
+/// Offset of `word` in `code` as a whole word.
 pub fn find_word(code: &str, word: &str) -> Option<usize> {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).map(|(at, _)| at).find(|&at| {
@@ -86,7 +86,7 @@ pub fn find_word(code: &str, word: &str) -> Option<usize> {
     })
 }
 
-/// Offset of the brace that closes the body of the function whose name `code` begins with; none without a body.
+/// Offset of the closing brace of the function whose name `code` begins with; `None` without a body.
 fn body_end(code: &str) -> Option<usize> {
     let (mut braces, mut others) = (0_i32, 0_i32);
     for (at, c) in code.char_indices() {
@@ -108,7 +108,7 @@ fn body_end(code: &str) -> Option<usize> {
     None
 }
 
-/// Replaces comments and what stands inside literals by blanks.
+/// Replaces comments and the content of literals by blanks.
 fn blank_literals(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -134,7 +134,7 @@ fn blank_literals(text: &str) -> String {
     out
 }
 
-/// Bytes of the string literal that `text` begins with.
+/// Length of the string literal at the front of `text`.
 fn string_len(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -148,7 +148,7 @@ fn string_len(text: &str) -> usize {
     text.len()
 }
 
-/// Bytes of the character literal that `text` begins with; 0 for a lifetime.
+/// Length of the character literal at the front of `text`; 0 for a lifetime.
 fn char_len(text: &str) -> usize {
     let mut chars = text.char_indices().skip(1);
     match chars.next() {
@@ -158,7 +158,7 @@ fn char_len(text: &str) -> usize {
     }
 }
 
-/// Bytes of the raw, byte or C string that `text` begins with; 0 if it begins with something else.
+/// Length of the raw, byte or C string at the front of `text`; 0 if there is none.
 fn prefixed_len(text: &str) -> usize {
     let prefix = text.len() - text.trim_start_matches(['r', 'b', 'c']).len();
     let hashes = text[prefix..].len() - text[prefix..].trim_start_matches('#').len();
@@ -177,7 +177,7 @@ fn prefixed_len(text: &str) -> usize {
     }
 }
 
-/// All files below `root` with one of the extensions, apart from what is built or downloaded.
+/// All files below `root` with one of the extensions, except for build output and downloads.
 pub fn files(root: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_path_buf()];

@@ -1,7 +1,8 @@
-//! What a walk believes of a page: whether it is the right one, and whose it is.
+//! Checks of a page during a walk: that it is the right node, and whether it is owned or shared.
 //!
-//! Ascending and descending scans meet on fences, which belong to one node for the former and to its neighbour for the
-//! latter. What an old copy of a shared parent says of a child may be refuted by the child's own fences.
+//! Ascending and descending scans stop at the same fences. A key on a fence belongs to the node above it for
+//! the former, and to the node below it for the latter. The fences of a child show whether an old copy of a
+//! shared parent was right about it.
 
 use pando_rt::block_on;
 
@@ -32,7 +33,7 @@ fn a_key_on_a_fence_is_above_the_node_before_it_and_below_that_behind_it() {
     assert_eq!(inside, Some(true));
 }
 
-/// An old copy of a shared parent may say that a child is this compute server's own that has got others' keys since.
+/// An old copy of a shared parent may call a child owned whose fences cross a boundary by now.
 #[test]
 fn a_page_that_turns_out_to_be_shared_is_read_as_such() {
     let cluster = two_servers();
@@ -52,7 +53,7 @@ fn a_page_that_turns_out_to_be_shared_is_read_as_such() {
     };
     let Ok(page) = read() else { panic!("nobody has it locked") };
     assert!(header::has(page.words(), header::SHARED));
-    // Whoever has it locked is changing it.
+    // The lock holder is changing the node.
     let lock = block_on(ctx.ep, tree.pool.lock(ctx.ep, addr, ctx.ep.now())).expect("it is free");
     assert!(read().is_err());
     block_on(ctx.ep, lock.unlock(ctx.ep, ctx.ep.now())).expect("unlocked");

@@ -1,8 +1,8 @@
 //! Bytes of a page at any offset, through its words.
 //!
-//! Byte `i` of a page is byte `i % 8` of word `i / 8`, lowest first. The reading half returns zeros for what lies
-//! beyond the page, so that offsets and lengths need not be believed. Bytes are compared eight at a time, as
-//! big-endian integers.
+//! Byte `i` of a page is byte `i % 8` of word `i / 8`, lowest first. The reading half returns zeros beyond
+//! the end of the page, so that offsets and lengths need not be trusted. Bytes are compared eight at a time,
+//! as big-endian integers.
 
 use std::cmp::Ordering;
 
@@ -15,12 +15,12 @@ use crate::layout::header::{get, set};
 pub fn load_be(page: &[Word], at: usize) -> u64 {
     let (word, shift) = (at / 8, at as u32 % 8 * 8);
     let low = get(page, word) >> shift;
-    // In two steps, since a shift by 64 is none.
+    // Shift in two steps, since a shift by 64 is not allowed.
     let high = get(page, word + 1) << 1 << (63 - shift);
     (low | high).swap_bytes()
 }
 
-/// The first `n` bytes of a big-endian word, zeros behind.
+/// The first `n` bytes of a big-endian word, followed by zeros.
 #[inline]
 pub fn first_bytes(word: u64, n: usize) -> u64 {
     let dropped = u64::MAX.checked_shr(8 * n.min(8) as u32).unwrap_or(0);
@@ -35,7 +35,7 @@ pub fn padded_be(bytes: &[u8]) -> u64 {
     }
     let len = bytes.len();
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        // The two overlap in the same bytes.
+        // The two may overlap, and have equal bytes there.
         return u64::from(u32::from_be_bytes(*first)) << 32
             | u64::from(u32::from_be_bytes(*last)) << (64 - 8 * len);
     }
@@ -76,7 +76,7 @@ pub fn compare_within(page: &[Word], a: (usize, usize), b: (usize, usize)) -> Or
     a.1.cmp(&b.1)
 }
 
-/// Appends `len` bytes at `at`, as far as the page goes.
+/// Appends `len` bytes at `at`, up to the end of the page.
 #[inline]
 pub fn read(page: &[Word], at: usize, len: usize, out: &mut Vec<u8>) {
     let len = len.min((page.len() * 8).saturating_sub(at));
@@ -87,7 +87,7 @@ pub fn read(page: &[Word], at: usize, len: usize, out: &mut Vec<u8>) {
     out.truncate(end);
 }
 
-/// Writes `bytes` at `at`, which lies inside the page.
+/// Writes `bytes` at `at`; the range must lie inside the page.
 pub fn write(page: &[Word], at: usize, bytes: &[u8]) {
     let mut at = at;
     let mut rest = bytes;
@@ -102,7 +102,7 @@ pub fn write(page: &[Word], at: usize, bytes: &[u8]) {
     }
 }
 
-/// Bytes that two strings have in common at their front.
+/// Length of the common prefix of two strings.
 pub fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

@@ -1,8 +1,8 @@
-//! Changing a slotted page that the caller has for itself.
+//! Changes of a slotted page, to which the caller has exclusive access.
 //!
-//! The heap grows down towards the slots. What is removed is counted as garbage and comes back when the page is
-//! compacted, which an insert does when the gap is too small and garbage would make it large enough. A page with
-//! new fences, and so another prefix, is rewritten from a copy.
+//! The heap grows down towards the slots. Removed bytes are counted as garbage until the page is compacted;
+//! an insert does that if the gap is too small, but large enough with the garbage. A page with new fences,
+//! and hence another prefix, is rewritten from a copy.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use super::node::{FENCES, LEFTMOST, LONG, Node, PREFIX, ValueAt, entry_size, slo
 use crate::layout::header::{self, HIGH_INFINITE, LOW_INFINITE, get, set};
 use crate::layout::{Side, Stored};
 
-/// What belongs to a key.
+/// Value or child of a key.
 #[derive(Clone, Copy)]
 pub enum Payload<'v> {
     Value { bytes: &'v [u8], long: bool },
@@ -29,7 +29,7 @@ impl Payload<'_> {
     }
 }
 
-/// Calls `f` with the bytes of a value as a leaf has them.
+/// Calls `f` with the bytes of a value as stored in a leaf.
 #[inline]
 pub fn with_payload<R>(value: Stored<'_>, f: impl FnOnce(Payload<'_>) -> R) -> R {
     match value {
@@ -49,7 +49,7 @@ fn set_heap(page: &[Word], start: usize, garbage: usize) {
     set(page, header::IDS, kept | ((start as u64) << 48) | ((garbage as u64) << 32));
 }
 
-/// Puts `bytes` into the gap, which has room for them. No bytes are at 0.
+/// Puts `bytes` into the gap, which must have room for them; returns their offset, 0 for no bytes.
 fn alloc(page: &[Word], bytes: &[u8]) -> usize {
     if bytes.is_empty() {
         return 0;
@@ -110,7 +110,7 @@ pub fn insert(page: &[Word], i: usize, key: &[u8], payload: Payload<'_>, limit: 
     true
 }
 
-/// Removes entry or separator `i`, and the child right of it.
+/// Removes entry or separator `i`, and the child right of the separator.
 pub fn remove(page: &[Word], i: usize) {
     let node = Node::open(page);
     release(page, node.suffix(i).tail);
@@ -122,7 +122,7 @@ pub fn remove(page: &[Word], i: usize) {
     header::set_count(page, node.count - 1);
 }
 
-/// Replaces the value of leaf entry `i`; `false` if there is no room, and nothing changed.
+/// Replaces the value of leaf entry `i`; `false` without a change if there is no room.
 pub fn replace(page: &[Word], i: usize, bytes: &[u8], long: bool) -> bool {
     let node = Node::open(page);
     let (at, len) = node.value(i).span;
@@ -134,7 +134,7 @@ pub fn replace(page: &[Word], i: usize, bytes: &[u8], long: bool) -> bool {
         set(page, slot_word(i) + 1, value_word(at, bytes.len(), long) | head);
     };
     if bytes.len() <= len && !bytes.is_empty() {
-        // At the end of the old value, so that what is left over may lie at the edge of the heap.
+        // Keep the end of the old value, so that the freed part may lie at the edge of the heap.
         let kept = at + len - bytes.len();
         bytes::write(page, kept, bytes);
         release(page, (at, len - bytes.len()));
@@ -150,7 +150,7 @@ pub fn replace(page: &[Word], i: usize, bytes: &[u8], long: bool) -> bool {
     true
 }
 
-/// A copy of a page to rewrite it from.
+/// Copy of a page from which it is rewritten.
 pub fn snapshot(page: &[Word]) -> Vec<Word> {
     (0..page.len()).map(|i| Word::new(get(page, i))).collect()
 }
@@ -175,7 +175,7 @@ pub fn restart(page: &[Word], low: Option<&[u8]>, high: Option<&[u8]>) {
 /// Appends entries of another page.
 ///
 /// # Panics
-/// If they do not fit: who asks has found out before.
+/// If they do not fit; the caller has checked the room.
 pub fn append(page: &[Word], from: Node<'_>, range: Range<usize>) {
     let (mut key, mut value) = (Vec::new(), Vec::new());
     for i in range {
@@ -205,7 +205,7 @@ fn compact(page: &[Word]) {
     refence(page, node, &fence(node, Side::Low), &fence(node, Side::High));
 }
 
-/// The bytes of a fence, `None` for infinite.
+/// Bytes of a fence; `None` if it is infinite.
 pub fn fence(node: Node<'_>, side: Side) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     node.append_fence(side, &mut bytes).then_some(bytes)

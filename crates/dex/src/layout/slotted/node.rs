@@ -1,7 +1,7 @@
-//! Reading a slotted page: its slots, heads, fences and values.
+//! Read access to a slotted page: its slots, heads, fences and values.
 //!
-//! A [`Node`] is opened on words that may be torn or garbage. It believes nothing but the length of the page: every
-//! count is cut to what the page can hold, and bytes beyond it are zeros.
+//! A [`Node`] is opened on words that may be torn or garbage. It trusts only the length of the page: every
+//! count is limited to the capacity of the page, and bytes beyond its end are zeros.
 
 use std::cmp::Ordering;
 use std::hint::select_unpredictable;
@@ -17,11 +17,11 @@ use crate::layout::header::{self, HIGH_INFINITE, LOW_INFINITE, get};
 pub const FENCES: usize = 4;
 pub const PREFIX: usize = 5;
 pub const LEFTMOST: usize = 6;
-/// Bytes of a slot.
+/// Size of a slot in bytes.
 pub const SLOT: usize = 16;
-/// Bytes of the header.
+/// Size of the header in bytes.
 pub const HEADER: usize = header::WORDS * 8;
-/// In word B of a leaf: the value is out of line.
+/// Flag in word B of a leaf: the value is out of line.
 pub const LONG: u64 = 1 << 47;
 const LOW_HALF: u64 = 0xffff_ffff;
 
@@ -36,25 +36,25 @@ fn field(word: u64, shift: u32) -> usize {
     (word >> shift) as u16 as usize
 }
 
-/// Bytes that an entry takes in a node whose keys are cut by `prefix` and keep `head_bytes` in the slot.
+/// Bytes of an entry in a node whose keys omit `prefix` bytes and have `head_bytes` in the slot.
 #[inline]
 pub fn entry_size(key_len: usize, prefix: usize, head_bytes: usize, value_len: usize) -> usize {
     SLOT + key_len.saturating_sub(prefix + head_bytes) + value_len
 }
 
-/// A range of the heap.
+/// A range of the heap: offset and length.
 pub type Span = (usize, usize);
 
 /// A key without the prefix: the bytes in the slot, as a padded big-endian word, and the rest in the heap.
 #[derive(Clone, Copy, Debug)]
 pub struct Suffix {
     pub head: u64,
-    /// Of all of the suffix.
+    /// Length of the whole suffix.
     pub len: usize,
     pub tail: Span,
 }
 
-/// Where a leaf has a value.
+/// Place of a value in a leaf.
 #[derive(Clone, Copy, Debug)]
 pub struct ValueAt {
     pub span: Span,
@@ -68,7 +68,7 @@ pub struct Node<'p> {
     pub count: usize,
     pub prefix: usize,
     pub leaf: bool,
-    /// Which bits of word B belong to the head.
+    /// Bits of word B that belong to the head.
     second_mask: u64,
 }
 
@@ -86,7 +86,7 @@ impl<'p> Node<'p> {
         }
     }
 
-    /// Bytes of a suffix that stand in the slot.
+    /// Number of suffix bytes in the slot.
     #[inline]
     pub fn head_bytes(&self) -> usize {
         if self.leaf { 8 } else { 4 }
@@ -103,7 +103,7 @@ impl<'p> Node<'p> {
         slot[0].load(std::sync::atomic::Ordering::Relaxed) & !LOW_HALF | second & self.second_mask
     }
 
-    /// The padded bytes that a suffix would have in its slot.
+    /// Head of a suffix: the padded bytes that its slot would contain.
     #[inline]
     pub fn head_of(&self, suffix: &[u8]) -> u64 {
         bytes::padded_be(suffix) & (!LOW_HALF | self.second_mask)
@@ -117,7 +117,7 @@ impl<'p> Node<'p> {
         Suffix { head: a & !LOW_HALF | b & self.second_mask, len, tail }
     }
 
-    /// The suffix that stands in one piece at a range of the heap.
+    /// The suffix that lies as a whole at a range of the heap.
     pub fn suffix_at(&self, (at, len): Span) -> Suffix {
         let head = bytes::first_bytes(bytes::load_be(self.page, at), len.min(self.head_bytes()));
         Suffix { head, len, tail: (at + self.head_bytes(), len.saturating_sub(self.head_bytes())) }
@@ -142,13 +142,13 @@ impl<'p> Node<'p> {
         ValueAt { span: (field(word, 48), field(word, 32) & 0x7fff), long: word & LONG != 0 }
     }
 
-    /// Bytes of value `i` in this node; 0 for a separator.
+    /// Length of value `i` in this node; 0 for a separator.
     #[inline]
     pub fn value_len(&self, i: usize) -> usize {
         if self.leaf { self.value(i).span.1 } else { 0 }
     }
 
-    /// The out-of-line reference at a range of the heap.
+    /// Reference to a long value at a range of the heap.
     pub fn reference(&self, (at, _): Span) -> Option<ValueRef> {
         let word = |i: usize| bytes::load_be(self.page, at + 8 * i).swap_bytes();
         ValueRef::from_words([word(0), word(1), word(2)])
@@ -159,7 +159,7 @@ impl<'p> Node<'p> {
         get(self.page, slot_word(i) + 1)
     }
 
-    /// The low fence, or what the high fence has behind the prefix; `None` is infinite.
+    /// The low fence, or the high fence without the prefix; `None` is infinite.
     #[inline]
     pub fn fence(&self, side: Side) -> Option<Span> {
         let word = get(self.page, FENCES);
@@ -167,12 +167,12 @@ impl<'p> Node<'p> {
         (!header::has(self.page, flag)).then(|| (field(word, shift), field(word, shift - 16)))
     }
 
-    /// Bytes that the fences take in the heap.
+    /// Bytes of the fences in the heap.
     pub fn fence_bytes(&self) -> usize {
         [Side::Low, Side::High].iter().map(|&side| self.fence(side).map_or(0, |span| span.1)).sum()
     }
 
-    /// Appends the bytes that all keys begin with.
+    /// Appends the common prefix of all keys.
     #[inline]
     fn append_prefix(&self, out: &mut Vec<u8>) {
         if self.prefix > 0 {
@@ -199,7 +199,7 @@ impl<'p> Node<'p> {
         bytes::read(self.page, suffix.tail.0, suffix.tail.1, out);
     }
 
-    /// How the first bytes of `key` compare with the prefix.
+    /// Order of the first bytes of `key` relative to the prefix.
     #[inline]
     fn prefix_order(&self, key: &[u8]) -> Ordering {
         if self.prefix == 0 {
@@ -220,7 +220,7 @@ impl<'p> Node<'p> {
             })
     }
 
-    /// The entry or separator with this key, or where it would be.
+    /// Index of the entry or separator with this key, or the index where it would be inserted.
     #[inline]
     pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
         match self.prefix_order(key) {
@@ -261,7 +261,7 @@ impl<'p> Node<'p> {
         Err(low)
     }
 
-    /// Lowest byte of the heap, and how many of its bytes nothing refers to.
+    /// Lowest offset of the heap, and number of its bytes that are garbage.
     #[inline]
     pub fn heap(&self) -> (usize, usize) {
         let word = get(self.page, header::IDS);
@@ -274,20 +274,20 @@ impl<'p> Node<'p> {
         self.heap().0.saturating_sub(HEADER + SLOT * self.count)
     }
 
-    /// Bytes that an insert can have, after compaction if need be.
+    /// Bytes available to an insert, after compaction if necessary.
     #[inline]
     pub fn free(&self) -> usize {
         self.gap() + self.heap().1
     }
 
-    /// Bytes of some entries if they were in a node with another prefix.
+    /// Bytes of some entries in a node with another prefix.
     pub fn content_with(&self, entries: Range<usize>, prefix: usize) -> usize {
         let head_bytes = self.head_bytes();
         entries.map(|i| entry_size(self.key_len(i), prefix, head_bytes, self.value_len(i))).sum()
     }
 }
 
-/// Binary search without a branch that depends on the data: the number of leading slots for which `below` holds.
+/// Branchless binary search: the number of leading slots for which `below` holds.
 #[inline]
 fn branchless(slots: &[[Word; 2]], below: impl Fn(&[Word; 2]) -> bool) -> usize {
     let mut base = 0;

@@ -1,12 +1,13 @@
-//! Room in slotted nodes: where to split them, and which may be merged.
+//! Room in slotted nodes: split points, and conditions for merges.
 //!
-//! A split is planned for the entries that there would be, the pending one among them. Sizes are those under the
-//! node's present prefix, which are upper bounds: the prefixes of the halves are at least as long. Candidates are
-//! visited from the wanted place outwards, so that mostly a few separators have to be looked at.
+//! A split is planned for all items: the entries and the pending one. Sizes are those under the node's
+//! current prefix, which are upper bounds, since the prefixes of the halves are at least as long. Candidates
+//! are visited from the wanted place outwards, so that few separators are computed in most cases.
 //!
-//! One split makes room if keys have at most 3/16 of a node less 20 bytes. Longer ones may agree for so long that
-//! their separators, which are fences of both halves, leave no half with room; then what fits now is split so that
-//! as little as possible stays with the pending entry, and the caller splits again, up to three times.
+//! One split makes room if keys have at most 3/16 of a node less 20 bytes. Longer keys may have so much in
+//! common that their separators, which are fences of both halves, leave no half with room. Then the present
+//! entries are split so that as little as possible stays with the pending entry, and the caller splits again,
+//! up to three times.
 
 use std::ops::Range;
 
@@ -15,20 +16,20 @@ use super::edit::fence;
 use super::node::{Node, entry_size};
 use crate::layout::Side;
 
-/// What a split costs for each byte that its separator has behind the prefix, in bytes of imbalance.
+/// Weight of each separator byte beyond the prefix, in bytes of imbalance.
 const SEPARATOR_WEIGHT: usize = 2;
 
 /// A node and the entry that does not fit into it.
 pub struct SplitPlan<'a> {
     node: Node<'a>,
     key: &'a [u8],
-    /// Where the pending entry is or would be.
+    /// Index of the pending entry, present or not.
     pending: usize,
-    /// The pending entry takes the place of an existing one.
+    /// The pending entry replaces an existing one.
     replaces: bool,
-    /// Bytes by which the pending entry makes the node larger.
+    /// Bytes by which the pending entry enlarges the node.
     growth: usize,
-    /// Bytes of all items before each, and of all.
+    /// Sums of the sizes of all items before each one, and of all items.
     before: Vec<usize>,
     capacity: usize,
     limit: usize,
@@ -36,7 +37,7 @@ pub struct SplitPlan<'a> {
     high: usize,
 }
 
-/// One way to split: between items `at - 1` and `at` of a leaf, or around separator `at`.
+/// A possible split: between items `at - 1` and `at` of a leaf, or around separator `at`.
 struct Candidate {
     cost: usize,
     /// Whether the pending entry fits into its half.
@@ -77,7 +78,7 @@ impl<'a> SplitPlan<'a> {
         self.before.len() - 1
     }
 
-    /// Entry of the node behind item `i`.
+    /// Index in the node of item `i`.
     fn entry(&self, i: usize) -> usize {
         if !self.replaces && i > self.pending { i - 1 } else { i }
     }
@@ -101,7 +102,7 @@ impl<'a> SplitPlan<'a> {
         right
     }
 
-    /// `None` if the two halves would not even hold what is there now.
+    /// Candidate at `at`, with its separator; `None` if the halves could not even hold the present entries.
     fn candidate(&self, at: usize, wanted: usize) -> Option<(Candidate, Vec<u8>)> {
         let leaf = self.node.leaf;
         if !leaf && at == self.pending {
@@ -121,14 +122,14 @@ impl<'a> SplitPlan<'a> {
         }
         let cost = match fits {
             true => self.before[at].abs_diff(wanted) + SEPARATOR_WEIGHT * cut,
-            // What is left with the pending entry will be split again.
+            // The half of the pending entry will be split again.
             false if pending_left => left,
             false => right,
         };
         Some((Candidate { cost, fits, at }, separator))
     }
 
-    /// The place to split at, and the separator.
+    /// Best split point and its separator.
     pub fn choose(&self, appends: bool) -> Option<(usize, Vec<u8>)> {
         let (first, end) = if self.node.leaf { (1, self.items()) } else { (0, self.items()) };
         let total = self.before[self.items()];
@@ -156,13 +157,13 @@ impl<'a> SplitPlan<'a> {
         best.map(|(found, separator)| (self.entry_behind(found.at), separator))
     }
 
-    /// What [`crate::layout::Layout::split_point`] answers for a candidate.
+    /// Result of [`crate::layout::Layout::split_point`] for a candidate.
     fn entry_behind(&self, at: usize) -> usize {
         if !self.replaces && at > self.pending { at - 1 } else { at }
     }
 }
 
-/// What two neighbours would take as one node: bytes of its fences, bytes of its content, entries.
+/// Size of two neighbours as one node: bytes of fences, bytes of content, number of entries.
 pub struct Merged {
     pub fences: usize,
     pub content: usize,
@@ -184,12 +185,12 @@ impl Merged {
     }
 }
 
-/// Bytes of the fences and of some entries of a node between other fences.
+/// Bytes of the fences and of some entries of a node under other fences.
 pub fn part(node: Node<'_>, entries: Range<usize>, low: &Option<Vec<u8>>, high: &Option<Vec<u8>>) -> usize {
     fence_bytes(low, high) + node.content_with(entries, shared_prefix(low, high))
 }
 
-/// Bytes that all keys between two fences begin with.
+/// Length of the common prefix of all keys between two fences.
 pub fn shared_prefix(low: &Option<Vec<u8>>, high: &Option<Vec<u8>>) -> usize {
     match (low, high) {
         (Some(low), Some(high)) => bytes::common_prefix(low, high),
@@ -197,7 +198,7 @@ pub fn shared_prefix(low: &Option<Vec<u8>>, high: &Option<Vec<u8>>) -> usize {
     }
 }
 
-/// Bytes that two fences take in a node.
+/// Bytes of two fences in a node.
 pub fn fence_bytes(low: &Option<Vec<u8>>, high: &Option<Vec<u8>>) -> usize {
     let len = |fence: &Option<Vec<u8>>| fence.as_ref().map_or(0, Vec::len);
     len(low) + len(high) - shared_prefix(low, high)

@@ -1,8 +1,8 @@
-//! Whether a page is a well-formed slotted node.
+//! Check that a page is a well-formed slotted node.
 //!
-//! Pages come from memory that others write, so nothing in them is believed: after this check every accessor of the
-//! layout stays within the page, whatever the bytes are. It says why a page is none, it runs on every page that is
-//! read, and it is therefore linear in the size of the page and allocates nothing.
+//! Other processes write the memory that pages come from, so their bytes are not trusted: after this check
+//! every accessor of the layout stays within the page. It runs on every page that is READ, so it is linear in
+//! the size of the page and allocates nothing.
 
 use std::cmp::Ordering;
 
@@ -17,7 +17,7 @@ type Verdict = Result<(), &'static str>;
 
 const MAX_BYTES: usize = *super::NODE_SIZES.end();
 
-/// Which bytes of the heap something refers to.
+/// Record of the heap bytes in use.
 struct HeapUse {
     start: usize,
     end: usize,
@@ -26,7 +26,7 @@ struct HeapUse {
 }
 
 impl HeapUse {
-    /// Notes a range. One without bytes is at 0.
+    /// Marks a range as used. An empty range must be at 0.
     fn take(&mut self, (at, len): Span) -> Verdict {
         if len == 0 {
             return if at == 0 { Ok(()) } else { Err("an empty range that is somewhere") };
@@ -138,7 +138,7 @@ fn verify_order(node: Node<'_>) -> Verdict {
     let Some(last) = node.count.checked_sub(1) else {
         return Ok(());
     };
-    // An infinite low fence is as low as an empty one.
+    // An infinite low fence counts as an empty one.
     let (at, len) = node.fence(Side::Low).unwrap_or_default();
     let low = node.suffix_at((at + node.prefix, len - node.prefix));
     match node.compare(low, node.suffix(0)) {

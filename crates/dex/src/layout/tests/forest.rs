@@ -1,7 +1,7 @@
-//! One level of a tree without parents: pages side by side whose fences cover all keys.
+//! One level of a tree without parents: adjacent pages whose fences cover all keys.
 //!
-//! It drives the edits of a layout (insert, replace, remove, split, merge) as a tree would, beside a `BTreeMap`,
-//! and verifies every page after every step. Both layouts are its subjects.
+//! It applies the edits of a layout (insert, replace, remove, split, merge) as a tree would, compares the
+//! result with a `BTreeMap`, and verifies every page after every step. It tests both layouts.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -40,7 +40,7 @@ pub struct Forest<L> {
     level: u8,
     pub pages: Vec<Vec<Word>>,
     model: BTreeMap<Vec<u8>, Value>,
-    /// Most splits that one entry needed.
+    /// Largest number of splits that one entry needed.
     pub most_splits: usize,
 }
 
@@ -55,7 +55,7 @@ impl<L: Subject> Forest<L> {
         Self { layout, level, pages: vec![page], model: BTreeMap::new(), most_splits: 0 }
     }
 
-    /// The one page that covers `key`.
+    /// The only page that covers `key`.
     fn locate(&self, key: &[u8]) -> usize {
         let key = self.layout.key(key).expect("a legal key");
         let mut covering = (0..self.pages.len()).filter(|&p| self.layout.covers(&self.pages[p], key));
@@ -70,7 +70,7 @@ impl<L: Subject> Forest<L> {
 
     /// Stores an entry or separator, splitting as often as needed.
     pub fn put(&mut self, key: &[u8], value: Value) {
-        // A separator is above some key.
+        // A separator has some key below it.
         if self.level > 0 && (self.model.contains_key(key) || key.iter().all(|&byte| byte == 0)) {
             return;
         }
@@ -89,7 +89,7 @@ impl<L: Subject> Forest<L> {
         self.model.insert(key.to_vec(), value);
     }
 
-    /// Makes `key` a fence, splitting for room as often as needed: what a boundary between partitions does to leaves.
+    /// Makes `key` a fence, splitting for room as often as needed, as a new boundary does to leaves.
     pub fn cut(&mut self, key: &[u8]) {
         if self.level > 0 || key.iter().all(|&byte| byte == 0) || self.is_fence(key) {
             return;
@@ -120,7 +120,7 @@ impl<L: Subject> Forest<L> {
             (Ok(i), _) => self.layout.leaf_replace(page, i, value.stored()),
             (Err(i), _) => self.layout.leaf_insert(page, i, prepared, value.stored()),
         };
-        // The fixed layout always has room for another value of a key.
+        // The fixed layout always has room for a new value of an existing key.
         assert!(done || !room, "there was room");
         assert!(!done || room || self.model.contains_key(key), "there was no room");
         if !done {
@@ -131,12 +131,12 @@ impl<L: Subject> Forest<L> {
         done
     }
 
-    /// Removes the `n`-th key, and merges.
+    /// Removes the `n`-th key, and merges its page if possible.
     pub fn remove_nth(&mut self, n: usize) {
         let Some(key) = self.model.keys().nth(n % self.model.len().max(1)).cloned() else {
             return;
         };
-        // The parent has the separators that are fences.
+        // Separators that are fences belong to the parent.
         if self.level > 0 && self.is_fence(&key) {
             return;
         }
@@ -172,7 +172,7 @@ impl<L: Subject> Forest<L> {
         true
     }
 
-    /// Merges what can be merged.
+    /// Merges all pages that can be merged.
     pub fn merge_all(&mut self) {
         let mut p = 0;
         while p < self.pages.len() {
@@ -182,7 +182,7 @@ impl<L: Subject> Forest<L> {
         }
     }
 
-    /// Widens the fences of page `n`, checks, and sets them back; a copy elsewhere is as good as the page.
+    /// Widens the fences of a copy of page `n`, checks, sets them back, and uses the copy as the page.
     pub fn refence_nth(&mut self, n: usize) {
         let p = n % self.pages.len();
         let page = blank(&self.layout);
@@ -218,7 +218,7 @@ impl<L: Subject> Forest<L> {
         long.map_or(Value::Inline(bytes), Value::Long)
     }
 
-    /// Compares everything with the model.
+    /// Compares all pages with the model.
     pub fn check(&self) {
         let mut all = Vec::new();
         for page in &self.pages {
@@ -244,7 +244,7 @@ impl<L: Subject> Forest<L> {
         assert_eq!(self.layout.child_index_below(page, prepared), below);
         let expected = if below < up_to { Ok(below) } else { Err(below) };
         assert_eq!(self.layout.find(page, prepared), expected);
-        // Keys that the page does not cover are before or behind all of its own.
+        // A key that a page does not cover sorts before or behind all of its keys.
         for page in &self.pages {
             let keys: Vec<Vec<u8>> =
                 (0..self.layout.count(page)).map(|i| key_at(&self.layout, page, i)).collect();

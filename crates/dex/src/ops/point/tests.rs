@@ -1,7 +1,8 @@
-//! A leaf that changes between two looks of a lookup.
+//! A leaf that changes in the middle of a lookup.
 //!
-//! Whoever reads a cached leaf has no latch. What he found counts only if the leaf is still at the version at which he came
-//! to it. The other worker runs inside the first one's search, so the outcome is the same in every run.
+//! A reader of a cached leaf holds no latch. Its result counts only if the leaf still has the version at
+//! which the reader entered it. The hook runs the other worker inside the reader's search, so every run has
+//! the same outcome.
 
 use std::rc::Rc;
 

@@ -1,7 +1,7 @@
-//! A leaf that changes between two looks of a scan.
+//! A leaf that changes in the middle of a scan.
 //!
-//! A scan copies a leaf without a latch, and believes the copy only if the leaf is still at the version at which the scan
-//! came to it. Here somebody is in the middle of a change whenever the first copy is made.
+//! A scan copies a leaf without a latch. The copy counts only if the leaf still has the version at which the
+//! scan entered it. Here a writer is in the middle of a change whenever the first copy is made.
 
 use std::cell::RefCell;
 
@@ -18,7 +18,7 @@ thread_local! {
     static LATCHED: RefCell<Option<ExclusiveGuard<'static>>> = const { RefCell::new(None) };
 }
 
-/// Somebody latches the first leaf of a scan right before it is copied, and is in the middle of a change meanwhile.
+/// The hook latches the first leaf of a scan right before it is copied, in the middle of a change.
 #[test]
 fn a_first_leaf_that_is_being_changed_is_copied_again() {
     // Never dropped: the latch outlives the hooks.
@@ -30,7 +30,7 @@ fn a_first_leaf_that_is_being_changed_is_copied_again() {
     when_asked(Asked::Count, 1, move || {
         LATCHED.set(Some(leaf.exclusive().expect("nobody has it latched")));
         header::set_count(leaf.words(), 0);
-        // The scan comes again.
+        // The scan restarts.
         when_asked(Asked::ChildIndex, 1, move || {
             header::set_count(leaf.words(), count);
             LATCHED.set(None);

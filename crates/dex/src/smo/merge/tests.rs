@@ -1,7 +1,7 @@
-//! What stands in the way of a merge: pins, write-backs, another memory server, and parents that change meanwhile.
+//! Obstacles to a merge: pins, write-backs, another memory server, and parents that change meanwhile.
 //!
-//! Most of it comes between two steps of one merge, so the tests call the steps: they hold a verb back, let another worker
-//! come, and look whether the next step notices.
+//! Most of them come between two steps of one merge. So the tests call the steps: they delay a verb, let
+//! another worker in, and check whether the next step notices.
 
 use std::future::Future;
 use std::pin::pin;
@@ -30,12 +30,12 @@ fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The same node as it is now.
+/// The same node at its current version.
 fn again(hop: VersionedNode<'_>) -> VersionedNode<'_> {
     VersionedNode { version: hop.frame.optimistic().expect("nobody has it latched"), ..hop }
 }
 
-/// The node of a level and a neighbour of it.
+/// The node of a level, paired with a neighbour.
 fn pair<'t, E: Endpoint>(
     client: &'t Client<'_, FixedLayout, E>,
     bytes: &[u8],
@@ -92,7 +92,7 @@ fn children_that_only_the_flag_of_a_vanishing_node_tells_of_are_counted() {
     assert!(tree.cache.paths_are_whole());
     let Ok(guard) = latch_unused(tree, node.frame, again(node).version) else { panic!("nobody uses it") };
     assert!(!tree.cache.paths_are_whole());
-    // Its content is a node's without the flag now.
+    // From here on its content belongs to a node without the flag.
     header::set_flag(node.frame.words(), header::WAS_SHARED, false);
     drop(guard);
     assert_eq!(audit::audit_cache(tree), [""; 0]);
@@ -105,7 +105,7 @@ fn a_shared_parent_stays_cached_while_its_lock_is_waited_for() {
     let (tree, ctx) = client.server(0);
     let bytes = key(OWN);
     let prepared = tree.layout.key(&bytes).expect("a key");
-    // Until there are two own leaves below the shared node.
+    // Insert until there are two owned leaves below the shared node.
     let mut n = 0;
     let pair = loop {
         if let Some(pair) = pair(&client, &bytes, 0) {
@@ -170,8 +170,8 @@ fn a_neighbour_is_one_on_either_side() {
     assert_eq!(addr_of(last.right), addr_of(find(tree, ctx, &key(KEYS - 1), 0).0));
 }
 
-/// While the left neighbour is READ, the parent is split between the two: the old word of the node is still behind the last child
-/// of the left half.
+/// While the left neighbour is READ, the parent is split between the two. The old word of the node still lies
+/// behind the last child of the left half.
 #[test]
 fn a_neighbour_that_a_split_took_away_meanwhile_is_none() {
     let cluster = one_server();
@@ -200,7 +200,7 @@ fn a_neighbour_that_a_split_took_away_meanwhile_is_none() {
     assert!(poll(neighbours.as_mut()).is_pending(), "the left one is not cached");
     let other = cluster.client(5);
     let (_, others) = other.server(0);
-    // What is above may have to be split first.
+    // Nodes above may have to be split first.
     for _ in 0..4 {
         let rising = Separator { key: bytes.iter().map(|_| 0xff).collect(), rising: true };
         if tree.layout.count(words) == last {

@@ -1,7 +1,7 @@
-//! What others see of a split while it is made.
+//! State of a split that is visible to other threads.
 //!
-//! All of it happens under latches, so the tests look around at the moment at which the layout is asked to enter the new
-//! separator: whatever is open then is open to every thread.
+//! The split happens under latches. The hook runs when the layout is asked to insert the new separator:
+//! whatever is unlatched then is open to every thread.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,8 +10,8 @@ use super::*;
 use crate::testing::{Asked, Hooked, when_asked};
 use crate::testing::{all_are_there, behind, find, fixed, key, loaded, value};
 
-/// A node that is hot and that no parent points to would be cooled as one that is swizzled nowhere, and its parent would then
-/// point to a frame that is another node's.
+/// A hot node to which no parent points would be cooled as an unswizzled one, and its parent would then point
+/// to a frame that belongs to another node.
 #[test]
 fn a_new_node_is_latched_until_its_parent_points_to_it() {
     let cluster = Rc::new(loaded(Hooked(fixed()), &[], 1, |_| ()));

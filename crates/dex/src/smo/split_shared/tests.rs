@@ -1,7 +1,7 @@
-//! Shared nodes under the eyes of those who remember something old: an address from before a move, a copy from before a
-//! change, a view from before a boundary moved; and a writer that fails between two unlocks.
+//! Shared nodes and operations with stale knowledge: an address from before a move, a copy from before a
+//! change, a view from before a boundary moved. Also a writer that fails between two unlocks.
 //!
-//! The first compute server does the work, the key is the last of its own, and the node is the lowest that both use.
+//! The first compute server does the work, the key is its last one, and the node is the lowest shared one.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ const OWN: u64 = BOUNDARY - 1;
 /// The level of the lowest shared node.
 const LEVEL: u8 = 1;
 
-/// The lowest shared node, and its parent.
+/// Addresses of the lowest shared node and its parent.
 fn place<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> (GlobalAddr, GlobalAddr) {
     let (node, parent) = find(tree, ctx, &key(OWN), LEVEL);
     let parent = parent.expect("it is not the root");
@@ -48,7 +48,7 @@ fn who_remembers_where_a_shared_node_was_finds_that_it_moved() {
     let prepared = tree.layout.key(&bytes).expect("a key");
     let leaf = addr_of(find(tree, ctx, &bytes, 0).0);
     let (old, above) = place(tree, ctx);
-    // The other compute server gets copies, which are going to be old.
+    // The other compute server gets copies, which will become stale.
     client.get(&key(BOUNDARY)).expect("no error");
     let Ok(new) = block_on(ctx.ep, new_node::new_node(tree, ctx, LEVEL, old)) else {
         panic!("there is room")
@@ -163,14 +163,14 @@ fn a_copy_only_gets_newer_and_stays_shared_as_long_as_it_is() {
     };
     assert_eq!(install(version + 2, 2), (version + 2, 2, true));
     assert_eq!(install(version + 1, 1), (version + 2, 2, true), "an older one");
-    // Judged by the view of a moment in which it was this compute server's own.
+    // Judged by an earlier view, in which this compute server owned it.
     header::set_flag(page.words(), header::SHARED, false);
     assert_eq!(install(version + 3, 1), (version + 3, 1, true));
     change(hop, |words| header::set_flag(words, header::SHARED, false));
     assert_eq!(install(version + 4, 2), (version + 3, 1, false), "an own copy is ahead");
 }
 
-/// Makes the lowest shared node full, below a parent that is not, and gives the addresses of both.
+/// Fills the lowest shared node, below a parent with room, and returns the addresses of both.
 fn fill<L: Layout, E: Endpoint>(client: &Client<'_, L, E>) -> (GlobalAddr, GlobalAddr) {
     let (tree, ctx) = client.server(0);
     let has_room = |hop: VersionedNode<'_>| tree.layout.has_room(hop.frame.words(), &key(OWN), 0);

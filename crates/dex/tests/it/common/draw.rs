@@ -1,19 +1,19 @@
-//! Seeds of simulated runs, and what each stands for.
+//! Seeds of simulated runs, and the choices that follow from a seed.
 //!
-//! `PANDO_SIM_SEEDS=A..B` in the environment replays seeds A to B - 1 of every test that uses them.
+//! `PANDO_SIM_SEEDS=A..B` in the environment replays seeds A to B - 1 of every test that uses seeds.
 
 use std::ops::Range;
 
 use pando_fabric::Random;
 
-/// The seeds to run: so many unless the environment names others.
+/// Seeds to run: 0 to `usually` - 1, unless the environment gives others.
 pub fn seeds(usually: u64) -> Range<u64> {
     let Ok(text) = std::env::var("PANDO_SIM_SEEDS") else { return 0..usually };
     let (first, end) = text.split_once("..").expect("PANDO_SIM_SEEDS=A..B");
     first.parse().expect("a number")..end.parse().expect("a number")
 }
 
-/// What a seed stands for, choice by choice.
+/// Draws the choices of a seed, one by one.
 pub struct Draw(pub Random);
 
 impl Draw {

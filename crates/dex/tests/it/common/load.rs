@@ -1,5 +1,6 @@
-//! What slots do to a tree that others use too, and what must be true of it: every slot owns a share of the keys and
-//! keeps a model of them; all read and scan everything.
+//! Operations of slots on a tree that other slots use too, and the checks of their results.
+//!
+//! Every slot owns a share of the keys and keeps a model of them; all slots read and scan all keys.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ pub fn key(k: u64) -> Vec<u8> {
     (k << 32).to_be_bytes().to_vec()
 }
 
-/// What the entry of a key looks like: the key, and a number that its owner counts up.
+/// Value of a key: the key, and a number that increases with each change by its owner.
 fn value(k: u64, n: u64) -> Vec<u8> {
     (k << 40 | n).to_le_bytes().to_vec()
 }
@@ -21,19 +22,19 @@ fn value(k: u64, n: u64) -> Vec<u8> {
 #[derive(Clone, Copy)]
 pub struct Load {
     pub keys: u64,
-    /// Whether all of them are there when the operations begin.
+    /// Whether all keys are present when the operations begin.
     pub fill: bool,
     pub threads: u64,
     pub slots: u64,
     pub operations: u64,
-    /// Levels that the tree has at the end, at least.
+    /// Least number of levels of the tree at the end.
     pub height: u32,
-    /// READs are pending up to so many times; 0 is never.
+    /// READs are pending between 1 and this many times; 0 is never.
     pub delay_max: u64,
 }
 
 impl Load {
-    /// The tree is as high as the load wants it, and nodes were split and merged.
+    /// Checks that the tree is high enough, and that nodes were split and merged.
     pub fn check_shape<L: Layout, F: Fabric>(&self, cluster: &Cluster<L, F>) {
         let height = cluster.trees.iter().map(|tree| tree.height()).max();
         assert!(height >= Some(self.height), "{height:?}");
@@ -43,7 +44,7 @@ impl Load {
     }
 }
 
-/// The whole life of one slot: `owner` of all slots owns the keys that are its number modulo their count.
+/// All operations of one slot. The slot owns the keys that are `owner` modulo the number of slots.
 pub async fn work<L: Layout, E: Endpoint, F: Fabric>(client: &Client<'_, L, E, F>, load: &Load, owner: u64) {
     let owners = load.threads * load.slots;
     let mut model = BTreeMap::new();
@@ -122,8 +123,8 @@ async fn step<L: Layout, E: Endpoint, F: Fabric>(
     }
 }
 
-/// Scans from a key to the end of its compute server's keys and back. What this slot owns does not change meanwhile,
-/// so all of it must come.
+/// Scans from a key to the end of its compute server's keys and back. The keys of this slot do not change
+/// meanwhile, so the scan must return all of them.
 async fn scan<L: Layout, E: Endpoint, F: Fabric>(
     client: &Client<'_, L, E, F>,
     model: &BTreeMap<u64, Vec<u8>>,
@@ -157,7 +158,7 @@ async fn scan<L: Layout, E: Endpoint, F: Fabric>(
     }
 }
 
-/// Looks up keys of this slot and others beside them.
+/// Looks up keys of this slot together with neighbouring keys.
 async fn multi_get<L: Layout, E: Endpoint, F: Fabric>(
     client: &Client<'_, L, E, F>,
     load: &Load,

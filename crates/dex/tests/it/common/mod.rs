@@ -1,4 +1,7 @@
 //! A small cluster in this process for tests of the tree.
+//!
+//! A [`Cluster`] has memory servers, a pool, and one index with a compute server per partition. A [`Client`]
+//! is one thread's access to it.
 pub mod draw;
 pub mod load;
 pub mod moving;
@@ -24,7 +27,7 @@ use self::observed::Observed;
 
 pub const INDEX: u32 = 7;
 
-/// Keys and values in the order of a scan.
+/// Keys and values in scan order.
 pub type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Memory servers, a pool, and one index with a compute server per partition.
@@ -48,7 +51,7 @@ impl<L: Layout> Cluster<L> {
         Self::loaded(layout, servers, boundaries, &[], 1.0, cache)
     }
 
-    /// A cluster whose index is loaded with `entries`, leaves `fill` full.
+    /// A cluster whose index is loaded with `entries`, with leaves of fill `fill`.
     pub fn loaded(
         layout: L,
         servers: usize,
@@ -60,7 +63,7 @@ impl<L: Layout> Cluster<L> {
         Self::loaded_on(local(servers, 8 << 20), layout, boundaries, entries, fill, cache)
     }
 
-    /// An empty index on memory servers of `bytes` each.
+    /// An empty index on memory servers of `bytes` bytes each.
     pub fn loaded_with_room(
         layout: L,
         servers: usize,
@@ -78,7 +81,7 @@ impl<L: Layout> Cluster<L> {
 }
 
 impl<L: Layout, F: Fabric> Cluster<L, F> {
-    /// The same on some fabric.
+    /// [`Cluster::loaded`] on any fabric.
     pub fn loaded_on(
         fabric: F,
         layout: L,
@@ -90,7 +93,7 @@ impl<L: Layout, F: Fabric> Cluster<L, F> {
         Self::tuned_on(fabric, layout, boundaries, entries, fill, cache, |_| ())
     }
 
-    /// The same with trees that `tune` changes the configuration of.
+    /// [`Cluster::loaded_on`] with a tree configuration that `tune` changes.
     pub fn tuned_on(
         fabric: F,
         layout: L,
@@ -119,7 +122,7 @@ impl<L: Layout, F: Fabric> Cluster<L, F> {
         Self { fabric, pool, trees, boundaries: boundaries.to_vec() }
     }
 
-    /// One more compute server, without keys, like the first.
+    /// Adds a compute server without keys, configured like the first one.
     pub fn add_server(&mut self, cache: impl Fn(&mut CacheConfig)) {
         let ep = self.fabric.endpoint(2).unwrap();
         let mut config = self.trees[0].config().clone();
@@ -137,7 +140,7 @@ impl<L: Layout, F: Fabric> Cluster<L, F> {
         Client { cluster: self, ep, workers }
     }
 
-    /// Everything that an audit says is wrong, leaks included.
+    /// All violations that an audit finds, including leaks.
     pub fn audit(&self) -> Vec<String> {
         let ep = self.fabric.endpoint(99).unwrap();
         let trees: Vec<_> = self.trees.iter().collect();
@@ -187,7 +190,7 @@ impl<L: Layout, E: Endpoint, F: Fabric> Client<'_, L, E, F> {
         Ok(block_on(&self.ep, tree.get(ctx, key, &mut out))?.then_some(out))
     }
 
-    /// One by one server, in the order of the keys.
+    /// Looks up keys at one server after the other, in key order.
     pub fn multi_get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, DexError> {
         let mut found = vec![None; keys.len()];
         for i in 0..self.cluster.trees.len() {
@@ -226,12 +229,12 @@ impl<L: Layout, E: Endpoint, F: Fabric> Client<'_, L, E, F> {
         block_on(&self.ep, tree.compare_and_swap(ctx, key, expected, new))
     }
 
-    /// A scan over all compute servers, in the order of the scan.
+    /// A scan over all compute servers, in scan order.
     pub fn scan(&self, range: &ScanRange<'_>) -> Result<Entries, DexError> {
         self.scan_and(range, |_| ())
     }
 
-    /// The same, with `meddle` called after each entry.
+    /// [`Client::scan`], with a call of `meddle` after each entry.
     pub fn scan_and(
         &self,
         range: &ScanRange<'_>,
@@ -263,7 +266,7 @@ impl<L: Layout, E: Endpoint, F: Fabric> Drop for Client<'_, L, E, F> {
     }
 }
 
-/// What a scan should return.
+/// Expected result of a scan.
 pub fn model_scan(model: &BTreeMap<Vec<u8>, Vec<u8>>, range: &ScanRange<'_>) -> Entries {
     let own = |bound: Bound<&[u8]>| match bound {
         Bound::Unbounded => Bound::Unbounded,

@@ -1,7 +1,8 @@
-//! What slots do to an index whose boundaries move all the time, and what must be true of it.
+//! Operations of slots on an index whose boundaries keep moving, and the checks of their results.
 //!
-//! Every key is changed by one slot only, and read by all. Of every key the book knows all states that it was ever to
-//! have, and how many of these were reached for sure; so whoever reads it knows what he may find.
+//! Every key is changed by one slot only, and read by all. For every key the book has the sequence of states
+//! that it was meant to take, and the number of those that it certainly reached. So a reader knows which
+//! states it may find.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -16,20 +17,20 @@ use pando_fabric::{Endpoint, Fabric};
 use super::Client;
 use super::load::key;
 
-/// All states of one key, from being absent on.
+/// All states of one key, beginning with absent.
 struct States {
-    /// The value, or none.
+    /// The number of the value, or `None` if absent.
     states: Vec<Option<u64>>,
-    /// The last one that it surely had.
+    /// Index of the last state that the key certainly had.
     reached: usize,
 }
 
-/// What everybody knows.
+/// State that all slots share.
 pub struct Book {
     keys: Vec<Mutex<States>>,
     /// Servers whose range is being changed.
     busy: Vec<AtomicBool>,
-    /// Slots that still work.
+    /// Number of slots that still work.
     working: AtomicU64,
     pub moves: AtomicU64,
     pub abandoned: AtomicU64,
@@ -41,9 +42,9 @@ pub struct MovingLoad {
     pub keys: u64,
     pub slots: u64,
     pub operations: u64,
-    /// Length of values by number; 8 in a fixed layout.
+    /// Whether the length of a value depends on its number; else it is 8 bytes, as in a fixed layout.
     pub long_values: bool,
-    /// Yields between two moves.
+    /// Number of yields between two moves.
     pub rest: u64,
 }
 
@@ -78,20 +79,20 @@ impl Book {
         self.keys[k as usize].lock().unwrap().reached
     }
 
-    /// Whether the key had this state at some time since `since` was reached.
+    /// Checks that the key had this state at some time since it reached state `since`.
     fn check(&self, k: u64, since: usize, found: Option<u64>, what: &str) {
         let states = self.keys[k as usize].lock().unwrap();
         let possible = &states.states[since..];
         assert!(possible.contains(&found), "{what} of key {k} found {found:?}, possible was {possible:?}");
     }
 
-    /// Whether the key was there throughout since `since` was reached.
+    /// Whether the key was present throughout since it reached state `since`.
     fn was_there_since(&self, k: u64, since: usize) -> bool {
         self.keys[k as usize].lock().unwrap().states[since..].iter().all(Option::is_some)
     }
 }
 
-/// The bytes of value number `n` of a key.
+/// Value number `n` of a key.
 fn value(load: &MovingLoad, k: u64, n: u64) -> Vec<u8> {
     let mut bytes = (k << 40 | n).to_le_bytes().to_vec();
     if load.long_values {
@@ -117,7 +118,7 @@ struct Slot<'c, L: Layout, E: Endpoint, F: Fabric> {
     n: Cell<u64>,
 }
 
-/// The whole life of slot `owner`, which changes the keys that are its number modulo the slots.
+/// All operations of slot `owner`, which changes the keys that are `owner` modulo the number of slots.
 pub async fn work<L: Layout, E: Endpoint, F: Fabric>(
     client: &Client<'_, L, E, F>,
     book: &Book,
@@ -135,7 +136,7 @@ pub async fn work<L: Layout, E: Endpoint, F: Fabric>(
 }
 
 impl<'c, L: Layout, E: Endpoint, F: Fabric> Slot<'c, L, E, F> {
-    /// The compute server that has the key now; waits while it has none.
+    /// The compute server that owns the key; waits while it has no owner.
     async fn place(&self, k: u64) -> (&'c Tree<L>, Ctx<'c, E>) {
         let ep = &self.client.ep;
         let started = ep.now();
@@ -149,7 +150,7 @@ impl<'c, L: Layout, E: Endpoint, F: Fabric> Slot<'c, L, E, F> {
         }
     }
 
-    /// What an operation gave, or `None` if another owns the key by now.
+    /// Result of an operation; `None` if another compute server owns the key by now.
     fn unless_moved<T>(&self, result: Result<T, DexError>) -> Option<T> {
         match result {
             Ok(result) => Some(result),
@@ -192,7 +193,7 @@ impl<'c, L: Layout, E: Endpoint, F: Fabric> Slot<'c, L, E, F> {
         }
     }
 
-    /// One change of a key of this slot.
+    /// Makes one change of a key of this slot.
     async fn change(&self, k: u64, action: u64) {
         let n = self.n.replace(self.n.get() + 1);
         let (before, bytes) = (self.book.now(k), value(self.load, k, n));
@@ -242,7 +243,7 @@ impl<'c, L: Layout, E: Endpoint, F: Fabric> Slot<'c, L, E, F> {
         }
     }
 
-    /// Scans from a key on, or down from it, from owner to owner.
+    /// Scans up or down from a key, from owner to owner.
     async fn scan(&self, from: u64, random: u64) {
         let (reverse, limit) = (random & 1 == 1, [7, 40, 1000][(random >> 1) as usize % 3]);
         let since: Vec<_> = (0..self.load.keys).map(|k| self.book.reached(k)).collect();
@@ -286,7 +287,7 @@ impl<'c, L: Layout, E: Endpoint, F: Fabric> Slot<'c, L, E, F> {
         }
     }
 
-    /// The compute server at which a scan goes on; `None` if no key is beyond.
+    /// The compute server at which a scan continues; waits while the key has no owner.
     async fn place_of_bound(
         &self,
         next: &Bound<Vec<u8>>,
@@ -309,7 +310,7 @@ impl<'c, L: Layout, E: Endpoint, F: Fabric> Slot<'c, L, E, F> {
     }
 }
 
-/// Moves boundaries to and fro as long as others work.
+/// Moves boundaries back and forth as long as slots work.
 pub async fn move_about<L: Layout, E: Endpoint, F: Fabric>(
     client: &Client<'_, L, E, F>,
     book: &Book,
@@ -364,7 +365,7 @@ async fn move_one<L: Layout, E: Endpoint, F: Fabric>(
         }
         2 => drop(leaving.finish(ctx).await.unwrap()),
         _ => {
-            // As two workers would.
+            // Two shares, as of two workers.
             let (one, other) = join(leaving.flush_share(ctx), leaving.flush_share(ctx)).await;
             one.unwrap();
             other.unwrap();
@@ -391,7 +392,7 @@ async fn abandon<L: Layout, E: Endpoint>(ctx: Ctx<'_, E>, book: &Book, leaving: 
     book.abandoned.fetch_add(1, SeqCst);
 }
 
-/// Runs two futures side by side.
+/// Runs two futures concurrently.
 async fn join<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
     let (mut of_a, mut of_b) = (None, None);

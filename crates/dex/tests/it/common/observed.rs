@@ -1,6 +1,7 @@
-//! An endpoint whose READs take a while, like those of a network: each is pending a few times before it happens. It
-//! counts how many are outstanding together, and how many rounds of them there were. At a chosen look at the mapping table its
-//! thread is preempted.
+//! An endpoint whose READs are pending a few times before they take effect, like those of a network.
+//!
+//! It counts the READs that are outstanding together, and the rounds of READs. At a chosen lookup in the
+//! mapping table its thread is preempted.
 
 use std::cell::{Cell, RefCell};
 
@@ -12,12 +13,12 @@ use pando_fabric_local::LocalEndpoint;
 
 pub struct Observed {
     inner: LocalEndpoint,
-    /// READs are pending 1 to so many times, or not at all if it is 0.
+    /// READs are pending between 1 and this many times; 0 is never.
     delay_max: u64,
     outstanding: Cell<u64>,
     most: Cell<u64>,
     rounds: Cell<u64>,
-    /// Looks at the mapping table until the thread is preempted.
+    /// Lookups in the mapping table until the thread is preempted.
     looks: Cell<u64>,
     meanwhile: RefCell<Option<Box<dyn FnOnce()>>>,
 }
@@ -29,19 +30,20 @@ impl Observed {
         Self { inner, delay_max, outstanding, most, rounds, looks, meanwhile }
     }
 
-    /// The thread is preempted right before its look number `look`, from 1 on, at the mapping table; others do this meanwhile.
+    /// Preempts the thread right before its lookup number `look`, from 1 on, in the mapping table, and runs
+    /// `meanwhile`.
     pub fn preempt(&self, look: u64, meanwhile: impl FnOnce() + 'static) {
         self.looks.set(look);
         *self.meanwhile.borrow_mut() = Some(Box::new(meanwhile));
     }
 
-    /// Whether it was preempted.
+    /// Whether the thread was preempted.
     pub fn was_preempted(&self) -> bool {
         self.meanwhile.borrow().is_none()
     }
 
-    /// READs that were outstanding together at most, and the times that READs went out while none were; since the
-    /// last call.
+    /// Largest number of READs outstanding together, and number of times that a READ was issued while none
+    /// was outstanding; both since the last call.
     pub fn take(&self) -> (u64, u64) {
         (self.most.take(), self.rounds.take())
     }

@@ -1,6 +1,8 @@
-//! Calls by messages: all lengths, more of them than go at once, together with verbs, given up by their callers, and fenced off.
+//! Calls by messages: all lengths, more calls than places, mixed with verbs, abandoned by their callers, and
+//! fenced off.
 //!
-//! The handler of these tests says back what it heard, as many bytes as it is asked for, after a while if that is asked for.
+//! The handler of these tests repeats the request's bytes up to the requested length, after the requested
+//! delay.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,9 +20,9 @@ use pando_rt::{block_on, run_slots};
 
 use super::{SERVER, at, connect, serve_with};
 
-/// Bytes that one message carries.
+/// Maximum bytes of a message's body.
 const FITS: usize = 4096 - 16;
-/// What a reply has besides its body: the header that it would have over a connection.
+/// Length of a reply's header in bytes.
 const REPLY: usize = 8;
 
 /// Asks for `reply` bytes after `millis`.
@@ -46,7 +48,7 @@ impl Request for Say {
     }
 }
 
-/// Says back what it heard, over and over; a request of nothing is answered by nothing.
+/// Repeats the request's bytes; an empty request gets an empty reply.
 #[derive(Default)]
 struct Parrot {
     begun: AtomicU64,
@@ -66,7 +68,7 @@ impl RequestHandler for Parrot {
     }
 }
 
-/// A request without any bytes, of some kind.
+/// A request without a body, with operation number `OP`.
 struct Nothing<const OP: u16>;
 
 impl<const OP: u16> Request for Nothing<OP> {
@@ -117,10 +119,10 @@ fn calls_and_replies_of_all_lengths() {
             }
         }
         assert_eq!(ep.call(SERVER, &Nothing::<77>).await.expect("an answer"), 0);
-        // It panics, which is a refusal, and no shorter one is any other's business.
+        // The handler panics, which is a refusal of this call only.
         let refused = ep.call(SERVER, &Nothing::<78>).await;
         assert!(matches!(refused, Err(FabricError::Refused { op: 78, .. })), "{refused:?}");
-        // Longer than anything may be: as a request, and as a reply.
+        // Beyond the maximum length, as a request and as a reply.
         let long = ep.call(SERVER, &Say { body: bytes(5 << 20, 0), ..Say::default() }).await;
         assert!(matches!(long, Err(FabricError::Refused { .. })), "{long:?}");
         let long = ep.call(SERVER, &Say { reply: 5 << 20, body: vec![1], ..Say::default() }).await;
@@ -134,7 +136,7 @@ fn calls_and_replies_of_all_lengths() {
     );
 }
 
-/// Short calls, and replies of any length, take nothing from the connection, over which there are signs of life only.
+/// Short calls, and replies of any length, do not use the connection, which carries only signs of life.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn calls_need_no_connection() {
@@ -154,7 +156,7 @@ fn calls_need_no_connection() {
     assert!(moved.0 < 10_000 && moved.1 < 10_000, "{moved:?} bytes in and out over connections");
 }
 
-/// Four times as many calls as go at once, and verbs at the same time, from several threads.
+/// Four times as many calls as places, concurrently with verbs, from several threads.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn more_calls_than_go_at_once_and_verbs_between_them() {
@@ -186,7 +188,7 @@ fn more_calls_than_go_at_once_and_verbs_between_them() {
     assert_eq!(block_on(&ep, ep.read_word(at(0))).expect("a READ"), 3 * 64 * 40);
 }
 
-/// Callers that do not wait for the end take neither a place nor a buffer with them.
+/// Abandoned calls do not lose their places and buffers.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn calls_that_nobody_waits_for() {
@@ -214,7 +216,7 @@ fn calls_that_nobody_waits_for() {
     assert_eq!(server.counts().calls, 1 + 600 + 20 + 50);
 }
 
-/// Once a process was given up for dead, no call of it is being executed, and none will be.
+/// Once a process was given up for dead, no call of it is in progress, and none will be executed.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_fence_waits_for_the_call_and_ends_the_others() {
@@ -232,7 +234,7 @@ fn a_fence_waits_for_the_call_and_ends_the_others() {
             while parrot.begun.load(SeqCst) == before {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // This server counts nobody as alive who is not saying something just now.
+            // This server considers a process alive only while it sends.
             while other.control().is_alive(process) {}
             let (ended, begun) = (parrot.ended.load(SeqCst), parrot.begun.load(SeqCst));
             assert_eq!(begun, ended, "a call is being executed after the fence");
@@ -251,7 +253,7 @@ fn a_fence_waits_for_the_call_and_ends_the_others() {
     block_on(&ep, say(&ep, 10, 10, 1));
 }
 
-/// Buffers of clients that went are there for those that come.
+/// The buffers of departed clients are available to new ones.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn clients_come_and_go_with_calls_under_way() {
@@ -266,7 +268,7 @@ fn clients_come_and_go_with_calls_under_way() {
         }
         ep.poll_ready();
     }
-    // All at the same time.
+    // All clients at the same time.
     let eps: Vec<_> = (0..20).map(|seed| fabric.endpoint(seed).expect("an endpoint")).collect();
     for ep in &eps {
         run_slots(ep, (0..32).map(|slot| say(ep, 10, 100 * slot, slot)).collect());

@@ -1,7 +1,7 @@
-//! Figures 4 and 9: what the structure of cooling nodes and the admission of leaves do for throughput.
+//! Figures 4 and 9: effect of the cooling structure and of leaf admission on throughput.
 //!
-//! The paper's "single lock that protects the cooling map" is our FIFO queue under a lock: both serialise every cooling
-//! and every eviction of a compute server.
+//! The paper's "single lock that protects the cooling map" is our FIFO queue under a lock: both serialise all
+//! coolings and evictions of a compute server.
 
 use pando::OffloadPolicy;
 
@@ -42,7 +42,7 @@ pub(super) const FIG4: Experiment = Experiment {
     },
 };
 
-/// Panels, their admission probability, and what the paper has of them.
+/// Workload, admission probability and name of each panel.
 fn fig4_panels() -> Vec<(&'static str, f64, String)> {
     let mut panels = Vec::new();
     for (admission, name) in [(1.0, "every leaf admitted"), (0.1, "a tenth of the leaves admitted")] {
@@ -72,7 +72,8 @@ fn fig4_claims(results: &Results<'_>) -> Vec<Claim> {
     for (_, admission, panel) in fig4_panels() {
         let says = |paper: &'static str| if admission < 1.0 { "not given" } else { paper };
         for (series, paper) in [(MAP, "scales"), (FIFO, "does not scale")] {
-            // Within one compute server: others bring queues of their own.
+            // Both numbers of threads lie within one compute server; further servers would add their own
+            // queues.
             let ours = results.ratio(&panel, (series, 36.0), (series, 18.0), &THROUGHPUT);
             let what = format!("{panel}, {series}: throughput of 36 threads over that of 18, on one server");
             claims.push(claim(what, says(paper), times(ours), "§5.2"));
@@ -88,7 +89,8 @@ const STEPS: [&str; 3] =
     ["single lock, eager admission", "+ cooling map", "+ lazy admission of leaves (10%)"];
 /// Cache sizes in MiB.
 const SIZES: [u64; 2] = [64, 256];
-/// Throughput of the second step over the first, of the third over the second, by cache size.
+/// Throughput of the second step divided by that of the first, and of the third by that of the second, by
+/// cache size.
 const PAPER: [(f64, f64); 2] = [(12.0, 1.25), (10.0, 1.21)];
 
 pub(super) const FIG9: Experiment = Experiment {

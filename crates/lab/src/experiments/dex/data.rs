@@ -1,7 +1,7 @@
-//! Figures 16 and 17: the size of keys, and how skewed their popularity is.
+//! Figures 16 and 17: size of keys, and skew of their popularity.
 //!
-//! Keys of more than eight bytes are made of hashed integers; nodes stay at 1 KiB and caches as they are, so that longer keys
-//! make the index larger and the cache relatively smaller.
+//! Keys of more than eight bytes consist of hashed integers. Nodes stay at 1 KiB and caches at their size, so
+//! longer keys make the index larger and the cache relatively smaller.
 
 use pando_workload::Distribution;
 
@@ -12,7 +12,7 @@ use super::{METRICS, PAPER_KEYS, claim, peers, times};
 use crate::bench::{BenchSpec, Length};
 
 const SERIES: &str = peers::DEX;
-/// The others that were measured with longer keys.
+/// Systems that are measured with longer keys.
 const LONG_KEYED: [&str; 3] = [peers::DEX, peers::SHERMAN, peers::SMART];
 
 pub(super) const FIG16: Experiment = Experiment {
@@ -92,7 +92,7 @@ pub(super) const FIG17: Experiment = Experiment {
 };
 
 const THETAS: [f64; 6] = [0.5, 0.6, 0.7, 0.8, 0.9, 0.99];
-/// Those at which the others are measured.
+/// Values of theta at which the peers are measured.
 const PEER_THETAS: [f64; 3] = [0.5, 0.8, 0.99];
 const SKEW_WORKLOADS: [&str; 2] = ["read-intensive", "write-intensive"];
 

@@ -1,7 +1,8 @@
-//! Figure 10, and what the paper says of load imbalance: throughput over time while keys move between compute servers.
+//! Figure 10 and load imbalance (DEX §4): throughput over time while keys move between compute servers.
 //!
-//! The paper gives no workload beyond "write-intensive", and not which part of the keys moves; here half of one server's go to
-//! a new one, and all of them where the whole dirty cache is to be written back.
+//! The paper names the workload only as "write-intensive" and does not give the part of the keys that moves.
+//! Here half of one server's keys move to a new server, or all of them, so that its whole dirty cache is
+//! written back.
 
 use serde_json::Value;
 
@@ -20,11 +21,11 @@ const SETTLED: Metric = metric("settled", "busiest / mean, settled", "/settled_i
 
 const HALF: &str = "half of a server's keys, 1 flushing thread";
 const ALL: &str = "all keys of a server, 1 GiB of cache";
-/// In MiB.
+/// Cache sizes in MiB.
 const SIZES: [u64; 3] = [256, 512, 1024];
 const WORKERS: [usize; 4] = [1, 2, 4, 8];
-/// When cells of these end, as parts of the longest possible run: with time enough for the move, which begins at a half of it, and
-/// for caches to warm up afterwards.
+/// Ends of the cells' runs, as fractions of the longest run. The move begins at one half of that; the rest
+/// leaves time for the move and for caches to warm up afterwards.
 const SIZES_END: [f64; 3] = [0.7, 0.75, 0.83];
 const WORKERS_END: [f64; 4] = [0.9, 0.75, 0.67, 0.63];
 
@@ -128,7 +129,7 @@ fn fig10_claims(results: &Results<'_>) -> Vec<Claim> {
     claims
 }
 
-/// Throughput over time of each group of servers, of the cell at `x`.
+/// Throughput over time of each group of servers, in the cell at `x`.
 fn over_time(results: &Results<'_>, panel: &str, x: f64, groups: &[(&str, &[usize])]) -> Option<Panel> {
     let outcome =
         results.outcomes.iter().find(|outcome| outcome.cell.panel == panel && outcome.cell.x == x)?;

@@ -1,7 +1,8 @@
 //! Figure 11: DEX with a cache that holds everything against a B+-tree that is not distributed.
 //!
-//! Both have the same memory on compute servers, as much as the nodes of the local tree take; DEX's caches share it evenly.
-//! What DEX still misses is what a cache spends on frames and what its four servers' shares do not divide evenly.
+//! Both have the same memory on compute servers, as much as the nodes of the local tree take; DEX's caches
+//! share it evenly. DEX still misses a little, since frames take some of that memory and the partitions are
+//! not exactly equal.
 
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
@@ -20,10 +21,10 @@ const DEX: &str = peers::DEX;
 const WORKLOAD: &str = "read-intensive";
 const PARTS: [(&str, Distribution); 2] =
     [("skewed", Distribution::Zipf { theta: 0.99 }), ("uniform", Distribution::Uniform)];
-/// Threads that one server has cores for.
+/// Numbers of threads that one server has cores for.
 const LOCAL_THREADS: [usize; 3] = [2, 18, 36];
 const DEX_THREADS: [usize; 5] = [2, 18, 36, 72, 144];
-/// With it 200 million records take 4.97 GB of nodes; the paper's tree took 4.96.
+/// Fill of leaves with which 200 million records take 4.97 GB of nodes; the paper's tree took 4.96 GB.
 const FILL: f64 = 0.7;
 
 pub(super) const FIG11: Experiment = Experiment {
@@ -63,7 +64,7 @@ fn cells(setting: &Setting) -> Vec<Cell> {
         let spec = BenchSpec {
             dist: Some(dist),
             fill: FILL,
-            // Rare leaves come into the cache when they are first asked for.
+            // Rarely used leaves enter the cache at their first use, so a long warm-up is needed.
             warmup: 4 * warmup,
             length: Length::Ops(ops),
             ..setting.spec(WORKLOAD)
@@ -78,7 +79,7 @@ fn cells(setting: &Setting) -> Vec<Cell> {
             let spec = with_threads(spec.clone(), setting.threads(threads));
             let cache_bytes = bytes / spec.compute_servers as u64;
             let spec = BenchSpec { cache_bytes, ..spec };
-            // The others fill their caches, which hold inner nodes only, at once.
+            // Caches of the peers hold inner nodes only, so they fill quickly.
             let of_peer = |name| {
                 let spec = BenchSpec { warmup, ..peers::measured_on(name, spec.clone()) };
                 plot::cell(panel, name, (threads as f64, threads), spec)

@@ -1,7 +1,7 @@
-//! Tables and figures of the DEX paper, by the numbers of its extended version.
+//! Tables and figures of the DEX paper, with the numbers of its extended version.
 //!
-//! Each has its cells, what the paper says of them, and a figure. What the paper leaves open (a workload, a cache size) is
-//! chosen, and said so in the setting.
+//! Each experiment has its cells, the paper's statements, and a figure. Where the paper leaves a workload or
+//! a cache size open, the experiment chooses one and says so in its setting.
 
 mod cooling;
 mod data;
@@ -37,7 +37,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
     elasticity::BALANCE,
 ];
 
-/// The columns of most tables.
+/// Columns of most tables.
 const METRICS: &[Metric] = &[THROUGHPUT, READS, WRITES, TWO_SIDED, TRAFFIC, LEAF_HITS, LATENCY];
-/// Compute threads of figures over threads: a socket's worth, then whole servers.
+/// Compute threads of figures over threads: the cores of a socket, then whole servers.
 const THREADS: [usize; 6] = [2, 18, 36, 72, 108, 144];

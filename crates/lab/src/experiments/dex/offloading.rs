@@ -1,7 +1,7 @@
-//! Figures 5, 8 and 13: offloading, and what each of DEX's techniques adds.
+//! Figures 5, 8 and 13: offloading, and the gain of each of DEX's techniques.
 //!
-//! All with caches of 1% of the records' bytes (31 MB of the paper's), so that operations miss often enough for
-//! offloading to matter (DEX §8.3).
+//! All use caches of 1% of the records' bytes (32 MB at the paper's size), so that operations miss often
+//! enough for offloading to matter (DEX §8.3).
 
 use pando::OffloadPolicy;
 use pando_workload::Distribution;
@@ -14,7 +14,7 @@ use super::{METRICS, PAPER_KEYS, claim, percent, times};
 use crate::bench::{BenchSpec, Length, System};
 use crate::figure::{Figure, YScale};
 
-/// Bytes of one hundredth of the paper's records.
+/// One hundredth of the bytes of the paper's records.
 const SMALL_CACHE: u64 = 200_000_000 * 16 / 100;
 const PARTS: [&str; 2] = ["read-intensive", "write-intensive"];
 
@@ -22,7 +22,7 @@ fn small_cache(setting: &Setting, workload: &str) -> BenchSpec {
     BenchSpec { cache_bytes: setting.bytes(SMALL_CACHE), ..setting.spec(workload) }
 }
 
-/// Threads of Figure 5: up to the paper's 144, and as many again, which saturate the memory servers for certain.
+/// Threads of Figure 5: up to the paper's 144, and twice as many, which surely saturate the memory servers.
 const POLICY_THREADS: [usize; 5] = [18, 36, 72, 144, 288];
 const NEVER: &str = "never offload";
 const ALWAYS: &str = "always offload";
@@ -92,7 +92,8 @@ fn fig5_claims(results: &Results<'_>) -> Vec<Claim> {
     claims
 }
 
-/// Throughput of deciding by cost over that of the better of the two others, where that is least.
+/// Throughput of the cost-aware policy divided by that of the better of the two others; the minimum over all
+/// threads.
 fn over_better(results: &Results<'_>, workload: &str) -> Option<f64> {
     let ratios = POLICY_THREADS.iter().map(|&threads| {
         let of = |series: &str| results.value(workload, series, threads as f64, &THROUGHPUT);
@@ -129,7 +130,8 @@ fn fig8_cells(setting: &Setting) -> Vec<Cell> {
         for (step, series) in STEPS.into_iter().enumerate() {
             for threads in [2, 36, 144] {
                 let spec = with_threads(small_cache(setting, "write-intensive"), setting.threads(threads));
-                // Without a cache there is nothing to warm up, and a tenth of the operations take as long.
+                // Without a cache no warm-up is needed, and operations take much longer, so a tenth of them
+                // suffices.
                 let (warmup, ops) = setting.operations(if step < 2 { 0.1 } else { 0.5 });
                 let spec = BenchSpec {
                     system: [System::Plain, System::PlainPartitioned, System::Dex, System::Dex][step],
@@ -210,7 +212,7 @@ fn fig13_cells(setting: &Setting) -> Vec<Cell> {
     cells
 }
 
-/// READs, WRITEs and two-sided operations of one operation.
+/// READs, WRITEs and two-sided calls per operation.
 fn verbs(results: &Results<'_>, workload: &str, cores: f64) -> Option<f64> {
     let of = |metric: &Metric| results.value("", workload, cores, metric);
     Some(of(&READS)? + of(&WRITES)? + of(&TWO_SIDED)?)

@@ -1,7 +1,8 @@
-//! What the DEX paper compares DEX with (§8.1), and the published ratios.
+//! Systems that the DEX paper compares DEX with (§8.1), and the published ratios.
 //!
-//! Sherman is the authors' with optimistic reads that are sound, so with a READ of the version before and after; under logical
-//! partitioning (P-Sherman, P-SMART) what one compute server owns goes without.
+//! Sherman is the authors' design with sound optimistic reads: it READs the version before and after a node.
+//! With logical partitioning (P-Sherman, P-SMART), readers of nodes that one compute server owns need no such
+//! READs.
 
 use super::super::cell::THROUGHPUT;
 use super::super::{Claim, Results};
@@ -9,7 +10,8 @@ use super::{claim, times};
 use crate::bench::{BenchSpec, System};
 
 pub(super) const DEX: &str = "DEX";
-/// The paper's own hardly offloads in its usual cell (Table 2), where ours does if that is expected to be faster.
+/// DEX for comparison with the paper's, which hardly offloads in its usual cell (Table 2). Ours offloads
+/// where that is expected to be faster.
 pub(super) const NEVER: &str = "DEX, never offloading";
 pub(super) const SHERMAN: &str = "Sherman";
 pub(super) const SMART: &str = "SMART";
@@ -18,16 +20,16 @@ pub(super) const P_SMART: &str = "P-SMART";
 /// In the order of the paper's lists.
 pub(super) const PEERS: [&str; 4] = [SHERMAN, SMART, P_SHERMAN, P_SMART];
 
-/// Compute threads at which the others are measured, among those of DEX.
+/// Compute threads at which the peers are measured; a subset of DEX's.
 const THREADS: [usize; 3] = [2, 36, 144];
 
-/// DEX, and all of them if they are measured with so many threads.
+/// DEX, and the peers if they are measured with this number of threads.
 pub(super) fn at(threads: usize) -> impl Iterator<Item = &'static str> {
     let others = PEERS.into_iter().filter(move |_| THREADS.contains(&threads));
     std::iter::once(DEX).chain(others)
 }
 
-/// What stands behind a name of the figures.
+/// The system that a name in the figures denotes.
 pub(super) fn system(name: &str) -> System {
     let partitioned = |system: System| system.partitioned(true).expect("its keys can be divided");
     match name {
@@ -39,12 +41,12 @@ pub(super) fn system(name: &str) -> System {
     }
 }
 
-/// The same measurement of the system of this name.
+/// The same measurement of the system with this name.
 pub(super) fn measured_on(name: &str, spec: BenchSpec) -> BenchSpec {
     spec.on_system(system(name))
 }
 
-/// DEX over each of the others in the cell at `x`, beside what the paper gives; `dex` is the series that stands for it.
+/// DEX over each peer in the cell at `x`, beside the paper's ratios. `dex` is the series of DEX to use.
 pub(super) fn ratios(
     results: &Results<'_>,
     (panel, dex): (&str, &str),

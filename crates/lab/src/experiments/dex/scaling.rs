@@ -1,7 +1,7 @@
 //! Figures 6, 7 and 15: throughput over compute threads.
 //!
-//! Threads fill a compute server before there is another one; every compute server brings its cache with it.
-//! Skewed keys are Zipf 0.99; what a larger cache gives without skew is beside the uniform ones.
+//! Threads fill one compute server before they use the next; each compute server adds its own cache. Skewed
+//! keys are Zipf 0.99. The uniform figure also has a larger cache.
 
 use pando::OffloadPolicy;
 use pando_workload::Distribution;
@@ -14,12 +14,12 @@ use super::{METRICS, PAPER_KEYS, THREADS, claim, peers, percent, times};
 use crate::bench::{BenchSpec, Length};
 use crate::figure::{Figure, Reference};
 
-/// Table 1 of the paper.
+/// Workloads of Table 1 of the paper.
 const WORKLOADS: [&str; 5] =
     ["read-only", "read-intensive", "write-intensive", "insert-intensive", "scan-intensive"];
 const SERIES: &str = peers::DEX;
 const LARGE_CACHE: &str = "DEX, 512 MiB of cache";
-/// DEX over the others at 144 threads, skewed (§8.2), in the order of [`peers::PEERS`].
+/// DEX over the peers at 144 threads, skewed (§8.2), in the order of [`peers::PEERS`].
 const AHEAD: [(&str, [Option<f64>; 4]); 5] = [
     ("read-only", [Some(3.6), Some(9.6), Some(2.5), Some(7.1)]),
     ("read-intensive", [Some(3.4), Some(8.2), Some(2.5), Some(5.3)]),
@@ -27,7 +27,7 @@ const AHEAD: [(&str, [Option<f64>; 4]); 5] = [
     ("insert-intensive", [None; 4]),
     ("scan-intensive", [Some(2.8), Some(56.3), Some(1.6), Some(48.4)]),
 ];
-/// What others read off Figure 6 for DEX at 144 threads, in million operations a second.
+/// Throughput of DEX at 144 threads in million operations per second, as read off Figure 6 by others.
 const READ_OFF: [(&str, f64); 2] = [("read-only", 60.0), ("write-intensive", 45.0)];
 
 const SETTING: &str = "200 million records of 8 B/8 B; 36 threads and 256 MiB of cache per compute server, up to 4 \
@@ -92,7 +92,8 @@ pub(super) const FIG15: Experiment = Experiment {
 };
 
 fn spec(setting: &Setting, workload: &str, dist: Distribution, threads: usize) -> BenchSpec {
-    // A scan of 100 records is as much work as a dozen of other operations; uniform keys miss more often.
+    // A scan of 100 records costs as much as a dozen other operations, and uniform keys miss more often:
+    // fewer operations suffice.
     let share = match (workload, dist) {
         ("scan-intensive", _) => 0.1,
         (_, Distribution::Uniform) => 0.7,
@@ -110,7 +111,7 @@ fn skewed_cells(setting: &Setting) -> Vec<Cell> {
     cells
 }
 
-/// What the ratios of the paper are of, with all threads.
+/// A cell of DEX without offloading at 144 threads: the numerator of the paper's ratios.
 fn never_offloading(setting: &Setting, panel: &str, (workload, dist): (&str, Distribution)) -> Cell {
     let spec = spec(setting, workload, dist, 144);
     let spec = BenchSpec { offload: OffloadPolicy::Never, ..spec };

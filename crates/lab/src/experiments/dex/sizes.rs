@@ -1,7 +1,8 @@
-//! Figures 12 and 18: the size of the cache, and how readily leaves are admitted to it.
+//! Figures 12 and 18: size of the cache, and admission of leaves.
 //!
-//! A cache ratio is the cache of one compute server over the records' bytes, so 256 MiB are about 8% (DEX §8.1).
-//! Both sweeps keep 144 threads, so that a small cache has many pages under way in it.
+//! A cache ratio is the cache of one compute server divided by the bytes of all records, so 256 MiB are about
+//! 8% (DEX §8.1). The sweeps use 144 threads (one series 18), whose pages under way take a large share of a
+//! small cache.
 
 use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, MOPS, Spacing};
@@ -13,9 +14,9 @@ use crate::figure::{Figure, Reference, YScale};
 
 const ALL: &str = "DEX, 144 threads";
 const SOCKET: &str = "DEX, 18 threads of one server";
-/// In percent.
+/// Cache ratios in percent.
 const RATIOS: [u32; 6] = [1, 2, 4, 8, 16, 32];
-/// Those at which the others are measured.
+/// Cache ratios at which the peers are measured.
 const PEER_RATIOS: [u32; 3] = [1, 8, 32];
 const PARTS: [&str; 2] = ["read-intensive", "write-intensive"];
 /// Bytes of the paper's 200 million records of 8 B/8 B.
@@ -92,9 +93,9 @@ fn fig12_claims(results: &Results<'_>) -> Vec<Claim> {
     ]
 }
 
-/// In MiB.
+/// Cache sizes in MiB.
 const SIZES: [u64; 5] = [64, 128, 256, 512, 1024];
-/// In percent.
+/// Admission probabilities in percent.
 const PROBABILITIES: [u32; 6] = [1, 5, 10, 20, 50, 100];
 const EAGER: f64 = 100.0;
 

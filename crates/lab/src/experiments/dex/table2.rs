@@ -1,7 +1,8 @@
 //! Table 2: verbs and traffic of one operation.
 //!
-//! The one table of the paper with figures for all systems, so the one place where ours can be compared number by number.
-//! Reads and traffic follow from the caches alone: they need no model of a network to be right.
+//! It is the only table of the paper with figures for all systems, so results can be compared number by
+//! number. Without offloading, READs and traffic follow from the caches alone and do not depend on the
+//! network model.
 
 use pando::OffloadPolicy;
 
@@ -33,7 +34,7 @@ pub(super) const TABLE2: Experiment = Experiment {
     figure,
 };
 
-/// Reads, writes, atomics, two-sided operations and bytes per operation.
+/// READs, WRITEs, atomics, two-sided calls and bytes per operation.
 type Published = [f64; 5];
 const WORKLOADS: [&str; 2] = ["read-only", "write-intensive"];
 const PAPER: [(&str, [Published; 2]); 5] = [
@@ -65,7 +66,7 @@ fn cells(setting: &Setting) -> Vec<Cell> {
     cells
 }
 
-/// What is drawn: of each workload what it has any of.
+/// Metrics drawn for each workload, by its index: those that are not 0 for all systems.
 const PANELS: [(usize, &[Metric]); 2] = [(0, &[READS, TRAFFIC]), (1, &[READS, WRITES, ATOMICS, TRAFFIC])];
 
 fn figure(results: &Results<'_>) -> Figure {
@@ -80,7 +81,7 @@ fn figure(results: &Results<'_>) -> Figure {
     )
 }
 
-/// Bars of every system, ours and the paper's.
+/// Bars of all systems: measured values and the paper's.
 fn panel(results: &Results<'_>, (x, workload): (f64, &str), metric: &Metric) -> Panel {
     let names = results.series("");
     let placed = |of: &dyn Fn(&str) -> Option<f64>| {

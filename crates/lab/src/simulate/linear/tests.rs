@@ -1,6 +1,6 @@
-//! The search against histories made by hand, against one that tries every order, and against histories that were made
-//! from a sequential run by stretching its operations: each operation still has the moment at which it happened inside, so
-//! that there is an order, however much they overlap.
+//! Tests of the search: with histories made by hand, against a search that tries every order, and with
+//! stretched sequential runs. In a stretched run each operation still contains the time at which it happened,
+//! so an order exists, however much operations overlap.
 
 use proptest::prelude::*;
 
@@ -44,7 +44,8 @@ fn accepted(events: &[Event]) -> bool {
 fn what_happened_one_after_the_other_is_accepted_in_that_order_only() {
     assert!(accepted(&[]));
     assert!(accepted(&[missed(1, 2), first(7, 3, 4), saw(7, 5, 6), removed(7, 8), missed(9, 10)]));
-    // A value before it was stored, one that nobody stored, one that was replaced, a removal of nothing.
+    // A value before it was stored, a value that was never stored, a value that was replaced, a removal of
+    // nothing.
     assert!(!accepted(&[saw(7, 1, 2), first(7, 3, 4)]));
     assert!(!accepted(&[first(7, 1, 2), saw(8, 3, 4)]));
     assert!(!accepted(&[first(7, 1, 2), over(8, 3, 4), saw(7, 5, 6)]));
@@ -58,13 +59,13 @@ fn what_happened_one_after_the_other_is_accepted_in_that_order_only() {
 fn what_overlaps_may_have_happened_in_any_order() {
     assert!(accepted(&[first(7, 1, 10), saw(7, 2, 3), saw(7, 4, 5)]));
     assert!(accepted(&[first(7, 1, 10), missed(2, 3), saw(7, 4, 5)]));
-    // The second reader came after the first and must not see what was before.
+    // The second reader follows the first and must not see the earlier state.
     assert!(!accepted(&[first(7, 1, 10), saw(7, 2, 3), missed(4, 5)]));
-    // Two writers at once: their readers may not disagree on the order.
+    // The readers of two concurrent writers must agree on their order.
     let writers = [first(7, 1, 20), over(8, 2, 21)];
     assert!(accepted(&[&writers[..], &[saw(7, 3, 4), saw(8, 5, 6)]].concat()));
     assert!(!accepted(&[&writers[..], &[saw(8, 3, 4), saw(7, 5, 6), saw(8, 7, 8)]].concat()));
-    // Both removed the same entry.
+    // Two removals of the same entry.
     assert!(!accepted(&[first(7, 1, 2), removed(3, 10), removed(4, 11)]));
     assert!(accepted(&[first(7, 1, 2), removed(3, 10), removed(4, 11), first(8, 5, 12)]));
 }
@@ -76,7 +77,7 @@ fn of_two_swaps_from_one_value_only_one_succeeds() {
     assert!(!accepted(&both));
     let lost = event(Found::Exactly(8), Left::AsItWas, 4, 11);
     assert!(accepted(&[both[0], both[1], lost]));
-    // Unless somebody stores the same value again.
+    // Unless another operation stores the same value again.
     assert!(accepted(&[both[0], both[1], both[2], over(7, 5, 9)]));
 }
 
@@ -89,11 +90,11 @@ fn what_failed_may_take_effect_late_once_or_never() {
     assert!(accepted(&[stored, lost, saw(7, 4, 5), saw(8, 6, 7)]));
     assert!(!accepted(&[stored, lost, saw(8, 4, 5), saw(7, 6, 7)]));
     assert!(!accepted(&[stored, saw(8, 4, 5), failed(Found::Anything, Left::Value(8), 6)]));
-    // Nobody sees what it stored, but that something is there.
+    // Its value is never seen, only that the key is present.
     assert!(accepted(&[lost, removed(4, 5)]));
     assert!(!accepted(&[lost, removed(4, 5), removed(6, 7)]));
     assert!(accepted(&[lost, lost, removed(4, 5), removed(6, 7)]));
-    // It only takes effect if it finds what it wants.
+    // It takes effect only if it finds what it expects.
     assert!(!accepted(&[stored, failed(Found::Absent, Left::Value(8), 3), saw(8, 4, 5)]));
 }
 
@@ -101,11 +102,11 @@ fn what_failed_may_take_effect_late_once_or_never() {
 fn a_rejection_names_the_operation_that_has_no_place() {
     let events = [first(7, 1, 2), over(8, 3, 4), saw(8, 5, 6), saw(7, 7, 8), saw(8, 9, 10)];
     let Err(Rejection::Impossible { held, record }) = check(&events, None) else { panic!("7 was replaced") };
-    // What is seen later is not replaced yet.
+    // A value that is still to be seen has not been replaced.
     assert_eq!((held, record), (Held::Value(7), 3));
 }
 
-/// Every order, as the definition has it.
+/// Tries every order, as in the definition.
 fn by_definition(events: &[Event], held: Option<Value>) -> bool {
     fn go(events: &[Event], done: u32, held: Option<Value>) -> bool {
         let open = |i: usize| done & (1 << i) == 0;
@@ -137,7 +138,7 @@ fn lefts() -> impl Strategy<Value = Left> {
     prop_oneof![2 => Just(Left::AsItWas), 1 => Just(Left::Absent), 3 => (0..4u32).prop_map(Left::Value)]
 }
 
-/// Any operations, most of which do not belong together; one in eight failed.
+/// Arbitrary operations, most of which contradict each other; one in eight failed.
 fn anything() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec((founds(), lefts(), 0..30u64, 1..12u64, 0..8u8), 0..8).prop_map(|drawn| {
         let events = drawn.into_iter().enumerate().map(|(i, (found, left, at, long, fate))| {
@@ -152,8 +153,8 @@ fn anything() -> impl Strategy<Value = Vec<Event>> {
     })
 }
 
-/// What operations do one after the other, in order, each at a moment of its own; then each is stretched around it. The
-/// values are new each time if `unique`.
+/// A sequential run in which each operation happens at a time of its own and is then stretched around it.
+/// Each stored value is new if `unique`.
 fn stretched(kinds: &[(u8, u16, u16)], unique: bool) -> Vec<Event> {
     let mut held: Option<Value> = None;
     let mut events = Vec::new();
@@ -239,7 +240,7 @@ fn most_wrong_answers_are_found() {
         let mut events = stretched(&drawn.collect::<Vec<_>>(), true);
         let looks: Vec<_> = (0..events.len()).filter(|&i| events[i].left == Left::AsItWas).collect();
         let at = looks[(random.next() >> 32) as usize % looks.len()];
-        // What was true a hundred operations before.
+        // The state a hundred operations earlier.
         events[at].found = events[at.saturating_sub(100)].found;
         rejected += usize::from(check(&events, None).is_err());
     }

@@ -1,8 +1,8 @@
-//! What the tests of whole benchmarks have in common.
+//! Helpers of the tests of complete benchmarks.
 
 use pando_lab::bench::{self, BenchReport, BenchSpec, Length};
 
-/// Performs a benchmark in which nothing must go wrong.
+/// Runs a benchmark that must be clean.
 pub fn run(spec: &BenchSpec) -> BenchReport {
     let report = bench::run(spec, &()).unwrap_or_else(|error| panic!("{spec:?}: {error}"));
     assert!(report.is_clean(), "{}", bench::render(&report));
@@ -12,7 +12,7 @@ pub fn run(spec: &BenchSpec) -> BenchReport {
     report
 }
 
-/// Every operation is of one kind, and the entries are those that the auditor found.
+/// Checks that each operation is of one kind, and that the auditor found as many entries as the final scan.
 pub fn adds_up(report: &BenchReport) {
     let operations = report.operations;
     let sum = operations.reads + operations.updates + operations.inserts + operations.scans;

@@ -1,8 +1,9 @@
 //! Replies of the operation port.
 //!
-//! A reply says which operation it answers, as a check, and how that ended: done, with an answer; refused, because the process
-//! does not own the keys; or failed, with a code, a sentence, and whether the operation may have taken effect. A body is written
-//! as its parts become known, and measured at the end.
+//! A reply repeats the operation that it answers, as a check, and has a status: done, with an answer;
+//! refused, because the process does not own the keys; or failed, with a code, a sentence, and whether the
+//! operation may have taken effect. The body is written as its parts become known; its length is filled in at
+//! the end.
 
 use std::ops::Bound;
 
@@ -17,7 +18,7 @@ pub const ANSWER_BYTES: usize = 1 << 20;
 /// Longest body of a reply: [`ANSWER_BYTES`], one more entry, and the key at which a scan continues.
 pub const REPLY_MAX: u32 = ANSWER_BYTES as u32 + BODY_MAX + 2 * KEY_MAX as u32;
 
-/// Statuses.
+/// Statuses of a reply.
 const DONE: u8 = 0;
 const NOT_OWNED: u8 = 1;
 const FAILED: u8 = 2;
@@ -53,7 +54,7 @@ impl ErrorCode {
 /// The index at a server's port: its layout, and the keys that the server owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Grows whenever boundaries within the process move; begins anew when it opens the index anew.
+    /// Grows whenever boundaries within the process move; starts again when the process opens the index anew.
     pub epoch: u64,
     pub layout: IndexLayout,
     /// The keys that the process owns, in order.
@@ -68,7 +69,7 @@ pub struct Described {
     pub description: Vec<u8>,
     /// Bytes of a node.
     pub node_size: u32,
-    /// M: subtrees rooted at this level stand on one memory server.
+    /// M: the level whose subtrees each lie on one memory server.
     pub subtree_level: u8,
 }
 
@@ -104,7 +105,7 @@ fn value<'b>(left: &mut Reader<'b>) -> Result<Option<&'b [u8]>, BadField> {
 pub struct Entries<'b>(Reader<'b>);
 
 impl<'b> Entries<'b> {
-    /// The entries in bytes that were checked before.
+    /// The entries in bytes that have been checked.
     pub(in crate::remote) fn of(bytes: &'b [u8]) -> Self {
         Self(Reader::new(bytes))
     }
@@ -142,18 +143,18 @@ pub struct Page<'b> {
     pub next: Option<Bound<&'b [u8]>>,
 }
 
-/// A reply as it lies in the bytes that came.
+/// A decoded reply; it borrows from the bytes received.
 #[derive(Clone, Debug)]
 pub enum Reply<'b> {
     Opened(Opened),
     Described(Described),
     Pong,
     Value(Option<&'b [u8]>),
-    /// Whether the key was there (`put`, `remove`), or whether something was changed (`insert`, `update`).
+    /// Whether the key was present (`put`, `remove`), or whether a change was made (`insert`, `update`).
     Was(bool),
-    /// The value that was found instead, if nothing was swapped.
+    /// `Err` has the value that was found instead of the expected one.
     Swapped(Result<(), Option<&'b [u8]>>),
-    /// Those of the first keys that were asked for. The rest is to be asked for again.
+    /// Values of the first keys requested. The others must be requested again.
     Values(Values<'b>),
     Page(Page<'b>),
     NotOwned,
@@ -178,7 +179,8 @@ impl ReplyEncoder {
         out.len() - self.0.body()
     }
 
-    /// Ends a reply whose body is what was appended since it was begun. `yes` is the answer, or whether there is a value.
+    /// Completes a reply whose body has been appended since it was begun. `yes` is the answer, or whether
+    /// there is a value.
     pub fn finish(self, out: &mut [u8], yes: bool) {
         self.0.finish(out, DONE, u8::from(yes));
     }
@@ -228,7 +230,7 @@ impl ReplyEncoder {
         out.put_u32(0);
     }
 
-    /// Ends a scan. `next` is the bound at which it continues, if it does.
+    /// Completes a scan. `next` is the bound from which it continues; `None` at its end.
     pub fn finish_page(self, out: &mut Vec<u8>, next: Option<Bound<&[u8]>>) {
         let len = self.len(out) - 4;
         out.set_u32(self.0.body(), len as u32);
@@ -237,13 +239,13 @@ impl ReplyEncoder {
         self.0.finish(out, DONE, answer);
     }
 
-    /// Ends a reply to a request for keys that the process does not own. Drops what was appended since it was begun.
+    /// Completes a reply to a request for keys that the process does not own. Drops what was appended to it.
     pub fn not_owned(self, out: &mut Vec<u8>) {
         out.truncate(self.0.body());
         self.0.finish(out, NOT_OWNED, 0);
     }
 
-    /// Ends a reply with an error in place of what was appended since it was begun.
+    /// Completes a reply with an error in place of what was appended to it.
     pub fn fail(self, out: &mut Vec<u8>, code: ErrorCode, may_have_taken_effect: bool, text: &str) {
         out.truncate(self.0.body());
         out.put_u16(code as u16);
@@ -266,10 +268,11 @@ pub fn put_entry(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     out.put_counted(value);
 }
 
-/// The reply to a request `op` at the front of `bytes`, and how many of them it takes; `None` if more are needed.
+/// Decodes the reply to a request `op` at the front of `bytes`; also returns the number of bytes that it
+/// takes. `None` if more are needed.
 ///
 /// # Errors
-/// [`Malformed`] if it cannot be the reply.
+/// [`Malformed`] if the bytes cannot be the reply.
 pub fn decode_reply(bytes: &[u8], op: Op, body_max: u32) -> Result<Option<(Reply<'_>, usize)>, Malformed> {
     let Some(raw) = split_reply(bytes, op as u8, FAILED, body_max)? else { return Ok(None) };
     let reply = match raw.status {
@@ -293,7 +296,7 @@ fn yes(answer: u8) -> Result<bool, Malformed> {
     }
 }
 
-/// The answer of an operation that was done.
+/// The answer of an operation with status `DONE`.
 fn done(op: Op, answer: u8, body: &[u8]) -> Result<Reply<'_>, Malformed> {
     let nothing = body.is_empty();
     Ok(match op {

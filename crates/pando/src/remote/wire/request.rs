@@ -1,7 +1,7 @@
 //! Requests of the operation port.
 //!
-//! The lengths in a header are checked against each other before the body is divided by them. A request that was read is
-//! written again with the same bytes.
+//! The lengths in a header are checked for consistency before the body is split by them. Encoding a decoded
+//! request yields the same bytes.
 
 use std::ops::Bound;
 
@@ -10,27 +10,28 @@ use pando_fabric::codec::{self, Put, Reader, text};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Bytes of a request besides its body.
+/// Bytes of a request without its body.
 pub const REQUEST_HEADER: usize = size_of::<RequestHeader>();
-/// Longest key.
+/// Longest key, in bytes.
 pub const KEY_MAX: usize = 64 << 10;
-/// Longest body of a request unless a server sets another limit: the longest value with the longest key.
+/// Longest body of a request, in bytes, unless a server sets another limit: the longest value with the
+/// longest key.
 pub const BODY_MAX: u32 = (16 << 20) + 2 * KEY_MAX as u32;
-/// A limit of a scan that is none.
+/// A scan without a limit.
 pub const UNLIMITED: u32 = u32::MAX;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, Default)]
 #[repr(C)]
 struct RequestHeader {
     op: u8,
-    /// Which values a compare-and-swap has, or the bounds and direction of a scan; else 0.
+    /// Values present in a compare-and-swap, or bounds and direction of a scan; otherwise 0.
     flags: u8,
     zero: U16,
     /// Bytes of the body.
     len: U32,
-    /// Bytes of the key, or of a scan's low bound, at the beginning of the body.
+    /// Bytes of the key, or of a scan's low bound, at the start of the body.
     key_len: U32,
-    /// Bytes of the expected value, the limit of a scan, the number of keys; else 0.
+    /// Length of the expected value, limit of a scan, or number of keys; otherwise 0.
     extra: U32,
 }
 
@@ -55,7 +56,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// All of them, in the order of their numbers.
+    /// All operations, in the order of their numbers.
     pub const ALL: [Self; 12] = [
         Self::Open,
         Self::Routes,
@@ -75,7 +76,7 @@ impl Op {
         Self::ALL.into_iter().find(|op| *op as u8 == byte)
     }
 
-    /// As metrics call it.
+    /// Name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Open => "open",
@@ -94,17 +95,17 @@ impl Op {
     }
 }
 
-/// Why bytes are no request or no reply.
+/// Reason why bytes are no valid request or reply.
 pub type Malformed = codec::Malformed<Op>;
 
-/// A request as it lies in the bytes that came.
+/// A decoded request; it borrows from the bytes received.
 #[derive(Clone, Copy, Debug)]
 pub enum Request<'b> {
-    /// The first one on a connection; answered like `Routes`.
+    /// The first request on a connection; answered like `Routes`.
     Open {
         name: &'b str,
     },
-    /// Which keys the process owns.
+    /// Asks which keys the process owns.
     Routes,
     Ping,
     /// Asks for the name and the description of the index that is served. May come before `Open`.
@@ -133,7 +134,7 @@ pub enum Request<'b> {
         new: Option<&'b [u8]>,
     },
     MultiGet(Keys<'b>),
-    /// A limit of [`UNLIMITED`] is none.
+    /// [`UNLIMITED`] stands for no limit.
     Scan {
         low: Bound<&'b [u8]>,
         high: Bound<&'b [u8]>,
@@ -142,7 +143,7 @@ pub enum Request<'b> {
     },
 }
 
-/// The keys of a `MultiGet`, all of them whole.
+/// The checked keys of a `MultiGet`.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys<'b> {
     count: u32,
@@ -172,7 +173,7 @@ impl<'b> Iterator for Keys<'b> {
 /// Flags of a `CompareAndSwap`.
 const HAS_EXPECTED: u8 = 1;
 const HAS_NEW: u8 = 2;
-/// Flags of a `Scan`, besides the kinds of its bounds.
+/// Flags of a `Scan`, in addition to the kinds of its bounds.
 const REVERSE: u8 = 16;
 const HIGH_SHIFT: u8 = 2;
 
@@ -195,7 +196,7 @@ pub(super) fn bound_of(kind: u8, key: &[u8]) -> Option<Bound<&[u8]>> {
 }
 
 impl<'b> Request<'b> {
-    /// A scan as the facade describes it.
+    /// The scan of a [`ScanRange`].
     pub fn scan(range: &ScanRange<'b>) -> Self {
         let limit = u32::try_from(range.limit).unwrap_or(UNLIMITED);
         Self::Scan { low: range.low, high: range.high, limit, reverse: range.reverse }
@@ -218,12 +219,13 @@ impl<'b> Request<'b> {
         }
     }
 
-    /// Bytes of its body, which is to be no longer than a server takes: lengths travel as 32 bits.
+    /// Bytes of the body. The caller must check them against the server's limit, because lengths are sent as
+    /// 32 bits.
     pub fn body_len(&self) -> usize {
         self.parts().2.iter().map(|part| part.len()).sum()
     }
 
-    /// Appends the request to `out`. Keys of a `MultiGet` that are not together yet are written by [`put_keys`].
+    /// Appends the request to `out`. [`put_keys`] writes a `MultiGet` whose keys are not encoded yet.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let (flags, extra, parts) = self.parts();
         let len = parts.iter().map(|part| part.len()).sum();
@@ -231,7 +233,7 @@ impl<'b> Request<'b> {
         parts.iter().for_each(|part| out.extend_from_slice(part));
     }
 
-    /// Flags and extra number of its header, and the parts of its body, of which the first is the key.
+    /// Flags and `extra` of the header, and the parts of the body; the first part is the key.
     fn parts(&self) -> (u8, u32, [&'b [u8]; 3]) {
         match *self {
             Self::Open { name } => (0, 0, [&[], name.as_bytes(), &[]]),
@@ -281,17 +283,17 @@ pub fn put_keys<'k>(out: &mut Vec<u8>, keys: impl Iterator<Item = &'k [u8]>) {
     out.set_u32(start + std::mem::offset_of!(RequestHeader, extra), count);
 }
 
-/// Length of the request at the front of `bytes`, once its header is there. The rest of it may be missing.
+/// Length of the request at the front of `bytes`, once its header is complete; its body may be missing.
 pub fn request_len(bytes: &[u8]) -> Option<usize> {
     let (header, _) = RequestHeader::ref_from_prefix(bytes).ok()?;
     Some(REQUEST_HEADER + header.len.get() as usize)
 }
 
-/// The request at the front of `bytes` and how many of them it takes; `None` if more are needed.
+/// Decodes the request at the front of `bytes`; also returns the number of bytes that it takes. `None` if
+/// more are needed.
 ///
 /// # Errors
-/// [`Malformed`] as soon as the header says that no bytes that might follow make a request of it, or when the body is there and
-/// does not.
+/// [`Malformed`] as soon as the header rules out a valid request, or when the complete body is invalid.
 pub fn decode_request(bytes: &[u8], body_max: u32) -> Result<Option<(Request<'_>, usize)>, Malformed> {
     let Ok((header, rest)) = RequestHeader::ref_from_prefix(bytes) else { return Ok(None) };
     let op = Op::from_byte(header.op).ok_or(Malformed::UnknownOp(header.op))?;
@@ -334,7 +336,7 @@ pub fn decode_request(bytes: &[u8], body_max: u32) -> Result<Option<(Request<'_>
     Ok(Some((request, REQUEST_HEADER + len as usize)))
 }
 
-/// Checks that the numbers of a header go together, so that the body can be divided by them.
+/// Checks that the numbers of a header are consistent, so that the body can be split by them.
 fn check_header(op: Op, header: &RequestHeader) -> Result<(), Malformed> {
     let (len, key_len, extra) = (header.len.get(), header.key_len.get(), header.extra.get());
     let (has_key, has_more, has_extra) = match op {
@@ -372,7 +374,7 @@ fn check_header(op: Op, header: &RequestHeader) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Checks that a body is `count` keys, all of them whole and none too long, and nothing else.
+/// Checks that a body consists of exactly `count` keys, none of them too long.
 fn checked_keys(count: u32, bytes: &[u8]) -> Result<Keys<'_>, Malformed> {
     let wrong = Malformed::WrongLength(Op::MultiGet);
     let mut left = Reader::new(bytes);

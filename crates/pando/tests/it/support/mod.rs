@@ -1,11 +1,11 @@
-//! What the integration tests have in common.
+//! Helpers of the integration tests.
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Child;
 
 use pando::{Cluster, Config, Create, Index, IndexOptions, Ownership};
 
-/// Shapes of indexes under test: constant sizes, and any length; nodes with room for 4, and whole ones.
+/// Layouts under test: constant sizes and any length; nodes with a fanout limit of 4, and full ones.
 pub fn layouts() -> [(&'static str, IndexOptions); 4] {
     [
         ("fixed", IndexOptions::integers()),
@@ -15,7 +15,8 @@ pub fn layouts() -> [(&'static str, IndexOptions); 4] {
     ]
 }
 
-/// Clusters under test: both fabrics, one and several memory and compute servers, large and tiny caches.
+/// Clusters under test: both local fabrics, one and several memory and compute servers, large and tiny
+/// caches.
 pub fn configs(directory: &Path) -> Vec<(&'static str, Config)> {
     vec![
         ("embedded", Config::embedded().memory(64 << 20)),
@@ -36,7 +37,7 @@ pub fn configs(directory: &Path) -> Vec<(&'static str, Config)> {
     ]
 }
 
-/// Runs `test` with each cluster and each layout; afterwards the cluster must be sound and close.
+/// Runs `test` on each cluster with each layout. Afterwards the cluster must be sound, and close.
 pub fn everywhere(test: impl Fn(&Cluster, &Index)) {
     let directory = tempfile::tempdir().expect("temporary directory");
     for (place, config) in configs(directory.path()) {
@@ -57,17 +58,18 @@ pub fn sound(cluster: &Cluster) {
     assert!(report.is_clean());
 }
 
-/// Eight bytes whose order is that of the numbers, spread over the whole key space.
+/// Encodes a number as 8 bytes in the order of the numbers, spread over the key space.
 pub fn key(n: u64) -> [u8; 8] {
     (n << 48).to_be_bytes()
 }
 
-/// The number of such a key.
+/// Decodes such a key.
 pub fn number(key: &[u8]) -> u64 {
     u64::from_be_bytes(key.try_into().expect("8 bytes")) >> 48
 }
 
-/// A pool in files, with an index "x" of integers whose partitions begin at `boundaries` too and are nobody's yet.
+/// A pool in files, with an index "x" of integers that also has partitions at `boundaries`, not owned by any
+/// process.
 pub fn create_divided(path: &Path, boundaries: &[u64], tiny: bool) -> Cluster {
     let config = Config::at(path).memory_servers(2).memory(64 << 20).create(Create::New);
     let cluster = Cluster::open(config).expect("opens");

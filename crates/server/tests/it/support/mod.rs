@@ -1,4 +1,4 @@
-//! What the integration tests have in common.
+//! Helpers of the integration tests.
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Bound;
@@ -10,7 +10,7 @@ use pando::remote::{Answer, Client, ClientConfig, RemoteSession};
 use pando::{Access, Answers, Index, ScanRange, Swapped};
 use pando_server::{OperationConfig, OperationServer};
 
-/// So long that a slow machine has time enough, and a hanging test ends all the same.
+/// Long enough for a slow machine; ends a hanging test.
 pub const DEADLINE: Duration = Duration::from_secs(300);
 
 pub type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -32,7 +32,7 @@ pub fn connect(servers: &[SocketAddr]) -> Client {
     Client::connect(config(servers)).expect("they are there")
 }
 
-/// Waits for what happens on other threads.
+/// Waits for an event on another thread.
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + DEADLINE;
     while !is_so() {
@@ -41,7 +41,7 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Says that it is over when it goes, also by a panic: threads that work until then would work for ever.
+/// Sets the flag when it is dropped, also by a panic, so that threads which work until then end.
 pub struct AtEnd<'a>(pub &'a AtomicBool);
 
 impl Drop for AtEnd<'_> {
@@ -50,7 +50,7 @@ impl Drop for AtEnd<'_> {
     }
 }
 
-/// Small numbers that follow from a seed.
+/// Small pseudo-random numbers from a seed.
 pub struct Draw(pub u64);
 
 impl Draw {
@@ -62,12 +62,12 @@ impl Draw {
     }
 }
 
-/// Eight bytes whose order is that of the numbers, spread over the whole key space.
+/// Encodes a number as 8 bytes in the order of the numbers, spread over the key space.
 pub fn key(n: u64) -> Vec<u8> {
     (n << 48).to_be_bytes().to_vec()
 }
 
-/// One operation on `key`, on the session and on the model.
+/// Executes one operation on `key`, on the session and on the model.
 pub fn operate(session: &RemoteSession, model: &mut Model, draw: &mut Draw, key: &[u8], value: &[u8]) {
     let before = model.get(key).cloned();
     let was = before.is_some();
@@ -116,7 +116,7 @@ fn swap(model: &mut Model, key: &[u8], expected: Option<&[u8]>, new: Option<&[u8
     Swapped::Done
 }
 
-/// Many operations at once, some of them on the same keys, on the session and on the model.
+/// Executes many operations at once, some of them on the same keys, on the session and on the model.
 pub fn operate_at_once(
     session: &RemoteSession,
     model: &mut Model,
@@ -161,7 +161,7 @@ pub fn operate_at_once(
     assert!(batch.is_empty());
 }
 
-/// Scans and lookups of many keys say what the model says.
+/// Checks that scans and lookups of many keys agree with the model.
 pub fn look_around(session: &RemoteSession, model: &Model, draw: &mut Draw, keys: &[Vec<u8>]) {
     let mut bound = || {
         let key = keys[draw.below(keys.len() as u64) as usize].clone();
