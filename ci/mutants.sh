@@ -23,19 +23,6 @@ cargo mutants --list -p pando-cache -p pando-dex -p pando-pool -p pando-rt -p pa
 shuf -n "$count" "$results/all.txt" | sort >"$results/sample.txt"
 echo "mutants: $(wc -l <"$results/sample.txt") of $(wc -l <"$results/all.txt")"
 
-# The test programs that are built and run besides the unit tests of a crate.
-nearest() {
-    case $1 in
-    cache) echo cache stress ;;
-    dex) echo model edges freed moves drain cut_off left_locks stress ;;
-    pool) echo alloc attach catalog lost_answers model ;;
-    rt) echo slots idle ;;
-    # The suite of all fabrics.
-    fabric) echo conformance slots idle ;;
-    lab) echo simulate ;;
-    esac
-}
-
 for crate in cache dex pool rt fabric lab; do
     # By file too: mutants that leave out a field are made whatever --re says (seen with cargo-mutants 27.1). Those of the
     # same files are run besides.
@@ -44,12 +31,14 @@ for crate in cache dex pool rt fabric lab; do
         named+=(--file "${name%%:*}" --re "^$(sed 's/[][\.*^$()+?{}|\\]/\\&/g' <<<"$name")\$")
     done < <(grep "^crates/$crate/" "$results/sample.txt" || true)
     if [ ${#named[@]} -eq 0 ]; then continue; fi
-    tested=(--test-package "pando-$crate" --cargo-arg=--lib)
+    tested=(--test-package "pando-$crate" --cargo-arg=--lib --cargo-arg=--test=it)
+    # The conformance suite of all fabrics is in these.
     if [ "$crate" = fabric ]; then tested+=(--test-package pando-fabric-local --test-package pando-rt); fi
-    for program in $(nearest "$crate"); do tested+=("--cargo-arg=--test=$program"); done
+    filter=()
+    if [ "$crate" = lab ]; then filter=(-- -- simulate); fi
     status=0
     cargo mutants -p "pando-$crate" "${tested[@]}" "${named[@]}" --output "$results/$crate" \
-        --baseline skip --timeout 600 --build-timeout 1800 --no-shuffle || status=$?
+        --baseline skip --timeout 600 --build-timeout 1800 --no-shuffle "${filter[@]}" || status=$?
     # 2 says that some were missed, 3 that some ended by the timeout.
     if [ "$status" -ne 0 ] && [ "$status" -ne 2 ] && [ "$status" -ne 3 ]; then exit "$status"; fi
 done
