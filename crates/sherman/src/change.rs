@@ -1,4 +1,4 @@
-//! Lookups and changes of entries (Sherman §4.1, §4.2).
+//! Lookups and changes of entries (Sherman §4.2, §4.4).
 //!
 //! A lookup READs a leaf. A change locks the leaf, READs it, and writes one entry, or all of a sorted leaf,
 //! together with the release of the lock. The splits and merges that follow are in `split.rs` and `merge.rs`.

@@ -1,4 +1,4 @@
-//! The index cache (Sherman §4.1): copies of inner nodes in a compute server's memory.
+//! The index cache (Sherman §4.2): copies of inner nodes in a compute server's memory.
 //!
 //! The cache keeps the top two levels, and as many of the nodes above the leaves as fit. A lock-free skip
 //! list finds copies by their upper fence. Copies may be older than the nodes: a reader that a stale copy led

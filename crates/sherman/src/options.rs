@@ -58,7 +58,7 @@ pub struct Options {
     /// Size of each compute server's index cache in bytes; without one every operation descends from the
     /// root.
     pub index_cache: Option<u64>,
-    /// Whether a write and the release of its lock take one round trip (§4.2).
+    /// Whether a write and the release of its lock take one round trip (§4.5).
     pub combine: bool,
     pub locks: LockPlace,
     /// Maximum number of times in succession that threads of one compute server hand a lock to each other;

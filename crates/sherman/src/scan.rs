@@ -1,4 +1,4 @@
-//! Range queries (Sherman §4.5): leaf by leaf, in key order, with the next leaves READ in parallel.
+//! Range queries (Sherman §4.4): leaf by leaf, in key order, with the next leaves READ in parallel.
 //!
 //! The node above the leaves lists them. Each leaf is verified before its entries are returned, and its high
 //! fence tells where the next one must begin. After a concurrent split or merge the next leaf does not match,

@@ -1,4 +1,4 @@
-//! Splits (Sherman §4.2).
+//! Splits (Sherman §4.4, §4.5).
 //!
 //! Only the node that is split is locked. Its upper half goes to a new right neighbour, which is written
 //! before the node is cut off. With command combination both writes and the release of the lock go in one

@@ -1,7 +1,7 @@
 //! Locks held by an operation, its writes under them, and their release.
 //!
 //! [`Held::finish`] does all writes, in order, and then releases all locks, in order. So the next holder of a
-//! lock finds everything written. With command combination (Sherman §4.2), all verbs to one memory server go
+//! lock finds everything written. With command combination (Sherman §4.5), all verbs to one memory server go
 //! in one chain, and the last write goes together with the release of the first lock. Only splits and merges
 //! hold several locks; all but the first are tried and never waited for, which rules out deadlock.
 //!
