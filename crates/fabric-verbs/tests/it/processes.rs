@@ -3,10 +3,12 @@
 //! The server is this program, started with an environment variable; it ends with its standard input.
 
 use std::cell::Cell;
+use std::fs::{self, DirEntry};
 use std::io::{BufRead, BufReader, Read, Write, stdin, stdout};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use pando_fabric::{
@@ -43,7 +45,7 @@ struct Slow;
 impl RequestHandler for Slow {
     fn handle(&self, _: &ServerMemory<'_>, _: u16, body: &[u8], _: &mut Vec<u8>) -> Result<(), FabricError> {
         let millis = body.first_chunk().map_or(0, |millis| u16::from_le_bytes(*millis));
-        std::thread::sleep(Duration::from_millis(millis.into()));
+        thread::sleep(Duration::from_millis(millis.into()));
         Ok(())
     }
 }
@@ -98,6 +100,23 @@ impl Server {
         let pid = Pid::from_raw(self.child.id() as i32).expect("it is no 0");
         kill_process(pid, signal).expect("it is there");
     }
+
+    /// Stops the process. A thread may run on for a moment after the signal, so this waits until all have stopped.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let is_stopped = |thread: DirEntry| {
+            // One that has just ended has no file any more, and is not listed the next time.
+            let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'))
+        };
+        let threads = format!("/proc/{}/task", self.child.id());
+        while !fs::read_dir(&threads)
+            .expect("it is there")
+            .all(|thread| is_stopped(thread.expect("a thread")))
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 impl Drop for Server {
@@ -120,7 +139,7 @@ fn verbs_go_on_while_the_server_is_stopped() {
     let fabric = server.fabric(&VerbsOptions { timeout: Some(16), ..VerbsOptions::default() });
     let ep = fabric.endpoint(1).expect("an endpoint");
     block_on(&ep, ep.write_word(at(0), 0)).expect("a WRITE");
-    server.signal(Signal::STOP);
+    server.stop();
     let until = Instant::now() + Duration::from_secs(4);
     let mut rounds = 0;
     while Instant::now() < until {
@@ -159,7 +178,7 @@ fn a_lost_connection_leaves_no_verb_in_doubt() {
     let slot = async |slot: u32| {
         let (mut done, mut refused) = (0_u64, 0);
         if slot == 0 {
-            server.signal(Signal::STOP);
+            server.stop();
             let error = ep.reserve(at(0), 8).await.expect_err("it is stopped");
             assert!(error.is_unreachable(), "{error}");
             is_lost.set(true);
@@ -221,7 +240,7 @@ fn a_call_to_a_stopped_server_is_an_error_at_the_deadline() {
     let ep = fabric.endpoint(1).expect("an endpoint");
     block_on(&ep, ep.call(SERVER, &Wait(0))).expect("a call");
     block_on(&ep, ep.call(SERVER, &Wait(500))).expect("a slow call");
-    server.signal(Signal::STOP);
+    server.stop();
     let stopped = Instant::now();
     let error = block_on(&ep, ep.call(SERVER, &Wait(0))).expect_err("it is stopped");
     let after = stopped.elapsed();
@@ -247,7 +266,7 @@ fn a_call_to_a_server_that_is_killed_meanwhile_is_an_error_soon() {
     block_on(&ep, ep.call(SERVER, &Wait(0))).expect("a call");
     let killed = std::thread::scope(|scope| {
         let killing = scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(200));
+            thread::sleep(Duration::from_millis(200));
             let killed = Instant::now();
             server.child.kill().expect("it is there");
             server.child.wait().expect("it is our child");
