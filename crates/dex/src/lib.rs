@@ -42,6 +42,7 @@ mod tree;
 
 pub use bulk::{BulkLoad, SortedSource};
 pub use costs::{OffloadPolicy, Offloading};
+pub use descent::optimistic::ResumePoint;
 pub use drain::{Drained, drain};
 pub use error::{DexError, Result};
 pub use layout::Toward;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use crate::endpoint::AnyEndpoint;
-use pando_dex::{Router, ScanRange, Swapped};
+use pando_dex::{ResumePoint, Router, ScanRange, Swapped};
 use pando_fabric::{Endpoint, Limit, Nanos, VerbCounts};
 use pando_rt::{SLOTS_MAX, Worker};
 
@@ -309,7 +309,12 @@ impl Session {
 
     #[inline(never)]
     fn get_later(&self, number: usize, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        on_tree!(blocking, self, key, number, |tree, ctx| tree.get_later(ctx, key, out))
+        on_tree!(blocking, self, key, number, |tree, ctx| tree.get_later(
+            ctx,
+            key,
+            ResumePoint::default(),
+            out
+        ))
     }
 
     #[inline]

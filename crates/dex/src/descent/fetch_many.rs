@@ -72,7 +72,7 @@ pub(crate) async fn fetch_many<'t, L: Layout, E: Endpoint>(
 ) -> Vec<Result<Option<PageBuf>>> {
     let reads = leaves.iter().map(|leaf| {
         ctx.worker.counters().count_miss(true);
-        read::read_checked(tree, ctx, leaf.slot.addr, ctx.ep.buffer(tree.layout.node_size()))
+        read::read_owned(tree, ctx, leaf.slot.addr)
     });
     let mut pages = Vec::with_capacity(leaves.len());
     let mut chosen = Vec::new();

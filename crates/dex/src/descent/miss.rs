@@ -47,9 +47,8 @@ pub(crate) async fn fetch<'t, L: Layout, E: Endpoint>(
         true => Some(tree.cache.allocate(ctx.worker, ctx.ep, tree.layout).await?),
         false => None,
     };
-    let page = ctx.ep.buffer(tree.layout.node_size());
     let started = tree.costs.start(ctx.ep);
-    let page = read_child(tree, ctx, slot, page, &view, level, child_shared).await?;
+    let page = read_child(tree, ctx, slot, &view, level, child_shared).await?;
     tree.costs.note_read(ctx.ep, slot.addr.server(), started);
     if !walk::is_right(tree.node(&page), level, target) {
         ctx.ep.recycle(page);
@@ -86,24 +85,25 @@ pub(crate) async fn read_child<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
     slot: Slot<'_>,
-    page: PageBuf,
     view: &View,
     level: u8,
     shared: bool,
 ) -> Attempt<PageBuf> {
+    if shared {
+        return read::read_shared(tree, ctx, slot.addr, view).await;
+    }
     // While the view grows, one of this compute server's own attempts may still hold the lock of an inner
     // node that the view calls owned.
-    let page =
-        read::read_node(tree, ctx, slot.addr, page, view, shared || view.is_growing && level > 0).await?;
-    if shared {
-        return Ok(page);
-    }
+    let page = match view.is_growing && level > 0 {
+        true => read::read_shared(tree, ctx, slot.addr, view).await?,
+        false => read::read_owned(tree, ctx, slot.addr).await?,
+    };
     tree.node_mut(&page).set_flag(header::SHARED, false);
-    let parent_shared = tree.node(slot.parent).is_shared();
-    match parent_shared && view.is_shared(tree.node(&page)) {
-        true => read::read_node(tree, ctx, slot.addr, page, view, true).await,
-        false => Ok(page),
+    if tree.node(slot.parent).is_shared() && view.is_shared(tree.node(&page)) {
+        ctx.ep.recycle(page);
+        return read::read_shared(tree, ctx, slot.addr, view).await;
     }
+    Ok(page)
 }
 
 /// Joins the operations that are offloaded below a missing node, or restarts until they are done.

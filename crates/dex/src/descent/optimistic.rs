@@ -34,13 +34,20 @@ pub(crate) struct Step<'t> {
     pub far: bool,
 }
 
-/// Node before the leaf at which the cached path ended and [`walk`](crate::descent::walk) goes on; `None` if
-/// it must begin at the root.
-pub(crate) type ResumePoint<'t> = Option<VersionedNode<'t>>;
+/// Node before the leaf at which the cached path ended and [`walk`](crate::descent::walk) goes on; the root
+/// by default.
+#[derive(Default)]
+pub struct ResumePoint<'t>(pub(crate) Option<VersionedNode<'t>>);
+
+impl std::fmt::Debug for ResumePoint<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "ResumePoint(a cached node)" } else { "ResumePoint(the root)" })
+    }
+}
 
 #[cold]
 fn stuck_at(node: VersionedNode<'_>) -> ResumePoint<'_> {
-    node.validate().is_ok().then_some(node)
+    ResumePoint(node.validate().is_ok().then_some(node))
 }
 
 /// Result of [`descend`].
@@ -151,7 +158,7 @@ fn cached_leaf<'t, L: Layout>(
     key: L::Key<'_>,
     charge: impl Fn(Work),
 ) -> Result<VersionedNode<'t>, ResumePoint<'t>> {
-    let mut node = tree.root_node().map_err(|Conflict| None)?;
+    let mut node = tree.root_node().map_err(|Conflict| ResumePoint::default())?;
     loop {
         charge(Work::NodeSearch);
         match descend(tree, node, key) {
@@ -196,7 +203,7 @@ pub(crate) async fn cached_leaf_in_turns<'t, L: Layout, E: Endpoint>(
     if ctx.ep.slots() == 1 {
         return cached_leaf(tree, key, charge);
     }
-    let mut node = tree.root_node().map_err(|Conflict| None)?;
+    let mut node = tree.root_node().map_err(|Conflict| ResumePoint::default())?;
     loop {
         charge(Work::NodeSearch);
         match descend(tree, node, key) {
@@ -227,5 +234,5 @@ pub(crate) async fn cached_get<'t, L: Layout, E: Endpoint>(
     let start = out.len();
     let found = cached_value(tree, ctx.worker, leaf, found, out);
     ctx.ep.charge(Work::Copy { bytes: out.len() - start });
-    found.ok_or(None)
+    found.ok_or(ResumePoint(None))
 }

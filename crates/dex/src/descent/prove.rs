@@ -50,8 +50,7 @@ pub(crate) async fn prove_child_by_reads<L: Layout, E: Endpoint>(
     }
     let (mut addr, mut level) = (tree.config.root, None);
     loop {
-        let page = ctx.ep.buffer(tree.layout.node_size());
-        let page = read::read_node(tree, ctx, addr, page, &view, true).await?;
+        let page = read::read_shared(tree, ctx, addr, &view).await?;
         let node = tree.node(&page);
         let at = node.level();
         let is_meant = at >= lowest && node.is_shared() && walk::is_right(node, level.unwrap_or(at), target);

@@ -15,22 +15,16 @@ use crate::tree::{Ctx, Tree};
 /// Number of times that a torn node is read again before it counts as corrupt.
 pub(crate) const TORN_READS: u32 = 16;
 
-/// READs the node at `addr` into `page` and checks that it is a node of this index. Reads a shared node with
-/// the optimistic protocol (DEX Algorithm 1) and keeps its remote version in the page. The caller took `view`
-/// before this call.
-pub(crate) async fn read_node<L: Layout, E: Endpoint>(
+/// READs the shared node at `addr` by the optimistic protocol (DEX Algorithm 1), checks that it is a node of
+/// this index and keeps its remote version in the page. The caller took `view` before this call.
+pub(crate) async fn read_shared<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
     addr: GlobalAddr,
-    page: PageBuf,
     view: &View,
-    shared: bool,
 ) -> Attempt<PageBuf> {
-    if !shared {
-        return Ok(read_checked(tree, ctx, addr, page).await?);
-    }
     let mut torn = 0;
-    let mut page = page;
+    let mut page = ctx.ep.buffer(tree.layout.node_size());
     loop {
         let (version, read) = match lock::read_optimistic(ctx.ep, addr, page).await? {
             Seen::Whole { version, page } => (version, page),
@@ -55,29 +49,27 @@ pub(crate) async fn read_node<L: Layout, E: Endpoint>(
     }
 }
 
-/// READs the node at `addr` as an owned one and checks it. A node that was shared may meanwhile be owned by
-/// another compute server, which writes it back without its lock. Its bytes may be torn, so they are read
-/// again a few times before they count as corrupt.
-pub(crate) async fn read_checked<L: Layout, E: Endpoint>(
+/// READs the node at `addr` as an owned one and checks that it is a node of this index. A node that was shared
+/// may meanwhile be owned by another compute server, which writes it back without its lock. Its bytes may be
+/// torn, so they are read again a few times before they count as corrupt.
+pub(crate) async fn read_owned<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
     addr: GlobalAddr,
-    page: PageBuf,
 ) -> Result<PageBuf> {
-    let page = read_verified(tree, ctx, addr, page).await?;
+    let page = read_verified(tree, ctx, addr).await?;
     own_copy(page.words());
     Ok(page)
 }
 
-/// [`read_checked`], but the page keeps all bytes of remote memory.
+/// [`read_owned`], but the page keeps all bytes of remote memory.
 pub(crate) async fn read_verified<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
     addr: GlobalAddr,
-    page: PageBuf,
 ) -> Result<PageBuf> {
     let mut torn = if tree.view(ctx).is_partitioned() { 0 } else { TORN_READS };
-    let mut page = ctx.ep.read(addr, page).await?;
+    let mut page = ctx.ep.read(addr, ctx.ep.buffer(tree.layout.node_size())).await?;
     ctx.ep.charge(Work::PageCheck);
     while let Err(error) = check_node(tree, addr, &page) {
         if torn == TORN_READS {

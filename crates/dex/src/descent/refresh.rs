@@ -68,8 +68,7 @@ async fn refresh_copy<L: Layout, E: Endpoint>(
         frame.validate(version)?;
         return Ok(next);
     }
-    let (view, page) = (tree.view(ctx), ctx.ep.buffer(tree.layout.node_size()));
-    let page = read::read_node(tree, ctx, addr, page, &view, true).await?;
+    let page = read::read_shared(tree, ctx, addr, &tree.view(ctx)).await?;
     install(tree, ctx, addr, &page).await?;
     let next = child_addr(tree, tree.node(&page), target)?;
     ctx.ep.recycle(page);

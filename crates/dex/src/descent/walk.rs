@@ -100,34 +100,23 @@ pub(crate) async fn walk<'t, L: Layout, E: Endpoint>(
     level: u8,
     miss: Miss,
 ) -> Attempt<Reached<'t>> {
-    walk_from(tree, ctx, tree.root_node()?, target, level, miss).await
+    walk_from(tree, ctx, ResumePoint::default(), target, level, miss).await
 }
 
-/// Continues the descent to the leaf of `key` where the cached path ended, or begins at the root. The caller
-/// is inside the gate by this time. The resumed node is validated like any other. At its version it is as
-/// good as one reached from the root, because it covers the key, or did when it was a copy that may be stale,
-/// and is still in its frame. ([`check_covers`] and [`prove_child`](crate::descent::prove::prove_child) find
-/// out where a stale copy led.)
+/// [`walk`] from where the cached path to `target` ended. The caller is inside the gate by this time. The
+/// resumed node is validated like any other. At its version it is as good as one reached from the root,
+/// because it covers the key, or did when it was a copy that may be stale, and is still in its frame.
+/// ([`check_covers`] and [`prove_child`](crate::descent::prove::prove_child) find out where a stale copy led.)
 #[inline]
-pub(crate) async fn walk_on<'t, L: Layout, E: Endpoint>(
+pub(crate) async fn walk_from<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
-    stuck: ResumePoint<'t>,
-    key: L::Key<'_>,
-    miss: Miss,
-) -> Attempt<Reached<'t>> {
-    let from = stuck.map_or_else(|| tree.root_node(), Ok)?;
-    walk_from(tree, ctx, from, Target::of(key), 0, miss).await
-}
-
-async fn walk_from<'t, L: Layout, E: Endpoint>(
-    tree: &'t Tree<L>,
-    ctx: Ctx<'_, E>,
-    mut node: VersionedNode<'t>,
+    from: ResumePoint<'t>,
     target: Target<'_, L>,
     level: u8,
     miss: Miss,
 ) -> Attempt<Reached<'t>> {
+    let mut node = from.0.map_or_else(|| tree.root_node(), Ok)?;
     let mut parent = None;
     let mut inner = optimistic::inner_levels(tree).saturating_sub(tree.node(node).level().into());
     loop {

@@ -103,8 +103,7 @@ async fn renew_root<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> 
     let node = tree.node_mut(frame);
     let patience = Patience::new(tree.config.patience_ns);
     while node.is_shared() {
-        let (view, page) = (tree.view(ctx), ctx.ep.buffer(tree.layout.node_size()));
-        match read::read_node(tree, ctx, tree.config.root, page, &view, true).await {
+        match read::read_shared(tree, ctx, tree.config.root, &tree.view(ctx)).await {
             Ok(page) => {
                 let read = tree.node(&page);
                 if let Ok(guard) = frame.exclusive() {
@@ -159,8 +158,7 @@ async fn try_note_orphans<L: Layout, E: Endpoint>(
         match tree.cache.table().frame_of(addr) {
             None if tree.cache.table().is_in_flight(addr) => return Err(Retry::Restart),
             None => {
-                let read = ctx.ep.buffer(tree.layout.node_size());
-                let read = read::read_node(tree, ctx, addr, read, &view, true).await?;
+                let read = read::read_shared(tree, ctx, addr, &view).await?;
                 tree.node_mut(&page).copy_content(tree.node(&read));
                 ctx.ep.recycle(read);
             }

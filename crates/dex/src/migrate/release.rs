@@ -167,8 +167,7 @@ async fn try_share_path<L: Layout, E: Endpoint>(
             None if tree.cache.table().is_in_flight(addr) => return Err(Retry::Restart),
             None => {
                 // A READ of this node from now on finds that its parent is shared.
-                let (view, page) = (tree.view(ctx), ctx.ep.buffer(tree.layout.node_size()));
-                let page = read::read_node(tree, ctx, addr, page, &view, true).await?;
+                let page = read::read_shared(tree, ctx, addr, &tree.view(ctx)).await?;
                 let next = match reaches_boundary(tree, tree.node(&page), key) {
                     Some(false) => Ok(refresh::child_addr(tree, tree.node(&page), Target::of(key))?),
                     Some(true) => Ok(None),

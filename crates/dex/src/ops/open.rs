@@ -137,9 +137,12 @@ pub(crate) async fn admit_root<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<
     let addr = tree.config.root;
     let patience = Patience::new(tree.config.patience_ns);
     let page = loop {
-        let page = ctx.ep.buffer(tree.layout.node_size());
         let view = tree.view(ctx);
-        match read::read_node(tree, ctx, addr, page, &view, view.is_partitioned()).await {
+        let read = match view.is_partitioned() {
+            true => read::read_shared(tree, ctx, addr, &view).await,
+            false => Ok(read::read_owned(tree, ctx, addr).await?),
+        };
+        match read {
             Ok(page) => break page,
             Err(Retry::Restart | Retry::Crowded(_)) => {
                 dead_holders::settle_locks(tree, ctx).await?;

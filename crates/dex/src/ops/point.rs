@@ -5,6 +5,8 @@
 //! the leaf changes, and its predecessor is freed afterwards. A reader that comes in between finds by the
 //! value's hash that it was replaced.
 
+use std::mem;
+
 use pando_cache::defect::Defect;
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Resource, Work};
@@ -16,7 +18,7 @@ use crate::descent::optimistic::{self, ResumePoint};
 use crate::descent::walk::{self, Admit, Miss, PrivateLeaf, Reached};
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Stored};
-use crate::node::Node;
+use crate::node::{Node, Target};
 use crate::offload::client;
 use crate::ownership::view::Purpose;
 use crate::placement::spread;
@@ -40,29 +42,42 @@ impl<L: Layout> Tree<L> {
     /// A key that the layout or this compute server does not hold; corruption; errors of the fabric.
     #[inline]
     pub async fn get<E: Endpoint>(&self, ctx: Ctx<'_, E>, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        let key = self.layout.key(key)?;
         let start = out.len();
-        match optimistic::cached_get(self, ctx, key, out).await {
+        match optimistic::cached_get(self, ctx, self.layout.key(key)?, out).await {
             Ok(found) => Ok(found),
             Err(stuck) => {
                 out.truncate(start);
-                get_anyhow(self, ctx, key, stuck, out).await
+                self.get_later(ctx, key, stuck, out).await
             }
         }
     }
 
-    /// [`Tree::get`] after [`Tree::get_now`] gave up: does not try the cached path a second time.
+    /// [`Tree::get`] whether or not the nodes on the path are cached, from where the cached path ended: from
+    /// the root after [`Tree::get_now`].
     ///
     /// # Errors
     /// As for [`Tree::get`].
-    #[inline]
+    #[inline(never)]
     pub async fn get_later<E: Endpoint>(
         &self,
-        ctx: Ctx<'_, E>,
+        mut ctx: Ctx<'_, E>,
         key: &[u8],
+        mut from: ResumePoint<'_>,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        get_anyhow(self, ctx, self.layout.key(key)?, None, out).await
+        let (key, tries) = (self.layout.key(key)?, RestartPolicy::default());
+        let (mut failed, mut offer) = (FailedReads::default(), Offer::Lookup);
+        let start = out.len();
+        loop {
+            let attempt = try_get(self, ctx, key, mem::take(&mut from), out, &mut failed, &mut offer);
+            match attempt.await {
+                Ok(found) => return Ok(found),
+                Err(retry) => {
+                    out.truncate(start);
+                    ctx = tries.again(self, ctx, retry, "a node that others use").await?;
+                }
+            }
+        }
     }
 
     /// Stores `value` under `key`; returns whether the key was present before.
@@ -134,36 +149,12 @@ impl<L: Layout> Tree<L> {
     }
 }
 
-/// Looks `key` up, whether or not its nodes are cached, from where the cached path ended.
-#[inline(never)]
-async fn get_anyhow<L: Layout, E: Endpoint>(
-    tree: &Tree<L>,
-    ctx: Ctx<'_, E>,
-    key: L::Key<'_>,
-    mut stuck: ResumePoint<'_>,
-    out: &mut Vec<u8>,
-) -> Result<bool> {
-    let tries = RestartPolicy::default();
-    let mut ctx = ctx;
-    let (mut failed, mut offer) = (FailedReads::default(), Offer::Lookup);
-    let start = out.len();
-    loop {
-        match try_get(tree, ctx, key, stuck.take(), out, &mut failed, &mut offer).await {
-            Ok(found) => return Ok(found),
-            Err(retry) => {
-                out.truncate(start);
-                ctx = tries.again(tree, ctx, retry, "a node that others use").await?;
-            }
-        }
-    }
-}
-
 #[inline]
 async fn try_get<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
     key: L::Key<'_>,
-    stuck: ResumePoint<'_>,
+    from: ResumePoint<'_>,
     out: &mut Vec<u8>,
     failed: &mut FailedReads,
     offer: &mut Offer,
@@ -174,7 +165,7 @@ async fn try_get<L: Layout, E: Endpoint>(
     };
     let entered = gate::enter_for(tree, ctx, key, Purpose::Operation)?;
     let miss = Miss { admit: Admit::Lazily, offer: *offer };
-    let (found, long) = match walk::walk_on(tree, ctx, stuck, key, miss).await? {
+    let (found, long) = match walk::walk_from(tree, ctx, from, Target::of(key), 0, miss).await? {
         Reached::Cached { node, .. } => {
             let result = read(tree.node(node), out);
             node.validate()?;
@@ -277,17 +268,17 @@ pub(crate) async fn change_leaf<L: Layout, E: Endpoint>(
     change: &mut Change<'_>,
 ) -> Result<Outcome> {
     let key = tree.layout.key(key)?;
-    let stuck = match optimistic::cached_leaf_in_turns(tree, ctx, key).await {
+    let from = match optimistic::cached_leaf_in_turns(tree, ctx, key).await {
         Ok(leaf) => {
             ctx.worker.counters().count_descent(optimistic::inner_levels(tree));
             match change_cached(tree, ctx, leaf, key, change) {
                 Ok(Ok(outcome)) => return Ok(outcome),
-                Ok(Err(_)) | Err(_) => None,
+                Ok(Err(_)) | Err(_) => ResumePoint::default(),
             }
         }
         Err(stuck) => stuck,
     };
-    Box::pin(change_anyhow(tree, ctx, key, stuck, change)).await
+    Box::pin(change_anyhow(tree, ctx, key, from, change)).await
 }
 
 /// Makes a change, whether or not the nodes on the path are cached, from where the cached path ended.
@@ -295,13 +286,13 @@ async fn change_anyhow<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     mut ctx: Ctx<'_, E>,
     key: L::Key<'_>,
-    mut stuck: ResumePoint<'_>,
+    mut from: ResumePoint<'_>,
     change: &mut Change<'_>,
 ) -> Result<Outcome> {
     let tries = RestartPolicy::default();
     let (mut failed, mut offer) = (FailedReads::default(), Offer::Change);
     loop {
-        match try_change(tree, ctx, key, stuck.take(), change, &mut offer).await {
+        match try_change(tree, ctx, key, mem::take(&mut from), change, &mut offer).await {
             Ok(Ok(outcome)) => return Ok(outcome),
             Ok(Err(Blocked::NoRoom)) => {
                 // Boxed, to keep the futures of other changes small.
@@ -391,13 +382,13 @@ async fn try_change<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
     key: L::Key<'_>,
-    stuck: ResumePoint<'_>,
+    from: ResumePoint<'_>,
     change: &Change<'_>,
     offer: &mut Offer,
 ) -> Attempt<std::result::Result<Outcome, Blocked>> {
     let _entered = gate::enter_for(tree, ctx, key, Purpose::Operation)?;
     let miss = Miss { admit: Admit::Lazily, offer: *offer };
-    match walk::walk_on(tree, ctx, stuck, key, miss).await? {
+    match walk::walk_from(tree, ctx, from, Target::of(key), 0, miss).await? {
         Reached::Cached { node, .. } => change_cached(tree, ctx, node, key, change),
         Reached::Private { leaf, .. } => change_private(tree, ctx, leaf, key, change).await,
         Reached::Offloadable(below) => {

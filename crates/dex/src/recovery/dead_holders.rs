@@ -87,8 +87,7 @@ async fn put_right<L: Layout, E: Endpoint>(
     gone: AttachSlot,
 ) -> Attempt<()> {
     // 1. READ the node. No process changes it as long as `gone` holds the lock.
-    let page = ctx.ep.buffer(tree.layout.node_size());
-    let page = read::read_verified(tree, ctx, addr, page).await?;
+    let page = read::read_verified(tree, ctx, addr).await?;
     let node = tree.node(&page);
     if !is_whole(node.words()) {
         // The node stays locked.
@@ -181,8 +180,7 @@ async fn lock_above<'t, L: Layout, E: Endpoint>(
 ) -> Attempt<LockedNode<'t>> {
     let mut addr = tree.config.root;
     loop {
-        let (view, page) = (tree.view(ctx), ctx.ep.buffer(tree.layout.node_size()));
-        let page = read::read_node(tree, ctx, addr, page, &view, true).await?;
+        let page = read::read_shared(tree, ctx, addr, &tree.view(ctx)).await?;
         let (at, next) = (tree.node(&page).level(), child_at(tree, tree.node(&page), low));
         ctx.ep.recycle(page);
         if at <= level {

@@ -74,8 +74,7 @@ pub(crate) async fn lock_node<'t, L: Layout, E: Endpoint>(
     addr: GlobalAddr,
 ) -> Attempt<LockedNode<'t>> {
     let lock = lock_word(tree, ctx, addr).await?;
-    let page = ctx.ep.buffer(tree.layout.node_size());
-    match read::read_verified(tree, ctx, addr, page).await {
+    match read::read_verified(tree, ctx, addr).await {
         Ok(page) => {
             let mut node = LockedNode::new(lock, page);
             own_copy(node.page.words());

@@ -91,8 +91,8 @@ fn a_shared_page_that_is_corrupt_is_reported_and_a_torn_one_read_again() {
         let (tree, ctx) = client.server(0);
         let node = tree.config.root;
         let read = || {
-            let (view, page) = (tree.view(ctx), ctx.ep.buffer(tree.layout.node_size()));
-            failure(block_on(ctx.ep, read::read_node(tree, ctx, node, page, &view, true)))
+            let view = tree.view(ctx);
+            failure(block_on(ctx.ep, read::read_shared(tree, ctx, node, &view)))
         };
         let torn = tear(&client.ep, node, u32::MAX, damage);
         assert!(is_corrupt(read(), node, reason), "{reason}");

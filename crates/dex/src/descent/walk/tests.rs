@@ -47,10 +47,7 @@ fn a_page_that_turns_out_to_be_shared_is_read_as_such() {
     let index = tree.layout.child_index(words, tree.layout.key(&bytes).expect("a key"));
     let slot = Slot { parent, index, addr };
     let view = tree.view(ctx);
-    let read = || {
-        let page = ctx.ep.buffer(tree.layout.node_size());
-        block_on(ctx.ep, miss::read_child(tree, ctx, slot, page, &view, 1, false))
-    };
+    let read = || block_on(ctx.ep, miss::read_child(tree, ctx, slot, &view, 1, false));
     let Ok(page) = read() else { panic!("nobody has it locked") };
     assert!(header::has(page.words(), header::SHARED));
     // The lock holder is changing the node.

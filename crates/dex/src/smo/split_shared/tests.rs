@@ -147,8 +147,8 @@ fn a_copy_only_gets_newer_and_stays_shared_as_long_as_it_is() {
     let (node, _) = place(tree, ctx);
     let hop = find(tree, ctx, &key(OWN), LEVEL).0;
     let words = hop.frame.words();
-    let (view, page) = (tree.view(ctx), ctx.ep.buffer(tree.layout.node_size()));
-    let read = block_on(ctx.ep, read::read_node(tree, ctx, node, page, &view, true));
+    let view = tree.view(ctx);
+    let read = block_on(ctx.ep, read::read_shared(tree, ctx, node, &view));
     let Ok(page) = read else { panic!("nobody has it locked") };
     let version = header::get(words, header::REMOTE_VERSION);
     let install = |version, count: usize| {
