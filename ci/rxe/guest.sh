@@ -21,10 +21,24 @@ serve() {
     for port in $ports; do
         for _ in $(seq 200); do
             if grep -q "memory server:" "/tmp/$port"; then break; fi
-            sleep 0.1
+            sleep 0.3
         done
-        grep "memory server:" "/tmp/$port" || fail "a memory server did not come up" "/tmp/$port"
+        grep "memory server:" "/tmp/$port" && continue
+        threads_of $servers
+        fail "the memory server of port $port did not come up" "/tmp/$port"
     done
+}
+
+# What the threads of processes wait for in the kernel.
+threads_of() {
+    for process in "$@"; do
+        if [ ! -e "/proc/$process" ]; then echo "process $process has ended"; fi
+        for thread in /proc/"$process"/task/*; do
+            echo "thread $thread: $(cat "$thread/comm" "$thread/wchan" "$thread/syscall" 2>&1)"
+            cat "$thread/stack" || true
+        done
+    done
+    free
 }
 
 # What is left is written back, and then they end by themselves.
