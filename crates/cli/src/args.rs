@@ -1,73 +1,14 @@
 //! Options and arguments of the command line.
 //!
 //! An option means the same in every command: `--pool` and `--index` name the place, `--cache` bounds this
-//! process's memory, `--json` names the file of a report. Errors of clap become one sentence, like all other
-//! failures.
+//! process's memory, `--json` names the file of a report.
 
 use std::path::PathBuf;
 
-use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, ValueEnum};
 use pando::VerbsOptions;
 use pando_lab::units::{parse_count, parse_nanos, parse_size};
 use pando_workload::dataset::{Column, Format};
-
-use crate::failure::Failure;
-use crate::help;
-
-/// A range index for disaggregated memory: load data into a pool, look at it, measure the index.
-#[derive(Debug, Parser)]
-#[command(name = "pando", version, about, max_term_width = 110, after_help = help::EXAMPLES)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Measure the index with a workload
-    Bench(Box<crate::bench::BenchArgs>),
-    /// Load a file into an index
-    Load(LoadArgs),
-    /// Make an empty index
-    Create(CreateArgs),
-    /// Remove an index and free its memory
-    Drop(IndexArgs),
-    /// Look up keys
-    Get(GetArgs),
-    /// Insert a key or replace its value
-    Put(PutArgs),
-    /// Delete keys or a range of them
-    Del(DelArgs),
-    /// Print a range of an index, or all of it, in order
-    Scan(ScanArgs),
-    /// Write all entries of an index to a file
-    Dump(crate::dump::DumpArgs),
-    /// Make an index from a dump
-    Restore(crate::restore::RestoreArgs),
-    /// Look at a pool's memory servers, add one, drain one
-    #[command(subcommand)]
-    Pool(crate::memory_servers::PoolCommand),
-    /// Show the shape of a pool and its indexes
-    Stats(StatsArgs),
-    /// Check every invariant of a pool and its indexes
-    Check(CheckArgs),
-    /// Measure what the code costs on this machine, for the model of the simulated cluster
-    Calibrate(crate::calibrate::CalibrateArgs),
-    /// Reproduce the papers' tables and figures
-    #[command(subcommand)]
-    Lab(crate::lab::LabCommand),
-    /// Offer memory of this host to compute servers elsewhere
-    MemoryServer(crate::memory_server::MemoryServerArgs),
-    /// Own partitions of an index in the pool of memory servers
-    ComputeServer(crate::compute_server::ComputeServerArgs),
-    /// Run a whole cluster of processes on this host, until it is interrupted
-    Up(crate::up::UpArgs),
-    /// Show whether the servers of a cluster can be reached, who is attached, and who owns what
-    Status(crate::status::StatusArgs),
-    /// Run random configurations on a simulated cluster and check every history
-    Simulate(crate::simulate::SimulateArgs),
-}
 
 /// How memory servers elsewhere are reached.
 #[derive(Args, Clone, Debug)]
@@ -344,54 +285,4 @@ pub struct CheckArgs {
     pub pool: PoolArgs,
     #[command(flatten)]
     pub look: LookArgs,
-}
-
-/// Parses the command line; `None` after printing the requested help or version.
-pub fn parse() -> Result<Option<Command>, Failure> {
-    match Cli::try_parse() {
-        Ok(cli) => Ok(Some(cli.command)),
-        Err(error) => match error.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                error.print()?;
-                Ok(None)
-            }
-            _ => Err(Failure::BadInput(sentence_of(&error))),
-        },
-    }
-}
-
-/// First paragraph of a clap error, without the usage and tips that follow it.
-fn sentence_of(error: &clap::Error) -> String {
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return "a command is missing; `pando help` lists them".to_owned();
-    }
-    let text = error.render().to_string();
-    let first = text.split("\n\n").next().unwrap_or_default();
-    first.strip_prefix("error: ").unwrap_or(first).to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    #[test]
-    fn the_definition_holds_together() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn what_clap_refuses_is_one_sentence() {
-        for arguments in [
-            &["pando"][..],
-            &["pando", "sing"],
-            &["pando", "get", "--pool", "p"],
-            &["pando", "load", "x", "--pool", "p", "--index", "i", "--format", "xml"],
-            &["pando", "scan", "--pool", "p", "--index", "i", "--limit", "many"],
-        ] {
-            let error = Cli::try_parse_from(arguments).expect_err("refused");
-            let sentence = sentence_of(&error);
-            assert!(!sentence.is_empty() && !sentence.contains("Usage"), "{sentence}");
-        }
-    }
 }

@@ -1,8 +1,9 @@
 //! `pando`: the command line.
 //!
 //! Each command has a module. A command returns a [`Failure`], which becomes one sentence on standard error
-//! and an exit status: 2 for wrong usage or input, 1 for a failed operation. Data goes to standard output,
-//! everything else to standard error. A closed standard output ends a command without an error.
+//! and an exit status: 2 for wrong usage or input, 1 for a failed operation. So do errors of clap. Data goes to
+//! standard output, everything else to standard error. A closed standard output ends a command without an
+//! error.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -41,11 +42,67 @@ mod up;
 
 use std::process::ExitCode;
 
-use args::Command;
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
 use failure::Failure;
 
+/// A range index for disaggregated memory: load data into a pool, look at it, measure the index.
+#[derive(Debug, Parser)]
+#[command(name = "pando", version, about, max_term_width = 110, after_help = help::EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measure the index with a workload
+    Bench(Box<bench::BenchArgs>),
+    /// Load a file into an index
+    Load(args::LoadArgs),
+    /// Make an empty index
+    Create(args::CreateArgs),
+    /// Remove an index and free its memory
+    Drop(args::IndexArgs),
+    /// Look up keys
+    Get(args::GetArgs),
+    /// Insert a key or replace its value
+    Put(args::PutArgs),
+    /// Delete keys or a range of them
+    Del(args::DelArgs),
+    /// Print a range of an index, or all of it, in order
+    Scan(args::ScanArgs),
+    /// Write all entries of an index to a file
+    Dump(dump::DumpArgs),
+    /// Make an index from a dump
+    Restore(restore::RestoreArgs),
+    /// Look at a pool's memory servers, add one, drain one
+    #[command(subcommand)]
+    Pool(memory_servers::PoolCommand),
+    /// Show the shape of a pool and its indexes
+    Stats(args::StatsArgs),
+    /// Check every invariant of a pool and its indexes
+    Check(args::CheckArgs),
+    /// Measure what the code costs on this machine, for the model of the simulated cluster
+    Calibrate(calibrate::CalibrateArgs),
+    /// Reproduce the papers' tables and figures
+    #[command(subcommand)]
+    Lab(lab::LabCommand),
+    /// Offer memory of this host to compute servers elsewhere
+    MemoryServer(memory_server::MemoryServerArgs),
+    /// Own partitions of an index in the pool of memory servers
+    ComputeServer(compute_server::ComputeServerArgs),
+    /// Run a whole cluster of processes on this host, until it is interrupted
+    Up(up::UpArgs),
+    /// Show whether the servers of a cluster can be reached, who is attached, and who owns what
+    Status(status::StatusArgs),
+    /// Run random configurations on a simulated cluster and check every history
+    Simulate(simulate::SimulateArgs),
+}
+
 fn main() -> ExitCode {
-    let ended = match args::parse() {
+    let ended = match parse() {
         Ok(Some(command)) => signals::outlive_size_limit().and_then(|()| run(command)),
         // The requested help or version was printed.
         Ok(None) => Ok(()),
@@ -79,5 +136,55 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Up(args) => up::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+    }
+}
+
+/// Parses the command line; `None` after printing the requested help or version.
+fn parse() -> Result<Option<Command>, Failure> {
+    match Cli::try_parse() {
+        Ok(cli) => Ok(Some(cli.command)),
+        Err(error) => match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                error.print()?;
+                Ok(None)
+            }
+            _ => Err(Failure::BadInput(sentence_of(&error))),
+        },
+    }
+}
+
+/// First paragraph of a clap error, without the usage and tips that follow it.
+fn sentence_of(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "a command is missing; `pando help` lists them".to_owned();
+    }
+    let text = error.render().to_string();
+    let first = text.split("\n\n").next().unwrap_or_default();
+    first.strip_prefix("error: ").unwrap_or(first).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_clap_refuses_is_one_sentence() {
+        for arguments in [
+            &["pando"][..],
+            &["pando", "sing"],
+            &["pando", "get", "--pool", "p"],
+            &["pando", "load", "x", "--pool", "p", "--index", "i", "--format", "xml"],
+            &["pando", "scan", "--pool", "p", "--index", "i", "--limit", "many"],
+        ] {
+            let error = Cli::try_parse_from(arguments).expect_err("refused");
+            let sentence = sentence_of(&error);
+            assert!(!sentence.is_empty() && !sentence.contains("Usage"), "{sentence}");
+        }
     }
 }
