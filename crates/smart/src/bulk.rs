@@ -6,11 +6,10 @@
 use pando_fabric::Endpoint;
 
 use crate::error::{Result, SmartError};
-use crate::insert::Block;
 use crate::layout::leaf;
 use crate::layout::node::NewNode;
 use crate::layout::slot::Slot;
-use crate::tree::Smart;
+use crate::tree::{Block, Smart};
 
 /// Nodes on the path of the last key, and the written blocks.
 struct Load {

@@ -10,36 +10,13 @@ use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Resource, Work};
 
 use crate::defect::Defect;
-use crate::descend::{Goal, Place, Spot};
+use crate::descend::{Goal, Spot};
 use crate::error::{Attempt, Result, Retry, SmartError};
 use crate::groups::{Entered, Turn, hash_of};
 use crate::layout::leaf::{Leaf, Rear};
 use crate::layout::slot::Slot;
-use crate::leaves::Writer;
-use crate::tree::{Op, Smart};
-
-/// Kind of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Put,
-    Insert,
-    Update,
-    Remove,
-}
-
-/// A change that a group makes for its members.
-#[derive(Clone, Debug)]
-pub(crate) struct Wanted {
-    kind: Kind,
-    value: Arc<[u8]>,
-}
-
-/// Effect of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
-    pub existed: bool,
-    pub changed: bool,
-}
+use crate::leaves::{Place, Writer};
+use crate::tree::{Kind, Op, Outcome, Smart, Wanted};
 
 /// Charges entering or leaving the groups of a key, which one thread of a compute server can do at a time.
 fn charge_local_lock<E: Endpoint>(ep: &E, key: &[u8]) {

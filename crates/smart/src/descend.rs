@@ -12,37 +12,12 @@ use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 
 use crate::defect::Defect;
-use crate::error::{Attempt, Retry};
+use crate::error::{Attempt, Retry, SmartError};
 use crate::layout::leaf::{Leaf, Rear};
 use crate::layout::node::{CLASSES, HEADER_AT, Header, Node, bytes_of, raw_header, slot_addr};
-use crate::layout::slot::{LeafSize, Slot};
-use crate::leaves::Writer;
+use crate::layout::slot::Slot;
+use crate::leaves::{Place, Writer};
 use crate::tree::{Op, Smart};
-
-/// A slot on the path of a key, and its content as last seen.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub at: GlobalAddr,
-    pub slot: Slot,
-    /// Number of key bytes above the target of the slot.
-    pub depth: usize,
-    /// The node that contains it, with its branch, and the number of the slot.
-    pub node: GlobalAddr,
-    pub branch: usize,
-    pub number: usize,
-    /// Whether this attempt READ it. Otherwise it comes from the cache.
-    pub is_fresh: bool,
-    /// Whether only this compute server changes the node.
-    pub is_own: bool,
-}
-
-impl Place {
-    /// Content of the slot once its child is gone. A byte keeps its slot; the end slot and the root slot have
-    /// no byte.
-    pub fn vacated(&self) -> Slot {
-        if self.number == 0 { Slot::EMPTY } else { Slot::tombstone(self.slot.byte()) }
-    }
-}
 
 /// End of a key's path.
 pub(crate) enum Spot {
@@ -298,24 +273,6 @@ impl Smart {
         Ok(Node { addr, header, page })
     }
 
-    /// READs a consistent copy of the leaf at `addr`.
-    pub(crate) async fn read_leaf<E: Endpoint>(
-        &self,
-        op: &Op<'_, E>,
-        addr: GlobalAddr,
-        size: LeafSize,
-    ) -> Attempt<Leaf> {
-        loop {
-            let page = op.ep.read(addr, op.ep.buffer(size.bytes() as usize)).await?;
-            op.ep.charge(Work::PageCheck);
-            match Leaf::of(page, addr, self.anchor.tag) {
-                Ok(leaf) => return Ok(leaf),
-                Err(page) => op.ep.recycle(page),
-            }
-            op.wait("a leaf to be written").await?;
-        }
-    }
-
     /// Stores the size of a node in the slot that leads to it. Only a hint: readers check the node too.
     async fn note_growth<E: Endpoint>(&self, op: &Op<'_, E>, place: &Place, class: u8) -> Attempt<()> {
         if !place.is_own {
@@ -341,5 +298,10 @@ impl Smart {
             header = Header::from_raw(before, self.anchor.tag).ok_or(Self::no_node(node.addr))?;
         }
         Ok(())
+    }
+
+    /// The error for an address without a node.
+    pub(crate) fn no_node(addr: GlobalAddr) -> SmartError {
+        SmartError::Corrupt { addr, reason: "there is no node of this index" }
     }
 }

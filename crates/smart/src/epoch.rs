@@ -20,16 +20,15 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, Nanos};
+use pando_fabric::{Endpoint, FabricError, GlobalAddr, Nanos};
 use pando_pool::{AttachSlot, LOOKS_AT_HOLDER, Leftovers, Pool, PoolError};
 
 use crate::anchor::Anchor;
 use crate::defect::Defect;
 use crate::error::{Result, SmartError};
-use crate::own_writes::OwnWrite;
 
 /// Threads find their counters by the address of their endpoint.
 const STRIPES: usize = 64;
@@ -63,6 +62,24 @@ struct Unlinked {
     addr: GlobalAddr,
     bytes: u64,
     pinned: u64,
+}
+
+/// A WRITE to a node or leaf that only this compute server changes.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnWrite {
+    /// The node or leaf.
+    pub of: GlobalAddr,
+    pub at: GlobalAddr,
+    pub words: Arc<[u64]>,
+}
+
+impl OwnWrite {
+    pub async fn submit<E: Endpoint>(&self, ep: &E) -> std::result::Result<(), FabricError> {
+        let page = ep.buffer(self.words.len() * 8);
+        self.words.iter().enumerate().for_each(|(word, &value)| page.set(word, value));
+        ep.recycle(ep.write(self.at, page).await?);
+        Ok(())
+    }
 }
 
 /// This compute server's view of the epoch, and its unlinked blocks.

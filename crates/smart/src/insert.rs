@@ -6,23 +6,20 @@
 //! A byte has at most one slot in a node: inserters try the empty slots from the front and check each one
 //! they lose, so two inserts of the same byte meet at the same slot.
 
+use pando_fabric::Endpoint;
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr};
 
 use crate::defect::Defect;
-use crate::descend::{Place, Spot};
+use crate::descend::Spot;
 use crate::error::{Attempt, Result, Retry, SmartError};
 use crate::layout::leaf;
 use crate::layout::node::{
     CLASSES, LARGEST, NewNode, Node, PREFIX_MAX, bytes_of, class_holding, has_byte, slot_addr,
 };
 use crate::layout::slot::Slot;
-use crate::leaves::Writer;
+use crate::leaves::{Place, Writer};
 use crate::options::NodeRoom;
-use crate::tree::{Op, Smart};
-
-/// A block and its size in bytes.
-pub(crate) type Block = (GlobalAddr, u64);
+use crate::tree::{Block, Op, Smart};
 
 /// Blocks made by an insert before anything leads to them.
 struct Made {
@@ -303,10 +300,5 @@ impl Smart {
             let _ = op.ep.compare_swap(above.at, above.slot.raw(), hint).await;
         }
         Ok(())
-    }
-
-    /// The error for an address without a node.
-    pub(crate) fn no_node(addr: GlobalAddr) -> SmartError {
-        SmartError::Corrupt { addr, reason: "there is no node of this index" }
     }
 }

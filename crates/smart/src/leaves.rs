@@ -9,13 +9,37 @@ use pando_fabric::{Endpoint, FabricError, GlobalAddr, Resource, Work};
 use pando_pool::RemoteLock;
 
 use crate::defect::Defect;
-use crate::descend::Place;
 use crate::error::{Attempt, Result, Retry, undecided};
 use crate::layout::leaf::{Leaf, Rear};
 use crate::layout::mix;
 use crate::layout::node::LOCK_AT;
-use crate::layout::slot::Slot;
+use crate::layout::slot::{LeafSize, Slot};
 use crate::tree::{Op, Smart};
+
+/// A slot on the path of a key, and its content as last seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub at: GlobalAddr,
+    pub slot: Slot,
+    /// Number of key bytes above the target of the slot.
+    pub depth: usize,
+    /// The node that contains it, with its branch, and the number of the slot.
+    pub node: GlobalAddr,
+    pub branch: usize,
+    pub number: usize,
+    /// Whether this attempt READ it. Otherwise it comes from the cache.
+    pub is_fresh: bool,
+    /// Whether only this compute server changes the node.
+    pub is_own: bool,
+}
+
+impl Place {
+    /// Content of the slot once its child is gone. A byte keeps its slot; the end slot and the root slot have
+    /// no byte.
+    pub fn vacated(&self) -> Slot {
+        if self.number == 0 { Slot::EMPTY } else { Slot::tombstone(self.slot.byte()) }
+    }
+}
 
 /// The right to change a leaf.
 pub(crate) enum Hold<'t> {
@@ -75,6 +99,24 @@ impl Smart {
 
     pub(crate) fn is_own_leaf(&self, key: &[u8]) -> bool {
         self.config.partition.as_ref().is_some_and(|partition| partition.contains(key))
+    }
+
+    /// READs a consistent copy of the leaf at `addr`.
+    pub(crate) async fn read_leaf<E: Endpoint>(
+        &self,
+        op: &Op<'_, E>,
+        addr: GlobalAddr,
+        size: LeafSize,
+    ) -> Attempt<Leaf> {
+        loop {
+            let page = op.ep.read(addr, op.ep.buffer(size.bytes() as usize)).await?;
+            op.ep.charge(Work::PageCheck);
+            match Leaf::of(page, addr, self.anchor.tag) {
+                Ok(leaf) => return Ok(leaf),
+                Err(page) => op.ep.recycle(page),
+            }
+            op.wait("a leaf to be written").await?;
+        }
     }
 
     async fn read_again<E: Endpoint>(&self, op: &Op<'_, E>, leaf: Leaf) -> Attempt<Leaf> {

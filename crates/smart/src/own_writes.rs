@@ -5,22 +5,12 @@
 //! operation repeats it, and until then this compute server does not change that node or leaf. Others never
 //! do.
 
-use std::sync::Arc;
+use pando_fabric::{Endpoint, GlobalAddr};
+use pando_pool::Due;
 
-use pando_fabric::{Endpoint, FabricError, GlobalAddr};
-use pando_pool::{Due, Order};
-
+use crate::epoch::OwnWrite;
 use crate::error::{Result, undecided};
 use crate::tree::{Op, Smart};
-
-/// Words, and their position in a node or leaf.
-#[derive(Clone, Debug)]
-pub(crate) struct OwnWrite {
-    /// The node or leaf.
-    pub of: GlobalAddr,
-    at: GlobalAddr,
-    words: Arc<[u64]>,
-}
 
 /// A WRITE that is left if this is dropped before it is settled.
 struct Writing<'s> {
@@ -37,16 +27,6 @@ impl Drop for Writing<'_> {
     }
 }
 
-async fn submit<E: Endpoint>(
-    ep: &E,
-    OwnWrite { at, words, .. }: &OwnWrite,
-) -> std::result::Result<(), FabricError> {
-    let page = ep.buffer(words.len() * 8);
-    words.iter().enumerate().for_each(|(word, &value)| page.set(word, value));
-    ep.recycle(ep.write(*at, page).await?);
-    Ok(())
-}
-
 impl Smart {
     /// Writes into the node or leaf `of`, which only this compute server changes. A WRITE that may have
     /// landed in part is repeated while there is time, and left after that.
@@ -60,7 +40,7 @@ impl Smart {
         let mut may_be_there = false;
         let mut writing = Writing { smart: self, write: Some(write.clone()), due: Due::Later };
         loop {
-            let Err(error) = submit(op.ep, &write).await else {
+            let Err(error) = write.submit(op.ep).await else {
                 writing.write = None;
                 return Ok(());
             };
@@ -80,32 +60,5 @@ impl Smart {
     /// Whether a WRITE of the node or leaf at `addr` was left.
     pub(crate) fn is_left(&self, addr: GlobalAddr) -> bool {
         self.epochs.own_writes.has(|write| write.of == addr)
-    }
-
-    /// Finishes due leftovers of this compute server's operations: WRITEs, and locks that were not given
-    /// back.
-    ///
-    /// # Errors
-    /// Errors of the verbs; the rest stays left.
-    pub async fn settle<E: Endpoint>(&self, ep: &E) -> Result<()> {
-        self.pool.give_back_left_locks(ep).await?;
-        let Some(mut finishing) = self.epochs.own_writes.begin() else { return Ok(()) };
-        while let Some(write) = finishing.next(ep.now(), self.config.patience_ns, Order::Any) {
-            if let Err(error) = submit(ep, &write).await {
-                finishing.failed();
-                return Err(error.into());
-            }
-            finishing.done();
-        }
-        Ok(())
-    }
-
-    /// Runs [`Smart::settle`] if there are leftovers. Errors are ignored: only operations that depend on a
-    /// leftover wait for it.
-    pub(crate) async fn try_settle<E: Endpoint>(&self, ep: &E) {
-        if self.pool.has_left_locks() || self.epochs.own_writes.any() {
-            // Boxed: it is rare, and keeps the futures of operations small.
-            let _ = Box::pin(self.settle(ep)).await;
-        }
     }
 }

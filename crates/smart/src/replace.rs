@@ -9,11 +9,10 @@ use pando_fabric::defect::defect;
 use pando_fabric::{Chain, Endpoint, GlobalAddr, VerbResult};
 
 use crate::defect::Defect;
-use crate::descend::Place;
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::node::{CLASSES, Header, LOCK_AT, NewNode, Node, bytes_of, raw_header, slot_addr};
 use crate::layout::slot::Slot;
-use crate::leaves::Writer;
+use crate::leaves::{Place, Writer};
 use crate::tree::{Op, Smart};
 
 /// Maximum number of swaps in one chain.

@@ -17,10 +17,10 @@ use std::task::Poll;
 
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 
-use crate::descend::Place;
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::leaf::Rear;
 use crate::layout::node::{CLASSES, Node, slot_addr};
+use crate::leaves::Place;
 use crate::tree::{Op, Smart};
 
 /// Entries returned at once: a restart READs only the remaining ones again.

@@ -7,21 +7,42 @@
 use std::sync::Arc;
 
 use pando_fabric::{Endpoint, FabricError, GlobalAddr, Nanos, Patience};
-use pando_pool::{LOOKS_AT_HOLDER, Placement, Pool, PoolError, RemoteLock};
+use pando_pool::{LOOKS_AT_HOLDER, Order, Placement, Pool, PoolError, RemoteLock};
 
 use crate::anchor::Anchor;
 use crate::cache::{CacheCounts, RadixCache};
-use crate::change::{Outcome, Wanted};
 use crate::epoch::Epochs;
 use crate::error::{Attempt, Result, Retry, SmartError};
 use crate::groups::{Groups, Repeats};
-use crate::insert::Block;
 use crate::layout::leaf;
 use crate::local_locks::LocalLocks;
 use crate::options::{CreateOptions, SmartConfig};
 
 /// Result shared by lookups of one key.
 pub(crate) type Found = Option<Arc<[u8]>>;
+
+/// Kind of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Put,
+    Insert,
+    Update,
+    Remove,
+}
+
+/// A change that a group makes for its members.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub kind: Kind,
+    pub value: Arc<[u8]>,
+}
+
+/// Effect of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub existed: bool,
+    pub changed: bool,
+}
 
 /// One compute server's view of an index (SMART §4), shared by all of its threads.
 pub struct Smart {
@@ -34,6 +55,9 @@ pub struct Smart {
     pub(crate) changes: Groups<Wanted, Outcome>,
     pub(crate) locks: LocalLocks,
 }
+
+/// A block and its size in bytes.
+pub(crate) type Block = (GlobalAddr, u64);
 
 /// One attempt of an operation.
 pub(crate) struct Op<'o, E> {
@@ -140,6 +164,33 @@ impl Smart {
     /// Errors of the fabric.
     pub async fn reclaim<E: Endpoint>(&self, ep: &E) -> Result<()> {
         self.epochs.reclaim(ep, &self.pool).await.map(drop)
+    }
+
+    /// Finishes due leftovers of this compute server's operations: WRITEs, and locks that were not given
+    /// back.
+    ///
+    /// # Errors
+    /// Errors of the verbs; the rest stays left.
+    pub async fn settle<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        self.pool.give_back_left_locks(ep).await?;
+        let Some(mut finishing) = self.epochs.own_writes.begin() else { return Ok(()) };
+        while let Some(write) = finishing.next(ep.now(), self.config.patience_ns, Order::Any) {
+            if let Err(error) = write.submit(ep).await {
+                finishing.failed();
+                return Err(error.into());
+            }
+            finishing.done();
+        }
+        Ok(())
+    }
+
+    /// Runs [`Smart::settle`] if there are leftovers. Errors are ignored: only operations that depend on a
+    /// leftover wait for it.
+    pub(crate) async fn try_settle<E: Endpoint>(&self, ep: &E) {
+        if self.pool.has_left_locks() || self.epochs.own_writes.any() {
+            // Boxed: it is rare, and keeps the futures of operations small.
+            let _ = Box::pin(self.settle(ep)).await;
+        }
     }
 
     pub fn config(&self) -> &SmartConfig {

@@ -105,7 +105,6 @@ const TANGLED: &[&str] = &[
     "crates/pool",
     "crates/sherman",
     "crates/sim",
-    "crates/smart",
     "crates/workload",
 ];
 
