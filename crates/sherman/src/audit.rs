@@ -86,7 +86,7 @@ impl Sherman {
 
     fn list_blocks(&self, nodes: BTreeSet<GlobalAddr>, found: &mut Audit) {
         let size = self.shape.node_size() as u64;
-        let free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let free = self.free_list();
         for &addr in free.iter().filter(|addr| nodes.contains(addr)) {
             found.violations.push(format!("the node at {addr} is in use and free"));
         }

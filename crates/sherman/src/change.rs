@@ -6,16 +6,15 @@
 use std::cell::Cell;
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, Patience, Work};
+use pando_fabric::{Endpoint, Work};
 
+use crate::access::{Belongs, Locked};
 use crate::defect::Defect;
-use crate::error::{Attempt, Result, Retry, ShermanError};
+use crate::error::{Attempt, Result, ShermanError};
 use crate::node::{Find, Node};
-use crate::read::{Belongs, Locked};
 use crate::shape::{Key, WORD};
 use crate::split::Addition;
 use crate::tree::Sherman;
-use crate::waiting::before_anew;
 
 /// A change to the entry of a key.
 #[derive(Clone, Copy, Debug)]
@@ -52,14 +51,7 @@ impl Sherman {
     /// A key of another length; corruption; too long a wait; errors of the fabric.
     pub async fn get<E: Endpoint>(&self, ep: &E, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         let key = self.shape.key(key)?;
-        let patience = Patience::new(self.config.patience_ns);
-        loop {
-            match self.try_get(ep, &key, out).await {
-                Ok(found) => return Ok(found),
-                Err(Retry::Failed(error)) => return Err(error),
-                Err(Retry::Restart) => before_anew(ep, &patience, "a leaf").await?,
-            }
-        }
+        self.patiently(ep, "a leaf", async || self.try_get(ep, &key, out).await).await
     }
 
     async fn try_get<E: Endpoint>(&self, ep: &E, key: &Key, out: &mut Vec<u8>) -> Attempt<bool> {

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod anchor;
 mod audit;
 mod bulk;
@@ -20,7 +21,6 @@ mod merge;
 mod node;
 mod options;
 mod own;
-mod read;
 mod scan;
 mod shape;
 mod split;

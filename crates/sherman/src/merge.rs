@@ -12,11 +12,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
 
+use crate::access::{Got, Locked};
 use crate::defect::Defect;
 use crate::error::{Attempt, Result};
-use crate::lock::Got;
 use crate::node::Node;
-use crate::read::Locked;
 use crate::shape::{Key, WORD};
 use crate::tree::Sherman;
 

@@ -12,10 +12,10 @@ use std::task::Poll;
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
 
+use crate::access::{Belongs, Reader};
 use crate::defect::Defect;
 use crate::error::{Attempt, Result};
 use crate::node::Node;
-use crate::read::{Belongs, Reader};
 use crate::shape::Key;
 use crate::tree::{NO_LEVEL, Sherman};
 

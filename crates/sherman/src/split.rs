@@ -13,14 +13,14 @@ use std::cmp::Ordering;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, Work};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
 
+use crate::access::{Got, Held, Locked, Reader};
 use crate::defect::Defect;
 use crate::error::{Attempt, Result, Retry, ShermanError};
 use crate::node::{Init, Node};
-use crate::read::{Locked, Reader};
 use crate::shape::{Key, WORD};
-use crate::tree::{NewNode, Sherman};
+use crate::tree::Sherman;
 
 /// An addition for which a node has no room.
 #[derive(Clone, Copy)]
@@ -49,6 +49,23 @@ impl Addition<'_> {
                 assert!(is_added, "half an inner node has room");
             }
         }
+    }
+}
+
+/// A node that is about to be written.
+struct NewNode {
+    pub addr: GlobalAddr,
+    pub page: PageBuf,
+    /// Version before the first seal.
+    pub version: u16,
+    /// Whether it was a node before and is locked; other operations may still reach it.
+    pub is_reused: bool,
+}
+
+impl NewNode {
+    /// Bytes to write: all, or all but the lock of a reused node.
+    pub fn window(&self) -> std::ops::Range<usize> {
+        (if self.is_reused { WORD } else { 0 })..self.page.len()
     }
 }
 
@@ -112,6 +129,41 @@ impl Sherman {
         let (finished, right) = (held.finish(ep).await, new.addr);
         self.settle_new(ep, [new], finished).await?;
         Ok(Some((separator, right)))
+    }
+
+    /// Provides a node to split a held one into. Operations may still reach a reused node by outdated
+    /// pointers, so it is locked too until everything is written.
+    async fn new_node<E: Endpoint>(&self, ep: &E, held: &mut Held<'_>, is_own: bool) -> Attempt<NewNode> {
+        // It is not known yet which kind of node a part of a shared one will be.
+        let may_reuse = self.own.is_none() || is_own;
+        let candidates = if may_reuse { self.free_nodes() } else { 0 };
+        for _ in 0..candidates {
+            let Some(addr) = self.pop_free() else { break };
+            if held.try_add(ep, addr, is_own).await? == Got::Lock {
+                let page = self.read_locked(ep, addr).await?;
+                let node = self.node(&page);
+                if !node.is_gone() {
+                    return Err(
+                        ShermanError::Corrupt { addr, reason: "a node that is in use was free" }.into()
+                    );
+                }
+                let version = node.version();
+                return Ok(NewNode { addr, page, version, is_reused: true });
+            }
+            self.put_free(addr);
+        }
+        let addr = self.alloc(ep).await?;
+        Ok(NewNode { addr, page: ep.buffer(self.shape.node_size()), version: 0, is_reused: false })
+    }
+
+    /// Gives back a new node that is not needed.
+    async fn drop_new<E: Endpoint>(&self, ep: &E, new: NewNode) -> Result<()> {
+        match new.is_reused {
+            true => self.put_free(new.addr),
+            false => self.pool.free(ep, new.addr, self.shape.node_size() as u64).await?,
+        }
+        ep.recycle(new.page);
+        Ok(())
     }
 
     /// Settles new nodes after the writes: keeps them if they were or may have been written, and frees them

@@ -1,4 +1,4 @@
-//! One compute server's view of an index: creation, opening, closing.
+//! One compute server's view of an index: its state, creation and opening, and its free nodes.
 //!
 //! Operations are in the sibling modules. The root never moves: when it is split, its content goes to two new
 //! nodes. So every compute server always knows its address.
@@ -11,9 +11,9 @@ use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos, PageBuf};
 use pando_pool::{Leftovers, Placement, Pool, PoolError};
 
 use crate::anchor::Anchor;
-use crate::error::{Attempt, Result, ShermanError};
+use crate::error::{Result, ShermanError};
 use crate::index_cache::IndexCache;
-use crate::lock::{Got, Held, LockWord, Nonces, Queues, Unfinished, node_number};
+use crate::lock::{Nonces, Queues, Unfinished};
 use crate::node::{Init, Node};
 use crate::options::{LockPlace, Options, ReadCheck};
 use crate::own::{Own, OwnKeys};
@@ -70,10 +70,10 @@ pub struct Sherman {
     pub(crate) own: Option<Own>,
     pub(crate) cache: Option<IndexCache>,
     pub(crate) queues: Queues,
-    nonces: Arc<Nonces>,
+    pub(crate) nonces: Arc<Nonces>,
     pub(crate) unfinished: Leftovers<Unfinished>,
     /// Nodes that are gone, for reuse by this compute server.
-    pub(crate) free: Mutex<VecDeque<GlobalAddr>>,
+    free: Mutex<VecDeque<GlobalAddr>>,
     /// Level of the root as last seen; [`NO_LEVEL`] if never.
     pub(crate) root_level: AtomicU8,
     pub(crate) counters: Counters,
@@ -81,23 +81,6 @@ pub struct Sherman {
 
 /// Stands for an unknown level of the root.
 pub(crate) const NO_LEVEL: u8 = u8::MAX;
-
-/// A node that is about to be written.
-pub(crate) struct NewNode {
-    pub addr: GlobalAddr,
-    pub page: PageBuf,
-    /// Version before the first seal.
-    pub version: u16,
-    /// Whether it was a node before and is locked; other operations may still reach it.
-    pub is_reused: bool,
-}
-
-impl NewNode {
-    /// Bytes to write: all, or all but the lock of a reused node.
-    pub fn window(&self) -> std::ops::Range<usize> {
-        (if self.is_reused { WORD } else { 0 })..self.page.len()
-    }
-}
 
 impl Sherman {
     /// Writes an empty index; returns the address of its anchor, by which it is opened.
@@ -183,16 +166,6 @@ impl Sherman {
         Ok(tree)
     }
 
-    /// Finishes leftovers of operations, and returns free nodes to the shared free list. No other call may be
-    /// in progress; afterwards the pool may be detached.
-    ///
-    /// # Errors
-    /// Errors of the fabric; it may be called again.
-    pub async fn close<E: Endpoint>(&self, ep: &E) -> Result<()> {
-        self.settle(ep).await?;
-        self.leave_free_list(ep).await
-    }
-
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -264,17 +237,6 @@ impl Sherman {
         }
     }
 
-    pub(crate) fn draw_word<E: Endpoint>(&self, ep: &E, node: GlobalAddr, found: u64) -> Result<LockWord> {
-        let owner = self.pool.slot().ok_or(PoolError::ReadOnly)?;
-        let number = node_number(node, self.shape.node_size());
-        let random = ep.random();
-        let nonce = self
-            .nonces
-            .take(random)
-            .ok_or(ShermanError::TimedOut { what: "a lock word that is not in use" })?;
-        Ok(LockWord::new(nonce, random, self.lock_addr(node), found, owner, number, self.is_versioned()))
-    }
-
     /// Whether a node with these fences belongs to this compute server alone.
     pub(crate) fn is_own(&self, (low, high): (Option<Key>, Option<Key>)) -> bool {
         self.own.as_ref().is_some_and(|own| own.has_all(low, high))
@@ -312,48 +274,8 @@ impl Sherman {
         self.free().push_back(addr);
     }
 
-    /// Provides a node to split a held one into. Operations may still reach a reused node by outdated
-    /// pointers, so it is locked too until everything is written.
-    pub(crate) async fn new_node<E: Endpoint>(
-        &self,
-        ep: &E,
-        held: &mut Held<'_>,
-        is_own: bool,
-    ) -> Attempt<NewNode> {
-        // It is not known yet which kind of node a part of a shared one will be.
-        let may_reuse = self.own.is_none() || is_own;
-        let candidates = if may_reuse { self.free_nodes() } else { 0 };
-        for _ in 0..candidates {
-            let Some(addr) = self.pop_free() else { break };
-            if held.try_add(ep, addr, is_own).await? == Got::Lock {
-                let page = self.read_locked(ep, addr).await?;
-                let node = self.node(&page);
-                if !node.is_gone() {
-                    return Err(
-                        ShermanError::Corrupt { addr, reason: "a node that is in use was free" }.into()
-                    );
-                }
-                let version = node.version();
-                return Ok(NewNode { addr, page, version, is_reused: true });
-            }
-            self.put_free(addr);
-        }
-        let addr = self.alloc(ep).await?;
-        Ok(NewNode { addr, page: ep.buffer(self.shape.node_size()), version: 0, is_reused: false })
-    }
-
-    fn pop_free(&self) -> Option<GlobalAddr> {
+    pub(crate) fn pop_free(&self) -> Option<GlobalAddr> {
         self.free().pop_front()
-    }
-
-    /// Gives back a new node that is not needed.
-    pub(crate) async fn drop_new<E: Endpoint>(&self, ep: &E, new: NewNode) -> Result<()> {
-        match new.is_reused {
-            true => self.put_free(new.addr),
-            false => self.pool.free(ep, new.addr, self.shape.node_size() as u64).await?,
-        }
-        ep.recycle(new.page);
-        Ok(())
     }
 
     /// Allocates a block for a node, on a random memory server.
@@ -409,7 +331,7 @@ impl Sherman {
     }
 
     /// Leaves all free nodes to others.
-    async fn leave_free_list<E: Endpoint>(&self, ep: &E) -> Result<()> {
+    pub(crate) async fn leave_free_list<E: Endpoint>(&self, ep: &E) -> Result<()> {
         let head = Anchor::free_list(self.at);
         while let Some(addr) = self.pop_free() {
             if let Err(error) = self.leave_free(ep, head, addr).await {

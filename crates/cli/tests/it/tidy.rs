@@ -103,7 +103,6 @@ const TANGLED: &[&str] = &[
     "crates/lab-peers",
     "crates/pando",
     "crates/pool",
-    "crates/sherman",
     "crates/sim",
     "crates/workload",
 ];

@@ -11,18 +11,16 @@ use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Patience, Work};
 use pando_pool::lock::lock_owner;
 
+use super::Held;
 use crate::check::Verdict;
 use crate::defect::Defect;
-use crate::error::{Attempt, Result, ShermanError};
+use crate::error::{Attempt, Result, Retry, ShermanError};
 use crate::index_cache::{Copy, child_of};
-use crate::lock::Held;
 use crate::node::Node;
 use crate::options::ReadCheck;
 use crate::shape::Key;
 use crate::tree::{NO_LEVEL, Sherman};
 use crate::waiting::{Watch, before_anew};
-
-use crate::error::Retry;
 
 /// Presumed position of a node.
 pub(crate) struct Place {
@@ -359,7 +357,7 @@ impl Sherman {
         &self,
         ep: &E,
         what: &'static str,
-        attempt: impl AsyncFn() -> Attempt<T>,
+        mut attempt: impl AsyncFnMut() -> Attempt<T>,
     ) -> Result<T> {
         let patience = Patience::new(self.config.patience_ns);
         loop {

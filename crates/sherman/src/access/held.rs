@@ -17,30 +17,12 @@ use pando_fabric::{Chain, Endpoint, FabricError, GlobalAddr, Nanos, PageBuf, Ver
 use pando_pool::lock::{lock_owner, unlocked_version};
 use pando_pool::{AttachSlot, Due, PoolError};
 
-use super::queues::{Queues, Turn, Waiter, Woken};
-use super::unfinished::Unfinished;
-use super::word::LockWord;
 use crate::defect::Defect;
 use crate::error::{Attempt, Result, ShermanError};
+use crate::lock::{Lock, LockWord, Queues, Turn, Unfinished, Waiter, Woken, Write, node_number};
 use crate::options::Release;
 use crate::tree::Sherman;
 use crate::waiting::Watch;
-
-/// One lock: the place in the local queue, or the remote lock, or both.
-#[derive(Clone, Debug)]
-pub(crate) struct Lock {
-    /// The node for which it is held.
-    pub node: GlobalAddr,
-    pub queue: Option<GlobalAddr>,
-    pub word: Option<LockWord>,
-}
-
-/// Words to be written.
-#[derive(Clone, Debug)]
-pub(crate) struct Write {
-    pub at: GlobalAddr,
-    pub words: Box<[u64]>,
-}
 
 /// Locks that an operation holds. If dropped, they are left to be released by another operation.
 #[must_use = "dropped, the locks stay set until another operation gives them back"]
@@ -130,6 +112,17 @@ impl Sherman {
                 Ok(())
             }
         }
+    }
+
+    fn draw_word<E: Endpoint>(&self, ep: &E, node: GlobalAddr, found: u64) -> Result<LockWord> {
+        let owner = self.pool.slot().ok_or(PoolError::ReadOnly)?;
+        let number = node_number(node, self.shape.node_size());
+        let random = ep.random();
+        let nonce = self
+            .nonces
+            .take(random)
+            .ok_or(ShermanError::TimedOut { what: "a lock word that is not in use" })?;
+        Ok(LockWord::new(nonce, random, self.lock_addr(node), found, owner, number, self.is_versioned()))
     }
 
     /// Whether the remote lock is held. Repeats an unanswered READ until `deadline`.

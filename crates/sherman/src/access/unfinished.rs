@@ -9,16 +9,9 @@
 use pando_fabric::Endpoint;
 use pando_pool::{Due, Order};
 
-use super::held::{Lock, Write};
 use crate::error::Result;
+use crate::lock::Unfinished;
 use crate::tree::Sherman;
-
-/// Leftovers of one operation.
-#[derive(Clone, Debug)]
-pub(crate) struct Unfinished {
-    pub writes: Vec<Write>,
-    pub locks: Vec<Lock>,
-}
 
 impl Sherman {
     /// Records the unfinished work of an operation.
@@ -38,6 +31,16 @@ impl Sherman {
         let keys: Vec<_> = left.locks.iter().filter_map(|lock| lock.queue).collect();
         self.unfinished.push(left, due);
         keys.into_iter().for_each(|key| self.queues.nudge(key));
+    }
+
+    /// Finishes leftovers of operations, and returns free nodes to the shared free list. No other call may be
+    /// in progress; afterwards the pool may be detached.
+    ///
+    /// # Errors
+    /// Errors of the fabric; it may be called again.
+    pub async fn close<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        self.settle(ep).await?;
+        self.leave_free_list(ep).await
     }
 
     /// Finishes the leftovers that are due. Does nothing while another call runs.

@@ -20,11 +20,11 @@ use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
 use pando_pool::AttachSlot;
 use pando_pool::lock::lock_owner;
 
-use super::word::{is_for, nodes_of};
+use super::Reader;
 use crate::check::Verdict;
 use crate::error::{Attempt, Result, Retry, ShermanError};
+use crate::lock::{is_for, nodes_of};
 use crate::node::Node;
-use crate::read::Reader;
 use crate::shape::{Key, WORD};
 use crate::tree::Sherman;
 
