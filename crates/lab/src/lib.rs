@@ -14,5 +14,6 @@ pub mod experiments;
 pub mod figure;
 pub mod process;
 pub mod simulate;
+mod spec;
 mod under_test;
 pub mod units;

@@ -99,7 +99,6 @@ const TANGLED: &[&str] = &[
     "crates/cache",
     "crates/fabric",
     "crates/fabric-local",
-    "crates/lab",
     "crates/lab-peers",
     "crates/pando",
     "crates/pool",

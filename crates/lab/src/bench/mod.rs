@@ -21,8 +21,6 @@ pub(crate) mod load;
 mod report;
 mod run;
 mod simulated;
-mod spec;
-mod system;
 mod testbed;
 mod text;
 mod verify;
@@ -35,57 +33,13 @@ pub use report::{
 };
 pub use run::run;
 pub(crate) use simulated::make_fabric;
-pub use spec::{BenchSpec, FabricKind, LayoutChoice, Length};
-pub use system::{Design, ShermanSetup, SmartSetup, System};
 pub(crate) use testbed::PhaseResult;
 pub use text::render;
 
+pub use crate::spec::{
+    BenchError, BenchSpec, Design, FabricKind, LayoutChoice, Length, ShermanSetup, SmartSetup, System,
+};
 pub use pando_sim::{Model, ModelError};
-
-use pando_workload::SpecError;
-
-/// Reason why a benchmark ended early. Wrong answers are no error but a figure of the report.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BenchError {
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-    #[error("{0}")]
-    Invalid(String),
-    /// An impossible simulated cluster.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    #[error(transparent)]
-    Pando(#[from] pando::Error),
-    /// The index under test failed where no failure is allowed.
-    #[error("{0}")]
-    Index(String),
-    #[error("no place for a temporary pool: {0}")]
-    NoPlace(std::io::Error),
-    #[error("interrupted")]
-    Interrupted,
-    /// The last complaint that was kept.
-    #[error("operations kept failing for 10 seconds, such as by: {0}")]
-    KeptFailing(String),
-}
-
-impl BenchError {
-    pub(crate) fn index(error: impl std::error::Error) -> BenchError {
-        BenchError::Index(error.to_string())
-    }
-
-    /// Whether the input caused the error.
-    pub fn is_bad_input(&self) -> bool {
-        match self {
-            BenchError::Spec(_) | BenchError::Invalid(_) | BenchError::Model(_) => true,
-            BenchError::Pando(error) => error.is_bad_input(),
-            BenchError::Index(_)
-            | BenchError::NoPlace(_)
-            | BenchError::Interrupted
-            | BenchError::KeptFailing(_) => false,
-        }
-    }
-}
 
 /// Phases of a run, for a display of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

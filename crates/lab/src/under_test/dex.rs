@@ -21,7 +21,7 @@ use pando_rt::block_on;
 use pando_sim::SimEndpoint;
 
 use super::{Answers, Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest};
-use crate::bench::{BenchError, BenchSpec};
+use crate::spec::{BenchError, BenchSpec};
 
 /// Number of the index in its pool; it is the only one.
 pub(super) const INDEX: u32 = 1;

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use pando::{Cluster, ComputeServerStats, Index, ScanRange, Session};
 
 use super::{Answers, Audited, Balancer, Client, Connect, SystemCounts, SystemUnderTest};
-use crate::bench::BenchError;
+use crate::spec::BenchError;
 
 /// An index of the facade in a cluster.
 pub(crate) struct Facade {

@@ -13,7 +13,7 @@ use pando_fabric::Endpoint;
 
 use super::local_tree::{LocalTree, Write};
 use super::{Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest};
-use crate::bench::{BenchError, BenchSpec};
+use crate::spec::{BenchError, BenchSpec};
 
 /// The tree, shared by all threads of the compute server.
 pub struct Local<L> {

@@ -22,7 +22,7 @@ use std::future::Future;
 
 use pando::{BalancerConfig, CacheCounts, ScanRange, SmoCounts};
 
-use crate::bench::BenchError;
+use crate::spec::BenchError;
 
 /// An index with all its compute servers, shared by all threads of a run. `P` is the port of a thread.
 ///

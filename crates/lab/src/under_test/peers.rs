@@ -16,7 +16,7 @@ use pando_pool::{Pool, PoolError};
 use pando_rt::block_on;
 
 use super::{Audited, Client, Connect, EndpointPort, SystemCounts, SystemUnderTest};
-use crate::bench::{BenchError, BenchSpec};
+use crate::spec::{BenchError, BenchSpec};
 
 /// One compute server's view of an index, shared by its threads.
 pub trait PeerTree: Sized + Sync {

@@ -16,7 +16,7 @@ use pando_rt::block_on;
 
 use super::dex::{Assembly, INDEX};
 use super::{Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest};
-use crate::bench::{BenchError, BenchSpec};
+use crate::spec::{BenchError, BenchSpec};
 
 /// A tree without a cache, with all its compute servers.
 pub struct Plain<L> {

@@ -12,7 +12,7 @@ use pando_fabric::{Endpoint, Limit, Nanos, limited};
 use pando_rt::Worker;
 use pando_sim::SimEndpoint;
 
-use crate::bench::BenchError;
+use crate::spec::BenchError;
 
 /// Origin of the clocks of all threads.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);

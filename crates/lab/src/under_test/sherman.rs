@@ -12,7 +12,7 @@ use pando_sherman::{Config, Fill, LockPlace, Options, OwnKeys, Result, Shape, Sh
 use super::Audited;
 use super::dex::INDEX;
 use super::peers::{Blocks, Entry, PeerTree, operations_of};
-use crate::bench::{BenchError, BenchSpec, ShermanSetup};
+use crate::spec::{BenchError, BenchSpec, ShermanSetup};
 
 /// Shape and configuration for a benchmark.
 ///

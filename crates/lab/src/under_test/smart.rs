@@ -14,7 +14,7 @@ use pando_smart::{CreateOptions, Partition, Result, Smart, SmartConfig};
 use super::Audited;
 use super::dex::INDEX;
 use super::peers::{Blocks, Entry, PeerTree, operations_of};
-use crate::bench::{BenchSpec, SmartSetup};
+use crate::spec::{BenchSpec, SmartSetup};
 
 /// Options and configuration for a benchmark.
 pub(crate) fn config(setup: SmartSetup, spec: &BenchSpec) -> (CreateOptions, SmartConfig) {

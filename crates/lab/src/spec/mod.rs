@@ -3,6 +3,9 @@
 //! [`BenchSpec::validate`] rejects impossible settings before anything is allocated, except for sizes of
 //! nodes and caches, which the index itself checks.
 
+mod error;
+mod system;
+
 use std::path::PathBuf;
 
 use pando::{Access, CacheOptions, Eviction, OffloadPolicy};
@@ -12,7 +15,8 @@ use pando_workload::{
 };
 use serde::{Serialize, Serializer};
 
-use super::{BenchError, System};
+pub use error::BenchError;
+pub use system::{Design, ShermanSetup, SmartSetup, System};
 
 /// Fabric that carries the verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -270,7 +274,7 @@ impl BenchSpec {
     }
 
     /// Name of the layout for reports.
-    pub(super) fn layout_name(&self) -> &'static str {
+    pub(crate) fn layout_name(&self) -> &'static str {
         match self.system {
             System::Sherman(_) => "b-link",
             System::Smart(_) => "radix",
