@@ -7,6 +7,7 @@
 use std::fmt;
 
 use pando::OffloadPolicy;
+use pando_workload::Distribution;
 
 use crate::bench::{BenchSpec, FabricKind, Length};
 
@@ -19,6 +20,8 @@ pub(super) const SERVER_THREADS: usize = 36;
 pub(super) const SERVERS: usize = 4;
 /// All compute threads of the DEX paper.
 pub(super) const ALL_THREADS: usize = SERVER_THREADS * SERVERS;
+/// Popularity of keys in the skewed workloads of the papers.
+pub(super) const SKEWED: Distribution = Distribution::Zipf { theta: 0.99 };
 /// Smallest cache, in bytes: a smaller one cannot hold the upper levels and the pages under way.
 const CACHE_MIN: u64 = 128 << 10;
 

@@ -9,6 +9,7 @@ use pando_workload::{Distribution, ScanLength};
 use super::cell::{ATOMICS, Cell, LATENCY, LATENCY_P50, LATENCY_P90, READS, THROUGHPUT, TRAFFIC, WRITES};
 use super::claims::{claim, times};
 use super::plot::{self, MOPS, Spacing};
+use super::scale::SKEWED;
 use super::{Claim, Experiment, Metric, Results, Setting};
 use crate::bench::{BenchSpec, Design, System};
 use crate::figure::{Figure, YScale};
@@ -21,7 +22,6 @@ const MACHINES: usize = 8;
 const THREADS: usize = 22;
 /// Fill of nodes after the paper's load.
 const FILL: f64 = 0.8;
-const SKEWED: Distribution = Distribution::Zipf { theta: 0.99 };
 const UNIFORM: Distribution = Distribution::Uniform;
 const METRICS: &[Metric] = &[THROUGHPUT, LATENCY_P50, LATENCY_P90, LATENCY, READS, WRITES, ATOMICS, TRAFFIC];
 const SETTING: &str = "A billion records of 8 B/8 B in nodes of 1 KiB that are 80% full, 8 machines, each a memory server and a compute \
@@ -73,11 +73,7 @@ const TABLE1: Experiment = Experiment {
     setting: "A billion records of 8 B/8 B, 8 machines, each a memory server and a compute server of 22 threads. What the paper calls FG \
               here also caches inner nodes (§3.1), so its values stand beside FG+.",
     varied: "workload",
-    fitted: &["atomics_block"],
     estimated: &[],
-    hundredths: 1,
-    records: RECORDS,
-    metrics: METRICS,
     cells: table1_cells,
     claims: table1_claims,
     figure: |results| {
@@ -89,6 +85,7 @@ const TABLE1: Experiment = Experiment {
                     percentile rises from 19 µs to 19.9 ms.";
         plot::figure(results, vec![throughput, latency], says)
     },
+    ..FIG5
 };
 
 const FG: &str = "FG";
@@ -138,11 +135,6 @@ const FIG2: Experiment = Experiment {
     setting: "The paper locks one of 10,240 words in host memory with 154 threads; here 176 threads write, by updates of an index, and \
               lock what they write. Nodes of 1 KiB on 8 machines.",
     varied: "theta",
-    fitted: &["atomics_block"],
-    estimated: &["on_chip_atomic_ns"],
-    hundredths: 1,
-    records: RECORDS,
-    metrics: METRICS,
     cells: fig2_cells,
     claims: |results| {
         let claims = [0, 2, 3].map(|number| {
@@ -158,6 +150,7 @@ const FIG2: Experiment = Experiment {
                     those of one address one after the other.";
         plot::figure(results, plot::throughput_lines(results, Spacing::Names), says)
     },
+    ..FIG5
 };
 
 const THETAS: [f64; 5] = [0.0, 0.5, 0.8, 0.9, 0.99];
@@ -280,13 +273,7 @@ const TABLE3: Experiment = Experiment {
     title: "Range queries",
     source: "Sherman, Table 3, §5.3",
     shows: "What unsorted leaves cost a range query, and what faster writes give beside them.",
-    setting: SETTING,
     varied: "records of a range",
-    fitted: &["atomics_block"],
-    estimated: &["on_chip_atomic_ns"],
-    hundredths: 1,
-    records: RECORDS,
-    metrics: METRICS,
     cells: table3_cells,
     claims: table3_claims,
     figure: |results| {
@@ -295,6 +282,7 @@ const TABLE3: Experiment = Experiment {
                     (1,000) as fast.";
         plot::figure(results, panels.into(), says)
     },
+    ..FIG5
 };
 
 /// Million operations per second with 100 and with 1,000 records, for FG+ and then for Sherman.

@@ -9,7 +9,7 @@ use super::cell::{ATOMICS, Cell, LATENCY, LATENCY_P50, READS, THROUGHPUT, TRAFFI
 use super::claims::{claim, times};
 use super::plot::{self, MOPS};
 use super::{Claim, Experiment, Metric, Results, Setting};
-use crate::bench::{BenchSpec, Design, Length, System};
+use crate::bench::{BenchSpec, Design, System};
 
 pub(super) const EXPERIMENTS: &[Experiment] = &[YCSB, FACTORS];
 
@@ -44,7 +44,6 @@ const ART: &str = "ART";
 fn spec(setting: &Setting, system: System, workload: &str, key_size: usize) -> BenchSpec {
     // In a radix tree, a scan costs as much as fifty other operations.
     let share = if workload == "ycsb-e" { 0.02 } else { 0.6 };
-    let (warmup, ops) = setting.operations(share);
     BenchSpec {
         memory_servers: MEMORY_SERVERS,
         compute_servers: COMPUTE_SERVERS,
@@ -53,9 +52,7 @@ fn spec(setting: &Setting, system: System, workload: &str, key_size: usize) -> B
         cache_bytes: setting.bytes(CACHE),
         key_space: KeySpace::Random64,
         key_size,
-        warmup,
-        length: Length::Ops(ops),
-        ..setting.spec(workload)
+        ..setting.spec_of_share(workload, share)
     }
     .on_system(system)
 }
@@ -139,13 +136,8 @@ const FACTORS: Experiment = Experiment {
     title: "From ART to SMART",
     source: "SMART, Figure 15, §6.3",
     shows: "What each technique adds, in the workloads that it is meant for.",
-    setting: SETTING,
     varied: "techniques",
-    fitted: &["fifo_ns", "atomics_block"],
     estimated: &["spinner_ns"],
-    hundredths: 1,
-    records: RECORDS,
-    metrics: METRICS,
     cells: factor_cells,
     claims: factor_claims,
     figure: |results| {
@@ -154,6 +146,7 @@ const FACTORS: Experiment = Experiment {
                     C, write combining 1.1x at A.";
         plot::figure(results, panels.collect(), says)
     },
+    ..YCSB
 };
 
 const HERE: &str = "here";

@@ -9,13 +9,12 @@ use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, MOPS, Spacing};
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, PAPER_KEYS, THREADS, claim, percent, times};
+use super::{COMMON, PARTS, THREADS, claim, percent, times};
 use crate::bench::BenchSpec;
 use crate::figure::Figure;
 
 const MAP: &str = "cooling map";
 const FIFO: &str = "FIFO queue under one lock";
-const PARTS: [&str; 2] = ["read-intensive", "write-intensive"];
 
 pub(super) const FIG4: Experiment = Experiment {
     name: "fig4",
@@ -27,12 +26,8 @@ pub(super) const FIG4: Experiment = Experiment {
               every leaf admitted: so here, and beside it with a tenth of the leaves admitted, as DEX is in the end. Then \
               nine of ten misses replace nothing, the queue is asked a tenth as often, and no longer is what limits DEX. How long \
               the queue is held was fitted to Figure 9.",
-    varied: "compute threads",
     fitted: &["queue_ns"],
     estimated: &["spinner_ns", "hand_over_ns"],
-    hundredths: 1,
-    records: PAPER_KEYS,
-    metrics: METRICS,
     cells: fig4_cells,
     claims: fig4_claims,
     figure: |results| {
@@ -40,6 +35,7 @@ pub(super) const FIG4: Experiment = Experiment {
                     cooling map it scales.";
         plot::figure(results, plot::throughput_lines(results, Spacing::Numbers), says)
     },
+    ..COMMON
 };
 
 /// Workload, admission probability and name of each panel.
@@ -101,14 +97,11 @@ pub(super) const FIG9: Experiment = Experiment {
     setting: "144 threads, no offloading, caches of 64 and 256 MiB (§8.3). The paper names no workload; here \
               write-intensive, as in the ablation beside it. How long the one lock is held was fitted to this figure.",
     varied: "cache of a compute server",
-    fitted: &["queue_ns"],
-    estimated: &["spinner_ns", "hand_over_ns"],
     hundredths: 2,
-    records: PAPER_KEYS,
-    metrics: METRICS,
     cells: fig9_cells,
     claims: fig9_claims,
     figure: fig9_figure,
+    ..FIG4
 };
 
 fn fig9_cells(setting: &Setting) -> Vec<Cell> {

@@ -8,8 +8,8 @@ use pando_workload::Distribution;
 use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, Spacing};
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, PAPER_KEYS, claim, peers, times};
-use crate::bench::{BenchSpec, Length};
+use super::{COMMON, PARTS, WORKLOADS, claim, peers, times};
+use crate::bench::BenchSpec;
 
 const SERIES: &str = peers::DEX;
 /// Systems that are measured with longer keys.
@@ -23,11 +23,6 @@ pub(super) const FIG16: Experiment = Experiment {
     setting: "144 threads, Zipf 0.99, 256 MiB of cache per compute server, nodes of 1 KiB; the data grows from 2.98 GiB with keys \
               of 8 B to 13.41 GiB with 64 B.",
     varied: "bytes of a key",
-    fitted: &["fifo_ns", "atomics_block"],
-    estimated: &["spinner_ns", "dispatch_ns", "work_percent"],
-    hundredths: 1,
-    records: PAPER_KEYS,
-    metrics: METRICS,
     cells: fig16_cells,
     claims: fig16_claims,
     figure: |results| {
@@ -35,35 +30,31 @@ pub(super) const FIG16: Experiment = Experiment {
                     of SMART. The paper has no Sherman here, whose code takes keys of 8 B only.";
         plot::figure(results, plot::throughput_lines(results, Spacing::Names), says)
     },
+    ..COMMON
 };
 
 const KEY_SIZES: [usize; 4] = [8, 16, 32, 64];
-const KEY_WORKLOADS: [&str; 5] =
-    ["read-only", "read-intensive", "write-intensive", "insert-intensive", "scan-intensive"];
 
 fn fig16_cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = Vec::new();
-    for workload in KEY_WORKLOADS {
+    for workload in WORKLOADS {
         for key_size in KEY_SIZES {
-            let (warmup, ops) = setting.operations(if workload == "scan-intensive" { 0.1 } else { 1.0 });
-            let spec = setting.spec(workload);
-            let spec = BenchSpec { key_size, warmup, length: Length::Ops(ops), ..spec };
-            cells.extend(LONG_KEYED.map(|name| {
-                let spec = peers::measured_on(name, spec.clone());
-                plot::cell(workload, name, (key_size as f64, key_size), spec)
-            }));
+            let share = if workload == "scan-intensive" { 0.1 } else { 1.0 };
+            let spec = BenchSpec { key_size, ..setting.spec_of_share(workload, share) };
+            let cell = |name| peers::cell(workload, name, (key_size as f64, key_size), spec.clone());
+            cells.extend(LONG_KEYED.map(cell));
         }
     }
     cells
 }
 
 fn fig16_claims(results: &Results<'_>) -> Vec<Claim> {
-    let claims = KEY_WORKLOADS.map(|workload| {
+    let claims = WORKLOADS.map(|workload| {
         let ours = results.ratio(workload, (SERIES, 64.0), (SERIES, 8.0), &THROUGHPUT);
         let what = format!("{workload}: throughput with keys of 64 B over that with 8 B");
         claim(what, "drops", times(ours), "Appendix C")
     });
-    let ahead = KEY_WORKLOADS.map(|workload| {
+    let ahead = WORKLOADS.map(|workload| {
         let ours = results.ratio(workload, (SERIES, 64.0), (peers::SMART, 64.0), &THROUGHPUT);
         claim(format_args!("{workload}: DEX over SMART, keys of 64 B"), "ahead", times(ours), "Appendix C")
     });
@@ -78,27 +69,23 @@ pub(super) const FIG17: Experiment = Experiment {
     setting: "144 threads, 256 MiB of cache per compute server; theta of the Zipf distribution. The paper's values of theta \
               are in its figure only; 0.99 is the default.",
     varied: "theta",
-    fitted: &["fifo_ns", "atomics_block"],
-    estimated: &["spinner_ns", "dispatch_ns", "work_percent"],
     hundredths: 2,
-    records: PAPER_KEYS,
-    metrics: METRICS,
     cells: fig17_cells,
     claims: fig17_claims,
     figure: |results| {
         let says = "the more skewed the workload, the better DEX performs, because more of the hot paths are cached.";
         plot::figure(results, plot::throughput_lines(results, Spacing::Names), says)
     },
+    ..COMMON
 };
 
 const THETAS: [f64; 6] = [0.5, 0.6, 0.7, 0.8, 0.9, 0.99];
 /// Values of theta at which the peers are measured.
 const PEER_THETAS: [f64; 3] = [0.5, 0.8, 0.99];
-const SKEW_WORKLOADS: [&str; 2] = ["read-intensive", "write-intensive"];
 
 fn fig17_cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = Vec::new();
-    for workload in SKEW_WORKLOADS {
+    for workload in PARTS {
         for theta in THETAS {
             let spec = BenchSpec {
                 dist: Some(Distribution::Zipf { theta }),
@@ -106,9 +93,8 @@ fn fig17_cells(setting: &Setting) -> Vec<Cell> {
             };
             cells.push(plot::cell(workload, SERIES, (theta, theta), spec.clone()));
             if PEER_THETAS.contains(&theta) {
-                cells.extend(peers::PEERS.map(|name| {
-                    plot::cell(workload, name, (theta, theta), peers::measured_on(name, spec.clone()))
-                }));
+                let cell = |name| peers::cell(workload, name, (theta, theta), spec.clone());
+                cells.extend(peers::PEERS.map(cell));
             }
         }
     }
@@ -116,7 +102,7 @@ fn fig17_cells(setting: &Setting) -> Vec<Cell> {
 }
 
 fn fig17_claims(results: &Results<'_>) -> Vec<Claim> {
-    let claims = SKEW_WORKLOADS.map(|workload| {
+    let claims = PARTS.map(|workload| {
         let ours = results.ratio(workload, (SERIES, 0.99), (SERIES, 0.5), &THROUGHPUT);
         let what = format!("{workload}: throughput with theta 0.99 over that with 0.5");
         claim(what, "grows with theta", times(ours), "Appendix C")

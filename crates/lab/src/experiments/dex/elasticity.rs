@@ -9,8 +9,7 @@ use serde_json::Value;
 use super::super::cell::{Cell, Metric, THROUGHPUT, Work, metric};
 use super::super::plot;
 use super::super::{Claim, Experiment, Results, Scale, Setting};
-use super::PAPER_KEYS;
-use super::claim;
+use super::{COMMON, claim, times};
 use crate::elastic::{Clients, ElasticSpec, PlannedMove, Spread};
 use crate::figure::{Figure, Panel, Reference, Series, Shape, XAxis, XTicks, YScale};
 
@@ -42,11 +41,11 @@ pub(super) const FIG10: Experiment = Experiment {
     fitted: &[],
     estimated: &[],
     hundredths: 2,
-    records: PAPER_KEYS,
     metrics: &[MOVING, WRITTEN, OTHERS, THROUGHPUT],
     cells: fig10_cells,
     claims: fig10_claims,
     figure: fig10_figure,
+    ..COMMON
 };
 
 fn base(setting: &Setting, (servers, spares): (usize, usize), run_ns: u64) -> ElasticSpec {
@@ -190,14 +189,12 @@ pub(super) const BALANCE: Experiment = Experiment {
               side by side; the hot spot is at three places, one after the other. Clients choose keys from all and wait for \
               whichever server has them, so that a hot server holds everybody up.",
     varied: "balancer",
-    fitted: &[],
-    estimated: &[],
     hundredths: 1,
-    records: PAPER_KEYS,
     metrics: &[SETTLED, MOVES, LATE, THROUGHPUT],
     cells: balance_cells,
     claims: balance_claims,
     figure: balance_figure,
+    ..FIG10
 };
 
 const MOVES: Metric = metric("moves", "moves of boundaries", "/move_count", 1.0, 0);
@@ -238,7 +235,7 @@ fn balance_claims(results: &Results<'_>) -> Vec<Claim> {
         claim("busiest server over the mean, balanced", "1.3x at most", settled(BALANCED, 1.0), place),
         claim("moves of boundaries for three places of the hot spot, 7 boundaries", "bounded", moves, place),
         claim("of these in the last quarter of the time at a place", "none", late, place),
-        claim("throughput with over without", "not given", super::times(gain), place),
+        claim("throughput with over without", "not given", times(gain), place),
     ]
 }
 

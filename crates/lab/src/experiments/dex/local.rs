@@ -6,21 +6,18 @@
 
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
-use pando_workload::Distribution;
 
 use super::super::cell::{Cell, Metric, READS, THROUGHPUT};
 use super::super::plot::{self, Spacing};
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, PAPER_KEYS, claim, peers, percent, times};
-use crate::bench::{BenchSpec, Length, System};
+use super::{COMMON, DISTRIBUTIONS, claim, peers, percent, times};
+use crate::bench::{BenchSpec, System};
 use crate::under_test::local_tree;
 
 const LOCAL: &str = "local B+-tree";
 const DEX: &str = peers::DEX;
 const WORKLOAD: &str = "read-intensive";
-const PARTS: [(&str, Distribution); 2] =
-    [("skewed", Distribution::Zipf { theta: 0.99 }), ("uniform", Distribution::Uniform)];
 /// Numbers of threads that one server has cores for.
 const LOCAL_THREADS: [usize; 3] = [2, 18, 36];
 const DEX_THREADS: [usize; 5] = [2, 18, 36, 72, 144];
@@ -35,12 +32,7 @@ pub(super) const FIG11: Experiment = Experiment {
     setting: "Read-intensive. Compute servers have as much memory in all as the local tree's nodes take, 4.96 GB in the \
               paper, so that 4 have a quarter each (§8.3). Leaves are loaded to 70% here, with which 200 million records \
               take that much; DEX's caches are filled by operations first. The local tree runs on the 36 cores of one server.",
-    varied: "compute threads",
-    fitted: &["fifo_ns", "atomics_block"],
     estimated: &["spinner_ns"],
-    hundredths: 1,
-    records: PAPER_KEYS,
-    metrics: METRICS,
     cells,
     claims,
     figure: |results| {
@@ -48,6 +40,7 @@ pub(super) const FIG11: Experiment = Experiment {
                     144 it is up to 3.3 (skewed) and 4.5 times (uniform) as fast as the local tree's best.";
         plot::figure(results, plot::throughput_lines(results, Spacing::Numbers), says)
     },
+    ..COMMON
 };
 
 /// Bytes of the local tree's nodes.
@@ -59,14 +52,13 @@ fn tree_bytes(spec: &BenchSpec) -> u64 {
 
 fn cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = Vec::new();
-    let (warmup, ops) = setting.operations(1.0);
-    for (panel, dist) in PARTS {
+    let (warmup, _) = setting.operations(1.0);
+    for (panel, dist) in DISTRIBUTIONS {
         let spec = BenchSpec {
             dist: Some(dist),
             fill: FILL,
             // Rarely used leaves enter the cache at their first use, so a long warm-up is needed.
             warmup: 4 * warmup,
-            length: Length::Ops(ops),
             ..setting.spec(WORKLOAD)
         };
         let bytes = tree_bytes(&spec);
@@ -81,8 +73,8 @@ fn cells(setting: &Setting) -> Vec<Cell> {
             let spec = BenchSpec { cache_bytes, ..spec };
             // Caches of the peers hold inner nodes only, so they fill quickly.
             let of_peer = |name| {
-                let spec = BenchSpec { warmup, ..peers::measured_on(name, spec.clone()) };
-                plot::cell(panel, name, (threads as f64, threads), spec)
+                let spec = BenchSpec { warmup, ..spec.clone() };
+                peers::cell(panel, name, (threads as f64, threads), spec)
             };
             cells.extend(peers::at(threads).filter(|name| *name != DEX).map(of_peer));
             cells.push(plot::cell(panel, DEX, (threads as f64, threads), spec));
@@ -93,11 +85,12 @@ fn cells(setting: &Setting) -> Vec<Cell> {
 
 fn claims(results: &Results<'_>) -> Vec<Claim> {
     let place = "§8.3";
-    let number =
-        |metric: &Metric, x: f64| results.value(PARTS[0].0, DEX, x, metric).map(|value| metric.show(value));
+    let number = |metric: &Metric, x: f64| {
+        results.value(DISTRIBUTIONS[0].0, DEX, x, metric).map(|value| metric.show(value))
+    };
     let mut claims =
         vec![claim("skewed: READs of an operation of DEX, 36 threads", "0.01", number(&READS, 36.0), place)];
-    for ((panel, _), (behind, ahead)) in PARTS.iter().zip([("-8%", "3.3x"), ("not given", "4.5x")]) {
+    for ((panel, _), (behind, ahead)) in DISTRIBUTIONS.iter().zip([("-8%", "3.3x"), ("not given", "4.5x")]) {
         let ours = results.ratio(panel, (DEX, 36.0), (LOCAL, 36.0), &THROUGHPUT);
         claims.push(claim(
             format_args!("{panel}: DEX over the local tree, 36 threads"),

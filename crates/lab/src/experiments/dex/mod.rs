@@ -13,9 +13,12 @@ mod scaling;
 mod sizes;
 mod table2;
 
+use pando_workload::Distribution;
+
 use super::cell::{LATENCY, LEAF_HITS, READS, THROUGHPUT, TRAFFIC, TWO_SIDED, WRITES};
 use super::claims::{claim, percent, times};
-use super::scale::PAPER_KEYS;
+use super::plot;
+use super::scale::{PAPER_KEYS, SKEWED};
 use super::{Experiment, Metric};
 
 pub(super) const EXPERIMENTS: &[Experiment] = &[
@@ -41,3 +44,27 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
 const METRICS: &[Metric] = &[THROUGHPUT, READS, WRITES, TWO_SIDED, TRAFFIC, LEAF_HITS, LATENCY];
 /// Compute threads of figures over threads: the cores of a socket, then whole servers.
 const THREADS: [usize; 6] = [2, 18, 36, 72, 108, 144];
+/// Workloads of Table 1 of the paper.
+const WORKLOADS: [&str; 5] =
+    ["read-only", "read-intensive", "write-intensive", "insert-intensive", "scan-intensive"];
+/// Workloads of experiments with two panels.
+const PARTS: [&str; 2] = ["read-intensive", "write-intensive"];
+const DISTRIBUTIONS: [(&str, Distribution); 2] = [("skewed", SKEWED), ("uniform", Distribution::Uniform)];
+
+/// Fields that most experiments share.
+const COMMON: Experiment = Experiment {
+    name: "",
+    title: "",
+    source: "",
+    shows: "",
+    setting: "",
+    varied: "compute threads",
+    fitted: &["fifo_ns", "atomics_block"],
+    estimated: &["spinner_ns", "dispatch_ns", "work_percent"],
+    hundredths: 1,
+    records: PAPER_KEYS,
+    metrics: METRICS,
+    cells: |_| Vec::new(),
+    claims: |_| Vec::new(),
+    figure: |results| plot::figure(results, Vec::new(), ""),
+};

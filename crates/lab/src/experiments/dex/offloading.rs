@@ -4,22 +4,20 @@
 //! enough for offloading to matter (DEX §8.3).
 
 use pando::OffloadPolicy;
-use pando_workload::Distribution;
 
 use super::super::cell::{Cell, Metric, READS, THROUGHPUT, TWO_SIDED, WRITES};
 use super::super::plot::{self, MOPS, Spacing};
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, PAPER_KEYS, claim, percent, times};
-use crate::bench::{BenchSpec, Length, System};
+use super::{COMMON, DISTRIBUTIONS, PARTS, claim, percent, times};
+use crate::bench::{BenchSpec, System};
 use crate::figure::{Figure, YScale};
 
 /// One hundredth of the bytes of the paper's records.
 const SMALL_CACHE: u64 = 200_000_000 * 16 / 100;
-const PARTS: [&str; 2] = ["read-intensive", "write-intensive"];
 
-fn small_cache(setting: &Setting, workload: &str) -> BenchSpec {
-    BenchSpec { cache_bytes: setting.bytes(SMALL_CACHE), ..setting.spec(workload) }
+fn small_cache(setting: &Setting, workload: &str, share: f64) -> BenchSpec {
+    BenchSpec { cache_bytes: setting.bytes(SMALL_CACHE), ..setting.spec_of_share(workload, share) }
 }
 
 /// Threads of Figure 5: up to the paper's 144, and twice as many, which surely saturate the memory servers.
@@ -37,12 +35,9 @@ pub(super) const FIG5: Experiment = Experiment {
               here the two skewed ones with updates. Its figure ends at 144 threads; here a point with twice as many is added, \
               on 8 compute servers: in our model, where work on memory servers is too cheap, 16 cores can serve nearly all that 144 \
               threads ask for.",
-    varied: "compute threads",
     fitted: &[],
     estimated: &["dispatch_ns", "work_percent"],
     hundredths: 2,
-    records: PAPER_KEYS,
-    metrics: METRICS,
     cells: fig5_cells,
     claims: fig5_claims,
     figure: |results| {
@@ -50,6 +45,7 @@ pub(super) const FIG5: Experiment = Experiment {
                     profits from offloading and beats both others.";
         plot::figure(results, plot::throughput_lines(results, Spacing::Numbers), says)
     },
+    ..COMMON
 };
 
 fn fig5_cells(setting: &Setting) -> Vec<Cell> {
@@ -58,13 +54,12 @@ fn fig5_cells(setting: &Setting) -> Vec<Cell> {
         (ALWAYS, OffloadPolicy::Always),
         (COST_AWARE, OffloadPolicy::CostAware),
     ];
-    let (warmup, ops) = setting.operations(0.35);
     let mut cells = Vec::new();
     for workload in PARTS {
         for (series, offload) in policies {
             for threads in POLICY_THREADS {
-                let spec = with_threads(small_cache(setting, workload), setting.threads(threads));
-                let spec = BenchSpec { offload, warmup, length: Length::Ops(ops), ..spec };
+                let spec = BenchSpec { offload, ..small_cache(setting, workload, 0.35) };
+                let spec = with_threads(spec, setting.threads(threads));
                 cells.push(plot::cell(workload, series, (threads as f64, threads), spec));
             }
         }
@@ -103,8 +98,6 @@ fn over_better(results: &Results<'_>, workload: &str) -> Option<f64> {
 }
 
 const STEPS: [&str; 4] = ["baseline B+-tree", "+ logical partitioning", "+ caching", "+ offloading"];
-const DISTRIBUTIONS: [(&str, Distribution); 2] =
-    [("skewed", Distribution::Zipf { theta: 0.99 }), ("uniform", Distribution::Uniform)];
 
 pub(super) const FIG8: Experiment = Experiment {
     name: "fig8",
@@ -113,15 +106,11 @@ pub(super) const FIG8: Experiment = Experiment {
     shows: "The way from a B+-tree whose every access is remote to DEX, step by step.",
     setting: "Write-intensive, caches of 1% of the data (§8.3). The baseline reads each node with its version before and \
               after, and changes leaves under remote locks; partitioned, only nodes that cross a boundary need that.",
-    varied: "compute threads",
     fitted: &["atomics_block"],
-    estimated: &["dispatch_ns", "work_percent"],
-    hundredths: 2,
-    records: PAPER_KEYS,
-    metrics: METRICS,
     cells: fig8_cells,
     claims: fig8_claims,
     figure: fig8_figure,
+    ..FIG5
 };
 
 fn fig8_cells(setting: &Setting) -> Vec<Cell> {
@@ -129,16 +118,15 @@ fn fig8_cells(setting: &Setting) -> Vec<Cell> {
     for (panel, dist) in DISTRIBUTIONS {
         for (step, series) in STEPS.into_iter().enumerate() {
             for threads in [2, 36, 144] {
-                let spec = with_threads(small_cache(setting, "write-intensive"), setting.threads(threads));
                 // Without a cache no warm-up is needed, and operations take much longer, so a tenth of them
                 // suffices.
-                let (warmup, ops) = setting.operations(if step < 2 { 0.1 } else { 0.5 });
+                let spec = small_cache(setting, "write-intensive", if step < 2 { 0.1 } else { 0.5 });
+                let spec = with_threads(spec, setting.threads(threads));
                 let spec = BenchSpec {
                     system: [System::Plain, System::PlainPartitioned, System::Dex, System::Dex][step],
                     offload: if step < 3 { OffloadPolicy::Never } else { OffloadPolicy::CostAware },
                     dist: Some(dist),
-                    warmup: if step < 2 { 0 } else { warmup },
-                    length: Length::Ops(ops),
+                    warmup: if step < 2 { 0 } else { spec.warmup },
                     ..spec
                 };
                 cells.push(plot::cell(panel, series, (threads as f64, threads), spec));
@@ -189,21 +177,17 @@ pub(super) const FIG13: Experiment = Experiment {
     setting: "144 compute threads, caches of 1% of the data, 1 to 4 cores for offloading on each of 4 memory servers; 0 is \
               without offloading (§8.4).",
     varied: "cores of a memory server",
-    fitted: &[],
-    estimated: &["dispatch_ns", "work_percent"],
-    hundredths: 2,
-    records: PAPER_KEYS,
-    metrics: METRICS,
     cells: fig13_cells,
     claims: fig13_claims,
     figure: fig13_figure,
+    ..FIG5
 };
 
 fn fig13_cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = Vec::new();
     for workload in PARTS {
         for cores in [0, 1, 2, 4] {
-            let spec = small_cache(setting, workload);
+            let spec = small_cache(setting, workload, 1.0);
             let offload = if cores == 0 { OffloadPolicy::Never } else { OffloadPolicy::CostAware };
             let spec = BenchSpec { offload, memory_cores: (cores > 0).then_some(cores), ..spec };
             cells.push(plot::cell("", workload, (cores as f64, cores), spec));

@@ -4,8 +4,8 @@
 //! With logical partitioning (P-Sherman, P-SMART), readers of nodes that one compute server owns need no such
 //! READs.
 
-use super::super::cell::THROUGHPUT;
-use super::super::{Claim, Results};
+use super::super::cell::{Cell, THROUGHPUT};
+use super::super::{Claim, Results, plot};
 use super::{claim, times};
 use crate::bench::{BenchSpec, System};
 
@@ -41,9 +41,9 @@ pub(super) fn system(name: &str) -> System {
     }
 }
 
-/// The same measurement of the system with this name.
-pub(super) fn measured_on(name: &str, spec: BenchSpec) -> BenchSpec {
-    spec.on_system(system(name))
+/// A cell of the system with this name.
+pub(super) fn cell(panel: &str, name: &str, x: (f64, impl ToString), spec: BenchSpec) -> Cell {
+    plot::cell(panel, name, x, spec.on_system(system(name)))
 }
 
 /// DEX over each peer in the cell at `x`, beside the paper's ratios. `dex` is the series of DEX to use.

@@ -8,15 +8,12 @@ use pando_workload::Distribution;
 
 use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, Spacing};
-use super::super::scale::{PAPER_CACHE, with_threads};
+use super::super::scale::{PAPER_CACHE, SKEWED, with_threads};
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, PAPER_KEYS, THREADS, claim, peers, percent, times};
-use crate::bench::{BenchSpec, Length};
+use super::{COMMON, THREADS, WORKLOADS, claim, peers, percent, times};
+use crate::bench::BenchSpec;
 use crate::figure::{Figure, Reference};
 
-/// Workloads of Table 1 of the paper.
-const WORKLOADS: [&str; 5] =
-    ["read-only", "read-intensive", "write-intensive", "insert-intensive", "scan-intensive"];
 const SERIES: &str = peers::DEX;
 const LARGE_CACHE: &str = "DEX, 512 MiB of cache";
 /// DEX over the peers at 144 threads, skewed (§8.2), in the order of [`peers::PEERS`].
@@ -30,24 +27,17 @@ const AHEAD: [(&str, [Option<f64>; 4]); 5] = [
 /// Throughput of DEX at 144 threads in million operations per second, as read off Figure 6 by others.
 const READ_OFF: [(&str, f64); 2] = [("read-only", 60.0), ("write-intensive", 45.0)];
 
-const SETTING: &str = "200 million records of 8 B/8 B; 36 threads and 256 MiB of cache per compute server, up to 4 \
-                       of them; 4 memory servers (§8.1, §8.2). Scans ask for 100 records.";
-
 pub(super) const FIG6: Experiment = Experiment {
     name: "fig6",
     title: "Throughput over compute threads, skewed workloads (Zipf 0.99)",
     source: "DEX, Figure 6, §8.2",
     shows: "How the index scales when a few keys are hot.",
-    setting: SETTING,
-    varied: "compute threads",
-    fitted: &["fifo_ns", "atomics_block"],
-    estimated: &["spinner_ns", "dispatch_ns", "work_percent"],
-    hundredths: 1,
-    records: PAPER_KEYS,
-    metrics: METRICS,
+    setting: "200 million records of 8 B/8 B; 36 threads and 256 MiB of cache per compute server, up to 4 \
+                       of them; 4 memory servers (§8.1, §8.2). Scans ask for 100 records.",
     cells: skewed_cells,
     claims: skewed_claims,
     figure: skewed_figure,
+    ..COMMON
 };
 
 pub(super) const FIG7: Experiment = Experiment {
@@ -55,13 +45,6 @@ pub(super) const FIG7: Experiment = Experiment {
     title: "Throughput over compute threads, uniform workloads",
     source: "DEX, Figure 7, §8.2",
     shows: "How the index scales when no key is hotter than another: the worst case of a cache.",
-    setting: SETTING,
-    varied: "compute threads",
-    fitted: &["fifo_ns", "atomics_block"],
-    estimated: &["spinner_ns", "dispatch_ns", "work_percent"],
-    hundredths: 1,
-    records: PAPER_KEYS,
-    metrics: METRICS,
     cells: uniform_cells,
     claims: uniform_claims,
     figure: |results| {
@@ -69,6 +52,7 @@ pub(super) const FIG7: Experiment = Experiment {
                     cache it gains about 20%.";
         plot::figure(results, plot::throughput_lines(results, Spacing::Numbers), says)
     },
+    ..FIG6
 };
 
 pub(super) const FIG15: Experiment = Experiment {
@@ -76,19 +60,13 @@ pub(super) const FIG15: Experiment = Experiment {
     title: "Throughput over compute threads with 5% inserts, and with inserts only",
     source: "DEX, Figure 15, Appendix B",
     shows: "How the index scales with lookups and a few inserts, and with nothing but inserts of new keys.",
-    setting: SETTING,
-    varied: "compute threads",
-    fitted: &["fifo_ns", "atomics_block"],
-    estimated: &["spinner_ns", "dispatch_ns", "work_percent"],
-    hundredths: 1,
-    records: PAPER_KEYS,
-    metrics: METRICS,
     cells: insert_cells,
     claims: insert_claims,
     figure: |results| {
         let says = "DEX is ahead of the others in all three; under uniform keys caching is less effective.";
         plot::figure(results, plot::throughput_lines(results, Spacing::Numbers), says)
     },
+    ..FIG6
 };
 
 fn spec(setting: &Setting, workload: &str, dist: Distribution, threads: usize) -> BenchSpec {
@@ -99,15 +77,13 @@ fn spec(setting: &Setting, workload: &str, dist: Distribution, threads: usize) -
         (_, Distribution::Uniform) => 0.7,
         _ => 1.0,
     };
-    let (warmup, ops) = setting.operations(share);
-    let spec = BenchSpec { warmup, length: Length::Ops(ops), dist: Some(dist), ..setting.spec(workload) };
+    let spec = BenchSpec { dist: Some(dist), ..setting.spec_of_share(workload, share) };
     with_threads(spec, setting.threads(threads))
 }
 
 fn skewed_cells(setting: &Setting) -> Vec<Cell> {
-    let skewed = Distribution::Zipf { theta: 0.99 };
-    let mut cells = over_workloads(setting, skewed);
-    cells.extend(WORKLOADS.map(|workload| never_offloading(setting, workload, (workload, skewed))));
+    let mut cells = over_workloads(setting, SKEWED);
+    cells.extend(WORKLOADS.map(|workload| never_offloading(setting, workload, (workload, SKEWED))));
     cells
 }
 
@@ -133,8 +109,8 @@ fn of_all<'s>(
     threads: usize,
 ) -> impl Iterator<Item = Cell> + use<'s> {
     peers::at(threads).map(move |name| {
-        let spec = peers::measured_on(name, spec(setting, workload, dist, threads));
-        plot::cell(panel, name, (threads as f64, threads), spec)
+        let spec = spec(setting, workload, dist, threads);
+        peers::cell(panel, name, (threads as f64, threads), spec)
     })
 }
 
@@ -149,16 +125,15 @@ fn uniform_cells(setting: &Setting) -> Vec<Cell> {
 }
 
 fn insert_cells(setting: &Setting) -> Vec<Cell> {
-    let skewed = Distribution::Zipf { theta: 0.99 };
     let parts = [
-        ("read-intensive-2, skewed", "read-intensive-2", skewed),
+        ("read-intensive-2, skewed", "read-intensive-2", SKEWED),
         ("read-intensive-2, uniform", "read-intensive-2", Distribution::Uniform),
         ("insert-only, uniform", "insert-only", Distribution::Uniform),
     ];
     let cells = parts.into_iter().flat_map(|(panel, workload, dist)| {
         THREADS.into_iter().flat_map(move |threads| of_all(setting, panel, (workload, dist), threads))
     });
-    let never = never_offloading(setting, parts[0].0, (parts[0].1, skewed));
+    let never = never_offloading(setting, parts[0].0, (parts[0].1, SKEWED));
     cells.chain([never]).collect()
 }
 

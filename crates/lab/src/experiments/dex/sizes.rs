@@ -8,7 +8,7 @@ use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, MOPS, Spacing};
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
-use super::{METRICS, PAPER_KEYS, claim, peers, percent, times};
+use super::{COMMON, PARTS, claim, peers, percent, times};
 use crate::bench::BenchSpec;
 use crate::figure::{Figure, Reference, YScale};
 
@@ -18,7 +18,6 @@ const SOCKET: &str = "DEX, 18 threads of one server";
 const RATIOS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// Cache ratios at which the peers are measured.
 const PEER_RATIOS: [u32; 3] = [1, 8, 32];
-const PARTS: [&str; 2] = ["read-intensive", "write-intensive"];
 /// Bytes of the paper's 200 million records of 8 B/8 B.
 const PAPER_DATA: u64 = 200_000_000 * 16;
 
@@ -30,11 +29,7 @@ pub(super) const FIG12: Experiment = Experiment {
     setting: "144 threads, Zipf 0.99; the cache of a compute server as a share of the records' 2.98 GiB. 18 threads of one \
               socket beside it, write-intensive.",
     varied: "cache of a compute server / data",
-    fitted: &["fifo_ns", "atomics_block"],
-    estimated: &["spinner_ns", "dispatch_ns", "work_percent"],
     hundredths: 2,
-    records: PAPER_KEYS,
-    metrics: METRICS,
     cells: fig12_cells,
     claims: fig12_claims,
     figure: |results| {
@@ -43,6 +38,7 @@ pub(super) const FIG12: Experiment = Experiment {
                     socket.";
         plot::figure(results, plot::throughput_lines(results, Spacing::Names), says)
     },
+    ..COMMON
 };
 
 fn fig12_cells(setting: &Setting) -> Vec<Cell> {
@@ -54,9 +50,8 @@ fn fig12_cells(setting: &Setting) -> Vec<Cell> {
             let spec = BenchSpec { cache_bytes, ..spec };
             let x = (f64::from(ratio), format!("{ratio}%"));
             if series == ALL && PEER_RATIOS.contains(&ratio) {
-                cells.extend(peers::PEERS.map(|name| {
-                    plot::cell(workload, name, x.clone(), peers::measured_on(name, spec.clone()))
-                }));
+                let cell = |name| peers::cell(workload, name, x.clone(), spec.clone());
+                cells.extend(peers::PEERS.map(cell));
             }
             cells.push(plot::cell(workload, series, x, spec));
         }
@@ -109,12 +104,10 @@ pub(super) const FIG18: Experiment = Experiment {
     varied: "admission probability",
     fitted: &[],
     estimated: &["dispatch_ns", "work_percent"],
-    hundredths: 1,
-    records: PAPER_KEYS,
-    metrics: METRICS,
     cells: fig18_cells,
     claims: fig18_claims,
     figure: fig18_figure,
+    ..COMMON
 };
 
 fn size_name(mib: u64) -> String {

@@ -9,7 +9,7 @@ use pando::OffloadPolicy;
 use super::super::cell::{ATOMICS, Cell, LEAF_HITS, READS, THROUGHPUT, TRAFFIC, TWO_SIDED, WRITES};
 use super::super::plot;
 use super::super::{Experiment, Metric, Results, Setting};
-use super::{PAPER_KEYS, peers};
+use super::{COMMON, peers};
 use crate::bench::BenchSpec;
 use crate::figure::{Figure, Panel, Series, Shape, XAxis, XTicks, YScale};
 
@@ -24,14 +24,12 @@ pub(super) const TABLE2: Experiment = Experiment {
               faster, so that both are shown. Every update stores another value here; the code of SMART skips the WRITE \
               of a value that is there already.",
     varied: "workload",
-    fitted: &["fifo_ns", "atomics_block"],
     estimated: &["dispatch_ns", "work_percent", "spinner_ns"],
     hundredths: 5,
-    records: PAPER_KEYS,
     metrics: &[READS, WRITES, ATOMICS, TWO_SIDED, TRAFFIC, LEAF_HITS, THROUGHPUT],
     cells,
-    claims: |_| Vec::new(),
     figure,
+    ..COMMON
 };
 
 /// READs, WRITEs, atomics, two-sided calls and bytes per operation.
@@ -59,8 +57,7 @@ fn cells(setting: &Setting) -> Vec<Cell> {
                 let spec = BenchSpec { offload: OffloadPolicy::Never, ..spec.clone() };
                 cells.push(Cell { paper: paper(), ..plot::cell("", NEVER, (i as f64, workload), spec) });
             }
-            let spec = peers::measured_on(name, spec);
-            cells.push(Cell { paper: paper(), ..plot::cell("", name, (i as f64, workload), spec) });
+            cells.push(Cell { paper: paper(), ..peers::cell("", name, (i as f64, workload), spec) });
         }
     }
     cells
