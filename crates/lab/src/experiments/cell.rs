@@ -39,20 +39,27 @@ pub enum Work {
     Elastic(Box<ElasticSpec>),
 }
 
+impl From<BenchSpec> for Work {
+    fn from(spec: BenchSpec) -> Self {
+        Work::Bench(Box::new(spec))
+    }
+}
+
+impl From<ElasticSpec> for Work {
+    fn from(spec: ElasticSpec) -> Self {
+        Work::Elastic(Box::new(spec))
+    }
+}
+
 impl Work {
     /// # Errors
     /// Errors that prevent the whole measurement; failures within it are in the report.
     pub(super) fn run(&self, watch: &dyn Watch) -> Result<Value, BenchError> {
-        match self {
-            Work::Bench(spec) => {
-                let report = bench::run(spec, watch)?;
-                Ok(serde_json::to_value(report).expect("a report is made of numbers and texts"))
-            }
-            Work::Elastic(spec) => {
-                let report = elastic::run(spec, watch)?;
-                Ok(serde_json::to_value(report).expect("a report is made of numbers and texts"))
-            }
-        }
+        let report = match self {
+            Work::Bench(spec) => serde_json::to_value(bench::run(spec, watch)?),
+            Work::Elastic(spec) => serde_json::to_value(elastic::run(spec, watch)?),
+        };
+        Ok(report.expect("a report is made of numbers and texts"))
     }
 
     /// # Errors
@@ -66,22 +73,17 @@ impl Work {
 
     /// All settings that determine the result.
     pub(super) fn config(&self) -> Value {
-        match self {
-            Work::Bench(spec) => {
-                let config = serde_json::to_value(spec);
-                let mut config = config.expect("a specification is made of numbers and texts");
-                // The cluster's model is represented by the hash.
-                config["memory_cores"] = spec.memory_cores.into();
-                config["config_hash"] = spec.config_hash().into();
-                config
-            }
-            Work::Elastic(spec) => {
-                let mut config =
-                    serde_json::to_value(spec).expect("a specification is made of numbers and texts");
-                config["config_hash"] = spec.bench().config_hash().into();
-                config
-            }
+        let (config, hash) = match self {
+            Work::Bench(spec) => (serde_json::to_value(spec), spec.config_hash()),
+            Work::Elastic(spec) => (serde_json::to_value(spec), spec.bench().config_hash()),
+        };
+        let mut config = config.expect("a specification is made of numbers and texts");
+        if let Work::Bench(spec) = self {
+            // The cluster's model is represented by the hash.
+            config["memory_cores"] = spec.memory_cores.into();
         }
+        config["config_hash"] = hash.into();
+        config
     }
 
     /// Upper estimate of the memory of the measurement: nodes on the memory servers, caches, checks.
@@ -177,7 +179,7 @@ mod tests {
     #[test]
     fn the_papers_cell_needs_about_eight_gigabytes() {
         let spec = Setting::new(Scale::Full, 1).spec("read-only");
-        let bytes = Work::Bench(Box::new(spec)).memory_bytes();
+        let bytes = Work::from(spec).memory_bytes();
         assert!((8_000_000_000..10_000_000_000).contains(&bytes), "{bytes}");
     }
 }

@@ -3,7 +3,7 @@
 //! Positions on the x axis keep their distances if they are comparable numbers (threads). Otherwise, such as
 //! for powers of two, they are names at equal distances.
 
-use super::cell::{Cell, Metric, THROUGHPUT};
+use super::cell::{Cell, Metric, THROUGHPUT, Work};
 use super::results::Results;
 use crate::figure::{Figure, Panel, Series, Shape, XAxis, XTicks, YScale};
 
@@ -98,19 +98,19 @@ fn shaped(
     }
 }
 
-/// A cell of the benchmark, without a value of the paper.
+/// A cell without a value of the paper.
 pub(super) fn cell(
     panel: &str,
     series: &str,
     (x, x_name): (f64, impl ToString),
-    spec: crate::bench::BenchSpec,
+    work: impl Into<Work>,
 ) -> Cell {
     Cell {
         panel: panel.to_owned(),
         series: series.to_owned(),
         x,
         x_name: x_name.to_string(),
-        work: super::Work::Bench(Box::new(spec)),
+        work: work.into(),
         paper: Vec::new(),
     }
 }

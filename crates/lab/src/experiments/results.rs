@@ -51,10 +51,13 @@ pub struct Results<'e> {
 }
 
 impl Results<'_> {
+    fn of_series(&self, panel: &str, series: &str) -> impl Iterator<Item = &Outcome> {
+        self.outcomes.iter().filter(move |Outcome { cell, .. }| cell.panel == panel && cell.series == series)
+    }
+
     /// A metric of one cell.
     pub fn value(&self, panel: &str, series: &str, x: f64, metric: &Metric) -> Option<f64> {
-        let is_meant = |cell: &Cell| cell.panel == panel && cell.series == series && cell.x == x;
-        let outcome = self.outcomes.iter().find(|outcome| is_meant(&outcome.cell))?;
+        let outcome = self.of_series(panel, series).find(|outcome| outcome.cell.x == x)?;
         metric.of(outcome.report.as_ref().ok()?)
     }
 
@@ -66,8 +69,7 @@ impl Results<'_> {
 
     /// The measured points of a series, by x.
     pub fn points(&self, panel: &str, series: &str, metric: &Metric) -> Vec<(f64, f64)> {
-        let of_series = |cell: &Cell| cell.panel == panel && cell.series == series;
-        let outcomes = self.outcomes.iter().filter(|outcome| of_series(&outcome.cell));
+        let outcomes = self.of_series(panel, series);
         let points = outcomes.filter_map(|o| Some((o.cell.x, metric.of(o.report.as_ref().ok()?)?)));
         let mut points: Vec<_> = points.collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -76,8 +78,7 @@ impl Results<'_> {
 
     /// The paper's values for the cells of a series.
     pub fn paper_points(&self, panel: &str, series: &str, metric: &Metric) -> Vec<(f64, f64)> {
-        let of_series = |cell: &&Cell| cell.panel == panel && cell.series == series;
-        let cells = self.outcomes.iter().map(|outcome| &outcome.cell).filter(of_series);
+        let cells = self.of_series(panel, series).map(|outcome| &outcome.cell);
         let value = |cell: &Cell| cell.paper.iter().find(|(name, _)| *name == metric.name).map(|(_, v)| *v);
         cells.filter_map(|cell| Some((cell.x, value(cell)?))).collect()
     }

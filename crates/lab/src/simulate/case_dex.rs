@@ -155,29 +155,10 @@ fn draw_nodes(draw: &Draw) -> Nodes {
 
 fn draw_keys(draw: &Draw, nodes: Nodes) -> DrawnKeys {
     match nodes {
-        Nodes::Fixed { bytes, .. } => {
-            // Three entries must fit beside two fences.
-            let (key, value) = match bytes {
-                256 => draw.one_of(&[(8, 8), (8, 8), (4, 8), (8, 16), (16, 8)]),
-                _ => draw.one_of(&[(8, 8), (16, 24), (24, 8), (5, 40)]),
-            };
-            (
-                Sizes { key, value, fixed: true },
-                draw.one_of(&[KeyStyle::Words, KeyStyle::Dense, KeyStyle::Prefixed]),
-                0.0,
-            )
-        }
+        Nodes::Fixed { bytes, .. } => (draw.fixed_sizes(bytes), draw.one_of(&KeyStyle::FIXED), 0.0),
         Nodes::Slotted { bytes, .. } => {
             let sizes = Sizes { key: bytes / 4, value: draw.one_of(&[600, 3_000]), fixed: false };
-            let styles = [
-                KeyStyle::Words,
-                KeyStyle::Dense,
-                KeyStyle::Short,
-                KeyStyle::Prefixed,
-                KeyStyle::Nested,
-                KeyStyle::Ragged,
-            ];
-            (sizes, draw.one_of(&styles), draw.one_of(&[0.0, 0.05, 0.3]))
+            (sizes, draw.one_of(&KeyStyle::ALL), draw.one_of(&[0.0, 0.05, 0.3]))
         }
     }
 }

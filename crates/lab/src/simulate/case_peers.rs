@@ -42,8 +42,10 @@ impl Setup {
     /// The configuration of `seed` with a B-link tree.
     pub(super) fn draw_sherman(seed: u64, setup: ShermanSetup, faults: FaultSet) -> Self {
         let draw = Draw::of(seed, "sherman");
-        let (node_bytes, sizes) = draw_fixed(&Draw::of(seed, "b-link nodes"));
-        let style = draw.one_of(&[KeyStyle::Words, KeyStyle::Dense, KeyStyle::Prefixed]);
+        let nodes = Draw::of(seed, "b-link nodes");
+        let node_bytes = nodes.one_of(&[256, 256, 512, 1024, 1024, 2048]);
+        let sizes = nodes.fixed_sizes(node_bytes);
+        let style = draw.one_of(&KeyStyle::FIXED);
         let cache_bytes = draw.one_of(&[0, 4 << 10, 16 << 10, 1 << 20]);
         let table_locks = draw.one_of(&[1, 4, 64, 1 << 12]);
         let hand_over = draw.one_of(&[0, 1, 4, 4, 100]);
@@ -78,27 +80,12 @@ impl Setup {
     }
 }
 
-/// Node size, and sizes of keys and values of which at least four fit in a node.
-fn draw_fixed(draw: &Draw) -> (usize, Sizes) {
-    let node = draw.one_of(&[256, 256, 512, 1024, 1024, 2048]);
-    let (key, value) = match node {
-        256 => draw.one_of(&[(8, 8), (8, 8), (4, 8), (8, 16), (16, 8)]),
-        512 => draw.one_of(&[(8, 8), (16, 24), (24, 8), (5, 40)]),
-        1024 => draw.one_of(&[(8, 8), (64, 8), (13, 17), (8, 168), (8, 168)]),
-        // Entries of several cache lines.
-        _ => draw.one_of(&[(8, 120), (8, 200), (8, 200), (64, 150)]),
-    };
-    (node, Sizes { key, value, fixed: true })
-}
-
 fn draw_any(draw: &Draw) -> DrawnKeys {
-    use KeyStyle::{Dense, Nested, Prefixed, Ragged, Short, Words};
     let (key, value) = draw.one_of(&[(8, 8), (8, 8), (4, 40), (24, 100)]);
-    let fixed = (Sizes { key, value, fixed: true }, draw.one_of(&[Words, Dense, Prefixed]), 0.0);
+    let fixed = (Sizes { key, value, fixed: true }, draw.one_of(&KeyStyle::FIXED), 0.0);
     let sizes =
         Sizes { key: draw.one_of(&[16, 40, 100]), value: draw.one_of(&[100, 600, 3_000]), fixed: false };
-    let style = draw.one_of(&[Words, Dense, Short, Prefixed, Nested, Ragged]);
-    let any = (sizes, style, draw.one_of(&[0.0, 0.05, 0.3]));
+    let any = (sizes, draw.one_of(&KeyStyle::ALL), draw.one_of(&[0.0, 0.05, 0.3]));
     draw.one_of(&[fixed, any, any])
 }
 

@@ -49,6 +49,19 @@ pub struct Violation {
     pub excerpt: String,
 }
 
+/// Result of a complete run, checked.
+#[derive(Default)]
+pub struct Judged {
+    pub operations: u64,
+    /// Number of failed operations.
+    pub failed: u64,
+    /// Virtual time of the end.
+    pub ended: Nanos,
+    /// Hash of the whole history.
+    pub hash: u64,
+    pub violations: Vec<Violation>,
+}
+
 /// Number of reported violations of one kind; further ones are mostly repetitions.
 const TOLD: usize = 5;
 /// Number of steps shown before a violation; half as many are shown after it.

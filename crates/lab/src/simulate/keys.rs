@@ -30,6 +30,13 @@ pub enum KeyStyle {
     Ragged,
 }
 
+impl KeyStyle {
+    pub const ALL: [Self; 6] =
+        [Self::Words, Self::Dense, Self::Short, Self::Prefixed, Self::Nested, Self::Ragged];
+    /// Styles of keys that all have one size.
+    pub const FIXED: [Self; 3] = [Self::Words, Self::Dense, Self::Prefixed];
+}
+
 /// Sizes of keys and values, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Sizes {

@@ -15,7 +15,7 @@ use pando_pool::{AttachMode, IndexRecord, Pool, PoolOptions};
 use pando_rt::block_on;
 use pando_sim::{Fault, FaultBounds, SimConfig, SimEndpoint, SimFabric};
 
-use super::check::{Kind, Violation};
+use super::check::{Judged, Kind, Violation};
 use super::cluster::ClusterError;
 use super::faults::end_of;
 use super::pool_audit::{Used, twice_or_free, walk};
@@ -27,17 +27,8 @@ use super::setup::{Setup, random_of};
 /// Approximate time of a step of a process without faults, in ns.
 const STEP_NS: f64 = 60_000.0;
 
-/// Result of a complete run.
-pub struct PoolRun {
-    pub operations: u64,
-    pub failed: u64,
-    pub ended: Nanos,
-    pub hash: u64,
-    pub violations: Vec<Violation>,
-}
-
 /// Runs the pool of `setup`.
-pub fn run_pool(setup: &Setup, case: PoolCase) -> Result<PoolRun, ClusterError> {
+pub fn run_pool(setup: &Setup, case: PoolCase) -> Result<Judged, ClusterError> {
     let fabric = SimFabric::new(&SimConfig {
         regions: vec![REGION; setup.memory_servers],
         compute_servers: case.processes,
@@ -85,7 +76,7 @@ pub fn run_pool(setup: &Setup, case: PoolCase) -> Result<PoolRun, ClusterError> 
         }
     }
     let told = |(what, excerpt)| Violation { kind: Kind::Audit, what, excerpt };
-    Ok(PoolRun {
+    Ok(Judged {
         operations: world.operations.get(),
         failed: world.failed.get(),
         ended: world.fabric.now(),

@@ -19,7 +19,7 @@ use pando_smart::Smart;
 use serde::Serialize;
 
 use super::case_dex::{DexCase, Nodes};
-use super::check::{self, Kind, Violation};
+use super::check::{self, Judged, Kind, Violation};
 use super::client::Client;
 use super::cluster::{Cluster, ClusterError};
 use super::dex::Dex;
@@ -28,7 +28,7 @@ use super::history::{Book, History, Op, Scan};
 use super::index::Index;
 use super::keys::draw_keys;
 use super::peers::Peer;
-use super::pool_case::{PoolCase, serialize_setup};
+use super::pool_case::serialize_setup;
 use super::pool_run::run_pool;
 use super::setup::{Case, PATIENCE_NS, Setup, random_of};
 use super::systems::Systems;
@@ -65,59 +65,29 @@ pub fn run_seed(seed: u64, systems: &Systems, faults: FaultSet) -> SeedReport {
 
 /// Runs one configuration.
 pub fn run_setup(setup: Setup) -> SeedReport {
-    if let Case::Pool(case) = setup.case {
-        return run_setup_of_pool(setup, case);
-    }
-    let ran = catch_unwind(AssertUnwindSafe(|| run_case(&setup)));
-    let told = |kind, what: String| vec![Violation { kind, what, excerpt: String::new() }];
-    let mut report = SeedReport {
-        setup,
-        operations: 0,
-        failed_operations: 0,
-        virtual_ns: 0,
-        history_hash: 0,
-        violations: Vec::new(),
+    let ran = match setup.case {
+        Case::Pool(case) => caught("pool", || run_pool(&setup, case)),
+        _ => caught("index", || run_case(&setup)).map(Ran::judged),
     };
-    match ran {
-        Ok(Ok(ran)) => {
-            let records = &ran.history.records;
-            report.operations = records.len() as u64;
-            report.failed_operations =
-                records.iter().filter(|record| record.failure().is_some()).count() as u64;
-            report.virtual_ns = ran.ended;
-            report.history_hash = ran.history.hash();
-            report.violations = check::check(&ran.history, ran.calm);
-            report.violations.extend(ran.audit);
-        }
-        Ok(Err(error)) => {
-            report.violations = told(Kind::Failure, format!("the index could not be made: {error}"))
-        }
-        Err(panic) => {
-            report.violations = told(Kind::Panic, said_by(&*panic).to_owned());
-        }
+    let ran = ran.unwrap_or_else(|violation| Judged { violations: vec![violation], ..Judged::default() });
+    SeedReport {
+        setup,
+        operations: ran.operations,
+        failed_operations: ran.failed,
+        virtual_ns: ran.ended,
+        history_hash: ran.hash,
+        violations: ran.violations,
     }
-    report
 }
 
-/// Like [`run_setup`], for the pool itself.
-fn run_setup_of_pool(setup: Setup, case: PoolCase) -> SeedReport {
-    let told = |kind, what| vec![Violation { kind, what, excerpt: String::new() }];
-    let (ran, violations) = match catch_unwind(AssertUnwindSafe(|| run_pool(&setup, case))) {
-        Ok(Ok(mut ran)) => {
-            let violations = std::mem::take(&mut ran.violations);
-            (Some(ran), violations)
-        }
-        Ok(Err(error)) => (None, told(Kind::Failure, format!("the pool could not be made: {error}"))),
-        Err(panic) => (None, told(Kind::Panic, said_by(&*panic).to_owned())),
+/// Runs `run`; a failure or a panic is a violation.
+fn caught<T>(what: &str, run: impl FnOnce() -> Result<T, ClusterError>) -> Result<T, Violation> {
+    let (kind, what) = match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(ran)) => return Ok(ran),
+        Ok(Err(error)) => (Kind::Failure, format!("the {what} could not be made: {error}")),
+        Err(panic) => (Kind::Panic, said_by(&*panic).to_owned()),
     };
-    SeedReport {
-        operations: ran.as_ref().map_or(0, |ran| ran.operations),
-        failed_operations: ran.as_ref().map_or(0, |ran| ran.failed),
-        virtual_ns: ran.as_ref().map_or(0, |ran| ran.ended),
-        history_hash: ran.as_ref().map_or(0, |ran| ran.hash),
-        violations,
-        setup,
-    }
+    Err(Violation { kind, what, excerpt: String::new() })
 }
 
 fn said_by(panic: &(dyn std::any::Any + Send)) -> &str {
@@ -132,6 +102,22 @@ struct Ran {
     calm: Nanos,
     ended: Nanos,
     audit: Vec<Violation>,
+}
+
+impl Ran {
+    /// Checks the history.
+    fn judged(self) -> Judged {
+        let records = &self.history.records;
+        let mut violations = check::check(&self.history, self.calm);
+        violations.extend(self.audit);
+        Judged {
+            operations: records.len() as u64,
+            failed: records.iter().filter(|record| record.failure().is_some()).count() as u64,
+            ended: self.ended,
+            hash: self.history.hash(),
+            violations,
+        }
+    }
 }
 
 fn run_case(setup: &Setup) -> Result<Ran, ClusterError> {

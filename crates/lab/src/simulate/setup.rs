@@ -112,6 +112,18 @@ impl Draw {
     pub fn one_of<T: Copy>(&self, choices: &[T]) -> T {
         choices[(self.0.next() >> 32) as usize % choices.len()]
     }
+
+    /// Sizes of keys and values of which a node has room for four, or for three beside two fences.
+    pub fn fixed_sizes(&self, node_bytes: usize) -> Sizes {
+        let (key, value) = match node_bytes {
+            256 => self.one_of(&[(8, 8), (8, 8), (4, 8), (8, 16), (16, 8)]),
+            512 => self.one_of(&[(8, 8), (16, 24), (24, 8), (5, 40)]),
+            1024 => self.one_of(&[(8, 8), (64, 8), (13, 17), (8, 168), (8, 168)]),
+            // Entries of several cache lines.
+            _ => self.one_of(&[(8, 120), (8, 200), (8, 200), (64, 150)]),
+        };
+        Sizes { key, value, fixed: true }
+    }
 }
 
 /// Random numbers for one purpose of a seed.

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-use super::super::cell::{Cell, Metric, THROUGHPUT, Work, metric};
+use super::super::cell::{Cell, Metric, THROUGHPUT, metric};
 use super::super::plot;
 use super::super::{Claim, Experiment, Results, Scale, Setting};
 use super::{COMMON, claim, times};
@@ -85,14 +85,7 @@ fn fig10_cells(setting: &Setting) -> Vec<Cell> {
                 moves: vec![PlannedMove { at_ns: run_ns / 2, from: 1, to: 3, part }],
                 ..base(setting, (3, 1), run_ns)
             };
-            Cell {
-                panel: panel.to_owned(),
-                series: "DEX".to_owned(),
-                x,
-                x_name,
-                work: Work::Elastic(Box::new(spec)),
-                paper: Vec::new(),
-            }
+            plot::cell(panel, "DEX", (x, x_name), spec)
         };
     let sizes = SIZES.into_iter().zip(SIZES_END);
     let sizes = sizes.map(|(mib, end)| cell(HALF, (mib as f64, format!("{mib} MiB"), end), (mib, 1, 0.5)));
@@ -149,19 +142,24 @@ fn over_time(results: &Results<'_>, panel: &str, x: f64, groups: &[(&str, &[usiz
             .collect(),
         quoted: false,
     });
-    let end = intervals as f64 * interval_ms;
-    Some(Panel {
-        title: format!("{panel}: {}", outcome.cell.x_name),
+    let title = format!("{panel}: {}", outcome.cell.x_name);
+    Some(time_panel(title, intervals as f64 * interval_ms, plot::MOPS, series.collect()))
+}
+
+/// A panel over the virtual time up to `end`, in ms.
+fn time_panel(title: String, end: f64, y_label: &str, series: Vec<Series>) -> Panel {
+    Panel {
+        title,
         shape: Shape::Lines,
         x: XAxis {
             label: "virtual time (ms)".to_owned(),
             ticks: XTicks::Numbers((0..=6).map(|tick| (end * f64::from(tick) / 6.0).round()).collect()),
         },
-        y_label: plot::MOPS.to_owned(),
+        y_label: y_label.to_owned(),
         y_scale: YScale::Linear,
-        series: series.collect(),
+        series,
         references: Vec::new(),
-    })
+    }
 }
 
 fn fig10_figure(results: &Results<'_>) -> Figure {
@@ -216,9 +214,7 @@ fn balance_cells(setting: &Setting) -> Vec<Cell> {
             flush_workers: 4,
             ..base(setting, (8, 0), run_ns)
         };
-        let work = Work::Elastic(Box::new(spec));
-        let (panel, x_name) = (String::new(), series.to_owned());
-        Cell { panel, series: series.to_owned(), x, x_name, work, paper: Vec::new() }
+        plot::cell("", series, (x, series), spec)
     };
     vec![cell(0.0, UNBALANCED, None), cell(1.0, BALANCED, Some(run_ns / 90))]
 }
@@ -255,18 +251,10 @@ fn balance_figure(results: &Results<'_>) -> Figure {
         let points =
             imbalance.iter().enumerate().filter_map(|(at, value)| Some((place(at), value.as_f64()?)));
         let end = imbalance.len() as f64 * interval_ms;
-        panels.push(Panel {
-            title: format!("load of the busiest server, {series}"),
-            shape: Shape::Lines,
-            x: XAxis {
-                label: "virtual time (ms)".to_owned(),
-                ticks: XTicks::Numbers((0..=6).map(|tick| (end * f64::from(tick) / 6.0).round()).collect()),
-            },
-            y_label: "busiest server / mean".to_owned(),
-            y_scale: YScale::Linear,
-            series: vec![Series { name: series.to_owned(), points: points.collect(), quoted: false }],
-            references: vec![Reference { label: "1.3 times the mean".to_owned(), y: 1.3 }],
-        });
+        let title = format!("load of the busiest server, {series}");
+        let series = Series { name: series.to_owned(), points: points.collect(), quoted: false };
+        let references = vec![Reference { label: "1.3 times the mean".to_owned(), y: 1.3 }];
+        panels.push(Panel { references, ..time_panel(title, end, "busiest server / mean", vec![series]) });
     }
     plot::figure(
         results,
