@@ -10,15 +10,13 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use pando::{CacheOptions, Cluster, Eviction, OffloadPolicy};
-use pando_lab::bench::{
-    self, BenchReport, BenchSpec, FabricKind, LayoutChoice, Length, Model, Phase, System, Watch,
-};
+use pando_lab::bench::{self, BenchSpec, FabricKind, LayoutChoice, Length, Model, Phase, System, Watch};
 use pando_lab::units::{parse_count, parse_nanos, parse_size};
 use pando_workload::{Distribution, InsertKeys, KeySpace, ScanLength, Scatter};
 
 use crate::args::AccessArgs;
 use crate::failure::Failure;
-use crate::output::write_document;
+use crate::output::{print, write_document};
 use crate::signals::Interrupt;
 use crate::{pool, progress};
 
@@ -237,7 +235,10 @@ pub fn run(args: BenchArgs) -> Result<(), Failure> {
                 documents.extend([report.to_json().as_str(), "\n"]);
                 write_document(path, &documents)?;
             }
-            None => print(&report, number > 0)?,
+            None => {
+                let blank = if number > 0 { "\n" } else { "" };
+                print(&format!("{blank}{}", bench::render(&report)))?;
+            }
         }
     }
     if clean {
@@ -245,11 +246,6 @@ pub fn run(args: BenchArgs) -> Result<(), Failure> {
     } else {
         Err(Failure::failed("the index did not do all that was asked of it; see the report"))
     }
-}
-
-fn print(report: &BenchReport, another: bool) -> Result<(), Failure> {
-    let blank = if another { "\n" } else { "" };
-    write_document(Path::new("-"), &format!("{blank}{}", bench::render(report)))
 }
 
 /// One specification per workload, all validated.

@@ -3,7 +3,6 @@
 //! The real code is measured for a few seconds. The output is a table; `--toml` writes the section of the
 //! model that `pando bench --cluster` reads.
 
-use std::io::{Write, stdout};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -11,7 +10,7 @@ use pando_lab::calibrate::{self, CalibrateError, CalibrateOptions};
 use pando_lab::units::parse_count;
 
 use crate::failure::Failure;
-use crate::output::write_document;
+use crate::output::{print, write_document};
 use crate::progress;
 
 #[derive(Args, Debug)]
@@ -42,7 +41,5 @@ pub fn run(args: &CalibrateArgs) -> Result<(), Failure> {
             return Ok(());
         }
     }
-    let mut output = stdout().lock();
-    output.write_all(calibration.table().as_bytes())?;
-    Ok(output.flush()?)
+    print(&calibration.table())
 }

@@ -3,7 +3,7 @@
 //! A new index may be divided into partitions, each of which another process can own (`pando load --own`). A dropped index
 //! gives all its blocks back to the pool.
 
-use pando::{Config, IndexOptions};
+use pando::{Config, IndexLayout, IndexOptions};
 
 use crate::args::{CreateArgs, IndexArgs, PoolArgs};
 use crate::failure::Failure;
@@ -52,6 +52,14 @@ pub fn drop(args: &IndexArgs) -> Result<(), Failure> {
 pub fn node_size(bytes: u64) -> Result<usize, Failure> {
     usize::try_from(bytes)
         .map_err(|_| Failure::bad_input(format_args!("nodes of {bytes} bytes are too large")))
+}
+
+/// Options of an index with this layout.
+pub fn options_of(layout: IndexLayout) -> IndexOptions {
+    match layout {
+        IndexLayout::Fixed { key_size, value_size } => IndexOptions::fixed(key_size, value_size),
+        IndexLayout::Bytes => IndexOptions::bytes(),
+    }
 }
 
 /// Parses the keys at which partitions begin. An option is a comma-separated list, or one composite key with

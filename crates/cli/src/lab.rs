@@ -11,7 +11,7 @@ use indicatif::ProgressBar;
 use pando_lab::experiments::{self, Experiment, Progress, Scale, Setting};
 
 use crate::failure::Failure;
-use crate::output::write_document;
+use crate::output::print;
 use crate::progress;
 use crate::signals::Interrupt;
 
@@ -73,7 +73,7 @@ fn list() -> Result<(), Failure> {
     let width = experiments::all().map(|experiment| experiment.name.len()).max().unwrap_or(0);
     let line =
         |Experiment { name, title, source, .. }: &Experiment| format!("{name:width$}  {title} ({source})\n");
-    write_document("-".as_ref(), &experiments::all().map(line).collect::<String>())
+    print(&experiments::all().map(line).collect::<String>())
 }
 
 fn run_one(args: &LabRunArgs) -> Result<(), Failure> {
@@ -92,7 +92,7 @@ fn run_one(args: &LabRunArgs) -> Result<(), Failure> {
     for file in &written.files {
         text.push_str(&format!("{}\n", file.display()));
     }
-    write_document("-".as_ref(), &text)?;
+    print(&text)?;
     match written.troubled {
         0 => Ok(()),
         troubled => Err(Failure::failed(format_args!(

@@ -27,12 +27,10 @@ use crate::args::LoadArgs;
 use crate::batch::Batch;
 use crate::failure::{self, Failure};
 use crate::keys::KeySchema;
-use crate::output::write_document;
 use crate::plan::{self, Plan};
-use crate::pool;
-use crate::progress;
 use crate::signals::Interrupt;
 use crate::target::{self, Reach};
+use crate::{output, pool, progress};
 
 /// Number of rejected rows quoted in the summary.
 const REJECTED_QUOTED: usize = 20;
@@ -394,7 +392,7 @@ impl Summary {
                 "seconds": self.time.as_secs_f64(),
                 "rows_per_second": rate,
             });
-            return write_document(path, &format!("{document}\n"));
+            return output::write_document(path, &format!("{document}\n"));
         }
         let mut text = format!(
             "{} rows: {} inserted, {} replaced",
@@ -412,6 +410,6 @@ impl Summary {
             }
         }
         text.push_str(&format!("; {}, {} rows/s\n", units::duration(self.time), units::figure(rate)));
-        write_document(Path::new("-"), &text)
+        output::print(&text)
     }
 }

@@ -13,10 +13,9 @@ use serde_json::{Value, json};
 
 use crate::args::PoolArgs;
 use crate::failure::Failure;
-use crate::output::write_document;
 use crate::partitions::{self, MoveBoundaryArgs, PartitionsArgs};
 use crate::signals::Interrupt;
-use crate::{pool, progress};
+use crate::{output, pool, progress};
 
 #[derive(Debug, Subcommand)]
 pub enum PoolCommand {
@@ -93,10 +92,8 @@ pub fn run(command: &PoolCommand) -> Result<(), Failure> {
 fn servers(args: &ServersArgs) -> Result<(), Failure> {
     let config = pool::existing(&args.pool)?.read_only(true);
     let servers = pool::with_cluster(config, |cluster| Ok(cluster.memory_servers()?))?;
-    match &args.json {
-        Some(path) => write_document(path, &format!("{}\n", document(&args.pool.pool, &servers))),
-        None => write_document(Path::new("-"), &pool::table(&servers)),
-    }
+    let document = || document(&args.pool.pool, &servers);
+    output::tell(args.json.as_deref(), document, || pool::table(&servers))
 }
 
 fn document(path: &Path, servers: &[ServerUsage]) -> Value {

@@ -4,10 +4,12 @@
 //! errors. An error means that the reader is gone or the disk is full.
 
 use std::io::{self, BufWriter, StdoutLock, Write, stdout};
+use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::{Form, OutputArgs};
+use crate::failure::Failure;
 use crate::keys::{KeySchema, bytes_json};
 use crate::text;
 
@@ -60,13 +62,29 @@ impl<'s> RowPrinter<'s> {
 }
 
 /// Writes a document to a file, or to standard output for `-`.
-pub fn write_document(path: &std::path::Path, document: &str) -> Result<(), crate::failure::Failure> {
+pub fn write_document(path: &Path, document: &str) -> Result<(), Failure> {
     if path.as_os_str() == "-" {
-        let mut output = stdout().lock();
-        output.write_all(document.as_bytes())?;
-        return Ok(output.flush()?);
+        return print(document);
     }
-    std::fs::write(path, document).map_err(|error| {
-        crate::failure::Failure::failed(format_args!("cannot write {}: {error}", path.display()))
-    })
+    std::fs::write(path, document)
+        .map_err(|error| Failure::failed(format_args!("cannot write {}: {error}", path.display())))
+}
+
+/// Writes a text to standard output.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut output = stdout().lock();
+    output.write_all(text.as_bytes())?;
+    Ok(output.flush()?)
+}
+
+/// Writes the JSON if a file is named for it, else the text.
+pub fn tell(
+    json: Option<&Path>,
+    document: impl FnOnce() -> Value,
+    text: impl FnOnce() -> String,
+) -> Result<(), Failure> {
+    match json {
+        Some(path) => write_document(path, &format!("{}\n", document())),
+        None => print(&text()),
+    }
 }

@@ -16,8 +16,7 @@ use serde_json::{Value, json};
 use crate::args::{IndexArgs, LookArgs, PoolArgs};
 use crate::failure::Failure;
 use crate::keys::KeySchema;
-use crate::output::write_document;
-use crate::pool;
+use crate::{output, pool};
 
 #[derive(Args, Debug)]
 pub struct PartitionsArgs {
@@ -84,10 +83,7 @@ pub fn run(args: &PartitionsArgs) -> Result<(), Failure> {
         let reports = cluster.shapes()?;
         infos.into_iter().map(|info| Divided::new(info, &reports)).collect::<Result<Vec<_>, _>>()
     })?;
-    match &args.json {
-        Some(path) => write_document(path, &format!("{}\n", document(&args.pool.pool, &indexes))),
-        None => write_document(Path::new("-"), &text(&indexes)),
-    }
+    output::tell(args.json.as_deref(), || document(&args.pool.pool, &indexes), || text(&indexes))
 }
 
 /// Moves a boundary; returns a sentence about the result.

@@ -10,7 +10,7 @@ use pando_workload::dataset::Format;
 
 use crate::args::LoadArgs;
 use crate::failure::Failure;
-use crate::indexes::{boundaries, node_size};
+use crate::indexes::{boundaries, node_size, options_of};
 use crate::keys::KeySchema;
 use crate::pool;
 use crate::target::{Found, Shape};
@@ -48,10 +48,7 @@ impl Plan {
             Some(Found { shape, schema: there, served }) => {
                 check_schema(&name, &there, schema)?;
                 check_made(args, &shape, &wanted)?;
-                let options = match shape.layout {
-                    IndexLayout::Fixed { key_size, value_size } => IndexOptions::fixed(key_size, value_size),
-                    IndexLayout::Bytes => IndexOptions::bytes(),
-                };
+                let options = options_of(shape.layout);
                 let options = options.node_size(shape.node_size).subtree_level(shape.subtree_level);
                 (options.description(shape.description), shape.boundaries, served)
             }
@@ -182,9 +179,7 @@ fn check_made(args: &LoadArgs, shape: &Shape, wanted: &[Vec<u8>]) -> Result<(), 
 /// Refuses options that the compute servers of an index cannot execute.
 fn check_served(args: &LoadArgs, name: &str) -> Result<(), Failure> {
     if args.replace {
-        return Err(Failure::bad_input(format_args!(
-            "--replace makes index {name:?} anew, but compute servers own it; empty it by `pando del --all` first"
-        )));
+        return Err(no_replacement(name));
     }
     if args.fill.is_some() {
         return Err(Failure::bad_input(format_args!(
@@ -192,6 +187,13 @@ fn check_served(args: &LoadArgs, name: &str) -> Result<(), Failure> {
         )));
     }
     Ok(())
+}
+
+/// Refuses to replace an index that compute servers own.
+pub fn no_replacement(name: &str) -> Failure {
+    Failure::bad_input(format_args!(
+        "--replace makes index {name:?} anew, but compute servers own it; empty it by `pando del --all` first"
+    ))
 }
 
 pub fn check_schema(name: &str, there: &KeySchema, schema: &KeySchema) -> Result<(), Failure> {

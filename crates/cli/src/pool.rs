@@ -111,12 +111,17 @@ pub fn look<T>(
 pub fn compute_servers(pool: &Path) -> Result<Option<Vec<String>>, Failure> {
     let text = pool.to_string_lossy();
     let Some(rest) = text.strip_prefix("ops://") else { return Ok(None) };
-    let addresses: Vec<String> = rest.split(',').map(str::to_owned).collect();
+    addresses(rest, "compute server").map(Some)
+}
+
+/// Splits a list of addresses of servers.
+fn addresses(list: &str, server: &str) -> Result<Vec<String>, Failure> {
+    let addresses: Vec<String> = list.split(',').map(str::to_owned).collect();
     match addresses.iter().find(|address| !address.contains(':')) {
         Some(address) => Err(Failure::bad_input(format_args!(
-            "`{address}` is no address of a compute server; it looks like HOST:PORT"
+            "`{address}` is no address of a {server}; it looks like HOST:PORT"
         ))),
-        None => Ok(Some(addresses)),
+        None => Ok(addresses),
     }
 }
 
@@ -131,13 +136,8 @@ pub fn elsewhere(pool: &Path) -> Result<Option<Elsewhere>, Failure> {
     match text.split_once("://") {
         None => Ok(None),
         Some((fabric @ ("tcp" | "verbs"), rest)) => {
-            let addresses: Vec<String> = rest.split(',').map(str::to_owned).collect();
-            match addresses.iter().find(|address| !address.contains(':')) {
-                Some(address) => Err(Failure::bad_input(format_args!(
-                    "`{address}` is no address of a memory server; it looks like HOST:PORT"
-                ))),
-                None => Ok(Some(Elsewhere { addresses, by_verbs: fabric == "verbs" })),
-            }
+            let addresses = addresses(rest, "memory server")?;
+            Ok(Some(Elsewhere { addresses, by_verbs: fabric == "verbs" }))
         }
         Some(("ops", _)) => Err(Failure::bad_input(
             "this needs the pool itself: name its memory servers (tcp://HOST:PORT,..), not compute servers",

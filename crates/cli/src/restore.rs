@@ -19,7 +19,9 @@ use pando_workload::dump::{DumpError, Header, Reader};
 use crate::args::{NewPoolArgs, PoolArgs};
 use crate::batch::Batch;
 use crate::failure::Failure;
+use crate::indexes::options_of;
 use crate::load::{Loader, Summary, stdin_file};
+use crate::plan::no_replacement;
 use crate::signals::Interrupt;
 use crate::target::{self, Found, Reach};
 use crate::{pool, progress};
@@ -121,11 +123,7 @@ impl Dump {
     }
 
     fn options(&self) -> IndexOptions {
-        let options = match self.layout() {
-            IndexLayout::Fixed { key_size, value_size } => IndexOptions::fixed(key_size, value_size),
-            IndexLayout::Bytes => IndexOptions::bytes(),
-        };
-        options
+        options_of(self.layout())
             .node_size(self.header.node_size as usize)
             .subtree_level(self.header.subtree_level)
             .boundaries(self.header.boundaries.clone())
@@ -192,9 +190,7 @@ fn restore_into(
 ) -> Result<(), Failure> {
     let name = &found.shape.name;
     match found.served {
-        Some(_) if args.replace => Err(Failure::bad_input(format_args!(
-            "--replace makes index {name:?} anew, but compute servers own it; empty it by `pando del --all` first"
-        ))),
+        Some(_) if args.replace => Err(no_replacement(name)),
         Some(index) => {
             check_alike(dump, &found.shape)?;
             fill(args, dump, name, &mut loader(Reach::There(index), interrupt, summary))

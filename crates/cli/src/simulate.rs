@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -13,7 +13,7 @@ use pando_lab::simulate::{FaultSet, SeedReport, Summary, Systems, run_seed};
 use pando_lab::units;
 
 use crate::failure::Failure;
-use crate::output::write_document;
+use crate::output::{print, write_document};
 use crate::progress;
 use crate::signals::Interrupt;
 
@@ -74,7 +74,7 @@ pub fn run(args: &SimulateArgs) -> Result<(), Failure> {
         }
         let report = run_seed(seed, &systems, args.faults);
         if !report.violations.is_empty() && args.json.is_none() {
-            bar.suspend(|| write_document(Path::new("-"), &render(&report, &systems, args.faults)))?;
+            bar.suspend(|| print(&render(&report, &systems, args.faults)))?;
         }
         summary.add(report);
         bar.inc(1);
@@ -83,7 +83,7 @@ pub fn run(args: &SimulateArgs) -> Result<(), Failure> {
     summary.seconds = began.elapsed().as_secs_f64();
     match &args.json {
         Some(path) => write_document(path, &(summary.to_json() + "\n"))?,
-        None => write_document(Path::new("-"), &line(&summary, interrupt.wanted()))?,
+        None => print(&line(&summary, interrupt.wanted()))?,
     }
     match summary.failed_seeds.len() {
         0 => Ok(()),

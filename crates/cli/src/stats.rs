@@ -17,8 +17,7 @@ use serde_json::{Value, json};
 use crate::args::StatsArgs;
 use crate::failure::Failure;
 use crate::keys::KeySchema;
-use crate::output::write_document;
-use crate::{pool, target};
+use crate::{output, pool, target};
 
 /// An index: its catalog entry and its shape.
 struct Shape {
@@ -74,10 +73,9 @@ pub fn run(args: &StatsArgs) -> Result<(), Failure> {
         Some(seen) => seen,
         None => pool::with_cluster(config.clone(), |cluster| look(cluster, true))?,
     };
-    match &args.json {
-        Some(path) => write_document(path, &format!("{}\n", document(&args.pool.pool, &servers, &shapes))),
-        None => write_document(Path::new("-"), &text(&args.pool.pool, &servers, &shapes)),
-    }
+    let pool = &args.pool.pool;
+    let document = || document(pool, &servers, &shapes);
+    output::tell(args.json.as_deref(), document, || text(pool, &servers, &shapes))
 }
 
 fn shapes(cluster: &Cluster, is_alone: bool) -> Result<Vec<Shape>, Failure> {

@@ -5,7 +5,7 @@
 //! 1 if a process died while attached: its unwritten changes are lost, possibly with all of its partitions.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -19,8 +19,7 @@ use serde_json::{Value, json};
 
 use crate::args::{AccessArgs, PoolArgs};
 use crate::failure::Failure;
-use crate::output::write_document;
-use crate::pool;
+use crate::{output, pool};
 
 /// Default time within which a memory server must answer.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -86,10 +85,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
     }
     let missing = missing(&reached);
     let status = Status { pool: args.pool.pool.clone(), reached, inside };
-    match &args.json {
-        Some(path) => write_document(path, &format!("{}\n", document(&status)))?,
-        None => write_document(Path::new("-"), &text(&status))?,
-    }
+    output::tell(args.json.as_deref(), || document(&status), || text(&status))?;
     match (missing, &status.inside) {
         (0, Ok(inside)) if inside.is_well() => Ok(()),
         _ => Err(Failure::Told),

@@ -8,6 +8,11 @@ use std::fs;
 /// Commit that this program was built from, or `unknown`.
 pub const COMMIT: &str = env!("PANDO_COMMIT");
 
+/// The first digits of a commit, for readers.
+pub(crate) fn short_commit(commit: &str) -> &str {
+    commit.get(..12).unwrap_or(commit)
+}
+
 /// Greatest amount of resident memory so far, in bytes. `None` if the system does not report it.
 pub fn peak_rss_bytes() -> Option<u64> {
     status_kib(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:").map(|kib| kib * 1024)

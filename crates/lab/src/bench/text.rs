@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::BenchReport;
 use super::latency::Latency;
-use crate::units;
+use crate::{process, units};
 
 /// Characters of the longest bar.
 const BAR: usize = 48;
@@ -120,7 +120,11 @@ fn results(report: &BenchReport, text: &mut String) {
         row(text, "memory", &format!("{} resident at most", units::size(peak)));
     }
     row(text, "checks", &checks(report));
-    row(text, "configuration", &format!("{}, commit {}", report.config_hash, short(report.commit)));
+    row(
+        text,
+        "configuration",
+        &format!("{}, commit {}", report.config_hash, process::short_commit(report.commit)),
+    );
 }
 
 fn resources(report: &BenchReport, text: &mut String) {
@@ -186,10 +190,6 @@ fn tree(report: &BenchReport, text: &mut String) {
         );
         row(text, "structure", &changes);
     }
-}
-
-fn short(commit: &str) -> &str {
-    commit.get(..12).unwrap_or(commit)
 }
 
 fn by_kind(report: &BenchReport) -> String {

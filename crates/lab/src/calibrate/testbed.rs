@@ -3,47 +3,24 @@
 //! It uses the local fabric, whose verbs cost next to nothing, so differences between two runs are due to the
 //! compute server alone.
 
-use std::ops::Range;
-
 use pando_cache::{CacheConfig, CacheWorker};
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
-use pando_dex::{Ctx, ScanRange, SortedSource, Tree, TreeConfig};
+use pando_dex::{Ctx, ScanRange, Tree, TreeConfig};
 use pando_fabric::{Endpoint, Fabric, GlobalAddr};
 use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
 use pando_pool::{Pool, PoolOptions};
 use pando_rt::block_on;
-use pando_workload::{KeyCodec, KeySpace, Rng, Scatter, Zipf, loaded_key};
+use pando_workload::{KeyCodec, KeySpace, Rng, Scatter, ValueCodec, Zipf, loaded_key};
 
 use super::CalibrateError;
+use crate::bench::load::Generated;
 use crate::under_test::dex::Assembly;
 
 pub(super) const NODE_SIZE: usize = 1024;
 const INDEX: u32 = 1;
 /// Leaves are half full, as in the paper.
 const FILL: f64 = 0.5;
-
-/// Records in the order of their keys.
-struct Records(KeyCodec);
-
-impl SortedSource for Records {
-    fn len(&self) -> u64 {
-        self.0.records()
-    }
-
-    fn visit(
-        &self,
-        range: Range<u64>,
-        each: &mut dyn FnMut(&[u8], &[u8]) -> pando_dex::Result<()>,
-    ) -> pando_dex::Result<()> {
-        let mut key = [0; 8];
-        for record in range {
-            self.0.encode(loaded_key(record), &mut key);
-            each(&key, &record.to_le_bytes())?;
-        }
-        Ok(())
-    }
-}
 
 /// A loaded index that is cached completely.
 pub(super) struct Testbed {
@@ -68,7 +45,7 @@ impl Testbed {
         let cache = CacheConfig::new(2 * nodes * NODE_SIZE as u64, NODE_SIZE);
         let config = TreeConfig::new(INDEX, GlobalAddr::NULL);
         let assembly = Assembly { leaf_fill: FILL, ..Assembly::new(&pool, layout, &[], cache, config) };
-        let mut trees = block_on(&ep, assembly.trees(&ep, &Records(codec)))?;
+        let mut trees = block_on(&ep, assembly.trees(&ep, &Generated::new(codec, ValueCodec::new(8), 1)))?;
         let tree = trees.pop().expect("one compute server has all keys");
         let worker = tree.cache().worker();
         let ctx = Ctx { ep: &ep, worker: &worker };

@@ -11,7 +11,7 @@ use super::cell::Metric;
 use super::claims::{deviates, differ};
 use super::results::{Outcome, Results};
 use super::{Claim, Experiment, Setting};
-use crate::process::COMMIT;
+use crate::process::{COMMIT, short_commit};
 
 pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
     let experiment = results.experiment;
@@ -25,7 +25,7 @@ pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
     line(&format!("*The paper's setting.* {}\n", experiment.setting));
     line(&format!(
         "*Here.* A simulated cluster, scale `{scale}`, seed {seed}, commit {}. {}\n",
-        short(COMMIT),
+        short_commit(COMMIT),
         results.setting.describe()
     ));
     if results.left_out > 0 {
@@ -79,10 +79,6 @@ fn explanation(name: &str) -> String {
 /// The text, as a link to the explanation if it deviates.
 fn linked(text: String, deviates: bool, name: &str) -> String {
     if deviates { format!("[{text}]({})", explanation(name)) } else { text }
-}
-
-fn short(commit: &str) -> &str {
-    commit.get(..12).unwrap_or(commit)
 }
 
 /// Escapes characters that would end a field of a table.
