@@ -1,9 +1,9 @@
 //! `pando`: the command line.
 //!
 //! Each command has a module. A command returns a [`Failure`], which becomes one sentence on standard error
-//! and an exit status: 2 for wrong usage or input, 1 for a failed operation. So do errors of clap. Data goes to
-//! standard output, everything else to standard error. A closed standard output ends a command without an
-//! error.
+//! and an exit status: 2 for wrong usage or input, 1 for a failed operation. Errors of clap become one, too.
+//! Data goes to standard output, everything else to standard error. A closed standard output ends a command
+//! without an error.
 #![forbid(unsafe_code)]
 
 mod args;
