@@ -1,15 +1,15 @@
 //! Memory registered once with a device and lent as buffers of one length.
 //!
 //! A NIC reads and writes only registered memory, and registration is far too expensive to be done per verb.
-//! So an [`Arena`] is registered as a whole and divided into blocks. A [`PageBuf`] over a block is like any
-//! other, but carries the key by which the device knows the memory. A block is returned when its buffer is
+//! So an [`Arena`] is registered as a whole and divided into blocks. A [`crate::PageBuf`] over a block is like
+//! any other, but carries the key by which the device knows the memory. A block is returned when its buffer is
 //! dropped, on any thread. The arena lives until its last block is back and its last handle is dropped.
 
 use std::any::Any;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{PageBuf, WORD};
+use crate::WORD;
 
 /// Registration of memory with a device.
 pub struct Registration {
@@ -57,10 +57,10 @@ impl Arena {
         self.block_words * WORD
     }
 
-    /// Takes a free block as a buffer; `None` if there is none. Its content is unspecified.
-    pub fn take(self: &Arc<Self>) -> Option<PageBuf> {
+    /// Takes a free block; `None` if there is none.
+    pub(crate) fn take_block(self: &Arc<Self>) -> Option<Block> {
         let number = self.free().pop()?;
-        Some(PageBuf::of_block(Block { arena: Arc::clone(self), number }))
+        Some(Block { arena: Arc::clone(self), number })
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<usize>> {
@@ -106,6 +106,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
     use super::*;
+    use crate::PageBuf;
 
     struct Guard(Arc<AtomicBool>);
 

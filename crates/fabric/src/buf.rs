@@ -1,14 +1,14 @@
 //! Buffers that verbs read into and write from.
 //!
-//! Buffers are owned: a verb takes one and gives it back, and has it to itself until then. So a device may
-//! still write into the buffer after the future of the verb was dropped. Words are atomics, so the same code
-//! searches pages in buffers and in cache frames.
+//! A [`PageBuf`] stores its words on the heap, or in a block of registered memory ([`Arena`]). Only verbs on
+//! a device need to know which.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::WORD;
-use crate::arena::Block;
+use crate::arena::{Arena, Block};
 
 /// An owned, word-aligned buffer. A verb takes it by value and gives it back on completion. A NIC that still
 /// writes after the future was dropped therefore writes into memory without another user.
@@ -27,6 +27,15 @@ enum Words {
     Block(Block),
 }
 
+impl Arena {
+    /// Takes a free block as a buffer; `None` if there is none. Its content is unspecified.
+    pub fn take(self: &Arc<Self>) -> Option<PageBuf> {
+        let block = self.take_block()?;
+        let window = 0..block.words().len();
+        Some(PageBuf { words: Words::Block(block), window })
+    }
+}
+
 impl PageBuf {
     /// Creates a buffer of `len` zero bytes.
     ///
@@ -37,12 +46,6 @@ impl PageBuf {
         let words: Box<[AtomicU64]> = (0..len / WORD).map(|_| AtomicU64::new(0)).collect();
         let window = 0..words.len();
         Self { words: Words::Own(words), window }
-    }
-
-    /// Creates the buffer of a block of registered memory.
-    pub(crate) fn of_block(block: Block) -> Self {
-        let window = 0..block.words().len();
-        Self { words: Words::Block(block), window }
     }
 
     /// Key by which device `device` knows the memory of this buffer; `None` if it is not registered there.
