@@ -7,14 +7,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use pando_fabric::{Fabric, MAX_OFFSET, MAX_SERVERS, MemoryServerId, RegionInfo, RequestHandler, Result};
+use pando_fabric::{Fabric, MemoryServerId, RegionInfo, RequestHandler, Result};
 
-use crate::region::{Region, open_error};
-use crate::regions::Regions;
+use crate::region::{PAGE, Region, check_size, open_error};
+use crate::regions::{Regions, check_servers};
 use crate::{LocalEndpoint, ServedRegion};
-
-/// Page size of the kernel; sizes are rounded up to a multiple of it.
-pub(crate) const PAGE: u64 = 4096;
 
 /// Shape of a [`LocalFabric`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -134,20 +131,4 @@ fn anonymous(size: u64, huge_pages: bool) -> Result<Region> {
     let bytes = size.next_multiple_of(PAGE) as usize;
     Region::anonymous(bytes, huge_pages)
         .map_err(|err| open_error(name, format!("cannot map {bytes} bytes: {err}")))
-}
-
-pub(crate) fn check_servers(path: &Path, servers: usize) -> Result<()> {
-    match servers {
-        0 => Err(open_error(path, "a pool needs at least one memory server")),
-        1..=MAX_SERVERS => Ok(()),
-        _ => Err(open_error(path, format!("{servers} memory servers are more than {MAX_SERVERS}"))),
-    }
-}
-
-pub(crate) fn check_size(path: &Path, bytes: u64) -> Result<()> {
-    match bytes {
-        0 => Err(open_error(path, "a memory server needs at least one byte")),
-        1..=MAX_OFFSET => Ok(()),
-        _ => Err(open_error(path, format!("a memory server of {bytes} bytes is larger than 2^48"))),
-    }
 }

@@ -15,13 +15,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 
-use pando_fabric::{FabricError, GlobalAddr, LINE, MemoryServerId, Result, WORD};
+use pando_fabric::{FabricError, GlobalAddr, LINE, MAX_OFFSET, MemoryServerId, Result, WORD};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, fstatvfs, ftruncate, memfd_create};
 use rustix::io::Errno;
 
 use crate::sys::Mapping;
 
 const LINE_WORDS: usize = LINE / WORD;
+
+/// Page size of the kernel; sizes are rounded up to a multiple of it.
+pub(crate) const PAGE: u64 = 4096;
 
 pub(crate) struct Region {
     mapping: Mapping,
@@ -282,6 +285,14 @@ impl Region {
                 flushed.map_err(|err| system_error(path, format!("cannot be written to its device: {err}")))
             }
         }
+    }
+}
+
+pub(crate) fn check_size(path: &Path, bytes: u64) -> Result<()> {
+    match bytes {
+        0 => Err(open_error(path, "a memory server needs at least one byte")),
+        1..=MAX_OFFSET => Ok(()),
+        _ => Err(open_error(path, format!("a memory server of {bytes} bytes is larger than 2^48"))),
     }
 }
 

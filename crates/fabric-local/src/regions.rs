@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use pando_fabric::{
-    FabricError, GlobalAddr, Growing, LATER_MAX, MemoryServerId, RegionInfo, RequestHandler, Result,
+    FabricError, GlobalAddr, Growing, LATER_MAX, MAX_SERVERS, MemoryServerId, RegionInfo, RequestHandler,
+    Result,
 };
 
 use crate::cores::Cores;
@@ -125,7 +126,7 @@ impl Regions {
     fn push(&self, region: Region) -> Result<MemoryServerId> {
         self.check_room()?;
         let number = self.list.len();
-        crate::local::check_servers(&self.name, number + 1)?;
+        check_servers(&self.name, number + 1)?;
         let mut infos = self.infos().to_vec();
         infos.push(info(number as u16, &region));
         if self.list.push(region).is_err() || self.infos.push(infos).is_err() {
@@ -170,4 +171,12 @@ impl Regions {
 
 fn info(server: u16, region: &Region) -> RegionInfo {
     RegionInfo { server: MemoryServerId(server), len: region.bytes() }
+}
+
+pub(crate) fn check_servers(path: &Path, servers: usize) -> Result<()> {
+    match servers {
+        0 => Err(open_error(path, "a pool needs at least one memory server")),
+        1..=MAX_SERVERS => Ok(()),
+        _ => Err(open_error(path, format!("{servers} memory servers are more than {MAX_SERVERS}"))),
+    }
 }

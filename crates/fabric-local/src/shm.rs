@@ -17,9 +17,8 @@ use pando_fabric::{Fabric, FabricError, MemoryServerId, RegionInfo, RequestHandl
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatvfs, seek};
 use rustix::process::{Resource, getrlimit};
 
-use crate::local::{PAGE, check_servers, check_size};
-use crate::region::{Region, open_error, system_error};
-use crate::regions::Regions;
+use crate::region::{PAGE, Region, check_size, open_error, system_error};
+use crate::regions::{Regions, check_servers};
 use crate::{ExclusiveLock, LocalEndpoint, ServedRegion};
 
 /// Shape of a new pool.
