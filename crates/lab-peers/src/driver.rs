@@ -3,34 +3,16 @@
 //! Maps alternate within one run, so that other load on the machine slows all of them alike. The report takes
 //! medians over the rounds. A wrong answer ends the run.
 
+use crate::BATCH;
 use crate::data::{DataSet, Draw};
 use crate::maps::Entry;
-use crate::measure::Job;
-use crate::report::{MapReport, Report, Table};
-use crate::{BATCH, Contender, WrongAnswer};
+use crate::measure::{Contender, Job, Phase, WrongAnswer};
+use crate::report::{MapReport, Outcome, Report, Table};
 use anyhow::{Context, ensure};
 use pando_workload::{Distribution, KeySpace, mix64};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
-
-/// The measured operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Phase {
-    /// One lookup at a time.
-    Lookup,
-    /// Several independent lookups per call.
-    MultiGet,
-    /// Replacing the value of a present key.
-    Update,
-    /// A scan from a drawn key on.
-    Scan,
-}
-
-impl Phase {
-    pub const ALL: [Phase; 4] = [Phase::Lookup, Phase::MultiGet, Phase::Update, Phase::Scan];
-}
 
 /// Maps and settings of a run.
 #[derive(Clone, Debug)]
@@ -73,7 +55,16 @@ impl Plan {
             let mut run = SpaceRun { plan: self, data: &data, shuffled: &shuffled, loads, is_heap_fresh };
             tables.extend(run.tables(&mut progress)?);
         }
-        Ok(Report::new(self, tables))
+        Ok(Report {
+            keys: self.keys,
+            rounds: self.rounds,
+            seconds_per_phase: self.time.as_secs_f64(),
+            scan_len: self.scan_len,
+            multi_get_len: self.multi_get_len,
+            sorted_load: self.sorted_load,
+            tables,
+            notes: self.maps.iter().map(|entry| (entry.name, entry.note)).collect(),
+        })
     }
 }
 
@@ -184,15 +175,6 @@ impl SpaceRun<'_> {
         let maps = outcomes.into_iter().enumerate().map(map).collect();
         Table::new(self.data.space.to_string(), distribution.to_string(), threads, maps)
     }
-}
-
-/// Result of one phase of one map in one round.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
-    /// Operations per second, summed over the threads.
-    pub rate: f64,
-    /// Mean fraction of the time that a thread was on a processor.
-    pub processor_share: f64,
 }
 
 /// Outcomes per phase, one for each round.

@@ -17,9 +17,8 @@ use pando_workload::{Distribution, KeySpace};
 
 use crate::BATCH;
 use crate::data::DataSet;
-use crate::driver::Phase;
 use crate::maps::Entry;
-use crate::measure::Job;
+use crate::measure::{Job, Phase};
 
 /// Raised by the child at the start and at the end of the counted code.
 const MARK: Signal = Signal::SIGUSR1;

@@ -17,7 +17,7 @@ mod measure;
 pub mod report;
 pub mod turns;
 
-pub use measure::{Contender, Loaded, WrongAnswer};
+pub use measure::{Contender, Loaded, Phase, WrongAnswer};
 
 /// Operations between two calls of [`Session::refresh`].
 pub const BATCH: usize = 256;

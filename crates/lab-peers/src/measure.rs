@@ -4,11 +4,28 @@
 //! processor is taken; it tells a slow map from a busy machine.
 
 use crate::data::{DataSet, Draw, belongs, value_of};
-use crate::driver::Phase;
 use crate::{BATCH, OrderedMap, Session};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
+
+/// The measured operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// One lookup at a time.
+    Lookup,
+    /// Several independent lookups per call.
+    MultiGet,
+    /// Replacing the value of a present key.
+    Update,
+    /// A scan from a drawn key on.
+    Scan,
+}
+
+impl Phase {
+    pub const ALL: [Phase; 4] = [Phase::Lookup, Phase::MultiGet, Phase::Update, Phase::Scan];
+}
 
 /// Description of a wrong answer.
 #[derive(Debug, Clone)]

@@ -5,13 +5,10 @@
 //! maps.
 
 use crate::Kind;
-use crate::driver::{Outcome, Phase, Plan};
 use crate::maps::Entry;
+use crate::measure::Phase;
 use serde::Serialize;
 use std::fmt::Write;
-
-/// Maps that were considered and left out, with the reason.
-pub const MISSING: [(&str, &str); 0] = [];
 
 /// If the median processor share of a table is below this value, a warning follows the table.
 const BUSY_BELOW: f64 = 0.97;
@@ -26,7 +23,8 @@ pub struct Report {
     pub multi_get_len: usize,
     pub sorted_load: bool,
     pub tables: Vec<Table>,
-    notes: Vec<(String, String)>,
+    /// Names and notes of the maps.
+    pub notes: Vec<(&'static str, &'static str)>,
 }
 
 /// Results for one combination of key space, distribution and number of threads.
@@ -62,6 +60,15 @@ pub struct PhaseReport {
     pub ratio: f64,
     pub rounds: Vec<f64>,
     /// Fraction of the time that a thread was on a processor: median over the rounds.
+    pub processor_share: f64,
+}
+
+/// Result of one phase of one map in one round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// Operations per second, summed over the threads.
+    pub rate: f64,
+    /// Mean fraction of the time that a thread was on a processor.
     pub processor_share: f64,
 }
 
@@ -138,21 +145,6 @@ impl Table {
 }
 
 impl Report {
-    pub(crate) fn new(plan: &Plan, tables: Vec<Table>) -> Report {
-        let used = plan.maps.iter().map(|entry| (entry.name.to_owned(), entry.note.to_owned()));
-        let missing = MISSING.iter().map(|(name, why)| ((*name).to_owned(), format!("missing: {why}")));
-        Report {
-            keys: plan.keys,
-            rounds: plan.rounds,
-            seconds_per_phase: plan.time.as_secs_f64(),
-            scan_len: plan.scan_len,
-            multi_get_len: plan.multi_get_len,
-            sorted_load: plan.sorted_load,
-            tables,
-            notes: used.chain(missing).collect(),
-        }
-    }
-
     /// The tables, then the settings and the notes.
     pub fn markdown(&self) -> String {
         let mut out = String::new();

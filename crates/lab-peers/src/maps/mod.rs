@@ -76,7 +76,8 @@ fn entry<M: OrderedMap + 'static>(name: &'static str, kind: Kind, note: &'static
 mod tests {
     use super::all;
     use crate::data::DataSet;
-    use crate::driver::{Measurement, Phase};
+    use crate::driver::Measurement;
+    use crate::measure::Phase;
     use pando_workload::{Distribution, KeySpace};
     use std::time::Duration;
 

@@ -8,8 +8,7 @@ use std::ops::Bound;
 use pando::{Answers, BulkOptions, Cluster, Config, Index, IndexOptions, ScanRange, SortedSource};
 
 use super::{Entry, entry};
-use crate::driver::Phase;
-use crate::measure::{Feed, Job, Tally, WrongAnswer, check};
+use crate::measure::{Feed, Job, Phase, Tally, WrongAnswer, check};
 use crate::{Contender, Kind, Loaded, OrderedMap, Session};
 
 /// Lookups in flight per thread.
