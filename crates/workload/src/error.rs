@@ -3,9 +3,6 @@
 //! Every invalid request of a user has a variant whose message names the request and the alternatives, and
 //! can be printed as it is.
 
-use crate::hot_spot::HotSpot;
-use crate::mix::Mix;
-
 /// A workload that cannot be generated as requested. Each message is a sentence for a command line.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -20,15 +17,15 @@ pub enum SpecError {
         "a hot spot is a share of the operations from 0 to 1, the width of a stretch above 0 and its beginning; it must \
          not reach beyond 1, and must leave some keys for the other operations; `{0}` is invalid"
     )]
-    BadHotSpot(HotSpot),
+    BadHotSpot(String),
     #[error("the scatter `{0}` is not one of `hash`, `permutation`, `none`")]
     UnknownScatter(String),
     #[error("the key space `{0}` is not one of `dense`, `random64`")]
     UnknownKeySpace(String),
     #[error("the choice of insert keys `{0}` is not one of `drawn`, `half-new`, `new`")]
     UnknownInsertKeys(String),
-    #[error("the workload `{0}` is not one of {names}", names = Mix::names().collect::<Vec<_>>().join(", "))]
-    UnknownMix(String),
+    #[error("the workload `{name}` is not one of {names}")]
+    UnknownMix { name: String, names: String },
     #[error("the shares of a workload's operations add up to {0}%, not 100%")]
     BadShares(u32),
     #[error("the length of a scan must be at least one record, not {min} to {max}")]

@@ -39,7 +39,7 @@ impl HotSpot {
         if is_share && is_stretch && leaves_some {
             Ok(hot_spot)
         } else {
-            Err(SpecError::BadHotSpot(hot_spot))
+            Err(SpecError::BadHotSpot(hot_spot.to_string()))
         }
     }
 

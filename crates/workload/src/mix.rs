@@ -163,7 +163,9 @@ impl FromStr for Mix {
 
     fn from_str(text: &str) -> Result<Mix, SpecError> {
         let found = NAMED.iter().find(|(name, _)| *name == text);
-        found.map(|(_, mix)| *mix).ok_or_else(|| SpecError::UnknownMix(text.to_owned()))
+        let names = || Mix::names().collect::<Vec<_>>().join(", ");
+        let unknown = || SpecError::UnknownMix { name: text.to_owned(), names: names() };
+        found.map(|(_, mix)| *mix).ok_or_else(unknown)
     }
 }
 
