@@ -7,20 +7,19 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use pando_fabric::{GlobalAddr, PageBuf};
+use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
 
 use crate::admission::Admission;
-use crate::arena::Arena;
 use crate::cooling_map::{CoolingFifo, CoolingMap};
 use crate::error::{CacheError, Conflict, Result};
-use crate::frame::{FrameMeta, FrameRef, NodeShape};
+use crate::frame::{FrameMeta, FrameRef, Frames};
 use crate::latch::{ExclusiveGuard, FrameState, Version};
 use crate::mapping_table::{IoTicket, MappingTable};
 use crate::stats::{CacheCounters, CacheCounts};
 use crate::swip::{FrameId, Swip};
-use crate::sync::{AtomicU32, Mutex, Ordering};
-use crate::turn::Turns;
-use crate::writing::CutOff;
+use crate::sync::{AtomicU32, Mutex, Ordering, lock};
+use crate::turn_queue::Turns;
+use crate::writing::{CutOff, Writing};
 
 /// Smallest number of frames that suffices for trees of any height and any number of concurrent operations:
 /// twice the four that one operation holds at most (the root, a node, its parent, and a free frame).
@@ -78,8 +77,7 @@ impl CacheConfig {
 
 /// The page cache of one compute server, shared by its workers.
 pub struct Cache {
-    arena: Arena,
-    meta: Box<[FrameMeta]>,
+    pub(crate) frames: Frames,
     pub(crate) table: MappingTable,
     pub(crate) cooling: Cooling,
     pub(crate) eviction: Eviction,
@@ -92,9 +90,7 @@ pub struct Cache {
     /// Number of live workers when the last one was created.
     workers: AtomicU32,
     pub(crate) turns: Turns,
-    /// Hot frames whose parents were cooled before them.
-    pub(crate) orphans: AtomicU32,
-    pub(crate) cut_off: CutOff,
+    cut_off: CutOff,
     counters: Mutex<Registry>,
 }
 
@@ -173,8 +169,7 @@ impl Cache {
         let frames = frames as usize;
         let cooling = ((frames as f64 * config.cooling_share.clamp(0.0, 0.9)) as usize).max(1);
         Ok(Self {
-            arena: Arena::new(frames, config.node_size)?,
-            meta: (0..frames).map(|_| FrameMeta::new()).collect(),
+            frames: Frames::new(frames, config.node_size)?,
             table: MappingTable::new(frames),
             cooling: match config.fifo {
                 true => Cooling::Fifo(CoolingFifo::new(cooling)),
@@ -188,7 +183,6 @@ impl Cache {
             free: Mutex::new(Vec::new()),
             workers: AtomicU32::new(0),
             turns: Turns::new(),
-            orphans: AtomicU32::new(0),
             cut_off: CutOff::new(),
             counters: Mutex::new(Registry::default()),
         })
@@ -228,7 +222,7 @@ impl Cache {
     }
 
     pub fn frames(&self) -> usize {
-        self.arena.frames()
+        self.frames.arena.frames()
     }
 
     pub fn node_size(&self) -> usize {
@@ -244,7 +238,9 @@ impl Cache {
     /// Whether only clean cooling copies can be cached below a missing child of a swizzling node (DEX §5.3).
     /// The caller holds the child's ticket and a pin on the node; the answer stays true while both are held.
     pub fn paths_are_whole(&self) -> bool {
-        self.swizzle && self.eviction == Eviction::PathAware && self.orphans.load(Ordering::SeqCst) == 0
+        self.swizzle
+            && self.eviction == Eviction::PathAware
+            && self.frames.orphans.load(Ordering::SeqCst) == 0
     }
 
     pub fn admission(&self) -> Admission {
@@ -255,19 +251,40 @@ impl Cache {
         &self.table
     }
 
+    /// Sets the longest time a verb may take, in nanoseconds, for which the flag of a cut-off write-back
+    /// stays set. The default is 5 s.
+    pub fn set_verbs_take(&self, verbs_take: Nanos) {
+        self.cut_off.verbs_take.store(verbs_take, Ordering::Relaxed);
+    }
+
+    /// Claims the right to write a frame back, if it is free.
+    pub fn claim_write_back<'c>(
+        &'c self,
+        endpoint: &impl Endpoint,
+        frame: FrameRef<'c>,
+    ) -> Option<Writing<'c>> {
+        let claimed = self.cut_off.claim(frame);
+        if claimed.is_none() {
+            self.end_cut_off(endpoint.now());
+        }
+        claimed
+    }
+
+    /// Whether cut-off write-backs may still take effect.
+    #[inline]
+    pub fn has_cut_off(&self) -> bool {
+        self.cut_off.any()
+    }
+
+    /// Ends the cut-off write-backs that must be over at `now`. Called by operations that wait for one.
+    pub fn end_cut_off(&self, now: Nanos) {
+        self.cut_off.end(now, &self.frames);
+    }
+
     /// Memory besides the frames, in bytes: table, cooling map, frame states.
     pub fn overhead_bytes(&self) -> usize {
         let cooling = if let Cooling::Map(map) = &self.cooling { map.bytes() } else { 0 };
-        self.table.bytes() + cooling + self.meta.len() * size_of::<FrameMeta>()
-    }
-
-    #[inline]
-    pub(crate) fn meta(&self, id: FrameId) -> &FrameMeta {
-        &self.meta[id.0 as usize]
-    }
-
-    pub(crate) fn meta_of_all(&self) -> impl Iterator<Item = &FrameMeta> {
-        self.meta.iter()
+        self.table.bytes() + cooling + self.frames() * size_of::<FrameMeta>()
     }
 
     /// Frame with a number that this cache gave out.
@@ -276,19 +293,19 @@ impl Cache {
     /// If there is no such frame.
     #[inline]
     pub fn frame(&self, id: FrameId) -> FrameRef<'_> {
-        FrameRef::new(self, id, self.arena.words(id.0))
+        self.frames.get(id)
     }
 
     /// Frame with a number that may be torn; `None` if there is no such frame.
     #[inline]
     pub fn try_frame(&self, id: FrameId) -> Option<FrameRef<'_>> {
-        ((id.0 as usize) < self.frames()).then(|| self.frame(id))
+        self.frames.try_get(id)
     }
 
     /// Prefetches the first `bytes` of a frame.
     #[inline]
     pub fn prefetch(&self, id: FrameId, bytes: usize) {
-        self.arena.prefetch(id.0, bytes);
+        self.frames.arena.prefetch(id.0, bytes);
     }
 
     /// Whether a free frame is available without eviction.
@@ -343,10 +360,7 @@ impl Cache {
         child: FrameRef<'_>,
         addr: GlobalAddr,
     ) -> Result<Version, Conflict> {
-        let parent_guard = match parent {
-            Some((frame, version, _)) => Some(frame.upgrade(version)?),
-            None => None,
-        };
+        let parent_guard = parent.map(|(frame, version, _)| frame.upgrade(version)).transpose()?;
         let result = self.reheat_latched(worker, parent.map(|(frame, _, slot)| (frame, slot)), child, addr);
         if let Some(guard) = parent_guard {
             guard.release_unchanged();
@@ -389,18 +403,6 @@ impl Cache {
         frame.set_orphan(false);
         drop(guard);
         self.give_free(worker, frame.id());
-    }
-
-    /// Checks the cache's own invariants at a quiescent point; each violation is one line.
-    pub fn audit(&self, shape: impl NodeShape) -> Vec<String> {
-        crate::frame::audit(self, shape)
-    }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> + '_ {
-    match mutex.lock() {
-        Ok(guard) => guard,
-        Err(poisoned) => poisoned.into_inner(),
     }
 }
 

@@ -137,7 +137,7 @@ impl Cache {
             if version.state() != FrameState::Hot {
                 return None;
             }
-            if self.meta(frame.id()).pins.load(Ordering::Relaxed) == 0 {
+            if !frame.seems_pinned() {
                 lowest = Some(frame.id());
             }
             match self.some_cached_child(frame, shape, random.rotate_left(depth * 7)) {
@@ -163,7 +163,7 @@ impl Cache {
                 None => swip.frame(),
                 Some(addr) if by_table && !addr.is_null() => {
                     let child = self.try_frame(self.table.frame_of(addr)?)?;
-                    (child.optimistic().ok()?.state() == FrameState::Hot).then_some(child.id())
+                    child.is_hot().then_some(child.id())
                 }
                 Some(_) => None,
             }
@@ -183,11 +183,8 @@ impl Cache {
         // Pairs with the fence in `MappingTable::begin`. A miss sets its mark and then checks the parent's
         // version; this latches the parent and then looks for marks. So one of the two sees the other.
         fence(Ordering::SeqCst);
-        let words = frame.words();
-        (0..shape.child_count(words)).any(|i| {
-            let swip = Swip::from_raw(words[shape.child_word(words, i)].load(Ordering::Relaxed));
-            swip.global().is_some_and(|addr| !addr.is_null() && self.table.is_in_flight(addr))
-        })
+        let mut missing = frame.swips(shape).filter_map(Swip::global).filter(|addr| !addr.is_null());
+        missing.any(|addr| self.table.is_in_flight(addr))
     }
 
     /// Writes `victim` back if it is dirty and starts cooling it or, with [`Eviction::Random`], evicts it at
@@ -219,15 +216,15 @@ impl Cache {
         if version.state() != FrameState::Hot || !self.may_cool(frame, shape, children) {
             return Ok(());
         }
+        // Held until the node is cooling.
+        let mut claimed = None;
         if version.is_dirty() && !defect(Defect::LostWriteBack) {
-            let Some(mut writing) = self.claim_write_back(endpoint, frame) else { return Ok(()) };
-            if !self.write_back(worker, endpoint, shape, &mut writing, version).await? {
+            let Some(writing) = self.claim_write_back(endpoint, frame) else { return Ok(()) };
+            if !self.write_back(worker, endpoint, shape, claimed.insert(writing), version).await? {
                 return Ok(());
             }
-            self.finish_and_charge(worker, endpoint, shape, (frame, version), children);
-        } else {
-            self.finish_and_charge(worker, endpoint, shape, (frame, version), children);
         }
+        self.finish_and_charge(worker, endpoint, shape, (frame, version), children);
         Ok(())
     }
 
@@ -292,27 +289,11 @@ impl Cache {
         version: Version,
         children: Children,
     ) -> Result<(), Conflict> {
-        let parent = self.latch_parent(frame, shape)?;
-        let mut guard = match frame.upgrade(version) {
-            Ok(guard) => guard,
-            Err(conflict) => {
-                release_untouched(parent);
-                return Err(conflict);
-            }
-        };
-        if !self.may_cool(frame, shape, children) || self.has_child_in_flight(frame, shape) {
-            guard.release_unchanged();
-            release_untouched(parent);
-            return Err(Conflict);
-        }
-        let addr = GlobalAddr::from_raw(frame.addr()).expect("a frame's own address is not swizzled");
-        if let Some((parent_guard, parent, slot)) = parent {
-            parent.words()[slot].store(Swip::addr(addr).raw(), Ordering::Relaxed);
-            drop(parent_guard);
-            frame.set_parent(None);
-        }
+        let (mut guard, addr) = self.unswizzle(shape, frame, version, || {
+            self.may_cool(frame, shape, children) && !self.has_child_in_flight(frame, shape)
+        })?;
         if children == Children::Leave {
-            self.detach_children(frame, shape);
+            self.unswizzle_each(frame, shape, |child| child.set_orphan(true));
         }
         guard.mark_clean();
         guard.set_state(FrameState::Cooling);
@@ -327,9 +308,41 @@ impl Cache {
         Ok(())
     }
 
+    /// Latches from the parent down and unswizzles a node, if it is unchanged since `version` and
+    /// `may_leave`. Returns the latch of its frame and its address.
+    pub(crate) fn unswizzle<'c>(
+        &'c self,
+        shape: impl NodeShape,
+        frame: FrameRef<'c>,
+        version: Version,
+        may_leave: impl FnOnce() -> bool,
+    ) -> Result<(ExclusiveGuard<'c>, GlobalAddr), Conflict> {
+        let parent = self.latch_parent(frame, shape)?;
+        let latched = frame.upgrade(version).and_then(|guard| {
+            if may_leave() {
+                return Ok(guard);
+            }
+            guard.release_unchanged();
+            Err(Conflict)
+        });
+        let Ok(guard) = latched else {
+            if let Some((parent_guard, ..)) = parent {
+                parent_guard.release_unchanged();
+            }
+            return Err(Conflict);
+        };
+        let addr = GlobalAddr::from_raw(frame.addr()).expect("a frame's own address is not swizzled");
+        if let Some((parent_guard, parent, slot)) = parent {
+            parent.words()[slot].store(Swip::addr(addr).raw(), Ordering::Relaxed);
+            drop(parent_guard);
+            frame.set_parent(None);
+        }
+        Ok((guard, addr))
+    }
+
     /// Latches the frame in which `frame` is swizzled; `None` if it is not swizzled.
     #[allow(clippy::type_complexity)]
-    pub(crate) fn latch_parent<'c>(
+    fn latch_parent<'c>(
         &'c self,
         frame: FrameRef<'c>,
         shape: impl NodeShape,
@@ -351,16 +364,20 @@ impl Cache {
         }
     }
 
-    /// Unswizzles all children of a latched node that is cooled before them. They stay hot and are found
-    /// through the table.
-    fn detach_children(&self, frame: FrameRef<'_>, shape: impl NodeShape) {
-        for i in 0..shape.child_count(frame.words()) {
-            let word = &frame.words()[shape.child_word(frame.words(), i)];
+    /// Unswizzles all children of a latched node, which stay hot and are found through the table, and calls
+    /// `each` with every one.
+    pub(crate) fn unswizzle_each(
+        &self,
+        frame: FrameRef<'_>,
+        shape: impl NodeShape,
+        each: impl Fn(FrameRef<'_>),
+    ) {
+        for word in frame.children(shape) {
             if let Some(child) = Swip::from_raw(word.load(Ordering::Relaxed)).frame() {
                 let child = self.frame(child);
                 word.store(child.addr(), Ordering::Relaxed);
                 child.set_parent(None);
-                child.set_orphan(true);
+                each(child);
             }
         }
     }
@@ -474,11 +491,5 @@ impl Cache {
             guard.release_unchanged();
         }
         Ok(true)
-    }
-}
-
-pub(crate) fn release_untouched(parent: Option<(ExclusiveGuard<'_>, FrameRef<'_>, usize)>) {
-    if let Some((guard, _, _)) = parent {
-        guard.release_unchanged();
     }
 }

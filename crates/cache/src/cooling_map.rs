@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use pando_fabric::Resource;
 
 use crate::swip::FrameId;
-use crate::sync::{AtomicU64, Mutex, Ordering, spin_loop};
+use crate::sync::{AtomicU64, Mutex, Ordering, lock, spin_loop};
 
 const SLOTS: usize = 6;
 const EMPTY: u64 = u64::MAX;
@@ -157,15 +157,8 @@ impl CoolingFifo {
         Self { queue: Mutex::new(Queue::default()), capacity: frames.max(1) }
     }
 
-    fn lock(&self) -> impl std::ops::DerefMut<Target = Queue> + '_ {
-        match self.queue.lock() {
-            Ok(guard) => guard,
-            Err(poisoned) => poisoned.into_inner(),
-        }
-    }
-
     pub fn push(&self, frame: FrameId) -> Option<FrameId> {
-        let mut queue = self.lock();
+        let mut queue = lock(&self.queue);
         queue.pushed += 1;
         let number = queue.pushed;
         queue.order.push_back((frame, number));
@@ -174,11 +167,11 @@ impl CoolingFifo {
     }
 
     pub fn remove(&self, frame: FrameId) {
-        self.lock().waiting.remove(&frame);
+        lock(&self.queue).waiting.remove(&frame);
     }
 
     pub fn pop(&self) -> Option<FrameId> {
-        self.lock().pop()
+        lock(&self.queue).pop()
     }
 }
 

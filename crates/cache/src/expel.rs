@@ -8,13 +8,12 @@
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 
 use crate::cache::{Cache, CacheWorker};
-use crate::cooling::release_untouched;
 use crate::error::{Conflict, Result};
 use crate::frame::{FrameRef, NodeShape};
 use crate::latch::{FrameState, Version};
 use crate::stats::CacheCounters;
-use crate::swip::{FrameId, Swip};
-use crate::sync::{Ordering, Word};
+use crate::swip::FrameId;
+use crate::sync::Word;
 
 /// Outcome of expelling the node of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +51,7 @@ impl Cache {
         if !meant {
             return Ok(Expelled::Other);
         }
-        if frame.is_pinned() || self.has_swizzled_child(frame, shape) {
+        if is_used(frame, shape) {
             return Ok(Expelled::Busy);
         }
         endpoint.charge(Work::Evict);
@@ -81,25 +80,7 @@ impl Cache {
         frame: FrameRef<'_>,
         version: Version,
     ) -> Result<(), Conflict> {
-        let parent = self.latch_parent(frame, shape)?;
-        let mut guard = match frame.upgrade(version) {
-            Ok(guard) => guard,
-            Err(conflict) => {
-                release_untouched(parent);
-                return Err(conflict);
-            }
-        };
-        let addr = GlobalAddr::from_raw(frame.addr()).expect("a frame's own address is not swizzled");
-        if frame.is_pinned() || self.has_swizzled_child(frame, shape) {
-            guard.release_unchanged();
-            release_untouched(parent);
-            return Err(Conflict);
-        }
-        if let Some((parent_guard, parent, slot)) = parent {
-            parent.words()[slot].store(Swip::addr(addr).raw(), Ordering::Relaxed);
-            drop(parent_guard);
-            frame.set_parent(None);
-        }
+        let (mut guard, addr) = self.unswizzle(shape, frame, version, || !is_used(frame, shape))?;
         frame.set_orphan(false);
         let removed = self.table.remove(addr, frame.id());
         debug_assert!(removed, "a frame that holds a node is in the mapping table");
@@ -112,14 +93,6 @@ impl Cache {
         CacheCounters::bump(&worker.counters().evictions, 1);
         self.give_free(worker, frame.id());
         Ok(())
-    }
-
-    fn has_swizzled_child(&self, frame: FrameRef<'_>, shape: impl NodeShape) -> bool {
-        let words = frame.words();
-        (0..shape.child_count(words)).any(|i| {
-            let swip = Swip::from_raw(words[shape.child_word(words, i)].load(Ordering::Relaxed));
-            swip.frame().is_some()
-        })
     }
 
     /// Counts a node as an orphan if it is hot and swizzled nowhere: its parent did not swizzle its children
@@ -141,13 +114,11 @@ impl Cache {
     /// Unswizzles all children of a latched node that must not swizzle from now on. They stay hot and are
     /// found through the table.
     pub fn unswizzle_children(&self, frame: FrameRef<'_>, shape: impl NodeShape) {
-        for i in 0..shape.child_count(frame.words()) {
-            let word = &frame.words()[shape.child_word(frame.words(), i)];
-            if let Some(child) = Swip::from_raw(word.load(Ordering::Relaxed)).frame() {
-                let child = self.frame(child);
-                word.store(child.addr(), Ordering::Relaxed);
-                child.set_parent(None);
-            }
-        }
+        self.unswizzle_each(frame, shape, |_| ());
     }
+}
+
+/// Whether a node is pinned or has swizzled children.
+fn is_used(frame: FrameRef<'_>, shape: impl NodeShape) -> bool {
+    frame.is_pinned() || frame.swips(shape).any(|swip| swip.frame().is_some())
 }

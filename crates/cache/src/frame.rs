@@ -6,11 +6,11 @@
 
 use pando_fabric::{GlobalAddr, PageBuf};
 
-use crate::cache::Cache;
-use crate::error::Conflict;
-use crate::latch::{ExclusiveGuard, FrameState, HybridLatch, SharedGuard, Version};
+use crate::arena::Arena;
+use crate::error::{Conflict, Result};
+use crate::latch::{ExclusiveGuard, FrameState, HybridLatch, Version};
 use crate::swip::{FrameId, Swip};
-use crate::sync::{Ordering, Word, fence};
+use crate::sync::{AtomicU32, Ordering, Word, fence};
 
 /// Index of the word that holds the node's own global address.
 pub(crate) const ADDR_WORD: usize = 1;
@@ -34,18 +34,44 @@ pub trait NodeShape: Copy {
     }
 }
 
+/// All frames of a cache.
+pub(crate) struct Frames {
+    pub arena: Arena,
+    meta: Box<[FrameMeta]>,
+    /// Hot frames whose parents were cooled before them.
+    pub orphans: AtomicU32,
+}
+
+impl Frames {
+    pub fn new(count: usize, node_size: usize) -> Result<Self> {
+        let arena = Arena::new(count, node_size)?;
+        let meta = (0..count).map(|_| FrameMeta::new()).collect();
+        Ok(Self { arena, meta, orphans: AtomicU32::new(0) })
+    }
+
+    #[inline]
+    pub fn get(&self, id: FrameId) -> FrameRef<'_> {
+        FrameRef { frames: self, id, words: self.arena.words(id.0) }
+    }
+
+    #[inline]
+    pub fn try_get(&self, id: FrameId) -> Option<FrameRef<'_>> {
+        ((id.0 as usize) < self.arena.frames()).then(|| self.get(id))
+    }
+}
+
 /// One frame of a cache.
 #[derive(Clone, Copy)]
 pub struct FrameRef<'c> {
-    pub(crate) cache: &'c Cache,
+    frames: &'c Frames,
     id: FrameId,
     words: &'c [Word],
 }
 
 impl<'c> FrameRef<'c> {
     #[inline]
-    pub(crate) fn new(cache: &'c Cache, id: FrameId, words: &'c [Word]) -> Self {
-        Self { cache, id, words }
+    fn meta(self) -> &'c FrameMeta {
+        &self.frames.meta[self.id.0 as usize]
     }
 
     #[inline]
@@ -89,13 +115,9 @@ impl<'c> FrameRef<'c> {
         self.latch().exclusive()
     }
 
-    pub fn shared(self) -> Result<SharedGuard<'c>, Conflict> {
-        self.latch().shared()
-    }
-
     /// Frame of the parent in which this frame is swizzled.
     pub fn parent(self) -> Option<FrameId> {
-        let raw = self.cache.meta(self.id).parent.load(Ordering::Relaxed);
+        let raw = self.meta().parent.load(Ordering::Relaxed);
         (raw != NO_PARENT).then_some(FrameId(raw))
     }
 
@@ -103,7 +125,7 @@ impl<'c> FrameRef<'c> {
     /// old parent is enough to replace or clear it.
     pub fn set_parent(self, parent: Option<FrameId>) {
         let raw = parent.map_or(NO_PARENT, |id| id.0);
-        self.cache.meta(self.id).parent.store(raw, Ordering::Relaxed);
+        self.meta().parent.store(raw, Ordering::Relaxed);
         if parent.is_some() {
             self.set_orphan(false);
         }
@@ -112,14 +134,32 @@ impl<'c> FrameRef<'c> {
     /// Sets whether the frame counts as an orphan: hot, with a parent that was cooled before it. The caller
     /// holds its latch or that of its parent, so two callers may race; only one of them changes the count.
     pub(crate) fn set_orphan(self, is_orphan: bool) {
-        let (flag, wanted) = (&self.cache.meta(self.id).orphan, u32::from(is_orphan));
+        let (flag, wanted) = (&self.meta().orphan, u32::from(is_orphan));
         if flag.load(Ordering::Relaxed) == wanted || flag.swap(wanted, Ordering::SeqCst) == wanted {
             return;
         }
         match is_orphan {
-            true => self.cache.orphans.fetch_add(1, Ordering::SeqCst),
-            false => self.cache.orphans.fetch_sub(1, Ordering::SeqCst),
+            true => self.frames.orphans.fetch_add(1, Ordering::SeqCst),
+            false => self.frames.orphans.fetch_sub(1, Ordering::SeqCst),
         };
+    }
+
+    pub(crate) fn is_hot(self) -> bool {
+        self.optimistic().is_ok_and(|seen| seen.state() == FrameState::Hot)
+    }
+
+    pub(crate) fn is_orphan(self) -> bool {
+        self.meta().orphan.load(Ordering::Relaxed) != 0
+    }
+
+    /// The child words.
+    pub(crate) fn children(self, shape: impl NodeShape) -> impl Iterator<Item = &'c Word> {
+        (0..shape.child_count(self.words)).map(move |i| &self.words[shape.child_word(self.words, i)])
+    }
+
+    /// The pointers to the children.
+    pub(crate) fn swips(self, shape: impl NodeShape) -> impl Iterator<Item = Swip> {
+        self.children(shape).map(|word| Swip::from_raw(word.load(Ordering::Relaxed)))
     }
 
     /// Index of the word in which `child` is swizzled here.
@@ -133,12 +173,12 @@ impl<'c> FrameRef<'c> {
     /// Keeps the node in its frame until the pin is dropped. `version` is one at which the caller saw the
     /// node there.
     pub fn pin(self, version: Version) -> Result<Pin<'c>, Conflict> {
-        let pins = &self.cache.meta(self.id).pins;
+        let pins = &self.meta().pins;
         pins.fetch_add(1, Ordering::SeqCst);
         // Pairs with the fence in `is_pinned`, called to cool the node: one of the two threads sees the
         // other.
         fence(Ordering::SeqCst);
-        let pin = Pin { cache: self.cache, id: self.id };
+        let pin = Pin { pins, id: self.id };
         self.validate(version)?;
         if version.state() == FrameState::Hot { Ok(pin) } else { Err(Conflict) }
     }
@@ -146,14 +186,33 @@ impl<'c> FrameRef<'c> {
     /// Whether the node is pinned to this frame.
     pub fn is_pinned(self) -> bool {
         fence(Ordering::SeqCst);
-        self.cache.meta(self.id).pins.load(Ordering::SeqCst) != 0
+        self.meta().pins.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether the node seems to be pinned; the answer may be out of date.
+    pub(crate) fn seems_pinned(self) -> bool {
+        self.meta().pins.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sets the write-back flag; returns `false` if it is set already.
+    pub(crate) fn begin_writing(self) -> bool {
+        let flag = &self.meta().writing;
+        let was_free = flag.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        // Pairs with the fence in `is_writing`, called under the latch to discard the node: one of the two
+        // threads sees the other.
+        fence(Ordering::SeqCst);
+        was_free
+    }
+
+    pub(crate) fn end_writing(self) {
+        self.meta().writing.store(0, Ordering::Release);
     }
 
     /// Whether a write-back of this frame is in flight. If none is, a caller that holds the exclusive latch
     /// may discard the node: a later write-back finds that the version changed.
     pub fn is_writing(self) -> bool {
         fence(Ordering::SeqCst);
-        self.cache.meta(self.id).writing.load(Ordering::Acquire) != 0
+        self.meta().writing.load(Ordering::Acquire) != 0
     }
 
     /// Copies words `1..` of the node to `buf`, with swizzled children as addresses. Word 0 becomes 0.
@@ -168,7 +227,7 @@ impl<'c> FrameRef<'c> {
         for i in 0..shape.child_count(self.words) {
             let at = shape.child_word(self.words, i);
             if let Some(child) = Swip::from_raw(buf.get(at)).frame() {
-                let child = self.cache.try_frame(child).ok_or(Conflict)?;
+                let child = self.frames.try_get(child).ok_or(Conflict)?;
                 let version = child.optimistic()?;
                 let addr = GlobalAddr::from_raw(child.addr()).ok_or(Conflict)?;
                 child.validate(version)?;
@@ -189,15 +248,14 @@ const NO_PARENT: u32 = u32::MAX;
 
 /// Frame state that optimistic readers never need.
 pub(crate) struct FrameMeta {
-    parent: crate::sync::AtomicU32,
-    pub(crate) pins: crate::sync::AtomicU32,
-    pub(crate) writing: crate::sync::AtomicU32,
-    orphan: crate::sync::AtomicU32,
+    parent: AtomicU32,
+    pins: AtomicU32,
+    writing: AtomicU32,
+    orphan: AtomicU32,
 }
 
 impl FrameMeta {
-    pub(crate) fn new() -> Self {
-        use crate::sync::AtomicU32;
+    fn new() -> Self {
         Self {
             parent: AtomicU32::new(NO_PARENT),
             pins: AtomicU32::new(0),
@@ -211,7 +269,7 @@ impl FrameMeta {
 /// and even merged away by an operation that knows of the pin. See [`FrameRef::pin`].
 #[must_use]
 pub struct Pin<'c> {
-    cache: &'c Cache,
+    pins: &'c AtomicU32,
     id: FrameId,
 }
 
@@ -223,96 +281,6 @@ impl Pin<'_> {
 
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
-        self.cache.meta(self.id).pins.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Checks the cache's own invariants; see the crate documentation.
-pub(crate) fn audit(cache: &Cache, shape: impl NodeShape) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for id in 0..cache.frames() as u32 {
-        audit_frame(cache, shape, cache.frame(FrameId(id)), &mut wrong);
-    }
-    let mut entries = 0;
-    cache.table.for_each(|addr, frame| match frame {
-        None => wrong.push(format!("{addr} has an I/O mark, but nothing runs")),
-        Some(frame) => {
-            entries += 1;
-            if cache.try_frame(frame).is_none_or(|frame| frame.addr() != addr.raw()) {
-                wrong.push(format!("the table maps {addr} to frame {}, which holds another node", frame.0));
-            }
-        }
-    });
-    let held = (0..cache.frames() as u32)
-        .filter_map(|id| cache.frame(FrameId(id)).optimistic().ok())
-        .filter(|version| version.state() != FrameState::Free)
-        .count();
-    if held != entries {
-        wrong.push(format!("{held} frames hold nodes, but the table knows {entries}"));
-    }
-    let orphans = cache.meta_of_all().filter(|meta| meta.orphan.load(Ordering::Relaxed) != 0).count();
-    let counted = cache.orphans.load(Ordering::Relaxed);
-    if orphans != counted as usize {
-        wrong.push(format!("{orphans} frames are orphans, but {counted} are counted"));
-    }
-    wrong
-}
-
-fn audit_frame(cache: &Cache, shape: impl NodeShape, frame: FrameRef<'_>, wrong: &mut Vec<String>) {
-    let id = frame.id().0;
-    let Ok(version) = frame.optimistic() else {
-        return wrong.push(format!("frame {id} is latched, but nothing runs"));
-    };
-    if frame.is_writing() {
-        wrong.push(format!("frame {id} is being written back, but nothing runs"));
-    }
-    if version.state() == FrameState::Free {
-        return;
-    }
-    let children: Vec<_> = (0..shape.child_count(frame.words()))
-        .map(|i| Swip::from_raw(frame.words()[shape.child_word(frame.words(), i)].load(Ordering::Relaxed)))
-        .collect();
-    let swizzled: Vec<_> = children.iter().filter_map(|swip| swip.frame()).collect();
-    if version.state() == FrameState::Cooling && (version.is_dirty() || !swizzled.is_empty()) {
-        wrong.push(format!("cooling frame {id} is dirty or has swizzled children"));
-    }
-    for child in swizzled {
-        let child = cache.try_frame(child).map(|frame| (frame.parent(), frame.optimistic()));
-        match child {
-            Some((Some(parent), Ok(seen))) if parent.0 == id && seen.state() == FrameState::Hot => {}
-            _ => wrong.push(format!("frame {id} has a swizzled child that is not hot or not its own")),
-        }
-    }
-    if cache.meta(frame.id()).orphan.load(Ordering::Relaxed) != 0
-        && (version.state() != FrameState::Hot || frame.parent().is_some())
-    {
-        wrong.push(format!("frame {id} is an orphan, but cold or with a parent"));
-    }
-    // Nothing is offloaded below nodes that other compute servers may know.
-    if cache.swizzles() && shape.swizzles(frame.words()) && !shape.leaves_first_word(frame.words()) {
-        let is_hot =
-            |id: &FrameId| cache.frame(*id).optimistic().is_ok_and(|seen| seen.state() == FrameState::Hot);
-        let is_counted = |id: FrameId| cache.meta(id).orphan.load(Ordering::Relaxed) != 0;
-        let listed = children.iter().filter_map(|swip| swip.global()).filter(|addr| !addr.is_null());
-        let hot = listed.filter_map(|addr| cache.table.frame_of(addr)).filter(is_hot);
-        for child in hot.filter(|&child| !is_counted(child)) {
-            wrong.push(format!("hot frame {} is not swizzled in frame {id}, and no orphan", child.0));
-        }
-    }
-    if let Some(parent) = frame.parent() {
-        let hot = cache.frame(parent).optimistic().is_ok_and(|seen| seen.state() == FrameState::Hot);
-        if version.state() != FrameState::Hot
-            || !hot
-            || cache.frame(parent).slot_of(shape, frame.id()).is_none()
-        {
-            wrong.push(format!(
-                "frame {id} names frame {} as its parent, which does not point to it",
-                parent.0
-            ));
-        }
-    }
-    let known = GlobalAddr::from_raw(frame.addr()).and_then(|addr| cache.table.frame_of(addr));
-    if known != Some(frame.id()) {
-        wrong.push(format!("frame {id} holds a node that the mapping table does not know"));
+        self.pins.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -13,8 +13,7 @@
 
 use std::sync::Arc;
 
-use crate::cache::lock;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, lock};
 
 /// Stripes of a gate; further workers share them.
 const STRIPES: usize = if cfg!(loom) { 2 } else { 16 };

@@ -21,6 +21,7 @@ extern crate self as pando_cache;
 
 mod admission;
 mod arena;
+mod audit;
 mod cache;
 mod cooling;
 mod cooling_map;
@@ -38,6 +39,7 @@ pub mod sync;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod turn;
+mod turn_queue;
 mod writing;
 
 pub use admission::Admission;

@@ -14,7 +14,7 @@ use pando_fabric::defect::defect;
 
 use crate::defect::Defect;
 use crate::swip::FrameId;
-use crate::sync::{AtomicU64, Mutex, Ordering, fence, spin_loop};
+use crate::sync::{AtomicU64, Mutex, Ordering, fence, lock, spin_loop};
 
 const SLOTS: usize = 7;
 /// Entries per bucket that the table is sized for.
@@ -139,21 +139,18 @@ impl MappingTable {
 
     /// Returns the frame of `addr`, or the ticket to bring it in.
     pub fn begin(&self, addr: GlobalAddr) -> Lookup<'_> {
-        if let Some(entry) = self.get(addr.raw()) {
-            return match entry {
-                Entry::Frame(frame) => Lookup::Frame(frame),
-                Entry::Io if defect(Defect::NoIoMark) => Lookup::Miss(IoTicket { table: self, addr }),
-                Entry::Io => Lookup::InFlight,
-                Entry::Common => Lookup::Common,
-            };
+        let seen = self.get(addr.raw());
+        if seen == Some(Entry::Io) && defect(Defect::NoIoMark) {
+            return Lookup::Miss(IoTicket { table: self, addr });
         }
-        match self.with_bucket(addr.raw(), |writer| match writer.get() {
-            Some(value) => Some(entry_of(value)),
-            None => {
+        let get_or_mark = |writer: &mut BucketWriter<'_>| {
+            let found = writer.get().map(entry_of);
+            if found.is_none() {
                 writer.set(IO);
-                None
             }
-        }) {
+            found
+        };
+        match seen.or_else(|| self.with_bucket(addr.raw(), get_or_mark)) {
             None => {
                 // The mark must be visible before the caller checks whether its parent changed: a thread that
                 // latches the parent to evict it looks for marks after that.
@@ -238,14 +235,8 @@ impl MappingTable {
         spilled.into_iter().for_each(|(addr, value)| each(addr, value));
     }
 
-    #[cfg(not(loom))]
     fn spill(&self) -> impl std::ops::DerefMut<Target = HashMap<u64, u64>> + '_ {
-        self.overflow.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    #[cfg(loom)]
-    fn spill(&self) -> impl std::ops::DerefMut<Target = HashMap<u64, u64>> + '_ {
-        self.overflow.lock().expect("no panic while the side map is locked")
+        lock(&self.overflow)
     }
 
     fn with_bucket<R>(&self, addr: u64, change: impl FnOnce(&mut BucketWriter<'_>) -> R) -> R {
@@ -319,7 +310,7 @@ pub struct IoTicket<'t> {
     addr: GlobalAddr,
 }
 
-impl IoTicket<'_> {
+impl<'t> IoTicket<'t> {
     pub fn addr(&self) -> GlobalAddr {
         self.addr
     }
@@ -329,9 +320,7 @@ impl IoTicket<'_> {
         self.table.with_bucket(self.addr.raw(), |writer| writer.set(u64::from(frame.0)));
         std::mem::forget(self);
     }
-}
 
-impl<'t> IoTicket<'t> {
     /// Turns this into a ticket that other operations may share.
     pub fn share(self) -> CommonTicket<'t> {
         let Self { table, addr } = self;

@@ -24,3 +24,11 @@ pub use std::{
 
 /// A word of a frame.
 pub type Word = AtomicU64;
+
+/// Locks a mutex; a panic of another thread under the lock does not matter.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> + '_ {
+    match mutex.lock() {
+        Ok(guard) => guard,
+        Err(poisoned) => poisoned.into_inner(),
+    }
+}

@@ -5,68 +5,9 @@
 //! frames, each waiting for one more. An operation that gets no frame then releases everything it holds and
 //! waits for the *turn*, of which a cache has one. While an operation has the turn, no other gets a frame or
 //! pins a node, so the frames of the others come free as their verbs complete.
-//!
-//! A free turn goes to the first operation that asks, but every eighth goes to the longest waiter. So a
-//! thread serves several of its operations between two context switches, and no operation starves.
 
-use std::collections::VecDeque;
-
-use crate::cache::{Cache, CacheWorker, lock};
+use crate::cache::{Cache, CacheWorker};
 use crate::error::NoFrame;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
-
-/// Turns in a row that may be taken ahead of the longest waiter.
-const TURNS_BEFORE_OLDEST: u32 = 7;
-
-/// The turn of a cache, and the operations that wait for it.
-pub(crate) struct Turns {
-    /// Whether the turn is taken. Changed only under the lock of `queue`.
-    taken: AtomicU32,
-    queue: Mutex<Queue>,
-    /// Number of turns that ended.
-    ended: AtomicU64,
-}
-
-#[derive(Default)]
-struct Queue {
-    waiting: VecDeque<u64>,
-    /// Ticket of the next waiter.
-    ticket: u64,
-    /// Turns since the longest waiter got one.
-    since_oldest: u32,
-}
-
-impl Turns {
-    pub(crate) fn new() -> Self {
-        Self { taken: AtomicU32::new(0), queue: Mutex::new(Queue::default()), ended: AtomicU64::new(0) }
-    }
-
-    fn is_taken(&self) -> bool {
-        self.taken.load(Ordering::Relaxed) != 0
-    }
-
-    /// Takes the turn if it is free and not reserved for a ticket other than `ticket`.
-    fn take(&self, ticket: Option<u64>) -> bool {
-        if self.is_taken() {
-            return false;
-        }
-        let mut queue = lock(&self.queue);
-        let is_oldest = queue.waiting.front().is_none_or(|&oldest| Some(oldest) == ticket);
-        if self.is_taken() || (!is_oldest && queue.since_oldest >= TURNS_BEFORE_OLDEST) {
-            return false;
-        }
-        queue.since_oldest = if is_oldest { 0 } else { queue.since_oldest + 1 };
-        // The turn guards no data: frames change hands through the free list and their latches.
-        self.taken.store(1, Ordering::Relaxed);
-        true
-    }
-
-    fn end(&self) {
-        self.ended.fetch_add(1, Ordering::Relaxed);
-        let _queue = lock(&self.queue);
-        self.taken.store(0, Ordering::Relaxed);
-    }
-}
 
 /// Right of one operation to be the only one of its cache that gets frames.
 #[must_use]
@@ -91,11 +32,7 @@ impl Cache {
 
     /// Joins the end of the queue for the turn.
     pub fn wait_for_turn(&self) -> TurnPlace<'_> {
-        let mut queue = lock(&self.turns.queue);
-        let ticket = queue.ticket;
-        queue.ticket += 1;
-        queue.waiting.push_back(ticket);
-        TurnPlace { cache: self, ticket }
+        TurnPlace { cache: self, ticket: self.turns.join() }
     }
 
     /// Whether an operation has the turn.
@@ -105,7 +42,7 @@ impl Cache {
 
     /// Number of turns that have ended, from which waiters see that others make progress.
     pub fn turns_ended(&self) -> u64 {
-        self.turns.ended.load(Ordering::Relaxed)
+        self.turns.ended()
     }
 
     /// Must be called before taking a frame or pinning a node across an await.
@@ -126,7 +63,7 @@ impl<'c> TurnPlace<'c> {
 
 impl Drop for TurnPlace<'_> {
     fn drop(&mut self) {
-        lock(&self.cache.turns.queue).waiting.retain(|&ticket| ticket != self.ticket);
+        self.cache.turns.leave(self.ticket);
     }
 }
 

@@ -7,33 +7,22 @@
 
 use std::future::Future;
 
-use pando_fabric::{Endpoint, Nanos};
+use pando_fabric::Nanos;
 
-use crate::cache::{Cache, lock};
-use crate::frame::FrameRef;
+use crate::frame::{FrameRef, Frames};
 use crate::swip::FrameId;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, lock};
 
 /// The write-back flag of a frame.
 #[must_use]
 pub struct Writing<'c> {
     frame: FrameRef<'c>,
+    cut_off: &'c CutOff,
     /// Whether its WRITE may be in flight.
     is_sent: bool,
 }
 
 impl<'c> Writing<'c> {
-    fn claim(frame: FrameRef<'c>) -> Option<Self> {
-        let flag = &frame.cache.meta(frame.id()).writing;
-        let free = flag.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        // Pairs with the fence in `is_writing`, called under the latch to discard the node: one of the two
-        // threads sees the other.
-        fence(Ordering::SeqCst);
-        // Construct it lazily: dropping an unused value would clear the flag of another
-        // write-back.
-        free.then(|| Self { frame, is_sent: false })
-    }
-
     pub(crate) fn frame(&self) -> FrameRef<'c> {
         self.frame
     }
@@ -50,17 +39,21 @@ impl<'c> Writing<'c> {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         match self.is_sent {
-            true => self.frame.cache.cut_off.push(self.frame.id()),
-            false => self.frame.cache.end_write_back(self.frame.id()),
+            true => self.cut_off.push(self.frame.id()),
+            false => self.frame.end_writing(),
         }
     }
 }
+
+/// Default for the longest time a verb may take, in nanoseconds.
+const DEFAULT_VERBS_TAKE: Nanos = 5_000_000_000;
 
 /// Frames whose write-backs were cut off, with the end of the waiting time once it is known.
 pub(crate) struct CutOff {
     frames: Mutex<Vec<(FrameId, Option<Nanos>)>>,
     count: AtomicU32,
-    verbs_take: AtomicU64,
+    /// The longest time a verb may take.
+    pub verbs_take: AtomicU64,
 }
 
 impl CutOff {
@@ -72,58 +65,35 @@ impl CutOff {
         }
     }
 
+    /// Claims the flag of a frame, if it is free.
+    pub fn claim<'c>(&'c self, frame: FrameRef<'c>) -> Option<Writing<'c>> {
+        // Construct it lazily: dropping an unused value would clear the flag of another write-back.
+        frame.begin_writing().then(|| Writing { frame, cut_off: self, is_sent: false })
+    }
+
     fn push(&self, frame: FrameId) {
         lock(&self.frames).push((frame, None));
         self.count.fetch_add(1, Ordering::Relaxed);
     }
-}
 
-/// Default for the longest time a verb may take, in nanoseconds.
-const DEFAULT_VERBS_TAKE: Nanos = 5_000_000_000;
-
-impl Cache {
-    /// Sets the longest time a verb may take, in nanoseconds, for which the flag of a cut-off write-back
-    /// stays set. The default is 5 s.
-    pub fn set_verbs_take(&self, verbs_take: Nanos) {
-        self.cut_off.verbs_take.store(verbs_take, Ordering::Relaxed);
-    }
-
-    /// Claims the right to write a frame back, if it is free.
-    pub fn claim_write_back<'c>(
-        &'c self,
-        endpoint: &impl Endpoint,
-        frame: FrameRef<'c>,
-    ) -> Option<Writing<'c>> {
-        let claimed = Writing::claim(frame);
-        if claimed.is_none() {
-            self.end_cut_off(endpoint.now());
-        }
-        claimed
-    }
-
-    /// Whether cut-off write-backs may still take effect.
     #[inline]
-    pub fn has_cut_off(&self) -> bool {
-        self.cut_off.count.load(Ordering::Relaxed) > 0
+    pub fn any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Ends the cut-off write-backs that must be over at `now`. Called by operations that wait for one.
-    pub fn end_cut_off(&self, now: Nanos) {
-        if !self.has_cut_off() {
+    /// Ends the write-backs that must be over at `now`.
+    pub fn end(&self, now: Nanos, frames: &Frames) {
+        if !self.any() {
             return;
         }
-        let verbs_take = self.cut_off.verbs_take.load(Ordering::Relaxed);
-        lock(&self.cut_off.frames).retain_mut(|(frame, until)| {
+        let verbs_take = self.verbs_take.load(Ordering::Relaxed);
+        lock(&self.frames).retain_mut(|(frame, until)| {
             let is_over = now >= *until.get_or_insert(now.saturating_add(verbs_take));
             if is_over {
-                self.end_write_back(*frame);
-                self.cut_off.count.fetch_sub(1, Ordering::Relaxed);
+                frames.get(*frame).end_writing();
+                self.count.fetch_sub(1, Ordering::Relaxed);
             }
             !is_over
         });
-    }
-
-    fn end_write_back(&self, frame: FrameId) {
-        self.meta(frame).writing.store(0, Ordering::Release);
     }
 }
