@@ -18,25 +18,7 @@ use pando_fabric::{Endpoint, GlobalAddr, Nanos};
 use crate::error::{PoolError, Result};
 use crate::io::{read_words, until_answered, write_words_then_word};
 use crate::layout::{ATTACH_ENTRY_BYTES, ATTACH_TABLE_AT};
-
-/// Identity by which other processes recognise a process. The pool stores and compares these numbers and
-/// passes them to [`AttachOptions::is_alive`]; it knows no operating system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct ProcessIdentity {
-    /// Process number on its host.
-    pub pid: u32,
-    /// Start time, in any unit that tells apart processes with the same number.
-    pub start_time: u64,
-    /// Hash of the host and its boot; 0 if the pool never leaves one host and one boot.
-    pub host: u64,
-}
-
-/// Slot of an attached process in the attach table; 15 bits, so that it fits into a lock word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct AttachSlot(pub u16);
-
-/// Number of attach slots that 15 bits can distinguish; one value is reserved for "none".
-pub const MAX_ATTACHED: usize = (1 << 15) - 1;
+use crate::process::{AttachSlot, ProcessIdentity};
 
 /// Rights of an attached process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

@@ -14,7 +14,7 @@ use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos};
 
 use crate::alloc::Placement;
-use crate::attach::{AttachMode, AttachSlot};
+use crate::attach::AttachMode;
 use crate::defect::Defect;
 use crate::directory::{DIRECTORY_BYTES, Directory, ENTRIES};
 use crate::error::{PoolError, Result};
@@ -22,6 +22,7 @@ use crate::held::{LOOKS_AT_HOLDER, RemoteLock};
 use crate::io::until_answered;
 use crate::lock::{self, lock_owner};
 use crate::pool::Pool;
+use crate::process::AttachSlot;
 use crate::record::{
     IndexRecord, IndexSpec, RECORD_BYTES, RecordBlock, RecordValues, decode_boundaries, decode_owners,
     encode_boundaries, encode_owners,

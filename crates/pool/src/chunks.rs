@@ -19,12 +19,12 @@ use std::sync::{MutexGuard, PoisonError};
 use pando_fabric::{Endpoint, FabricError, GlobalAddr, Nanos};
 
 use crate::arena::LocalChunk;
-use crate::attach::AttachSlot;
 use crate::classes::{CLASSES, size_of_class};
 use crate::error::{PoolError, Result};
 use crate::io::{read_words, until_answered, write_words, write_zeros};
 use crate::layout::Descriptor;
 use crate::pool::{Pool, Server};
+use crate::process::AttachSlot;
 
 /// Number of leases after which the loads of all servers are read again.
 const LEASES_PER_REFRESH: u32 = 32;

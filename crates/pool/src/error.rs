@@ -5,11 +5,9 @@
 //! value that was replaced while it was read is not an error for the user: callers look up its reference
 //! again.
 
-use std::fmt;
-
 use pando_fabric::{FabricError, GlobalAddr, MemoryServerId};
 
-use crate::attach::{AttachSlot, ProcessIdentity};
+use crate::process::{AttachSlot, ProcessIdentity};
 
 pub type Result<T, E = PoolError> = std::result::Result<T, E>;
 
@@ -152,17 +150,5 @@ impl PoolError {
             Self::CatalogUnknown { .. } => true,
             _ => false,
         }
-    }
-}
-
-impl fmt::Display for ProcessIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {}", self.pid)
-    }
-}
-
-impl fmt::Display for AttachSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
     }
 }

@@ -12,16 +12,15 @@
 //! it protects.
 
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, WORD};
 
-use crate::attach::AttachSlot;
 use crate::error::{PoolError, Result};
-use crate::leftovers::{Due, Leftovers, Order};
-use crate::lock::{self, LockedVersion, Together, lock_owner};
+use crate::leftovers::{Due, Order};
+use crate::lock::{self, LeftLock, LeftLocks, LockedVersion, Owed, Together, lock_owner};
 use crate::pool::Pool;
+use crate::process::AttachSlot;
 
 /// Number of times within its waiting time that a waiter checks whether the holder of a lock is alive.
 pub const LOOKS_AT_HOLDER: Nanos = 16;
@@ -39,13 +38,6 @@ pub struct RemoteLock<'p> {
     is_changing: Cell<bool>,
     /// Whether the word returns to what was found if nothing was written.
     restores: Cell<bool>,
-}
-
-/// Words and their destination.
-#[derive(Clone)]
-struct Owed {
-    to: GlobalAddr,
-    words: Arc<[u64]>,
 }
 
 impl<'p> RemoteLock<'p> {
@@ -88,8 +80,7 @@ impl<'p> RemoteLock<'p> {
     /// Errors of the verbs; the lock is then left.
     pub async fn unlock<E: Endpoint>(self, ep: &E, deadline: Nanos) -> Result<()> {
         debug_assert!(self.owed.borrow().is_none(), "the page is to be written");
-        self.is_changing.set(true);
-        let unlocked = lock::unlock(ep, self.at, self.held(), deadline).await;
+        let unlocked = self.while_changing(lock::unlock(ep, self.at, self.held(), deadline)).await;
         self.settle(unlocked)
     }
 
@@ -141,10 +132,9 @@ impl<'p> RemoteLock<'p> {
 
     async fn write_owed<E: Endpoint>(self, ep: &E, together: Together, deadline: Nanos) -> Result<()> {
         let Owed { to, words } = self.owed.borrow().clone().expect("just owed");
-        self.is_changing.set(true);
         let held = (self.at, self.held());
-        let written = lock::write_words_unlock(ep, held, (to, &words), together, deadline).await;
-        self.settle(written)
+        let write = lock::write_words_unlock(ep, held, (to, &words), together, deadline);
+        self.settle(self.while_changing(write).await)
     }
 
     /// Runs `change` of the protected data. If its future is dropped, the lock rests until none of its verbs
@@ -157,7 +147,6 @@ impl<'p> RemoteLock<'p> {
     }
 
     fn settle(&self, done: Result<()>) -> Result<()> {
-        self.is_changing.set(false);
         if done.is_ok() {
             self.lock.set(None);
         }
@@ -175,17 +164,6 @@ impl Drop for RemoteLock<'_> {
     }
 }
 
-#[derive(Clone)]
-pub(crate) struct LeftLock {
-    at: GlobalAddr,
-    lock: LockedVersion,
-    owed: Option<Owed>,
-    restores: bool,
-}
-
-/// Locks that this process left, in the order in which they are given back.
-pub(crate) type LeftLocks = Leftovers<LeftLock>;
-
 impl Pool {
     /// Takes the lock at `at`; retries until `deadline` (a time of [`Endpoint::now`]), but tries at least
     /// once.
@@ -195,9 +173,7 @@ impl Pool {
     pub async fn lock<E: Endpoint>(&self, ep: &E, at: GlobalAddr, deadline: Nanos) -> Result<RemoteLock<'_>> {
         let owner = self.writer_slot()?;
         let lock = RemoteLock::new(&self.inner.left_locks, at);
-        lock.is_changing.set(true);
-        let locked = lock::lock_noting(ep, at, owner, deadline, &lock.lock).await;
-        lock.is_changing.set(false);
+        let locked = lock.while_changing(lock::lock_noting(ep, at, owner, deadline, &lock.lock)).await;
         locked.map(|_| lock)
     }
 
@@ -214,11 +190,9 @@ impl Pool {
     ) -> Result<Option<RemoteLock<'_>>> {
         let owner = self.writer_slot()?;
         let lock = RemoteLock::new(&self.inner.left_locks, at).restores();
-        lock.is_changing.set(true);
         let deadline = self.deadline(ep);
-        let locked = lock::try_lock_noting(ep, at, owner, version, &lock.lock, deadline).await;
-        lock.is_changing.set(false);
-        Ok(locked?.map(|_| lock))
+        let locking = lock::try_lock_noting(ep, at, owner, version, &lock.lock, deadline);
+        Ok(lock.while_changing(locking).await?.map(|_| lock))
     }
 
     /// Takes over the lock at `at` from `gone`, an [abandoned](Pool::is_abandoned) process; `None` if that
@@ -239,9 +213,7 @@ impl Pool {
             return Ok(None);
         }
         let lock = RemoteLock::new(&self.inner.left_locks, at).restores();
-        lock.is_changing.set(true);
-        let taken = lock::take_over(ep, at, owner, word, &lock.lock).await;
-        lock.is_changing.set(false);
+        let taken = lock.while_changing(lock::take_over(ep, at, owner, word, &lock.lock)).await;
         Ok(taken?.map(|_| {
             self.inner.locks_taken_over.fetch_add(1, Relaxed);
             lock

@@ -12,11 +12,13 @@
 //! described in `held.rs`.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use pando_fabric::{Chain, Endpoint, FabricError, GlobalAddr, Nanos, PageBuf, VerbResult, WORD};
 
-use crate::attach::AttachSlot;
 use crate::error::{PoolError, Result};
+use crate::leftovers::Leftovers;
+use crate::process::AttachSlot;
 
 const LOCKED: u64 = 1 << 63;
 const VERSION_BITS: u32 = 48;
@@ -63,6 +65,25 @@ impl LockedVersion {
         self.found
     }
 }
+
+/// Words and their destination.
+#[derive(Clone)]
+pub(crate) struct Owed {
+    pub to: GlobalAddr,
+    pub words: Arc<[u64]>,
+}
+
+/// A lock that its operation did not give back.
+#[derive(Clone)]
+pub(crate) struct LeftLock {
+    pub at: GlobalAddr,
+    pub lock: LockedVersion,
+    pub owed: Option<Owed>,
+    pub restores: bool,
+}
+
+/// Locks that this process left, in the order in which they are given back.
+pub(crate) type LeftLocks = Leftovers<LeftLock>;
 
 /// Unlocked word with the low 48 bits of `version`.
 pub fn unlock_word(version: u64) -> u64 {

@@ -9,11 +9,12 @@
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 
 use crate::alloc::Placement;
-use crate::attach::{self, AttachSlot, ProcessIdentity, entry_addr};
+use crate::attach::{self, entry_addr};
 use crate::error::{PoolError, Result};
 use crate::io::{checksum, read_words, write_words};
 use crate::layout::ATTACH_ENTRY_BYTES;
 use crate::pool::Pool;
+use crate::process::{AttachSlot, ProcessIdentity};
 use crate::value::ValueRef;
 
 /// On the server that holds the attach table and is never drained.

@@ -17,18 +17,17 @@ use pando_fabric::{
 };
 
 use crate::arena::Arena;
-use crate::attach::{
-    self, AttachEntry, AttachMode, AttachOptions, AttachSlot, IsAlive, MAX_ATTACHED, ProcessIdentity,
-};
+use crate::attach::{self, AttachEntry, AttachMode, AttachOptions, IsAlive};
 use crate::classes::{CLASSES, class_of};
 use crate::defect::Defect;
 use crate::error::{PoolError, Result};
-use crate::held::LeftLocks;
 use crate::io::{read_words, write_words, write_zeros};
 use crate::layout::{
     CATALOG_HEAD_AT, CATALOG_LOCK_AT, Descriptor, FREES_BY_OTHERS_AT, Geometry, JOINED_AT, STATE_AT,
     SUPERBLOCK_WORDS, Superblock,
 };
+use crate::lock::LeftLocks;
+use crate::process::{AttachSlot, MAX_ATTACHED, ProcessIdentity};
 
 /// Options for formatting a pool.
 #[derive(Clone)]

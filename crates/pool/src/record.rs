@@ -14,9 +14,9 @@
 
 use pando_fabric::{GlobalAddr, WORD};
 
-use crate::attach::AttachSlot;
 use crate::error::{PoolError, Result};
 use crate::io::{bytes_of, push_bytes};
+use crate::process::AttachSlot;
 use crate::twin::{Twin, twin_bytes};
 use crate::value::ValueRef;
 

@@ -6,13 +6,13 @@
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 
-use crate::attach::AttachSlot;
 use crate::classes::{CLASSES, size_of_class};
 use crate::error::Result;
 use crate::io::{read_words, write_words};
 use crate::layout::Descriptor;
 use crate::membership::ServerState;
 use crate::pool::{Pool, Server};
+use crate::process::AttachSlot;
 
 /// Use of one memory server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
