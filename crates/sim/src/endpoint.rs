@@ -17,9 +17,9 @@ use pando_fabric::{
 };
 
 use crate::events::Event;
-use crate::fabric::Shared;
 use crate::op::{Call, Op, OpId, Poster, WorkerId};
-use crate::run::preempt;
+use crate::preemption::preempt;
+use crate::shared::Shared;
 use crate::verb::Verb;
 
 /// Time that passes with each yield on a direct endpoint, so that unsuccessful waits end.
@@ -176,7 +176,7 @@ impl Posted<'_> {
             let id = self.op.expect("not polled again after its end");
             let waker = (!self.endpoint.is_own(cx.waker())).then(|| cx.waker());
             let mut world = self.endpoint.shared.world();
-            let Some(op) = world.take_done(id, waker) else { return Poll::Pending };
+            let Some(op) = world.ops.take_done(id, waker) else { return Poll::Pending };
             let result = match op.error.take() {
                 Some(error) => Err(error),
                 None => Ok(take.take().expect("done only once")(op)),

@@ -1,22 +1,16 @@
-//! A simulated cluster: its servers, its endpoints, and the execution of calls.
+//! A simulated cluster: its servers and its endpoints.
 //!
-//! The world is locked while an event happens in it, and never while a slot is polled or a handler executes a
-//! call, since both use endpoints. The loop over the threads is in [`crate::run`].
+//! The state is in [`crate::shared`] and [`crate::world`], the loop over the threads in [`crate::run`]. What
+//! changes the cluster from outside of time is here.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::sync::Arc;
 
-use pando_fabric::{
-    Fabric, FabricError, GlobalAddr, Growing, LATER_MAX, MemoryServerId, Nanos, RegionInfo, RequestHandler,
-    Result, ServerMemory,
-};
+use pando_fabric::{Fabric, GlobalAddr, MemoryServerId, Nanos, RegionInfo, RequestHandler, Result};
 
 use crate::endpoint::SimEndpoint;
-use crate::events::Event;
 use crate::faults::{Fault, FaultPlan};
-use crate::model::{Compute, Model, ModelError};
-use crate::op::OpId;
+use crate::model::{Model, ModelError};
+use crate::shared::Shared;
 use crate::usage::Usage;
 use crate::world::World;
 
@@ -36,88 +30,6 @@ pub struct SimConfig {
 pub struct SimFabric {
     pub(crate) shared: Arc<Shared>,
     compute_servers: usize,
-}
-
-/// State shared by the endpoints of a cluster.
-pub(crate) struct Shared {
-    world: Mutex<World>,
-    /// The list of regions after each addition; the last list is current.
-    regions: Growing<Vec<RegionInfo>>,
-    pub compute: Compute,
-    handler: Mutex<Option<Arc<dyn RequestHandler>>>,
-    /// Work charged by direct endpoints since the current call began, in ns.
-    call_ns: AtomicU64,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Shared {
-    pub fn world(&self) -> MutexGuard<'_, World> {
-        lock(&self.world)
-    }
-
-    pub fn regions(&self) -> &[RegionInfo] {
-        &self.regions[self.regions.len() - 1]
-    }
-
-    pub fn next_time(&self) -> Option<Nanos> {
-        self.world().next_time()
-    }
-
-    /// Lets the next event happen, unless it belongs to a run. Returns whether there was one.
-    pub fn step(&self) -> bool {
-        let mut world = self.world();
-        match world.next_event() {
-            None => return false,
-            Some(Event::Handle(op)) => {
-                drop(world);
-                self.handle(op);
-            }
-            Some(Event::Run(_)) => {}
-            Some(event) => {
-                world.happen(event);
-                let wakers = world.take_wakers();
-                drop(world);
-                wakers.into_iter().for_each(Waker::wake);
-            }
-        }
-        true
-    }
-
-    /// Has the server's handler execute a call. The handler may use endpoints, so the world is not locked
-    /// meanwhile.
-    pub fn handle(&self, op: OpId) {
-        let Some((server, mut call)) = self.world().take_call(op) else { return };
-        self.call_ns.store(0, Relaxed);
-        let result = self.execute(server, call.op, &call.body, &mut call.reply);
-        if result.is_err() {
-            call.reply.clear();
-        }
-        self.world().handled(op, call, result, self.call_ns.load(Relaxed));
-    }
-
-    /// Executes a request without regard to time.
-    pub fn execute(&self, server: MemoryServerId, op: u16, body: &[u8], reply: &mut Vec<u8>) -> Result<()> {
-        let handler = lock(&self.handler).clone();
-        match handler {
-            Some(handler) => {
-                let region = self.world().region(server).ok_or(FabricError::UnknownServer(server))?;
-                let charge = |work| self.charge_call(self.compute.cost(work));
-                handler.handle(&ServerMemory::new(server, &region, &charge), op, body, reply)
-            }
-            None => {
-                let reason = "it has no handler for requests".to_owned();
-                Err(FabricError::Refused { server, op, reason })
-            }
-        }
-    }
-
-    /// Adds to the work of the current call.
-    pub fn charge_call(&self, ns: Nanos) {
-        self.call_ns.fetch_add(ns, Relaxed);
-    }
 }
 
 impl SimFabric {
@@ -140,14 +52,8 @@ impl SimFabric {
         let regions =
             regions.map(|(&len, server)| RegionInfo { server: MemoryServerId(server), len }).collect();
         let world = World::new(config.model.clone(), &config.regions, config.compute_servers, config.seed)?;
-        let shared = Shared {
-            world: Mutex::new(world),
-            regions: Growing::new(vec![regions]),
-            compute: config.model.compute.clone(),
-            handler: Mutex::default(),
-            call_ns: AtomicU64::new(0),
-        };
-        Ok(Self { shared: Arc::new(shared), compute_servers: config.compute_servers })
+        let shared = Arc::new(Shared::new(world, regions));
+        Ok(Self { shared, compute_servers: config.compute_servers })
     }
 
     /// Adds a memory server with a region of `bytes` at the present time; returns its number. Threads may
@@ -160,15 +66,7 @@ impl SimFabric {
     /// If `bytes` is not a multiple of 8, or more than [`LATER_MAX`] servers join.
     pub fn add_memory_server(&self, bytes: u64) -> Result<MemoryServerId, ModelError> {
         assert!(bytes.is_multiple_of(8), "regions are made of words");
-        let shared = &self.shared;
-        let mut world = shared.world();
-        let mut regions = shared.regions().to_vec();
-        let server = MemoryServerId(regions.len() as u16);
-        assert!(shared.regions.len() <= LATER_MAX, "{LATER_MAX} memory servers have joined already");
-        world.add_server(bytes)?;
-        regions.push(RegionInfo { server, len: bytes });
-        shared.regions.push(regions).expect("there is room, and the world is borrowed");
-        Ok(server)
+        self.shared.add_server(bytes)
     }
 
     /// Creates an endpoint for a new thread of a compute server.
@@ -202,7 +100,7 @@ impl SimFabric {
     /// Sets the handler of two-sided calls until this fabric is dropped. Without one, memory servers refuse
     /// calls.
     pub fn set_handler(&self, handler: Arc<dyn RequestHandler>) {
-        *lock(&self.shared.handler) = Some(handler);
+        self.shared.set_handler(Some(handler));
     }
 
     /// Stops a memory server, which then does not answer, or resumes it.
@@ -264,7 +162,7 @@ impl Fabric for SimFabric {
 /// The handler may own the cluster's memory, which owns the handler: break the cycle.
 impl Drop for SimFabric {
     fn drop(&mut self) {
-        *lock(&self.shared.handler) = None;
+        self.shared.set_handler(None);
     }
 }
 

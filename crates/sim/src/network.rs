@@ -140,11 +140,8 @@ impl World {
         let (Poster { worker, server, .. }, lives) = (op.poster, (op.server_life, op.link_life));
         let compute_server = self.worker(worker).compute_server;
         let (server_life, link_life) = (self.servers[server].life, self.links[compute_server][server].life);
-        if lives.0 != server_life {
-            self.fail(id, self.now, FabricError::ServerUnreachable(MemoryServerId(server as u16)));
-            return true;
-        }
-        if lives.1 == link_life || (on_its_way && self.random.next() & 1 == 0) {
+        let is_there = lives.0 == server_life;
+        if is_there && (lives.1 == link_life || (on_its_way && self.random.next() & 1 == 0)) {
             return false;
         }
         self.fail(id, self.now, FabricError::ServerUnreachable(MemoryServerId(server as u16)));
@@ -161,18 +158,15 @@ impl World {
         let now = *now;
         let op = ops.get(id);
         let server = &mut servers[op.poster.server];
-        match server.power {
-            Power::On => {}
-            Power::Stopped | Power::Off => {
-                let deadline = (op.poster.posted + model.faults.timeout_ns).max(now);
-                let again = now + model.faults.timeout_ns.div_ceil(RETRIES);
-                let number = MemoryServerId(op.poster.server as u16);
-                return match (again < deadline, server.power) {
-                    (true, _) => self.schedule(again, Event::Arrive(id)),
-                    (false, Power::Off) => self.fail(id, deadline, FabricError::ServerUnreachable(number)),
-                    (false, _) => self.fail(id, deadline, FabricError::TimedOut(number)),
-                };
-            }
+        if server.power != Power::On {
+            let deadline = (op.poster.posted + model.faults.timeout_ns).max(now);
+            let again = now + model.faults.timeout_ns.div_ceil(RETRIES);
+            let number = MemoryServerId(op.poster.server as u16);
+            return match (again < deadline, server.power) {
+                (true, _) => self.schedule(again, Event::Arrive(id)),
+                (false, Power::Off) => self.fail(id, deadline, FabricError::ServerUnreachable(number)),
+                (false, _) => self.fail(id, deadline, FabricError::TimedOut(number)),
+            };
         }
         let inbound = &mut nics[server.nic].inbound;
         if let Some(call) = &op.call {

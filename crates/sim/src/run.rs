@@ -1,10 +1,7 @@
 //! The loop that runs the threads of a cluster in virtual time.
 //!
 //! Each step takes the next event in virtual time: an event of the network, or one poll of one slot of one
-//! thread.
-//!
-//! A thread may be *preempted* while it is polled ([`Preemption`]). The loop then continues within the poll,
-//! without that thread, until the time at which it gets its core back.
+//! thread. Within a poll that is [preempted](crate::preemption), the loop is entered again.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -14,27 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake, Waker};
 
-use pando_fabric::{Endpoint, Nanos, Random};
+use pando_fabric::{Endpoint, Nanos};
 
 use crate::endpoint::SimEndpoint;
 use crate::events::Event;
-use crate::fabric::{Shared, SimFabric, lock};
+use crate::fabric::SimFabric;
 use crate::op::WorkerId;
+use crate::preemption::{Preempting, Preemption};
+use crate::shared::{Shared, lock};
 use crate::world::World;
-
-/// Preemption of computing threads. A thread that accesses a node or the mapping table of a cache
-/// occasionally stands still, as if the system had taken its core away, while all others continue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Preemption {
-    pub seed: u64,
-    /// One access in this many is preempted.
-    pub one_in: u64,
-    /// Longest preemption in ns. Short ones are as frequent as long ones.
-    pub longest_ns: Nanos,
-}
-
-/// Maximum number of threads that stand still within a poll at a time: each occupies stack of the host.
-const STANDING_MAX: u32 = 2;
 
 impl SimFabric {
     /// Runs `slots` futures on each thread, concurrently in virtual time, to completion; returns their
@@ -103,7 +88,9 @@ impl SimFabric {
         F: Future + 'static,
     {
         let driver = Rc::new(Driver::new(self, threads, slots, make));
-        let preempting = Preempting::begin(Rc::clone(&driver) as Rc<dyn Drive>, preemption);
+        let inner = Rc::clone(&driver);
+        let go = move |until| inner.go(until);
+        let preempting = Preempting::begin(Arc::clone(&self.shared), go, preemption);
         driver.runs.iter().for_each(|run| run.borrow().endpoint.is_preemptible.set(true));
         driver.go(Nanos::MAX);
         driver.runs.iter().for_each(|run| run.borrow().endpoint.is_preemptible.set(false));
@@ -115,82 +102,6 @@ impl SimFabric {
 fn all_alive<T>(outputs: Vec<Vec<Option<T>>>) -> Vec<Vec<T>> {
     let alive = |slot: Option<T>| slot.expect("no compute server was killed");
     outputs.into_iter().map(|slots| slots.into_iter().map(alive).collect()).collect()
-}
-
-/// Drives a cluster until a given time.
-trait Drive {
-    fn shared(&self) -> &Arc<Shared>;
-    fn go(&self, until: Nanos);
-}
-
-thread_local! {
-    /// The run with preemption on this host thread.
-    static PREEMPTING: RefCell<Option<Rc<Preempting>>> = const { RefCell::new(None) };
-}
-
-struct Preempting {
-    driver: Rc<dyn Drive>,
-    preemption: Preemption,
-    random: Random,
-    /// Number of threads that stand still, and the time until which the innermost one does; it resumes first.
-    standing: Cell<u32>,
-    until: Cell<Nanos>,
-}
-
-/// Ends the preemption on this host thread, also on a panic.
-struct EndPreempting;
-
-impl Drop for EndPreempting {
-    fn drop(&mut self) {
-        PREEMPTING.take();
-    }
-}
-
-impl Preempting {
-    fn begin(driver: Rc<dyn Drive>, preemption: Preemption) -> EndPreempting {
-        let preempting = Self {
-            driver,
-            preemption,
-            random: Random::new(preemption.seed),
-            standing: Cell::new(0),
-            until: Cell::new(Nanos::MAX),
-        };
-        PREEMPTING.set(Some(Rc::new(preempting)));
-        EndPreempting
-    }
-
-    /// Draws whether a thread is preempted now, and for how long.
-    fn draw(&self) -> Option<Nanos> {
-        let Preemption { one_in, longest_ns, .. } = self.preemption;
-        if self.standing.get() == STANDING_MAX || !(self.random.next() >> 20).is_multiple_of(one_in.max(1)) {
-            return None;
-        }
-        let longest = longest_ns.max(1) >> ((self.random.next() >> 20) % 8);
-        Some(1 + self.random.next() % longest.max(1))
-    }
-}
-
-/// Lets a thread stand still from its time `at` on, or not; returns the time at which it continues.
-#[cold]
-pub(crate) fn preempt(shared: &Arc<Shared>, worker: WorkerId, at: Nanos) -> Nanos {
-    let Some(preempting) = PREEMPTING.with_borrow(Option::clone) else { return at };
-    if !Arc::ptr_eq(preempting.driver.shared(), shared) {
-        return at;
-    }
-    let Some(pause) = preempting.draw() else { return at };
-    let outer = preempting.until.get();
-    let until = (at + pause).min(outer);
-    if until <= at {
-        return at;
-    }
-    // It is not polled before that time.
-    shared.world().worker(worker).free_at = until;
-    preempting.standing.set(preempting.standing.get() + 1);
-    preempting.until.set(until);
-    preempting.driver.go(until);
-    preempting.standing.set(preempting.standing.get() - 1);
-    preempting.until.set(outer);
-    until
 }
 
 /// The threads of a run, and the loop over them.
@@ -274,12 +185,6 @@ impl<P: Deref<Target = SimEndpoint>, F: Future> Driver<P, F> {
                 self.end_futures(run.drop_futures());
             }
         }
-    }
-}
-
-impl<P: Deref<Target = SimEndpoint>, F: Future> Drive for Driver<P, F> {
-    fn shared(&self) -> &Arc<Shared> {
-        &self.shared
     }
 
     /// Executes all events before `until`, as long as any future has not ended.

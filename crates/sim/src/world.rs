@@ -16,7 +16,7 @@ use crate::contention::Contended;
 use crate::events::{Event, Events};
 use crate::faults::Fault;
 use crate::model::{Model, ModelError};
-use crate::op::{Op, OpId, Ops, WorkerId};
+use crate::op::{OpId, Ops, WorkerId};
 use crate::serial::Serial;
 use crate::verb::{Costs, Verb};
 use crate::worker::Worker;
@@ -286,13 +286,6 @@ impl World {
 
     pub fn take_wakers(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.wakers)
-    }
-
-    /// The operation, if it has completed; the caller then forgets it. Otherwise `waker` is called on
-    /// completion.
-    #[inline]
-    pub fn take_done(&mut self, id: OpId, waker: Option<&Waker>) -> Option<&mut Op> {
-        self.ops.take_done(id, waker)
     }
 
     /// Reserves a resource of a compute server for its thread from `at` on; returns when it is released.
