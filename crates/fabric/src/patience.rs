@@ -47,10 +47,7 @@ impl Patience {
     /// # Errors
     /// [`WaitedTooLong`] for `what`.
     pub fn check<E: Endpoint>(&self, ep: &E, what: &'static str) -> Result<(), WaitedTooLong> {
-        match self.is_over(ep) {
-            true => Err(WaitedTooLong { what }),
-            false => Ok(()),
-        }
+        if self.is_over(ep) { Err(WaitedTooLong { what }) } else { Ok(()) }
     }
 
     /// Lets others run, unless the operation has waited too long.
