@@ -6,7 +6,7 @@
 use std::fmt;
 
 /// Identity by which other processes recognise a process. The pool stores and compares these numbers and
-/// passes them to [`AttachOptions::is_alive`]; it knows no operating system.
+/// passes them to [`crate::AttachOptions::is_alive`]; it knows no operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct ProcessIdentity {
     /// Process number on its host.

@@ -63,7 +63,7 @@ impl SimFabric {
     /// [`ModelError::NoMemory`] if this machine has no memory for it.
     ///
     /// # Panics
-    /// If `bytes` is not a multiple of 8, or more than [`LATER_MAX`] servers join.
+    /// If `bytes` is not a multiple of 8, or more than [`LATER_MAX`](pando_fabric::LATER_MAX) servers join.
     pub fn add_memory_server(&self, bytes: u64) -> Result<MemoryServerId, ModelError> {
         assert!(bytes.is_multiple_of(8), "regions are made of words");
         self.shared.add_server(bytes)
