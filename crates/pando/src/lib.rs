@@ -26,58 +26,35 @@
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations)]
 
-mod access;
-mod answers;
-mod async_session;
-mod batch;
-mod bulk;
-mod check;
-mod closing;
+mod admin;
 mod cluster;
-mod config;
-mod endpoint;
 mod error;
-mod find_servers;
 mod index;
-mod integers;
-mod integers_async;
-mod lost;
-mod members;
-mod memory;
+mod layout;
+mod local;
 mod memory_server;
 mod options;
-mod owners;
-mod partitions;
 mod place;
-mod range;
-mod raw;
-mod reading;
 pub mod remote;
-mod repartition;
-mod servers;
 mod session;
-mod shape;
+mod shared;
 mod stats;
-mod wrong_servers;
 
-pub use access::Access;
-pub use answers::Answers;
-pub use async_session::AsyncSession;
-pub use batch::{Answer, Batch, Batched};
-pub use bulk::{BULK_THREADS_MAX, BulkOptions, Loaded};
-pub use check::{CheckReport, IndexReport};
-pub use cluster::{Cluster, IndexInfo};
-pub use config::{CacheOptions, Config, Create, MAX_COMPUTE_SERVERS, READ_AHEAD};
+pub use admin::{CheckReport, DrainProgress, IndexReport};
+pub use cluster::Cluster;
 pub use error::{Error, Owner, Result};
-pub use index::{Index, OwnedKeys};
-pub use integers::{IntegerAnswer, IntegerBatch, IntegerRange, IntegerSession, IntegerSwapped};
-pub use integers_async::AsyncIntegerSession;
-pub use memory::DrainProgress;
+pub use index::{BULK_THREADS_MAX, BulkOptions, Index, IndexInfo, Loaded, OwnedKeys};
+pub use layout::IndexLayout;
 pub use memory_server::{Backing, MemoryServer, MemoryServerConfig, memory_server_size};
-pub use options::{IndexLayout, IndexOptions, OpenOptions, Ownership};
-pub use owners::{Partition, PartitionOwner, Process};
-pub use range::{Range, Scan};
-pub use session::{Session, block_on};
+pub use options::{
+    Access, CacheOptions, Config, Create, IndexOptions, MAX_COMPUTE_SERVERS, OpenOptions, Ownership,
+    READ_AHEAD,
+};
+pub use session::{
+    Answer, Answers, AsyncIntegerSession, AsyncSession, Batch, Batched, IntegerAnswer, IntegerBatch,
+    IntegerRange, IntegerSession, IntegerSwapped, Range, Scan, Session, block_on,
+};
+pub use shared::{Partition, PartitionOwner, Process};
 pub use stats::{ComputeServerStats, FormerStats, IndexStats, SmoCounts, Stats};
 
 pub use pando_cache::{CacheConfig, CacheCounts, Eviction};

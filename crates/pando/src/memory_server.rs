@@ -19,8 +19,8 @@ use pando_fabric_local::{
 use pando_fabric_net::{OtherWay, Secret, ServerConfig, ServerCounts, TcpConfig, TcpFabric, TcpServer};
 use pando_fabric_verbs::VerbsOptions;
 
-use crate::access::Access;
 use crate::error::{Error, Result};
+use crate::options::Access;
 
 /// Largest number of threads of a memory server.
 const CORES_MAX: usize = 256;

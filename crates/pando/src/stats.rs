@@ -4,18 +4,13 @@
 //! 64 operations, so the counts of open sessions may lag behind. Reading counters takes no latch of a cache.
 
 use std::ops::{Add, Sub};
-use std::sync::{Arc, Mutex};
 
 use pando_cache::CacheCounts;
 use pando_dex::KeyRange;
 use pando_fabric::VerbCounts;
 use pando_pool::ServerUsage;
-use pando_rt::block_on;
 
-use crate::cluster::{Cluster, lock};
-use crate::error::Result;
-
-/// Counts of this process and the state of the pool, as returned by [`Cluster::stats`].
+/// Counts of this process and the state of the pool, as returned by [`crate::Cluster::stats`].
 ///
 /// Counters start when the cluster is opened; the difference of two snapshots measures an interval.
 #[derive(Clone, Debug)]
@@ -156,47 +151,5 @@ impl Stats {
 
     fn compute_servers(&self) -> impl Iterator<Item = &ComputeServerStats> {
         self.indexes.iter().flat_map(|index| &index.compute_servers)
-    }
-}
-
-/// Verb counts of sessions, as published to the cluster.
-#[derive(Default)]
-pub(crate) struct SessionCounts {
-    finished: VerbCounts,
-    /// Counts that each open session published last.
-    open: Vec<Arc<Mutex<VerbCounts>>>,
-    pub management: VerbCounts,
-}
-
-impl SessionCounts {
-    pub fn begin(&mut self) -> Arc<Mutex<VerbCounts>> {
-        let counts = Arc::default();
-        self.open.push(Arc::clone(&counts));
-        counts
-    }
-
-    pub fn end(&mut self, counts: &Arc<Mutex<VerbCounts>>) {
-        self.finished = self.finished + *lock(counts);
-        self.open.retain(|open| !Arc::ptr_eq(open, counts));
-    }
-
-    fn sum(&self) -> VerbCounts {
-        self.open.iter().fold(self.finished, |sum, open| sum + *lock(open))
-    }
-}
-
-impl Cluster {
-    /// Current counts, and the usage of the memory servers.
-    ///
-    /// # Errors
-    /// Errors of the fabric; [`crate::Error::Closed`].
-    pub fn stats(&self) -> Result<Stats> {
-        self.shared.check_open()?;
-        let pool = self.shared.with_endpoint(|ep| Ok(block_on(ep, self.shared.pool.usage(ep))?))?;
-        let open = lock(&self.shared.registry);
-        let indexes = open.values().map(|data| data.stats()).collect::<Result<Vec<_>>>()?;
-        drop(open);
-        let counts = lock(&self.shared.counts);
-        Ok(Stats { verbs: counts.sum(), management: counts.management, indexes, pool })
     }
 }

@@ -4,16 +4,15 @@
 //! [`crate::Batch`] describes batches and their guarantees. A remote batch stores its operations as encoded
 //! requests.
 
-use crate::batch::{self, Batched, Operation};
 use crate::error::{Error, Result};
-
-pub use crate::batch::Answer;
+pub use crate::session::Answer;
+use crate::session::{self, Batched, Operation};
 
 use super::session::{Asked, RemoteSession, ask, swapped, value};
 use super::wire::{Reply, Request};
 
 /// Operations that are sent together.
-pub type Batch<'s> = batch::Batch<'s, RemoteSession>;
+pub type Batch<'s> = session::Batch<'s, RemoteSession>;
 
 /// Requests that have not been sent.
 #[derive(Default)]

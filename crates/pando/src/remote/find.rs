@@ -9,10 +9,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::{Client, ClientConfig, RemoteIndex};
-use crate::cluster::{Cluster, lock};
-use crate::config::Config;
-use crate::error::{Error, Owner, Result};
-use crate::owners::{Partition, PartitionOwner};
+use crate::cluster::Cluster;
+use crate::error::{Error, Result};
+use crate::options::Config;
+use crate::shared::{Partition, PartitionOwner, lock};
 
 /// Shortest time between two searches.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -81,7 +81,7 @@ fn unserved(index: &str, partitions: &[Partition]) -> impl Iterator<Item = Error
     owned.into_iter().chain(free).map(|(partition, found)| Error::NotServed {
         index: index.to_owned(),
         partition,
-        owner: found.owner.process().map(|process| Owner::of(process, index)),
+        owner: found.owner.process().map(|process| process.owner(index)),
         is_lost: matches!(found.owner, PartitionOwner::Lost(_)),
     })
 }

@@ -25,7 +25,6 @@
 //! ```
 
 mod batch;
-mod error;
 mod find;
 mod link;
 mod routes;
@@ -39,18 +38,18 @@ use std::sync::{Arc, Mutex};
 use pando_dex::KeyRange;
 use pando_fabric_net::{Destination, LinkId, Protocol, connect, random_nonzero};
 
-use crate::access::Access;
-use crate::cluster::lock;
 use crate::error::{Error, Result};
-use crate::options::IndexLayout;
+pub use crate::error::{ErrorCode, RemoteError};
+use crate::layout::IndexLayout;
+use crate::options::Access;
+use crate::shared::lock;
 pub use batch::{Answer, Batch};
-pub use error::RemoteError;
 use find::Finder;
 pub use find::Service;
 use routes::Claims;
 pub use session::RemoteSession;
+pub use wire::Described;
 use wire::Opened;
-pub use wire::{Described, ErrorCode};
 
 /// Addresses of compute servers, and access to them.
 #[derive(Clone, Debug)]

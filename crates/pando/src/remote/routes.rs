@@ -41,7 +41,7 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::IndexLayout;
+    use crate::layout::IndexLayout;
     use std::ops::Bound;
 
     fn opened(ranges: &[(&str, &str)]) -> Opened {

@@ -24,9 +24,8 @@ use super::link::{Answer, Dial, Link, exchange};
 use super::routes::Claims;
 use super::wire::{Entries, KEY_MAX, Op, Opened, Reply, Request, put_keys};
 use super::{RemoteError, RemoteIndex};
-use crate::answers::Answers;
 use crate::error::{Error, Result};
-use crate::range::{Range, Scan};
+use crate::session::{Answers, Range, Scan, range};
 
 /// Pauses while no server owns a key.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
@@ -554,7 +553,7 @@ impl RemoteSession {
 
     /// Iterator over the entries whose keys begin with `prefix`; see [`RemoteSession::range`].
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range<'_, Self> {
-        let (low, high) = crate::range::of_prefix(prefix.as_ref());
+        let (low, high) = range::of_prefix(prefix.as_ref());
         Range::new(self, low, high)
     }
 

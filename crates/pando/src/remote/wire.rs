@@ -9,10 +9,11 @@
 mod reply;
 mod request;
 
+pub use crate::error::ErrorCode;
 pub use pando_fabric::codec::REPLY_HEADER;
 pub use reply::{
-    ANSWER_BYTES, Described, Entries, ErrorCode, Opened, Page, REPLY_MAX, Reply, ReplyEncoder, Values,
-    decode_reply, put_entry, put_value,
+    ANSWER_BYTES, Described, Entries, Opened, Page, REPLY_MAX, Reply, ReplyEncoder, Values, decode_reply,
+    put_entry, put_value,
 };
 pub use request::{
     BODY_MAX, KEY_MAX, Keys, Malformed, Op, REQUEST_HEADER, Request, UNLIMITED, decode_request, put_keys,

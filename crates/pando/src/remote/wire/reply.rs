@@ -11,7 +11,8 @@ use pando_dex::KeyRange;
 use pando_fabric::codec::{BadField, Put, Reader, ReplyFrame, split_reply, text};
 
 use super::request::{BODY_MAX, KEY_MAX, Malformed, Op, bound_of, split_bound};
-use crate::options::IndexLayout;
+use crate::error::ErrorCode;
+use crate::layout::IndexLayout;
 
 /// Bytes after which an answer of many values or entries ends.
 pub const ANSWER_BYTES: usize = 1 << 20;
@@ -24,32 +25,6 @@ const NOT_OWNED: u8 = 1;
 const FAILED: u8 = 2;
 /// Length that stands for an absent value.
 const ABSENT: u32 = u32::MAX;
-
-/// Kind of error that ended an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-#[repr(u16)]
-pub enum ErrorCode {
-    /// The request is at fault, for instance by a key or a value that the index cannot hold.
-    BadInput = 1,
-    /// Memory servers have no room.
-    Full = 2,
-    /// There is no such index at this port.
-    UnknownIndex = 3,
-    /// The index is busy with other work, or closed.
-    Unavailable = 4,
-    /// Everything else: memory servers that do not answer, damage.
-    Other = 5,
-}
-
-impl ErrorCode {
-    fn of(number: u16) -> Self {
-        [Self::BadInput, Self::Full, Self::UnknownIndex, Self::Unavailable]
-            .into_iter()
-            .find(|code| *code as u16 == number)
-            .unwrap_or(Self::Other)
-    }
-}
 
 /// The index at a server's port: its layout, and the keys that the server owns.
 #[derive(Clone, Debug, PartialEq, Eq)]

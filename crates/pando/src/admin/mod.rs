@@ -1,0 +1,11 @@
+//! Care of a pool: the auditor, the shape of its indexes, its memory servers.
+//!
+//! All of it concerns all indexes of a pool, whether they are open in this process or not. No other module of
+//! this crate depends on it.
+
+mod check;
+mod memory;
+mod shape;
+
+pub use check::{CheckReport, IndexReport};
+pub use memory::DrainProgress;

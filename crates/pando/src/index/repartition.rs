@@ -1,0 +1,357 @@
+//! Moves of keys between compute servers during use (DEX §4): boundaries move, compute servers are added and
+//! removed.
+//!
+//! This process must run all compute servers that take part: another process would have to write its cache
+//! back and give the keys up first, and there is no channel to ask for that. Sessions learn the new
+//! boundaries when a compute server refuses a key; operations on keys that are moving wait. The catalog has
+//! the new boundary before the new owner begins, and leaves end at both boundaries, so that the pool can be
+//! opened with either.
+//!
+//! - An index has one move at a time, and none while it is at rest or its memory is moved.
+//! - Other processes may change the boundaries between their own partitions in the catalog at the same time.
+//!   So a move writes only its own difference to the catalog, not the whole table of this process.
+//! - Sessions find an added compute server before it has keys, and a removed one until it has none.
+
+use pando_dex::balancer::Balancer;
+use pando_dex::layout::Layout;
+use pando_dex::{Ctx, DexError, KeyRange, Party, RoutingTable, Tree, flush_side_by_side, move_keys};
+use pando_pool::{IndexRecord, PoolError};
+use pando_rt::block_on;
+
+use super::Index;
+use crate::error::{Error, Result};
+use crate::layout::with_layout;
+use crate::local::Servers;
+use crate::options::MAX_COMPUTE_SERVERS;
+use crate::place::AnyEndpoint;
+use crate::shared::Shared;
+
+/// Shares of a write-back in flight at once.
+const FLUSH_SHARES: usize = 4;
+/// Attempts at an update of the catalog record, which fail if another process changes it meanwhile.
+const CATALOG_TRIES: usize = 100;
+
+impl Index {
+    /// Moves the boundary between partitions `boundary` and `boundary + 1`, as numbered by
+    /// [`Index::boundaries`], to another key, while sessions stay open. The keys in between are written back
+    /// and change their owner. Operations on them wait; all others continue. The call waits for other moves,
+    /// and for memory that is being moved.
+    ///
+    /// ```
+    /// use pando::{Cluster, Config, IndexOptions};
+    ///
+    /// let cluster = Cluster::open(Config::embedded().compute_servers(2))?;
+    /// let index = cluster.create_index("birds", &IndexOptions::bytes())?;
+    /// let session = index.session()?;
+    /// session.put(b"owl", b"night")?;
+    /// index.move_boundary(0, b"kite")?;
+    /// assert_eq!(index.boundaries()?, [b"kite"]);
+    /// assert_eq!(session.get(b"owl")?.as_deref(), Some(&b"night"[..]));
+    /// # Ok::<(), pando::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for a boundary that does not exist, or a key that is not between the adjacent
+    /// boundaries; [`Error::OnOtherSide`] if another process runs one of the two compute servers;
+    /// [`Error::Busy`] during exclusive work, for instance a bulk load; [`Error::ReadOnly`]; errors of the
+    /// fabric, after which the boundary is where it was. If the new owner fails midway and that cannot be
+    /// undone, operations on these keys fail until the same move succeeds.
+    pub fn move_boundary(&self, boundary: usize, to: &[u8]) -> Result<()> {
+        self.shared.writable()?;
+        let _moving = self.data.begin_move()?;
+        self.move_boundary_alone(boundary, to)
+    }
+
+    /// [`Index::move_boundary`] for a caller that is [`crate::local::Moving`].
+    fn move_boundary_alone(&self, boundary: usize, to: &[u8]) -> Result<()> {
+        let servers = self.data.servers()?;
+        let table = servers.routes.table();
+        let (from, into, range) = plan(&table, boundary, to)?;
+        check_key(&servers, to)?;
+        for partition in [from, into] {
+            self.check_runs("moving a boundary", &servers, &table, partition)?;
+        }
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.hand_over(&servers, table.owners()[from], table.owners()[into], range)
+    }
+
+    /// Adds a compute server, which takes over the keys from `from` up to the next boundary, while sessions
+    /// stay open. Returns its number. Its cache has the size of the other ones. This process must run the
+    /// compute server that has these keys. The best `from` halves the load of that one; [`Index::balance`]
+    /// can move the boundary later.
+    ///
+    /// The numbers of partitions behind the new one grow by 1; other processes see that when they open the
+    /// index.
+    ///
+    /// ```
+    /// use pando::{Cluster, Config, IndexOptions};
+    ///
+    /// let cluster = Cluster::open(Config::embedded())?;
+    /// let index = cluster.create_index("birds", &IndexOptions::bytes())?;
+    /// let session = index.session()?;
+    /// session.put(b"owl", b"night")?;
+    /// let added = index.add_compute_server(b"m")?;
+    /// assert_eq!(index.range_of(added)?.low.as_deref(), Some(&b"m"[..]));
+    /// assert_eq!(session.get(b"owl")?.as_deref(), Some(&b"night"[..]));
+    /// index.remove_compute_server(added)?;
+    /// assert_eq!((session.iter().count(), index.compute_servers()?), (1, 1));
+    /// # Ok::<(), pando::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for the first key of a partition, and for more compute servers than
+    /// [`MAX_COMPUTE_SERVERS`]; [`Error::OnOtherSide`] if another process has the keys; [`Error::Cache`]
+    /// without memory for another cache; errors of [`Index::move_boundary`]. No compute server is added then.
+    pub fn add_compute_server(&self, from: &[u8]) -> Result<usize> {
+        const WHAT: &str = "adding a compute server";
+        self.shared.writable()?;
+        let _moving = self.data.begin_move()?;
+        let servers = self.data.servers()?;
+        let table = servers.routes.table();
+        let partition = table.partition_of(from);
+        check_key(&servers, from)?;
+        self.check_runs(WHAT, &servers, &table, partition)?;
+        let KeyRange { low, high } = table.range(partition);
+        if from.is_empty() || low.as_deref() == Some(from) {
+            return Err(Error::InvalidOption(
+                "a compute server can be added at a key within a partition only, not where one begins"
+                    .to_owned(),
+            ));
+        }
+        let running = table.owners().iter().filter(|&&number| servers.runs(number)).count();
+        if running >= MAX_COMPUTE_SERVERS {
+            return Err(Error::InvalidOption(format!(
+                "this process runs {running} compute servers of index {:?}, which is as many as it can",
+                self.name()
+            )));
+        }
+        let (servers, number) = match spare(&servers, &table) {
+            // A compute server whose addition failed midway continues from there.
+            Some(number) => (servers, number),
+            None => {
+                let (grown, number) = self.shared.with_endpoint(|ep| servers.grown(&self.shared, ep))?;
+                self.data.replace(grown);
+                (self.data.servers()?, number)
+            }
+        };
+        let range = KeyRange { low: Some(from.to_vec()), high };
+        let added = self.hand_over(&servers, table.owners()[partition], number, range);
+        if added.is_err() && !is_taking_over(&servers, number) {
+            self.data.replace(servers.without(number));
+        }
+        added.map(|()| number)
+    }
+
+    /// Removes a compute server that this process runs, while sessions stay open. Its keys go to the compute
+    /// server below it or, if this process does not run that one, to the one above. The memory of its cache
+    /// is freed when no session refers to it any more, at the latest after 64 further operations of each
+    /// session. [`Index::add_compute_server`] has an example.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] if this compute server does not exist, or is the only one;
+    /// [`Error::OnOtherSide`] if another process runs it, or both adjacent ones; errors of
+    /// [`Index::move_boundary`]. The compute server remains then.
+    pub fn remove_compute_server(&self, number: usize) -> Result<()> {
+        const WHAT: &str = "removing a compute server";
+        self.shared.writable()?;
+        let _moving = self.data.begin_move()?;
+        let servers = self.data.servers()?;
+        let table = servers.routes.table();
+        let range = servers.range_of(number)?;
+        let partition = table.partition_owned_by(number).expect("it has a range");
+        self.check_runs(WHAT, &servers, &table, partition)?;
+        let [below, above] = [partition.checked_sub(1), Some(partition + 1)];
+        let beside = [below, above.filter(|&above| above < table.owners().len())];
+        let mut beside = beside.into_iter().flatten().peekable();
+        let Some(&nearest) = beside.peek() else {
+            return Err(Error::InvalidOption(format!(
+                "compute server {number} is the only one of index {:?} and cannot be removed",
+                self.name()
+            )));
+        };
+        let heir = beside.map(|partition| table.owners()[partition]).find(|&heir| servers.runs(heir));
+        let Some(heir) = heir else {
+            return self.check_runs(WHAT, &servers, &table, nearest);
+        };
+        self.hand_over(&servers, number, heir, range)?;
+        self.data.replace(servers.without(number));
+        Ok(())
+    }
+
+    /// Moves boundaries as the load of the compute servers since the last call requires; returns how many.
+    /// Call it from time to time, always with the same balancer. This process must own all partitions.
+    ///
+    /// # Errors
+    /// Errors of [`Index::move_boundary`]; [`Error::NotAllOwned`].
+    pub fn balance(&self, balancer: &mut Balancer) -> Result<usize> {
+        self.shared.writable()?;
+        let _moving = self.data.begin_move()?;
+        let servers = self.data.servers()?;
+        servers.check_runs_all("balancing")?;
+        let moves = balancer.observe(&servers.boundaries(), &servers.routes.take_load());
+        for step in &moves {
+            self.move_boundary_alone(step.boundary, &step.to)?;
+        }
+        Ok(moves.len())
+    }
+
+    fn check_runs(
+        &self,
+        what: &'static str,
+        servers: &Servers,
+        table: &RoutingTable,
+        partition: usize,
+    ) -> Result<()> {
+        if servers.runs(table.owners()[partition]) {
+            return Ok(());
+        }
+        // The low key identifies the partition in the catalog, whose partitions may be numbered differently.
+        let low = table.range(partition).low;
+        let partition_of =
+            |boundaries: &[Vec<u8>]| low.as_deref().map_or(0, |low| pando_dex::partition_of(boundaries, low));
+        self.shared.with_endpoint(|ep| {
+            let (partition, owner) = block_on(ep, self.shared.owner(ep, self.name(), partition_of))?;
+            Err(Error::OnOtherSide { what, index: self.name().to_owned(), partition, owner })
+        })
+    }
+
+    /// Moves the keys of `range` between two compute servers of this process.
+    fn hand_over(&self, servers: &Servers, from: usize, into: usize, range: KeyRange) -> Result<()> {
+        self.shared.with_endpoint(|ep| {
+            with_layout!(&servers.trees, |trees| {
+                let (Some(Some(source)), Some(Some(target))) = (trees.get(from), trees.get(into)) else {
+                    return Err(Error::Closed);
+                };
+                let (from, into) = (Side { number: from, tree: source }, Side { number: into, tree: target });
+                hand_over(&self.shared, ep, servers, from, into, range)
+            })
+        })
+    }
+}
+
+/// The partitions that give and take keys if a boundary moves, and these keys.
+fn plan(table: &RoutingTable, boundary: usize, to: &[u8]) -> Result<(usize, usize, KeyRange)> {
+    let boundaries = table.boundaries();
+    let Some(old) = boundaries.get(boundary) else {
+        return Err(Error::InvalidOption(format!(
+            "there is no boundary {boundary}: the index has {}, numbered from 0",
+            boundaries.len()
+        )));
+    };
+    let is_above = boundary.checked_sub(1).is_none_or(|below| boundaries[below].as_slice() < to);
+    let is_below = boundaries.get(boundary + 1).is_none_or(|above| to < above.as_slice());
+    if !is_above || !is_below || to.is_empty() {
+        return Err(Error::InvalidOption(
+            "a boundary can be moved to a key between the two boundaries beside it only".to_owned(),
+        ));
+    }
+    let (to, old) = (to.to_vec(), old.clone());
+    Ok(match to < old {
+        true => (boundary, boundary + 1, KeyRange { low: Some(to), high: Some(old) }),
+        false => (boundary + 1, boundary, KeyRange { low: Some(old), high: Some(to) }),
+    })
+}
+
+/// Checks that `key` is valid in the index's layout.
+///
+/// # Errors
+/// The error of the layout.
+fn check_key(servers: &Servers, key: &[u8]) -> Result<()> {
+    with_layout!(servers.node_layout()?, |layout| Ok(layout.key(key).map(drop)?))
+}
+
+/// A compute server without keys.
+fn spare(servers: &Servers, table: &RoutingTable) -> Option<usize> {
+    let is_spare = |&number: &usize| servers.runs(number) && table.partition_owned_by(number).is_none();
+    (0..servers.loads.len()).find(is_spare)
+}
+
+fn is_taking_over(servers: &Servers, number: usize) -> bool {
+    with_layout!(&servers.trees, |trees| trees[number]
+        .as_ref()
+        .is_some_and(|tree| pando_dex::is_taking_over(tree)))
+}
+
+/// A compute server that gives or takes keys.
+struct Side<'t, L: Layout> {
+    number: usize,
+    tree: &'t Tree<L>,
+}
+
+fn hand_over<L: Layout>(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    servers: &Servers,
+    from: Side<'_, L>,
+    into: Side<'_, L>,
+    range: KeyRange,
+) -> Result<()> {
+    let (leaver, taker) = (from.tree.cache().worker(), into.tree.cache().worker());
+    let (leaver_ctx, taker_ctx) = (Ctx { ep, worker: &leaver }, Ctx { ep, worker: &taker });
+    let old = servers.routes.table();
+    let new = old.transferred(&range, into.number)?;
+    let record = async |table: &RoutingTable| {
+        let other = if table == &new { &*old } else { &new };
+        enter(shared, ep, &servers.record.name, table, other).await
+    };
+    let moved = block_on(
+        ep,
+        move_keys(
+            &servers.routes,
+            Party { server: from.number, tree: from.tree, ctx: leaver_ctx },
+            Party { server: into.number, tree: into.tree, ctx: taker_ctx },
+            range,
+            async |leaving| flush_side_by_side(&leaving, leaver_ctx, FLUSH_SHARES).await,
+            record,
+        ),
+    );
+    from.tree.cache().retire(&leaver);
+    into.tree.cache().retire(&taker);
+    Ok(moved.map(drop)?)
+}
+
+/// Changes the catalog record by the difference of `table` to `other`. Concurrent changes of the record by
+/// other processes come before or after.
+async fn enter(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    name: &str,
+    table: &RoutingTable,
+    other: &RoutingTable,
+) -> Result<(), DexError> {
+    for _ in 0..CATALOG_TRIES {
+        let mut record = shared.pool.open_index(ep, name).await?;
+        adapt(&mut record, table.boundaries(), other.boundaries())?;
+        match shared.pool.update_index(ep, &record).await {
+            Err(PoolError::StaleRecord { .. }) => {}
+            done => return done.map(drop).map_err(DexError::from),
+        }
+    }
+    Err(PoolError::StaleRecord { name: name.to_owned() }.into())
+}
+
+/// Replaces the boundaries of `record` that are only in `old` by those that are only in `new`. The owners of
+/// the keys between them stay the same.
+fn adapt(record: &mut IndexRecord, new: &[Vec<u8>], old: &[Vec<u8>]) -> Result<(), DexError> {
+    // Insert new boundaries first, so that the partitions on both sides of a removed one have the same owner.
+    for boundary in new.iter().filter(|boundary| !old.contains(boundary)) {
+        if let Err(at) = record.boundaries.binary_search(boundary) {
+            record.boundaries.insert(at, boundary.clone());
+            record.owners.insert(at, record.owners[at]);
+        }
+    }
+    for boundary in old.iter().filter(|boundary| !new.contains(boundary)) {
+        if let Ok(at) = record.boundaries.binary_search(boundary) {
+            if record.owners[at] != record.owners[at + 1] {
+                return Err(DexError::Routes(
+                    "the catalog has another process own some of the keys that move",
+                ));
+            }
+            record.boundaries.remove(at);
+            record.owners.remove(at + 1);
+        }
+    }
+    Ok(())
+}

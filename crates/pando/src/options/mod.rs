@@ -1,0 +1,14 @@
+//! What a caller chooses: the location and resources of a cluster, access to servers, the form of an index.
+//!
+//! Every option has a default and bounds. The bounds are checked when the options are used; an error says in
+//! one sentence which one is violated.
+
+mod access;
+mod config;
+mod index;
+
+pub use access::Access;
+pub(crate) use config::Place;
+pub use config::{CacheOptions, Config, Create, MAX_COMPUTE_SERVERS, READ_AHEAD};
+pub(crate) use index::Descriptor;
+pub use index::{IndexOptions, OpenOptions, Ownership};

@@ -1,0 +1,88 @@
+//! Finding the unnamed memory servers of a pool by way of the named ones: each stores the address of the next
+//! one.
+//!
+//! Each server found is asked for its pool and number. A server is followed only once, so the search ends
+//! whatever the servers answer. Each connection has the usual deadline.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use pando_fabric::{Endpoint, Fabric, RegionInfo};
+use pando_fabric_net::TcpFabric;
+use pando_pool::{RegionPlace, next_of_region, place_of_region};
+use pando_rt::block_on;
+
+use super::tcp_config;
+use crate::error::Result;
+use crate::options::Config;
+
+/// Result of the search.
+#[derive(Default)]
+pub(super) struct Found {
+    /// The pool's memory servers as far as they are known, in their order, followed by the named servers that
+    /// belong to no pool; `None` if the known ones have gaps.
+    pub whole: Option<Vec<String>>,
+    /// Servers that were not found, one sentence each.
+    pub missed: Vec<String>,
+}
+
+/// Searches for the memory servers of a pool, some of which are at `addresses` and reached by `ep`. `places`
+/// are the pools and numbers of these.
+pub(super) fn find<E: Endpoint>(
+    config: &Config,
+    ep: &E,
+    addresses: &[String],
+    places: &[Option<RegionPlace>],
+    seed: u64,
+) -> Result<Found> {
+    let (mut servers, mut leads, mut missed) = (BTreeMap::new(), Vec::new(), Vec::new());
+    let Some(pool) = places.iter().flatten().next().map(|place| place.pool) else {
+        return Ok(Found::default());
+    };
+    for ((address, place), &region) in addresses.iter().zip(places).zip(ep.regions()) {
+        if let Some(place) = place {
+            servers.insert(place.server, address.clone());
+            leads.push((place.server, next(ep, region, *place)?));
+        }
+    }
+    while let Some((server, next)) = leads.pop() {
+        let Some(address) = next else { continue };
+        // The server after the last one is the first one.
+        let is_known = servers.contains_key(&server.saturating_add(1));
+        if is_known || servers.values().any(|known| *known == address) {
+            continue;
+        }
+        match look(config, &address, seed) {
+            Ok((Some(place), next)) if place.pool == pool => {
+                if let Entry::Vacant(vacant) = servers.entry(place.server) {
+                    vacant.insert(address);
+                    leads.push((place.server, next));
+                }
+            }
+            Ok(_) => missed.push(format!(
+                "the one after memory server {server} is not at {address} any more, where it was last"
+            )),
+            Err(error) => {
+                missed.push(format!("the one after memory server {server}, last at {address}: {error}"));
+            }
+        }
+    }
+    let whole = servers.keys().copied().eq(0..servers.len()).then(|| {
+        let of_none = addresses.iter().zip(places).filter(|(_, place)| place.is_none());
+        servers.into_values().chain(of_none.map(|(address, _)| address.clone())).collect()
+    });
+    Ok(Found { whole, missed })
+}
+
+/// Pool and number of the server at `address`, and the address of the next one.
+fn look(config: &Config, address: &str, seed: u64) -> Result<(Option<RegionPlace>, Option<String>)> {
+    let fabric = TcpFabric::connect(tcp_config(config, &[address.to_owned()]))?;
+    let (ep, region) = (fabric.endpoint(seed)?, fabric.regions()[0]);
+    let place = block_on(&ep, place_of_region(&ep, region))?;
+    let next = place.map(|place| next(&ep, region, place)).transpose()?.flatten();
+    Ok((place, next))
+}
+
+fn next<E: Endpoint>(ep: &E, region: RegionInfo, place: RegionPlace) -> Result<Option<String>> {
+    Ok(block_on(ep, next_of_region(ep, region, place))?)
+}

@@ -1,0 +1,489 @@
+//! The location of a pool: concrete fabrics, creating and finding pools, and the identity of this process.
+//!
+//! Besides `memory_server.rs`, only this module names the concrete fabrics. A pool in files is created and
+//! replaced under the lock of the directory around it, and attached to under the lock of its first file. So
+//! if several processes come at once, one creates the pool and the others find it complete. Memory servers
+//! elsewhere have one lock for both. A process is identified by its pid, its start time and the boot of its
+//! host, or by the number under which memory servers elsewhere know it.
+
+mod endpoint;
+mod find_servers;
+mod wrong_servers;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pando_dex::{MemorySide, OffloadPolicy};
+use pando_fabric::{Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, RegionInfo, RequestHandler};
+use pando_fabric_local::{
+    ExclusiveLock, HugePages, LocalConfig, LocalFabric, ShmConfig, ShmFabric, process_alive, this_process,
+};
+use pando_fabric_net::{TcpConfig, TcpFabric, TcpLock};
+#[cfg(feature = "verbs")]
+use pando_fabric_verbs::VerbsFabric;
+use pando_fabric_verbs::VerbsOptions;
+use pando_pool::{AttachMode, AttachOptions, IsAlive, Pool, PoolError, PoolOptions, ProcessIdentity};
+use pando_rt::block_on;
+
+use crate::error::{Error, Result};
+use crate::options::{Config, Create, Place};
+pub(crate) use endpoint::AnyEndpoint;
+use find_servers::Found;
+use wrong_servers::Wrong;
+
+/// The fabric of a cluster.
+pub(crate) enum AnyFabric {
+    Local(LocalFabric),
+    Shm(ShmFabric),
+    Tcp(TcpFabric),
+    #[cfg(feature = "verbs")]
+    Verbs(VerbsFabric),
+}
+
+/// A lock that keeps other processes from attaching while it lives.
+#[expect(dead_code, reason = "they do so by being there")]
+pub(crate) enum AnyLock {
+    Shm(ExclusiveLock),
+    Tcp(Box<TcpLock>),
+}
+
+impl AnyFabric {
+    pub fn endpoint(&self, seed: u64) -> Result<AnyEndpoint> {
+        Ok(match self {
+            Self::Local(fabric) => AnyEndpoint::Local(fabric.endpoint(seed)?),
+            Self::Shm(fabric) => AnyEndpoint::Local(fabric.endpoint(seed)?),
+            Self::Tcp(fabric) => AnyEndpoint::Tcp(Box::new(fabric.endpoint(seed)?)),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(fabric) => AnyEndpoint::Verbs(Box::new(fabric.endpoint(seed)?)),
+        })
+    }
+
+    /// Connections to memory servers elsewhere.
+    fn connections(&self) -> Option<&TcpFabric> {
+        match self {
+            Self::Local(_) | Self::Shm(_) => None,
+            Self::Tcp(fabric) => Some(fabric),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(fabric) => Some(fabric.control()),
+        }
+    }
+
+    /// Addresses of memory servers elsewhere, in the order of their numbers.
+    pub fn addresses(&self) -> Vec<String> {
+        self.connections().map(TcpFabric::addresses).unwrap_or_default()
+    }
+
+    /// Writes changes to the files, if there are any.
+    pub fn flush(&self) -> Result<()> {
+        if let Self::Shm(fabric) = self {
+            return Ok(fabric.flush()?);
+        }
+        let Some(connections) = self.connections() else { return Ok(()) };
+        let ep = connections.endpoint(0)?;
+        for region in connections.regions() {
+            block_on(&ep, ep.persist(GlobalAddr::new(region.server, 0), region.len))?;
+        }
+        Ok(())
+    }
+
+    /// Sets the handler of calls. Memory servers elsewhere have handlers of their own.
+    fn set_handler(&self, handler: Arc<dyn RequestHandler>, threads: usize) -> Result<()> {
+        let set = match self {
+            Self::Local(fabric) => fabric.set_handler(handler, threads),
+            Self::Shm(fabric) => fabric.set_handler(handler, threads),
+            Self::Tcp(_) => Ok(()),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => Ok(()),
+        };
+        Ok(set?)
+    }
+
+    pub fn regions(&self) -> &[RegionInfo] {
+        match self {
+            Self::Local(fabric) => fabric.regions(),
+            Self::Shm(fabric) => fabric.regions(),
+            Self::Tcp(fabric) => fabric.regions(),
+            #[cfg(feature = "verbs")]
+            Self::Verbs(fabric) => fabric.regions(),
+        }
+    }
+
+    /// Creates the region of one more memory server, which belongs to no pool yet.
+    pub fn add_server(&self, bytes: u64, huge_pages: bool) -> Result<()> {
+        let huge_pages = if huge_pages { HugePages::WhenOffered } else { HugePages::Never };
+        match self {
+            Self::Local(fabric) => fabric.add_server(bytes)?,
+            Self::Shm(fabric) => fabric.add_server(bytes, huge_pages)?,
+            elsewhere => {
+                return Err(Error::InvalidOption(format!(
+                    "start one more memory server first, and name its address after those of the pool's {}",
+                    elsewhere.regions().len()
+                )));
+            }
+        };
+        Ok(())
+    }
+
+    /// Locks out processes that attach. Waits for those that are attaching, up to `patience` if the memory
+    /// servers are elsewhere.
+    pub fn lock_exclusive(&self, patience: Duration) -> Result<Option<AnyLock>> {
+        if let Self::Shm(fabric) = self {
+            return Ok(Some(AnyLock::Shm(fabric.lock_exclusive()?)));
+        }
+        let lock = self.connections().map(|connections| connections.lock_exclusive(patience)).transpose()?;
+        Ok(lock.map(|lock| AnyLock::Tcp(Box::new(lock))))
+    }
+}
+
+/// Whether a pool may exist where `config` says. Always true for memory servers elsewhere, which must be
+/// asked.
+pub(crate) fn may_be_there(config: &Config) -> bool {
+    match &config.place {
+        Place::Embedded => false,
+        Place::At(path) => ShmFabric::exists(path),
+        Place::Tcp(_) | Place::Verbs(_) => true,
+    }
+}
+
+/// Opens or creates the pool that `config` names and attaches to it. Memory servers in this process execute
+/// what is offloaded.
+pub(crate) fn open(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
+    let (fabric, pool) = open_pool(config, seed)?;
+    if config.offload != OffloadPolicy::Never && config.mode() == AttachMode::ReadWrite {
+        fabric.set_handler(Arc::new(MemorySide::default()), config.memory_cores)?;
+    }
+    Ok((fabric, pool))
+}
+
+fn open_pool(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
+    match &config.place {
+        Place::Embedded => {
+            let server_sizes = vec![config.memory; config.memory_servers];
+            let fabric = LocalFabric::new(LocalConfig { server_sizes, huge_pages: config.huge_pages })?;
+            let ep = fabric.endpoint(seed)?;
+            let attach = config.waiting(AttachOptions::embedded());
+            let pool = block_on(&ep, Pool::create(&ep, PoolOptions::new(attach)))?;
+            Ok((AnyFabric::Local(fabric), pool))
+        }
+        Place::At(path) => {
+            let (fabric, pool) = open_at(config, path, seed).map_err(|error| at_path(path, error))?;
+            Ok((AnyFabric::Shm(fabric), pool))
+        }
+        Place::Tcp(addresses) => {
+            let connect =
+                |addresses: &[_]| Ok(AnyFabric::Tcp(TcpFabric::connect(tcp_config(config, addresses))?));
+            open_elsewhere(config, connect, addresses, seed)
+                .map_err(|error| at_path(Path::new(&format!("tcp://{}", addresses.join(","))), error))
+        }
+        Place::Verbs(addresses) => {
+            let connect = |addresses: &[_]| connect_verbs(config, &config.access.verbs, addresses);
+            open_elsewhere(config, connect, addresses, seed)
+                .map_err(|error| at_path(Path::new(&format!("verbs://{}", addresses.join(","))), error))
+        }
+    }
+}
+
+fn tcp_config(config: &Config, addresses: &[String]) -> TcpConfig {
+    let access = &config.access;
+    let (secret, deadline) = (access.secret.clone(), access.of_verb());
+    TcpConfig { secret, deadline, ..TcpConfig::new(addresses) }
+}
+
+#[cfg(feature = "verbs")]
+fn connect_verbs(config: &Config, verbs: &VerbsOptions, addresses: &[String]) -> Result<AnyFabric> {
+    Ok(AnyFabric::Verbs(VerbsFabric::connect(tcp_config(config, addresses), verbs)?))
+}
+
+#[cfg(not(feature = "verbs"))]
+fn connect_verbs(_: &Config, _: &VerbsOptions, _: &[String]) -> Result<AnyFabric> {
+    Err(Error::without_verbs())
+}
+
+/// Opens a pool in the memory of memory servers that `connect` reaches. If `addresses` names only some
+/// servers of an existing pool, or all of them in another order, finds the complete list.
+fn open_elsewhere(
+    config: &Config,
+    connect: impl Fn(&[String]) -> Result<AnyFabric>,
+    addresses: &[String],
+    seed: u64,
+) -> Result<(AnyFabric, Pool)> {
+    // 1. Attach to the servers named.
+    let fabric = connect(addresses)?;
+    let ep = fabric.endpoint(seed)?;
+    let (servers, opened) = match attach_elsewhere(config, &fabric, &ep, true) {
+        // A server that is named twice would be taken for one that may join.
+        Ok(pool) if ep.regions().len() > pool.servers() => (Some(pool.servers()), Ok(pool)),
+        Err(Error::Pool(error)) if wrong_servers::may_be_why(&error) => match &error {
+            PoolError::WrongServers { pool, .. } => (Some(*pool), Err(error)),
+            _ => (None, Err(error)),
+        },
+        opened => return Ok((fabric, opened?)),
+    };
+    // 2. Diagnose the list. If it is correct, the pool is the right one.
+    let places = wrong_servers::places(&ep);
+    let wrong = places.as_ref().ok().and_then(|places| wrong_servers::diagnosis(addresses, places, servers));
+    let refused = match opened {
+        Ok(pool) if places.is_ok() && wrong.is_none() => return Ok((fabric, pool)),
+        Ok(pool) => block_on(&ep, pool.detach(&ep)).map(|()| None)?,
+        Err(error) => Some(Error::Pool(error)),
+    };
+    let places = places?;
+    // 3. Search for servers that were not named. The list of a new pool must be complete.
+    let may_be_part = matches!(config.create, Create::Never | Create::IfMissing);
+    let found = match wrong {
+        Some(Wrong::Contradictory(_)) => Found::default(),
+        _ if !may_be_part => Found::default(),
+        _ => find_servers::find(config, &ep, addresses, &places, seed)?,
+    };
+    // 4. Attach to the complete list.
+    if let Some(whole) = found.whole.filter(|whole| whole != addresses) {
+        let fabric = connect(&whole)?;
+        let ep = fabric.endpoint(seed)?;
+        match attach_elsewhere(config, &fabric, &ep, whole.len() == addresses.len()) {
+            Err(Error::Pool(error)) if wrong_servers::may_be_why(&error) => {}
+            opened => return Ok((fabric, opened?)),
+        }
+    }
+    Err(match (wrong, refused) {
+        // The server that is there instead says more than the number that is missing.
+        (None, Some(error)) | (_, Some(error @ Error::Pool(PoolError::NotAPool { .. }))) => error,
+        (wrong, _) => {
+            let sentence = wrong.as_ref().map_or("", Wrong::sentence);
+            Error::WrongServers([&[sentence.to_owned()], &found.missed[..]].concat().join("; "))
+        }
+    })
+}
+
+/// Attaches. If `all_named` and the pool is opened for writing, stores the servers' addresses in the pool.
+fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint, all_named: bool) -> Result<Pool> {
+    let Some(connections) = fabric.connections() else { unreachable!("memory servers elsewhere") };
+    let knows = connections.clone();
+    let is_alive: IsAlive = Arc::new(move |process: &ProcessIdentity| knows.is_alive(process.start_time));
+    // The memory servers' number for this process tells it from the others.
+    let (pid, _) = this_process();
+    let process = ProcessIdentity { pid, start_time: connections.process(), host: 0 };
+    let options = config.waiting(AttachOptions::new(process, Arc::clone(&is_alive)));
+    let attach = |mode| attach(ep, options.clone().mode(mode));
+    if config.mode() != AttachMode::ReadWrite {
+        let pool = attach(config.mode()).or_else(|early| {
+            if !is_half_made(&early) {
+                return Err(Error::from(early));
+            }
+            // No process creates the pool while this lock is held.
+            let _lock = fabric.lock_exclusive(config.patience())?;
+            Ok(attach(config.mode())?)
+        });
+        return pool;
+    }
+    let make =
+        |overwrite| block_on(ep, Pool::create(ep, PoolOptions::new(options.clone()).overwrite(overwrite)));
+    let lock = fabric.lock_exclusive(config.patience())?;
+    let pool = match config.create {
+        Create::Never => attach(AttachMode::ReadWrite)?,
+        Create::New => make(false)?,
+        Create::IfMissing => match attach(AttachMode::ReadWrite) {
+            Err(PoolError::NotAPool { server: MemoryServerId(0) }) => make(false)?,
+            attached => attached?,
+        },
+        Create::Replace => {
+            // Processes can be attached only to a complete pool.
+            if let Ok(pool) = attach(AttachMode::ReadOnlyUnclean) {
+                check_unused(ep, &pool, &is_alive)?;
+            }
+            make(true)?
+        }
+    };
+    if all_named {
+        // The addresses are for other processes; the next one to attach stores them if this fails.
+        let _ = block_on(ep, pool.set_addresses(ep, &connections.addresses()));
+    }
+    drop(lock);
+    Ok(pool)
+}
+
+/// Checks that no living process is attached, so that the pool may be replaced.
+fn check_unused<E: Endpoint>(ep: &E, pool: &Pool, is_alive: &IsAlive) -> Result<()> {
+    match block_on(ep, pool.attached(ep))?.iter().find(|(_, process)| is_alive(process)) {
+        Some(&(_, process)) => Err(Error::NotAlone { what: "replacing a pool", process }),
+        None => Ok(()),
+    }
+}
+
+/// Adds the path of the pool to an error that does not contain it.
+fn at_path(path: &Path, error: Error) -> Error {
+    match error {
+        Error::Pool(PoolError::NotClosedCleanly { process }) => {
+            Error::NotClosedCleanly { path: path.to_owned(), process }
+        }
+        Error::Fabric(FabricError::Open { .. } | FabricError::System { .. }) | Error::InvalidOption(_) => {
+            error
+        }
+        error => Error::CannotOpen { path: path.to_owned(), error: Box::new(error) },
+    }
+}
+
+fn open_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)> {
+    let may_be_there = match config.create {
+        Create::Never => true,
+        Create::IfMissing => ShmFabric::exists(path),
+        Create::New | Create::Replace => false,
+    };
+    let early = match may_be_there.then(|| attach_at(config, path, seed)) {
+        // Another process may be creating the pool at this moment.
+        Some(Err(error)) if may_be_half_made(&error) => Some(error),
+        Some(attached) => return attached,
+        None => None,
+    };
+    // While this lock is held, only one process creates a pool, none removes what another is creating, and no
+    // pool is incomplete.
+    let _lock = ShmFabric::lock_place(path).map_err(|error| early.unwrap_or_else(|| error.into()))?;
+    match config.create {
+        Create::Never => attach_at(config, path, seed),
+        Create::IfMissing if ShmFabric::exists(path) => attach_at(config, path, seed),
+        Create::IfMissing | Create::New => make_at(config, path, seed),
+        Create::Replace => {
+            remove_replaceable(path, seed)?;
+            make_at(config, path, seed)
+        }
+    }
+}
+
+/// Whether a pool that another process is creating may cause this error.
+fn may_be_half_made(error: &Error) -> bool {
+    match error {
+        Error::Fabric(FabricError::Open { .. }) => true,
+        Error::Pool(error) => is_half_made(error),
+        _ => false,
+    }
+}
+
+/// As [`may_be_half_made`], for errors of its regions.
+fn is_half_made(error: &PoolError) -> bool {
+    matches!(
+        error,
+        PoolError::NotAPool { .. }
+            | PoolError::CutShort { .. }
+            | PoolError::DamagedSuperblock { .. }
+            | PoolError::ForeignRegion { .. }
+            | PoolError::WrongServers { .. }
+    )
+}
+
+/// Attaches. A process that detached and ended between two steps of that seems to have died; a second attempt
+/// shows which it was.
+fn attach<E: Endpoint>(ep: &E, options: AttachOptions) -> Result<Pool, PoolError> {
+    match block_on(ep, Pool::attach(ep, options.clone())) {
+        Err(PoolError::NotClosedCleanly { .. }) => block_on(ep, Pool::attach(ep, options)),
+        attached => attached,
+    }
+}
+
+fn attach_options(config: &Config) -> AttachOptions {
+    let host = host_and_boot();
+    let (pid, start_time) = this_process();
+    // A process of another boot is dead. A pool in files is used by one host only.
+    let is_alive = move |process: &ProcessIdentity| {
+        process.host == host && process_alive(process.pid, process.start_time)
+    };
+    config.waiting(AttachOptions::new(ProcessIdentity { pid, start_time, host }, Arc::new(is_alive)))
+}
+
+/// The boot of this host as a number; 0 if the kernel does not report it.
+fn host_and_boot() -> u64 {
+    let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    // FNV-1a, because the hash must be the same in all versions of this program.
+    boot.iter().fold(0, |hash: u64, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn attach_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)> {
+    let changes = config.mode() == AttachMode::ReadWrite;
+    let fabric = ShmFabric::open(path, !changes)?;
+    let ep = fabric.endpoint(seed)?;
+    let _lock = if changes { Some(fabric.lock_exclusive()?) } else { None };
+    let pool = attach(&ep, attach_options(config).mode(config.mode()))?;
+    Ok((fabric, pool))
+}
+
+fn make_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)> {
+    let huge_pages = if config.huge_pages { HugePages::WhenOffered } else { HugePages::Never };
+    let (servers, bytes_per_server) = (config.memory_servers, config.memory);
+    let made_directory = !path.is_dir();
+    let fabric = ShmFabric::create(path, ShmConfig { servers, bytes_per_server, huge_pages })?;
+    let made = (|| {
+        let _lock = fabric.lock_exclusive()?;
+        let ep = fabric.endpoint(seed)?;
+        Ok(block_on(&ep, Pool::create(&ep, PoolOptions::new(attach_options(config))))?)
+    })();
+    match made {
+        Ok(pool) => Ok((fabric, pool)),
+        Err(error) => {
+            // Remains would hinder the next attempt. A failure to remove them is less important than the
+            // error.
+            let _ = remove_files(path);
+            if made_directory {
+                let _ = fs::remove_dir(path);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Removes the pool at `path`, if there is one. Refuses if a living process uses it.
+fn remove_replaceable(path: &Path, seed: u64) -> Result<()> {
+    if !ShmFabric::exists(path) {
+        return Ok(());
+    }
+    let refused =
+        |reason: String| Err(Error::InvalidOption(format!("{} is not replaced: {reason}", path.display())));
+    let fabric = match ShmFabric::open(path, true) {
+        Ok(fabric) => fabric,
+        // Files of memory servers are recognised by their names; a plain file may be anything.
+        Err(_) if path.is_dir() => return remove_files(path),
+        Err(error) => return refused(format!("{error}; remove it first if it is not needed")),
+    };
+    let ep = fabric.endpoint(seed)?;
+    let options = attach_options(&Config::at(path));
+    let is_alive = options.is_alive.clone();
+    let looking = block_on(&ep, Pool::attach(&ep, options.mode(AttachMode::ReadOnlyUnclean)));
+    match looking {
+        Err(PoolError::NotAPool { .. }) if !path.is_dir() => {
+            refused("it holds no pool; remove it first if it is not needed".to_owned())
+        }
+        // No process can be attached to an incomplete pool.
+        Err(
+            PoolError::NotAPool { .. }
+            | PoolError::CutShort { .. }
+            | PoolError::VersionMismatch { .. }
+            | PoolError::DamagedSuperblock { .. }
+            | PoolError::ForeignRegion { .. }
+            | PoolError::WrongServers { .. },
+        ) => remove_files(path),
+        Err(error) => Err(error.into()),
+        Ok(pool) => {
+            check_unused(&ep, &pool, &is_alive)?;
+            remove_files(path)
+        }
+    }
+}
+
+/// Removes the files of a pool's memory servers. Other files in its directory stay.
+fn remove_files(path: &Path) -> Result<()> {
+    let failed = |path: &Path, error: std::io::Error| {
+        let reason = format!("cannot be removed: {error}");
+        Error::Fabric(FabricError::System { path: path.display().to_string(), reason })
+    };
+    if !path.is_dir() {
+        return fs::remove_file(path).map_err(|error| failed(path, error));
+    }
+    for entry in fs::read_dir(path).map_err(|error| failed(path, error))? {
+        let file = entry.map_err(|error| failed(path, error))?;
+        let name = file.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("server-")?.strip_suffix(".pando"));
+        if number.is_some_and(|number| number.parse::<usize>().is_ok()) {
+            fs::remove_file(file.path()).map_err(|error| failed(&file.path(), error))?;
+        }
+    }
+    Ok(())
+}

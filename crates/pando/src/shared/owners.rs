@@ -1,0 +1,195 @@
+//! Owners of the partitions of an index and their addresses, from the catalog and the attach table.
+//!
+//! A process that serves an index at an operation port *announces* the port in its notice in the attach
+//! table. So a client that knows only the memory servers finds the compute servers too. A notice is a
+//! sequence of `[length:16][index][length:16][address]`. It ends with its process; the notice of a process
+//! that died stays beside its entry.
+
+use std::collections::BTreeMap;
+
+use pando_dex::KeyRange;
+use pando_pool::{AttachSlot, Attached, PoolError, ProcessIdentity};
+use pando_rt::block_on;
+
+use super::{Shared, lock};
+use crate::error::{Error, Owner, Result};
+use crate::place::AnyEndpoint;
+
+/// Bytes of the longest address: a host name of 253, and a port.
+const ADDRESS_MAX: usize = 260;
+
+/// A process that is attached to a pool, or died while it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Process {
+    pub identity: ProcessIdentity,
+    /// `false` if it ended without closing the pool. Changes that only its caches held are lost.
+    pub is_alive: bool,
+    /// Whether it is this process.
+    pub is_this: bool,
+    /// Addresses of its operation ports, by the name of the index that they serve.
+    pub ports: BTreeMap<String, String>,
+}
+
+impl Process {
+    /// This process as the owner of keys of `index`.
+    pub(crate) fn owner(&self, index: &str) -> Owner {
+        let address = self.ports.get(index).map(|address| address.as_str().into());
+        Owner { process: self.identity, address }
+    }
+}
+
+/// Owner of the keys of a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PartitionOwner {
+    /// No process; any may claim it.
+    Nobody,
+    /// A living process, which answers requests if it serves the index.
+    Process(Process),
+    /// A process that ended without closing the pool. Its cached changes of the partition are lost.
+    Lost(Process),
+}
+
+impl PartitionOwner {
+    /// The owning process, alive or dead.
+    pub fn process(&self) -> Option<&Process> {
+        match self {
+            Self::Nobody => None,
+            Self::Process(process) | Self::Lost(process) => Some(process),
+        }
+    }
+
+    /// `host:port` of the owner's operation port for the index.
+    pub fn address(&self, index: &str) -> Option<&str> {
+        match self {
+            Self::Process(process) => process.ports.get(index).map(String::as_str),
+            _ => None,
+        }
+    }
+}
+
+/// A partition of an index in the catalog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Partition {
+    pub keys: KeyRange,
+    pub owner: PartitionOwner,
+}
+
+impl Shared {
+    /// Announces that this process serves `index` at `address`, or withdraws the announcement.
+    ///
+    /// # Errors
+    /// [`Error::InvalidOption`] for an address that other hosts cannot connect to; [`Error::ReadOnly`].
+    pub fn set_port(&self, index: &str, address: Option<&str>) -> Result<()> {
+        address.map_or(Ok(()), check_address)?;
+        self.writable()?;
+        let mut ports = lock(&self.ports);
+        let mut changed = ports.clone();
+        match address {
+            Some(address) => changed.insert(index.to_owned(), address.to_owned()),
+            None => changed.remove(index),
+        };
+        self.with_endpoint(|ep| Ok(block_on(ep, self.pool.set_notice(ep, &encode(&changed)))?))?;
+        *ports = changed;
+        Ok(())
+    }
+
+    pub fn process(&self, attached: &Attached) -> Process {
+        Process {
+            identity: attached.process,
+            is_alive: attached.is_alive,
+            is_this: Some(attached.slot) == self.pool.slot(),
+            ports: decode(&attached.notice),
+        }
+    }
+
+    /// The process in attach slot `slot`.
+    pub async fn process_at(&self, ep: &AnyEndpoint, slot: AttachSlot) -> Result<Option<Process>, PoolError> {
+        let attached = self.pool.processes(ep).await?;
+        Ok(attached.iter().find(|attached| attached.slot == slot).map(|attached| self.process(attached)))
+    }
+
+    pub fn partitions(&self, ep: &AnyEndpoint, index: &str) -> Result<Vec<Partition>> {
+        let record = self.record(ep, index)?;
+        let attached = block_on(ep, self.pool.processes(ep))?;
+        let owner = |slot: Option<AttachSlot>| {
+            let found = attached.iter().find(|attached| Some(attached.slot) == slot);
+            match found.map(|attached| self.process(attached)) {
+                // A process that detached owns nothing any more.
+                None => PartitionOwner::Nobody,
+                Some(process) if process.is_alive => PartitionOwner::Process(process),
+                Some(process) => PartitionOwner::Lost(process),
+            }
+        };
+        let ranges = KeyRange::from_boundaries(&record.boundaries);
+        let partitions = ranges.into_iter().zip(&record.owners);
+        Ok(partitions.map(|(keys, &slot)| Partition { keys, owner: owner(slot) }).collect())
+    }
+}
+
+/// Checks an address to be announced.
+///
+/// # Errors
+/// [`Error::InvalidOption`] unless it is `host:port` and other hosts can connect to it.
+fn check_address(address: &str) -> Result<()> {
+    let refused = |reason: &str| Err(Error::InvalidOption(format!("{address:?} {reason}")));
+    let Some((host, port)) = address.rsplit_once(':') else { return refused("is not HOST:PORT") };
+    if host.is_empty() || address.len() > ADDRESS_MAX || port.parse::<u16>().is_err() {
+        return refused("is not HOST:PORT");
+    }
+    if port.parse() == Ok(0_u16) || ["0.0.0.0", "[::]"].contains(&host) {
+        return refused(
+            "is no address that others can connect to; name the host and the port that they reach",
+        );
+    }
+    Ok(())
+}
+
+fn encode(ports: &BTreeMap<String, String>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for text in ports.iter().flat_map(|(index, address)| [index, address]) {
+        bytes.extend((text.len() as u16).to_le_bytes());
+        bytes.extend(text.as_bytes());
+    }
+    bytes
+}
+
+/// Decodes a notice. Ignores bytes that it cannot read, which may be of a later version.
+fn decode(mut bytes: &[u8]) -> BTreeMap<String, String> {
+    let mut text = || {
+        let (len, rest) = bytes.split_first_chunk()?;
+        let (text, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
+        bytes = rest;
+        String::from_utf8(text.to_vec()).ok()
+    };
+    std::iter::from_fn(|| text().zip(text())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_come_back_and_garbage_is_none() {
+        let ports: BTreeMap<String, String> =
+            [("a", "host:1"), ("b\n", "[::1]:65535")].map(|(i, a)| (i.to_owned(), a.to_owned())).into();
+        let bytes = encode(&ports);
+        assert_eq!(decode(&bytes), ports);
+        for len in 0..bytes.len() {
+            assert!(decode(&bytes[..len]).len() < 2, "{len} bytes");
+        }
+        assert_eq!(decode(&[0xff; 40]), BTreeMap::new());
+    }
+
+    #[test]
+    fn only_what_can_be_connected_to_is_announced() {
+        for good in ["host:1", "127.0.0.1:7150", "[::1]:65535"] {
+            assert!(check_address(good).is_ok(), "{good}");
+        }
+        for bad in ["", "host", ":1", "host:", "host:0", "host:65536", "0.0.0.0:7150", "[::]:1"] {
+            assert!(check_address(bad).is_err_and(|error| error.is_bad_input()), "{bad}");
+        }
+    }
+}
