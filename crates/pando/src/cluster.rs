@@ -177,7 +177,7 @@ impl Cluster {
             Some(data) => self.handle(data),
             None => self.open_locked(&mut registry, name, &OpenOptions::default(), None)?,
         };
-        let guard = index.data.exclusive("dropping it")?;
+        let _guard = index.data.exclusive("dropping it")?;
         let servers = index.data.servers()?;
         servers.check_runs_all("dropping it")?;
         self.shared.losing_on_error(|| {
@@ -185,7 +185,6 @@ impl Cluster {
         })?;
         index.data.close();
         registry.remove(name);
-        drop(guard);
         Ok(())
     }
 
@@ -198,13 +197,12 @@ impl Cluster {
             }
             // This process may own a part of such an index.
             let data = registry.get(name).cloned();
-            let guard = data.as_ref().map(|data| data.exclusive("dropping it")).transpose()?;
+            let _guard = data.as_ref().map(|data| data.exclusive("dropping it")).transpose()?;
             lost::unlink(&self.shared, ep, &record)?;
             if let Some(data) = &data {
                 data.close();
             }
             registry.remove(name);
-            drop(guard);
             Ok(true)
         })
     }

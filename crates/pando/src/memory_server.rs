@@ -20,7 +20,7 @@ use pando_fabric_net::{OtherWay, Secret, ServerConfig, ServerCounts, TcpConfig, 
 use pando_fabric_verbs::VerbsOptions;
 
 use crate::error::{Error, Result};
-use crate::options::Access;
+use crate::options::{Access, check_count};
 
 /// Largest number of threads of a memory server.
 const CORES_MAX: usize = 256;
@@ -149,10 +149,7 @@ impl MemoryServer {
     /// [`Error::InvalidOption`] for an option out of its bounds; [`Error::Fabric`] for an address that cannot
     /// be listened at, and for memory or a file that is not available.
     pub fn start(config: &MemoryServerConfig) -> Result<Self> {
-        if !(1..=CORES_MAX).contains(&config.cores) {
-            let cores = config.cores;
-            return Err(Error::InvalidOption(format!("{cores} cores are not between 1 and {CORES_MAX}")));
-        }
+        check_count(config.cores, "cores", CORES_MAX)?;
         config.secret.check().map_err(|error| Error::InvalidOption(error.to_string()))?;
         let listener =
             TcpListener::bind(&config.listen).map_err(|error| listening(&config.listen, &error))?;

@@ -6,7 +6,6 @@
 
 use pando_dex::Tree;
 use pando_dex::audit::{Report, audit, check_blocks};
-use pando_dex::layout::Layout;
 use pando_pool::IndexRecord;
 use pando_rt::block_on;
 
@@ -14,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::layout::with_layout;
 use crate::local::Servers;
-use crate::local::servers::open_passing;
+use crate::local::servers::audit_whole;
 use crate::options::Descriptor;
 use crate::place::AnyEndpoint;
 use crate::shared::{Shared, lock};
@@ -102,10 +101,10 @@ impl Cluster {
         let shared = &self.shared;
         shared.check_open()?;
         let registry = lock(&self.registry.open);
-        let guards = registry.values().map(|data| data.exclusive(WHAT)).collect::<Result<Vec<_>>>()?;
+        let _guards = registry.values().map(|data| data.exclusive(WHAT)).collect::<Result<Vec<_>>>()?;
         let looking = shared.looking();
-        let alone = if looking { None } else { shared.fabric.lock_exclusive(shared.config.patience())? };
-        let report = shared.with_endpoint(|ep| {
+        let _alone = if looking { None } else { shared.fabric.lock_exclusive(shared.config.patience())? };
+        shared.with_endpoint(|ep| {
             if !looking {
                 shared.check_alone(ep, WHAT)?;
             }
@@ -125,9 +124,7 @@ impl Cluster {
                 report.violations.extend(leaks);
             }
             Ok(report)
-        });
-        drop((alone, guards));
-        report
+        })
     }
 
     /// Checks all invariants of one index, of which this process owns all keys; other processes may use other
@@ -144,16 +141,14 @@ impl Cluster {
             let existing = registry.keys().cloned().collect();
             return Err(Error::UnknownIndex { name: name.to_owned(), existing });
         };
-        let guard = data.exclusive(WHAT)?;
-        let report = shared.with_endpoint(|ep| {
+        let _guard = data.exclusive(WHAT)?;
+        shared.with_endpoint(|ep| {
             let servers = data.servers()?;
             servers.check_runs_all(WHAT)?;
             let mut report = CheckReport::default();
             report.add(name, &audit_open(shared, ep, &servers)?);
             Ok(report)
-        });
-        drop(guard);
-        report
+        })
     }
 }
 
@@ -174,15 +169,6 @@ fn audit_open(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -> Result<Re
 
 /// Audits an index that no process has open. An unreadable record is a violation.
 fn audit_record(shared: &Shared, ep: &AnyEndpoint, record: IndexRecord) -> Result<Report> {
-    fn whole<L: Layout>(
-        shared: &Shared,
-        ep: &AnyEndpoint,
-        layout: L,
-        record: &IndexRecord,
-    ) -> Result<Report> {
-        let tree = open_passing(shared, ep, layout, record)?;
-        Ok(block_on(ep, audit(ep, &[&tree]))?)
-    }
     if record.root.is_null() {
         let mut report = Report::default();
         report.violation("it was never finished and holds nothing; drop it, or create it again".to_owned());
@@ -190,7 +176,7 @@ fn audit_record(shared: &Shared, ep: &AnyEndpoint, record: IndexRecord) -> Resul
     }
     let audited = Descriptor::of_record(&record).and_then(|descriptor| {
         let layout = descriptor.node_layout(record.node_size as usize)?;
-        with_layout!(layout, |layout| whole(shared, ep, layout, &record))
+        with_layout!(layout, |layout| audit_whole(shared, ep, layout, &record))
     });
     match audited {
         Ok(report) => Ok(report),

@@ -149,7 +149,7 @@ impl Cluster {
         let shared = &self.shared;
         shared.writable()?;
         let registry = lock(&self.registry.open);
-        let drained = shared.with_endpoint(|ep| {
+        shared.with_endpoint(|ep| {
             if server.0 == 0 {
                 return Err(PoolError::HomeServer.into());
             }
@@ -165,9 +165,7 @@ impl Cluster {
             released?;
             block_on(ep, shared.pool.finish_drain(ep, server))?;
             Ok(drained)
-        });
-        drop(registry);
-        drained
+        })
     }
 
     fn drain_worked(

@@ -51,7 +51,7 @@ pub enum Error {
     #[error("index {name:?} is open in this process already, with other partitions")]
     OpenOtherwise { name: String },
 
-    #[error("the key belongs to partition {partition} of index {index:?}, which {}", owned_by(.owner))]
+    #[error("the key belongs to partition {partition} of index {index:?}, which {}", owned_by(.owner, "nobody owns at the moment"))]
     NotOwned { index: String, partition: usize, owner: Option<Owner> },
     #[error("partition {partition} of index {index:?} {}", served_by(.owner, *.is_lost))]
     NotServed { index: String, partition: usize, owner: Option<Owner>, is_lost: bool },
@@ -68,7 +68,7 @@ pub enum Error {
     #[error(
         "{what} needs the compute servers on both sides in this process, but {} partition {partition} of index \
          {index:?}",
-        runs(.owner)
+        owned_by(.owner, "nobody owns")
     )]
     OnOtherSide { what: &'static str, index: String, partition: usize, owner: Option<Owner> },
     #[error("{what} needs the pool alone, but {process} is attached to it too")]
@@ -103,10 +103,10 @@ pub enum Error {
     #[error(transparent)]
     Cache(CacheError),
     #[error(transparent)]
-    Fabric(FabricError),
+    Fabric(#[from] FabricError),
     /// Failure at a compute server elsewhere ([`crate::remote`]).
     #[error(transparent)]
-    Remote(RemoteError),
+    Remote(#[from] RemoteError),
 }
 
 impl Error {
@@ -234,18 +234,8 @@ fn served_by(owner: &Option<Owner>, is_lost: bool) -> String {
     }
 }
 
-fn owned_by(owner: &Option<Owner>) -> String {
-    match owner {
-        Some(process) => format!("{process} owns"),
-        None => "nobody owns at the moment".to_owned(),
-    }
-}
-
-fn runs(owner: &Option<Owner>) -> String {
-    match owner {
-        Some(process) => format!("{process} owns"),
-        None => "nobody owns".to_owned(),
-    }
+fn owned_by(owner: &Option<Owner>, nobody: &str) -> String {
+    owner.as_ref().map_or(nobody.to_owned(), |owner| format!("{owner} owns"))
 }
 
 impl From<DexError> for Error {
@@ -277,18 +267,6 @@ impl From<PoolError> for Error {
             PoolError::ReadOnly => Self::ReadOnly,
             other => Self::Pool(other),
         }
-    }
-}
-
-impl From<RemoteError> for Error {
-    fn from(error: RemoteError) -> Self {
-        Self::Remote(error)
-    }
-}
-
-impl From<FabricError> for Error {
-    fn from(error: FabricError) -> Self {
-        Self::Fabric(error)
     }
 }
 

@@ -20,6 +20,7 @@ use crate::local::create::{Written, cut, write_root};
 use crate::local::open::reopen_trees;
 use crate::local::servers::{blocks_of, free_blocks, with_ctx};
 use crate::local::{Servers, partitions};
+use crate::options::check_count;
 use crate::place::AnyEndpoint;
 use crate::shared::Shared;
 
@@ -60,13 +61,11 @@ impl std::fmt::Debug for BulkOptions<'_> {
 
 impl BulkOptions<'_> {
     fn check(&self) -> Result<()> {
-        let invalid = |text: String| Err(Error::InvalidOption(text));
-        if !(1..=BULK_THREADS_MAX).contains(&self.threads) {
-            return invalid(format!("{} threads are not between 1 and {BULK_THREADS_MAX}", self.threads));
-        }
+        check_count(self.threads, "threads", BULK_THREADS_MAX)?;
         for (what, fill) in [("leaves", self.leaf_fill), ("inner nodes", self.inner_fill)] {
             if !(0.0..=1.0).contains(&fill) {
-                return invalid(format!("{what} cannot be filled to {fill}: it must be between 0 and 1"));
+                let text = format!("{what} cannot be filled to {fill}: it must be between 0 and 1");
+                return Err(Error::InvalidOption(text));
             }
         }
         Ok(())
@@ -112,23 +111,6 @@ impl<S: SortedSource + ?Sized> SortedSource for Counted<'_, S> {
             progress(done.min(self.len()));
         }
         Ok(())
-    }
-}
-
-/// Sorted entries in memory, without those that a later one with the same key replaces.
-struct Sorted<K, V>(Vec<(K, V)>);
-
-impl<K: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> SortedSource for Sorted<K, V> {
-    fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn visit(
-        &self,
-        range: Range<u64>,
-        each: &mut dyn FnMut(&[u8], &[u8]) -> pando_dex::Result<()>,
-    ) -> pando_dex::Result<()> {
-        self.0[..].visit(range, each)
     }
 }
 
@@ -211,21 +193,16 @@ impl Index {
             same
         });
         let duplicates = (given - entries.len()) as u64;
-        Ok(Loaded { entries: self.bulk_load(&Sorted(entries), options)?, duplicates })
+        Ok(Loaded { entries: self.bulk_load(&entries[..], options)?, duplicates })
     }
 }
 
 fn is_empty(ep: &AnyEndpoint, servers: &Servers) -> Result<bool> {
-    fn holds_nothing<L: Layout>(ep: &AnyEndpoint, tree: &Tree<L>) -> Result<bool> {
-        let first = ScanRange { limit: 1, ..ScanRange::all() };
-        with_ctx(ep, tree, |ctx| {
-            let scanned = block_on(ep, tree.scan(ctx, &first, |_, _| false))?;
-            Ok(scanned.entries == 0)
-        })
-    }
+    let first = ScanRange { limit: 1, ..ScanRange::all() };
     with_layout!(&servers.trees, |trees| {
         for tree in trees.iter().flatten() {
-            if !holds_nothing(ep, tree)? {
+            let scanned = with_ctx(ep, tree, |ctx| Ok(block_on(ep, tree.scan(ctx, &first, |_, _| false))?))?;
+            if scanned.entries > 0 {
                 return Ok(false);
             }
         }
@@ -336,8 +313,7 @@ fn first_error<T>(slices: Vec<Result<T>>) -> Result<Vec<T>, (Error, Vec<T>)> {
             Err(error) => bad.push(error),
         }
     }
-    bad.sort_by_key(|error| matches!(error, Error::Index(DexError::Layout(_))));
-    match bad.into_iter().next() {
+    match bad.into_iter().min_by_key(|error| matches!(error, Error::Index(DexError::Layout(_)))) {
         Some(error) => Err((error, good)),
         None => Ok(good),
     }

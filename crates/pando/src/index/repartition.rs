@@ -14,7 +14,7 @@
 
 use pando_dex::balancer::Balancer;
 use pando_dex::layout::Layout;
-use pando_dex::{Ctx, DexError, KeyRange, Party, RoutingTable, Tree, flush_side_by_side, move_keys};
+use pando_dex::{Ctx, DexError, KeyRange, Party, RoutingTable, flush_side_by_side, move_keys};
 use pando_pool::{IndexRecord, PoolError};
 use pando_rt::block_on;
 
@@ -224,8 +224,13 @@ impl Index {
                 let (Some(Some(source)), Some(Some(target))) = (trees.get(from), trees.get(into)) else {
                     return Err(Error::Closed);
                 };
-                let (from, into) = (Side { number: from, tree: source }, Side { number: into, tree: target });
-                hand_over(&self.shared, ep, servers, from, into, range)
+                let (leaver, taker) = (source.cache().worker(), target.cache().worker());
+                let leaving = Party { server: from, tree: source, ctx: Ctx { ep, worker: &leaver } };
+                let taking = Party { server: into, tree: target, ctx: Ctx { ep, worker: &taker } };
+                let moved = hand_over(&self.shared, ep, servers, leaving, taking, range);
+                source.cache().retire(&leaver);
+                target.cache().retire(&taker);
+                moved
             })
         })
     }
@@ -274,42 +279,30 @@ fn is_taking_over(servers: &Servers, number: usize) -> bool {
         .is_some_and(|tree| pando_dex::is_taking_over(tree)))
 }
 
-/// A compute server that gives or takes keys.
-struct Side<'t, L: Layout> {
-    number: usize,
-    tree: &'t Tree<L>,
-}
-
 fn hand_over<L: Layout>(
     shared: &Shared,
     ep: &AnyEndpoint,
     servers: &Servers,
-    from: Side<'_, L>,
-    into: Side<'_, L>,
+    from: Party<'_, '_, L, AnyEndpoint>,
+    into: Party<'_, '_, L, AnyEndpoint>,
     range: KeyRange,
 ) -> Result<()> {
-    let (leaver, taker) = (from.tree.cache().worker(), into.tree.cache().worker());
-    let (leaver_ctx, taker_ctx) = (Ctx { ep, worker: &leaver }, Ctx { ep, worker: &taker });
     let old = servers.routes.table();
-    let new = old.transferred(&range, into.number)?;
+    let new = old.transferred(&range, into.server)?;
+    let ctx = from.ctx;
     let record = async |table: &RoutingTable| {
         let other = if table == &new { &*old } else { &new };
         enter(shared, ep, &servers.record.name, table, other).await
     };
-    let moved = block_on(
-        ep,
-        move_keys(
-            &servers.routes,
-            Party { server: from.number, tree: from.tree, ctx: leaver_ctx },
-            Party { server: into.number, tree: into.tree, ctx: taker_ctx },
-            range,
-            async |leaving| flush_side_by_side(&leaving, leaver_ctx, FLUSH_SHARES).await,
-            record,
-        ),
+    let moved = move_keys(
+        &servers.routes,
+        from,
+        into,
+        range,
+        async |leaving| flush_side_by_side(&leaving, ctx, FLUSH_SHARES).await,
+        record,
     );
-    from.tree.cache().retire(&leaver);
-    into.tree.cache().retire(&taker);
-    Ok(moved.map(drop)?)
+    Ok(block_on(ep, moved).map(drop)?)
 }
 
 /// Changes the catalog record by the difference of `table` to `other`. Concurrent changes of the record by

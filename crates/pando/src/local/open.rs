@@ -8,12 +8,12 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use pando_dex::layout::Layout;
-use pando_dex::{KeyRange, Routes, RoutingTable};
+use pando_dex::{Routes, RoutingTable};
 use pando_pool::{IndexRecord, PoolError};
 use pando_rt::block_on;
 
 use super::create::{SYSTEM, cut};
-use super::servers::{Servers, TreesOf, open_tree};
+use super::servers::{Servers, open_tree};
 use super::{lost, partitions};
 use crate::error::{Error, Owner, Result};
 use crate::layout::{IndexLayout, NodeLayout, map_layout, with_layout};
@@ -148,11 +148,9 @@ fn claim(shared: &Shared, ep: &AnyEndpoint, name: &str, partitions: &[usize]) ->
         Err(PoolError::PartitionOwned { name, partition, owner: process }) => {
             let what = "this process can work on it";
             let found = block_on(ep, shared.pool.processes(ep))?;
-            let address = found.iter().find(|found| found.process == process);
-            let owner = match address {
-                Some(found) => shared.process(found).owner(&name),
-                None => Owner { process, address: None },
-            };
+            let owner = found.iter().find(|found| found.process == process);
+            let owner = owner.map(|found| shared.process(found).owner(&name));
+            let owner = owner.unwrap_or(Owner { process, address: None });
             Err(Error::PartitionOwned { index: name, partition, owner, what })
         }
         done => Ok(done?),
@@ -215,23 +213,16 @@ fn open_numbered(
     Numbered { routes, loads }: Numbered,
     is_mine: impl Fn(usize) -> bool,
 ) -> Result<Servers> {
-    fn each<L: Layout>(
-        shared: &Shared,
-        ep: &AnyEndpoint,
-        layout: L,
-        record: &IndexRecord,
-        ranges: impl Iterator<Item = Option<KeyRange>>,
-    ) -> Result<TreesOf<L>> {
-        let cache = shared.config.cache_config(layout.node_size());
-        let open = |range| open_tree(shared, ep, layout, record, range, &cache).map(Arc::new);
-        ranges.map(|range| range.map(open).transpose()).collect()
-    }
     let table = routes.table();
     let ranges = (0..loads.len()).map(|number| {
         let partition = table.partition_owned_by(number).filter(|&partition| is_mine(partition));
         partition.map(|partition| table.range(partition))
     });
     let layout = descriptor.node_layout(record.node_size as usize)?;
-    let trees = map_layout!(layout, |layout| each(shared, ep, layout, &record, ranges)?);
+    let trees = map_layout!(layout, |layout| {
+        let cache = shared.config.cache_config(layout.node_size());
+        let open = |range| open_tree(shared, ep, layout, &record, range, &cache).map(Arc::new);
+        ranges.map(|range| range.map(open).transpose()).collect::<Result<_>>()?
+    });
     Ok(Servers { routes, record, descriptor, trees, loads })
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pando_cache::{Cache, CacheConfig, CacheCounts};
-use pando_dex::audit::{Blocks, audit};
+use pando_dex::audit::{Blocks, Report, audit};
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
@@ -120,17 +120,22 @@ impl Servers {
     }
 
     fn has_same_tree(&self, other: &Self, number: usize) -> bool {
-        match (&self.trees, &other.trees) {
-            (ByLayout::Fixed(mine), ByLayout::Fixed(theirs)) => is_same(mine, theirs, number),
-            (ByLayout::Slotted(mine), ByLayout::Slotted(theirs)) => is_same(mine, theirs, number),
-            _ => false,
-        }
+        let tree = |servers: &Self| {
+            with_layout!(&servers.trees, |trees| Some(Arc::as_ptr(trees.get(number)?.as_ref()?).cast::<()>()))
+        };
+        tree(self).is_some() && tree(self) == tree(other)
     }
 
     /// Returns a copy with one more compute server, which has no keys yet, and its number.
     pub fn grown(&self, shared: &Shared, ep: &AnyEndpoint) -> Result<(Self, usize)> {
         let mut grown = self.clone();
-        let number = with_layout!(&mut grown.trees, |trees| push_empty(shared, ep, &self.record, trees))?;
+        let number = with_layout!(&mut grown.trees, |trees| {
+            let layout = trees.iter().flatten().next().ok_or(Error::Closed)?.layout();
+            let cache = shared.config.cache_config(layout.node_size());
+            let tree = open_tree(shared, ep, layout, &self.record, KeyRange::none(), &cache)?;
+            trees.push(Some(Arc::new(tree)));
+            trees.len() - 1
+        });
         grown.loads.push(Arc::default());
         Ok((grown, number))
     }
@@ -189,27 +194,6 @@ impl Servers {
     }
 }
 
-fn is_same<L>(mine: &TreesOf<L>, theirs: &TreesOf<L>, number: usize) -> bool {
-    match (mine.get(number), theirs.get(number)) {
-        (Some(Some(mine)), Some(Some(theirs))) => Arc::ptr_eq(mine, theirs),
-        _ => false,
-    }
-}
-
-/// Opens a tree without keys, behind the existing ones; returns its number.
-fn push_empty<L: Layout>(
-    shared: &Shared,
-    ep: &AnyEndpoint,
-    record: &IndexRecord,
-    trees: &mut TreesOf<L>,
-) -> Result<usize> {
-    let layout = trees.iter().flatten().next().ok_or(Error::Closed)?.layout();
-    let cache = shared.config.cache_config(layout.node_size());
-    let tree = open_tree(shared, ep, layout, record, KeyRange::none(), &cache)?;
-    trees.push(Some(Arc::new(tree)));
-    Ok(trees.len() - 1)
-}
-
 /// Runs `work` with a temporary worker of the tree's cache.
 pub(crate) fn with_ctx<L: Layout, T>(
     ep: &AnyEndpoint,
@@ -250,7 +234,7 @@ pub(super) fn open_tree<L: Layout>(
 }
 
 /// Opens the whole index for one piece of work. No process has it open or has dirty nodes of it.
-pub(crate) fn open_passing<L: Layout>(
+pub(super) fn open_passing<L: Layout>(
     shared: &Shared,
     ep: &AnyEndpoint,
     layout: L,
@@ -259,6 +243,17 @@ pub(crate) fn open_passing<L: Layout>(
     let node_size = layout.node_size();
     let cache = CacheOptions::default().config(PASSING_FRAMES * node_size as u64, node_size);
     open_tree(shared, ep, layout, record, KeyRange::all(), &cache)
+}
+
+/// Audits an index that no process has open.
+pub(crate) fn audit_whole<L: Layout>(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    layout: L,
+    record: &IndexRecord,
+) -> Result<Report> {
+    let tree = open_passing(shared, ep, layout, record)?;
+    Ok(block_on(ep, audit(ep, &[&tree]))?)
 }
 
 /// All blocks of the index, to be freed.
@@ -271,8 +266,7 @@ pub(crate) fn blocks_of<L: Layout>(
     layout: L,
     record: &IndexRecord,
 ) -> Result<Blocks> {
-    let tree = open_passing(shared, ep, layout, record)?;
-    let report = block_on(ep, audit(ep, &[&tree]))?;
+    let report = audit_whole(shared, ep, layout, record)?;
     match report.violations.into_iter().next() {
         None => Ok(report.blocks),
         Some(reason) => Err(Error::BadIndex { name: record.name.clone(), reason }),

@@ -94,11 +94,10 @@ impl Access {
         for secret in [&self.secret, self.of_operations()] {
             secret.check().map_err(|error| Error::InvalidOption(error.to_string()))?;
         }
-        match self.deadline {
-            within if DEADLINES.contains(&within) => Ok(()),
-            other => {
-                Err(Error::InvalidOption(format!("a deadline of {other:?} is not between 1 ms and 1 h")))
-            }
+        if DEADLINES.contains(&self.deadline) {
+            return Ok(());
         }
+        let text = format!("a deadline of {:?} is not between 1 ms and 1 h", self.deadline);
+        Err(Error::InvalidOption(text))
     }
 }

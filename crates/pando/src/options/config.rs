@@ -12,7 +12,7 @@ use pando_dex::OffloadPolicy;
 use pando_fabric::MAX_SERVERS;
 use pando_pool::{AttachMode, AttachOptions};
 
-use super::Access;
+use super::{Access, check_count};
 use crate::error::{Error, Result};
 
 /// Largest number of compute servers that one process runs for an index.
@@ -79,13 +79,11 @@ impl CacheOptions {
     /// # Errors
     /// [`Error::InvalidOption`] for a value out of its bounds.
     pub fn check(&self) -> Result<()> {
-        let Self { leaf_admission, cooling_share, .. } = self;
-        let invalid = |text: String| Err(Error::InvalidOption(text));
-        if !(0.0..=1.0).contains(leaf_admission) {
-            return invalid(format!("a leaf admission of {leaf_admission} is not between 0 and 1"));
-        }
-        if !(0.0..=0.9).contains(cooling_share) {
-            return invalid(format!("a cooling share of {cooling_share} is not between 0 and 0.9"));
+        let (admission, cooling) = (self.leaf_admission, self.cooling_share);
+        for (what, share, max) in [("leaf admission", admission, 1.0), ("cooling share", cooling, 0.9)] {
+            if !(0.0..=max).contains(&share) {
+                return Err(Error::InvalidOption(format!("a {what} of {share} is not between 0 and {max}")));
+            }
         }
         Ok(())
     }
@@ -328,29 +326,18 @@ impl Config {
     /// # Errors
     /// [`Error::InvalidOption`] for a value out of its bounds.
     pub(crate) fn check(&self) -> Result<()> {
-        let invalid = |text: String| Err(Error::InvalidOption(text));
-        let servers = self.memory_servers;
-        if !(1..=MAX_SERVERS).contains(&servers) {
-            return invalid(format!("{servers} memory servers are not between 1 and {MAX_SERVERS}"));
+        check_count(self.memory_servers, "memory servers", MAX_SERVERS)?;
+        if let Some(servers) = self.compute_servers {
+            check_count(servers, "compute servers", MAX_COMPUTE_SERVERS)?;
         }
-        if let Some(servers) = self.compute_servers.filter(|n| !(1..=MAX_COMPUTE_SERVERS).contains(n)) {
-            return invalid(format!("{servers} compute servers are not between 1 and {MAX_COMPUTE_SERVERS}"));
-        }
-        if !(1..=READ_AHEAD_MAX).contains(&self.read_ahead) {
-            let leaves = self.read_ahead;
-            return invalid(format!("{leaves} leaves read together are not between 1 and {READ_AHEAD_MAX}"));
-        }
-        if !(1..=MEMORY_CORES_MAX).contains(&self.memory_cores) {
-            let cores = self.memory_cores;
-            return invalid(format!(
-                "{cores} cores of a memory server are not between 1 and {MEMORY_CORES_MAX}"
-            ));
-        }
+        check_count(self.read_ahead, "leaves read together", READ_AHEAD_MAX)?;
+        check_count(self.memory_cores, "cores of a memory server", MEMORY_CORES_MAX)?;
         self.access.check()?;
         self.cache_options.check()?;
         let changes = self.place == Place::Embedded || self.create != Create::Never;
         if changes && self.mode() != AttachMode::ReadWrite {
-            return invalid("a pool that is opened for reading only must be there already".to_owned());
+            let text = "a pool that is opened for reading only must be there already";
+            return Err(Error::InvalidOption(text.to_owned()));
         }
         Ok(())
     }

@@ -177,12 +177,12 @@ pub(crate) struct Descriptor {
 
 impl Descriptor {
     pub fn of(options: &IndexOptions) -> Result<Self> {
-        let fanout_limit = match options.fanout_limit {
-            Some(limit) => Some(u32::try_from(limit).ok().filter(|&limit| limit >= 3).ok_or_else(|| {
+        let checked = |limit| {
+            u32::try_from(limit).ok().filter(|&limit| limit >= 3).ok_or_else(|| {
                 Error::InvalidOption(format!("a fanout limit of {limit} entries is not between 3 and 2^32"))
-            })?),
-            None => None,
+            })
         };
+        let fanout_limit = options.fanout_limit.map(checked).transpose()?;
         if options.description.len() > MAX_DESCRIPTION {
             let len = options.description.len();
             return Err(Error::InvalidOption(format!(

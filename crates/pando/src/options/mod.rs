@@ -7,8 +7,17 @@ mod access;
 mod config;
 mod index;
 
+use crate::error::{Error, Result};
 pub use access::Access;
 pub(crate) use config::Place;
 pub use config::{CacheOptions, Config, Create, MAX_COMPUTE_SERVERS, READ_AHEAD};
 pub(crate) use index::Descriptor;
 pub use index::{IndexOptions, OpenOptions, Ownership};
+
+/// Checks that there are 1 to `max` of `what`.
+pub(crate) fn check_count(count: usize, what: &str, max: usize) -> Result<()> {
+    match (1..=max).contains(&count) {
+        true => Ok(()),
+        false => Err(Error::InvalidOption(format!("{count} {what} are not between 1 and {max}"))),
+    }
+}

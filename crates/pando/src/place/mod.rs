@@ -93,9 +93,7 @@ impl AnyFabric {
         let set = match self {
             Self::Local(fabric) => fabric.set_handler(handler, threads),
             Self::Shm(fabric) => fabric.set_handler(handler, threads),
-            Self::Tcp(_) => Ok(()),
-            #[cfg(feature = "verbs")]
-            Self::Verbs(_) => Ok(()),
+            _ => Ok(()),
         };
         Ok(set?)
     }

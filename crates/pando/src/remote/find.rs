@@ -112,8 +112,7 @@ impl Client {
             return Ok(Service::Nobody);
         }
         let addresses = addresses(index, &partitions);
-        let missing = unserved(index, &partitions).next();
-        let missing = match missing {
+        let missing = match unserved(index, &partitions).next() {
             Some(error) if addresses.is_empty() => return Err(error),
             missing => missing.map(|error| error.to_string()),
         };

@@ -196,7 +196,8 @@ impl Inner {
     /// failed. Passes answers on as they arrive, including refusals if `tells_refusals`.
     fn run(
         &mut self,
-        (asked, bytes): (&[Asked], &[u8]),
+        asked: &[Asked],
+        bytes: &[u8],
         route: &Route<'_>,
         tells_refusals: bool,
         detour: &mut Detour,
@@ -267,7 +268,7 @@ impl Inner {
     pub fn run_keyed(&mut self, asked: &[Asked], bytes: &[u8], answer: &mut Answer<'_>) {
         let route = |claims: &Claims, i: usize| claims.owner_of(&bytes[asked[i].key.clone()]);
         let mut detour = Detour::new(self.deadline());
-        self.run((asked, bytes), &route, false, &mut detour, answer);
+        self.run(asked, bytes, &route, false, &mut detour, answer);
     }
 }
 
@@ -454,7 +455,7 @@ impl RemoteSession {
             let asked: Vec<Asked> = groups.iter().map(|group| ask_keys(&mut bytes, keys, group)).collect();
             let (mut again, mut is_refused, mut failed) = (Vec::new(), false, None);
             let route = |claims: &Claims, i: usize| claims.owner_of(keys[groups[i][0]].as_ref());
-            inner.run((&asked, &bytes), &route, true, &mut detour, &mut |i, reply| match reply {
+            inner.run(&asked, &bytes, &route, true, &mut detour, &mut |i, reply| match reply {
                 Ok(Reply::Values(values)) => {
                     let mut places = groups[i].iter();
                     for (value, &place) in values.zip(&mut places) {
@@ -529,7 +530,7 @@ impl RemoteSession {
         let mut done = None;
         let mut inner = self.inner();
         let mut detour = Detour::new(inner.deadline());
-        inner.run((&asked, &bytes), &route, false, &mut detour, &mut |_, reply| {
+        inner.run(&asked, &bytes, &route, false, &mut detour, &mut |_, reply| {
             done = Some(reply.map(|reply| match reply {
                 Reply::Page(page) => {
                     (page.entries.bytes().to_vec(), page.next.map(|next| next.map(<[u8]>::to_vec)))

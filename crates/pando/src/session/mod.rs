@@ -26,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::layout::{IndexLayout, with_layout};
 use crate::local::{Found, Members, open};
+use crate::options::check_count;
 use crate::place::AnyEndpoint;
 use crate::shared::lock;
 pub use answers::Answers;
@@ -535,9 +536,7 @@ impl Session {
         slots: usize,
         mut make: impl FnMut(u32, AsyncSession<'s>) -> F,
     ) -> Result<Vec<F::Output>> {
-        if !(1..=SLOTS_MAX).contains(&slots) {
-            return Err(Error::InvalidOption(format!("{slots} slots are not between 1 and {SLOTS_MAX}")));
-        }
+        check_count(slots, "slots", SLOTS_MAX)?;
         self.check_blocking()?;
         self.in_slots.set(true);
         let _slots = InSlots(self);
@@ -569,9 +568,8 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.publish();
         lock(&self.index.shared.counts).end(&self.published);
-        let none = Vec::new();
         // Dropped before `end_session`, after which exclusive work takes the index for being at rest.
-        self.members.replace(Members::Fixed(none));
+        self.members.replace(Members::Fixed(Vec::new()));
         self.index.data.end_session();
     }
 }

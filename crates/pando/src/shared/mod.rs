@@ -93,13 +93,9 @@ impl Shared {
     pub fn with_endpoint<T>(&self, work: impl FnOnce(&AnyEndpoint) -> Result<T>) -> Result<T> {
         let ep = self.endpoint()?;
         let done = work(&ep);
-        self.count_management(ep.counters().snapshot());
-        done
-    }
-
-    pub fn count_management(&self, verbs: VerbCounts) {
         let mut counts = lock(&self.counts);
-        counts.management = counts.management + verbs;
+        counts.management = counts.management + ep.counters().snapshot();
+        done
     }
 
     pub fn check_open(&self) -> Result<()> {
@@ -179,10 +175,11 @@ impl Shared {
     ) -> Result<(usize, Option<Owner>)> {
         let record = self.pool.open_index(ep, index).await?;
         let partition = partition_of(&record.boundaries);
-        let process = match record.owners.get(partition).copied().flatten() {
-            Some(slot) => self.process_at(ep, slot).await?,
-            None => None,
+        let Some(slot) = record.owners.get(partition).copied().flatten() else {
+            return Ok((partition, None));
         };
-        Ok((partition, process.map(|process| process.owner(index))))
+        let attached = self.pool.processes(ep).await?;
+        let owner = attached.iter().find(|attached| attached.slot == slot);
+        Ok((partition, owner.map(|attached| self.process(attached).owner(index))))
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use pando_dex::KeyRange;
-use pando_pool::{AttachSlot, Attached, PoolError, ProcessIdentity};
+use pando_pool::{AttachSlot, Attached, ProcessIdentity};
 use pando_rt::block_on;
 
 use super::{Shared, lock};
@@ -79,9 +79,6 @@ pub struct Partition {
 
 impl Shared {
     /// Announces that this process serves `index` at `address`, or withdraws the announcement.
-    ///
-    /// # Errors
-    /// [`Error::InvalidOption`] for an address that other hosts cannot connect to; [`Error::ReadOnly`].
     pub fn set_port(&self, index: &str, address: Option<&str>) -> Result<()> {
         address.map_or(Ok(()), check_address)?;
         self.writable()?;
@@ -103,12 +100,6 @@ impl Shared {
             is_this: Some(attached.slot) == self.pool.slot(),
             ports: decode(&attached.notice),
         }
-    }
-
-    /// The process in attach slot `slot`.
-    pub async fn process_at(&self, ep: &AnyEndpoint, slot: AttachSlot) -> Result<Option<Process>, PoolError> {
-        let attached = self.pool.processes(ep).await?;
-        Ok(attached.iter().find(|attached| attached.slot == slot).map(|attached| self.process(attached)))
     }
 
     pub fn partitions(&self, ep: &AnyEndpoint, index: &str) -> Result<Vec<Partition>> {
