@@ -62,7 +62,7 @@ impl Index {
         self.move_boundary_alone(boundary, to)
     }
 
-    /// [`Index::move_boundary`] for a caller that is [`crate::local::Moving`].
+    /// [`Index::move_boundary`] for a caller that may move keys ([`crate::local::IndexData::begin_move`]).
     fn move_boundary_alone(&self, boundary: usize, to: &[u8]) -> Result<()> {
         let servers = self.data.servers()?;
         let table = servers.routes.table();

@@ -1,7 +1,7 @@
 //! The operations of an integer session as futures.
 //!
 //! As in `integers.rs`, each operation only converts between numbers and their bytes, which live in the
-//! future that needs them. The futures have the guarantees of [`AsyncSession`](crate::AsyncSession).
+//! future that needs them. The futures have the guarantees of [`AsyncSession`].
 
 use std::ops::RangeBounds;
 
