@@ -217,8 +217,8 @@ fn write_files(results: &Results<'_>, folder: &Path) -> Result<Written, LabError
         // A claim without a value needs a cell that was left out.
         claims.retain(|claim| claim.ours.is_some());
     }
-    let svg = (experiment.figure)(results).svg();
-    let png = figure::png(&svg)?;
+    let figure = (experiment.figure)(results);
+    let (svg, png) = (figure.svg(), figure.png()?);
     let markdown = markdown::render(results, &claims);
     let json = document::render(results, &claims);
     let mut files = Vec::new();

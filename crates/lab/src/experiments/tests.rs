@@ -246,15 +246,19 @@ fn every_claim_finds_its_cells_and_every_figure_shows_all_series() {
         assert!(figure.panels.iter().all(|panel| !panel.y_label.is_empty() && !panel.series.is_empty()));
         let points: usize = figure.panels.iter().flat_map(|p| &p.series).map(|s| s.points.len()).sum();
         assert!(points >= results.outcomes.len(), "{}: {points} points", experiment.name);
-        let svg = figure.svg();
-        crate::figure::png(&svg).expect("it can be drawn");
-        assert_eq!(crate::figure::tests::collisions(&svg), Vec::<String>::new(), "{}", experiment.name);
+        figure.png().expect("it can be drawn");
+        assert_eq!(
+            crate::figure::tests::collisions(&figure.svg()),
+            Vec::<String>::new(),
+            "{}",
+            experiment.name
+        );
 
         for outcome in &mut results.outcomes {
             outcome.report = Err("it broke".to_owned());
         }
         let none = (experiment.claims)(&results).into_iter().all(|claim| claim.ours.is_none());
         assert!(none, "{}: something came of nothing", experiment.name);
-        crate::figure::png(&(experiment.figure)(&results).svg()).expect("nothing can be drawn too");
+        (experiment.figure)(&results).png().expect("nothing can be drawn too");
     }
 }

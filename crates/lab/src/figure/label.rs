@@ -4,8 +4,8 @@
 //! from the right end to the left, and takes the first free one. If a label finds none, all labels of the
 //! panel move into a key above the axes, where nothing else is drawn.
 
-use super::draw::Point;
 use super::layout::{SMALL_PX, width_of};
+use super::picture::Point;
 
 /// Distance to keep from text and lines, in pixels.
 const CLEARANCE: f64 = 2.0;

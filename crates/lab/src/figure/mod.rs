@@ -1,8 +1,8 @@
 //! Plots that a reader understands without the paper: they show what is compared, the unit, and the paper's
 //! statement.
 //!
-//! A [`Figure`] is data. [`Figure::svg`] draws it with `plotters`, and [`png`] renders the drawing with
-//! `resvg` and an embedded font, so neither depends on the system. Equal figures give equal bytes.
+//! A [`Figure`] is data. [`Figure::svg`] and [`Figure::png`] draw it, the latter with an embedded font, so
+//! neither depends on the system. Equal figures give equal bytes.
 //! - Colours are Okabe and Ito's, which colour-blind readers can distinguish; markers and dashes differ as
 //!   well.
 //! - A series has one colour in all panels, and one entry in the legend.
@@ -13,9 +13,11 @@ mod draw;
 mod label;
 mod layout;
 mod panel;
+mod picture;
 mod raster;
+mod svg;
 
-pub use raster::{RasterError, png};
+pub use raster::RasterError;
 
 /// A titled drawing of one or several panels.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,7 +115,15 @@ impl Figure {
 
     /// The figure as SVG. Its text requests DejaVu Sans, or any sans-serif font if that is missing.
     pub fn svg(&self) -> String {
-        draw::svg(self)
+        svg::write(&draw::picture(self))
+    }
+
+    /// The figure as PNG, at twice the size of the SVG.
+    ///
+    /// # Errors
+    /// A figure that is too large for a picture.
+    pub fn png(&self) -> Result<Vec<u8>, RasterError> {
+        raster::png(&draw::picture(self))
     }
 }
 

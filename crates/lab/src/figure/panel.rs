@@ -4,13 +4,13 @@
 //! axis cannot show (zero on a logarithmic axis, not a number) are left out.
 
 use super::axis::{Axis, short, x_axis, y_axis, y_coordinate};
-use super::draw::{Anchor, Canvas, Drawn, INK, Look, MARKER, PALE_INK, Point};
+use super::draw::{INK, Look, MARKER, PALE_INK};
 use super::label::{Area, Obstacle, beside_lines};
 use super::layout::{PANEL_TITLE_PX, SMALL_PX, TEXT_PX, width_of, wrapped};
+use super::picture::{Anchor, Colour, Picture, Point};
 use super::{Figure, Panel, Series, Shape, XTicks, YScale};
-use plotters::style::RGBColor;
 
-const GRID: RGBColor = RGBColor(225, 225, 225);
+const GRID: Colour = Colour(225, 225, 225);
 /// Most bars of a panel that get their values as labels.
 const LABELLED_BARS_MAX: usize = 30;
 /// Fraction of a group's width that its bars fill.
@@ -120,95 +120,88 @@ fn marker_area((x, y): Point) -> Area {
     Area { left: x, top: y, right: x, bottom: y }.grown(f64::from(MARKER) + 2.0)
 }
 
-pub(super) fn draw(
-    canvas: &Canvas<'_>,
-    figure: &Figure,
-    panel: &Panel,
-    place: (f64, f64, f64, f64),
-) -> Drawn {
+pub(super) fn draw(picture: &mut Picture, figure: &Figure, panel: &Panel, place: (f64, f64, f64, f64)) {
     let mut frame = Frame::new(panel, place, 0.0);
     let spots = beside_lines(&frame.references(), frame.area(), &frame.obstacles());
     if spots.is_none() {
         frame = Frame::new(panel, place, KEY_PX);
     }
     let middle = ((frame.left + frame.right) / 2.0) as i32;
-    canvas.text(&panel.title, PANEL_TITLE_PX, INK, Anchor::MIDDLE, (middle, place.1 as i32 + 14))?;
-    axes(canvas, &frame, place)?;
-    references(canvas, &frame, spots)?;
+    picture.text(&panel.title, PANEL_TITLE_PX, INK, Anchor::Middle, (middle, place.1 as i32 + 14));
+    axes(picture, &frame, place);
+    references(picture, &frame, spots);
     match panel.shape {
         Shape::Lines => panel
             .series
             .iter()
-            .try_for_each(|series| line(canvas, &frame, series, Look::of(figure, &series.name))),
-        Shape::Bars => bars(canvas, figure, &frame),
+            .for_each(|series| line(picture, &frame, series, Look::of(figure, &series.name))),
+        Shape::Bars => bars(picture, figure, &frame),
     }
 }
 
-fn axes(canvas: &Canvas<'_>, frame: &Frame<'_>, place: (f64, f64, f64, f64)) -> Drawn {
+fn axes(picture: &mut Picture, frame: &Frame<'_>, place: (f64, f64, f64, f64)) {
     let (left, right, bottom) = (frame.left as i32, frame.right as i32, frame.bottom as i32);
     for (y, label) in &frame.y.ticks {
         let y = frame.y_at(*y) as i32;
-        canvas.line(&[(left, y), (right, y)], GRID, 1)?;
-        canvas.text(label, SMALL_PX, INK, Anchor::RIGHT, (left - 6, y))?;
+        picture.line(&[(left, y), (right, y)], GRID, 1.0);
+        picture.text(label, SMALL_PX, INK, Anchor::Right, (left - 6, y));
     }
     let lines = matches!(frame.panel.shape, Shape::Lines);
     for (x, label) in &frame.x.ticks {
         let x = frame.x_at(*x) as i32;
         if lines {
-            canvas.line(&[(x, bottom), (x, bottom + 4)], INK, 1)?;
+            picture.line(&[(x, bottom), (x, bottom + 4)], INK, 1.0);
         }
         for (i, part) in label.lines().enumerate() {
             let y = bottom + 14 + (i as f64 * SMALL_PX * 1.3) as i32;
-            canvas.text(part, SMALL_PX, INK, Anchor::MIDDLE, (x, y))?;
+            picture.text(part, SMALL_PX, INK, Anchor::Middle, (x, y));
         }
     }
-    canvas.line(&[(left, frame.top as i32), (left, bottom), (right, bottom)], INK, 1)?;
+    picture.line(&[(left, frame.top as i32), (left, bottom), (right, bottom)], INK, 1.0);
     let (x_middle, y_middle) = ((left + right) / 2, (frame.top as i32 + bottom) / 2);
     let not_from_zero = if frame.panel.y_scale == YScale::Near { NOT_FROM_ZERO } else { "" };
     let label = format!("{}{not_from_zero}", frame.panel.y_label);
-    canvas.upright(&label, TEXT_PX, (place.0 as i32 + 10, y_middle))?;
+    picture.upright(&label, TEXT_PX, INK, (place.0 as i32 + 10, y_middle));
     if frame.panel.x.label.is_empty() {
-        return Ok(());
+        return;
     }
     let below = (place.1 + place.3) as i32 - 14;
-    canvas.text(&frame.panel.x.label, TEXT_PX, INK, Anchor::MIDDLE, (x_middle, below))
+    picture.text(&frame.panel.x.label, TEXT_PX, INK, Anchor::Middle, (x_middle, below));
 }
 
 /// Draws reference lines with their labels at `spots`, or in a key above the axes.
-fn references(canvas: &Canvas<'_>, frame: &Frame<'_>, spots: Option<Vec<(f64, f64)>>) -> Drawn {
+fn references(picture: &mut Picture, frame: &Frame<'_>, spots: Option<Vec<(f64, f64)>>) {
     let lines = frame.references();
     for &(_, y) in &lines {
         let y = y as i32;
-        canvas.dashed(&[(frame.left as i32, y), (frame.right as i32, y)], PALE_INK, 1)?;
+        picture.dashed(&[(frame.left as i32, y), (frame.right as i32, y)], PALE_INK, 1.0);
     }
     let labels = lines.iter().map(|&(label, _)| label);
-    let Some(spots) = spots else { return key(canvas, frame, labels) };
+    let Some(spots) = spots else { return key(picture, frame, labels) };
     for (label, (x, y)) in labels.zip(spots) {
-        canvas.text(label, SMALL_PX, PALE_INK, Anchor::MIDDLE, (x as i32, y as i32))?;
+        picture.text(label, SMALL_PX, PALE_INK, Anchor::Middle, (x as i32, y as i32));
     }
-    Ok(())
 }
 
-fn key<'l>(canvas: &Canvas<'_>, frame: &Frame<'_>, labels: impl Iterator<Item = &'l str>) -> Drawn {
+fn key<'l>(picture: &mut Picture, frame: &Frame<'_>, labels: impl Iterator<Item = &'l str>) {
     let y = (frame.top - KEY_PX / 2.0) as i32;
     let mut x = frame.left;
     for label in labels {
-        canvas.dashed(&[(x as i32, y), ((x + KEY_STROKE - 8.0) as i32, y)], PALE_INK, 1)?;
-        canvas.text(label, SMALL_PX, PALE_INK, Anchor::LEFT, ((x + KEY_STROKE) as i32, y))?;
+        picture.dashed(&[(x as i32, y), ((x + KEY_STROKE - 8.0) as i32, y)], PALE_INK, 1.0);
+        picture.text(label, SMALL_PX, PALE_INK, Anchor::Left, ((x + KEY_STROKE) as i32, y));
         x += KEY_STROKE + width_of(label, SMALL_PX) + 16.0;
     }
-    Ok(())
 }
 
-fn line(canvas: &Canvas<'_>, frame: &Frame<'_>, series: &Series, look: Look) -> Drawn {
+fn line(picture: &mut Picture, frame: &Frame<'_>, series: &Series, look: Look) {
     let points = frame.points(series);
     if points.len() > 1 {
-        canvas.stroke(&points, look)?;
+        look.stroke(picture, &points);
     }
     if points.len() > MARKED_POINTS_MAX {
-        return Ok(());
+        return;
     }
-    points.into_iter().try_for_each(|point| canvas.marker(point, look))
+    points.into_iter().for_each(|point| look.marker(picture, point));
 }
 
 /// A bar, with its value if there is room for it.
@@ -264,12 +257,11 @@ fn bars_of<'p>(frame: &Frame<'p>) -> Vec<Bar<'p>> {
     bars
 }
 
-fn bars(canvas: &Canvas<'_>, figure: &Figure, frame: &Frame<'_>) -> Drawn {
+fn bars(picture: &mut Picture, figure: &Figure, frame: &Frame<'_>) {
     for bar in bars_of(frame) {
-        canvas.bar(bar.corners, Look::of(figure, bar.series))?;
+        Look::of(figure, bar.series).bar(picture, bar.corners);
         if let Some((text, at)) = &bar.label {
-            canvas.text(text, SMALL_PX, INK, Anchor::MIDDLE, *at)?;
+            picture.text(text, SMALL_PX, INK, Anchor::Middle, *at);
         }
     }
-    Ok(())
 }
