@@ -206,7 +206,7 @@ impl<L: Layout> PlainTree<L> {
         let index = self.layout.child_index(parent.words(), key);
         let inserted = self.layout.inner_insert(parent.words(), index, &separator, right.raw());
         debug_assert!(inserted, "the parent was seen to have room");
-        ep.recycle(ep.write(right, page).await?);
+        let [parent, node] = self.write_new(ep, [(right, page)], [parent, node]).await?;
         self.write_release(ep, node).await?;
         self.write_release(ep, parent).await?;
         self.splits.fetch_add(1, Relaxed);
@@ -242,8 +242,7 @@ impl<L: Layout> PlainTree<L> {
         header::set(words, self.layout.child_word(words, 0), left.raw());
         let inserted = self.layout.inner_insert(words, 0, &separator, right.raw());
         debug_assert!(inserted, "an empty node has room");
-        ep.recycle(ep.write(left, left_page).await?);
-        ep.recycle(ep.write(right, right_page).await?);
+        let [held] = self.write_new(ep, [(left, left_page), (right, right_page)], [held]).await?;
         self.write_release(ep, held).await?;
         self.splits.fetch_add(1, Relaxed);
         Ok(Split::Done)

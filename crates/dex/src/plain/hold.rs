@@ -160,6 +160,27 @@ impl<L: Layout> PlainTree<L> {
         Ok(())
     }
 
+    /// Writes nodes that nothing refers to yet. If that fails, releases the held nodes unchanged.
+    pub(super) async fn write_new<'t, E: Endpoint, const HELD: usize>(
+        &self,
+        ep: &E,
+        new: impl IntoIterator<Item = (GlobalAddr, PageBuf)>,
+        held: [Held<'t>; HELD],
+    ) -> Result<[Held<'t>; HELD]> {
+        for (addr, page) in new {
+            match ep.write(addr, page).await {
+                Ok(page) => ep.recycle(page),
+                Err(error) => {
+                    for held in held {
+                        self.release(ep, held).await?;
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(held)
+    }
+
     /// Records in a node about to be split that it was remote. It stays remote.
     pub(super) fn mark_remote(&self, held: &Held<'_>) {
         if self.config.partitioned && held.is_remote() {

@@ -263,3 +263,6 @@ fn long_value() -> DexError {
         "a tree without a cache keeps its values inside of leaves; this one is too long".to_owned(),
     )
 }
+
+#[cfg(test)]
+mod tests;
