@@ -221,7 +221,7 @@ fn offer(_: &ServedRegion, _: &VerbsOptions, _: usize) -> Result<Arc<dyn OtherWa
 /// # Errors
 /// [`Error::Fabric`] with the reason if the server cannot be reached, or rejects this process.
 pub fn memory_server_size(address: &str, access: &Access) -> Result<u64> {
-    let Access { secret, deadline, .. } = access.clone();
+    let (secret, deadline) = (access.secret.clone(), access.of_verb());
     let fabric = TcpFabric::connect(TcpConfig { secret, deadline, ..TcpConfig::new([address]) })?;
     Ok(fabric.regions().iter().map(|region| region.len).sum())
 }

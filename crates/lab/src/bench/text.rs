@@ -158,7 +158,7 @@ fn loads(report: &BenchReport, text: &mut String) {
     );
     if let Some(balance) = &report.balance {
         let moved = format!(
-            "{} boundaries moved, {} in the warm-up; looked every {}",
+            "{} boundaries moved, and {} in the warm-up before; looked every {}",
             units::count(balance.moves),
             units::count(balance.warmup_moves),
             units::nanos(balance.every_ns)

@@ -96,6 +96,9 @@ impl ElasticSpec {
         if self.balance_every_ns == Some(0) {
             return invalid("a balancer needs time between two looks at the load");
         }
+        if self.balance_every_ns.is_some() && !self.moves.is_empty() {
+            return invalid("boundaries move by a plan or by a balancer, not by both");
+        }
         let servers = self.all_servers();
         let is_possible = |step: &PlannedMove| {
             step.from != step.to

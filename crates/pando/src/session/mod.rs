@@ -276,7 +276,7 @@ impl Session {
     #[inline]
     fn count_operation(&self) {
         match self.until_publish.get() {
-            0 => self.publish_verbs(),
+            0 | 1 => self.publish_verbs(),
             left => self.until_publish.set(left - 1),
         }
     }
