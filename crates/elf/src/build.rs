@@ -1,0 +1,76 @@
+//! Bulk build of an Elf: one lexicographic sort and one top-down pass (fact sheet §3).
+//!
+//! The pass runs twice, first only to count, so that the image is allocated once at its exact size and threads
+//! write their parts of it in place. A part is a range of values of the first column; the bytes do not depend
+//! on the number of threads.
+
+mod columnar;
+mod linear;
+mod tree;
+
+use crate::error::{Error, Result};
+use crate::layout::{Columnar, Linear, is_permutation};
+use crate::sort::sort;
+use crate::table::CodeTable;
+use tree::Tree;
+
+/// Bytes of pointers, positions and row ids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Width {
+    /// 4 bytes if they suffice, otherwise 8.
+    #[default]
+    Auto,
+    /// 4 bytes, or an error.
+    Narrow,
+    /// 8 bytes.
+    Wide,
+}
+
+/// How an Elf is built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BuildOptions {
+    /// Most rows of a bucket in the columnar layout, at least 1. Larger ones make the tree smaller, and an
+    /// exact match or a small result a little slower. Default: 256.
+    pub bucket_rows: u32,
+    /// Default: [`Width::Auto`].
+    pub width: Width,
+    /// Threads that sort and write. Default: 1.
+    pub threads: usize,
+}
+
+impl Default for BuildOptions {
+    fn default() -> Self {
+        Self { bucket_rows: 256, width: Width::Auto, threads: 1 }
+    }
+}
+
+fn check_order(table: &CodeTable, order: &[usize]) -> Result<()> {
+    if is_permutation(order, table.width()) {
+        return Ok(());
+    }
+    Err(Error::BadOrder { order: order.to_vec(), columns: table.width() })
+}
+
+/// Builds an Elf in the published layout. Level `l` is column `order[l]`. Fails if `order` does not name each
+/// column once, if rows or codes exceed [`Linear::LIMIT`], and if the image does not fit its pointers or memory.
+pub fn build_linear(table: &CodeTable, order: &[usize], options: &BuildOptions) -> Result<Linear<Vec<u8>>> {
+    check_order(table, order)?;
+    linear::check_limits(table)?;
+    let sorted = sort(table, order, options.threads)?;
+    linear::write(&Tree::new(table, order, &sorted), order, options)
+}
+
+/// Builds an Elf in the columnar layout. Level `l` is column `order[l]`. Fails if `order` does not name each
+/// column once, if a bucket has no rows, and if the image does not fit into memory.
+pub fn build_columnar(
+    table: &CodeTable,
+    order: &[usize],
+    options: &BuildOptions,
+) -> Result<Columnar<Vec<u8>>> {
+    check_order(table, order)?;
+    if options.bucket_rows == 0 {
+        return Err(Error::EmptyBucket);
+    }
+    let sorted = sort(table, order, options.threads)?;
+    columnar::write(&Tree::new(table, order, &sorted), order, options)
+}

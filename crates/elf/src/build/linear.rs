@@ -1,0 +1,222 @@
+//! Writes the published layout (fact sheet §3): lists before the subtrees of their entries, pointers last.
+//!
+//! One traversal serves both passes: its words go to a counter or into the image.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use super::tree::Tree;
+use super::{BuildOptions, Width};
+use crate::error::{Error, Result};
+use crate::layout::{ABSENT, END, Linear, LinearPlan, MONO_NARROW, MONO_WIDE};
+use crate::sort::{in_parallel, split};
+use crate::table::CodeTable;
+
+/// Largest code and largest number of rows.
+const LIMIT: u32 = END - 1;
+const WORD_BYTES: usize = size_of::<u32>();
+
+/// Fails if a code or a row id does not leave room for its mark.
+pub(super) fn check_limits(table: &CodeTable) -> Result<()> {
+    let rows = table.rows() as u64;
+    if rows > LIMIT.into() {
+        return Err(Error::TooManyRows { rows, layout: "the linear layout", limit: LIMIT.into() });
+    }
+    match (0..table.width()).map(|column| (column, table.maximum(column))).find(|(_, code)| *code > LIMIT) {
+        Some((column, code)) => Err(Error::CodeTooLarge { column, code, limit: LIMIT }),
+        None => Ok(()),
+    }
+}
+
+/// Receives the words of a part in order; pointers are written when their target is known.
+trait Words {
+    fn len(&self) -> usize;
+    fn push(&mut self, word: u32);
+    fn set(&mut self, at: usize, word: u32);
+}
+
+struct Counter(usize);
+
+impl Words for Counter {
+    fn len(&self) -> usize {
+        self.0
+    }
+
+    fn push(&mut self, _word: u32) {
+        self.0 += 1;
+    }
+
+    fn set(&mut self, _at: usize, _word: u32) {}
+}
+
+/// A part of the image.
+struct Writer<'a> {
+    bytes: &'a mut [u8],
+    len: usize,
+}
+
+impl Words for Writer<'_> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn push(&mut self, word: u32) {
+        self.set(self.len, word);
+        self.len += 1;
+    }
+
+    #[inline]
+    fn set(&mut self, at: usize, word: u32) {
+        self.bytes[at * WORD_BYTES..][..WORD_BYTES].copy_from_slice(&word.to_le_bytes());
+    }
+}
+
+/// A subtree that is not written yet.
+struct Subtree {
+    rows: Range<usize>,
+    level: usize,
+    /// Word of the part where its pointer belongs.
+    hole: usize,
+}
+
+/// An entry of the first list.
+struct Root {
+    value: u32,
+    at: usize,
+    is_mono: bool,
+}
+
+/// The words of a pointer, of which `words` are stored.
+fn pointer(at: usize, is_mono: bool, words: usize) -> [u32; 2] {
+    if words == 1 {
+        return [at as u32 | if is_mono { MONO_NARROW } else { 0 }, 0];
+    }
+    let both = at as u64 | if is_mono { MONO_WIDE } else { 0 };
+    [both as u32, (both >> 32) as u32]
+}
+
+struct PartWriter<'a> {
+    tree: &'a Tree<'a>,
+    pointer_words: usize,
+}
+
+impl PartWriter<'_> {
+    /// Writes the subtrees of all first values of a part, which begins at word `base` of the array.
+    fn write(&self, part: Range<usize>, base: usize, words: &mut impl Words) -> Vec<Root> {
+        let mut roots = Vec::new();
+        for rows in self.tree.children(part, 0) {
+            let (value, at) = (self.tree.code(rows.start, 0), base + words.len());
+            roots.push(Root { value, at, is_mono: self.tree.is_uniform(&rows) });
+            self.write_subtree(rows, base, words);
+        }
+        roots
+    }
+
+    fn write_subtree(&self, rows: Range<usize>, base: usize, words: &mut impl Words) {
+        let mut waiting = Vec::new();
+        self.write_node(rows, 1, words, &mut waiting);
+        while let Some(Subtree { rows, level, hole }) = waiting.pop() {
+            let target = pointer(base + words.len(), self.tree.is_uniform(&rows), self.pointer_words);
+            target[..self.pointer_words].iter().enumerate().for_each(|(i, &word)| words.set(hole + i, word));
+            self.write_node(rows, level, words, &mut waiting);
+        }
+    }
+
+    /// Writes the list of a group, and pushes its subtrees so that the first one is popped first.
+    fn write_node(
+        &self,
+        rows: Range<usize>,
+        level: usize,
+        words: &mut impl Words,
+        waiting: &mut Vec<Subtree>,
+    ) {
+        if self.tree.is_uniform(&rows) {
+            (level..self.tree.levels()).for_each(|level| words.push(self.tree.code(rows.start, level)));
+            for row in rows.clone() {
+                let end = if row + 1 == rows.end { END } else { 0 };
+                words.push(self.tree.sorted.tids[row] | end);
+            }
+            return;
+        }
+        let first = waiting.len();
+        for child in self.tree.children(rows.clone(), level) {
+            let end = if child.end == rows.end { END } else { 0 };
+            words.push(self.tree.code(child.start, level) | end);
+            waiting.push(Subtree { rows: child, level: level + 1, hole: words.len() });
+            (0..self.pointer_words).for_each(|_| words.push(0));
+        }
+        waiting[first..].reverse();
+    }
+}
+
+/// Words of each part's subtrees.
+fn count(tree: &Tree<'_>, pointer_words: usize, threads: usize) -> Vec<usize> {
+    let parts = &tree.sorted.parts;
+    let mut sizes = vec![0; parts.len()];
+    let writer = PartWriter { tree, pointer_words };
+    in_parallel(parts.iter().zip(&mut sizes), threads, |(part, size)| {
+        let mut counter = Counter(0);
+        writer.write(part.clone(), 0, &mut counter);
+        *size = counter.0;
+    });
+    sizes
+}
+
+/// Sizes of the image and of its parts with the narrowest pointers that `width` allows.
+fn plan(tree: &Tree<'_>, options: &BuildOptions) -> Result<(LinearPlan, Vec<usize>)> {
+    let maximum = tree.columns[0].iter().copied().max();
+    let first_list = maximum.map_or(0, |maximum| u64::from(maximum) + 1);
+    let sized = |pointer_words: usize| {
+        let sizes = count(tree, pointer_words, options.threads);
+        let array_words =
+            first_list * pointer_words as u64 + sizes.iter().map(|&size| size as u64).sum::<u64>();
+        let pointer_bytes = pointer_words * WORD_BYTES;
+        (LinearPlan { pointer_bytes, first_list, array_words, rows: tree.rows() as u64 }, sizes)
+    };
+    if options.width == Width::Wide {
+        return Ok(sized(2));
+    }
+    let narrow = sized(1);
+    // The last pointer must differ from the mark of absent values.
+    match (narrow.0.array_words <= LIMIT.into(), options.width) {
+        (true, _) => Ok(narrow),
+        (false, Width::Auto) => Ok(sized(2)),
+        (false, _) => {
+            Err(Error::PointersTooNarrow { words: narrow.0.array_words, pointer_bytes: WORD_BYTES })
+        }
+    }
+}
+
+/// Writes the image of `tree`.
+pub(super) fn write(tree: &Tree<'_>, order: &[usize], options: &BuildOptions) -> Result<Linear<Vec<u8>>> {
+    let (plan, sizes) = plan(tree, options)?;
+    let pointer_words = plan.pointer_bytes / WORD_BYTES;
+    let (mut image, array_at) = plan.allocate(order)?;
+    let first_words = plan.first_list as usize * pointer_words;
+    let (first_list, body) = image[array_at..].split_at_mut(first_words * WORD_BYTES);
+    let mut bases = Vec::with_capacity(sizes.len());
+    let mut next = 0;
+    for size in &sizes {
+        bases.push(next * WORD_BYTES..(next + size) * WORD_BYTES);
+        next += size;
+    }
+    let roots: Vec<OnceLock<Vec<Root>>> = sizes.iter().map(|_| OnceLock::new()).collect();
+    let writer = PartWriter { tree, pointer_words };
+    let tasks = tree.sorted.parts.iter().zip(&bases).zip(split(body, &bases)).zip(&roots);
+    in_parallel(tasks, options.threads, |(((part, base), bytes), roots)| {
+        let base = first_words + base.start / WORD_BYTES;
+        let written = writer.write(part.clone(), base, &mut Writer { bytes, len: 0 });
+        roots.get_or_init(|| written);
+    });
+    let mut first_list = Writer { bytes: first_list, len: 0 };
+    (0..first_words).for_each(|_| first_list.push(ABSENT));
+    for root in roots.iter().filter_map(OnceLock::get).flatten() {
+        let target = pointer(root.at, root.is_mono, pointer_words);
+        for (i, &word) in target[..pointer_words].iter().enumerate() {
+            first_list.set(root.value as usize * pointer_words + i, word);
+        }
+    }
+    let header = plan.header(order.len());
+    header.seal(&mut image);
+    Ok(Linear::trusted(image, header, order.to_vec()))
+}

@@ -1,0 +1,61 @@
+//! The tree that a sorted table describes, before it is written in some layout.
+//!
+//! A group is a range of sorted rows that agree in the levels above some level. Its children, one per value of
+//! that level, begin at its first row and wherever a row shares no more than the levels above with its
+//! predecessor.
+
+use std::ops::Range;
+
+use crate::sort::Sorted;
+use crate::table::CodeTable;
+
+/// A sorted table.
+pub(super) struct Tree<'a> {
+    /// Codes of each level by row id.
+    pub(super) columns: Vec<&'a [u32]>,
+    pub(super) sorted: &'a Sorted,
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn new(table: &'a CodeTable, order: &[usize], sorted: &'a Sorted) -> Self {
+        Self { columns: order.iter().map(|&column| table.column(column)).collect(), sorted }
+    }
+
+    /// Number of levels.
+    pub(super) fn levels(&self) -> usize {
+        self.columns.len()
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.sorted.tids.len()
+    }
+
+    /// Code of the sorted row `row` at `level`.
+    #[inline]
+    pub(super) fn code(&self, row: usize, level: usize) -> u32 {
+        self.columns[level][self.sorted.tids[row] as usize]
+    }
+
+    /// Groups of the rows of a group that have equal values at `level`.
+    pub(super) fn children(
+        &self,
+        mut rows: Range<usize>,
+        level: usize,
+    ) -> impl Iterator<Item = Range<usize>> {
+        let shared = &self.sorted.shared;
+        std::iter::from_fn(move || {
+            let first = rows.next()?;
+            let end = shared[rows.clone()].iter().position(|&shared| usize::from(shared) <= level);
+            let end = end.map_or(rows.end, |more| rows.start + more);
+            rows.start = end;
+            Some(first..end)
+        })
+    }
+
+    /// Whether all rows of a group are equal.
+    pub(super) fn is_uniform(&self, rows: &Range<usize>) -> bool {
+        self.sorted.shared[rows.start + 1..rows.end]
+            .iter()
+            .all(|&shared| usize::from(shared) == self.levels())
+    }
+}

@@ -1,0 +1,78 @@
+//! The two byte formats of an Elf, behind one trait.
+//!
+//! [`Linear`] is the published one (DAPD 2022 §2.2, ICDE 2017): one array of words in preorder. [`Columnar`]
+//! keeps each level's values, positions and codes apart and ends in buckets of several rows. Both begin with
+//! the same header of 64 bytes and store the same tree, in which level `l` is the `l`-th column of the column
+//! order and lists are sorted, so that preorder is the lexicographic order of the rows.
+//!
+//! An image is verified as a whole when it is opened: afterwards no search reads outside of it.
+
+mod columnar;
+mod header;
+mod linear;
+mod verify;
+
+pub use columnar::Columnar;
+pub(crate) use columnar::{ColumnarPlan, LevelPlan, Sections};
+pub(crate) use header::is_permutation;
+pub use header::{Header, LayoutKind};
+pub use linear::Linear;
+pub(crate) use linear::{ABSENT, END, LinearPlan, MONO_NARROW, MONO_WIDE};
+
+use crate::predicate::Filter;
+use crate::sink::Sink;
+
+/// One step of a walk through the entries of a list that match.
+#[derive(Debug)]
+pub enum Step<Cursor, Leaf> {
+    /// An entry leads to a list of the next level.
+    Down(Cursor),
+    /// Entries end the tree here: rows that remain to be checked and taken.
+    Take(Leaf),
+    /// No further entry of the list matches.
+    End,
+}
+
+/// A place where an exact match stands.
+#[derive(Debug)]
+pub enum Found<Cursor, Leaf> {
+    List(Cursor),
+    Leaf(Leaf),
+}
+
+/// An Elf in some byte format. Levels count from 0; the row ids of a table of N rows are 0 to N - 1.
+pub trait ElfLayout {
+    /// Position within one list.
+    type Cursor;
+    /// Rows below entries that have no list below them.
+    type Leaf: Copy;
+
+    fn header(&self) -> &Header;
+
+    /// Column of the table at each level.
+    fn order(&self) -> &[usize];
+
+    /// The image, header included.
+    fn bytes(&self) -> &[u8];
+
+    /// The list of level 0.
+    fn root(&self) -> Self::Cursor;
+
+    /// Moves `cursor` past the next entries that match `filter` at its level.
+    fn step(&self, cursor: &mut Self::Cursor, filter: &Filter) -> Step<Self::Cursor, Self::Leaf>;
+
+    /// The entry with the value `code` of the list of `cursor`, which has not moved yet.
+    fn find(&self, cursor: &Self::Cursor, code: u32) -> Option<Found<Self::Cursor, Self::Leaf>>;
+
+    /// Rows that [`take`](Self::take) compares for `leaf`, 0 if it takes all without a comparison.
+    fn compared(&self, leaf: Self::Leaf, filter: &Filter) -> u64;
+
+    /// Rows of `leaf`; in the linear layout 1, without looking at it.
+    fn rows(&self, leaf: Self::Leaf) -> u64;
+
+    /// Gives `sink` the rows of `leaf` that meet the conditions of its remaining levels.
+    fn take<S: Sink>(&self, leaf: Self::Leaf, filter: &Filter, sink: &mut S);
+
+    /// Gives `sink` the rows of `leaf` whose remaining levels have the values in `codes`, one per level.
+    fn take_equal<S: Sink>(&self, leaf: Self::Leaf, codes: &[u32], sink: &mut S);
+}

@@ -1,0 +1,500 @@
+//! Our layout: each level is a set of columns, and the tree ends in buckets.
+//!
+//! ```text
+//! body        directory: 32 bytes per level | row ids in preorder | level 0 | level 1 | ...
+//! directory   entries u64 | strip rows u64 | code bytes u32 | column u32 | zero u64
+//! level       values | starts | strips | children | strip codes        (each padded to 8 bytes)
+//! values      entries x code bytes: ascending within a list
+//! starts      (entries + 1) x pointer bytes: first row of the entry in preorder; N at the end
+//! strips      (entries + 1) x pointer bytes: strip rows of this level before the entry; absent if there are none
+//! children    (entries + 1) x pointer bytes: first entry below on the next level; absent on the last level
+//! strip codes strip rows x code bytes
+//! ```
+//!
+//! `child[i] == child[i + 1]` makes entry `i` a *bucket*, a MonoList for at most B rows: their values of the
+//! deeper levels are *strips*, parts of those levels' strip codes. Every row is thus either below an entry of a
+//! level or in its strip codes. Neighbouring buckets of a list are one piece of every strip (a *run*).
+
+use std::ops::Range;
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::header::{self, Header, LayoutKind, WORD_BYTES};
+use super::verify::verify;
+use super::{ElfLayout, Found, Step};
+use crate::codes::{CodeSlice, NumberSlice};
+use crate::error::{Error, Result};
+use crate::kernel::{Combine, Kernel, WORD};
+use crate::predicate::{Filter, contains};
+use crate::sink::{Sink, bits};
+
+/// Rows whose masks are computed together.
+const BLOCK_ROWS: usize = 4096;
+/// Rows up to which a run is checked row by row.
+const SHORT_RUN: usize = 8;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct DirectoryEntry {
+    entries: U64,
+    strip_rows: U64,
+    code_bytes: U32,
+    column: U32,
+    zero: U64,
+}
+
+const DIRECTORY_ENTRY: usize = 32;
+const _: () = assert!(size_of::<DirectoryEntry>() == DIRECTORY_ENTRY);
+
+/// Sizes of one level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LevelPlan {
+    pub(crate) column: usize,
+    pub(crate) entries: u64,
+    pub(crate) strip_rows: u64,
+    pub(crate) code_bytes: usize,
+}
+
+/// Sizes of an image, from which the place of every section follows.
+#[derive(Clone, Debug)]
+pub(crate) struct ColumnarPlan {
+    pub(crate) rows: u64,
+    pub(crate) bucket_rows: u32,
+    pub(crate) pointer_bytes: usize,
+    pub(crate) levels: Vec<LevelPlan>,
+}
+
+/// Bytes of the image that hold each section of a level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LevelSections {
+    pub(crate) code_bytes: usize,
+    pub(crate) entries: usize,
+    pub(crate) values: Range<usize>,
+    pub(crate) starts: Range<usize>,
+    pub(crate) strips: Range<usize>,
+    pub(crate) children: Range<usize>,
+    pub(crate) codes: Range<usize>,
+}
+
+/// Places of all sections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sections {
+    pub(crate) tids: Range<usize>,
+    pub(crate) levels: Vec<LevelSections>,
+    /// Size of the image.
+    pub(crate) bytes: usize,
+}
+
+/// Allots sections one after the other.
+struct Allotter {
+    next: u64,
+}
+
+impl Allotter {
+    /// A section of `count` numbers of `width` bytes; `None` if the image would not fit into memory.
+    fn section(&mut self, count: u64, width: usize) -> Option<Range<usize>> {
+        let start = self.next;
+        let end = start.checked_add(count.checked_mul(width as u64)?)?;
+        self.next = end.checked_next_multiple_of(8)?;
+        Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+    }
+}
+
+impl ColumnarPlan {
+    /// Places of the sections; `None` if the image would not fit into memory.
+    pub(crate) fn sections(&self) -> Option<Sections> {
+        let mut allot = Allotter { next: (Header::BYTES + self.levels.len() * DIRECTORY_ENTRY) as u64 };
+        let tids = allot.section(self.rows, self.pointer_bytes)?;
+        let mut levels = Vec::with_capacity(self.levels.len());
+        for (number, level) in self.levels.iter().enumerate() {
+            let numbers = level.entries.checked_add(1)?;
+            let is_last = number + 1 == self.levels.len();
+            levels.push(LevelSections {
+                code_bytes: level.code_bytes,
+                entries: usize::try_from(level.entries).ok()?,
+                values: allot.section(level.entries, level.code_bytes)?,
+                starts: allot.section(numbers, self.pointer_bytes)?,
+                strips: allot.section(if level.strip_rows > 0 { numbers } else { 0 }, self.pointer_bytes)?,
+                children: allot.section(if is_last { 0 } else { numbers }, self.pointer_bytes)?,
+                codes: allot.section(level.strip_rows, level.code_bytes)?,
+            });
+        }
+        Some(Sections { tids, levels, bytes: usize::try_from(allot.next).ok()? })
+    }
+
+    fn words(sections: &Sections) -> u64 {
+        ((sections.bytes - Header::BYTES) / WORD_BYTES) as u64
+    }
+
+    /// Allocates the image and writes the directory.
+    pub(crate) fn allocate(&self) -> Result<(Vec<u8>, Sections)> {
+        let sections = self.sections().ok_or(Error::NoMemory { bytes: u64::MAX })?;
+        let mut image = header::allocate(Self::words(&sections))?;
+        let directory = &mut image[Header::BYTES..];
+        for (bytes, level) in directory.chunks_exact_mut(DIRECTORY_ENTRY).zip(&self.levels) {
+            let entry = DirectoryEntry {
+                entries: level.entries.into(),
+                strip_rows: level.strip_rows.into(),
+                code_bytes: (level.code_bytes as u32).into(),
+                column: (level.column as u32).into(),
+                zero: 0.into(),
+            };
+            bytes.copy_from_slice(entry.as_bytes());
+        }
+        Ok((image, sections))
+    }
+
+    /// Header of the image.
+    pub(crate) fn header(&self, sections: &Sections) -> Header {
+        Header {
+            layout: LayoutKind::Columnar,
+            pointer_bytes: self.pointer_bytes,
+            columns: self.levels.len(),
+            rows: self.rows,
+            first_list: self.levels[0].entries,
+            words: Self::words(sections),
+            epoch: 0,
+            bucket_rows: self.bucket_rows,
+        }
+    }
+
+    /// Reads the directory of an image whose header was verified.
+    fn read(bytes: &[u8], header: &Header) -> Result<(Self, Vec<usize>)> {
+        let damaged = |what| Error::Damaged { at: Header::BYTES as u64, what };
+        let size = header.columns * DIRECTORY_ENTRY;
+        let directory = bytes.get(Header::BYTES..Header::BYTES + size);
+        let directory = directory.ok_or(damaged("the body ends within the directory"))?;
+        let mut levels = Vec::with_capacity(header.columns);
+        for bytes in directory.chunks_exact(DIRECTORY_ENTRY) {
+            let entry = DirectoryEntry::read_from_bytes(bytes).expect("the chunk has the size of an entry");
+            let code_bytes = entry.code_bytes.get() as usize;
+            if !matches!(code_bytes, 1 | 2 | 4) {
+                return Err(damaged("codes have 1, 2 or 4 bytes"));
+            }
+            if entry.strip_rows.get() > header.rows || entry.entries.get() > header.rows {
+                return Err(damaged("a level has more entries or strip rows than the table has rows"));
+            }
+            levels.push(LevelPlan {
+                column: entry.column.get() as usize,
+                entries: entry.entries.get(),
+                strip_rows: entry.strip_rows.get(),
+                code_bytes,
+            });
+        }
+        if levels[0].entries != header.first_list || levels[0].strip_rows != 0 {
+            return Err(damaged("the first level differs from the header"));
+        }
+        let order = levels.iter().map(|level| level.column as u32);
+        let order = header::order(order, header.columns, Header::BYTES)?;
+        let (rows, pointer_bytes) = (header.rows, header.pointer_bytes);
+        Ok((Self { rows, bucket_rows: header.bucket_rows, pointer_bytes, levels }, order))
+    }
+}
+
+/// An Elf in our layout over the bytes `B`, which must not change.
+#[derive(Clone, Debug)]
+pub struct Columnar<B> {
+    bytes: B,
+    header: Header,
+    order: Vec<usize>,
+    sections: Sections,
+    kernel: Kernel,
+}
+
+/// The matching entries of a list that were not passed yet.
+#[derive(Debug)]
+pub struct ColumnarCursor {
+    level: usize,
+    /// Entries of the list that may still match.
+    list: Range<usize>,
+    /// Entries that match one interval.
+    matching: Range<usize>,
+}
+
+/// Consecutive rows in preorder that have no entries from `level` on.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// First level whose values are strips.
+    level: usize,
+    first: usize,
+    end: usize,
+    /// First entry of `level` behind the run.
+    next_entry: usize,
+}
+
+/// One level of an image, opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Level<'a> {
+    pub(crate) values: CodeSlice<'a>,
+    pub(crate) starts: NumberSlice<'a>,
+    strips: Option<NumberSlice<'a>>,
+    children: Option<NumberSlice<'a>>,
+    pub(crate) codes: CodeSlice<'a>,
+}
+
+impl Level<'_> {
+    /// Number of entries.
+    pub(crate) fn entries(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Strip rows before entry `i`.
+    #[inline]
+    pub(crate) fn strip(&self, i: usize) -> usize {
+        self.strips.map_or(0, |strips| strips.at(i))
+    }
+
+    /// First row of entry `i`; the number of rows for the end of the level.
+    #[inline]
+    pub(crate) fn start(&self, i: usize) -> usize {
+        self.starts.at(i)
+    }
+
+    /// First row behind entry `i`.
+    #[inline]
+    pub(crate) fn end(&self, i: usize) -> usize {
+        self.start(i + 1) - (self.strip(i + 1) - self.strip(i))
+    }
+
+    /// First entry of the next level that is not before entry `i`; 0 on the last level.
+    #[inline]
+    pub(crate) fn child(&self, i: usize) -> usize {
+        self.children.map_or(0, |children| children.at(i))
+    }
+
+    /// Whether entry `i` has no list below it.
+    #[inline]
+    fn is_bucket(&self, i: usize) -> bool {
+        self.child(i) == self.child(i + 1)
+    }
+}
+
+impl<B: AsRef<[u8]>> Columnar<B> {
+    /// Opens an image after verifying its header, checksum, and all positions in it.
+    pub fn open(bytes: B) -> Result<Self> {
+        let header = Header::open(bytes.as_ref(), LayoutKind::Columnar)?;
+        let (plan, order) = ColumnarPlan::read(bytes.as_ref(), &header)?;
+        let sections = plan.sections().filter(|sections| sections.bytes == bytes.as_ref().len());
+        let what = "the sections of the directory do not fill the body";
+        let sections = sections.ok_or(Error::Damaged { at: Header::BYTES as u64, what })?;
+        let columnar = Self { bytes, header, order, sections, kernel: Kernel::detect() };
+        verify(&columnar, columnar.header.rows, columnar.header.columns)?;
+        Ok(columnar)
+    }
+
+    /// Opens an image that this process has just written.
+    pub(crate) fn trusted(bytes: B, header: Header, order: Vec<usize>, sections: Sections) -> Self {
+        Self { bytes, header, order, sections, kernel: Kernel::detect() }
+    }
+
+    /// Compares with `kernel` from now on.
+    pub fn set_kernel(&mut self, kernel: Kernel) {
+        self.kernel = kernel;
+    }
+
+    #[inline]
+    fn numbers(&self, section: &Range<usize>) -> NumberSlice<'_> {
+        let bytes = &self.bytes.as_ref()[section.clone()];
+        NumberSlice::open(bytes, self.header.pointer_bytes).expect("sections have whole numbers")
+    }
+
+    /// Row ids in preorder.
+    #[inline]
+    pub(crate) fn tids(&self) -> NumberSlice<'_> {
+        self.numbers(&self.sections.tids)
+    }
+
+    /// Byte at which the sections of `level` begin.
+    pub(super) fn level_at(&self, level: usize) -> u64 {
+        self.sections.levels[level].values.start as u64
+    }
+
+    /// Opens one level.
+    #[inline]
+    pub(crate) fn level(&self, level: usize) -> Level<'_> {
+        let sections = &self.sections.levels[level];
+        let codes = |section: &Range<usize>| {
+            let bytes = &self.bytes.as_ref()[section.clone()];
+            CodeSlice::open(bytes, sections.code_bytes).expect("sections have whole codes")
+        };
+        let numbers = |section: &Range<usize>| (!section.is_empty()).then(|| self.numbers(section));
+        Level {
+            values: codes(&sections.values),
+            starts: self.numbers(&sections.starts),
+            strips: numbers(&sections.strips),
+            children: numbers(&sections.children),
+            codes: codes(&sections.codes),
+        }
+    }
+
+    fn list(&self, level: usize, list: Range<usize>) -> ColumnarCursor {
+        ColumnarCursor { level, matching: list.start..list.start, list }
+    }
+
+    /// The rows of the neighbouring buckets `entries` of `level`.
+    fn run(&self, level: usize, opened: &Level<'_>, entries: Range<usize>) -> Run {
+        Run {
+            level: level + 1,
+            first: opened.start(entries.start),
+            end: opened.end(entries.end - 1),
+            next_entry: opened.child(entries.start),
+        }
+    }
+
+    /// Strips of `run`, one for each of `levels`, which ascend and are not above the run's.
+    fn strips<'s>(&'s self, run: Run, levels: &'s [usize]) -> impl Iterator<Item = CodeSlice<'s>> {
+        let mut at = (run.level, run.next_entry);
+        levels.iter().map(move |&level| {
+            while at.0 < level {
+                at = (at.0 + 1, self.level(at.0).child(at.1));
+            }
+            let opened = self.level(level);
+            // Rows before the run that are below entries of this level have no strip.
+            let covered = opened.start(at.1) - opened.strip(at.1);
+            opened.codes.slice(run.first - covered..run.end - covered)
+        })
+    }
+
+    /// Passes the rows of a short run one by one.
+    fn take_short<S: Sink>(&self, run: Run, filter: &Filter, sink: &mut S) {
+        let rows = run.end - run.first;
+        let mut mask = u64::MAX >> (WORD - rows);
+        let levels = filter.constrained_from(run.level);
+        for (strip, &level) in self.strips(run, levels).zip(levels) {
+            let Some(intervals) = filter.level(level) else { continue };
+            for row in bits(mask) {
+                mask &= !(u64::from(!contains(intervals, strip.get(row))) << row);
+            }
+            if mask == 0 {
+                return;
+            }
+        }
+        sink.masked(self.tids().slice(run.first..run.end), mask);
+    }
+
+    /// Passes at most [`BLOCK_ROWS`] rows.
+    fn take_block<S: Sink>(&self, run: Run, filter: &Filter, sink: &mut S) {
+        let rows = run.end - run.first;
+        let mut masks = [0; BLOCK_ROWS / WORD];
+        let masks = &mut masks[..rows.div_ceil(WORD)];
+        let levels = filter.constrained_from(run.level);
+        let mut combine = Combine::Replace;
+        for (strip, &level) in self.strips(run, levels).zip(levels) {
+            let Some(intervals) = filter.level(level) else { continue };
+            self.kernel.compare(strip, intervals, masks, combine);
+            combine = Combine::And;
+        }
+        let tids = self.tids().slice(run.first..run.end);
+        for (word, &mask) in masks.iter().enumerate().filter(|(_, mask)| **mask != 0) {
+            let from = word * WORD;
+            sink.masked(tids.slice(from..rows.min(from + WORD)), mask);
+        }
+    }
+}
+
+impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
+    type Cursor = ColumnarCursor;
+    type Leaf = Run;
+
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn order(&self) -> &[usize] {
+        &self.order
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+
+    fn root(&self) -> ColumnarCursor {
+        self.list(0, 0..self.sections.levels[0].entries)
+    }
+
+    fn step(&self, cursor: &mut ColumnarCursor, filter: &Filter) -> Step<ColumnarCursor, Run> {
+        let level = self.level(cursor.level);
+        while cursor.matching.is_empty() {
+            if cursor.list.is_empty() {
+                return Step::End;
+            }
+            let Some(intervals) = filter.level(cursor.level) else {
+                cursor.matching = cursor.list.clone();
+                cursor.list.start = cursor.list.end;
+                continue;
+            };
+            let value = level.values.get(cursor.list.start);
+            let at = intervals.partition_point(|interval| interval.high < value);
+            let Some(interval) = intervals.get(at) else { return Step::End };
+            let first = level.values.lower_bound(cursor.list.clone(), interval.low);
+            let end = level.values.upper_bound(first..cursor.list.end, interval.high);
+            cursor.matching = first..end;
+            cursor.list.start = end;
+        }
+        let first = cursor.matching.start;
+        if filter.depth() <= cursor.level + 1 {
+            let run = self.run(cursor.level, &level, cursor.matching.clone());
+            cursor.matching.start = cursor.matching.end;
+            return Step::Take(run);
+        }
+        let buckets = cursor.matching.clone().take_while(|&i| level.is_bucket(i)).count();
+        if buckets > 0 {
+            cursor.matching.start += buckets;
+            return Step::Take(self.run(cursor.level, &level, first..first + buckets));
+        }
+        cursor.matching.start += 1;
+        Step::Down(self.list(cursor.level + 1, level.child(first)..level.child(first + 1)))
+    }
+
+    fn find(&self, cursor: &ColumnarCursor, code: u32) -> Option<Found<ColumnarCursor, Run>> {
+        let level = self.level(cursor.level);
+        let at = level.values.lower_bound(cursor.list.clone(), code);
+        if at == cursor.list.end || level.values.get(at) != code {
+            return None;
+        }
+        if level.is_bucket(at) {
+            return Some(Found::Leaf(self.run(cursor.level, &level, at..at + 1)));
+        }
+        Some(Found::List(self.list(cursor.level + 1, level.child(at)..level.child(at + 1))))
+    }
+
+    fn compared(&self, run: Run, filter: &Filter) -> u64 {
+        let is_compared = filter.depth() > run.level;
+        if is_compared { self.rows(run) } else { 0 }
+    }
+
+    fn rows(&self, run: Run) -> u64 {
+        (run.end - run.first) as u64
+    }
+
+    fn take<S: Sink>(&self, run: Run, filter: &Filter, sink: &mut S) {
+        if filter.depth() <= run.level {
+            return sink.span(self.tids().slice(run.first..run.end));
+        }
+        if run.end - run.first <= SHORT_RUN {
+            return self.take_short(run, filter, sink);
+        }
+        for first in (run.first..run.end).step_by(BLOCK_ROWS) {
+            self.take_block(Run { first, end: run.end.min(first + BLOCK_ROWS), ..run }, filter, sink);
+        }
+    }
+
+    fn take_equal<S: Sink>(&self, run: Run, codes: &[u32], sink: &mut S) {
+        // The rows of one bucket are sorted: each level narrows them to one piece.
+        let (mut first, mut end) = (0, run.end - run.first);
+        let mut at = run.next_entry;
+        for (number, &code) in codes.iter().enumerate().skip(run.level) {
+            let level = self.level(number);
+            let covered = level.start(at) - level.strip(at);
+            let strip = level.codes.slice(run.first - covered..run.end - covered);
+            first = strip.lower_bound(first..end, code);
+            end = strip.upper_bound(first..end, code);
+            if first == end {
+                return;
+            }
+            at = level.child(at);
+        }
+        sink.span(self.tids().slice(run.first + first..run.first + end));
+    }
+}

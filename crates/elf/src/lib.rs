@@ -1,0 +1,30 @@
+//! Elf: selections on several columns of a table, in memory (Broneske et al., ICDE 2017; Jibril et al., DAPD 2022).
+//!
+//! An Elf is a prefix tree over the codes of a table's columns, one level per column. It answers conjunctions
+//! of conditions on any of its columns: exact match, range, and partial match. The life of one:
+//! 1. Values become codes that keep their order (`schema`, `dictionary`, `table`).
+//! 2. Rows are sorted in a column order and written as an image (`sort`, `build`, `layout`).
+//! 3. A predicate is encoded and searched for (`predicate`, `search`), or scanned for where that costs less.
+
+#![forbid(unsafe_code)]
+
+mod build;
+mod codes;
+mod error;
+mod kernel;
+mod layout;
+mod predicate;
+mod search;
+mod sink;
+mod sort;
+mod table;
+
+pub use build::{BuildOptions, Width, build_columnar, build_linear};
+pub use codes::{CodeSlice, NumberSlice, code_bytes};
+pub use error::{Error, Result};
+pub use kernel::{Combine, Kernel};
+pub use layout::{Columnar, ElfLayout, Found, Header, LayoutKind, Linear, Step};
+pub use predicate::{Filter, Interval, Predicate};
+pub use search::{Walk, Work, exact, range};
+pub use sink::{Count, Sink, bits};
+pub use table::CodeTable;

@@ -1,0 +1,65 @@
+//! Range and partial match: several disjoint intervals on any subset of the columns (fact sheet §4).
+//!
+//! The walk is depth first, which yields rows in preorder. Columns without a condition let all entries pass.
+//! The caller may stop the walk by the work it has done so far.
+
+use crate::layout::{ElfLayout, Step};
+use crate::predicate::Filter;
+use crate::sink::Sink;
+
+/// What a walk has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Lists entered and left, and leaves.
+    pub steps: u64,
+    /// Rows of leaves that were compared with conditions.
+    pub compared: u64,
+    /// Rows of leaves that were taken without a comparison.
+    pub taken: u64,
+}
+
+/// How a walk ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// All matching rows were found.
+    Complete,
+    /// The caller stopped it; the sink has a part of the result.
+    Stopped,
+}
+
+/// Gives `sink` the rows that match `filter`, as long as `proceed` agrees with the work done.
+pub fn range<L: ElfLayout, S: Sink>(
+    layout: &L,
+    filter: &Filter,
+    sink: &mut S,
+    proceed: impl Fn(&Work) -> bool,
+) -> (Walk, Work) {
+    let mut work = Work::default();
+    if filter.is_empty() {
+        return (Walk::Complete, work);
+    }
+    let mut lists = vec![layout.root()];
+    while let Some(list) = lists.last_mut() {
+        work.steps += 1;
+        match layout.step(list, filter) {
+            Step::Down(below) => lists.push(below),
+            Step::Take(leaf) => {
+                let compared = layout.compared(leaf, filter);
+                work.compared += compared;
+                work.taken += layout.rows(leaf) - compared;
+                // Before the leaf is taken, since it may be large.
+                if !proceed(&work) {
+                    return (Walk::Stopped, work);
+                }
+                layout.take(leaf, filter, sink);
+            }
+            Step::End => {
+                lists.pop();
+            }
+        }
+        if !proceed(&work) {
+            return (Walk::Stopped, work);
+        }
+    }
+    (Walk::Complete, work)
+}

@@ -1,0 +1,5 @@
+//! Tests of the crate from outside, in one program: what they share is compiled and linked once.
+
+mod images;
+mod model;
+mod searches;
