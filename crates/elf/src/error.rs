@@ -29,8 +29,6 @@ pub enum Error {
     WrongType { column: String, expected: String, found: String },
     #[error("column `{column}` is not nullable, but NULL was found")]
     UnexpectedNull { column: String },
-    #[error("the value {value} is not in the dictionary of column `{column}`")]
-    UnknownValue { column: String, value: String },
     #[error("code {code} of column `{column}` is not in its dictionary of {values} values")]
     UnknownCode { column: String, code: u32, values: usize },
     #[error("column `{column}` has more distinct values than 32-bit codes can count")]

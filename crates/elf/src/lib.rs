@@ -10,10 +10,12 @@
 
 mod build;
 mod codes;
+mod dictionary;
 mod error;
 mod kernel;
 mod layout;
 mod predicate;
+mod schema;
 mod search;
 mod sink;
 mod sort;
@@ -21,10 +23,12 @@ mod table;
 
 pub use build::{BuildOptions, Width, build_columnar, build_linear};
 pub use codes::{CodeSlice, NumberSlice, code_bytes};
+pub use dictionary::{Dictionary, EncodedTable};
 pub use error::{Error, Result};
 pub use kernel::{Combine, Kernel};
 pub use layout::{Columnar, ElfLayout, Found, Header, LayoutKind, Linear, Step};
 pub use predicate::{Filter, Interval, Predicate};
+pub use schema::{Column, ColumnType, Schema, Value};
 pub use search::{Walk, Work, exact, range};
 pub use sink::{Count, Sink, bits};
 pub use table::CodeTable;
