@@ -47,6 +47,8 @@ pub enum Error {
     NoMemory { bytes: u64 },
     #[error("row ids of 32 bits cannot name the {rows} rows of this Elf: ask for 64 bits")]
     IdsTooNarrow { rows: u64 },
+    #[error("a bitmap of {found} rows cannot hold the {rows} rows of this Elf")]
+    BitmapTooShort { found: u64, rows: u64 },
     #[error("the scan columns are those of another table: {found} instead of {expected}")]
     ForeignColumns { found: String, expected: String },
     #[error("this is no Elf image: it has {bytes} bytes, less than a header of 64")]

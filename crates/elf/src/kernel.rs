@@ -1,9 +1,17 @@
-//! Comparison of many codes with the intervals of one condition: one bit per code.
+//! Comparison of many codes with the intervals of a condition, and selection of row ids by a mask.
 //!
-//! A test `low <= code <= high` is one subtraction and one unsigned comparison in the width of the codes.
+//! A mask has one bit per code. A test `low <= code <= high` is one subtraction and one unsigned comparison in
+//! the width of the codes: with AVX-512, one instruction each for 64, 32 or 16 codes, and row ids are selected
+//! by a compression of registers. The portable code does the same with loops that compilers turn into vector
+//! instructions, and is compiled a second time for AVX2. This is the only file of the crate with unsafe code:
+//! each block calls code for instructions that were detected.
+#![allow(unsafe_code)]
+
+use zerocopy::little_endian::U32;
 
 use crate::codes::{Code, CodeSlice, typed};
 use crate::predicate::{Interval, contains};
+use crate::sink::bits;
 
 /// Codes that one word of a mask stands for.
 pub const WORD: usize = 64;
@@ -18,28 +26,104 @@ pub enum Combine {
     And,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Instructions {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
 /// The instructions that comparisons use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel {}
+pub struct Kernel {
+    instructions: Instructions,
+}
 
 impl Kernel {
     /// Chooses the fastest instructions of this processor.
     pub fn detect() -> Self {
-        Self {}
+        Self::all().last().copied().unwrap_or(Self::portable())
     }
 
     /// Uses no special instructions.
     pub fn portable() -> Self {
-        Self {}
+        Self { instructions: Instructions::Portable }
+    }
+
+    /// The kernels that this processor can run, the fastest one last.
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![Instructions::Portable];
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            if is_x86_feature_detected!("avx2") {
+                all.push(Instructions::Avx2);
+            }
+            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+                all.push(Instructions::Avx512);
+            }
+        }
+        all.into_iter().map(|instructions| Self { instructions }).collect()
+    }
+
+    /// Name for reports.
+    pub fn name(self) -> &'static str {
+        match self.instructions {
+            Instructions::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => "AVX-512",
+        }
     }
 
     /// Sets bit `i % 64` of `masks[i / 64]` if code `i` is in one of the sorted, disjoint `intervals`; with
-    /// [`Combine::And`] only if it was set. Unused bits of the last word become zero.
+    /// [`Combine::And`] only if it was set. Unused bits of the last word become zero. Words without codes, and
+    /// codes without a word, are left alone.
     pub fn compare(self, codes: CodeSlice<'_>, intervals: &[Interval], masks: &mut [u64], combine: Combine) {
-        typed!(codes, codes => portable(codes, intervals, masks, combine));
+        match self.instructions {
+            Instructions::Portable => typed!(codes, codes => portable(codes, intervals, masks, combine)),
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => {
+                // SAFETY: AVX2 was detected.
+                typed!(codes, codes => unsafe { x86::portable_avx2(codes, intervals, masks, combine) })
+            }
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => {
+                // SAFETY: AVX-512 F and BW were detected.
+                typed!(codes, codes => unsafe { x86::compare(codes, intervals, masks, combine) })
+            }
+        }
+    }
+
+    /// Appends the ids of at most 64 whose bit in `mask` is set.
+    #[inline]
+    pub fn append(self, ids: &[U32], mask: u64, out: &mut Vec<u32>) {
+        #[cfg(target_arch = "x86_64")]
+        if self.instructions == Instructions::Avx512
+            && let Some(ids) = ids.as_array::<WORD>()
+        {
+            // SAFETY: AVX-512 F and BW were detected.
+            return unsafe { x86::append(ids, mask, out) };
+        }
+        out.extend(bits(mask).map_while(|i| ids.get(i)).map(|id| id.get()));
+    }
+
+    /// Appends `first + i` for each bit `i` of `mask`.
+    #[inline]
+    pub fn append_rows(self, first: u32, mask: u64, out: &mut Vec<u32>) {
+        #[cfg(target_arch = "x86_64")]
+        if self.instructions == Instructions::Avx512 {
+            // SAFETY: AVX-512 F and BW were detected.
+            return unsafe { x86::append_rows(first, mask, out) };
+        }
+        out.extend(bits(mask).map(|i| first.wrapping_add(i as u32)));
     }
 }
 
+/// Compares chunks of 64 codes.
+#[inline(always)]
 fn portable<C: Code>(codes: &[C], intervals: &[Interval], masks: &mut [u64], combine: Combine) {
     for (chunk, mask) in codes.chunks(WORD).zip(masks) {
         let before = if combine == Combine::And { *mask } else { u64::MAX };
@@ -48,7 +132,7 @@ fn portable<C: Code>(codes: &[C], intervals: &[Interval], masks: &mut [u64], com
 }
 
 /// Mask of at most 64 codes.
-#[inline]
+#[inline(always)]
 fn mask_of_chunk<C: Code>(chunk: &[C], intervals: &[Interval]) -> u64 {
     if intervals.len() > COMPARED_INTERVALS {
         let bit = |code: C| u64::from(contains(intervals, code.get()));
@@ -57,21 +141,21 @@ fn mask_of_chunk<C: Code>(chunk: &[C], intervals: &[Interval]) -> u64 {
     intervals.iter().fold(0, |mask, &interval| mask | mask_of_interval(chunk, interval))
 }
 
-#[inline]
+#[inline(always)]
 fn mask_of_interval<C: Code>(chunk: &[C], interval: Interval) -> u64 {
     let Some((low, span)) = bounds::<C>(interval) else { return 0 };
     let mut hits = [0_u8; WORD];
+    let hit = |(hit, code): (&mut u8, &C)| *hit = u8::from(code.offset(low) <= span);
     match chunk.as_array::<WORD>() {
         // The fixed length lets the compiler use vector instructions.
-        Some(chunk) => {
-            hits.iter_mut().zip(chunk).for_each(|(hit, code)| *hit = u8::from(code.offset(low) <= span))
-        }
-        None => hits.iter_mut().zip(chunk).for_each(|(hit, code)| *hit = u8::from(code.offset(low) <= span)),
+        Some(chunk) => hits.iter_mut().zip(chunk).for_each(hit),
+        None => hits.iter_mut().zip(chunk).for_each(hit),
     }
     pack(&hits)
 }
 
 /// Lower bound and width of an interval in the range of the codes' type; `None` if it lies above that.
+#[inline(always)]
 fn bounds<C: Code>(interval: Interval) -> Option<(C::Native, C::Native)> {
     let high = interval.high.min(C::MAXIMUM);
     let span = high.checked_sub(interval.low)?;
@@ -79,7 +163,7 @@ fn bounds<C: Code>(interval: Interval) -> Option<(C::Native, C::Native)> {
 }
 
 /// Bit `i` of the result is byte `i`, each of which is 0 or 1.
-#[inline]
+#[inline(always)]
 fn pack(hits: &[u8; WORD]) -> u64 {
     // The product moves the lowest bit of byte i to bit 56 + i, and no two terms meet.
     const GATHER: u64 = 0x0102_0408_1020_4080;
@@ -88,4 +172,200 @@ fn pack(hits: &[u8; WORD]) -> u64 {
         .iter()
         .enumerate()
         .fold(0, |mask, (i, &eight)| mask | (u64::from_le_bytes(eight).wrapping_mul(GATHER) >> 56) << (8 * i))
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use zerocopy::little_endian::U32;
+
+    use super::{COMPARED_INTERVALS, Code, Combine, Interval, WORD, mask_of_chunk, portable};
+
+    /// Lanes of 32 bits.
+    const LANES: usize = 16;
+
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    pub fn portable_avx2<C: Code>(codes: &[C], intervals: &[Interval], masks: &mut [u64], combine: Combine) {
+        portable(codes, intervals, masks, combine);
+    }
+
+    /// A test of 64 codes, prepared for their width.
+    #[derive(Clone, Copy)]
+    struct Test {
+        low: __m512i,
+        span: __m512i,
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn prepare<C: Code>(interval: Interval) -> Option<Test> {
+        let span = interval.high.min(C::MAXIMUM).checked_sub(interval.low)?;
+        let fill = |number: u32| match size_of::<C>() {
+            1 => _mm512_set1_epi8(number as i8),
+            2 => _mm512_set1_epi16(number as i16),
+            _ => _mm512_set1_epi32(number as i32),
+        };
+        Some(Test { low: fill(interval.low), span: fill(span) })
+    }
+
+    /// Codes in one register.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn mask_of_register<C: Code>(codes: __m512i, test: Test) -> u64 {
+        match size_of::<C>() {
+            1 => _mm512_cmple_epu8_mask(_mm512_sub_epi8(codes, test.low), test.span),
+            2 => _mm512_cmple_epu16_mask(_mm512_sub_epi16(codes, test.low), test.span).into(),
+            _ => _mm512_cmple_epu32_mask(_mm512_sub_epi32(codes, test.low), test.span).into(),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn mask_of_word<C: Code>(chunk: &[C; WORD], tests: &[Test]) -> u64 {
+        let lanes = size_of::<__m512i>() / size_of::<C>();
+        let mut mask = 0;
+        for register in 0..WORD / lanes {
+            let at = chunk[register * lanes..][..lanes].as_ptr();
+            // SAFETY: the slice has as many bytes as a register, and any bytes are valid integers.
+            let codes = unsafe { _mm512_loadu_si512(at.cast()) };
+            let hits = tests.iter().fold(0, |hits, &test| hits | mask_of_register::<C>(codes, test));
+            mask |= hits << (register * lanes);
+        }
+        mask
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub fn compare<C: Code>(codes: &[C], intervals: &[Interval], masks: &mut [u64], combine: Combine) {
+        if intervals.len() > COMPARED_INTERVALS {
+            return portable(codes, intervals, masks, combine);
+        }
+        let mut tests =
+            [Test { low: _mm512_setzero_si512(), span: _mm512_setzero_si512() }; COMPARED_INTERVALS];
+        let mut count = 0;
+        for test in intervals.iter().filter_map(|&interval| prepare::<C>(interval)) {
+            tests[count] = test;
+            count += 1;
+        }
+        let tests = &tests[..count];
+        let (words, rest) = codes.as_chunks::<WORD>();
+        for (chunk, mask) in words.iter().zip(&mut *masks) {
+            let before = if combine == Combine::And { *mask } else { u64::MAX };
+            *mask = if before == 0 { 0 } else { before & mask_of_word(chunk, tests) };
+        }
+        if let (false, Some(mask)) = (rest.is_empty(), masks.get_mut(words.len())) {
+            let before = if combine == Combine::And { *mask } else { u64::MAX };
+            *mask = before & mask_of_chunk(rest, intervals);
+        }
+    }
+
+    /// Appends the lanes of `ids` whose bit is set. `out` has room for a register.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn append_register(ids: __m512i, mask: u16, out: &mut Vec<u32>) {
+        debug_assert!(out.capacity() - out.len() >= LANES);
+        let selected = _mm512_maskz_compress_epi32(mask, ids);
+        let len = out.len() + mask.count_ones() as usize;
+        // SAFETY: both callers reserve room for the register, whose first lanes become elements.
+        unsafe {
+            _mm512_storeu_si512(out.as_mut_ptr().add(out.len()).cast(), selected);
+            out.set_len(len);
+        }
+    }
+
+    /// Sixteen bits of `mask` for each register.
+    fn parts(mask: u64) -> impl Iterator<Item = (usize, u16)> {
+        (0..WORD / LANES)
+            .map(move |part| (part * LANES, (mask >> (part * LANES)) as u16))
+            .filter(|part| part.1 != 0)
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub fn append(ids: &[U32; WORD], mask: u64, out: &mut Vec<u32>) {
+        out.reserve(WORD + LANES);
+        for (first, mask) in parts(mask) {
+            let at = ids[first..][..LANES].as_ptr();
+            // SAFETY: the slice has as many bytes as a register, and any bytes are valid integers.
+            let ids = unsafe { _mm512_loadu_si512(at.cast()) };
+            append_register(ids, mask, out);
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub fn append_rows(first: u32, mask: u64, out: &mut Vec<u32>) {
+        out.reserve(WORD + LANES);
+        let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        for (part, mask) in parts(mask) {
+            let start = _mm512_set1_epi32(first.wrapping_add(part as u32) as i32);
+            append_register(_mm512_add_epi32(start, lanes), mask, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Codes of `width` bytes, some of them at the ends of their range.
+    fn codes(width: usize, count: usize) -> Vec<u8> {
+        let byte = |i: usize| (i.wrapping_mul(0x9e37_79b9) >> 7) as u8;
+        let ends = |i: usize| [0, 0xff, byte(i)][(i / width) % 3];
+        (0..count * width).map(|i| if i % (11 * width) < width { ends(i) } else { byte(i) }).collect()
+    }
+
+    #[test]
+    fn all_kernels_compare_like_a_loop() {
+        let few = [(0, 0), (3, 90), (200, 255), (250, 40_000), (65_535, 70_000), (1 << 20, u32::MAX)];
+        let many: Vec<Interval> = (0..20).map(|i| Interval::new(i * 10, i * 10 + 4)).collect();
+        let mut sets: Vec<Vec<Interval>> =
+            few.iter().map(|&(low, high)| vec![Interval::new(low, high)]).collect();
+        sets.extend([
+            vec![],
+            vec![Interval::new(1, 9), Interval::new(100, 300)],
+            many,
+            vec![Interval::new(0, u32::MAX)],
+        ]);
+        for (width, count) in
+            [1, 2, 4].into_iter().flat_map(|width| [0, 1, 63, 64, 65, 500].map(|n| (width, n)))
+        {
+            let bytes = codes(width, count);
+            let slice = CodeSlice::open(&bytes, width).expect("whole codes");
+            for (intervals, kernel) in
+                sets.iter().flat_map(|set| Kernel::all().into_iter().map(move |k| (set, k)))
+            {
+                let mut masks = vec![0; count.div_ceil(WORD)];
+                kernel.compare(slice, intervals, &mut masks, Combine::Replace);
+                let mut narrowed = vec![0x5555_5555_5555_5555; masks.len()];
+                kernel.compare(slice, intervals, &mut narrowed, Combine::And);
+                for i in 0..masks.len() * WORD {
+                    let expected = i < count && contains(intervals, slice.get(i));
+                    assert_eq!(
+                        masks[i / WORD] >> (i % WORD) & 1 == 1,
+                        expected,
+                        "{kernel:?} {width} {count} {i}"
+                    );
+                    assert_eq!(narrowed[i / WORD] >> (i % WORD) & 1 == 1, expected && i % 2 == 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_kernels_append_like_a_loop() {
+        let ids: Vec<U32> = (0..WORD as u32).map(|i| U32::new(i * i)).collect();
+        for kernel in Kernel::all() {
+            let (mut found, mut rows) = (vec![7], vec![7]);
+            for mask in [0, 1, u64::MAX, 0x8000_0000_0000_0001, 0xffff, 0x00ff_0000_1234_0000] {
+                kernel.append(&ids, mask, &mut found);
+                kernel.append(&ids[..5], mask & 31, &mut found);
+                kernel.append_rows(u32::MAX - 63, mask, &mut rows);
+            }
+            let (mut expected, mut expected_rows) = (vec![7], vec![7]);
+            for mask in [0, 1, u64::MAX, 0x8000_0000_0000_0001, 0xffff, 0x00ff_0000_1234_0000] {
+                expected.extend(bits(mask).map(|i| ids[i].get()));
+                expected.extend(bits(mask & 31).map(|i| ids[i].get()));
+                expected_rows.extend(bits(mask).map(|i| u32::MAX - 63 + i as u32));
+            }
+            assert_eq!((found, rows), (expected, expected_rows), "{kernel:?}");
+        }
+    }
 }

@@ -19,6 +19,8 @@ pub use header::{Header, LayoutKind};
 pub use linear::Linear;
 pub(crate) use linear::{ABSENT, END, LinearPlan, MONO_NARROW, MONO_WIDE};
 
+use std::ops::Range;
+
 use crate::predicate::Filter;
 use crate::sink::Sink;
 
@@ -69,6 +71,13 @@ pub trait ElfLayout {
 
     /// Rows of `leaf`; in the linear layout 1, without looking at it.
     fn rows(&self, leaf: Self::Leaf) -> u64;
+
+    /// Place behind `leaf` in preorder, in units of the layout; in the linear layout as if it had one row.
+    fn end(&self, leaf: Self::Leaf) -> u64;
+
+    /// Places in preorder that entries matching the leading conditions of `filter` take, ascending: what a walk
+    /// passes through.
+    fn extents(&self, filter: &Filter) -> Vec<Range<u64>>;
 
     /// Gives `sink` the rows of `leaf` that meet the conditions of its remaining levels.
     fn take<S: Sink>(&self, leaf: Self::Leaf, filter: &Filter, sink: &mut S);

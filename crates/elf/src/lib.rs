@@ -6,17 +6,23 @@
 //! 2. Rows are sorted in a column order and written as an image (`sort`, `build`, `layout`).
 //! 3. A predicate is encoded and searched for (`predicate`, `search`), or scanned for where that costs less.
 
-#![forbid(unsafe_code)]
+// Only `kernel` allows it.
+#![deny(unsafe_code)]
 
 mod build;
 mod codes;
 mod dictionary;
+mod elf;
 mod error;
+mod gate;
 mod kernel;
 mod layout;
 mod predicate;
+mod region;
+mod scan;
 mod schema;
 mod search;
+mod selection;
 mod sink;
 mod sort;
 mod table;
@@ -24,11 +30,16 @@ mod table;
 pub use build::{BuildOptions, Width, build_columnar, build_linear};
 pub use codes::{CodeSlice, NumberSlice, code_bytes};
 pub use dictionary::{Dictionary, EncodedTable};
+pub use elf::{Elf, Selection};
 pub use error::{Error, Result};
+pub use gate::{Gate, Method, Output};
 pub use kernel::{Combine, Kernel};
 pub use layout::{Columnar, ElfLayout, Found, Header, LayoutKind, Linear, Step};
 pub use predicate::{Filter, Interval, Predicate};
+pub use region::Region;
+pub use scan::ScanColumns;
 pub use schema::{Column, ColumnType, Schema, Value};
 pub use search::{Walk, Work, exact, range};
+pub use selection::{Bitmap, Ids, RowId};
 pub use sink::{Count, Sink, bits};
 pub use table::CodeTable;

@@ -126,6 +126,7 @@ pub struct Filter {
     levels: Vec<Option<Box<[Interval]>>>,
     constrained: Vec<usize>,
     is_empty: bool,
+    point: Option<Vec<u32>>,
 }
 
 impl Filter {
@@ -145,12 +146,22 @@ impl Filter {
         }
         let constrained: Vec<usize> = (0..levels.len()).filter(|&level| levels[level].is_some()).collect();
         let is_empty = levels.iter().flatten().any(|intervals| intervals.is_empty());
-        Ok(Self { levels, constrained, is_empty })
+        let point = levels.iter().map(|intervals| match intervals.as_deref() {
+            Some(&[Interval { low, high }]) if low == high => Some(low),
+            _ => None,
+        });
+        let point = point.collect();
+        Ok(Self { levels, constrained, is_empty, point })
     }
 
     /// Whether no row can match.
     pub fn is_empty(&self) -> bool {
         self.is_empty
+    }
+
+    /// The code of each level if all have a condition that only one code meets.
+    pub fn point(&self) -> Option<&[u32]> {
+        self.point.as_deref()
     }
 
     /// Intervals of level `level`, `None` if it has no condition.

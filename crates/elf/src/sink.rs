@@ -19,6 +19,9 @@ pub trait Sink {
     /// The row ids `first + i` for each bit `i` of `mask`. `first` is a multiple of 64.
     fn rows(&mut self, first: u64, mask: u64);
 
+    /// Number of rows received so far.
+    fn found(&self) -> u64;
+
     /// Forgets everything received so far.
     fn restart(&mut self);
 }
@@ -46,6 +49,10 @@ impl Sink for Count {
     #[inline]
     fn rows(&mut self, _first: u64, mask: u64) {
         self.0 += u64::from(mask.count_ones());
+    }
+
+    fn found(&self) -> u64 {
+        self.0
     }
 
     fn restart(&mut self) {

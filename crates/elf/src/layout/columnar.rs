@@ -26,7 +26,7 @@ use super::{ElfLayout, Found, Step};
 use crate::codes::{CodeSlice, NumberSlice};
 use crate::error::{Error, Result};
 use crate::kernel::{Combine, Kernel, WORD};
-use crate::predicate::{Filter, contains};
+use crate::predicate::{Filter, Interval, contains};
 use crate::sink::{Sink, bits};
 
 /// Rows whose masks are computed together.
@@ -257,10 +257,32 @@ impl Level<'_> {
         self.start(i + 1) - (self.strip(i + 1) - self.strip(i))
     }
 
+    /// Rows below the entries in `entries`.
+    pub(crate) fn covered(&self, entries: Range<usize>) -> usize {
+        let covered_before = |i: usize| self.start(i) - self.strip(i);
+        covered_before(entries.end) - covered_before(entries.start)
+    }
+
     /// First entry of the next level that is not before entry `i`; 0 on the last level.
     #[inline]
     pub(crate) fn child(&self, i: usize) -> usize {
         self.children.map_or(0, |children| children.at(i))
+    }
+
+    /// Entries of `list` whose value is in one of `intervals`, in nonempty ranges.
+    fn matching(&self, list: Range<usize>, intervals: Option<&[Interval]>) -> Vec<Range<usize>> {
+        let all = [Interval::new(0, u32::MAX)];
+        let mut rest = list;
+        let mut matching = Vec::new();
+        for interval in intervals.unwrap_or(&all) {
+            let first = self.values.lower_bound(rest.clone(), interval.low);
+            let end = self.values.upper_bound(first..rest.end, interval.high);
+            if first < end {
+                matching.push(first..end);
+            }
+            rest.start = end;
+        }
+        matching
     }
 
     /// Whether entry `i` has no list below it.
@@ -330,6 +352,23 @@ impl<B: AsRef<[u8]>> Columnar<B> {
 
     fn list(&self, level: usize, list: Range<usize>) -> ColumnarCursor {
         ColumnarCursor { level, matching: list.start..list.start, list }
+    }
+
+    /// Descends as long as one list has one matching entry that is not a bucket. Returns the level of the last
+    /// list and its matching entries, in nonempty ranges.
+    pub(crate) fn leading(&self, filter: &Filter) -> (usize, Vec<Range<usize>>) {
+        let (mut number, mut list) = (0, 0..self.sections.levels[0].entries);
+        loop {
+            let level = self.level(number);
+            let matching = level.matching(list, filter.level(number));
+            match matching.as_slice() {
+                [only] if only.len() == 1 && number + 1 < filter.depth() && !level.is_bucket(only.start) => {
+                    list = level.child(only.start)..level.child(only.end);
+                    number += 1;
+                }
+                _ => return (number, matching),
+            }
+        }
     }
 
     /// The rows of the neighbouring buckets `entries` of `level`.
@@ -466,6 +505,18 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
 
     fn rows(&self, run: Run) -> u64 {
         (run.end - run.first) as u64
+    }
+
+    fn end(&self, run: Run) -> u64 {
+        run.end as u64
+    }
+
+    fn extents(&self, filter: &Filter) -> Vec<Range<u64>> {
+        let (number, matching) = self.leading(filter);
+        let level = self.level(number);
+        let rows =
+            |entries: Range<usize>| level.start(entries.start) as u64..level.end(entries.end - 1) as u64;
+        matching.into_iter().map(rows).collect()
     }
 
     fn take<S: Sink>(&self, run: Run, filter: &Filter, sink: &mut S) {

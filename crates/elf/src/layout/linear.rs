@@ -167,6 +167,14 @@ impl<B: AsRef<[u8]>> Linear<B> {
         }
     }
 
+    /// Word at which the subtree of the first value from `value` on begins; the end if there is none.
+    fn first_at(&self, value: usize) -> usize {
+        let words = self.words();
+        let mut pointers =
+            (value..self.first_list()).map(|value| self.pointer(words, value * self.pointer_words()));
+        pointers.find_map(|pointer| pointer).map_or(words.len(), |pointer| pointer.at)
+    }
+
     fn step_first(&self, cursor: &mut LinearCursor, filter: &Filter) -> Step<LinearCursor, MonoList> {
         let words = self.words();
         let all = [Interval::new(0, u32::MAX)];
@@ -284,6 +292,20 @@ impl<B: AsRef<[u8]>> ElfLayout for Linear<B> {
 
     fn rows(&self, _leaf: MonoList) -> u64 {
         1
+    }
+
+    fn end(&self, leaf: MonoList) -> u64 {
+        (leaf.at + self.header.columns - leaf.level + 1) as u64
+    }
+
+    fn extents(&self, filter: &Filter) -> Vec<Range<u64>> {
+        let all = [Interval::new(0, u32::MAX)];
+        let intervals = filter.level(0).unwrap_or(&all).iter();
+        let extent = |interval: &Interval| {
+            let end = self.first_at((interval.high as usize).saturating_add(1));
+            self.first_at(interval.low as usize) as u64..end as u64
+        };
+        intervals.map(extent).filter(|extent| !extent.is_empty()).collect()
     }
 
     fn take<S: Sink>(&self, leaf: MonoList, filter: &Filter, sink: &mut S) {

@@ -14,8 +14,10 @@ pub struct Work {
     pub steps: u64,
     /// Rows of leaves that were compared with conditions.
     pub compared: u64,
-    /// Rows of leaves that were taken without a comparison.
-    pub taken: u64,
+    /// Rows that were found, or are about to be taken without a comparison.
+    pub found: u64,
+    /// [`ElfLayout::end`] of the last leaf, 0 before the first one.
+    pub position: u64,
 }
 
 /// How a walk ended.
@@ -32,7 +34,7 @@ pub fn range<L: ElfLayout, S: Sink>(
     layout: &L,
     filter: &Filter,
     sink: &mut S,
-    proceed: impl Fn(&Work) -> bool,
+    mut proceed: impl FnMut(&Work) -> bool,
 ) -> (Walk, Work) {
     let mut work = Work::default();
     if filter.is_empty() {
@@ -46,12 +48,14 @@ pub fn range<L: ElfLayout, S: Sink>(
             Step::Take(leaf) => {
                 let compared = layout.compared(leaf, filter);
                 work.compared += compared;
-                work.taken += layout.rows(leaf) - compared;
-                // Before the leaf is taken, since it may be large.
+                work.position = layout.end(leaf);
+                // Known before the leaf is taken, which may be large.
+                work.found = sink.found() + if compared == 0 { layout.rows(leaf) } else { 0 };
                 if !proceed(&work) {
                     return (Walk::Stopped, work);
                 }
                 layout.take(leaf, filter, sink);
+                work.found = sink.found();
             }
             Step::End => {
                 lists.pop();

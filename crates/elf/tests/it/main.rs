@@ -3,3 +3,4 @@
 mod images;
 mod model;
 mod searches;
+mod selections;

@@ -24,6 +24,10 @@ impl Sink for Collect {
         self.0.extend(bits(mask).map(|i| first + i as u64));
     }
 
+    fn found(&self) -> u64 {
+        self.0.len() as u64
+    }
+
     fn restart(&mut self) {
         self.0.clear();
     }

@@ -1,0 +1,235 @@
+//! An Elf in either layout, with the gate before it.
+
+use crate::build::{BuildOptions, build_columnar, build_linear};
+use crate::error::{Error, Result};
+use crate::gate::{Gate, Method, Output};
+use crate::kernel::Kernel;
+use crate::layout::{Columnar, ElfLayout, Header, LayoutKind, Linear};
+use crate::predicate::{Filter, Predicate};
+use crate::scan::ScanColumns;
+use crate::search::{exact, range};
+use crate::selection::{Bitmap, Ids, RowId, sort_ids};
+use crate::sink::{Count, Sink};
+use crate::table::CodeTable;
+
+#[derive(Clone, Debug)]
+enum Image<B> {
+    Linear(Linear<B>),
+    Columnar(Columnar<B>),
+}
+
+/// Calls `$body` with `$layout` bound to the layout.
+macro_rules! with_layout {
+    ($image:expr, $layout:ident => $body:expr) => {
+        match $image {
+            Image::Linear($layout) => $body,
+            Image::Columnar($layout) => $body,
+        }
+    };
+}
+
+/// An Elf over the bytes `B`, and optionally the columns of its table for scans.
+///
+/// ```
+/// use pando_elf::{BuildOptions, CodeTable, Elf, Interval, LayoutKind, Predicate, ScanColumns};
+/// let table = CodeTable::new(vec![vec![3, 1, 2, 1], vec![7, 9, 8, 7]])?;
+/// let elf = Elf::build(&table, &[0, 1], LayoutKind::Columnar, &BuildOptions::default())?
+///     .with_scan_columns(ScanColumns::new(&table))?;
+/// let selection = elf.select(&Predicate::all().and(1, [Interval::new(7, 8)]))?;
+/// assert_eq!(selection.count(), 3);
+/// assert_eq!(selection.sorted_ids::<u32>()?, [0, 2, 3]);
+/// # Ok::<(), pando_elf::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Elf<B = Vec<u8>> {
+    image: Image<B>,
+    columns: Option<ScanColumns>,
+    kernel: Kernel,
+    gate: Gate,
+}
+
+impl Elf {
+    /// Builds an Elf whose level `l` is column `order[l]` of `table`. Errors are those of [`build_linear`] and
+    /// [`build_columnar`].
+    pub fn build(
+        table: &CodeTable,
+        order: &[usize],
+        layout: LayoutKind,
+        options: &BuildOptions,
+    ) -> Result<Self> {
+        Ok(Self::of(match layout {
+            LayoutKind::Linear => Image::Linear(build_linear(table, order, options)?),
+            LayoutKind::Columnar => Image::Columnar(build_columnar(table, order, options)?),
+        }))
+    }
+}
+
+impl<B: AsRef<[u8]>> Elf<B> {
+    fn of(image: Image<B>) -> Self {
+        Self { image, columns: None, kernel: Kernel::detect(), gate: Gate::default() }
+    }
+
+    /// Opens an image in either layout after verifying it.
+    pub fn open(bytes: B) -> Result<Self> {
+        Ok(Self::of(match LayoutKind::of(bytes.as_ref())? {
+            LayoutKind::Linear => Image::Linear(Linear::open(bytes)?),
+            LayoutKind::Columnar => Image::Columnar(Columnar::open(bytes)?),
+        }))
+    }
+
+    /// Keeps the columns of the same table beside the Elf: predicates that a walk answers slowly are scanned for.
+    /// Fails if they have another number of rows or columns.
+    pub fn with_scan_columns(mut self, columns: ScanColumns) -> Result<Self> {
+        let header = self.header();
+        if (columns.width(), columns.rows() as u64) != (header.columns, header.rows) {
+            let shape = |columns: usize, rows: u64| format!("{columns} columns of {rows} rows");
+            let found = shape(columns.width(), columns.rows() as u64);
+            return Err(Error::ForeignColumns { found, expected: shape(header.columns, header.rows) });
+        }
+        self.columns = Some(columns);
+        Ok(self)
+    }
+
+    /// Uses other costs to choose between a walk and a scan.
+    #[must_use]
+    pub fn with_gate(mut self, gate: Gate) -> Self {
+        self.gate = gate;
+        self
+    }
+
+    /// Uses the given instructions.
+    #[must_use]
+    pub fn with_kernel(mut self, kernel: Kernel) -> Self {
+        self.kernel = kernel;
+        if let Image::Columnar(columnar) = &mut self.image {
+            columnar.set_kernel(kernel);
+        }
+        self
+    }
+
+    pub fn header(&self) -> &Header {
+        with_layout!(&self.image, layout => layout.header())
+    }
+
+    /// Column of the table at each level.
+    pub fn order(&self) -> &[usize] {
+        with_layout!(&self.image, layout => layout.order())
+    }
+
+    /// The image.
+    pub fn bytes(&self) -> &[u8] {
+        with_layout!(&self.image, layout => layout.bytes())
+    }
+
+    /// Prepares a selection. Fails if `predicate` names a column that does not exist.
+    pub fn select(&self, predicate: &Predicate) -> Result<Selection<'_, B>> {
+        let filter = Filter::new(predicate, self.order())?;
+        Ok(Selection { elf: self, predicate: predicate.clone(), filter })
+    }
+
+    /// Appends the ids of the rows with the given codes, one per column of the table. Fails if there are more or
+    /// fewer, or if `T` cannot hold the ids.
+    pub fn exact_into<T: RowId>(&self, codes: &[u32], out: &mut Vec<T>) -> Result<()> {
+        let columns = self.order().len();
+        if codes.len() != columns {
+            return Err(Error::WrongArity { values: codes.len(), columns });
+        }
+        let mut ids = self.ids(out)?;
+        let codes: Vec<u32> = self.order().iter().map(|&column| codes[column]).collect();
+        with_layout!(&self.image, layout => exact(layout, &codes, &mut ids));
+        Ok(())
+    }
+
+    fn ids<'a, T: RowId>(&self, out: &'a mut Vec<T>) -> Result<Ids<'a, T>> {
+        let rows = self.header().rows;
+        if rows > Ids::<T>::ROWS { Err(Error::IdsTooNarrow { rows }) } else { Ok(Ids::new(out, self.kernel)) }
+    }
+}
+
+/// A predicate and the Elf that answers it. Nothing is searched before a result is asked for.
+#[derive(Clone, Debug)]
+pub struct Selection<'e, B> {
+    elf: &'e Elf<B>,
+    predicate: Predicate,
+    filter: Filter,
+}
+
+impl<B: AsRef<[u8]>> Selection<'_, B> {
+    /// Number of matching rows.
+    pub fn count(&self) -> u64 {
+        let mut count = Count::default();
+        self.run(Output::Count, &mut count);
+        count.0
+    }
+
+    /// Ids of the matching rows, in the order in which they are found: preorder of the Elf after a walk, row order
+    /// after a scan. Fails if `T` cannot hold them.
+    pub fn ids<T: RowId>(&self) -> Result<Vec<T>> {
+        let mut ids = Vec::new();
+        self.ids_into(&mut ids)?;
+        Ok(ids)
+    }
+
+    /// Appends the ids that [`ids`](Self::ids) returns.
+    pub fn ids_into<T: RowId>(&self, out: &mut Vec<T>) -> Result<Method> {
+        Ok(self.run(Output::Ids, &mut self.elf.ids(out)?))
+    }
+
+    /// Ids of the matching rows in preorder of the Elf, without a scan. Fails if `T` cannot hold them.
+    pub fn tree_ids<T: RowId>(&self) -> Result<Vec<T>> {
+        let mut ids = Vec::new();
+        self.walk(&mut self.elf.ids(&mut ids)?);
+        Ok(ids)
+    }
+
+    /// Ids of the matching rows, ascending. Fails if `T` cannot hold them.
+    pub fn sorted_ids<T: RowId>(&self) -> Result<Vec<T>> {
+        let mut ids = Vec::new();
+        if self.ids_into(&mut ids)? == Method::Walk {
+            sort_ids(&mut ids, self.elf.header().rows, self.elf.kernel);
+        }
+        Ok(ids)
+    }
+
+    /// The matching rows as a bitmap in row order.
+    pub fn bitmap(&self) -> Bitmap {
+        let mut bitmap = Bitmap::new(self.elf.header().rows);
+        self.run(Output::Bitmap, &mut bitmap);
+        bitmap
+    }
+
+    /// Replaces the contents of a bitmap. Fails if it is shorter than the table.
+    pub fn bitmap_into(&self, bitmap: &mut Bitmap) -> Result<Method> {
+        let rows = self.elf.header().rows;
+        if bitmap.len() < rows {
+            return Err(Error::BitmapTooShort { found: bitmap.len(), rows });
+        }
+        bitmap.restart();
+        Ok(self.run(Output::Bitmap, bitmap))
+    }
+
+    /// Gives `sink` the matching rows, by whatever costs less for that kind of result.
+    pub fn run<S: Sink>(&self, output: Output, sink: &mut S) -> Method {
+        let elf = self.elf;
+        match &elf.columns {
+            Some(columns) if self.filter.point().is_none() => with_layout!(&elf.image, layout => {
+                let conditions = (&self.predicate, &self.filter);
+                elf.gate.run(layout, conditions, columns, elf.kernel, output, sink)
+            }),
+            _ => {
+                self.walk(sink);
+                Method::Walk
+            }
+        }
+    }
+
+    /// Gives `sink` the matching rows in preorder.
+    fn walk<S: Sink>(&self, sink: &mut S) {
+        with_layout!(&self.elf.image, layout => match self.filter.point() {
+            Some(codes) => exact(layout, codes, sink),
+            None => {
+                range(layout, &self.filter, sink, |_| true);
+            }
+        });
+    }
+}

@@ -1,0 +1,125 @@
+//! The gate: walks through the Elf as long as that is expected to cost less than a scan, and scans otherwise.
+//!
+//! A walk finds rows in preorder, so its position tells which share of its region is behind it. At checkpoints
+//! the gate projects the rest of the walk from the work done so far and compares it with the cost of a scan,
+//! which is known in advance. The first checkpoint comes after a small part of that cost: this is all that a
+//! wrong start costs. Costs are in nanoseconds of one core; only their ratios matter.
+
+use crate::kernel::Kernel;
+use crate::layout::ElfLayout;
+use crate::predicate::{Filter, Predicate};
+use crate::scan::ScanColumns;
+use crate::search::{Walk, Work, range};
+use crate::sink::Sink;
+
+/// What a result consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    Count,
+    Ids,
+    /// A bitmap in row order, which a walk has to fill row by row.
+    Bitmap,
+}
+
+/// How a result was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    Walk,
+    Scan,
+}
+
+/// Costs of the parts of a walk and of a scan, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gate {
+    /// A step of a walk: a list entered or left, or a leaf.
+    pub step_ns: f64,
+    /// Comparison of a leaf's row with the conditions of one level.
+    pub compared_ns: f64,
+    /// A row that a walk adds to ids.
+    pub walk_id_ns: f64,
+    /// A row that a walk adds to a bitmap.
+    pub walk_bit_ns: f64,
+    /// A byte that a scan reads.
+    pub scan_byte_ns: f64,
+    /// A row that a scan adds to ids.
+    pub scan_id_ns: f64,
+    /// Share of a scan's cost that a walk may spend before its first checkpoint.
+    pub patience: f64,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            step_ns: 25.0,
+            compared_ns: 0.1,
+            walk_id_ns: 0.15,
+            walk_bit_ns: 1.0,
+            scan_byte_ns: 0.035,
+            scan_id_ns: 0.3,
+            patience: 0.08,
+        }
+    }
+}
+
+impl Gate {
+    /// Gives `sink` the rows that match, by a walk through `layout` or a scan of `columns`. `filter` is
+    /// `predicate` in the layout's column order, and the columns are those of the same table.
+    pub(crate) fn run<L: ElfLayout, S: Sink>(
+        &self,
+        layout: &L,
+        (predicate, filter): (&Predicate, &Filter),
+        columns: &ScanColumns,
+        kernel: Kernel,
+        output: Output,
+        sink: &mut S,
+    ) -> Method {
+        let scan_ns = self.scan_byte_ns * (columns.bytes_per_row(predicate) * columns.rows()) as f64;
+        let levels = filter.constrained().len() as f64;
+        let mut checkpoint_ns = scan_ns * self.patience;
+        let mut extents = None;
+        let (walk, _) = range(layout, filter, sink, |work| {
+            let walk_ns = self.walk_ns(work, levels, output);
+            if walk_ns < checkpoint_ns {
+                return true;
+            }
+            let extents = extents.get_or_insert_with(|| layout.extents(filter));
+            let behind = share_behind(extents, work.position);
+            checkpoint_ns = walk_ns * 1.5;
+            let rest_ns = walk_ns * (1.0 - behind) / behind;
+            let found = if behind > 0.0 { work.found as f64 / behind } else { work.found as f64 };
+            rest_ns < scan_ns + self.scan_found_ns(found, output)
+        });
+        if walk == Walk::Complete {
+            return Method::Walk;
+        }
+        sink.restart();
+        columns.scan(predicate, kernel, sink).expect("the filter was made for as many columns");
+        Method::Scan
+    }
+
+    fn walk_ns(&self, work: &Work, levels: f64, output: Output) -> f64 {
+        let found_ns = match output {
+            Output::Count => 0.0,
+            Output::Ids => self.walk_id_ns,
+            Output::Bitmap => self.walk_bit_ns,
+        };
+        self.step_ns * work.steps as f64
+            + self.compared_ns * levels * work.compared as f64
+            + found_ns * work.found as f64
+    }
+
+    fn scan_found_ns(&self, found: f64, output: Output) -> f64 {
+        match output {
+            Output::Ids => self.scan_id_ns * found,
+            Output::Count | Output::Bitmap => 0.0,
+        }
+    }
+}
+
+/// Share of the extents that lies before `position`.
+fn share_behind(extents: &[std::ops::Range<u64>], position: u64) -> f64 {
+    let total: u64 = extents.iter().map(|extent| extent.end - extent.start).sum();
+    let behind: u64 =
+        extents.iter().map(|extent| position.clamp(extent.start, extent.end) - extent.start).sum();
+    if total == 0 { 0.0 } else { behind as f64 / total as f64 }
+}

@@ -1,0 +1,250 @@
+//! Results: the number of matching rows, their ids, or a bitmap of rows.
+//!
+//! [`Ids`] and [`Bitmap`] are sinks like [`Count`](crate::Count). Ids come in the order in which a search or a
+//! scan finds them, a bitmap is in row order.
+
+use crate::codes::NumberSlice;
+use crate::kernel::{Kernel, WORD};
+use crate::sink::{Sink, bits};
+
+/// A row id in a result: `u32` or `u64`.
+pub trait RowId: Copy + Ord + private::Append {}
+
+impl RowId for u32 {}
+impl RowId for u64 {}
+
+mod private {
+    use super::{Kernel, NumberSlice, bits};
+
+    /// How ids of a type are appended.
+    pub trait Append: Sized {
+        /// Number of rows whose ids the type can hold.
+        const ROWS: u64;
+
+        fn from_tid(tid: u64) -> Self;
+        fn tid(self) -> u64;
+        fn span(tids: NumberSlice<'_>, out: &mut Vec<Self>);
+        fn masked(kernel: Kernel, tids: NumberSlice<'_>, mask: u64, out: &mut Vec<Self>);
+        fn rows(kernel: Kernel, first: u64, mask: u64, out: &mut Vec<Self>);
+    }
+
+    impl Append for u32 {
+        const ROWS: u64 = 1 << 32;
+
+        #[inline]
+        fn from_tid(tid: u64) -> Self {
+            tid as Self
+        }
+
+        #[inline]
+        fn tid(self) -> u64 {
+            self.into()
+        }
+
+        #[inline]
+        fn span(tids: NumberSlice<'_>, out: &mut Vec<Self>) {
+            match tids {
+                NumberSlice::Narrow(tids) => out.extend(tids.iter().map(|tid| tid.get())),
+                NumberSlice::Wide(tids) => out.extend(tids.iter().map(|tid| tid.get() as Self)),
+            }
+        }
+
+        #[inline]
+        fn masked(kernel: Kernel, tids: NumberSlice<'_>, mask: u64, out: &mut Vec<Self>) {
+            match tids {
+                NumberSlice::Narrow(tids) => kernel.append(tids, mask, out),
+                NumberSlice::Wide(tids) => out.extend(bits(mask).map(|i| tids[i].get() as Self)),
+            }
+        }
+
+        #[inline]
+        fn rows(kernel: Kernel, first: u64, mask: u64, out: &mut Vec<Self>) {
+            kernel.append_rows(first as Self, mask, out);
+        }
+    }
+
+    impl Append for u64 {
+        const ROWS: u64 = Self::MAX;
+
+        #[inline]
+        fn from_tid(tid: u64) -> Self {
+            tid
+        }
+
+        #[inline]
+        fn tid(self) -> u64 {
+            self
+        }
+
+        #[inline]
+        fn span(tids: NumberSlice<'_>, out: &mut Vec<Self>) {
+            out.extend(tids.iter());
+        }
+
+        #[inline]
+        fn masked(_kernel: Kernel, tids: NumberSlice<'_>, mask: u64, out: &mut Vec<Self>) {
+            out.extend(bits(mask).map(|i| tids.get(i)));
+        }
+
+        #[inline]
+        fn rows(_kernel: Kernel, first: u64, mask: u64, out: &mut Vec<Self>) {
+            out.extend(bits(mask).map(|i| first + i as Self));
+        }
+    }
+}
+
+/// Appends row ids to a vector. The ids of the table fit into `T`.
+#[derive(Debug)]
+pub struct Ids<'a, T> {
+    out: &'a mut Vec<T>,
+    /// Length of `out` at the beginning.
+    from: usize,
+    kernel: Kernel,
+}
+
+impl<'a, T: RowId> Ids<'a, T> {
+    /// Number of rows of a table up to which its ids fit into `T`.
+    pub const ROWS: u64 = T::ROWS;
+
+    pub fn new(out: &'a mut Vec<T>, kernel: Kernel) -> Self {
+        Self { from: out.len(), out, kernel }
+    }
+}
+
+impl<T: RowId> Sink for Ids<'_, T> {
+    #[inline]
+    fn tid(&mut self, tid: u64) {
+        self.out.push(T::from_tid(tid));
+    }
+
+    #[inline]
+    fn span(&mut self, tids: NumberSlice<'_>) {
+        T::span(tids, self.out);
+    }
+
+    #[inline]
+    fn masked(&mut self, tids: NumberSlice<'_>, mask: u64) {
+        T::masked(self.kernel, tids, mask, self.out);
+    }
+
+    #[inline]
+    fn rows(&mut self, first: u64, mask: u64) {
+        T::rows(self.kernel, first, mask, self.out);
+    }
+
+    fn found(&self) -> u64 {
+        (self.out.len() - self.from) as u64
+    }
+
+    fn restart(&mut self) {
+        self.out.truncate(self.from);
+    }
+}
+
+/// A set of rows: bit `row % 64` of word `row / 64`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bitmap {
+    words: Vec<u64>,
+    rows: u64,
+    count: u64,
+}
+
+impl Bitmap {
+    /// The empty set of a table with `rows` rows.
+    pub fn new(rows: u64) -> Self {
+        Self { words: vec![0; rows.div_ceil(WORD as u64) as usize], rows, count: 0 }
+    }
+
+    /// The words; bits from [`len`](Self::len) on are zero.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// Number of rows of the table.
+    pub fn len(&self) -> u64 {
+        self.rows
+    }
+
+    /// Whether no row is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Number of rows in the set.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Whether `row` is in the set.
+    pub fn contains(&self, row: u64) -> bool {
+        self.words.get((row / 64) as usize).is_some_and(|word| word >> (row % 64) & 1 == 1)
+    }
+
+    /// Appends the ids of the set, ascending.
+    pub fn append_to<T: RowId>(&self, kernel: Kernel, out: &mut Vec<T>) {
+        out.reserve(self.count as usize);
+        for (word, &mask) in self.words.iter().enumerate().filter(|(_, mask)| **mask != 0) {
+            T::rows(kernel, (word * WORD) as u64, mask, out);
+        }
+    }
+
+    #[inline]
+    fn set(&mut self, tid: u64) {
+        self.words[(tid / 64) as usize] |= 1 << (tid % 64);
+    }
+}
+
+/// Each row is received once.
+impl Sink for Bitmap {
+    #[inline]
+    fn tid(&mut self, tid: u64) {
+        self.set(tid);
+        self.count += 1;
+    }
+
+    #[inline]
+    fn span(&mut self, tids: NumberSlice<'_>) {
+        match tids {
+            NumberSlice::Narrow(tids) => tids.iter().for_each(|tid| self.set(tid.get().into())),
+            NumberSlice::Wide(tids) => tids.iter().for_each(|tid| self.set(tid.get())),
+        }
+        self.count += tids.len() as u64;
+    }
+
+    #[inline]
+    fn masked(&mut self, tids: NumberSlice<'_>, mask: u64) {
+        bits(mask).for_each(|i| self.set(tids.get(i)));
+        self.count += u64::from(mask.count_ones());
+    }
+
+    #[inline]
+    fn rows(&mut self, first: u64, mask: u64) {
+        self.words[(first / 64) as usize] |= mask;
+        self.count += u64::from(mask.count_ones());
+    }
+
+    fn found(&self) -> u64 {
+        self.count
+    }
+
+    fn restart(&mut self) {
+        self.words.fill(0);
+        self.count = 0;
+    }
+}
+
+/// Share of a table's rows from which a bitmap sorts ids faster than comparisons do.
+const BITMAP_SHARE: u64 = 512;
+
+/// Sorts ids of a table with `rows` rows, each of which occurs once.
+pub(crate) fn sort_ids<T: RowId>(ids: &mut [T], rows: u64, kernel: Kernel) {
+    if (ids.len() as u64) < rows / BITMAP_SHARE {
+        return ids.sort_unstable();
+    }
+    let mut bitmap = Bitmap::new(rows);
+    ids.iter().for_each(|id| bitmap.tid(id.tid()));
+    let mut sorted = Vec::new();
+    bitmap.append_to(kernel, &mut sorted);
+    // The image may be from elsewhere and name a row twice; then the bitmap has fewer rows.
+    if sorted.len() == ids.len() { ids.copy_from_slice(&sorted) } else { ids.sort_unstable() }
+}
