@@ -73,7 +73,12 @@ impl ScanColumns {
         self.rows
     }
 
-    /// Size of all columns.
+    /// Largest code of column `column`; 0 if there is no such column.
+    pub fn maximum(&self, column: usize) -> u32 {
+        self.columns.get(column).map_or(0, |column| column.maximum)
+    }
+
+    /// Size of all columns in bytes.
     pub fn bytes(&self) -> usize {
         self.columns.iter().map(|column| column.bytes.len()).sum()
     }
