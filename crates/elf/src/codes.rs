@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes per code that the codes up to `maximum` need: 1, 2 or 4.
 pub fn code_bytes(maximum: u32) -> usize {
@@ -29,9 +29,9 @@ pub enum CodeSlice<'a> {
 macro_rules! typed {
     ($slice:expr, $codes:ident => $body:expr) => {
         match $slice {
-            CodeSlice::One($codes) => $body,
-            CodeSlice::Two($codes) => $body,
-            CodeSlice::Four($codes) => $body,
+            $crate::codes::CodeSlice::One($codes) => $body,
+            $crate::codes::CodeSlice::Two($codes) => $body,
+            $crate::codes::CodeSlice::Four($codes) => $body,
         }
     };
 }
@@ -46,6 +46,9 @@ pub(crate) trait Code: Copy {
     const MAXIMUM: u32;
 
     fn get(self) -> u32;
+
+    /// The bytes that are stored.
+    fn bytes(&self) -> &[u8];
 
     /// Offset of the code from `low`, modulo the type's range.
     fn offset(self, low: Self::Native) -> Self::Native;
@@ -64,6 +67,11 @@ macro_rules! code {
             fn get(self) -> u32 {
                 let $number = self;
                 u32::from($get)
+            }
+
+            #[inline(always)]
+            fn bytes(&self) -> &[u8] {
+                self.as_bytes()
             }
 
             #[inline(always)]
@@ -96,6 +104,15 @@ impl<'a> CodeSlice<'a> {
         }
     }
 
+    /// Bytes of each code.
+    pub fn code_bytes(self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Two(_) => 2,
+            Self::Four(_) => 4,
+        }
+    }
+
     /// Number of codes.
     #[inline]
     pub fn len(self) -> usize {
@@ -111,6 +128,11 @@ impl<'a> CodeSlice<'a> {
     #[inline]
     pub fn get(self, i: usize) -> u32 {
         typed!(self, codes => Code::get(codes[i]))
+    }
+
+    /// The codes one after the other.
+    pub fn iter(self) -> impl Iterator<Item = u32> + 'a {
+        (0..self.len()).map(move |i| self.get(i))
     }
 
     /// The codes in `range`.

@@ -300,7 +300,10 @@ mod tests {
         let schema = Schema::new(columns).expect("two names");
         let values = [vec![Value::Date(9), Value::Date(-4)], vec![Value::Null, Value::Integer(5)]];
         let table = EncodedTable::encode(schema.clone(), &values).expect("values of these types");
-        assert_eq!((table.codes.column(0), table.codes.column(1)), ([2, 1].as_slice(), [0, 1].as_slice()));
+        assert_eq!(
+            [[0, 0], [0, 1], [1, 0], [1, 1]].map(|[column, row]| table.codes.code(column, row)),
+            [2, 1, 0, 1]
+        );
         let uneven = EncodedTable::encode(schema.clone(), &[vec![Value::Date(9)], vec![]]);
         assert_eq!(uneven.err(), Some(Error::UnevenColumns { column: 1, rows: 0, expected: 1 }));
         let few = EncodedTable::encode(schema, &[vec![]]);

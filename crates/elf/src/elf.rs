@@ -1,4 +1,9 @@
 //! An Elf in either layout, with the gate before it.
+//!
+//! [`Elf::select`] prepares a [`Selection`], which is searched for once for each result that is asked for.
+//! Predicates name columns by their number in the table; the Elf knows its column order.
+
+use std::sync::Arc;
 
 use crate::build::{BuildOptions, build_columnar, build_linear};
 use crate::error::{Error, Result};
@@ -6,7 +11,6 @@ use crate::gate::{Gate, Method, Output};
 use crate::kernel::Kernel;
 use crate::layout::{Columnar, ElfLayout, Header, LayoutKind, Linear};
 use crate::predicate::{Filter, Predicate};
-use crate::scan::ScanColumns;
 use crate::search::{exact, range};
 use crate::selection::{Bitmap, Ids, RowId, sort_ids};
 use crate::sink::{Count, Sink};
@@ -28,13 +32,14 @@ macro_rules! with_layout {
     };
 }
 
-/// An Elf over the bytes `B`, and optionally the columns of its table for scans.
+/// An Elf over the bytes `B`, and optionally its table for scans.
 ///
 /// ```
-/// use pando_elf::{BuildOptions, CodeTable, Elf, Interval, LayoutKind, Predicate, ScanColumns};
-/// let table = CodeTable::new(vec![vec![3, 1, 2, 1], vec![7, 9, 8, 7]])?;
+/// use pando_elf::{BuildOptions, CodeTable, Elf, Interval, LayoutKind, Predicate};
+/// # use std::sync::Arc;
+/// let table = Arc::new(CodeTable::new(vec![vec![3, 1, 2, 1], vec![7, 9, 8, 7]])?);
 /// let elf = Elf::build(&table, &[0, 1], LayoutKind::Columnar, &BuildOptions::default())?
-///     .with_scan_columns(ScanColumns::new(&table))?;
+///     .with_table(table.clone())?;
 /// let selection = elf.select(&Predicate::all().and(1, [Interval::new(7, 8)]))?;
 /// assert_eq!(selection.count(), 3);
 /// assert_eq!(selection.sorted_ids::<u32>()?, [0, 2, 3]);
@@ -43,7 +48,7 @@ macro_rules! with_layout {
 #[derive(Clone, Debug)]
 pub struct Elf<B = Vec<u8>> {
     image: Image<B>,
-    columns: Option<ScanColumns>,
+    table: Option<Arc<CodeTable>>,
     kernel: Kernel,
     gate: Gate,
 }
@@ -66,7 +71,7 @@ impl Elf {
 
 impl<B: AsRef<[u8]>> Elf<B> {
     fn of(image: Image<B>) -> Self {
-        Self { image, columns: None, kernel: Kernel::detect(), gate: Gate::default() }
+        Self { image, table: None, kernel: Kernel::detect(), gate: Gate::default() }
     }
 
     /// Opens an image in either layout after verifying it.
@@ -77,16 +82,16 @@ impl<B: AsRef<[u8]>> Elf<B> {
         }))
     }
 
-    /// Keeps the columns of the same table beside the Elf: predicates that a walk answers slowly are scanned for.
-    /// Fails if they have another number of rows or columns.
-    pub fn with_scan_columns(mut self, columns: ScanColumns) -> Result<Self> {
+    /// Keeps the table that the Elf was built from beside it: the gate scans it for predicates that a walk would
+    /// answer more slowly. Fails if it has another number of rows or columns.
+    pub fn with_table(mut self, table: Arc<CodeTable>) -> Result<Self> {
         let header = self.header();
-        if (columns.width(), columns.rows() as u64) != (header.columns, header.rows) {
+        if (table.width(), table.rows() as u64) != (header.columns, header.rows) {
             let shape = |columns: usize, rows: u64| format!("{columns} columns of {rows} rows");
-            let found = shape(columns.width(), columns.rows() as u64);
-            return Err(Error::ForeignColumns { found, expected: shape(header.columns, header.rows) });
+            let found = shape(table.width(), table.rows() as u64);
+            return Err(Error::ForeignTable { found, expected: shape(header.columns, header.rows) });
         }
-        self.columns = Some(columns);
+        self.table = Some(table);
         Ok(self)
     }
 
@@ -211,10 +216,10 @@ impl<B: AsRef<[u8]>> Selection<'_, B> {
     /// Gives `sink` the matching rows, by whatever costs less for that kind of result.
     pub fn run<S: Sink>(&self, output: Output, sink: &mut S) -> Method {
         let elf = self.elf;
-        match &elf.columns {
-            Some(columns) if self.filter.point().is_none() => with_layout!(&elf.image, layout => {
+        match &elf.table {
+            Some(table) if self.filter.point().is_none() => with_layout!(&elf.image, layout => {
                 let conditions = (&self.predicate, &self.filter);
-                elf.gate.run(layout, conditions, columns, elf.kernel, output, sink)
+                elf.gate.run(layout, conditions, table, elf.kernel, output, sink)
             }),
             _ => {
                 self.walk(sink);

@@ -49,8 +49,8 @@ pub enum Error {
     IdsTooNarrow { rows: u64 },
     #[error("a bitmap of {found} rows cannot hold the {rows} rows of this Elf")]
     BitmapTooShort { found: u64, rows: u64 },
-    #[error("the scan columns are those of another table: {found} instead of {expected}")]
-    ForeignColumns { found: String, expected: String },
+    #[error("the table beside the Elf is another one: it has {found} instead of {expected}")]
+    ForeignTable { found: String, expected: String },
     #[error("this is no Elf image: it has {bytes} bytes, less than a header of 64")]
     ShortHeader { bytes: usize },
     #[error("this is no Elf image: its first eight bytes are not the mark of one")]

@@ -8,9 +8,12 @@
 use crate::kernel::Kernel;
 use crate::layout::ElfLayout;
 use crate::predicate::{Filter, Predicate};
-use crate::scan::ScanColumns;
+use crate::scan::{scan, scanned_bytes};
 use crate::search::{Walk, Work, range};
 use crate::sink::Sink;
+use crate::table::CodeTable;
+
+const SAME: &str = "the table has as many columns as the filter was made for";
 
 /// What a result consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,18 +65,19 @@ impl Default for Gate {
 }
 
 impl Gate {
-    /// Gives `sink` the rows that match, by a walk through `layout` or a scan of `columns`. `filter` is
-    /// `predicate` in the layout's column order, and the columns are those of the same table.
+    /// Gives `sink` the rows that match, by a walk through `layout` or a scan of `table`. `filter` is
+    /// `predicate` in the layout's column order, and the table is the one that the Elf was built from.
     pub(crate) fn run<L: ElfLayout, S: Sink>(
         &self,
         layout: &L,
         (predicate, filter): (&Predicate, &Filter),
-        columns: &ScanColumns,
+        table: &CodeTable,
         kernel: Kernel,
         output: Output,
         sink: &mut S,
     ) -> Method {
-        let scan_ns = self.scan_byte_ns * (columns.bytes_per_row(predicate) * columns.rows()) as f64;
+        let bytes = scanned_bytes(table, predicate).expect(SAME) * table.rows();
+        let scan_ns = self.scan_byte_ns * bytes as f64;
         let levels = filter.constrained().len() as f64;
         let mut checkpoint_ns = scan_ns * self.patience;
         let mut extents = None;
@@ -93,7 +97,7 @@ impl Gate {
             return Method::Walk;
         }
         sink.restart();
-        columns.scan(predicate, kernel, sink).expect("the filter was made for as many columns");
+        scan(table, predicate, kernel, sink).expect(SAME);
         Method::Scan
     }
 

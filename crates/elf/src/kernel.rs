@@ -2,8 +2,8 @@
 //!
 //! A mask has one bit per code. A test `low <= code <= high` is one subtraction and one unsigned comparison in
 //! the width of the codes: with AVX-512, one instruction each for 64, 32 or 16 codes, and row ids are selected
-//! by a compression of registers. The portable code does the same with loops that compilers turn into vector
-//! instructions, and is compiled a second time for AVX2. This is the only file of the crate with unsafe code:
+//! by a compression of registers. AVX2 needs a few more. The portable code has loops that compilers turn into
+//! vector instructions. This is the only file of the crate with unsafe code:
 //! each block calls code for instructions that were detected.
 #![allow(unsafe_code)]
 
@@ -57,10 +57,17 @@ impl Kernel {
         let mut all = vec![Instructions::Portable];
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
-            if is_x86_feature_detected!("avx2") {
+            if is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2")
+            {
                 all.push(Instructions::Avx2);
             }
-            if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("popcnt")
+            {
                 all.push(Instructions::Avx512);
             }
         }
@@ -86,12 +93,12 @@ impl Kernel {
             Instructions::Portable => typed!(codes, codes => portable(codes, intervals, masks, combine)),
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => {
-                // SAFETY: AVX2 was detected.
-                typed!(codes, codes => unsafe { x86::portable_avx2(codes, intervals, masks, combine) })
+                // SAFETY: AVX2, BMI1 and BMI2 were detected.
+                typed!(codes, codes => unsafe { x86::compare_avx2(codes, intervals, masks, combine) })
             }
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 => {
-                // SAFETY: AVX-512 F and BW were detected.
+                // SAFETY: AVX-512 F and BW, BMI1 and POPCNT were detected.
                 typed!(codes, codes => unsafe { x86::compare(codes, intervals, masks, combine) })
             }
         }
@@ -104,7 +111,7 @@ impl Kernel {
         if self.instructions == Instructions::Avx512
             && let Some(ids) = ids.as_array::<WORD>()
         {
-            // SAFETY: AVX-512 F and BW were detected.
+            // SAFETY: AVX-512 F and BW, BMI1 and POPCNT were detected.
             return unsafe { x86::append(ids, mask, out) };
         }
         out.extend(bits(mask).map_while(|i| ids.get(i)).map(|id| id.get()));
@@ -115,7 +122,7 @@ impl Kernel {
     pub fn append_rows(self, first: u32, mask: u64, out: &mut Vec<u32>) {
         #[cfg(target_arch = "x86_64")]
         if self.instructions == Instructions::Avx512 {
-            // SAFETY: AVX-512 F and BW were detected.
+            // SAFETY: AVX-512 F and BW, BMI1 and POPCNT were detected.
             return unsafe { x86::append_rows(first, mask, out) };
         }
         out.extend(bits(mask).map(|i| first.wrapping_add(i as u32)));
@@ -180,14 +187,71 @@ mod x86 {
 
     use zerocopy::little_endian::U32;
 
-    use super::{COMPARED_INTERVALS, Code, Combine, Interval, WORD, mask_of_chunk, portable};
+    use super::{COMPARED_INTERVALS, Code, Combine, Interval, WORD, portable};
 
     /// Lanes of 32 bits.
     const LANES: usize = 16;
 
+    /// Adds the codes of one register that pass the test as bits of the result, which has one per byte.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn bytes_that_pass<C: Code>(at: &[C], low: __m256i, span: __m256i) -> u32 {
+        debug_assert_eq!(size_of_val(at), size_of::<__m256i>());
+        // SAFETY: the slice has as many bytes as a register, and any bytes are valid integers.
+        let codes = unsafe { _mm256_loadu_si256(at.as_ptr().cast()) };
+        // An unsigned `offset <= span` is `min(offset, span) == offset`.
+        let hits = match size_of::<C>() {
+            1 => {
+                let offset = _mm256_sub_epi8(codes, low);
+                _mm256_cmpeq_epi8(_mm256_min_epu8(offset, span), offset)
+            }
+            2 => {
+                let offset = _mm256_sub_epi16(codes, low);
+                _mm256_cmpeq_epi16(_mm256_min_epu16(offset, span), offset)
+            }
+            _ => {
+                let offset = _mm256_sub_epi32(codes, low);
+                _mm256_cmpeq_epi32(_mm256_min_epu32(offset, span), offset)
+            }
+        };
+        _mm256_movemask_epi8(hits) as u32
+    }
+
     #[target_feature(enable = "avx2,bmi1,bmi2")]
-    pub fn portable_avx2<C: Code>(codes: &[C], intervals: &[Interval], masks: &mut [u64], combine: Combine) {
-        portable(codes, intervals, masks, combine);
+    fn mask_of_word_avx2<C: Code>(chunk: &[C; WORD], intervals: &[Interval]) -> u64 {
+        let lanes = size_of::<__m256i>() / size_of::<C>();
+        // One bit of the mask of bytes for each code.
+        let lowest = u32::MAX / ((1 << size_of::<C>()) - 1);
+        let mut mask = 0;
+        for &interval in intervals {
+            let Some(span) = interval.high.min(C::MAXIMUM).checked_sub(interval.low) else { continue };
+            let fill = |number: u32| match size_of::<C>() {
+                1 => _mm256_set1_epi8(number as i8),
+                2 => _mm256_set1_epi16(number as i16),
+                _ => _mm256_set1_epi32(number as i32),
+            };
+            let (low, span) = (fill(interval.low), fill(span));
+            for (register, codes) in chunk.chunks_exact(lanes).enumerate() {
+                let hits = _pext_u32(bytes_that_pass(codes, low, span), lowest);
+                mask |= u64::from(hits) << (register * lanes);
+            }
+        }
+        mask
+    }
+
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    pub fn compare_avx2<C: Code>(codes: &[C], intervals: &[Interval], masks: &mut [u64], combine: Combine) {
+        if intervals.len() > COMPARED_INTERVALS {
+            return portable(codes, intervals, masks, combine);
+        }
+        let (words, rest) = codes.as_chunks::<WORD>();
+        for (chunk, mask) in words.iter().zip(&mut *masks) {
+            let before = if combine == Combine::And { *mask } else { u64::MAX };
+            *mask = if before == 0 { 0 } else { before & mask_of_word_avx2(chunk, intervals) };
+        }
+        if let Some(masks) = masks.get_mut(words.len()..) {
+            portable(rest, intervals, masks, combine);
+        }
     }
 
     /// A test of 64 codes, prepared for their width.
@@ -252,15 +316,14 @@ mod x86 {
             let before = if combine == Combine::And { *mask } else { u64::MAX };
             *mask = if before == 0 { 0 } else { before & mask_of_word(chunk, tests) };
         }
-        if let (false, Some(mask)) = (rest.is_empty(), masks.get_mut(words.len())) {
-            let before = if combine == Combine::And { *mask } else { u64::MAX };
-            *mask = before & mask_of_chunk(rest, intervals);
+        if let Some(masks) = masks.get_mut(words.len()..) {
+            portable(rest, intervals, masks, combine);
         }
     }
 
     /// Appends the lanes of `ids` whose bit is set. `out` has room for a register.
     #[inline]
-    #[target_feature(enable = "avx512f")]
+    #[target_feature(enable = "avx512f,avx512bw,bmi1,popcnt")]
     fn append_register(ids: __m512i, mask: u16, out: &mut Vec<u32>) {
         debug_assert!(out.capacity() - out.len() >= LANES);
         let selected = _mm512_maskz_compress_epi32(mask, ids);
@@ -272,31 +335,55 @@ mod x86 {
         }
     }
 
-    /// Sixteen bits of `mask` for each register.
-    fn parts(mask: u64) -> impl Iterator<Item = (usize, u16)> {
-        (0..WORD / LANES)
-            .map(move |part| (part * LANES, (mask >> (part * LANES)) as u16))
-            .filter(|part| part.1 != 0)
+    /// Bits up to which single ones are appended: a compression handles 16 positions however few are set.
+    const SPARSE: u32 = 12;
+    /// Elements written at once, whether needed or not, so that no branch depends on a single bit.
+    const STRIDE: usize = 4;
+
+    /// Appends `id(i)` for each of the at most [`SPARSE`] bits `i` of `mask`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,bmi1,popcnt")]
+    fn append_sparse(mut mask: u64, out: &mut Vec<u32>, id: impl Fn(usize) -> u32) {
+        out.reserve(WORD);
+        let len = out.len() + mask.count_ones() as usize;
+        let room = out.spare_capacity_mut();
+        let mut at = 0;
+        while mask != 0 {
+            for place in &mut room[at..at + STRIDE] {
+                // Behind the last bit, this is 64 modulo 64.
+                place.write(id(mask.trailing_zeros() as usize % WORD));
+                mask &= mask.wrapping_sub(1);
+            }
+            at += STRIDE;
+        }
+        // SAFETY: the loop wrote one element per bit of the mask, and up to three more.
+        unsafe { out.set_len(len) };
     }
 
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[target_feature(enable = "avx512f,avx512bw,bmi1,popcnt")]
     pub fn append(ids: &[U32; WORD], mask: u64, out: &mut Vec<u32>) {
+        if mask.count_ones() <= SPARSE {
+            return append_sparse(mask, out, |i| ids[i].get());
+        }
         out.reserve(WORD + LANES);
-        for (first, mask) in parts(mask) {
-            let at = ids[first..][..LANES].as_ptr();
+        for part in 0..WORD / LANES {
+            let at = ids[part * LANES..][..LANES].as_ptr();
             // SAFETY: the slice has as many bytes as a register, and any bytes are valid integers.
             let ids = unsafe { _mm512_loadu_si512(at.cast()) };
-            append_register(ids, mask, out);
+            append_register(ids, (mask >> (part * LANES)) as u16, out);
         }
     }
 
-    #[target_feature(enable = "avx512f,avx512bw")]
+    #[target_feature(enable = "avx512f,avx512bw,bmi1,popcnt")]
     pub fn append_rows(first: u32, mask: u64, out: &mut Vec<u32>) {
+        if mask.count_ones() <= SPARSE {
+            return append_sparse(mask, out, |i| first.wrapping_add(i as u32));
+        }
         out.reserve(WORD + LANES);
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        for (part, mask) in parts(mask) {
-            let start = _mm512_set1_epi32(first.wrapping_add(part as u32) as i32);
-            append_register(_mm512_add_epi32(start, lanes), mask, out);
+        for part in 0..WORD / LANES {
+            let start = _mm512_set1_epi32(first.wrapping_add((part * LANES) as u32) as i32);
+            append_register(_mm512_add_epi32(start, lanes), (mask >> (part * LANES)) as u16, out);
         }
     }
 }

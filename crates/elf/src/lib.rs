@@ -39,7 +39,7 @@ pub use layout::{Columnar, ElfLayout, Found, Header, LayoutKind, Linear, Step};
 pub use order::{Advice, by_cardinality, cardinality, for_workload};
 pub use predicate::{Filter, Interval, Predicate};
 pub use region::Region;
-pub use scan::ScanColumns;
+pub use scan::{scan, scanned_bytes};
 pub use schema::{Column, ColumnType, Schema, Value};
 pub use search::{Walk, Work, exact, range};
 pub use selection::{Bitmap, Ids, RowId};

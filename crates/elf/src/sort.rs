@@ -8,6 +8,7 @@
 use std::ops::Range;
 use std::sync::Mutex;
 
+use crate::codes::{Code, CodeSlice, typed};
 use crate::error::{Error, Result};
 use crate::table::CodeTable;
 
@@ -17,6 +18,8 @@ const PARTS_BITS: u32 = 11;
 const SMALL: usize = 512;
 /// Items from which the histograms of wide digits pay.
 const LARGE: usize = 1 << 16;
+/// Rows whose keys are packed together, column by column.
+const PACKED_ROWS: usize = 512;
 /// Bits of the row id in an item.
 const TID_BITS: u32 = 32;
 
@@ -38,11 +41,11 @@ pub(crate) fn sort(table: &CodeTable, order: &[usize], threads: usize) -> Result
         let limit = u32::MAX.into();
         return Err(Error::TooManyRows { rows: rows as u64, layout: "a table in memory", limit });
     }
-    let columns: Vec<&[u32]> = order.iter().map(|&column| table.column(column)).collect();
+    let columns: Vec<CodeSlice<'_>> = order.iter().map(|&column| table.column(column)).collect();
     let widths: Vec<u32> =
         order.iter().map(|&column| u32::BITS - table.maximum(column).leading_zeros()).collect();
     let shift = widths[0].saturating_sub(PARTS_BITS);
-    let (mut tids, parts) = divide(columns[0], shift);
+    let (mut tids, parts) = typed!(columns[0], codes => divide(codes, shift));
     let mut shared = vec![0; rows];
     let sorter = Sorter { columns: &columns, widths: &widths };
     // With a shift of 0 all rows of a part agree in the first column.
@@ -89,9 +92,9 @@ pub(crate) fn split<'a, T>(mut whole: &'a mut [T], parts: &[Range<usize>]) -> Ve
 }
 
 /// Row ids in the order of their codes without the lowest `shift` bits, and the ranges of equal ones.
-fn divide(codes: &[u32], shift: u32) -> (Vec<u32>, Vec<Range<usize>>) {
+fn divide<C: Code>(codes: &[C], shift: u32) -> (Vec<u32>, Vec<Range<usize>>) {
     let mut next = vec![0_usize; 1 << PARTS_BITS];
-    codes.iter().for_each(|code| next[(code >> shift) as usize] += 1);
+    codes.iter().for_each(|code| next[(code.get() >> shift) as usize] += 1);
     let mut parts = Vec::new();
     let mut end = 0;
     for count in &mut next {
@@ -103,7 +106,7 @@ fn divide(codes: &[u32], shift: u32) -> (Vec<u32>, Vec<Range<usize>>) {
     }
     let mut tids = vec![0; codes.len()];
     for (tid, code) in codes.iter().enumerate() {
-        let at = &mut next[(code >> shift) as usize];
+        let at = &mut next[(code.get() >> shift) as usize];
         tids[*at] = tid as u32;
         *at += 1;
     }
@@ -167,7 +170,7 @@ impl<I> Default for Buffers<I> {
 
 struct Sorter<'a> {
     /// Codes of each level by row id.
-    columns: &'a [&'a [u32]],
+    columns: &'a [CodeSlice<'a>],
     /// Bits of the largest code of each level.
     widths: &'a [u32],
 }
@@ -214,12 +217,13 @@ impl Sorter<'_> {
     ) {
         let Buffers { items, spare } = buffers;
         items.clear();
-        items.extend(tids.iter().map(|&tid| {
-            let pack = |key: u64, level: usize| {
-                key << self.widths[level] | u64::from(self.columns[level][tid as usize])
-            };
-            I::new(levels.clone().fold(0, pack), tid)
-        }));
+        for tids in tids.chunks(PACKED_ROWS) {
+            let mut keys = [0; PACKED_ROWS];
+            for level in levels.clone() {
+                typed!(self.columns[level], codes => pack(codes, tids, self.widths[level], &mut keys));
+            }
+            items.extend(tids.iter().zip(keys).map(|(&tid, key)| I::new(key, tid)));
+        }
         if items.len() <= SMALL {
             items.sort_unstable();
         } else {
@@ -254,6 +258,13 @@ impl Sorter<'_> {
             bit += width;
         }
         level_of_bit
+    }
+}
+
+/// Appends the codes of the rows `tids`, which have `width` bits, to their keys.
+fn pack<C: Code>(codes: &[C], tids: &[u32], width: u32, keys: &mut [u64]) {
+    for (&tid, key) in tids.iter().zip(keys) {
+        *key = *key << width | u64::from(codes[tid as usize].get());
     }
 }
 
@@ -315,7 +326,7 @@ mod tests {
         {
             let table = table(rows, &masks);
             let order = [2, 0, 1];
-            let row = |tid: u32| order.map(|column| table.column(column)[tid as usize]);
+            let row = |tid: u32| order.map(|column| table.code(column, tid as usize));
             let sorted = sort(&table, &order, 2).expect("few rows");
             let mut expected: Vec<u32> = (0..rows as u32).collect();
             expected.sort_by_key(|&tid| row(tid));

@@ -91,9 +91,3 @@ fn make_dense(column: &mut [u32]) {
     let rank = |value: u32| distinct.partition_point(|&other| other <= value) as u32;
     column.iter_mut().for_each(|value| *value = rank(*value));
 }
-
-/// The given columns of a table.
-pub fn project(table: &CodeTable, columns: &[usize]) -> CodeTable {
-    CodeTable::new(columns.iter().map(|&column| table.column(column).to_vec()).collect())
-        .expect("some columns")
-}

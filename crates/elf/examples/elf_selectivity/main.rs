@@ -6,12 +6,13 @@
 mod lineitem;
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Instant;
 
-use lineitem::{NAMES, Random, YEAR_1994, YEAR_1995, project, table};
+use lineitem::{NAMES, Random, YEAR_1994, YEAR_1995, table};
 use pando_elf::{
     Advice, Bitmap, BuildOptions, CodeTable, Count, Elf, Ids, Interval, Kernel, LayoutKind, Method, Output,
-    Predicate, ScanColumns, Sink, by_cardinality, for_workload,
+    Predicate, Sink, by_cardinality, for_workload, scan,
 };
 
 const QUANTITY: usize = 4;
@@ -24,15 +25,13 @@ fn main() {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse().expect("a number"));
     let rows = arguments.next().unwrap_or(6_001_215);
     let rounds = arguments.next().unwrap_or(21);
-    let table = table(rows);
-    let three = project(&table, &Q6);
+    let table = Arc::new(table(rows));
+    let three = Arc::new(table.project(&Q6).expect("columns of the table"));
     println!("{rows} rows, kernel {}, medians of {rounds} rounds", Kernel::detect().name());
-    let columns = ScanColumns::new(&table);
     let raw = rows * NAMES.len() * 4;
-    println!("15 columns: raw u32 {} MB, narrow {} MB", raw / 1_000_000, columns.bytes() / 1_000_000);
+    println!("15 columns: raw u32 {} MB, narrow {} MB", raw / 1_000_000, table.bytes() / 1_000_000);
     let cardinality = by_cardinality(&table);
-    let workload =
-        for_workload(&table, &mixed_workload(&columns), &Advice::default()).expect("known columns");
+    let workload = for_workload(&table, &mixed_workload(&table), &Advice::default()).expect("known columns");
     let names = |order: &[usize]| order.iter().map(|&column| NAMES[column]).collect::<Vec<_>>().join(" ");
     println!("by cardinality: {}\nfor the workload: {}\n", names(&cardinality), names(&workload));
 
@@ -52,11 +51,11 @@ fn main() {
         ("columnar, 15 columns, by cardinality", &ascending, &in_all),
         ("columnar, 15 columns, for the workload", &advised, &in_all),
     ];
-    measure_q6(&columns, &in_all, &walks, rounds);
-    let small = small.with_scan_columns(ScanColumns::new(&three)).expect("its columns");
-    sweep(&small, &ScanColumns::new(&three), rounds);
-    let advised = advised.with_scan_columns(columns.clone()).expect("its columns");
-    random_predicates(&advised, &columns, 300, rounds.min(7));
+    measure_q6(&table, &in_all, &walks, rounds);
+    let small = small.with_table(three.clone()).expect("its table");
+    sweep(&small, &three, rounds);
+    let advised = advised.with_table(table.clone()).expect("its table");
+    random_predicates(&advised, &table, 300, rounds.min(7));
     exact(&[("linear", &published), ("columnar", &advised)], &table);
 }
 
@@ -70,14 +69,14 @@ fn q6([discount, quantity, shipdate]: [usize; 3]) -> Predicate {
 }
 
 /// Predicates on one to four columns that queries of TPC-H use.
-fn mixed_workload(columns: &ScanColumns) -> Vec<Predicate> {
+fn mixed_workload(table: &CodeTable) -> Vec<Predicate> {
     let mut random = Random(7);
     let used = [QUANTITY, DISCOUNT, SHIPDATE, 12, 14, 8];
     let any = |random: &mut Random| {
         let width = 1 + random.below(4) as usize;
         (0..width).fold(Predicate::all(), |all, _| {
             let column = used[random.below(used.len() as u32) as usize];
-            all.and(column, [interval(random, columns.maximum(column), 0.2)])
+            all.and(column, [interval(random, table.maximum(column), 0.2)])
         })
     };
     (0..20).map(|_| any(&mut random)).chain([q6(Q6)]).collect()
@@ -177,11 +176,11 @@ impl Find for Select<'_> {
     }
 }
 
-struct Scan<'a>(&'a ScanColumns, &'a Predicate, Kernel);
+struct Scan<'a>(&'a CodeTable, &'a Predicate, Kernel);
 
 impl Scan<'_> {
     fn run(&self, sink: &mut impl Sink) {
-        self.0.scan(self.1, self.2, sink).expect("known columns");
+        scan(self.0, self.1, self.2, sink).expect("known columns");
     }
 }
 
@@ -218,16 +217,11 @@ fn medians(methods: &[&dyn Find], buffers: &mut Buffers, rounds: usize) -> Vec<[
     times.into_iter().map(|times| times.map(median)).collect()
 }
 
-fn measure_q6(
-    columns: &ScanColumns,
-    predicate: &Predicate,
-    walks: &[(&str, &Elf, &Predicate)],
-    rounds: usize,
-) {
-    let mut buffers = Buffers::new(columns.rows());
+fn measure_q6(table: &CodeTable, predicate: &Predicate, walks: &[(&str, &Elf, &Predicate)], rounds: usize) {
+    let mut buffers = Buffers::new(table.rows());
     let selects: Vec<Select<'_>> = walks.iter().map(|&(_, elf, predicate)| Select(elf, predicate)).collect();
     let scans: Vec<Scan<'_>> =
-        Kernel::all().into_iter().map(|kernel| Scan(columns, predicate, kernel)).collect();
+        Kernel::all().into_iter().map(|kernel| Scan(table, predicate, kernel)).collect();
     let mut methods: Vec<&dyn Find> = scans.iter().map(|scan| scan as &dyn Find).collect();
     methods.extend(selects.iter().map(|select| select as &dyn Find));
     let names = scans.iter().map(|scan| format!("scan, {}", scan.2.name()));
@@ -238,9 +232,9 @@ fn measure_q6(
 }
 
 /// Conditions on the three columns of Q6 whose width is varied.
-fn sweep(elf: &Elf, columns: &ScanColumns, rounds: usize) {
+fn sweep(elf: &Elf, table: &CodeTable, rounds: usize) {
     println!("\nselectivity of 3 columns; microseconds for ids and bitmap: scan, Elf with gate, method");
-    let mut buffers = Buffers::new(columns.rows());
+    let mut buffers = Buffers::new(table.rows());
     for (discounts, quantities, days) in [
         (1, 1, 1),
         (1, 2, 10),
@@ -256,13 +250,13 @@ fn sweep(elf: &Elf, columns: &ScanColumns, rounds: usize) {
             .and(0, [Interval::new(1, discounts)])
             .and(1, [Interval::new(1, quantities)])
             .and(2, [Interval::new(60, 60 + days - 1)]);
-        let (scan, select) = (Scan(columns, &predicate, Kernel::detect()), Select(elf, &predicate));
+        let (scan, select) = (Scan(table, &predicate, Kernel::detect()), Select(elf, &predicate));
         let times = medians(&[&scan, &select], &mut buffers, rounds);
         let method = |output| match output {
-            Output::Bitmap => select.run(output, &mut buffers.bitmap.clone()),
+            Output::Bitmap => select.run(output, &mut Bitmap::new(table.rows() as u64)),
             _ => select.run(output, &mut Ids::<u32>::new(&mut Vec::new(), Kernel::detect())),
         };
-        let share = count(elf, &predicate) as f64 / columns.rows() as f64;
+        let share = count(elf, &predicate) as f64 / table.rows() as f64;
         println!(
             "{:9.4}% {:9.1} {:9.1} {:5} {:9.1} {:9.1} {:5}",
             share * 100.0,
@@ -277,9 +271,9 @@ fn sweep(elf: &Elf, columns: &ScanColumns, rounds: usize) {
 }
 
 /// Ratio of the gate's time to the scan's for random predicates on 1 to 15 columns.
-fn random_predicates(elf: &Elf, columns: &ScanColumns, number: usize, rounds: usize) {
+fn random_predicates(elf: &Elf, table: &CodeTable, number: usize, rounds: usize) {
     let mut random = Random(11);
-    let mut buffers = Buffers::new(columns.rows());
+    let mut buffers = Buffers::new(table.rows());
     let mut factors = [const { Vec::new() }; 3];
     for i in 0..number {
         let width = 1 + i % NAMES.len();
@@ -287,9 +281,9 @@ fn random_predicates(elf: &Elf, columns: &ScanColumns, number: usize, rounds: us
         let mut chosen: Vec<usize> = (0..NAMES.len()).collect();
         (0..NAMES.len()).for_each(|at| chosen.swap(at, random.below(NAMES.len() as u32) as usize));
         let predicate = chosen[..width].iter().fold(Predicate::all(), |all, &column| {
-            all.and(column, [interval(&mut random, columns.maximum(column), share)])
+            all.and(column, [interval(&mut random, table.maximum(column), share)])
         });
-        let (scan, select) = (Scan(columns, &predicate, Kernel::detect()), Select(elf, &predicate));
+        let (scan, select) = (Scan(table, &predicate, Kernel::detect()), Select(elf, &predicate));
         let times = medians(&[&scan, &select], &mut buffers, rounds);
         for (output, factors) in factors.iter_mut().enumerate() {
             factors.push((times[1][output] / times[0][output], predicate.clone()));
@@ -317,7 +311,7 @@ fn exact(elves: &[(&str, &Elf)], table: &CodeTable) {
     let mut random = Random(5);
     let rows: Vec<Vec<u32>> = (0..100_000)
         .map(|_| random.below(table.rows() as u32) as usize)
-        .map(|row| (0..table.width()).map(|column| table.column(column)[row]).collect())
+        .map(|row| (0..table.width()).map(|column| table.code(column, row)).collect())
         .collect();
     let mut ids = Vec::<u32>::new();
     for (name, elf) in elves {

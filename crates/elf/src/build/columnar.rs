@@ -5,10 +5,11 @@
 //! before it.
 
 use std::ops::Range;
+use std::slice::ChunksExactMut;
 
 use super::tree::Tree;
 use super::{BuildOptions, Width};
-use crate::codes::code_bytes;
+use crate::codes::{Code, typed};
 use crate::error::{Error, Result};
 use crate::layout::{Columnar, ColumnarPlan, LevelPlan, Sections};
 use crate::sort::{in_parallel, split};
@@ -180,11 +181,17 @@ impl Part<'_> {
             } else {
                 (self.rows.end, strip_rows)
             };
-            for (&tid, code) in self.tree.sorted.tids[end - (strip - done)..end].iter().zip(&mut codes) {
-                code.copy_from_slice(&column[tid as usize].to_le_bytes()[..width]);
-            }
+            let tids = &self.tree.sorted.tids[end - (strip - done)..end];
+            typed!(column, column => gather(column, tids, &mut codes));
             done = strip;
         }
+    }
+}
+
+/// Writes the codes of the rows `tids` to as many places.
+fn gather<C: Code>(column: &[C], tids: &[u32], places: &mut ChunksExactMut<'_, u8>) {
+    for (&tid, place) in tids.iter().zip(places) {
+        place.copy_from_slice(column[tid as usize].bytes());
     }
 }
 
@@ -208,7 +215,7 @@ fn plan(tree: &Tree<'_>, order: &[usize], total: &Counts, options: &BuildOptions
         column: order[level],
         entries: total.entries[level] as u64,
         strip_rows: total.strip_rows[level] as u64,
-        code_bytes: code_bytes(tree.columns[level].iter().copied().max().unwrap_or(0)),
+        code_bytes: tree.columns[level].code_bytes(),
     };
     let levels = (0..tree.levels()).map(level).collect();
     Ok(ColumnarPlan { rows, bucket_rows: options.bucket_rows, pointer_bytes, levels })

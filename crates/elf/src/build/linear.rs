@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use super::tree::Tree;
 use super::{BuildOptions, Width};
+use crate::codes::{Code, typed};
 use crate::error::{Error, Result};
 use crate::layout::{ABSENT, END, Linear, LinearPlan, MONO_NARROW, MONO_WIDE};
 use crate::sort::{in_parallel, split};
@@ -33,6 +34,9 @@ trait Words {
     fn len(&self) -> usize;
     fn push(&mut self, word: u32);
     fn set(&mut self, at: usize, word: u32);
+
+    /// The codes of the sorted row `row` from `level` on. Rows come in ascending order.
+    fn push_codes(&mut self, tree: &Tree<'_>, row: usize, level: usize);
 }
 
 struct Counter(usize);
@@ -47,12 +51,56 @@ impl Words for Counter {
     }
 
     fn set(&mut self, _at: usize, _word: u32) {}
+
+    fn push_codes(&mut self, tree: &Tree<'_>, _row: usize, level: usize) {
+        self.0 += tree.levels() - level;
+    }
 }
 
 /// A part of the image.
 struct Writer<'a> {
     bytes: &'a mut [u8],
     len: usize,
+    window: Window,
+}
+
+impl<'a> Writer<'a> {
+    fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, len: 0, window: Window { first: 0, rows: 0, codes: Vec::new() } }
+    }
+}
+
+/// Rows that are decoded at once: column by column, so that many cache misses overlap.
+const WINDOW_ROWS: usize = 512;
+
+/// Codes of consecutive sorted rows, row by row.
+struct Window {
+    first: usize,
+    rows: usize,
+    codes: Vec<u32>,
+}
+
+impl Window {
+    /// Codes of a row, which is not before those of the last call.
+    fn row(&mut self, tree: &Tree<'_>, row: usize) -> &[u32] {
+        let levels = tree.levels();
+        if row >= self.first + self.rows {
+            (self.first, self.rows) = (row, WINDOW_ROWS.min(tree.rows() - row));
+            self.codes.resize(self.rows * levels, 0);
+            let tids = &tree.sorted.tids[row..row + self.rows];
+            for (level, &column) in tree.columns.iter().enumerate() {
+                typed!(column, column => gather(column, tids, &mut self.codes[level..], levels));
+            }
+        }
+        &self.codes[(row - self.first) * levels..][..levels]
+    }
+}
+
+/// Writes the codes of the rows `tids` to every `stride`-th place.
+fn gather<C: Code>(column: &[C], tids: &[u32], places: &mut [u32], stride: usize) {
+    for (&tid, place) in tids.iter().zip(places.iter_mut().step_by(stride)) {
+        *place = column[tid as usize].get();
+    }
 }
 
 impl Words for Writer<'_> {
@@ -68,6 +116,13 @@ impl Words for Writer<'_> {
     #[inline]
     fn set(&mut self, at: usize, word: u32) {
         self.bytes[at * WORD_BYTES..][..WORD_BYTES].copy_from_slice(&word.to_le_bytes());
+    }
+
+    fn push_codes(&mut self, tree: &Tree<'_>, row: usize, level: usize) {
+        let codes = &self.window.row(tree, row)[level..];
+        let words = self.bytes[self.len * WORD_BYTES..].as_chunks_mut::<WORD_BYTES>().0;
+        words.iter_mut().zip(codes).for_each(|(word, code)| *word = code.to_le_bytes());
+        self.len += codes.len();
     }
 }
 
@@ -131,7 +186,7 @@ impl PartWriter<'_> {
         waiting: &mut Vec<Subtree>,
     ) {
         if self.tree.is_uniform(&rows) {
-            (level..self.tree.levels()).for_each(|level| words.push(self.tree.code(rows.start, level)));
+            words.push_codes(self.tree, rows.start, level);
             for row in rows.clone() {
                 let end = if row + 1 == rows.end { END } else { 0 };
                 words.push(self.tree.sorted.tids[row] | end);
@@ -164,8 +219,8 @@ fn count(tree: &Tree<'_>, pointer_words: usize, threads: usize) -> Vec<usize> {
 
 /// Sizes of the image and of its parts with the narrowest pointers that `width` allows.
 fn plan(tree: &Tree<'_>, options: &BuildOptions) -> Result<(LinearPlan, Vec<usize>)> {
-    let maximum = tree.columns[0].iter().copied().max();
-    let first_list = maximum.map_or(0, |maximum| u64::from(maximum) + 1);
+    let last_row = tree.rows().checked_sub(1);
+    let first_list = last_row.map_or(0, |row| u64::from(tree.code(row, 0)) + 1);
     let sized = |pointer_words: usize| {
         let sizes = count(tree, pointer_words, options.threads);
         let array_words =
@@ -205,10 +260,10 @@ pub(super) fn write(tree: &Tree<'_>, order: &[usize], options: &BuildOptions) ->
     let tasks = tree.sorted.parts.iter().zip(&bases).zip(split(body, &bases)).zip(&roots);
     in_parallel(tasks, options.threads, |(((part, base), bytes), roots)| {
         let base = first_words + base.start / WORD_BYTES;
-        let written = writer.write(part.clone(), base, &mut Writer { bytes, len: 0 });
+        let written = writer.write(part.clone(), base, &mut Writer::new(bytes));
         roots.get_or_init(|| written);
     });
-    let mut first_list = Writer { bytes: first_list, len: 0 };
+    let mut first_list = Writer::new(first_list);
     (0..first_words).for_each(|_| first_list.push(ABSENT));
     for root in roots.iter().filter_map(OnceLock::get).flatten() {
         let target = pointer(root.at, root.is_mono, pointer_words);

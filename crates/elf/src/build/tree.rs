@@ -6,13 +6,14 @@
 
 use std::ops::Range;
 
+use crate::codes::CodeSlice;
 use crate::sort::Sorted;
 use crate::table::CodeTable;
 
 /// A sorted table.
 pub(super) struct Tree<'a> {
     /// Codes of each level by row id.
-    pub(super) columns: Vec<&'a [u32]>,
+    pub(super) columns: Vec<CodeSlice<'a>>,
     pub(super) sorted: &'a Sorted,
 }
 
@@ -33,7 +34,7 @@ impl<'a> Tree<'a> {
     /// Code of the sorted row `row` at `level`.
     #[inline]
     pub(super) fn code(&self, row: usize, level: usize) -> u32 {
-        self.columns[level][self.sorted.tids[row] as usize]
+        self.columns[level].get(self.sorted.tids[row] as usize)
     }
 
     /// Groups of the rows of a group that have equal values at `level`.

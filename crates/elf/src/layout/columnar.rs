@@ -350,6 +350,33 @@ impl<B: AsRef<[u8]>> Columnar<B> {
         }
     }
 
+    /// Rows below the entries of `level` before entry `at`.
+    #[inline]
+    fn covered_before(&self, level: usize, at: usize) -> usize {
+        let sections = &self.sections.levels[level];
+        if sections.entries == 0 {
+            return 0;
+        }
+        let strip = if sections.strips.is_empty() { 0 } else { self.numbers(&sections.strips).at(at) };
+        self.numbers(&sections.starts).at(at) - strip
+    }
+
+    /// First entry of the next level that is not before entry `at` of `level`.
+    #[inline]
+    fn child(&self, level: usize, at: usize) -> usize {
+        let sections = &self.sections.levels[level];
+        let has_children = sections.entries > 0 && !sections.children.is_empty();
+        if has_children { self.numbers(&sections.children).at(at) } else { 0 }
+    }
+
+    /// Strip codes of `level`.
+    #[inline]
+    fn strip_codes(&self, level: usize) -> CodeSlice<'_> {
+        let sections = &self.sections.levels[level];
+        let bytes = &self.bytes.as_ref()[sections.codes.clone()];
+        CodeSlice::open(bytes, sections.code_bytes).expect("sections have whole codes")
+    }
+
     fn list(&self, level: usize, list: Range<usize>) -> ColumnarCursor {
         ColumnarCursor { level, matching: list.start..list.start, list }
     }
@@ -386,12 +413,11 @@ impl<B: AsRef<[u8]>> Columnar<B> {
         let mut at = (run.level, run.next_entry);
         levels.iter().map(move |&level| {
             while at.0 < level {
-                at = (at.0 + 1, self.level(at.0).child(at.1));
+                at = (at.0 + 1, self.child(at.0, at.1));
             }
-            let opened = self.level(level);
             // Rows before the run that are below entries of this level have no strip.
-            let covered = opened.start(at.1) - opened.strip(at.1);
-            opened.codes.slice(run.first - covered..run.end - covered)
+            let covered = self.covered_before(level, at.1);
+            self.strip_codes(level).slice(run.first - covered..run.end - covered)
         })
     }
 
@@ -536,15 +562,23 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
         let (mut first, mut end) = (0, run.end - run.first);
         let mut at = run.next_entry;
         for (number, &code) in codes.iter().enumerate().skip(run.level) {
-            let level = self.level(number);
-            let covered = level.start(at) - level.strip(at);
-            let strip = level.codes.slice(run.first - covered..run.end - covered);
-            first = strip.lower_bound(first..end, code);
-            end = strip.upper_bound(first..end, code);
-            if first == end {
-                return;
+            let covered = self.covered_before(number, at);
+            let strip = self.strip_codes(number);
+            let rows = run.first - covered + first..run.first - covered + end;
+            if rows.len() == 1 {
+                // A chain of searches would wait for each column's memory before it asks for the next.
+                if strip.get(rows.start) != code {
+                    return;
+                }
+            } else {
+                let low = strip.lower_bound(rows.clone(), code);
+                let high = strip.upper_bound(low..rows.end, code);
+                (first, end) = (low + covered - run.first, high + covered - run.first);
+                if low == high {
+                    return;
+                }
             }
-            at = level.child(at);
+            at = self.child(number, at);
         }
         sink.span(self.tids().slice(run.first + first..run.first + end));
     }

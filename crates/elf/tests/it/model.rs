@@ -107,7 +107,7 @@ pub fn conditions() -> impl Strategy<Value = Vec<Condition>> {
 pub fn predicate(table: &CodeTable, conditions: &[Condition]) -> Predicate {
     let mut predicate = Predicate::all();
     for (column, condition) in conditions.iter().enumerate().take(table.width()) {
-        let code = |row: &usize| if table.rows() == 0 { 3 } else { table.column(column)[row % table.rows()] };
+        let code = |row: &usize| if table.rows() == 0 { 3 } else { table.code(column, row % table.rows()) };
         let intervals = match condition {
             Condition::None => continue,
             Condition::All => vec![Interval::new(0, u32::MAX)],
@@ -134,13 +134,13 @@ pub fn predicate(table: &CodeTable, conditions: &[Condition]) -> Predicate {
 
 /// Row ids that match, ascending.
 pub fn brute_force(table: &CodeTable, predicate: &Predicate) -> Vec<u64> {
-    let row = |row: &usize| predicate.matches(|column| table.column(column)[*row]);
+    let row = |row: &usize| predicate.matches(|column| table.code(column, *row));
     (0..table.rows()).filter(row).map(|row| row as u64).collect()
 }
 
 /// Row ids in preorder: the lexicographic order of the codes, then of the row ids.
 pub fn in_tree_order(table: &CodeTable, order: &[usize], mut rows: Vec<u64>) -> Vec<u64> {
-    let key = |row: u64| order.iter().map(|&column| table.column(column)[row as usize]).collect::<Vec<_>>();
+    let key = |row: u64| order.iter().map(|&column| table.code(column, row as usize)).collect::<Vec<_>>();
     rows.sort_by_cached_key(|&row| (key(row), row));
     rows
 }

@@ -1,8 +1,10 @@
 //! Selections through the gate: every kind of result, by walk or scan, is what brute force gives.
 
+use std::sync::Arc;
+
 use pando_elf::{
     Bitmap, BuildOptions, CodeTable, Columnar, Elf, Error, Filter, Gate, Interval, Kernel, LayoutKind,
-    Method, Predicate, Region, ScanColumns, Width, build_columnar, range,
+    Method, Predicate, Region, Width, build_columnar, range,
 };
 use proptest::prelude::*;
 
@@ -40,7 +42,7 @@ proptest! {
             let mut elf = Elf::build(&table, &order, layout, &options).expect("a small table");
             elf = elf.with_gate(gate).with_kernel(kernel);
             if with_columns {
-                elf = elf.with_scan_columns(ScanColumns::new(&table)).expect("columns of the same table");
+                elf = elf.with_table(Arc::new(table.clone())).expect("columns of the same table");
             }
             for conditions in &predicates {
                 check(&elf, &table, &order, &predicate(&table, conditions));
@@ -112,7 +114,7 @@ fn the_gate_walks_where_it_pays_and_scans_elsewhere() {
     let table = large(200_000);
     let elf =
         Elf::build(&table, &[0, 1, 2], LayoutKind::Columnar, &BuildOptions::default()).expect("a table");
-    let elf = elf.with_scan_columns(ScanColumns::new(&table)).expect("its columns");
+    let elf = elf.with_table(Arc::new(table.clone())).expect("its columns");
     let method = |predicate: Predicate| {
         let selection = elf.select(&predicate).expect("the columns exist");
         assert_eq!(selection.count(), brute_force(&table, &predicate).len() as u64);
@@ -133,9 +135,8 @@ fn what_does_not_fit_is_refused() {
     let elf = Elf::build(&table, &[2, 1, 0], LayoutKind::Linear, &BuildOptions::default()).expect("a table");
     let error = elf.select(&Predicate::all().and(3, [])).map(|_| ()).map_err(|error| error.to_string());
     assert_eq!(error, Err("there is no column number 3: the table has 3, counted from 0".into()));
-    let foreign = elf.clone().with_scan_columns(ScanColumns::new(&large(90))).map(|_| ());
-    let expected =
-        "the scan columns are those of another table: 3 columns of 90 rows instead of 3 columns of 100 rows";
+    let foreign = elf.clone().with_table(Arc::new(large(90))).map(|_| ());
+    let expected = "the table beside the Elf is another one: it has 3 columns of 90 rows instead of 3 columns of 100 rows";
     assert_eq!(foreign.map_err(|error| error.to_string()), Err(expected.into()));
     let arity = elf.exact_into(&[1, 2], &mut Vec::<u32>::new());
     assert_eq!(arity, Err(Error::WrongArity { values: 2, columns: 3 }));
@@ -150,7 +151,7 @@ fn an_opened_image_answers_like_the_built_one() {
         let built = Elf::build(&table, &[2, 1, 0], layout, &BuildOptions::default()).expect("a table");
         let opened = Elf::open(built.bytes().to_vec()).expect("a whole image");
         check(&opened, &table, &[2, 1, 0], &Predicate::all().and(1, [Interval::new(100, 300)]));
-        let codes = [0, 1, 2].map(|column| table.column(column)[77]);
+        let codes = [0, 1, 2].map(|column| table.code(column, 77));
         let mut ids = Vec::<u64>::new();
         opened.exact_into(&codes, &mut ids).expect("three codes");
         assert_eq!(ids, brute_force(&table, &Predicate::exact(&codes)));
