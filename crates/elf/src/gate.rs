@@ -34,7 +34,7 @@ pub enum Method {
 /// Costs of the parts of a walk and of a scan, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gate {
-    /// A step of a walk: a list entered or left, or a leaf.
+    /// A step of a walk through a list, or a level passed below one.
     pub step_ns: f64,
     /// Comparison of a leaf's row with the conditions of one level.
     pub compared_ns: f64,
@@ -53,12 +53,12 @@ pub struct Gate {
 impl Default for Gate {
     fn default() -> Self {
         Self {
-            step_ns: 25.0,
+            step_ns: 30.0,
             compared_ns: 0.1,
-            walk_id_ns: 0.15,
-            walk_bit_ns: 1.0,
-            scan_byte_ns: 0.035,
-            scan_id_ns: 0.3,
+            walk_id_ns: 0.3,
+            walk_bit_ns: 0.9,
+            scan_byte_ns: 0.037,
+            scan_id_ns: 0.15,
             patience: 0.08,
         }
     }
@@ -82,15 +82,17 @@ impl Gate {
         let mut checkpoint_ns = scan_ns * self.patience;
         let mut extents = None;
         let (walk, _) = range(layout, filter, sink, |work| {
-            let walk_ns = self.walk_ns(work, levels, output);
-            if walk_ns < checkpoint_ns {
+            let spent_ns = self.walk_ns(work, levels, output);
+            let next_ns = spent_ns + self.walk_found_ns(output) * work.pending as f64;
+            if next_ns < checkpoint_ns {
                 return true;
             }
             let extents = extents.get_or_insert_with(|| layout.extents(filter));
             let behind = share_behind(extents, work.position);
-            checkpoint_ns = walk_ns * 1.5;
-            let rest_ns = walk_ns * (1.0 - behind) / behind;
-            let found = if behind > 0.0 { work.found as f64 / behind } else { work.found as f64 };
+            checkpoint_ns = next_ns * 1.5;
+            // The position is already behind a leaf that is about to be taken.
+            let rest_ns = next_ns / behind - spent_ns;
+            let found = (work.found + work.pending) as f64 / behind.max(1e-9);
             rest_ns < scan_ns + self.scan_found_ns(found, output)
         });
         if walk == Walk::Complete {
@@ -102,14 +104,17 @@ impl Gate {
     }
 
     fn walk_ns(&self, work: &Work, levels: f64, output: Output) -> f64 {
-        let found_ns = match output {
+        self.step_ns * work.steps as f64
+            + self.compared_ns * levels * work.compared as f64
+            + self.walk_found_ns(output) * work.found as f64
+    }
+
+    fn walk_found_ns(&self, output: Output) -> f64 {
+        match output {
             Output::Count => 0.0,
             Output::Ids => self.walk_id_ns,
             Output::Bitmap => self.walk_bit_ns,
-        };
-        self.step_ns * work.steps as f64
-            + self.compared_ns * levels * work.compared as f64
-            + found_ns * work.found as f64
+        }
     }
 
     fn scan_found_ns(&self, found: f64, output: Output) -> f64 {

@@ -69,6 +69,9 @@ pub trait ElfLayout {
     /// Rows that [`take`](Self::take) compares for `leaf`, 0 if it takes all without a comparison.
     fn compared(&self, leaf: Self::Leaf, filter: &Filter) -> u64;
 
+    /// Levels that [`take`](Self::take) has to pass to find the values that it compares.
+    fn chain(&self, leaf: Self::Leaf, filter: &Filter) -> u64;
+
     /// Rows of `leaf`; in the linear layout 1, without looking at it.
     fn rows(&self, leaf: Self::Leaf) -> u64;
 

@@ -286,12 +286,12 @@ fn random_predicates(elf: &Elf, table: &CodeTable, number: usize, rounds: usize)
         let (scan, select) = (Scan(table, &predicate, Kernel::detect()), Select(elf, &predicate));
         let times = medians(&[&scan, &select], &mut buffers, rounds);
         for (output, factors) in factors.iter_mut().enumerate() {
-            factors.push((times[1][output] / times[0][output], predicate.clone()));
+            factors.push((times[1][output] / times[0][output], times[0][output], predicate.clone()));
         }
     }
     println!("\n{number} random predicates on 1 to 15 columns: time of the Elf with gate / time of the scan");
     for (output, mut factors) in OUTPUTS.into_iter().zip(factors) {
-        factors.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        factors.sort_by(|(a, ..), (b, ..)| a.total_cmp(b));
         let at = |share: f64| factors[((factors.len() - 1) as f64 * share) as usize].0;
         println!(
             "{:8} min {:.3}, 10% {:.3}, median {:.3}, 90% {:.3}, 99% {:.3}, max {:.3}",
@@ -303,6 +303,15 @@ fn random_predicates(elf: &Elf, table: &CodeTable, number: usize, rounds: usize)
             at(0.99),
             at(1.0),
         );
+        for (factor, scan_ns, predicate) in factors.iter().rev().take(3) {
+            let conditions: Vec<String> = predicate
+                .conditions()
+                .map(|(column, intervals)| {
+                    format!("{} {}-{}", NAMES[column], intervals[0].low, intervals[0].high)
+                })
+                .collect();
+            println!("  {factor:.2} times {:.0} us: {}", scan_ns / 1e3, conditions.join(", "));
+        }
     }
 }
 

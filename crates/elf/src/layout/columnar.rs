@@ -529,6 +529,10 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
         if is_compared { self.rows(run) } else { 0 }
     }
 
+    fn chain(&self, run: Run, filter: &Filter) -> u64 {
+        filter.depth().saturating_sub(run.level) as u64
+    }
+
     fn rows(&self, run: Run) -> u64 {
         (run.end - run.first) as u64
     }

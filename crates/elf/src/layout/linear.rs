@@ -290,6 +290,10 @@ impl<B: AsRef<[u8]>> ElfLayout for Linear<B> {
         u64::from(!filter.constrained_from(leaf.level).is_empty())
     }
 
+    fn chain(&self, _leaf: MonoList, _filter: &Filter) -> u64 {
+        1
+    }
+
     fn rows(&self, _leaf: MonoList) -> u64 {
         1
     }

@@ -10,12 +10,14 @@ use crate::sink::Sink;
 /// What a walk has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Lists entered and left, and leaves.
+    /// Steps through lists, and levels passed from the end of a list to the last condition.
     pub steps: u64,
     /// Rows of leaves that were compared with conditions.
     pub compared: u64,
-    /// Rows that were found, or are about to be taken without a comparison.
+    /// Rows that were found.
     pub found: u64,
+    /// Rows of the last leaf, if they are about to be taken without a comparison.
+    pub pending: u64,
     /// [`ElfLayout::end`] of the last leaf, 0 before the first one.
     pub position: u64,
 }
@@ -49,13 +51,17 @@ pub fn range<L: ElfLayout, S: Sink>(
                 let compared = layout.compared(leaf, filter);
                 work.compared += compared;
                 work.position = layout.end(leaf);
-                // Known before the leaf is taken, which may be large.
-                work.found = sink.found() + if compared == 0 { layout.rows(leaf) } else { 0 };
+                if compared > 0 {
+                    work.steps += layout.chain(leaf, filter);
+                } else {
+                    work.pending = layout.rows(leaf);
+                }
+                // Before the leaf is taken, which may be large.
                 if !proceed(&work) {
                     return (Walk::Stopped, work);
                 }
                 layout.take(leaf, filter, sink);
-                work.found = sink.found();
+                (work.found, work.pending) = (sink.found(), 0);
             }
             Step::End => {
                 lists.pop();
