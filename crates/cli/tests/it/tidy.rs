@@ -13,6 +13,7 @@ use source::{Source, files, find_word};
 /// indexes never see an executor.
 const ARROWS: &[(&str, &[&str])] = &[
     ("pando-workload", &[]),
+    ("pando-elf", &[]),
     ("pando-fabric", &[]),
     ("pando-rt", &["pando-fabric"]),
     ("pando-fabric-local", &["pando-fabric"]),
@@ -78,6 +79,7 @@ const RESERVED: &[(&str, &[&str])] = &[
 /// The only files with unsafe code, by crate; all other crates forbid it.
 const UNSAFE_FILES: &[(&str, &[&str])] = &[
     ("crates/cache", &["src/arena.rs", "src/rank.rs", "tests/it/loom_latch.rs"]),
+    ("crates/elf", &["src/kernel.rs"]),
     ("crates/fabric-local", &["src/sys.rs"]),
     (
         "crates/fabric-verbs",
