@@ -34,8 +34,8 @@ pub(crate) struct Step<'t> {
     pub far: bool,
 }
 
-/// Node before the leaf at which the cached path ended and [`walk`](crate::descent::walk) goes on; the root
-/// by default.
+/// Node before the leaf at which the cached path ended and the descent that can wait goes on; the root by
+/// default.
 #[derive(Default)]
 pub struct ResumePoint<'t>(pub(crate) Option<VersionedNode<'t>>);
 
