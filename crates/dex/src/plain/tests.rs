@@ -1,6 +1,7 @@
 //! Splits whose verbs fail.
 //!
-//! A WRITE of a new node fails before anything refers to the node, so the operation must leave no lock.
+//! A WRITE of a new node fails before anything refers to the node, so the operation must leave no lock:
+//! the same operation succeeds afterwards.
 
 use pando_fabric::Fabric;
 use pando_fabric_local::{LocalConfig, LocalFabric};

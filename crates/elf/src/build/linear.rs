@@ -1,6 +1,7 @@
 //! Writes the published layout (fact sheet §3): lists before the subtrees of their entries, pointers last.
 //!
 //! One traversal serves both passes: its words go to a counter or into the image.
+//! Threads write the subtrees of different values of the first column.
 
 use std::ops::Range;
 use std::sync::OnceLock;

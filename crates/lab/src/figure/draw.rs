@@ -1,6 +1,7 @@
 //! A figure as a picture: title, legend, notes, and how a series looks.
 //!
-//! All positions are pixels that `layout.rs` computes; panels are drawn by `panel.rs`.
+//! All positions are pixels that `layout.rs` computes; panels are drawn by `panel.rs`. The look of a
+//! series depends on its name's place among all series, so it is the same in all panels.
 
 use super::layout::{self, LEGEND_STROKE, Line, TEXT_PX, TITLE_PX};
 use super::picture::{Anchor, Colour, Ink, Outline, Picture, Point};

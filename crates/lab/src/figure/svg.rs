@@ -1,6 +1,7 @@
 //! A picture as SVG.
 //!
-//! The text requests DejaVu Sans, or any sans-serif font if that is missing. Equal pictures give equal bytes.
+//! The text requests DejaVu Sans, or any sans-serif font if that is missing. Equal pictures give equal bytes:
+//! nothing depends on the system, the time or the order of a hash table.
 
 use std::fmt::Write;
 
