@@ -24,6 +24,7 @@ cargo test -p pando-fabric-verbs --features verbs --no-run --message-format=json
     sed -n 's/.*"name":"it".*"executable":"\([^"]*\)".*/\1/p' |
     while read -r executable; do cp "$executable" "$programs/tests"; done
 
-# Without KVM the guest is emulated and may stall for longer than any deadline, so a failure is shown and the guest runs once more.
+# A guest in which a memory server did not come up (97) has shown what its threads wait for, and runs once more. It has stalled in
+# this way once, emulated. Any other failure is one.
 boot=(ci/rxe/boot.sh "$work" ci/rxe/guest.sh "$programs"/{tests,pando})
-"${boot[@]}" || { echo "== the guest failed, see above; once more" && "${boot[@]}"; }
+"${boot[@]}" || { [ $? = 97 ] && echo "== once more" && "${boot[@]}"; }
