@@ -16,6 +16,9 @@ use crate::sink::bits;
 /// Codes that one word of a mask stands for.
 pub const WORD: usize = 64;
 
+/// Rows whose masks are computed together.
+pub(crate) const BLOCK_ROWS: usize = 4096;
+
 /// Intervals up to which every code is compared with each of them; above, they are searched for each code.
 const COMPARED_INTERVALS: usize = 8;
 
@@ -101,6 +104,29 @@ impl Kernel {
                 // SAFETY: AVX-512 F and BW, BMI1 and POPCNT were detected.
                 typed!(codes, codes => unsafe { x86::compare(codes, intervals, masks, combine) })
             }
+        }
+    }
+
+    /// Calls `take` for each 64 of at most [`BLOCK_ROWS`] rows of which some meet all conditions, with the first
+    /// of the 64 rows and their mask. A condition is the codes of the rows and its intervals.
+    pub(crate) fn select<'c>(
+        self,
+        rows: usize,
+        conditions: impl Iterator<Item = (CodeSlice<'c>, &'c [Interval])>,
+        mut take: impl FnMut(usize, u64),
+    ) {
+        let mut masks = [u64::MAX; BLOCK_ROWS / WORD];
+        let masks = &mut masks[..rows.div_ceil(WORD)];
+        if !rows.is_multiple_of(WORD) {
+            masks[rows / WORD] = u64::MAX >> (WORD - rows % WORD);
+        }
+        let mut combine = Combine::Replace;
+        for (codes, intervals) in conditions {
+            self.compare(codes, intervals, masks, combine);
+            combine = Combine::And;
+        }
+        for (word, &mask) in masks.iter().enumerate().filter(|(_, mask)| **mask != 0) {
+            take(word * WORD, mask);
         }
     }
 

@@ -16,6 +16,9 @@ pub struct Interval {
 }
 
 impl Interval {
+    /// All codes.
+    pub const ALL: Self = Self { low: 0, high: u32::MAX };
+
     /// Codes from `low` to `high`, both included.
     pub fn new(low: u32, high: u32) -> Self {
         Self { low, high }
@@ -140,7 +143,7 @@ impl Filter {
                 .position(|&other| other == column)
                 .ok_or(Error::ColumnOutOfRange { column, columns: order.len() })?;
             // A condition that every code meets would only cost time.
-            if intervals != [Interval::new(0, u32::MAX)] {
+            if intervals != [Interval::ALL] {
                 levels[level] = Some(intervals.into());
             }
         }

@@ -4,13 +4,10 @@
 //! are evaluated for blocks of rows, the most selective first; words without a candidate are skipped.
 
 use crate::error::{Error, Result};
-use crate::kernel::{Combine, Kernel, WORD};
+use crate::kernel::{BLOCK_ROWS, Kernel};
 use crate::predicate::{Interval, Predicate};
 use crate::sink::Sink;
 use crate::table::CodeTable;
-
-/// Rows whose masks are computed together.
-const BLOCK_ROWS: usize = 4096;
 
 /// Conditions of `predicate` that not every code of their column meets. Fails if a column does not exist.
 fn conditions<'p>(table: &CodeTable, predicate: &'p Predicate) -> Result<Vec<(usize, &'p [Interval])>> {
@@ -44,22 +41,11 @@ pub fn scan<S: Sink>(table: &CodeTable, predicate: &Predicate, kernel: Kernel, s
     conditions.sort_by(|(a, left), (b, right)| {
         share(table.maximum(*a), left).total_cmp(&share(table.maximum(*b), right))
     });
-    let mut masks = [0; BLOCK_ROWS / WORD];
     for first in (0..table.rows()).step_by(BLOCK_ROWS) {
         let rows = BLOCK_ROWS.min(table.rows() - first);
-        let masks = &mut masks[..rows.div_ceil(WORD)];
-        masks.fill(u64::MAX);
-        if !rows.is_multiple_of(WORD) {
-            masks[rows / WORD] = u64::MAX >> (WORD - rows % WORD);
-        }
-        let mut combine = Combine::Replace;
-        for &(column, intervals) in &conditions {
-            kernel.compare(table.column(column).slice(first..first + rows), intervals, masks, combine);
-            combine = Combine::And;
-        }
-        for (word, &mask) in masks.iter().enumerate().filter(|(_, mask)| **mask != 0) {
-            sink.rows((first + word * WORD) as u64, mask);
-        }
+        let codes = |column| table.column(column).slice(first..first + rows);
+        let conditions = conditions.iter().map(|&(column, intervals)| (codes(column), intervals));
+        kernel.select(rows, conditions, |row, mask| sink.rows((first + row) as u64, mask));
     }
     Ok(())
 }

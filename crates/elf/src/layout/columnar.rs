@@ -25,12 +25,10 @@ use super::verify::verify;
 use super::{ElfLayout, Found, Step};
 use crate::codes::{CodeSlice, NumberSlice};
 use crate::error::{Error, Result};
-use crate::kernel::{Combine, Kernel, WORD};
+use crate::kernel::{BLOCK_ROWS, Kernel, WORD};
 use crate::predicate::{Filter, Interval, contains};
 use crate::sink::{Sink, bits};
 
-/// Rows whose masks are computed together.
-const BLOCK_ROWS: usize = 4096;
 /// Rows up to which a run is checked row by row.
 const SHORT_RUN: usize = 8;
 
@@ -271,10 +269,9 @@ impl Level<'_> {
 
     /// Entries of `list` whose value is in one of `intervals`, in nonempty ranges.
     fn matching(&self, list: Range<usize>, intervals: Option<&[Interval]>) -> Vec<Range<usize>> {
-        let all = [Interval::new(0, u32::MAX)];
         let mut rest = list;
         let mut matching = Vec::new();
-        for interval in intervals.unwrap_or(&all) {
+        for interval in intervals.unwrap_or(&[Interval::ALL]) {
             let first = self.values.lower_bound(rest.clone(), interval.low);
             let end = self.values.upper_bound(first..rest.end, interval.high);
             if first < end {
@@ -440,21 +437,13 @@ impl<B: AsRef<[u8]>> Columnar<B> {
 
     /// Passes at most [`BLOCK_ROWS`] rows.
     fn take_block<S: Sink>(&self, run: Run, filter: &Filter, sink: &mut S) {
-        let rows = run.end - run.first;
-        let mut masks = [0; BLOCK_ROWS / WORD];
-        let masks = &mut masks[..rows.div_ceil(WORD)];
-        let levels = filter.constrained_from(run.level);
-        let mut combine = Combine::Replace;
-        for (strip, &level) in self.strips(run, levels).zip(levels) {
-            let Some(intervals) = filter.level(level) else { continue };
-            self.kernel.compare(strip, intervals, masks, combine);
-            combine = Combine::And;
-        }
         let tids = self.tids().slice(run.first..run.end);
-        for (word, &mask) in masks.iter().enumerate().filter(|(_, mask)| **mask != 0) {
-            let from = word * WORD;
-            sink.masked(tids.slice(from..rows.min(from + WORD)), mask);
-        }
+        let levels = filter.constrained_from(run.level);
+        let conditions = self.strips(run, levels).zip(levels);
+        let conditions = conditions.filter_map(|(strip, &level)| Some((strip, filter.level(level)?)));
+        self.kernel.select(tids.len(), conditions, |row, mask| {
+            sink.masked(tids.slice(row..tids.len().min(row + WORD)), mask);
+        });
     }
 }
 

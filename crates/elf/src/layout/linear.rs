@@ -177,8 +177,7 @@ impl<B: AsRef<[u8]>> Linear<B> {
 
     fn step_first(&self, cursor: &mut LinearCursor, filter: &Filter) -> Step<LinearCursor, MonoList> {
         let words = self.words();
-        let all = [Interval::new(0, u32::MAX)];
-        let intervals = filter.level(0).unwrap_or(&all);
+        let intervals = filter.level(0).unwrap_or(&[Interval::ALL]);
         while let Some(interval) = intervals.get(cursor.interval) {
             cursor.at = cursor.at.max(interval.low as usize);
             let end = self.first_list().min((interval.high as usize).saturating_add(1));
@@ -303,8 +302,7 @@ impl<B: AsRef<[u8]>> ElfLayout for Linear<B> {
     }
 
     fn extents(&self, filter: &Filter) -> Vec<Range<u64>> {
-        let all = [Interval::new(0, u32::MAX)];
-        let intervals = filter.level(0).unwrap_or(&all).iter();
+        let intervals = filter.level(0).unwrap_or(&[Interval::ALL]).iter();
         let extent = |interval: &Interval| {
             let end = self.first_at((interval.high as usize).saturating_add(1));
             self.first_at(interval.low as usize) as u64..end as u64
