@@ -14,7 +14,7 @@ use crate::table::CodeTable;
 
 /// The distinct values of one column, ascending, without NULL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Distinct {
+pub(crate) enum Distinct {
     /// Integers, unscaled decimals of the column's scale, or days.
     Numbers(Vec<i128>),
     Strings(Vec<Box<str>>),
@@ -68,6 +68,11 @@ impl Dictionary {
             return Err(Error::TooManyValues { column: column.name.clone() });
         }
         Ok(dictionary)
+    }
+
+    /// The dictionary of distinct values of the column's type, which ascend.
+    pub(crate) fn of(column: Column, distinct: Distinct) -> Self {
+        Self { column, distinct }
     }
 
     pub fn column(&self) -> &Column {
@@ -186,7 +191,7 @@ fn number(value: &Value) -> Option<(i128, u8)> {
 }
 
 /// A number in the scale of `column`. Fails if that would change its value.
-fn stored(column: &Column, value: &Value) -> Result<i128> {
+pub(crate) fn stored(column: &Column, value: &Value) -> Result<i128> {
     let column_scale = match column.kind {
         ColumnType::Decimal { scale } => scale,
         _ => 0,
