@@ -151,6 +151,12 @@ impl<'a> CodeSlice<'a> {
         range.start + typed!(self, codes => rank(&codes[range], code, |stored| stored < code))
     }
 
+    /// Position within the sorted codes of `range` near which a search for `code` starts.
+    #[inline]
+    pub(crate) fn guess(self, range: Range<usize>, code: u32) -> usize {
+        range.start + typed!(self, codes => guess(&codes[range], code))
+    }
+
     /// First position in the sorted codes of `range` whose code is above `code`, or the end of `range`.
     #[inline]
     pub fn upper_bound(self, range: Range<usize>, code: u32) -> usize {
@@ -162,6 +168,15 @@ impl<'a> CodeSlice<'a> {
 const GUESSED_LEN: usize = 64;
 /// First distance from a guess that is tried: about a cache line.
 const FIRST_STRIDE: usize = 16;
+
+/// Place of `code` if the codes, of which there are some, are evenly spaced.
+#[inline]
+fn guess<C: Code>(codes: &[C], code: u32) -> usize {
+    let (first, last) = (codes[0].get(), codes[codes.len() - 1].get());
+    let width = u64::from(last.saturating_sub(first)).max(1);
+    let distance = u64::from(code.clamp(first, last.max(first)) - first);
+    (distance * (codes.len() as u64 - 1) / width) as usize
+}
 
 /// Number of leading codes for which `counts` holds, which are those below or up to `code`; the codes ascend.
 ///
@@ -180,12 +195,10 @@ fn rank<C: Code>(codes: &[C], code: u32, counts: impl Fn(u32) -> bool) -> usize 
     if counts(last) {
         return codes.len();
     }
-    let width = u64::from(last - first).max(1);
-    let guess = (u64::from(code - first) * (codes.len() as u64 - 1) / width) as usize;
     // Codes before `low` count, and the one at `high` does not.
     let (mut low, mut high) = (1, codes.len() - 1);
     let mut stride = FIRST_STRIDE;
-    let mut at = guess.clamp(low, high);
+    let mut at = guess(codes, code).clamp(low, high);
     if counts_at(at) {
         while at < high && counts_at(at) {
             (low, at, stride) = (at + 1, (at + stride).min(high), stride * 2);

@@ -1,17 +1,24 @@
 //! The gate: walks through the Elf as long as that is expected to cost less than a scan, and scans otherwise.
 //!
-//! A walk finds rows in preorder, so its position tells which share of its region is behind it. At checkpoints
-//! the gate projects the rest of the walk from the work done so far and compares it with the cost of a scan,
-//! which is known in advance. The first checkpoint comes after a small part of that cost: this is all that a
-//! wrong start costs. Costs are in nanoseconds of one core; only their ratios matter.
+//! The cost of a scan is estimated in advance, and so is the least that a walk costs: no walk starts whose least is
+//! above the scan's. A walk finds rows in preorder, so its position tells which share of its region is behind it.
+//! At checkpoints the gate projects the rest of the walk from the work done so far and compares it with the
+//! scan. The first checkpoint comes after a small part of that cost: this is all that a wrong start costs. Costs are
+//! in nanoseconds of one core; only their ratios matter.
 
 use crate::kernel::Kernel;
-use crate::layout::ElfLayout;
+use crate::layout::{ElfLayout, Work};
 use crate::predicate::{Filter, Predicate};
-use crate::scan::{scan, scanned_bytes};
-use crate::search::{Walk, Work, range};
+use crate::scan::{Reads, expected_reads, sampled_reads, scan};
+use crate::search::{Walk, range};
 use crate::sink::Sink;
 use crate::table::CodeTable;
+
+/// Blocks of rows whose scan tells what the whole scan will read.
+const SAMPLED_BLOCKS: usize = 8;
+
+/// Row ids in a cache line.
+const IDS_PER_LINE: u64 = 16;
 
 const SAME: &str = "the table has as many columns as the filter was made for";
 
@@ -34,10 +41,13 @@ pub enum Method {
 /// Costs of the parts of a walk and of a scan, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gate {
-    /// A step of a walk through a list, or a level passed below one.
+    /// A step to another place in memory: in a list, to a strip, or to a scan's next piece of a column.
     pub step_ns: f64,
-    /// Comparison of a leaf's row with the conditions of one level.
+    /// A row of a leaf that is compared with conditions, besides the bytes of its codes, which cost what they cost a
+    /// scan.
     pub compared_ns: f64,
+    /// A cache line of row ids that a walk reads for rows that it compared.
+    pub ids_line_ns: f64,
     /// A row that a walk adds to ids.
     pub walk_id_ns: f64,
     /// A row that a walk adds to a bitmap.
@@ -53,13 +63,14 @@ pub struct Gate {
 impl Default for Gate {
     fn default() -> Self {
         Self {
-            step_ns: 30.0,
-            compared_ns: 0.1,
+            step_ns: 70.0,
+            compared_ns: 0.03,
+            ids_line_ns: 25.0,
             walk_id_ns: 0.3,
             walk_bit_ns: 0.9,
             scan_byte_ns: 0.037,
             scan_id_ns: 0.15,
-            patience: 0.08,
+            patience: 0.05,
         }
     }
 }
@@ -76,18 +87,24 @@ impl Gate {
         output: Output,
         sink: &mut S,
     ) -> Method {
-        let bytes = scanned_bytes(table, predicate).expect(SAME) * table.rows();
-        let scan_ns = self.scan_byte_ns * bytes as f64;
-        let levels = filter.constrained().len() as f64;
+        let mut scan_ns = self.scan_ns(expected_reads(table, predicate).expect(SAME));
         let mut checkpoint_ns = scan_ns * self.patience;
         let mut extents = None;
+        let is_hopeless = self.walk_ns(&layout.least_work(filter), output) > scan_ns;
         let (walk, _) = range(layout, filter, sink, |work| {
-            let spent_ns = self.walk_ns(work, levels, output);
+            if is_hopeless {
+                return false;
+            }
+            let spent_ns = self.walk_ns(work, output);
             let next_ns = spent_ns + self.walk_found_ns(output) * work.pending as f64;
             if next_ns < checkpoint_ns {
                 return true;
             }
-            let extents = extents.get_or_insert_with(|| layout.extents(filter));
+            let extents = extents.get_or_insert_with(|| {
+                let reads = sampled_reads(table, predicate, kernel, SAMPLED_BLOCKS);
+                scan_ns = self.scan_ns(reads.expect(SAME));
+                layout.extents(filter)
+            });
             let behind = share_behind(extents, work.position);
             checkpoint_ns = next_ns * 1.5;
             // The position is already behind a leaf that is about to be taken.
@@ -103,10 +120,22 @@ impl Gate {
         Method::Scan
     }
 
-    fn walk_ns(&self, work: &Work, levels: f64, output: Output) -> f64 {
+    fn scan_ns(&self, reads: Reads) -> f64 {
+        self.scan_byte_ns * reads.bytes + self.step_ns * reads.pieces
+    }
+
+    fn walk_ns(&self, work: &Work, output: Output) -> f64 {
         self.step_ns * work.steps as f64
-            + self.compared_ns * levels * work.compared as f64
+            + self.compared_ns * work.compared as f64
+            + self.scan_byte_ns * work.compared_bytes as f64
             + self.walk_found_ns(output) * work.found as f64
+            + self.ids_lines_ns(work, output)
+    }
+
+    /// Cost of the row ids of compared rows, which are scattered if few of them match.
+    fn ids_lines_ns(&self, work: &Work, output: Output) -> f64 {
+        let lines = work.found_by_comparison.min(work.compared / IDS_PER_LINE);
+        if output == Output::Count { 0.0 } else { self.ids_line_ns * lines as f64 }
     }
 
     fn walk_found_ns(&self, output: Output) -> f64 {

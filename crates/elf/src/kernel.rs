@@ -3,8 +3,7 @@
 //! A mask has one bit per code. A test `low <= code <= high` is one subtraction and one unsigned comparison in
 //! the width of the codes: with AVX-512, one instruction each for 64, 32 or 16 codes, and row ids are selected
 //! by a compression of registers. AVX2 needs a few more. The portable code has loops that compilers turn into
-//! vector instructions. This is the only file of the crate with unsafe code:
-//! each block calls code for instructions that were detected.
+//! vector instructions. The unsafe blocks call code for instructions that were detected, or prefetch.
 #![allow(unsafe_code)]
 
 use zerocopy::little_endian::U32;
@@ -92,17 +91,24 @@ impl Kernel {
     /// [`Combine::And`] only if it was set. Unused bits of the last word become zero. Words without codes, and
     /// codes without a word, are left alone.
     pub fn compare(self, codes: CodeSlice<'_>, intervals: &[Interval], masks: &mut [u64], combine: Combine) {
+        let words = masks.len().min(codes.len().div_ceil(WORD));
+        let masks = &mut masks[..words];
+        if combine == Combine::Replace {
+            masks.fill(u64::MAX);
+        }
+        // Where few words are left, the others are passed over. Else that would be one unforeseeable branch per word.
+        let skips = masks.iter().filter(|mask| **mask == 0).count() * 2 > words;
         match self.instructions {
-            Instructions::Portable => typed!(codes, codes => portable(codes, intervals, masks, combine)),
+            Instructions::Portable => typed!(codes, codes => portable(codes, intervals, masks, skips)),
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => {
                 // SAFETY: AVX2, BMI1 and BMI2 were detected.
-                typed!(codes, codes => unsafe { x86::compare_avx2(codes, intervals, masks, combine) })
+                typed!(codes, codes => unsafe { x86::compare_avx2(codes, intervals, masks, skips) })
             }
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 => {
                 // SAFETY: AVX-512 F and BW, BMI1 and POPCNT were detected.
-                typed!(codes, codes => unsafe { x86::compare(codes, intervals, masks, combine) })
+                typed!(codes, codes => unsafe { x86::compare(codes, intervals, masks, skips) })
             }
         }
     }
@@ -120,10 +126,8 @@ impl Kernel {
         if !rows.is_multiple_of(WORD) {
             masks[rows / WORD] = u64::MAX >> (WORD - rows % WORD);
         }
-        let mut combine = Combine::Replace;
         for (codes, intervals) in conditions {
-            self.compare(codes, intervals, masks, combine);
-            combine = Combine::And;
+            self.compare(codes, intervals, masks, Combine::And);
         }
         for (word, &mask) in masks.iter().enumerate().filter(|(_, mask)| **mask != 0) {
             take(word * WORD, mask);
@@ -155,12 +159,24 @@ impl Kernel {
     }
 }
 
-/// Compares chunks of 64 codes.
+/// Asks for the cache line with byte `at`, without waiting for it.
+#[inline]
+pub(crate) fn prefetch(bytes: &[u8], at: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if let Some(byte) = bytes.get(at) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: the byte exists, and a prefetch has no effect that a program can see.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()) };
+    }
+}
+
+/// Compares chunks of 64 codes. With `skips`, those without a candidate are passed over.
 #[inline(always)]
-fn portable<C: Code>(codes: &[C], intervals: &[Interval], masks: &mut [u64], combine: Combine) {
+fn portable<C: Code>(codes: &[C], intervals: &[Interval], masks: &mut [u64], skips: bool) {
     for (chunk, mask) in codes.chunks(WORD).zip(masks) {
-        let before = if combine == Combine::And { *mask } else { u64::MAX };
-        *mask = if before == 0 { 0 } else { before & mask_of_chunk(chunk, intervals) };
+        if !skips || *mask != 0 {
+            *mask &= mask_of_chunk(chunk, intervals);
+        }
     }
 }
 
@@ -213,7 +229,7 @@ mod x86 {
 
     use zerocopy::little_endian::U32;
 
-    use super::{COMPARED_INTERVALS, Code, Combine, Interval, WORD, portable};
+    use super::{COMPARED_INTERVALS, Code, Interval, WORD, portable};
 
     /// Lanes of 32 bits.
     const LANES: usize = 16;
@@ -266,17 +282,18 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx2,bmi1,bmi2")]
-    pub fn compare_avx2<C: Code>(codes: &[C], intervals: &[Interval], masks: &mut [u64], combine: Combine) {
+    pub fn compare_avx2<C: Code>(codes: &[C], intervals: &[Interval], masks: &mut [u64], skips: bool) {
         if intervals.len() > COMPARED_INTERVALS {
-            return portable(codes, intervals, masks, combine);
+            return portable(codes, intervals, masks, skips);
         }
         let (words, rest) = codes.as_chunks::<WORD>();
         for (chunk, mask) in words.iter().zip(&mut *masks) {
-            let before = if combine == Combine::And { *mask } else { u64::MAX };
-            *mask = if before == 0 { 0 } else { before & mask_of_word_avx2(chunk, intervals) };
+            if !skips || *mask != 0 {
+                *mask &= mask_of_word_avx2(chunk, intervals);
+            }
         }
         if let Some(masks) = masks.get_mut(words.len()..) {
-            portable(rest, intervals, masks, combine);
+            portable(rest, intervals, masks, skips);
         }
     }
 
@@ -325,9 +342,9 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw")]
-    pub fn compare<C: Code>(codes: &[C], intervals: &[Interval], masks: &mut [u64], combine: Combine) {
+    pub fn compare<C: Code>(codes: &[C], intervals: &[Interval], masks: &mut [u64], skips: bool) {
         if intervals.len() > COMPARED_INTERVALS {
-            return portable(codes, intervals, masks, combine);
+            return portable(codes, intervals, masks, skips);
         }
         let mut tests =
             [Test { low: _mm512_setzero_si512(), span: _mm512_setzero_si512() }; COMPARED_INTERVALS];
@@ -339,11 +356,12 @@ mod x86 {
         let tests = &tests[..count];
         let (words, rest) = codes.as_chunks::<WORD>();
         for (chunk, mask) in words.iter().zip(&mut *masks) {
-            let before = if combine == Combine::And { *mask } else { u64::MAX };
-            *mask = if before == 0 { 0 } else { before & mask_of_word(chunk, tests) };
+            if !skips || *mask != 0 {
+                *mask &= mask_of_word(chunk, tests);
+            }
         }
         if let Some(masks) = masks.get_mut(words.len()..) {
-            portable(rest, intervals, masks, combine);
+            portable(rest, intervals, masks, skips);
         }
     }
 

@@ -42,6 +42,25 @@ pub enum Found<Cursor, Leaf> {
     Leaf(Leaf),
 }
 
+/// What a walk has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Steps through lists, and to the places of values that are compared.
+    pub steps: u64,
+    /// Rows of leaves that were compared with conditions.
+    pub compared: u64,
+    /// Bytes of codes that these conditions are about.
+    pub compared_bytes: u64,
+    /// Rows that were found.
+    pub found: u64,
+    /// Those of them that were compared.
+    pub found_by_comparison: u64,
+    /// Rows of the last leaf, if they are about to be taken without a comparison.
+    pub pending: u64,
+    /// [`ElfLayout::end`] of the last leaf, 0 before the first one.
+    pub position: u64,
+}
+
 /// An Elf in some byte format. Levels count from 0; the row ids of a table of N rows are 0 to N - 1.
 pub trait ElfLayout {
     /// Position within one list.
@@ -66,11 +85,14 @@ pub trait ElfLayout {
     /// The entry with the value `code` of the list of `cursor`, which has not moved yet.
     fn find(&self, cursor: &Self::Cursor, code: u32) -> Option<Found<Self::Cursor, Self::Leaf>>;
 
-    /// Rows that [`take`](Self::take) compares for `leaf`, 0 if it takes all without a comparison.
+    /// Bytes per row that [`take`](Self::take) compares for `leaf`, 0 if it takes all rows without a comparison.
     fn compared(&self, leaf: Self::Leaf, filter: &Filter) -> u64;
 
-    /// Levels that [`take`](Self::take) has to pass to find the values that it compares.
+    /// Places that [`take`](Self::take) has to go to for the values that it compares.
     fn chain(&self, leaf: Self::Leaf, filter: &Filter) -> u64;
+
+    /// Asks for the memory that [`take`](Self::take) will read for `leaf`, without waiting for it.
+    fn fetch(&self, _leaf: Self::Leaf, _filter: &Filter) {}
 
     /// Rows of `leaf`; in the linear layout 1, without looking at it.
     fn rows(&self, leaf: Self::Leaf) -> u64;
@@ -81,6 +103,11 @@ pub trait ElfLayout {
     /// Places in preorder that entries matching the leading conditions of `filter` take, ascending: what a walk
     /// passes through.
     fn extents(&self, filter: &Filter) -> Vec<Range<u64>>;
+
+    /// Work that a walk for `filter` does at least, as far as that is known without one.
+    fn least_work(&self, _filter: &Filter) -> Work {
+        Work::default()
+    }
 
     /// Gives `sink` the rows of `leaf` that meet the conditions of its remaining levels.
     fn take<S: Sink>(&self, leaf: Self::Leaf, filter: &Filter, sink: &mut S);

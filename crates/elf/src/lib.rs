@@ -6,7 +6,7 @@
 //! 2. Rows are sorted in a column order and written as an image (`sort`, `build`, `layout`).
 //! 3. A predicate is encoded and searched for (`predicate`, `search`), or scanned for where that costs less.
 
-// Only `kernel` allows it.
+// Only `kernel` and `memory` allow it.
 #![deny(unsafe_code)]
 
 mod build;
@@ -18,6 +18,7 @@ mod error;
 mod gate;
 mod kernel;
 mod layout;
+mod memory;
 mod order;
 mod predicate;
 mod region;
@@ -37,13 +38,13 @@ pub use encoder::{ColumnEncoder, TableEncoder};
 pub use error::{Error, Result};
 pub use gate::{Gate, Method, Output};
 pub use kernel::{Combine, Kernel};
-pub use layout::{Columnar, ElfLayout, Found, Header, LayoutKind, Linear, Step};
+pub use layout::{Columnar, ElfLayout, Found, Header, LayoutKind, Linear, Step, Work};
 pub use order::{Advice, by_cardinality, cardinality, for_workload};
 pub use predicate::{Filter, Interval, Predicate};
 pub use region::Region;
-pub use scan::{scan, scanned_bytes};
+pub use scan::scan;
 pub use schema::{Column, ColumnType, Schema, Value};
-pub use search::{Walk, Work, exact, range};
+pub use search::{Walk, exact, range};
 pub use selection::{Bitmap, Ids, RowId};
 pub use sink::{Count, Sink, bits};
 pub use table::CodeTable;

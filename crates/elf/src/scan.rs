@@ -4,23 +4,34 @@
 //! are evaluated for blocks of rows, the most selective first; words without a candidate are skipped.
 
 use crate::error::{Error, Result};
-use crate::kernel::{BLOCK_ROWS, Kernel};
+use crate::kernel::{BLOCK_ROWS, Combine, Kernel, WORD};
 use crate::predicate::{Interval, Predicate};
 use crate::sink::Sink;
 use crate::table::CodeTable;
 
-/// Conditions of `predicate` that not every code of their column meets. Fails if a column does not exist.
-fn conditions<'p>(table: &CodeTable, predicate: &'p Predicate) -> Result<Vec<(usize, &'p [Interval])>> {
+/// A condition of a scan.
+struct Condition<'p> {
+    column: usize,
+    intervals: &'p [Interval],
+    /// Share of the column's possible codes that meet it.
+    share: f64,
+}
+
+/// Conditions of `predicate` that not every code of their column meets, the most selective first. Fails if a
+/// column does not exist.
+fn conditions<'p>(table: &CodeTable, predicate: &'p Predicate) -> Result<Vec<Condition<'p>>> {
     let mut conditions = Vec::new();
     for (column, intervals) in predicate.conditions() {
         if column >= table.width() {
             return Err(Error::ColumnOutOfRange { column, columns: table.width() });
         }
-        let is_met = matches!(intervals, [all] if all.low == 0 && all.high >= table.maximum(column));
+        let maximum = table.maximum(column);
+        let is_met = matches!(intervals, [all] if all.low == 0 && all.high >= maximum);
         if !is_met {
-            conditions.push((column, intervals));
+            conditions.push(Condition { column, intervals, share: share(maximum, intervals) });
         }
     }
+    conditions.sort_by(|a, b| a.share.total_cmp(&b.share));
     Ok(conditions)
 }
 
@@ -30,21 +41,74 @@ fn share(maximum: u32, intervals: &[Interval]) -> f64 {
     intervals.iter().map(|interval| count(interval).max(0.0)).sum::<f64>() / (f64::from(maximum) + 1.0)
 }
 
-/// Bytes per row that a scan of `table` for `predicate` reads. Fails if a column does not exist.
-pub fn scanned_bytes(table: &CodeTable, predicate: &Predicate) -> Result<usize> {
-    Ok(conditions(table, predicate)?.iter().map(|&(column, _)| table.code_bytes(column)).sum())
+/// What a scan reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Reads {
+    /// Bytes of codes.
+    pub(crate) bytes: f64,
+    /// Pieces of columns, one per block of rows and condition.
+    pub(crate) pieces: f64,
+}
+
+/// What a scan of `table` for `predicate` is expected to read if the possible codes of a column are equally frequent
+/// and columns independent. Fails if a column does not exist.
+pub(crate) fn expected_reads(table: &CodeTable, predicate: &Predicate) -> Result<Reads> {
+    let (mut reads, mut candidates) = (Reads::default(), 1.0);
+    let blocks = table.rows().div_ceil(BLOCK_ROWS) as f64;
+    for condition in conditions(table, predicate)? {
+        let words = 1.0 - f64::powi(1.0 - candidates, WORD as i32);
+        let share = share_read(words);
+        reads.bytes += share * (table.code_bytes(condition.column) * table.rows()) as f64;
+        reads.pieces += share * blocks;
+        candidates *= condition.share;
+    }
+    Ok(reads)
+}
+
+/// Share of a column that is read if a share of its words has candidates: the others are passed over if they are
+/// the majority.
+fn share_read(words: f64) -> f64 {
+    if words < 0.5 { words } else { 1.0 }
+}
+
+/// What a scan of `table` for `predicate` reads, projected from `sample` blocks of rows that are scanned. Fails if a
+/// column does not exist.
+pub(crate) fn sampled_reads(
+    table: &CodeTable,
+    predicate: &Predicate,
+    kernel: Kernel,
+    sample: usize,
+) -> Result<Reads> {
+    let conditions = conditions(table, predicate)?;
+    let blocks = table.rows() / BLOCK_ROWS;
+    let sample = sample.min(blocks);
+    if sample == 0 {
+        return expected_reads(table, predicate);
+    }
+    let mut reads = Reads::default();
+    for number in 0..sample {
+        let first = (2 * number + 1) * blocks / (2 * sample) * BLOCK_ROWS;
+        let mut masks = [u64::MAX; BLOCK_ROWS / WORD];
+        for condition in &conditions {
+            let words = masks.iter().filter(|mask| **mask != 0).count() as f64 / masks.len() as f64;
+            let share = share_read(words);
+            reads.bytes += share * (table.code_bytes(condition.column) * BLOCK_ROWS) as f64;
+            reads.pieces += share;
+            let codes = table.column(condition.column).slice(first..first + BLOCK_ROWS);
+            kernel.compare(codes, condition.intervals, &mut masks, Combine::And);
+        }
+    }
+    let scale = table.rows() as f64 / (sample * BLOCK_ROWS) as f64;
+    Ok(Reads { bytes: reads.bytes * scale, pieces: reads.pieces * scale })
 }
 
 /// Gives `sink` the rows that meet `predicate`, in row order. Fails if it names a column that does not exist.
 pub fn scan<S: Sink>(table: &CodeTable, predicate: &Predicate, kernel: Kernel, sink: &mut S) -> Result<()> {
-    let mut conditions = conditions(table, predicate)?;
-    conditions.sort_by(|(a, left), (b, right)| {
-        share(table.maximum(*a), left).total_cmp(&share(table.maximum(*b), right))
-    });
+    let conditions = conditions(table, predicate)?;
     for first in (0..table.rows()).step_by(BLOCK_ROWS) {
         let rows = BLOCK_ROWS.min(table.rows() - first);
         let codes = |column| table.column(column).slice(first..first + rows);
-        let conditions = conditions.iter().map(|&(column, intervals)| (codes(column), intervals));
+        let conditions = conditions.iter().map(|condition| (codes(condition.column), condition.intervals));
         kernel.select(rows, conditions, |row, mask| sink.rows((first + row) as u64, mask));
     }
     Ok(())

@@ -7,4 +7,4 @@ mod exact;
 mod range;
 
 pub use exact::exact;
-pub use range::{Walk, Work, range};
+pub use range::{Walk, range};

@@ -6,6 +6,7 @@
 
 use crate::codes::{CodeSlice, code_bytes};
 use crate::error::{Error, Result};
+use crate::memory;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CodeColumn {
@@ -15,13 +16,14 @@ struct CodeColumn {
 }
 
 impl CodeColumn {
-    fn new(codes: impl Iterator<Item = u32>, maximum: u32) -> Self {
+    fn new(codes: impl ExactSizeIterator<Item = u32>, maximum: u32) -> Self {
         let code_bytes = code_bytes(maximum);
-        let bytes = match code_bytes {
-            1 => codes.map(|code| code as u8).collect(),
-            2 => codes.flat_map(|code| (code as u16).to_le_bytes()).collect(),
-            _ => codes.flat_map(u32::to_le_bytes).collect(),
-        };
+        let mut bytes = memory::reserve(codes.len() * code_bytes).unwrap_or_default();
+        match code_bytes {
+            1 => bytes.extend(codes.map(|code| code as u8)),
+            2 => bytes.extend(codes.flat_map(|code| (code as u16).to_le_bytes())),
+            _ => bytes.extend(codes.flat_map(u32::to_le_bytes)),
+        }
         Self { bytes, code_bytes, maximum }
     }
 

@@ -55,7 +55,7 @@ fn main() {
     let small = small.with_table(three.clone()).expect("its table");
     sweep(&small, &three, rounds);
     let advised = advised.with_table(table.clone()).expect("its table");
-    random_predicates(&advised, &table, 300, rounds.min(7));
+    random_predicates(&advised, &table, 1_000, rounds.min(7));
     exact(&[("linear", &published), ("columnar", &advised)], &table);
 }
 

@@ -22,12 +22,24 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::header::{self, Header, LayoutKind, WORD_BYTES};
 use super::verify::verify;
-use super::{ElfLayout, Found, Step};
+use super::{ElfLayout, Found, Step, Work};
 use crate::codes::{CodeSlice, NumberSlice};
 use crate::error::{Error, Result};
-use crate::kernel::{BLOCK_ROWS, Kernel, WORD};
+use crate::kernel::{BLOCK_ROWS, Kernel, WORD, prefetch};
 use crate::predicate::{Filter, Interval, contains};
 use crate::sink::{Sink, bits};
+
+/// Most buckets that one step passes, so that a walk can be stopped within a long list of them.
+const RUN_ENTRIES: usize = 1024;
+
+/// Entries in advance of which the ends of their lists are fetched into the cache.
+const ENDS_AHEAD: usize = 12;
+/// Entries in advance of which the places are fetched that a search in their lists will visit.
+const PLACES_AHEAD: usize = 6;
+
+const LINE_BYTES: usize = 64;
+/// Cache lines of row ids that are fetched before they are taken; the processor foresees the further ones.
+const FETCHED_LINES: usize = 8;
 
 /// Rows up to which a run is checked row by row.
 const SHORT_RUN: usize = 8;
@@ -197,6 +209,8 @@ pub struct Columnar<B> {
     header: Header,
     order: Vec<usize>,
     sections: Sections,
+    /// Number of lists below the entries of each level.
+    lists: Vec<usize>,
     kernel: Kernel,
 }
 
@@ -208,6 +222,9 @@ pub struct ColumnarCursor {
     list: Range<usize>,
     /// Entries that match one interval.
     matching: Range<usize>,
+    /// Entries before which the ends of the lists below were fetched, and the places in them that a search visits.
+    ends_fetched: usize,
+    places_fetched: usize,
 }
 
 /// Consecutive rows in preorder that have no entries from `level` on.
@@ -297,14 +314,29 @@ impl<B: AsRef<[u8]>> Columnar<B> {
         let sections = plan.sections().filter(|sections| sections.bytes == bytes.as_ref().len());
         let what = "the sections of the directory do not fill the body";
         let sections = sections.ok_or(Error::Damaged { at: Header::BYTES as u64, what })?;
-        let columnar = Self { bytes, header, order, sections, kernel: Kernel::detect() };
+        let mut columnar = Self::new(bytes, header, order, sections);
         verify(&columnar, columnar.header.rows, columnar.header.columns)?;
+        columnar.count_lists();
         Ok(columnar)
     }
 
     /// Opens an image that this process has just written.
     pub(crate) fn trusted(bytes: B, header: Header, order: Vec<usize>, sections: Sections) -> Self {
-        Self { bytes, header, order, sections, kernel: Kernel::detect() }
+        let mut columnar = Self::new(bytes, header, order, sections);
+        columnar.count_lists();
+        columnar
+    }
+
+    fn new(bytes: B, header: Header, order: Vec<usize>, sections: Sections) -> Self {
+        Self { bytes, header, order, sections, lists: Vec::new(), kernel: Kernel::detect() }
+    }
+
+    fn count_lists(&mut self) {
+        let lists = |number| {
+            let level = self.level(number);
+            (0..level.entries()).filter(|&i| !level.is_bucket(i)).count()
+        };
+        self.lists = (0..self.order.len()).map(lists).collect();
     }
 
     /// Compares with `kernel` from now on.
@@ -375,7 +407,7 @@ impl<B: AsRef<[u8]>> Columnar<B> {
     }
 
     fn list(&self, level: usize, list: Range<usize>) -> ColumnarCursor {
-        ColumnarCursor { level, matching: list.start..list.start, list }
+        ColumnarCursor { level, matching: list.start..list.start, list, ends_fetched: 0, places_fetched: 0 }
     }
 
     /// Descends as long as one list has one matching entry that is not a bucket. Returns the level of the last
@@ -405,6 +437,39 @@ impl<B: AsRef<[u8]>> Columnar<B> {
         }
     }
 
+    /// Fetches what a walk will need of the lists below the next matching entries, if they are the last ones that it
+    /// searches: it spends its time in waiting for them, and they do not depend on each other.
+    #[inline]
+    fn fetch_below(&self, cursor: &mut ColumnarCursor, opened: &Level<'_>, filter: &Filter) {
+        let below = cursor.level + 1;
+        if below + 1 != filter.depth() {
+            return;
+        }
+        let bytes = self.bytes.as_ref();
+        let sections = &self.sections.levels[below];
+        let value_at = |i: usize| sections.values.start + i * sections.code_bytes;
+        let Range { start, end } = cursor.matching;
+        for entry in cursor.ends_fetched.max(start)..end.min(start + ENDS_AHEAD) {
+            prefetch(bytes, value_at(opened.child(entry)));
+        }
+        for entry in cursor.places_fetched.max(start)..end.min(start + PLACES_AHEAD) {
+            let list = opened.child(entry)..opened.child(entry + 1);
+            if list.is_empty() {
+                continue;
+            }
+            let values = self.level(below).values;
+            for interval in filter.level(below).into_iter().flatten().take(2) {
+                for code in [interval.low, interval.high] {
+                    let place = values.guess(list.clone(), code);
+                    prefetch(bytes, value_at(place));
+                    prefetch(bytes, sections.starts.start + place * self.header.pointer_bytes);
+                }
+            }
+        }
+        cursor.ends_fetched = start + ENDS_AHEAD;
+        cursor.places_fetched = start + PLACES_AHEAD;
+    }
+
     /// Strips of `run`, one for each of `levels`, which ascend and are not above the run's.
     fn strips<'s>(&'s self, run: Run, levels: &'s [usize]) -> impl Iterator<Item = CodeSlice<'s>> {
         let mut at = (run.level, run.next_entry);
@@ -416,6 +481,19 @@ impl<B: AsRef<[u8]>> Columnar<B> {
             let covered = self.covered_before(level, at.1);
             self.strip_codes(level).slice(run.first - covered..run.end - covered)
         })
+    }
+
+    /// Fetches the middle of each strip of `run` above level `end`, so that searching them does not wait for one after
+    /// the other.
+    fn prefetch_strips(&self, run: Run, end: usize) {
+        let mut at = run.next_entry;
+        let middle = run.first + (run.end - run.first) / 2;
+        for number in run.level..end {
+            let sections = &self.sections.levels[number];
+            let row = middle - self.covered_before(number, at);
+            prefetch(self.bytes.as_ref(), sections.codes.start + row * sections.code_bytes);
+            at = self.child(number, at);
+        }
     }
 
     /// Passes the rows of a short run one by one.
@@ -492,12 +570,13 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
             cursor.matching.start = cursor.matching.end;
             return Step::Take(run);
         }
-        let buckets = cursor.matching.clone().take_while(|&i| level.is_bucket(i)).count();
+        let buckets = cursor.matching.clone().take(RUN_ENTRIES).take_while(|&i| level.is_bucket(i)).count();
         if buckets > 0 {
             cursor.matching.start += buckets;
             return Step::Take(self.run(cursor.level, &level, first..first + buckets));
         }
         cursor.matching.start += 1;
+        self.fetch_below(cursor, &level, filter);
         Step::Down(self.list(cursor.level + 1, level.child(first)..level.child(first + 1)))
     }
 
@@ -514,12 +593,32 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
     }
 
     fn compared(&self, run: Run, filter: &Filter) -> u64 {
-        let is_compared = filter.depth() > run.level;
-        if is_compared { self.rows(run) } else { 0 }
+        let levels = filter.constrained_from(run.level);
+        levels.iter().map(|&level| self.sections.levels[level].code_bytes as u64).sum()
     }
 
     fn chain(&self, run: Run, filter: &Filter) -> u64 {
-        filter.depth().saturating_sub(run.level) as u64
+        // Each strip is elsewhere in memory, and so is its part of each block.
+        let strips = filter.constrained_from(run.level).len() * (1 + (run.end - run.first) / BLOCK_ROWS);
+        (filter.depth().saturating_sub(run.level) + strips) as u64
+    }
+
+    fn fetch(&self, run: Run, filter: &Filter) {
+        let bytes = self.bytes.as_ref();
+        if filter.depth() <= run.level {
+            let at = self.sections.tids.start + run.first * self.header.pointer_bytes;
+            (0..FETCHED_LINES).for_each(|line| prefetch(bytes, at + line * LINE_BYTES));
+            return;
+        }
+        let mut at = run.next_entry;
+        for level in run.level..filter.depth() {
+            if filter.level(level).is_some() {
+                let sections = &self.sections.levels[level];
+                let row = run.first - self.covered_before(level, at);
+                prefetch(bytes, sections.codes.start + row * sections.code_bytes);
+            }
+            at = self.child(level, at);
+        }
     }
 
     fn rows(&self, run: Run) -> u64 {
@@ -538,6 +637,33 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
         matching.into_iter().map(rows).collect()
     }
 
+    /// Below the matching entries of the leading conditions, nothing is excluded before the next condition: every
+    /// list down to its level is visited, and every row that ends above it is compared.
+    fn least_work(&self, filter: &Filter) -> Work {
+        let mut least = Work::default();
+        if filter.is_empty() {
+            return least;
+        }
+        let (leading, matching) = self.leading(filter);
+        let Some(&next) = filter.constrained_from(leading + 1).first() else { return least };
+        for mut entries in matching {
+            let level = self.level(leading);
+            let rows = level.end(entries.end - 1) - level.start(entries.start);
+            for number in leading..next {
+                let level = self.level(number);
+                // The lists are as frequent as on the whole level: counting them would take a visit.
+                let lists = self.lists[number] * entries.len() / level.entries().max(1);
+                // One step down, and one that finds the end of the list.
+                least.steps += 2 * lists as u64;
+                entries = level.child(entries.start)..level.child(entries.end);
+            }
+            let compared = (rows - self.level(next).covered(entries)) as u64;
+            least.compared += compared;
+            least.compared_bytes += compared * self.sections.levels[next].code_bytes as u64;
+        }
+        least
+    }
+
     fn take<S: Sink>(&self, run: Run, filter: &Filter, sink: &mut S) {
         if filter.depth() <= run.level {
             return sink.span(self.tids().slice(run.first..run.end));
@@ -551,6 +677,7 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
     }
 
     fn take_equal<S: Sink>(&self, run: Run, codes: &[u32], sink: &mut S) {
+        self.prefetch_strips(run, codes.len());
         // The rows of one bucket are sorted: each level narrows them to one piece.
         let (mut first, mut end) = (0, run.end - run.first);
         let mut at = run.next_entry;

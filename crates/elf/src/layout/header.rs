@@ -14,6 +14,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::error::{Error, Result};
+use crate::memory;
 
 const MAGIC: [u8; 8] = *b"PANDOELF";
 const FORMAT: u16 = 1;
@@ -182,8 +183,7 @@ pub(crate) fn allocate(words: u64) -> Result<Vec<u8>> {
     let bytes = words.saturating_mul(WORD_BYTES as u64).saturating_add(Header::BYTES as u64);
     let no_memory = Error::NoMemory { bytes };
     let size = usize::try_from(bytes).map_err(|_| no_memory.clone())?;
-    let mut image = Vec::new();
-    image.try_reserve_exact(size).map_err(|_| no_memory)?;
+    let mut image = memory::reserve(size).map_err(|_| no_memory)?;
     image.resize(size, 0);
     Ok(image)
 }

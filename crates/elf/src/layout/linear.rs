@@ -286,7 +286,7 @@ impl<B: AsRef<[u8]>> ElfLayout for Linear<B> {
     }
 
     fn compared(&self, leaf: MonoList, filter: &Filter) -> u64 {
-        u64::from(!filter.constrained_from(leaf.level).is_empty())
+        (filter.constrained_from(leaf.level).len() * WORD_BYTES) as u64
     }
 
     fn chain(&self, _leaf: MonoList, _filter: &Filter) -> u64 {

@@ -3,24 +3,9 @@
 //! The walk is depth first, which yields rows in preorder. Columns without a condition let all entries pass.
 //! The caller may stop the walk by the work it has done so far.
 
-use crate::layout::{ElfLayout, Step};
+use crate::layout::{ElfLayout, Step, Work};
 use crate::predicate::Filter;
 use crate::sink::Sink;
-
-/// What a walk has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
-    /// Steps through lists, and levels passed from the end of a list to the last condition.
-    pub steps: u64,
-    /// Rows of leaves that were compared with conditions.
-    pub compared: u64,
-    /// Rows that were found.
-    pub found: u64,
-    /// Rows of the last leaf, if they are about to be taken without a comparison.
-    pub pending: u64,
-    /// [`ElfLayout::end`] of the last leaf, 0 before the first one.
-    pub position: u64,
-}
 
 /// How a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,25 +28,27 @@ pub fn range<L: ElfLayout, S: Sink>(
         return (Walk::Complete, work);
     }
     let mut lists = vec![layout.root()];
+    // A leaf is taken when the next one is found, so that its memory has arrived by then.
+    let mut held = None;
     while let Some(list) = lists.last_mut() {
         work.steps += 1;
         match layout.step(list, filter) {
             Step::Down(below) => lists.push(below),
             Step::Take(leaf) => {
+                layout.fetch(leaf, filter);
+                if let Some(before) = held.replace(leaf) {
+                    take(layout, before, filter, sink, &mut work);
+                }
                 let compared = layout.compared(leaf, filter);
-                work.compared += compared;
                 work.position = layout.end(leaf);
+                let rows = layout.rows(leaf);
                 if compared > 0 {
+                    work.compared += rows;
+                    work.compared_bytes += rows * compared;
                     work.steps += layout.chain(leaf, filter);
                 } else {
-                    work.pending = layout.rows(leaf);
+                    work.pending = rows;
                 }
-                // Before the leaf is taken, which may be large.
-                if !proceed(&work) {
-                    return (Walk::Stopped, work);
-                }
-                layout.take(leaf, filter, sink);
-                (work.found, work.pending) = (sink.found(), 0);
             }
             Step::End => {
                 lists.pop();
@@ -71,5 +58,17 @@ pub fn range<L: ElfLayout, S: Sink>(
             return (Walk::Stopped, work);
         }
     }
+    if let Some(last) = held {
+        take(layout, last, filter, sink, &mut work);
+    }
     (Walk::Complete, work)
+}
+
+fn take<L: ElfLayout, S: Sink>(layout: &L, leaf: L::Leaf, filter: &Filter, sink: &mut S, work: &mut Work) {
+    layout.take(leaf, filter, sink);
+    let found = sink.found();
+    if work.pending == 0 {
+        work.found_by_comparison += found - work.found;
+    }
+    (work.found, work.pending) = (found, 0);
 }

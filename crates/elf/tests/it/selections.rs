@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pando_elf::{
-    Bitmap, BuildOptions, CodeTable, Columnar, Elf, Error, Filter, Gate, Interval, Kernel, LayoutKind,
-    Method, Predicate, Region, Width, build_columnar, range,
+    Bitmap, BuildOptions, CodeTable, Columnar, Elf, ElfLayout, Error, Filter, Gate, Interval, Kernel,
+    LayoutKind, Method, Predicate, Region, Width, build_columnar, range,
 };
 use proptest::prelude::*;
 
@@ -74,6 +74,7 @@ proptest! {
         prop_assert_eq!(outside, 0);
         prop_assert!(found.0.len() as u64 <= region.rows());
         prop_assert!(work.compared <= region.rows());
+        prop_assert!(columnar.least_work(&filter).compared <= work.compared);
         prop_assert_eq!(found.0.len(), brute_force(&table, &predicate).len());
         let open = Region::of(&columnar, &Filter::new(&Predicate::all(), &order).expect("no columns"));
         prop_assert_eq!(open.rows(), table.rows() as u64);
