@@ -51,6 +51,8 @@ pub enum Error {
     BitmapTooShort { found: u64, rows: u64 },
     #[error("the table beside the Elf is another one: it has {found} instead of {expected}")]
     ForeignTable { found: String, expected: String },
+    #[error("{what}, at byte {at}: {around}")]
+    BadCondition { what: String, at: usize, around: String },
     #[error("this is no Elf image: it has {bytes} bytes, less than a header of 64")]
     ShortHeader { bytes: usize },
     #[error("this is no Elf image: its first eight bytes are not the mark of one")]

@@ -28,6 +28,7 @@ mod search;
 mod selection;
 mod sink;
 mod sort;
+mod sql;
 mod table;
 
 pub use build::{BuildOptions, Width, build_columnar, build_linear};
@@ -47,4 +48,5 @@ pub use schema::{Column, ColumnType, Schema, Value};
 pub use search::{Walk, exact, range};
 pub use selection::{Bitmap, Ids, RowId};
 pub use sink::{Count, Sink, bits};
+pub use sql::{SqlOptions, parse_condition};
 pub use table::CodeTable;

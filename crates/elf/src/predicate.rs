@@ -35,7 +35,7 @@ impl Interval {
 }
 
 /// Sorts intervals, drops empty ones and merges those that overlap or touch.
-fn normalize(mut intervals: Vec<Interval>) -> Vec<Interval> {
+pub(crate) fn normalize(mut intervals: Vec<Interval>) -> Vec<Interval> {
     intervals.retain(|interval| interval.low <= interval.high);
     intervals.sort_unstable();
     intervals.dedup_by(|next, kept| {
@@ -49,7 +49,7 @@ fn normalize(mut intervals: Vec<Interval>) -> Vec<Interval> {
 }
 
 /// Codes that are in both of two normalized sets.
-fn intersect(left: &[Interval], right: &[Interval]) -> Vec<Interval> {
+pub(crate) fn intersect(left: &[Interval], right: &[Interval]) -> Vec<Interval> {
     let (mut i, mut j) = (0, 0);
     let mut both = Vec::new();
     while let (Some(a), Some(b)) = (left.get(i), right.get(j)) {

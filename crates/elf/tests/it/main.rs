@@ -4,3 +4,4 @@ mod images;
 mod model;
 mod searches;
 mod selections;
+mod sql;
