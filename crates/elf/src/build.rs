@@ -4,8 +4,8 @@
 //! write their parts of it in place. A part is a range of values of the first column; the bytes do not depend
 //! on the number of threads.
 
-mod columnar;
-mod linear;
+pub(crate) mod columnar;
+pub(crate) mod linear;
 mod tree;
 
 use crate::error::{Error, Result};
@@ -55,7 +55,7 @@ fn check_order(table: &CodeTable, order: &[usize]) -> Result<()> {
 /// column once, if rows or codes exceed [`Linear::LIMIT`], and if the image does not fit its pointers or memory.
 pub fn build_linear(table: &CodeTable, order: &[usize], options: &BuildOptions) -> Result<Linear<Vec<u8>>> {
     check_order(table, order)?;
-    linear::check_limits(table)?;
+    linear::check_limits(table, table.rows() as u64)?;
     let sorted = sort(table, order, options.threads)?;
     linear::write(&Tree::new(table, order, &sorted), order, options)
 }

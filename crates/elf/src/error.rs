@@ -45,6 +45,12 @@ pub enum Error {
     PointersTooNarrow { words: u64, pointer_bytes: usize },
     #[error("no memory for an image of {bytes} bytes")]
     NoMemory { bytes: u64 },
+    #[error("a build with {bytes} bytes of memory is not possible: it needs {needed}")]
+    MemoryTooSmall { bytes: usize, needed: usize },
+    #[error("cannot {action} {file}: {reason}")]
+    FailedFile { action: &'static str, file: String, reason: String },
+    #[error("the file for the image is not empty: it has {bytes} bytes")]
+    OutputNotEmpty { bytes: u64 },
     #[error("row ids of 32 bits cannot name the {rows} rows of this Elf: ask for 64 bits")]
     IdsTooNarrow { rows: u64 },
     #[error("a bitmap of {found} rows cannot hold the {rows} rows of this Elf")]

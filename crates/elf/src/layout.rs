@@ -13,7 +13,7 @@ mod linear;
 mod verify;
 
 pub use columnar::Columnar;
-pub(crate) use columnar::{ColumnarPlan, LevelPlan, Sections};
+pub(crate) use columnar::{ColumnarPlan, LevelPlan, LevelSections, Sections};
 pub(crate) use header::is_permutation;
 pub use header::{Header, LayoutKind};
 pub use linear::Linear;

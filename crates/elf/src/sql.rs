@@ -13,6 +13,7 @@
 //! operand     column | "column" | sum of constants: 1.5  'text'  date '1994-01-31'  interval '3' month  NULL
 //! ```
 
+mod binder;
 mod constant;
 mod lexer;
 mod names;

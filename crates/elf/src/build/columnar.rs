@@ -204,13 +204,20 @@ fn counts_of_parts(tree: &Tree<'_>, options: &BuildOptions) -> Vec<Counts> {
     counts
 }
 
+/// Bytes of row ids and positions that `width` allows for a table of `rows` rows.
+pub(crate) fn pointer_bytes(rows: u64, width: Width) -> Result<usize> {
+    match (width, rows <= u32::MAX.into()) {
+        (Width::Wide, _) | (Width::Auto, false) => Ok(8),
+        (_, true) => Ok(4),
+        (Width::Narrow, false) => {
+            Err(Error::TooManyRows { rows, layout: "row ids of 4 bytes", limit: u32::MAX.into() })
+        }
+    }
+}
+
 fn plan(tree: &Tree<'_>, order: &[usize], total: &Counts, options: &BuildOptions) -> Result<ColumnarPlan> {
     let rows = tree.rows() as u64;
-    let fits = rows <= u32::MAX.into();
-    if !fits && options.width == Width::Narrow {
-        return Err(Error::TooManyRows { rows, layout: "row ids of 4 bytes", limit: u32::MAX.into() });
-    }
-    let pointer_bytes = if fits && options.width != Width::Wide { 4 } else { 8 };
+    let pointer_bytes = pointer_bytes(rows, options.width)?;
     let level = |level: usize| LevelPlan {
         column: order[level],
         entries: total.entries[level] as u64,

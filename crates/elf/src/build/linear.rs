@@ -18,9 +18,8 @@ use crate::table::CodeTable;
 const LIMIT: u32 = END - 1;
 const WORD_BYTES: usize = size_of::<u32>();
 
-/// Fails if a code or a row id does not leave room for its mark.
-pub(super) fn check_limits(table: &CodeTable) -> Result<()> {
-    let rows = table.rows() as u64;
+/// Fails if a code of `table`, or a row id below `rows`, does not leave room for its mark.
+pub(crate) fn check_limits(table: &CodeTable, rows: u64) -> Result<()> {
     if rows > LIMIT.into() {
         return Err(Error::TooManyRows { rows, layout: "the linear layout", limit: LIMIT.into() });
     }
@@ -143,11 +142,11 @@ struct Root {
 }
 
 /// The words of a pointer, of which `words` are stored.
-fn pointer(at: usize, is_mono: bool, words: usize) -> [u32; 2] {
+pub(crate) fn pointer(at: u64, is_mono: bool, words: usize) -> [u32; 2] {
     if words == 1 {
         return [at as u32 | if is_mono { MONO_NARROW } else { 0 }, 0];
     }
-    let both = at as u64 | if is_mono { MONO_WIDE } else { 0 };
+    let both = at | if is_mono { MONO_WIDE } else { 0 };
     [both as u32, (both >> 32) as u32]
 }
 
@@ -172,7 +171,8 @@ impl PartWriter<'_> {
         let mut waiting = Vec::new();
         self.write_node(rows, 1, words, &mut waiting);
         while let Some(Subtree { rows, level, hole }) = waiting.pop() {
-            let target = pointer(base + words.len(), self.tree.is_uniform(&rows), self.pointer_words);
+            let target =
+                pointer((base + words.len()) as u64, self.tree.is_uniform(&rows), self.pointer_words);
             target[..self.pointer_words].iter().enumerate().for_each(|(i, &word)| words.set(hole + i, word));
             self.write_node(rows, level, words, &mut waiting);
         }
@@ -218,6 +218,18 @@ fn count(tree: &Tree<'_>, pointer_words: usize, threads: usize) -> Vec<usize> {
     sizes
 }
 
+/// Words of a pointer that `width` allows for an array that has `narrow_words` words with pointers of one.
+pub(crate) fn pointer_words(narrow_words: u64, width: Width) -> Result<usize> {
+    // The last pointer must differ from the mark of absent values.
+    match (width, narrow_words <= LIMIT.into()) {
+        (Width::Wide, _) | (Width::Auto, false) => Ok(2),
+        (_, true) => Ok(1),
+        (Width::Narrow, false) => {
+            Err(Error::PointersTooNarrow { words: narrow_words, pointer_bytes: WORD_BYTES })
+        }
+    }
+}
+
 /// Sizes of the image and of its parts with the narrowest pointers that `width` allows.
 fn plan(tree: &Tree<'_>, options: &BuildOptions) -> Result<(LinearPlan, Vec<usize>)> {
     let last_row = tree.rows().checked_sub(1);
@@ -233,14 +245,7 @@ fn plan(tree: &Tree<'_>, options: &BuildOptions) -> Result<(LinearPlan, Vec<usiz
         return Ok(sized(2));
     }
     let narrow = sized(1);
-    // The last pointer must differ from the mark of absent values.
-    match (narrow.0.array_words <= LIMIT.into(), options.width) {
-        (true, _) => Ok(narrow),
-        (false, Width::Auto) => Ok(sized(2)),
-        (false, _) => {
-            Err(Error::PointersTooNarrow { words: narrow.0.array_words, pointer_bytes: WORD_BYTES })
-        }
-    }
+    Ok(if pointer_words(narrow.0.array_words, options.width)? == 1 { narrow } else { sized(2) })
 }
 
 /// Writes the image of `tree`.
@@ -267,7 +272,7 @@ pub(super) fn write(tree: &Tree<'_>, order: &[usize], options: &BuildOptions) ->
     let mut first_list = Writer::new(first_list);
     (0..first_words).for_each(|_| first_list.push(ABSENT));
     for root in roots.iter().filter_map(OnceLock::get).flatten() {
-        let target = pointer(root.at, root.is_mono, pointer_words);
+        let target = pointer(root.at as u64, root.is_mono, pointer_words);
         for (i, &word) in target[..pointer_words].iter().enumerate() {
             first_list.set(root.value as usize * pointer_words + i, word);
         }

@@ -142,17 +142,23 @@ impl ColumnarPlan {
         let sections = self.sections().ok_or(Error::NoMemory { bytes: u64::MAX })?;
         let mut image = header::allocate(Self::words(&sections))?;
         let directory = &mut image[Header::BYTES..];
-        for (bytes, level) in directory.chunks_exact_mut(DIRECTORY_ENTRY).zip(&self.levels) {
-            let entry = DirectoryEntry {
+        for (bytes, entry) in directory.chunks_exact_mut(DIRECTORY_ENTRY).zip(self.directory()) {
+            bytes.copy_from_slice(&entry);
+        }
+        Ok((image, sections))
+    }
+
+    /// The entries of the directory, which begins behind the header.
+    pub(crate) fn directory(&self) -> impl Iterator<Item = [u8; DIRECTORY_ENTRY]> {
+        self.levels.iter().map(|level| {
+            zerocopy::transmute!(DirectoryEntry {
                 entries: level.entries.into(),
                 strip_rows: level.strip_rows.into(),
                 code_bytes: (level.code_bytes as u32).into(),
                 column: (level.column as u32).into(),
                 zero: 0.into(),
-            };
-            bytes.copy_from_slice(entry.as_bytes());
-        }
-        Ok((image, sections))
+            })
+        })
     }
 
     /// Header of the image.

@@ -108,11 +108,11 @@ fn raw(bytes: &[u8]) -> Result<Raw> {
     Ok(raw)
 }
 
-fn checksum(raw: &Raw, body: &[u8]) -> u64 {
+/// A hash of the header, which takes the body next.
+fn hasher(raw: &Raw) -> Xxh3 {
     let mut hash = Xxh3::new();
     hash.update(&raw.as_bytes()[..Header::BYTES - size_of::<U64>()]);
-    hash.update(body);
-    hash.digest()
+    hash
 }
 
 impl Header {
@@ -133,7 +133,9 @@ impl Header {
         if size != Some(bytes.len() as u64) {
             return Err(Error::WrongSize { found: bytes.len() as u64, expected: size.unwrap_or(u64::MAX) });
         }
-        let found = checksum(&raw, &bytes[Self::BYTES..]);
+        let mut hash = hasher(&raw);
+        hash.update(&bytes[Self::BYTES..]);
+        let found = hash.digest();
         if found != raw.checksum.get() {
             return Err(Error::BadChecksum { found, expected: raw.checksum.get() });
         }
@@ -158,7 +160,23 @@ impl Header {
     /// Writes the header to the first bytes of `image`, whose body is complete.
     pub(crate) fn seal(&self, image: &mut [u8]) {
         let (head, body) = image.split_at_mut(Self::BYTES);
-        let mut raw = Raw {
+        let mut hash = self.hasher();
+        hash.update(body);
+        head.copy_from_slice(&self.sealed(hash.digest()));
+    }
+
+    /// A hash of the header, which takes the body next; its digest is the checksum.
+    pub(crate) fn hasher(&self) -> Xxh3 {
+        hasher(&self.raw(0))
+    }
+
+    /// The bytes of the header with the given checksum.
+    pub(crate) fn sealed(&self, checksum: u64) -> [u8; Self::BYTES] {
+        zerocopy::transmute!(self.raw(checksum))
+    }
+
+    fn raw(&self, checksum: u64) -> Raw {
+        Raw {
             magic: MAGIC,
             format: FORMAT.into(),
             layout: self.layout.number(),
@@ -171,10 +189,8 @@ impl Header {
             epoch: self.epoch.into(),
             state: COMPLETE.into(),
             bucket_rows: self.bucket_rows.into(),
-            checksum: 0.into(),
-        };
-        raw.checksum = checksum(&raw, body).into();
-        head.copy_from_slice(raw.as_bytes());
+            checksum: checksum.into(),
+        }
     }
 }
 

@@ -3,71 +3,22 @@
 //! `not` is pushed down to the comparisons: it turns `and` into `or`, and a comparison into its opposite. In the
 //! three-valued logic of SQL this is exact: neither a comparison with NULL nor its opposite is true.
 
-use std::ops::{Bound, Range};
+use std::ops::Range;
 
 use super::SqlOptions;
+use super::binder::{Binder, Comparison, Operand, Result, SpannedOperand, fault};
 use super::constant::{self, Constant};
 use super::lexer::{Fault, Spanned, Token};
 use super::names;
-use super::space::{Disjunction, Space, complement};
+use super::space::Disjunction;
 use crate::dictionary::Dictionary;
-use crate::error::Error;
-use crate::predicate::{Interval, Predicate, normalize};
-use crate::schema::{ColumnType, Value};
-
-type Result<T> = std::result::Result<T, Fault>;
-
-/// What a comparison has on one side.
-#[derive(Clone, Debug)]
-enum Operand {
-    Column(usize),
-    Value(Value),
-}
-
-type SpannedOperand = (Operand, Range<usize>);
-
-/// A comparison, by the orders of its operands for which it is true.
-#[derive(Clone, Copy, Debug)]
-struct Comparison {
-    less: bool,
-    equal: bool,
-    greater: bool,
-}
-
-impl Comparison {
-    const EQUAL: Self = Self { less: false, equal: true, greater: false };
-    const UP_TO: Self = Self { less: true, equal: true, greater: false };
-    const FROM: Self = Self { less: false, equal: true, greater: true };
-
-    fn of(sign: &str) -> Option<Self> {
-        let (less, equal, greater) = match sign {
-            "=" => (false, true, false),
-            "<>" | "!=" => (true, false, true),
-            "<" => (true, false, false),
-            "<=" => (true, true, false),
-            ">" => (false, false, true),
-            ">=" => (false, true, true),
-            _ => return None,
-        };
-        Some(Self { less, equal, greater })
-    }
-
-    /// The comparison that is true where this one is false.
-    fn opposite(self) -> Self {
-        Self { less: !self.less, equal: !self.equal, greater: !self.greater }
-    }
-
-    /// The same comparison with the operands exchanged.
-    fn mirrored(self) -> Self {
-        Self { less: self.greater, greater: self.less, ..self }
-    }
-}
+use crate::predicate::Predicate;
+use crate::schema::Value;
 
 pub(super) struct Parser<'a> {
     tokens: Vec<Spanned<'a>>,
     next: usize,
-    dictionaries: &'a [Dictionary],
-    space: Space,
+    binder: Binder<'a>,
     /// Parentheses that may still be opened within each other.
     depth: usize,
     options: &'a SqlOptions,
@@ -80,15 +31,8 @@ impl<'a> Parser<'a> {
         dictionaries: &'a [Dictionary],
         options: &'a SqlOptions,
     ) -> Self {
-        let codes = |dictionary: &Dictionary| {
-            let low = if dictionary.column().is_nullable { Dictionary::NULL } else { Dictionary::NULL + 1 };
-            Interval::new(low, dictionary.len() as u32)
-        };
-        let space = Space {
-            codes: dictionaries.iter().map(codes).collect(),
-            conjunctions_max: options.predicates_max,
-        };
-        Self { tokens, next: 0, dictionaries, space, depth: options.depth_max, options }
+        let binder = Binder::new(dictionaries, options.predicates_max);
+        Self { tokens, next: 0, binder, depth: options.depth_max, options }
     }
 
     /// Reads all tokens as one condition.
@@ -100,7 +44,7 @@ impl<'a> Parser<'a> {
             _ => return self.fail("the condition is complete here, but text follows"),
         }
         let whole = 0..self.tokens[self.next].1.end;
-        self.space.disjoint(rows).ok_or_else(|| self.too_many(whole))
+        self.binder.space.disjoint(rows).ok_or_else(|| self.too_many(whole))
     }
 
     /// Terms with `or` between them.
@@ -128,7 +72,7 @@ impl<'a> Parser<'a> {
         if terms.len() == 1 {
             return Ok(terms.swap_remove(0));
         }
-        let joined = if all { self.space.intersection(terms) } else { self.space.union(terms) };
+        let joined = if all { self.binder.space.intersection(terms) } else { self.binder.space.union(terms) };
         joined.ok_or_else(|| self.too_many(self.span_from(first)))
     }
 
@@ -161,14 +105,14 @@ impl<'a> Parser<'a> {
         {
             self.next += 1;
             let right = self.operand()?;
-            return self.compare(&left, comparison, &right, is_negated);
+            return self.binder.compare(&left, comparison, &right, is_negated);
         }
         if self.take_word("is") {
             let is_negated = is_negated ^ self.take_word("not");
             if !self.take_word("null") {
                 return self.fail("`null` or `not null` is expected behind `is`");
             }
-            return Ok(self.is_null(&left.0, is_negated));
+            return Ok(self.binder.is_null(&left.0, is_negated));
         }
         let has_not = self.take_word("not");
         let is_negated = is_negated ^ has_not;
@@ -179,8 +123,8 @@ impl<'a> Parser<'a> {
             }
             let high = self.operand()?;
             let terms = vec![
-                self.compare(&left, Comparison::FROM, &low, is_negated)?,
-                self.compare(&left, Comparison::UP_TO, &high, is_negated)?,
+                self.binder.compare(&left, Comparison::FROM, &low, is_negated)?,
+                self.binder.compare(&left, Comparison::UP_TO, &high, is_negated)?,
             ];
             return self.join(terms, !is_negated, first);
         }
@@ -203,7 +147,7 @@ impl<'a> Parser<'a> {
         let mut terms = Vec::new();
         loop {
             let right = self.operand()?;
-            terms.push(self.compare(left, Comparison::EQUAL, &right, is_negated)?);
+            terms.push(self.binder.compare(left, Comparison::EQUAL, &right, is_negated)?);
             if !self.take_sign(",") {
                 break;
             }
@@ -214,121 +158,8 @@ impl<'a> Parser<'a> {
 
     /// The pattern behind `like`.
     fn like(&mut self, left: &SpannedOperand, is_negated: bool) -> Result<Disjunction> {
-        let (right, span) = self.operand()?;
-        let pattern = match right {
-            Operand::Value(Value::String(pattern)) => pattern,
-            Operand::Value(Value::Null) => return Ok(self.space.constant(false)),
-            _ => {
-                return Err(Fault {
-                    what: "a pattern in single quotes is expected behind `like`".into(),
-                    span,
-                });
-            }
-        };
-        let Operand::Column(column) = left.0 else {
-            return fault("`like` needs a column on its left side", left.1.clone());
-        };
-        let dictionary = &self.dictionaries[column];
-        if dictionary.column().kind != ColumnType::String {
-            let what =
-                format!("column `{}` holds no strings that `like` could compare", dictionary.column().name);
-            return fault(what, left.1.clone());
-        }
-        let prefix = pattern.strip_suffix('%');
-        if prefix.unwrap_or(&pattern).contains(['%', '_']) {
-            return fault(
-                "only a pattern with one `%` at its end, 'prefix%', can be an interval of codes",
-                span,
-            );
-        }
-        let first = Value::String(prefix.unwrap_or(&pattern).to_owned());
-        let behind = prefix.map(|prefix| names::behind_prefix(prefix).map(Value::String));
-        let high = match &behind {
-            None => Bound::Included(&first),
-            Some(None) => Bound::Unbounded,
-            Some(Some(behind)) => Bound::Excluded(behind),
-        };
-        let matching = between(dictionary, Bound::Included(&first), high, &span)?;
-        Ok(self.column(column, matching.into_iter().collect(), is_negated))
-    }
-
-    fn is_null(&self, operand: &Operand, is_negated: bool) -> Disjunction {
-        match operand {
-            Operand::Value(value) => self.space.constant((*value == Value::Null) != is_negated),
-            &Operand::Column(column) => {
-                let dictionary = &self.dictionaries[column];
-                let codes = if is_negated { dictionary.not_null() } else { dictionary.null() };
-                self.space.column(column, vec![codes])
-            }
-        }
-    }
-
-    /// Rows whose code of `column` is in `intervals`, or, negated, is neither in them nor NULL.
-    fn column(&self, column: usize, intervals: Vec<Interval>, is_negated: bool) -> Disjunction {
-        if !is_negated {
-            return self.space.column(column, intervals);
-        }
-        let null = self.dictionaries[column].null();
-        let excluded = normalize(intervals.into_iter().chain([null]).collect());
-        self.space.column(column, complement(&excluded))
-    }
-
-    fn compare(
-        &self,
-        (left, left_span): &SpannedOperand,
-        comparison: Comparison,
-        (right, right_span): &SpannedOperand,
-        is_negated: bool,
-    ) -> Result<Disjunction> {
-        let comparison = if is_negated { comparison.opposite() } else { comparison };
-        match (left, right) {
-            (&Operand::Column(column), Operand::Value(value)) => {
-                self.compare_column(column, comparison, value, right_span)
-            }
-            (Operand::Value(value), &Operand::Column(column)) => {
-                self.compare_column(column, comparison.mirrored(), value, left_span)
-            }
-            (Operand::Column(_), Operand::Column(_)) => fault(
-                "two columns are compared, which is no condition on the values of one column",
-                left_span.start..right_span.end,
-            ),
-            (Operand::Value(Value::Null), _) | (_, Operand::Value(Value::Null)) => {
-                Ok(self.space.constant(false))
-            }
-            (Operand::Value(left), Operand::Value(right)) => match constant::compare(left, right) {
-                Some(order) => {
-                    let Comparison { less, equal, greater } = comparison;
-                    let is_true =
-                        (order.is_lt() && less) || (order.is_eq() && equal) || (order.is_gt() && greater);
-                    Ok(self.space.constant(is_true))
-                }
-                None => {
-                    let what = format!("a {} cannot be compared with a {}", left.kind(), right.kind());
-                    fault(what, left_span.start..right_span.end)
-                }
-            },
-        }
-    }
-
-    fn compare_column(
-        &self,
-        column: usize,
-        comparison: Comparison,
-        value: &Value,
-        span: &Range<usize>,
-    ) -> Result<Disjunction> {
-        let dictionary = &self.dictionaries[column];
-        let parts = [
-            (comparison.less, Bound::Unbounded, Bound::Excluded(value)),
-            (comparison.equal, Bound::Included(value), Bound::Included(value)),
-            (comparison.greater, Bound::Excluded(value), Bound::Unbounded),
-        ];
-        let mut intervals = Vec::new();
-        for (is_part, low, high) in parts {
-            let codes = between(dictionary, low, high, span)?;
-            intervals.extend(codes.filter(|_| is_part));
-        }
-        Ok(self.space.column(column, intervals))
+        let pattern = self.operand()?;
+        self.binder.like(left, &pattern, is_negated)
     }
 
     /// A column, or a sum of constants.
@@ -450,7 +281,7 @@ impl<'a> Parser<'a> {
             Token::Word(word) if !self.is_keyword(word) => (*word, false),
             _ => return Ok(None),
         };
-        let column = names::column(self.dictionaries, name, is_quoted);
+        let column = names::column(self.binder.dictionaries, name, is_quoted);
         let column = column.map_err(|what| Fault { what, span: self.tokens[self.next].1.clone() })?;
         self.next += 1;
         Ok(Some(column))
@@ -500,20 +331,4 @@ impl<'a> Parser<'a> {
         let limit = self.options.predicates_max;
         Fault { what: format!("this needs more than {limit} predicates that do not overlap"), span }
     }
-}
-
-fn fault<T>(what: impl Into<String>, span: Range<usize>) -> Result<T> {
-    Err(Fault { what: what.into(), span })
-}
-
-/// Codes between two bounds, of which the constant at `span` is one.
-fn between(
-    dictionary: &Dictionary,
-    low: Bound<&Value>,
-    high: Bound<&Value>,
-    span: &Range<usize>,
-) -> Result<Option<Interval>> {
-    dictionary
-        .between(low, high)
-        .map_err(|error: Error| Fault { what: error.to_string(), span: span.clone() })
 }

@@ -1,5 +1,6 @@
 //! Tests of the crate from outside, in one program: what they share is compiled and linked once.
 
+mod external;
 mod images;
 mod model;
 mod searches;

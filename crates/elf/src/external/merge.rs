@@ -1,0 +1,152 @@
+//! Merge of sorted runs: the rows of a table in lexicographic order, as often as they are needed.
+//!
+//! At most `fan_in` runs are merged at once. While there are more, groups of them are merged to longer runs in a
+//! new file, and the old file is dropped.
+
+use std::cmp::Ordering;
+use std::path::Path;
+
+use super::budget::Budget;
+use super::run::{Run, RunReader, RunWriter, Widths};
+use super::scratch::Scratch;
+use crate::error::Result;
+
+/// A table as sorted runs.
+pub(super) struct SortedRuns {
+    pub(super) levels: usize,
+    pub(super) scratch: Scratch,
+    pub(super) runs: Vec<Run>,
+}
+
+impl SortedRuns {
+    /// Merges runs until the rest can be merged at once.
+    pub(super) fn reduce(mut self, budget: &Budget, directory: &Path) -> Result<Self> {
+        while self.runs.len() > budget.fan_in {
+            let mut scratch = Scratch::create(directory)?;
+            let mut runs = Vec::with_capacity(self.runs.len().div_ceil(budget.fan_in));
+            for group in self.runs.chunks(budget.fan_in) {
+                runs.push(self.merge(group, budget)?.write(&mut scratch, budget.block_rows)?);
+            }
+            (self.scratch, self.runs) = (scratch, runs);
+        }
+        Ok(self)
+    }
+
+    /// The rows of all runs in order. There are at most `fan_in` runs.
+    pub(super) fn rows(&self, budget: &Budget) -> Result<Merge<'_>> {
+        self.merge(&self.runs, budget)
+    }
+
+    fn merge(&self, runs: &[Run], budget: &Budget) -> Result<Merge<'_>> {
+        let open = |run: &Run| RunReader::open(&self.scratch, *run, self.levels, budget.block_rows);
+        Merge::new(runs.iter().map(open).collect::<Result<_>>()?)
+    }
+}
+
+/// The rows of several runs in order: by codes, then by row id.
+pub(super) struct Merge<'a> {
+    /// Runs with rows left, as a heap: the current row of a parent is before those of its children.
+    heap: Vec<RunReader<'a>>,
+    /// Codes of the row before the current one, none before the second row.
+    last: Vec<u32>,
+    shared: usize,
+    is_started: bool,
+}
+
+impl<'a> Merge<'a> {
+    fn new(runs: Vec<RunReader<'a>>) -> Result<Self> {
+        let mut heap = Vec::with_capacity(runs.len());
+        for mut run in runs {
+            if run.advance()? {
+                heap.push(run);
+            }
+        }
+        let mut merge = Self { heap, last: Vec::new(), shared: 0, is_started: false };
+        (0..merge.heap.len() / 2).rev().for_each(|parent| merge.sift_down(parent));
+        Ok(merge)
+    }
+
+    /// Goes to the next row, the first one in the beginning. Returns whether there is one.
+    pub(super) fn advance(&mut self) -> Result<bool> {
+        if !self.is_started {
+            self.is_started = true;
+            return Ok(!self.heap.is_empty());
+        }
+        let Some(first) = self.heap.first_mut() else { return Ok(false) };
+        self.last.clear();
+        self.last.extend_from_slice(first.codes());
+        if !first.advance()? {
+            self.heap.swap_remove(0);
+        }
+        self.sift_down(0);
+        let Some(first) = self.heap.first() else { return Ok(false) };
+        self.shared = self.last.iter().zip(first.codes()).take_while(|(a, b)| a == b).count();
+        Ok(true)
+    }
+
+    /// Codes of the current row by level.
+    #[inline]
+    pub(super) fn codes(&self) -> &[u32] {
+        self.heap[0].codes()
+    }
+
+    #[inline]
+    pub(super) fn tid(&self) -> u64 {
+        self.heap[0].tid()
+    }
+
+    /// Number of leading levels in which the current row equals its predecessor, 0 for the first one.
+    #[inline]
+    pub(super) fn shared(&self) -> usize {
+        self.shared
+    }
+
+    fn sift_down(&mut self, mut parent: usize) {
+        let compare = |a: &RunReader<'_>, b: &RunReader<'_>| {
+            a.codes().cmp(b.codes()).then_with(|| a.tid().cmp(&b.tid()))
+        };
+        loop {
+            let left = 2 * parent + 1;
+            let mut first = parent;
+            for child in left..(left + 2).min(self.heap.len()) {
+                if compare(&self.heap[child], &self.heap[first]) == Ordering::Less {
+                    first = child;
+                }
+            }
+            if first == parent {
+                return;
+            }
+            self.heap.swap(parent, first);
+            parent = first;
+        }
+    }
+
+    /// Writes all rows as one run.
+    fn write(mut self, scratch: &mut Scratch, block_rows: usize) -> Result<Run> {
+        let levels = self.heap.first().map_or(0, |run| run.widths().codes.len());
+        let mut widths = Widths { tid: 0, codes: vec![0; levels] };
+        for run in &self.heap {
+            widths.tid = widths.tid.max(run.widths().tid);
+            widths
+                .codes
+                .iter_mut()
+                .zip(&run.widths().codes)
+                .for_each(|(most, &width)| *most = width.max(*most));
+        }
+        let mut writer = RunWriter::new(scratch, widths)?;
+        let mut codes = Vec::with_capacity(block_rows * levels);
+        let mut tids = Vec::with_capacity(block_rows);
+        let mut has_more = self.advance()?;
+        while has_more {
+            codes.extend_from_slice(self.codes());
+            tids.push(self.tid());
+            has_more = self.advance()?;
+            if tids.len() == block_rows || !has_more {
+                writer.block(tids.len(), |level, row| codes[row * levels + level], |row| tids[row])?;
+                codes.clear();
+                tids.clear();
+            }
+        }
+        Ok(writer.finish())
+    }
+}
