@@ -1,5 +1,5 @@
-//! Measures builds outside of memory, in both layouts: rows per second, and the most memory that was allocated.
-//! `cargo run --release -p pando-elf --example elf_external [rows [memory MiB [threads [values per column ...]]]]`.
+//! Measures builds outside of memory in both layouts: rows per second, and the most memory that they allocate.
+//! `cargo run --release -p pando-elf --example elf_external [rows [MiB [threads [values of each column]]]]`.
 //!
 //! Codes are uniform. Without arguments the columns have the numbers of values of TPC-H's lineitem at scale
 //! factor 1, by cardinality.

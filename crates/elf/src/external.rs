@@ -1,8 +1,8 @@
-//! Build of an Elf that is larger than memory: sorted runs in temporary files, merged and streamed into the image.
+//! Build of an Elf larger than memory: sorted runs in temporary files, merged and streamed into the image.
 //!
-//! Preorder of the tree is the lexicographic order of the rows (fact sheet §3), so a merge of sorted runs passes
-//! the rows as the image holds them. It runs twice, as in a build in memory: first to count, then to write. The
-//! bytes are those that a build in memory gives.
+//! Preorder of the tree is the lexicographic order of the rows (fact sheet §3), so a merge of sorted runs
+//! passes the rows as the image holds them. It runs twice, as in a build in memory: first to count, then to
+//! write. The bytes are those that a build in memory gives.
 
 mod budget;
 mod columnar;
@@ -16,6 +16,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
 use crate::build::{BuildOptions, columnar::pointer_bytes, linear::check_limits};
+use crate::codes::{Code, typed};
 use crate::error::{Error, Result};
 use crate::layout::{Header, LayoutKind, is_permutation};
 use crate::sort::sort;
@@ -23,7 +24,7 @@ use crate::table::CodeTable;
 use budget::Budget;
 use merge::SortedRuns;
 use run::{RunWriter, Widths};
-use scratch::{Place, Scratch};
+use scratch::{Scratch, Target};
 
 /// How an Elf is built outside of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,8 +70,8 @@ pub struct ExternalBuild {
 }
 
 impl ExternalBuild {
-    /// A build without rows. Level `l` is column `order[l]`. Fails if `order` does not name each column once, if a
-    /// bucket has no rows, if the memory is too small, and if there can be no file in the directory.
+    /// A build without rows. Level `l` is column `order[l]`. Fails if `order` does not name each column once,
+    /// if a bucket has no rows, if the memory is too small, and if there can be no file in the directory.
     pub fn new(order: &[usize], layout: LayoutKind, options: ExternalOptions) -> Result<Self> {
         let levels = order.len();
         if levels == 0 {
@@ -99,9 +100,9 @@ impl ExternalBuild {
         })
     }
 
-    /// Adds the rows of `batch`, whose ids follow those of the rows before. Fails if it has more or fewer columns,
-    /// if the layout cannot hold its codes or so many rows, and if a temporary file cannot be written. After an
-    /// error the build can only be dropped.
+    /// Adds the rows of `batch`, whose ids follow those of the rows before. Fails if it has more or fewer
+    /// columns, if the layout cannot hold its codes or so many rows, and if a temporary file cannot be
+    /// written. After an error the build can only be dropped.
     pub fn push(&mut self, batch: &CodeTable) -> Result<()> {
         if batch.width() != self.order.len() {
             return Err(Error::WrongArity { values: batch.width(), columns: self.order.len() });
@@ -147,8 +148,12 @@ impl ExternalBuild {
         let widths = Widths { tid: Widths::of_tids(first + table.rows() as u64), codes };
         let mut run = RunWriter::new(&mut self.sorted.scratch, widths)?;
         for tids in sorted.tids.chunks(self.budget.block_rows) {
-            let tid = |row: usize| first + u64::from(tids[row]);
-            run.block(tids.len(), |level, row| columns[level].get(tids[row] as usize), tid)?;
+            let codes = |level: usize, places: &mut [u32]| {
+                typed!(columns[level], codes => places.iter_mut().zip(tids).for_each(|(place, &tid)| {
+                    *place = Code::get(codes[tid as usize]);
+                }));
+            };
+            run.block(tids.len(), codes, tids.iter().map(|&tid| first + u64::from(tid)))?;
         }
         self.sorted.runs.push(run.finish());
         Ok(())
@@ -159,11 +164,11 @@ impl ExternalBuild {
         self.sorted.runs.len() as u64 * self.budget.run_rows as u64
     }
 
-    /// Merges the runs and writes the image to `output`, which is empty, from its beginning on. It is complete
-    /// when this returns. Fails if `output` is not empty, if files cannot be read or written, if the image does
-    /// not fit its pointers, and if the rows of a bucket do not fit into an eighth of the memory.
+    /// Merges the runs and writes the image to `output`, which is empty, from its beginning on. It is
+    /// complete when this returns. Fails if `output` is not empty, if files cannot be read or written, if the
+    /// image does not fit its pointers, and if the rows of a bucket do not fit into an eighth of the memory.
     pub fn finish<F: Read + Write + Seek>(mut self, mut output: F) -> Result<Header> {
-        let bytes = output.seek(SeekFrom::End(0)).map_err(Place::Output.failed("measure"))?;
+        let bytes = output.seek(SeekFrom::End(0)).map_err(Target::Output.failed("measure"))?;
         if bytes > 0 {
             return Err(Error::OutputNotEmpty { bytes });
         }

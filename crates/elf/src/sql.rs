@@ -1,8 +1,8 @@
 //! Conditions in SQL notation, as predicates over codes.
 //!
-//! A condition is what stands behind WHERE in a query of one table. It becomes a list of conjunctions whose rows
-//! do not overlap, so that counts add up and ids need no deduplication. A condition is met where it is true, not
-//! where it is unknown, by the three-valued logic of SQL.
+//! A condition is what stands behind WHERE in a query of one table. It becomes a list of conjunctions whose
+//! rows do not overlap, so that counts add up and ids need no deduplication. A condition is met where it is
+//! true, not where it is unknown, by the three-valued logic of SQL.
 //!
 //! ```text
 //! condition   conjunction { OR conjunction }
@@ -44,8 +44,8 @@ impl Default for SqlOptions {
 const AROUND: usize = 24;
 
 /// Translates a condition on the columns of `dictionaries`, one each. A row meets it if it meets one of the
-/// predicates, and then only one. Fails if the text is no condition on these columns, with the byte at which it
-/// is wrong, and if it needs more predicates or parentheses than `options` allow.
+/// predicates, and then only one. Fails if the text is no condition on these columns, with the byte at which
+/// it is wrong, and if it needs more predicates or parentheses than `options` allow.
 ///
 /// ```
 /// use pando_elf::{Column, ColumnType, Dictionary, Interval, Predicate, SqlOptions, Value, parse_condition};

@@ -1,13 +1,14 @@
 //! How a build divides the memory that it was given.
 //!
-//! While rows come in, all of it serves to collect and sort a run. Afterwards one half goes to the runs that are
-//! merged, a quarter to pages of the image, and the rest to rows in view, lists and columns. Costs are upper
-//! bounds for what the code of the other files allocates; a test counts.
+//! While rows come in, all of it serves to collect and sort a run. Afterwards one half goes to the runs that
+//! are merged, a quarter to pages of the image, and the rest to rows in view, lists and columns. Costs are
+//! upper bounds for what the code of the other files allocates; a test counts.
 
 use crate::error::{Error, Result};
 
 const KIB: usize = 1 << 10;
-/// Bytes per row that a sort takes besides the codes: ids, prefixes, keys with their copies, and pending ranges.
+/// Bytes per row that a sort takes besides the codes: ids, prefixes, keys with their copies, and pending
+/// ranges.
 const SORT_ROW: usize = 176;
 /// Bytes that a sort takes in any case, and per thread: histograms.
 const SORT_FIXED: usize = 48 * KIB;
@@ -72,8 +73,8 @@ impl Budget {
         (PageBudget { page_bits, pages }, (self.bytes / 64).min(64 * KIB))
     }
 
-    /// Rows in view for buckets of up to `bucket_rows` rows: twice as many, so that few are moved. Fails if they
-    /// do not fit.
+    /// Rows in view for buckets of up to `bucket_rows` rows: twice as many, so that few are moved. Fails if
+    /// they do not fit.
     pub(super) fn window_rows(&self, bucket_rows: usize) -> Result<usize> {
         let row = 4 * self.levels + 16;
         let rows = bucket_rows.saturating_add(1).saturating_mul(2);
@@ -85,7 +86,7 @@ impl Budget {
     }
 }
 
-/// Bytes per row of a block: decoded and encoded.
+/// Bytes per row of a block: decoded, encoded, and one column between.
 fn block_row(levels: usize) -> usize {
-    2 * (4 * levels + 8)
+    2 * (4 * levels + 8) + 4
 }

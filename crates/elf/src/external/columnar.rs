@@ -1,4 +1,4 @@
-//! Streams sorted rows into the columnar layout, in two passes: the first one counts, the second one writes.
+//! Streams sorted rows into the columnar layout in two passes: the first one counts, the second one writes.
 //!
 //! A row that shares `s` levels with its predecessor begins entries from level `s` on, down to the first one
 //! whose group fits into a bucket. So as many rows must be in view as a bucket may have, and one more. All
@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::budget::Budget;
 use super::merge::{Merge, SortedRuns};
 use super::pages::{Cursor, Pages};
-use super::scratch::Place;
+use super::scratch::Target;
 use crate::build::{BuildOptions, columnar::pointer_bytes};
 use crate::codes::code_bytes;
 use crate::error::{Error, Result};
@@ -43,8 +43,8 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Brings the next row and at least `behind` rows after it into view, if there are so many. Returns whether
-    /// there is a row.
+    /// Brings the next row and at least `behind` rows after it into view, if there are so many. Returns
+    /// whether there is a row.
     fn fill(&mut self, behind: usize) -> Result<bool> {
         if self.tids.len() - self.first <= behind && !self.is_at_end {
             self.codes.drain(..self.first * self.levels);
@@ -64,7 +64,8 @@ impl<'a> Window<'a> {
         Ok(self.first < self.tids.len())
     }
 
-    /// Number of rows, the next one included, that agree with it down to `level`; `most + 1` if there are more.
+    /// Number of rows, the next one included, that agree with it down to `level`; `most + 1` if there are
+    /// more.
     fn group(&self, level: usize, most: usize) -> usize {
         let behind = &self.shared[self.first + 1..];
         let behind = &behind[..behind.len().min(most)];
@@ -86,8 +87,8 @@ struct Count {
 
 /// Receives the tree in preorder.
 trait Nodes {
-    /// An entry of `level` begins at sorted row `row`, with `counts[level].strip_rows` strip rows before it. The
-    /// list below it, if any, begins at entry `counts[level + 1].entries`.
+    /// An entry of `level` begins at sorted row `row`, with `counts[level].strip_rows` strip rows before it.
+    /// The list below it, if any, begins at entry `counts[level + 1].entries`.
     fn entry(&mut self, level: usize, code: u32, row: u64, counts: &[Count]) -> Result<()>;
 
     /// The next `rows` rows are a bucket, and have strip codes from `level` on.
@@ -216,7 +217,8 @@ impl<F: Read + Write + Seek> Nodes for Writer<F> {
     }
 }
 
-/// Writes the image of `sorted`, which has `rows` rows and codes up to `maxima` by column, to the empty `output`.
+/// Writes the image of `sorted`, which has `rows` rows and codes up to `maxima` by column, to the empty
+/// `output`.
 pub(super) fn write<F: Read + Write + Seek>(
     sorted: &SortedRuns,
     (rows, maxima): (u64, &[u32]),
@@ -240,7 +242,7 @@ pub(super) fn write<F: Read + Write + Seek>(
     let sections = plan.sections().ok_or(Error::NoMemory { bytes: u64::MAX })?;
     let header = plan.header(&sections);
     let pages =
-        Pages::new(output, Place::Output, sections.bytes as u64, budget.image_pages(1 + 5 * order.len()));
+        Pages::new(output, Target::Output, sections.bytes as u64, budget.image_pages(1 + 5 * order.len()));
     let mut writer = Writer::new(pages, pointer_bytes, &sections);
     let mut directory = Cursor::new(Header::BYTES as u64);
     plan.directory().try_for_each(|entry| writer.pages.put(&mut directory, &entry))?;

@@ -1,8 +1,8 @@
-//! Streams sorted rows into the published layout, in two passes: the first one measures, the second one writes.
+//! Streams sorted rows into the published layout in two passes: the first one measures, the second one writes.
 //!
-//! A list stands before the subtrees of its entries, so its length must be known when its first row comes; and a
-//! row must know where its MonoList begins. The first pass writes both to temporary files in preorder: the
-//! length of each list, and the level at which each distinct row leaves the tree.
+//! A list stands before the subtrees of its entries, so its length must be known when its first row comes;
+//! and a row must know where its MonoList begins. The first pass writes both to temporary files in preorder:
+//! the length of each list, and the level at which each distinct row leaves the tree.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, Write};
@@ -11,7 +11,7 @@ use std::path::Path;
 use super::budget::Budget;
 use super::merge::{Merge, SortedRuns};
 use super::pages::{Cursor, Pages};
-use super::scratch::{self, Place};
+use super::scratch::{self, Target};
 use crate::build::{BuildOptions, Width, linear::pointer, linear::pointer_words};
 use crate::error::Result;
 use crate::layout::{ABSENT, END, Header, LinearPlan};
@@ -53,7 +53,7 @@ struct Measure {
     lists: u64,
     lengths: Pages<File>,
     ends: BufWriter<File>,
-    place: Place,
+    target: Target,
 }
 
 /// What the first pass found, with the lengths of lists and the last levels of rows in preorder.
@@ -61,17 +61,17 @@ struct Measured {
     sizes: Sizes,
     lengths: BufReader<File>,
     ends: BufReader<File>,
-    place: Place,
+    target: Target,
 }
 
 impl Measure {
     fn new(levels: usize, budget: &Budget, directory: &Path) -> Result<Self> {
         let (pages, buffer) = budget.list_pages();
-        let (lengths, place) = scratch::create(directory)?;
-        let lengths = Pages::new(lengths, place.clone(), u64::MAX, pages);
+        let (lengths, target) = scratch::create(directory)?;
+        let lengths = Pages::new(lengths, target.clone(), u64::MAX, pages);
         let ends = BufWriter::with_capacity(buffer, scratch::create(directory)?.0);
         let (sizes, open) = (Sizes::default(), Vec::with_capacity(levels));
-        Ok(Self { levels, sizes, open, lists: 0, lengths, ends, place })
+        Ok(Self { levels, sizes, open, lists: 0, lengths, ends, target })
     }
 
     fn run(mut self, mut rows: Merge<'_>, buffer: usize) -> Result<Measured> {
@@ -93,17 +93,17 @@ impl Measure {
         }
         self.close(0)?;
         let rewind = |mut file: File| file.rewind().map(|()| BufReader::with_capacity(buffer, file));
-        let lengths = rewind(self.lengths.flush()?).map_err(self.place.failed("read"))?;
-        let ends = self.ends.into_inner().map_err(|error| self.place.failed("write")(error.into_error()))?;
-        let ends = rewind(ends).map_err(self.place.failed("read"))?;
-        Ok(Measured { sizes: self.sizes, lengths, ends, place: self.place })
+        let lengths = rewind(self.lengths.flush()?).map_err(self.target.failed("read"))?;
+        let ends = self.ends.into_inner().map_err(|error| self.target.failed("write")(error.into_error()))?;
+        let ends = rewind(ends).map_err(self.target.failed("read"))?;
+        Ok(Measured { sizes: self.sizes, lengths, ends, target: self.target })
     }
 
-    /// Counts a distinct row that shares so many levels with its neighbours. It leaves the tree at the first level
-    /// whose value it has alone.
+    /// Counts a distinct row that shares so many levels with its neighbours. It leaves the tree at the first
+    /// level whose value it has alone.
     fn distinct(&mut self, before: usize, after: usize) -> Result<()> {
         let end = before.max(after);
-        self.ends.write_all(&(end as u16).to_le_bytes()).map_err(self.place.failed("write"))?;
+        self.ends.write_all(&(end as u16).to_le_bytes()).map_err(self.target.failed("write"))?;
         self.sizes.mono_words += (self.levels - 1 - end) as u64;
         self.sizes.entries += (end + 1).saturating_sub(before.max(1)) as u64;
         self.close(before)?;
@@ -131,14 +131,14 @@ impl Measured {
     /// Length of the next list in preorder.
     fn length(&mut self) -> Result<u32> {
         let mut bytes = [0; size_of::<u32>()];
-        self.lengths.read_exact(&mut bytes).map_err(self.place.failed("read"))?;
+        self.lengths.read_exact(&mut bytes).map_err(self.target.failed("read"))?;
         Ok(u32::from_le_bytes(bytes))
     }
 
     /// Last level of the next distinct row.
     fn end(&mut self) -> Result<usize> {
         let mut bytes = [0; size_of::<u16>()];
-        self.ends.read_exact(&mut bytes).map_err(self.place.failed("read"))?;
+        self.ends.read_exact(&mut bytes).map_err(self.target.failed("read"))?;
         Ok(u16::from_le_bytes(bytes).into())
     }
 }
@@ -206,8 +206,8 @@ impl<F: Read + Write + Seek> Writer<F> {
         self.end.at += u64::from(entries) * ((1 + self.pointer_words) * WORD_BYTES) as u64;
     }
 
-    /// Writes the next entry of the list at `level`. What it leads to begins at the end, or behind the list that
-    /// begins there.
+    /// Writes the next entry of the list at `level`. What it leads to begins at the end, or behind the list
+    /// that begins there.
     fn entry(&mut self, level: usize, code: u32, is_mono: bool) -> Result<()> {
         let at = (self.end.at - self.array_at) / WORD_BYTES as u64;
         let target = pointer(at, is_mono, self.pointer_words);
@@ -257,7 +257,7 @@ pub(super) fn write<F: Read + Write + Seek>(
     };
     let array_at = (Header::BYTES + levels * WORD_BYTES) as u64;
     let len = array_at + array_words * WORD_BYTES as u64;
-    let mut pages = Pages::new(output, Place::Output, len, budget.image_pages(levels + 2));
+    let mut pages = Pages::new(output, Target::Output, len, budget.image_pages(levels + 2));
     let mut column_order = Cursor::new(Header::BYTES as u64);
     order.iter().try_for_each(|&column| pages.put(&mut column_order, &(column as u32).to_le_bytes()))?;
     let subtrees_at = array_at + sizes.first_list * plan.pointer_bytes as u64;

@@ -1,7 +1,7 @@
 //! Merge of sorted runs: the rows of a table in lexicographic order, as often as they are needed.
 //!
-//! At most `fan_in` runs are merged at once. While there are more, groups of them are merged to longer runs in a
-//! new file, and the old file is dropped.
+//! At most `fan_in` runs are merged at once. While there are more, groups of them are merged to longer runs
+//! in a new file, and the old file is dropped.
 
 use std::cmp::Ordering;
 use std::path::Path;
@@ -142,9 +142,12 @@ impl<'a> Merge<'a> {
             tids.push(self.tid());
             has_more = self.advance()?;
             if tids.len() == block_rows || !has_more {
-                writer.block(tids.len(), |level, row| codes[row * levels + level], |row| tids[row])?;
+                let column = |level: usize, places: &mut [u32]| {
+                    let codes = codes[level..].iter().step_by(levels);
+                    places.iter_mut().zip(codes).for_each(|(place, code)| *place = *code);
+                };
+                writer.block(tids.len(), column, tids.drain(..))?;
                 codes.clear();
-                tids.clear();
             }
         }
         Ok(writer.finish())

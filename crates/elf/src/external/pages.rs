@@ -1,14 +1,14 @@
 //! A file that is written out of order: at many places, each of which moves forward.
 //!
 //! Pages in memory collect what is written near each other. A page that must give way is written to the file,
-//! and read again if a place is not yet past it. With more pages than places that hardly happens; with fewer it
-//! is slow, not wrong. The file is empty in the beginning, and bytes that are never written are zero.
+//! and read again if a place is not yet past it. With more pages than places that hardly happens; with fewer
+//! it is slow, not wrong. The file is empty in the beginning, and bytes that are never written are zero.
 
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom, Write};
 
 use super::budget::PageBudget;
-use super::scratch::Place;
+use super::scratch::Target;
 use crate::error::Result;
 use crate::layout::Header;
 
@@ -36,7 +36,7 @@ struct Frame {
 
 pub(super) struct Pages<F> {
     file: F,
-    place: Place,
+    target: Target,
     /// Size of the file in the end.
     len: u64,
     page_bits: u32,
@@ -51,10 +51,10 @@ pub(super) struct Pages<F> {
 
 impl<F: Read + Write + Seek> Pages<F> {
     /// Pages of `file`, which is empty and will have at most `len` bytes.
-    pub(super) fn new(file: F, place: Place, len: u64, budget: PageBudget) -> Self {
+    pub(super) fn new(file: F, target: Target, len: u64, budget: PageBudget) -> Self {
         let PageBudget { page_bits, pages } = budget;
         let (frames, frame_of) = (Vec::new(), HashMap::new());
-        Self { file, place, len, page_bits, frames_max: pages, frames, frame_of, hand: 0, end: 0 }
+        Self { file, target, len, page_bits, frames_max: pages, frames, frame_of, hand: 0, end: 0 }
     }
 
     /// Writes `bytes` at the cursor, which moves behind them.
@@ -117,7 +117,7 @@ impl<F: Read + Write + Seek> Pages<F> {
         let bytes = &bytes[..within(start, self.len, bytes.len())];
         let written = self.file.seek(SeekFrom::Start(start)).and_then(|_| self.file.write_all(bytes));
         self.end = self.end.max(page + 1);
-        written.map_err(self.place.failed("write"))
+        written.map_err(self.target.failed("write"))
     }
 
     /// Reads a page that was written, or lies before one that was.
@@ -127,7 +127,7 @@ impl<F: Read + Write + Seek> Pages<F> {
         let len = within(start, self.len, bytes.len());
         let read =
             self.file.seek(SeekFrom::Start(start)).and_then(|_| self.file.read_exact(&mut bytes[..len]));
-        read.map_err(self.place.failed("read"))
+        read.map_err(self.target.failed("read"))
     }
 
     /// Writes all pages to the file and returns it.
@@ -135,7 +135,7 @@ impl<F: Read + Write + Seek> Pages<F> {
         let mut frames: Vec<usize> = (0..self.frames.len()).collect();
         frames.sort_unstable_by_key(|&frame| self.frames[frame].page);
         frames.into_iter().try_for_each(|frame| self.write_back(frame))?;
-        self.file.flush().map_err(self.place.failed("write"))?;
+        self.file.flush().map_err(self.target.failed("write"))?;
         Ok(self.file)
     }
 
@@ -143,21 +143,21 @@ impl<F: Read + Write + Seek> Pages<F> {
     pub(super) fn seal(mut self, header: &Header) -> Result<()> {
         // Zeros at the end may be all that a page has.
         self.fetch((self.len - 1) >> self.page_bits)?;
-        let (place, len) = (self.place.clone(), self.len);
+        let (target, len) = (self.target.clone(), self.len);
         let page_bits = self.page_bits;
         let mut file = self.flush()?;
         let mut buffer = vec![0; 1 << page_bits];
         let mut hash = header.hasher();
         let mut at = Header::BYTES as u64;
-        file.seek(SeekFrom::Start(at)).map_err(place.failed("read"))?;
+        file.seek(SeekFrom::Start(at)).map_err(target.failed("read"))?;
         while at < len {
             let bytes = within(at, len, buffer.len());
-            file.read_exact(&mut buffer[..bytes]).map_err(place.failed("read"))?;
+            file.read_exact(&mut buffer[..bytes]).map_err(target.failed("read"))?;
             hash.update(&buffer[..bytes]);
             at += bytes as u64;
         }
         let written = file.rewind().and_then(|()| file.write_all(&header.sealed(hash.digest())));
-        written.and_then(|()| file.flush()).map_err(place.failed("write"))
+        written.and_then(|()| file.flush()).map_err(target.failed("write"))
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
             let mut places: Vec<Cursor> = (0..5).map(|i| Cursor::new(i * 20_000)).collect();
             let mut file = Pages::new(
                 File::new(Vec::new()),
-                Place::Output,
+                Target::Output,
                 100_000,
                 PageBudget { page_bits: 12, pages },
             );

@@ -13,7 +13,7 @@ use super::scratch::Scratch;
 use crate::codes::{Code, CodeSlice, NumberSlice, typed};
 use crate::error::Result;
 
-/// Place of a run in its file.
+/// Target of a run in its file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     start: u64,
@@ -45,6 +45,8 @@ pub(super) struct RunWriter<'a> {
     widths: Widths,
     run: Run,
     block: Vec<u8>,
+    /// Codes of one level of the block.
+    codes: Vec<u32>,
 }
 
 impl<'a> RunWriter<'a> {
@@ -52,25 +54,30 @@ impl<'a> RunWriter<'a> {
         let run = Run { start: scratch.len(), rows: 0 };
         scratch.append(&[widths.tid as u8])?;
         scratch.append(&widths.codes)?;
-        Ok(Self { scratch, widths, run, block: Vec::new() })
+        Ok(Self { scratch, widths, run, block: Vec::new(), codes: Vec::new() })
     }
 
-    /// Appends a block of `rows` rows with the given codes by level and row, and row ids by row.
+    /// Appends a block of `rows` rows. `codes` is called to write their codes of a level; `tids` are their ids.
     pub(super) fn block(
         &mut self,
         rows: usize,
-        code: impl Fn(usize, usize) -> u32,
-        tid: impl Fn(usize) -> u64,
+        codes: impl Fn(usize, &mut [u32]),
+        tids: impl Iterator<Item = u64>,
     ) -> Result<()> {
         self.block.clear();
         self.block.reserve_exact(rows * self.widths.row());
+        self.codes.resize(rows, 0);
         for (level, &width) in self.widths.codes.iter().enumerate() {
-            for row in 0..rows {
-                self.block.extend_from_slice(&code(level, row).to_le_bytes()[..usize::from(width)]);
+            codes(level, &mut self.codes);
+            let codes = self.codes.iter();
+            match width {
+                1 => self.block.extend(codes.map(|&code| code as u8)),
+                2 => self.block.extend(codes.flat_map(|&code| (code as u16).to_le_bytes())),
+                _ => self.block.extend(codes.flat_map(|code| code.to_le_bytes())),
             }
         }
-        for row in 0..rows {
-            self.block.extend_from_slice(&tid(row).to_le_bytes()[..self.widths.tid]);
+        for tid in tids {
+            self.block.extend_from_slice(&tid.to_le_bytes()[..self.widths.tid]);
         }
         self.run.rows += rows as u64;
         self.scratch.append(&self.block)
@@ -175,7 +182,10 @@ mod tests {
         let widths = Widths { tid: 4, codes: vec![1, 2] };
         let mut writer = RunWriter::new(&mut scratch, widths).expect("room");
         for rows in [3, 1] {
-            writer.block(rows, |level, row| (level * 300 + row) as u32, |row| row as u64).expect("room");
+            let codes = |level: usize, codes: &mut [u32]| {
+                (0..).zip(codes).for_each(|(row, code)| *code = level as u32 * 300 + row);
+            };
+            writer.block(rows, codes, 0..rows as u64).expect("room");
         }
         let run = writer.finish();
         let rows = |scratch: &Scratch| -> Result<Vec<(Vec<u32>, u64)>> {

@@ -1,4 +1,6 @@
-//! Temporary files. They have no name, so that nothing remains of them however the process ends.
+//! Temporary files without names.
+//!
+//! A file loses its name as soon as it is open, so nothing remains of it however the process ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -8,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
-/// A file that is being read or written, as messages call it.
+/// The file that an operation is on, as messages call it.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum Target {
     Temporary(PathBuf),
     Output,
 }
 
-impl Place {
+impl Target {
     /// Error of an operation on the file.
     pub(super) fn failed(&self, action: &'static str) -> impl FnOnce(std::io::Error) -> Error {
         let file = match self {
@@ -33,20 +35,20 @@ impl Place {
 }
 
 /// Creates a file in `directory` and removes its name.
-pub(super) fn create(directory: &Path) -> Result<(File, Place)> {
+pub(super) fn create(directory: &Path) -> Result<(File, Target)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let place = Place::Temporary(directory.to_owned());
+    let target = Target::Temporary(directory.to_owned());
     loop {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = directory.join(format!(".pando-elf-{}-{number}", std::process::id()));
         match OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
             Ok(file) => {
-                std::fs::remove_file(&path).map_err(place.failed("remove the name of"))?;
-                return Ok((file, place));
+                std::fs::remove_file(&path).map_err(target.failed("remove the name of"))?;
+                return Ok((file, target));
             }
             // An earlier process of this number was killed between the two calls.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(place.failed("create")(error)),
+            Err(error) => return Err(target.failed("create")(error)),
         }
     }
 }
@@ -54,14 +56,14 @@ pub(super) fn create(directory: &Path) -> Result<(File, Place)> {
 /// A temporary file that is written from front to back and read anywhere.
 pub(super) struct Scratch {
     file: File,
-    place: Place,
+    target: Target,
     len: u64,
 }
 
 impl Scratch {
     pub(super) fn create(directory: &Path) -> Result<Self> {
-        let (file, place) = create(directory)?;
-        Ok(Self { file, place, len: 0 })
+        let (file, target) = create(directory)?;
+        Ok(Self { file, target, len: 0 })
     }
 
     /// Number of bytes written.
@@ -70,14 +72,14 @@ impl Scratch {
     }
 
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all_at(bytes, self.len).map_err(self.place.failed("write"))?;
+        self.file.write_all_at(bytes, self.len).map_err(self.target.failed("write"))?;
         self.len += bytes.len() as u64;
         Ok(())
     }
 
     /// Reads the bytes from `at` on.
     pub(super) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
-        self.file.read_exact_at(bytes, at).map_err(self.place.failed("read"))
+        self.file.read_exact_at(bytes, at).map_err(self.target.failed("read"))
     }
 }
 
@@ -85,7 +87,7 @@ impl Scratch {
 impl Scratch {
     /// A scratch on a file that the test prepared.
     pub(super) fn on(file: File) -> Self {
-        Self { file, place: Place::Temporary("/test".into()), len: 0 }
+        Self { file, target: Target::Temporary("/test".into()), len: 0 }
     }
 
     pub(super) fn cut(&self, len: u64) {

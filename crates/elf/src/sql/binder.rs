@@ -1,7 +1,7 @@
 //! Comparisons as rows: operands are bound to columns and their dictionaries.
 //!
-//! A comparison comes with whether it is negated, and becomes the rows for which it, or its negation, is true.
-//! NULL is in neither: a negated comparison has all other codes but that of NULL.
+//! A comparison comes with whether it is negated, and becomes the rows for which it, or its negation, is
+//! true. NULL is in neither: a negated comparison has all other codes but that of NULL.
 
 use std::ops::{Bound, Range};
 
@@ -150,7 +150,8 @@ impl<'a> Binder<'a> {
         Ok(self.space.column(column, intervals))
     }
 
-    /// Rows where the column `left` begins with the prefix that `right` gives, or is equal to it without a `%`.
+    /// Rows where the column `left` begins with the prefix that `right` gives, or is equal to it without a
+    /// `%`.
     pub(super) fn like(
         &self,
         (left, left_span): &SpannedOperand,

@@ -1,7 +1,7 @@
 //! Tokens of a condition, with their places.
 //!
-//! Whitespace separates tokens and has no other meaning. Keywords are words like column names; the parser tells
-//! them apart. A token borrows from the text unless doubled quotes were resolved.
+//! Whitespace separates tokens and has no other meaning. Keywords are words like column names; the parser
+//! tells them apart. A token borrows from the text unless doubled quotes were resolved.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Recursive descent over the tokens of a condition; each part gives the rows for which it is true.
 //!
-//! `not` is pushed down to the comparisons: it turns `and` into `or`, and a comparison into its opposite. In the
-//! three-valued logic of SQL this is exact: neither a comparison with NULL nor its opposite is true.
+//! `not` is pushed down to the comparisons: it turns `and` into `or`, and a comparison into its opposite. In
+//! the three-valued logic of SQL this is exact: neither a comparison with NULL nor its opposite is true.
 
 use std::ops::Range;
 

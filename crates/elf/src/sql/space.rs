@@ -1,8 +1,8 @@
 //! Disjunctions of conjunctions over codes: union, intersection, and the form whose row sets do not overlap.
 //!
-//! A conjunction holds a set of codes for each column with a condition. A set never is empty, and never has all
-//! codes of its column. Two conjunctions that differ in one column only are kept as one, so a disjunction stays
-//! small; a bound on their number keeps all operations small.
+//! A conjunction holds a set of codes for each column with a condition. A set never is empty, and never has
+//! all codes of its column. Two conjunctions that differ in one column only are kept as one, so a disjunction
+//! stays small; a bound on their number keeps all operations small.
 
 use std::collections::BTreeMap;
 
@@ -101,12 +101,16 @@ impl Space {
 
     /// Adds the rows of `conjunction`. Fails if there are too many conjunctions then.
     fn insert(&self, rows: &mut Disjunction, mut conjunction: Conjunction) -> Option<()> {
-        let joined = |other: &Conjunction, new: &Conjunction| self.join(other, new);
-        while let Some((at, both)) =
-            rows.0.iter().enumerate().find_map(|(at, other)| Some((at, joined(other, &conjunction)?)))
-        {
-            rows.0.swap_remove(at);
-            conjunction = both;
+        let mut at = 0;
+        while at < rows.0.len() {
+            match self.join(&rows.0[at], &conjunction) {
+                None => at += 1,
+                // What does not join either of two may join both.
+                Some(both) => {
+                    rows.0.swap_remove(at);
+                    (conjunction, at) = (both, 0);
+                }
+            }
         }
         rows.0.push(conjunction);
         (rows.0.len() <= self.conjunctions_max).then_some(())

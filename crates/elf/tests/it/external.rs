@@ -1,4 +1,4 @@
-//! Builds outside of memory: the bytes of a build in memory, the bound on memory, and what remains of failures.
+//! Builds outside of memory: the bytes of one in memory, the bound on memory, and what remains of failures.
 
 use std::io::{Cursor, Error as IoError, ErrorKind, Read, Result as IoResult, Seek, SeekFrom, Write};
 use std::path::Path;

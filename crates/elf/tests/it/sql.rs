@@ -1,4 +1,4 @@
-//! Conditions in SQL: against a direct evaluation in three-valued logic, TPC-H's, and errors with their places.
+//! Conditions in SQL: against direct evaluation in three-valued logic, TPC-H's, and errors with their places.
 
 use std::cmp::Ordering;
 
@@ -172,7 +172,10 @@ fn condition() -> impl Strategy<Value = Condition> {
 
 /// Values in halves; the integer columns hold even ones, and strings are numbers of modes.
 fn rows() -> impl Strategy<Value = Vec<[Literal; 4]>> {
-    let value = |limit: i64, factor: i64| prop_oneof![1 => Just(None), 7 => (0..limit).prop_map(move |value| Some(value * factor))];
+    let value = |limit: i64, factor: i64| {
+        let some = (0..limit).prop_map(move |value| Some(value * factor));
+        prop_oneof![1 => Just(None), 7 => some]
+    };
     let row = (value(10, 2), value(20, 1), (0..10_i64).prop_map(|value| Some(value * 2)), value(5, 1));
     prop::collection::vec(row.prop_map(|(a, b, c, d)| [a, b, c, d]), 0..60)
 }
