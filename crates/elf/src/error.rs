@@ -1,7 +1,7 @@
 //! Errors of the crate: one sentence each, for a caller or a command line.
 //!
-//! Three families: a table or predicate that does not fit the schema, a table that does not fit a layout, and
-//! an image whose bytes are damaged. None leaves anything changed.
+//! Four families: a table or predicate that does not fit the schema, a table that does not fit a layout,
+//! an image whose bytes are damaged, and a file that cannot be used. None leaves anything changed.
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -75,4 +75,18 @@ pub enum Error {
     BadChecksum { found: u64, expected: u64 },
     #[error("the image is damaged at byte {at}: {what}")]
     Damaged { at: u64, what: &'static str },
+    #[error("no memory for a copy of {bytes} bytes")]
+    NoMemoryForCopy { bytes: u64 },
+    #[error("cannot {action} the file of an Elf: {reason}")]
+    Storage { action: &'static str, reason: String },
+    #[error("the file is in use: one process may publish images in it, or several may read it")]
+    FileInUse,
+    #[error("the file exists and is not empty")]
+    FileExists,
+    #[error("this is no file of Elf images: its first eight bytes are not the mark of one")]
+    BadFile,
+    #[error("the file has no image: none was published yet")]
+    NothingPublished,
+    #[error("the file is damaged: its root leads to byte {root} of {bytes}, where no image can be")]
+    BadRoot { root: u64, bytes: u64 },
 }

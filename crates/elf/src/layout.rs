@@ -16,8 +16,8 @@ pub use columnar::Columnar;
 pub(crate) use columnar::{ColumnarPlan, LevelPlan, LevelSections, Sections};
 pub(crate) use header::is_permutation;
 pub use header::{Header, LayoutKind};
-pub use linear::Linear;
-pub(crate) use linear::{ABSENT, END, LinearPlan, MONO_NARROW, MONO_WIDE};
+pub(crate) use linear::{ABSENT, END, LinearPlan, MONO_NARROW, MONO_WIDE, write_list_pointer};
+pub use linear::{Access, Array, Linear};
 
 use std::ops::Range;
 

@@ -6,10 +6,11 @@
 //! 2. Rows are sorted in a column order and written as an image (`sort`, `build`, `layout`).
 //! 3. A predicate is encoded and searched for (`predicate`, `search`), or scanned for where that costs less.
 
-// Only `kernel` and `memory` allow it.
+// Only `kernel`, `memory` and `store::mapping` allow it.
 #![deny(unsafe_code)]
 
 mod build;
+mod caching;
 mod codes;
 mod dictionary;
 mod elf;
@@ -30,9 +31,14 @@ mod selection;
 mod sink;
 mod sort;
 mod sql;
+mod store;
 mod table;
 
 pub use build::{BuildOptions, Width, build_columnar, build_linear};
+pub use caching::{
+    Cache, CacheCounters, CacheOptions, Lfu, ListId, Lla, Lru, Naive, Newcomer, Original, Policy, Slot,
+    TwoQueue, Weights,
+};
 pub use codes::{CodeSlice, NumberSlice, code_bytes};
 pub use dictionary::{Dictionary, EncodedTable};
 pub use elf::{Elf, Selection};
@@ -41,7 +47,7 @@ pub use error::{Error, Result};
 pub use external::{ExternalBuild, ExternalOptions};
 pub use gate::{Gate, Method, Output};
 pub use kernel::{Combine, Kernel};
-pub use layout::{Columnar, ElfLayout, Found, Header, LayoutKind, Linear, Step, Work};
+pub use layout::{Access, Array, Columnar, ElfLayout, Found, Header, LayoutKind, Linear, Step, Work};
 pub use order::{Advice, by_cardinality, cardinality, for_workload};
 pub use predicate::{Filter, Interval, Predicate};
 pub use region::Region;
@@ -51,4 +57,8 @@ pub use search::{Walk, exact, range};
 pub use selection::{Bitmap, Ids, RowId};
 pub use sink::{Count, Sink, bits};
 pub use sql::{SqlOptions, parse_condition};
+pub use store::{
+    Cached, CachedPlace, CachedWords, DualAccess, Hybrid, Levels, ListCache, Mapped, MappedFile, Medium,
+    Meter, Metered, NoCache, NoMeter, Part, PersistentFile, Space, Touch,
+};
 pub use table::CodeTable;

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! All numbers are little-endian; a word has 4 bytes. The checksum is XXH3 (64 bits) over bytes 0 to 55 and
-//! the body. The state is written last by a store that publishes images; here it is always complete.
+//! the body. A builder writes the header last, so an image whose state is complete has its body.
 
 use xxhash_rust::xxh3::Xxh3;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -119,6 +119,20 @@ impl Header {
     /// Size of a header.
     pub const BYTES: usize = 64;
 
+    /// Size of the image that starts with `bytes`, in bytes, as its header says.
+    pub(crate) fn image_bytes(bytes: &[u8]) -> Result<u64> {
+        let raw = raw(bytes)?;
+        if raw.state.get() != COMPLETE {
+            return Err(Error::Incomplete { state: raw.state.get() });
+        }
+        Ok(raw.words.get().saturating_mul(WORD_BYTES as u64).saturating_add(Self::BYTES as u64))
+    }
+
+    /// Compares an image in either layout with its header and checksum.
+    pub(crate) fn verify(bytes: &[u8]) -> Result<()> {
+        Self::open(bytes, LayoutKind::of(bytes)?).map(|_| ())
+    }
+
     /// Reads the header of `bytes` and compares their length and checksum with it.
     pub(crate) fn open(bytes: &[u8], expected: LayoutKind) -> Result<Self> {
         let raw = raw(bytes)?;
@@ -126,12 +140,9 @@ impl Header {
         if layout != expected {
             return Err(Error::WrongLayout { found: raw.layout, expected: expected.name() });
         }
-        if raw.state.get() != COMPLETE {
-            return Err(Error::Incomplete { state: raw.state.get() });
-        }
-        let size = raw.words.get().checked_mul(WORD_BYTES as u64).and_then(|size| size.checked_add(64));
-        if size != Some(bytes.len() as u64) {
-            return Err(Error::WrongSize { found: bytes.len() as u64, expected: size.unwrap_or(u64::MAX) });
+        let expected = Self::image_bytes(bytes)?;
+        if expected != bytes.len() as u64 {
+            return Err(Error::WrongSize { found: bytes.len() as u64, expected });
         }
         let mut hash = hasher(&raw);
         hash.update(&bytes[Self::BYTES..]);

@@ -13,6 +13,10 @@
 //! and is verified when an image is opened. Differences from the published layout: absent values are explicit,
 //! and all rows that are equal in every column share one MonoList at the first level where no others join.
 
+mod access;
+mod array;
+mod verify;
+
 use std::ops::Range;
 
 use zerocopy::FromBytes;
@@ -24,6 +28,11 @@ use crate::error::{Error, Result};
 use crate::predicate::{Filter, Interval, contains};
 use crate::sink::Sink;
 
+pub use access::Access;
+pub use array::Array;
+use array::decode;
+pub(crate) use array::{Pointer, write_list_pointer};
+
 /// Marks the last value of a list and the last row id of a run.
 pub(crate) const END: u32 = 1 << 31;
 /// Marks pointers to a MonoList.
@@ -32,27 +41,22 @@ pub(crate) const MONO_WIDE: u64 = 1 << 63;
 /// Pointer of values that do not occur; each of its words.
 pub(crate) const ABSENT: u32 = u32::MAX;
 
-/// An Elf in the published layout over the bytes `B`, which must not change.
+/// An Elf in the published layout over the image of `A`, which must not change: bytes, or a store that reads some
+/// lists elsewhere.
 #[derive(Clone, Debug)]
-pub struct Linear<B> {
-    bytes: B,
+pub struct Linear<A> {
+    access: A,
     header: Header,
     order: Vec<usize>,
     /// Bytes of the array within the image.
     array: Range<usize>,
 }
 
-/// A decoded pointer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Pointer {
-    is_mono: bool,
-    at: usize,
-}
-
 /// Position of the next entry of a list: a word offset, or on level 0 the next value.
 #[derive(Debug)]
-pub struct LinearCursor {
+pub struct LinearCursor<P = ()> {
     level: usize,
+    place: P,
     at: usize,
     /// First interval of the level's condition that may contain further values.
     interval: usize,
@@ -116,25 +120,37 @@ impl<B: AsRef<[u8]>> Linear<B> {
         let order = bytes.as_ref().get(Header::BYTES..array_at).ok_or(short)?;
         let order = words_of(order).iter().map(|word| word.get());
         let order = header::order(order, header.columns, Header::BYTES)?;
-        let linear = Self { header, order, array, bytes };
-        Verifier { linear: &linear, words: linear.words(), next: 0, rows: 0 }.verify()?;
+        let linear = Self { header, order, array, access: bytes };
+        verify::verify(&linear)?;
         Ok(linear)
     }
 
     /// Opens an image that this process has just written.
     pub(crate) fn trusted(bytes: B, header: Header, order: Vec<usize>) -> Self {
         let array = Header::BYTES + header.columns * WORD_BYTES..bytes.as_ref().len();
-        Self { bytes, header, order, array }
+        Self { access: bytes, header, order, array }
+    }
+}
+
+impl<A: Access> Linear<A> {
+    /// Reads the same image through another access.
+    pub(crate) fn through<T: Access>(self, access: impl FnOnce(A) -> T) -> Linear<T> {
+        Linear { access: access(self.access), header: self.header, order: self.order, array: self.array }
+    }
+
+    /// How the words of the image are read.
+    pub fn access(&self) -> &A {
+        &self.access
     }
 
     #[inline]
     fn words(&self) -> &[U32] {
-        words_of(&self.bytes.as_ref()[self.array.clone()])
+        words_of(&self.access.image()[self.array.clone()])
     }
 
     #[inline]
-    fn is_wide(&self) -> bool {
-        self.header.pointer_bytes == 8
+    pub(crate) fn array(&self) -> Array<'_> {
+        Array::new(self.words(), &self.header)
     }
 
     #[inline]
@@ -142,66 +158,126 @@ impl<B: AsRef<[u8]>> Linear<B> {
         self.header.pointer_bytes / WORD_BYTES
     }
 
-    /// The pointer at word `at`, `None` if it is absent.
-    #[inline]
-    fn pointer(&self, words: &[U32], at: usize) -> Option<Pointer> {
-        let low = words[at].get();
-        if !self.is_wide() {
-            let pointer = Pointer { is_mono: low & MONO_NARROW != 0, at: (low & !MONO_NARROW) as usize };
-            return (low != ABSENT).then_some(pointer);
-        }
-        let both = u64::from(words[at + 1].get()) << 32 | u64::from(low);
-        let pointer = Pointer { is_mono: both & MONO_WIDE != 0, at: (both & !MONO_WIDE) as usize };
-        (both != u64::MAX).then_some(pointer)
-    }
-
     fn first_list(&self) -> usize {
         self.header.first_list as usize
     }
 
-    fn follow(&self, pointer: Pointer, level: usize) -> Found<LinearCursor, MonoList> {
+    fn enter(&self, level: usize, at: usize) -> LinearCursor<A::Place> {
+        let place = self.access.enter(self.array(), level, at);
+        LinearCursor { level, place, at, interval: 0, at_end: false }
+    }
+
+    fn follow(&self, pointer: Pointer, level: usize) -> Found<LinearCursor<A::Place>, MonoList> {
         if pointer.is_mono {
             Found::Leaf(MonoList { level, at: pointer.at })
         } else {
-            Found::List(LinearCursor { level, at: pointer.at, interval: 0, at_end: false })
+            Found::List(self.enter(level, pointer.at))
         }
     }
 
     /// Word at which the subtree of the first value from `value` on begins; the end if there is none.
     fn first_at(&self, value: usize) -> usize {
-        let words = self.words();
+        let (words, pointer_words) = (self.words(), self.pointer_words());
         let mut pointers =
-            (value..self.first_list()).map(|value| self.pointer(words, value * self.pointer_words()));
+            (value..self.first_list()).map(|value| decode(&words[value * pointer_words..], pointer_words));
         pointers.find_map(|pointer| pointer).map_or(words.len(), |pointer| pointer.at)
     }
 
-    fn step_first(&self, cursor: &mut LinearCursor, filter: &Filter) -> Step<LinearCursor, MonoList> {
-        let words = self.words();
+    /// Pointer of the next value of level 0 that matches.
+    fn next_first(&self, cursor: &mut LinearCursor<A::Place>, filter: &Filter) -> Option<Pointer> {
+        let words = self.access.list(self.array(), cursor.place, 0);
+        let words: &[U32] = &words;
+        let pointer_words = self.pointer_words();
         let intervals = filter.level(0).unwrap_or(&[Interval::ALL]);
         while let Some(interval) = intervals.get(cursor.interval) {
             cursor.at = cursor.at.max(interval.low as usize);
             let end = self.first_list().min((interval.high as usize).saturating_add(1));
+            let from = cursor.at * pointer_words;
             while cursor.at < end {
                 cursor.at += 1;
-                if let Some(pointer) = self.pointer(words, (cursor.at - 1) * self.pointer_words()) {
-                    return step_of(self.follow(pointer, 1));
+                if let Some(pointer) = decode(&words[(cursor.at - 1) * pointer_words..], pointer_words) {
+                    self.access.touched_list(cursor.place, from..cursor.at * pointer_words);
+                    return Some(pointer);
                 }
             }
+            self.access.touched_list(cursor.place, from..cursor.at * pointer_words);
             cursor.interval += 1;
         }
-        Step::End
+        None
+    }
+
+    /// Pointer of the next entry of a list below level 0 that matches.
+    fn next_entry(&self, cursor: &mut LinearCursor<A::Place>, filter: &Filter) -> Option<Pointer> {
+        if cursor.at_end {
+            return None;
+        }
+        let from = cursor.at;
+        let words = self.access.list(self.array(), cursor.place, from);
+        let words: &[U32] = &words;
+        let pointer_words = self.pointer_words();
+        let mut found = None;
+        let mut next = 0;
+        while !cursor.at_end && found.is_none() {
+            let word = words[next].get();
+            let value = word & !END;
+            let pointer_at = next + 1;
+            cursor.at_end = word & END != 0;
+            next = pointer_at + pointer_words;
+            if let Some(intervals) = filter.level(cursor.level) {
+                while intervals.get(cursor.interval).is_some_and(|interval| interval.high < value) {
+                    cursor.interval += 1;
+                }
+                // Values ascend: past the last interval nothing matches.
+                let Some(interval) = intervals.get(cursor.interval) else {
+                    cursor.at_end = true;
+                    break;
+                };
+                if value < interval.low {
+                    continue;
+                }
+            }
+            found = decode(&words[pointer_at..], pointer_words);
+        }
+        cursor.at += next;
+        self.access.touched_list(cursor.place, from..cursor.at);
+        found
+    }
+
+    /// Pointer of the entry with the value `code` of the list of `cursor`.
+    fn find_pointer(&self, cursor: &LinearCursor<A::Place>, code: u32) -> Option<Pointer> {
+        let words = self.access.list(self.array(), cursor.place, cursor.at);
+        let words: &[U32] = &words;
+        let pointer_words = self.pointer_words();
+        if cursor.level == 0 {
+            let value = usize::try_from(code).ok().filter(|&code| code < self.first_list())?;
+            let at = value * pointer_words;
+            self.access.touched_list(cursor.place, at..at + pointer_words);
+            return decode(&words[at..], pointer_words);
+        }
+        let mut at = 0;
+        let found = loop {
+            let word = words[at].get();
+            let value = word & !END;
+            if value >= code || word & END != 0 {
+                break value == code;
+            }
+            at += 1 + pointer_words;
+        };
+        self.access.touched_list(cursor.place, cursor.at..cursor.at + at + 1 + pointer_words);
+        found.then(|| decode(&words[at + 1..], pointer_words)).flatten()
     }
 
     /// Gives `sink` the run of row ids that starts at word `at`.
     fn take_run<S: Sink>(&self, mut at: usize, sink: &mut S) {
         let words = self.words();
+        let from = at;
         loop {
             let word = words[at].get();
             sink.tid((word & !END).into());
-            if word & END != 0 {
-                return;
-            }
             at += 1;
+            if word & END != 0 {
+                return self.access.touched_mono_list(from..at);
+            }
         }
     }
 }
@@ -210,15 +286,8 @@ fn words_of(bytes: &[u8]) -> &[U32] {
     <[U32]>::ref_from_bytes(bytes).expect("bodies consist of whole words")
 }
 
-fn step_of(found: Found<LinearCursor, MonoList>) -> Step<LinearCursor, MonoList> {
-    match found {
-        Found::List(cursor) => Step::Down(cursor),
-        Found::Leaf(leaf) => Step::Take(leaf),
-    }
-}
-
-impl<B: AsRef<[u8]>> ElfLayout for Linear<B> {
-    type Cursor = LinearCursor;
+impl<A: Access> ElfLayout for Linear<A> {
+    type Cursor = LinearCursor<A::Place>;
     type Leaf = MonoList;
 
     fn header(&self) -> &Header {
@@ -230,59 +299,25 @@ impl<B: AsRef<[u8]>> ElfLayout for Linear<B> {
     }
 
     fn bytes(&self) -> &[u8] {
-        self.bytes.as_ref()
+        self.access.image()
     }
 
-    fn root(&self) -> LinearCursor {
-        LinearCursor { level: 0, at: 0, interval: 0, at_end: false }
+    fn root(&self) -> Self::Cursor {
+        self.enter(0, 0)
     }
 
-    fn step(&self, cursor: &mut LinearCursor, filter: &Filter) -> Step<LinearCursor, MonoList> {
-        if cursor.level == 0 {
-            return self.step_first(cursor, filter);
+    fn step(&self, cursor: &mut Self::Cursor, filter: &Filter) -> Step<Self::Cursor, MonoList> {
+        let is_first = cursor.level == 0;
+        let next = if is_first { self.next_first(cursor, filter) } else { self.next_entry(cursor, filter) };
+        match next.map(|pointer| self.follow(pointer, cursor.level + 1)) {
+            Some(Found::List(below)) => Step::Down(below),
+            Some(Found::Leaf(leaf)) => Step::Take(leaf),
+            None => Step::End,
         }
-        let words = self.words();
-        while !cursor.at_end {
-            let word = words[cursor.at].get();
-            let value = word & !END;
-            let pointer_at = cursor.at + 1;
-            cursor.at_end = word & END != 0;
-            cursor.at = pointer_at + self.pointer_words();
-            if let Some(intervals) = filter.level(cursor.level) {
-                while intervals.get(cursor.interval).is_some_and(|interval| interval.high < value) {
-                    cursor.interval += 1;
-                }
-                // Values ascend: past the last interval nothing matches.
-                let Some(interval) = intervals.get(cursor.interval) else { break };
-                if value < interval.low {
-                    continue;
-                }
-            }
-            if let Some(pointer) = self.pointer(words, pointer_at) {
-                return step_of(self.follow(pointer, cursor.level + 1));
-            }
-        }
-        Step::End
     }
 
-    fn find(&self, cursor: &LinearCursor, code: u32) -> Option<Found<LinearCursor, MonoList>> {
-        let words = self.words();
-        if cursor.level == 0 {
-            let at = usize::try_from(code).ok().filter(|&code| code < self.first_list())?;
-            return Some(self.follow(self.pointer(words, at * self.pointer_words())?, 1));
-        }
-        let mut at = cursor.at;
-        loop {
-            let word = words[at].get();
-            let value = word & !END;
-            if value == code {
-                return Some(self.follow(self.pointer(words, at + 1)?, cursor.level + 1));
-            }
-            if value > code || word & END != 0 {
-                return None;
-            }
-            at += 1 + self.pointer_words();
-        }
+    fn find(&self, cursor: &Self::Cursor, code: u32) -> Option<Found<Self::Cursor, MonoList>> {
+        Some(self.follow(self.find_pointer(cursor, code)?, cursor.level + 1))
     }
 
     fn compared(&self, leaf: MonoList, filter: &Filter) -> u64 {
@@ -312,120 +347,28 @@ impl<B: AsRef<[u8]>> ElfLayout for Linear<B> {
 
     fn take<S: Sink>(&self, leaf: MonoList, filter: &Filter, sink: &mut S) {
         let words = self.words();
-        let matches = |&level: &usize| {
-            let value = words[leaf.at + level - leaf.level].get();
-            filter.level(level).is_none_or(|intervals| contains(intervals, value))
+        let levels = filter.constrained_from(leaf.level);
+        let place = |level: usize| leaf.at + level - leaf.level;
+        let fails = |&&level: &&usize| {
+            let value = words[place(level)].get();
+            filter.level(level).is_some_and(|intervals| !contains(intervals, value))
         };
-        if filter.constrained_from(leaf.level).iter().all(matches) {
-            self.take_run(leaf.at + self.header.columns - leaf.level, sink);
+        let failed = levels.iter().find(fails);
+        if let (Some(&first), Some(&last)) = (levels.first(), failed.or(levels.last())) {
+            self.access.touched_mono_list(place(first)..place(last) + 1);
+        }
+        if failed.is_none() {
+            self.take_run(place(self.header.columns), sink);
         }
     }
 
     fn take_equal<S: Sink>(&self, leaf: MonoList, codes: &[u32], sink: &mut S) {
         let remaining = &codes[leaf.level..];
         let values = &self.words()[leaf.at..leaf.at + remaining.len()];
-        if values.iter().zip(remaining).all(|(value, &code)| value.get() == code) {
+        let equal = values.iter().zip(remaining).take_while(|(value, code)| value.get() == **code).count();
+        self.access.touched_mono_list(leaf.at..leaf.at + (equal + 1).min(remaining.len()));
+        if equal == remaining.len() {
             self.take_run(leaf.at + remaining.len(), sink);
         }
-    }
-}
-
-/// Walks the array in preorder and demands that each pointer leads exactly to the next word.
-struct Verifier<'a, B> {
-    linear: &'a Linear<B>,
-    words: &'a [U32],
-    /// First word that was not visited yet.
-    next: usize,
-    rows: u64,
-}
-
-impl<B: AsRef<[u8]>> Verifier<'_, B> {
-    fn verify(mut self) -> Result<()> {
-        let pointer_words = self.linear.pointer_words();
-        let first_words = self.linear.header.first_list.checked_mul(pointer_words as u64);
-        match first_words.and_then(|words| usize::try_from(words).ok()) {
-            Some(words) if words <= self.words.len() => self.next = words,
-            _ => return Err(self.damage("the first list is longer than the array")),
-        }
-        for value in 0..self.linear.first_list() {
-            if let Some(pointer) = self.linear.pointer(self.words, value * pointer_words) {
-                self.verify_subtree(pointer)?;
-            }
-        }
-        if self.next != self.words.len() {
-            return Err(self.damage("words follow the last list"));
-        }
-        if self.rows != self.linear.header.rows {
-            return Err(self.damage("the number of rows differs from the header"));
-        }
-        Ok(())
-    }
-
-    fn verify_subtree(&mut self, pointer: Pointer) -> Result<()> {
-        let mut waiting = vec![(pointer, 1)];
-        while let Some((pointer, level)) = waiting.pop() {
-            if pointer.at != self.next {
-                return Err(self.damage("a pointer does not lead to the next list"));
-            }
-            if pointer.is_mono {
-                self.verify_mono_list(level)?;
-            } else {
-                let first = waiting.len();
-                self.verify_list(level, &mut waiting)?;
-                waiting[first..].reverse();
-            }
-        }
-        Ok(())
-    }
-
-    /// Passes one list and pushes its pointers.
-    fn verify_list(&mut self, level: usize, pointers: &mut Vec<(Pointer, usize)>) -> Result<()> {
-        if level >= self.linear.header.columns {
-            return Err(self.damage("a list lies below the last level"));
-        }
-        let entry_words = 1 + self.linear.pointer_words();
-        let mut last = None;
-        loop {
-            if self.words.len() - self.next < entry_words {
-                return Err(self.damage("a list has no end"));
-            }
-            let word = self.words[self.next].get();
-            let pointer = self.linear.pointer(self.words, self.next + 1);
-            if last.is_some_and(|last| last >= word & !END) {
-                return Err(self.damage("the values of a list do not ascend"));
-            }
-            last = Some(word & !END);
-            pointers.push((pointer.ok_or_else(|| self.damage("an entry has no pointer"))?, level + 1));
-            self.next += entry_words;
-            if word & END != 0 {
-                return Ok(());
-            }
-        }
-    }
-
-    fn verify_mono_list(&mut self, level: usize) -> Result<()> {
-        let values = self.linear.header.columns.saturating_sub(level);
-        if self.words.len() - self.next < values {
-            return Err(self.damage("a MonoList has no end"));
-        }
-        self.next += values;
-        loop {
-            let Some(word) = self.words.get(self.next) else {
-                return Err(self.damage("a run of row ids has no end"));
-            };
-            let word = word.get();
-            if u64::from(word & !END) >= self.linear.header.rows {
-                return Err(self.damage("a row id is not below the number of rows"));
-            }
-            self.next += 1;
-            self.rows += 1;
-            if word & END != 0 {
-                return Ok(());
-            }
-        }
-    }
-
-    fn damage(&self, what: &'static str) -> Error {
-        Error::Damaged { at: (self.linear.array.start + self.next * WORD_BYTES) as u64, what }
     }
 }
