@@ -41,9 +41,8 @@ pub trait Policy {
     /// The cached list in `slot` is read.
     fn hit(&mut self, slot: Slot);
 
-    /// Whether `list`, which is read and not cached, is to be cached if there is room. Asked once per reading.
-    fn nominates(&mut self, list: ListId) -> bool {
-        let _ = list;
+    /// Whether a list that is read and not cached is to be cached if there is room. Asked once per reading.
+    fn nominates(&mut self, _list: ListId) -> bool {
         true
     }
 
@@ -53,11 +52,9 @@ pub trait Policy {
     /// `newcomer` is now in `slot`.
     fn insert(&mut self, slot: Slot, newcomer: &Newcomer<'_>);
 
-    /// Takes back the list in `slot`, which was evicted for a newcomer that was refused in the end. Only a policy
-    /// that refuses some newcomers and evicts lists for others is ever asked to.
-    fn restore(&mut self, slot: Slot) {
-        let _ = slot;
-    }
+    /// Takes back the list in a slot, which was evicted for a newcomer that was refused in the end. Only a policy
+    /// that refuses some newcomers and evicts lists for others is asked to.
+    fn restore(&mut self, _slot: Slot) {}
 }
 
 impl<P: Policy + ?Sized> Policy for Box<P> {

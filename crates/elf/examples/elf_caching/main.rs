@@ -14,7 +14,7 @@ use pando_elf::{
     BuildOptions, CacheCounters, CacheOptions, Cached, CodeTable, Count, ElfLayout, Lfu, Linear, Lla, Lru,
     Mapped, Naive, PersistentFile, Policy, TwoQueue, build_linear, exact, range,
 };
-use queries::{COLUMNS, Kind, Queries, Query, uniform};
+use queries::{CARDINALITY, COLUMNS, Kind, Queries, Query, uniform};
 
 type Image = Linear<Mapped>;
 
@@ -67,7 +67,9 @@ fn main() {
     let start = Instant::now();
     let weights = Arc::new(image.weights());
     let weighing = start.elapsed().as_secs_f64();
-    for depth in [0, 4] {
+    // The deepest level above which every possible prefix occurs; 4 at the paper's 10^8 rows.
+    let full = (rows as f64).log(f64::from(CARDINALITY)) as usize;
+    for depth in [0, full] {
         let levels = image.clone().with_levels(depth).expect("memory");
         let name =
             |policy: &str| if depth == 0 { policy.to_owned() } else { format!("static {depth} + {policy}") };

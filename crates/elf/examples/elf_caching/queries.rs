@@ -8,7 +8,7 @@ use pando_elf::{CodeTable, Filter, Interval, Predicate};
 use pando_workload::{Rng, Zipf};
 
 pub const COLUMNS: usize = 10;
-const CARDINALITY: u32 = 100;
+pub const CARDINALITY: u32 = 100;
 const RANGE_PERCENT: u32 = 2;
 const THETA: f64 = 0.5;
 

@@ -1,6 +1,7 @@
 //! Least recently used: the list whose last reading is longest ago leaves (DAPD 2022 §4.2).
 //!
-//! Slots are chained in the order of their last reading. Every newcomer is admitted.
+//! Slots are chained in the order of their last reading. Every newcomer is admitted, so a walk over many lists
+//! that are read once replaces all others.
 
 use super::chain::{Chain, Links};
 use super::{Newcomer, Policy, Slot};

@@ -1,6 +1,7 @@
 //! What a store reports of its accesses to memory, so that a model of the memory can be put behind it.
 //!
-//! The default is [`NoMeter`], which leaves no trace in the compiled search.
+//! A touch names words in one of several spaces, since copies of lists are elsewhere than their originals. The
+//! default is [`NoMeter`], which leaves no trace in the compiled search.
 
 use std::ops::Range;
 

@@ -30,17 +30,13 @@ pub trait Access {
     /// pointer's word does.
     fn list<'a>(&'a self, array: Array<'a>, place: Self::Place, at: usize) -> Self::Words<'a>;
 
-    /// The given words of the list at `place` were read.
+    /// The given words of the list at a place were read.
     #[inline]
-    fn touched_list(&self, place: Self::Place, words: Range<usize>) {
-        let _ = (place, words);
-    }
+    fn touched_list(&self, _place: Self::Place, _words: Range<usize>) {}
 
     /// The given words of a MonoList were read in the image.
     #[inline]
-    fn touched_mono_list(&self, words: Range<usize>) {
-        let _ = words;
-    }
+    fn touched_mono_list(&self, _words: Range<usize>) {}
 }
 
 impl<B: AsRef<[u8]>> Access for B {

@@ -1,6 +1,7 @@
 //! The array of a linear image: decoding of pointers, and passes over whole lists and subtrees.
 //!
-//! Everything here takes lists at their place in the image, which was verified when it was opened.
+//! Everything here takes lists at their place in the image, which was verified when it was opened. Searches read
+//! lists through an [`Access`](super::Access) instead, which may have copies of them.
 
 use zerocopy::little_endian::U32;
 
