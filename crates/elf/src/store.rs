@@ -1,6 +1,6 @@
 //! Where the words of an Elf are: in DRAM, on persistent memory, or in both (DAPD 2022 §4).
 //!
-//! Every kind is a [`Linear`] Elf over another [`Access`](crate::Access), so all of them run the same search
+//! Every kind is a [`Linear`] Elf over another [`Access`], so all of them run the same search
 //! and give the same answers:
 //!
 //! - in DRAM (`Linear<Vec<u8>>`) or on persistent memory (`Linear<Mapped>`): bytes, read in place;

@@ -17,7 +17,7 @@ pub struct CacheOptions {
     /// Most bytes of all copies together; their administration takes about 70 bytes for each list in addition.
     /// Default: no limit.
     pub bytes: Option<u64>,
-    /// Parts of the hash table. Default: 16.
+    /// Parts of the hash table, 1 to 65,536; other numbers count as the nearest of these. Default: 16.
     pub partitions: usize,
 }
 

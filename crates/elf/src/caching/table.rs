@@ -37,9 +37,9 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// An empty table in `parts` parts, at least one.
+    /// An empty table in `parts` parts, which are brought between 1 and 65,536.
     pub(super) fn new(parts: usize) -> Self {
-        Self { parts: vec![HashMap::default(); parts.max(1)] }
+        Self { parts: vec![HashMap::default(); parts.clamp(1, 1 << 16)] }
     }
 
     /// Another multiplier than the hash's, so that the keys of a part differ in all bits of their hashes.

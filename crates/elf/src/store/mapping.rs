@@ -2,8 +2,8 @@
 //!
 //! Lent ranges are read as plain bytes, so nothing may change them. A [`MappedFile`] refuses to write where a
 //! range is lent, and a lock on the file keeps other processes and other objects of this one away: many
-//! readers or one writer. If another program ignores the lock and truncates the file, an access behind its new
-//! end raises SIGBUS, which ends the process.
+//! readers or one writer. Code that ignores the lock must not change the file while it is open here. If such
+//! code truncates it, an access behind its new end raises SIGBUS, which ends the process.
 
 #![allow(unsafe_code)]
 
