@@ -9,8 +9,8 @@ pub(crate) mod linear;
 mod tree;
 
 use crate::error::{Error, Result};
-use crate::layout::{Columnar, Linear, is_permutation};
-use crate::sort::sort;
+use crate::layout::{Columnar, LayoutKind, Linear, is_permutation};
+use crate::sort::{Sorted, sort};
 use crate::table::CodeTable;
 use tree::Tree;
 
@@ -51,11 +51,20 @@ fn check_order(table: &CodeTable, order: &[usize]) -> Result<()> {
     Err(Error::BadOrder { order: order.to_vec(), columns: table.width() })
 }
 
+/// Fails if an image cannot hold the codes and row ids of `table`.
+pub(crate) fn check_limits(table: &CodeTable, layout: LayoutKind, width: Width) -> Result<()> {
+    let (rows, id_bound) = (table.rows() as u64, table.id_bound());
+    match layout {
+        LayoutKind::Linear => linear::check_limits(table, rows, id_bound),
+        LayoutKind::Columnar => columnar::pointer_bytes(rows, id_bound, width).map(drop),
+    }
+}
+
 /// Builds an Elf in the published layout. Level `l` is column `order[l]`. Fails if `order` does not name each
 /// column once, if rows or codes exceed [`Linear::LIMIT`], and if the image does not fit its pointers or memory.
 pub fn build_linear(table: &CodeTable, order: &[usize], options: &BuildOptions) -> Result<Linear<Vec<u8>>> {
     check_order(table, order)?;
-    linear::check_limits(table, table.rows() as u64)?;
+    check_limits(table, LayoutKind::Linear, options.width)?;
     let sorted = sort(table, order, options.threads)?;
     linear::write(&Tree::new(table, order, &sorted), order, options)
 }
@@ -73,4 +82,25 @@ pub fn build_columnar(
     }
     let sorted = sort(table, order, options.threads)?;
     columnar::write(&Tree::new(table, order, &sorted), order, options)
+}
+
+/// Does what [`build_linear`] does, for rows that are sorted already.
+pub(crate) fn sorted_linear(
+    table: &CodeTable,
+    order: &[usize],
+    sorted: &Sorted,
+    options: &BuildOptions,
+) -> Result<Linear<Vec<u8>>> {
+    check_limits(table, LayoutKind::Linear, options.width)?;
+    linear::write(&Tree::new(table, order, sorted), order, options)
+}
+
+/// Does what [`build_columnar`] does, for rows that are sorted already.
+pub(crate) fn sorted_columnar(
+    table: &CodeTable,
+    order: &[usize],
+    sorted: &Sorted,
+    options: &BuildOptions,
+) -> Result<Columnar<Vec<u8>>> {
+    columnar::write(&Tree::new(table, order, sorted), order, options)
 }

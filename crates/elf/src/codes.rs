@@ -269,6 +269,14 @@ impl<'a> NumberSlice<'a> {
         }
     }
 
+    /// Number of leading numbers that meet `condition`, which none behind them does.
+    pub fn partition_point(self, condition: impl Fn(u64) -> bool) -> usize {
+        match self {
+            Self::Narrow(numbers) => numbers.partition_point(|number| condition(number.get().into())),
+            Self::Wide(numbers) => numbers.partition_point(|number| condition(number.get())),
+        }
+    }
+
     /// The numbers one after the other.
     pub fn iter(self) -> impl Iterator<Item = u64> + 'a {
         (0..self.len()).map(move |i| self.get(i))

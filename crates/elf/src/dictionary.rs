@@ -20,6 +20,22 @@ pub(crate) enum Distinct {
     Strings(Vec<Box<str>>),
 }
 
+impl Distinct {
+    fn numbers(&self) -> &[i128] {
+        match self {
+            Self::Numbers(numbers) => numbers,
+            Self::Strings(_) => &[],
+        }
+    }
+
+    fn strings(&self) -> &[Box<str>] {
+        match self {
+            Self::Strings(strings) => strings,
+            Self::Numbers(_) => &[],
+        }
+    }
+}
+
 /// The codes of one column's values.
 ///
 /// ```
@@ -63,11 +79,30 @@ impl Dictionary {
             Distinct::Numbers(numbers) => sort_distinct(numbers),
             Distinct::Strings(strings) => sort_distinct(strings),
         }
-        let dictionary = Self { column: column.clone(), distinct };
-        if u32::try_from(dictionary.len()).is_err() {
-            return Err(Error::TooManyValues { column: column.name.clone() });
+        Self { column: column.clone(), distinct }.counted()
+    }
+
+    /// The dictionary of those values of several dictionaries of one column whose code is used, and for each of
+    /// the dictionaries the new code of each used one. `used` is indexed by code. Since all of them keep the
+    /// order of values, so does each change of codes. Fails if 32 bits cannot count the values.
+    pub(crate) fn union(column: &Column, dictionaries: &[(&Self, &[bool])]) -> Result<(Self, Vec<Vec<u32>>)> {
+        let lists = dictionaries.iter().map(|&(other, used)| (&other.distinct, used));
+        let (distinct, codes) = if column.kind == ColumnType::String {
+            let (strings, codes) = united(lists.map(|(distinct, used)| (distinct.strings(), used)));
+            (Distinct::Strings(strings), codes)
+        } else {
+            let (numbers, codes) = united(lists.map(|(distinct, used)| (distinct.numbers(), used)));
+            (Distinct::Numbers(numbers), codes)
+        };
+        Ok((Self { column: column.clone(), distinct }.counted()?, codes))
+    }
+
+    /// Fails if 32 bits cannot count the values.
+    fn counted(self) -> Result<Self> {
+        match u32::try_from(self.len()) {
+            Ok(_) => Ok(self),
+            Err(_) => Err(Error::TooManyValues { column: self.column.name }),
         }
-        Ok(dictionary)
     }
 
     /// The dictionary of distinct values of the column's type, which ascend.
@@ -172,6 +207,29 @@ impl Dictionary {
         };
         Ok(below as u32)
     }
+}
+
+/// The distinct ones of the used values of several ascending lists, and the new code of each old one.
+fn united<'l, T: Ord + Clone + 'l>(
+    lists: impl Iterator<Item = (&'l [T], &'l [bool])>,
+) -> (Vec<T>, Vec<Vec<u32>>) {
+    let (mut all, mut codes) = (Vec::new(), Vec::new());
+    for (list, (values, used)) in lists.enumerate() {
+        all.extend(
+            (1..).zip(values).filter(|&(code, _)| used[code]).map(|(code, value)| (value, list, code)),
+        );
+        codes.push(vec![Dictionary::NULL; values.len() + 1]);
+    }
+    // The lists ascend, which a stable sort makes use of.
+    all.sort();
+    let mut distinct: Vec<T> = Vec::new();
+    for (value, list, code) in all {
+        if distinct.last() != Some(value) {
+            distinct.push(value.clone());
+        }
+        codes[list][code] = distinct.len() as u32;
+    }
+    (distinct, codes)
 }
 
 fn sort_distinct<T: Ord>(values: &mut Vec<T>) {
@@ -296,6 +354,21 @@ mod tests {
         assert_eq!(message(&decimal, Value::Decimal { unscaled: 50, scale: 3 }), "");
         let dictionary = Dictionary::new(&decimal, [].iter()).expect("no values");
         assert!(dictionary.code(&Value::Date(1)).is_err() && dictionary.is_empty());
+    }
+
+    #[test]
+    fn a_union_keeps_the_order_and_drops_what_is_not_used() {
+        let column = Column::new("n", ColumnType::Integer).nullable();
+        let of = |values: &[i64]| {
+            let values: Vec<Value> = values.iter().copied().map(Value::Integer).collect();
+            Dictionary::new(&column, values.iter()).expect("numbers")
+        };
+        let (old, new) = (of(&[10, 20, 30]), of(&[5, 20, 25]));
+        let used = [[true, true, false, true], [false, true, true, true]];
+        let parts = [(&old, used[0].as_slice()), (&new, used[1].as_slice())];
+        let (union, codes) = Dictionary::union(&column, &parts).expect("few values");
+        assert_eq!(union, of(&[5, 10, 20, 25, 30]));
+        assert_eq!(codes, [[0, 2, 0, 5], [0, 1, 3, 4]]);
     }
 
     #[test]

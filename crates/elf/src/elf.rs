@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::build::{BuildOptions, build_columnar, build_linear};
+use crate::build::{BuildOptions, build_columnar, build_linear, sorted_columnar, sorted_linear};
 use crate::error::{Error, Result};
 use crate::gate::{Gate, Method, Output};
 use crate::kernel::Kernel;
@@ -14,6 +14,7 @@ use crate::predicate::{Filter, Predicate};
 use crate::search::{exact, range};
 use crate::selection::{Bitmap, Ids, RowId, sort_ids};
 use crate::sink::{Count, Sink};
+use crate::sort::Sorted;
 use crate::table::CodeTable;
 
 #[derive(Clone, Debug)]
@@ -67,6 +68,20 @@ impl Elf {
             LayoutKind::Columnar => Image::Columnar(build_columnar(table, order, options)?),
         }))
     }
+
+    /// Does what [`build`](Self::build) does, for rows that are sorted already.
+    pub(crate) fn of_sorted(
+        table: &CodeTable,
+        order: &[usize],
+        sorted: &Sorted,
+        layout: LayoutKind,
+        options: &BuildOptions,
+    ) -> Result<Self> {
+        Ok(Self::of(match layout {
+            LayoutKind::Linear => Image::Linear(sorted_linear(table, order, sorted, options)?),
+            LayoutKind::Columnar => Image::Columnar(sorted_columnar(table, order, sorted, options)?),
+        }))
+    }
 }
 
 impl<B: AsRef<[u8]>> Elf<B> {
@@ -83,13 +98,17 @@ impl<B: AsRef<[u8]>> Elf<B> {
     }
 
     /// Keeps the table that the Elf was built from beside it: the gate scans it for predicates that a walk would
-    /// answer more slowly. Fails if it has another number of rows or columns.
+    /// answer more slowly. Fails if it has another number of rows or columns, or ids up to another bound.
     pub fn with_table(mut self, table: Arc<CodeTable>) -> Result<Self> {
         let header = self.header();
-        if (table.width(), table.rows() as u64) != (header.columns, header.rows) {
-            let shape = |columns: usize, rows: u64| format!("{columns} columns of {rows} rows");
-            let found = shape(table.width(), table.rows() as u64);
-            return Err(Error::ForeignTable { found, expected: shape(header.columns, header.rows) });
+        let found = (table.width(), table.rows() as u64, table.id_bound());
+        let expected = (header.columns, header.rows, self.id_bound());
+        if found != expected {
+            let shape = |(columns, rows, bound): (usize, u64, u64)| {
+                let ids = if bound == rows { String::new() } else { format!(" with ids below {bound}") };
+                format!("{columns} columns of {rows} rows{ids}")
+            };
+            return Err(Error::ForeignTable { found: shape(found), expected: shape(expected) });
         }
         self.table = Some(table);
         Ok(self)
@@ -112,6 +131,14 @@ impl<B: AsRef<[u8]>> Elf<B> {
         self
     }
 
+    pub fn gate(&self) -> Gate {
+        self.gate
+    }
+
+    pub fn kernel(&self) -> Kernel {
+        self.kernel
+    }
+
     pub fn header(&self) -> &Header {
         with_layout!(&self.image, layout => layout.header())
     }
@@ -119,6 +146,16 @@ impl<B: AsRef<[u8]>> Elf<B> {
     /// Column of the table at each level.
     pub fn order(&self) -> &[usize] {
         with_layout!(&self.image, layout => layout.order())
+    }
+
+    /// All row ids are below this number; 0 without rows.
+    pub fn id_bound(&self) -> u64 {
+        with_layout!(&self.image, layout => layout.id_bound())
+    }
+
+    /// The table beside the Elf.
+    pub fn table(&self) -> Option<&Arc<CodeTable>> {
+        self.table.as_ref()
     }
 
     /// The image.
@@ -146,8 +183,7 @@ impl<B: AsRef<[u8]>> Elf<B> {
     }
 
     fn ids<'a, T: RowId>(&self, out: &'a mut Vec<T>) -> Result<Ids<'a, T>> {
-        let rows = self.header().rows;
-        if rows > Ids::<T>::ROWS { Err(Error::IdsTooNarrow { rows }) } else { Ok(Ids::new(out, self.kernel)) }
+        Ids::checked(out, self.id_bound(), self.kernel)
     }
 }
 
@@ -191,23 +227,23 @@ impl<B: AsRef<[u8]>> Selection<'_, B> {
     pub fn sorted_ids<T: RowId>(&self) -> Result<Vec<T>> {
         let mut ids = Vec::new();
         if self.ids_into(&mut ids)? == Method::Walk {
-            sort_ids(&mut ids, self.elf.header().rows, self.elf.kernel);
+            sort_ids(&mut ids, self.elf.id_bound(), self.elf.kernel);
         }
         Ok(ids)
     }
 
-    /// The matching rows as a bitmap in row order.
-    pub fn bitmap(&self) -> Bitmap {
-        let mut bitmap = Bitmap::new(self.elf.header().rows);
+    /// The matching rows as a bitmap in row order. Fails if the ids go up so far that it does not fit into memory.
+    pub fn bitmap(&self) -> Result<Bitmap> {
+        let mut bitmap = Bitmap::of_bound(self.elf.id_bound())?;
         self.run(Output::Bitmap, &mut bitmap);
-        bitmap
+        Ok(bitmap)
     }
 
-    /// Replaces the contents of a bitmap. Fails if it is shorter than the table.
+    /// Replaces the contents of a bitmap. Fails if it is shorter than the bound of the ids.
     pub fn bitmap_into(&self, bitmap: &mut Bitmap) -> Result<Method> {
-        let rows = self.elf.header().rows;
-        if bitmap.len() < rows {
-            return Err(Error::BitmapTooShort { found: bitmap.len(), rows });
+        let bound = self.elf.id_bound();
+        if bitmap.len() < bound {
+            return Err(Error::BitmapTooShort { found: bitmap.len(), bound });
         }
         bitmap.restart();
         Ok(self.run(Output::Bitmap, bitmap))
@@ -229,7 +265,7 @@ impl<B: AsRef<[u8]>> Selection<'_, B> {
     }
 
     /// Gives `sink` the matching rows in preorder.
-    fn walk<S: Sink>(&self, sink: &mut S) {
+    pub(crate) fn walk<S: Sink>(&self, sink: &mut S) {
         with_layout!(&self.elf.image, layout => match self.filter.point() {
             Some(codes) => exact(layout, codes, sink),
             None => {

@@ -43,7 +43,7 @@ pub enum Error {
     CodeTooLarge { column: usize, code: u32, limit: u32 },
     #[error("the image would have {words} words, which pointers of {pointer_bytes} bytes cannot address")]
     PointersTooNarrow { words: u64, pointer_bytes: usize },
-    #[error("no memory for an image of {bytes} bytes")]
+    #[error("no memory for {bytes} bytes")]
     NoMemory { bytes: u64 },
     #[error("a build with {bytes} bytes of memory is not possible: it needs {needed}")]
     MemoryTooSmall { bytes: usize, needed: usize },
@@ -51,10 +51,24 @@ pub enum Error {
     FailedFile { action: &'static str, file: String, reason: String },
     #[error("the file for the image is not empty: it has {bytes} bytes")]
     OutputNotEmpty { bytes: u64 },
-    #[error("row ids of 32 bits cannot name the {rows} rows of this Elf: ask for 64 bits")]
-    IdsTooNarrow { rows: u64 },
-    #[error("a bitmap of {found} rows cannot hold the {rows} rows of this Elf")]
-    BitmapTooShort { found: u64, rows: u64 },
+    #[error("row ids of this Elf are below {bound}, which 32 bits cannot hold: ask for 64 bits")]
+    IdsTooNarrow { bound: u64 },
+    #[error("a bitmap of {found} rows is too short: row ids of this Elf are below {bound}")]
+    BitmapTooShort { found: u64, bound: u64 },
+    #[error("{ids} row ids were given for {rows} rows")]
+    WrongNumberOfIds { ids: usize, rows: usize },
+    #[error("row ids do not ascend, or the last one is 2^64 - 1")]
+    UnsortedIds,
+    #[error("the row id {id} is too large: {layout} holds ids up to {limit}")]
+    IdTooLarge { id: u64, layout: &'static str, limit: u64 },
+    #[error("there is no row {id}: row ids are below {bound}")]
+    UnknownRow { id: u64, bound: u64 },
+    #[error("the dictionary of column `{column}` is that of another column, `{found}`, or of another type")]
+    ForeignDictionary { column: String, found: String },
+    #[error("an Elf that changes needs its table beside it")]
+    NoTable,
+    #[error("the table holds {expected}, but {found} were given")]
+    WrongContents { expected: &'static str, found: &'static str },
     #[error("the table beside the Elf is another one: it has {found} instead of {expected}")]
     ForeignTable { found: String, expected: String },
     #[error("{what}, at byte {at}: {around}")]

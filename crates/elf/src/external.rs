@@ -100,17 +100,17 @@ impl ExternalBuild {
         })
     }
 
-    /// Adds the rows of `batch`, whose ids follow those of the rows before. Fails if it has more or fewer
-    /// columns, if the layout cannot hold its codes or so many rows, and if a temporary file cannot be
-    /// written. After an error the build can only be dropped.
+    /// Adds the rows of `batch`. Their ids follow those of the rows before, from 0 on; ids that the batch has been
+    /// given are not used. Fails if it has more or fewer columns, if the layout cannot hold its codes or so many
+    /// rows, and if a temporary file cannot be written. After an error the build can only be dropped.
     pub fn push(&mut self, batch: &CodeTable) -> Result<()> {
         if batch.width() != self.order.len() {
             return Err(Error::WrongArity { values: batch.width(), columns: self.order.len() });
         }
         let rows = self.rows + batch.rows() as u64;
         match self.layout {
-            LayoutKind::Linear => check_limits(batch, rows)?,
-            LayoutKind::Columnar => drop(pointer_bytes(rows, self.options.build.width)?),
+            LayoutKind::Linear => check_limits(batch, rows, rows)?,
+            LayoutKind::Columnar => drop(pointer_bytes(rows, rows, self.options.build.width)?),
         }
         for (column, maximum) in self.maxima.iter_mut().enumerate() {
             *maximum = batch.maximum(column).max(*maximum);

@@ -61,7 +61,7 @@ pub struct Work {
     pub position: u64,
 }
 
-/// An Elf in some byte format. Levels count from 0; the row ids of a table of N rows are 0 to N - 1.
+/// An Elf in some byte format. Levels count from 0. Each row has a row id of its own; ids may have gaps.
 pub trait ElfLayout {
     /// Position within one list.
     type Cursor;
@@ -75,6 +75,9 @@ pub trait ElfLayout {
 
     /// The image, header included.
     fn bytes(&self) -> &[u8];
+
+    /// All row ids are below this number; 0 without rows.
+    fn id_bound(&self) -> u64;
 
     /// The list of level 0.
     fn root(&self) -> Self::Cursor;

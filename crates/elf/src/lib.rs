@@ -11,6 +11,7 @@
 
 mod build;
 mod caching;
+mod changes;
 mod codes;
 mod dictionary;
 mod elf;
@@ -39,6 +40,7 @@ pub use caching::{
     Cache, CacheCounters, CacheOptions, Lfu, ListId, Lla, Lru, Naive, Newcomer, Original, Policy, Slot,
     TwoQueue, Weights,
 };
+pub use changes::{LiveElf, LiveOptions, LiveSelection, Snapshot};
 pub use codes::{CodeSlice, NumberSlice, code_bytes};
 pub use dictionary::{Dictionary, EncodedTable};
 pub use elf::{Elf, Selection};

@@ -109,7 +109,10 @@ pub fn scan<S: Sink>(table: &CodeTable, predicate: &Predicate, kernel: Kernel, s
         let rows = BLOCK_ROWS.min(table.rows() - first);
         let codes = |column| table.column(column).slice(first..first + rows);
         let conditions = conditions.iter().map(|condition| (codes(condition.column), condition.intervals));
-        kernel.select(rows, conditions, |row, mask| sink.rows((first + row) as u64, mask));
+        kernel.select(rows, conditions, |row, mask| match table.ids() {
+            None => sink.rows((first + row) as u64, mask),
+            Some(ids) => sink.masked(ids.slice(first + row..table.rows().min(first + row + WORD)), mask),
+        });
     }
     Ok(())
 }

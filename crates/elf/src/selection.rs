@@ -4,6 +4,7 @@
 //! scan finds them, a bitmap is in row order.
 
 use crate::codes::NumberSlice;
+use crate::error::{Error, Result};
 use crate::kernel::{Kernel, WORD};
 use crate::sink::{Sink, bits};
 
@@ -18,7 +19,7 @@ mod private {
 
     /// How ids of a type are appended.
     pub trait Append: Sized {
-        /// Number of rows whose ids the type can hold.
+        /// Bound below which the type can hold all ids.
         const ROWS: u64;
 
         fn from_tid(tid: u64) -> Self;
@@ -103,11 +104,16 @@ pub struct Ids<'a, T> {
 }
 
 impl<'a, T: RowId> Ids<'a, T> {
-    /// Number of rows of a table up to which its ids fit into `T`.
+    /// Bound below which all ids fit into `T`.
     pub const ROWS: u64 = T::ROWS;
 
     pub fn new(out: &'a mut Vec<T>, kernel: Kernel) -> Self {
         Self { from: out.len(), out, kernel }
+    }
+
+    /// Fails if `T` cannot hold all ids below `bound`.
+    pub(crate) fn checked(out: &'a mut Vec<T>, bound: u64, kernel: Kernel) -> Result<Self> {
+        if bound > Self::ROWS { Err(Error::IdsTooNarrow { bound }) } else { Ok(Self::new(out, kernel)) }
     }
 }
 
@@ -141,7 +147,7 @@ impl<T: RowId> Sink for Ids<'_, T> {
     }
 }
 
-/// A set of rows: bit `row % 64` of word `row / 64`.
+/// A set of row ids: bit `id % 64` of word `id / 64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bitmap {
     words: Vec<u64>,
@@ -150,9 +156,19 @@ pub struct Bitmap {
 }
 
 impl Bitmap {
-    /// The empty set of a table with `rows` rows.
+    /// The empty set of ids below `rows`.
     pub fn new(rows: u64) -> Self {
         Self { words: vec![0; rows.div_ceil(WORD as u64) as usize], rows, count: 0 }
+    }
+
+    /// The empty set of ids below `bound`, which an image states. Fails if it does not fit into memory.
+    pub(crate) fn of_bound(bound: u64) -> Result<Self> {
+        let count = bound.div_ceil(WORD as u64);
+        let no_memory = Error::NoMemory { bytes: count.saturating_mul(8) };
+        let mut words = Vec::new();
+        words.try_reserve_exact(usize::try_from(count).unwrap_or(usize::MAX)).map_err(|_| no_memory)?;
+        words.resize(count as usize, 0);
+        Ok(Self { words, rows: bound, count: 0 })
     }
 
     /// The words; bits from [`len`](Self::len) on are zero.
@@ -160,7 +176,7 @@ impl Bitmap {
         &self.words
     }
 
-    /// Number of rows of the table.
+    /// Bound of the ids.
     pub fn len(&self) -> u64 {
         self.rows
     }
@@ -173,6 +189,11 @@ impl Bitmap {
     /// Number of rows in the set.
     pub fn count(&self) -> u64 {
         self.count
+    }
+
+    /// Counts the rows of the set, some of which were received more than once.
+    pub(crate) fn recount(&mut self) {
+        self.count = self.words.iter().map(|word| u64::from(word.count_ones())).sum();
     }
 
     /// Whether `row` is in the set.
@@ -233,15 +254,15 @@ impl Sink for Bitmap {
     }
 }
 
-/// Share of a table's rows from which a bitmap sorts ids faster than comparisons do.
+/// Share of the possible ids from which a bitmap sorts ids faster than comparisons do.
 const BITMAP_SHARE: u64 = 512;
 
-/// Sorts ids of a table with `rows` rows, each of which occurs once.
-pub(crate) fn sort_ids<T: RowId>(ids: &mut [T], rows: u64, kernel: Kernel) {
-    if (ids.len() as u64) < rows / BITMAP_SHARE {
+/// Sorts ids below `bound`, each of which occurs once.
+pub(crate) fn sort_ids<T: RowId>(ids: &mut [T], bound: u64, kernel: Kernel) {
+    if (ids.len() as u64) < bound / BITMAP_SHARE {
         return ids.sort_unstable();
     }
-    let mut bitmap = Bitmap::new(rows);
+    let mut bitmap = Bitmap::new(bound);
     ids.iter().for_each(|id| bitmap.tid(id.tid()));
     let mut sorted = Vec::new();
     bitmap.append_to(kernel, &mut sorted);

@@ -26,7 +26,7 @@ const TID_BITS: u32 = 32;
 /// The rows of a table in lexicographic order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sorted {
-    /// Row ids in that order.
+    /// Numbers of the rows in that order.
     pub(crate) tids: Vec<u32>,
     /// Number of leading levels in which a row equals its predecessor, 0 for the first one.
     pub(crate) shared: Vec<u16>,
@@ -34,13 +34,46 @@ pub(crate) struct Sorted {
     pub(crate) parts: Vec<Range<usize>>,
 }
 
+impl Sorted {
+    /// Takes the rows of `table` in lexicographic order and counts what neighbours share.
+    pub(crate) fn of_order(table: &CodeTable, order: &[usize], tids: Vec<u32>) -> Self {
+        let rows = tids.len();
+        let mut shared = vec![order.len() as u16; rows];
+        shared[..rows.min(1)].fill(0);
+        let mut undecided: Vec<u32> = (1..rows as u32).collect();
+        for (level, &column) in order.iter().enumerate() {
+            typed!(table.column(column), codes => undecided.retain(|&i| {
+                let code = |i: usize| codes[tids[i] as usize].get();
+                let is_equal = code(i as usize) == code(i as usize - 1);
+                if !is_equal {
+                    shared[i as usize] = level as u16;
+                }
+                is_equal
+            }));
+        }
+        let least = rows >> PARTS_BITS;
+        let mut parts = Vec::new();
+        let mut start = 0;
+        for end in (1..rows).filter(|&i| shared[i] == 0).chain((rows > 0).then_some(rows)) {
+            if end - start > least || end == rows {
+                parts.push(start..end);
+                start = end;
+            }
+        }
+        Self { tids, shared, parts }
+    }
+}
+
+/// Fails if a table has too many rows to number them in 32 bits.
+pub(crate) fn check_rows(rows: u64) -> Result<()> {
+    let limit = u32::MAX.into();
+    if rows > limit { Err(Error::TooManyRows { rows, layout: "a table in memory", limit }) } else { Ok(()) }
+}
+
 /// Sorts the rows of `table`, comparing columns in the given order, with up to `threads` threads.
 pub(crate) fn sort(table: &CodeTable, order: &[usize], threads: usize) -> Result<Sorted> {
     let rows = table.rows();
-    if u32::try_from(rows).is_err() {
-        let limit = u32::MAX.into();
-        return Err(Error::TooManyRows { rows: rows as u64, layout: "a table in memory", limit });
-    }
+    check_rows(rows as u64)?;
     let columns: Vec<CodeSlice<'_>> = order.iter().map(|&column| table.column(column)).collect();
     let widths: Vec<u32> =
         order.iter().map(|&column| u32::BITS - table.maximum(column).leading_zeros()).collect();
@@ -337,6 +370,10 @@ mod tests {
                 assert_eq!(usize::from(sorted.shared[i]), shared, "row {i} of {rows}");
             }
             assert!(sorted.parts.iter().all(|part| !part.is_empty() && sorted.shared[part.start] == 0));
+            let again = Sorted::of_order(&table, &order, expected);
+            assert_eq!(again.shared, sorted.shared);
+            assert_eq!(again.parts.iter().map(|part| part.len()).sum::<usize>(), rows);
+            assert!(again.parts.iter().all(|part| !part.is_empty() && again.shared[part.start] == 0));
         }
     }
 }

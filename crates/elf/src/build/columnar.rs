@@ -153,8 +153,8 @@ impl Part<'_> {
     fn write(mut self, bucket_rows: usize) {
         let tree = self.tree;
         traverse(tree, self.rows.clone(), bucket_rows, &mut self);
-        for (i, &tid) in tree.sorted.tids[self.rows.clone()].iter().enumerate() {
-            put(self.tids, i, self.pointer_bytes, tid.into());
+        for (i, row) in self.rows.clone().enumerate() {
+            put(self.tids, i, self.pointer_bytes, tree.id(row));
         }
         for level in 0..self.levels.len() {
             self.write_strip_codes(level);
@@ -204,20 +204,26 @@ fn counts_of_parts(tree: &Tree<'_>, options: &BuildOptions) -> Vec<Counts> {
     counts
 }
 
-/// Bytes of row ids and positions that `width` allows for a table of `rows` rows.
-pub(crate) fn pointer_bytes(rows: u64, width: Width) -> Result<usize> {
-    match (width, rows <= u32::MAX.into()) {
+/// Bytes of row ids and positions that `width` allows for a table of `rows` rows with ids below `id_bound`.
+pub(crate) fn pointer_bytes(rows: u64, id_bound: u64, width: Width) -> Result<usize> {
+    let limit = u32::MAX.into();
+    // The number of rows is a position, too.
+    let fits = rows <= limit && id_bound <= limit + 1;
+    match (width, fits) {
         (Width::Wide, _) | (Width::Auto, false) => Ok(8),
         (_, true) => Ok(4),
+        (Width::Narrow, false) if rows > limit => {
+            Err(Error::TooManyRows { rows, layout: "an image with ids of 4 bytes", limit })
+        }
         (Width::Narrow, false) => {
-            Err(Error::TooManyRows { rows, layout: "row ids of 4 bytes", limit: u32::MAX.into() })
+            Err(Error::IdTooLarge { id: id_bound - 1, layout: "an image with ids of 4 bytes", limit })
         }
     }
 }
 
 fn plan(tree: &Tree<'_>, order: &[usize], total: &Counts, options: &BuildOptions) -> Result<ColumnarPlan> {
     let rows = tree.rows() as u64;
-    let pointer_bytes = pointer_bytes(rows, options.width)?;
+    let pointer_bytes = pointer_bytes(rows, tree.table.id_bound(), options.width)?;
     let level = |level: usize| LevelPlan {
         column: order[level],
         entries: total.entries[level] as u64,
@@ -331,5 +337,5 @@ pub(super) fn write(tree: &Tree<'_>, order: &[usize], options: &BuildOptions) ->
     write_ends(&mut image, &plan, &sections);
     let header = plan.header(&sections);
     header.seal(&mut image);
-    Ok(Columnar::trusted(image, header, order.to_vec(), sections))
+    Ok(Columnar::trusted(image, header, order.to_vec(), sections, tree.table.id_bound()))
 }

@@ -18,10 +18,15 @@ use crate::table::CodeTable;
 const LIMIT: u32 = END - 1;
 const WORD_BYTES: usize = size_of::<u32>();
 
-/// Fails if a code of `table`, or a row id below `rows`, does not leave room for its mark.
-pub(crate) fn check_limits(table: &CodeTable, rows: u64) -> Result<()> {
+/// Fails if a code of `table` or a row id below `id_bound` does not leave room for its mark, or if `rows` rows are too
+/// many.
+pub(crate) fn check_limits(table: &CodeTable, rows: u64, id_bound: u64) -> Result<()> {
     if rows > LIMIT.into() {
         return Err(Error::TooManyRows { rows, layout: "the linear layout", limit: LIMIT.into() });
+    }
+    if id_bound > u64::from(LIMIT) + 1 {
+        let (id, limit) = (id_bound - 1, LIMIT.into());
+        return Err(Error::IdTooLarge { id, layout: "the linear layout", limit });
     }
     match (0..table.width()).map(|column| (column, table.maximum(column))).find(|(_, code)| *code > LIMIT) {
         Some((column, code)) => Err(Error::CodeTooLarge { column, code, limit: LIMIT }),
@@ -190,7 +195,7 @@ impl PartWriter<'_> {
             words.push_codes(self.tree, rows.start, level);
             for row in rows.clone() {
                 let end = if row + 1 == rows.end { END } else { 0 };
-                words.push(self.tree.sorted.tids[row] | end);
+                words.push(self.tree.id(row) as u32 | end);
             }
             return;
         }
@@ -279,5 +284,5 @@ pub(super) fn write(tree: &Tree<'_>, order: &[usize], options: &BuildOptions) ->
     }
     let header = plan.header(order.len());
     header.seal(&mut image);
-    Ok(Linear::trusted(image, header, order.to_vec()))
+    Ok(Linear::trusted(image, header, order.to_vec(), tree.table.id_bound()))
 }

@@ -12,14 +12,15 @@ use crate::table::CodeTable;
 
 /// A sorted table.
 pub(super) struct Tree<'a> {
-    /// Codes of each level by row id.
+    pub(super) table: &'a CodeTable,
+    /// Codes of each level by row of the table.
     pub(super) columns: Vec<CodeSlice<'a>>,
     pub(super) sorted: &'a Sorted,
 }
 
 impl<'a> Tree<'a> {
     pub(super) fn new(table: &'a CodeTable, order: &[usize], sorted: &'a Sorted) -> Self {
-        Self { columns: order.iter().map(|&column| table.column(column)).collect(), sorted }
+        Self { table, columns: order.iter().map(|&column| table.column(column)).collect(), sorted }
     }
 
     /// Number of levels.
@@ -29,6 +30,12 @@ impl<'a> Tree<'a> {
 
     pub(super) fn rows(&self) -> usize {
         self.sorted.tids.len()
+    }
+
+    /// Id of the sorted row `row`.
+    #[inline]
+    pub(super) fn id(&self, row: usize) -> u64 {
+        self.table.id(self.sorted.tids[row] as usize)
     }
 
     /// Code of the sorted row `row` at `level`.

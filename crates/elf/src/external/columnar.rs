@@ -226,7 +226,7 @@ pub(super) fn write<F: Read + Write + Seek>(
     budget: &Budget,
     output: F,
 ) -> Result<Header> {
-    let pointer_bytes = pointer_bytes(rows, options.width)?;
+    let pointer_bytes = pointer_bytes(rows, rows, options.width)?;
     let bucket_rows = usize::try_from(rows).unwrap_or(usize::MAX).min(options.bucket_rows as usize);
     let window_rows = budget.window_rows(bucket_rows)?;
     let window = || Ok(Window::new(sorted.rows(budget)?, sorted.levels, window_rows));

@@ -217,6 +217,7 @@ pub struct Columnar<B> {
     sections: Sections,
     /// Number of lists below the entries of each level.
     lists: Vec<usize>,
+    id_bound: u64,
     kernel: Kernel,
 }
 
@@ -321,20 +322,26 @@ impl<B: AsRef<[u8]>> Columnar<B> {
         let what = "the sections of the directory do not fill the body";
         let sections = sections.ok_or(Error::Damaged { at: Header::BYTES as u64, what })?;
         let mut columnar = Self::new(bytes, header, order, sections);
-        verify(&columnar, columnar.header.rows, columnar.header.columns)?;
+        columnar.id_bound = verify(&columnar, columnar.header.rows, columnar.header.columns)?;
         columnar.count_lists();
         Ok(columnar)
     }
 
     /// Opens an image that this process has just written.
-    pub(crate) fn trusted(bytes: B, header: Header, order: Vec<usize>, sections: Sections) -> Self {
-        let mut columnar = Self::new(bytes, header, order, sections);
+    pub(crate) fn trusted(
+        bytes: B,
+        header: Header,
+        order: Vec<usize>,
+        sections: Sections,
+        id_bound: u64,
+    ) -> Self {
+        let mut columnar = Self { id_bound, ..Self::new(bytes, header, order, sections) };
         columnar.count_lists();
         columnar
     }
 
     fn new(bytes: B, header: Header, order: Vec<usize>, sections: Sections) -> Self {
-        Self { bytes, header, order, sections, lists: Vec::new(), kernel: Kernel::detect() }
+        Self { bytes, header, order, sections, lists: Vec::new(), id_bound: 0, kernel: Kernel::detect() }
     }
 
     fn count_lists(&mut self) {
@@ -545,6 +552,10 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
 
     fn bytes(&self) -> &[u8] {
         self.bytes.as_ref()
+    }
+
+    fn id_bound(&self) -> u64 {
+        self.id_bound
     }
 
     fn root(&self) -> ColumnarCursor {

@@ -50,6 +50,7 @@ pub struct Linear<A> {
     order: Vec<usize>,
     /// Bytes of the array within the image.
     array: Range<usize>,
+    id_bound: u64,
 }
 
 /// Position of the next entry of a list: a word offset, or on level 0 the next value.
@@ -120,22 +121,23 @@ impl<B: AsRef<[u8]>> Linear<B> {
         let order = bytes.as_ref().get(Header::BYTES..array_at).ok_or(short)?;
         let order = words_of(order).iter().map(|word| word.get());
         let order = header::order(order, header.columns, Header::BYTES)?;
-        let linear = Self { header, order, array, access: bytes };
-        verify::verify(&linear)?;
+        let mut linear = Self { header, order, array, access: bytes, id_bound: 0 };
+        linear.id_bound = verify::verify(&linear)?;
         Ok(linear)
     }
 
     /// Opens an image that this process has just written.
-    pub(crate) fn trusted(bytes: B, header: Header, order: Vec<usize>) -> Self {
+    pub(crate) fn trusted(bytes: B, header: Header, order: Vec<usize>, id_bound: u64) -> Self {
         let array = Header::BYTES + header.columns * WORD_BYTES..bytes.as_ref().len();
-        Self { access: bytes, header, order, array }
+        Self { access: bytes, header, order, array, id_bound }
     }
 }
 
 impl<A: Access> Linear<A> {
     /// Reads the same image through another access.
     pub(crate) fn through<T: Access>(self, access: impl FnOnce(A) -> T) -> Linear<T> {
-        Linear { access: access(self.access), header: self.header, order: self.order, array: self.array }
+        let Self { access: former, header, order, array, id_bound } = self;
+        Linear { access: access(former), header, order, array, id_bound }
     }
 
     /// How the words of the image are read.
@@ -300,6 +302,10 @@ impl<A: Access> ElfLayout for Linear<A> {
 
     fn bytes(&self) -> &[u8] {
         self.access.image()
+    }
+
+    fn id_bound(&self) -> u64 {
+        self.id_bound
     }
 
     fn root(&self) -> Self::Cursor {

@@ -8,10 +8,10 @@ use super::columnar::{Columnar, Level};
 use crate::codes::NumberSlice;
 use crate::error::{Error, Result};
 
-/// Verifies all positions and row ids of `columnar`, whose sections fill the image.
-pub(super) fn verify<B: AsRef<[u8]>>(columnar: &Columnar<B>, rows: u64, level_count: usize) -> Result<()> {
+/// Verifies all positions of `columnar`, whose sections fill the image. Returns the bound of the row ids.
+pub(super) fn verify<B: AsRef<[u8]>>(columnar: &Columnar<B>, rows: u64, level_count: usize) -> Result<u64> {
     let damaged = |level: usize, what| Error::Damaged { at: columnar.level_at(level), what };
-    verify_tids(columnar.tids(), rows).map_err(|what| damaged(0, what))?;
+    let id_bound = id_bound(columnar.tids()).map_err(|what| damaged(0, what))?;
     let mut above: Option<Level<'_>> = None;
     for number in 0..level_count {
         let level = columnar.level(number);
@@ -23,7 +23,7 @@ pub(super) fn verify<B: AsRef<[u8]>>(columnar: &Columnar<B>, rows: u64, level_co
         .map_err(|what| damaged(number, what))?;
         above = Some(level);
     }
-    Ok(())
+    Ok(id_bound)
 }
 
 type Check = Result<(), &'static str>;
@@ -32,8 +32,10 @@ fn demand(holds: bool, what: &'static str) -> Check {
     if holds { Ok(()) } else { Err(what) }
 }
 
-fn verify_tids(tids: NumberSlice<'_>, rows: u64) -> Check {
-    demand(tids.iter().all(|tid| tid < rows), "a row id is not below the number of rows")
+/// One above the largest row id, which is not the largest number.
+fn id_bound(tids: NumberSlice<'_>) -> Result<u64, &'static str> {
+    let Some(largest) = tids.iter().max() else { return Ok(0) };
+    largest.checked_add(1).ok_or("a row id is 2^64 - 1")
 }
 
 /// Entries cover rows in order, and the rows between them are strip rows.

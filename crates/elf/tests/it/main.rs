@@ -1,11 +1,15 @@
 //! Tests of the crate from outside, in one program: what they share is compiled and linked once.
 
 mod caching;
+#[cfg(not(shuttle))]
+mod changes;
 mod external;
 mod images;
 mod model;
 mod publication;
 mod searches;
 mod selections;
+#[cfg(shuttle)]
+mod shuttle_changes;
 mod sql;
 mod stores;

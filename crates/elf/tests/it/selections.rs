@@ -93,7 +93,7 @@ fn check(elf: &Elf, table: &CodeTable, order: &[usize], predicate: &Predicate) {
     assert_eq!(ids[1..].iter().map(|&id| u64::from(id)).collect::<Vec<_>>(), *expected);
     assert_eq!(selection.sorted_ids::<u64>(), Ok(rows.clone()));
     assert_eq!(selection.sorted_ids::<u32>().expect("few rows").len(), rows.len());
-    let mut bitmap = selection.bitmap();
+    let mut bitmap = selection.bitmap().expect("few rows");
     assert_eq!((bitmap.count(), bitmap.len()), (rows.len() as u64, table.rows() as u64));
     selection.bitmap_into(&mut bitmap).expect("a bitmap of the right size");
     let mut members = Vec::<u64>::new();
@@ -142,7 +142,7 @@ fn what_does_not_fit_is_refused() {
     let arity = elf.exact_into(&[1, 2], &mut Vec::<u32>::new());
     assert_eq!(arity, Err(Error::WrongArity { values: 2, columns: 3 }));
     let short = elf.select(&Predicate::all()).expect("no columns").bitmap_into(&mut Bitmap::new(99));
-    assert_eq!(short, Err(Error::BitmapTooShort { found: 99, rows: 100 }));
+    assert_eq!(short, Err(Error::BitmapTooShort { found: 99, bound: 100 }));
 }
 
 #[test]

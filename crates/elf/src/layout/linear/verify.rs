@@ -10,9 +10,9 @@ use super::{END, Linear};
 use crate::error::{Error, Result};
 use crate::layout::header::WORD_BYTES;
 
-/// Verifies the array of `linear`, whose header and column order are valid.
-pub(super) fn verify<B: AsRef<[u8]>>(linear: &Linear<B>) -> Result<()> {
-    Verifier { linear, words: linear.words(), next: 0, rows: 0 }.verify()
+/// Verifies the array of `linear`, whose header and column order are valid. Returns the bound of the row ids.
+pub(super) fn verify<B: AsRef<[u8]>>(linear: &Linear<B>) -> Result<u64> {
+    Verifier { linear, words: linear.words(), next: 0, rows: 0, id_bound: 0 }.verify()
 }
 
 /// Walks the array in preorder and demands that each pointer leads exactly to the next word.
@@ -22,10 +22,11 @@ struct Verifier<'a, B> {
     /// First word that was not visited yet.
     next: usize,
     rows: u64,
+    id_bound: u64,
 }
 
 impl<B: AsRef<[u8]>> Verifier<'_, B> {
-    fn verify(mut self) -> Result<()> {
+    fn verify(mut self) -> Result<u64> {
         let pointer_words = self.linear.pointer_words();
         let first_words = self.linear.header.first_list.checked_mul(pointer_words as u64);
         match first_words.and_then(|words| usize::try_from(words).ok()) {
@@ -43,7 +44,7 @@ impl<B: AsRef<[u8]>> Verifier<'_, B> {
         if self.rows != self.linear.header.rows {
             return Err(self.damage("the number of rows differs from the header"));
         }
-        Ok(())
+        Ok(self.id_bound)
     }
 
     fn verify_subtree(&mut self, pointer: Pointer) -> Result<()> {
@@ -99,9 +100,7 @@ impl<B: AsRef<[u8]>> Verifier<'_, B> {
                 return Err(self.damage("a run of row ids has no end"));
             };
             let word = word.get();
-            if u64::from(word & !END) >= self.linear.header.rows {
-                return Err(self.damage("a row id is not below the number of rows"));
-            }
+            self.id_bound = self.id_bound.max(u64::from(word & !END) + 1);
             self.next += 1;
             self.rows += 1;
             if word & END != 0 {
