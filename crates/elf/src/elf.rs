@@ -232,7 +232,7 @@ impl<B: AsRef<[u8]>> Selection<'_, B> {
         Ok(ids)
     }
 
-    /// The matching rows as a bitmap in row order. Fails if the ids go up so far that it does not fit into memory.
+    /// The matching rows as a bitmap in row order. Fails if it does not fit into memory.
     pub fn bitmap(&self) -> Result<Bitmap> {
         let mut bitmap = Bitmap::of_bound(self.elf.id_bound())?;
         self.run(Output::Bitmap, &mut bitmap);

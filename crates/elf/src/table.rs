@@ -1,9 +1,9 @@
 //! A table of codes, column by column: what an Elf is built from, and what scans read.
 //!
-//! Row `i` of the table has the row id (TID) `i`, unless the table has been given other ids, which ascend and may
-//! have gaps. Codes come from an order-preserving dictionary or are given as they are; code 0 stands for NULL
-//! there. Each column takes as few bytes per code as its largest one needs, so that random accesses and scans
-//! touch little memory.
+//! Row `i` of the table has the row id (TID) `i`, unless the table has been given other ids, which ascend and
+//! may have gaps. Codes come from an order-preserving dictionary or are given as they are; code 0 stands for
+//! NULL there. Each column takes as few bytes per code as its largest one needs, so that random accesses and
+//! scans touch little memory.
 
 use crate::codes::{CodeSlice, NumberSlice, code_bytes};
 use crate::error::{Error, Result};

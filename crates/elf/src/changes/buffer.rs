@@ -1,10 +1,10 @@
 //! The row buffer: rows that were inserted last, in chunks that never change and are scanned.
 //!
-//! Each batch of inserts is a chunk with its own dictionaries, so a batch is visible as a whole or not at all, a
-//! snapshot keeps chunks without a copy, and a new value costs nothing elsewhere. A chunk that is no larger than
-//! the one behind it is joined with it. So N rows are in log2(N) + 1 chunks at most, and each of them is copied
-//! that many times at most before the buffer becomes a run. A buffer that grows in place would make one copy,
-//! but a new value would change the codes of all of its rows under its readers.
+//! Each batch of inserts is a chunk with its own dictionaries, so a batch is visible as a whole or not at
+//! all, a snapshot keeps chunks without a copy, and a new value costs nothing elsewhere. A chunk with
+//! less than twice the rows of those behind it is joined with them. So N rows are in log2(N) + 1 chunks at most,
+//! and each join makes the chunk of an older row at least 1.5 times as large. A buffer that grows in place would
+//! copy less, but a new value would change the codes of all of its rows under its readers.
 
 use super::merge::gather;
 use super::part::{Form, Part, Rows};
@@ -21,13 +21,17 @@ pub(super) fn buffered_rows(parts: &[Part]) -> u64 {
     parts[sealed(parts)..].iter().map(|chunk| chunk.table().rows() as u64).sum()
 }
 
-/// Joins the last chunks as long as the older one of two is not larger.
+/// Joins the last chunk with those before it, until each one has at least twice as many rows as the next.
 pub(super) fn join(parts: &mut Vec<Part>, schema: Option<&Schema>) -> Result<()> {
-    while let [.., older, newer] = parts.as_slice() {
-        if !older.is_chunk() || older.table().rows() > newer.table().rows() {
-            break;
-        }
-        let first = parts.len() - 2;
+    let oldest = sealed(parts);
+    let mut first = parts.len().saturating_sub(1).max(oldest);
+    let rows = |part: &Part| part.table().rows();
+    let mut joined_rows: usize = parts[first..].iter().map(rows).sum();
+    while first > oldest && rows(&parts[first - 1]) < 2 * joined_rows {
+        first -= 1;
+        joined_rows += rows(&parts[first]);
+    }
+    if parts.len() - first > 1 {
         let joined = gather(&parts[first..], schema)?;
         parts.truncate(first);
         parts.extend(joined.map(Part::new));

@@ -1,17 +1,19 @@
 //! The writer's side of a table that changes: inserts, deletes, and merges.
 //!
-//! The current version is one pointer. A change makes the next version beside it, under a lock that only writers
-//! take, and then replaces the pointer: so a batch takes effect as a whole, and readers wait for no more than the
-//! exchange of the pointer. Building runs and merging takes no lock. Its result replaces its inputs only if they
-//! are still parts of the current version; rows of them that were deleted meanwhile are deleted in the result.
+//! The current version is one pointer. A change makes the next version beside it, under a lock that only
+//! writers take, and then replaces the pointer: so a batch takes effect as a whole, and readers wait for no
+//! more than the exchange of the pointer. Building runs and merging takes no lock. Its result replaces its
+//! inputs only if they are still parts of the current version; rows of them that were deleted meanwhile are
+//! deleted in the result.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::buffer::{join, seal};
-use super::merge::{Size, merge, next_merge};
+use super::merge::merge;
 use super::options::{Config, LiveOptions};
 use super::part::{Form, Part, Rows};
+use super::policy::{Size, next_merge};
 use super::snapshot::{Snapshot, State};
 use super::sync::{Mutex, RwLock, lock, read, write};
 use super::tombstones::Tombstones;
@@ -54,15 +56,15 @@ pub struct LiveElf {
 }
 
 impl LiveElf {
-    /// A table of codes that starts with the rows of `base`. Fails if `base` has no table beside it, and if a bucket
-    /// of a columnar Elf would have no rows.
+    /// A table of codes that starts with the rows of `base`. Fails if `base` has no table beside it, and if a
+    /// bucket of a columnar Elf would have no rows.
     pub fn new(base: Elf, options: LiveOptions) -> Result<Self> {
         Self::start(base, None, Vec::new(), options)
     }
 
-    /// A table of values that starts with the rows of `base`, whose codes are those of `dictionaries`. Fails like
-    /// [`new`](Self::new), if there is not one dictionary of the right column per column, and if a code is not in
-    /// its dictionary.
+    /// A table of values that starts with the rows of `base`, whose codes are those of `dictionaries`. Fails
+    /// like [`new`](Self::new), if there is not one dictionary of the right column per column, and if a code
+    /// is not in its dictionary.
     pub fn with_values(
         base: Elf,
         schema: Schema,
@@ -135,9 +137,9 @@ impl LiveElf {
         Ok(result)
     }
 
-    /// Inserts a batch of rows, as a whole, and returns their ids. A row buffer that is full becomes a run before.
-    /// Fails if the table holds values, if the batch has more or fewer columns, and if the layout cannot hold the
-    /// codes or ids; then no row is inserted.
+    /// Inserts a batch of rows, as a whole, and returns their ids. A row buffer that is full becomes a run
+    /// before. Fails if the table holds values, if the batch has more or fewer columns, and if the layout
+    /// cannot hold the codes or ids; then no row is inserted.
     pub fn insert(&self, codes: CodeTable) -> Result<Range<u64>> {
         self.config.demand_codes()?;
         let columns = self.config.order.len();
@@ -147,9 +149,9 @@ impl LiveElf {
         self.append(codes, Vec::new())
     }
 
-    /// Inserts a batch of rows with the values `columns[c][row]`, as a whole, and returns their ids. A row buffer that
-    /// is full becomes a run before. Fails if the table holds codes, if the values do not fit the schema, if columns
-    /// differ in length, and if the layout cannot hold the ids; then no row is inserted.
+    /// Inserts a batch of rows with the values `columns[c][row]`, as a whole, and returns their ids. A row
+    /// buffer that is full becomes a run before. Fails if the table holds codes, if the values do not fit the
+    /// schema, if columns differ in length, and if the layout cannot hold the ids; then no row is inserted.
     pub fn insert_values(&self, columns: &[Vec<Value>]) -> Result<Range<u64>> {
         let schema = self.config.demand_values()?;
         let EncodedTable { codes, dictionaries, .. } = EncodedTable::encode(schema.clone(), columns)?;
@@ -175,8 +177,8 @@ impl LiveElf {
         })
     }
 
-    /// Deletes rows, all at once, and returns how many of them there were. Rows that were deleted before do not
-    /// count. Fails if an id was never given to a row; then no row is deleted.
+    /// Deletes rows, all at once, and returns how many of them there were. Rows that were deleted before do
+    /// not count. Fails if an id was never given to a row; then no row is deleted.
     pub fn delete(&self, ids: &[u64]) -> Result<u64> {
         self.update(|state| match ids.iter().find(|&&id| id >= state.id_bound) {
             Some(&id) => Err(Error::UnknownRow { id, bound: state.id_bound }),
@@ -184,17 +186,17 @@ impl LiveElf {
         })
     }
 
-    /// Deletes all rows that meet a predicate over codes, at once, and returns their number. Fails if the table holds
-    /// values, and if `predicate` names a column that does not exist; then no row is deleted.
+    /// Deletes all rows that meet a predicate over codes, at once, and returns their number. Fails if the
+    /// table holds values, and if `predicate` names a column that does not exist; then no row is deleted.
     pub fn delete_where(&self, predicate: &Predicate) -> Result<u64> {
         self.config.demand_codes()?;
         Filter::new(predicate, &self.config.order)?;
         self.delete_encoded(|_| Ok([predicate.clone()]))
     }
 
-    /// Deletes all rows that meet one of the predicates that `encode` makes for the dictionaries of a part, at once,
-    /// and returns their number. Fails if the table holds codes, if `encode` does, and if a predicate names a column
-    /// that does not exist; then no row is deleted.
+    /// Deletes all rows that meet one of the predicates that `encode` makes for the dictionaries of a part,
+    /// at once, and returns their number. Fails if the table holds codes, if `encode` does, and if a
+    /// predicate names a column that does not exist; then no row is deleted.
     pub fn delete_values_where<P: IntoIterator<Item = Predicate>>(
         &self,
         encode: impl Fn(&[Dictionary]) -> Result<P>,
@@ -218,8 +220,8 @@ impl LiveElf {
         })
     }
 
-    /// Makes a run of the row buffer. Fails if that needs more memory than there is; the rows stay in the buffer
-    /// then. Inserts, deletes and searches go on meanwhile.
+    /// Makes a run of the row buffer. Fails if that needs more memory than there is; the rows stay in the
+    /// buffer then. Inserts, deletes and searches go on meanwhile.
     pub fn flush(&self) -> Result<()> {
         self.flush_from(1)
     }
@@ -243,9 +245,9 @@ impl LiveElf {
     }
 
     /// Merges the runs that are due by the size-tiered policy: the newest ones as soon as there are
-    /// [`fan_in`](LiveOptions::fan_in) of one tier, or one of which more than half is deleted. Returns whether
-    /// parts have changed; the caller goes on until nothing does. Inserts, deletes and searches go on meanwhile.
-    /// Of two merges of the same runs, the second one is dropped.
+    /// [`fan_in`](LiveOptions::fan_in) of one tier, or one of which more than half is deleted. Returns
+    /// whether parts have changed; the caller goes on until nothing does. Inserts, deletes and searches go on
+    /// meanwhile. Of two merges of the same runs, the second one is dropped.
     pub fn merge(&self) -> Result<bool> {
         let snapshot = self.snapshot();
         let runs = runs(&snapshot.state.parts);
@@ -258,8 +260,8 @@ impl LiveElf {
         }
     }
 
-    /// Makes one Elf of the row buffer and all runs, without deleted rows. Returns whether runs were merged: not if
-    /// there was nothing to do, or if another merge of the same runs was faster.
+    /// Makes one Elf of the row buffer and all runs, without deleted rows. Returns whether runs were merged:
+    /// not if there was nothing to do, or if another merge of the same runs was faster.
     pub fn merge_all(&self) -> Result<bool> {
         self.flush()?;
         let snapshot = self.snapshot();
@@ -290,8 +292,8 @@ fn mark_deleted(state: &mut State, ids: &[u64]) -> u64 {
     ids.iter().filter(is_new).count() as u64
 }
 
-/// Puts `merged` into the place of `inputs`, with the rows deleted that were deleted since the merge began. Does
-/// nothing if a part of them has been replaced.
+/// Puts `merged` into the place of `inputs`, with the rows deleted that were deleted since the merge began.
+/// Does nothing if a part of them has been replaced.
 fn replace(state: &mut State, inputs: &[Part], merged: Option<Rows>) -> bool {
     let is_same = |(part, input): (&Part, &Part)| Arc::ptr_eq(&part.rows, &input.rows);
     let mut places = state.parts.windows(inputs.len());

@@ -6,10 +6,9 @@
 //!    them, are a sorted list, and merging the lists gives the order of all rows without a sort.
 //! 3. The image is written from that order like that of any build, so it has the same bytes.
 //!
-//! Beside parts and result, a merge takes 16 bytes per living row, 24 at most if ids are far apart, and about 45
-//! per distinct value of the column in work.
+//! Beside parts and result, a merge takes 16 bytes per living row, 24 at most if ids are far apart, and about
+//! 45 per distinct value of the column in work.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::options::Config;
@@ -38,20 +37,14 @@ pub(super) fn gather(parts: &[Part], schema: Option<&Schema>) -> Result<Option<R
         .zip(&living)
         .flat_map(|(part, living)| living.iter().map(|&row| part.table().id(row as usize)))
         .collect();
-    let mut dictionaries = Vec::new();
-    let mut recodings = Vec::new();
-    for (number, column) in schema.map_or(&[][..], Schema::columns).iter().enumerate() {
-        let used: Vec<Vec<bool>> =
-            parts.iter().zip(&living).map(|(part, living)| used_codes(part, living, number)).collect();
-        let old = parts.iter().zip(&used).map(|(part, used)| (&part.rows.dictionaries[number], &used[..]));
-        let (dictionary, recoding) = Dictionary::union(column, &old.collect::<Vec<_>>())?;
-        dictionaries.push(dictionary);
-        recodings.push(recoding);
-    }
+    let (dictionaries, recodings) = match schema {
+        Some(schema) => unite(parts, &living, schema)?,
+        None => (Vec::new(), Vec::new()),
+    };
     let column = |number: usize| {
         let mut codes = Vec::with_capacity(ids.len());
         for (at, (part, living)) in parts.iter().zip(&living).enumerate() {
-            let recoding = recodings.get(number).map(|of_parts: &Vec<Vec<u32>>| &of_parts[at][..]);
+            let recoding = recodings.get(number).map(|of_parts| of_parts[at].as_slice());
             typed!(part.table().column(number), stored => append(stored, living, recoding, &mut codes));
         }
         codes
@@ -59,6 +52,21 @@ pub(super) fn gather(parts: &[Part], schema: Option<&Schema>) -> Result<Option<R
     let table = CodeTable::of_columns((0..parts[0].table().width()).map(column), ids.len());
     let table = Arc::new(table.with_ids(&ids)?);
     Ok(Some(Rows { table, dictionaries, form: Form::Chunk }))
+}
+
+/// For each column, the new code of each old one in each part.
+type Recodings = Vec<Vec<Vec<u32>>>;
+
+/// The dictionaries that have exactly the values of the living rows.
+fn unite(parts: &[Part], living: &[Vec<u32>], schema: &Schema) -> Result<(Vec<Dictionary>, Recodings)> {
+    let unite_column = |(number, column)| {
+        let used = parts.iter().zip(living).map(|(part, living)| used_codes(part, living, number));
+        let used: Vec<Vec<bool>> = used.collect();
+        let old = parts.iter().zip(&used).map(|(part, used)| (&part.rows.dictionaries[number], &used[..]));
+        Dictionary::union(column, &old.collect::<Vec<_>>())
+    };
+    let united: Vec<_> = schema.columns().iter().enumerate().map(unite_column).collect::<Result<_>>()?;
+    Ok(united.into_iter().unzip())
 }
 
 /// Rows of the part's table that are not deleted.
@@ -126,7 +134,7 @@ fn merged_order(runs: &[&Elf], table: &CodeTable, order: &[usize]) -> Result<Vec
     Ok(lists.into_iter().reduce(|merged, list| merge_two(&merged, &list, is_less)).unwrap_or_default())
 }
 
-/// Merges two sorted lists, which have no row in common. A list of few rows costs a search for each of them in the other list.
+/// Merges two sorted lists, which have no row in common. A short list costs a search of the long one per row.
 fn merge_two<'l>(mut a: &'l [u32], mut b: &'l [u32], is_less: impl Fn(u32, u32) -> bool) -> Vec<u32> {
     let mut merged = Vec::with_capacity(a.len() + b.len());
     while let (false, Some(&next)) = (a.is_empty(), b.first()) {
@@ -139,7 +147,8 @@ fn merge_two<'l>(mut a: &'l [u32], mut b: &'l [u32], is_less: impl Fn(u32, u32) 
     merged
 }
 
-/// Number of leading rows that meet `condition`, which none behind them does; a search that widens by doubling.
+/// Number of leading rows that meet `condition`, which none behind them does; a search that widens by
+/// doubling.
 fn leading(rows: &[u32], condition: impl Fn(u32) -> bool) -> usize {
     let mut reach = 1;
     while reach <= rows.len() && condition(rows[reach - 1]) {
@@ -224,50 +233,9 @@ impl Sink for Listing<'_> {
     }
 }
 
-/// Size of a run, as the policy sees it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
-    pub(super) rows: u64,
-    pub(super) deleted: u64,
-}
-
-/// Which runs to merge next, oldest first: the newest ones up to some tier if `fan_in` of them are of that tier,
-/// or one of which more than half is deleted. A run is of tier `t` if it has between `fan_in^t` and `fan_in^(t+1)`
-/// times `buffer_rows` rows. So each row is rewritten about once per tier, and there are fewer than `fan_in` runs
-/// per tier.
-pub(super) fn next_merge(sizes: &[Size], buffer_rows: u64, fan_in: u64) -> Option<Range<usize>> {
-    let tier = |size: &Size| (size.rows / buffer_rows.max(1)).max(1).ilog(fan_in.max(2));
-    let highest = sizes.iter().map(tier).max().unwrap_or(0);
-    for limit in 0..=highest {
-        let first = sizes.iter().rposition(|size| tier(size) > limit).map_or(0, |larger| larger + 1);
-        let of_tier = sizes[first..].iter().filter(|size| tier(size) == limit).count();
-        if of_tier as u64 >= fan_in.max(2) {
-            return Some(first..sizes.len());
-        }
-    }
-    let hollow = sizes.iter().position(|size| size.deleted > size.rows / 2)?;
-    Some(hollow..hollow + 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn runs_of_a_tier_are_merged_together() {
-        let next = |rows: &[u64]| {
-            let sizes: Vec<Size> = rows.iter().map(|&rows| Size { rows, deleted: 0 }).collect();
-            next_merge(&sizes, 10, 4)
-        };
-        assert_eq!(next(&[]), None);
-        assert_eq!(next(&[10, 10, 10]), None);
-        assert_eq!(next(&[10, 3, 10, 39]), Some(0..4));
-        assert_eq!(next(&[1000, 40, 10, 10, 10]), None);
-        assert_eq!(next(&[1000, 40, 10, 10, 10, 10]), Some(2..6));
-        assert_eq!(next(&[1000, 40, 40, 40, 40, 10]), Some(1..6));
-        let hollow = [(100, 0), (40, 21), (10, 0)].map(|(rows, deleted)| Size { rows, deleted });
-        assert_eq!(next_merge(&hollow, 10, 4), Some(1..2));
-    }
 
     #[test]
     fn merged_lists_are_sorted() {

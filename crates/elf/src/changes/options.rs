@@ -1,7 +1,7 @@
 //! What a table that changes was made with: its options, and what all of its parts have in common.
 //!
-//! Runs are built like the base that the table started with: in its layout and column order, with its gate and
-//! instructions. Only sizes, threads and the policy of merges are options.
+//! Runs are built like the base that the table started with: in its layout and column order, with its gate
+//! and instructions. Only sizes, threads and the policy of merges are options.
 
 use crate::build::BuildOptions;
 use crate::error::{Error, Result};
@@ -15,7 +15,8 @@ use crate::schema::Schema;
 pub struct LiveOptions {
     /// Rows from which on the row buffer becomes a run, at least 1. Default: 65,536.
     pub buffer_rows: u64,
-    /// Runs of a tier that are merged together, at least 2; also the ratio of the sizes of two tiers. Default: 4.
+    /// Runs of a tier that are merged together, at least 2; also the ratio of the sizes of two tiers.
+    /// Default: 4.
     pub fan_in: u64,
     /// How runs and merged Elfs are built.
     pub build: BuildOptions,

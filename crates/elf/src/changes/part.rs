@@ -1,8 +1,8 @@
 //! A part of a table that changes: rows that stay as they are, and which of them are deleted.
 //!
-//! Parts follow each other in the order of row ids. A part has dictionaries of its own, so that a new value never
-//! changes the codes of rows that are stored; a predicate on values is encoded for each part. A table of codes
-//! has no dictionaries, and all of its parts mean the same by a code.
+//! Parts follow each other in the order of row ids. A part has dictionaries of its own, so that a new value
+//! never changes the codes of rows that are stored; a predicate on values is encoded for each part. A table
+//! of codes has no dictionaries, and all of its parts mean the same by a code.
 
 use std::sync::Arc;
 
@@ -116,8 +116,8 @@ pub(super) struct PartSelection<'p> {
 }
 
 impl PartSelection<'_> {
-    /// Gives `sink` the matching rows of one search that are not deleted. `restart` of the sink must forget no more
-    /// than these.
+    /// Gives `sink` the matching rows of one search that are not deleted. `restart` of the sink must forget
+    /// no more than these.
     pub(super) fn run<S: Sink>(&self, search: &Search<'_>, output: Output, sink: &mut S) {
         if self.deleted.is_empty() {
             search.run(output, sink);

@@ -1,8 +1,8 @@
 //! A table that changes, as it was at one moment, and selections from it.
 //!
-//! A snapshot is a list of parts that nothing changes any more. It keeps its answers while inserts, deletes and
-//! merges go on, and keeps the memory of its parts. A selection searches the parts one after the other; since
-//! their row ids ascend from part to part, results in row order need no merge.
+//! A snapshot is a list of parts that nothing changes any more. It keeps its answers while inserts, deletes
+//! and merges go on, and keeps the memory of its parts. A selection searches the parts one after the other;
+//! since their row ids ascend from part to part, results in row order need no merge.
 
 use std::sync::Arc;
 
@@ -65,8 +65,8 @@ impl Snapshot {
         buffered_rows(&self.state.parts)
     }
 
-    /// Prepares a selection by codes. Fails if the table holds values, and if `predicate` names a column that does
-    /// not exist.
+    /// Prepares a selection by codes. Fails if the table holds values, and if `predicate` names a column that
+    /// does not exist.
     pub fn select(&self, predicate: &Predicate) -> Result<LiveSelection<'_>> {
         self.state.config.demand_codes()?;
         Filter::new(predicate, &self.state.config.order)?;
@@ -75,7 +75,8 @@ impl Snapshot {
 
     /// Prepares a selection by values. `encode` is called for each part with the part's dictionaries, one per
     /// column, and gives the predicates over their codes of which a row has to meet one. No row may meet two.
-    /// Fails if the table holds codes, if `encode` does, and if a predicate names a column that does not exist.
+    /// Fails if the table holds codes, if `encode` does, and if a predicate names a column that does not
+    /// exist.
     pub fn select_values<P: IntoIterator<Item = Predicate>>(
         &self,
         encode: impl Fn(&[Dictionary]) -> Result<P>,
@@ -115,8 +116,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Codes of a row, one per column; `None` if there is no such row. In a table of values each part has its own
-    /// codes.
+    /// Codes of a row, one per column; `None` if there is no such row. In a table of values each part has its
+    /// own codes.
     pub fn codes(&self, id: u64) -> Option<Vec<u32>> {
         let (part, row) = self.living(id)?;
         Some((0..part.table().width()).map(|column| part.table().code(column, row)).collect())
@@ -164,8 +165,8 @@ impl LiveSelection<'_> {
         sum
     }
 
-    /// Ids of the matching rows, part by part, within each in the order in which they are found. Fails if `T` cannot
-    /// hold them.
+    /// Ids of the matching rows, part by part, within each in the order in which they are found. Fails if `T`
+    /// cannot hold them.
     pub fn ids<T: RowId>(&self) -> Result<Vec<T>> {
         let mut ids = Vec::new();
         self.ids_into(&mut ids)?;

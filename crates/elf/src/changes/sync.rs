@@ -1,7 +1,7 @@
 //! Locks of the standard library or of a model checker (`--cfg shuttle`).
 //!
-//! Every lock of this room comes from here, so that `ci/shuttle.sh` checks the production code and not a copy of
-//! it. A panic of another thread under a lock does not matter: versions are replaced as a whole.
+//! Every lock of this room comes from here, so that `ci/shuttle.sh` checks the production code and not a copy
+//! of it. A panic of another thread under a lock does not matter: versions are replaced as a whole.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;

@@ -1,8 +1,8 @@
 //! Deleted rows of one part: a bitmap of row ids in pages that versions share.
 //!
-//! A snapshot keeps its version while a writer makes the next one, which copies the list of pages and the pages
-//! that it changes. Pages without a deleted row do not exist. Results of a search pass through [`Living`], which
-//! leaves deleted rows out.
+//! A snapshot keeps its version while a writer makes the next one, which copies the list of pages and the
+//! pages that it changes. Pages without a deleted row do not exist. Results of a search pass through
+//! [`Living`], which leaves deleted rows out.
 
 use std::sync::Arc;
 

@@ -177,16 +177,22 @@ impl Values {
         EncodedTable::encode(Self::schema(), &columns(rows, Self::value)).expect("values of the schema")
     }
 
-    fn predicate(dictionaries: &[Dictionary], ranges: &Ranges) -> Result<[Predicate; 1]> {
+    /// Divides the interval of the last condition, so that there are two predicates where one would do.
+    fn predicates(dictionaries: &[Dictionary], ranges: &Ranges) -> Result<Vec<Predicate>> {
         let mut predicate = Predicate::all();
+        let mut last = None;
         for (column, range) in ranges.iter().enumerate() {
             if let &Some((low, high)) = range {
                 let [low, high] = [low, high].map(|k| Self::value(column, Some(k)));
                 let interval = dictionaries[column].between(Bound::Included(&low), Bound::Included(&high))?;
                 predicate = predicate.and(column, interval);
+                last = interval.map(|interval| (column, interval));
             }
         }
-        Ok([predicate])
+        let Some((column, Interval { low, high })) = last else { return Ok(vec![predicate]) };
+        let middle = low + (high - low) / 2;
+        let halves = [Interval::new(low, middle), Interval::new(middle + 1, high)];
+        Ok(halves.map(|half| predicate.clone().and(column, [half])).to_vec())
     }
 }
 
@@ -203,12 +209,12 @@ impl Contents for Values {
 
     fn select<'s>(snapshot: &'s Snapshot, ranges: &Ranges) -> LiveSelection<'s> {
         snapshot
-            .select_values(|dictionaries| Self::predicate(dictionaries, ranges))
+            .select_values(|dictionaries| Self::predicates(dictionaries, ranges))
             .expect("the columns exist")
     }
 
     fn delete_where(live: &LiveElf, ranges: &Ranges) -> u64 {
-        live.delete_values_where(|dictionaries| Self::predicate(dictionaries, ranges))
+        live.delete_values_where(|dictionaries| Self::predicates(dictionaries, ranges))
             .expect("the columns exist")
     }
 

@@ -1,5 +1,5 @@
-//! Inserts, deletes, flushes and merges of one table, scheduled by shuttle: no row is lost, and no deleted row
-//! comes back.
+//! Inserts, deletes, flushes and merges of one table, scheduled by shuttle: no row is lost, and no deleted
+//! row comes back.
 //!
 //! Run with `RUSTFLAGS="--cfg shuttle" cargo test --release -p pando-elf`; `ci/shuttle.sh` does.
 
