@@ -138,8 +138,8 @@ impl LiveElf {
     }
 
     /// Inserts a batch of rows, as a whole, and returns their ids. A row buffer that is full becomes a run
-    /// before. Fails if the table holds values, if the batch has more or fewer columns, and if the layout
-    /// cannot hold the codes or ids; then no row is inserted.
+    /// before. Fails if the table holds values, if the batch has more or fewer columns, if the layout cannot
+    /// hold the codes or ids, and if that run cannot be built; then no row is inserted.
     pub fn insert(&self, codes: CodeTable) -> Result<Range<u64>> {
         self.config.demand_codes()?;
         let columns = self.config.order.len();
@@ -151,7 +151,8 @@ impl LiveElf {
 
     /// Inserts a batch of rows with the values `columns[c][row]`, as a whole, and returns their ids. A row
     /// buffer that is full becomes a run before. Fails if the table holds codes, if the values do not fit the
-    /// schema, if columns differ in length, and if the layout cannot hold the ids; then no row is inserted.
+    /// schema, if columns differ in length, if the layout cannot hold the ids, and if that run cannot be built;
+    /// then no row is inserted.
     pub fn insert_values(&self, columns: &[Vec<Value>]) -> Result<Range<u64>> {
         let schema = self.config.demand_values()?;
         let EncodedTable { codes, dictionaries, .. } = EncodedTable::encode(schema.clone(), columns)?;
@@ -159,7 +160,10 @@ impl LiveElf {
     }
 
     fn append(&self, codes: CodeTable, dictionaries: Vec<Dictionary>) -> Result<Range<u64>> {
-        self.flush_from(self.config.options.buffer_rows.max(1))?;
+        let full = self.config.options.buffer_rows.max(1);
+        if self.snapshot().buffered_rows() >= full {
+            self.flush_from(full)?;
+        }
         let rows = codes.rows() as u64;
         check_rows(rows)?;
         self.update(|state| {
@@ -196,7 +200,8 @@ impl LiveElf {
 
     /// Deletes all rows that meet one of the predicates that `encode` makes for the dictionaries of a part,
     /// at once, and returns their number. Fails if the table holds codes, if `encode` does, and if a
-    /// predicate names a column that does not exist; then no row is deleted.
+    /// predicate names a column that does not exist; then no row is deleted. `encode` runs under the lock of
+    /// writers, so it must not change the table.
     pub fn delete_values_where<P: IntoIterator<Item = Predicate>>(
         &self,
         encode: impl Fn(&[Dictionary]) -> Result<P>,
@@ -226,11 +231,8 @@ impl LiveElf {
         self.flush_from(1)
     }
 
-    /// Makes a run of a buffer that has at least `rows` rows.
+    /// Makes a run of a buffer that has at least `rows` rows when no other flush is going on.
     fn flush_from(&self, rows: u64) -> Result<()> {
-        if self.snapshot().buffered_rows() < rows {
-            return Ok(());
-        }
         let _flushing = lock(&self.flushing);
         if self.snapshot().buffered_rows() >= rows {
             self.update(|state| seal(&mut state.parts, self.config.schema.as_ref()))?;
