@@ -6,8 +6,11 @@
 use crate::error::{Error, Result};
 use crate::kernel::{BLOCK_ROWS, Combine, Kernel, WORD};
 use crate::predicate::{Interval, Predicate};
-use crate::sink::Sink;
+use crate::sink::{Sink, bits};
 use crate::table::CodeTable;
+
+/// Rows of 64 up to which their ids are read one by one.
+const FEW: u32 = 4;
 
 /// A condition of a scan.
 struct Condition<'p> {
@@ -111,6 +114,10 @@ pub fn scan<S: Sink>(table: &CodeTable, predicate: &Predicate, kernel: Kernel, s
         let conditions = conditions.iter().map(|condition| (codes(condition.column), condition.intervals));
         kernel.select(rows, conditions, |row, mask| match table.ids() {
             None => sink.rows((first + row) as u64, mask),
+            // Ids take much more memory than codes: few of them are read one by one.
+            Some(ids) if mask.count_ones() <= FEW => {
+                bits(mask).for_each(|i| sink.tid(ids.get(first + row + i)));
+            }
             Some(ids) => sink.masked(ids.slice(first + row..table.rows().min(first + row + WORD)), mask),
         });
     }

@@ -42,9 +42,13 @@ impl Sorted {
         shared[..rows.min(1)].fill(0);
         let mut undecided: Vec<u32> = (1..rows as u32).collect();
         for (level, &column) in order.iter().enumerate() {
+            // Place and code of the row before, if that was undecided, too.
+            let mut last = (u32::MAX, 0);
             typed!(table.column(column), codes => undecided.retain(|&i| {
-                let code = |i: usize| codes[tids[i] as usize].get();
-                let is_equal = code(i as usize) == code(i as usize - 1);
+                let code = |i: u32| Code::get(codes[tids[i as usize] as usize]);
+                let before = if last.0 == i - 1 { last.1 } else { code(i - 1) };
+                last = (i, code(i));
+                let is_equal = last.1 == before;
                 if !is_equal {
                     shared[i as usize] = level as u16;
                 }
