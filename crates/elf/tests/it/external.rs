@@ -3,10 +3,11 @@
 use std::io::{Cursor, Error as IoError, ErrorKind, Read, Result as IoResult, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use pando_elf::{
-    BuildOptions, CodeTable, ElfLayout, Error, ExternalBuild, ExternalOptions, LayoutKind, Result, Width,
-    build_columnar, build_linear,
+    BuildOptions, CodeTable, Elf, ElfLayout, Error, ExternalBuild, ExternalOptions, LayoutKind, LiveElf,
+    LiveOptions, Result, Width, build_columnar, build_linear,
 };
 use peak_alloc::PeakAlloc;
 use proptest::prelude::*;
@@ -205,6 +206,31 @@ impl Read for Full {
 impl Seek for Full {
     fn seek(&mut self, to: SeekFrom) -> IoResult<u64> {
         self.file.seek(to)
+    }
+}
+
+/// Beside its table, an image that was built outside of memory is the base of a table that changes.
+#[test]
+fn an_image_is_the_base_of_a_table_that_changes() {
+    let all = drawn(5_200, &[300, 7, 40], 11);
+    let base = Arc::new(part(&all, 0, 5_000));
+    let order = [1, 0, 2];
+    let deleted = [0, 17, 4_999, 5_100];
+    let kept: Vec<u64> = (0..5_200).filter(|id| !deleted.contains(id)).collect();
+    let column = |column| kept.iter().map(|&row| all.code(column, row as usize)).collect();
+    let rest = CodeTable::new((0..3).map(column).collect()).and_then(|rest| rest.with_ids(&kept));
+    let rest = rest.expect("ids that ascend");
+    for kind in KINDS {
+        let memory = options(least_memory(3, 1), BuildOptions::default(), &std::env::temp_dir());
+        let image = build(&base, &order, kind, memory, 700).expect("a small table");
+        let elf = Elf::open(image).and_then(|elf| elf.with_table(base.clone())).expect("its table");
+        let live = LiveElf::new(elf, LiveOptions::default()).expect("an Elf with its table");
+        assert_eq!(live.insert(part(&all, 5_000, 5_200)), Ok(5_000..5_200));
+        assert_eq!(live.delete(&deleted), Ok(4));
+        assert_eq!(live.merge_all(), Ok(true));
+        let snapshot = live.snapshot();
+        let merged: Vec<&[u8]> = snapshot.runs().map(Elf::bytes).collect();
+        assert!(merged == [in_memory(&rest, &order, kind, &BuildOptions::default())], "{kind:?}");
     }
 }
 
