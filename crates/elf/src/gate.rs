@@ -19,6 +19,7 @@ const SAMPLED_BLOCKS: usize = 8;
 
 /// Row ids in a cache line.
 const IDS_PER_LINE: u64 = 16;
+const LINE_BYTES: f64 = 64.0;
 
 const SAME: &str = "the table has as many columns as the filter was made for";
 
@@ -56,6 +57,8 @@ pub struct Gate {
     pub scan_byte_ns: f64,
     /// A row that a scan adds to ids.
     pub scan_id_ns: f64,
+    /// A row id that a scan of a table with gaps reads for one of few rows that it found.
+    pub scan_gap_id_ns: f64,
     /// Share of a scan's cost that a walk may spend before its first checkpoint.
     pub patience: f64,
 }
@@ -70,6 +73,7 @@ impl Default for Gate {
             walk_bit_ns: 0.9,
             scan_byte_ns: 0.037,
             scan_id_ns: 0.15,
+            scan_gap_id_ns: 50.0,
             patience: 0.05,
         }
     }
@@ -110,7 +114,7 @@ impl Gate {
             // The position is already behind a leaf that is about to be taken.
             let rest_ns = next_ns / behind - spent_ns;
             let found = (work.found + work.pending) as f64 / behind.max(1e-9);
-            rest_ns < scan_ns + self.scan_found_ns(found, output)
+            rest_ns < scan_ns + self.scan_found_ns(found, table, output)
         });
         if walk == Walk::Complete {
             return Method::Walk;
@@ -146,11 +150,21 @@ impl Gate {
         }
     }
 
-    fn scan_found_ns(&self, found: f64, output: Output) -> f64 {
+    fn scan_found_ns(&self, found: f64, table: &CodeTable, output: Output) -> f64 {
         match output {
-            Output::Ids => self.scan_id_ns * found,
-            Output::Count | Output::Bitmap => 0.0,
+            Output::Count => 0.0,
+            Output::Ids => self.scan_id_ns * found + self.gap_ids_ns(found, table),
+            Output::Bitmap => self.gap_ids_ns(found, table),
         }
+    }
+
+    /// Cost of the row ids of `found` rows of a table with gaps. Few of them wait for memory one by one; the lines of
+    /// many are read one after the other, like codes.
+    fn gap_ids_ns(&self, found: f64, table: &CodeTable) -> f64 {
+        let Some(ids) = table.ids() else { return 0.0 };
+        let lines = ids.len() as f64 / IDS_PER_LINE as f64;
+        let share = (found / lines.max(1.0)).min(1.0);
+        (1.0 - share) * self.scan_gap_id_ns * found + share * self.scan_byte_ns * lines * LINE_BYTES
     }
 }
 
