@@ -16,7 +16,7 @@ use crate::sink::bits;
 pub const WORD: usize = 64;
 
 /// Rows whose masks are computed together.
-pub(crate) const BLOCK_ROWS: usize = 4096;
+pub const BLOCK_ROWS: usize = 4096;
 
 /// Intervals up to which every code is compared with each of them; above, they are searched for each code.
 const COMPARED_INTERVALS: usize = 8;
@@ -115,7 +115,7 @@ impl Kernel {
 
     /// Calls `take` for each 64 of at most [`BLOCK_ROWS`] rows of which some meet all conditions, with the first
     /// of the 64 rows and their mask. A condition is the codes of the rows and its intervals.
-    pub(crate) fn select<'c>(
+    pub fn select<'c>(
         self,
         rows: usize,
         conditions: impl Iterator<Item = (CodeSlice<'c>, &'c [Interval])>,

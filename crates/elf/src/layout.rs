@@ -12,12 +12,12 @@ mod header;
 mod linear;
 mod verify;
 
-pub use columnar::Columnar;
-pub(crate) use columnar::{ColumnarPlan, LevelPlan, LevelSections, Sections};
+pub use columnar::{Columnar, LevelSections, Sections};
+pub(crate) use columnar::{ColumnarPlan, LevelPlan};
 pub(crate) use header::is_permutation;
 pub use header::{Header, LayoutKind};
-pub(crate) use linear::{ABSENT, END, LinearPlan, MONO_NARROW, MONO_WIDE, write_list_pointer};
-pub use linear::{Access, Array, Linear};
+pub use linear::{ABSENT, Access, Array, END, Linear, MONO_NARROW, MONO_WIDE, linear_order};
+pub(crate) use linear::{LinearPlan, write_list_pointer};
 
 use std::ops::Range;
 

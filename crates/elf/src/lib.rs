@@ -48,8 +48,10 @@ pub use encoder::{ColumnEncoder, TableEncoder};
 pub use error::{Error, Result};
 pub use external::{ExternalBuild, ExternalOptions};
 pub use gate::{Gate, Method, Output};
-pub use kernel::{Combine, Kernel};
-pub use layout::{Access, Array, Columnar, ElfLayout, Found, Header, LayoutKind, Linear, Step, Work};
+pub use kernel::{BLOCK_ROWS, Combine, Kernel};
+pub use layout::{
+    Access, Array, Columnar, ElfLayout, Found, Header, LayoutKind, LevelSections, Linear, Sections, Step, Work,
+};
 pub use order::{Advice, by_cardinality, cardinality, for_workload};
 pub use predicate::{Filter, Interval, Predicate};
 pub use region::Region;
@@ -64,3 +66,8 @@ pub use store::{
     Meter, Metered, NoCache, NoMeter, Part, PersistentFile, Space, Touch,
 };
 pub use table::CodeTable;
+
+/// Marks in the words of a linear image, and its column order.
+pub mod linear {
+    pub use crate::layout::{ABSENT, END, MONO_NARROW, MONO_WIDE, linear_order as order};
+}

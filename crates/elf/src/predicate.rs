@@ -173,6 +173,12 @@ impl Filter {
         self.levels[level].as_deref()
     }
 
+    /// Whether `code` meets the condition of level `level`.
+    #[inline]
+    pub fn admits(&self, level: usize, code: u32) -> bool {
+        self.level(level).is_none_or(|intervals| contains(intervals, code))
+    }
+
     /// Levels with a condition, from the top.
     #[inline]
     pub fn constrained(&self) -> &[usize] {

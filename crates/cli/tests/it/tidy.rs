@@ -27,6 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("pando-dex", &["pando-fabric", "pando-pool", "pando-cache"]),
     ("pando-sherman", &["pando-fabric", "pando-pool"]),
     ("pando-smart", &["pando-fabric", "pando-pool"]),
+    ("pando-elf-remote", &["pando-elf", "pando-fabric", "pando-pool"]),
     (
         "pando",
         &[

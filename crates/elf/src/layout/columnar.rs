@@ -54,7 +54,7 @@ struct DirectoryEntry {
     zero: U64,
 }
 
-const DIRECTORY_ENTRY: usize = 32;
+pub(super) const DIRECTORY_ENTRY: usize = 32;
 const _: () = assert!(size_of::<DirectoryEntry>() == DIRECTORY_ENTRY);
 
 /// Sizes of one level.
@@ -75,25 +75,41 @@ pub(crate) struct ColumnarPlan {
     pub(crate) levels: Vec<LevelPlan>,
 }
 
-/// Bytes of the image that hold each section of a level.
+/// Bytes of a columnar image that hold each section of a level, all of them next to each other in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LevelSections {
-    pub(crate) code_bytes: usize,
-    pub(crate) entries: usize,
-    pub(crate) values: Range<usize>,
-    pub(crate) starts: Range<usize>,
-    pub(crate) strips: Range<usize>,
-    pub(crate) children: Range<usize>,
-    pub(crate) codes: Range<usize>,
+pub struct LevelSections {
+    pub code_bytes: usize,
+    pub entries: usize,
+    pub values: Range<usize>,
+    pub starts: Range<usize>,
+    /// Empty if the level has no strip rows.
+    pub strips: Range<usize>,
+    /// Empty on the last level.
+    pub children: Range<usize>,
+    /// Strip codes.
+    pub codes: Range<usize>,
 }
 
-/// Places of all sections.
+/// Places of all sections of a columnar image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sections {
-    pub(crate) tids: Range<usize>,
-    pub(crate) levels: Vec<LevelSections>,
+pub struct Sections {
+    /// Row ids in preorder.
+    pub tids: Range<usize>,
+    pub levels: Vec<LevelSections>,
     /// Size of the image.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
+}
+
+impl Sections {
+    /// Reads the sections and the column order of an image with the given header, of which `bytes` are the
+    /// first ones: the directory must be among them.
+    pub fn of_head(bytes: &[u8], header: &Header) -> Result<(Self, Vec<usize>)> {
+        let (plan, order) = ColumnarPlan::read(bytes, header)?;
+        let fills = |sections: &Self| Some(sections.bytes as u64) == header.image_bytes();
+        let what = "the sections of the directory do not fill the body";
+        let sections = plan.sections().filter(fills);
+        Ok((sections.ok_or(Error::Damaged { at: Header::BYTES as u64, what })?, order))
+    }
 }
 
 /// Allots sections one after the other.
@@ -317,10 +333,7 @@ impl<B: AsRef<[u8]>> Columnar<B> {
     /// Opens an image after verifying its header, checksum, and all positions in it.
     pub fn open(bytes: B) -> Result<Self> {
         let header = Header::open(bytes.as_ref(), LayoutKind::Columnar)?;
-        let (plan, order) = ColumnarPlan::read(bytes.as_ref(), &header)?;
-        let sections = plan.sections().filter(|sections| sections.bytes == bytes.as_ref().len());
-        let what = "the sections of the directory do not fill the body";
-        let sections = sections.ok_or(Error::Damaged { at: Header::BYTES as u64, what })?;
+        let (sections, order) = Sections::of_head(bytes.as_ref(), &header)?;
         let mut columnar = Self::new(bytes, header, order, sections);
         columnar.id_bound = verify(&columnar, columnar.header.rows, columnar.header.columns)?;
         columnar.count_lists();

@@ -13,6 +13,7 @@ use xxhash_rust::xxh3::Xxh3;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::columnar::DIRECTORY_ENTRY;
 use crate::error::{Error, Result};
 use crate::memory;
 
@@ -119,15 +120,6 @@ impl Header {
     /// Size of a header.
     pub const BYTES: usize = 64;
 
-    /// Size of the image that starts with `bytes`, in bytes, as its header says.
-    pub(crate) fn image_bytes(bytes: &[u8]) -> Result<u64> {
-        let raw = raw(bytes)?;
-        if raw.state.get() != COMPLETE {
-            return Err(Error::Incomplete { state: raw.state.get() });
-        }
-        Ok(raw.words.get().saturating_mul(WORD_BYTES as u64).saturating_add(Self::BYTES as u64))
-    }
-
     /// Compares an image in either layout with its header and checksum.
     pub(crate) fn verify(bytes: &[u8]) -> Result<()> {
         Self::open(bytes, LayoutKind::of(bytes)?).map(|_| ())
@@ -135,20 +127,31 @@ impl Header {
 
     /// Reads the header of `bytes` and compares their length and checksum with it.
     pub(crate) fn open(bytes: &[u8], expected: LayoutKind) -> Result<Self> {
+        let header = Self::of_head(bytes)?;
+        if header.layout != expected {
+            return Err(Error::WrongLayout { found: header.layout.number(), expected: expected.name() });
+        }
+        let size = header.image_bytes();
+        if size != Some(bytes.len() as u64) {
+            return Err(Error::WrongSize { found: bytes.len() as u64, expected: size.unwrap_or(u64::MAX) });
+        }
         let raw = raw(bytes)?;
-        let layout = LayoutKind::of(bytes)?;
-        if layout != expected {
-            return Err(Error::WrongLayout { found: raw.layout, expected: expected.name() });
-        }
-        let expected = Self::image_bytes(bytes)?;
-        if expected != bytes.len() as u64 {
-            return Err(Error::WrongSize { found: bytes.len() as u64, expected });
-        }
         let mut hash = hasher(&raw);
         hash.update(&bytes[Self::BYTES..]);
         let found = hash.digest();
         if found != raw.checksum.get() {
             return Err(Error::BadChecksum { found, expected: raw.checksum.get() });
+        }
+        Ok(header)
+    }
+
+    /// Reads the header of an image that is elsewhere, of which `bytes` are the first 64 or more. Nothing says
+    /// that the rest is whole.
+    pub fn of_head(bytes: &[u8]) -> Result<Self> {
+        let raw = raw(bytes)?;
+        let layout = LayoutKind::of(bytes)?;
+        if raw.state.get() != COMPLETE {
+            return Err(Error::Incomplete { state: raw.state.get() });
         }
         if !matches!(raw.pointer_bytes, 4 | 8) {
             return Err(Error::Damaged { at: 11, what: "pointers have 4 or 8 bytes" });
@@ -166,6 +169,18 @@ impl Header {
             epoch: raw.epoch.get(),
             bucket_rows: raw.bucket_rows.get(),
         })
+    }
+
+    /// Bytes at the beginning of the image from which its column order, and the sections of a columnar one, can be
+    /// read.
+    pub fn head_bytes(&self) -> usize {
+        let per_column = if self.layout == LayoutKind::Linear { WORD_BYTES } else { DIRECTORY_ENTRY };
+        Self::BYTES + self.columns * per_column
+    }
+
+    /// Size of the image, `None` if it has no 64 bits.
+    pub fn image_bytes(&self) -> Option<u64> {
+        self.words.checked_mul(WORD_BYTES as u64)?.checked_add(Self::BYTES as u64)
     }
 
     /// Writes the header to the first bytes of `image`, whose body is complete.

@@ -25,7 +25,7 @@ use zerocopy::little_endian::U32;
 use super::header::{self, Header, LayoutKind, WORD_BYTES};
 use super::{ElfLayout, Found, Step};
 use crate::error::{Error, Result};
-use crate::predicate::{Filter, Interval, contains};
+use crate::predicate::{Filter, Interval};
 use crate::sink::Sink;
 
 pub use access::Access;
@@ -34,12 +34,12 @@ use array::decode;
 pub(crate) use array::{Pointer, write_list_pointer};
 
 /// Marks the last value of a list and the last row id of a run.
-pub(crate) const END: u32 = 1 << 31;
+pub const END: u32 = 1 << 31;
 /// Marks pointers to a MonoList.
-pub(crate) const MONO_NARROW: u32 = 1 << 31;
-pub(crate) const MONO_WIDE: u64 = 1 << 63;
+pub const MONO_NARROW: u32 = 1 << 31;
+pub const MONO_WIDE: u64 = 1 << 63;
 /// Pointer of values that do not occur; each of its words.
-pub(crate) const ABSENT: u32 = u32::MAX;
+pub const ABSENT: u32 = u32::MAX;
 
 /// An Elf in the published layout over the image of `A`, which must not change: bytes, or a store that reads some
 /// lists elsewhere.
@@ -114,13 +114,8 @@ impl<B: AsRef<[u8]>> Linear<B> {
     /// Opens an image after verifying its header, checksum, and every list and pointer.
     pub fn open(bytes: B) -> Result<Self> {
         let header = Header::open(bytes.as_ref(), LayoutKind::Linear)?;
-        let array_at = Header::BYTES + header.columns * WORD_BYTES;
-        let array = array_at..bytes.as_ref().len();
-        let short =
-            Error::Damaged { at: Header::BYTES as u64, what: "the body ends within the column order" };
-        let order = bytes.as_ref().get(Header::BYTES..array_at).ok_or(short)?;
-        let order = words_of(order).iter().map(|word| word.get());
-        let order = header::order(order, header.columns, Header::BYTES)?;
+        let order = linear_order(bytes.as_ref(), &header)?;
+        let array = Header::BYTES + header.columns * WORD_BYTES..bytes.as_ref().len();
         let mut linear = Self { header, order, array, access: bytes, id_bound: 0 };
         linear.id_bound = verify::verify(&linear)?;
         Ok(linear)
@@ -284,6 +279,13 @@ impl<A: Access> Linear<A> {
     }
 }
 
+/// Reads the column order of a linear image with the given header, of which `bytes` are the first ones.
+pub fn linear_order(bytes: &[u8], header: &Header) -> Result<Vec<usize>> {
+    let order = bytes.get(Header::BYTES..Header::BYTES + header.columns * WORD_BYTES);
+    let short = Error::Damaged { at: Header::BYTES as u64, what: "the body ends within the column order" };
+    header::order(words_of(order.ok_or(short)?).iter().map(|word| word.get()), header.columns, Header::BYTES)
+}
+
 fn words_of(bytes: &[u8]) -> &[U32] {
     <[U32]>::ref_from_bytes(bytes).expect("bodies consist of whole words")
 }
@@ -355,10 +357,7 @@ impl<A: Access> ElfLayout for Linear<A> {
         let words = self.words();
         let levels = filter.constrained_from(leaf.level);
         let place = |level: usize| leaf.at + level - leaf.level;
-        let fails = |&&level: &&usize| {
-            let value = words[place(level)].get();
-            filter.level(level).is_some_and(|intervals| !contains(intervals, value))
-        };
+        let fails = |&&level: &&usize| !filter.admits(level, words[place(level)].get());
         let failed = levels.iter().find(fails);
         if let (Some(&first), Some(&last)) = (levels.first(), failed.or(levels.last())) {
             self.access.touched_mono_list(place(first)..place(last) + 1);

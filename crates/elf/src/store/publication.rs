@@ -120,7 +120,7 @@ impl<M: Medium> PersistentFile<M> {
     /// Makes `image` the current one. When this returns it is durable. If it fails, or if a crash ends it, the old
     /// image is current, or the new one if only the root was not known to be durable.
     pub fn publish(&mut self, image: &[u8]) -> Result<()> {
-        let (bytes, expected) = (image.len() as u64, Header::image_bytes(image)?);
+        let (bytes, expected) = (image.len() as u64, image_bytes(image)?);
         if bytes != expected {
             return Err(Error::WrongSize { found: bytes, expected });
         }
@@ -178,6 +178,11 @@ fn store(medium: &mut impl Medium, at: u64, word: u64) -> Result<()> {
     medium.fence()
 }
 
+/// Size of the image that begins with `head`.
+fn image_bytes(head: &[u8]) -> Result<u64> {
+    Ok(Header::of_head(head)?.image_bytes().unwrap_or(u64::MAX))
+}
+
 /// The range of the image to which `root` leads.
 fn image_at(medium: &impl Medium, root: u64) -> Result<Range<u64>> {
     let room = medium.bytes().checked_sub(root).filter(|_| root.is_multiple_of(UNIT));
@@ -185,7 +190,7 @@ fn image_at(medium: &impl Medium, root: u64) -> Result<Range<u64>> {
     let room = room.filter(|&room| room >= Header::BYTES as u64).ok_or(bad)?;
     let mut header = [0; Header::BYTES];
     medium.read(root, &mut header)?;
-    let bytes = Header::image_bytes(&header)?;
+    let bytes = image_bytes(&header)?;
     if bytes > room {
         return Err(Error::WrongSize { found: room, expected: bytes });
     }

@@ -1,0 +1,411 @@
+//! Breadth-first search of a columnar image, most of which is in remote memory.
+//!
+//! Level by level, all lists that may match are known before the level is looked at, so that one round trip
+//! gets what is not cached of it. What remains are *runs*: rows that follow each other in preorder and have no
+//! entries on the deeper levels. Their strips on all levels with a condition are READ together and compared;
+//! then the ids of the rows that match are READ. With a cached trie a query takes two round trips.
+
+use std::ops::Range;
+
+use pando_elf::{BLOCK_ROWS, CodeSlice, Filter, Interval, Kernel, NumberSlice, Sections, Sink};
+use pando_fabric::Endpoint;
+
+use crate::error::{Attempt, damaged};
+use crate::fetch::{Fetch, Parts};
+use crate::receiver::{Receiver, check_tids};
+
+/// Rows whose matches are one mask.
+const WORD: usize = 64;
+
+/// What is known of an image without READs.
+#[derive(Debug)]
+pub(crate) struct Trie {
+    pub sections: Sections,
+    pub rows: u64,
+    pub number_bytes: usize,
+    /// Levels whose entries are cached.
+    pub is_cached: Vec<bool>,
+    /// Entries of the cached levels.
+    pub cached: Parts,
+    pub kernel: Kernel,
+}
+
+/// Consecutive rows in preorder without entries on deeper levels.
+#[derive(Clone, Debug)]
+struct Run {
+    rows: Range<usize>,
+    /// First entry behind the run, on the level that the walk has reached.
+    next_entry: usize,
+}
+
+/// Result of a walk through the entries.
+#[derive(Debug, Default)]
+struct Runs {
+    /// In the order of the levels at whose entries they begin.
+    runs: Vec<Run>,
+    /// For each level with a condition, from the top: how many rows before each run above have no strip there.
+    covered: Vec<Vec<usize>>,
+}
+
+/// Entries of a level that are at hand.
+struct Entries<'a> {
+    /// Number of the first one.
+    first: usize,
+    values: Option<CodeSlice<'a>>,
+    starts: NumberSlice<'a>,
+    strips: Option<NumberSlice<'a>>,
+    children: Option<NumberSlice<'a>>,
+}
+
+impl Entries<'_> {
+    fn start(&self, i: usize) -> usize {
+        self.starts.at(i - self.first)
+    }
+
+    fn strip(&self, i: usize) -> usize {
+        self.strips.map_or(0, |strips| strips.at(i - self.first))
+    }
+
+    fn child(&self, i: usize) -> usize {
+        self.children.map_or(0, |children| children.at(i - self.first))
+    }
+
+    /// Rows below the entries before entry `i`; `None` if positions are damaged.
+    fn covered_before(&self, i: usize) -> Option<usize> {
+        self.start(i).checked_sub(self.strip(i))
+    }
+
+    /// Rows from entry `entries.start` to the last of `entries`.
+    fn rows(&self, entries: &Range<usize>) -> Option<Range<usize>> {
+        let strips = self.strip(entries.end).checked_sub(self.strip(entries.end - 1))?;
+        Some(self.start(entries.start)..self.start(entries.end).checked_sub(strips)?)
+    }
+
+    /// Entries of `list` that meet the condition, in nonempty ranges.
+    fn matching(&self, list: &Range<usize>, condition: Option<&[Interval]>) -> Vec<Range<usize>> {
+        let (Some(intervals), Some(values)) = (condition, self.values) else { return vec![list.clone()] };
+        let mut rest = list.start - self.first..list.end - self.first;
+        let mut matching = Vec::new();
+        for interval in intervals {
+            let first = values.lower_bound(rest.clone(), interval.low);
+            let end = values.upper_bound(first..rest.end, interval.high);
+            if first < end {
+                matching.push(first + self.first..end + self.first);
+            }
+            rest.start = end;
+        }
+        matching
+    }
+}
+
+impl Trie {
+    /// Bytes of the numbers `range` of a section whose numbers have `width` bytes.
+    fn place(section: &Range<usize>, range: Range<usize>, width: usize) -> Attempt<Range<u64>> {
+        let bytes = section.len() / width;
+        if range.start > range.end || range.end > bytes {
+            return Err(damaged(section.start as u64, "it leads to entries behind the end of a level"));
+        }
+        let at = |i: usize| (section.start + i * width) as u64;
+        Ok(at(range.start)..at(range.end))
+    }
+
+    /// Bytes of the image with `entries` of a level: values, starts, strips and children. An empty range is one
+    /// position.
+    fn places(&self, level: usize, entries: &Range<usize>, with_values: bool) -> Attempt<[Range<u64>; 4]> {
+        let sections = &self.sections.levels[level];
+        let values = if with_values { entries.clone() } else { 0..0 };
+        let numbers = |section: &Range<usize>| match section.is_empty() {
+            true => Ok(0..0),
+            false => Self::place(section, entries.start..entries.end + 1, self.number_bytes),
+        };
+        let values = Self::place(&sections.values, values, sections.code_bytes)?;
+        Ok([values, numbers(&sections.starts)?, numbers(&sections.strips)?, numbers(&sections.children)?])
+    }
+
+    /// Opens `entries` of a level, which are cached or in `fetched`.
+    fn entries<'a>(
+        &'a self,
+        level: usize,
+        entries: &Range<usize>,
+        with_values: bool,
+        fetched: &'a Parts,
+    ) -> Attempt<Entries<'a>> {
+        let parts = if self.is_cached[level] { &self.cached } else { fetched };
+        let [values, starts, strips, children] = self.places(level, entries, with_values)?;
+        let missing = || damaged(starts.start, "a level has not the entries that lead to it");
+        let bytes = |place: &Range<u64>| parts.get(place).ok_or_else(missing);
+        let numbers = |place: &Range<u64>| -> Attempt<Option<NumberSlice<'a>>> {
+            match place.is_empty() {
+                true => Ok(None),
+                false => Ok(NumberSlice::open(bytes(place)?, self.number_bytes)),
+            }
+        };
+        Ok(Entries {
+            first: entries.start,
+            values: match with_values {
+                true => CodeSlice::open(bytes(&values)?, self.sections.levels[level].code_bytes),
+                false => None,
+            },
+            starts: numbers(&starts)?.ok_or_else(missing)?,
+            strips: numbers(&strips)?,
+            children: numbers(&children)?,
+        })
+    }
+
+    /// READs what is not cached of a level: `lists`, and the positions behind `runs`.
+    async fn fetch_level<E: Endpoint>(
+        &self,
+        fetch: &mut Fetch<'_, E>,
+        level: usize,
+        lists: &[Range<usize>],
+        runs: &[Run],
+        with_values: bool,
+    ) -> Attempt<Parts> {
+        if self.is_cached[level] || self.sections.levels[level].entries == 0 {
+            return Ok(Parts::default());
+        }
+        let mut wanted = Vec::new();
+        for list in lists {
+            wanted.extend(self.places(level, list, with_values)?);
+        }
+        for run in runs {
+            wanted.extend(self.places(level, &(run.next_entry..run.next_entry), false)?);
+        }
+        fetch.read(wanted).await
+    }
+
+    /// Walks through the entries down to the last level with a condition.
+    async fn walk<E: Endpoint>(&self, fetch: &mut Fetch<'_, E>, filter: &Filter) -> Attempt<Runs> {
+        let mut found = Runs::default();
+        if filter.depth() == 0 {
+            found.runs.push(Run { rows: 0..self.rows as usize, next_entry: 0 });
+            return Ok(found);
+        }
+        let root = 0..self.sections.levels[0].entries;
+        let mut lists = vec![root];
+        for level in 0..filter.depth() {
+            lists.retain(|list| !list.is_empty());
+            let condition = filter.level(level);
+            let fetched = self.fetch_level(fetch, level, &lists, &found.runs, condition.is_some()).await?;
+            self.pass_runs(level, condition.is_some(), &fetched, &mut found)?;
+            let mut below = Vec::new();
+            for list in &lists {
+                let entries = self.entries(level, list, condition.is_some(), &fetched)?;
+                for matching in entries.matching(list, condition) {
+                    let is_last = level + 1 == filter.depth();
+                    self.split(&entries, matching, is_last, &mut found.runs, &mut below)?;
+                }
+            }
+            lists = below;
+        }
+        Ok(found)
+    }
+
+    /// Leads the runs from above through `level`.
+    fn pass_runs(&self, level: usize, has_condition: bool, fetched: &Parts, found: &mut Runs) -> Attempt<()> {
+        let at = self.sections.levels[level].starts.start as u64;
+        let mut covered = Vec::new();
+        for run in &mut found.runs {
+            let mut before = 0;
+            if self.sections.levels[level].entries > 0 {
+                let entries = self.entries(level, &(run.next_entry..run.next_entry), false, fetched)?;
+                let found = entries.covered_before(run.next_entry).filter(|&before| before <= run.rows.start);
+                before = found.ok_or_else(|| damaged(at, "an entry covers rows of a bucket"))?;
+                run.next_entry = entries.child(run.next_entry);
+            } else {
+                run.next_entry = 0;
+            }
+            if has_condition {
+                covered.push(before);
+            }
+        }
+        if has_condition {
+            found.covered.push(covered);
+        }
+        Ok(())
+    }
+
+    /// Divides matching neighbours of a list into runs and lists of the next level.
+    fn split(
+        &self,
+        entries: &Entries<'_>,
+        matching: Range<usize>,
+        is_last: bool,
+        runs: &mut Vec<Run>,
+        lists: &mut Vec<Range<usize>>,
+    ) -> Attempt<()> {
+        let mut i = matching.start;
+        while i < matching.end {
+            let is_bucket = |i: usize| is_last || entries.child(i) == entries.child(i + 1);
+            let buckets = (i..matching.end).take_while(|&i| is_bucket(i)).count();
+            if buckets > 0 {
+                let rows = entries.rows(&(i..i + buckets)).filter(|rows| rows.start <= rows.end);
+                let rows = rows.filter(|rows| rows.end as u64 <= self.rows);
+                let rows = rows.ok_or_else(|| damaged(0, "an entry covers rows that do not exist"))?;
+                runs.push(Run { rows, next_entry: entries.child(i) });
+                i += buckets;
+            } else {
+                lists.push(entries.child(i)..entries.child(i + 1));
+                i += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives `out` the rows that match `filter`.
+    pub async fn search<E: Endpoint, S: Sink>(
+        &self,
+        fetch: &mut Fetch<'_, E>,
+        filter: &Filter,
+        out: &mut Receiver<'_, S>,
+    ) -> Attempt<()> {
+        if filter.is_empty() || self.rows == 0 {
+            return Ok(());
+        }
+        let found = self.walk(fetch, filter).await?;
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        for (number, run) in found.runs.iter().enumerate() {
+            let strips = self.strips(&found, number, filter);
+            if strips.is_empty() && !out.wants_ids() {
+                out.count(run.rows.len() as u64);
+                continue;
+            }
+            let row_bytes = strips.iter().map(|strip| strip.code_bytes).sum::<usize>() + self.number_bytes;
+            let most = fetch.options.batch_bytes as usize / row_bytes / BLOCK_ROWS * BLOCK_ROWS;
+            for first in run.rows.clone().step_by(most.max(BLOCK_ROWS)) {
+                let rows = first..run.rows.end.min(first + most.max(BLOCK_ROWS));
+                bytes += (rows.len() * row_bytes) as u64;
+                batch.push(Piece { rows, strips: strips.clone() });
+                if bytes >= fetch.options.batch_bytes {
+                    self.take(fetch, &std::mem::take(&mut batch), filter, out).await?;
+                    bytes = 0;
+                }
+            }
+        }
+        self.take(fetch, &batch, filter, out).await
+    }
+
+    /// Strips of a run on the levels with a condition on which it has no entries.
+    fn strips(&self, found: &Runs, run: usize, filter: &Filter) -> Vec<Strip> {
+        let strip = |(&level, covered): (&usize, &Vec<usize>)| {
+            let code_bytes = self.sections.levels[level].code_bytes;
+            Some(Strip { level, code_bytes, covered: *covered.get(run)? })
+        };
+        filter.constrained().iter().zip(&found.covered).filter_map(strip).collect()
+    }
+}
+
+/// Codes of a run's rows on one level.
+#[derive(Clone, Copy, Debug)]
+struct Strip {
+    level: usize,
+    code_bytes: usize,
+    /// Rows before the run that have no code there.
+    covered: usize,
+}
+
+/// Rows of a run that are taken together.
+#[derive(Debug)]
+struct Piece {
+    rows: Range<usize>,
+    strips: Vec<Strip>,
+}
+
+impl Trie {
+    fn strip_place(&self, strip: &Strip, rows: &Range<usize>) -> Attempt<Range<u64>> {
+        let codes = &self.sections.levels[strip.level].codes;
+        Self::place(codes, rows.start - strip.covered..rows.end - strip.covered, strip.code_bytes)
+    }
+
+    fn tids_place(&self, rows: Range<usize>) -> Attempt<Range<u64>> {
+        Self::place(&self.sections.tids, rows, self.number_bytes)
+    }
+
+    fn tids<'a>(&self, rows: Range<usize>, parts: &'a Parts) -> Attempt<NumberSlice<'a>> {
+        let place = self.tids_place(rows)?;
+        let tids = parts.get(&place).and_then(|bytes| NumberSlice::open(bytes, self.number_bytes));
+        let tids = tids.ok_or_else(|| damaged(place.start, "row ids are missing"))?;
+        check_tids(tids, self.rows, place.start)?;
+        Ok(tids)
+    }
+
+    /// READs strips and compares them, then READs the ids of the rows that match.
+    async fn take<E: Endpoint, S: Sink>(
+        &self,
+        fetch: &mut Fetch<'_, E>,
+        batch: &[Piece],
+        filter: &Filter,
+        out: &mut Receiver<'_, S>,
+    ) -> Attempt<()> {
+        let compared = batch.iter().filter(|piece| !piece.strips.is_empty());
+        let tid_bytes = compared.map(|piece| piece.rows.len() * self.number_bytes).sum::<usize>() as u64;
+        // Ids that may not be needed cost less than another round trip if they are few.
+        let takes_all = out.wants_ids() && tid_bytes <= fetch.options.round_trip_bytes;
+        let mut wanted = Vec::new();
+        for piece in batch {
+            for strip in &piece.strips {
+                wanted.push(self.strip_place(strip, &piece.rows)?);
+            }
+            if takes_all || piece.strips.is_empty() {
+                wanted.push(self.tids_place(piece.rows.clone())?);
+            }
+        }
+        let parts = fetch.read(wanted).await?;
+        let mut matching = Vec::new();
+        for piece in batch {
+            match piece.strips.is_empty() {
+                true => out.span(self.tids(piece.rows.clone(), &parts)?),
+                false => self.compare(piece, &parts, filter, &mut matching)?,
+            }
+        }
+        if !out.wants_ids() {
+            out.count(matching.iter().map(|(_, mask)| u64::from(mask.count_ones())).sum());
+            return Ok(());
+        }
+        let fetched = if takes_all { None } else { Some(self.fetch_tids(fetch, &matching).await?) };
+        for (row, mask) in matching {
+            let (rows, mask) = trim(row, mask);
+            out.masked(self.tids(rows, fetched.as_ref().unwrap_or(&parts))?, mask);
+        }
+        Ok(())
+    }
+
+    async fn fetch_tids<E: Endpoint>(
+        &self,
+        fetch: &mut Fetch<'_, E>,
+        matching: &[(usize, u64)],
+    ) -> Attempt<Parts> {
+        let places = matching.iter().map(|&(row, mask)| self.tids_place(trim(row, mask).0));
+        fetch.read(places.collect::<Attempt<_>>()?).await
+    }
+
+    /// Appends the masks of rows of `piece` that meet all conditions, each with its first row.
+    fn compare(
+        &self,
+        piece: &Piece,
+        parts: &Parts,
+        filter: &Filter,
+        matching: &mut Vec<(usize, u64)>,
+    ) -> Attempt<()> {
+        for first in piece.rows.clone().step_by(BLOCK_ROWS) {
+            let rows = first..piece.rows.end.min(first + BLOCK_ROWS);
+            let mut conditions = Vec::with_capacity(piece.strips.len());
+            for strip in &piece.strips {
+                let place = self.strip_place(strip, &rows)?;
+                let codes = parts.get(&place).and_then(|bytes| CodeSlice::open(bytes, strip.code_bytes));
+                let codes = codes.ok_or_else(|| damaged(place.start, "codes of a strip are missing"))?;
+                conditions.push((codes, filter.level(strip.level).unwrap_or(&[Interval::ALL])));
+            }
+            let take = |row, mask| matching.push((first + row, mask));
+            self.kernel.select(rows.len(), conditions.into_iter(), take);
+        }
+        Ok(())
+    }
+}
+
+/// The rows from the first to the last in `mask`, which begins at `row`, and their mask.
+fn trim(row: usize, mask: u64) -> (Range<usize>, u64) {
+    let (low, high) = (mask.trailing_zeros() as usize, WORD - mask.leading_zeros() as usize);
+    (row + low..row + high, mask >> low)
+}

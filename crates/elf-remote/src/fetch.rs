@@ -1,0 +1,253 @@
+//! READs of an image: what one step of a query needs is collected, merged, posted together and verified.
+//!
+//! Parts that are close to each other are READ as one, since a message costs as much as the bytes of a small
+//! gap. READs are of whole pieces, whose checksums say that they are of this image. The first READs of a query
+//! are accompanied by one of the catalog's version, which says whether the image is still current: so a query
+//! sees the image that was current at that moment, and needs no round trip to find out.
+
+use std::ops::{AddAssign, Range};
+
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, join_all};
+use pando_pool::Pool;
+
+use crate::error::{Attempt, Retry, damaged};
+use crate::manifest::{Manifest, SEAL};
+use crate::options::ReadOptions;
+
+/// Bytes per READ at most; longer parts take several.
+const READ_BYTES: u64 = 256 << 10;
+
+/// Verbs of a query.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// READs of the image.
+    pub reads: u64,
+    /// Bytes of these READs, with checksums.
+    pub bytes_read: u64,
+    /// Number of times that the query waited for READs that were posted together.
+    pub round_trips: u64,
+    /// READs of 8 bytes that said whether the image was current.
+    pub checks: u64,
+    /// Times that the query began anew because the image was replaced.
+    pub restarts: u32,
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Self) {
+        self.reads += other.reads;
+        self.bytes_read += other.bytes_read;
+        self.round_trips += other.round_trips;
+        self.checks += other.checks;
+        self.restarts += other.restarts;
+    }
+}
+
+/// Bytes that a part takes besides its own.
+pub(crate) const PART_BYTES: u64 = size_of::<(u64, Vec<u8>)>() as u64;
+
+/// Disjoint parts of an image in DRAM, ascending.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts {
+    parts: Vec<(u64, Vec<u8>)>,
+}
+
+impl Parts {
+    /// Adds the bytes from byte `at` of the image on, which is behind all others.
+    pub fn push(&mut self, at: u64, bytes: Vec<u8>) {
+        self.parts.push((at, bytes));
+    }
+
+    /// Sorts parts that were not added in order.
+    pub fn sort(&mut self) {
+        self.parts.sort_unstable_by_key(|part| part.0);
+    }
+
+    /// The bytes from byte `at` of the image on, as far as the part with them reaches; none if there is no such
+    /// part.
+    pub fn from(&self, at: u64) -> &[u8] {
+        let part = self.parts.partition_point(|&(start, _)| start <= at).checked_sub(1);
+        let part = part.and_then(|part| self.parts[part].1.get((at - self.parts[part].0) as usize..));
+        part.unwrap_or_default()
+    }
+
+    /// The bytes `range` of the image; `None` if they are not at hand.
+    pub fn get(&self, range: &Range<u64>) -> Option<&[u8]> {
+        self.from(range.start).get(..(range.end - range.start) as usize)
+    }
+
+    /// Memory that the parts take.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|(_, bytes)| bytes.len() as u64 + PART_BYTES).sum()
+    }
+}
+
+/// A READ of neighbouring pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Read {
+    /// Number of the part that the pieces belong to.
+    part: usize,
+    piece: u64,
+    pieces: u64,
+    at: GlobalAddr,
+}
+
+/// Merges `wanted` into ranges of pieces.
+fn merge(manifest: &Manifest, wanted: Vec<Range<u64>>, gap_bytes: u64) -> Vec<Range<u64>> {
+    let nonempty = wanted.into_iter().filter(|range| !range.is_empty());
+    let mut pieces: Vec<_> = nonempty.map(|range| manifest.pieces_of(&range)).collect();
+    pieces.sort_unstable_by_key(|range| range.start);
+    pieces.dedup_by(|next, kept| {
+        let is_near = next.start <= kept.end + gap_bytes / manifest.piece_bytes;
+        if is_near {
+            kept.end = kept.end.max(next.end);
+        }
+        is_near
+    });
+    pieces
+}
+
+/// Cuts ranges of pieces where extents end, and into READs that are not too long.
+fn cut(manifest: &Manifest, parts: &[Range<u64>]) -> Vec<Read> {
+    let pieces_max = (READ_BYTES / manifest.piece_bytes).max(1);
+    let mut reads = Vec::new();
+    for (part, range) in parts.iter().enumerate() {
+        let mut piece = range.start;
+        while piece < range.end {
+            let (at, left) = manifest.locate(piece);
+            let pieces = left.min(range.end - piece).min(pieces_max);
+            reads.push(Read { part, piece, pieces, at });
+            piece += pieces;
+        }
+    }
+    reads
+}
+
+/// Access of one attempt of a query to an image.
+pub(crate) struct Fetch<'q, E> {
+    ep: &'q E,
+    pool: &'q Pool,
+    manifest: &'q Manifest,
+    pub options: &'q ReadOptions,
+    /// Version of the catalog that is to be confirmed.
+    check: Option<u64>,
+    pub cost: Cost,
+}
+
+impl<'q, E: Endpoint> Fetch<'q, E> {
+    pub fn new(
+        (ep, pool): (&'q E, &'q Pool),
+        manifest: &'q Manifest,
+        options: &'q ReadOptions,
+        check: Option<u64>,
+    ) -> Self {
+        Self { ep, pool, manifest, options, check, cost: Cost::default() }
+    }
+
+    /// READs the ranges `wanted` of bytes of the image, in one round trip.
+    pub async fn read(&mut self, wanted: Vec<Range<u64>>) -> Attempt<Parts> {
+        if let Some(range) = wanted.iter().find(|range| range.end > self.manifest.image_bytes) {
+            return Err(damaged(range.start, "it leads to bytes behind its end"));
+        }
+        let pieces = merge(self.manifest, wanted, self.options.gap_bytes);
+        if pieces.is_empty() {
+            return Ok(Parts::default());
+        }
+        let (ep, pool, size) = (self.ep, self.pool, self.manifest.piece_bytes);
+        let reads = cut(self.manifest, &pieces);
+        self.cost.reads += reads.len() as u64;
+        self.cost.bytes_read += reads.iter().map(|read| read.pieces * size).sum::<u64>();
+        self.cost.round_trips += 1;
+        let check = self.check.take();
+        self.cost.checks += u64::from(check.is_some());
+        // The check is a future like the READs, so that it is posted with them.
+        let verbs =
+            reads.iter().map(|read| (Some(*read), None)).chain(check.map(|check| (None, Some(check))));
+        let pages = join_all(verbs.map(async |(read, check)| match (read, check) {
+            (Some(read), _) => Ok(Some(ep.read(read.at, buffer(ep, read.pieces * size)).await?)),
+            (None, check) => confirm(ep, pool, check).await.map(|()| None),
+        }))
+        .await
+        .into_iter()
+        .collect::<Attempt<Vec<_>>>()?;
+        let payload = self.manifest.payload();
+        let mut parts: Vec<_> = pieces.iter().map(|range| (range.start * payload, Vec::new())).collect();
+        for (read, page) in reads.iter().zip(pages.into_iter().flatten()) {
+            self.verify(read, page, &mut parts[read.part].1)?;
+        }
+        Ok(Parts { parts })
+    }
+
+    /// Appends the image's bytes of the pieces of `read` to `out`.
+    fn verify(&self, read: &Read, page: PageBuf, out: &mut Vec<u8>) -> Attempt<()> {
+        let size = self.manifest.piece_bytes as usize;
+        let mut stored = Vec::new();
+        page.append_bytes_to(read.pieces as usize * size, &mut stored);
+        self.ep.recycle(page);
+        out.reserve(stored.len());
+        for (piece, bytes) in (read.piece..).zip(stored.chunks_exact(size)) {
+            let (payload, seal) = bytes.split_at(size - SEAL as usize);
+            if self.manifest.seal(piece, payload).to_le_bytes() != seal {
+                return Err(Retry::Changed(self.manifest.locate(piece).0));
+            }
+            out.extend_from_slice(payload);
+        }
+        Ok(())
+    }
+
+    /// Confirms that the image was current, if no READ was accompanied by that.
+    pub async fn finish(&mut self) -> Attempt<()> {
+        let check = self.check.take();
+        if check.is_some() {
+            self.cost.checks += 1;
+            self.cost.round_trips += 1;
+            confirm(self.ep, self.pool, check).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Fails if the catalog has another version than `expected`, or is being changed.
+async fn confirm<E: Endpoint>(ep: &E, pool: &Pool, expected: Option<u64>) -> Attempt<()> {
+    if pool.catalog_version(ep).await? == expected { Ok(()) } else { Err(Retry::Moved) }
+}
+
+/// A buffer with a window of `bytes`. Lengths are few, so that buffers are reused.
+fn buffer<E: Endpoint>(ep: &E, bytes: u64) -> PageBuf {
+    ep.buffer(bytes.next_power_of_two() as usize).with_window(0..bytes as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::Extent;
+
+    #[test]
+    fn parts_that_are_close_are_read_as_one() {
+        let mut manifest = Manifest::new(1, 56 * 40, 64, 1024);
+        let addr = |raw| GlobalAddr::from_raw(raw).expect("not swizzled");
+        manifest.add(Extent { addr: addr(0x4000), blocks: 1 });
+        manifest.add(Extent { addr: addr(0x1_0000_4000), blocks: 2 });
+        let of = |piece: u64| piece * 56 + 1..piece * 56 + 50;
+        let merged = merge(&manifest, vec![of(9), of(3), 7..7, of(4), of(6), of(20)], 64);
+        assert_eq!(merged, [3..7, 9..10, 20..21]);
+        assert_eq!(merge(&manifest, vec![of(9), of(3), of(6), of(14)], 127 + 128), [3..10, 14..15]);
+        let over_the_border = 15..18;
+        let reads = cut(&manifest, &[over_the_border]);
+        let expected = [
+            Read { part: 0, piece: 15, pieces: 1, at: addr(0x43c0) },
+            Read { part: 0, piece: 16, pieces: 2, at: addr(0x1_0000_4000) },
+        ];
+        assert_eq!(reads, expected);
+    }
+
+    #[test]
+    fn parts_are_found_by_their_bytes() {
+        let mut parts = Parts::default();
+        parts.push(30, vec![3; 5]);
+        parts.push(10, vec![1; 4]);
+        parts.sort();
+        assert_eq!(parts.get(&(11..14)), Some([1, 1, 1].as_slice()));
+        assert_eq!((parts.get(&(11..15)), parts.get(&(9..11)), parts.get(&(40..41))), (None, None, None));
+        assert_eq!((parts.from(33), parts.bytes()), ([3, 3].as_slice(), 9 + 2 * PART_BYTES));
+    }
+}

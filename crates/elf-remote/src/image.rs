@@ -1,0 +1,168 @@
+//! An image as a reader knows it: its place, its header, and the upper levels in DRAM.
+//!
+//! Loading takes the manifest, the head of the image and the levels that fit the budget. All of it is verified
+//! by checksums, so that an image that is replaced meanwhile is noticed; the caller then begins anew.
+
+use pando_elf::{Filter, Header, Kernel, LayoutKind, Sections, Sink, linear};
+use pando_fabric::Endpoint;
+use pando_pool::{Pool, PoolError};
+
+use crate::columnar::Trie;
+use crate::error::{Attempt, RemoteError, Retry, damaged};
+use crate::fetch::{Cost, Fetch, Parts};
+use crate::linear::Spans;
+use crate::manifest::{ImageRef, Manifest};
+use crate::options::ReadOptions;
+use crate::receiver::Receiver;
+
+#[derive(Debug)]
+enum Levels {
+    Columnar(Trie),
+    Linear(Spans),
+}
+
+/// An image in remote memory, of which the upper levels are cached.
+#[derive(Debug)]
+pub(crate) struct Image {
+    pub manifest: Manifest,
+    pub header: Header,
+    pub order: Vec<usize>,
+    levels: Levels,
+}
+
+impl Image {
+    /// READs the manifest of an image.
+    pub async fn manifest<E: Endpoint>(ep: &E, pool: &Pool, image: &ImageRef) -> Attempt<Manifest> {
+        let (addr, mut bytes) = (image.manifest.addr, Vec::new());
+        match pool.get_value(ep, image.manifest, &mut bytes).await {
+            Err(PoolError::ValueChanged { addr }) => return Err(Retry::Changed(addr)),
+            read => read?,
+        }
+        let manifest =
+            Manifest::decode(&bytes).map_err(|reason| RemoteError::BadManifest { addr, reason })?;
+        match manifest.stamp == image.stamp {
+            true => Ok(manifest),
+            false => Err(RemoteError::BadManifest { addr, reason: "it belongs to another image" }.into()),
+        }
+    }
+
+    /// READs the manifest, the head and the upper levels of an image.
+    pub async fn load<E: Endpoint>(
+        ep: &E,
+        pool: &Pool,
+        image: &ImageRef,
+        options: &ReadOptions,
+        cost: &mut Cost,
+    ) -> Attempt<Self> {
+        let manifest = Self::manifest(ep, pool, image).await?;
+        let mut fetch = Fetch::new((ep, pool), &manifest, options, None);
+        let loaded = Self::load_levels(&mut fetch, manifest.image_bytes).await;
+        *cost += fetch.cost;
+        let (header, order, levels) = loaded?;
+        Ok(Self { manifest, header, order, levels })
+    }
+
+    async fn load_levels<E: Endpoint>(
+        fetch: &mut Fetch<'_, E>,
+        image_bytes: u64,
+    ) -> Attempt<(Header, Vec<usize>, Levels)> {
+        let first = 0..image_bytes.min(fetch.options.round_trip_bytes.max(Header::BYTES as u64));
+        let mut parts = fetch.read(vec![first]).await?;
+        let header = Header::of_head(parts.from(0))?;
+        if header.image_bytes() != Some(image_bytes) {
+            return Err(damaged(0, "it has another size than its manifest says"));
+        }
+        let head = 0..header.head_bytes() as u64;
+        if parts.get(&head).is_none() {
+            parts = fetch.read(vec![head]).await?;
+        }
+        let head = parts.from(0);
+        match header.layout {
+            LayoutKind::Columnar => {
+                let (sections, order) = Sections::of_head(head, &header)?;
+                Ok((header, order, Levels::Columnar(load_trie(fetch, &header, sections).await?)))
+            }
+            LayoutKind::Linear => {
+                let order = linear::order(head, &header)?;
+                Ok((header, order, Levels::Linear(load_spans(fetch, &header, image_bytes).await?)))
+            }
+        }
+    }
+
+    /// Gives `out` the rows that match `filter`.
+    pub async fn search<E: Endpoint, S: Sink>(
+        &self,
+        fetch: &mut Fetch<'_, E>,
+        filter: &Filter,
+        out: &mut Receiver<'_, S>,
+    ) -> Attempt<()> {
+        match &self.levels {
+            Levels::Columnar(trie) => trie.search(fetch, filter, out).await,
+            Levels::Linear(spans) => spans.search(fetch, filter, out).await,
+        }
+    }
+
+    /// Number of levels that need no READ, and the memory that they take.
+    pub fn cached(&self) -> (usize, u64) {
+        match &self.levels {
+            Levels::Columnar(trie) => {
+                (trie.is_cached.iter().filter(|is_cached| **is_cached).count(), trie.cached.bytes())
+            }
+            Levels::Linear(spans) => (spans.cached_levels, spans.cached.bytes()),
+        }
+    }
+}
+
+/// Caches the levels that fit the budget, from the top; a level that does not fit is left out.
+async fn load_trie<E: Endpoint>(
+    fetch: &mut Fetch<'_, E>,
+    header: &Header,
+    sections: Sections,
+) -> Attempt<Trie> {
+    let mut left = fetch.options.cache_bytes;
+    let mut is_cached = vec![false; sections.levels.len()];
+    let mut places = Vec::new();
+    for (level, is_cached) in sections.levels.iter().zip(&mut is_cached).take(fetch.options.cache_levels) {
+        // The sections of the entries are neighbours.
+        let place = level.values.start as u64..level.codes.start as u64;
+        if let Some(rest) = left.checked_sub(place.end - place.start) {
+            (left, *is_cached) = (rest, true);
+            places.push(place);
+        }
+    }
+    let fetched = fetch.read(places.clone()).await?;
+    let mut cached = Parts::default();
+    for place in places.into_iter().filter(|place| !place.is_empty()) {
+        let missing = || damaged(place.start, "a level is missing");
+        cached.push(place.start, fetched.get(&place).ok_or_else(missing)?.to_vec());
+    }
+    let (rows, number_bytes, kernel) = (header.rows, header.pointer_bytes, Kernel::detect());
+    Ok(Trie { sections, rows, number_bytes, is_cached, cached, kernel })
+}
+
+async fn load_spans<E: Endpoint>(
+    fetch: &mut Fetch<'_, E>,
+    header: &Header,
+    image_bytes: u64,
+) -> Attempt<Spans> {
+    let array_at = header.head_bytes() as u64;
+    let behind = || damaged(array_at, "the body ends within the column order");
+    let array_bytes = image_bytes.checked_sub(array_at).ok_or_else(behind)?;
+    let pointer_words = header.pointer_bytes / 4;
+    let array_words = array_bytes / 4;
+    if header.first_list > array_words / pointer_words as u64 {
+        return Err(damaged(array_at, "the first list is too short"));
+    }
+    let mut spans = Spans {
+        array_at,
+        array_words,
+        first_list: header.first_list,
+        pointer_words,
+        columns: header.columns,
+        rows: header.rows,
+        cached_levels: 0,
+        cached: Parts::default(),
+    };
+    spans.fill(fetch).await?;
+    Ok(spans)
+}

@@ -1,0 +1,49 @@
+//! Elf on disaggregated memory: images in the memory servers of a pool, and queries by one-sided READs.
+//!
+//! A [`Publisher`] writes the image of an [`Elf`](pando_elf::Elf) to blocks of the pool and replaces the one that
+//! the catalog leads to. A [`Reader`] caches the upper levels of the current image under a byte budget and READs
+//! what else a query needs, level by level, with few verbs that are posted together. A query sees one image,
+//! whatever is published meanwhile. The page is `docs/elf.md`.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! use pando_elf::{BuildOptions, CodeTable, Elf, Interval, LayoutKind, Predicate};
+//! use pando_elf_remote::{PublishOptions, Publisher, ReadOptions, Reader};
+//! use pando_fabric::Fabric;
+//! use pando_fabric_local::{LocalConfig, LocalFabric};
+//! use pando_pool::{Pool, PoolOptions};
+//! use pando_rt::block_on;
+//!
+//! let fabric = LocalFabric::new(LocalConfig { server_sizes: vec![4 << 20; 2], huge_pages: false })?;
+//! let ep = &fabric.endpoint(1)?;
+//! let pool = block_on(ep, Pool::create(ep, PoolOptions::embedded()))?;
+//!
+//! let table = CodeTable::new(vec![vec![3, 1, 2, 1], vec![7, 9, 8, 7]])?;
+//! let elf = Elf::build(&table, &[0, 1], LayoutKind::Columnar, &BuildOptions::default())?;
+//! let publisher = block_on(ep, Publisher::open(ep, pool.clone(), "orders", PublishOptions::default()))?;
+//! block_on(ep, publisher.publish(ep, &elf))?;
+//!
+//! let reader = Reader::new(pool, "orders", ReadOptions::default());
+//! let answer = block_on(ep, reader.count(ep, &Predicate::all().and(1, [Interval::new(7, 8)])))?;
+//! assert_eq!(answer.value, 3);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod columnar;
+mod error;
+mod fetch;
+mod image;
+mod limbo;
+mod linear;
+mod manifest;
+mod options;
+mod publish;
+mod reader;
+mod receiver;
+
+pub use error::{RemoteError, Result};
+pub use fetch::Cost;
+pub use options::{PublishOptions, ReadOptions};
+pub use publish::{Published, Publisher, SYSTEM};
+pub use reader::{Answer, Reader};

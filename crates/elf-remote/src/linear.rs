@@ -1,0 +1,341 @@
+//! Search of a linear image, most of which is in remote memory.
+//!
+//! Every subtree is contiguous, and the pointer behind an entry's own tells where its subtree ends: this is the
+//! entry's *span*, the unit of READs. A short span is READ as a whole, whatever of it is needed, which saves
+//! round trips. Of a longer one the list is READ: the pointer of its first entry tells how long it is, since the
+//! subtrees follow the list. Spans that are known at the same time are READ together.
+//!
+//! Upper levels are cached as their lists. Below them, an exact match is one READ.
+
+use std::mem::replace;
+
+use pando_elf::linear::{ABSENT, END, MONO_NARROW, MONO_WIDE};
+use pando_elf::{Filter, Interval, Sink};
+use pando_fabric::Endpoint;
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
+
+use crate::error::{Attempt, damaged};
+use crate::fetch::{Fetch, PART_BYTES, Parts};
+use crate::receiver::Receiver;
+
+const WORD_BYTES: u64 = 4;
+/// Words of a long span that are READ first: most lists and all but the longest runs of row ids end there.
+const FRONT_WORDS: u64 = 256;
+
+/// What is known of an image without READs.
+#[derive(Debug)]
+pub(crate) struct Spans {
+    /// First byte of the array within the image.
+    pub array_at: u64,
+    pub array_words: u64,
+    pub first_list: u64,
+    pub pointer_words: usize,
+    pub columns: usize,
+    pub rows: u64,
+    pub cached_levels: usize,
+    /// Lists of the cached levels.
+    pub cached: Parts,
+}
+
+/// A part of the array: a list and its subtrees, or a MonoList.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    level: usize,
+    is_mono: bool,
+    /// First word.
+    at: u64,
+    /// No word of the subtree is at or behind it.
+    end: u64,
+    /// Words up to which it was asked for, once that was done.
+    asked: u64,
+}
+
+/// Result of looking at a span.
+enum Seen {
+    Done,
+    /// The span is needed up to this word.
+    Needs(u64),
+}
+
+/// A decoded pointer.
+#[derive(Clone, Copy)]
+struct Pointer {
+    is_mono: bool,
+    at: u64,
+}
+
+impl Spans {
+    fn pointer(&self, words: &[U32]) -> Option<Pointer> {
+        match *words {
+            [low] => {
+                let low = low.get();
+                let at = u64::from(low & !MONO_NARROW);
+                (low != ABSENT).then_some(Pointer { is_mono: low & MONO_NARROW != 0, at })
+            }
+            [low, high] => {
+                let both = u64::from(high.get()) << 32 | u64::from(low.get());
+                let pointer = Pointer { is_mono: both & MONO_WIDE != 0, at: both & !MONO_WIDE };
+                (both != u64::MAX).then_some(pointer)
+            }
+            _ => None,
+        }
+    }
+
+    fn byte(&self, word: u64) -> u64 {
+        self.array_at + word * WORD_BYTES
+    }
+
+    fn damage(&self, word: u64, what: &'static str) -> crate::error::Retry {
+        damaged(self.byte(word), what)
+    }
+
+    /// Words from word `at` on, as far as they are at hand.
+    fn words<'a>(&'a self, at: u64, fetched: &'a Parts) -> &'a [U32] {
+        let bytes = match self.cached.from(self.byte(at)) {
+            [] => fetched.from(self.byte(at)),
+            cached => cached,
+        };
+        let whole = bytes.len() / WORD_BYTES as usize * WORD_BYTES as usize;
+        <[U32]>::ref_from_bytes(&bytes[..whole]).unwrap_or_default()
+    }
+
+    fn child(&self, parent: &Span, pointer: Pointer, end: u64) -> Attempt<Span> {
+        if pointer.at <= parent.at || pointer.at >= end || end > parent.end {
+            return Err(self.damage(parent.at, "an entry leads out of its subtree"));
+        }
+        let is_mono = pointer.is_mono;
+        Ok(Span { level: parent.level + 1, is_mono, at: pointer.at, end, asked: pointer.at })
+    }
+
+    /// Appends the spans below matching entries of a list whose words from the first on are `words`.
+    fn open_list(&self, span: &Span, words: &[U32], filter: &Filter, below: &mut Vec<Span>) -> Attempt<Seen> {
+        let entry_words = 1 + self.pointer_words;
+        if span.level >= self.columns {
+            return Err(self.damage(span.at, "a list lies below the last level"));
+        }
+        let words = &words[..words.len().min((span.end - span.at) as usize)];
+        let found = below.len();
+        let mut entries = words.chunks_exact(entry_words).peekable();
+        while let Some(entry) = entries.next() {
+            let value = entry[0].get() & !END;
+            let is_last = entry[0].get() & END != 0;
+            let absent = || self.damage(span.at, "an entry has no pointer");
+            let pointer = self.pointer(&entry[1..]).ok_or_else(absent)?;
+            // Values ascend: past the last interval nothing matches.
+            if filter.level(span.level).is_some_and(|all| all.last().is_none_or(|last| last.high < value)) {
+                return Ok(Seen::Done);
+            }
+            let end = match entries.peek() {
+                _ if is_last => span.end,
+                Some(next) => self.pointer(&next[1..]).ok_or_else(absent)?.at,
+                None => break,
+            };
+            if filter.admits(span.level, value) {
+                below.push(self.child(span, pointer, end)?);
+            }
+            if is_last {
+                return Ok(Seen::Done);
+            }
+        }
+        below.truncate(found);
+        // The subtree of the first entry follows the list.
+        let list_end = words.get(1..entry_words).and_then(|pointer| self.pointer(pointer));
+        Ok(Seen::Needs(list_end.map_or(span.at + FRONT_WORDS, |pointer| pointer.at)))
+    }
+
+    /// Gives `out` the row ids of a MonoList if its values match.
+    fn open_mono<S: Sink>(
+        &self,
+        span: &Span,
+        words: &[U32],
+        filter: &Filter,
+        out: &mut Receiver<'_, S>,
+    ) -> Attempt<Seen> {
+        let words = &words[..words.len().min((span.end - span.at) as usize)];
+        let values = self.columns.saturating_sub(span.level);
+        let mut levels = words.iter().take(values).zip(span.level..);
+        if !levels.all(|(value, level)| filter.admits(level, value.get())) {
+            return Ok(Seen::Done);
+        }
+        let tids = words.get(values..).unwrap_or_default();
+        let Some(last) = tids.iter().position(|tid| tid.get() & END != 0) else {
+            let front = span.at + values as u64 + FRONT_WORDS;
+            return Ok(Seen::Needs(if words.is_empty() { front } else { span.end }));
+        };
+        for tid in &tids[..=last] {
+            let tid = u64::from(tid.get() & !END);
+            if tid >= self.rows {
+                return Err(self.damage(span.at, "a row id is not below the number of rows"));
+            }
+            out.tid(tid);
+        }
+        Ok(Seen::Done)
+    }
+
+    /// The array as the span of the first list.
+    fn root(&self) -> Span {
+        Span { level: 0, is_mono: false, at: 0, end: self.array_words, asked: 0 }
+    }
+
+    /// Spans below the matching values of the first list, of which only their pointers are READ.
+    async fn open_first<E: Endpoint>(&self, fetch: &mut Fetch<'_, E>, filter: &Filter) -> Attempt<Vec<Span>> {
+        let (width, is_cached) = (self.pointer_words as u64, self.cached_levels > 0);
+        let mut ranges = Vec::new();
+        for interval in filter.level(0).unwrap_or(&[Interval::ALL]) {
+            let end = self.first_list.min(u64::from(interval.high) + 1);
+            if u64::from(interval.low) < end {
+                // The next pointer behind the last value tells where its subtree ends.
+                let known = if is_cached { self.first_list } else { self.first_list.min(end + 1) };
+                ranges.push((u64::from(interval.low)..end, known));
+            }
+        }
+        let bytes = |from: u64, end: u64| self.byte(from * width)..self.byte(end * width);
+        let wanted = ranges.iter().map(|(values, known)| bytes(values.start, *known));
+        let fetched = if is_cached { Parts::default() } else { fetch.read(wanted.collect()).await? };
+        let parts = if is_cached { &self.cached } else { &fetched };
+        let mut spans: Vec<Span> = Vec::new();
+        for (values, known) in ranges {
+            let words = parts.get(&bytes(values.start, known));
+            let words = words.and_then(|bytes| <[U32]>::ref_from_bytes(bytes).ok());
+            let words = words.ok_or_else(|| self.damage(0, "the first list is too short"))?;
+            let pointers = words.chunks_exact(self.pointer_words).zip(values.start..);
+            let mut open: Option<Pointer> = None;
+            for (pointer, value) in pointers {
+                if open.is_none() && value >= values.end {
+                    break;
+                }
+                let Some(pointer) = self.pointer(pointer) else { continue };
+                if let Some(before) = open.take() {
+                    spans.push(self.child(&self.root(), before, pointer.at)?);
+                }
+                open = (value < values.end).then_some(pointer);
+            }
+            if let Some(last) = open {
+                spans.push(self.child(&self.root(), last, self.array_words)?);
+            }
+        }
+        spans.reverse();
+        Ok(spans)
+    }
+
+    /// Gives `out` the rows that match `filter`.
+    pub async fn search<E: Endpoint, S: Sink>(
+        &self,
+        fetch: &mut Fetch<'_, E>,
+        filter: &Filter,
+        out: &mut Receiver<'_, S>,
+    ) -> Attempt<()> {
+        if filter.is_empty() || self.rows == 0 {
+            return Ok(());
+        }
+        let mut missing = Vec::new();
+        let mut spans = self.open_first(fetch, filter).await?;
+        let mut fetched = Parts::default();
+        loop {
+            // 1. Everything at hand, depth first.
+            while let Some(span) = spans.pop() {
+                let words = self.words(span.at, &fetched);
+                let from = spans.len();
+                let seen = match span.is_mono {
+                    true => self.open_mono(&span, words, filter, out)?,
+                    false => self.open_list(&span, words, filter, &mut spans)?,
+                };
+                spans[from..].reverse();
+                if let Seen::Needs(end) = seen {
+                    missing.push(self.ask(fetch, span, end)?);
+                }
+            }
+            if missing.is_empty() {
+                return Ok(());
+            }
+            // 2. As many of the others as fit into a batch.
+            let mut bytes = 0;
+            let fits = |span: &&Span| {
+                let fits = bytes < fetch.options.batch_bytes.max(1);
+                bytes += (span.asked - span.at) * WORD_BYTES;
+                fits
+            };
+            let batch = missing.iter().take_while(fits).count();
+            let rest = missing.split_off(batch);
+            spans = replace(&mut missing, rest);
+            let wanted = spans.iter().map(|span| self.byte(span.at)..self.byte(span.asked));
+            fetched = fetch.read(wanted.collect()).await?;
+            spans.reverse();
+        }
+    }
+
+    /// `span`, to be READ up to word `end`, or as a whole if that saves a round trip.
+    fn ask<E>(&self, fetch: &Fetch<'_, E>, span: Span, end: u64) -> Attempt<Span> {
+        let is_short = (span.end - span.at) * WORD_BYTES <= fetch.options.round_trip_bytes;
+        let end = if is_short { span.end } else { end.min(span.end) };
+        if end <= span.asked {
+            return Err(self.damage(span.at, "a list or a run of row ids has no end"));
+        }
+        Ok(Span { asked: end, ..span })
+    }
+
+    /// Caches the lists of the upper levels, as many levels as the options allow.
+    pub async fn fill<E: Endpoint>(&mut self, fetch: &mut Fetch<'_, E>) -> Attempt<()> {
+        let (budget, levels) = (fetch.options.cache_bytes, fetch.options.cache_levels.min(self.columns));
+        let first_bytes = self.byte(self.first_list * self.pointer_words as u64) - self.array_at;
+        if levels == 0 || self.rows == 0 || first_bytes > budget {
+            return Ok(());
+        }
+        let place = self.array_at..self.array_at + first_bytes;
+        let fetched = fetch.read(vec![place.clone()]).await?;
+        let missing = || damaged(place.start, "the first list is too short");
+        self.cached.push(place.start, fetched.get(&place).ok_or_else(missing)?.to_vec());
+        self.cached_levels = 1;
+        let all = Filter::new(&pando_elf::Predicate::all(), &(0..self.columns).collect::<Vec<_>>())?;
+        let mut spans = self.open_first(fetch, &all).await?;
+        while self.cached_levels < levels {
+            spans.retain(|span| !span.is_mono);
+            let Some(below) = self.fill_level(fetch, &spans, &all, budget).await? else { return Ok(()) };
+            spans = below;
+            self.cached_levels += 1;
+        }
+        Ok(())
+    }
+
+    /// Caches the lists at `spans`, which are all of one level; returns the spans below, or `None` if they exceed
+    /// the budget.
+    async fn fill_level<E: Endpoint>(
+        &mut self,
+        fetch: &mut Fetch<'_, E>,
+        spans: &[Span],
+        all: &Filter,
+        budget: u64,
+    ) -> Attempt<Option<Vec<Span>>> {
+        let entry_words = 1 + self.pointer_words as u64;
+        if (spans.len() as u64) * (PART_BYTES + entry_words * WORD_BYTES) > budget {
+            return Ok(None);
+        }
+        let firsts = spans.iter().map(|span| self.byte(span.at)..self.byte(span.at + entry_words));
+        let fetched = fetch.read(firsts.collect()).await?;
+        let mut places = Vec::with_capacity(spans.len());
+        let mut bytes = self.cached.bytes();
+        for span in spans {
+            let entry = self.words(span.at, &fetched).get(1..entry_words as usize);
+            let pointer = entry.and_then(|entry| self.pointer(entry)).filter(|pointer| pointer.at > span.at);
+            let end = pointer.ok_or_else(|| self.damage(span.at, "an entry has no pointer"))?.at;
+            places.push(self.byte(span.at)..self.byte(end.min(span.end)));
+            bytes += (end - span.at) * WORD_BYTES + PART_BYTES;
+        }
+        if bytes > budget {
+            return Ok(None);
+        }
+        let fetched = fetch.read(places.clone()).await?;
+        let mut below = Vec::new();
+        for span in spans {
+            if let Seen::Needs(_) = self.open_list(span, self.words(span.at, &fetched), all, &mut below)? {
+                return Err(self.damage(span.at, "a list has no end"));
+            }
+        }
+        for place in places {
+            self.cached.push(place.start, fetched.get(&place).unwrap_or_default().to_vec());
+        }
+        self.cached.sort();
+        Ok(Some(below))
+    }
+}

@@ -1,0 +1,11 @@
+//! Tests of the crate from outside, in one program: what they share is compiled and linked once.
+
+mod common;
+mod costs;
+mod local;
+/// Tables, predicates and brute force, as in the tests of `pando-elf`.
+#[path = "../../../elf/tests/it/model.rs"]
+#[allow(dead_code, reason = "not all of it is needed here")]
+mod model;
+mod simulated;
+mod unanswered;
