@@ -15,6 +15,15 @@ use crate::manifest::{ImageRef, Manifest};
 use crate::options::ReadOptions;
 use crate::receiver::Receiver;
 
+/// What a reader has in DRAM of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cached {
+    /// Number of levels that need no READ.
+    pub levels: usize,
+    /// Memory that they take.
+    pub bytes: u64,
+}
+
 #[derive(Debug)]
 enum Levels {
     Columnar(Trie),
@@ -102,14 +111,13 @@ impl Image {
         }
     }
 
-    /// Number of levels that need no READ, and the memory that they take.
-    pub fn cached(&self) -> (usize, u64) {
-        match &self.levels {
-            Levels::Columnar(trie) => {
-                (trie.is_cached.iter().filter(|is_cached| **is_cached).count(), trie.cached.bytes())
-            }
+    /// What is cached of it.
+    pub fn cached(&self) -> Cached {
+        let (levels, bytes) = match &self.levels {
+            Levels::Columnar(trie) => (trie.is_cached.iter().filter(|is| **is).count(), trie.cached.bytes()),
             Levels::Linear(spans) => (spans.cached_levels, spans.cached.bytes()),
-        }
+        };
+        Cached { levels, bytes }
     }
 }
 

@@ -41,9 +41,11 @@ mod options;
 mod publish;
 mod reader;
 mod receiver;
+mod write;
 
 pub use error::{RemoteError, Result};
 pub use fetch::Cost;
+pub use image::Cached;
 pub use options::{PublishOptions, ReadOptions};
 pub use publish::{Published, Publisher, SYSTEM};
 pub use reader::{Answer, Reader};

@@ -11,20 +11,18 @@
 use std::sync::{Mutex, PoisonError};
 
 use pando_elf::Elf;
-use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, join_all};
+use pando_fabric::{Endpoint, GlobalAddr};
 use pando_pool::{Due, IndexRecord, IndexSpec, Pool, PoolError};
 
 use crate::error::{RemoteError, Result, Retry};
 use crate::image::Image;
-use crate::limbo::{Batch, Block, Limbo, Unpublished};
-use crate::manifest::{Extent, ImageRef, Manifest, PIECES, SEAL};
+use crate::limbo::{Batch, Block, Limbo};
+use crate::manifest::{ImageRef, PIECES};
 use crate::options::PublishOptions;
+use crate::write::write_image;
 
 /// Number by which the catalog knows an Elf from other kinds of indexes.
 pub const SYSTEM: u16 = 4;
-/// Bytes per WRITE, as far as blocks are that large, and the number of WRITEs in flight.
-const WRITE_BYTES: u64 = 64 << 10;
-const WRITES: usize = 16;
 
 /// A change of the record whose outcome is not known.
 struct Undecided {
@@ -43,6 +41,14 @@ enum Fate {
     NotPublished,
     /// Others have changed the record since, and may have freed what it led to.
     Unknown,
+}
+
+/// Result of a change of the record.
+enum Switched {
+    /// The version that leads to the new image.
+    To(u64),
+    /// Another publisher was faster; the blocks of the image that was to be published.
+    Stale(Batch),
 }
 
 /// The right of a process to publish images of one Elf. Others may publish too; the last one counts.
@@ -106,7 +112,7 @@ impl Publisher {
         // What cannot be freed now is freed later.
         let _ = self.reclaim(ep).await;
         let mut unpublished = self.limbo.begin();
-        let written = self.write_image(ep, elf.bytes(), &mut unpublished).await;
+        let written = write_image((ep, &self.pool), elf.bytes(), &self.options, &mut unpublished).await;
         let (image, bytes) = match written {
             Ok(written) => written,
             Err(error) => return self.discard(ep, unpublished.take(), error).await,
@@ -116,34 +122,53 @@ impl Publisher {
                 Ok(found) => found,
                 Err(error) => return self.discard(ep, unpublished.take(), error).await,
             };
-            let (root, layout) = (image.manifest.addr, ImageRef::encode(Some(image)));
-            let changed = IndexRecord { root, layout, ..record };
-            let (version, id) = (changed.version + 1, changed.id);
-            // From here on a drop of the future leaves the outcome unknown.
             let new = unpublished.take();
-            let undecided = Undecided { version, id, stamp: image.stamp, new, old };
-            let deciding = Deciding { publisher: self, undecided: Some(undecided) };
-            let updated = self.pool.update_index(ep, &changed).await;
-            match updated {
-                Ok(_) => {
-                    let undecided = deciding.decided();
-                    self.retire(ep, undecided.old);
-                    return Ok(Published { version, bytes });
-                }
-                Err(PoolError::StaleRecord { .. }) => {
+            match self.switch(ep, record, image, new, old).await? {
+                Switched::To(version) => return Ok(Published { version, bytes }),
+                Switched::Stale(new) => {
                     unpublished = self.limbo.begin();
-                    unpublished.batch = deciding.decided().new;
+                    unpublished.batch = new;
                 }
-                Err(error @ PoolError::CatalogUnknown { .. }) => {
-                    drop(deciding);
-                    let _ = self.reclaim(ep).await;
-                    return Err(error.into());
-                }
-                Err(error) => return self.discard(ep, deciding.decided().new, error.into()).await,
             }
         }
         let (name, times) = (self.name.clone(), self.options.attempts_max);
         self.discard(ep, unpublished.take(), RemoteError::KeptLosing { name, times }).await
+    }
+
+    /// Replaces `record` by one that leads to `image`. The blocks of both images are taken care of, except if
+    /// the record is stale.
+    async fn switch<E: Endpoint>(
+        &self,
+        ep: &E,
+        record: IndexRecord,
+        image: ImageRef,
+        new: Batch,
+        old: Batch,
+    ) -> Result<Switched> {
+        let (root, layout) = (image.manifest.addr, ImageRef::encode(Some(image)));
+        let changed = IndexRecord { root, layout, ..record };
+        let (version, stamp) = (changed.version + 1, image.stamp);
+        // If the future is dropped from here on, the outcome is not known.
+        let undecided = Undecided { version, id: changed.id, stamp, new, old };
+        let deciding = Deciding { publisher: self, undecided: Some(undecided) };
+        match self.pool.update_index(ep, &changed).await {
+            Ok(_) => {
+                self.retire(ep, deciding.decided().old);
+                Ok(Switched::To(version))
+            }
+            Err(PoolError::StaleRecord { .. }) => Ok(Switched::Stale(deciding.decided().new)),
+            Err(PoolError::CatalogUnknown { error }) => {
+                drop(deciding);
+                let fates = self.decide(ep).await.unwrap_or_default();
+                let fate = fates.into_iter().find(|decided| decided.0 == stamp).map(|decided| decided.1);
+                match fate.unwrap_or(Fate::Unknown) {
+                    Fate::Published => Ok(Switched::To(version)),
+                    Fate::NotPublished => Err(PoolError::CatalogUnchanged { error }.into()),
+                    Fate::Unknown => Err(PoolError::CatalogUnknown { error }.into()),
+                }
+            }
+            Err(error) => self.discard(ep, deciding.decided().new, error.into()).await,
+        }
     }
 
     /// Lets the blocks of a replaced image rest.
@@ -185,27 +210,35 @@ impl Publisher {
     /// # Errors
     /// Errors of the pool and of verbs; what is not free yet is kept.
     pub async fn reclaim<E: Endpoint>(&self, ep: &E) -> Result<()> {
-        let undecided = std::mem::take(&mut *self.undecided());
-        if !undecided.is_empty() {
-            let record = match self.pool.open_index(ep, &self.name).await {
-                Err(PoolError::UnknownIndex { .. }) => None,
-                Ok(record) => Some(record),
-                Err(error) => {
-                    self.undecided().extend(undecided);
-                    return Err(error.into());
-                }
-            };
-            for undecided in undecided {
-                let fate = fate(&undecided, record.as_ref());
-                let Undecided { new, old, .. } = undecided;
-                match fate {
-                    Fate::Published => self.retire(ep, old),
-                    Fate::NotPublished => self.limbo.rest(new, Due::Now),
-                    Fate::Unknown => [new, old].into_iter().for_each(|batch| self.limbo.doubt(batch)),
-                }
+        self.decide(ep).await?;
+        self.limbo.reclaim(ep, &self.pool).await
+    }
+
+    /// Finds out which changes took effect; returns their stamps.
+    async fn decide<E: Endpoint>(&self, ep: &E) -> Result<Vec<(u64, Fate)>> {
+        // Changes that become undecided from here on are not judged by what the catalog says now.
+        let stamps: Vec<u64> = self.undecided().iter().map(|change| change.stamp).collect();
+        if stamps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let record = match self.pool.open_index(ep, &self.name).await {
+            Err(PoolError::UnknownIndex { .. }) => None,
+            record => Some(record?),
+        };
+        let judged = |change: &mut Undecided| stamps.contains(&change.stamp);
+        let undecided: Vec<_> = self.undecided().extract_if(.., judged).collect();
+        let mut fates = Vec::new();
+        for undecided in undecided {
+            let fate = fate(&undecided, record.as_ref());
+            let Undecided { stamp, new, old, .. } = undecided;
+            fates.push((stamp, fate));
+            match fate {
+                Fate::Published => self.retire(ep, old),
+                Fate::NotPublished => self.limbo.rest(new, Due::Now),
+                Fate::Unknown => [new, old].into_iter().for_each(|batch| self.limbo.doubt(batch)),
             }
         }
-        self.limbo.reclaim(ep, &self.pool).await
+        Ok(fates)
     }
 
     /// Waits until all replaced images are free, as long as `patience_ns`; returns how many are not.
@@ -280,99 +313,4 @@ fn fate(change: &Undecided, record: Option<&IndexRecord>) -> Fate {
         version if version == change.version => Fate::NotPublished,
         _ => Fate::Unknown,
     }
-}
-
-impl Publisher {
-    /// Writes an image and its manifest; returns the image, and the bytes of its blocks. All blocks are in
-    /// `unpublished`, also after an error.
-    async fn write_image<E: Endpoint>(
-        &self,
-        ep: &E,
-        image: &[u8],
-        unpublished: &mut Unpublished<'_>,
-    ) -> Result<(ImageRef, u64)> {
-        let piece_bytes = u64::from(self.options.piece_bytes);
-        let stored = (image.len() as u64).div_ceil(piece_bytes - SEAL) * piece_bytes;
-        let block_bytes = stored.next_power_of_two().min(self.pool.max_block());
-        let mut manifest = Manifest::new(ep.random(), image.len() as u64, piece_bytes, block_bytes);
-        self.allocate(ep, &mut manifest, unpublished).await?;
-        self.write_pieces(ep, &manifest, image).await?;
-        let placement = pando_pool::Placement::Prefer(MemoryServerId(0));
-        let value = self.pool.put_value(ep, placement, &manifest.encode()).await?;
-        unpublished.batch.manifest = Some(value);
-        let bytes = unpublished.batch.blocks.iter().map(|block| block.1).sum();
-        Ok((ImageRef { manifest: value, stamp: manifest.stamp }, bytes))
-    }
-
-    /// Allocates the extents of an image, on all active memory servers in turn.
-    async fn allocate<E: Endpoint>(
-        &self,
-        ep: &E,
-        manifest: &mut Manifest,
-        unpublished: &mut Unpublished<'_>,
-    ) -> Result<()> {
-        let stripe = (self.options.stripe_bytes / manifest.block_bytes).max(1);
-        let mut servers = self.pool.active_servers();
-        let first = servers.iter().position(|&server| server == self.pool.least_loaded()).unwrap_or(0);
-        servers.rotate_left(first);
-        let mut turn = 0;
-        while manifest.blocks_missing() > 0 {
-            let want = stripe.min(manifest.blocks_missing()).min(u32::MAX.into()) as u32;
-            let server = servers[turn % servers.len()];
-            match self.pool.lease_run(ep, server, manifest.block_bytes, want).await {
-                Ok(mut run) => {
-                    let blocks = u64::from(run.left());
-                    let Some(addr) = run.next() else { continue };
-                    unpublished.batch.blocks.push((addr, manifest.block_bytes));
-                    unpublished.batch.blocks.extend(run.map(|block| (block, manifest.block_bytes)));
-                    manifest.add(Extent { addr, blocks });
-                    turn += 1;
-                }
-                Err(error) if error.is_full() && servers.len() > 1 => {
-                    servers.remove(turn % servers.len());
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes the pieces of `image` to their places.
-    async fn write_pieces<E: Endpoint>(&self, ep: &E, manifest: &Manifest, image: &[u8]) -> Result<()> {
-        let most = (WRITE_BYTES / manifest.piece_bytes).max(1);
-        let mut piece = 0;
-        while piece < manifest.pieces() {
-            let mut writes = Vec::with_capacity(WRITES);
-            while writes.len() < WRITES && piece < manifest.pieces() {
-                let (at, left) = manifest.locate(piece);
-                let pieces = left.min(manifest.pieces() - piece).min(most);
-                writes.push((at, piece..piece + pieces));
-                piece += pieces;
-            }
-            let writes = writes.into_iter().map(async |(at, pieces)| {
-                let mut page = ep.buffer(((pieces.end - pieces.start) * manifest.piece_bytes) as usize);
-                page.copy_from_bytes(&stored(manifest, image, pieces));
-                ep.recycle(ep.write(at, page).await?);
-                Ok(())
-            });
-            join_all(writes).await.into_iter().collect::<Result<Vec<()>>>()?;
-        }
-        Ok(())
-    }
-}
-
-/// Pieces of `image` as they are stored.
-fn stored(manifest: &Manifest, image: &[u8], pieces: std::ops::Range<u64>) -> Vec<u8> {
-    let payload = manifest.payload() as usize;
-    let mut stored = Vec::with_capacity(((pieces.end - pieces.start) * manifest.piece_bytes) as usize);
-    for piece in pieces {
-        let from = piece as usize * payload;
-        let bytes = &image[from..image.len().min(from + payload)];
-        let start = stored.len();
-        stored.extend_from_slice(bytes);
-        stored.resize(start + payload, 0);
-        let seal = manifest.seal(piece, &stored[start..]);
-        stored.extend(seal.to_le_bytes());
-    }
-    stored
 }

@@ -13,7 +13,7 @@ use pando_pool::Pool;
 
 use crate::error::{Attempt, RemoteError, Result, Retry};
 use crate::fetch::{Cost, Fetch};
-use crate::image::Image;
+use crate::image::{Cached, Image};
 use crate::manifest::ImageRef;
 use crate::options::ReadOptions;
 use crate::receiver::Receiver;
@@ -144,12 +144,11 @@ impl Reader {
         .await
     }
 
-    /// Number of levels of the current image that are cached, and the memory that they take. Loads the image if
-    /// no query did.
+    /// What is cached of the current image. Loads the image if no query did.
     ///
     /// # Errors
     /// As for [`Reader::select`].
-    pub async fn cached<E: Endpoint>(&self, ep: &E) -> Result<Answer<(usize, u64)>> {
+    pub async fn cached<E: Endpoint>(&self, ep: &E) -> Result<Answer<Cached>> {
         self.answer(ep, &Predicate::all(), async |image, _, _| Ok(image.cached())).await
     }
 
@@ -215,13 +214,21 @@ impl Reader {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Waits until no other query of this reader loads an image, at most until `deadline`: then both load it.
+    async fn begin_loading<E: Endpoint>(&self, ep: &E, deadline: Nanos) -> Option<Loading<'_>> {
+        while self.is_loading.swap(true, Acquire) {
+            if ep.now() >= deadline {
+                return None;
+            }
+            ep.yield_now().await;
+        }
+        Some(Loading(&self.is_loading))
+    }
+
     /// Finds the current image in the catalog, and loads it unless it is known.
     async fn load<E: Endpoint>(&self, ep: &E, progress: &mut Progress) -> Attempt<Current> {
         let since = ep.now();
-        while self.is_loading.swap(true, Acquire) {
-            ep.yield_now().await;
-        }
-        let _loading = Loading(&self.is_loading);
+        let _loading = self.begin_loading(ep, ep.wait_until(since, self.pool.verbs_take())).await;
         let known = self.known();
         // Another query has loaded it while this one waited.
         if let Some(current) = known.clone().filter(|current| current.seen_at > since) {

@@ -38,8 +38,8 @@ fn an_exact_match_below_cached_levels_is_one_read() {
     let options = ReadOptions { cache_levels: 2, check_age_ns: u64::MAX, ..ReadOptions::default() };
     let reader = Reader::new(pool, "elf", options);
     let cached = block_on(&ep, reader.cached(&ep)).expect("no error");
-    eprintln!("{:?} levels and bytes are cached, for {:?}", cached.value, cached.cost);
-    assert_eq!(cached.value.0, 2);
+    eprintln!("{:?} by {:?}", cached.value, cached.cost);
+    assert_eq!(cached.value.levels, 2);
     let (mut bytes, mut most, mut divided) = (0, 0, 0);
     for row in (0..ROWS as usize).step_by(199) {
         let codes: Vec<u32> = (0..10).map(|column| table.code(column, row)).collect();
@@ -78,7 +78,7 @@ fn a_query_like_q6_takes_three_round_trips() {
         let (ep, pool) = published(&table, &order, LayoutKind::Columnar);
         let reader = Reader::new(pool, "elf", ReadOptions::default());
         let cached = block_on(&ep, reader.cached(&ep)).expect("no error");
-        eprintln!("order {order:?}: {:?} levels and bytes are cached, for {:?}", cached.value, cached.cost);
+        eprintln!("order {order:?}: {:?} by {:?}", cached.value, cached.cost);
         let count = block_on(&ep, reader.count(&ep, &q6)).expect("no error");
         let ids = block_on(&ep, reader.ids::<u32, _>(&ep, &q6)).expect("no error");
         assert_eq!((count.value, ids.value.len() as u64), (expected, expected));

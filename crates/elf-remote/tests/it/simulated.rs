@@ -5,7 +5,7 @@
 //! `PANDO_SIM_SEEDS=A..B` replays seeds A to B - 1.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::common::{account, allocated, build};
@@ -39,8 +39,10 @@ fn seeds(usually: u64) -> Range<u64> {
 }
 
 /// Errors that may happen during faults. Any other is a defect.
-fn is_excused(error: &RemoteError) -> bool {
-    error.is_unreachable()
+fn is_excused(error: &RemoteError, kinds: &[FaultKind]) -> bool {
+    // Without its memory, a server has no catalog and no pieces.
+    kinds.contains(&FaultKind::KillMemory)
+        || error.is_unreachable()
         || matches!(
             error,
             RemoteError::Pool(PoolError::LockTimedOut { .. }) | RemoteError::KeptChanging { .. }
@@ -80,6 +82,8 @@ struct Cluster {
     tables: Vec<CodeTable>,
     predicates: Vec<Predicate>,
     options: ReadOptions,
+    /// Kinds of faults that may happen.
+    kinds: Vec<FaultKind>,
     /// Table of each version, where that is known.
     versions: RefCell<BTreeMap<u64, usize>>,
     /// Latest version whose publication was acknowledged.
@@ -124,11 +128,12 @@ impl Cluster {
             faults: 1 + one_of(&[0, 1, 2, 3, 4, 5]) as usize,
             usual: faults,
         };
-        let kinds: Vec<_> = kinds.iter().copied().filter(|_| random.next() >> 63 == 0).collect();
-        fabric.plan(&FaultPlan::draw(random.next(), &kinds, &bounds));
+        let drawn: Vec<_> = kinds.iter().copied().filter(|_| random.next() >> 63 == 0).collect();
+        fabric.plan(&FaultPlan::draw(random.next(), &drawn, &bounds));
         let predicates = predicates(&random);
         let (versions, acknowledged) = (RefCell::default(), Cell::new(0));
-        Self { fabric, pool, publishers, elfs, tables, predicates, options, versions, acknowledged }
+        let kinds = kinds.to_vec();
+        Self { fabric, pool, publishers, elfs, tables, predicates, options, kinds, versions, acknowledged }
     }
 
     /// Publishes one table after the other; returns how often that failed.
@@ -143,7 +148,7 @@ impl Cluster {
                     self.acknowledged.set(self.acknowledged.get().max(published.version));
                 }
                 Err(error) => {
-                    assert!(is_excused(&error), "{error}");
+                    assert!(is_excused(&error, &self.kinds), "{error}");
                     failures += 1;
                 }
             }
@@ -172,7 +177,7 @@ impl Cluster {
                 }
                 Err(RemoteError::NoImage { .. }) if acknowledged == 0 => {}
                 Err(error) => {
-                    assert!(is_excused(&error), "{error}");
+                    assert!(is_excused(&error, &self.kinds), "{error}");
                     failures += 1;
                 }
             }
@@ -195,6 +200,20 @@ impl Cluster {
             tables.retain(|&table| expected(table, *number) == *ids);
             assert!(!tables.is_empty(), "version {version}: {} ids of no table", ids.len());
         }
+    }
+
+    fn settle(&self, reader: &Reader, others: &BTreeSet<u64>) {
+        // All faults have ended: what was replaced or not published is free, and publishing works.
+        let ep = self.fabric.direct(98);
+        let publishers: Vec<_> = self.publishers.iter().collect();
+        for publisher in &publishers {
+            assert_eq!(block_on(&ep, publisher.settle(&ep, 50_000_000)).expect("no error"), 0);
+        }
+        block_on(&ep, publishers[0].publish(&ep, &self.elfs[1])).expect("no error");
+        assert_eq!(block_on(&ep, publishers[0].settle(&ep, 50_000_000)).expect("no error"), 0);
+        account(&ep, &self.pool, &publishers, others);
+        let last = block_on(&ep, reader.count(&ep, &Predicate::all())).expect("no error");
+        assert_eq!(last.value, self.tables[1].rows() as u64);
     }
 }
 
@@ -221,17 +240,9 @@ fn run(seed: u64, kinds: &[FaultKind]) -> (u64, u64, usize, VerbCounts) {
         (failures, restarts) = (failures + failed, restarts + again);
     }
     cluster.check(&answers);
-    // All faults have ended: what was replaced or not published is free, and publishing works.
-    let ep = cluster.fabric.direct(98);
-    let publishers: Vec<_> = cluster.publishers.iter().collect();
-    for publisher in &publishers {
-        assert_eq!(block_on(&ep, publisher.settle(&ep, 50_000_000)).expect("no error"), 0);
+    if !kinds.contains(&FaultKind::KillMemory) {
+        cluster.settle(&readers[0], &others);
     }
-    block_on(&ep, publishers[0].publish(&ep, &cluster.elfs[1])).expect("no error");
-    assert_eq!(block_on(&ep, publishers[0].settle(&ep, 50_000_000)).expect("no error"), 0);
-    account(&ep, &cluster.pool, &publishers, &others);
-    let last = block_on(&ep, readers[0].count(&ep, &Predicate::all())).expect("no error");
-    assert_eq!(last.value, cluster.tables[1].rows() as u64);
     (failures, restarts, answers.len(), threads.iter().map(|ep| ep.counters().snapshot()).sum())
 }
 
@@ -257,6 +268,16 @@ fn answers_are_those_of_one_image_under_faults() {
     }
     eprintln!("{answers} answers, {failed} failed operations");
     assert!(seeds(60).count() < 60 || failed > 0, "no fault was noticed");
+}
+
+#[test]
+fn no_answer_is_wrong_though_memory_is_lost() {
+    let mut failed = 0;
+    for seed in seeds(20) {
+        eprintln!("seed {seed}");
+        failed += run(seed, &[FaultKind::KillMemory, FaultKind::Torn, FaultKind::LostAnswers]).0;
+    }
+    assert!(seeds(20).count() < 20 || failed > 0, "no fault was noticed");
 }
 
 #[test]
