@@ -91,6 +91,13 @@ struct Read {
     at: GlobalAddr,
 }
 
+/// What is posted together.
+enum Verb<'r> {
+    Read(&'r Read),
+    /// READ of the catalog's version, which is expected to be this one.
+    Confirm(u64),
+}
+
 /// Merges `wanted` into ranges of pieces.
 fn merge(manifest: &Manifest, wanted: Vec<Range<u64>>, gap_bytes: u64) -> Vec<Range<u64>> {
     let nonempty = wanted.into_iter().filter(|range| !range.is_empty());
@@ -159,12 +166,10 @@ impl<'q, E: Endpoint> Fetch<'q, E> {
         self.cost.round_trips += 1;
         let check = self.check.take();
         self.cost.checks += u64::from(check.is_some());
-        // The check is a future like the READs, so that it is posted with them.
-        let verbs =
-            reads.iter().map(|read| (Some(*read), None)).chain(check.map(|check| (None, Some(check))));
-        let pages = join_all(verbs.map(async |(read, check)| match (read, check) {
-            (Some(read), _) => Ok(Some(ep.read(read.at, buffer(ep, read.pieces * size)).await?)),
-            (None, check) => confirm(ep, pool, check).await.map(|()| None),
+        let verbs = reads.iter().map(Verb::Read).chain(check.map(Verb::Confirm));
+        let pages = join_all(verbs.map(async |verb| match verb {
+            Verb::Read(read) => Ok(Some(ep.read(read.at, buffer(ep, read.pieces * size)).await?)),
+            Verb::Confirm(version) => confirm(ep, pool, version).await.map(|()| None),
         }))
         .await
         .into_iter()
@@ -196,19 +201,16 @@ impl<'q, E: Endpoint> Fetch<'q, E> {
 
     /// Confirms that the image was current, if no READ was accompanied by that.
     pub async fn finish(&mut self) -> Attempt<()> {
-        let check = self.check.take();
-        if check.is_some() {
-            self.cost.checks += 1;
-            self.cost.round_trips += 1;
-            confirm(self.ep, self.pool, check).await?;
-        }
-        Ok(())
+        let Some(version) = self.check.take() else { return Ok(()) };
+        self.cost.checks += 1;
+        self.cost.round_trips += 1;
+        confirm(self.ep, self.pool, version).await
     }
 }
 
 /// Fails if the catalog has another version than `expected`, or is being changed.
-async fn confirm<E: Endpoint>(ep: &E, pool: &Pool, expected: Option<u64>) -> Attempt<()> {
-    if pool.catalog_version(ep).await? == expected { Ok(()) } else { Err(Retry::Moved) }
+async fn confirm<E: Endpoint>(ep: &E, pool: &Pool, expected: u64) -> Attempt<()> {
+    if pool.catalog_version(ep).await? == Some(expected) { Ok(()) } else { Err(Retry::Moved) }
 }
 
 /// A buffer with a window of `bytes`. Lengths are few, so that buffers are reused.

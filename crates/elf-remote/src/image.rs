@@ -41,7 +41,7 @@ pub(crate) struct Image {
 
 impl Image {
     /// READs the manifest of an image.
-    pub async fn manifest<E: Endpoint>(ep: &E, pool: &Pool, image: &ImageRef) -> Attempt<Manifest> {
+    pub async fn read_manifest<E: Endpoint>(ep: &E, pool: &Pool, image: &ImageRef) -> Attempt<Manifest> {
         let (addr, mut bytes) = (image.manifest.addr, Vec::new());
         match pool.get_value(ep, image.manifest, &mut bytes).await {
             Err(PoolError::ValueChanged { addr }) => return Err(Retry::Changed(addr)),
@@ -63,7 +63,7 @@ impl Image {
         options: &ReadOptions,
         cost: &mut Cost,
     ) -> Attempt<Self> {
-        let manifest = Self::manifest(ep, pool, image).await?;
+        let manifest = Self::read_manifest(ep, pool, image).await?;
         let mut fetch = Fetch::new((ep, pool), &manifest, options, None);
         let loaded = Self::load_levels(&mut fetch, manifest.image_bytes).await;
         *cost += fetch.cost;

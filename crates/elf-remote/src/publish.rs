@@ -189,7 +189,7 @@ impl Publisher {
         loop {
             let record = self.pool.open_index(ep, &self.name).await?;
             let Some(image) = image_of(&record)? else { return Ok((record, Batch::default())) };
-            match Image::manifest(ep, &self.pool, &image).await {
+            match Image::read_manifest(ep, &self.pool, &image).await {
                 Ok(manifest) => {
                     let blocks = manifest.blocks().collect();
                     return Ok((record, Batch { manifest: Some(image.manifest), blocks }));
