@@ -44,6 +44,7 @@ pub struct ReadOptions {
     pub restarts_max: u32,
     /// For how long an image counts as current once that was seen. Default: 0, so that each query looks at the
     /// catalog, with an 8-byte READ posted together with its first ones.
+    /// Beyond the grace of the publishers it costs restarts.
     pub check_age_ns: Nanos,
 }
 

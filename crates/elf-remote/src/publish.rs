@@ -52,6 +52,7 @@ enum Switched {
 }
 
 /// The right of a process to publish images of one Elf. Others may publish too; the last one counts.
+/// Before it is dropped, [`Publisher::settle`] frees what it replaced.
 pub struct Publisher {
     pool: Pool,
     name: String,

@@ -115,6 +115,9 @@ impl Kernel {
 
     /// Calls `take` for each 64 of at most [`BLOCK_ROWS`] rows of which some meet all conditions, with the first
     /// of the 64 rows and their mask. A condition is the codes of the rows and its intervals.
+    ///
+    /// # Panics
+    /// If there are more rows.
     pub fn select<'c>(
         self,
         rows: usize,
