@@ -22,6 +22,7 @@ use take::Segment;
 pub(crate) struct Trie {
     pub sections: Sections,
     pub rows: u64,
+    pub id_bound: u64,
     pub number_bytes: usize,
     /// Levels whose entries are cached.
     pub is_cached: Vec<bool>,

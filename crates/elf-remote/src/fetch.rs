@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn parts_that_are_close_are_read_as_one() {
-        let mut manifest = Manifest::new(1, 56 * 40, 64, 1024);
+        let mut manifest = Manifest::new(1, 56 * 40, 10, 64, 1024);
         let addr = |raw| GlobalAddr::from_raw(raw).expect("not swizzled");
         manifest.add(Extent { addr: addr(0x4000), blocks: 1 });
         manifest.add(Extent { addr: addr(0x1_0000_4000), blocks: 2 });

@@ -34,7 +34,6 @@ enum Levels {
 #[derive(Debug)]
 pub(crate) struct Image {
     pub manifest: Manifest,
-    pub header: Header,
     pub order: Vec<usize>,
     levels: Levels,
 }
@@ -65,16 +64,17 @@ impl Image {
     ) -> Attempt<Self> {
         let manifest = Self::read_manifest(ep, pool, image).await?;
         let mut fetch = Fetch::new((ep, pool), &manifest, options, None);
-        let loaded = Self::load_levels(&mut fetch, manifest.image_bytes).await;
+        let loaded = Self::load_levels(&mut fetch, &manifest).await;
         *cost += fetch.cost;
-        let (header, order, levels) = loaded?;
-        Ok(Self { manifest, header, order, levels })
+        let (order, levels) = loaded?;
+        Ok(Self { manifest, order, levels })
     }
 
     async fn load_levels<E: Endpoint>(
         fetch: &mut Fetch<'_, E>,
-        image_bytes: u64,
-    ) -> Attempt<(Header, Vec<usize>, Levels)> {
+        manifest: &Manifest,
+    ) -> Attempt<(Vec<usize>, Levels)> {
+        let image_bytes = manifest.image_bytes;
         let first = 0..image_bytes.min(fetch.options.round_trip_bytes.max(Header::BYTES as u64));
         let mut parts = fetch.read(vec![first]).await?;
         let header = Header::of_head(parts.from(0))?;
@@ -89,11 +89,11 @@ impl Image {
         match header.layout {
             LayoutKind::Columnar => {
                 let (sections, order) = Sections::of_head(head, &header)?;
-                Ok((header, order, Levels::Columnar(load_trie(fetch, &header, sections).await?)))
+                Ok((order, Levels::Columnar(load_trie(fetch, &header, sections, manifest.id_bound).await?)))
             }
             LayoutKind::Linear => {
                 let order = linear::order(head, &header)?;
-                Ok((header, order, Levels::Linear(load_spans(fetch, &header, image_bytes).await?)))
+                Ok((order, Levels::Linear(load_spans(fetch, &header, manifest).await?)))
             }
         }
     }
@@ -126,6 +126,7 @@ async fn load_trie<E: Endpoint>(
     fetch: &mut Fetch<'_, E>,
     header: &Header,
     sections: Sections,
+    id_bound: u64,
 ) -> Attempt<Trie> {
     let mut left = fetch.options.cache_bytes;
     let mut is_cached = vec![false; sections.levels.len()];
@@ -145,17 +146,17 @@ async fn load_trie<E: Endpoint>(
         cached.push(place.start, fetched.get(&place).ok_or_else(missing)?.to_vec());
     }
     let (rows, number_bytes, kernel) = (header.rows, header.pointer_bytes, Kernel::detect());
-    Ok(Trie { sections, rows, number_bytes, is_cached, cached, kernel })
+    Ok(Trie { sections, rows, id_bound, number_bytes, is_cached, cached, kernel })
 }
 
 async fn load_spans<E: Endpoint>(
     fetch: &mut Fetch<'_, E>,
     header: &Header,
-    image_bytes: u64,
+    manifest: &Manifest,
 ) -> Attempt<Spans> {
     let array_at = header.head_bytes() as u64;
     let behind = || damaged(array_at, "the body ends within the column order");
-    let array_bytes = image_bytes.checked_sub(array_at).ok_or_else(behind)?;
+    let array_bytes = manifest.image_bytes.checked_sub(array_at).ok_or_else(behind)?;
     let pointer_words = header.pointer_bytes / 4;
     let array_words = array_bytes / 4;
     if header.first_list > array_words / pointer_words as u64 {
@@ -168,6 +169,7 @@ async fn load_spans<E: Endpoint>(
         pointer_words,
         columns: header.columns,
         rows: header.rows,
+        id_bound: manifest.id_bound,
         cached_levels: 0,
         cached: Parts::default(),
     };

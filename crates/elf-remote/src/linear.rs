@@ -33,6 +33,7 @@ pub(crate) struct Spans {
     pub pointer_words: usize,
     pub columns: usize,
     pub rows: u64,
+    pub id_bound: u64,
     pub cached_levels: usize,
     /// Lists of the cached levels.
     pub cached: Parts,
@@ -165,8 +166,8 @@ impl Spans {
         };
         for tid in &tids[..=last] {
             let tid = u64::from(tid.get() & !END);
-            if tid >= self.rows {
-                return Err(self.damage(span.at, "a row id is not below the number of rows"));
+            if tid >= self.id_bound {
+                return Err(self.damage(span.at, "a row id is not below the bound of its manifest"));
             }
             out.tid(tid);
         }

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! piece      [piece bytes - 8 of the image, zeros behind its end][checksum]
-//! manifest   [magic][version:32 | piece bytes:32][stamp][image bytes][block bytes][extents] [address][blocks] ...
+//! manifest   [magic][version:32 | piece bytes:32][stamp][image bytes][id bound][block bytes][extents] [address][blocks] ...
 //! record     [magic][manifest: address, length, hash][stamp], or only the magic before the first publication
 //! ```
 //! The checksum is XXH3, seeded with the *stamp*, a random number of the image, plus the number of the piece.
@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PANDOELR");
 const VERSION: u64 = 1;
-const HEADER_WORDS: usize = 6;
+const HEADER_WORDS: usize = 7;
 const REF_WORDS: usize = 5;
 
 /// Bytes of the checksum of a piece.
@@ -85,6 +85,8 @@ pub(crate) struct Extent {
 pub(crate) struct Manifest {
     pub stamp: u64,
     pub image_bytes: u64,
+    /// All row ids are below it.
+    pub id_bound: u64,
     pub piece_bytes: u64,
     pub block_bytes: u64,
     extents: Vec<Extent>,
@@ -93,9 +95,9 @@ pub(crate) struct Manifest {
 }
 
 impl Manifest {
-    pub fn new(stamp: u64, image_bytes: u64, piece_bytes: u64, block_bytes: u64) -> Self {
+    pub fn new(stamp: u64, image_bytes: u64, id_bound: u64, piece_bytes: u64, block_bytes: u64) -> Self {
         let (extents, firsts) = (Vec::new(), Vec::new());
-        Self { stamp, image_bytes, piece_bytes, block_bytes, extents, firsts }
+        Self { stamp, image_bytes, id_bound, piece_bytes, block_bytes, extents, firsts }
     }
 
     /// Bytes of the image in each piece.
@@ -157,7 +159,7 @@ impl Manifest {
 
     pub fn encode(&self) -> Vec<u8> {
         let mut words = vec![MAGIC, VERSION << 32 | self.piece_bytes, self.stamp];
-        words.extend([self.image_bytes, self.block_bytes, self.extents.len() as u64]);
+        words.extend([self.image_bytes, self.id_bound, self.block_bytes, self.extents.len() as u64]);
         words.extend(self.extents.iter().flat_map(|extent| [extent.addr.raw(), extent.blocks]));
         bytes_of(&words)
     }
@@ -168,7 +170,7 @@ impl Manifest {
         if words[0] != MAGIC || words[1] >> 32 != VERSION {
             return Err("it was made by another program or another version of this one");
         }
-        let (piece_bytes, image_bytes, block_bytes) = (words[1] & 0xffff_ffff, words[3], words[4]);
+        let (piece_bytes, image_bytes, block_bytes) = (words[1] & 0xffff_ffff, words[3], words[5]);
         let fits = piece_bytes.is_power_of_two() && PIECES.contains(&piece_bytes);
         if !fits || !block_bytes.is_power_of_two() || block_bytes < piece_bytes {
             return Err("pieces or blocks have an impossible size");
@@ -177,10 +179,10 @@ impl Manifest {
             return Err("the image has an impossible size");
         }
         let extents = &words[HEADER_WORDS..];
-        if extents.len() as u64 != words[5].saturating_mul(2) {
+        if extents.len() as u64 != words[6].saturating_mul(2) {
             return Err("it has another number of extents than it says");
         }
-        let mut manifest = Self::new(words[2], image_bytes, piece_bytes, block_bytes);
+        let mut manifest = Self::new(words[2], image_bytes, words[4], piece_bytes, block_bytes);
         for extent in extents.chunks_exact(2) {
             let addr = GlobalAddr::from_raw(extent[0]).filter(|addr| !addr.is_null());
             let end = extent[1].checked_mul(block_bytes).filter(|&bytes| bytes > 0);
@@ -199,7 +201,7 @@ mod tests {
     use super::*;
 
     fn manifest() -> Manifest {
-        let mut manifest = Manifest::new(7, 1_000, 64, 256);
+        let mut manifest = Manifest::new(7, 1_000, 10, 64, 256);
         for (raw, blocks) in [(0x1000, 1), (0x1_0000_2000, 4)] {
             manifest.add(Extent { addr: GlobalAddr::from_raw(raw).expect("not swizzled"), blocks });
         }

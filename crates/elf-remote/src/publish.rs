@@ -113,7 +113,7 @@ impl Publisher {
         // What cannot be freed now is freed later.
         let _ = self.reclaim(ep).await;
         let mut unpublished = self.limbo.begin();
-        let written = write_image((ep, &self.pool), elf.bytes(), &self.options, &mut unpublished).await;
+        let written = write_image((ep, &self.pool), elf, &self.options, &mut unpublished).await;
         let (image, bytes) = match written {
             Ok(written) => written,
             Err(error) => return self.discard(ep, unpublished.take(), error).await,

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pando_elf::{Bitmap, Count, Filter, Header, Ids, Kernel, Predicate, RowId, Sink};
+use pando_elf::{Bitmap, Count, Filter, Ids, Kernel, Predicate, RowId, Sink};
 use pando_fabric::{Endpoint, Nanos};
 use pando_pool::Pool;
 
@@ -105,12 +105,8 @@ impl Reader {
     /// As for [`Reader::select`]; [`pando_elf::Error::IdsTooNarrow`] if `T` cannot hold them.
     pub async fn ids<T: RowId, E: Endpoint>(&self, ep: &E, predicate: &Predicate) -> Result<Answer<Vec<T>>> {
         self.answer(ep, predicate, async |image, fetch, filter| {
-            let rows = image.header.rows;
-            if rows > Ids::<T>::ROWS {
-                return Err(pando_elf::Error::IdsTooNarrow { rows }.into());
-            }
             let mut ids = Vec::new();
-            let mut sink = Ids::new(&mut ids, Kernel::detect());
+            let mut sink = Ids::checked(&mut ids, image.manifest.id_bound, Kernel::detect())?;
             image.search(fetch, filter, &mut Receiver::new(Some(&mut sink))).await?;
             Ok(ids)
         })
@@ -122,10 +118,10 @@ impl Reader {
     /// # Errors
     /// As for [`Reader::select`].
     pub async fn bitmap<E: Endpoint>(&self, ep: &E, predicate: &Predicate) -> Result<Answer<Bitmap>> {
-        self.select(ep, predicate, |header| Bitmap::new(header.rows)).await
+        self.select(ep, predicate, Bitmap::of_bound).await
     }
 
-    /// Gives the rows that match to a sink made for the image with this header, in no particular order.
+    /// Gives the rows that match, in no particular order, to a sink that is made for row ids below a bound.
     ///
     /// # Errors
     /// [`RemoteError::NotAnElf`], [`RemoteError::NoImage`], [`RemoteError::KeptChanging`]; errors of the
@@ -134,10 +130,10 @@ impl Reader {
         &self,
         ep: &E,
         predicate: &Predicate,
-        make: impl Fn(&Header) -> S,
+        make: impl Fn(u64) -> pando_elf::Result<S>,
     ) -> Result<Answer<S>> {
         self.answer(ep, predicate, async |image, fetch, filter| {
-            let mut sink = make(&image.header);
+            let mut sink = make(image.manifest.id_bound)?;
             image.search(fetch, filter, &mut Receiver::new(Some(&mut sink))).await?;
             Ok(sink)
         })

@@ -54,8 +54,8 @@ impl<'s, S: Sink> Receiver<'s, S> {
     }
 }
 
-/// Fails if a row id is not below `rows`. `at` is the byte of the image where the ids begin.
-pub(crate) fn check_tids(tids: NumberSlice<'_>, rows: u64, at: u64) -> Attempt<()> {
-    let is_sound = tids.iter().all(|tid| tid < rows);
-    if is_sound { Ok(()) } else { Err(damaged(at, "a row id is not below the number of rows")) }
+/// Fails if a row id is not below `bound`. `at` is the byte of the image where the ids begin.
+pub(crate) fn check_tids(tids: NumberSlice<'_>, bound: u64, at: u64) -> Attempt<()> {
+    let is_sound = tids.iter().all(|tid| tid < bound);
+    if is_sound { Ok(()) } else { Err(damaged(at, "a row id is not below the bound of its manifest")) }
 }

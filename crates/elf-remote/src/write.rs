@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use pando_elf::Elf;
 use pando_fabric::{Endpoint, MemoryServerId, join_all};
 use pando_pool::{Placement, Pool};
 
@@ -18,18 +19,19 @@ use crate::options::PublishOptions;
 const WRITE_BYTES: u64 = 64 << 10;
 const WRITES: usize = 16;
 
-/// Writes an image and its manifest; returns the image, and the bytes of its blocks. All blocks are in
+/// Writes the image of `elf` and its manifest; returns the image, and the bytes of its blocks. All blocks are in
 /// `unpublished`, also after an error.
-pub(crate) async fn write_image<E: Endpoint>(
+pub(crate) async fn write_image<B: AsRef<[u8]>, E: Endpoint>(
     (ep, pool): (&E, &Pool),
-    image: &[u8],
+    elf: &Elf<B>,
     options: &PublishOptions,
     unpublished: &mut Unpublished<'_>,
 ) -> Result<(ImageRef, u64)> {
-    let piece_bytes = u64::from(options.piece_bytes);
+    let (image, piece_bytes) = (elf.bytes(), u64::from(options.piece_bytes));
     let stored = (image.len() as u64).div_ceil(piece_bytes - SEAL) * piece_bytes;
     let block_bytes = stored.next_power_of_two().min(pool.max_block());
-    let mut manifest = Manifest::new(ep.random(), image.len() as u64, piece_bytes, block_bytes);
+    let mut manifest =
+        Manifest::new(ep.random(), image.len() as u64, elf.id_bound(), piece_bytes, block_bytes);
     allocate((ep, pool), options.stripe_bytes, &mut manifest, unpublished).await?;
     write_pieces(ep, &manifest, image).await?;
     let placement = Placement::Prefer(MemoryServerId(0));

@@ -50,7 +50,8 @@ pub use external::{ExternalBuild, ExternalOptions};
 pub use gate::{Gate, Method, Output};
 pub use kernel::{BLOCK_ROWS, Combine, Kernel};
 pub use layout::{
-    Access, Array, Columnar, ElfLayout, Found, Header, LayoutKind, LevelSections, Linear, Sections, Step, Work,
+    Access, Array, Columnar, ElfLayout, Found, Header, LayoutKind, LevelSections, Linear, Sections, Step,
+    Work,
 };
 pub use order::{Advice, by_cardinality, cardinality, for_workload};
 pub use predicate::{Filter, Interval, Predicate};

@@ -112,7 +112,7 @@ impl<'a, T: RowId> Ids<'a, T> {
     }
 
     /// Fails if `T` cannot hold all ids below `bound`.
-    pub(crate) fn checked(out: &'a mut Vec<T>, bound: u64, kernel: Kernel) -> Result<Self> {
+    pub fn checked(out: &'a mut Vec<T>, bound: u64, kernel: Kernel) -> Result<Self> {
         if bound > Self::ROWS { Err(Error::IdsTooNarrow { bound }) } else { Ok(Self::new(out, kernel)) }
     }
 }
@@ -162,7 +162,7 @@ impl Bitmap {
     }
 
     /// The empty set of ids below `bound`, which an image states. Fails if it does not fit into memory.
-    pub(crate) fn of_bound(bound: u64) -> Result<Self> {
+    pub fn of_bound(bound: u64) -> Result<Self> {
         let count = bound.div_ceil(WORD as u64);
         let no_memory = Error::NoMemory { bytes: count.saturating_mul(8) };
         let mut words = Vec::new();

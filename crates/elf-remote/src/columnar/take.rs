@@ -55,7 +55,7 @@ impl Trie {
         let place = self.tids_place(rows)?;
         let tids = parts.get(&place).and_then(|bytes| NumberSlice::open(bytes, self.number_bytes));
         let tids = tids.ok_or_else(|| damaged(place.start, "row ids are missing"))?;
-        check_tids(tids, self.rows, place.start)?;
+        check_tids(tids, self.id_bound, place.start)?;
         Ok(tids)
     }
 

@@ -169,3 +169,20 @@ fn damage_of_any_block_is_found() {
         }
     }
 }
+
+#[test]
+fn row_ids_may_have_gaps() {
+    let ids = [5, 9, 100, 1_000_000];
+    let table = CodeTable::new(vec![vec![3, 1, 2, 1], vec![7, 9, 8, 7]]).expect("two columns");
+    let table = table.with_ids(&ids).expect("they ascend");
+    let (ep, pool) = pool(2, 4 << 20);
+    for (layout, name) in [(LayoutKind::Linear, "linear"), (LayoutKind::Columnar, "columnar")] {
+        let elf = build(&table, &[0, 1], layout, &BuildOptions::default());
+        let opened = Publisher::open(&ep, pool.clone(), name, PublishOptions::default());
+        let publisher = block_on(&ep, opened).expect("opened");
+        block_on(&ep, publisher.publish(&ep, &elf)).expect("room");
+        let reader = Reader::new(pool.clone(), name, ReadOptions::default());
+        check(&ep, &reader, &Predicate::all(), &ids);
+        check(&ep, &reader, &Predicate::all().and(1, [Interval::new(7, 8)]), &[5, 100, 1_000_000]);
+    }
+}
