@@ -5,7 +5,8 @@
 //! block   codes of level 0 | codes of level 1 | ... | row ids
 //! ```
 //!
-//! All blocks of a build have the same number of rows, except for the last one of a run.
+//! All blocks of a build have the same number of rows, except for the last one of a run. Columns are apart, so that
+//! each is written and read by one copy.
 
 use zerocopy::little_endian::{U32, U64};
 

@@ -1,6 +1,7 @@
 //! Temporary files without names.
 //!
 //! A file loses its name as soon as it is open, so nothing remains of it however the process ends.
+//! Errors say what it is for instead.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;

@@ -301,75 +301,72 @@ fn day(year: i32, month: u8, day: u8) -> i32 {
     }
 }
 
+/// Name, condition, number of predicates, and the rows that it selects.
+const TPCH: [(&str, &str, usize, fn(&Lineitem) -> bool); 7] = [
+    ("Q1", "l_shipdate <= date '1998-12-01' - interval '90' day (3)", 1, |row| row.ship <= day(1998, 9, 2)),
+    (
+        "Q6",
+        "l_shipdate >= date '1994-01-01' and l_shipdate < date '1994-01-01' + interval '1' year
+         and l_discount between .06 - 0.01 and .06 + 0.01 and l_quantity < 24",
+        1,
+        |row| {
+            (day(1994, 1, 1)..day(1995, 1, 1)).contains(&row.ship)
+                && (5..=7).contains(&row.discount)
+                && row.quantity < 24
+        },
+    ),
+    ("Q10", "L_RETURNFLAG = 'R'", 1, |row| row.flag == "R"),
+    (
+        "Q12 without its comparisons of columns",
+        "l_shipmode in ('MAIL', 'SHIP') and l_receiptdate >= date '1994-01-01'
+         and l_receiptdate < date '1994-01-01' + interval '1' year",
+        1,
+        |row| {
+            ["MAIL", "SHIP"].contains(&row.mode) && (day(1994, 1, 1)..day(1995, 1, 1)).contains(&row.receipt)
+        },
+    ),
+    (
+        "Q14",
+        "l_shipdate >= date '1995-09-01' and l_shipdate < date '1995-09-01' + interval '1' month",
+        1,
+        |row| (day(1995, 9, 1)..day(1995, 10, 1)).contains(&row.ship),
+    ),
+    (
+        "Q19 without the columns of part",
+        "(l_quantity >= 1 and l_quantity <= 1 + 10 and l_shipmode in ('AIR', 'AIR REG')
+           and l_shipinstruct = 'DELIVER IN PERSON')
+         or (l_quantity >= 10 and l_quantity <= 10 + 10 and l_shipmode in ('AIR', 'AIR REG')
+           and l_shipinstruct = 'DELIVER IN PERSON')
+         or (l_quantity >= 20 and l_quantity <= 20 + 10 and l_shipmode in ('AIR', 'AIR REG')
+           and l_shipinstruct = 'DELIVER IN PERSON')",
+        1,
+        |row| row.mode == "AIR" && row.instruct == "DELIVER IN PERSON" && row.quantity <= 30,
+    ),
+    (
+        "Q19 with discounts for the columns of part",
+        "(l_quantity >= 1 and l_quantity <= 1 + 10 and l_shipmode in ('AIR', 'AIR REG', 'REG AIR')
+           and l_shipinstruct = 'DELIVER IN PERSON' and l_discount < 0.03)
+         or (l_quantity >= 10 and l_quantity <= 10 + 10 and l_shipmode in ('AIR', 'AIR REG', 'REG AIR')
+           and l_shipinstruct = 'DELIVER IN PERSON' and l_discount < 0.05)
+         or (l_quantity >= 20 and l_quantity <= 20 + 10 and l_shipmode in ('AIR', 'AIR REG', 'REG AIR')
+           and l_shipinstruct = 'DELIVER IN PERSON' and l_discount < 0.07)",
+        3,
+        |row| {
+            let branch =
+                |low: i64, discount: i64| (low..=low + 10).contains(&row.quantity) && row.discount < discount;
+            ["AIR", "REG AIR"].contains(&row.mode)
+                && row.instruct == "DELIVER IN PERSON"
+                && (branch(1, 3) || branch(10, 5) || branch(20, 7))
+        },
+    ),
+];
+
 #[test]
 fn lineitem_conditions_of_tpch_select_their_rows() {
     let (table, rows) = lineitem();
-    type Truth<'a> = &'a dyn Fn(&Lineitem) -> bool;
-    let queries: [(&str, &str, usize, Truth<'_>); 7] = [
-        ("Q1", "l_shipdate <= date '1998-12-01' - interval '90' day (3)", 1, &|row| {
-            row.ship <= day(1998, 9, 2)
-        }),
-        (
-            "Q6",
-            "l_shipdate >= date '1994-01-01' and l_shipdate < date '1994-01-01' + interval '1' year
-             and l_discount between .06 - 0.01 and .06 + 0.01 and l_quantity < 24",
-            1,
-            &|row| {
-                (day(1994, 1, 1)..day(1995, 1, 1)).contains(&row.ship)
-                    && (5..=7).contains(&row.discount)
-                    && row.quantity < 24
-            },
-        ),
-        ("Q10", "L_RETURNFLAG = 'R'", 1, &|row| row.flag == "R"),
-        (
-            "Q12 without its comparisons of columns",
-            "l_shipmode in ('MAIL', 'SHIP') and l_receiptdate >= date '1994-01-01'
-             and l_receiptdate < date '1994-01-01' + interval '1' year",
-            1,
-            &|row| {
-                ["MAIL", "SHIP"].contains(&row.mode)
-                    && (day(1994, 1, 1)..day(1995, 1, 1)).contains(&row.receipt)
-            },
-        ),
-        (
-            "Q14",
-            "l_shipdate >= date '1995-09-01' and l_shipdate < date '1995-09-01' + interval '1' month",
-            1,
-            &|row| (day(1995, 9, 1)..day(1995, 10, 1)).contains(&row.ship),
-        ),
-        (
-            "Q19 without the columns of part",
-            "(l_quantity >= 1 and l_quantity <= 1 + 10 and l_shipmode in ('AIR', 'AIR REG')
-               and l_shipinstruct = 'DELIVER IN PERSON')
-             or (l_quantity >= 10 and l_quantity <= 10 + 10 and l_shipmode in ('AIR', 'AIR REG')
-               and l_shipinstruct = 'DELIVER IN PERSON')
-             or (l_quantity >= 20 and l_quantity <= 20 + 10 and l_shipmode in ('AIR', 'AIR REG')
-               and l_shipinstruct = 'DELIVER IN PERSON')",
-            1,
-            &|row| row.mode == "AIR" && row.instruct == "DELIVER IN PERSON" && row.quantity <= 30,
-        ),
-        (
-            "Q19 with discounts for the columns of part",
-            "(l_quantity >= 1 and l_quantity <= 1 + 10 and l_shipmode in ('AIR', 'AIR REG', 'REG AIR')
-               and l_shipinstruct = 'DELIVER IN PERSON' and l_discount < 0.03)
-             or (l_quantity >= 10 and l_quantity <= 10 + 10 and l_shipmode in ('AIR', 'AIR REG', 'REG AIR')
-               and l_shipinstruct = 'DELIVER IN PERSON' and l_discount < 0.05)
-             or (l_quantity >= 20 and l_quantity <= 20 + 10 and l_shipmode in ('AIR', 'AIR REG', 'REG AIR')
-               and l_shipinstruct = 'DELIVER IN PERSON' and l_discount < 0.07)",
-            3,
-            &|row| {
-                let branch = |low: i64, discount: i64| {
-                    (low..=low + 10).contains(&row.quantity) && row.discount < discount
-                };
-                ["AIR", "REG AIR"].contains(&row.mode)
-                    && row.instruct == "DELIVER IN PERSON"
-                    && (branch(1, 3) || branch(10, 5) || branch(20, 7))
-            },
-        ),
-    ];
     let order: Vec<usize> = (0..table.codes.width()).collect();
     let elf = Elf::build(&table.codes, &order, LayoutKind::Columnar, &BuildOptions::default()).expect("rows");
-    for (name, text, number, truth) in queries {
+    for (name, text, number, truth) in TPCH {
         let predicates = parse(&table, text).expect(name);
         assert_eq!(predicates.len(), number, "{name}: {predicates:?}");
         let expected: Vec<usize> = rows.iter().map(|row| usize::from(truth(row))).collect();
@@ -409,87 +406,89 @@ fn error(table: &EncodedTable, text: &str) -> String {
     parse(table, text).map(|predicates| format!("{predicates:?}")).expect_err(text).to_string()
 }
 
+/// Conditions that are none, and what is said of them.
+const ERRORS: [(&str, &str); 23] = [
+    (
+        "l_quantiti < 5",
+        "there is no column `l_quantiti`; the nearest is `l_quantity`, at byte 0: >>l_quantiti<< < 5",
+    ),
+    (
+        "\"L_TAX\" = 1",
+        "there is no column `L_TAX`; the nearest is `l_quantity`, at byte 0: >>\"L_TAX\"<< = 1",
+    ),
+    (
+        "l_discount > 0 and l_quantity = 'x' or 1 = 1",
+        "column `l_quantity` holds values of type decimal with 2 digits behind the point, not string, \
+         at byte 32: ...nt > 0 and l_quantity = >>'x'<< or 1 = 1",
+    ),
+    (
+        "l_quantity == 5",
+        "`==` is no operator: there are = <> != < <= > >= + -, at byte 11: l_quantity >>==<< 5",
+    ),
+    ("(l_quantity = 5", "the `(` at byte 0 needs a `)`, at byte 15: (l_quantity = 5>><<"),
+    ("l_quantity = 5)", "this `)` has no `(` before it, at byte 14: l_quantity = 5>>)<<"),
+    (
+        "l_quantity = 5 limit 3",
+        "the condition is complete here, but text follows, at byte 15: l_quantity = 5 >>limit<< 3",
+    ),
+    ("l_quantity", "a comparison of the column is expected here, at byte 10: l_quantity>><<"),
+    ("", "a column or a value is expected here, at byte 0: >><<"),
+    ("l_quantity = ", "a column or a value is expected here, at byte 13: l_quantity = >><<"),
+    (
+        "l_quantity not 5",
+        "`between`, `in` or `like` is expected behind `not`, at byte 15: l_quantity not >>5<<",
+    ),
+    (
+        "l_quantity between 1 or 2",
+        "`and` is expected between the bounds of `between`, at byte 21: l_quantity between 1 >>or<< 2",
+    ),
+    (
+        "l_quantity in (1, 2",
+        "`,` or `)` is expected behind a value of a list, at byte 19: l_quantity in (1, 2>><<",
+    ),
+    ("l_quantity is 5", "`null` or `not null` is expected behind `is`, at byte 14: l_quantity is >>5<<"),
+    (
+        "l_shipmode like '%AIR'",
+        "only a pattern with one `%` at its end, 'prefix%', can be an interval of codes, \
+         at byte 16: l_shipmode like >>'%AIR'<<",
+    ),
+    (
+        "l_quantity like '1%'",
+        "column `l_quantity` holds no strings that `like` could compare, at byte 0: >>l_quantity<< like '1%'",
+    ),
+    (
+        "l_commitdate < l_receiptdate",
+        "two columns are compared, which is no condition on the values of one column, \
+         at byte 0: >>l_commitdate < l_receipt...<<",
+    ),
+    (
+        "l_quantity + 1 < 5",
+        "a column stands alone in a comparison; only constants can be added, at byte 11: l_quantity >>+<< 1 < 5",
+    ),
+    (
+        "l_shipdate < date '1994-02-30'",
+        "this is no date: write date '1994-01-31', at byte 18: l_shipdate < date >>'1994-02-30'<<",
+    ),
+    (
+        "l_shipdate < date '1994-02-01' + interval '1' week",
+        "this is no interval: write interval '3' year, month or day, \
+         at byte 46: ...4-02-01' + interval '1' >>week<<",
+    ),
+    (
+        "l_shipdate < '1994-02-01'",
+        "column `l_shipdate` holds values of type date, not string, at byte 13: l_shipdate < >>'1994-02-01'<<",
+    ),
+    ("1 < 'x'", "a decimal cannot be compared with a string, at byte 0: >>1 < 'x'<<"),
+    (
+        "l_quantity = 1 +\n'x'",
+        "this decimal and this string have no sum, or one that is out of range, at byte 13: l_quantity = >>1 + 'x'<<",
+    ),
+];
+
 #[test]
 fn errors_say_what_is_wrong_and_where() {
     let (table, _) = lineitem();
-    let cases = [
-        (
-            "l_quantiti < 5",
-            "there is no column `l_quantiti`; the nearest is `l_quantity`, at byte 0: >>l_quantiti<< < 5",
-        ),
-        (
-            "\"L_TAX\" = 1",
-            "there is no column `L_TAX`; the nearest is `l_quantity`, at byte 0: >>\"L_TAX\"<< = 1",
-        ),
-        (
-            "l_discount > 0 and l_quantity = 'x' or 1 = 1",
-            "column `l_quantity` holds values of type decimal with 2 digits behind the point, not string, \
-             at byte 32: ...nt > 0 and l_quantity = >>'x'<< or 1 = 1",
-        ),
-        (
-            "l_quantity == 5",
-            "`==` is no operator: there are = <> != < <= > >= + -, at byte 11: l_quantity >>==<< 5",
-        ),
-        ("(l_quantity = 5", "the `(` at byte 0 needs a `)`, at byte 15: (l_quantity = 5>><<"),
-        ("l_quantity = 5)", "this `)` has no `(` before it, at byte 14: l_quantity = 5>>)<<"),
-        (
-            "l_quantity = 5 limit 3",
-            "the condition is complete here, but text follows, at byte 15: l_quantity = 5 >>limit<< 3",
-        ),
-        ("l_quantity", "a comparison of the column is expected here, at byte 10: l_quantity>><<"),
-        ("", "a column or a value is expected here, at byte 0: >><<"),
-        ("l_quantity = ", "a column or a value is expected here, at byte 13: l_quantity = >><<"),
-        (
-            "l_quantity not 5",
-            "`between`, `in` or `like` is expected behind `not`, at byte 15: l_quantity not >>5<<",
-        ),
-        (
-            "l_quantity between 1 or 2",
-            "`and` is expected between the bounds of `between`, at byte 21: l_quantity between 1 >>or<< 2",
-        ),
-        (
-            "l_quantity in (1, 2",
-            "`,` or `)` is expected behind a value of a list, at byte 19: l_quantity in (1, 2>><<",
-        ),
-        ("l_quantity is 5", "`null` or `not null` is expected behind `is`, at byte 14: l_quantity is >>5<<"),
-        (
-            "l_shipmode like '%AIR'",
-            "only a pattern with one `%` at its end, 'prefix%', can be an interval of codes, \
-             at byte 16: l_shipmode like >>'%AIR'<<",
-        ),
-        (
-            "l_quantity like '1%'",
-            "column `l_quantity` holds no strings that `like` could compare, at byte 0: >>l_quantity<< like '1%'",
-        ),
-        (
-            "l_commitdate < l_receiptdate",
-            "two columns are compared, which is no condition on the values of one column, \
-             at byte 0: >>l_commitdate < l_receipt...<<",
-        ),
-        (
-            "l_quantity + 1 < 5",
-            "a column stands alone in a comparison; only constants can be added, at byte 11: l_quantity >>+<< 1 < 5",
-        ),
-        (
-            "l_shipdate < date '1994-02-30'",
-            "this is no date: write date '1994-01-31', at byte 18: l_shipdate < date >>'1994-02-30'<<",
-        ),
-        (
-            "l_shipdate < date '1994-02-01' + interval '1' week",
-            "this is no interval: write interval '3' year, month or day, \
-             at byte 46: ...4-02-01' + interval '1' >>week<<",
-        ),
-        (
-            "l_shipdate < '1994-02-01'",
-            "column `l_shipdate` holds values of type date, not string, at byte 13: l_shipdate < >>'1994-02-01'<<",
-        ),
-        ("1 < 'x'", "a decimal cannot be compared with a string, at byte 0: >>1 < 'x'<<"),
-        (
-            "l_quantity = 1 +\n'x'",
-            "this decimal and this string have no sum, or one that is out of range, at byte 13: l_quantity = >>1 + 'x'<<",
-        ),
-    ];
-    for (text, message) in cases {
+    for (text, message) in ERRORS {
         assert_eq!(error(&table, text), message);
     }
 }
