@@ -301,8 +301,11 @@ fn day(year: i32, month: u8, day: u8) -> i32 {
     }
 }
 
+/// Whether a query selects a row, in plain Rust.
+type Selects = fn(&Lineitem) -> bool;
+
 /// Name, condition, number of predicates, and the rows that it selects.
-const TPCH: [(&str, &str, usize, fn(&Lineitem) -> bool); 7] = [
+const TPCH: [(&str, &str, usize, Selects); 7] = [
     ("Q1", "l_shipdate <= date '1998-12-01' - interval '90' day (3)", 1, |row| row.ship <= day(1998, 9, 2)),
     (
         "Q6",
