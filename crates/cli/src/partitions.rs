@@ -1,22 +1,26 @@
 //! `pando pool partitions` and `pando pool move-boundary`: the partitions of indexes.
 //!
-//! Boundaries and owners come from the catalog. Entries are counted on the memory servers, as last written
-//! back, while other processes may work on the pool. The caches of other processes are not visible, so the
-//! count of an owned partition is marked. The load of a compute server is known to that server only
-//! ([`pando::ComputeServerStats::operations`]).
+//! Boundaries and owners come from the catalog. The entries of a partition are counted by a scan through
+//! its owner if that serves operations, so those in its cache count too. Otherwise they are counted on the
+//! memory servers, as last written back, and if the partition has an owner, the count is marked. The load of
+//! a compute server is known to that server only ([`pando::ComputeServerStats::operations`]).
 
 use std::fmt::Write;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use pando::{IndexInfo, IndexReport, OpenOptions, Ownership};
+use pando::{
+    Cluster, Config, IndexInfo, IndexReport, KeyRange, OpenOptions, Ownership, Partition, ProcessIdentity,
+    ScanRange,
+};
 use pando_lab::units;
 use serde_json::{Value, json};
 
 use crate::args::{IndexArgs, LookArgs, PoolArgs};
 use crate::failure::Failure;
 use crate::keys::KeySchema;
-use crate::{output, pool};
+use crate::{output, pool, target};
 
 #[derive(Args, Debug)]
 pub struct PartitionsArgs {
@@ -46,43 +50,76 @@ pub struct MoveBoundaryArgs {
 
 /// An index with its partitions.
 struct Divided {
-    info: IndexInfo,
+    name: String,
     schema: KeySchema,
-    /// Number of entries by partition; `None` if they could not be counted.
-    entries: Option<Vec<u64>>,
+    parts: Vec<Part>,
+}
+
+struct Part {
+    keys: KeyRange,
+    owner: Option<ProcessIdentity>,
+    /// Whether the owner serves operations.
+    is_served: bool,
+    /// `None` if they could not be counted.
+    entries: Option<u64>,
+    /// Whether the cache of the owner may hold uncounted changes.
+    is_marked: bool,
 }
 
 impl Divided {
-    fn new(info: IndexInfo, reports: &[IndexReport]) -> Result<Self, Failure> {
+    /// Counts entries by a report of what was written back.
+    fn new(cluster: &Cluster, info: &IndexInfo, reports: &[IndexReport]) -> Result<Self, Failure> {
+        let partitions = cluster.partitions(&info.name)?;
         let report = reports.iter().find(|report| report.name == info.name);
-        let counted = report.map(|report| report.partition_entries.clone());
         // Boundaries may have moved between the two reads.
-        let entries = counted.filter(|entries| entries.len() == info.owners.len());
-        Ok(Self { schema: pool::schema_of(&info)?, info, entries })
+        let counted = report
+            .map(|report| &report.partition_entries)
+            .filter(|entries| entries.len() == partitions.len());
+        let part = |(number, Partition { keys, owner, .. }): (usize, Partition)| Part {
+            keys,
+            is_served: owner.address(&info.name).is_some(),
+            owner: owner.process().map(|process| process.identity),
+            entries: counted.map(|entries| entries[number]),
+            // This process has not opened the index, so every owner is another process.
+            is_marked: owner.process().is_some(),
+        };
+        let parts = partitions.into_iter().enumerate().map(part).collect();
+        Ok(Self { name: info.name.clone(), schema: pool::schema_of(info)?, parts })
     }
 
-    /// Whether the cache of another process may hold uncounted changes of a partition.
-    fn is_cached_elsewhere(&self, partition: usize) -> bool {
-        // This process has not opened the index, so every owner is another process.
-        self.info.owners[partition].is_some()
-    }
-
-    /// First key of a partition; `None` for the first one.
-    fn from(&self, partition: usize) -> Option<&[u8]> {
-        partition.checked_sub(1).map(|below| self.info.boundaries[below].as_slice())
+    /// Counts the entries of served partitions through their owners: only they know their caches.
+    fn count_served(&mut self, config: &Config) -> Result<(), Failure> {
+        if !self.parts.iter().any(|part| part.is_served) {
+            return Ok(());
+        }
+        let Some(index) = target::served(config, &self.name)? else { return Ok(()) };
+        let session = index.session();
+        for part in self.parts.iter_mut().filter(|part| part.is_served) {
+            let range = ScanRange {
+                low: part.keys.low.as_deref().map_or(Bound::Unbounded, Bound::Included),
+                high: part.keys.high.as_deref().map_or(Bound::Unbounded, Bound::Excluded),
+                ..ScanRange::all()
+            };
+            part.entries = Some(session.scan(&range, |_, _| true)? as u64);
+            part.is_marked = false;
+        }
+        Ok(())
     }
 }
 
 pub fn run(args: &PartitionsArgs) -> Result<(), Failure> {
     let config = pool::looking(&args.pool, &args.look)?;
-    let indexes = pool::with_cluster(config, |cluster| {
+    let mut indexes = pool::with_cluster(config.clone(), |cluster| {
         let infos = match &args.index {
             Some(name) => vec![cluster.index_info(name)?],
             None => cluster.indexes()?,
         };
         let reports = cluster.shapes()?;
-        infos.into_iter().map(|info| Divided::new(info, &reports)).collect::<Result<Vec<_>, _>>()
+        infos.iter().map(|info| Divided::new(cluster, info, &reports)).collect::<Result<Vec<_>, _>>()
     })?;
+    if !args.look.unclean {
+        indexes.iter_mut().try_for_each(|index| index.count_served(&config))?;
+    }
     output::tell(args.json.as_deref(), || document(&args.pool.pool, &indexes), || text(&indexes))
 }
 
@@ -113,23 +150,23 @@ fn document(path: &Path, indexes: &[Divided]) -> Value {
     let indexes: Vec<Value> = indexes
         .iter()
         .map(|index| {
-            let partitions: Vec<Value> =
-                (0..index.info.owners.len()).map(|partition| partition_document(index, partition)).collect();
-            json!({ "name": index.info.name, "partitions": partitions })
+            let partition = |(number, part)| partition_document(&index.schema, number, part);
+            let partitions: Vec<Value> = index.parts.iter().enumerate().map(partition).collect();
+            json!({ "name": index.name, "partitions": partitions })
         })
         .collect();
     json!({ "pool": path.to_string_lossy(), "indexes": indexes })
 }
 
-fn partition_document(index: &Divided, partition: usize) -> Value {
-    let key = |key: &[u8]| index.schema.json(key);
+fn partition_document(schema: &KeySchema, number: usize, part: &Part) -> Value {
+    let key = |key: &Option<Vec<u8>>| key.as_deref().map(|key| schema.json(key));
     json!({
-        "partition": partition,
-        "from": index.from(partition).map(key),
-        "to": index.info.boundaries.get(partition).map(|boundary| key(boundary)),
-        "owner": index.info.owners[partition].map(|process| process.pid),
-        "entries": index.entries.as_ref().map(|entries| entries[partition]),
-        "counted": if index.is_cached_elsewhere(partition) { "written back" } else { "all" },
+        "partition": number,
+        "from": key(&part.keys.low),
+        "to": key(&part.keys.high),
+        "owner": part.owner.map(|process| process.pid),
+        "entries": part.entries,
+        "counted": if part.is_marked { "written back" } else { "all" },
     })
 }
 
@@ -137,13 +174,13 @@ fn text(indexes: &[Divided]) -> String {
     let mut text = String::new();
     for index in indexes {
         let blank = if text.is_empty() { "" } else { "\n" };
-        writeln!(text, "{blank}index {}", index.info.name).expect("writing to a string does not fail");
+        writeln!(text, "{blank}index {}", index.name).expect("writing to a string does not fail");
         let head = ["partition", "from", "up to", "entries", "share", "owner"].map(str::to_owned);
-        let rows = (0..index.info.owners.len()).map(|partition| row(index, partition));
+        let all = index.parts.iter().filter_map(|part| part.entries).sum();
+        let rows = index.parts.iter().enumerate().map(|(number, part)| row(&index.schema, number, part, all));
         text.push_str(&pool::aligned(&[head].into_iter().chain(rows).collect::<Vec<_>>()));
     }
-    let is_some = |index: &Divided| (0..index.info.owners.len()).any(|at| index.is_cached_elsewhere(at));
-    if indexes.iter().any(is_some) {
+    if indexes.iter().flat_map(|index| &index.parts).any(|part| part.is_marked) {
         text.push_str("* as written back by the owner, whose cache may hold later changes\n");
     }
     if indexes.is_empty() {
@@ -152,23 +189,23 @@ fn text(indexes: &[Divided]) -> String {
     text
 }
 
-fn row(index: &Divided, partition: usize) -> [String; 6] {
-    let key = |key: Option<&[u8]>| key.map_or("-".to_owned(), |key| index.schema.display(key));
-    let (entries, share) = match &index.entries {
+/// `all` is the number of entries of all partitions.
+fn row(schema: &KeySchema, number: usize, part: &Part, all: u64) -> [String; 6] {
+    let key = |key: &Option<Vec<u8>>| key.as_deref().map_or("-".to_owned(), |key| schema.display(key));
+    let mark = if part.is_marked { "*" } else { "" };
+    let (entries, share) = match part.entries {
         None => ("?".to_owned(), "?".to_owned()),
         Some(entries) => {
-            let all: u64 = entries.iter().sum();
-            let share = entries[partition] as f64 * 100.0 / all.max(1) as f64;
-            let mark = if index.is_cached_elsewhere(partition) { "*" } else { "" };
-            (format!("{}{mark}", units::count(entries[partition])), format!("{share:.1}%"))
+            let share = entries as f64 * 100.0 / all.max(1) as f64;
+            (format!("{}{mark}", units::count(entries)), format!("{share:.1}%"))
         }
     };
     [
-        partition.to_string(),
-        key(index.from(partition)),
-        key(index.info.boundaries.get(partition).map(Vec::as_slice)),
+        number.to_string(),
+        key(&part.keys.low),
+        key(&part.keys.high),
         entries,
         share,
-        index.info.owners[partition].map_or("nobody".to_owned(), |process| process.to_string()),
+        part.owner.map_or("nobody".to_owned(), |process| process.to_string()),
     ]
 }

@@ -126,6 +126,20 @@ fn what_needs_the_partitions_of_a_running_compute_server_is_refused() {
         assert!(sentence.contains(&format!("{what} is not possible yet")), "{arguments}: {sentence}");
         assert!(sentence.contains(&owner) && sentence.contains("stop it"), "{arguments}: {sentence}");
     }
+    // Entries are counted in the owner's cache too.
+    let counted = |partition: usize, table: &str| {
+        let table: Value = serde_json::from_str(table).expect("one object");
+        let found = &table["indexes"][0]["partitions"][partition];
+        (found["entries"].as_u64().expect("counted"), found["counted"].clone())
+    };
+    let table = || place.ok("pool partitions --pool grove.pando --json -");
+    let (before, _) = counted(0, &table());
+    place.ok(&format!("put --pool ops://{} --index words aaaaa a", daemon.address));
+    assert_eq!(counted(0, &table()), (before + 1, json!("all")));
+    assert_eq!(counted(2, &table()).1, "all");
+    assert!(!place.ok("pool partitions --pool grove.pando").contains('*'));
+    let unclean = place.ok("pool partitions --pool grove.pando --unclean --json -");
+    assert_eq!(counted(0, &unclean), (before, json!("written back")));
     // Nothing was begun.
     assert!(place.ok("pool servers --pool grove.pando").matches("active").count() == 2);
     place.ok("pool add-server --pool grove.pando");
