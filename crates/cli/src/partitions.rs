@@ -109,17 +109,24 @@ impl Divided {
 
 pub fn run(args: &PartitionsArgs) -> Result<(), Failure> {
     let config = pool::looking(&args.pool, &args.look)?;
-    let mut indexes = pool::with_cluster(config.clone(), |cluster| {
+    let indexes = pool::with_cluster(config.clone(), |cluster| {
         let infos = match &args.index {
             Some(name) => vec![cluster.index_info(name)?],
             None => cluster.indexes()?,
         };
         let reports = cluster.shapes()?;
-        infos.iter().map(|info| Divided::new(cluster, info, &reports)).collect::<Result<Vec<_>, _>>()
+        let mut indexes = Vec::new();
+        for info in &infos {
+            let divided = Divided::new(cluster, info, &reports).and_then(|mut divided| {
+                if !args.look.unclean {
+                    divided.count_served(&config)?;
+                }
+                Ok(divided)
+            });
+            indexes.extend(pool::unless_dropped(cluster, &info.name, divided)?);
+        }
+        Ok(indexes)
     })?;
-    if !args.look.unclean {
-        indexes.iter_mut().try_for_each(|index| index.count_served(&config))?;
-    }
     output::tell(args.json.as_deref(), || document(&args.pool.pool, &indexes), || text(&indexes))
 }
 

@@ -201,6 +201,19 @@ pub fn beside_others<T>(
     })
 }
 
+/// The result of work on an index; `None` if it failed because the index was dropped meanwhile.
+pub fn unless_dropped<T>(
+    cluster: &Cluster,
+    name: &str,
+    result: Result<T, Failure>,
+) -> Result<Option<T>, Failure> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(_) if !cluster.index_names()?.iter().any(|present| present == name) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
 /// [`with_cluster`] with an existing index and its catalog entry.
 pub fn with_index<T>(
     config: Config,

@@ -102,12 +102,9 @@ impl Shape {
         if self.info.owners.iter().all(Option::is_none) {
             return Ok(());
         }
-        match target::served(config, name) {
-            Ok(index) => self.served = index.as_ref().map(Served::scan).transpose()?,
-            // The index was dropped meanwhile.
-            Err(_) if !cluster.index_names()?.contains(name) => {}
-            Err(failure) => return Err(failure),
-        }
+        let counted =
+            target::served(config, name).and_then(|index| index.as_ref().map(Served::scan).transpose());
+        self.served = pool::unless_dropped(cluster, name, counted)?.flatten();
         let (Some(served), Some(report)) = (&self.served, &mut self.report) else { return Ok(()) };
         (report.entries, report.key_bytes) = (served.entries, served.key_bytes);
         report.value_bytes = served.value_bytes;

@@ -151,3 +151,26 @@ fn what_needs_the_partitions_of_a_running_compute_server_is_refused() {
     place.ok("pool drain-server 1 --pool grove.pando");
     assert!(place.ok("check --pool grove.pando").contains("no violations"));
 }
+
+#[test]
+fn an_index_that_is_dropped_meanwhile_is_left_out() {
+    let place = Place::new();
+    let server = Daemon::memory_server(&place, "");
+    let pool = server.pool();
+    place.ok(&format!("create --pool {pool} --index kept"));
+    std::thread::scope(|scope| {
+        let looks = ["pool partitions", "stats"].map(|look| {
+            let (place, pool) = (&place, &pool);
+            scope.spawn(move || {
+                for _ in 0..40 {
+                    let told = place.ok(&format!("{look} --pool {pool}"));
+                    assert!(told.contains("kept"), "{look}: {told}");
+                }
+            })
+        });
+        while !looks.iter().all(|look| look.is_finished()) {
+            place.ok(&format!("create --pool {pool} --index brief --boundaries=h,p"));
+            place.ok(&format!("drop --pool {pool} --index brief"));
+        }
+    });
+}
