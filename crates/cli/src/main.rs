@@ -102,6 +102,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    pando_lab::process::set_commit(env!("PANDO_COMMIT"));
     let ended = match parse() {
         Ok(Some(command)) => signals::outlive_size_limit().and_then(|()| run(command)),
         // The requested help or version was printed.

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf};
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf, outlined};
 use pando_pool::defect::Defect;
 use pando_pool::{Placement, Pool, Run, ValueRef};
 
@@ -42,6 +42,16 @@ impl<K: AsRef<[u8]> + Sync, V: AsRef<[u8]> + Sync> SortedSource for [(K, V)] {
         self[range.start as usize..range.end as usize]
             .iter()
             .try_for_each(|(key, value)| each(key.as_ref(), value.as_ref()))
+    }
+}
+
+impl<S: SortedSource + ?Sized> SortedSource for &S {
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+
+    fn visit(&self, range: Range<u64>, each: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+        (**self).visit(range, each)
     }
 }
 
@@ -127,7 +137,7 @@ impl<L: Layout> BulkLoad<L> {
     ///
     /// # Errors
     /// Entries that the layout cannot hold.
-    pub fn plan(&self, source: &(impl SortedSource + ?Sized), threads: usize) -> Result<Vec<Range<u64>>> {
+    pub fn plan(&self, source: &dyn SortedSource, threads: usize) -> Result<Vec<Range<u64>>> {
         let len = source.len();
         let per_leaf = self.sample_entries_per_leaf(source)?;
         let fanout = (self.layout.max_children() as f64 * self.inner_fill).max(2.0);
@@ -140,7 +150,7 @@ impl<L: Layout> BulkLoad<L> {
     /// sufficient number of subtrees; and the approximate number of nodes of a subtree. The level is not
     /// below that of the subtrees that [`spread`](crate::placement::spread) moves later, which are numerous
     /// enough.
-    fn placement(&self, source: &(impl SortedSource + ?Sized)) -> Result<(u8, u32)> {
+    fn placement(&self, source: &dyn SortedSource) -> Result<(u8, u32)> {
         let servers = self.pool.active_servers().len();
         let leaves = source.len() as f64 / self.sample_entries_per_leaf(source)?;
         let fanout = (self.layout.max_children() as f64 * self.inner_fill).max(2.0);
@@ -152,7 +162,7 @@ impl<L: Layout> BulkLoad<L> {
         Ok((level, (2.0 * fanout.powi(i32::from(level))).clamp(1.0, f64::from(RUN_MAX)) as u32))
     }
 
-    fn sample_entries_per_leaf(&self, source: &(impl SortedSource + ?Sized)) -> Result<f64> {
+    fn sample_entries_per_leaf(&self, source: &dyn SortedSource) -> Result<f64> {
         let page = PageBuf::zeroed(self.layout.node_size());
         self.layout.init(page.words(), &NodeInit { addr: 0, index_id: 0, level: 0, low: None, high: None });
         let mut entries = 0;
@@ -180,7 +190,7 @@ impl<L: Layout> BulkLoad<L> {
     pub async fn load_slice<E: Endpoint>(
         &self,
         ep: &E,
-        source: &(impl SortedSource + ?Sized),
+        source: &dyn SortedSource,
         range: Range<u64>,
         slices: usize,
         number: usize,
@@ -203,7 +213,7 @@ impl<L: Layout> BulkLoad<L> {
     }
 
     /// Bytes kept free in each node for a fence that is not known yet: the length of the longest key.
-    fn fence_reserve(&self, source: &(impl SortedSource + ?Sized), range: &Range<u64>) -> Result<usize> {
+    fn fence_reserve(&self, source: &dyn SortedSource, range: &Range<u64>) -> Result<usize> {
         let mut longest = self.boundaries.iter().map(Vec::len).max().unwrap_or(0);
         if !self.layout.fences_take_room() {
             return Ok(0);
@@ -219,7 +229,7 @@ impl<L: Layout> BulkLoad<L> {
     async fn fill<E: Endpoint>(
         &self,
         builder: &mut Builder<'_, L, E>,
-        source: &(impl SortedSource + ?Sized),
+        source: &dyn SortedSource,
         range: Range<u64>,
     ) -> Result<u64> {
         let before = self.key_at(source, range.start.checked_sub(1))?;
@@ -254,11 +264,7 @@ impl<L: Layout> BulkLoad<L> {
         Ok(range.end - range.start)
     }
 
-    fn key_at(
-        &self,
-        source: &(impl SortedSource + ?Sized),
-        position: Option<u64>,
-    ) -> Result<Option<Vec<u8>>> {
+    fn key_at(&self, source: &dyn SortedSource, position: Option<u64>) -> Result<Option<Vec<u8>>> {
         let mut found = None;
         if let Some(at) = position {
             source.visit(at..at + 1, &mut |key, _| {
@@ -582,7 +588,7 @@ impl<'b, L: Layout, E: Endpoint> Builder<'b, L, E> {
             self.roots.push(orphan);
             return Ok(());
         }
-        Box::pin(self.push_child(orphan)).await
+        outlined(Box::pin(self.push_child(orphan))).await
     }
 
     async fn push_child(&mut self, child: Orphan) -> Result<()> {

@@ -1,12 +1,23 @@
 //! Facts about this process for reports: its memory, its program.
 //!
 //! The peak of resident memory is the kernel's figure; it is reset between phases if the system allows it,
-//! and missing if the system does not report it. The commit comes from the build.
+//! and missing if the system does not report it. The program tells its commit, so that only the program is
+//! compiled again after each commit.
 
 use std::fs;
+use std::sync::OnceLock;
 
-/// Commit that this program was built from, or `unknown`.
-pub const COMMIT: &str = env!("PANDO_COMMIT");
+static COMMIT: OnceLock<&str> = OnceLock::new();
+
+/// Sets the commit that the program was built from. The first call counts.
+pub fn set_commit(commit: &'static str) {
+    COMMIT.get_or_init(|| commit);
+}
+
+/// Commit that the program was built from, or `unknown`.
+pub(crate) fn commit() -> &'static str {
+    COMMIT.get().copied().unwrap_or("unknown")
+}
 
 /// The first digits of a commit, for readers.
 pub(crate) fn short_commit(commit: &str) -> &str {

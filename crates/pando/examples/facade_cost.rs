@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let layout = FixedLayout::new(1024, 8, 8)?;
     let root = block_on(&ep, Tree::create(&ep, &pool, layout, 1, &[]))?;
     let load = BulkLoad::new(layout, pool.clone(), 1, 3, &[]);
-    let slice = block_on(&ep, load.load_slice(&ep, &entries[..], 0..keys, 1, 0))?;
+    let slice = block_on(&ep, load.load_slice(&ep, &entries.as_slice(), 0..keys, 1, 0))?;
     block_on(&ep, load.finish(&ep, vec![slice], root))?;
     let cache = Arc::new(Cache::new(&CacheConfig::new(memory, 1024))?);
     let worker = cache.worker();

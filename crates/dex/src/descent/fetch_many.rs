@@ -130,10 +130,10 @@ fn admit_copy<L: Layout, E: Endpoint>(
 ///
 /// # Errors
 /// Corruption; errors of the fabric.
-pub(crate) async fn fetch_leaves_of<'t, L: Layout, E: Endpoint, K: AsRef<[u8]>>(
+pub(crate) async fn fetch_leaves_of<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
-    keys: &[K],
+    keys: &[&[u8]],
     wanted: impl Fn(usize) -> bool,
 ) -> Result<Fetched> {
     let mut fetched = Fetched::default();
@@ -145,7 +145,7 @@ pub(crate) async fn fetch_leaves_of<'t, L: Layout, E: Endpoint, K: AsRef<[u8]>>(
     let (_entered, view) = gate::enter_any(tree, ctx);
     let mut slots: Vec<(Slot<'t>, usize)> = Vec::new();
     for (i, key) in keys.iter().enumerate().filter(|&(i, _)| wanted(i)) {
-        let slot = match missing_leaf(tree, ctx, &view, key.as_ref()).await {
+        let slot = match missing_leaf(tree, ctx, &view, key).await {
             Ok(Some(slot)) => slot,
             Ok(None) | Err(Retry::Restart | Retry::Crowded(_)) => continue,
             Err(Retry::Failed(error)) => return Err(error),
@@ -162,9 +162,7 @@ pub(crate) async fn fetch_leaves_of<'t, L: Layout, E: Endpoint, K: AsRef<[u8]>>(
         let (places, leaves): (Vec<_>, Vec<_>) = some
             .iter()
             .enumerate()
-            .filter_map(|(at, &(slot, i))| {
-                Some((start + at, claim(tree, slot, keys[i].as_ref(), Toward::Key)?))
-            })
+            .filter_map(|(at, &(slot, i))| Some((start + at, claim(tree, slot, keys[i], Toward::Key)?)))
             .unzip();
         for (at, page) in places.into_iter().zip(fetch_many(tree, ctx, leaves).await) {
             fetched.pages[at] = page?;

@@ -6,7 +6,7 @@
 //! it stays in the cache.
 
 use pando_cache::{CommonTicket, FreeFrame, IoTicket, Pin, Resolved};
-use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf, Resource, Work};
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf, Resource, Work, outlined};
 
 use crate::costs::Offer;
 use crate::descent::walk::{self, Admit, Child, Miss, PrivateLeaf, Slot};
@@ -60,7 +60,7 @@ pub(crate) async fn fetch<'t, L: Layout, E: Endpoint>(
             }
             .into());
         }
-        return Box::pin(refresh::led_astray(tree, ctx, slot, target)).await;
+        return outlined(Box::pin(refresh::led_astray(tree, ctx, slot, target))).await;
     }
     let Some(free) = free else {
         return Ok(Child::Private(PrivateLeaf { page, ticket }));

@@ -8,7 +8,7 @@
 use pando_cache::defect::Defect;
 use pando_cache::{FrameRef, FrameState, IoTicket, Lookup};
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work, outlined};
 
 use crate::costs::Offer;
 use crate::descent::miss::{self, Offloadable};
@@ -137,7 +137,7 @@ pub(crate) async fn walk_from<'t, L: Layout, E: Endpoint>(
         }
         let slot = slot(tree, node, index)?;
         // Boxed, to keep the futures of operations that find all nodes in frames small.
-        match Box::pin(resolve(tree, ctx, slot, target, miss)).await? {
+        match outlined(Box::pin(resolve(tree, ctx, slot, target, miss))).await? {
             Child::Cached { child, parent: above } => {
                 parent = Some(above);
                 node = child;
@@ -209,7 +209,7 @@ pub(crate) async fn locate<'t, L: Layout, E: Endpoint>(
                 if !ctx.worker.has_turn() {
                     return Err(retry);
                 }
-                Box::pin(prove::prove_child_by_reads(tree, ctx, slot, target)).await?;
+                outlined(Box::pin(prove::prove_child_by_reads(tree, ctx, slot, target))).await?;
             }
             Ok(Located::Missing(ticket))
         }
@@ -261,7 +261,7 @@ pub(crate) async fn check_covers<'t, L: Layout, E: Endpoint>(
     if right {
         return Ok(());
     }
-    Box::pin(refresh::led_astray(tree, ctx, slot, target)).await
+    outlined(Box::pin(refresh::led_astray(tree, ctx, slot, target))).await
 }
 
 /// Whether a node has the level and the fences that its parent promised for the target.

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use pando_fabric::{Endpoint, PageBuf, Work};
+use pando_fabric::{Endpoint, PageBuf, Work, outlined};
 
 use crate::descent::fetch_many;
 use crate::descent::optimistic::{self, Descent, Step};
@@ -114,7 +114,8 @@ impl<L: Layout> Tree<L> {
                 lanes[..group.len()].iter().take_while(|lane| answer(self, ctx, lane, answers)).count();
             if answered < group.len() {
                 // Boxed, so that the future of a batch whose nodes are all in frames does not hold the lanes.
-                Box::pin(answer_rest(self, ctx, group, lanes, answered, answers)).await?;
+                let group: Vec<_> = group.iter().map(AsRef::as_ref).collect();
+                outlined(Box::pin(answer_rest(self, ctx, &group, lanes, answered, answers))).await?;
             }
         }
         Ok(())
@@ -140,22 +141,22 @@ fn answer<L: Layout, E: Endpoint>(
 }
 
 /// Answers the keys of a group from index `answered` on.
-async fn answer_rest<L: Layout, E: Endpoint, K: AsRef<[u8]>>(
+async fn answer_rest<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
-    group: &[K],
+    group: &[&[u8]],
     lanes: [Lane<'_>; GROUP],
     answered: usize,
     answers: &mut Answers,
 ) -> Result<()> {
     let is_missing = |i| i >= answered && matches!(lanes[i], Lane::Alone);
     let missing = fetch_many::fetch_leaves_of(tree, ctx, group, is_missing).await?;
-    for (i, (key, lane)) in group.iter().zip(&lanes).enumerate().skip(answered) {
+    for (i, (&key, lane)) in group.iter().zip(&lanes).enumerate().skip(answered) {
         if answer(tree, ctx, lane, answers) {
             continue;
         }
         ctx.ep.renew_time_limit();
-        let (key, start) = (key.as_ref(), answers.bytes.len());
+        let start = answers.bytes.len();
         let found = match missing.leaf_of(i) {
             Some(page) => get_from_copy(tree, ctx, page, key, &mut answers.bytes).await?,
             None => tree.get(ctx, key, &mut answers.bytes).await?,

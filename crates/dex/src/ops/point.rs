@@ -9,7 +9,7 @@ use std::mem;
 
 use pando_cache::defect::Defect;
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, Resource, Work};
+use pando_fabric::{Endpoint, Resource, Work, outlined};
 use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
 
 use crate::change::{Blocked, Change, Expected, Outcome, apply, stored_len, work_of};
@@ -47,7 +47,7 @@ impl<L: Layout> Tree<L> {
             Ok(found) => Ok(found),
             Err(stuck) => {
                 out.truncate(start);
-                self.get_later(ctx, key, stuck, out).await
+                outlined(Box::pin(self.get_later(ctx, key, stuck, out))).await
             }
         }
     }
@@ -187,7 +187,7 @@ async fn try_get<L: Layout, E: Endpoint>(
     drop(entered);
     ctx.ep.charge(Work::Copy { bytes: out.len() });
     if let Some(value) = long {
-        let read = Box::pin(read_long(tree, ctx, value, out)).await;
+        let read = outlined(Box::pin(read_long(tree, ctx, value, out))).await;
         if matches!(read, Err(Retry::Restart)) {
             failed.note(value)?;
         }
@@ -223,7 +223,7 @@ async fn store<'v, L: Layout, E: Endpoint>(
         return change_entry(tree, ctx, key, &mut change(Stored::Inline(value))).await;
     }
     // Boxed, as a rare path, to keep the futures of other changes small.
-    Box::pin(store_long(tree, ctx, key, value, change)).await
+    outlined(Box::pin(store_long(tree, ctx, key, value, change))).await
 }
 
 async fn store_long<'v, L: Layout, E: Endpoint>(
@@ -257,7 +257,7 @@ async fn change_entry<L: Layout, E: Endpoint>(
     if outcome.unlinked.is_none() && !outcome.underfull {
         return Ok(outcome);
     }
-    Box::pin(settle(tree, ctx, key, outcome)).await
+    outlined(Box::pin(settle(tree, ctx, key, outcome))).await
 }
 
 /// Makes a change in the leaf of `key`, without the work that follows it.
@@ -278,7 +278,7 @@ pub(crate) async fn change_leaf<L: Layout, E: Endpoint>(
         }
         Err(stuck) => stuck,
     };
-    Box::pin(change_anyhow(tree, ctx, key, from, change)).await
+    outlined(Box::pin(change_anyhow(tree, ctx, key, from, change))).await
 }
 
 /// Makes a change, whether or not the nodes on the path are cached, from where the cached path ended.
@@ -296,7 +296,7 @@ async fn change_anyhow<L: Layout, E: Endpoint>(
             Ok(Ok(outcome)) => return Ok(outcome),
             Ok(Err(Blocked::NoRoom)) => {
                 // Boxed, to keep the futures of other changes small.
-                Box::pin(make_room(tree, ctx, key, stored_len(change))).await?;
+                outlined(Box::pin(make_room(tree, ctx, key, stored_len(change)))).await?;
                 // Other operations may take the room first, but only for a bounded time.
                 ctx = tries.pause(tree, ctx, "room in a node").await?;
             }
@@ -341,7 +341,7 @@ pub(crate) async fn settle<L: Layout, E: Endpoint>(
         None => Ok(()),
     };
     let merged = match outcome.underfull {
-        true => Box::pin(merge::merge_upward(tree, ctx, tree.layout.key(key)?)).await,
+        true => outlined(Box::pin(merge::merge_upward(tree, ctx, tree.layout.key(key)?))).await,
         false => Ok(()),
     };
     let wrap = |error: DexError| match defect(Defect::WrongNothingHappened) {

@@ -7,12 +7,13 @@
 //! [`prefetch`](crate::ops::prefetch)).
 
 use std::ops::Bound;
+use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_cache::FrameId;
 use pando_cache::defect::Defect;
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work, outlined};
 use pando_pool::ValueRef;
 
 use crate::descent::fetch_many::Missing;
@@ -230,8 +231,18 @@ async fn next_leaf<'t, L: Layout, E: Endpoint>(
         ctx.worker.counters().count_descent(1);
         return Ok(());
     }
+    outlined(pin!(find_leaf(tree, ctx, cursor, range, toward))).await
+}
+
+/// Copies the leaf at the cursor's fence into the cursor, by a descent.
+async fn find_leaf<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    mut ctx: Ctx<'_, E>,
+    cursor: &mut Cursor<'t>,
+    range: &ScanRange<'_>,
+    toward: Toward,
+) -> Result<()> {
     let tries = RestartPolicy::default();
-    let mut ctx = ctx;
     loop {
         match descend_to_leaf(tree, ctx, cursor, range, toward).await {
             Ok(()) => return Ok(()),
@@ -329,7 +340,7 @@ async fn descend_by_parent<'t, L: Layout, E: Endpoint>(
         None => {
             let slot = walk::slot(tree, above, index)?;
             // Boxed, to keep the futures of scans whose leaves are all in frames small.
-            match Box::pin(bring_leaf(tree, ctx, cursor, range, slot, target)).await? {
+            match outlined(Box::pin(bring_leaf(tree, ctx, cursor, range, slot, target))).await? {
                 Some(leaf) => leaf,
                 None => return Ok(()),
             }
@@ -464,7 +475,7 @@ async fn visit_leaf<'t, L: Layout, E: Endpoint>(
             continue;
         }
         if let Some(long) = tree.node(&cursor.page).append_value(i, &mut value) {
-            match Box::pin(long_of(tree, ctx, &key, long, &mut value)).await {
+            match outlined(Box::pin(long_of(tree, ctx, &key, long, &mut value))).await {
                 Ok(true) => {}
                 // Removed since the leaf was copied, so it was not present throughout.
                 Ok(false) => continue,

@@ -16,7 +16,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, outlined};
 use pando_pool::{AttachSlot, LOOKS_AT_HOLDER};
 
 use crate::descent::{read, refresh};
@@ -47,14 +47,14 @@ enum Fate {
 pub(crate) async fn settle_locks<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
     // Boxed, as rare paths, to keep the futures of operations small.
     if tree.pool.has_left_locks() {
-        let _ = Box::pin(tree.pool.give_back_left_locks(ctx.ep)).await;
+        let _ = outlined(Box::pin(tree.pool.give_back_left_locks(ctx.ep))).await;
     }
     if unfinished::is_any(tree) {
         tree.cache.end_cut_off(ctx.ep.now());
-        let _ = Box::pin(unfinished::finish_some(tree, ctx)).await;
+        let _ = outlined(Box::pin(unfinished::finish_some(tree, ctx))).await;
     }
     match tree.suspects.any.load(Relaxed) {
-        true => Box::pin(look_after_suspects(tree, ctx)).await,
+        true => outlined(Box::pin(look_after_suspects(tree, ctx))).await,
         false => Ok(()),
     }
 }

@@ -116,7 +116,7 @@ fn load_losing(lost: u64, cut: bool) -> bool {
     let root = block_on(ep, Tree::create(ep, &pool, layout, 7, &[])).expect("room");
     let entries: Vec<_> = (0..KEYS).map(|k| (k.to_be_bytes(), k.to_be_bytes())).collect();
     let load = BulkLoad::new(layout, pool.clone(), 7, 3, &[]);
-    let slice = block_on(ep, load.load_slice(ep, &entries[..], 0..KEYS, 1, 0)).expect("room");
+    let slice = block_on(ep, load.load_slice(ep, &entries.as_slice(), 0..KEYS, 1, 0)).expect("room");
     ep.changes.set(0);
     ep.lost.set(lost);
     let done = block_on(ep, load.finish(ep, vec![slice], root));

@@ -63,7 +63,7 @@ fn cluster<L: Layout>(
     let root = block_on(&ep, Tree::create(&ep, &pool, layout, INDEX, boundaries)).expect("room");
     let entries: Vec<_> = (0..KEYS).map(|k| (key(k), value(layout, k, 0))).collect();
     let load = BulkLoad::new(layout, pool.clone(), INDEX, level, boundaries).leaf_fill(0.7);
-    let slice = block_on(&ep, load.load_slice(&ep, entries.as_slice(), 0..KEYS, 1, 0)).expect("room");
+    let slice = block_on(&ep, load.load_slice(&ep, &entries.as_slice(), 0..KEYS, 1, 0)).expect("room");
     block_on(&ep, load.finish(&ep, vec![slice], root)).expect("room");
     let mut pools = Vec::new();
     let trees = KeyRange::from_boundaries(boundaries).into_iter().enumerate().map(|(number, range)| {

@@ -19,7 +19,7 @@ fn loaded(entries: u64, servers: usize, subtree_level: u8) -> Vec<u64> {
     let root = block_on(&ep, Tree::create(&ep, &cluster.pool, layout, index, &[])).expect("room");
     let load = BulkLoad::new(layout, cluster.pool.clone(), index, subtree_level, &[]);
     let all = 0..entries.len() as u64;
-    let slice = block_on(&ep, load.load_slice(&ep, entries.as_slice(), all, 1, 0)).expect("room");
+    let slice = block_on(&ep, load.load_slice(&ep, &entries.as_slice(), all, 1, 0)).expect("room");
     block_on(&ep, load.finish(&ep, vec![slice], root)).expect("room");
     let cache = std::sync::Arc::new(
         pando_cache::Cache::new(&pando_cache::CacheConfig::new(64 << 10, 1024)).expect("a possible cache"),

@@ -47,7 +47,7 @@ impl<L: Layout> Plain<L> {
         let entries: Vec<_> = (0..KEYS).step_by(2).map(|k| (key(k), value(k, 0).to_vec())).collect();
         let load = BulkLoad::new(layout, pool.clone(), INDEX, 1, &boundaries).leaf_fill(0.7);
         let len = entries.len() as u64;
-        let slice = block_on(&ep, load.load_slice(&ep, &entries[..], 0..len, 1, 0)).expect("loaded");
+        let slice = block_on(&ep, load.load_slice(&ep, &entries.as_slice(), 0..len, 1, 0)).expect("loaded");
         block_on(&ep, load.finish(&ep, vec![slice], root)).expect("loaded");
         let trees = KeyRange::from_boundaries(&boundaries).into_iter().map(|range| {
             let config = PlainConfig {

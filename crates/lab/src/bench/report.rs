@@ -253,7 +253,7 @@ impl BenchReport {
             cache: CacheFigures::of(&counts),
             peak_rss_bytes: process::peak_rss_bytes(),
             config_hash: spec.config_hash(),
-            commit: process::COMMIT,
+            commit: process::commit(),
             layout: spec.layout_name(),
             techniques: spec.system.techniques(),
             fill: spec.fill,

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::Claim;
 use super::cell::Work;
 use super::results::Results;
-use crate::process::COMMIT;
+use crate::process::commit;
 
 /// Writes a file that appears completely or not at all.
 pub(super) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
@@ -69,7 +69,7 @@ pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
         "source": experiment.source,
         "scale": results.setting.scale.to_string(),
         "seed": results.setting.seed,
-        "commit": COMMIT,
+        "commit": commit(),
         "claims": claims,
         "cells": cells.collect::<Vec<_>>(),
     });

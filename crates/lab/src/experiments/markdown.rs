@@ -11,7 +11,7 @@ use super::cell::Metric;
 use super::claims::{deviates, differ};
 use super::results::{Outcome, Results};
 use super::{Claim, Experiment, Setting};
-use crate::process::{COMMIT, short_commit};
+use crate::process::{commit, short_commit};
 
 pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
     let experiment = results.experiment;
@@ -25,7 +25,7 @@ pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
     line(&format!("*The paper's setting.* {}\n", experiment.setting));
     line(&format!(
         "*Here.* A simulated cluster, scale `{scale}`, seed {seed}, commit {}. {}\n",
-        short_commit(COMMIT),
+        short_commit(commit()),
         results.setting.describe()
     ));
     if results.left_out > 0 {

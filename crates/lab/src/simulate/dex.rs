@@ -77,7 +77,7 @@ impl<L: Layout> Dex<L> {
         let assembly = Assembly::new(&pool, layout, &boundaries, case.cache_config(), tree);
         let (spares, leaf_fill) = (case.moves.spare_servers, setup.fill());
         let assembly = Assembly { spares, leaf_fill, ..assembly };
-        let trees = block_on(ep, assembly.trees(ep, &draw_entries(setup, book)[..]))?;
+        let trees = block_on(ep, assembly.trees(ep, &draw_entries(setup, book).as_slice()))?;
         let keyed_servers = setup.compute_servers;
         let process = |server| case.process_of(keyed_servers, server);
         let is_between = |&at: &usize| process(at) != process(at + 1);

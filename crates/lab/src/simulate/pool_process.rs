@@ -446,11 +446,11 @@ impl<'w> Process<'w> {
         let well = self.now_well();
         let mut may_be_linked = false;
         let loaded = async {
-            let plan = load.plan(&entries[..], 1)?;
+            let plan = load.plan(&entries.as_slice(), 1)?;
             let mut slices = Vec::new();
             for (number, range) in plan.iter().enumerate() {
                 let slice =
-                    load.load_slice(&self.ep, &entries[..], range.clone(), plan.len(), number).await?;
+                    load.load_slice(&self.ep, &entries.as_slice(), range.clone(), plan.len(), number).await?;
                 slices.push(slice);
             }
             may_be_linked = true;

@@ -51,7 +51,7 @@ impl Summary {
             seconds: 0.0,
             history_hash: 0,
             failed_seeds: Vec::new(),
-            commit: process::COMMIT,
+            commit: process::commit(),
         }
     }
 

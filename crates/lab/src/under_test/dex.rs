@@ -81,11 +81,7 @@ impl<'a, L: Layout> Assembly<'a, L> {
     ///
     /// # Errors
     /// A full pool; nodes of impossible sizes; errors of the fabric.
-    pub async fn load<E: Endpoint>(
-        &self,
-        ep: &E,
-        source: &(impl SortedSource + ?Sized),
-    ) -> Result<GlobalAddr, DexError> {
+    pub async fn load<E: Endpoint>(&self, ep: &E, source: &dyn SortedSource) -> Result<GlobalAddr, DexError> {
         let Self { pool, layout, boundaries, tree, .. } = self;
         let root = Tree::create(ep, pool, *layout, tree.index_id, boundaries).await?;
         if source.len() > 0 {
@@ -107,7 +103,7 @@ impl<'a, L: Layout> Assembly<'a, L> {
     pub async fn trees<E: Endpoint>(
         &self,
         ep: &E,
-        source: &(impl SortedSource + ?Sized),
+        source: &dyn SortedSource,
     ) -> Result<Vec<Tree<L>>, DexError> {
         let spares = std::iter::repeat_n(KeyRange::none(), self.spares);
         let ranges = KeyRange::from_boundaries(self.boundaries).into_iter().chain(spares);
@@ -141,7 +137,7 @@ impl<L: Layout> Dex<L> {
         pool: Pool,
         layout: L,
         boundaries: Vec<Vec<u8>>,
-        source: &impl SortedSource,
+        source: &dyn SortedSource,
     ) -> pando::Result<Self> {
         let assembly = Assembly { spares, ..Assembly::of(spec, &pool, layout, &boundaries) };
         let trees = assembly.trees(ep, source).await?;

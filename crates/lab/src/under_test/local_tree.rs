@@ -65,7 +65,7 @@ impl<L: Layout> LocalTree<L> {
     ///
     /// # Errors
     /// Keys and values that the layout cannot store in leaves; errors of the source.
-    pub fn load(layout: L, source: &impl SortedSource, (fill, inner_fill): (f64, f64)) -> Result<Self> {
+    pub fn load(layout: L, source: &dyn SortedSource, (fill, inner_fill): (f64, f64)) -> Result<Self> {
         let mut tree = Self { layout, nodes: Vec::new(), root: 0, splits: 0 };
         let leaf_most = per_node(layout.max_entries(), fill) as usize;
         let mut level: Vec<(Vec<u8>, NodeId)> = vec![(Vec::new(), tree.new_node(0, None, None))];

@@ -196,7 +196,7 @@ impl<T: PeerTree> Peers<T> {
         ep: &E,
         pool: Pool,
         boundaries: Vec<Vec<u8>>,
-        source: &impl SortedSource,
+        source: &dyn SortedSource,
     ) -> Result<Self, BenchError> {
         let before = allocated(ep, &pool).await.map_err(pando::Error::from)?;
         let boundaries = spec.system.is_partitioned().then_some(boundaries);
@@ -242,8 +242,8 @@ impl<T: PeerTree> Peers<T> {
 }
 
 /// Turns a source, which calls a visitor, into an iterator. Fetches a number of entries at a time.
-struct Pulled<'s, S> {
-    source: &'s S,
+struct Pulled<'s> {
+    source: &'s dyn SortedSource,
     next: u64,
     fetched: std::vec::IntoIter<Entry>,
     /// Error of the source, which ends the iteration.
@@ -253,8 +253,8 @@ struct Pulled<'s, S> {
 /// Number of entries that are fetched together.
 const FETCHED: u64 = 4096;
 
-impl<'s, S: SortedSource> Pulled<'s, S> {
-    fn new(source: &'s S, failed: &'s mut Option<IndexError>) -> Self {
+impl<'s> Pulled<'s> {
+    fn new(source: &'s dyn SortedSource, failed: &'s mut Option<IndexError>) -> Self {
         Self { source, next: 0, fetched: Vec::new().into_iter(), failed }
     }
 
@@ -268,7 +268,7 @@ impl<'s, S: SortedSource> Pulled<'s, S> {
     }
 }
 
-impl<S: SortedSource> Iterator for Pulled<'_, S> {
+impl Iterator for Pulled<'_> {
     type Item = Entry;
 
     fn next(&mut self) -> Option<Entry> {

@@ -37,7 +37,7 @@ impl<L: Layout> Plain<L> {
         pool: Pool,
         layout: L,
         boundaries: Vec<Vec<u8>>,
-        source: &impl SortedSource,
+        source: &dyn SortedSource,
     ) -> pando::Result<Self> {
         let root = Assembly::of(spec, &pool, layout, &boundaries).load(ep, source).await?;
         let trees = KeyRange::from_boundaries(&boundaries).into_iter().map(|range| {

@@ -82,14 +82,14 @@ pub struct Loaded {
 }
 
 /// A source that counts the entries visited.
-struct Counted<'s, S: ?Sized> {
-    source: &'s S,
+struct Counted<'s> {
+    source: &'s dyn SortedSource,
     done: &'s AtomicU64,
     stop: &'s AtomicBool,
     progress: Option<&'s (dyn Fn(u64) + Sync)>,
 }
 
-impl<S: SortedSource + ?Sized> SortedSource for Counted<'_, S> {
+impl SortedSource for Counted<'_> {
     fn len(&self) -> u64 {
         self.source.len()
     }
@@ -135,6 +135,11 @@ impl Index {
     /// [`Error::NotEmpty`]; [`Error::SessionsOpen`]; [`Error::NotAllOwned`]; entries that are out of order or
     /// that the layout cannot hold; a full pool. The index is empty then.
     pub fn bulk_load(&self, source: &(impl SortedSource + ?Sized), options: &BulkOptions<'_>) -> Result<u64> {
+        // Behind one type, the load is compiled once, and not in each crate with a source.
+        self.bulk_load_from(&source, options)
+    }
+
+    fn bulk_load_from(&self, source: &dyn SortedSource, options: &BulkOptions<'_>) -> Result<u64> {
         options.check()?;
         self.shared.writable()?;
         let _alone = self.data.exclusive(WHAT)?;
@@ -219,7 +224,7 @@ struct Load<'l, L> {
 }
 
 impl<L: Layout> Load<'_, L> {
-    fn run(&self, servers: &Servers, source: &(impl SortedSource + ?Sized), recut: bool) -> Result<u64> {
+    fn run(&self, servers: &Servers, source: &dyn SortedSource, recut: bool) -> Result<u64> {
         // Boundaries may have moved since the index was opened.
         let mut record = self.shared.record(self.ep, &servers.record.name)?;
         if recut && let Some(boundaries) = boundaries_of(source, record.boundaries.len() + 1)? {
@@ -260,7 +265,7 @@ impl<L: Layout> Load<'_, L> {
         }
     }
 
-    fn load(&self, record: &IndexRecord, source: &(impl SortedSource + ?Sized)) -> Result<u64> {
+    fn load(&self, record: &IndexRecord, source: &dyn SortedSource) -> Result<u64> {
         let (ep, options) = (self.ep, self.options);
         let pool = self.shared.pool.clone();
         let load = BulkLoad::new(self.layout, pool, record.id, record.subtree_level, &record.boundaries)
@@ -321,7 +326,7 @@ fn first_error<T>(slices: Vec<Result<T>>) -> Result<Vec<T>, (Error, Vec<T>)> {
 
 /// Boundaries that cut the source into `parts` with equally many entries; `None` if there are fewer entries
 /// than parts.
-fn boundaries_of(source: &(impl SortedSource + ?Sized), parts: usize) -> Result<Option<Vec<Vec<u8>>>> {
+fn boundaries_of(source: &dyn SortedSource, parts: usize) -> Result<Option<Vec<Vec<u8>>>> {
     if source.len() < parts as u64 {
         return Ok(None);
     }

@@ -108,7 +108,7 @@ impl<L: Layout, F: Fabric> Cluster<L, F> {
         let root = block_on(&ep, Tree::create(&ep, &pool, layout, INDEX, boundaries)).unwrap();
         if !entries.is_empty() {
             let load = BulkLoad::new(layout, pool.clone(), INDEX, 3, boundaries).leaf_fill(fill);
-            let slice = block_on(&ep, load.load_slice(&ep, entries, 0..entries.len() as u64, 1, 0)).unwrap();
+            let slice = block_on(&ep, load.load_slice(&ep, &entries, 0..entries.len() as u64, 1, 0)).unwrap();
             block_on(&ep, load.finish(&ep, vec![slice], root)).unwrap();
         }
         let open = |range| {
