@@ -56,6 +56,7 @@ pub(crate) enum Blocked {
 }
 
 /// Makes the change in a leaf to which the caller has exclusive access.
+#[inline]
 pub(crate) fn apply<L: Layout>(
     leaf: NodeMut<'_, L>,
     key: L::Key<'_>,
@@ -108,6 +109,7 @@ fn is_expected<L: Layout>(
 }
 
 /// Work of a change: the bytes of a replaced value, or half a leaf if entries were moved.
+#[inline]
 pub(crate) fn work_of<L: Layout>(
     layout: L,
     change: &Change<'_>,

@@ -187,6 +187,7 @@ impl FixedLayout {
         }
     }
 
+    #[inline]
     fn append_key_at(&self, page: &[Word], word: usize, out: &mut Vec<u8>) {
         let end = out.len() + self.key_len;
         for i in 0..self.w {
@@ -195,6 +196,7 @@ impl FixedLayout {
         out.truncate(end);
     }
 
+    #[inline]
     fn store_value(&self, page: &[Word], i: usize, bytes: &[u8]) {
         let at = self.leaf_values + i * self.vw;
         for (j, chunk) in bytes.chunks(8).enumerate() {
@@ -204,6 +206,7 @@ impl FixedLayout {
         }
     }
 
+    #[inline]
     fn inline<'v>(&self, value: Stored<'v>) -> &'v [u8] {
         match value {
             Stored::Inline(bytes) => bytes,
@@ -257,6 +260,7 @@ impl Layout for FixedLayout {
         Ok(FixedKey { first: key_word(bytes, 0), bytes })
     }
 
+    #[inline]
     fn key_bytes<'k>(&self, key: FixedKey<'k>) -> &'k [u8]
     where
         'k: 'k,
@@ -264,6 +268,7 @@ impl Layout for FixedLayout {
         key.bytes
     }
 
+    #[inline]
     fn value_is_inline(&self, value: &[u8]) -> Result<bool> {
         if value.len() != self.value_len {
             return Err(DexError::WrongValueSize { len: value.len(), expected: self.value_len });
@@ -281,10 +286,12 @@ impl Layout for FixedLayout {
         }
     }
 
+    #[inline]
     fn node_size(&self) -> usize {
         self.node_words * 8
     }
 
+    #[inline]
     fn scan_start(&self, bound: &[u8], toward: Toward) -> (Vec<u8>, Toward) {
         // Leave room for the next fence, which the scan appends.
         let mut key = Vec::with_capacity(bound.len().max(self.key_len) + self.key_len);
@@ -315,7 +322,7 @@ impl Layout for FixedLayout {
             && (kind & HIGH_INFINITE != 0 || self.compare(page, self.fence_at(Side::High), key).is_gt())
     }
 
-    #[inline]
+    #[inline(always)]
     fn child_index(&self, page: &[Word], key: FixedKey<'_>) -> usize {
         self.rank::<true>(page, self.count(page), key)
     }
@@ -324,7 +331,7 @@ impl Layout for FixedLayout {
         self.rank::<false>(page, self.count(page), key)
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&self, page: &[Word], key: FixedKey<'_>) -> std::result::Result<usize, usize> {
         let count = self.count(page);
         let i = self.rank::<false>(page, count, key);
@@ -336,6 +343,7 @@ impl Layout for FixedLayout {
         header::raw_count(page).min(self.cap(page))
     }
 
+    #[inline]
     fn append_key(&self, page: &[Word], i: usize, out: &mut Vec<u8>) {
         self.append_key_at(page, self.body + i * self.w, out);
     }
@@ -374,6 +382,7 @@ impl Layout for FixedLayout {
         None
     }
 
+    #[inline]
     fn append_fence(&self, page: &[Word], side: Side, out: &mut Vec<u8>) -> bool {
         if header::has(page, if side == Side::Low { LOW_INFINITE } else { HIGH_INFINITE }) {
             return false;

@@ -44,6 +44,7 @@ pub struct Answers {
 
 impl Answers {
     /// Value of the `i`-th key; `None` if the key is absent.
+    #[inline]
     pub fn get(&self, i: usize) -> Option<&[u8]> {
         self.values[i].clone().map(|range| &self.bytes[range])
     }
@@ -80,6 +81,7 @@ impl Answers {
         self.values.clear();
     }
 
+    #[inline]
     fn push(&mut self, found: bool, start: usize) {
         self.values.push(found.then_some(start..self.bytes.len()));
     }

@@ -7,7 +7,6 @@
 //! [`prefetch`](crate::ops::prefetch)).
 
 use std::ops::Bound;
-use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_cache::FrameId;
@@ -135,7 +134,8 @@ async fn scan_from<L: Layout, E: Endpoint>(
         // The leaf was copied, and the first entry is searched for in the copy.
         ctx.ep.charge(Work::Copy { bytes: tree.layout.node_size() });
         ctx.ep.charge(Work::NodeSearch);
-        let (entries, more) = visit_leaf(tree, ctx, &mut cursor, range, toward, left, &mut visit).await?;
+        let (entries, more) =
+            visit_leaf(tree, ctx, &mut cursor, range, toward, left, |key, value| visit(key, value)).await?;
         ctx.ep.renew_time_limit();
         ctx.ep.charge(Work::Entries { count: entries });
         scanned.entries += entries;
@@ -231,7 +231,7 @@ async fn next_leaf<'t, L: Layout, E: Endpoint>(
         ctx.worker.counters().count_descent(1);
         return Ok(());
     }
-    outlined(pin!(find_leaf(tree, ctx, cursor, range, toward))).await
+    outlined(Box::pin(find_leaf(tree, ctx, cursor, range, toward))).await
 }
 
 /// Copies the leaf at the cursor's fence into the cursor, by a descent.
@@ -431,7 +431,7 @@ async fn visit_leaf<'t, L: Layout, E: Endpoint>(
     range: &ScanRange<'_>,
     toward: Toward,
     limit: usize,
-    visit: &mut impl FnMut(&[u8], &[u8]) -> bool,
+    mut visit: impl FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<(usize, bool)> {
     let node = tree.node(&cursor.page);
     let count = node.count();
@@ -534,6 +534,7 @@ fn prefetch_next<L: Layout>(tree: &Tree<L>, cursor: &Cursor<'_>, toward: Toward)
     }
 }
 
+#[inline]
 fn copy_page(from: &[pando_cache::sync::Word], to: &PageBuf) {
     for (to, from) in to.words().iter().zip(from) {
         to.store(from.load(Relaxed), Relaxed);

@@ -175,6 +175,7 @@ impl<L: Layout> Tree<L> {
     }
 
     /// Number of levels: 1 if the root is a leaf.
+    #[inline]
     pub fn height(&self) -> u32 {
         u32::from(self.node(self.cache.frame(self.root)).level()) + 1
     }

@@ -6,7 +6,7 @@
 
 use pando_fabric::{
     Chain, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result,
-    TimeLimit, VerbResult,
+    TimeLimit, VerbResult, outlined,
 };
 use pando_fabric_local::LocalEndpoint;
 use pando_fabric_net::TcpEndpoint;
@@ -39,9 +39,9 @@ macro_rules! await_either {
     ($self:ident, $ep:ident => $call:expr) => {
         match $self {
             AnyEndpoint::Local($ep) => $call.await,
-            AnyEndpoint::Tcp($ep) => Box::pin($call).await,
+            AnyEndpoint::Tcp($ep) => outlined(Box::pin($call)).await,
             #[cfg(feature = "verbs")]
-            AnyEndpoint::Verbs($ep) => Box::pin($call).await,
+            AnyEndpoint::Verbs($ep) => outlined(Box::pin($call)).await,
         }
     };
 }

@@ -32,6 +32,7 @@ impl Answers {
     ///
     /// # Panics
     /// If there were fewer keys.
+    #[inline]
     pub fn get(&self, i: usize) -> Option<&[u8]> {
         if self.of_many {
             let (part, at) = self.places[i];

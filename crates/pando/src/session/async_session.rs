@@ -210,15 +210,17 @@ impl<'s> AsyncSession<'s> {
         let session = self.session;
         // An error that stops the scan and is not an answer of a compute server.
         let mut elsewhere = None;
-        let scan_of =
-            async |number: usize, part: &ScanRange<'_>| match self.scan_of(number, part, &mut visit).await {
-                Err(Error::Index(error)) => Err(error),
-                Err(error) => {
-                    elsewhere = Some(error);
-                    Err(DexError::Routes("the scan stops at this compute server"))
-                }
-                Ok(scanned) => Ok(scanned),
-            };
+        let scan_of = async |number: usize, part: &ScanRange<'_>| match self
+            .scan_of(number, part, |key, value| visit(key, value))
+            .await
+        {
+            Err(Error::Index(error)) => Err(error),
+            Err(error) => {
+                elsewhere = Some(error);
+                Err(DexError::Routes("the scan stops at this compute server"))
+            }
+            Ok(scanned) => Ok(scanned),
+        };
         let scanned = session.router.scanned(&session.ep, range, session.patience_ns, scan_of);
         let scanned = limited(&session.ep, &session.limit(), scanned).await;
         match elsewhere {

@@ -83,6 +83,29 @@ fn a_lock_and_an_unlock_without_an_answer_are_settled() {
 }
 
 #[test]
+fn the_lock_of_a_version_without_an_answer_is_known_to_be_taken_or_not() {
+    for without_effect in [false, true] {
+        let memory = Memory::new(&[1 << 20]);
+        let ep = &memory.endpoint(1);
+        ep.without_effect.set(without_effect);
+        let pool = block_on(Pool::create(ep, PoolOptions::embedded())).expect("create");
+        let at = block_on(pool.alloc(ep, Placement::LeastLoaded, 64)).expect("room");
+        block_on(ep.write_word(at, 7)).expect("written");
+        ep.lose(0);
+        let locked = block_on(pool.try_lock_version(ep, at, 7)).expect("the word tells");
+        ep.lose_no_more();
+        assert_eq!(locked.is_some(), !without_effect);
+        let is_locked = block_on(ep.read_word(at)).expect("read") >> 63 == 1;
+        assert_eq!(is_locked, !without_effect);
+        if let Some(lock) = locked {
+            block_on(lock.unlock(ep, ep.now() + 1_000_000_000)).expect("unlocked");
+        }
+        assert!(!pool.has_left_locks());
+        assert_eq!(block_on(ep.read_word(at)).expect("read") >> 63, 0);
+    }
+}
+
+#[test]
 fn blocks_are_handed_out_once_whatever_answer_is_lost() {
     const HERE: Placement = Placement::Server(MemoryServerId(0));
     for (n, without_effect) in (0..60).flat_map(|n| [(n, false), (n, true)]) {
