@@ -7,6 +7,7 @@
 //! [`prefetch`](crate::ops::prefetch)).
 
 use std::ops::Bound;
+use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_cache::FrameId;
@@ -231,7 +232,8 @@ async fn next_leaf<'t, L: Layout, E: Endpoint>(
         ctx.worker.counters().count_descent(1);
         return Ok(());
     }
-    outlined(Box::pin(find_leaf(tree, ctx, cursor, range, toward))).await
+    // In place: a box around what every scan does would cost more than it saves.
+    outlined(pin!(find_leaf(tree, ctx, cursor, range, toward))).await
 }
 
 /// Copies the leaf at the cursor's fence into the cursor, by a descent.
