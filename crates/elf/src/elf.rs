@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use crate::build::{BuildOptions, build_columnar, build_linear, sorted_columnar, sorted_linear};
 use crate::error::{Error, Result};
-use crate::gate::{Gate, Method, Output};
+use crate::gate::{Gate, Method, Output, Query};
 use crate::kernel::Kernel;
 use crate::layout::{Columnar, ElfLayout, Header, LayoutKind, Linear};
+use crate::parallel::ParallelSink;
 use crate::predicate::{Filter, Predicate};
-use crate::search::{exact, range};
+use crate::search::exact;
 use crate::selection::{Bitmap, Ids, RowId, sort_ids};
 use crate::sink::{Count, Sink};
 use crate::sort::Sorted;
@@ -52,6 +53,7 @@ pub struct Elf<B = Vec<u8>> {
     table: Option<Arc<CodeTable>>,
     kernel: Kernel,
     gate: Gate,
+    threads: usize,
 }
 
 impl Elf {
@@ -86,7 +88,7 @@ impl Elf {
 
 impl<B: AsRef<[u8]>> Elf<B> {
     fn of(image: Image<B>) -> Self {
-        Self { image, table: None, kernel: Kernel::detect(), gate: Gate::default() }
+        Self { image, table: None, kernel: Kernel::detect(), gate: Gate::default(), threads: 1 }
     }
 
     /// Opens an image in either layout after verifying it.
@@ -128,6 +130,14 @@ impl<B: AsRef<[u8]>> Elf<B> {
         if let Image::Columnar(columnar) = &mut self.image {
             columnar.set_kernel(kernel);
         }
+        self
+    }
+
+    /// Lets each search have up to `threads` threads, if it is so long that they are worth starting. The results are
+    /// the same. Default: 1.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
         self
     }
 
@@ -195,11 +205,11 @@ pub struct Selection<'e, B> {
     filter: Filter,
 }
 
-impl<B: AsRef<[u8]>> Selection<'_, B> {
+impl<B: AsRef<[u8]> + Sync> Selection<'_, B> {
     /// Number of matching rows.
     pub fn count(&self) -> u64 {
         let mut count = Count::default();
-        self.run(Output::Count, &mut count);
+        self.fill(Output::Count, true, &mut count);
         count.0
     }
 
@@ -213,13 +223,13 @@ impl<B: AsRef<[u8]>> Selection<'_, B> {
 
     /// Appends the ids that [`ids`](Self::ids) returns.
     pub fn ids_into<T: RowId>(&self, out: &mut Vec<T>) -> Result<Method> {
-        Ok(self.run(Output::Ids, &mut self.elf.ids(out)?))
+        Ok(self.fill(Output::Ids, true, &mut self.elf.ids(out)?))
     }
 
     /// Ids of the matching rows in preorder of the Elf, without a scan. Fails if `T` cannot hold them.
     pub fn tree_ids<T: RowId>(&self) -> Result<Vec<T>> {
         let mut ids = Vec::new();
-        self.walk(&mut self.elf.ids(&mut ids)?);
+        self.fill(Output::Ids, false, &mut self.elf.ids(&mut ids)?);
         Ok(ids)
     }
 
@@ -235,7 +245,7 @@ impl<B: AsRef<[u8]>> Selection<'_, B> {
     /// The matching rows as a bitmap in row order. Fails if it does not fit into memory.
     pub fn bitmap(&self) -> Result<Bitmap> {
         let mut bitmap = Bitmap::of_bound(self.elf.id_bound())?;
-        self.run(Output::Bitmap, &mut bitmap);
+        self.fill(Output::Bitmap, true, &mut bitmap);
         Ok(bitmap)
     }
 
@@ -246,31 +256,45 @@ impl<B: AsRef<[u8]>> Selection<'_, B> {
             return Err(Error::BitmapTooShort { found: bitmap.len(), bound });
         }
         bitmap.restart();
-        Ok(self.run(Output::Bitmap, bitmap))
+        Ok(self.fill(Output::Bitmap, true, bitmap))
     }
 
-    /// Gives `sink` the matching rows, by whatever costs less for that kind of result.
+    /// Gives `sink` the matching rows, by whatever costs less for that kind of result, in the calling thread.
     pub fn run<S: Sink>(&self, output: Output, sink: &mut S) -> Method {
-        let elf = self.elf;
-        match &elf.table {
-            Some(table) if self.filter.point().is_none() => with_layout!(&elf.image, layout => {
-                let conditions = (&self.predicate, &self.filter);
-                elf.gate.run(layout, conditions, table, elf.kernel, output, sink)
-            }),
-            _ => {
-                self.walk(sink);
-                Method::Walk
-            }
-        }
+        self.run_query(self.query(output, true), sink)
     }
 
-    /// Gives `sink` the matching rows in preorder.
+    /// Gives `sink` the matching rows in preorder, in the calling thread.
     pub(crate) fn walk<S: Sink>(&self, sink: &mut S) {
-        with_layout!(&self.elf.image, layout => match self.filter.point() {
-            Some(codes) => exact(layout, codes, sink),
-            None => {
-                range(layout, &self.filter, sink, |_| true);
-            }
-        });
+        self.run_query(self.query(Output::Ids, false), sink);
     }
+
+    fn run_query<S: Sink>(&self, query: Query<'_>, sink: &mut S) -> Method {
+        with_layout!(&self.elf.image, layout => match self.filter.point() {
+            Some(codes) => exact_walk(layout, codes, sink),
+            None => self.elf.gate.run(layout, query, sink),
+        })
+    }
+
+    /// Does what [`run`](Self::run) does with the threads of the Elf, and without a scan unless it `may_scan`.
+    fn fill<S: ParallelSink>(&self, output: Output, may_scan: bool, sink: &mut S) -> Method {
+        let (query, threads) = (self.query(output, may_scan), self.elf.threads);
+        if threads <= 1 {
+            return self.run_query(query, sink);
+        }
+        with_layout!(&self.elf.image, layout => match self.filter.point() {
+            Some(codes) => exact_walk(layout, codes, sink),
+            None => self.elf.gate.run_in_parallel(layout, query, threads, sink),
+        })
+    }
+
+    fn query(&self, output: Output, may_scan: bool) -> Query<'_> {
+        let table = self.elf.table.as_deref().filter(|_| may_scan);
+        Query { predicate: &self.predicate, filter: &self.filter, table, kernel: self.elf.kernel, output }
+    }
+}
+
+fn exact_walk<L: ElfLayout, S: Sink>(layout: &L, codes: &[u32], sink: &mut S) -> Method {
+    exact(layout, codes, sink);
+    Method::Walk
 }

@@ -6,11 +6,14 @@
 //! scan. The first checkpoint comes after a small part of that cost: this is all that a wrong start costs. Costs are
 //! in nanoseconds of one core; only their ratios matter.
 
+use std::ops::Range;
+
 use crate::kernel::Kernel;
 use crate::layout::{ElfLayout, Work};
+use crate::parallel::{Crew, ParallelSink};
 use crate::predicate::{Filter, Predicate};
-use crate::scan::{Reads, expected_reads, sampled_reads, scan};
-use crate::search::{Walk, range};
+use crate::scan::{Reads, expected_reads, sampled_reads, scan, scan_in_parallel};
+use crate::search::{Path, Rest, Walk, range};
 use crate::sink::Sink;
 use crate::table::CodeTable;
 
@@ -61,6 +64,8 @@ pub struct Gate {
     pub scan_gap_id_ns: f64,
     /// Share of a scan's cost that a walk may spend before its first checkpoint.
     pub patience: f64,
+    /// Least work of a thread that takes part in a search: starting it takes a third of that.
+    pub divide_ns: f64,
 }
 
 impl Default for Gate {
@@ -75,52 +80,73 @@ impl Default for Gate {
             scan_id_ns: 0.15,
             scan_gap_id_ns: 50.0,
             patience: 0.05,
+            divide_ns: 100_000.0,
         }
     }
 }
 
+/// A query as the gate sees it. `filter` is `predicate` in the column order of the Elf.
+#[derive(Clone, Copy)]
+pub(crate) struct Query<'q> {
+    pub(crate) predicate: &'q Predicate,
+    pub(crate) filter: &'q Filter,
+    /// The table that the Elf was built from, if it may be scanned.
+    pub(crate) table: Option<&'q CodeTable>,
+    pub(crate) kernel: Kernel,
+    pub(crate) output: Output,
+}
+
 impl Gate {
-    /// Gives `sink` the rows that match, by a walk through `layout` or a scan of `table`. `filter` is
-    /// `predicate` in the layout's column order, and the table is the one that the Elf was built from.
-    pub(crate) fn run<L: ElfLayout, S: Sink>(
+    /// Gives `sink` the rows that match, by a walk through `layout` or a scan of the table, in the calling thread.
+    pub(crate) fn run<L: ElfLayout, S: Sink>(&self, layout: &L, query: Query<'_>, sink: &mut S) -> Method {
+        let Some(table) = query.table else {
+            range(layout, query.filter, sink, |_| true);
+            return Method::Walk;
+        };
+        let mut judge = Judge::new(*self, layout, query, 1);
+        if !judge.is_hopeless() {
+            let (walk, _) = range(layout, query.filter, sink, |work| judge.allows(work));
+            if walk == Walk::Complete {
+                return Method::Walk;
+            }
+            sink.restart();
+        }
+        scan(table, query.predicate, query.kernel, sink).expect(SAME);
+        Method::Scan
+    }
+
+    /// Does what [`run`](Self::run) does, with up to `threads` threads from the moment when enough is left to do.
+    pub(crate) fn run_in_parallel<L: ElfLayout + Sync, S: ParallelSink>(
         &self,
         layout: &L,
-        (predicate, filter): (&Predicate, &Filter),
-        table: &CodeTable,
-        kernel: Kernel,
-        output: Output,
+        query: Query<'_>,
+        threads: usize,
         sink: &mut S,
     ) -> Method {
-        let mut scan_ns = self.scan_ns(expected_reads(table, predicate).expect(SAME));
-        let mut checkpoint_ns = scan_ns * self.patience;
-        let mut extents = None;
-        let is_hopeless = self.walk_ns(&layout.least_work(filter), output) > scan_ns;
-        let (walk, _) = range(layout, filter, sink, |work| {
-            if is_hopeless {
-                return false;
-            }
-            let spent_ns = self.walk_ns(work, output);
-            let next_ns = spent_ns + self.walk_found_ns(output) * work.pending as f64;
-            if next_ns < checkpoint_ns {
-                return true;
-            }
-            let extents = extents.get_or_insert_with(|| {
-                let reads = sampled_reads(table, predicate, kernel, SAMPLED_BLOCKS);
-                scan_ns = self.scan_ns(reads.expect(SAME));
-                layout.extents(filter)
-            });
-            let behind = share_behind(extents, work.position);
-            checkpoint_ns = next_ns * 1.5;
-            // The position is already behind a leaf that is about to be taken.
-            let rest_ns = next_ns / behind - spent_ns;
-            let found = (work.found + work.pending) as f64 / behind.max(1e-9);
-            rest_ns < scan_ns + self.scan_found_ns(found, table, output)
-        });
-        if walk == Walk::Complete {
+        let mut judge = Judge::new(*self, layout, query, threads);
+        if query.filter.is_empty() {
             return Method::Walk;
         }
-        sink.restart();
-        scan(table, predicate, kernel, sink).expect(SAME);
+        if !judge.is_hopeless() {
+            let (mut path, mut work) = (Path::root(layout), Work::default());
+            let mut walk = path.walk(layout, query.filter, sink, &mut work, |work| judge.allows(work));
+            if walk == Walk::Complete {
+                path.finish(layout, query.filter, sink, &mut work);
+            } else if let Some(rest_ns) = judge.divided_ns {
+                let crew = Crew::for_work(threads, rest_ns, self.divide_ns);
+                let places = judge.places();
+                let mut allows = |work: &Work| judge.allows(work);
+                walk = Rest::new(layout, query.filter, path, work, (places, crew.threads), &mut allows)
+                    .walk(crew, sink);
+            }
+            if walk == Walk::Complete {
+                return Method::Walk;
+            }
+            sink.restart();
+        }
+        let table = query.table.expect("walks without a table are stopped for being divided only");
+        let crew = Crew::for_work(threads, judge.scan_ns, self.divide_ns);
+        scan_in_parallel(table, query.predicate, query.kernel, crew, sink).expect(SAME);
         Method::Scan
     }
 
@@ -168,8 +194,81 @@ impl Gate {
     }
 }
 
+/// Decides at checkpoints whether a walk goes on.
+struct Judge<'j, L> {
+    gate: Gate,
+    layout: &'j L,
+    query: Query<'j>,
+    /// Threads that may divide the rest of the walk; 1 as soon as they do.
+    threads: usize,
+    /// Cost of a scan besides the rows that it finds; 0 without a table.
+    scan_ns: f64,
+    checkpoint_ns: f64,
+    /// What the walk passes through, from the first checkpoint on.
+    extents: Option<Vec<Range<u64>>>,
+    /// Cost of the rest of a walk that was stopped for being divided.
+    divided_ns: Option<f64>,
+}
+
+impl<'j, L: ElfLayout> Judge<'j, L> {
+    fn new(gate: Gate, layout: &'j L, query: Query<'j>, threads: usize) -> Self {
+        let reads = query.table.map(|table| expected_reads(table, query.predicate).expect(SAME));
+        let scan_ns = reads.map_or(0.0, |reads| gate.scan_ns(reads));
+        // Without a scan to compare with, checkpoints only ask whether the rest should be divided.
+        let checkpoint_ns = if reads.is_some() { scan_ns } else { gate.divide_ns } * gate.patience;
+        Self { gate, layout, query, threads, scan_ns, checkpoint_ns, extents: None, divided_ns: None }
+    }
+
+    /// Whether even the least that a walk does costs more than a scan.
+    fn is_hopeless(&self) -> bool {
+        let least = || self.layout.least_work(self.query.filter);
+        self.query.table.is_some() && self.gate.walk_ns(&least(), self.query.output) > self.scan_ns
+    }
+
+    /// Number of places in preorder that the walk passes through.
+    fn places(&self) -> u64 {
+        self.extents.iter().flatten().map(|extent| extent.end - extent.start).sum()
+    }
+
+    /// Whether a walk that has done `work` goes on.
+    #[inline]
+    fn allows(&mut self, work: &Work) -> bool {
+        let spent_ns = self.gate.walk_ns(work, self.query.output);
+        let next_ns = spent_ns + self.gate.walk_found_ns(self.query.output) * work.pending as f64;
+        next_ns < self.checkpoint_ns || self.passes_checkpoint(work, spent_ns, next_ns)
+    }
+
+    #[cold]
+    fn passes_checkpoint(&mut self, work: &Work, spent_ns: f64, next_ns: f64) -> bool {
+        let Query { predicate, filter, table, kernel, output } = self.query;
+        if self.extents.is_none() {
+            self.extents = Some(self.layout.extents(filter));
+            if let Some(table) = table {
+                let reads = sampled_reads(table, predicate, kernel, SAMPLED_BLOCKS).expect(SAME);
+                self.scan_ns = self.gate.scan_ns(reads);
+            }
+        }
+        let behind = share_behind(self.extents.as_deref().unwrap_or_default(), work.position);
+        self.checkpoint_ns = next_ns * 1.5;
+        // The position is already behind a leaf that is about to be taken.
+        let rest_ns = next_ns / behind - spent_ns;
+        let found = (work.found + work.pending) as f64 / behind.max(1e-9);
+        let scan_ns = table.map(|table| self.scan_ns + self.gate.scan_found_ns(found, table, output));
+        if scan_ns.is_some_and(|scan_ns| rest_ns >= scan_ns) {
+            return false;
+        }
+        // Before the first leaf nothing is known about the rest.
+        if self.threads > 1 && rest_ns.is_finite() && rest_ns >= self.gate.divide_ns {
+            self.threads = 1;
+            self.divided_ns = Some(rest_ns);
+            return false;
+        }
+        true
+    }
+}
+
 /// Share of the extents that lies before `position`.
-fn share_behind(extents: &[std::ops::Range<u64>], position: u64) -> f64 {
+fn share_behind(extents: &[Range<u64>], position: u64) -> f64 {
     let total: u64 = extents.iter().map(|extent| extent.end - extent.start).sum();
     let behind: u64 =
         extents.iter().map(|extent| position.clamp(extent.start, extent.end) - extent.start).sum();

@@ -61,12 +61,23 @@ pub struct Work {
     pub position: u64,
 }
 
+impl Work {
+    /// Adds the work of another thread that was done elsewhere in the tree, whose position does not count.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.steps += other.steps;
+        self.compared += other.compared;
+        self.compared_bytes += other.compared_bytes;
+        self.found += other.found;
+        self.found_by_comparison += other.found_by_comparison;
+    }
+}
+
 /// An Elf in some byte format. Levels count from 0. Each row has a row id of its own; ids may have gaps.
 pub trait ElfLayout {
     /// Position within one list.
-    type Cursor;
+    type Cursor: Send;
     /// Rows below entries that have no list below them.
-    type Leaf: Copy;
+    type Leaf: Copy + Send;
 
     fn header(&self) -> &Header;
 
@@ -102,6 +113,14 @@ pub trait ElfLayout {
 
     /// Place behind `leaf` in preorder, in units of the layout; in the linear layout as if it had one row.
     fn end(&self, leaf: Self::Leaf) -> u64;
+
+    /// Place in preorder where the rows below a list begin, and how many there are if that is known without a visit.
+    fn span(&self, list: &Self::Cursor) -> (u64, Option<u64>);
+
+    /// The first `rows` rows of `leaf` and the others, if it has more and can be divided.
+    fn divide(&self, leaf: Self::Leaf, _rows: u64) -> (Self::Leaf, Option<Self::Leaf>) {
+        (leaf, None)
+    }
 
     /// Places in preorder that entries matching the leading conditions of `filter` take, ascending: what a walk
     /// passes through.

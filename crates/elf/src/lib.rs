@@ -23,6 +23,7 @@ mod kernel;
 mod layout;
 mod memory;
 mod order;
+mod parallel;
 mod predicate;
 mod region;
 mod scan;

@@ -1,13 +1,21 @@
 //! Scan of a table: the answer to a predicate without an Elf.
 //!
 //! The gate chooses it for predicates that a walk is no help for, and measurements compare with it. Conditions
-//! are evaluated for blocks of rows, the most selective first; words without a candidate are skipped.
+//! are evaluated for blocks of rows, the most selective first; words without a candidate are skipped. Threads take
+//! blocks by a counter.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 use crate::kernel::{BLOCK_ROWS, Combine, Kernel, WORD};
+use crate::parallel::{Crew, Filled, ParallelSink};
 use crate::predicate::{Interval, Predicate};
 use crate::sink::{Sink, bits};
 use crate::table::CodeTable;
+
+/// Rows that a thread scans at once.
+const TASK_ROWS: usize = 16 * BLOCK_ROWS;
 
 /// Rows of 64 up to which their ids are read one by one.
 const FEW: u32 = 4;
@@ -107,9 +115,46 @@ pub(crate) fn sampled_reads(
 
 /// Gives `sink` the rows that meet `predicate`, in row order. Fails if it names a column that does not exist.
 pub fn scan<S: Sink>(table: &CodeTable, predicate: &Predicate, kernel: Kernel, sink: &mut S) -> Result<()> {
+    scan_rows(table, &conditions(table, predicate)?, kernel, 0..table.rows(), sink);
+    Ok(())
+}
+
+/// Does what [`scan`] does, with the threads of `crew`.
+pub(crate) fn scan_in_parallel<S: ParallelSink>(
+    table: &CodeTable,
+    predicate: &Predicate,
+    kernel: Kernel,
+    crew: Crew,
+    sink: &mut S,
+) -> Result<()> {
     let conditions = conditions(table, predicate)?;
-    for first in (0..table.rows()).step_by(BLOCK_ROWS) {
-        let rows = BLOCK_ROWS.min(table.rows() - first);
+    let next = AtomicUsize::new(0);
+    let take_rows = || {
+        let task = next.fetch_add(1, Ordering::Relaxed);
+        let first = task.checked_mul(TASK_ROWS).filter(|&first| first < table.rows())?;
+        Some((task, first..table.rows().min(first + TASK_ROWS)))
+    };
+    crew.fill(sink, |mut part| {
+        let mut ends = Vec::new();
+        while let Some((task, rows)) = take_rows() {
+            scan_rows(table, &conditions, kernel, rows, &mut part);
+            ends.push((task, part.found()));
+        }
+        Filled { part, ends }
+    });
+    Ok(())
+}
+
+/// Scans the rows of `range`, which begins with a block.
+fn scan_rows<S: Sink>(
+    table: &CodeTable,
+    conditions: &[Condition<'_>],
+    kernel: Kernel,
+    range: Range<usize>,
+    sink: &mut S,
+) {
+    for first in range.clone().step_by(BLOCK_ROWS) {
+        let rows = BLOCK_ROWS.min(range.end - first);
         let codes = |column| table.column(column).slice(first..first + rows);
         let conditions = conditions.iter().map(|condition| (codes(condition.column), condition.intervals));
         kernel.select(rows, conditions, |row, mask| match table.ids() {
@@ -121,5 +166,4 @@ pub fn scan<S: Sink>(table: &CodeTable, predicate: &Predicate, kernel: Kernel, s
             Some(ids) => sink.masked(ids.slice(first + row..table.rows().min(first + row + WORD)), mask),
         });
     }
-    Ok(())
 }

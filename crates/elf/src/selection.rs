@@ -6,10 +6,11 @@
 use crate::codes::NumberSlice;
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, WORD};
-use crate::sink::{Sink, bits};
+use crate::parallel::{Filled, ParallelSink};
+use crate::sink::{Count, Sink, bits};
 
 /// A row id in a result: `u32` or `u64`.
-pub trait RowId: Copy + Ord + private::Append {}
+pub trait RowId: Copy + Ord + Send + Sync + private::Append {}
 
 impl RowId for u32 {}
 impl RowId for u64 {}
@@ -147,6 +148,85 @@ impl<T: RowId> Sink for Ids<'_, T> {
     }
 }
 
+/// Ids that one thread has found.
+#[derive(Debug)]
+pub(crate) struct IdsPart<T> {
+    ids: Vec<T>,
+    kernel: Kernel,
+}
+
+impl<T: RowId> Sink for IdsPart<T> {
+    #[inline]
+    fn tid(&mut self, tid: u64) {
+        self.ids.push(T::from_tid(tid));
+    }
+
+    #[inline]
+    fn span(&mut self, tids: NumberSlice<'_>) {
+        T::span(tids, &mut self.ids);
+    }
+
+    #[inline]
+    fn masked(&mut self, tids: NumberSlice<'_>, mask: u64) {
+        T::masked(self.kernel, tids, mask, &mut self.ids);
+    }
+
+    #[inline]
+    fn rows(&mut self, first: u64, mask: u64) {
+        T::rows(self.kernel, first, mask, &mut self.ids);
+    }
+
+    fn found(&self) -> u64 {
+        self.ids.len() as u64
+    }
+
+    fn restart(&mut self) {
+        self.ids.clear();
+    }
+}
+
+impl<T: RowId> ParallelSink for Ids<'_, T> {
+    type Part = IdsPart<T>;
+
+    fn lend(&mut self) -> IdsPart<T> {
+        IdsPart { ids: Vec::new(), kernel: self.kernel }
+    }
+
+    fn part(&self) -> Option<IdsPart<T>> {
+        Some(IdsPart { ids: Vec::new(), kernel: self.kernel })
+    }
+
+    fn join(&mut self, filled: Vec<Filled<IdsPart<T>>>) {
+        let mut tasks = Vec::new();
+        for Filled { part, ends } in &filled {
+            let mut start = 0;
+            for &(task, end) in ends {
+                tasks.push((task, &part.ids[start..end as usize]));
+                start = end as usize;
+            }
+        }
+        tasks.sort_unstable_by_key(|(task, _)| *task);
+        self.out.reserve(tasks.iter().map(|(_, ids)| ids.len()).sum());
+        tasks.iter().for_each(|(_, ids)| self.out.extend_from_slice(ids));
+    }
+}
+
+impl ParallelSink for Count {
+    type Part = Self;
+
+    fn lend(&mut self) -> Self {
+        Self::default()
+    }
+
+    fn part(&self) -> Option<Self> {
+        Some(Self::default())
+    }
+
+    fn join(&mut self, filled: Vec<Filled<Self>>) {
+        self.0 += filled.iter().map(|filled| filled.part.0).sum::<u64>();
+    }
+}
+
 /// A set of row ids: bit `id % 64` of word `id / 64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bitmap {
@@ -251,6 +331,28 @@ impl Sink for Bitmap {
     fn restart(&mut self) {
         self.words.fill(0);
         self.count = 0;
+    }
+}
+
+impl ParallelSink for Bitmap {
+    type Part = Self;
+
+    fn lend(&mut self) -> Self {
+        std::mem::replace(self, Self::new(0))
+    }
+
+    fn part(&self) -> Option<Self> {
+        Self::of_bound(self.rows).ok()
+    }
+
+    fn join(&mut self, filled: Vec<Filled<Self>>) {
+        let mut parts = filled.into_iter().map(|filled| filled.part);
+        let Some(own) = parts.next() else { return };
+        *self = own;
+        for part in parts {
+            self.words.iter_mut().zip(&part.words).for_each(|(word, more)| *word |= more);
+            self.count += part.count;
+        }
     }
 }
 

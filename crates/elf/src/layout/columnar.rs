@@ -659,6 +659,24 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
         run.end as u64
     }
 
+    fn span(&self, list: &ColumnarCursor) -> (u64, Option<u64>) {
+        let (level, entries) = (self.level(list.level), &list.list);
+        if entries.is_empty() {
+            return (0, Some(0));
+        }
+        let (first, end) = (level.start(entries.start), level.end(entries.end - 1));
+        (first as u64, Some((end - first) as u64))
+    }
+
+    fn divide(&self, run: Run, rows: u64) -> (Run, Option<Run>) {
+        // Whole words of masks, so that nothing is compared twice.
+        let rows = usize::try_from(rows).unwrap_or(usize::MAX).checked_next_multiple_of(BLOCK_ROWS);
+        match rows.and_then(|rows| run.first.checked_add(rows)) {
+            Some(end) if end < run.end => (Run { end, ..run }, Some(Run { first: end, ..run })),
+            _ => (run, None),
+        }
+    }
+
     fn extents(&self, filter: &Filter) -> Vec<Range<u64>> {
         let (number, matching) = self.leading(filter);
         let level = self.level(number);

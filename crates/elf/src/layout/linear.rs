@@ -344,6 +344,10 @@ impl<A: Access> ElfLayout for Linear<A> {
         (leaf.at + self.header.columns - leaf.level + 1) as u64
     }
 
+    fn span(&self, list: &Self::Cursor) -> (u64, Option<u64>) {
+        (list.at as u64, None)
+    }
+
     fn extents(&self, filter: &Filter) -> Vec<Range<u64>> {
         let intervals = filter.level(0).unwrap_or(&[Interval::ALL]).iter();
         let extent = |interval: &Interval| {

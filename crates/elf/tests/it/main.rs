@@ -6,6 +6,7 @@ mod changes;
 mod external;
 mod images;
 mod model;
+mod parallel;
 mod publication;
 mod searches;
 mod selections;

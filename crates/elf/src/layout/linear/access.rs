@@ -14,7 +14,7 @@ use super::array::Array;
 /// An image, and where each of its lists is read.
 pub trait Access {
     /// Where the words of one list are.
-    type Place: Copy + Debug;
+    type Place: Copy + Debug + Send;
     /// Words that are being read.
     type Words<'a>: Deref<Target = [U32]>
     where
