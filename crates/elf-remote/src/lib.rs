@@ -32,6 +32,8 @@
 
 mod columnar;
 mod error;
+#[cfg(fuzzing)]
+pub mod exercise;
 mod fetch;
 mod image;
 mod limbo;

@@ -9,8 +9,7 @@ use std::ops::Bound;
 
 use crate::error::{Error, Result};
 use crate::predicate::Interval;
-use crate::schema::{Column, ColumnType, Schema, Value, compare_decimals, rescale};
-use crate::table::CodeTable;
+use crate::schema::{Column, ColumnType, Value, compare_decimals, rescale};
 
 /// The distinct values of one column, ascending, without NULL.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -265,33 +264,6 @@ pub(crate) fn stored(column: &Column, value: &Value) -> Result<i128> {
     exact.ok_or_else(|| column.wrong_type(value))
 }
 
-/// A table as codes, with the dictionaries of its columns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EncodedTable {
-    pub schema: Schema,
-    /// One per column.
-    pub dictionaries: Vec<Dictionary>,
-    pub codes: CodeTable,
-}
-
-impl EncodedTable {
-    /// Encodes `columns[c][row]`. Fails if values do not fit the schema, and if columns differ in length.
-    pub fn encode(schema: Schema, columns: &[Vec<Value>]) -> Result<Self> {
-        if columns.len() != schema.columns().len() {
-            return Err(Error::WrongArity { values: columns.len(), columns: schema.columns().len() });
-        }
-        let (mut dictionaries, mut codes) = (Vec::new(), Vec::new());
-        for (column, values) in schema.columns().iter().zip(columns) {
-            let dictionary = Dictionary::new(column, values.iter())?;
-            let code =
-                |value| Ok(dictionary.code(value)?.expect("the dictionary was made from these values"));
-            codes.push(values.iter().map(code).collect::<Result<Vec<u32>>>()?);
-            dictionaries.push(dictionary);
-        }
-        Ok(Self { schema, dictionaries, codes: CodeTable::new(codes)? })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -369,22 +341,5 @@ mod tests {
         let (union, codes) = Dictionary::union(&column, &parts).expect("few values");
         assert_eq!(union, of(&[5, 10, 20, 25, 30]));
         assert_eq!(codes, [[0, 2, 0, 5], [0, 1, 3, 4]]);
-    }
-
-    #[test]
-    fn a_table_is_encoded_by_column() {
-        let columns =
-            vec![Column::new("a", ColumnType::Date), Column::new("b", ColumnType::Integer).nullable()];
-        let schema = Schema::new(columns).expect("two names");
-        let values = [vec![Value::Date(9), Value::Date(-4)], vec![Value::Null, Value::Integer(5)]];
-        let table = EncodedTable::encode(schema.clone(), &values).expect("values of these types");
-        assert_eq!(
-            [[0, 0], [0, 1], [1, 0], [1, 1]].map(|[column, row]| table.codes.code(column, row)),
-            [2, 1, 0, 1]
-        );
-        let uneven = EncodedTable::encode(schema.clone(), &[vec![Value::Date(9)], vec![]]);
-        assert_eq!(uneven.err(), Some(Error::UnevenColumns { column: 1, rows: 0, expected: 1 }));
-        let few = EncodedTable::encode(schema, &[vec![]]);
-        assert_eq!(few.err(), Some(Error::WrongArity { values: 1, columns: 2 }));
     }
 }

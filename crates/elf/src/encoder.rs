@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use crate::dictionary::{Dictionary, Distinct, EncodedTable, stored};
+use crate::dictionary::{Dictionary, Distinct, stored};
 use crate::error::{Error, Result};
 use crate::schema::{Column, ColumnType, Schema, Value};
 use crate::table::CodeTable;
@@ -128,6 +128,30 @@ fn ranked<T: Ord>(seen: HashMap<T, u32>) -> (Vec<T>, Vec<u32>) {
     (sorted.into_iter().map(|(value, _)| value).collect(), ranks)
 }
 
+/// A table as codes, with the dictionaries of its columns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncodedTable {
+    pub schema: Schema,
+    /// One per column.
+    pub dictionaries: Vec<Dictionary>,
+    pub codes: CodeTable,
+}
+
+impl EncodedTable {
+    /// Encodes `columns[c][row]`. Fails if values do not fit the schema, and if columns differ in length.
+    pub fn encode(schema: Schema, columns: &[Vec<Value>]) -> Result<Self> {
+        if columns.len() != schema.columns().len() {
+            return Err(Error::WrongArity { values: columns.len(), columns: schema.columns().len() });
+        }
+        let mut encoder = TableEncoder::new(schema);
+        for (number, values) in columns.iter().enumerate() {
+            let column = encoder.column(number);
+            values.iter().try_for_each(|value| column.push(value))?;
+        }
+        encoder.finish()
+    }
+}
+
 /// Collects a table. Columns may be filled one after the other or side by side.
 ///
 /// ```
@@ -196,5 +220,22 @@ mod tests {
         assert!(encoder.column(0).push_unscaled(7).is_ok());
         let uneven = Error::UnevenColumns { column: 1, rows: 0, expected: 1 };
         assert_eq!(encoder.finish().err(), Some(uneven));
+    }
+
+    #[test]
+    fn a_table_is_encoded_by_column() {
+        let columns =
+            vec![Column::new("a", ColumnType::Date), Column::new("b", ColumnType::Integer).nullable()];
+        let schema = Schema::new(columns).expect("two names");
+        let values = [vec![Value::Date(9), Value::Date(-4)], vec![Value::Null, Value::Integer(5)]];
+        let table = EncodedTable::encode(schema.clone(), &values).expect("values of these types");
+        assert_eq!(
+            [[0, 0], [0, 1], [1, 0], [1, 1]].map(|[column, row]| table.codes.code(column, row)),
+            [2, 1, 0, 1]
+        );
+        let uneven = EncodedTable::encode(schema.clone(), &[vec![Value::Date(9)], vec![]]);
+        assert_eq!(uneven.err(), Some(Error::UnevenColumns { column: 1, rows: 0, expected: 1 }));
+        let few = EncodedTable::encode(schema, &[vec![]]);
+        assert_eq!(few.err(), Some(Error::WrongArity { values: 1, columns: 2 }));
     }
 }

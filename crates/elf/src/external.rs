@@ -6,6 +6,8 @@
 
 mod budget;
 mod columnar;
+#[cfg(fuzzing)]
+pub mod exercise;
 mod linear;
 mod merge;
 mod pages;

@@ -8,7 +8,8 @@
 
 use std::ops::Range;
 
-use crate::kernel::Kernel;
+use crate::defect::{Defect, defect};
+use crate::kernel::{Compared, Kernel};
 use crate::layout::{ElfLayout, Work};
 use crate::parallel::{Crew, ParallelSink};
 use crate::predicate::{Filter, Predicate};
@@ -19,6 +20,17 @@ use crate::table::CodeTable;
 
 /// Blocks of rows whose scan tells what the whole scan will read.
 const SAMPLED_BLOCKS: usize = 8;
+
+/// Cost at the next checkpoint, in those at the last one.
+const NEXT_CHECKPOINT: f64 = 1.5;
+/// The least cost at the second checkpoint, in costs of the scan.
+const SECOND_CHECKPOINT: f64 = 0.05;
+/// What the rest of a walk may cost at the first checkpoint, where little is known, in costs of the scan.
+const FIRST_MOST: f64 = 1.5;
+/// Cost from which a walk has cost so much that it is dropped only for a scan that is expected to take less than the rest.
+const LATE: f64 = 0.25;
+/// What a walk may cost in all before that.
+const GAIN: f64 = 0.85;
 
 /// Row ids in a cache line.
 const IDS_PER_LINE: u64 = 16;
@@ -45,19 +57,26 @@ pub enum Method {
 /// Costs of the parts of a walk and of a scan, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gate {
-    /// A step to another place in memory: in a list, to a strip, or to a scan's next piece of a column.
+    /// A step of a walk to another place in memory: in a list, or to a strip.
     pub step_ns: f64,
-    /// A row of a leaf that is compared with conditions, besides the bytes of its codes, which cost what they cost a
-    /// scan.
-    pub compared_ns: f64,
+    /// A piece of a column that is compared.
+    pub piece_ns: f64,
+    /// A byte of codes that a walk compares.
+    pub walk_byte_ns: f64,
+    /// A byte of codes that a scan compares.
+    pub scan_byte_ns: f64,
+    /// A byte of codes that does not stay in a cache of the processor, in addition.
+    pub far_byte_ns: f64,
+    /// Bytes of codes that stay in a cache of the processor from one query to the next.
+    pub cache_bytes: f64,
+    /// A branch that the processor does not foresee, with the waiting for the memory behind it.
+    pub surprise_ns: f64,
     /// A cache line of row ids that a walk reads for rows that it compared.
     pub ids_line_ns: f64,
     /// A row that a walk adds to ids.
     pub walk_id_ns: f64,
     /// A row that a walk adds to a bitmap.
     pub walk_bit_ns: f64,
-    /// A byte that a scan reads.
-    pub scan_byte_ns: f64,
     /// A row that a scan adds to ids.
     pub scan_id_ns: f64,
     /// A row id that a scan of a table with gaps reads for one of few rows that it found.
@@ -71,15 +90,19 @@ pub struct Gate {
 impl Default for Gate {
     fn default() -> Self {
         Self {
-            step_ns: 70.0,
-            compared_ns: 0.03,
-            ids_line_ns: 25.0,
+            step_ns: 75.0,
+            piece_ns: 25.0,
+            walk_byte_ns: 0.045,
+            scan_byte_ns: 0.025,
+            far_byte_ns: 0.07,
+            cache_bytes: 24e6,
+            surprise_ns: 20.0,
+            ids_line_ns: 5.0,
             walk_id_ns: 0.3,
-            walk_bit_ns: 0.9,
-            scan_byte_ns: 0.037,
-            scan_id_ns: 0.15,
+            walk_bit_ns: 1.2,
+            scan_id_ns: 0.3,
             scan_gap_id_ns: 50.0,
-            patience: 0.05,
+            patience: 0.0125,
             divide_ns: 100_000.0,
         }
     }
@@ -109,7 +132,9 @@ impl Gate {
             if walk == Walk::Complete {
                 return Method::Walk;
             }
-            sink.restart();
+            if !defect(Defect::KeptResult) {
+                sink.restart();
+            }
         }
         scan(table, query.predicate, query.kernel, sink).expect(SAME);
         Method::Scan
@@ -142,7 +167,9 @@ impl Gate {
             if walk == Walk::Complete {
                 return Method::Walk;
             }
-            sink.restart();
+            if !defect(Defect::KeptResult) {
+                sink.restart();
+            }
         }
         let table = query.table.expect("walks without a table are stopped for being divided only");
         let crew = Crew::for_work(threads, judge.scan_ns, self.divide_ns);
@@ -150,14 +177,25 @@ impl Gate {
         Method::Scan
     }
 
+    /// Cost of a scan besides the rows that it finds.
     fn scan_ns(&self, reads: Reads) -> f64 {
-        self.scan_byte_ns * reads.bytes + self.step_ns * reads.pieces
+        (self.scan_byte_ns + self.far_byte_ns * self.far_share(reads.footprint())) * reads.bytes
+            + self.piece_ns * reads.pieces
+            + self.surprise_ns * reads.surprises
     }
 
-    fn walk_ns(&self, work: &Work, output: Output) -> f64 {
+    /// Share of `bytes` that does not stay in a cache.
+    fn far_share(&self, bytes: f64) -> f64 {
+        if bytes > self.cache_bytes { 1.0 - self.cache_bytes / bytes } else { 0.0 }
+    }
+
+    /// Cost of a walk in which a share of the codes is far.
+    fn walk_ns(&self, work: &Work, far_share: f64, output: Output) -> f64 {
+        let Compared { pieces, bytes, surprises } = work.comparisons;
         self.step_ns * work.steps as f64
-            + self.compared_ns * work.compared as f64
-            + self.scan_byte_ns * work.compared_bytes as f64
+            + self.piece_ns * pieces as f64
+            + (self.walk_byte_ns + self.far_byte_ns * far_share) * bytes as f64
+            + self.surprise_ns * surprises as f64
             + self.walk_found_ns(output) * work.found as f64
             + self.ids_lines_ns(work, output)
     }
@@ -201,11 +239,19 @@ struct Judge<'j, L> {
     query: Query<'j>,
     /// Threads that may divide the rest of the walk; 1 as soon as they do.
     threads: usize,
-    /// Cost of a scan besides the rows that it finds; 0 without a table.
+    /// What a scan reads as far as that is known; nothing without a table.
+    reads: Reads,
+    /// Cost of that.
     scan_ns: f64,
+    /// The least that the walk costs.
+    least_ns: f64,
     checkpoint_ns: f64,
     /// What the walk passes through, from the first checkpoint on.
     extents: Option<Vec<Range<u64>>>,
+    /// Share of the codes in the region that does not stay in a cache.
+    far_share: f64,
+    /// Cost at the last checkpoint without the rows that were found, and the share of the region that was behind it.
+    last: (f64, f64),
     /// Cost of the rest of a walk that was stopped for being divided.
     divided_ns: Option<f64>,
 }
@@ -213,16 +259,32 @@ struct Judge<'j, L> {
 impl<'j, L: ElfLayout> Judge<'j, L> {
     fn new(gate: Gate, layout: &'j L, query: Query<'j>, threads: usize) -> Self {
         let reads = query.table.map(|table| expected_reads(table, query.predicate).expect(SAME));
-        let scan_ns = reads.map_or(0.0, |reads| gate.scan_ns(reads));
+        let scan_ns = gate.scan_ns(reads.unwrap_or_default());
+        let least_ns = match reads {
+            Some(_) => gate.walk_ns(&layout.least_work(query.filter), 0.0, query.output),
+            None => 0.0,
+        };
         // Without a scan to compare with, checkpoints only ask whether the rest should be divided.
         let checkpoint_ns = if reads.is_some() { scan_ns } else { gate.divide_ns } * gate.patience;
-        Self { gate, layout, query, threads, scan_ns, checkpoint_ns, extents: None, divided_ns: None }
+        Self {
+            gate,
+            layout,
+            query,
+            threads,
+            reads: reads.unwrap_or_default(),
+            scan_ns,
+            least_ns,
+            checkpoint_ns,
+            extents: None,
+            far_share: 0.0,
+            last: (0.0, 0.0),
+            divided_ns: None,
+        }
     }
 
     /// Whether even the least that a walk does costs more than a scan.
     fn is_hopeless(&self) -> bool {
-        let least = || self.layout.least_work(self.query.filter);
-        self.query.table.is_some() && self.gate.walk_ns(&least(), self.query.output) > self.scan_ns
+        self.query.table.is_some() && self.least_ns > self.scan_ns
     }
 
     /// Number of places in preorder that the walk passes through.
@@ -233,29 +295,42 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
     /// Whether a walk that has done `work` goes on.
     #[inline]
     fn allows(&mut self, work: &Work) -> bool {
-        let spent_ns = self.gate.walk_ns(work, self.query.output);
+        let spent_ns = self.gate.walk_ns(work, self.far_share, self.query.output);
         let next_ns = spent_ns + self.gate.walk_found_ns(self.query.output) * work.pending as f64;
         next_ns < self.checkpoint_ns || self.passes_checkpoint(work, spent_ns, next_ns)
     }
 
     #[cold]
     fn passes_checkpoint(&mut self, work: &Work, spent_ns: f64, next_ns: f64) -> bool {
-        let Query { predicate, filter, table, kernel, output } = self.query;
-        if self.extents.is_none() {
-            self.extents = Some(self.layout.extents(filter));
-            if let Some(table) = table {
-                let reads = sampled_reads(table, predicate, kernel, SAMPLED_BLOCKS).expect(SAME);
-                self.scan_ns = self.gate.scan_ns(reads);
-            }
+        let is_first = self.extents.is_none();
+        if is_first {
+            self.look_closer();
         }
         let behind = share_behind(self.extents.as_deref().unwrap_or_default(), work.position);
-        self.checkpoint_ns = next_ns * 1.5;
-        // The position is already behind a leaf that is about to be taken.
-        let rest_ns = next_ns / behind - spent_ns;
-        let found = (work.found + work.pending) as f64 / behind.max(1e-9);
-        let scan_ns = table.map(|table| self.scan_ns + self.gate.scan_found_ns(found, table, output));
-        if scan_ns.is_some_and(|scan_ns| rest_ns >= scan_ns) {
-            return false;
+        // Rows that are found cost a walk more than others. A table tells how many there will be, wherever they are.
+        let found = match self.query.table {
+            Some(_) => self.reads.found,
+            None => (work.found + work.pending) as f64 / behind.max(1e-9),
+        };
+        let found_ns = self.gate.walk_found_ns(self.query.output);
+        let visit_ns = spent_ns - found_ns * work.found as f64;
+        let rest_ns = self.rest_ns(visit_ns, behind) + found_ns * (found - work.found as f64).max(0.0);
+        self.last = (visit_ns, behind);
+        self.checkpoint_ns = next_ns * NEXT_CHECKPOINT;
+        if let Some(table) = self.query.table {
+            let scan_ns = self.scan_ns + self.gate.scan_found_ns(found, table, self.query.output);
+            let most_ns = if is_first {
+                self.checkpoint_ns = self.checkpoint_ns.max(scan_ns * SECOND_CHECKPOINT);
+                scan_ns * FIRST_MOST
+            } else if spent_ns < scan_ns * LATE {
+                // As long as little is lost by that, a walk that gains little is not risked.
+                scan_ns * GAIN - spent_ns
+            } else {
+                scan_ns
+            };
+            if rest_ns >= most_ns {
+                return false;
+            }
         }
         // Before the first leaf nothing is known about the rest.
         if self.threads > 1 && rest_ns.is_finite() && rest_ns >= self.gate.divide_ns {
@@ -264,6 +339,28 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
             return false;
         }
         true
+    }
+
+    /// Finds out what the walk passes through, and what a scan reads.
+    fn look_closer(&mut self) {
+        let Query { predicate, filter, table, kernel, .. } = self.query;
+        self.extents = Some(self.layout.extents(filter));
+        if let Some(table) = table {
+            self.reads = sampled_reads(table, predicate, kernel, SAMPLED_BLOCKS).expect(SAME);
+            self.scan_ns = self.gate.scan_ns(self.reads);
+            let share = self.places() as f64 / self.layout.places().max(1) as f64;
+            self.far_share = self.gate.far_share(self.reads.footprint() * share);
+        }
+    }
+
+    /// Cost of the rest of the walk without the rows that it finds, from that cost so far. The part since the last
+    /// checkpoint counts as much as the whole: what is left resembles what was visited last.
+    fn rest_ns(&self, visit_ns: f64, behind: f64) -> f64 {
+        let (last_ns, last_behind) = self.last;
+        let average = visit_ns / behind;
+        let recent = (visit_ns - last_ns) / (behind - last_behind);
+        let rate = if behind > last_behind { (average + recent) / 2.0 } else { average };
+        ((1.0 - behind) * rate).max(self.least_ns - visit_ns)
     }
 }
 

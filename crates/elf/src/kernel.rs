@@ -21,6 +21,25 @@ pub const BLOCK_ROWS: usize = 4096;
 /// Intervals up to which every code is compared with each of them; above, they are searched for each code.
 const COMPARED_INTERVALS: usize = 8;
 
+/// What comparisons have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// Pieces of columns that were looked at, one per condition and block of rows.
+    pub pieces: u64,
+    /// Bytes of codes that were compared.
+    pub bytes: u64,
+    /// Words of masks whose branch the processor could not foresee, about.
+    pub surprises: u64,
+}
+
+impl Compared {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.pieces += other.pieces;
+        self.bytes += other.bytes;
+        self.surprises += other.surprises;
+    }
+}
+
 /// Whether a comparison replaces a mask or narrows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Combine {
@@ -90,14 +109,32 @@ impl Kernel {
     /// Sets bit `i % 64` of `masks[i / 64]` if code `i` is in one of the sorted, disjoint `intervals`; with
     /// [`Combine::And`] only if it was set. Unused bits of the last word become zero. Words without codes, and
     /// codes without a word, are left alone.
-    pub fn compare(self, codes: CodeSlice<'_>, intervals: &[Interval], masks: &mut [u64], combine: Combine) {
+    pub fn compare(
+        self,
+        codes: CodeSlice<'_>,
+        intervals: &[Interval],
+        masks: &mut [u64],
+        combine: Combine,
+    ) -> Compared {
         let words = masks.len().min(codes.len().div_ceil(WORD));
         let masks = &mut masks[..words];
         if combine == Combine::Replace {
             masks.fill(u64::MAX);
         }
         // Where few words are left, the others are passed over. Else that would be one unforeseeable branch per word.
-        let skips = masks.iter().filter(|mask| **mask == 0).count() * 2 > words;
+        let left = masks.iter().filter(|mask| **mask != 0).count();
+        let skips = left * 2 < words;
+        self.narrow(codes, intervals, masks, skips);
+        let compared = if skips { left } else { words };
+        Compared {
+            pieces: 1,
+            bytes: (compared * WORD * codes.code_bytes()) as u64,
+            surprises: if skips { left as u64 } else { 0 },
+        }
+    }
+
+    /// Narrows the masks of `codes`. If it `skips`, words without a candidate are passed over.
+    fn narrow(self, codes: CodeSlice<'_>, intervals: &[Interval], masks: &mut [u64], skips: bool) {
         match self.instructions {
             Instructions::Portable => typed!(codes, codes => portable(codes, intervals, masks, skips)),
             #[cfg(target_arch = "x86_64")]
@@ -123,18 +160,23 @@ impl Kernel {
         rows: usize,
         conditions: impl Iterator<Item = (CodeSlice<'c>, &'c [Interval])>,
         mut take: impl FnMut(usize, u64),
-    ) {
+    ) -> Compared {
         let mut masks = [u64::MAX; BLOCK_ROWS / WORD];
         let masks = &mut masks[..rows.div_ceil(WORD)];
         if !rows.is_multiple_of(WORD) {
             masks[rows / WORD] = u64::MAX >> (WORD - rows % WORD);
         }
+        let mut done = Compared::default();
         for (codes, intervals) in conditions {
-            self.compare(codes, intervals, masks, Combine::And);
+            done.add(self.compare(codes, intervals, masks, Combine::And));
         }
+        let mut taken = 0;
         for (word, &mask) in masks.iter().enumerate().filter(|(_, mask)| **mask != 0) {
             take(word * WORD, mask);
+            taken += 1;
         }
+        done.surprises += taken.min(masks.len() - taken) as u64;
+        done
     }
 
     /// Appends the ids of at most 64 whose bit in `mask` is set.

@@ -10,6 +10,7 @@
 mod columnar;
 mod header;
 mod linear;
+mod region;
 mod verify;
 
 pub use columnar::{Columnar, LevelSections, Sections};
@@ -18,9 +19,11 @@ pub(crate) use header::is_permutation;
 pub use header::{Header, LayoutKind};
 pub use linear::{ABSENT, Access, Array, END, Linear, MONO_NARROW, MONO_WIDE, linear_order};
 pub(crate) use linear::{LinearPlan, write_list_pointer};
+pub use region::Region;
 
 use std::ops::Range;
 
+use crate::kernel::Compared;
 use crate::predicate::Filter;
 use crate::sink::Sink;
 
@@ -49,8 +52,8 @@ pub struct Work {
     pub steps: u64,
     /// Rows of leaves that were compared with conditions.
     pub compared: u64,
-    /// Bytes of codes that these conditions are about.
-    pub compared_bytes: u64,
+    /// What these comparisons did.
+    pub comparisons: Compared,
     /// Rows that were found.
     pub found: u64,
     /// Those of them that were compared.
@@ -66,7 +69,7 @@ impl Work {
     pub(crate) fn add(&mut self, other: &Self) {
         self.steps += other.steps;
         self.compared += other.compared;
-        self.compared_bytes += other.compared_bytes;
+        self.comparisons.add(other.comparisons);
         self.found += other.found;
         self.found_by_comparison += other.found_by_comparison;
     }
@@ -99,20 +102,24 @@ pub trait ElfLayout {
     /// The entry with the value `code` of the list of `cursor`, which has not moved yet.
     fn find(&self, cursor: &Self::Cursor, code: u32) -> Option<Found<Self::Cursor, Self::Leaf>>;
 
-    /// Bytes per row that [`take`](Self::take) compares for `leaf`, 0 if it takes all rows without a comparison.
-    fn compared(&self, leaf: Self::Leaf, filter: &Filter) -> u64;
+    /// Whether [`take`](Self::take) compares the rows of `leaf`.
+    fn is_compared(&self, leaf: Self::Leaf, filter: &Filter) -> bool;
 
     /// Places that [`take`](Self::take) has to go to for the values that it compares.
     fn chain(&self, leaf: Self::Leaf, filter: &Filter) -> u64;
 
-    /// Asks for the memory that [`take`](Self::take) will read for `leaf`, without waiting for it.
-    fn fetch(&self, _leaf: Self::Leaf, _filter: &Filter) {}
+    /// Asks for the memory that [`take`](Self::take) will read for `leaf`, without waiting for it. Row ids that are not
+    /// compared are only asked for if the result `reads_ids`.
+    fn fetch(&self, _leaf: Self::Leaf, _filter: &Filter, _reads_ids: bool) {}
 
     /// Rows of `leaf`; in the linear layout 1, without looking at it.
     fn rows(&self, leaf: Self::Leaf) -> u64;
 
     /// Place behind `leaf` in preorder, in units of the layout; in the linear layout as if it had one row.
     fn end(&self, leaf: Self::Leaf) -> u64;
+
+    /// Number of places in preorder.
+    fn places(&self) -> u64;
 
     /// Place in preorder where the rows below a list begin, and how many there are if that is known without a visit.
     fn span(&self, list: &Self::Cursor) -> (u64, Option<u64>);
@@ -131,8 +138,8 @@ pub trait ElfLayout {
         Work::default()
     }
 
-    /// Gives `sink` the rows of `leaf` that meet the conditions of its remaining levels.
-    fn take<S: Sink>(&self, leaf: Self::Leaf, filter: &Filter, sink: &mut S);
+    /// Gives `sink` the rows of `leaf` that meet the conditions of its remaining levels. Returns what was compared.
+    fn take<S: Sink>(&self, leaf: Self::Leaf, filter: &Filter, sink: &mut S) -> Compared;
 
     /// Gives `sink` the rows of `leaf` whose remaining levels have the values in `codes`, one per level.
     fn take_equal<S: Sink>(&self, leaf: Self::Leaf, codes: &[u32], sink: &mut S);

@@ -13,6 +13,7 @@ mod build;
 mod caching;
 mod changes;
 mod codes;
+pub mod defect;
 mod dictionary;
 mod elf;
 mod encoder;
@@ -25,7 +26,6 @@ mod memory;
 mod order;
 mod parallel;
 mod predicate;
-mod region;
 mod scan;
 mod schema;
 mod search;
@@ -43,20 +43,19 @@ pub use caching::{
 };
 pub use changes::{LiveElf, LiveOptions, LiveSelection, Snapshot};
 pub use codes::{CodeSlice, NumberSlice, code_bytes};
-pub use dictionary::{Dictionary, EncodedTable};
+pub use dictionary::Dictionary;
 pub use elf::{Elf, Selection};
-pub use encoder::{ColumnEncoder, TableEncoder};
+pub use encoder::{ColumnEncoder, EncodedTable, TableEncoder};
 pub use error::{Error, Result};
 pub use external::{ExternalBuild, ExternalOptions};
 pub use gate::{Gate, Method, Output};
-pub use kernel::{BLOCK_ROWS, Combine, Kernel};
+pub use kernel::{BLOCK_ROWS, Combine, Compared, Kernel};
 pub use layout::{
-    Access, Array, Columnar, ElfLayout, Found, Header, LayoutKind, LevelSections, Linear, Sections, Step,
-    Work,
+    Access, Array, Columnar, ElfLayout, Found, Header, LayoutKind, LevelSections, Linear, Region, Sections,
+    Step, Work,
 };
 pub use order::{Advice, by_cardinality, cardinality, for_workload};
 pub use predicate::{Filter, Interval, Predicate};
-pub use region::Region;
 pub use scan::scan;
 pub use schema::{Column, ColumnType, Schema, Value};
 pub use search::{Walk, exact, range};
@@ -68,6 +67,10 @@ pub use store::{
     Meter, Metered, NoCache, NoMeter, Part, PersistentFile, Space, Touch,
 };
 pub use table::CodeTable;
+
+/// Reading of arbitrary bytes as a run of an external build.
+#[cfg(fuzzing)]
+pub use external::exercise::read_run;
 
 /// Marks in the words of a linear image, and its column order.
 pub mod linear {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
-use crate::kernel::{BLOCK_ROWS, Combine, Kernel, WORD};
+use crate::kernel::{BLOCK_ROWS, Compared, Kernel, WORD};
 use crate::parallel::{Crew, Filled, ParallelSink};
 use crate::predicate::{Interval, Predicate};
 use crate::sink::{Sink, bits};
@@ -52,34 +52,60 @@ fn share(maximum: u32, intervals: &[Interval]) -> f64 {
     intervals.iter().map(|interval| count(interval).max(0.0)).sum::<f64>() / (f64::from(maximum) + 1.0)
 }
 
-/// What a scan reads.
+/// What a scan does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Reads {
     /// Bytes of codes.
     pub(crate) bytes: f64,
     /// Pieces of columns, one per block of rows and condition.
     pub(crate) pieces: f64,
+    /// Words of masks whose branch the processor does not foresee.
+    pub(crate) surprises: f64,
+    /// Bytes of the columns with a condition.
+    pub(crate) columns: f64,
+    /// Rows that are found.
+    pub(crate) found: f64,
+}
+
+impl Reads {
+    /// Bytes of memory that are read or lie between what is read, about.
+    pub(crate) fn footprint(&self) -> f64 {
+        self.columns.min(2.0 * self.bytes)
+    }
+}
+
+/// Bytes of all columns with a condition.
+fn column_bytes(table: &CodeTable, conditions: &[Condition<'_>]) -> f64 {
+    conditions.iter().map(|condition| (table.code_bytes(condition.column) * table.rows()) as f64).sum()
 }
 
 /// What a scan of `table` for `predicate` is expected to read if the possible codes of a column are equally frequent
 /// and columns independent. Fails if a column does not exist.
 pub(crate) fn expected_reads(table: &CodeTable, predicate: &Predicate) -> Result<Reads> {
+    let conditions = conditions(table, predicate)?;
     let (mut reads, mut candidates) = (Reads::default(), 1.0);
-    let blocks = table.rows().div_ceil(BLOCK_ROWS) as f64;
-    for condition in conditions(table, predicate)? {
-        let words = 1.0 - f64::powi(1.0 - candidates, WORD as i32);
-        let share = share_read(words);
-        reads.bytes += share * (table.code_bytes(condition.column) * table.rows()) as f64;
-        reads.pieces += share * blocks;
+    let (rows, blocks) = (table.rows() as f64, table.rows().div_ceil(BLOCK_ROWS) as f64);
+    let all_words = rows / WORD as f64;
+    for condition in &conditions {
+        let words = words_with(candidates);
+        // Words without a candidate are passed over if they are the majority.
+        let skips = words < 0.5;
+        let share = if skips { words } else { 1.0 };
+        reads.bytes += share * rows * table.code_bytes(condition.column) as f64;
+        reads.pieces += blocks;
+        reads.surprises += if skips { words * all_words } else { 0.0 };
         candidates *= condition.share;
     }
+    let words = words_with(candidates);
+    reads.surprises += words.min(1.0 - words) * all_words;
+    reads.columns = column_bytes(table, &conditions);
+    reads.found = candidates * rows;
     Ok(reads)
 }
 
-/// Share of a column that is read if a share of its words has candidates: the others are passed over if they are
-/// the majority.
-fn share_read(words: f64) -> f64 {
-    if words < 0.5 { words } else { 1.0 }
+/// Share of words in which a row is left if a share of the rows is.
+fn words_with(rows: f64) -> f64 {
+    1.0 - f64::powi(1.0 - rows, WORD as i32)
 }
 
 /// What a scan of `table` for `predicate` reads, projected from `sample` blocks of rows that are scanned. Fails if a
@@ -96,21 +122,21 @@ pub(crate) fn sampled_reads(
     if sample == 0 {
         return expected_reads(table, predicate);
     }
-    let mut reads = Reads::default();
+    let (mut done, mut found) = (Compared::default(), 0);
     for number in 0..sample {
         let first = (2 * number + 1) * blocks / (2 * sample) * BLOCK_ROWS;
-        let mut masks = [u64::MAX; BLOCK_ROWS / WORD];
-        for condition in &conditions {
-            let words = masks.iter().filter(|mask| **mask != 0).count() as f64 / masks.len() as f64;
-            let share = share_read(words);
-            reads.bytes += share * (table.code_bytes(condition.column) * BLOCK_ROWS) as f64;
-            reads.pieces += share;
-            let codes = table.column(condition.column).slice(first..first + BLOCK_ROWS);
-            kernel.compare(codes, condition.intervals, &mut masks, Combine::And);
-        }
+        let codes = |column| table.column(column).slice(first..first + BLOCK_ROWS);
+        let conditions = conditions.iter().map(|condition| (codes(condition.column), condition.intervals));
+        done.add(kernel.select(BLOCK_ROWS, conditions, |_, mask| found += mask.count_ones()));
     }
     let scale = table.rows() as f64 / (sample * BLOCK_ROWS) as f64;
-    Ok(Reads { bytes: reads.bytes * scale, pieces: reads.pieces * scale })
+    Ok(Reads {
+        bytes: done.bytes as f64 * scale,
+        pieces: done.pieces as f64 * scale,
+        surprises: done.surprises as f64 * scale,
+        columns: column_bytes(table, &conditions),
+        found: f64::from(found) * scale,
+    })
 }
 
 /// Gives `sink` the rows that meet `predicate`, in row order. Fails if it names a column that does not exist.

@@ -4,6 +4,7 @@
 //! scan finds them, a bitmap is in row order.
 
 use crate::codes::NumberSlice;
+use crate::defect::{Defect, defect};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, WORD};
 use crate::parallel::{Filled, ParallelSink};
@@ -205,7 +206,9 @@ impl<T: RowId> ParallelSink for Ids<'_, T> {
                 start = end as usize;
             }
         }
-        tasks.sort_unstable_by_key(|(task, _)| *task);
+        if !defect(Defect::ThreadOrder) {
+            tasks.sort_unstable_by_key(|(task, _)| *task);
+        }
         self.out.reserve(tasks.iter().map(|(_, ids)| ids.len()).sum());
         tasks.iter().for_each(|(_, ids)| self.out.extend_from_slice(ids));
     }

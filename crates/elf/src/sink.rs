@@ -7,6 +7,9 @@ use crate::codes::NumberSlice;
 
 /// Receives the rows that match.
 pub trait Sink {
+    /// Whether the row ids of slices are read.
+    const READS_IDS: bool = true;
+
     /// One row id.
     fn tid(&mut self, tid: u64);
 
@@ -31,6 +34,8 @@ pub trait Sink {
 pub struct Count(pub u64);
 
 impl Sink for Count {
+    const READS_IDS: bool = false;
+
     #[inline]
     fn tid(&mut self, _tid: u64) {
         self.0 += 1;

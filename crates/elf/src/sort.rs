@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use crate::codes::{Code, CodeSlice, typed};
+use crate::defect::{Defect, defect};
 use crate::error::{Error, Result};
 use crate::table::CodeTable;
 
@@ -272,6 +273,7 @@ impl Sorter<'_> {
         for i in 1..items.len() {
             tids[i] = items[i].tid();
             let differ = items[i].key() ^ items[i - 1].key();
+            let differ = if defect(Defect::SharedTooMuch) && differ == 1 { 0 } else { differ };
             if differ != 0 {
                 shared[i] = level_of_bit[differ.ilog2() as usize];
                 if i - run > 1 {

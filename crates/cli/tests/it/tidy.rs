@@ -13,7 +13,7 @@ use source::{Source, files, find_word};
 /// indexes never see an executor.
 const ARROWS: &[(&str, &[&str])] = &[
     ("pando-workload", &[]),
-    ("pando-elf", &[]),
+    ("pando-elf", &["pando-fabric"]),
     ("pando-fabric", &[]),
     ("pando-rt", &["pando-fabric"]),
     ("pando-fabric-local", &["pando-fabric"]),

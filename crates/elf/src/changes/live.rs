@@ -18,8 +18,10 @@ use super::snapshot::{Snapshot, State};
 use super::sync::{Mutex, RwLock, lock, read, write};
 use super::tombstones::Tombstones;
 use crate::build::check_limits;
-use crate::dictionary::{Dictionary, EncodedTable};
+use crate::defect::{Defect, defect};
+use crate::dictionary::Dictionary;
 use crate::elf::Elf;
+use crate::encoder::EncodedTable;
 use crate::error::{Error, Result};
 use crate::predicate::{Filter, Predicate};
 use crate::schema::{Schema, Value};
@@ -303,7 +305,8 @@ fn replace(state: &mut State, inputs: &[Part], merged: Option<Rows>) -> bool {
     let output = merged.map(|rows| {
         let mut deleted = Tombstones::default();
         for (part, input) in state.parts[at..].iter().zip(inputs) {
-            part.deleted.since(&input.deleted).for_each(|id| {
+            let forgets = defect(Defect::ForgottenDeletes);
+            part.deleted.since(&input.deleted).filter(|_| !forgets).for_each(|id| {
                 deleted.insert(id);
             });
         }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::options::Config;
 use super::part::{Form, Part, Rows};
 use crate::codes::{Code, CodeSlice, NumberSlice, typed};
+use crate::defect::{Defect, defect};
 use crate::dictionary::Dictionary;
 use crate::elf::Elf;
 use crate::error::Result;
@@ -91,8 +92,10 @@ fn used_codes(part: &Part, rows: &[u32], column: usize) -> Vec<bool> {
 fn append<C: Code>(stored: &[C], rows: &[u32], recoding: Option<&[u32]>, codes: &mut Vec<u32>) {
     let stored = rows.iter().map(|&row| stored[row as usize].get());
     match recoding {
-        Some(recoding) => codes.extend(stored.map(|code| recoding[code as usize])),
-        None => codes.extend(stored),
+        Some(recoding) if !defect(Defect::StaleCodes) => {
+            codes.extend(stored.map(|code| recoding[code as usize]))
+        }
+        _ => codes.extend(stored),
     }
 }
 

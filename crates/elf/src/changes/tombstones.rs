@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::codes::NumberSlice;
+use crate::defect::{Defect, defect};
 use crate::kernel::WORD;
 use crate::sink::{Sink, bits};
 
@@ -99,6 +100,9 @@ impl<S: Sink> Sink for Living<'_, S> {
 
     #[inline]
     fn span(&mut self, tids: NumberSlice<'_>) {
+        if defect(Defect::RevivedRows) {
+            return self.sink.span(tids);
+        }
         for first in (0..tids.len()).step_by(WORD) {
             let piece = tids.slice(first..tids.len().min(first + WORD));
             self.masked(piece, u64::MAX >> (WORD - piece.len()));

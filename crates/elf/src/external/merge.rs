@@ -9,6 +9,7 @@ use std::path::Path;
 use super::budget::Budget;
 use super::run::{Run, RunReader, RunWriter, Widths};
 use super::scratch::Scratch;
+use crate::defect::{Defect, defect};
 use crate::error::Result;
 
 /// A table as sorted runs.
@@ -103,7 +104,8 @@ impl<'a> Merge<'a> {
 
     fn sift_down(&mut self, mut parent: usize) {
         let compare = |a: &RunReader<'_>, b: &RunReader<'_>| {
-            a.codes().cmp(b.codes()).then_with(|| a.tid().cmp(&b.tid()))
+            let by_codes = a.codes().cmp(b.codes());
+            if defect(Defect::UnorderedIds) { by_codes } else { by_codes.then_with(|| a.tid().cmp(&b.tid())) }
         };
         loop {
             let left = 2 * parent + 1;

@@ -17,8 +17,8 @@ use crate::error::Result;
 /// Target of a run in its file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
-    start: u64,
-    rows: u64,
+    pub(super) start: u64,
+    pub(super) rows: u64,
 }
 
 /// Bytes per row id and per code of each level.
@@ -32,6 +32,11 @@ impl Widths {
     /// Bytes that row ids below `rows` need.
     pub(super) fn of_tids(rows: u64) -> usize {
         if rows <= 1 << u32::BITS { size_of::<U32>() } else { size_of::<U64>() }
+    }
+
+    /// Whether row ids and codes can have these widths.
+    fn are_possible(&self) -> bool {
+        matches!(self.tid, 4 | 8) && self.codes.iter().all(|width| matches!(width, 1 | 2 | 4))
     }
 
     /// Bytes per row.
@@ -111,6 +116,9 @@ impl<'a> RunReader<'a> {
         scratch.read(run.start, &mut tid)?;
         let mut widths = Widths { tid: tid[0].into(), codes: vec![0; levels] };
         scratch.read(run.start + 1, &mut widths.codes)?;
+        if !widths.are_possible() {
+            return Err(scratch.damaged());
+        }
         let next = run.start + 1 + levels as u64;
         let (codes, tids, bytes) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { scratch, widths, block_rows, next, rows_left: run.rows, codes, tids, bytes, at: 0 })
@@ -203,6 +211,18 @@ mod tests {
             scratch.cut(len);
             let message = rows(&scratch).map_err(|error| error.to_string()).expect_err("bytes are missing");
             assert!(message.ends_with("it is shorter than what was written to it"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_run_whose_widths_were_changed_is_an_error() {
+        for widths in [[3, 1, 2], [4, 0, 2], [4, 1, 8]] {
+            let mut scratch = Scratch::create(&std::env::temp_dir()).expect("a temporary file");
+            scratch.append(&widths).expect("room");
+            scratch.append(&[0; 64]).expect("room");
+            let opened = RunReader::open(&scratch, Run { start: 0, rows: 2 }, 2, 3).map(|_| ());
+            let message = opened.map_err(|error| error.to_string()).expect_err("no such widths");
+            assert!(message.ends_with("it was changed by another program"), "{message}");
         }
     }
 }

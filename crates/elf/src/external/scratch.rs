@@ -82,6 +82,11 @@ impl Scratch {
     pub(super) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
         self.file.read_exact_at(bytes, at).map_err(self.target.failed("read"))
     }
+
+    /// Error of bytes that cannot be what was written.
+    pub(super) fn damaged(&self) -> Error {
+        self.target.failed("read")(std::io::Error::other("it was changed by another program"))
+    }
 }
 
 #[cfg(test)]

@@ -21,11 +21,13 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::header::{self, Header, LayoutKind, WORD_BYTES};
+use super::region::Region;
 use super::verify::verify;
 use super::{ElfLayout, Found, Step, Work};
 use crate::codes::{CodeSlice, NumberSlice};
+use crate::defect::{Defect, defect};
 use crate::error::{Error, Result};
-use crate::kernel::{BLOCK_ROWS, Kernel, WORD, prefetch};
+use crate::kernel::{BLOCK_ROWS, Compared, Kernel, WORD, prefetch};
 use crate::predicate::{Filter, Interval, contains};
 use crate::sink::{Sink, bits};
 
@@ -40,6 +42,9 @@ const PLACES_AHEAD: usize = 6;
 const LINE_BYTES: usize = 64;
 /// Cache lines of row ids that are fetched before they are taken; the processor foresees the further ones.
 const FETCHED_LINES: usize = 8;
+
+/// Words of a mask whose row ids are fetched before those of the first one are taken.
+const WAITING_WORDS: usize = 16;
 
 /// Rows up to which a run is checked row by row.
 const SHORT_RUN: usize = 8;
@@ -504,7 +509,10 @@ impl<B: AsRef<[u8]>> Columnar<B> {
                 at = (at.0 + 1, self.child(at.0, at.1));
             }
             // Rows before the run that are below entries of this level have no strip.
-            let covered = self.covered_before(level, at.1);
+            let mut covered = self.covered_before(level, at.1);
+            if defect(Defect::ShiftedStrip) && level > run.level {
+                covered = (covered + 1).min(run.first);
+            }
             self.strip_codes(level).slice(run.first - covered..run.end - covered)
         })
     }
@@ -523,31 +531,51 @@ impl<B: AsRef<[u8]>> Columnar<B> {
     }
 
     /// Passes the rows of a short run one by one.
-    fn take_short<S: Sink>(&self, run: Run, filter: &Filter, sink: &mut S) {
+    fn take_short<S: Sink>(&self, run: Run, filter: &Filter, sink: &mut S) -> Compared {
         let rows = run.end - run.first;
         let mut mask = u64::MAX >> (WORD - rows);
         let levels = filter.constrained_from(run.level);
+        let mut done = Compared { surprises: 1, ..Compared::default() };
         for (strip, &level) in self.strips(run, levels).zip(levels) {
             let Some(intervals) = filter.level(level) else { continue };
             for row in bits(mask) {
                 mask &= !(u64::from(!contains(intervals, strip.get(row))) << row);
             }
+            done.bytes += (rows * strip.code_bytes()) as u64;
             if mask == 0 {
-                return;
+                return done;
             }
         }
         sink.masked(self.tids().slice(run.first..run.end), mask);
+        done
     }
 
     /// Passes at most [`BLOCK_ROWS`] rows.
-    fn take_block<S: Sink>(&self, run: Run, filter: &Filter, sink: &mut S) {
+    fn take_block<S: Sink>(&self, run: Run, filter: &Filter, sink: &mut S) -> Compared {
         let tids = self.tids().slice(run.first..run.end);
         let levels = filter.constrained_from(run.level);
         let conditions = self.strips(run, levels).zip(levels);
         let conditions = conditions.filter_map(|(strip, &level)| Some((strip, filter.level(level)?)));
-        self.kernel.select(tids.len(), conditions, |row, mask| {
-            sink.masked(tids.slice(row..tids.len().min(row + WORD)), mask);
+        let mut take = |row: usize, mask| sink.masked(tids.slice(row..tids.len().min(row + WORD)), mask);
+        if !S::READS_IDS {
+            return self.kernel.select(tids.len(), conditions, take);
+        }
+        // Ids of scattered rows are asked for before the first of them is waited for.
+        let (bytes, first_id) = (self.bytes.as_ref(), self.sections.tids.start);
+        let fetch = |row| prefetch(bytes, first_id + (run.first + row) * self.header.pointer_bytes);
+        let (mut waiting, mut count) = ([(0, 0_u64); WAITING_WORDS], 0);
+        let done = self.kernel.select(tids.len(), conditions, |row, mask| {
+            fetch(row + mask.trailing_zeros() as usize);
+            fetch(row + WORD - 1 - mask.leading_zeros() as usize);
+            waiting[count] = (row, mask);
+            count += 1;
+            if count == WAITING_WORDS {
+                waiting.iter().for_each(|&(row, mask)| take(row, mask));
+                count = 0;
+            }
         });
+        waiting[..count].iter().for_each(|&(row, mask)| take(row, mask));
+        done
     }
 }
 
@@ -590,7 +618,10 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
             let at = intervals.partition_point(|interval| interval.high < value);
             let Some(interval) = intervals.get(at) else { return Step::End };
             let first = level.values.lower_bound(cursor.list.clone(), interval.low);
-            let end = level.values.upper_bound(first..cursor.list.end, interval.high);
+            let mut end = level.values.upper_bound(first..cursor.list.end, interval.high);
+            if defect(Defect::ExclusiveBound) && interval.low < interval.high {
+                end = level.values.lower_bound(first..end, interval.high);
+            }
             cursor.matching = first..end;
             cursor.list.start = end;
         }
@@ -622,9 +653,8 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
         Some(Found::List(self.list(cursor.level + 1, level.child(at)..level.child(at + 1))))
     }
 
-    fn compared(&self, run: Run, filter: &Filter) -> u64 {
-        let levels = filter.constrained_from(run.level);
-        levels.iter().map(|&level| self.sections.levels[level].code_bytes as u64).sum()
+    fn is_compared(&self, run: Run, filter: &Filter) -> bool {
+        run.level < filter.depth()
     }
 
     fn chain(&self, run: Run, filter: &Filter) -> u64 {
@@ -633,9 +663,12 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
         (filter.depth().saturating_sub(run.level) + strips) as u64
     }
 
-    fn fetch(&self, run: Run, filter: &Filter) {
+    fn fetch(&self, run: Run, filter: &Filter, reads_ids: bool) {
         let bytes = self.bytes.as_ref();
         if filter.depth() <= run.level {
+            if !reads_ids {
+                return;
+            }
             let at = self.sections.tids.start + run.first * self.header.pointer_bytes;
             (0..FETCHED_LINES).for_each(|line| prefetch(bytes, at + line * LINE_BYTES));
             return;
@@ -659,6 +692,10 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
         run.end as u64
     }
 
+    fn places(&self) -> u64 {
+        self.header.rows
+    }
+
     fn span(&self, list: &ColumnarCursor) -> (u64, Option<u64>) {
         let (level, entries) = (self.level(list.level), &list.list);
         if entries.is_empty() {
@@ -679,10 +716,7 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
 
     fn extents(&self, filter: &Filter) -> Vec<Range<u64>> {
         let (number, matching) = self.leading(filter);
-        let level = self.level(number);
-        let rows =
-            |entries: Range<usize>| level.start(entries.start) as u64..level.end(entries.end - 1) as u64;
-        matching.into_iter().map(rows).collect()
+        Region::below(self, (number, &matching), number + 1).extents
     }
 
     /// Below the matching entries of the leading conditions, nothing is excluded before the next condition: every
@@ -694,34 +728,33 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
         }
         let (leading, matching) = self.leading(filter);
         let Some(&next) = filter.constrained_from(leading + 1).first() else { return least };
-        for mut entries in matching {
-            let level = self.level(leading);
-            let rows = level.end(entries.end - 1) - level.start(entries.start);
-            for number in leading..next {
-                let level = self.level(number);
-                // The lists are as frequent as on the whole level: counting them would take a visit.
-                let lists = self.lists[number] * entries.len() / level.entries().max(1);
-                // One step down, and one that finds the end of the list.
-                least.steps += 2 * lists as u64;
-                entries = level.child(entries.start)..level.child(entries.end);
-            }
-            let compared = (rows - self.level(next).covered(entries)) as u64;
-            least.compared += compared;
-            least.compared_bytes += compared * self.sections.levels[next].code_bytes as u64;
+        let region = Region::below(self, (leading, &matching), next + 1);
+        for number in leading..next {
+            // The lists are as frequent as on the whole level: counting them would take a visit.
+            let entries = self.sections.levels[number].entries.max(1) as u64;
+            let lists = self.lists[number] as u64 * region.entries[number] / entries;
+            // One step down, and one that finds the end of the list.
+            least.steps += 2 * lists;
         }
+        least.compared = region.strip_rows[next];
+        least.comparisons.bytes = least.compared * self.sections.levels[next].code_bytes as u64;
         least
     }
 
-    fn take<S: Sink>(&self, run: Run, filter: &Filter, sink: &mut S) {
+    fn take<S: Sink>(&self, run: Run, filter: &Filter, sink: &mut S) -> Compared {
+        let mut done = Compared::default();
         if filter.depth() <= run.level {
-            return sink.span(self.tids().slice(run.first..run.end));
+            sink.span(self.tids().slice(run.first..run.end));
+            return done;
         }
         if run.end - run.first <= SHORT_RUN {
             return self.take_short(run, filter, sink);
         }
         for first in (run.first..run.end).step_by(BLOCK_ROWS) {
-            self.take_block(Run { first, end: run.end.min(first + BLOCK_ROWS), ..run }, filter, sink);
+            let block = Run { first, end: run.end.min(first + BLOCK_ROWS), ..run };
+            done.add(self.take_block(block, filter, sink));
         }
+        done
     }
 
     fn take_equal<S: Sink>(&self, run: Run, codes: &[u32], sink: &mut S) {

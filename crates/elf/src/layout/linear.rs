@@ -24,7 +24,9 @@ use zerocopy::little_endian::U32;
 
 use super::header::{self, Header, LayoutKind, WORD_BYTES};
 use super::{ElfLayout, Found, Step};
+use crate::defect::{Defect, defect};
 use crate::error::{Error, Result};
+use crate::kernel::Compared;
 use crate::predicate::{Filter, Interval};
 use crate::sink::Sink;
 
@@ -222,7 +224,7 @@ impl<A: Access> Linear<A> {
             next = pointer_at + pointer_words;
             if let Some(intervals) = filter.level(cursor.level) {
                 while intervals.get(cursor.interval).is_some_and(|interval| interval.high < value) {
-                    cursor.interval += 1;
+                    cursor.interval += if defect(Defect::FirstInterval) { intervals.len() } else { 1 };
                 }
                 // Values ascend: past the last interval nothing matches.
                 let Some(interval) = intervals.get(cursor.interval) else {
@@ -272,7 +274,7 @@ impl<A: Access> Linear<A> {
             let word = words[at].get();
             sink.tid((word & !END).into());
             at += 1;
-            if word & END != 0 {
+            if word & END != 0 || defect(Defect::FirstDuplicate) {
                 return self.access.touched_mono_list(from..at);
             }
         }
@@ -328,8 +330,8 @@ impl<A: Access> ElfLayout for Linear<A> {
         Some(self.follow(self.find_pointer(cursor, code)?, cursor.level + 1))
     }
 
-    fn compared(&self, leaf: MonoList, filter: &Filter) -> u64 {
-        (filter.constrained_from(leaf.level).len() * WORD_BYTES) as u64
+    fn is_compared(&self, leaf: MonoList, filter: &Filter) -> bool {
+        leaf.level < filter.depth()
     }
 
     fn chain(&self, _leaf: MonoList, _filter: &Filter) -> u64 {
@@ -342,6 +344,10 @@ impl<A: Access> ElfLayout for Linear<A> {
 
     fn end(&self, leaf: MonoList) -> u64 {
         (leaf.at + self.header.columns - leaf.level + 1) as u64
+    }
+
+    fn places(&self) -> u64 {
+        self.header.words
     }
 
     fn span(&self, list: &Self::Cursor) -> (u64, Option<u64>) {
@@ -357,18 +363,21 @@ impl<A: Access> ElfLayout for Linear<A> {
         intervals.map(extent).filter(|extent| !extent.is_empty()).collect()
     }
 
-    fn take<S: Sink>(&self, leaf: MonoList, filter: &Filter, sink: &mut S) {
+    fn take<S: Sink>(&self, leaf: MonoList, filter: &Filter, sink: &mut S) -> Compared {
         let words = self.words();
         let levels = filter.constrained_from(leaf.level);
         let place = |level: usize| leaf.at + level - leaf.level;
         let fails = |&&level: &&usize| !filter.admits(level, words[place(level)].get());
-        let failed = levels.iter().find(fails);
+        let failed = levels.iter().position(|level| fails(&level));
+        let compared = failed.map_or(levels.len(), |at| at + 1);
+        let failed = failed.map(|at| &levels[at]);
         if let (Some(&first), Some(&last)) = (levels.first(), failed.or(levels.last())) {
             self.access.touched_mono_list(place(first)..place(last) + 1);
         }
         if failed.is_none() {
             self.take_run(place(self.header.columns), sink);
         }
+        Compared { pieces: 0, bytes: (compared * WORD_BYTES) as u64, surprises: 0 }
     }
 
     fn take_equal<S: Sink>(&self, leaf: MonoList, codes: &[u32], sink: &mut S) {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::range::{Path, Walk};
+use crate::defect::{Defect, defect};
 use crate::layout::{ElfLayout, Step, Work};
 use crate::parallel::{Crew, Filled, ParallelSink};
 use crate::predicate::Filter;
@@ -130,7 +131,7 @@ impl<'f, L: ElfLayout + Sync> Rest<'f, L> {
         loop {
             if let Some(leaf) = path.held.take() {
                 let (first, rest) = self.layout.divide(leaf, self.task_size);
-                path.held = rest;
+                path.held = rest.filter(|_| !defect(Defect::DroppedPiece));
                 work.position = self.layout.end(first);
                 return Some(Item::Leaf(first));
             }

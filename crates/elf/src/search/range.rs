@@ -4,6 +4,7 @@
 //! The caller may stop the walk by the work it has done so far. A stopped walk can go on from its [`Path`], also
 //! as tasks of several threads (`divided`).
 
+use crate::defect::{Defect, defect};
 use crate::layout::{ElfLayout, Step, Work};
 use crate::predicate::Filter;
 use crate::sink::Sink;
@@ -73,16 +74,14 @@ impl<C, F: Copy> Path<C, F> {
         sink: &mut S,
         work: &mut Work,
     ) {
-        layout.fetch(leaf, filter);
+        layout.fetch(leaf, filter, S::READS_IDS);
         if let Some(before) = self.held.replace(leaf) {
             take(layout, before, filter, sink, work);
         }
-        let compared = layout.compared(leaf, filter);
         work.position = layout.end(leaf);
         let rows = layout.rows(leaf);
-        if compared > 0 {
+        if layout.is_compared(leaf, filter) {
             work.compared += rows;
-            work.compared_bytes += rows * compared;
             work.steps += layout.chain(leaf, filter);
         } else {
             work.pending = rows;
@@ -97,7 +96,7 @@ impl<C, F: Copy> Path<C, F> {
         sink: &mut S,
         work: &mut Work,
     ) {
-        if let Some(last) = self.held.take() {
+        if let Some(last) = self.held.take().filter(|_| !defect(Defect::LostLeaf)) {
             take(layout, last, filter, sink, work);
         }
     }
@@ -123,7 +122,7 @@ pub fn range<L: ElfLayout, S: Sink>(
 }
 
 fn take<L: ElfLayout, S: Sink>(layout: &L, leaf: L::Leaf, filter: &Filter, sink: &mut S, work: &mut Work) {
-    layout.take(leaf, filter, sink);
+    work.comparisons.add(layout.take(leaf, filter, sink));
     let found = sink.found();
     if work.pending == 0 {
         work.found_by_comparison += found - work.found;

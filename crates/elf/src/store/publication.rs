@@ -17,6 +17,7 @@ use std::path::Path;
 
 use super::mapping::MappedFile;
 use super::medium::Medium;
+use crate::defect::{Defect, defect};
 use crate::error::{Error, Result};
 use crate::layout::Header;
 
@@ -132,10 +133,15 @@ impl<M: Medium> PersistentFile<M> {
         }
         // 2. The body, then the header with its state, so that a complete header has its body.
         let (header, body) = image.split_at(Header::BYTES);
+        if defect(Defect::EarlyRoot) {
+            store(&mut self.medium, ROOT_AT, at)?;
+        }
         self.persist(at + Header::BYTES as u64, body)?;
         self.persist(at, header)?;
         // 3. What the medium holds now must have the checksum.
-        Header::verify(self.medium.lend(range.clone())?.as_ref())?;
+        if !defect(Defect::UncheckedImage) {
+            Header::verify(self.medium.lend(range.clone())?.as_ref())?;
+        }
         // 4. The root. From the store on it may be durable, before the fence it need not be.
         self.earlier.extend(self.current.replace(range));
         store(&mut self.medium, ROOT_AT, at)?;
@@ -150,6 +156,9 @@ impl<M: Medium> PersistentFile<M> {
 
     /// First byte of the first free space of `bytes` bytes, which may be the end.
     fn free_space(&self, bytes: u64) -> u64 {
+        if defect(Defect::OverwrittenImage) {
+            return UNIT;
+        }
         let mut used = self.medium.lent();
         used.extend(self.current.iter().chain(&self.earlier).cloned());
         used.sort_unstable_by_key(|range| range.start);

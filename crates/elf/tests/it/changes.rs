@@ -16,15 +16,15 @@ const COLUMNS: usize = 4;
 const ORDER: [usize; COLUMNS] = [2, 0, 3, 1];
 
 /// What a column holds: NULL, or the `k`-th value of its type.
-type Cell = Option<i32>;
-type Row = [Cell; COLUMNS];
+pub type Cell = Option<i32>;
+pub type Row = [Cell; COLUMNS];
 /// The rows by their ids.
-type Model = BTreeMap<u64, Row>;
+pub type Model = BTreeMap<u64, Row>;
 /// Per column the least and the largest `k`, if there is a condition; NULL meets none.
-type Ranges = [Option<(i32, i32)>; COLUMNS];
+pub type Ranges = [Option<(i32, i32)>; COLUMNS];
 
 #[derive(Clone, Debug)]
-enum Change {
+pub enum Change {
     Insert(Vec<Row>),
     /// By places among the ids that were given so far.
     Delete(Vec<prop::sample::Index>),
@@ -36,12 +36,12 @@ enum Change {
     Keep,
 }
 
-fn row() -> impl Strategy<Value = Row> {
+pub fn row() -> impl Strategy<Value = Row> {
     let cell = |maximum| prop_oneof![1 => Just(None), 9 => (0..maximum).prop_map(Some)];
     [cell(4), cell(400), cell(3), cell(40)]
 }
 
-fn ranges() -> impl Strategy<Value = Ranges> {
+pub fn ranges() -> impl Strategy<Value = Ranges> {
     let range = |maximum| {
         let bounds = (-1..maximum, -1..maximum).prop_map(|(a, b): (i32, i32)| Some((a.min(b), a.max(b))));
         prop_oneof![1 => Just(None), 1 => bounds]
@@ -49,7 +49,7 @@ fn ranges() -> impl Strategy<Value = Ranges> {
     [range(5), range(401), range(4), range(41)]
 }
 
-fn change() -> impl Strategy<Value = Change> {
+pub fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         8 => prop::collection::vec(row(), 0..20).prop_map(Change::Insert),
         4 => prop::collection::vec(any::<prop::sample::Index>(), 0..12).prop_map(Change::Delete),
@@ -61,7 +61,7 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-fn options() -> impl Strategy<Value = LiveOptions> {
+pub fn options() -> impl Strategy<Value = LiveOptions> {
     (1..60_u64, 2..4_u64, 1..30_u32, any::<bool>()).prop_map(|(buffer_rows, fan_in, bucket_rows, wide)| {
         let width = if wide { Width::Wide } else { Width::Auto };
         LiveOptions { buffer_rows, fan_in, build: BuildOptions { bucket_rows, width, threads: 1 } }
@@ -69,7 +69,7 @@ fn options() -> impl Strategy<Value = LiveOptions> {
 }
 
 /// Gates that walk always, scan always, or decide.
-fn gate() -> impl Strategy<Value = Gate> {
+pub fn gate() -> impl Strategy<Value = Gate> {
     let usual = Gate::default();
     let scan_byte_ns = prop_oneof![Just(usual.scan_byte_ns), Just(1e9), Just(0.0), Just(2.0)];
     scan_byte_ns.prop_map(move |scan_byte_ns| Gate { scan_byte_ns, patience: 0.01, ..usual })
@@ -84,7 +84,7 @@ fn matches(row: &Row, ranges: &Ranges) -> bool {
 }
 
 /// How a test stores cells: as codes, or as values of four types.
-trait Contents {
+pub trait Contents {
     fn start(rows: &[Row], layout: LayoutKind, options: LiveOptions, gate: Gate) -> LiveElf;
     fn insert(live: &LiveElf, rows: &[Row]) -> Result<std::ops::Range<u64>>;
     fn select<'s>(snapshot: &'s Snapshot, ranges: &Ranges) -> LiveSelection<'s>;
@@ -104,7 +104,7 @@ fn base(table: CodeTable, layout: LayoutKind, options: LiveOptions, gate: Gate) 
     elf.with_table(table).expect("its table").with_gate(gate)
 }
 
-struct Codes;
+pub struct Codes;
 
 impl Codes {
     fn code(cell: Cell) -> u32 {
@@ -153,7 +153,7 @@ impl Contents for Codes {
     }
 }
 
-struct Values;
+pub struct Values;
 
 impl Values {
     fn schema() -> Schema {
@@ -266,7 +266,7 @@ fn check_merged<C: Contents>(snapshot: &Snapshot, model: &Model, layout: LayoutK
     }
 }
 
-fn run<C: Contents>(
+pub fn run<C: Contents>(
     (first, changes): (&[Row], Vec<Change>),
     (layout, options, gate): (LayoutKind, LiveOptions, Gate),
     ranges: &[Ranges],

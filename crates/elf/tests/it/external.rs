@@ -17,10 +17,10 @@ use crate::model::{order, table};
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-const KINDS: [LayoutKind; 2] = [LayoutKind::Linear, LayoutKind::Columnar];
+pub const KINDS: [LayoutKind; 2] = [LayoutKind::Linear, LayoutKind::Columnar];
 const KIB: usize = 1 << 10;
 
-fn options(memory_bytes: usize, build: BuildOptions, directory: &Path) -> ExternalOptions {
+pub fn options(memory_bytes: usize, build: BuildOptions, directory: &Path) -> ExternalOptions {
     ExternalOptions { build, memory_bytes, directory: directory.to_owned() }
 }
 
@@ -31,7 +31,7 @@ fn part(table: &CodeTable, from: usize, to: usize) -> CodeTable {
 }
 
 /// The image of `table`, given in batches of `batch` rows.
-fn build(
+pub fn build(
     table: &CodeTable,
     order: &[usize],
     kind: LayoutKind,
@@ -48,7 +48,7 @@ fn build(
     Ok(image.into_inner())
 }
 
-fn in_memory(table: &CodeTable, order: &[usize], kind: LayoutKind, options: &BuildOptions) -> Vec<u8> {
+pub fn in_memory(table: &CodeTable, order: &[usize], kind: LayoutKind, options: &BuildOptions) -> Vec<u8> {
     match kind {
         LayoutKind::Linear => build_linear(table, order, options).expect("a small table").bytes().to_vec(),
         LayoutKind::Columnar => {
@@ -58,7 +58,7 @@ fn in_memory(table: &CodeTable, order: &[usize], kind: LayoutKind, options: &Bui
 }
 
 /// Least memory that a build takes.
-fn least_memory(columns: usize, threads: usize) -> usize {
+pub fn least_memory(columns: usize, threads: usize) -> usize {
     let order: Vec<usize> = (0..columns).collect();
     let build = BuildOptions { threads, ..BuildOptions::default() };
     match ExternalBuild::new(&order, LayoutKind::Linear, options(0, build, &std::env::temp_dir())) {

@@ -3,6 +3,8 @@
 mod caching;
 #[cfg(not(shuttle))]
 mod changes;
+#[cfg(feature = "defects")]
+mod defects;
 mod external;
 mod images;
 mod model;

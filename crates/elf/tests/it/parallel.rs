@@ -31,7 +31,7 @@ fn results(elf: &Elf, predicate: &Predicate) -> (Method, Vec<u32>, Vec<u64>, Vec
     (method, ids, in_tree, selection.sorted_ids().expect("64 bits"), bitmap)
 }
 
-fn check(elf: &Elf, table: &CodeTable, order: &[usize], predicate: &Predicate) {
+pub fn check(elf: &Elf, table: &CodeTable, order: &[usize], predicate: &Predicate) {
     let rows = brute_force(table, predicate);
     let in_order = in_tree_order(table, order, rows.clone());
     for gate in gates() {
@@ -87,7 +87,7 @@ fn large(rows: u32) -> CodeTable {
 }
 
 #[test]
-fn large_tables_are_searched_in_many_tasks() {
+pub fn large_tables_are_searched_in_many_tasks() {
     let table = large(200_000);
     let shared = Arc::new(table.clone());
     let predicates = [

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::layout::{Columnar, ElfLayout};
+use super::{Columnar, ElfLayout};
 use crate::predicate::Filter;
 
 /// Number of rows, entries and strip rows that a walk may visit.
@@ -25,15 +25,26 @@ impl Region {
     /// Computes the region of `filter` down to its last condition.
     pub fn of<B: AsRef<[u8]>>(columnar: &Columnar<B>, filter: &Filter) -> Self {
         let levels = columnar.order().len();
-        let mut region = Self { extents: Vec::new(), entries: vec![0; levels], strip_rows: vec![0; levels] };
         if filter.is_empty() {
-            return region;
+            return Self { extents: Vec::new(), entries: vec![0; levels], strip_rows: vec![0; levels] };
         }
-        region.extents = columnar.extents(filter);
         let (leading, matching) = columnar.leading(filter);
+        Self::below(columnar, (leading, &matching), filter.depth())
+    }
+
+    /// Computes the region below the `matching` entries of the `leading` level, down to the level before `end`.
+    pub(super) fn below<B: AsRef<[u8]>>(
+        columnar: &Columnar<B>,
+        (leading, matching): (usize, &[Range<usize>]),
+        end: usize,
+    ) -> Self {
+        let levels = columnar.order().len();
+        let mut region = Self { extents: Vec::new(), entries: vec![0; levels], strip_rows: vec![0; levels] };
         region.entries[..leading].fill(1);
-        for (mut entries, rows) in matching.into_iter().zip(&region.extents) {
-            for number in leading..filter.depth().max(leading + 1) {
+        for mut entries in matching.iter().cloned() {
+            let level = columnar.level(leading);
+            let rows = level.start(entries.start) as u64..level.end(entries.end - 1) as u64;
+            for number in leading..end.max(leading + 1) {
                 let level = columnar.level(number);
                 region.entries[number] += entries.len() as u64;
                 // Rows of the extent without an entry on this level have a strip code.
@@ -41,6 +52,7 @@ impl Region {
                 region.strip_rows[number] += rows.end - rows.start - covered;
                 entries = level.child(entries.start)..level.child(entries.end);
             }
+            region.extents.push(rows);
         }
         region
     }

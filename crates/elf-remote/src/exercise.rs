@@ -1,0 +1,21 @@
+//! Decoding of arbitrary bytes as a catalog's description of an image and as a manifest, for fuzzing.
+
+use crate::manifest::{ImageRef, Manifest};
+
+/// Decodes `bytes` as both.
+///
+/// # Panics
+/// If what was decoded does not encode to the same bytes, or if a piece has no place.
+pub fn decode(bytes: &[u8]) {
+    if let Some(image) = ImageRef::decode(bytes) {
+        assert_eq!(ImageRef::encode(image), bytes);
+    }
+    let Ok(manifest) = Manifest::decode(bytes) else { return };
+    assert_eq!(manifest.encode(), bytes);
+    let last = manifest.pieces() - 1;
+    for piece in [0, last / 3, last / 2, last] {
+        assert!(manifest.locate(piece).1 > 0, "piece {piece} of {last}");
+    }
+    assert_eq!(manifest.pieces_of(&(0..manifest.image_bytes)), 0..last + 1);
+    assert!(manifest.blocks().take(10).all(|(addr, size)| !addr.is_null() && size == manifest.block_bytes));
+}
