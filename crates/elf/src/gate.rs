@@ -25,12 +25,14 @@ const SAMPLED_BLOCKS: usize = 8;
 const NEXT_CHECKPOINT: f64 = 1.5;
 /// The least cost at the second checkpoint, in costs of the scan.
 const SECOND_CHECKPOINT: f64 = 0.05;
+/// Share of the expected cost of the scan below which the rest of a walk goes on without a sample of the scan.
+const CLEAR: f64 = 0.125;
 /// What the rest of a walk may cost at the first checkpoint, where little is known, in costs of the scan.
 const FIRST_MOST: f64 = 1.5;
 /// Cost from which a walk has cost so much that it is dropped only for a scan that is expected to take less than the rest.
 const LATE: f64 = 0.25;
 /// What a walk may cost in all before that.
-const GAIN: f64 = 0.85;
+const GAIN: f64 = 0.9;
 
 /// Row ids in a cache line.
 const IDS_PER_LINE: u64 = 16;
@@ -90,7 +92,7 @@ pub struct Gate {
 impl Default for Gate {
     fn default() -> Self {
         Self {
-            step_ns: 75.0,
+            step_ns: 60.0,
             piece_ns: 25.0,
             walk_byte_ns: 0.045,
             scan_byte_ns: 0.025,
@@ -99,7 +101,7 @@ impl Default for Gate {
             surprise_ns: 20.0,
             ids_line_ns: 5.0,
             walk_id_ns: 0.3,
-            walk_bit_ns: 1.2,
+            walk_bit_ns: 1.0,
             scan_id_ns: 0.3,
             scan_gap_id_ns: 50.0,
             patience: 0.0125,
@@ -248,6 +250,8 @@ struct Judge<'j, L> {
     checkpoint_ns: f64,
     /// What the walk passes through, from the first checkpoint on.
     extents: Option<Vec<Range<u64>>>,
+    /// Whether `reads` comes from a sample.
+    is_sampled: bool,
     /// Share of the codes in the region that does not stay in a cache.
     far_share: f64,
     /// Cost at the last checkpoint without the rows that were found, and the share of the region that was behind it.
@@ -276,6 +280,7 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
             least_ns,
             checkpoint_ns,
             extents: None,
+            is_sampled: false,
             far_share: 0.0,
             last: (0.0, 0.0),
             divided_ns: None,
@@ -304,20 +309,25 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
     fn passes_checkpoint(&mut self, work: &Work, spent_ns: f64, next_ns: f64) -> bool {
         let is_first = self.extents.is_none();
         if is_first {
-            self.look_closer();
+            self.extents = Some(self.layout.extents(self.query.filter));
         }
         let behind = share_behind(self.extents.as_deref().unwrap_or_default(), work.position);
-        // Rows that are found cost a walk more than others. A table tells how many there will be, wherever they are.
-        let found = match self.query.table {
-            Some(_) => self.reads.found,
-            None => (work.found + work.pending) as f64 / behind.max(1e-9),
-        };
         let found_ns = self.gate.walk_found_ns(self.query.output);
         let visit_ns = spent_ns - found_ns * work.found as f64;
-        let rest_ns = self.rest_ns(visit_ns, behind) + found_ns * (found - work.found as f64).max(0.0);
+        let visits_ns = self.rest_ns(visit_ns, behind);
+        // Rows that are found cost a walk more than others. A sample tells how many there will be, wherever they are.
+        let rest_ns = |judge: &Self| {
+            let found = judge.found(work, behind);
+            visits_ns + found_ns * (found - work.found as f64).max(0.0)
+        };
+        if self.query.table.is_some() && !self.is_sampled && rest_ns(self) >= self.scan_ns * CLEAR {
+            self.sample();
+        }
+        let rest_ns = rest_ns(self);
         self.last = (visit_ns, behind);
         self.checkpoint_ns = next_ns * NEXT_CHECKPOINT;
         if let Some(table) = self.query.table {
+            let found = self.found(work, behind);
             let scan_ns = self.scan_ns + self.gate.scan_found_ns(found, table, self.query.output);
             let most_ns = if is_first {
                 self.checkpoint_ns = self.checkpoint_ns.max(scan_ns * SECOND_CHECKPOINT);
@@ -341,10 +351,15 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
         true
     }
 
-    /// Finds out what the walk passes through, and what a scan reads.
-    fn look_closer(&mut self) {
-        let Query { predicate, filter, table, kernel, .. } = self.query;
-        self.extents = Some(self.layout.extents(filter));
+    /// Rows that will be found in all, as far as that is known.
+    fn found(&self, work: &Work, behind: f64) -> f64 {
+        if self.is_sampled { self.reads.found } else { (work.found + work.pending) as f64 / behind.max(1e-9) }
+    }
+
+    /// Scans a few blocks, which tell what the whole scan reads and finds.
+    fn sample(&mut self) {
+        let Query { predicate, table, kernel, .. } = self.query;
+        self.is_sampled = true;
         if let Some(table) = table {
             self.reads = sampled_reads(table, predicate, kernel, SAMPLED_BLOCKS).expect(SAME);
             self.scan_ns = self.gate.scan_ns(self.reads);

@@ -9,14 +9,17 @@
 mod lineitem;
 #[path = "../elf_selectivity/methods.rs"]
 mod methods;
+#[path = "../elf_selectivity/predicates.rs"]
+mod predicates;
 
 use std::sync::Arc;
 
-use lineitem::{NAMES, Q6, Random, interval, mixed_workload, q6, table};
+use lineitem::{NAMES, Random, table};
 use methods::{Buffers, OUTPUTS, Scan, Select, medians};
 use pando_elf::{
     Advice, BuildOptions, CodeTable, Count, Elf, Ids, Kernel, LayoutKind, Output, Predicate, for_workload,
 };
+use predicates::{Q6, interval, mixed_workload, q6};
 
 const PREDICATES: usize = 1_000;
 /// Factor from which a predicate is measured again, in as many times more rounds.

@@ -5,17 +5,19 @@
 
 mod lineitem;
 mod methods;
+mod predicates;
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lineitem::{NAMES, Q6, Random, mixed_workload, q6, table};
+use lineitem::{NAMES, Random, table};
 use methods::{Buffers, Find, Scan, Select, medians};
 use pando_elf::{
     Advice, Bitmap, BuildOptions, CodeTable, Elf, Ids, Interval, Kernel, LayoutKind, Output, Predicate,
     by_cardinality, for_workload,
 };
+use predicates::{Q6, mixed_workload, q6};
 
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse().expect("a number"));

@@ -618,11 +618,11 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
             let at = intervals.partition_point(|interval| interval.high < value);
             let Some(interval) = intervals.get(at) else { return Step::End };
             let first = level.values.lower_bound(cursor.list.clone(), interval.low);
-            let mut end = level.values.upper_bound(first..cursor.list.end, interval.high);
-            if defect(Defect::ExclusiveBound) && interval.low < interval.high {
-                end = level.values.lower_bound(first..end, interval.high);
-            }
+            let end = level.values.upper_bound(first..cursor.list.end, interval.high);
             cursor.matching = first..end;
+            if defect(Defect::ExclusiveBound) && interval.low < interval.high {
+                cursor.matching.end = level.values.lower_bound(first..end, interval.high);
+            }
             cursor.list.start = end;
         }
         let first = cursor.matching.start;
