@@ -43,9 +43,6 @@ const LINE_BYTES: usize = 64;
 /// Cache lines of row ids that are fetched before they are taken; the processor foresees the further ones.
 const FETCHED_LINES: usize = 8;
 
-/// Words of a mask whose row ids are fetched before those of the first one are taken.
-const WAITING_WORDS: usize = 16;
-
 /// Rows up to which a run is checked row by row.
 const SHORT_RUN: usize = 8;
 
@@ -556,26 +553,8 @@ impl<B: AsRef<[u8]>> Columnar<B> {
         let levels = filter.constrained_from(run.level);
         let conditions = self.strips(run, levels).zip(levels);
         let conditions = conditions.filter_map(|(strip, &level)| Some((strip, filter.level(level)?)));
-        let mut take = |row: usize, mask| sink.masked(tids.slice(row..tids.len().min(row + WORD)), mask);
-        if !S::READS_IDS {
-            return self.kernel.select(tids.len(), conditions, take);
-        }
-        // Ids of scattered rows are asked for before the first of them is waited for.
-        let (bytes, first_id) = (self.bytes.as_ref(), self.sections.tids.start);
-        let fetch = |row| prefetch(bytes, first_id + (run.first + row) * self.header.pointer_bytes);
-        let (mut waiting, mut count) = ([(0, 0_u64); WAITING_WORDS], 0);
-        let done = self.kernel.select(tids.len(), conditions, |row, mask| {
-            fetch(row + mask.trailing_zeros() as usize);
-            fetch(row + WORD - 1 - mask.leading_zeros() as usize);
-            waiting[count] = (row, mask);
-            count += 1;
-            if count == WAITING_WORDS {
-                waiting.iter().for_each(|&(row, mask)| take(row, mask));
-                count = 0;
-            }
-        });
-        waiting[..count].iter().for_each(|&(row, mask)| take(row, mask));
-        done
+        let take = |row: usize, mask| sink.masked(tids.slice(row..tids.len().min(row + WORD)), mask);
+        self.kernel.select(tids.len(), conditions, take)
     }
 }
 
