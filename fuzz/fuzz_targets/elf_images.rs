@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use libfuzzer_sys::arbitrary::{Arbitrary, Result, Unstructured};
+use libfuzzer_sys::arbitrary::{self, Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use pando_elf::{BuildOptions, CodeTable, Elf, Interval, LayoutKind, Predicate, Width};
 

@@ -5,7 +5,7 @@
 
 #![no_main]
 
-use libfuzzer_sys::arbitrary::Arbitrary;
+use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use pando_elf_remote::exercise::decode;
 
