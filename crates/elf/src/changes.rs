@@ -11,10 +11,14 @@ mod merge;
 mod options;
 mod part;
 mod policy;
+mod portions;
 mod snapshot;
 mod sync;
 mod tombstones;
 
 pub use live::LiveElf;
 pub use options::LiveOptions;
+pub use policy::{RunSize, next_merge};
+pub use portions::{MergeOptions, Merged, Portion, merge_portions};
 pub use snapshot::{LiveSelection, Snapshot};
+pub use tombstones::Tombstones;

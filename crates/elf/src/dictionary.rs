@@ -113,6 +113,10 @@ impl Dictionary {
         &self.column
     }
 
+    pub(crate) fn distinct(&self) -> &Distinct {
+        &self.distinct
+    }
+
     /// Number of distinct values without NULL, which is the largest code.
     pub fn len(&self) -> usize {
         match &self.distinct {

@@ -19,7 +19,7 @@ use crate::sort::Sorted;
 use crate::table::CodeTable;
 
 #[derive(Clone, Debug)]
-enum Image<B> {
+pub(crate) enum Image<B> {
     Linear(Linear<B>),
     Columnar(Columnar<B>),
 }
@@ -171,6 +171,10 @@ impl<B: AsRef<[u8]>> Elf<B> {
     /// The image.
     pub fn bytes(&self) -> &[u8] {
         with_layout!(&self.image, layout => layout.bytes())
+    }
+
+    pub(crate) fn image(&self) -> &Image<B> {
+        &self.image
     }
 
     /// Prepares a selection. Fails if `predicate` names a column that does not exist.

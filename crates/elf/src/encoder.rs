@@ -93,7 +93,14 @@ impl ColumnEncoder {
         self.codes.is_empty()
     }
 
-    fn finish(mut self) -> (Dictionary, Vec<u32>) {
+    /// Takes the codes of the values so far, which [`into_dictionary`](Self::into_dictionary) translates. So a
+    /// caller can keep them elsewhere while the table is read.
+    pub fn take_provisional(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.codes)
+    }
+
+    /// The dictionary of all values, and the code of each provisional one.
+    pub fn into_dictionary(self) -> (Dictionary, Vec<u32>) {
         let (distinct, ranks) = match self.seen {
             Seen::Numbers(seen) => {
                 let (values, ranks) = ranked(seen);
@@ -104,8 +111,14 @@ impl ColumnEncoder {
                 (Distinct::Strings(values), ranks)
             }
         };
-        self.codes.iter_mut().for_each(|code| *code = ranks[*code as usize]);
-        (Dictionary::of(self.column, distinct), self.codes)
+        (Dictionary::of(self.column, distinct), ranks)
+    }
+
+    fn finish(mut self) -> (Dictionary, Vec<u32>) {
+        let mut codes = self.take_provisional();
+        let (dictionary, ranks) = self.into_dictionary();
+        codes.iter_mut().for_each(|code| *code = ranks[*code as usize]);
+        (dictionary, codes)
     }
 }
 
@@ -182,6 +195,15 @@ impl TableEncoder {
     /// The column with the given number, which is below the schema's.
     pub fn column(&mut self, number: usize) -> &mut ColumnEncoder {
         &mut self.columns[number]
+    }
+
+    pub fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    /// The columns, in the order of the schema.
+    pub fn into_columns(self) -> Vec<ColumnEncoder> {
+        self.columns
     }
 
     /// Encodes the table. Fails if columns differ in length.

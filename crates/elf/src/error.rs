@@ -89,6 +89,8 @@ pub enum Error {
     BadChecksum { found: u64, expected: u64 },
     #[error("the image is damaged at byte {at}: {what}")]
     Damaged { at: u64, what: &'static str },
+    #[error("a {what} of the table is damaged: {reason}")]
+    DamagedTable { what: &'static str, reason: &'static str },
     #[error("no memory for a copy of {bytes} bytes")]
     NoMemoryForCopy { bytes: u64 },
     #[error("cannot {action} the file of an Elf: {reason}")]

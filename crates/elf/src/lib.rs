@@ -13,6 +13,7 @@ mod build;
 mod caching;
 mod changes;
 mod codes;
+mod decode;
 pub mod defect;
 mod dictionary;
 mod elf;
@@ -34,6 +35,7 @@ mod sink;
 mod sort;
 mod sql;
 mod store;
+mod stored;
 mod table;
 
 pub use build::{BuildOptions, Width, build_columnar, build_linear};
@@ -41,7 +43,10 @@ pub use caching::{
     Cache, CacheCounters, CacheOptions, Lfu, ListId, Lla, Lru, Naive, Newcomer, Original, Policy, Slot,
     TwoQueue, Weights,
 };
-pub use changes::{LiveElf, LiveOptions, LiveSelection, Snapshot};
+pub use changes::{
+    LiveElf, LiveOptions, LiveSelection, MergeOptions, Merged, Portion, RunSize, Snapshot, Tombstones,
+    merge_portions, next_merge,
+};
 pub use codes::{CodeSlice, NumberSlice, code_bytes};
 pub use dictionary::Dictionary;
 pub use elf::{Elf, Selection};

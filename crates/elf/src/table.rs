@@ -160,6 +160,11 @@ impl CodeTable {
         self.rows.checked_sub(1).map_or(0, |last| self.id(last) + 1)
     }
 
+    /// Id of the first row.
+    pub fn id_of_first(&self) -> Option<u64> {
+        (self.rows > 0).then(|| self.id(0))
+    }
+
     /// The row with the id `id`.
     pub fn row_of(&self, id: u64) -> Option<usize> {
         let row = match self.ids() {

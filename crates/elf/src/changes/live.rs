@@ -13,7 +13,7 @@ use super::buffer::{join, seal};
 use super::merge::merge;
 use super::options::{Config, LiveOptions};
 use super::part::{Form, Part, Rows};
-use super::policy::{Size, next_merge};
+use super::policy::{RunSize, next_merge};
 use super::snapshot::{Snapshot, State};
 use super::sync::{Mutex, RwLock, lock, read, write};
 use super::tombstones::Tombstones;
@@ -255,8 +255,8 @@ impl LiveElf {
     pub fn merge(&self) -> Result<bool> {
         let snapshot = self.snapshot();
         let runs = runs(&snapshot.state.parts);
-        let size = |run: &Part| Size { rows: run.table().rows() as u64, deleted: run.deleted.count() };
-        let sizes: Vec<Size> = runs.iter().map(size).collect();
+        let size = |run: &Part| RunSize { rows: run.table().rows() as u64, deleted: run.deleted.count() };
+        let sizes: Vec<RunSize> = runs.iter().map(size).collect();
         let LiveOptions { buffer_rows, fan_in, .. } = self.config.options;
         match next_merge(&sizes, buffer_rows, fan_in) {
             Some(due) => self.rewrite(&runs[due]),

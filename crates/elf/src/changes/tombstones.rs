@@ -15,23 +15,49 @@ use crate::sink::{Sink, bits};
 const PAGE_IDS: u64 = 1 << 15;
 const PAGE_WORDS: usize = PAGE_IDS as usize / WORD;
 
-type Page = [u64; PAGE_WORDS];
+pub(crate) type Page = [u64; PAGE_WORDS];
 
 /// A set of row ids.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tombstones {
+pub struct Tombstones {
     /// Pages and their numbers, ascending.
     pages: Vec<(u64, Arc<Page>)>,
     count: u64,
 }
 
 impl Tombstones {
+    pub(crate) const PAGE_WORDS: usize = PAGE_WORDS;
+
+    /// Pages and their numbers, ascending.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, &Page)> {
+        self.pages.iter().map(|(number, page)| (*number, &**page))
+    }
+
+    /// The set with the given pages; `None` if their numbers do not ascend.
+    pub(crate) fn of_pages(pages: impl Iterator<Item = (u64, Page)>) -> Option<Self> {
+        let pages: Vec<_> = pages.map(|(number, page)| (number, Arc::new(page))).collect();
+        let bits = |page: &Page| page.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+        let count = pages.iter().map(|(_, page)| bits(page)).sum();
+        let is_sound = pages.is_sorted_by(|a, b| a.0 < b.0)
+            && pages.last().is_none_or(|(number, _)| *number < u64::MAX / PAGE_IDS);
+        is_sound.then_some(Self { pages, count })
+    }
+
+    /// The ids, ascending.
+    pub fn ids(&self) -> impl Iterator<Item = u64> {
+        self.pages.iter().flat_map(|(number, page)| {
+            page.iter().enumerate().flat_map(move |(word, mask)| {
+                bits(*mask).map(move |bit| number * PAGE_IDS + (word * WORD + bit) as u64)
+            })
+        })
+    }
+
     /// Number of ids in the set.
-    pub(super) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.count
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
@@ -49,12 +75,12 @@ impl Tombstones {
     }
 
     #[inline]
-    pub(super) fn contains(&self, id: u64) -> bool {
+    pub fn contains(&self, id: u64) -> bool {
         self.word(id) >> (id % 64) & 1 == 1
     }
 
     /// Adds an id. Returns whether it is new.
-    pub(super) fn insert(&mut self, id: u64) -> bool {
+    pub fn insert(&mut self, id: u64) -> bool {
         if self.contains(id) {
             return false;
         }
@@ -69,7 +95,7 @@ impl Tombstones {
     }
 
     /// The ids that `earlier`, a former version of this set, did not have.
-    pub(super) fn since(&self, earlier: &Self) -> impl Iterator<Item = u64> {
+    pub fn since(&self, earlier: &Self) -> impl Iterator<Item = u64> {
         let changed = self.pages.iter().filter_map(|(number, page)| {
             let before = earlier.place(*number).ok().map(|place| &earlier.pages[place].1);
             let is_shared = before.is_some_and(|before| Arc::ptr_eq(before, page));
