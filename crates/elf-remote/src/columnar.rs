@@ -5,6 +5,7 @@
 //! entries on the deeper levels. Their strips on all levels with a condition are READ together and compared;
 //! then the ids of the rows that match are READ. With a cached trie a query takes two round trips.
 
+mod codes;
 mod take;
 
 use std::ops::Range;
@@ -268,8 +269,13 @@ impl Trie {
         let mut bytes = 0;
         for (number, run) in found.runs.iter().enumerate() {
             let strips = self.strips(&found, number, filter);
+            let rows = run.rows.len() as u64;
+            match strips.is_empty() {
+                true => fetch.cost.rows_taken += rows,
+                false => fetch.cost.rows_compared += rows,
+            }
             if strips.is_empty() && !out.wants_ids() {
-                out.count(run.rows.len() as u64);
+                out.count(rows);
                 continue;
             }
             let row_bytes = strips.iter().map(|strip| strip.code_bytes).sum::<usize>() + self.number_bytes;

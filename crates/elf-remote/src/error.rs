@@ -29,6 +29,14 @@ pub enum RemoteError {
     BadPiece { name: String, addr: GlobalAddr },
     #[error("the manifest of the image at {addr} is damaged: {reason}")]
     BadManifest { addr: GlobalAddr, reason: &'static str },
+    #[error("the description of the table at {addr} is damaged: {reason}")]
+    BadTable { addr: GlobalAddr, reason: &'static str },
+    #[error("the rows have other columns than the table {name:?}")]
+    OtherColumns { name: String },
+    #[error("the rows that were to be merged were merged by others meanwhile")]
+    MergedByOthers,
+    #[error("the image to be published cannot be read: {reason}")]
+    UnreadableImage { reason: String },
     #[error(transparent)]
     Elf(#[from] pando_elf::Error),
     #[error(transparent)]

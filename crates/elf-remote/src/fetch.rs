@@ -30,6 +30,10 @@ pub struct Cost {
     pub checks: u64,
     /// Times that the query began anew because the image was replaced.
     pub restarts: u32,
+    /// Rows whose codes were compared with conditions.
+    pub rows_compared: u64,
+    /// Rows that were found by the lists above them alone.
+    pub rows_taken: u64,
 }
 
 impl AddAssign for Cost {
@@ -39,6 +43,8 @@ impl AddAssign for Cost {
         self.round_trips += other.round_trips;
         self.checks += other.checks;
         self.restarts += other.restarts;
+        self.rows_compared += other.rows_compared;
+        self.rows_taken += other.rows_taken;
     }
 }
 
@@ -136,8 +142,8 @@ pub(crate) struct Fetch<'q, E> {
     manifest: &'q Manifest,
     pub options: &'q ReadOptions,
     /// Version of the catalog that is to be confirmed.
-    check: Option<u64>,
-    pub cost: Cost,
+    check: &'q mut Option<u64>,
+    pub cost: &'q mut Cost,
 }
 
 impl<'q, E: Endpoint> Fetch<'q, E> {
@@ -145,9 +151,23 @@ impl<'q, E: Endpoint> Fetch<'q, E> {
         (ep, pool): (&'q E, &'q Pool),
         manifest: &'q Manifest,
         options: &'q ReadOptions,
-        check: Option<u64>,
+        (check, cost): (&'q mut Option<u64>, &'q mut Cost),
     ) -> Self {
-        Self { ep, pool, manifest, options, check, cost: Cost::default() }
+        Self { ep, pool, manifest, options, check, cost }
+    }
+
+    /// READs the whole image.
+    pub async fn read_all(&mut self) -> Attempt<Vec<u8>> {
+        let len = self.manifest.image_bytes;
+        let mut image = Vec::new();
+        image.try_reserve_exact(len as usize).map_err(|_| pando_elf::Error::NoMemory { bytes: len })?;
+        let step = self.options.batch_bytes.max(READ_BYTES);
+        for start in (0..len).step_by(step as usize) {
+            let range = start..len.min(start + step);
+            let parts = self.read(vec![range.clone()]).await?;
+            image.extend_from_slice(parts.get(&range).ok_or_else(|| damaged(start, "bytes are missing"))?);
+        }
+        Ok(image)
     }
 
     /// READs the ranges `wanted` of bytes of the image, in one round trip.
@@ -198,18 +218,10 @@ impl<'q, E: Endpoint> Fetch<'q, E> {
         }
         Ok(())
     }
-
-    /// Confirms that the image was current, if no READ was accompanied by that.
-    pub async fn finish(&mut self) -> Attempt<()> {
-        let Some(version) = self.check.take() else { return Ok(()) };
-        self.cost.checks += 1;
-        self.cost.round_trips += 1;
-        confirm(self.ep, self.pool, version).await
-    }
 }
 
 /// Fails if the catalog has another version than `expected`, or is being changed.
-async fn confirm<E: Endpoint>(ep: &E, pool: &Pool, expected: u64) -> Attempt<()> {
+pub(crate) async fn confirm<E: Endpoint>(ep: &E, pool: &Pool, expected: u64) -> Attempt<()> {
     if pool.catalog_version(ep).await? == Some(expected) { Ok(()) } else { Err(Retry::Moved) }
 }
 

@@ -11,9 +11,9 @@ use crate::columnar::Trie;
 use crate::error::{Attempt, RemoteError, Retry, damaged};
 use crate::fetch::{Cost, Fetch, Parts};
 use crate::linear::Spans;
-use crate::manifest::{ImageRef, Manifest};
+use crate::manifest::{Manifest, Stamped};
 use crate::options::ReadOptions;
-use crate::receiver::Receiver;
+use crate::receiver::{FoundRows, Receiver, Rows};
 
 /// What a reader has in DRAM of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +40,9 @@ pub(crate) struct Image {
 
 impl Image {
     /// READs the manifest of an image.
-    pub async fn read_manifest<E: Endpoint>(ep: &E, pool: &Pool, image: &ImageRef) -> Attempt<Manifest> {
-        let (addr, mut bytes) = (image.manifest.addr, Vec::new());
-        match pool.get_value(ep, image.manifest, &mut bytes).await {
+    pub async fn read_manifest<E: Endpoint>(ep: &E, pool: &Pool, image: &Stamped) -> Attempt<Manifest> {
+        let (addr, mut bytes) = (image.value.addr, Vec::new());
+        match pool.get_value(ep, image.value, &mut bytes).await {
             Err(PoolError::ValueChanged { addr }) => return Err(Retry::Changed(addr)),
             read => read?,
         }
@@ -58,15 +58,14 @@ impl Image {
     pub async fn load<E: Endpoint>(
         ep: &E,
         pool: &Pool,
-        image: &ImageRef,
+        image: &Stamped,
         options: &ReadOptions,
         cost: &mut Cost,
     ) -> Attempt<Self> {
         let manifest = Self::read_manifest(ep, pool, image).await?;
-        let mut fetch = Fetch::new((ep, pool), &manifest, options, None);
-        let loaded = Self::load_levels(&mut fetch, &manifest).await;
-        *cost += fetch.cost;
-        let (order, levels) = loaded?;
+        let mut unchecked = None;
+        let mut fetch = Fetch::new((ep, pool), &manifest, options, (&mut unchecked, cost));
+        let (order, levels) = Self::load_levels(&mut fetch, &manifest).await?;
         Ok(Self { manifest, order, levels })
     }
 
@@ -108,6 +107,23 @@ impl Image {
         match &self.levels {
             Levels::Columnar(trie) => trie.search(fetch, filter, out).await,
             Levels::Linear(spans) => spans.search(fetch, filter, out).await,
+        }
+    }
+
+    /// Codes of the selected columns for the rows that a search collected, in the order of their ids.
+    pub async fn codes<E: Endpoint>(&self, fetch: &mut Fetch<'_, E>, found: Rows) -> Attempt<FoundRows> {
+        match &self.levels {
+            Levels::Columnar(trie) => trie.codes(fetch, found).await,
+            Levels::Linear(_) => Ok(found.in_order()),
+        }
+    }
+
+    /// Bytes that a walk for `filter` READs at most: the levels down to its last condition. `None` if any
+    /// part of the image may be READ.
+    pub fn reads_at_most(&self, filter: &Filter) -> Option<u64> {
+        match &self.levels {
+            Levels::Columnar(trie) => Some(trie.bytes_of_levels(filter)),
+            Levels::Linear(_) => None,
         }
     }
 

@@ -31,10 +31,12 @@
 #![forbid(unsafe_code)]
 
 mod columnar;
+mod descriptor;
 mod error;
 #[cfg(fuzzing)]
 pub mod exercise;
 mod fetch;
+mod follow;
 mod image;
 mod limbo;
 mod linear;
@@ -43,11 +45,21 @@ mod options;
 mod publish;
 mod reader;
 mod receiver;
+mod switch;
+mod table;
+mod table_reader;
+mod table_writer;
 mod write;
 
+pub use descriptor::TableSpec;
 pub use error::{RemoteError, Result};
 pub use fetch::Cost;
+pub use follow::Answer;
 pub use image::Cached;
-pub use options::{PublishOptions, ReadOptions};
-pub use publish::{Published, Publisher, SYSTEM};
-pub use reader::{Answer, Reader};
+pub use manifest::SYSTEM;
+pub use options::{PublishOptions, ReadOptions, TableOptions};
+pub use publish::{Published, Publisher};
+pub use reader::Reader;
+pub use table_reader::{Condition, Explained, PartExplained, PartInfo, PartRows, TableInfo, TableReader};
+pub use table_writer::{MergedParts, NewPart, TableAudit, TableWriter, audit_table, is_elf, table_blocks};
+pub use write::Source;

@@ -18,11 +18,24 @@ use crate::error::Result;
 /// A block and its size.
 pub(crate) type Block = (GlobalAddr, u64);
 
-/// Blocks of an image.
+/// Blocks that are allocated and freed together.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    pub manifest: Option<ValueRef>,
+    /// Values, whose blocks are found when they are freed.
+    pub values: Vec<ValueRef>,
     pub blocks: Vec<Block>,
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.values.is_empty() && self.blocks.is_empty()
+    }
+
+    /// Takes over everything in `other`.
+    pub fn add(&mut self, other: Self) {
+        self.values.extend(other.values);
+        self.blocks.extend(other.blocks);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +48,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An image that is being written. Dropped, its blocks rest until no WRITE of it can be in flight.
+/// What is being written. Dropped, its blocks rest until no WRITE of it can be in flight.
 pub(crate) struct Unpublished<'l> {
     limbo: &'l Limbo,
     pub batch: Batch,
@@ -61,19 +74,19 @@ impl Limbo {
 
     /// Frees the blocks of `batch` once they are due.
     pub fn rest(&self, batch: Batch, due: Due) {
-        if batch.manifest.is_some() || !batch.blocks.is_empty() {
+        if !batch.is_empty() {
             self.resting.push(Arc::new(Mutex::new(batch)), due);
         }
     }
 
     /// Gives up blocks that may be in use, or free.
     pub fn doubt(&self, batch: Batch) {
-        let Batch { manifest, blocks } = batch;
-        let manifest = manifest.map(|value| (value.addr, value.len));
-        lock(&self.doubtful).extend(blocks.into_iter().chain(manifest));
+        let Batch { values, blocks } = batch;
+        let values = values.into_iter().map(|value| (value.addr, value.len));
+        lock(&self.doubtful).extend(blocks.into_iter().chain(values));
     }
 
-    /// Number of images with blocks that are not free yet.
+    /// Number of batches with blocks that are not free yet.
     pub fn resting(&self) -> usize {
         self.resting.count()
     }
@@ -98,16 +111,16 @@ impl Limbo {
     }
 
     async fn free<E: Endpoint>(&self, ep: &E, pool: &Pool, batch: &Mutex<Batch>) -> Result<(), PoolError> {
-        let manifest = lock(batch).manifest;
-        if let Some(value) = manifest {
+        loop {
+            let Some(value) = lock(batch).values.last().copied() else { break };
             let mut blocks = Vec::new();
             match pool.visit_value_blocks(ep, value, |addr, size| blocks.push((addr, size))).await {
                 Err(error @ PoolError::Fabric(_)) => return Err(error),
                 // Its list is gone, so its blocks are not known.
-                Err(_) => self.doubt(Batch { manifest: Some(value), blocks: Vec::new() }),
+                Err(_) => self.doubt(Batch { values: vec![value], blocks: Vec::new() }),
                 Ok(()) => lock(batch).blocks.append(&mut blocks),
             }
-            lock(batch).manifest = None;
+            lock(batch).values.pop();
         }
         loop {
             let Some(block) = lock(batch).blocks.pop() else { return Ok(()) };

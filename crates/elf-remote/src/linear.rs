@@ -50,6 +50,35 @@ struct Span {
     end: u64,
     /// Words up to which it was asked for, once that was done.
     asked: u64,
+    /// The value that leads here, in the [`Paths`] of the search.
+    path: usize,
+}
+
+/// Values that lead to spans, each with the one above it; nothing if they are not wanted.
+#[derive(Debug, Default)]
+struct Paths {
+    is_wanted: bool,
+    values: Vec<(usize, u32)>,
+}
+
+impl Paths {
+    /// The path that extends `above` by `value`.
+    fn extend(&mut self, above: usize, value: u32) -> usize {
+        if self.is_wanted {
+            self.values.push((above, value));
+        }
+        self.values.len()
+    }
+
+    /// The values of a path of `len` values, from the top.
+    fn values(&self, mut path: usize, len: usize) -> Vec<u32> {
+        let mut values = vec![0; if self.is_wanted { len } else { 0 }];
+        for place in values.iter_mut().rev() {
+            let Some(&(above, value)) = path.checked_sub(1).and_then(|at| self.values.get(at)) else { break };
+            (*place, path) = (value, above);
+        }
+        values
+    }
 }
 
 /// Result of looking at a span.
@@ -105,12 +134,18 @@ impl Spans {
         if pointer.at <= parent.at || pointer.at >= end || end > parent.end {
             return Err(self.damage(parent.at, "an entry leads out of its subtree"));
         }
-        let is_mono = pointer.is_mono;
-        Ok(Span { level: parent.level + 1, is_mono, at: pointer.at, end, asked: pointer.at })
+        let (is_mono, at) = (pointer.is_mono, pointer.at);
+        Ok(Span { level: parent.level + 1, is_mono, at, end, asked: at, path: parent.path })
     }
 
     /// Appends the spans below matching entries of a list whose words from the first on are `words`.
-    fn open_list(&self, span: &Span, words: &[U32], filter: &Filter, below: &mut Vec<Span>) -> Attempt<Seen> {
+    fn open_list(
+        &self,
+        span: &Span,
+        words: &[U32],
+        filter: &Filter,
+        (below, paths): (&mut Vec<Span>, &mut Paths),
+    ) -> Attempt<Seen> {
         let entry_words = 1 + self.pointer_words;
         if span.level >= self.columns {
             return Err(self.damage(span.at, "a list lies below the last level"));
@@ -133,7 +168,8 @@ impl Spans {
                 None => break,
             };
             if filter.admits(span.level, value) {
-                below.push(self.child(span, pointer, end)?);
+                let path = paths.extend(span.path, value);
+                below.push(Span { path, ..self.child(span, pointer, end)? });
             }
             if is_last {
                 return Ok(Seen::Done);
@@ -151,7 +187,7 @@ impl Spans {
         span: &Span,
         words: &[U32],
         filter: &Filter,
-        out: &mut Receiver<'_, S>,
+        (out, paths): (&mut Receiver<'_, S>, &Paths),
     ) -> Attempt<Seen> {
         let words = &words[..words.len().min((span.end - span.at) as usize)];
         let values = self.columns.saturating_sub(span.level);
@@ -164,23 +200,33 @@ impl Spans {
             let front = span.at + values as u64 + FRONT_WORDS;
             return Ok(Seen::Needs(if words.is_empty() { front } else { span.end }));
         };
+        let above = paths.values(span.path, span.level);
+        let code = |level: usize| match above.get(level) {
+            Some(&code) => code,
+            None => words.get(level - above.len()).map_or(0, |value| value.get()),
+        };
         for tid in &tids[..=last] {
             let tid = u64::from(tid.get() & !END);
             if tid >= self.id_bound {
                 return Err(self.damage(span.at, "a row id is not below the bound of its manifest"));
             }
-            out.tid(tid);
+            out.tid(tid, code);
         }
         Ok(Seen::Done)
     }
 
     /// The array as the span of the first list.
     fn root(&self) -> Span {
-        Span { level: 0, is_mono: false, at: 0, end: self.array_words, asked: 0 }
+        Span { level: 0, is_mono: false, at: 0, end: self.array_words, asked: 0, path: 0 }
     }
 
     /// Spans below the matching values of the first list, of which only their pointers are READ.
-    async fn open_first<E: Endpoint>(&self, fetch: &mut Fetch<'_, E>, filter: &Filter) -> Attempt<Vec<Span>> {
+    async fn open_first<E: Endpoint>(
+        &self,
+        fetch: &mut Fetch<'_, E>,
+        filter: &Filter,
+        paths: &mut Paths,
+    ) -> Attempt<Vec<Span>> {
         let (width, is_cached) = (self.pointer_words as u64, self.cached_levels > 0);
         let mut ranges = Vec::new();
         for interval in filter.level(0).unwrap_or(&[Interval::ALL]) {
@@ -201,19 +247,19 @@ impl Spans {
             let words = words.and_then(|bytes| <[U32]>::ref_from_bytes(bytes).ok());
             let words = words.ok_or_else(|| self.damage(0, "the first list is too short"))?;
             let pointers = words.chunks_exact(self.pointer_words).zip(values.start..);
-            let mut open: Option<Pointer> = None;
+            let mut open: Option<(Pointer, usize)> = None;
             for (pointer, value) in pointers {
                 if open.is_none() && value >= values.end {
                     break;
                 }
                 let Some(pointer) = self.pointer(pointer) else { continue };
-                if let Some(before) = open.take() {
-                    spans.push(self.child(&self.root(), before, pointer.at)?);
+                if let Some((before, path)) = open.take() {
+                    spans.push(Span { path, ..self.child(&self.root(), before, pointer.at)? });
                 }
-                open = (value < values.end).then_some(pointer);
+                open = (value < values.end).then(|| (pointer, paths.extend(0, value as u32)));
             }
-            if let Some(last) = open {
-                spans.push(self.child(&self.root(), last, self.array_words)?);
+            if let Some((last, path)) = open {
+                spans.push(Span { path, ..self.child(&self.root(), last, self.array_words)? });
             }
         }
         spans.reverse();
@@ -231,7 +277,8 @@ impl Spans {
             return Ok(());
         }
         let mut missing = Vec::new();
-        let mut spans = self.open_first(fetch, filter).await?;
+        let mut paths = Paths { is_wanted: out.wants_rows(), values: Vec::new() };
+        let mut spans = self.open_first(fetch, filter, &mut paths).await?;
         let mut fetched = Parts::default();
         loop {
             // 1. Everything at hand, depth first.
@@ -239,8 +286,8 @@ impl Spans {
                 let words = self.words(span.at, &fetched);
                 let from = spans.len();
                 let seen = match span.is_mono {
-                    true => self.open_mono(&span, words, filter, out)?,
-                    false => self.open_list(&span, words, filter, &mut spans)?,
+                    true => self.open_mono(&span, words, filter, (&mut *out, &paths))?,
+                    false => self.open_list(&span, words, filter, (&mut spans, &mut paths))?,
                 };
                 spans[from..].reverse();
                 if let Seen::Needs(end) = seen {
@@ -289,7 +336,7 @@ impl Spans {
         self.cached.push(place.start, fetched.get(&place).ok_or_else(missing)?.to_vec());
         self.cached_levels = 1;
         let all = Filter::new(&pando_elf::Predicate::all(), &(0..self.columns).collect::<Vec<_>>())?;
-        let mut spans = self.open_first(fetch, &all).await?;
+        let mut spans = self.open_first(fetch, &all, &mut Paths::default()).await?;
         while self.cached_levels < levels {
             spans.retain(|span| !span.is_mono);
             let Some(below) = self.fill_level(fetch, &spans, &all, budget).await? else { return Ok(()) };
@@ -329,7 +376,13 @@ impl Spans {
         let fetched = fetch.read(places.clone()).await?;
         let mut below = Vec::new();
         for span in spans {
-            if let Seen::Needs(_) = self.open_list(span, self.words(span.at, &fetched), all, &mut below)? {
+            let seen = self.open_list(
+                span,
+                self.words(span.at, &fetched),
+                all,
+                (&mut below, &mut Paths::default()),
+            )?;
+            if let Seen::Needs(_) = seen {
                 return Err(self.damage(span.at, "a list has no end"));
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! An image is cut into *pieces*, each with a checksum behind it, and pieces lie one after the other in
 //! *extents*: neighbouring blocks of one memory server. The manifest lists the extents. It is a long value of
-//! the pool, to which the catalog's record of the index leads ([`ImageRef`]).
+//! the pool, to which the catalog's record of the index leads ([`Root`]), or the
+//! description of a table ([`crate::descriptor`]).
 //!
 //! ```text
 //! piece      [piece bytes - 8 of the image, zeros behind its end][checksum]
@@ -18,6 +19,9 @@ use pando_elf::Header;
 use pando_fabric::{GlobalAddr, WORD};
 use pando_pool::ValueRef;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Number by which the catalog knows an Elf from other kinds of indexes.
+pub const SYSTEM: u16 = 4;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PANDOELR");
 const VERSION: u64 = 1;
@@ -38,38 +42,69 @@ fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// What the catalog says of an image, in the field for the layout of an index.
+/// A value of the pool that describes an image or a table, and the stamp of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ImageRef {
-    pub manifest: ValueRef,
+pub(crate) struct Stamped {
+    pub value: ValueRef,
     pub stamp: u64,
 }
 
-impl ImageRef {
-    /// Description of an index with this image, or without one.
-    pub fn encode(image: Option<Self>) -> Vec<u8> {
-        let mut words = vec![MAGIC];
-        if let Some(Self { manifest, stamp }) = image {
-            words.extend(manifest.to_words());
+/// What the record of an index leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The manifest of one image.
+    Image,
+    /// The description of a table.
+    Table,
+}
+
+impl Kind {
+    fn magic(self) -> u64 {
+        u64::from_le_bytes(match self {
+            Self::Image => *b"PANDOELR",
+            Self::Table => *b"PANDOELT",
+        })
+    }
+}
+
+/// What the catalog says of an Elf, in the field for the layout of an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Root {
+    pub kind: Kind,
+    /// `None` before the first image is published.
+    pub target: Option<Stamped>,
+}
+
+impl Root {
+    /// Description of an index.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut words = vec![self.kind.magic()];
+        if let Some(Stamped { value, stamp }) = self.target {
+            words.extend(value.to_words());
             words.push(stamp);
         }
         bytes_of(&words)
     }
 
     /// Decodes a description; `None` if the index is no Elf.
-    pub fn decode(bytes: &[u8]) -> Option<Option<Self>> {
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
         let words = words_of(bytes)?;
-        if words.first() != Some(&MAGIC) {
-            return None;
-        }
-        match words.len() {
-            1 => Some(None),
+        let kind =
+            [Kind::Image, Kind::Table].into_iter().find(|kind| words.first() == Some(&kind.magic()))?;
+        let target = match words.len() {
+            1 => None,
             REF_WORDS => {
-                let manifest = ValueRef::from_words([words[1], words[2], words[3]])?;
-                Some(Some(Self { manifest, stamp: words[4] }))
+                let value = ValueRef::from_words([words[1], words[2], words[3]])?;
+                Some(Stamped { value, stamp: words[4] })
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some(Self { kind, target })
+    }
+
+    /// Decodes the description of an index that is to be of this kind; `None` if it is not.
+    pub fn of_kind(kind: Kind, bytes: &[u8]) -> Option<Option<Stamped>> {
+        Self::decode(bytes).filter(|root| root.kind == kind).map(|root| root.target)
     }
 }
 
@@ -244,9 +279,17 @@ mod tests {
     #[test]
     fn a_description_comes_back() {
         let addr = GlobalAddr::from_raw(0x40).expect("not swizzled");
-        let image = Some(ImageRef { manifest: ValueRef { addr, len: 9, hash: 3 }, stamp: 5 });
-        assert_eq!(ImageRef::decode(&ImageRef::encode(image)), Some(image));
-        assert_eq!(ImageRef::decode(&ImageRef::encode(None)), Some(None));
-        assert_eq!(ImageRef::decode(b"DEX"), None);
+        let target = Some(Stamped { value: ValueRef { addr, len: 9, hash: 3 }, stamp: 5 });
+        for kind in [Kind::Image, Kind::Table] {
+            for root in [Root { kind, target }, Root { kind, target: None }] {
+                assert_eq!(Root::decode(&root.encode()), Some(root));
+            }
+        }
+        let image = Root { kind: Kind::Image, target }.encode();
+        assert_eq!(
+            (Root::of_kind(Kind::Image, &image), Root::of_kind(Kind::Table, &image)),
+            (Some(target), None)
+        );
+        assert_eq!(Root::decode(b"DEX"), None);
     }
 }

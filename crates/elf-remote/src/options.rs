@@ -61,3 +61,21 @@ impl Default for ReadOptions {
         }
     }
 }
+
+/// How a table is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableOptions {
+    /// Most rows of a part that an insert joins with older ones. Default: 65,536.
+    pub join_rows: u64,
+    /// Parts of a tier that are merged together, at least 2; also the ratio of the sizes of two tiers. The smallest
+    /// parts have up to `join_rows` rows. Default: 4.
+    pub fan_in: u64,
+    /// Threads that build parts. Default: 1.
+    pub threads: usize,
+}
+
+impl Default for TableOptions {
+    fn default() -> Self {
+        Self { join_rows: 1 << 16, fan_in: 4, threads: 1 }
+    }
+}

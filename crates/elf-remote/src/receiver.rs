@@ -2,26 +2,89 @@
 //!
 //! A count needs no row ids, so the columnar search asks whether they are wanted before it READs them. Row ids
 //! from remote memory are compared with the number of rows before a sink gets them, since bitmaps and callers
-//! rely on it.
+//! rely on it. A receiver that collects rows also gets where they are, from which the codes of other columns follow.
 
-use pando_elf::{NumberSlice, Sink};
+use pando_elf::{NumberSlice, Sink, bits};
 
 use crate::error::{Attempt, damaged};
 
-/// Receives rows: their ids, or only their number.
+/// Rows that a search found, with what their other columns follow from.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    /// Levels whose codes are wanted.
+    pub levels: Vec<usize>,
+    pub ids: Vec<u64>,
+    /// Columnar layout: places of the rows in preorder.
+    pub places: Vec<u64>,
+    /// Linear layout: codes of the rows on each of the levels.
+    pub codes: Vec<Vec<u32>>,
+}
+
+/// Rows in the order of their ids, with their codes on the wanted levels.
+#[derive(Debug)]
+pub(crate) struct FoundRows {
+    pub ids: Vec<u64>,
+    pub codes: Vec<Vec<u32>>,
+}
+
+impl Rows {
+    /// No rows yet, of which the codes on `levels` are wanted.
+    pub fn of_levels(levels: Vec<usize>) -> Self {
+        let codes = vec![Vec::new(); levels.len()];
+        Self { levels, ids: Vec::new(), places: Vec::new(), codes }
+    }
+
+    fn push(&mut self, place: usize, tids: NumberSlice<'_>, mask: u64) {
+        for i in bits(mask) {
+            self.ids.push(tids.get(i));
+            self.places.push((place + i) as u64);
+        }
+    }
+
+    /// The rows in the order of their ids; all codes are known.
+    pub fn in_order(self) -> FoundRows {
+        let Self { ids, codes, .. } = self;
+        let mut order: Vec<usize> = (0..ids.len()).collect();
+        order.sort_unstable_by_key(|&row| ids[row]);
+        let sorted = |codes: Vec<u32>| order.iter().map(|&row| codes[row]).collect();
+        FoundRows {
+            codes: codes.into_iter().map(sorted).collect(),
+            ids: order.iter().map(|&row| ids[row]).collect(),
+        }
+    }
+}
+
+/// What becomes of the rows that are found.
+enum Wanted<'s, S> {
+    Count,
+    Ids(&'s mut S),
+    Rows(&'s mut Rows),
+}
+
+/// Receives rows: their ids, their places, or only their number.
 pub(crate) struct Receiver<'s, S> {
-    sink: Option<&'s mut S>,
+    wanted: Wanted<'s, S>,
     pub found: u64,
 }
 
 impl<'s, S: Sink> Receiver<'s, S> {
     /// Passes row ids to `sink`, or only counts rows.
     pub fn new(sink: Option<&'s mut S>) -> Self {
-        Self { sink, found: 0 }
+        Self { wanted: sink.map_or(Wanted::Count, Wanted::Ids), found: 0 }
+    }
+
+    /// Collects rows.
+    pub fn of_rows(rows: &'s mut Rows) -> Self {
+        Self { wanted: Wanted::Rows(rows), found: 0 }
     }
 
     pub fn wants_ids(&self) -> bool {
-        self.sink.is_some()
+        !matches!(self.wanted, Wanted::Count)
+    }
+
+    /// Whether the values that lead to a row are wanted with it.
+    pub fn wants_rows(&self) -> bool {
+        matches!(self.wanted, Wanted::Rows(_))
     }
 
     /// `rows` rows whose ids are not wanted.
@@ -29,27 +92,39 @@ impl<'s, S: Sink> Receiver<'s, S> {
         self.found += rows;
     }
 
-    /// One row id, which is below the number of rows.
-    pub fn tid(&mut self, tid: u64) {
+    /// One row id, which is below the bound, and the codes of its row by level.
+    pub fn tid(&mut self, tid: u64, code: impl Fn(usize) -> u32) {
         self.found += 1;
-        if let Some(sink) = &mut self.sink {
-            sink.tid(tid);
+        match &mut self.wanted {
+            Wanted::Count => {}
+            Wanted::Ids(sink) => sink.tid(tid),
+            Wanted::Rows(rows) => {
+                rows.ids.push(tid);
+                rows.levels.iter().zip(&mut rows.codes).for_each(|(&level, codes)| codes.push(code(level)));
+            }
         }
     }
 
-    /// All row ids of a slice.
-    pub fn span(&mut self, tids: NumberSlice<'_>) {
+    /// All row ids of a slice, the first of which is at `place` in preorder.
+    pub fn span(&mut self, place: usize, tids: NumberSlice<'_>) {
         self.found += tids.len() as u64;
-        if let Some(sink) = &mut self.sink {
-            sink.span(tids);
+        match &mut self.wanted {
+            Wanted::Count => {}
+            Wanted::Ids(sink) => sink.span(tids),
+            Wanted::Rows(rows) => {
+                rows.ids.extend(tids.iter());
+                rows.places.extend((place..place + tids.len()).map(|place| place as u64));
+            }
         }
     }
 
     /// The row ids of a slice of at most 64 whose bit in `mask` is set.
-    pub fn masked(&mut self, tids: NumberSlice<'_>, mask: u64) {
+    pub fn masked(&mut self, place: usize, tids: NumberSlice<'_>, mask: u64) {
         self.found += u64::from(mask.count_ones());
-        if let Some(sink) = &mut self.sink {
-            sink.masked(tids, mask);
+        match &mut self.wanted {
+            Wanted::Count => {}
+            Wanted::Ids(sink) => sink.masked(tids, mask),
+            Wanted::Rows(rows) => rows.push(place, tids, mask),
         }
     }
 }

@@ -4,41 +4,81 @@
 //! are served by different servers. Every block belongs to the [`Unpublished`] from the moment it is allocated:
 //! whatever happens then, it is published or freed.
 
+use std::borrow::Cow;
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
-use pando_elf::Elf;
 use pando_fabric::{Endpoint, MemoryServerId, join_all};
 use pando_pool::{Placement, Pool};
 
-use crate::error::Result;
+use crate::error::{RemoteError, Result};
 use crate::limbo::Unpublished;
-use crate::manifest::{Extent, ImageRef, Manifest, SEAL};
+use crate::manifest::{Extent, Manifest, SEAL, Stamped};
 use crate::options::PublishOptions;
 
 /// Bytes per WRITE, as far as blocks are that large, and the number of WRITEs in flight.
 const WRITE_BYTES: u64 = 64 << 10;
 const WRITES: usize = 16;
 
-/// Writes the image of `elf` and its manifest; returns the image, and the bytes of its blocks. All blocks are in
-/// `unpublished`, also after an error.
-pub(crate) async fn write_image<B: AsRef<[u8]>, E: Endpoint>(
+/// Where the bytes of an image are.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    Bytes(&'a [u8]),
+    /// A file with nothing else in it.
+    File(&'a File),
+}
+
+impl Source<'_> {
+    pub(crate) fn len(&self) -> Result<u64> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes.len() as u64),
+            Self::File(file) => Ok(file.metadata().map_err(unreadable)?.len()),
+        }
+    }
+
+    /// The bytes in `range`, as far as there are any.
+    fn bytes(&self, range: Range<u64>) -> Result<Cow<'_, [u8]>> {
+        match self {
+            Self::Bytes(bytes) => {
+                let end = range.end.min(bytes.len() as u64) as usize;
+                Ok(Cow::Borrowed(&bytes[range.start as usize..end]))
+            }
+            Self::File(file) => {
+                let end = range.end.min(self.len()?);
+                let mut bytes = vec![0; (end - range.start) as usize];
+                file.read_exact_at(&mut bytes, range.start).map_err(unreadable)?;
+                Ok(Cow::Owned(bytes))
+            }
+        }
+    }
+}
+
+fn unreadable(error: std::io::Error) -> RemoteError {
+    RemoteError::UnreadableImage { reason: error.to_string() }
+}
+
+/// Writes the image in `source`, whose row ids are below `id_bound`, and its manifest; returns the image, and the
+/// bytes of its blocks. All blocks are in `unpublished`, also after an error.
+pub(crate) async fn write_image<E: Endpoint>(
     (ep, pool): (&E, &Pool),
-    elf: &Elf<B>,
+    source: &Source<'_>,
+    id_bound: u64,
     options: &PublishOptions,
     unpublished: &mut Unpublished<'_>,
-) -> Result<(ImageRef, u64)> {
-    let (image, piece_bytes) = (elf.bytes(), u64::from(options.piece_bytes));
-    let stored = (image.len() as u64).div_ceil(piece_bytes - SEAL) * piece_bytes;
+) -> Result<(Stamped, u64)> {
+    let (len, piece_bytes) = (source.len()?, u64::from(options.piece_bytes));
+    let stored = len.div_ceil(piece_bytes - SEAL) * piece_bytes;
     let block_bytes = stored.next_power_of_two().min(pool.max_block());
-    let mut manifest =
-        Manifest::new(ep.random(), image.len() as u64, elf.id_bound(), piece_bytes, block_bytes);
+    let mut manifest = Manifest::new(ep.random(), len, id_bound, piece_bytes, block_bytes);
+    let blocks_before = unpublished.batch.blocks.len();
     allocate((ep, pool), options.stripe_bytes, &mut manifest, unpublished).await?;
-    write_pieces(ep, &manifest, image).await?;
+    write_pieces(ep, &manifest, source).await?;
     let placement = Placement::Prefer(MemoryServerId(0));
     let value = pool.put_value(ep, placement, &manifest.encode()).await?;
-    unpublished.batch.manifest = Some(value);
-    let bytes = unpublished.batch.blocks.iter().map(|block| block.1).sum();
-    Ok((ImageRef { manifest: value, stamp: manifest.stamp }, bytes))
+    unpublished.batch.values.push(value);
+    let bytes = unpublished.batch.blocks[blocks_before..].iter().map(|block| block.1).sum();
+    Ok((Stamped { value, stamp: manifest.stamp }, bytes))
 }
 
 /// Allocates the extents of an image, on all active memory servers in turn.
@@ -74,8 +114,8 @@ async fn allocate<E: Endpoint>(
     Ok(())
 }
 
-/// Writes the pieces of `image` to their places.
-async fn write_pieces<E: Endpoint>(ep: &E, manifest: &Manifest, image: &[u8]) -> Result<()> {
+/// Writes the pieces of the image in `source` to their places.
+async fn write_pieces<E: Endpoint>(ep: &E, manifest: &Manifest, source: &Source<'_>) -> Result<()> {
     let most = (WRITE_BYTES / manifest.piece_bytes).max(1);
     let mut piece = 0;
     while piece < manifest.pieces() {
@@ -88,7 +128,7 @@ async fn write_pieces<E: Endpoint>(ep: &E, manifest: &Manifest, image: &[u8]) ->
         }
         let writes = writes.into_iter().map(async |(at, pieces)| {
             let mut page = ep.buffer(((pieces.end - pieces.start) * manifest.piece_bytes) as usize);
-            page.copy_from_bytes(&stored(manifest, image, pieces));
+            page.copy_from_bytes(&stored(manifest, source, pieces)?);
             ep.recycle(ep.write(at, page).await?);
             Ok(())
         });
@@ -97,18 +137,17 @@ async fn write_pieces<E: Endpoint>(ep: &E, manifest: &Manifest, image: &[u8]) ->
     Ok(())
 }
 
-/// Pieces of `image` as they are stored.
-fn stored(manifest: &Manifest, image: &[u8], pieces: Range<u64>) -> Vec<u8> {
+/// Pieces of the image in `source` as they are stored.
+fn stored(manifest: &Manifest, source: &Source<'_>, pieces: Range<u64>) -> Result<Vec<u8>> {
     let payload = manifest.payload() as usize;
+    let image = source.bytes(pieces.start * payload as u64..pieces.end * payload as u64)?;
     let mut stored = Vec::with_capacity(((pieces.end - pieces.start) * manifest.piece_bytes) as usize);
-    for piece in pieces {
-        let from = piece as usize * payload;
-        let bytes = &image[from..image.len().min(from + payload)];
+    for (piece, bytes) in pieces.zip(image.chunks(payload)) {
         let start = stored.len();
         stored.extend_from_slice(bytes);
         stored.resize(start + payload, 0);
         let seal = manifest.seal(piece, &stored[start..]);
         stored.extend(seal.to_le_bytes());
     }
-    stored
+    Ok(stored)
 }

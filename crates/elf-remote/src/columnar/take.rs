@@ -84,7 +84,7 @@ impl Trie {
         let mut matching = Vec::new();
         for segment in batch {
             match segment.strips.is_empty() {
-                true => out.span(self.tids(segment.rows.clone(), &parts)?),
+                true => out.span(segment.rows.start, self.tids(segment.rows.clone(), &parts)?),
                 false => self.compare(segment, &parts, filter, &mut matching)?,
             }
         }
@@ -95,7 +95,8 @@ impl Trie {
         let fetched = if takes_all { None } else { Some(self.fetch_tids(fetch, &matching).await?) };
         for (row, mask) in matching {
             let (rows, mask) = trim(row, mask);
-            out.masked(self.tids(rows, fetched.as_ref().unwrap_or(&parts))?, mask);
+            let place = rows.start;
+            out.masked(place, self.tids(rows, fetched.as_ref().unwrap_or(&parts))?, mask);
         }
         Ok(())
     }
