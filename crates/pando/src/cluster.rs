@@ -207,7 +207,7 @@ impl Cluster {
         })
     }
 
-    /// Names of the indexes, in ascending order.
+    /// Names of the indexes and Elf tables, in ascending order.
     ///
     /// # Errors
     /// A damaged catalog.
@@ -224,7 +224,8 @@ impl Cluster {
         IndexInfo::named(&self.shared, name)
     }
 
-    /// Catalog entries of all indexes, in the order of their names.
+    /// Catalog entries of all indexes, in the order of their names. Elf tables are not among them
+    /// ([`Cluster::elf_names`]).
     ///
     /// # Errors
     /// A damaged catalog.
@@ -232,6 +233,7 @@ impl Cluster {
         self.shared.check_open()?;
         self.shared.with_endpoint(|ep| {
             let mut records = block_on(ep, self.shared.pool.list_indexes(ep))?;
+            records.retain(|record| !pando_elf_remote::is_elf(record));
             records.sort_by(|a, b| a.name.cmp(&b.name));
             records.into_iter().map(|record| IndexInfo::of(&self.shared, ep, record)).collect()
         })

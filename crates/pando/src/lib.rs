@@ -28,6 +28,7 @@
 
 mod admin;
 mod cluster;
+pub mod elf;
 mod error;
 mod index;
 mod layout;
@@ -39,6 +40,7 @@ pub mod remote;
 mod session;
 mod shared;
 mod stats;
+mod table;
 
 pub use admin::{CheckReport, DrainProgress, IndexReport};
 pub use cluster::Cluster;

@@ -39,6 +39,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pando-pool",
             "pando-cache",
             "pando-dex",
+            "pando-elf",
+            "pando-elf-remote",
             "pando-workload",
         ],
     ),

@@ -6,10 +6,12 @@
 
 use pando_dex::Tree;
 use pando_dex::audit::{Report, audit, check_blocks};
+use pando_elf_remote::is_elf;
 use pando_pool::IndexRecord;
 use pando_rt::block_on;
 
 use crate::cluster::Cluster;
+use crate::elf::{self, Blocks, ElfReport};
 use crate::error::{Error, Result};
 use crate::layout::with_layout;
 use crate::local::Servers;
@@ -30,6 +32,8 @@ pub struct CheckReport {
     pub violation_count: u64,
     /// The indexes, in the order of their names.
     pub indexes: Vec<IndexReport>,
+    /// The Elf tables, in the order of their names.
+    pub elfs: Vec<ElfReport>,
 }
 
 /// The shape of an index.
@@ -63,6 +67,13 @@ impl CheckReport {
     /// Whether there are no violations.
     pub fn is_clean(&self) -> bool {
         self.violation_count == 0
+    }
+
+    fn add_elf(&mut self, elf: ElfReport) {
+        self.violation_count += elf.violations.len() as u64;
+        let name = &elf.name;
+        self.violations.extend(elf.violations.iter().map(|text| format!("index {name:?}: {text}")));
+        self.elfs.push(elf);
     }
 
     fn add(&mut self, name: &str, report: &Report) {
@@ -110,7 +121,16 @@ impl Cluster {
             }
             let mut report = CheckReport::default();
             let mut audits = Vec::new();
+            let mut of_tables = Vec::new();
+            // What was replaced and is not free yet is no leak.
+            self.registry.tables.settle(ep, shared.config.patience_ns());
             for name in shared.names(ep)? {
+                if is_elf(&shared.record(ep, &name)?) {
+                    let (elf, blocks) = elf::check(shared, ep, &name)?;
+                    report.add_elf(elf);
+                    of_tables.extend(blocks);
+                    continue;
+                }
                 let audited = match registry.get(&name) {
                     Some(data) => audit_open(shared, ep, &*data.servers()?)?,
                     None => audit_record(shared, ep, shared.record(ep, &name)?)?,
@@ -119,7 +139,7 @@ impl Cluster {
                 audits.push(audited);
             }
             if !looking {
-                let leaks = check_allocation(shared, ep, &mut audits)?;
+                let leaks = check_allocation(shared, ep, &mut audits, of_tables)?;
                 report.violation_count += leaks.len() as u64;
                 report.violations.extend(leaks);
             }
@@ -189,8 +209,14 @@ fn audit_record(shared: &Shared, ep: &AnyEndpoint, record: IndexRecord) -> Resul
     }
 }
 
-fn check_allocation(shared: &Shared, ep: &AnyEndpoint, audits: &mut [Report]) -> Result<Vec<String>> {
-    let mut catalog = Vec::new();
+/// Checks that each allocated block belongs to an index, to an Elf table (`others`) or to the pool itself.
+fn check_allocation(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    audits: &mut [Report],
+    others: Blocks,
+) -> Result<Vec<String>> {
+    let mut catalog = others;
     block_on(ep, shared.pool.visit_catalog_blocks(ep, |addr, bytes| catalog.push((addr, bytes))))?;
     block_on(ep, shared.pool.visit_notice_blocks(ep, |addr, bytes| catalog.push((addr, bytes))))?;
     Ok(block_on(ep, check_blocks(ep, &shared.pool, audits, &catalog))?)

@@ -7,6 +7,7 @@
 
 use pando_dex::Tree;
 use pando_dex::layout::{Layout, header};
+use pando_elf_remote::{RemoteError, is_elf};
 use pando_fabric::{Endpoint, FabricError, MemoryServerId};
 use pando_pool::lock::unlock_word;
 use pando_pool::{IndexRecord, Placement, PoolError, ServerState, ServerUsage};
@@ -133,6 +134,8 @@ impl Cluster {
     /// continue. Reports to `progress` from time to time. This process must own all partitions of all
     /// indexes, or be able to claim them. No index can be opened or created meanwhile.
     ///
+    /// Parts of Elf tables are written again on other servers.
+    ///
     /// After a failure the server takes no new blocks and keeps what was not moved. The call may be repeated,
     /// or the server [taken back into use](Cluster::readmit_memory_server).
     ///
@@ -163,6 +166,7 @@ impl Cluster {
             let released = release(shared, ep, worked);
             let drained = drained?;
             released?;
+            self.drain_tables(ep, server)?;
             block_on(ep, shared.pool.finish_drain(ep, server))?;
             Ok(drained)
         })
@@ -192,6 +196,22 @@ impl Cluster {
             })?;
         }
         Ok(done)
+    }
+
+    /// Writes the parts of Elf tables that are on a draining server again, elsewhere, and frees them there.
+    fn drain_tables(&self, ep: &AnyEndpoint, server: MemoryServerId) -> Result<()> {
+        let (shared, tables) = (&self.shared, &self.registry.tables);
+        let records = block_on(ep, shared.pool.list_indexes(ep))?;
+        for IndexRecord { name, .. } in records.into_iter().filter(is_elf) {
+            let table = tables.get(shared, &name)?;
+            match block_on(ep, table.writer.leave(ep, server)) {
+                // It was dropped meanwhile.
+                Err(RemoteError::Pool(PoolError::UnknownIndex { .. })) => {}
+                left => drop(left.map_err(|error| Error::of_elf(&name, error))?),
+            }
+        }
+        tables.settle(ep, shared.config.patience_ns());
+        Ok(())
     }
 
     /// Moves parts of indexes from memory servers that hold more than others to those, until they are
@@ -239,7 +259,10 @@ impl Cluster {
     ) -> Result<Vec<Worked<'r>>> {
         let shared = &self.shared;
         let mut worked = Vec::new();
-        let opened = shared.names(ep)?.into_iter().try_for_each(|name| {
+        let mut records = block_on(ep, shared.pool.list_indexes(ep))?;
+        records.retain(|record| !is_elf(record));
+        records.sort_by(|a, b| a.name.cmp(&b.name));
+        let opened = records.into_iter().map(|record| record.name).try_for_each(|name| {
             let index = match registry.get(&name) {
                 Some(data) => {
                     if moves_root(&data.servers()?.record) {

@@ -4,6 +4,7 @@
 //! caller that must choose an exit status or an answer uses [`Error::is_bad_input`] and [`Error::is_full`]
 //! and need not know the variants.
 
+mod elf;
 mod remote;
 
 use std::fmt;
@@ -46,6 +47,16 @@ pub enum Error {
     WrongLayout { name: String, found: IndexLayout, expected: IndexLayout },
     #[error("index {name:?} cannot be used: {reason}")]
     BadIndex { name: String, reason: String },
+    #[error("index {name:?} is an Elf, a table for conditions on several columns, and has no keys")]
+    IsElf { name: String },
+    #[error("index {name:?} is no Elf: it has keys and values")]
+    NotAnElf { name: String },
+    /// Values, conditions or options that do not fit an Elf table.
+    #[error(transparent)]
+    Elf(Box<pando_elf::Error>),
+    /// Failure of a query or a change of an Elf table.
+    #[error(transparent)]
+    ElfTable(Box<pando_elf_remote::RemoteError>),
     #[error("index {name:?} has entries, but only an empty index can be loaded in bulk")]
     NotEmpty { name: String },
     #[error("index {name:?} is open in this process already, with other partitions")]
@@ -125,7 +136,11 @@ impl Error {
             | Self::IndexExists { .. }
             | Self::WrongLayout { .. }
             | Self::NotEmpty { .. }
+            | Self::IsElf { .. }
+            | Self::NotAnElf { .. }
             | Self::ReadOnly => true,
+            Self::Elf(error) => elf::is_bad_input(error),
+            Self::ElfTable(error) => elf::is_bad_table_input(error),
             Self::CannotOpen { error, .. } => error.is_bad_input(),
             Self::Index(error) => matches!(
                 error,
@@ -164,6 +179,7 @@ impl Error {
             Self::Cache(CacheError::Fabric(error)) => error.may_have_taken_effect(),
             Self::Fabric(error) => error.may_have_taken_effect(),
             Self::Remote(error) => error.may_have_taken_effect(),
+            Self::ElfTable(error) => error.may_have_taken_effect(),
             _ => false,
         }
     }

@@ -1,6 +1,6 @@
 //! The indexes that this process has open, and closing the pool.
 //!
-//! Closing writes back the contents of the caches, gives up partitions and chunk leases, and then marks the
+//! Closing frees what writers of Elf tables have replaced, writes back the contents of the caches, gives up partitions and chunk leases, and then marks the
 //! pool as closed, in this order; a failure before the last step leaves the pool unclean. After a failure
 //! that may have lost data, dropping the last handle does not mark the pool as closed cleanly.
 
@@ -14,6 +14,7 @@ use crate::local::{CLOSING, IndexData};
 use crate::options::Place;
 use crate::place::AnyEndpoint;
 use crate::shared::{Shared, lock};
+use crate::table::OpenTables;
 
 /// Open indexes by name.
 pub(crate) type OpenIndexes = BTreeMap<String, Arc<IndexData>>;
@@ -23,11 +24,12 @@ pub(crate) struct Registry {
     shared: Arc<Shared>,
     /// Locked while an index is opened, and during work on the whole cluster.
     pub open: Mutex<OpenIndexes>,
+    pub tables: OpenTables,
 }
 
 impl Registry {
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, open: Mutex::default() }
+        Self { shared, open: Mutex::default(), tables: OpenTables::default() }
     }
 
     /// Writes all changes back to the memory servers, and from there to the files if there are any.
@@ -54,7 +56,10 @@ impl Registry {
         let guards = guards.collect::<Result<Vec<_>>>()?;
         shared.losing_on_error(|| {
             if !shared.read_only() {
-                shared.with_endpoint(|ep| write_back(ep, &open))?;
+                shared.with_endpoint(|ep| {
+                    self.tables.settle(ep, shared.config.patience_ns());
+                    write_back(ep, &open)
+                })?;
             }
             // Makes all changes durable before it marks the pool as closed.
             shared.with_endpoint(|ep| Ok(block_on(ep, shared.pool.detach(ep))?))

@@ -132,6 +132,9 @@ pub(crate) fn record_at_rest(shared: &Shared, ep: &AnyEndpoint, name: &str) -> R
 
 fn described(record: &IndexRecord) -> Result<(Descriptor, NodeLayout)> {
     let bad = |reason: String| Error::BadIndex { name: record.name.clone(), reason };
+    if pando_elf_remote::is_elf(record) {
+        return Err(Error::IsElf { name: record.name.clone() });
+    }
     if record.system != SYSTEM {
         return Err(bad(format!("it is of an unknown kind {}", record.system)));
     }

@@ -197,6 +197,9 @@ impl Descriptor {
     /// # Errors
     /// [`Error::BadIndex`] if this program cannot read it.
     pub fn of_record(record: &IndexRecord) -> Result<Self> {
+        if pando_elf_remote::is_elf(record) {
+            return Err(Error::IsElf { name: record.name.clone() });
+        }
         Self::decode(&record.layout).map_err(|reason| Error::BadIndex { name: record.name.clone(), reason })
     }
 

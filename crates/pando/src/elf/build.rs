@@ -1,0 +1,356 @@
+//! Building a table from rows.
+//!
+//! Values get provisional codes while rows come; when all are known, the codes become those of dictionaries that keep
+//! the order of values, the column order is chosen, and the Elf is built and published. With a bound on memory, rows
+//! go to a temporary file and the Elf is built outside of memory. The distinct values of each column stay in memory
+//! either way.
+
+use std::fs::File;
+
+use pando_elf::{
+    Advice, BuildOptions, CodeTable, Dictionary, EncodedTable, ExternalBuild, ExternalOptions, LayoutKind,
+    Schema, SqlOptions, TableEncoder, Value, by_cardinality, for_workload, parse_condition,
+};
+use pando_elf_remote::{NewPart, Source, TableSpec};
+
+use super::Elf;
+use super::spill::{Spill, temporary_file};
+use crate::error::{Error, Result};
+
+/// Rows of which a column order for a workload is found.
+const SAMPLE_ROWS: u64 = 20_000;
+
+/// Order of the columns in the tree, from the top.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Few distinct values first.
+    #[default]
+    Cardinality,
+    /// These columns; those that are not named follow, few distinct values first.
+    Columns(Vec<String>),
+    /// An order in which these conditions, in SQL notation, cost little. It starts from that by cardinality.
+    Workload(Vec<String>),
+}
+
+/// How a table is built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ElfOptions {
+    /// Default: columnar.
+    pub layout: LayoutKind,
+    /// Default: by cardinality.
+    pub order: Order,
+    /// Most rows of a bucket in the columnar layout. Default: 256.
+    pub bucket_rows: u32,
+    /// Threads that sort and write. Default: 1.
+    pub threads: usize,
+    /// Most bytes that the build allocates, besides the distinct values of each column. Default: no bound.
+    pub memory: Option<usize>,
+    /// Whether the table takes the place of an Elf of the same name. Default: no.
+    pub replace: bool,
+}
+
+impl Default for ElfOptions {
+    fn default() -> Self {
+        Self {
+            layout: LayoutKind::Columnar,
+            order: Order::default(),
+            bucket_rows: 256,
+            threads: 1,
+            memory: None,
+            replace: false,
+        }
+    }
+}
+
+impl ElfOptions {
+    pub fn layout(mut self, layout: LayoutKind) -> Self {
+        self.layout = layout;
+        self
+    }
+
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    pub fn bucket_rows(mut self, rows: u32) -> Self {
+        self.bucket_rows = rows;
+        self
+    }
+
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    pub fn memory(mut self, bytes: Option<usize>) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    pub fn replace(mut self, replace: bool) -> Self {
+        self.replace = replace;
+        self
+    }
+
+    fn build(&self) -> BuildOptions {
+        BuildOptions { bucket_rows: self.bucket_rows, threads: self.threads, ..BuildOptions::default() }
+    }
+}
+
+/// A value of a row that is pushed without a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cell<'a> {
+    Null,
+    /// An integer, days since 1970-01-01, or a decimal without its point, which stands where the column's scale says.
+    Number(i128),
+    Text(&'a str),
+}
+
+/// A table that is being built. Dropped, it leaves nothing behind.
+#[derive(Debug)]
+pub struct ElfBuild {
+    elf: Elf,
+    options: ElfOptions,
+    encoder: TableEncoder,
+    rows: u64,
+    /// Rows that are in memory.
+    rows_held: u64,
+    spill: Option<Spill>,
+}
+
+impl ElfBuild {
+    pub(super) fn begin(elf: Elf, schema: Schema, options: &ElfOptions) -> Result<Self> {
+        let wrong = |error| Error::of_elf(elf.name(), error);
+        if let Order::Columns(names) = &options.order {
+            columns_of(&schema, names).map_err(wrong)?;
+        }
+        if options.bucket_rows == 0 {
+            return Err(wrong(pando_elf::Error::EmptyBucket));
+        }
+        if let Some(memory_bytes) = options.memory {
+            // An impossible bound is refused before a row is read.
+            let order: Vec<usize> = (0..schema.columns().len()).collect();
+            let external =
+                ExternalOptions { build: options.build(), memory_bytes, ..ExternalOptions::default() };
+            ExternalBuild::new(&order, options.layout, external).map_err(wrong)?;
+        }
+        let (options, encoder) = (options.clone(), TableEncoder::new(schema));
+        Ok(Self { elf, options, encoder, rows: 0, rows_held: 0, spill: None })
+    }
+
+    /// Number of rows so far.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Appends a row with one value per column. A row that does not fit the columns is not appended.
+    ///
+    /// # Errors
+    /// [`Error::Elf`]; a temporary file that cannot be written, after which the build can only be dropped.
+    pub fn push(&mut self, row: &[Value]) -> Result<()> {
+        let columns = self.encoder.schema().columns();
+        if row.len() != columns.len() {
+            let error = pando_elf::Error::WrongArity { values: row.len(), columns: columns.len() };
+            return Err(self.wrong(error));
+        }
+        for (column, value) in columns.iter().zip(row) {
+            // A dictionary of one value refuses what the column cannot hold.
+            Dictionary::new(column, std::iter::once(value)).map_err(|error| self.wrong(error))?;
+        }
+        for (column, value) in row.iter().enumerate() {
+            self.encoder.column(column).push(value).map_err(|error| Error::of_elf(self.elf.name(), error))?;
+        }
+        self.end_row()
+    }
+
+    /// Appends a row whose cells are known to be of the columns' types. After an error the build can only be
+    /// dropped.
+    ///
+    /// # Errors
+    /// As for [`ElfBuild::push`].
+    pub fn push_cells(&mut self, row: &[Cell<'_>]) -> Result<()> {
+        for (number, cell) in row.iter().enumerate() {
+            let column = self.encoder.column(number);
+            let pushed = match *cell {
+                Cell::Null => column.push(&Value::Null),
+                Cell::Number(number) => column.push_unscaled(number),
+                Cell::Text(text) => column.push_str(text),
+            };
+            pushed.map_err(|error| Error::of_elf(self.elf.name(), error))?;
+        }
+        self.end_row()
+    }
+
+    fn end_row(&mut self) -> Result<()> {
+        self.rows += 1;
+        self.rows_held += 1;
+        let columns = self.encoder.schema().columns().len();
+        let bytes = self.rows_held * columns as u64 * 4;
+        if self.options.memory.is_some_and(|memory| bytes >= memory as u64 / 8) {
+            self.write_out()?;
+        }
+        Ok(())
+    }
+
+    /// Moves the rows in memory to the temporary file.
+    fn write_out(&mut self) -> Result<()> {
+        let columns = self.encoder.schema().columns().len();
+        let codes: Vec<Vec<u32>> =
+            (0..columns).map(|column| self.encoder.column(column).take_provisional()).collect();
+        let spill = match &mut self.spill {
+            Some(spill) => spill,
+            none => none.insert(Spill::create()?),
+        };
+        self.rows_held = 0;
+        spill.push(&codes)
+    }
+
+    fn wrong(&self, error: pando_elf::Error) -> Error {
+        Error::of_elf(self.elf.name(), error)
+    }
+
+    /// Builds the table and puts it into the pool.
+    ///
+    /// # Errors
+    /// [`Error::IndexExists`] if another process was faster; [`Error::Elf`] for a table that does not fit its
+    /// layout, or a wrong condition of the workload; a full pool. Nothing is changed then.
+    pub fn finish(mut self) -> Result<Elf> {
+        if self.spill.is_some() {
+            self.write_out()?;
+        }
+        let Self { elf, options, encoder, rows: count, spill, .. } = self;
+        let name = elf.name().to_owned();
+        let wrong = |error| Error::of_elf(&name, error);
+        let schema = encoder.schema().clone();
+        let Some(spill) = spill else {
+            let EncodedTable { dictionaries, codes, .. } = encoder.finish().map_err(wrong)?;
+            let order = order_of(&options, &schema, &dictionaries, &codes).map_err(wrong)?;
+            let built =
+                pando_elf::Elf::build(&codes, &order, options.layout, &options.build()).map_err(wrong)?;
+            drop(codes);
+            let (rows, id_bound) = (built.header().rows, built.id_bound());
+            let source = Source::Bytes(built.bytes());
+            let part = NewPart { image: source, dictionaries: &dictionaries, rows, first_id: 0, id_bound };
+            return publish(elf, &options, schema, order, part);
+        };
+        let (dictionaries, ranks): (Vec<_>, Vec<_>) =
+            encoder.into_columns().into_iter().map(|column| column.into_dictionary()).unzip();
+        let mut rows = Recoded { spill, ranks };
+        let sample = rows.sample(count)?.ok_or(pando_elf::Error::NoColumns).map_err(wrong)?;
+        let order = match &options.order {
+            // The sample does not have all values.
+            Order::Cardinality => by_values(&dictionaries, &[]),
+            _ => order_of(&options, &schema, &dictionaries, &sample).map_err(wrong)?,
+        };
+        let (image, rows) = build_outside(&mut rows, &order, &options).map_err(|error| match error {
+            Error::Elf(error) => Error::of_elf(&name, *error),
+            error => error,
+        })?;
+        let source = Source::File(&image);
+        let part = NewPart { image: source, dictionaries: &dictionaries, rows, first_id: 0, id_bound: rows };
+        publish(elf, &options, schema, order, part)
+    }
+}
+
+fn publish(
+    elf: Elf,
+    options: &ElfOptions,
+    schema: Schema,
+    order: Vec<usize>,
+    part: NewPart<'_>,
+) -> Result<Elf> {
+    let spec = TableSpec { schema, order, layout: options.layout, bucket_rows: options.bucket_rows };
+    elf.with(async |ep| elf.data.writer.create(ep, &spec, Some(part), options.replace).await)?;
+    Ok(elf)
+}
+
+/// Rows in a temporary file, and the code of each provisional one.
+struct Recoded {
+    spill: Spill,
+    ranks: Vec<Vec<u32>>,
+}
+
+impl Recoded {
+    fn read(&mut self, mut take: impl FnMut(CodeTable) -> Result<()>) -> Result<()> {
+        let ranks = &self.ranks;
+        self.spill.read(ranks.len(), |mut columns| {
+            for (codes, ranks) in columns.iter_mut().zip(ranks) {
+                codes.iter_mut().for_each(|code| *code = ranks[*code as usize]);
+            }
+            take(CodeTable::new(columns)?)
+        })
+    }
+
+    /// A table of rows that are about evenly spaced; `None` without rows.
+    fn sample(&mut self, rows: u64) -> Result<Option<CodeTable>> {
+        let step = rows.div_ceil(SAMPLE_ROWS).max(1);
+        let mut columns = vec![Vec::new(); self.ranks.len()];
+        let mut next = 0_u64;
+        let mut before = 0_u64;
+        self.read(|table| {
+            let end = before + table.rows() as u64;
+            while next < end {
+                for (column, codes) in columns.iter_mut().enumerate() {
+                    codes.push(table.code(column, (next - before) as usize));
+                }
+                next += step;
+            }
+            before = end;
+            Ok(())
+        })?;
+        if rows == 0 { Ok(None) } else { Ok(Some(CodeTable::new(columns)?)) }
+    }
+}
+
+/// Builds the image in a temporary file; returns the number of rows, too.
+fn build_outside(rows: &mut Recoded, order: &[usize], options: &ElfOptions) -> Result<(File, u64)> {
+    let external = ExternalOptions {
+        build: options.build(),
+        memory_bytes: options.memory.unwrap_or(usize::MAX),
+        ..ExternalOptions::default()
+    };
+    let mut build = ExternalBuild::new(order, options.layout, external)?;
+    rows.read(|table| Ok(build.push(&table)?))?;
+    let image = temporary_file()?;
+    let header = build.finish(&image)?;
+    Ok((image, header.rows))
+}
+
+/// Numbers of the named columns.
+fn columns_of(schema: &Schema, names: &[String]) -> pando_elf::Result<Vec<usize>> {
+    let columns: Vec<usize> = names.iter().map(|name| schema.position(name)).collect::<Result<_, _>>()?;
+    let repeated = columns.iter().enumerate().find(|(at, column)| columns[..*at].contains(column));
+    match repeated {
+        Some((at, _)) => Err(pando_elf::Error::DuplicateColumn { name: names[at].clone() }),
+        None => Ok(columns),
+    }
+}
+
+/// All columns: `first`, and then those with few values.
+fn by_values(dictionaries: &[Dictionary], first: &[usize]) -> Vec<usize> {
+    let mut rest: Vec<usize> = (0..dictionaries.len()).filter(|column| !first.contains(column)).collect();
+    rest.sort_by_key(|&column| dictionaries[column].len());
+    [first, &rest].concat()
+}
+
+fn order_of(
+    options: &ElfOptions,
+    schema: &Schema,
+    dictionaries: &[Dictionary],
+    table: &CodeTable,
+) -> pando_elf::Result<Vec<usize>> {
+    match &options.order {
+        Order::Cardinality => Ok(by_cardinality(table)),
+        Order::Columns(names) => Ok(by_values(dictionaries, &columns_of(schema, names)?)),
+        Order::Workload(conditions) => {
+            let mut workload = Vec::new();
+            for condition in conditions {
+                workload.extend(parse_condition(condition, dictionaries, &SqlOptions::default())?);
+            }
+            let advice = Advice { bucket_rows: options.bucket_rows, ..Advice::default() };
+            for_workload(table, &workload, &advice)
+        }
+    }
+}
