@@ -27,6 +27,13 @@ enum Place {
     Index(usize),
 }
 
+impl Column {
+    /// The column of this name.
+    pub fn named(name: impl Into<String>) -> Column {
+        Column { place: Place::Name(name.into()), kind: None }
+    }
+}
+
 impl FromStr for Column {
     type Err = DatasetError;
 
@@ -58,6 +65,23 @@ pub(super) struct ColumnInfo {
     pub name: String,
     /// Its type in a key, if the user gives none.
     pub kind: ColumnKind,
+    /// What the file says of its values.
+    pub content: Content,
+}
+
+/// What a file says of the values of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing but their text.
+    Text,
+    Integer,
+    Decimal {
+        scale: usize,
+    },
+    /// Days, written as `1994-01-31`.
+    Date,
+    /// Floating-point numbers.
+    Float,
 }
 
 /// The columns of a file.
@@ -69,18 +93,26 @@ pub(super) struct Header {
 impl Header {
     /// Columns known only by number.
     pub fn unnamed(count: usize) -> Header {
-        let column = |i: usize| ColumnInfo { name: (i + 1).to_string(), kind: ColumnKind::Str };
+        let column = |i: usize| ColumnInfo {
+            name: (i + 1).to_string(),
+            kind: ColumnKind::Str,
+            content: Content::Text,
+        };
         Header { columns: (0..count).map(column).collect(), has_names: false }
     }
 
     /// String columns with names.
     pub fn named<'a>(names: impl Iterator<Item = &'a [u8]>) -> Header {
-        let column =
-            |name| ColumnInfo { name: String::from_utf8_lossy(name).into_owned(), kind: ColumnKind::Str };
+        let column = |name| ColumnInfo {
+            name: String::from_utf8_lossy(name).into_owned(),
+            kind: ColumnKind::Str,
+            content: Content::Text,
+        };
         Header { columns: names.map(column).collect(), has_names: true }
     }
 
-    fn find(&self, column: &Column) -> Result<usize, DatasetError> {
+    /// Number of a column.
+    pub fn find(&self, column: &Column) -> Result<usize, DatasetError> {
         let count = self.columns.len();
         let name = match &column.place {
             Place::Index(index) if *index < count => return Ok(*index),

@@ -5,6 +5,7 @@
 //! the line.
 
 use super::columns::{Header, Plan, layout_without_columns};
+use super::fields::FieldSource;
 use super::window::{Cut, Window};
 use super::words::cut_line;
 use super::{DatasetError, Format, Progress, ReadOptions, Reason, Record, Rejected, Source};
@@ -63,6 +64,8 @@ pub(super) struct Delimited {
     dialect: Dialect,
     /// `None` for a file without rows.
     plan: Option<Plan>,
+    /// The columns of the file.
+    header: Option<Header>,
     fields: Fields,
     /// Without a header row, the first row is read early to count its fields; it and the lines rejected
     /// before it are returned first.
@@ -78,9 +81,11 @@ impl Delimited {
     ) -> Result<(Delimited, KeyLayout), DatasetError> {
         window.skip_byte_order_mark().map_err(DatasetError::BadHeader)?;
         let (fields, early) = (Fields::default(), VecDeque::new());
-        let mut source = Delimited { window, dialect, plan: None, fields, early, first_row: None };
+        let (plan, header, first_row) = (None, None, None);
+        let mut source = Delimited { window, dialect, plan, header, fields, early, first_row };
         if let Some(header) = source.read_header(options.header)? {
             source.plan = Some(Plan::new(&header, &options.key, options.value.as_deref())?);
+            source.header = Some(header);
         }
         let layout = match &source.plan {
             Some(plan) => plan.layout.clone(),
@@ -128,17 +133,12 @@ impl Delimited {
         }
     }
 
-    fn record(&self) -> Result<Record, Reason> {
-        let plan = self.plan.as_ref().expect("a file with a row has columns");
-        if self.fields.len() != plan.width {
-            return Err(Reason::FieldCount { expected: plan.width, found: self.fields.len() });
-        }
-        plan.record(|index| self.fields.get(index))
+    fn plan(&self) -> &Plan {
+        self.plan.as_ref().expect("a file with a row has columns")
     }
-}
 
-impl Source for Delimited {
-    fn next_row(&mut self) -> Option<Result<Record, Rejected>> {
+    /// Moves to the next row; returns its line.
+    fn next_fields(&mut self) -> Option<Result<u64, Rejected>> {
         if let Some(rejected) = self.early.pop_front() {
             return Some(Err(rejected));
         }
@@ -146,7 +146,41 @@ impl Source for Delimited {
             Some(line) => (line, Ok(())),
             None => self.read_fields()?,
         };
-        Some(row.and_then(|()| self.record()).map_err(|reason| Rejected { line, reason }))
+        let (expected, found) = (self.plan().width, self.fields.len());
+        let row = row.and_then(|()| match found == expected {
+            true => Ok(line),
+            false => Err(Reason::FieldCount { expected, found }),
+        });
+        Some(row.map_err(|reason| Rejected { line, reason }))
+    }
+}
+
+impl FieldSource for Delimited {
+    fn header(&self) -> Option<&Header> {
+        self.header.as_ref()
+    }
+
+    fn next_row(&mut self) -> Option<Result<u64, Rejected>> {
+        self.next_fields()
+    }
+
+    /// An empty field is NULL.
+    fn field(&self, column: usize) -> Option<&[u8]> {
+        Some(self.fields.get(column)).filter(|field| !field.is_empty())
+    }
+
+    fn progress(&self) -> Progress {
+        self.window.progress()
+    }
+}
+
+impl Source for Delimited {
+    fn next_row(&mut self) -> Option<Result<Record, Rejected>> {
+        let row = self.next_fields()?;
+        Some(row.and_then(|line| {
+            let record = self.plan().record(|index| self.fields.get(index));
+            record.map_err(|reason| Rejected { line, reason })
+        }))
     }
 
     fn progress(&self) -> Progress {

@@ -15,6 +15,7 @@
 
 mod columns;
 mod delimited;
+mod fields;
 #[cfg(feature = "parquet")]
 mod parquet;
 #[cfg(feature = "parquet")]
@@ -24,7 +25,8 @@ mod window;
 mod words;
 
 use crate::key_layout::KeyLayout;
-pub use columns::Column;
+pub use columns::{Column, Content};
+pub use fields::{FieldColumn, FieldRows, open_fields};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -202,6 +204,8 @@ pub enum DatasetError {
     NestedColumn(String),
     #[error("{path} cannot be read as Parquet, which takes more than one pass; write it to a file first", path = path.display())]
     NotAFile { path: PathBuf },
+    #[error("a file in the format {0} has no columns; csv, tsv and parquet have")]
+    NoFields(Format),
     #[error("a word list has no columns to choose from")]
     WordsHaveNoColumns,
     #[error("{path} is not a valid Parquet file: {why}", path = path.display())]

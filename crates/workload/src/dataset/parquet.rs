@@ -3,10 +3,12 @@
 //! Only the columns of keys and values are read. Columns must be flat. Values become the text that CSV would
 //! have, so that both formats of a table load into the same index.
 
-use super::columns::{ColumnInfo, Header, Plan};
+use super::columns::{ColumnInfo, Content, Header, Plan};
+use super::fields::FieldSource;
 use super::parquet_text::TextForm;
 use super::{DatasetError, Progress, ReadOptions, Reason, Record, Rejected, Source};
 use crate::key_layout::{ColumnKind, KeyLayout};
+use parquet::basic::Type as Physical;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType, FixedLenByteArray, Int96};
 use parquet::errors::ParquetError;
@@ -20,6 +22,7 @@ const BATCH_ROWS: usize = 4096;
 pub(super) struct ParquetSource {
     reader: SerializedFileReader<File>,
     plan: Plan,
+    header: Header,
     /// The columns that are read.
     columns: Vec<UsedColumn>,
     /// Position in `columns` of each column of the file.
@@ -44,8 +47,9 @@ struct UsedColumn {
     next_level: usize,
     values: Values,
     next_value: usize,
-    /// The text of the current row.
+    /// The text of the current row, empty if it is NULL.
     text: Vec<u8>,
+    is_null: bool,
 }
 
 enum Values {
@@ -68,7 +72,8 @@ impl ParquetSource {
         let metadata = reader.metadata().file_metadata();
         let rows = u64::try_from(metadata.num_rows()).unwrap_or(0);
         let schema = metadata.schema_descr_ptr();
-        let plan = Plan::new(&header(&schema), &options.key, options.value.as_deref())?;
+        let header = header(&schema);
+        let plan = Plan::new(&header, &options.key, options.value.as_deref())?;
         let mut columns: Vec<UsedColumn> = Vec::new();
         let mut places = vec![None; schema.num_columns()];
         for index in plan.key.iter().map(|(index, _)| *index).chain(plan.value.iter().copied()) {
@@ -82,6 +87,7 @@ impl ParquetSource {
         let source = ParquetSource {
             reader,
             plan,
+            header,
             columns,
             places,
             next_group,
@@ -117,23 +123,49 @@ impl ParquetSource {
         Ok(true)
     }
 
-    fn record(&mut self) -> Result<Record, Reason> {
+    /// Makes the texts of the row at hand.
+    fn next_texts(&mut self) -> Result<(), Reason> {
         let mut problem = None;
         for column in &mut self.columns {
             if let Err(why) = column.next_text() {
                 problem = Some(Reason::NoTextForm { column: column.name.clone(), why });
             }
         }
+        problem.map_or(Ok(()), Err)
+    }
+
+    fn record(&mut self) -> Result<Record, Reason> {
+        self.next_texts()?;
         let place = |index: usize| self.places[index].expect("a planned column is read");
-        match problem {
-            Some(reason) => Err(reason),
-            None => self.plan.record(|index| &self.columns[place(index)].text),
-        }
+        self.plan.record(|index| &self.columns[place(index)].text)
     }
 }
 
-impl Source for ParquetSource {
-    fn next_row(&mut self) -> Option<Result<Record, Rejected>> {
+impl FieldSource for ParquetSource {
+    fn header(&self) -> Option<&Header> {
+        Some(&self.header)
+    }
+
+    fn next_row(&mut self) -> Option<Result<u64, Rejected>> {
+        let row = self.advance()?;
+        Some(
+            row.and_then(|line| self.next_texts().map(|()| line).map_err(|reason| Rejected { line, reason })),
+        )
+    }
+
+    fn field(&self, column: usize) -> Option<&[u8]> {
+        let column = &self.columns[self.places[column].expect("a planned column is read")];
+        (!column.is_null).then_some(&column.text)
+    }
+
+    fn progress(&self) -> Progress {
+        Progress { done: self.row, total: self.rows }
+    }
+}
+
+impl ParquetSource {
+    /// Moves to the next row; returns its number.
+    fn advance(&mut self) -> Option<Result<u64, Rejected>> {
         let line = self.row + 1;
         match self.fill() {
             Ok(false) => return None,
@@ -144,21 +176,40 @@ impl Source for ParquetSource {
         }
         self.row = line;
         self.left_in_batch -= 1;
-        Some(self.record().map_err(|reason| Rejected { line, reason }))
+        Some(Ok(line))
+    }
+}
+
+impl Source for ParquetSource {
+    fn next_row(&mut self) -> Option<Result<Record, Rejected>> {
+        let row = self.advance()?;
+        Some(row.and_then(|line| self.record().map_err(|reason| Rejected { line, reason })))
     }
 
     fn progress(&self) -> Progress {
-        Progress { done: self.row, total: self.rows }
+        FieldSource::progress(self)
     }
 }
 
 fn header(schema: &SchemaDescriptor) -> Header {
     let column = |i: usize| {
         let column = schema.column(i);
-        let kind = if TextForm::of(&column).is_integer() { ColumnKind::Int } else { ColumnKind::Str };
-        ColumnInfo { name: column.path().string(), kind }
+        let form = TextForm::of(&column);
+        let kind = if form.is_integer() { ColumnKind::Int } else { ColumnKind::Str };
+        ColumnInfo { name: column.path().string(), kind, content: content(form, column.physical_type()) }
     };
     Header { columns: (0..schema.num_columns()).map(column).collect(), has_names: true }
+}
+
+fn content(form: TextForm, physical: Physical) -> Content {
+    match form {
+        TextForm::Integer | TextForm::Unsigned(_) => Content::Integer,
+        TextForm::Decimal { scale } => Content::Decimal { scale },
+        TextForm::Date => Content::Date,
+        TextForm::Float16 => Content::Float,
+        TextForm::Plain if matches!(physical, Physical::FLOAT | Physical::DOUBLE) => Content::Float,
+        _ => Content::Text,
+    }
 }
 
 impl UsedColumn {
@@ -179,6 +230,7 @@ impl UsedColumn {
             values: Values::None,
             next_value: 0,
             text: Vec::new(),
+            is_null: false,
         })
     }
 
@@ -206,7 +258,8 @@ impl UsedColumn {
         if self.max_level > 0 {
             let level = self.levels[self.next_level];
             self.next_level += 1;
-            if level < self.max_level {
+            self.is_null = level < self.max_level;
+            if self.is_null {
                 return Ok(());
             }
         }
