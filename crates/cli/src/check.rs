@@ -13,7 +13,7 @@ use pando_lab::units;
 
 use crate::args::CheckArgs;
 use crate::failure::Failure;
-use crate::pool;
+use crate::{elf, pool};
 
 pub fn run(args: &CheckArgs) -> Result<(), Failure> {
     let config = pool::looking(&args.pool, &args.look)?;
@@ -34,6 +34,11 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
             units::count(index.inner_nodes),
             index.height
         )?;
+    }
+    for elf in &report.elfs {
+        if let Some(info) = &elf.info {
+            writeln!(output, "{}", elf::line(&elf.name, info))?;
+        }
     }
     let CheckReport { violations, violation_count, .. } = report;
     if violation_count == 0 {

@@ -76,9 +76,10 @@ fn one_line(sentence: &str) -> String {
 
 impl From<pando::Error> for Failure {
     fn from(error: pando::Error) -> Failure {
-        match error.is_bad_input() {
-            true => Failure::bad_input(error),
-            false => Failure::failed(error),
+        match error {
+            pando::Error::IsElf { .. } => Failure::bad_input(format_args!("{error}; use `pando elf`")),
+            error if error.is_bad_input() => Failure::bad_input(error),
+            error => Failure::failed(error),
         }
     }
 }

@@ -15,6 +15,7 @@ mod compute_server;
 mod daemon;
 mod del;
 mod dump;
+mod elf;
 mod failure;
 mod get;
 mod help;
@@ -77,6 +78,9 @@ enum Command {
     Dump(dump::DumpArgs),
     /// Make an index from a dump
     Restore(restore::RestoreArgs),
+    /// Tables for conditions on several columns: make, query and change them
+    #[command(subcommand)]
+    Elf(elf::ElfCommand),
     /// Look at a pool's memory servers, add one, drain one
     #[command(subcommand)]
     Pool(memory_servers::PoolCommand),
@@ -127,6 +131,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Scan(args) => scan::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Elf(command) => elf::run(&command),
         Command::Pool(command) => memory_servers::run(&command),
         Command::Stats(args) => stats::run(&args),
         Command::Check(args) => check::run(&args),

@@ -15,6 +15,7 @@ use pando_lab::units;
 use serde_json::{Value, json};
 
 use crate::args::StatsArgs;
+use crate::elf::{self, ElfShape};
 use crate::failure::Failure;
 use crate::keys::KeySchema;
 use crate::{output, pool, target};
@@ -57,25 +58,26 @@ pub fn run(args: &StatsArgs) -> Result<(), Failure> {
     let config = pool::looking(&args.pool, &args.look)?;
     let look = |cluster: &Cluster, is_alone| {
         let servers = cluster.stats()?.pool;
+        let elfs = elf::shapes(cluster)?;
         let mut shapes = shapes(cluster, is_alone)?;
         if !is_alone {
             for shape in &mut shapes {
                 shape.count_served(&config, cluster)?;
             }
         }
-        Ok((servers, shapes))
+        Ok((servers, shapes, elfs))
     };
     let beside = match args.look.unclean {
         true => None,
         false => pool::beside_others(&config, |cluster| look(cluster, false))?,
     };
-    let (servers, shapes) = match beside {
+    let (servers, shapes, elfs) = match beside {
         Some(seen) => seen,
         None => pool::with_cluster(config.clone(), |cluster| look(cluster, true))?,
     };
     let pool = &args.pool.pool;
-    let document = || document(pool, &servers, &shapes);
-    output::tell(args.json.as_deref(), document, || text(pool, &servers, &shapes))
+    let document = || document(pool, &servers, &shapes, &elfs);
+    output::tell(args.json.as_deref(), document, || text(pool, &servers, &shapes, &elfs))
 }
 
 fn shapes(cluster: &Cluster, is_alone: bool) -> Result<Vec<Shape>, Failure> {
@@ -112,10 +114,11 @@ impl Shape {
     }
 }
 
-fn document(path: &Path, servers: &[ServerUsage], shapes: &[Shape]) -> Value {
+fn document(path: &Path, servers: &[ServerUsage], shapes: &[Shape], elfs: &[ElfShape]) -> Value {
     let servers: Vec<Value> = servers.iter().map(pool::server_document).collect();
     let indexes: Vec<Value> = shapes.iter().map(index_document).collect();
-    json!({ "pool": path.to_string_lossy(), "servers": servers, "indexes": indexes })
+    let elfs: Vec<Value> = elfs.iter().map(elf::document).collect();
+    json!({ "pool": path.to_string_lossy(), "servers": servers, "indexes": indexes, "elfs": elfs })
 }
 
 fn index_document(shape: &Shape) -> Value {
@@ -143,14 +146,18 @@ fn index_document(shape: &Shape) -> Value {
     })
 }
 
-fn text(path: &Path, servers: &[ServerUsage], shapes: &[Shape]) -> String {
+fn text(path: &Path, servers: &[ServerUsage], shapes: &[Shape], elfs: &[ElfShape]) -> String {
     let mut text = format!("pool {}\n\n", path.display());
     text.push_str(&pool::table(servers));
     for shape in shapes {
         text.push('\n');
         index_text(shape, &mut text);
     }
-    if shapes.is_empty() {
+    for shape in elfs {
+        text.push('\n');
+        elf::text(shape, &mut text);
+    }
+    if shapes.is_empty() && elfs.is_empty() {
         text.push_str("\nno indexes\n");
     }
     text

@@ -320,7 +320,12 @@ pub fn name_in(index: Option<&str>, cluster: &Cluster) -> Result<String, Failure
     if let Some(name) = index {
         return Ok(name.to_owned());
     }
-    let names = cluster.index_names()?;
+    let mut names = cluster.index_names()?;
+    let elfs = cluster.elf_names()?;
+    // An Elf is meant only if there is nothing else.
+    if names.len() > elfs.len() {
+        names.retain(|name| !elfs.contains(name));
+    }
     let mut served = Vec::new();
     for name in names.iter().filter(|_| names.len() > 1) {
         match cluster.partitions(name) {

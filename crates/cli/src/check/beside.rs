@@ -15,6 +15,7 @@ use pando::remote::RemoteIndex;
 use pando::{Cluster, Config, IndexReport, KeyRange, PartitionOwner, ScanRange};
 use pando_lab::units;
 
+use crate::elf;
 use crate::failure::Failure;
 use crate::target;
 use crate::text;
@@ -31,7 +32,16 @@ pub struct Seen {
 pub fn look(config: &Config, cluster: &Cluster) -> Result<Seen, Failure> {
     let mut seen = Seen::default();
     let shapes = cluster.shapes()?;
-    for name in cluster.index_names()? {
+    let elfs = cluster.elf_names()?;
+    for name in &elfs {
+        match cluster.open_elf(name).and_then(|elf| elf.info()) {
+            Ok(info) => seen.indexes.push(format!("{}, as described in the catalog", elf::line(name, &info))),
+            // It was dropped meanwhile.
+            Err(pando::Error::UnknownIndex { .. }) => {}
+            Err(error) => seen.violations.push(format!("index {name:?}: {error}")),
+        }
+    }
+    for name in cluster.index_names()?.into_iter().filter(|name| !elfs.contains(name)) {
         let shape = shapes.iter().find(|shape| shape.name == name);
         // The index may have been dropped meanwhile.
         let Ok(partitions) = cluster.partitions(&name) else { continue };

@@ -1,7 +1,7 @@
 //! Building a table from rows.
 //!
 //! Values get provisional codes while rows come; when all are known, the codes become those of dictionaries that keep
-//! the order of values, the column order is chosen, and the Elf is built and published. With a bound on memory, rows
+//! the order of values, the column order is chosen, and the Elf is built. With a bound on memory, rows
 //! go to a temporary file and the Elf is built outside of memory. The distinct values of each column stay in memory
 //! either way.
 
@@ -13,9 +13,8 @@ use pando_elf::{
 };
 use pando_elf_remote::{NewPart, Source, TableSpec};
 
-use super::Elf;
-use super::spill::{Spill, temporary_file};
-use crate::error::{Error, Result};
+use super::spill::{Spill, failed, temporary_file};
+use crate::error::Result;
 
 /// Rows of which a column order for a workload is found.
 const SAMPLE_ROWS: u64 = 20_000;
@@ -46,8 +45,6 @@ pub struct ElfOptions {
     pub threads: usize,
     /// Most bytes that the build allocates, besides the distinct values of each column. Default: no bound.
     pub memory: Option<usize>,
-    /// Whether the table takes the place of an Elf of the same name. Default: no.
-    pub replace: bool,
 }
 
 impl Default for ElfOptions {
@@ -58,7 +55,6 @@ impl Default for ElfOptions {
             bucket_rows: 256,
             threads: 1,
             memory: None,
-            replace: false,
         }
     }
 }
@@ -89,9 +85,8 @@ impl ElfOptions {
         self
     }
 
-    pub fn replace(mut self, replace: bool) -> Self {
-        self.replace = replace;
-        self
+    fn spec(&self, schema: Schema, order: Vec<usize>) -> TableSpec {
+        TableSpec { schema, order, layout: self.layout, bucket_rows: self.bucket_rows }
     }
 
     fn build(&self) -> BuildOptions {
@@ -108,10 +103,9 @@ pub enum Cell<'a> {
     Text(&'a str),
 }
 
-/// A table that is being built. Dropped, it leaves nothing behind.
+/// A table that is being built, outside of any pool. Dropped, it leaves nothing behind.
 #[derive(Debug)]
 pub struct ElfBuild {
-    elf: Elf,
     options: ElfOptions,
     encoder: TableEncoder,
     rows: u64,
@@ -120,24 +114,68 @@ pub struct ElfBuild {
     spill: Option<Spill>,
 }
 
+/// A table that was built, to be put into a pool.
+#[derive(Debug)]
+pub struct BuiltElf {
+    spec: TableSpec,
+    dictionaries: Vec<Dictionary>,
+    image: Image,
+    rows: u64,
+    /// Bytes of the image.
+    bytes: u64,
+}
+
+#[derive(Debug)]
+enum Image {
+    Memory(Box<pando_elf::Elf>),
+    File(File),
+}
+
+impl BuiltElf {
+    pub fn spec(&self) -> &TableSpec {
+        &self.spec
+    }
+
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Bytes of the image.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn part(&self) -> NewPart<'_> {
+        let image = match &self.image {
+            Image::Memory(elf) => Source::Bytes(elf.bytes()),
+            Image::File(file) => Source::File(file),
+        };
+        let (rows, dictionaries) = (self.rows, &self.dictionaries[..]);
+        NewPart { image, dictionaries, rows, first_id: 0, id_bound: rows }
+    }
+}
+
 impl ElfBuild {
-    pub(super) fn begin(elf: Elf, schema: Schema, options: &ElfOptions) -> Result<Self> {
-        let wrong = |error| Error::of_elf(elf.name(), error);
+    /// A table without rows.
+    ///
+    /// # Errors
+    /// [`Error::Elf`] for a column order or a bound on memory that is not possible.
+    pub fn new(schema: Schema, options: &ElfOptions) -> Result<Self> {
         if let Order::Columns(names) = &options.order {
-            columns_of(&schema, names).map_err(wrong)?;
+            columns_of(&schema, names)?;
         }
         if options.bucket_rows == 0 {
-            return Err(wrong(pando_elf::Error::EmptyBucket));
+            return Err(pando_elf::Error::EmptyBucket.into());
         }
         if let Some(memory_bytes) = options.memory {
             // An impossible bound is refused before a row is read.
             let order: Vec<usize> = (0..schema.columns().len()).collect();
-            let external =
-                ExternalOptions { build: options.build(), memory_bytes, ..ExternalOptions::default() };
-            ExternalBuild::new(&order, options.layout, external).map_err(wrong)?;
+            let build = options.build();
+            let external = ExternalOptions { build, memory_bytes, ..ExternalOptions::default() };
+            ExternalBuild::new(&order, options.layout, external)?;
         }
         let (options, encoder) = (options.clone(), TableEncoder::new(schema));
-        Ok(Self { elf, options, encoder, rows: 0, rows_held: 0, spill: None })
+        Ok(Self { options, encoder, rows: 0, rows_held: 0, spill: None })
     }
 
     /// Number of rows so far.
@@ -152,15 +190,14 @@ impl ElfBuild {
     pub fn push(&mut self, row: &[Value]) -> Result<()> {
         let columns = self.encoder.schema().columns();
         if row.len() != columns.len() {
-            let error = pando_elf::Error::WrongArity { values: row.len(), columns: columns.len() };
-            return Err(self.wrong(error));
+            return Err(pando_elf::Error::WrongArity { values: row.len(), columns: columns.len() }.into());
         }
         for (column, value) in columns.iter().zip(row) {
             // A dictionary of one value refuses what the column cannot hold.
-            Dictionary::new(column, std::iter::once(value)).map_err(|error| self.wrong(error))?;
+            Dictionary::new(column, std::iter::once(value))?;
         }
         for (column, value) in row.iter().enumerate() {
-            self.encoder.column(column).push(value).map_err(|error| Error::of_elf(self.elf.name(), error))?;
+            self.encoder.column(column).push(value)?;
         }
         self.end_row()
     }
@@ -173,12 +210,11 @@ impl ElfBuild {
     pub fn push_cells(&mut self, row: &[Cell<'_>]) -> Result<()> {
         for (number, cell) in row.iter().enumerate() {
             let column = self.encoder.column(number);
-            let pushed = match *cell {
-                Cell::Null => column.push(&Value::Null),
-                Cell::Number(number) => column.push_unscaled(number),
-                Cell::Text(text) => column.push_str(text),
-            };
-            pushed.map_err(|error| Error::of_elf(self.elf.name(), error))?;
+            match *cell {
+                Cell::Null => column.push(&Value::Null)?,
+                Cell::Number(number) => column.push_unscaled(number)?,
+                Cell::Text(text) => column.push_str(text)?,
+            }
         }
         self.end_row()
     }
@@ -207,63 +243,42 @@ impl ElfBuild {
         spill.push(&codes)
     }
 
-    fn wrong(&self, error: pando_elf::Error) -> Error {
-        Error::of_elf(self.elf.name(), error)
-    }
-
-    /// Builds the table and puts it into the pool.
+    /// Builds the table.
     ///
     /// # Errors
-    /// [`Error::IndexExists`] if another process was faster; [`Error::Elf`] for a table that does not fit its
-    /// layout, or a wrong condition of the workload; a full pool. Nothing is changed then.
-    pub fn finish(mut self) -> Result<Elf> {
+    /// [`Error::Elf`] for a table that does not fit its layout, a wrong condition of the workload, or a temporary file
+    /// that cannot be written.
+    pub fn finish(mut self) -> Result<BuiltElf> {
         if self.spill.is_some() {
             self.write_out()?;
+            return self.finish_outside();
         }
-        let Self { elf, options, encoder, rows: count, spill, .. } = self;
-        let name = elf.name().to_owned();
-        let wrong = |error| Error::of_elf(&name, error);
+        let Self { options, encoder, .. } = self;
+        let EncodedTable { schema, dictionaries, codes } = encoder.finish()?;
+        let order = order_of(&options, &schema, &dictionaries, &codes)?;
+        let built = pando_elf::Elf::build(&codes, &order, options.layout, &options.build())?;
+        let (rows, bytes) = (built.header().rows, built.bytes().len() as u64);
+        let (spec, image) = (options.spec(schema, order), Image::Memory(Box::new(built)));
+        Ok(BuiltElf { spec, dictionaries, image, rows, bytes })
+    }
+
+    /// The same for rows in a temporary file.
+    fn finish_outside(self) -> Result<BuiltElf> {
+        let Self { options, encoder, rows: count, spill, .. } = self;
         let schema = encoder.schema().clone();
-        let Some(spill) = spill else {
-            let EncodedTable { dictionaries, codes, .. } = encoder.finish().map_err(wrong)?;
-            let order = order_of(&options, &schema, &dictionaries, &codes).map_err(wrong)?;
-            let built =
-                pando_elf::Elf::build(&codes, &order, options.layout, &options.build()).map_err(wrong)?;
-            drop(codes);
-            let (rows, id_bound) = (built.header().rows, built.id_bound());
-            let source = Source::Bytes(built.bytes());
-            let part = NewPart { image: source, dictionaries: &dictionaries, rows, first_id: 0, id_bound };
-            return publish(elf, &options, schema, order, part);
-        };
         let (dictionaries, ranks): (Vec<_>, Vec<_>) =
             encoder.into_columns().into_iter().map(|column| column.into_dictionary()).unzip();
-        let mut rows = Recoded { spill, ranks };
-        let sample = rows.sample(count)?.ok_or(pando_elf::Error::NoColumns).map_err(wrong)?;
+        let mut rows = Recoded { spill: spill.expect("rows were written out"), ranks };
         let order = match &options.order {
-            // The sample does not have all values.
+            // A sample does not have all values.
             Order::Cardinality => by_values(&dictionaries, &[]),
-            _ => order_of(&options, &schema, &dictionaries, &sample).map_err(wrong)?,
+            _ => order_of(&options, &schema, &dictionaries, &rows.sample(count)?)?,
         };
-        let (image, rows) = build_outside(&mut rows, &order, &options).map_err(|error| match error {
-            Error::Elf(error) => Error::of_elf(&name, *error),
-            error => error,
-        })?;
-        let source = Source::File(&image);
-        let part = NewPart { image: source, dictionaries: &dictionaries, rows, first_id: 0, id_bound: rows };
-        publish(elf, &options, schema, order, part)
+        let (image, rows) = build_outside(&mut rows, &order, &options)?;
+        let bytes = image.metadata().map_err(failed)?.len();
+        let (spec, image) = (options.spec(schema, order), Image::File(image));
+        Ok(BuiltElf { spec, dictionaries, image, rows, bytes })
     }
-}
-
-fn publish(
-    elf: Elf,
-    options: &ElfOptions,
-    schema: Schema,
-    order: Vec<usize>,
-    part: NewPart<'_>,
-) -> Result<Elf> {
-    let spec = TableSpec { schema, order, layout: options.layout, bucket_rows: options.bucket_rows };
-    elf.with(async |ep| elf.data.writer.create(ep, &spec, Some(part), options.replace).await)?;
-    Ok(elf)
 }
 
 /// Rows in a temporary file, and the code of each provisional one.
@@ -283,8 +298,8 @@ impl Recoded {
         })
     }
 
-    /// A table of rows that are about evenly spaced; `None` without rows.
-    fn sample(&mut self, rows: u64) -> Result<Option<CodeTable>> {
+    /// A table of rows that are evenly spaced, of `rows`.
+    fn sample(&mut self, rows: u64) -> Result<CodeTable> {
         let step = rows.div_ceil(SAMPLE_ROWS).max(1);
         let mut columns = vec![Vec::new(); self.ranks.len()];
         let mut next = 0_u64;
@@ -300,7 +315,7 @@ impl Recoded {
             before = end;
             Ok(())
         })?;
-        if rows == 0 { Ok(None) } else { Ok(Some(CodeTable::new(columns)?)) }
+        Ok(CodeTable::new(columns)?)
     }
 }
 

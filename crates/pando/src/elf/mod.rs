@@ -7,7 +7,7 @@
 //! `docs/elf.md`.
 //!
 //! ```
-//! use pando::elf::{Column, ColumnType, ElfOptions, Schema, Value};
+//! use pando::elf::{Column, ColumnType, ElfBuild, ElfOptions, Schema, Value};
 //! use pando::{Cluster, Config};
 //!
 //! let cluster = Cluster::open(Config::embedded())?;
@@ -16,13 +16,13 @@
 //!     Column::new("height", ColumnType::Decimal { scale: 1 }).nullable(),
 //!     Column::new("planted", ColumnType::Date),
 //! ];
-//! let mut build = cluster.build_elf("trees", Schema::new(columns)?, &ElfOptions::default())?;
+//! let mut build = ElfBuild::new(Schema::new(columns)?, &ElfOptions::default())?;
 //! for (tree, height, year) in [("aspen", 215, 1961), ("oak", 274, 1904), ("birch", 168, 1988)] {
 //!     let height = Value::Decimal { unscaled: height, scale: 1 };
 //!     let planted = Value::date(year, 4, 1).expect("a day");
 //!     build.push(&[Value::String(tree.into()), height, planted])?;
 //! }
-//! let trees = build.finish()?;
+//! let trees = cluster.create_elf("trees", &build.finish()?)?;
 //!
 //! let old = trees.select("planted < date '1970-01-01' and height between 20 and 25.5")?;
 //! assert_eq!((old.count()?, old.sorted_ids()?), (1, vec![0]));
@@ -44,7 +44,7 @@ mod spill;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use build::{Cell, ElfBuild, ElfOptions, Order};
+pub use build::{BuiltElf, Cell, ElfBuild, ElfOptions, Order};
 pub use pando_elf::{
     Bitmap, Column, ColumnType, EncodedTable, Error as ElfError, LayoutKind, Schema, TableEncoder, Value,
 };
@@ -86,21 +86,28 @@ pub struct ElfReport {
 }
 
 impl Cluster {
-    /// Begins to build an Elf table, which is there when [`ElfBuild::finish`] has returned.
+    /// Puts a table that was built into the pool.
     ///
     /// # Errors
-    /// [`Error::IndexExists`], unless the options say that an Elf of that name is replaced; [`Error::NotAnElf`]
-    /// if it is another kind of index then; a column order that does not fit the columns.
-    pub fn build_elf(&self, name: &str, schema: Schema, options: &ElfOptions) -> Result<ElfBuild> {
-        let shared = &self.shared;
-        shared.writable()?;
-        shared.with_endpoint(|ep| match shared.record(ep, name) {
-            Err(Error::UnknownIndex { .. }) => Ok(()),
-            Ok(record) if !options.replace => Err(Error::IndexExists { name: record.name }),
-            Ok(record) if !is_elf(&record) => Err(Error::NotAnElf { name: record.name }),
-            record => record.map(drop),
-        })?;
-        ElfBuild::begin(self.elf(name)?, schema, options)
+    /// [`Error::IndexExists`]; a full pool. Nothing is changed then.
+    pub fn create_elf(&self, name: &str, built: &BuiltElf) -> Result<Elf> {
+        self.put_elf(name, built, false)
+    }
+
+    /// Puts a table that was built into the pool, in the place of an Elf of that name if there is one.
+    ///
+    /// # Errors
+    /// [`Error::NotAnElf`] if it is another kind of index; a full pool. Nothing is changed then.
+    pub fn replace_elf(&self, name: &str, built: &BuiltElf) -> Result<Elf> {
+        self.put_elf(name, built, true)
+    }
+
+    fn put_elf(&self, name: &str, built: &BuiltElf, replace: bool) -> Result<Elf> {
+        self.shared.writable()?;
+        let elf = self.elf(name)?;
+        let part = Some(built.part());
+        elf.with(async |ep| elf.data.writer.create(ep, built.spec(), part, replace).await)?;
+        Ok(elf)
     }
 
     /// Opens an Elf table.
@@ -205,14 +212,25 @@ impl Elf {
         self.with(async |ep| self.data.writer.insert(ep, rows).await)
     }
 
+    /// Deletes all rows, and returns their number.
+    ///
+    /// # Errors
+    /// As for [`Elf::delete`].
+    pub fn delete_all(&self) -> Result<u64> {
+        self.delete_where(&Condition::all())
+    }
+
     /// Deletes the rows that meet a condition, all at once, and returns their number.
     ///
     /// # Errors
     /// [`Error::Elf`] with the byte at which the condition is wrong; a full pool. Nothing is changed then.
     pub fn delete(&self, condition: &str) -> Result<u64> {
+        self.delete_where(&Condition::sql(condition))
+    }
+
+    fn delete_where(&self, condition: &Condition) -> Result<u64> {
         self.shared.writable()?;
-        let condition = Condition::sql(condition);
-        self.with(async |ep| self.data.writer.delete(ep, &self.data.reader, &condition).await)
+        self.with(async |ep| self.data.writer.delete(ep, &self.data.reader, condition).await)
     }
 
     /// Merges the parts of the table that are due: several of one size, or one of which more than half is deleted.

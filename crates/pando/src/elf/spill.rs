@@ -10,7 +10,7 @@ use std::path::Path;
 use crate::error::{Error, Result};
 
 /// Error of a temporary file.
-fn failed(error: io::Error) -> Error {
+pub(super) fn failed(error: io::Error) -> Error {
     Error::Elf(Box::new(pando_elf::Error::FailedFile {
         action: "use",
         file: format!("a temporary file in {}", std::env::temp_dir().display()),
