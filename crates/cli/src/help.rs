@@ -16,6 +16,10 @@ Examples:
   pando load sold.csv --pool fruit.pando --index sold --key id:int,line:int
   pando get --pool fruit.pando --index sold 7,1
   pando scan --pool fruit.pando --index sold --prefix 7 --output json
+  pando elf build sold.csv --pool fruit.pando --index sales --columns id,line,what
+  pando elf query --pool fruit.pando --where \"what like 'p%' and line < 2\" --output csv --explain
+  pando elf insert sold.csv --pool fruit.pando
+  pando elf delete --pool fruit.pando --where \"what = 'pears'\"
   pando stats --pool fruit.pando
   pando check --pool fruit.pando
   pando dump fruit.pandodump --pool fruit.pando --index fruit

@@ -30,7 +30,7 @@ pub struct Cost {
     pub checks: u64,
     /// Times that the query began anew because the image was replaced.
     pub restarts: u32,
-    /// Rows whose codes were compared with conditions.
+    /// Rows whose codes were compared with conditions; in the linear layout MonoLists.
     pub rows_compared: u64,
     /// Rows that were found by the lists above them alone.
     pub rows_taken: u64,

@@ -290,6 +290,7 @@ impl Spans {
                     false => self.open_list(&span, words, filter, (&mut spans, &mut paths))?,
                 };
                 spans[from..].reverse();
+                fetch.cost.rows_compared += u64::from(span.is_mono && matches!(seen, Seen::Done));
                 if let Seen::Needs(end) = seen {
                     missing.push(self.ask(fetch, span, end)?);
                 }

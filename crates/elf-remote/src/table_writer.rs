@@ -359,15 +359,31 @@ impl TableWriter {
         if !is_elf(&record) {
             return Err(RemoteError::NotAnElf { name: self.name().to_owned() });
         }
-        let record = pool.drop_index(ep, self.name()).await?;
-        // Nothing leads to the blocks any more, and no other writer replaces what the record led to.
-        for _ in 0..=BAD_PIECES_MAX {
-            if let Ok(batch) = blocks_of(ep, pool, &record).await {
-                self.switcher.retire(ep, batch);
-                return Ok(true);
-            }
+        let known = blocks_of(ep, pool, &record).await;
+        if let Err(Retry::Failed(error)) = known
+            && error.is_unreachable()
+        {
+            return Err(error);
         }
-        Ok(false)
+        let dropped = match pool.drop_index(ep, self.name()).await {
+            Ok(dropped) => dropped,
+            Err(error @ PoolError::CatalogUnknown { .. }) => {
+                // If it is gone, another process may have dropped it and free its blocks.
+                if let (Ok(batch), Ok(None)) = (known, self.record(ep).await) {
+                    self.switcher.limbo.doubt(batch);
+                }
+                return Err(error.into());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        // Nothing leads to the blocks any more, and no other writer replaces what the record led to.
+        let batch = match known {
+            Ok(batch) if dropped.version == record.version => Some(batch),
+            _ => blocks_of(ep, pool, &dropped).await.ok(),
+        };
+        let is_known = batch.is_some();
+        self.switcher.retire(ep, batch.unwrap_or_default());
+        Ok(is_known)
     }
 
     async fn record<E: Endpoint>(&self, ep: &E) -> Result<Option<IndexRecord>> {

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::args::BuildArgs;
 use super::file::{FileColumn, RowFile, Summary};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::signals::Interrupt;
 use crate::{output, pool};
 
@@ -28,7 +28,7 @@ pub fn run(args: &BuildArgs) -> Result<(), Failure> {
     // The name, before the file is read.
     pool::look(pool_args, &args.new_pool, |cluster| check_name(cluster, name, args.replace))?;
     let interrupt = Interrupt::listen()?;
-    let columns = file.infer(&selected, &given, &interrupt)?;
+    let (columns, inferred) = file.infer(&selected, &given, &interrupt)?;
     let kinds: Vec<ColumnType> = columns.iter().map(|column| column.kind).collect();
     let mut build = ElfBuild::new(schema(&columns)?, &options)?;
     let max = args.file.max_rejects;
@@ -43,6 +43,7 @@ pub fn run(args: &BuildArgs) -> Result<(), Failure> {
         };
         Ok(())
     })?;
+    inferred.into_iter().for_each(failure::tell);
     summary.tell_rejected();
     tell(args, &summary, &built, start)
 }

@@ -107,13 +107,13 @@ impl RowFile {
         }
     }
 
-    /// Types of the columns: the given ones, those of the file, or what all fields are.
+    /// Types of the columns: the given ones, those of the file, or what all fields are; and a sentence about the last.
     pub fn infer(
         &self,
         columns: &[Column],
         given: &[Option<ColumnType>],
         interrupt: &Interrupt,
-    ) -> Result<Vec<FileColumn>, Failure> {
+    ) -> Result<(Vec<FileColumn>, Option<String>), Failure> {
         let found = self.columns(columns)?;
         let given = |number: usize| given.get(number).copied().flatten();
         let mut known: Vec<Option<ColumnType>> = Vec::new();
@@ -141,14 +141,11 @@ impl RowFile {
         let column =
             |(number, column): (usize, FieldColumn)| FileColumn { name: column.name, kind: kind(number) };
         let typed: Vec<FileColumn> = found.into_iter().enumerate().map(column).collect();
-        if by_text {
-            let unknown = typed.iter().zip(&known).filter(|(_, known)| known.is_none());
-            let list: Vec<String> = unknown
-                .map(|(column, _)| format!("{}:{}", column.name, types::name_of(column.kind)))
-                .collect();
-            failure::tell(format_args!("inferred from all rows: {}", printable(&list.join(","))));
-        }
-        Ok(typed)
+        let unknown = typed.iter().zip(&known).filter(|(_, known)| by_text && known.is_none());
+        let list: Vec<String> =
+            unknown.map(|(column, _)| format!("{}:{}", column.name, types::name_of(column.kind))).collect();
+        let told = format!("inferred from all rows: {}", printable(&list.join(",")));
+        Ok((typed, by_text.then_some(told)))
     }
 
     /// Looks at all fields of columns whose type is not known.

@@ -4,6 +4,8 @@ mod bad_input;
 mod bench;
 mod cluster_commands;
 mod common;
+mod elf;
+mod elf_bad_input;
 mod failures;
 mod help;
 mod hosts;

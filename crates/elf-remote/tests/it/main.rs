@@ -8,4 +8,6 @@ mod local;
 #[allow(dead_code, reason = "not all of it is needed here")]
 mod model;
 mod simulated;
+mod table_failures;
+mod tables;
 mod unanswered;

@@ -4,7 +4,7 @@
 /// A fabric with injected faults, as in the tests of `pando-pool`.
 #[path = "../../../pool/tests/it/support/mod.rs"]
 #[allow(dead_code, reason = "not all of it is needed here")]
-mod support;
+pub mod support;
 
 use std::collections::BTreeSet;
 use std::future::Future;

@@ -2,6 +2,7 @@
 
 mod at_once;
 mod elastic;
+mod elf;
 mod examples;
 mod files;
 mod golden_frames;
