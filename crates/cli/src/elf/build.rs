@@ -18,9 +18,18 @@ use crate::failure::{self, Failure};
 use crate::signals::Interrupt;
 use crate::{output, pool};
 
+/// Most bytes of a name in the catalog.
+const NAME_MAX: usize = 255;
+
 pub fn run(args: &BuildArgs) -> Result<(), Failure> {
     let start = Instant::now();
     let (pool_args, name) = (&args.target.pool, &args.target.index);
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(Failure::bad_input(format_args!(
+            "the name of an Elf has 1 to {NAME_MAX} bytes, not {}",
+            name.len()
+        )));
+    }
     let options = options(args)?;
     let file = RowFile::open(&args.file)?;
     let (selected, given): (Vec<Column>, Vec<_>) =

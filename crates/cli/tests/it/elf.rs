@@ -92,6 +92,8 @@ fn parquet_and_csv_of_a_table_give_the_same_answers() {
         assert_eq!(all, format!("key,value\n{null}3,x\n20,\"y, z\"\n"), "{file}");
         assert_eq!(place.ok("elf query --pool p.pando --where value·like·'y%'"), "1\n");
     }
+    let said = place.refused("elf build keys.csv --format parquet --pool p.pando --index new", 2);
+    assert!(said.contains("is not a valid Parquet file"), "{said}");
     let elsewhere = place.ok("scan --pool p.pando --keys-only");
     assert_eq!(elsewhere, "-1\n3\n20\n", "the other index is the one that has keys");
 }

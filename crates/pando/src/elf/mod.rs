@@ -63,6 +63,9 @@ use crate::place::AnyEndpoint;
 use crate::shared::Shared;
 use crate::table::TableData;
 
+/// Times that a table is checked while others change it.
+const CHECKS_MAX: u32 = 8;
+
 /// An Elf table. Clones are the same table; any number of threads may use them.
 #[derive(Clone)]
 pub struct Elf {
@@ -252,13 +255,26 @@ impl Elf {
         self.with(async |ep| self.data.writer.merge(ep, true).await)
     }
 
-    /// Reads all of the table and checks whether everything fits together. The table must not change meanwhile.
+    /// Reads all of the table and checks whether everything fits together; again if the table changes meanwhile.
     ///
     /// # Errors
-    /// [`Error::UnknownIndex`]; errors of the fabric. Violations are in the report.
+    /// [`Error::UnknownIndex`]; [`RemoteError::KeptChanging`] in [`Error::ElfTable`]; errors of the fabric. Violations
+    /// are in the report.
     pub fn check(&self) -> Result<ElfReport> {
-        self.shared.check_open()?;
-        self.shared.with_endpoint(|ep| check(&self.shared, ep, self.name()).map(|(report, _)| report))
+        let (shared, name) = (&self.shared, self.name());
+        shared.check_open()?;
+        shared.with_endpoint(|ep| {
+            for _ in 0..CHECKS_MAX {
+                let before = shared.record(ep, name)?.version;
+                let (report, _) = check(shared, ep, name)?;
+                // Bytes of a version that was replaced may be other ones by now.
+                if report.violations.is_empty() || shared.record(ep, name)?.version == before {
+                    return Ok(report);
+                }
+            }
+            let name = name.to_owned();
+            Err(Error::ElfTable(Box::new(RemoteError::KeptChanging { name, times: CHECKS_MAX })))
+        })
     }
 
     /// Runs asynchronous work on an endpoint of its own.
