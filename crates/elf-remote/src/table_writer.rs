@@ -359,12 +359,10 @@ impl TableWriter {
         if !is_elf(&record) {
             return Err(RemoteError::NotAnElf { name: self.name().to_owned() });
         }
-        let known = blocks_of(ep, pool, &record).await;
-        if let Err(Retry::Failed(error)) = known
-            && error.is_unreachable()
-        {
-            return Err(error);
-        }
+        let known = match blocks_of(ep, pool, &record).await {
+            Err(Retry::Failed(error)) if error.is_unreachable() => return Err(error),
+            known => known,
+        };
         let dropped = match pool.drop_index(ep, self.name()).await {
             Ok(dropped) => dropped,
             Err(error @ PoolError::CatalogUnknown { .. }) => {

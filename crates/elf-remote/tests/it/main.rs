@@ -8,6 +8,7 @@ mod local;
 #[allow(dead_code, reason = "not all of it is needed here")]
 mod model;
 mod simulated;
+mod simulated_tables;
 mod table_failures;
 mod tables;
 mod unanswered;
