@@ -263,9 +263,9 @@ impl TableWriter {
                 });
             }
             let mut next = parts[..due.start].to_vec();
-            if let Some(part) = draft.merged(merge.merged.as_ref()).await?
-                && deleted.count() < part.rows
-            {
+            // Others may have deleted all of its rows meanwhile.
+            let merged = merge.merged.as_ref().filter(|merged| deleted.count() < merged.elf.header().rows);
+            if let Some(part) = draft.merged(merged).await? {
                 next.push(draft.with_deleted(&part, &deleted).await?);
             }
             next.extend_from_slice(&parts[due.end..]);

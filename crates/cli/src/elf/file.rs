@@ -169,17 +169,11 @@ impl RowFile {
             if row.is_err() {
                 continue;
             }
-            let mut unknown = (0..known.len()).filter(|&column| known[column].is_none());
-            unknown
-                .by_ref()
-                .filter(|&column| !inferred[column].is_text())
-                .collect::<Vec<_>>()
-                .into_iter()
-                .for_each(|column| {
-                    if let Some(field) = rows.field(column) {
-                        inferred[column].see(field);
-                    }
-                });
+            for column in (0..known.len()).filter(|&column| known[column].is_none()) {
+                if let (false, Some(field)) = (inferred[column].is_text(), rows.field(column)) {
+                    inferred[column].see(field);
+                }
+            }
         }
         bar.finish_and_clear();
         Ok(())

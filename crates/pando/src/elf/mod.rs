@@ -279,8 +279,7 @@ impl Elf {
 
     /// Runs asynchronous work on an endpoint of its own.
     fn with<T>(&self, work: impl AsyncFnOnce(&AnyEndpoint) -> Result<T, RemoteError>) -> Result<T> {
-        self.shared.check_open()?;
-        self.shared.with_endpoint(|ep| match block_on(ep, work(ep)) {
+        self.data.with_endpoint(&self.shared, |ep| match block_on(ep, work(ep)) {
             Ok(value) => Ok(value),
             Err(error) => Err(match Error::of_elf(self.name(), error) {
                 Error::UnknownIndex { name, .. } => {

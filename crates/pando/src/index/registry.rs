@@ -65,6 +65,7 @@ impl Registry {
             shared.with_endpoint(|ep| Ok(block_on(ep, shared.pool.detach(ep))?))
         })?;
         shared.set_closed();
+        self.tables.close();
         open.values().for_each(|data| data.close());
         drop(guards);
         open.clear();

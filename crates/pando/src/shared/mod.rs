@@ -93,9 +93,14 @@ impl Shared {
     pub fn with_endpoint<T>(&self, work: impl FnOnce(&AnyEndpoint) -> Result<T>) -> Result<T> {
         let ep = self.endpoint()?;
         let done = work(&ep);
-        let mut counts = lock(&self.counts);
-        counts.management = counts.management + ep.counters().snapshot();
+        self.count_management(ep.counters().snapshot());
         done
+    }
+
+    /// Adds verbs that belong to no session.
+    pub fn count_management(&self, verbs: VerbCounts) {
+        let mut counts = lock(&self.counts);
+        counts.management = counts.management + verbs;
     }
 
     pub fn check_open(&self) -> Result<()> {
