@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use crate::common::Place;
+use crate::common::running::Daemon;
 use crate::common::up::Up;
 use serde_json::Value;
 use tpchgen::csv::LineItemCsv;
@@ -140,8 +141,8 @@ fn a_table_on_memory_servers_is_changed_by_several_processes_at_once() {
     const PROCESSES: usize = 3;
     const ROUNDS: usize = 4;
     let place = Place::new();
-    let up = Up::start(&place, "--memory 256MiB --cache 2MiB --memory-servers 2 --compute-servers 1");
-    let pool = format!("--pool {}", up.pool());
+    let servers = [Daemon::memory_server(&place, ""), Daemon::memory_server(&place, "")];
+    let pool = format!("--pool tcp://{},{}", servers[0].address, servers[1].address);
     let (csv, expected) = lineitem();
     place.write("lineitem.csv", &csv);
     place.ok(&format!("elf build lineitem.csv {pool} --index items"));
@@ -173,8 +174,8 @@ fn a_table_on_memory_servers_is_changed_by_several_processes_at_once() {
     let mut rounds: Vec<&str> = rows.lines().skip(1).collect();
     rounds.sort_unstable();
     assert_eq!(rounds, ["0", "1", "2", "3"]);
-    let beside = place.ok(&format!("check {pool}"));
-    assert!(beside.contains("elf items: ") && beside.contains("elf table: 12 rows"), "{beside}");
+    let checked = place.ok(&format!("check {pool}"));
+    assert!(checked.contains("elf items: ") && checked.contains("elf table: 12 rows"), "{checked}");
     let stats: Value = serde_json::from_str(&place.ok(&format!("stats {pool} --json"))).expect("valid JSON");
     assert_eq!(stats["elfs"].as_array().map(Vec::len), Some(2));
     place.ok(&format!("pool drain-server 1 {pool}"));
@@ -184,6 +185,27 @@ fn a_table_on_memory_servers_is_changed_by_several_processes_at_once() {
     );
     place.ok(&format!("elf drop {pool} --index items"));
     place.ok(&format!("elf drop {pool} --index table"));
+    assert!(place.ok(&format!("check {pool}")).ends_with("no violations\n"));
+}
+
+#[test]
+fn a_table_is_there_beside_an_index_that_compute_servers_serve() {
+    let place = Place::new();
+    let up = Up::start(&place, "--memory 256MiB --cache 2MiB --memory-servers 2 --compute-servers 1");
+    let pool = format!("--pool {}", up.pool());
+    place.write("sold.csv", "id,kind\n1,pear\n2,plum\n");
+    place.ok(&format!("elf build sold.csv {pool} --index sold"));
+    place.ok(&format!("elf insert sold.csv {pool}"));
+    assert_eq!(place.ok(&format!("elf query {pool} --where kind·=·'plum' --output ids")), "1\n3\n");
+    let beside = place.ok(&format!("check {pool}"));
+    assert!(beside.contains("elf sold: 4 rows in 1 parts, as described in the catalog"), "{beside}");
+    assert!(place.ok(&format!("elf check {pool}")).ends_with("no violations\n"));
+    let stats: Value = serde_json::from_str(&place.ok(&format!("stats {pool} --json"))).expect("valid JSON");
+    assert_eq!(stats["elfs"][0]["rows"], 4);
+    // The index that is served is the one that commands for keys mean.
+    place.ok(&format!("put {pool} a b"));
+    assert_eq!(place.ok(&format!("get {pool} a")), "a\tb\n");
+    place.ok(&format!("elf drop {pool} --index sold"));
     up.signal("-TERM");
     let (status, errors) = up.end();
     assert_eq!(status, 0, "{errors}");
