@@ -12,13 +12,17 @@ use pando_pool::Pool;
 use std::sync::Arc;
 
 use crate::descriptor::{Descriptor, TableSpec};
-use crate::error::{Attempt, Result};
+use crate::error::{Attempt, RemoteError, Result, Retry};
 use crate::fetch::Cost;
 use crate::follow::{Answer, Follower, Reads};
 use crate::image::Cached;
+use crate::manifest::{Kind, Root};
 use crate::options::ReadOptions;
 use crate::receiver::{FoundRows, Receiver, Rows};
-use crate::table::{Dictionaries, Part, Table};
+use crate::table::{Dictionaries, Part, Table, read_descriptor};
+
+/// Times that a description is READ that others have replaced meanwhile.
+const DESCRIPTIONS_MAX: u32 = 64;
 
 /// Which rows of a table are meant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -182,12 +186,36 @@ impl TableReader {
         &self.follower.name
     }
 
-    /// The table as it is now.
+    /// The table as it is now. Loads it if no query did.
     ///
     /// # Errors
     /// As for [`TableReader::ids`].
     pub async fn info<E: Endpoint>(&self, ep: &E) -> Result<Answer<TableInfo>> {
         self.follower.answer(ep, async |table, _| Ok(TableInfo::of(&table.descriptor))).await
+    }
+
+    /// The table as it is now, of which only the description is READ.
+    ///
+    /// # Errors
+    /// As for [`TableReader::ids`].
+    pub async fn description<E: Endpoint>(&self, ep: &E) -> Result<TableInfo> {
+        let Follower { pool, name, .. } = &self.follower;
+        let mut times = 0;
+        loop {
+            let record = pool.open_index(ep, name).await?;
+            let root = Root::of_kind(Kind::Table, &record.layout);
+            let root = root.ok_or_else(|| RemoteError::NotAnElf { name: name.clone() })?;
+            let root = root.ok_or_else(|| RemoteError::NoImage { name: name.clone() })?;
+            match read_descriptor(ep, pool, &root).await {
+                Ok(descriptor) => return Ok(TableInfo::of(&descriptor)),
+                Err(Retry::Failed(error)) => return Err(error),
+                Err(Retry::Changed(addr)) if times >= DESCRIPTIONS_MAX => {
+                    return Err(RemoteError::BadPiece { name: name.clone(), addr });
+                }
+                // Another process has replaced it.
+                Err(Retry::Changed(_) | Retry::Moved) => times += 1,
+            }
+        }
     }
 
     /// Number of rows that meet the condition.

@@ -116,11 +116,11 @@ pub struct QueryArgs {
     pub look: LookArgs,
     /// What stands behind WHERE in SQL, such as "day >= date '1994-01-01' and (price < 9.5 or kind like 'a%')"
     /// [default: all rows]
-    #[arg(long = "where", value_name = "CONDITION")]
+    #[arg(long = "where", value_name = "CONDITION", allow_hyphen_values = true)]
     pub condition: Option<String>,
     /// What to print
-    #[arg(long, value_name = "FORM", value_enum, default_value_t = Result::Count)]
-    pub output: Result,
+    #[arg(long, value_name = "FORM", value_enum, default_value_t = ResultForm::Count)]
+    pub output: ResultForm,
     /// Columns to print, with --output csv or arrow [default: all]
     #[arg(long, value_name = "COL,..", value_delimiter = ',')]
     pub select: Vec<String>,
@@ -130,7 +130,7 @@ pub struct QueryArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Result {
+pub enum ResultForm {
     /// The number of rows
     Count,
     /// Ids of the rows, ascending, one a line
@@ -158,7 +158,12 @@ pub struct DeleteArgs {
     #[command(flatten)]
     pub target: TargetArgs,
     /// What stands behind WHERE in SQL
-    #[arg(long = "where", value_name = "CONDITION", required_unless_present = "all")]
+    #[arg(
+        long = "where",
+        value_name = "CONDITION",
+        required_unless_present = "all",
+        allow_hyphen_values = true
+    )]
     pub condition: Option<String>,
     /// Delete all rows
     #[arg(long, conflicts_with = "condition")]

@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Write, stdout};
 use pando::elf::{Elf, LayoutKind, PartExplained, Rows, Selection, Value};
 use pando_lab::units;
 
-use super::args::{QueryArgs, Result as Form};
+use super::args::{QueryArgs, ResultForm as Form};
 use super::with_elf;
 use crate::failure::{self, Failure};
 use crate::pool;

@@ -114,6 +114,7 @@ fn rows_come_and_go_in_separate_runs() {
         place.ok(&format!("elf query --pool p.pando --where {condition} --output {output}"))
     };
     assert_eq!(query("price·<·3·or·price·is·null", "ids"), "0\n2\n4\n");
+    assert_eq!(query("-3·<·id·and·id·<·2", "ids"), "0\n", "a condition may begin with a sign");
     assert_eq!(
         query("day·>·date·'1995-01-01'", "csv --select kind,id,day"),
         "kind,id,day\nfig,4,1999-01-01\ndate,6,2001-02-03\n"

@@ -177,7 +177,12 @@ impl Elf {
     /// # Errors
     /// [`Error::UnknownIndex`] if it was dropped; errors of the fabric.
     pub fn info(&self) -> Result<TableInfo> {
-        Ok(self.with(async |ep| self.data.reader.info(ep).await)?.value)
+        self.with(async |ep| self.data.reader.description(ep).await)
+    }
+
+    /// The columns, from what this process has loaded of the table if that is still current.
+    fn schema(&self) -> Result<Schema> {
+        Ok(self.with(async |ep| self.data.reader.info(ep).await)?.value.spec.schema)
     }
 
     /// Prepares a selection of the rows that meet a condition: what stands behind WHERE in SQL.
@@ -186,7 +191,7 @@ impl Elf {
     /// [`Error::Elf`] with the byte at which the condition is wrong.
     pub fn select(&self, condition: &str) -> Result<Selection> {
         let condition = Condition::sql(condition);
-        condition.check(&self.info()?.spec.schema).map_err(|error| Error::of_elf(self.name(), error))?;
+        condition.check(&self.schema()?).map_err(|error| Error::of_elf(self.name(), error))?;
         Ok(Selection { elf: self.clone(), condition })
     }
 
@@ -200,7 +205,7 @@ impl Elf {
     /// # Errors
     /// [`Error::Elf`] for values that do not fit the columns; a full pool. Nothing is changed then.
     pub fn insert(&self, columns: &[Vec<Value>]) -> Result<Range<u64>> {
-        let schema = self.info()?.spec.schema;
+        let schema = self.schema()?;
         let rows =
             EncodedTable::encode(schema, columns).map_err(|error| Error::of_elf(self.name(), error))?;
         self.insert_encoded(&rows)
@@ -364,7 +369,7 @@ impl Selection {
     /// # Errors
     /// [`Error::Elf`] for a column that the table does not have; otherwise as for [`Selection::count`].
     pub fn rows<S: AsRef<str>>(&self, columns: &[S]) -> Result<Rows> {
-        let schema = self.elf.info()?.spec.schema;
+        let schema = self.elf.schema()?;
         let position = |name: &S| schema.position(name.as_ref());
         let places: pando_elf::Result<Vec<usize>> = columns.iter().map(position).collect();
         let places = places.map_err(|error| Error::of_elf(self.elf.name(), error))?;
