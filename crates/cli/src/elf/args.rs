@@ -1,6 +1,7 @@
 //! Options and arguments of `pando elf`.
 //!
 //! Options that other commands have, too, mean the same here; those of files are shared by `build` and `insert`.
+//! A table is named like an index, and where only one is there it need not be named.
 
 use std::path::PathBuf;
 

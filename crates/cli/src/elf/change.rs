@@ -1,6 +1,7 @@
 //! `pando elf insert`, `delete`, `merge` and `drop`.
 //!
 //! Each change takes effect at once, and as a whole or not at all. What it replaced is freed before the command ends.
+//! The rows of a file are read before the pool is opened for the change.
 
 use pando::elf::{Cell, Column as TableColumn, ColumnType, Elf, EncodedTable, TableEncoder, Value};
 use pando_lab::units;

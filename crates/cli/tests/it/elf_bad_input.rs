@@ -20,6 +20,52 @@ fn check(place: &Place) {
     assert_eq!(place.ok(&format!("elf query {POOL} --where kind·=·'pear'")), "2\n");
 }
 
+/// Arguments, exit status, and a part of the sentence.
+const WRONG: &[(&str, i32, &str)] = &[
+    ("elf query --where prize·>·5", 2, "there is no column `prize`; the nearest is `price`, at byte 0"),
+    ("elf query --where price·>·'x'", 2, "at byte 8: price > >>'x'<<"),
+    ("elf query --where price·>>·5", 2, "at byte 6"),
+    ("elf query --where (price·>·5", 2, "at byte"),
+    ("elf query --where price·>·id", 2, "at byte"),
+    ("elf query --output csv --select prize", 2, "the columns are id, kind, price"),
+    ("elf query --select id", 2, "--select chooses columns of --output csv or arrow"),
+    ("elf query --index none", 2, "there is no index \"none\"; the pool has \"keys\", \"sold\""),
+    ("elf query --index keys", 2, "is no Elf"),
+    ("elf drop --index keys", 2, "is no Elf"),
+    ("elf delete", 2, "--where"),
+    ("elf delete --where kind", 2, "at byte"),
+    ("elf insert other.csv", 2, "there is no column `price`; the columns are id, kind"),
+    ("elf insert other.csv --columns id,kind", 2, "2 columns are to be inserted into \"sold\", which has 3"),
+    (
+        "elf insert typed.csv",
+        1,
+        "line 2: `cheap` in column `price` is no decimal(2); line 3: 2 fields instead of 3",
+    ),
+    ("elf insert empty.csv", 2, "has no rows and no columns"),
+    ("elf build sold.csv --index sold", 2, "there is an index \"sold\" already"),
+    ("elf build sold.csv --index keys --replace", 2, "is no Elf"),
+    ("elf build empty.csv --index new", 2, "has no rows and no columns"),
+    ("elf build same.csv --index new", 2, "two columns named `a`"),
+    ("elf build sold.csv --index=", 2, "1 to 255 bytes, not 0"),
+    ("elf build none.csv --index new", 2, "cannot open none.csv"),
+    ("elf build sold.csv --index new --columns id,size", 2, "there is no column `size`"),
+    ("elf build sold.csv --index new --columns kind:int", 1, "line 2: `pear` in column `kind` is no int"),
+    ("elf build sold.csv --index new --order kind,size", 2, "there is no column `size`"),
+    ("elf build sold.csv --index new --order kind,kind", 2, "two columns named `kind`"),
+    ("elf build sold.csv --index new --workload conditions.txt", 2, "at byte 7: kind = >>7<<"),
+    ("elf build sold.csv --index new --workload none.txt", 2, "cannot read none.txt"),
+    ("elf build sold.csv --index new --workload conditions.txt --order id", 2, "--order auto"),
+    ("elf build sold.csv --index new --bucket-rows 0", 2, "a bucket holds at least one row"),
+    ("elf build sold.csv --index new --memory 1KiB", 2, "is not possible: it needs"),
+    ("get --index sold 1", 2, "is an Elf"),
+    ("scan --index sold", 2, "is an Elf"),
+    ("put --index sold 1 2", 2, "is an Elf"),
+    ("del --index sold 1", 2, "is an Elf"),
+    ("drop --index sold", 2, "is an Elf"),
+    ("create --index sold", 2, "there is an index \"sold\" already"),
+    ("pool partitions --index sold", 2, "is an Elf"),
+];
+
 #[test]
 fn a_wrong_request_is_one_sentence_and_changes_nothing() {
     let place = place();
@@ -28,54 +74,7 @@ fn a_wrong_request_is_one_sentence_and_changes_nothing() {
     place.write("typed.csv", "id,kind,price\n4,fig,cheap\n5,date\n");
     place.write("same.csv", "a,a\n1,2\n");
     place.write("conditions.txt", "kind = 7\n");
-    for (arguments, status, says) in [
-        ("elf query --where prize·>·5", 2, "there is no column `prize`; the nearest is `price`, at byte 0"),
-        ("elf query --where price·>·'x'", 2, "at byte 8: price > >>'x'<<"),
-        ("elf query --where price·>>·5", 2, "at byte 6"),
-        ("elf query --where (price·>·5", 2, "at byte"),
-        ("elf query --where price·>·id", 2, "at byte"),
-        ("elf query --output csv --select prize", 2, "the columns are id, kind, price"),
-        ("elf query --select id", 2, "--select chooses columns of --output csv or arrow"),
-        ("elf query --index none", 2, "there is no index \"none\"; the pool has \"keys\", \"sold\""),
-        ("elf query --index keys", 2, "is no Elf"),
-        ("elf drop --index keys", 2, "is no Elf"),
-        ("elf delete", 2, "--where"),
-        ("elf delete --where kind", 2, "at byte"),
-        ("elf insert other.csv", 2, "there is no column `price`; the columns are id, kind"),
-        (
-            "elf insert other.csv --columns id,kind",
-            2,
-            "2 columns are to be inserted into \"sold\", which has 3",
-        ),
-        (
-            "elf insert typed.csv",
-            1,
-            "line 2: `cheap` in column `price` is no decimal(2); line 3: 2 fields instead of 3",
-        ),
-        ("elf insert empty.csv", 2, "has no rows and no columns"),
-        ("elf build sold.csv --index sold", 2, "there is an index \"sold\" already"),
-        ("elf build sold.csv --index keys --replace", 2, "is no Elf"),
-        ("elf build empty.csv --index new", 2, "has no rows and no columns"),
-        ("elf build same.csv --index new", 2, "two columns named `a`"),
-        ("elf build sold.csv --index=", 2, "1 to 255 bytes, not 0"),
-        ("elf build none.csv --index new", 2, "cannot open none.csv"),
-        ("elf build sold.csv --index new --columns id,size", 2, "there is no column `size`"),
-        ("elf build sold.csv --index new --columns kind:int", 1, "line 2: `pear` in column `kind` is no int"),
-        ("elf build sold.csv --index new --order kind,size", 2, "there is no column `size`"),
-        ("elf build sold.csv --index new --order kind,kind", 2, "two columns named `kind`"),
-        ("elf build sold.csv --index new --workload conditions.txt", 2, "at byte 7: kind = >>7<<"),
-        ("elf build sold.csv --index new --workload none.txt", 2, "cannot read none.txt"),
-        ("elf build sold.csv --index new --workload conditions.txt --order id", 2, "--order auto"),
-        ("elf build sold.csv --index new --bucket-rows 0", 2, "a bucket holds at least one row"),
-        ("elf build sold.csv --index new --memory 1KiB", 2, "is not possible: it needs"),
-        ("get --index sold 1", 2, "is an Elf"),
-        ("scan --index sold", 2, "is an Elf"),
-        ("put --index sold 1 2", 2, "is an Elf"),
-        ("del --index sold 1", 2, "is an Elf"),
-        ("drop --index sold", 2, "is an Elf"),
-        ("create --index sold", 2, "there is an index \"sold\" already"),
-        ("pool partitions --index sold", 2, "is an Elf"),
-    ] {
+    for &(arguments, status, says) in WRONG {
         let said = place.refused(&format!("{arguments} {POOL}"), status);
         assert!(said.contains(says), "{arguments}: {said}");
     }
