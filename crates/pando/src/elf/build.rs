@@ -159,7 +159,7 @@ impl ElfBuild {
     /// A table without rows.
     ///
     /// # Errors
-    /// [`Error::Elf`] for a column order or a bound on memory that is not possible.
+    /// [`Error::Elf`](crate::Error::Elf) for a column order or a bound on memory that is not possible.
     pub fn new(schema: Schema, options: &ElfOptions) -> Result<Self> {
         if let Order::Columns(names) = &options.order {
             columns_of(&schema, names)?;
@@ -186,7 +186,7 @@ impl ElfBuild {
     /// Appends a row with one value per column. A row that does not fit the columns is not appended.
     ///
     /// # Errors
-    /// [`Error::Elf`]; a temporary file that cannot be written, after which the build can only be dropped.
+    /// [`Error::Elf`](crate::Error::Elf); a temporary file that cannot be written, after which the build can only be dropped.
     pub fn push(&mut self, row: &[Value]) -> Result<()> {
         let columns = self.encoder.schema().columns();
         if row.len() != columns.len() {
@@ -246,7 +246,7 @@ impl ElfBuild {
     /// Builds the table.
     ///
     /// # Errors
-    /// [`Error::Elf`] for a table that does not fit its layout, a wrong condition of the workload, or a temporary file
+    /// [`Error::Elf`](crate::Error::Elf) for a table that does not fit its layout, a wrong condition of the workload, or a temporary file
     /// that cannot be written.
     pub fn finish(mut self) -> Result<BuiltElf> {
         if self.spill.is_some() {

@@ -146,10 +146,10 @@ impl Delimited {
             Some(line) => (line, Ok(())),
             None => self.read_fields()?,
         };
-        let (expected, found) = (self.plan().width, self.fields.len());
-        let row = row.and_then(|()| match found == expected {
-            true => Ok(line),
-            false => Err(Reason::FieldCount { expected, found }),
+        // A file of which no row could be read has no columns.
+        let row = row.and_then(|()| match (self.plan().width, self.fields.len()) {
+            (expected, found) if found == expected => Ok(line),
+            (expected, found) => Err(Reason::FieldCount { expected, found }),
         });
         Some(row.map_err(|reason| Rejected { line, reason }))
     }
