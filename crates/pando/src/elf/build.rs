@@ -19,6 +19,10 @@ use crate::error::Result;
 /// Rows of which a column order for a workload is found.
 const SAMPLE_ROWS: u64 = 20_000;
 
+/// Rows become a chunk of a temporary file when they take this part of the memory. When it is read back, it takes as
+/// much up to three times: as bytes, as codes, and as a table.
+const ROWS_SHARE: usize = 8;
+
 /// Order of the columns in the tree, from the top.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Order {
@@ -87,6 +91,20 @@ impl ElfOptions {
 
     fn spec(&self, schema: Schema, order: Vec<usize>) -> TableSpec {
         TableSpec { schema, order, layout: self.layout, bucket_rows: self.bucket_rows }
+    }
+
+    /// A build outside of memory. A part of the memory is left to rows on their way there, as codes and as a table.
+    fn external(&self, order: &[usize]) -> pando_elf::Result<ExternalBuild> {
+        let memory = self.memory.unwrap_or(usize::MAX);
+        let memory_bytes = memory - memory / ROWS_SHARE * 3;
+        let external = ExternalOptions { build: self.build(), memory_bytes, ..ExternalOptions::default() };
+        ExternalBuild::new(order, self.layout, external).map_err(|error| match error {
+            pando_elf::Error::MemoryTooSmall { needed, .. } => pando_elf::Error::MemoryTooSmall {
+                bytes: memory,
+                needed: needed.div_ceil(ROWS_SHARE - 3) * ROWS_SHARE,
+            },
+            error => error,
+        })
     }
 
     fn build(&self) -> BuildOptions {
@@ -167,12 +185,10 @@ impl ElfBuild {
         if options.bucket_rows == 0 {
             return Err(pando_elf::Error::EmptyBucket.into());
         }
-        if let Some(memory_bytes) = options.memory {
+        if options.memory.is_some() {
             // An impossible bound is refused before a row is read.
             let order: Vec<usize> = (0..schema.columns().len()).collect();
-            let build = options.build();
-            let external = ExternalOptions { build, memory_bytes, ..ExternalOptions::default() };
-            ExternalBuild::new(&order, options.layout, external)?;
+            options.external(&order)?;
         }
         let (options, encoder) = (options.clone(), TableEncoder::new(schema));
         Ok(Self { options, encoder, rows: 0, rows_held: 0, spill: None })
@@ -224,7 +240,7 @@ impl ElfBuild {
         self.rows_held += 1;
         let columns = self.encoder.schema().columns().len();
         let bytes = self.rows_held * columns as u64 * 4;
-        if self.options.memory.is_some_and(|memory| bytes >= memory as u64 / 8) {
+        if self.options.memory.is_some_and(|memory| bytes >= (memory / ROWS_SHARE) as u64) {
             self.write_out()?;
         }
         Ok(())
@@ -321,12 +337,7 @@ impl Recoded {
 
 /// Builds the image in a temporary file; returns the number of rows, too.
 fn build_outside(rows: &mut Recoded, order: &[usize], options: &ElfOptions) -> Result<(File, u64)> {
-    let external = ExternalOptions {
-        build: options.build(),
-        memory_bytes: options.memory.unwrap_or(usize::MAX),
-        ..ExternalOptions::default()
-    };
-    let mut build = ExternalBuild::new(order, options.layout, external)?;
+    let mut build = options.external(order)?;
     rows.read(|table| Ok(build.push(&table)?))?;
     let image = temporary_file()?;
     let header = build.finish(&image)?;

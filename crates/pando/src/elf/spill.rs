@@ -9,6 +9,8 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
+const BUFFER: usize = 16 << 10;
+
 /// Error of a temporary file.
 pub(super) fn failed(error: io::Error) -> Error {
     Error::Elf(Box::new(pando_elf::Error::FailedFile {
@@ -45,7 +47,7 @@ pub(super) struct Spill {
 
 impl Spill {
     pub fn create() -> Result<Self> {
-        Ok(Self { file: BufWriter::with_capacity(1 << 20, temporary_file()?), chunks: Vec::new() })
+        Ok(Self { file: BufWriter::with_capacity(BUFFER, temporary_file()?), chunks: Vec::new() })
     }
 
     /// Appends rows, column by column.
@@ -65,7 +67,7 @@ impl Spill {
         self.file.flush().map_err(failed)?;
         let mut file = self.file.get_ref();
         file.seek(SeekFrom::Start(0)).map_err(failed)?;
-        let mut input = BufReader::with_capacity(1 << 20, file);
+        let mut input = BufReader::with_capacity(BUFFER, file);
         for &rows in &self.chunks {
             let mut chunk = Vec::with_capacity(columns);
             for _ in 0..columns {
