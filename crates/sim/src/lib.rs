@@ -31,6 +31,7 @@ mod endpoint;
 mod events;
 mod fabric;
 mod faults;
+pub mod memory;
 mod model;
 mod network;
 mod op;
