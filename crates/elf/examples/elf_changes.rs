@@ -4,18 +4,15 @@
 //!
 //! The base has 90% of the rows; the rest is inserted. Times are medians of rounds, on one core.
 
-#[path = "elf_selectivity/lineitem.rs"]
-mod lineitem;
-
 use std::hint::black_box;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lineitem::{NAMES, Random, YEAR_1994, YEAR_1995, table};
 use pando_elf::{
     BuildOptions, CodeTable, Elf, Interval, LayoutKind, LiveElf, LiveOptions, Predicate, by_cardinality,
 };
+use pando_workload::columns::{LINEITEM as NAMES, Random, YEAR_1994, YEAR_1995, lineitem};
 
 /// Discount, quantity and date of shipment: the columns of Q6.
 const Q6: [usize; 3] = [6, 4, 10];
@@ -26,7 +23,7 @@ fn main() {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse().expect("a number"));
     let rows: usize = arguments.next().unwrap_or(6_001_215);
     let rounds: usize = arguments.next().unwrap_or(21);
-    let all = table(rows);
+    let all = CodeTable::new(lineitem(rows)).expect("columns of equal length");
     let base_rows = rows / 10 * 9;
     let mut order = by_cardinality(&all);
     order.sort_by_key(|column| Q6.iter().position(|used| used == column).unwrap_or(Q6.len()));

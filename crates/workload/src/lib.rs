@@ -3,6 +3,7 @@
 //! - Popularity of keys: [`Zipf`], [`HotSpot`], [`Distribution`]; positions of the popular ones: [`Scatter`].
 //! - Existing keys and their encoding: [`keys`], [`KeySpace`], [`KeyCodec`].
 //! - Operations: [`Mix`] (the named workloads of DEX and YCSB), [`OpStream`].
+//! - Tables of codes and conditions on several columns: [`columns`].
 //! - Verification: values that identify themselves ([`ValueCodec`]) and the range of values that a concurrent
 //!   reader may legally see ([`Expectation`]).
 //! - Real data: order-preserving composite keys ([`KeyLayout`]) and readers of CSV, TSV, Parquet and word
@@ -12,6 +13,7 @@
 //! about indexes or fabrics.
 #![forbid(unsafe_code)]
 
+pub mod columns;
 pub mod dataset;
 pub mod dump;
 mod error;

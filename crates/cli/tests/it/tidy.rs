@@ -57,6 +57,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pando-dex",
             "pando-sherman",
             "pando-smart",
+            "pando-elf",
+            "pando-elf-remote",
             "pando-workload",
         ],
     ),

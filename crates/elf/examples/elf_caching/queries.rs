@@ -5,6 +5,7 @@
 //! have no condition; here every second one has none, beginning with the second.
 
 use pando_elf::{CodeTable, Filter, Interval, Predicate};
+use pando_workload::columns::{self, QueryKind};
 use pando_workload::{Rng, Zipf};
 
 pub const COLUMNS: usize = 10;
@@ -14,9 +15,8 @@ const THETA: f64 = 0.5;
 
 /// Rows with independent, uniform codes from 0 to 99.
 pub fn uniform(rows: usize) -> CodeTable {
-    let mut random = Rng::new(1);
-    let mut column = || (0..rows).map(|_| (random.unit() * f64::from(CARDINALITY)) as u32).collect();
-    CodeTable::new((0..COLUMNS).map(|_| column()).collect()).expect("columns of equal length")
+    let columns = columns::uniform(rows, COLUMNS, CARDINALITY, 1);
+    CodeTable::new(columns).expect("columns of equal length")
 }
 
 #[derive(Clone, Copy)]
@@ -68,16 +68,16 @@ impl Queries {
 }
 
 fn query(table: &CodeTable, row: usize, kind: Kind) -> Query {
-    let step = match kind {
-        Kind::Exact => return Query::Exact((0..COLUMNS).map(|column| table.code(column, row)).collect()),
-        Kind::Range => 1,
-        Kind::Partial => 2,
+    let codes: Vec<u32> = (0..COLUMNS).map(|column| table.code(column, row)).collect();
+    let kind = match kind {
+        Kind::Exact => return Query::Exact(codes),
+        Kind::Range => QueryKind::Range,
+        Kind::Partial => QueryKind::Partial,
     };
-    let predicate = (0..COLUMNS).step_by(step).fold(Predicate::all(), |all, column| {
-        let low = table.code(column, row);
-        let high = (low + CARDINALITY * RANGE_PERCENT / 100).min(CARDINALITY - 1);
-        all.and(column, [Interval::new(low, high)])
-    });
+    let conditions = kind.conditions(&codes, &[CARDINALITY - 1; COLUMNS], RANGE_PERCENT);
+    let predicate = conditions
+        .into_iter()
+        .fold(Predicate::all(), |all, (column, low, high)| all.and(column, [Interval::new(low, high)]));
     let order: Vec<usize> = (0..COLUMNS).collect();
     Query::Range(Filter::new(&predicate, &order).expect("known columns"))
 }

@@ -142,6 +142,11 @@ impl<A: Access> Linear<A> {
         &self.access
     }
 
+    /// Gives up the Elf and returns how its words are read.
+    pub fn into_access(self) -> A {
+        self.access
+    }
+
     #[inline]
     fn words(&self) -> &[U32] {
         words_of(&self.access.image()[self.array.clone()])

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::bench::{self, BenchError, BenchSpec, FabricKind, Watch};
 use crate::elastic::{self, ElasticSpec};
+use crate::elf::{self, ElfSpec};
 
 /// A measurement and its place in the figure.
 #[derive(Clone, Debug)]
@@ -37,6 +38,14 @@ pub enum Work {
     Bench(Box<BenchSpec>),
     /// A run whose keys move.
     Elastic(Box<ElasticSpec>),
+    /// A measurement of Elf.
+    Elf(Box<ElfSpec>),
+}
+
+impl From<ElfSpec> for Work {
+    fn from(spec: ElfSpec) -> Self {
+        Work::Elf(Box::new(spec))
+    }
 }
 
 impl From<BenchSpec> for Work {
@@ -58,6 +67,7 @@ impl Work {
         let report = match self {
             Work::Bench(spec) => serde_json::to_value(bench::run(spec, watch)?),
             Work::Elastic(spec) => serde_json::to_value(elastic::run(spec, watch)?),
+            Work::Elf(spec) => Ok(elf::run(spec, watch)?),
         };
         Ok(report.expect("a report is made of numbers and texts"))
     }
@@ -68,6 +78,7 @@ impl Work {
         match self {
             Work::Bench(spec) => spec.validate(),
             Work::Elastic(spec) => spec.validate(),
+            Work::Elf(spec) => spec.validate(),
         }
     }
 
@@ -76,6 +87,10 @@ impl Work {
         let (config, hash) = match self {
             Work::Bench(spec) => (serde_json::to_value(spec), spec.config_hash()),
             Work::Elastic(spec) => (serde_json::to_value(spec), spec.bench().config_hash()),
+            Work::Elf(spec) => {
+                let text = serde_json::to_string(spec).expect("a specification is made of numbers and texts");
+                (serde_json::to_value(spec), format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes())))
+            }
         };
         let mut config = config.expect("a specification is made of numbers and texts");
         if let Work::Bench(spec) = self {
@@ -94,6 +109,7 @@ impl Work {
                 let bench = spec.bench();
                 bench_memory_bytes(&BenchSpec { compute_servers: spec.all_servers(), audit: true, ..bench })
             }
+            Work::Elf(spec) => spec.memory_bytes(),
         }
     }
 
@@ -102,6 +118,7 @@ impl Work {
         match self {
             Work::Bench(spec) => spec.fabric == FabricKind::Sim,
             Work::Elastic(_) => true,
+            Work::Elf(spec) => spec.is_timeless(),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use super::cell::Metric;
 use super::claims::{deviates, differ};
 use super::results::{Outcome, Results};
-use super::{Claim, Experiment, Setting};
+use super::{Claim, Experiment, OWN, Setting};
 use crate::process::{commit, short_commit};
 
 pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
@@ -22,11 +22,13 @@ pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
     };
     line(&format!("# {}: {}\n", experiment.name, experiment.title));
     line(&format!("{} From {}.\n", experiment.shows, experiment.source));
-    line(&format!("*The paper's setting.* {}\n", experiment.setting));
+    let whose = if experiment.source == OWN { "Setting" } else { "The paper's setting" };
+    line(&format!("*{whose}.* {}\n", experiment.setting));
     line(&format!(
-        "*Here.* A simulated cluster, scale `{scale}`, seed {seed}, commit {}. {}\n",
+        "*Here.* {}, scale `{scale}`, seed {seed}, commit {}. {}\n",
+        experiment.place.name,
         short_commit(commit()),
-        results.setting.describe()
+        (experiment.sizes)(&results.setting)
     ));
     if results.left_out > 0 {
         let all = results.outcomes.len() + results.left_out;
@@ -34,7 +36,10 @@ pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
     }
     line(&format!("![{}]({}.svg)\n", experiment.title, experiment.name));
     if !claims.is_empty() {
-        line("| what the paper says | the paper | here | place |\n|---|---|---|---|");
+        line(match experiment.source {
+            OWN => "| what is wanted | wanted | here | place |\n|---|---|---|---|",
+            _ => "| what the paper says | the paper | here | place |\n|---|---|---|---|",
+        });
         for Claim { what, paper, ours, place } in claims {
             let ours = ours.as_deref().unwrap_or("failed");
             let shown = linked(escaped(ours), deviates(paper, ours), experiment.name);

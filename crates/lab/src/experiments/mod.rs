@@ -11,6 +11,7 @@ mod cell;
 mod claims;
 pub mod dex;
 mod document;
+mod elf;
 mod markdown;
 mod plot;
 mod progress;
@@ -47,6 +48,10 @@ pub struct Experiment {
     pub fitted: &'static [&'static str],
     /// Parameters that are estimates, or were measured under other conditions.
     pub estimated: &'static [&'static str],
+    /// Where it is run.
+    pub place: Place,
+    /// Sizes at a scale, for readers.
+    pub sizes: fn(&Setting) -> String,
     /// See [`Setting::hundredths`].
     pub hundredths: u64,
     /// Number of records that the paper loads.
@@ -56,6 +61,23 @@ pub struct Experiment {
     pub claims: fn(&Results<'_>) -> Vec<Claim>,
     pub figure: fn(&Results<'_>) -> Figure,
 }
+
+/// Where an experiment is run, in the words of tables and figures.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Beginning of a sentence.
+    pub name: &'static str,
+    /// Sentence below figures.
+    pub note: &'static str,
+}
+
+impl Place {
+    pub(crate) const CLUSTER: Place =
+        Place { name: "A simulated cluster", note: "Measured on a simulated cluster." };
+}
+
+/// Source of experiments that no paper has. Their claims are what this project wants.
+pub(crate) const OWN: &str = "no paper";
 
 /// A statement of a paper, and the result here.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
@@ -70,7 +92,7 @@ pub struct Claim {
 
 /// All experiments, in the order of the papers.
 pub fn all() -> impl Iterator<Item = &'static Experiment> {
-    dex::EXPERIMENTS.iter().chain(sherman::EXPERIMENTS).chain(smart::EXPERIMENTS)
+    dex::EXPERIMENTS.iter().chain(sherman::EXPERIMENTS).chain(smart::EXPERIMENTS).chain(elf::EXPERIMENTS)
 }
 
 /// Returns the experiment with this name.

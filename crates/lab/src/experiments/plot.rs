@@ -27,8 +27,8 @@ pub(super) fn figure(results: &Results<'_>, panels: Vec<Panel>, paper_says: &str
         format!("Rests on parameters that were fitted to published figures: {fitted} (docs/sim.md).")
     });
     let notes = [
-        Some(format!("The paper ({}): {paper_says}", results.experiment.source)),
-        Some(format!("Measured on a simulated cluster. {}", results.setting.describe())),
+        (!paper_says.is_empty()).then(|| format!("The paper ({}): {paper_says}", results.experiment.source)),
+        Some(format!("{} {}", results.experiment.place.note, (results.experiment.sizes)(&results.setting))),
         fitted,
         failed,
     ];

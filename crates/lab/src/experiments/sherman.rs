@@ -10,7 +10,7 @@ use super::cell::{ATOMICS, Cell, LATENCY, LATENCY_P50, LATENCY_P90, READS, THROU
 use super::claims::{claim, times};
 use super::plot::{self, MOPS, Spacing};
 use super::scale::SKEWED;
-use super::{Claim, Experiment, Metric, Results, Setting};
+use super::{Claim, Experiment, Metric, Place, Results, Setting};
 use crate::bench::{BenchSpec, Design, System};
 use crate::figure::{Figure, YScale};
 
@@ -175,6 +175,8 @@ const FIG5: Experiment = Experiment {
     varied: "techniques",
     fitted: &["atomics_block"],
     estimated: &["on_chip_atomic_ns"],
+    place: Place::CLUSTER,
+    sizes: Setting::describe,
     hundredths: 1,
     records: RECORDS,
     metrics: METRICS,

@@ -8,7 +8,7 @@ use pando_workload::KeySpace;
 use super::cell::{ATOMICS, Cell, LATENCY, LATENCY_P50, READS, THROUGHPUT, TRAFFIC, WRITES};
 use super::claims::{claim, times};
 use super::plot::{self, MOPS};
-use super::{Claim, Experiment, Metric, Results, Setting};
+use super::{Claim, Experiment, Metric, Place, Results, Setting};
 use crate::bench::{BenchSpec, Design, System};
 
 pub(super) const EXPERIMENTS: &[Experiment] = &[YCSB, FACTORS];
@@ -66,6 +66,8 @@ const YCSB: Experiment = Experiment {
     varied: "workload",
     fitted: &["fifo_ns", "atomics_block"],
     estimated: &["spinner_ns", "on_chip_atomic_ns"],
+    place: Place::CLUSTER,
+    sizes: Setting::describe,
     hundredths: 1,
     records: RECORDS,
     metrics: METRICS,

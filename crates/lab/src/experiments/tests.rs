@@ -48,6 +48,8 @@ const SOUND: Experiment = Experiment {
     varied: "cache",
     fitted: &["fifo_ns"],
     estimated: &["spinner_ns", "dispatch_ns"],
+    place: Place::CLUSTER,
+    sizes: Setting::describe,
     hundredths: 1,
     records: scale::PAPER_KEYS,
     metrics: &[cell::THROUGHPUT, cell::READS, cell::WRITES],
@@ -224,6 +226,9 @@ fn made_up(experiment: &'static Experiment) -> Results<'static> {
         "latency_ns": {"p50": 3000, "p90": 5000, "p99": 9000},
         "series": {"interval_ns": 100_000_000u64, "ops": [5, 5, 4, 3]},
     });
+    if experiment.name.starts_with("elf-") {
+        report = made_up_of_elf();
+    }
     if ["fig10", "balance"].contains(&experiment.name) {
         // Elastic reports have one list per compute server.
         report["series"] = serde_json::json!([[5, 5, 4, 3], [5, 5, 5, 5], [5, 4, 5, 5], [0, 1, 1, 2]]);
@@ -233,6 +238,24 @@ fn made_up(experiment: &'static Experiment) -> Results<'static> {
         .map(|cell| Outcome { cell, report: Ok(report.clone()), wall_seconds: 1.0 })
         .collect();
     Results { experiment, setting: TINY, outcomes, left_out: 0 }
+}
+
+/// An invented report with the fields of all measurements of Elf.
+fn made_up_of_elf() -> Value {
+    let intervals: Vec<Value> =
+        (1..=20).map(|i| serde_json::json!({"queries": i * 100, "qps": 2e5 + f64::from(i)})).collect();
+    let factors = serde_json::json!({
+        "shares": [0.0, 0.5, 1.0], "factors": [0.1, 0.4, 1.2],
+        "median": 0.4, "p90": 1.0, "p99": 1.1, "worst": 1.2, "above_limit": 0, "walked": 0.6,
+    });
+    let layout = serde_json::json!({"q6_us": 10.0, "mixed_us": 100.0, "image_bytes": 1 << 20});
+    serde_json::json!({
+        "qps": 1e5, "us_per_query": 10.0, "measured_us_per_query": 8.0, "held_bytes": 1 << 20, "hit_ratio": 0.5,
+        "series": intervals, "overhead": 1.1, "build_seconds": 2.0, "copy_at_paper_bytes_ms": 1_500.0,
+        "measured_copy_seconds": 0.3, "build_with_copy": 1.05, "build_over_recovery": 20.0,
+        "count": factors, "ids": factors, "bitmap": factors, "linear": layout, "columnar": layout,
+        "reads": 1.0, "bytes": 3_000.0, "round_trips": 1.0, "us": 2.5, "cached_levels": 3, "cached_bytes": 8 << 20,
+    })
 }
 
 #[test]

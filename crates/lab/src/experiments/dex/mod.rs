@@ -19,7 +19,7 @@ use super::cell::{LATENCY, LEAF_HITS, READS, THROUGHPUT, TRAFFIC, TWO_SIDED, WRI
 use super::claims::{claim, percent, times};
 use super::plot;
 use super::scale::{PAPER_KEYS, SKEWED};
-use super::{Experiment, Metric};
+use super::{Experiment, Metric, Place, Setting};
 
 pub(super) const EXPERIMENTS: &[Experiment] = &[
     table2::TABLE2,
@@ -61,6 +61,8 @@ const COMMON: Experiment = Experiment {
     varied: "compute threads",
     fitted: &["fifo_ns", "atomics_block"],
     estimated: &["spinner_ns", "dispatch_ns", "work_percent"],
+    place: Place::CLUSTER,
+    sizes: Setting::describe,
     hundredths: 1,
     records: PAPER_KEYS,
     metrics: METRICS,
