@@ -3,7 +3,8 @@
 //! An adapter in [`maps`] wraps each map and implements [`OrderedMap`] through the fastest interface that the
 //! map's documentation recommends: guards are pinned per batch of operations, and keys are not copied if the
 //! map takes integers. [`driver`] measures, [`data`] makes the keys and the expected answers, [`report`]
-//! prints, and [`turns`] compares two builds of this program.
+//! prints, and [`turns`] compares two builds of this program. With the feature `elf`, `selections` compares Elf
+//! with other ways to answer conditions on several columns.
 //!
 //! Every answer is checked during the measurement, by arithmetic on registers. So the compiler cannot remove
 //! a lookup, and a map that loses or mixes up records fails instead of appearing fast.
@@ -15,6 +16,8 @@ pub mod instructions;
 pub mod maps;
 mod measure;
 pub mod report;
+#[cfg(feature = "elf")]
+pub mod selections;
 pub mod turns;
 
 pub use measure::{Contender, Loaded, Phase, WrongAnswer};

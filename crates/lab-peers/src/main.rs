@@ -67,6 +67,10 @@ struct Arguments {
     /// Turns of that.
     #[arg(long, default_value_t = 5, requires = "before", value_parser = clap::value_parser!(u16).range(1..))]
     turns: u16,
+    /// Compare Elf with other ways to answer conditions on three columns of so many rows like TPC-H's lineitem, instead of
+    /// maps; needs the feature `elf`.
+    #[arg(long, value_name = "ROWS", num_args = 0..=1, default_missing_value = "6m", value_parser = count)]
+    elf: Option<u64>,
     /// What the process runs in which instructions of one map are counted.
     #[arg(long, hide = true, value_parser = map)]
     counted: Option<Entry>,
@@ -83,6 +87,9 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if let Some(rows) = arguments.elf {
+        return elf(rows, arguments.rounds, arguments.json.as_deref());
+    }
     if let Some(operations) = arguments.instructions {
         return instructions(&arguments, operations);
     }
@@ -100,6 +107,27 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         std::fs::write(&path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
+}
+
+#[cfg(feature = "elf")]
+fn elf(rows: u64, rounds: usize, json: Option<&std::path::Path>) -> anyhow::Result<()> {
+    use pando_lab_peers::selections::{Comparison, compare};
+    let comparison = Comparison { rows: usize::try_from(rows)?, rounds };
+    let report = compare(&comparison, |what| eprintln!("{what}"))?;
+    print!("{}", report.markdown());
+    if let Some(path) = json {
+        let text = serde_json::to_string_pretty(&report)?;
+        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(not(feature = "elf"))]
+fn elf(_rows: u64, _rounds: usize, _json: Option<&std::path::Path>) -> anyhow::Result<()> {
+    anyhow::bail!(
+        "this program was built without the comparison of Elf; build it with `cargo build --release -p pando-lab-peers \
+         --features elf`"
+    )
 }
 
 /// Arguments of this process without `--before` and `--turns`.

@@ -64,7 +64,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // Its operation port is a server like a memory server's.
     ("pando-server", &["pando", "pando-fabric-net", "pando-fabric"]),
-    ("pando-lab-peers", &["pando", "pando-rt", "pando-fabric", "pando-workload"]),
+    ("pando-lab-peers", &["pando", "pando-rt", "pando-fabric", "pando-elf", "pando-workload"]),
     ("pando-cli", &["pando", "pando-lab", "pando-server", "pando-workload"]),
 ];
 
@@ -78,6 +78,9 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("congee", &["pando-lab-peers"]),
     ("bf-tree", &["pando-lab-peers"]),
     ("concurrent-map", &["pando-lab-peers"]),
+    ("kiddo", &["pando-lab-peers"]),
+    ("roaring", &["pando-lab-peers"]),
+    ("rstar", &["pando-lab-peers"]),
     ("crossbeam-skiplist", &["pando-lab-peers", "pando-sherman"]),
 ];
 

@@ -154,6 +154,9 @@ fn through_store(
         Base::Persistent => {}
     }
     let layout = image.with_levels(store.levels).map_err(failed)?.with_meter(walker);
+    if store.hashed {
+        walker.hash_levels(layout.access().levels().lists());
+    }
     let Some(cache) = store.cache else {
         let levels = layout.access().levels();
         let held = (levels.lists(), levels.bytes());

@@ -99,6 +99,9 @@ pub struct Store {
     pub base: Base,
     /// Static levels in DRAM.
     pub levels: usize,
+    /// Whether lists of the static levels are found in a hash table, as in the paper, and not by their pointers. Only
+    /// the model knows such a table.
+    pub hashed: bool,
     pub cache: Option<Fixed>,
 }
 
@@ -113,12 +116,17 @@ pub enum Base {
 
 impl Store {
     pub fn new(base: Base) -> Self {
-        Self { base, levels: 0, cache: None }
+        Self { base, levels: 0, hashed: false, cache: None }
     }
 
     /// Persistent memory with static levels.
     pub fn levels(levels: usize) -> Self {
         Self { levels, ..Self::new(Base::Persistent) }
+    }
+
+    /// Static levels whose lists are looked up.
+    pub fn hashed(levels: usize) -> Self {
+        Self { hashed: true, ..Self::levels(levels) }
     }
 
     /// With a dynamic cache of `lists` lists below the levels.

@@ -61,6 +61,15 @@ fn persistent_memory_is_slower_than_dram_and_full_copies_lie_between() {
 }
 
 #[test]
+fn looking_lists_up_costs_time_and_changes_no_answer() {
+    for kind in [Kind::Exact, Kind::Range, Kind::Partial] {
+        let (pointers, hashed) = (modelled(kind, Store::levels(3)), modelled(kind, Store::hashed(3)));
+        assert_eq!(pointers["found"], hashed["found"]);
+        assert!(number(&hashed, "seconds") > number(&pointers, "seconds"), "{kind:?}");
+    }
+}
+
+#[test]
 fn intervals_cover_all_queries() {
     let mut queries = queries(Kind::Exact, Store::levels(0).with_cache(PolicyKind::Lla, 100));
     (queries.warm_up, queries.intervals) = (0, 7);

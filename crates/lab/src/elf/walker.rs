@@ -48,6 +48,10 @@ struct State {
     /// Lists that the dynamic cache may hold.
     capacity: u64,
     cached: u64,
+    /// Lists of the static levels, if they are looked up in a hash table.
+    hashed: Option<u64>,
+    /// Ends of what was read of the lists that the walk is in, from the top.
+    open: Vec<u64>,
     /// Numbers places that are not known, such as those of neighbours in a chain.
     serial: u64,
 }
@@ -64,8 +68,15 @@ impl Walker {
             policy,
             capacity: capacity as u64,
             cached: 0,
+            hashed: None,
+            open: Vec::new(),
             serial: 0,
         }))
+    }
+
+    /// Looks up each of `lists` static lists in a hash table when a walk enters it.
+    pub fn hash_levels(&self, lists: usize) {
+        self.0.borrow_mut().hashed = Some(lists as u64);
     }
 
     /// Whether accesses count from now on.
@@ -79,6 +90,7 @@ impl Walker {
         if state.is_listening {
             state.machine.forget_before(state.core.now_ns());
             state.core.compute(PER_QUERY);
+            state.open.clear();
         }
     }
 
@@ -182,7 +194,24 @@ impl State {
         mix64(self.serial) % self.cached.max(1)
     }
 
+    /// Charges the look-up of a static list that the walk has not been in before.
+    fn look_up(&mut self, lists: u64, words: &Range<u64>) {
+        match self.open.iter().rposition(|&end| end == words.start) {
+            Some(place) => self.open.truncate(place),
+            None => {
+                self.core.compute(PER_PROBE);
+                let place = mix64(words.start) % (lists * 5 / 4).max(1);
+                self.dram(TABLE + place, Order::Chained);
+                self.dram(ENTRIES + place * ENTRY_BYTES, Order::Chained);
+            }
+        }
+        self.open.push(words.end);
+    }
+
     fn touch(&mut self, touch: &Touch) {
+        if let (Some(lists), Space::Levels) = (self.hashed, touch.space) {
+            self.look_up(lists, &touch.words);
+        }
         let (kind, base) = place_of(touch.space);
         let bytes = base + touch.words.start * 4..base + touch.words.end * 4;
         read(&mut self.core, &mut self.machine, touch, kind, bytes);

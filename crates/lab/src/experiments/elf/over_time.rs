@@ -1,6 +1,6 @@
 //! Figures 5 to 7: throughput over time from cold caches, for exact match, range and partial match.
 //!
-//! Compared are no cache, the best dynamic cache, static levels, and both together. A cell is one run; its throughput is
+//! Compared are no cache, the best dynamic cache, static levels by pointers and by look-ups, and both together. A cell is one run; its throughput is
 //! that of the last quarter, when caches are warm, and its report has that of twenty intervals.
 
 use serde_json::Value;
@@ -15,6 +15,8 @@ use crate::figure::{Figure, Panel, Series, Shape, XAxis, XTicks, YScale};
 const NONE: &str = "without a cache";
 const DRAM: &str = "all in DRAM";
 const STATIC: &str = "static levels";
+/// As in the paper.
+const HASHED: &str = "static levels, looked up";
 const INTERVALS: u64 = 20;
 const LAST: Metric = metric("last", "modelled queries/s, warm", "/series/19/qps", 1.0, 0);
 const FIRST: Metric = metric("first", "cold", "/series/0/qps", 1.0, 0);
@@ -161,6 +163,7 @@ fn cells(setting: &Setting, published: &Published) -> Vec<Cell> {
         cells.push(cell(panel, published.policy.name(), (0.0, "0"), work(dynamic)));
         for &depth in levels(table) {
             cells.push(cell(panel, STATIC, (depth as f64, depth), work(Store::levels(depth))));
+            cells.push(cell(panel, HASHED, (depth as f64, depth), work(Store::hashed(depth))));
         }
         let depth = published.combined[place].0;
         let both = Store::levels(depth).with_cache(published.policy, lists);
@@ -219,7 +222,7 @@ fn by_levels(results: &Results<'_>, panel: &str) -> Option<Panel> {
 
 /// Throughput over the number of queries, of a few runs.
 fn over_time(results: &Results<'_>, panel: &str) -> Option<Panel> {
-    let shown = |name: &str, x: f64| name != STATIC || x == 2.0 || x == 4.0 || x == 11.0;
+    let shown = |name: &str, x: f64| name != HASHED && (name != STATIC || x == 2.0 || x == 4.0 || x == 11.0);
     let outcomes = results
         .outcomes
         .iter()
