@@ -56,3 +56,10 @@ mod tests {
         assert_eq!(status_kib(status, "VmSwap:"), None);
     }
 }
+
+/// Time for which the calling thread has run on a processor: other programs on the machine add nothing to it, except
+/// for what they take of its caches.
+pub(crate) fn thread_time() -> std::time::Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    std::time::Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}

@@ -91,7 +91,9 @@ impl Bitmaps {
             for (row, &code) in codes.iter().enumerate() {
                 bitmaps[code as usize].insert(row as u32);
             }
-            bitmaps.iter_mut().for_each(|bitmap| drop(bitmap.optimize()));
+            for bitmap in &mut bitmaps {
+                bitmap.optimize();
+            }
             bitmaps
         }))
     }

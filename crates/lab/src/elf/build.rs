@@ -1,9 +1,7 @@
 //! Build of the linear image, and the copy of the hybrid Elf (DAPD 2022 §5.3, §5.4).
 //!
-//! Builds and copies in DRAM are measured on this machine with one thread. What persistent memory adds is modelled: a
+//! Builds and copies in DRAM are measured on this machine: processor time of one thread. What persistent memory adds is modelled: a
 //! build writes the image once, sequentially; the copy reads it once.
-
-use std::time::Instant;
 
 use pando_elf::{ElfLayout, build_linear};
 use pando_sim::memory::{Core, Kind, Machine, Order};
@@ -13,6 +11,7 @@ use super::data::{build_options, dataset};
 use super::failed;
 use super::spec::ElfSpec;
 use crate::bench::BenchError;
+use crate::process::thread_time;
 
 /// Bytes of the image that the model reads; the rest takes as long in proportion.
 const SAMPLE_BYTES: u64 = 64 << 20;
@@ -25,9 +24,9 @@ const PAGE_BYTES: f64 = 4_096.0;
 /// Seconds of a build by one thread, and bytes of the image.
 fn built(spec: &ElfSpec) -> Result<(f64, u64), BenchError> {
     let dataset = dataset(spec.data)?;
-    let start = Instant::now();
+    let start = thread_time();
     let image = build_linear(&dataset.table, &dataset.order, &build_options(1)).map_err(failed)?;
-    Ok((start.elapsed().as_secs_f64(), image.bytes().len() as u64))
+    Ok(((thread_time() - start).as_secs_f64(), image.bytes().len() as u64))
 }
 
 pub fn build(spec: &ElfSpec) -> Result<Value, BenchError> {
@@ -49,9 +48,9 @@ pub fn hybrid(spec: &ElfSpec) -> Result<Value, BenchError> {
     let (build_seconds, bytes) = built(spec)?;
     let dataset = dataset(spec.data)?;
     let image: &[u8] = dataset.image.bytes();
-    let start = Instant::now();
+    let start = thread_time();
     let copy = image.to_vec();
-    let copied = start.elapsed().as_secs_f64();
+    let copied = (thread_time() - start).as_secs_f64();
     if copy.len() as u64 != bytes {
         return Err(BenchError::Index("two builds have different sizes".to_owned()));
     }

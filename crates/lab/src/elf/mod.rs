@@ -16,7 +16,9 @@ mod selectivity;
 mod spec;
 mod walker;
 
-pub use spec::{Base, Data, ElfSpec, ElfWork, Fixed, Kind, OrderRule, PolicyKind, QuerySpec, Store, Threads};
+pub use spec::{
+    Base, Data, ElfSpec, ElfWork, Fixed, Kind, OrderRule, PolicyKind, QuerySpec, SearchCosts, Store, Threads,
+};
 
 use serde_json::Value;
 

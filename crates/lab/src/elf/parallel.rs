@@ -15,7 +15,7 @@ use pando_workload::columns::Condition;
 use serde_json::{Value, json};
 
 use super::data::{Dataset, Queries, Shared, dataset};
-use super::spec::{Base, ElfSpec, QuerySpec, Threads};
+use super::spec::{Base, ElfSpec, QuerySpec, SearchCosts, Threads};
 use super::{failed, walker};
 use crate::bench::{BenchError, Watch};
 
@@ -35,24 +35,25 @@ struct Members {
     machine: Machine,
     cores: Vec<Core>,
     current: usize,
+    costs: SearchCosts,
 }
 
 impl Meter for &Team {
     fn touch(&self, touch: Touch) {
-        let Members { machine, cores, current } = &mut *self.0.borrow_mut();
+        let Members { machine, cores, current, costs } = &mut *self.0.borrow_mut();
         let (kind, base) = walker::place_of(touch.space);
         let bytes = base + touch.words.start * 4..base + touch.words.end * 4;
-        walker::read(&mut cores[*current], machine, &touch, kind, bytes);
+        walker::read(&mut cores[*current], machine, &touch, kind, bytes, costs);
     }
 
     fn probe(&self, _list: ListId, _cached: usize) {}
 }
 
 impl Team {
-    fn new(spec: &ElfSpec, threads: usize) -> Self {
+    fn new(spec: &ElfSpec, costs: SearchCosts, threads: usize) -> Self {
         let machine = Machine::new(&spec.model, threads);
         let cores = vec![Core::new(&spec.model, threads); threads];
-        Self(RefCell::new(Members { machine, cores, current: 0 }))
+        Self(RefCell::new(Members { machine, cores, current: 0, costs }))
     }
 
     fn now_ns(&self) -> f64 {
@@ -145,7 +146,7 @@ fn modelled(
     all: &[Vec<Condition>],
     watch: &dyn Watch,
 ) -> Result<(f64, u64), BenchError> {
-    let team = Team::new(spec, threads);
+    let team = Team::new(spec, spec.costs(queries.kind), threads);
     let image = dataset.image.clone();
     match queries.store.base {
         Base::Dram => simulate(&team, &image.metered(Space::Dram, &team), dataset, queries, all, watch),

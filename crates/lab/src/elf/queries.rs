@@ -4,7 +4,6 @@
 //! caches of its processor. With intervals there is no warm-up: they show what it does.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use pando_elf::{
     CacheCounters, CacheOptions, Cached, Count, ElfLayout, Lfu, Linear, ListId, Lla, Lru, Naive, NoCache,
@@ -18,11 +17,17 @@ use super::policy::Observed;
 use super::spec::{Base, ElfSpec, PolicyKind, QuerySpec};
 use super::walker::Walker;
 use crate::bench::{BenchError, Watch};
+use crate::process::thread_time;
 
 /// Queries of the warm-up that also run on the model, at least.
 const MODELLED_WARM_UP: u64 = 20_000;
 /// Queries between two looks for an interruption.
 const PATIENCE: u64 = 1_024;
+
+/// Queries of the warm-up that also run on the model.
+fn modelled_warm_up(queries: &QuerySpec) -> u64 {
+    queries.warm_up.min(queries.queries.max(MODELLED_WARM_UP))
+}
 
 /// Answers a query and returns the number of rows found.
 pub fn answer<L: ElfLayout>(layout: &L, query: &Query) -> Result<u64, BenchError> {
@@ -68,7 +73,7 @@ impl Run<'_> {
         counters: impl Fn() -> CacheCounters,
     ) -> Result<Done, BenchError> {
         let QuerySpec { warm_up, queries: number, intervals, .. } = *self.spec;
-        let modelled = warm_up.min(number.max(MODELLED_WARM_UP));
+        let modelled = modelled_warm_up(self.spec);
         for query in 0..warm_up {
             self.interrupted(query)?;
             self.walker.listen(query >= warm_up - modelled);
@@ -108,16 +113,18 @@ type Held = (usize, u64);
 pub fn modelled(spec: &ElfSpec, queries: &QuerySpec, watch: &dyn Watch) -> Result<Value, BenchError> {
     let dataset = dataset(spec.data)?;
     let capacity = queries.store.cache.map_or(0, |cache| cache.lists);
-    let walker = Walker::new(&spec.model, queries.store.cache.map(|cache| cache.policy), capacity);
+    let policy = queries.store.cache.map(|cache| cache.policy);
+    let walker = Walker::new(&spec.model, spec.costs(queries.kind), policy, capacity);
     let run = Run { spec: queries, walker: &walker, watch };
     let mut stream = Queries::new(&dataset, queries.kind, queries.range_percent, spec.seed)?;
     let (done, held) = through_store(&dataset, &run, &mut stream)?;
-    let counters = walker.counters();
+    let (counters, work) = (walker.counters(), walker.work());
     let number = queries.queries as f64;
     let (hits, misses) = done.counted;
     Ok(json!({
         "method": "modelled",
         "queries": queries.queries,
+        "modelled_warm_up": modelled_warm_up(queries),
         "found": done.found,
         "seconds": done.ns / 1e9,
         "qps": number * 1e9 / done.ns,
@@ -131,6 +138,10 @@ pub fn modelled(spec: &ElfSpec, queries: &QuerySpec, watch: &dyn Watch) -> Resul
         "lines": counters.lines,
         "l2_misses": counters.l2_misses,
         "walks": counters.walks,
+        "list_reads": work.lists,
+        "list_words": work.list_words,
+        "mono_list_reads": work.mono_lists,
+        "mono_list_words": work.mono_words,
         "series": done.series,
     }))
 }
@@ -196,7 +207,7 @@ pub fn measured(spec: &ElfSpec, queries: &QuerySpec, watch: &dyn Watch) -> Resul
         answer(&dataset.image, &stream.next())?;
     }
     let all: Vec<Query> = (0..queries.queries).map(|_| stream.next()).collect();
-    let start = Instant::now();
+    let start = thread_time();
     let mut found = 0;
     for (number, query) in all.iter().enumerate() {
         if number as u64 % PATIENCE == 0 && watch.interrupted() {
@@ -204,10 +215,10 @@ pub fn measured(spec: &ElfSpec, queries: &QuerySpec, watch: &dyn Watch) -> Resul
         }
         found += answer(&dataset.image, query)?;
     }
-    let seconds = start.elapsed().as_secs_f64();
+    let seconds = (thread_time() - start).as_secs_f64();
     let number = queries.queries as f64;
     Ok(json!({
-        "method": "measured",
+        "method": "measured, processor time of the thread",
         "queries": queries.queries,
         "found": found,
         "seconds": seconds,

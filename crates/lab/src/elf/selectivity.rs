@@ -1,10 +1,9 @@
 //! Factors of Elf with its gate over the best scan, for random predicates on 1 to all columns.
 //!
 //! Scan and Elf take turns in each round, and their medians are compared, for counts, ids and bitmaps. Both must find
-//! the same number of rows. Times are measured on one core of this machine.
+//! the same number of rows. Times are processor times of one thread of this machine.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use pando_elf::{
     Bitmap, BuildOptions, CodeTable, Count, Elf, Ids, Kernel, LayoutKind, Method, Output, Predicate, Sink,
@@ -18,6 +17,7 @@ use super::failed;
 use super::orders::order;
 use super::spec::{ElfSpec, OrderRule};
 use crate::bench::{BenchError, Watch};
+use crate::process::thread_time;
 
 const OUTPUTS: [(&str, Output); 3] =
     [("count", Output::Count), ("ids", Output::Ids), ("bitmap", Output::Bitmap)];
@@ -46,7 +46,7 @@ impl Buffers {
         elf: Option<&Elf>,
     ) -> Result<(f64, u64, bool), BenchError> {
         self.ids.clear();
-        let start = Instant::now();
+        let start = thread_time();
         let (found, method) = match output {
             Output::Count => {
                 let mut count = Count::default();
@@ -64,7 +64,7 @@ impl Buffers {
                 (u64::MAX, method)
             }
         };
-        let us = start.elapsed().as_secs_f64() * 1e6;
+        let us = (thread_time() - start).as_secs_f64() * 1e6;
         let found = if found == u64::MAX { self.bitmap.count() } else { found };
         Ok((us, found, method == Some(Method::Walk)))
     }

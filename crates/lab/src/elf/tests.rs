@@ -5,7 +5,7 @@ use super::*;
 const DATA: Data = Data::Uniform { rows: 20_000, columns: 6, cardinality: 12 };
 
 fn spec(data: Data, work: ElfWork) -> ElfSpec {
-    ElfSpec { data, work, model: pando_sim::memory::MemoryModel::default().scaled(1e-3), seed: 3 }
+    ElfSpec::new(data, work, pando_sim::memory::MemoryModel::default().scaled(1e-3), 3)
 }
 
 fn queries(kind: Kind, store: Store) -> QuerySpec {

@@ -12,17 +12,11 @@ use pando_elf::{ListId, Meter, Part, Space, Touch};
 use pando_sim::memory::{Core, Counters, Kind, Machine, MemoryModel, Order};
 use pando_workload::mix64;
 
-use super::spec::PolicyKind;
+use super::spec::{PolicyKind, SearchCosts};
 
-/// Cycles of computation, all estimates: instructions of the search divided by three a cycle, and 16 cycles for
-/// the misprediction at the end of a list (Agner Fog, Skylake).
-const PER_LIST_WORD: f64 = 1.0;
-const PER_LIST: f64 = 20.0;
-const PER_MONO_WORD: f64 = 2.0;
-const PER_MONO: f64 = 10.0;
-const PER_QUERY: f64 = 60.0;
+/// Cycles of a look-up in a hash table without its reads: an estimate.
 const PER_PROBE: f64 = 15.0;
-/// Allocating and filling a copy, and freeing one.
+/// Allocating and filling a copy, and freeing one: estimates.
 const PER_COPY: f64 = 150.0;
 const PER_EVICTION: f64 = 60.0;
 
@@ -40,9 +34,20 @@ const ENTRY_BYTES: u64 = 16;
 const SLOT_BYTES: u64 = 24;
 const LINK_BYTES: u64 = 8;
 
+/// What was read: pieces and words of lists, and of MonoLists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    pub lists: u64,
+    pub list_words: u64,
+    pub mono_lists: u64,
+    pub mono_words: u64,
+}
+
 struct State {
     machine: Machine,
     core: Core,
+    work: Work,
+    costs: SearchCosts,
     is_listening: bool,
     policy: Option<PolicyKind>,
     /// Lists that the dynamic cache may hold.
@@ -60,10 +65,12 @@ struct State {
 pub struct Walker(RefCell<State>);
 
 impl Walker {
-    pub fn new(model: &MemoryModel, policy: Option<PolicyKind>, capacity: usize) -> Self {
+    pub fn new(model: &MemoryModel, costs: SearchCosts, policy: Option<PolicyKind>, capacity: usize) -> Self {
         Self(RefCell::new(State {
             machine: Machine::new(model, 1),
             core: Core::new(model, 1),
+            work: Work::default(),
+            costs,
             is_listening: true,
             policy,
             capacity: capacity as u64,
@@ -89,7 +96,7 @@ impl Walker {
         let state = &mut *self.0.borrow_mut();
         if state.is_listening {
             state.machine.forget_before(state.core.now_ns());
-            state.core.compute(PER_QUERY);
+            state.core.compute(state.costs.query);
             state.open.clear();
         }
     }
@@ -101,6 +108,10 @@ impl Walker {
 
     pub fn now_ns(&self) -> f64 {
         self.0.borrow().core.now_ns()
+    }
+
+    pub fn work(&self) -> Work {
+        self.0.borrow().work
     }
 
     pub fn counters(&self) -> Counters {
@@ -212,9 +223,15 @@ impl State {
         if let (Some(lists), Space::Levels) = (self.hashed, touch.space) {
             self.look_up(lists, &touch.words);
         }
+        let words = touch.words.end - touch.words.start;
+        let (pieces, all) = match touch.part {
+            Part::List => (&mut self.work.lists, &mut self.work.list_words),
+            Part::MonoList => (&mut self.work.mono_lists, &mut self.work.mono_words),
+        };
+        (*pieces, *all) = (*pieces + 1, *all + words);
         let (kind, base) = place_of(touch.space);
         let bytes = base + touch.words.start * 4..base + touch.words.end * 4;
-        read(&mut self.core, &mut self.machine, touch, kind, bytes);
+        read(&mut self.core, &mut self.machine, touch, kind, bytes, &self.costs);
     }
 }
 
@@ -228,18 +245,25 @@ pub(super) fn place_of(space: Space) -> (Kind, u64) {
     }
 }
 
-/// Lets a core read what was touched.
-pub(super) fn read(core: &mut Core, machine: &mut Machine, touch: &Touch, kind: Kind, bytes: Range<u64>) {
+/// Lets a core read what was touched, and compute what the search computes.
+pub(super) fn read(
+    core: &mut Core,
+    machine: &mut Machine,
+    touch: &Touch,
+    kind: Kind,
+    bytes: Range<u64>,
+    costs: &SearchCosts,
+) {
     let words = (touch.words.end - touch.words.start) as f64;
     let lines = ((bytes.end - 1) / 64 - bytes.start / 64 + 1) as f64;
     match touch.part {
         Part::List => {
-            core.read(machine, kind, bytes, Order::Chained, words * PER_LIST_WORD / lines);
-            core.compute(PER_LIST);
+            core.read(machine, kind, bytes, Order::Chained, words * costs.list_word / lines);
+            core.compute(costs.list);
         }
         Part::MonoList => {
             let order = if words > 1.0 { Order::Chained } else { Order::Ahead };
-            core.read(machine, kind, bytes, order, (PER_MONO + words * PER_MONO_WORD) / lines);
+            core.read(machine, kind, bytes, order, words * costs.mono_word / lines);
         }
     }
 }

@@ -48,8 +48,7 @@ const UNIFORM: &str = "uniform";
 const LINEITEM: &str = "lineitem";
 
 /// Parameters of the model that are estimates and affect everything here.
-const ESTIMATED: &[&str] =
-    &["overlapping", "run_ahead_lines", "page_bytes", "walk_cycles", "PER_LIST_WORD", "PER_LIST", "PER_MONO"];
+const ESTIMATED: &[&str] = &["overlapping", "run_ahead_lines", "page_bytes", "walk_cycles"];
 
 /// Fields that the experiments share.
 const COMMON: Experiment = Experiment {
@@ -127,7 +126,7 @@ fn model(setting: &Setting) -> MemoryModel {
 }
 
 fn spec(setting: &Setting, data: Data, work: ElfWork) -> ElfSpec {
-    ElfSpec { data, work, model: model(setting), seed: setting.seed }
+    ElfSpec::new(data, work, model(setting), setting.seed)
 }
 
 /// Numbers of queries: to warm up, and measured.
