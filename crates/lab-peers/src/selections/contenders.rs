@@ -1,5 +1,7 @@
-//! The contenders: scans, Elf in both layouts, and indexes of other crates, each through the interface that its
-//! documentation recommends for this purpose.
+//! The contenders: scans, Elf in both layouts, and indexes of other crates.
+//!
+//! Each is used through the interface that its documentation recommends for this purpose. All return the ids of the
+//! rows within a box of codes, in any order.
 
 use std::sync::Arc;
 

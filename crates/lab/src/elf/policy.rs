@@ -1,6 +1,7 @@
 //! A policy that tells a walker what a cache does.
 //!
-//! It passes every call on, so the cache holds what the policy chooses. The walker charges what that costs.
+//! It passes every call on, so the cache holds what the policy chooses. The walker charges what that costs: links that
+//! change, entries of hash tables, and the copy of a list.
 
 use pando_elf::{ListId, Newcomer, Policy, Slot};
 

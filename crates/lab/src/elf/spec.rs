@@ -1,6 +1,7 @@
 //! What is measured of Elf: table, store, queries, threads, memory model.
 //!
-//! All fields of a specification determine its result and are part of the file of results.
+//! All fields of a specification determine its result and are part of the file of results. An impossible
+//! specification is refused with a sentence before anything is made.
 
 use pando_sim::memory::MemoryModel;
 use pando_workload::columns::{LINEITEM, QueryKind};

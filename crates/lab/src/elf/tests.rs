@@ -1,4 +1,7 @@
 //! Small measurements of every kind.
+//!
+//! Stores must agree on what they find, modelled runs must repeat exactly, and impossible settings are refused. Figures
+//! of such small tables mean nothing.
 
 use super::*;
 
