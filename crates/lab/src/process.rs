@@ -40,6 +40,13 @@ pub fn available_memory_bytes() -> Option<u64> {
     status_kib(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:").map(|kib| kib * 1024)
 }
 
+/// Time for which the calling thread has run on a processor: other programs on the machine add nothing to it, except
+/// for what they take of its caches.
+pub(crate) fn thread_time() -> std::time::Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    std::time::Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
 fn status_kib(status: &str, field: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     line.trim().strip_suffix("kB")?.trim().parse().ok()
@@ -55,11 +62,4 @@ mod tests {
         assert_eq!(status_kib(status, "VmHWM:"), Some(123));
         assert_eq!(status_kib(status, "VmSwap:"), None);
     }
-}
-
-/// Time for which the calling thread has run on a processor: other programs on the machine add nothing to it, except
-/// for what they take of its caches.
-pub(crate) fn thread_time() -> std::time::Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    std::time::Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }

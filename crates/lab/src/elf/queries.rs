@@ -210,7 +210,7 @@ pub fn measured(spec: &ElfSpec, queries: &QuerySpec, watch: &dyn Watch) -> Resul
     let start = thread_time();
     let mut found = 0;
     for (number, query) in all.iter().enumerate() {
-        if number as u64 % PATIENCE == 0 && watch.interrupted() {
+        if (number as u64).is_multiple_of(PATIENCE) && watch.interrupted() {
             return Err(BenchError::Interrupted);
         }
         found += answer(&dataset.image, query)?;

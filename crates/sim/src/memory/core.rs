@@ -163,7 +163,7 @@ impl Core {
     /// The translation of a line's address: a walk if the page is not known.
     fn translate(&mut self, machine: &mut Machine, kind: Kind, line: u64, at: f64) -> f64 {
         let page_lines = self.page_bytes[kind as usize] / LINE_BYTES;
-        let page = line / page_lines | (kind as u64) << 62;
+        let page = (line / page_lines) | ((kind as u64) << 62);
         if self.tlb.touch(page) {
             return at;
         }

@@ -21,7 +21,7 @@ const KIND_SHIFT: u32 = 56;
 impl Kind {
     /// Number of the line at `byte` of this memory.
     pub(super) fn line(self, byte: u64) -> u64 {
-        byte / LINE_BYTES | (self as u64) << KIND_SHIFT
+        (byte / LINE_BYTES) | ((self as u64) << KIND_SHIFT)
     }
 
     /// The memory of a line, and its byte there.
