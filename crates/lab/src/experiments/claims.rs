@@ -66,10 +66,14 @@ fn number(token: &str) -> Option<Number> {
 /// two cannot be compared (different units, or nothing given).
 pub(super) fn deviates(paper: &str, ours: &str) -> bool {
     let Some(ours) = number(ours) else { return false };
+    let is_bound = paper.starts_with("at most");
     let published = paper.split_whitespace().find_map(|token| number(token.trim_end_matches([',', ';'])));
     match (published, ours) {
         (Some(Number::Ratio(paper)), Number::Ratio(ours))
-        | (Some(Number::Plain(paper)), Number::Plain(ours)) => differ(paper, ours),
+        | (Some(Number::Plain(paper)), Number::Plain(ours)) => match is_bound {
+            true => ours > paper,
+            false => differ(paper, ours),
+        },
         (None, Number::Ratio(ours)) => {
             let said = WORDS.iter().find(|(word, ..)| paper.contains(word));
             said.is_some_and(|&(_, least, greatest)| !(least..=greatest).contains(&ours))
@@ -99,6 +103,7 @@ mod tests {
             ("about 45", "66.2"),
             ("0.04", "0.069"),
             ("1.03x", "0.23x"),
+            ("at most 1.3", "1.31"),
         ] {
             assert!(deviates(paper, ours), "{paper}, {ours}");
         }
@@ -110,6 +115,7 @@ mod tests {
             ("within 2 s", "2.58 ms"),
             ("not given", "5.52x"),
             ("-8%", "+0%"),
+            ("at most 1.3", "0.40"),
         ] {
             assert!(!deviates(paper, ours), "{paper}, {ours}");
         }

@@ -117,7 +117,9 @@ impl Bank {
             Some(place) => {
                 let block = channel.blocks.remove(place).expect("it was found there");
                 channel.blocks.push_front(block);
-                (start + self.medium.buffered_ns).max(block.arrives_ns + NEXT_LINE_NS)
+                // A core that is simulated later reads the block in its own time, which may be earlier.
+                let arrives_ns = block.arrives_ns.min(start + self.medium.random_ns);
+                (start + self.medium.buffered_ns).max(arrives_ns + NEXT_LINE_NS)
             }
             None => {
                 let arrives_ns = start + self.medium.random_ns;

@@ -160,6 +160,17 @@ fn prefetching_hides_most_of_a_sequential_read() {
 }
 
 #[test]
+fn a_core_does_not_wait_for_the_future_of_another_one() {
+    let model = bare();
+    let mut machine = Machine::new(&model, 2);
+    let (mut ahead, mut behind) = (Core::new(&model, 2), Core::new(&model, 2));
+    ahead.wait_until(1e9);
+    ahead.read(&mut machine, Kind::Persistent, 0..4, Order::Chained, 0.0);
+    behind.read(&mut machine, Kind::Persistent, 128..132, Order::Chained, 0.0);
+    assert!(behind.now_ns() < 400.0, "{}", behind.now_ns());
+}
+
+#[test]
 fn caches_shrink_with_the_data() {
     let scaled = MemoryModel::default().scaled(0.1).processor;
     assert_eq!((scaled.l2.bytes, scaled.l3.bytes, scaled.tlb_entries), (104_857, 1_441_792, 153));

@@ -183,16 +183,12 @@ fn claims(results: &Results<'_>, published: &Published) -> Vec<Claim> {
         };
         let statics = best(results, panel, STATIC, &LAST);
         let [static_gain, dynamic_gain] = published.gains.map(|gains| gains[place]);
-        add(
-            "best static levels over no cache".into(),
-            static_gain,
-            percent(over(statics.map(|best| best.1))),
-        );
-        add(
-            "best number of static levels".into(),
-            published.depths[place],
-            statics.map(|best| format!("{:.0}", best.0)),
-        );
+        for series in [STATIC, HASHED] {
+            let found = best(results, panel, series, &LAST);
+            add(format!("best {series} over no cache"), static_gain, percent(over(found.map(|best| best.1))));
+            let depth = found.map(|best| format!("{:.0}", best.0));
+            add(format!("best number of {series}"), published.depths[place], depth);
+        }
         let policy = published.policy.name();
         let dynamic = results.value(panel, policy, 0.0, &LAST);
         add(format!("{policy} over no cache, warm"), dynamic_gain, percent(over(dynamic)));
