@@ -84,7 +84,7 @@ impl<'a, L: Layout> Assembly<'a, L> {
     pub async fn load<E: Endpoint>(&self, ep: &E, source: &dyn SortedSource) -> Result<GlobalAddr, DexError> {
         let Self { pool, layout, boundaries, tree, .. } = self;
         let root = Tree::create(ep, pool, *layout, tree.index_id, boundaries).await?;
-        if source.len() > 0 {
+        if !source.is_empty() {
             let pool = Pool::clone(pool);
             let load = BulkLoad::new(*layout, pool, tree.index_id, tree.subtree_level, boundaries)
                 .leaf_fill(self.leaf_fill)
