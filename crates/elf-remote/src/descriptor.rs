@@ -195,7 +195,11 @@ impl Descriptor {
         let bucket_rows = u32::try_from(bytes.word()?).ok()?;
         let columns = (0..bytes.count(32)?).map(|_| {
             let kind = kind_of([bytes.word()?, bytes.word()?])?;
-            let is_nullable = bytes.word()? != 0;
+            let is_nullable = match bytes.word()? {
+                0 => false,
+                1 => true,
+                _ => return None,
+            };
             let len = bytes.word()?;
             let name = str::from_utf8(bytes.bytes(len)?).ok()?.to_owned();
             Some(Column { name, kind, is_nullable })

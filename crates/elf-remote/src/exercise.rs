@@ -1,14 +1,20 @@
-//! Decoding of arbitrary bytes as a catalog's description of an image and as a manifest, for fuzzing.
+//! Decoding of arbitrary bytes, for fuzzing.
+//!
+//! They are taken for what the catalog says of an Elf, for a manifest, and for the description of a table.
 
-use crate::manifest::{ImageRef, Manifest};
+use crate::descriptor::Descriptor;
+use crate::manifest::{Manifest, Root};
 
-/// Decodes `bytes` as both.
+/// Decodes `bytes` as all of them.
 ///
 /// # Panics
 /// If what was decoded does not encode to the same bytes, or if a piece has no place.
 pub fn decode(bytes: &[u8]) {
-    if let Some(image) = ImageRef::decode(bytes) {
-        assert_eq!(ImageRef::encode(image), bytes);
+    if let Some(root) = Root::decode(bytes) {
+        assert_eq!(root.encode(), bytes);
+    }
+    if let Ok(descriptor) = Descriptor::decode(bytes) {
+        assert_eq!(descriptor.encode(), bytes);
     }
     let Ok(manifest) = Manifest::decode(bytes) else { return };
     assert_eq!(manifest.encode(), bytes);
