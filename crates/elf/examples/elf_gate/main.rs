@@ -5,8 +5,6 @@
 //! both take turns, on one core. Predicates for which the Elf took much longer are measured again in more rounds, since
 //! a machine that other work shares shows any factor now and then.
 
-#[path = "../elf_selectivity/lineitem.rs"]
-mod lineitem;
 #[path = "../elf_selectivity/methods.rs"]
 mod methods;
 #[path = "../elf_selectivity/predicates.rs"]
@@ -14,12 +12,13 @@ mod predicates;
 
 use std::sync::Arc;
 
-use lineitem::{NAMES, Random, table};
 use methods::{Buffers, OUTPUTS, Scan, Select, medians};
 use pando_elf::{
-    Advice, BuildOptions, CodeTable, Count, Elf, Ids, Kernel, LayoutKind, Output, Predicate, for_workload,
+    Advice, BuildOptions, CodeTable, Count, Elf, Ids, Interval, Kernel, LayoutKind, Output, Predicate,
+    for_workload,
 };
-use predicates::{Q6, interval, mixed_workload, q6};
+use pando_workload::columns::{LINEITEM as NAMES, Random, random_interval};
+use predicates::{Q6, mixed_workload, q6, table};
 
 const PREDICATES: usize = 1_000;
 /// Factor from which a predicate is measured again, in as many times more rounds.
@@ -53,7 +52,8 @@ fn random_predicate(random: &mut Random, table: &CodeTable, width: usize) -> Pre
     let mut chosen: Vec<usize> = (0..NAMES.len()).collect();
     (0..NAMES.len()).for_each(|at| chosen.swap(at, random.below(NAMES.len() as u32) as usize));
     chosen[..width].iter().fold(Predicate::all(), |all, &column| {
-        all.and(column, [interval(random, table.maximum(column), share)])
+        let (low, high) = random_interval(random, table.maximum(column), share);
+        all.and(column, [Interval::new(low, high)])
     })
 }
 

@@ -3,8 +3,6 @@
 //!
 //! Times are medians of rounds in which 1, 2, 4 and 8 threads take turns, in microseconds for count, ids and bitmap.
 
-#[path = "../elf_selectivity/lineitem.rs"]
-mod lineitem;
 #[path = "../elf_selectivity/predicates.rs"]
 mod predicates;
 
@@ -12,9 +10,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lineitem::{NAMES, Random, table};
-use pando_elf::{Advice, Bitmap, BuildOptions, Elf, LayoutKind, Predicate, for_workload};
-use predicates::{Q6, interval, mixed_workload, q6};
+use pando_elf::{Advice, Bitmap, BuildOptions, Elf, Interval, LayoutKind, Predicate, for_workload};
+use pando_workload::columns::{LINEITEM as NAMES, Random, random_interval};
+use predicates::{Q6, mixed_workload, q6, table};
 
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 
@@ -29,7 +27,8 @@ fn main() {
     let elves = THREADS.map(|threads| elf.clone().with_threads(threads));
     let mut random = Random(3);
     let mut on = |column: usize, share: f64| {
-        let wide = interval(&mut random, table.maximum(column), share);
+        let (low, high) = random_interval(&mut random, table.maximum(column), share);
+        let wide = Interval::new(low, high);
         (format!("{:.0}% of {}", share * 100.0, NAMES[column]), Predicate::all().and(column, [wide]))
     };
     let walked = (Q6[0], Q6[2]);

@@ -3,7 +3,6 @@
 //!
 //! Times are medians of rounds in which all methods take turns, on one core. Buffers of results are reused.
 
-mod lineitem;
 mod methods;
 mod predicates;
 
@@ -11,13 +10,13 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lineitem::{NAMES, Random, table};
 use methods::{Buffers, Find, Scan, Select, medians};
 use pando_elf::{
     Advice, Bitmap, BuildOptions, CodeTable, Elf, Ids, Interval, Kernel, LayoutKind, Output, Predicate,
     by_cardinality, for_workload,
 };
-use predicates::{Q6, mixed_workload, q6};
+use pando_workload::columns::{LINEITEM as NAMES, Random};
+use predicates::{Q6, mixed_workload, q6, table};
 
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse().expect("a number"));
