@@ -2,7 +2,7 @@
 //!
 //! An [`ElfSpec`] names a table, what is done with it, and the memory model. [`run`] returns a report whose fields say
 //! what is *modelled* and what is *measured*. Modelled times are a function of the specification: a store reports
-//! every range of words that a search reads to a [`Walker`](walker::Walker), which lets a core of
+//! every range of words that a search reads to a `Walker`, which lets a core of
 //! [`pando_sim::memory`] read them. Each query must find the row that it was made from.
 
 mod build;
