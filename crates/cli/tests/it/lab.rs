@@ -20,10 +20,13 @@ fn every_experiment_is_listed_with_its_source() {
         "fig18",
         "sherman-fig5",
         "smart-ycsb",
+        "elf-fig3",
+        "elf-selectivity",
     ] {
         assert!(names.contains(&name), "{name} in {names:?}");
     }
-    let is_sourced = |line: &str| ["(DEX, ", "(Sherman, ", "(SMART, "].iter().any(|from| line.contains(from));
+    let sources = ["(DEX, ", "(Sherman, ", "(SMART, ", "(DAPD 2022, ", "(no paper)"];
+    let is_sourced = |line: &str| sources.iter().any(|from| line.contains(from));
     assert!(listed.lines().all(is_sourced), "{listed}");
 }
 
