@@ -1,6 +1,7 @@
 //! Decoding of arbitrary bytes, for fuzzing.
 //!
-//! They are taken for what the catalog says of an Elf, for a manifest, and for the description of a table.
+//! They are taken for what the catalog says of an Elf, for a manifest, and for the description of a table. Whatever
+//! they are, nothing panics, and what is decoded leads to places in the pool that can be named.
 
 use crate::descriptor::Descriptor;
 use crate::manifest::{Manifest, Root};

@@ -13,7 +13,6 @@ use source::{Source, files, find_word};
 /// indexes never see an executor.
 const ARROWS: &[(&str, &[&str])] = &[
     ("pando-workload", &[]),
-    ("pando-elf", &["pando-fabric"]),
     ("pando-fabric", &[]),
     ("pando-rt", &["pando-fabric"]),
     ("pando-fabric-local", &["pando-fabric"]),
@@ -27,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("pando-dex", &["pando-fabric", "pando-pool", "pando-cache"]),
     ("pando-sherman", &["pando-fabric", "pando-pool"]),
     ("pando-smart", &["pando-fabric", "pando-pool"]),
+    ("pando-elf", &["pando-fabric"]),
     ("pando-elf-remote", &["pando-elf", "pando-fabric", "pando-pool"]),
     (
         "pando",
