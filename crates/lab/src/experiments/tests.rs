@@ -268,7 +268,12 @@ fn every_claim_finds_its_cells_and_every_figure_shows_all_series() {
         let figure = (experiment.figure)(&results);
         assert!(figure.panels.iter().all(|panel| !panel.y_label.is_empty() && !panel.series.is_empty()));
         let points: usize = figure.panels.iter().flat_map(|p| &p.series).map(|s| s.points.len()).sum();
-        assert!(points >= results.outcomes.len(), "{}: {points} points", experiment.name);
+        let lines: usize = figure.panels.iter().map(|p| p.references.len()).sum();
+        assert!(
+            points + lines >= results.outcomes.len(),
+            "{}: {points} points, {lines} lines",
+            experiment.name
+        );
         figure.png().expect("it can be drawn");
         assert_eq!(
             crate::figure::tests::collisions(&figure.svg()),

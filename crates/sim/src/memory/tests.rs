@@ -166,8 +166,14 @@ fn a_core_does_not_wait_for_the_future_of_another_one() {
     let (mut ahead, mut behind) = (Core::new(&model, 2), Core::new(&model, 2));
     ahead.wait_until(1e9);
     ahead.read(&mut machine, Kind::Persistent, 0..4, Order::Chained, 0.0);
-    behind.read(&mut machine, Kind::Persistent, 128..132, Order::Chained, 0.0);
-    assert!(behind.now_ns() < 400.0, "{}", behind.now_ns());
+    let read = |core: &mut Core, machine: &mut Machine| {
+        core.read(machine, Kind::Persistent, 128..132, Order::Chained, 0.0);
+        core.now_ns()
+    };
+    let alone = read(&mut Core::new(&model, 2), &mut Machine::new(&model, 2));
+    let beside = read(&mut behind, &mut machine);
+    // A read occupies its channel, but for nanoseconds and not until the time of the core that is ahead.
+    assert!(beside - alone < 50.0, "{beside} ns, alone {alone}");
 }
 
 #[test]
