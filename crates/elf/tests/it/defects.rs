@@ -134,6 +134,9 @@ const SEEDED: [(Defect, fn()); Defect::ALL.len()] = [
     (D::UncheckedImage, publication::bytes_that_do_not_arrive_are_not_published),
 ];
 
+/// Times that a check may be run until it finds its defect.
+const TRIES: u32 = 20;
+
 #[test]
 fn checks_pass_without_a_defect() {
     [duplicates, searches, builds, tables_that_change, deletes_beside_merges]
@@ -147,8 +150,9 @@ fn each_defect_is_found() {
         let start = Instant::now();
         let (_, check) =
             SEEDED.iter().find(|(seeded, _)| *seeded == defect).expect("each defect has a check");
-        let passed = catch_unwind(AssertUnwindSafe(|| with_defect(Some(defect), check))).is_ok();
-        assert!(!passed, "{defect:?} was not found");
+        // Some show only if threads run at the same time, which a busy machine may not let them at first.
+        let is_found = |_| catch_unwind(AssertUnwindSafe(|| with_defect(Some(defect), check))).is_err();
+        assert!((0..TRIES).any(is_found), "{defect:?} was not found");
         println!("{defect:?} ({:.2} s)", start.elapsed().as_secs_f64());
     }
 }
